@@ -1,0 +1,374 @@
+//! The values of a checked contract.
+
+use std::fmt;
+use std::ops::{Index, IndexMut, Range};
+
+/// One part in a million: the unit of [`Amount::Part`] (25 % is 250,000) and of CPU amounts (one CPU is 1,000,000).
+pub const MILLIONTH: u64 = 1_000_000;
+
+/// Tickets that a unit holds when its contract does not say: so that "twice the usual" is written `tickets = 200`.
+pub const DEFAULT_TICKETS: u64 = 100;
+
+/// A byte range of the contract's text, for diagnostics that are only possible later (a machine too small, a user
+/// unknown there). Units that the program made have an empty span.
+pub type Span = Range<usize>;
+
+/// What is shared. The order is the order of every table that lists resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resource {
+    /// Processor time, in millionths of a CPU.
+    Cpu,
+    /// Memory, in bytes.
+    Memory,
+    /// Disk bandwidth, in bytes per second of each disk, or a part of it.
+    Disk,
+    /// Memory-bus bandwidth, in bytes per second, or a part of it.
+    Bus,
+}
+
+impl Resource {
+    /// Every resource, in the order of reports.
+    pub const ALL: [Resource; 4] = [Resource::Cpu, Resource::Memory, Resource::Disk, Resource::Bus];
+
+    /// The name that contracts and reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Resource::Cpu => "cpu",
+            Resource::Memory => "memory",
+            Resource::Disk => "disk",
+            Resource::Bus => "bus",
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One value per resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct PerResource<T> {
+    /// Processor time.
+    pub cpu: T,
+    /// Memory.
+    pub memory: T,
+    /// Disk bandwidth.
+    pub disk: T,
+    /// Memory-bus bandwidth.
+    pub bus: T,
+}
+
+impl<T> PerResource<T> {
+    /// The same value for every resource.
+    pub fn all(value: T) -> Self
+    where
+        T: Clone,
+    {
+        PerResource { cpu: value.clone(), memory: value.clone(), disk: value.clone(), bus: value }
+    }
+}
+
+impl<T> Index<Resource> for PerResource<T> {
+    type Output = T;
+    fn index(&self, resource: Resource) -> &T {
+        match resource {
+            Resource::Cpu => &self.cpu,
+            Resource::Memory => &self.memory,
+            Resource::Disk => &self.disk,
+            Resource::Bus => &self.bus,
+        }
+    }
+}
+
+impl<T> IndexMut<Resource> for PerResource<T> {
+    fn index_mut(&mut self, resource: Resource) -> &mut T {
+        match resource {
+            Resource::Cpu => &mut self.cpu,
+            Resource::Memory => &mut self.memory,
+            Resource::Disk => &mut self.disk,
+            Resource::Bus => &mut self.bus,
+        }
+    }
+}
+
+/// How much of a resource: a part of what the enclosing unit (or the machine) holds, or an absolute amount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Amount {
+    /// Millionths of the enclosing unit's entitlement; at the top level, of the machine. At most [`MILLIONTH`].
+    Part(u64),
+    /// CPU: millionths of a CPU. Memory: bytes. Disk and bus: bytes per second.
+    Absolute(u64),
+}
+
+impl Amount {
+    /// The amount in the resource's own measure, given what the encloser holds. Rounds down.
+    pub fn of(self, whole: u64) -> u64 {
+        match self {
+            Amount::Part(millionths) => {
+                let part = u128::from(whole) * u128::from(millionths) / u128::from(MILLIONTH);
+                u64::try_from(part).unwrap_or(u64::MAX)
+            }
+            Amount::Absolute(amount) => amount,
+        }
+    }
+}
+
+/// How CPU is divided between units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CpuMode {
+    /// Partition while there are no more units than CPUs, else proportional.
+    #[default]
+    Auto,
+    /// Home CPUs per unit; fractions are held by rotating a CPU's ownership.
+    Partition,
+    /// Every CPU is time-shared in proportion to the entitlements.
+    Proportional,
+}
+
+/// The three ways of sharing that seed 000 (table 3) compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheme {
+    /// No isolation: the kernel decides, Commonhold only keeps accounts.
+    Smp,
+    /// Isolation without sharing: idle resources are never lent.
+    Quota,
+    /// Isolation and sharing: idle resources are lent and called back.
+    #[default]
+    Isolate,
+}
+
+impl Scheme {
+    /// The name that contracts, commands and reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Smp => "smp",
+            Scheme::Quota => "quota",
+            Scheme::Isolate => "isolate",
+        }
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The `[machine]` table: rules for the machine as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineRules {
+    /// How CPU is divided.
+    pub cpu: CpuMode,
+    /// Which of the three schemes holds.
+    pub scheme: Scheme,
+    /// Memory kept free so that a memory loan can be called back quickly (seed 000, section 3.2: 8 %).
+    pub reserve: Amount,
+    /// How often a fractionally held CPU changes its owner, in nanoseconds (seed 000, section 3.1: 250 ms).
+    pub rotation_ns: u64,
+    /// The longest a lender may wait for a CPU it lent, in nanoseconds (seed 000, section 3.1: 10 ms).
+    pub call_back_ns: u64,
+}
+
+impl Default for MachineRules {
+    fn default() -> Self {
+        MachineRules {
+            cpu: CpuMode::Auto,
+            scheme: Scheme::Isolate,
+            reserve: Amount::Part(80_000),
+            rotation_ns: 250_000_000,
+            call_back_ns: 10_000_000,
+        }
+    }
+}
+
+/// A unit's place in [`Contract::units`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(transparent)]
+pub struct UnitId(pub u32);
+
+impl UnitId {
+    /// The built-in unit of kernel threads: never restricted (seed 000, section 2.2).
+    pub const KERNEL: UnitId = UnitId(0);
+    /// The built-in unit of what belongs to nobody or to several units: never restricted (seed 000, section 2.2).
+    pub const SHARED: UnitId = UnitId(1);
+
+    /// As an index of a slice with one element per unit.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Whether this is one of the built-in common parts, which hold no tickets.
+    pub fn is_common(self) -> bool {
+        self == UnitId::KERNEL || self == UnitId::SHARED
+    }
+}
+
+/// A user or a group, as the contract writes it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Principal {
+    /// By number: `user:1000`.
+    Id(u32),
+    /// By name, to be looked up on the machine at hand: `user:ana`.
+    Name(String),
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Principal::Id(id) => write!(f, "{id}"),
+            Principal::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A criterion by which processes belong to a unit. From least to most specific; the most specific match wins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberKind {
+    /// `group:NAME`: processes whose primary or supplementary groups include it.
+    Group(Principal),
+    /// `user:NAME`: processes whose effective user it is.
+    User(Principal),
+    /// `command:GLOB`: processes whose program's base name matches (`*` and `?`), and what they start.
+    Command(String),
+    /// `cgroup:/PATH`: processes in that control group or below, as /proc/PID/cgroup shows it. Longest path wins.
+    Cgroup(String),
+    /// `pid:NUMBER`: that process, and what it starts.
+    Pid(u32),
+}
+
+impl fmt::Display for MemberKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MemberKind::Group(p) => write!(f, "group:{p}"),
+            MemberKind::User(p) => write!(f, "user:{p}"),
+            MemberKind::Command(glob) => write!(f, "command:{glob}"),
+            MemberKind::Cgroup(path) => write!(f, "cgroup:{path}"),
+            MemberKind::Pid(pid) => write!(f, "pid:{pid}"),
+        }
+    }
+}
+
+/// One entry of `members`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// What it matches.
+    pub kind: MemberKind,
+    /// Where the contract says so.
+    pub span: Span,
+}
+
+/// `each`: members of the unit get a sub-unit of their own, in equal parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Each {
+    /// One sub-unit per user.
+    User,
+}
+
+/// A unit: who belongs to it, what it holds, and what it does with what it does not need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unit {
+    /// Its name among its siblings.
+    pub name: String,
+    /// Its name in reports and commands: `physics/night-batch`.
+    pub path: String,
+    /// The unit whose currency funds it; `None` at the top level.
+    pub parent: Option<UnitId>,
+    /// Who belongs to it. In a sub-unit, these select among the members of the enclosing unit.
+    pub members: Vec<Member>,
+    /// Whether its users get a sub-unit each.
+    pub each: Option<Each>,
+    /// Soft tickets, against its siblings, for every resource. At least 1.
+    pub tickets: u64,
+    /// Absolute reservations.
+    pub hard: PerResource<Option<Amount>>,
+    /// What it never exceeds, whatever is idle.
+    pub limit: PerResource<Option<Amount>>,
+    /// Whether its idle resources may be lent.
+    pub lend: PerResource<bool>,
+    /// Whether it may use what others lend.
+    pub borrow: PerResource<bool>,
+    /// Where the contract names it.
+    pub span: Span,
+}
+
+impl Unit {
+    /// A unit with every default, as the contract makes one whose table is empty.
+    pub fn new(name: &str, parent: Option<(UnitId, &str)>) -> Self {
+        Unit {
+            name: name.to_owned(),
+            path: parent.map_or_else(|| name.to_owned(), |(_, path)| format!("{path}/{name}")),
+            parent: parent.map(|(id, _)| id),
+            members: Vec::new(),
+            each: None,
+            tickets: DEFAULT_TICKETS,
+            hard: PerResource::default(),
+            limit: PerResource::default(),
+            lend: PerResource::all(true),
+            borrow: PerResource::all(true),
+            span: 0..0,
+        }
+    }
+}
+
+/// A whole contract, every value checked on its own; whether it fits a machine is asked of the policy crate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contract {
+    /// Rules for the machine as a whole.
+    pub machine: MachineRules,
+    /// All units: `kernel`, `shared`, then the contract's own, each parent before its children.
+    pub units: Vec<Unit>,
+    /// The unit of processes that match nothing: [`UnitId::SHARED`] unless `machine.default` names one.
+    pub default_unit: UnitId,
+}
+
+impl Default for Contract {
+    fn default() -> Self {
+        Contract {
+            machine: MachineRules::default(),
+            units: vec![Unit::new("kernel", None), Unit::new("shared", None)],
+            default_unit: UnitId::SHARED,
+        }
+    }
+}
+
+impl Contract {
+    /// The unit behind an id of this contract.
+    pub fn unit(&self, id: UnitId) -> &Unit {
+        &self.units[id.index()]
+    }
+
+    /// The unit with that path, as `exec` and `status` name it.
+    pub fn find(&self, path: &str) -> Option<UnitId> {
+        self.ids().find(|id| self.unit(*id).path == path)
+    }
+
+    /// Every unit, the common parts included.
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = UnitId> + use<> {
+        (0..u32::try_from(self.units.len()).unwrap_or(u32::MAX)).map(UnitId)
+    }
+
+    /// Every unit that holds tickets: all but the common parts.
+    pub fn held(&self) -> impl DoubleEndedIterator<Item = UnitId> + use<> {
+        self.ids().filter(|id| !id.is_common())
+    }
+
+    /// The units directly below `parent`, in the contract's order; `None` for the top level. Common parts left out.
+    pub fn children(&self, parent: Option<UnitId>) -> impl Iterator<Item = UnitId> + '_ {
+        self.held().filter(move |id| self.unit(*id).parent == parent)
+    }
+
+    /// Adds a unit below `parent` with every default; used to build contracts in code and for `each`.
+    pub fn add(&mut self, parent: Option<UnitId>, name: &str) -> UnitId {
+        let id = UnitId(u32::try_from(self.units.len()).unwrap_or(u32::MAX));
+        let parent = parent.map(|p| (p, self.unit(p).path.clone()));
+        self.units.push(Unit::new(name, parent.as_ref().map(|(id, path)| (*id, path.as_str()))));
+        id
+    }
+}

@@ -1,0 +1,74 @@
+//! The ledger: what each unit was promised, got, lent, borrowed and waited for.
+//!
+//! It reads plans and snapshots and nothing else, and asserts that its sums are conserved.
+
+use std::collections::BTreeMap;
+
+use commonhold_contract::Scheme;
+
+/// The CPU account of one unit since the ledger was opened. Times are CPU time in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Account {
+    /// The unit's path: `physics/night-batch`.
+    pub unit: String,
+    /// Member processes now, sub-units not counted.
+    pub processes: u32,
+    /// What it is entitled to now, in millionths of a CPU, sub-units included.
+    pub entitled_micro_cpus: u64,
+    /// CPUs it owns now.
+    pub owned: commonhold_machine::CpuSet,
+    /// CPUs of its own that it lends now.
+    pub lending: commonhold_machine::CpuSet,
+    /// CPUs of others that it borrows now.
+    pub borrowing: commonhold_machine::CpuSet,
+    /// Its share over the last interval between snapshots, in millionths of a CPU.
+    pub using_micro_cpus: u64,
+    /// What it was entitled to, over time.
+    pub entitled_ns: u64,
+    /// What it used.
+    pub used_ns: u64,
+    /// Home-CPU time it lent.
+    pub lent_ns: u64,
+    /// CPU time it held on loan.
+    pub borrowed_ns: u64,
+    /// Loans it made.
+    pub loans: u64,
+    /// Loans it called back.
+    pub called_back: u64,
+    /// The longest call-back, from when it was last seen not to want the CPU to the end of the loan.
+    pub call_back_max_ns: u64,
+    /// All call-backs together, for the mean.
+    pub call_back_sum_ns: u64,
+    /// Time its threads were runnable without a CPU.
+    pub waited_ns: u64,
+    /// The part of `waited_ns` during which a home CPU of its own was on loan, by borrower.
+    pub waited_on_ns: BTreeMap<String, u64>,
+}
+
+/// Everything the ledger knows, for `status` and reports.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Statement {
+    /// The scheme in force.
+    pub scheme: Scheme,
+    /// CPUs of the machine.
+    pub cpus: u32,
+    /// How long the ledger has been open, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Capacity over that time: `cpus` × `elapsed_ns`.
+    pub capacity_ns: u64,
+    /// CPU time nobody used.
+    pub idle_ns: u64,
+    /// CPU time used by the common parts, by processes outside every unit, and by what was too short to be seen.
+    pub common_ns: u64,
+    /// Units that hold tickets, in the contract's order; a unit's figures include those of its sub-units except where the
+    /// field says otherwise.
+    pub accounts: Vec<Account>,
+}
+
+impl Statement {
+    /// The account of a unit.
+    pub fn account(&self, path: &str) -> Option<&Account> {
+        self.accounts.iter().find(|account| account.unit == path)
+    }
+}
+

@@ -1,0 +1,73 @@
+//! The live machine: observes it, and applies plans to it. Applying makes no choices.
+
+pub mod journal;
+
+use std::path::PathBuf;
+
+use commonhold_contract::UnitId;
+use commonhold_policy::{Means, Plan, Snapshot, Time};
+
+/// The one seam between policies and machines: a live machine and a simulated one look alike from above.
+pub trait Backend {
+    /// What it can enforce for CPU.
+    fn means(&self) -> Means;
+
+    /// What is happening now. Facts of the units in `watch` are fresh; those of others may be up to 100 ms old.
+    /// Also finds new processes and puts them where they belong, under the orders in force.
+    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError>;
+
+    /// Carries out a plan's orders, in order. What fails is returned and the rest is done; a process that exited
+    /// meanwhile is not a failure.
+    fn apply(&mut self, plan: &Plan) -> Vec<LiveError>;
+}
+
+/// What can go wrong on a live machine. Every message names the object, the value and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    /// The kernel refused or failed an operation on a file.
+    #[error("{path}: cannot {what}: {source}{remedy}", path = .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The operation, as a verb phrase: `write "0-3"`.
+        what: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+        /// What to do about it, as `; do this`, or empty.
+        remedy: String,
+    },
+    /// The kernel accepted a value and then showed another.
+    #[error("{path}: wrote `{wrote}` but reads back `{read}`: the limit is not in force{remedy}", path = .path.display())]
+    NotInForce {
+        /// The file.
+        path: PathBuf,
+        /// What was written.
+        wrote: String,
+        /// What the kernel shows.
+        read: String,
+        /// What to do about it, as `; do this`, or empty.
+        remedy: String,
+    },
+    /// An operation on a process failed.
+    #[error("process {pid} ({name}): cannot {what}: {source}{remedy}")]
+    Process {
+        /// The process.
+        pid: u32,
+        /// Its program.
+        name: String,
+        /// The operation, as a verb phrase.
+        what: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+        /// What to do about it, as `; do this`, or empty.
+        remedy: String,
+    },
+    /// This machine or these privileges do not allow it.
+    #[error("{what}; {remedy}")]
+    Unavailable {
+        /// What is missing.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
+}

@@ -1,0 +1,93 @@
+//! The machine: what a shared machine has, as facts that policies decide on.
+//!
+//! A machine is read from Linux (by the live crate), from a captured fixture (TOML, [`Machine`] is the format), or made
+//! from a synthetic string such as `nodes:4 cpus:2 memory:512MiB` ([`Machine::synthetic`]).
+
+mod cpuset;
+
+pub use cpuset::{CpuListError, CpuSet};
+
+/// One logical CPU.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Cpu {
+    /// The kernel's number for it. Need not be contiguous.
+    pub id: u32,
+    /// The NUMA node it belongs to.
+    pub node: u32,
+    /// The last-level cache it shares: CPUs with the same number share one.
+    pub cache: u32,
+    /// The physical core: CPUs with the same number are hardware threads of one core.
+    pub core: u32,
+}
+
+/// One NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Node {
+    /// The kernel's number for it.
+    pub id: u32,
+    /// Its memory, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// One disk.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Disk {
+    /// The kernel's name for it: `sda`.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// What it can transfer, in bytes per second, where that is known.
+    pub bytes_per_s: Option<u64>,
+}
+
+/// A machine's facts. CPUs and nodes are sorted by number; only CPUs that may be used are listed.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Machine {
+    /// Usable logical CPUs, by ascending number. Never empty.
+    pub cpus: Vec<Cpu>,
+    /// NUMA nodes, by ascending number.
+    pub nodes: Vec<Node>,
+    /// Swap space, in bytes.
+    #[serde(default)]
+    pub swap_bytes: u64,
+    /// Whole disks.
+    #[serde(default)]
+    pub disks: Vec<Disk>,
+    /// What the memory bus carries, in bytes per second, where that is known.
+    #[serde(default)]
+    pub bus_bytes_per_s: Option<u64>,
+}
+
+impl Machine {
+    /// All usable CPUs.
+    pub fn cpu_set(&self) -> CpuSet {
+        self.cpus.iter().map(|cpu| cpu.id).collect()
+    }
+
+    /// Memory of all nodes, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.nodes.iter().map(|node| node.memory_bytes).sum()
+    }
+
+    /// The CPU with that number.
+    pub fn cpu(&self, id: u32) -> Option<&Cpu> {
+        self.cpus.binary_search_by_key(&id, |cpu| cpu.id).ok().map(|i| &self.cpus[i])
+    }
+
+    /// How far two CPUs are apart: 0 the same, 1 one core, 2 one cache, 3 one node, 4 across nodes.
+    pub fn distance(&self, a: u32, b: u32) -> u32 {
+        if a == b {
+            return 0;
+        }
+        let (Some(a), Some(b)) = (self.cpu(a), self.cpu(b)) else { return 4 };
+        if a.core == b.core {
+            1
+        } else if a.cache == b.cache {
+            2
+        } else if a.node == b.node {
+            3
+        } else {
+            4
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The policy: who holds what, what is lent, and why.
+//!
+//! Pure: no I/O, no clock, no randomness of its own, no floating point. Time is an argument; the same inputs give the
+//! same plan on the live machine and in a simulator. The entry point is [`step`].
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+pub mod membership;
+mod plan;
+mod snapshot;
+
+pub use plan::{Action, Cpus, Plan, Reason, Step};
+pub use snapshot::{Means, Snapshot, UnitFacts};
+
+/// Nanoseconds since an arbitrary start that never goes back: the backend's clock.
+pub type Time = u64;
+
+/// One millisecond, in [`Time`]'s measure.
+pub const MS: Time = 1_000_000;

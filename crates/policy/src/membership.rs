@@ -1,0 +1,324 @@
+//! Which unit a process belongs to, and by which rule.
+//!
+//! Problem: several rules of a contract may match one process. Terms: a rule's *specificity* is, from most to least:
+//! entered by `exec`, `pid`, `cgroup`, `command`, `user`, `group`, default.
+//!
+//! Algorithm: starting at the top level, among the units of that level the most specific match wins; then the same among
+//! its sub-units, and so on down: a sub-unit selects among its encloser's members, never from outside. Two `cgroup` rules:
+//! the longest path wins; two `command` rules: the one with more literal characters; otherwise the unit that stands first.
+//! What a process matched by `exec`, `pid` or `command` starts belongs where its parent does, unless a rule at least as
+//! specific says otherwise: a build's compilers belong to the build.
+//!
+//! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit never moves
+//! a process out of another.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use commonhold_contract::{Contract, Member, MemberKind, Principal, UnitId};
+
+/// What membership is decided on. Names of users and groups are numbers here.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProcessFacts {
+    /// The process.
+    pub pid: u32,
+    /// A thread of the kernel's own.
+    pub kernel_thread: bool,
+    /// Effective user.
+    pub uid: u32,
+    /// Primary and supplementary groups.
+    pub gids: Vec<u32>,
+    /// The kernel's name of the program, cut to 15 bytes.
+    pub comm: String,
+    /// Base name of its first argument; empty if there is none.
+    pub program: String,
+    /// Its cgroup v2 path (`/user.slice/...`), or the v1 systemd hierarchy's; empty if unknown.
+    pub cgroup: String,
+    /// The unit it entered by `exec`.
+    pub entered: Option<UnitId>,
+    /// Where its parent process was placed.
+    pub parent: Option<Placement>,
+}
+
+/// The rule that put a process into its unit, least specific first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// Nothing matched.
+    Default,
+    /// `group:`
+    Group,
+    /// `user:`
+    User,
+    /// `command:`
+    Command,
+    /// `cgroup:`
+    Cgroup,
+    /// `pid:`
+    Pid,
+    /// Entered by `commonhold exec`.
+    Exec,
+    /// The kernel's own thread.
+    Kernel,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Rule::Default => "default",
+            Rule::Group => "group",
+            Rule::User => "user",
+            Rule::Command => "command",
+            Rule::Cgroup => "cgroup",
+            Rule::Pid => "pid",
+            Rule::Exec => "exec",
+            Rule::Kernel => "kernel",
+        })
+    }
+}
+
+/// Where a process belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// The unit.
+    pub unit: UnitId,
+    /// What put it there.
+    pub rule: Rule,
+    /// Whether the rule matched an ancestor of the process rather than the process itself.
+    pub inherited: bool,
+    /// Where `members` says so: unit and position in its list. None for default, exec and kernel.
+    pub member: Option<(UnitId, u16)>,
+}
+
+/// Numbers behind the names of users and groups that a contract uses, as the machine at hand knows them.
+pub trait Names {
+    /// The number of a user.
+    fn uid(&self, name: &str) -> Option<u32>;
+    /// The number of a group.
+    fn gid(&self, name: &str) -> Option<u32>;
+}
+
+/// Decides where a process belongs.
+pub fn place(contract: &Contract, names: &impl Names, process: &ProcessFacts) -> Placement {
+    if process.kernel_thread {
+        return Placement { unit: UnitId::KERNEL, rule: Rule::Kernel, inherited: false, member: None };
+    }
+    let default = Placement { unit: contract.default_unit, rule: Rule::Default, inherited: false, member: None };
+    let mut found = descend(contract, names, process, None).unwrap_or(default);
+    // Even the default unit may have sub-units that select among what fell into it.
+    while let Some(deeper) = descend(contract, names, process, Some(found.unit)) {
+        found = deeper;
+    }
+    found
+}
+
+/// The best match among the units directly below `level`.
+fn descend(contract: &Contract, names: &impl Names, process: &ProcessFacts, level: Option<UnitId>) -> Option<Placement> {
+    let mut best: Option<(Rule, bool, usize, Placement)> = None;
+    for unit in contract.children(level) {
+        for (rank, placement) in matches(contract, names, process, unit) {
+            // A process's own match beats an inherited one of the same specificity; the first in the file wins ties.
+            let key = (placement.rule, !placement.inherited, rank);
+            if best.as_ref().is_none_or(|(rule, own, rank, _)| key > (*rule, *own, *rank)) {
+                best = Some((key.0, key.1, key.2, placement));
+            }
+        }
+    }
+    best.map(|(_, _, _, placement)| placement)
+}
+
+/// Every way in which a process belongs to a unit or to one of its sub-units by `exec`, with a rank among equal rules.
+fn matches(contract: &Contract, names: &impl Names, process: &ProcessFacts, unit: UnitId) -> Vec<(usize, Placement)> {
+    let mut found = Vec::new();
+    if process.entered.is_some_and(|entered| is_within(contract, entered, unit)) {
+        found.push((0, Placement { unit, rule: Rule::Exec, inherited: false, member: None }));
+    }
+    if let Some(parent) = process.parent
+        && matches!(parent.rule, Rule::Exec | Rule::Pid | Rule::Command)
+        && is_within(contract, parent.unit, unit)
+    {
+        found.push((0, Placement { unit, inherited: true, ..parent }));
+    }
+    for (member, position) in contract.unit(unit).members.iter().zip(0u16..) {
+        if let Some((rule, rank)) = matches_member(names, process, member) {
+            let member = Some((unit, position));
+            found.push((rank, Placement { unit, rule, inherited: false, member }));
+        }
+    }
+    found
+}
+
+/// Whether `unit` is `encloser` or lies somewhere below it.
+pub fn is_within(contract: &Contract, mut unit: UnitId, encloser: UnitId) -> bool {
+    loop {
+        if unit == encloser {
+            return true;
+        }
+        match contract.unit(unit).parent {
+            Some(parent) => unit = parent,
+            None => return false,
+        }
+    }
+}
+
+fn matches_member(names: &impl Names, process: &ProcessFacts, member: &Member) -> Option<(Rule, usize)> {
+    let id = |principal: &Principal, lookup: &dyn Fn(&str) -> Option<u32>| match principal {
+        Principal::Id(id) => Some(*id),
+        Principal::Name(name) => lookup(name),
+    };
+    match &member.kind {
+        MemberKind::Group(group) => {
+            let gid = id(group, &|name| names.gid(name))?;
+            process.gids.contains(&gid).then_some((Rule::Group, 0))
+        }
+        MemberKind::User(user) => (id(user, &|name| names.uid(name))? == process.uid).then_some((Rule::User, 0)),
+        MemberKind::Command(glob) => {
+            let literal = glob.chars().filter(|c| !matches!(c, '*' | '?')).count();
+            let hit = glob_matches(glob, &process.program) || glob_matches(glob, &process.comm);
+            hit.then_some((Rule::Command, literal))
+        }
+        MemberKind::Cgroup(path) => {
+            let path = path.trim_end_matches('/');
+            let rest = process.cgroup.strip_prefix(path)?;
+            (rest.is_empty() || rest.starts_with('/')).then_some((Rule::Cgroup, path.len()))
+        }
+        MemberKind::Pid(pid) => (*pid == process.pid).then_some((Rule::Pid, 0)),
+    }
+}
+
+/// Whether a shell-like pattern (`*` any run, `?` any one character) matches the whole text.
+pub fn glob_matches(glob: &str, text: &str) -> bool {
+    if text.is_empty() {
+        return false;
+    }
+    let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
+    let (mut g, mut t) = (0, 0);
+    // The last `*` seen and how much text it has swallowed: on a mismatch it swallows one more.
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match glob.get(g) {
+            Some('*') => {
+                star = Some((g, t));
+                g += 1;
+            }
+            Some(c) if *c == '?' || *c == text[t] => (g, t) = (g + 1, t + 1),
+            _ => match star {
+                Some((at, swallowed)) => {
+                    star = Some((at, swallowed + 1));
+                    (g, t) = (at + 1, swallowed + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    glob[g..].iter().all(|c| *c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commonhold_contract::MemberKind as K;
+
+    struct Book;
+    impl Names for Book {
+        fn uid(&self, name: &str) -> Option<u32> {
+            [("ana", 1000), ("bo", 1001)].iter().find(|(n, _)| *n == name).map(|(_, id)| *id)
+        }
+        fn gid(&self, name: &str) -> Option<u32> {
+            [("physics", 500), ("students", 501)].iter().find(|(n, _)| *n == name).map(|(_, id)| *id)
+        }
+    }
+
+    fn named(name: &str) -> Principal {
+        Principal::Name(name.to_owned())
+    }
+
+    /// physics: group physics, user ana; below it night-batch: command simulate*. students: group students, cgroup
+    /// /lab. solo: pid 77, command make.
+    fn contract() -> Contract {
+        let mut c = Contract::default();
+        let physics = c.add(None, "physics");
+        let batch = c.add(Some(physics), "night-batch");
+        let students = c.add(None, "students");
+        let solo = c.add(None, "solo");
+        let mut member = |unit: UnitId, kind| c.units[unit.index()].members.push(Member { kind, span: 0..0 });
+        member(physics, K::Group(named("physics")));
+        member(physics, K::User(named("ana")));
+        member(batch, K::Command("simulate*".to_owned()));
+        member(students, K::Group(named("students")));
+        member(students, K::Cgroup("/lab".to_owned()));
+        member(solo, K::Pid(77));
+        member(solo, K::Command("make".to_owned()));
+        c
+    }
+
+    #[track_caller]
+    fn check(process: &ProcessFacts, path: &str, rule: Rule) {
+        let contract = contract();
+        let placement = place(&contract, &Book, process);
+        assert_eq!((contract.unit(placement.unit).path.as_str(), placement.rule), (path, rule));
+    }
+
+    fn process(uid: u32, gids: &[u32], comm: &str) -> ProcessFacts {
+        ProcessFacts { pid: 10, uid, gids: gids.to_vec(), comm: comm.to_owned(), ..ProcessFacts::default() }
+    }
+
+    #[test]
+    fn the_most_specific_rule_wins() {
+        check(&process(5, &[501], "bash"), "students", Rule::Group);
+        // ana is in both groups; her user rule is more specific than the students' group rule.
+        check(&process(1000, &[500, 501], "bash"), "physics", Rule::User);
+        check(&process(1000, &[500], "make"), "solo", Rule::Command);
+        check(&ProcessFacts { cgroup: "/lab/x".to_owned(), ..process(1000, &[], "make") }, "students", Rule::Cgroup);
+        check(&ProcessFacts { cgroup: "/laboratory".to_owned(), ..process(1000, &[], "sh") }, "physics", Rule::User);
+        check(&ProcessFacts { pid: 77, cgroup: "/lab".to_owned(), ..process(1000, &[], "make") }, "solo", Rule::Pid);
+        check(&process(5, &[5], "bash"), "shared", Rule::Default);
+        check(&ProcessFacts { kernel_thread: true, ..process(0, &[0], "kswapd0") }, "kernel", Rule::Kernel);
+    }
+
+    #[test]
+    fn a_sub_unit_selects_among_its_enclosers_members_only() {
+        check(&process(1000, &[], "simulate-42"), "physics/night-batch", Rule::Command);
+        check(&process(5, &[501], "simulate-42"), "students", Rule::Group);
+    }
+
+    #[test]
+    fn children_of_a_command_stay_with_it_unless_something_as_specific_says_otherwise() {
+        let contract = contract();
+        let make = place(&contract, &Book, &process(1001, &[501], "make"));
+        let child = ProcessFacts { parent: Some(make), ..process(1001, &[501], "cc1") };
+        let placed = place(&contract, &Book, &child);
+        assert_eq!((placed.unit, placed.rule, placed.inherited), (make.unit, Rule::Command, true));
+        let own = ProcessFacts { parent: Some(make), cgroup: "/lab".to_owned(), ..process(1001, &[501], "cc1") };
+        check(&own, "students", Rule::Cgroup);
+        // A group rule is not inherited: a daemon that a student starts for bo by su is bo's.
+        let student = place(&contract, &Book, &process(5, &[501], "bash"));
+        check(&ProcessFacts { parent: Some(student), ..process(9, &[9], "sh") }, "shared", Rule::Default);
+    }
+
+    #[test]
+    fn who_entered_by_exec_stays_there() {
+        let batch = contract().find("physics/night-batch").unwrap();
+        let entered = ProcessFacts { entered: Some(batch), ..process(5, &[501], "make") };
+        check(&entered, "physics/night-batch", Rule::Exec);
+        let placed = place(&contract(), &Book, &entered);
+        check(&ProcessFacts { parent: Some(placed), ..process(5, &[501], "make") }, "physics/night-batch", Rule::Exec);
+    }
+
+    #[test]
+    fn globs() {
+        for (glob, text, hit) in [
+            ("make", "make", true),
+            ("make", "cmake", false),
+            ("*make", "cmake", true),
+            ("sim*late", "simulate", true),
+            ("sim*late", "simulated", false),
+            ("?c", "cc", true),
+            ("*", "", false),
+            ("a*b*c", "aXbYbZc", true),
+            ("**", "x", true),
+        ] {
+            assert_eq!(glob_matches(glob, text), hit, "{glob} against {text}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The plan: what a backend is to do, step by step, each with its reason.
+//!
+//! Two kinds of steps. *Decisions* ([`Action::Own`], [`Action::Disown`], [`Action::Lend`], [`Action::CallBack`],
+//! [`Action::Return`]) say who holds which CPU; a backend may ignore them, the ledger and the plan checker do not.
+//! *Orders* ([`Action::Confine`], [`Action::Weigh`], [`Action::Cap`], [`Action::Gate`]) follow from the decisions and are
+//! what a backend carries out, in the plan's order, without any choice of its own. Orders are differences: what an
+//! earlier plan ordered stays in force until another order on the same unit replaces it.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_machine::CpuSet;
+
+use crate::Time;
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// The unit becomes the CPU's owner: it is one of its home CPUs.
+    Own {
+        /// The CPU.
+        cpu: u32,
+        /// Its owner from now on.
+        unit: UnitId,
+    },
+    /// The CPU has no owner any more (its owner left, or its ownership moves on).
+    Disown {
+        /// The CPU.
+        cpu: u32,
+        /// Its owner so far.
+        unit: UnitId,
+    },
+    /// An idle home CPU is lent. The lender stays its owner and may go on using it.
+    Lend {
+        /// The CPU.
+        cpu: u32,
+        /// Its owner.
+        lender: UnitId,
+        /// Who may use it from now on.
+        borrower: UnitId,
+    },
+    /// The owner wants its CPU back: the loan ends now.
+    CallBack {
+        /// The CPU.
+        cpu: u32,
+        /// Its owner.
+        lender: UnitId,
+        /// Who used it.
+        borrower: UnitId,
+        /// The last moment at which the lender was seen not to want the CPU: the call-back's latency counts from here,
+        /// so that what is reported is an upper bound.
+        since: Time,
+    },
+    /// The borrower needs the CPU no longer, or another needs it more: the loan ends.
+    Return {
+        /// The CPU.
+        cpu: u32,
+        /// Its owner.
+        lender: UnitId,
+        /// Who used it.
+        borrower: UnitId,
+    },
+    /// Order: the unit's processes run on these CPUs and on no others. `None`: wherever the kernel likes.
+    Confine {
+        /// The unit; its sub-units are named in orders of their own only where they differ.
+        unit: UnitId,
+        /// The CPUs; never an empty set.
+        cpus: Option<CpuSet>,
+    },
+    /// Order: the unit's weight against its siblings, 1 to 10,000.
+    Weigh {
+        /// The unit.
+        unit: UnitId,
+        /// cgroup v2's measure, where 100 is the usual.
+        weight: u32,
+    },
+    /// Order: the unit uses no more CPU than this. `None`: no cap.
+    Cap {
+        /// The unit.
+        unit: UnitId,
+        /// Millionths of a CPU.
+        micro_cpus: Option<u64>,
+    },
+    /// Order: the unit's processes run (open) or are stopped (closed).
+    Gate {
+        /// The unit.
+        unit: UnitId,
+        /// Whether they run.
+        open: bool,
+    },
+}
+
+/// Why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The scheme asks for no isolation.
+    Scheme(Scheme),
+    /// The unit's entitlement, in millionths of a CPU, covers whole CPUs.
+    Entitled {
+        /// Millionths of a CPU.
+        micro_cpus: u64,
+    },
+    /// It is the unit's turn on a CPU that several units hold in part.
+    Turn {
+        /// The part it holds of such CPUs, in millionths.
+        part: u64,
+    },
+    /// Its turn on a shared CPU is over, and it holds no other.
+    TurnOver,
+    /// The unit came or went, or its tickets changed.
+    EntitlementChanged {
+        /// Before, in millionths of a CPU.
+        from: u64,
+        /// Now, in millionths of a CPU.
+        to: u64,
+    },
+    /// The owner had nothing to run on it for this long, and the borrower had.
+    OwnerIdle {
+        /// Nanoseconds.
+        idle_ns: u64,
+    },
+    /// The owner wants more CPUs than are left to it.
+    OwnerWants {
+        /// Threads that want a CPU.
+        runnable: u32,
+        /// CPUs of its own that were not lent.
+        kept: u32,
+    },
+    /// The borrower has no use for it any more.
+    BorrowerIdle,
+    /// A unit with a larger claim waits.
+    LargerClaim {
+        /// Who.
+        of: UnitId,
+    },
+    /// The CPUs it owns and borrows changed.
+    HoldsChanged,
+    /// Time-shared in proportion to its entitlement.
+    Proportion {
+        /// Millionths of a CPU.
+        micro_cpus: u64,
+    },
+    /// The contract limits it.
+    Limit {
+        /// Millionths of a CPU.
+        micro_cpus: u64,
+    },
+    /// The contract forbids it to borrow.
+    MayNotBorrow,
+    /// It owns or borrows a CPU again.
+    HoldsAgain,
+    /// The CPU is not there any more.
+    CpuGone,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What.
+    pub action: Action,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// What to do now, and when to look again.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// The moment it was made for.
+    pub at: Time,
+    /// In the order in which they are to be carried out.
+    pub steps: Vec<Step>,
+    /// When the next snapshot is wanted at the latest.
+    pub next: Time,
+    /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Of all others the backend may hand in facts
+    /// up to 100 ms old. Empty with `next` far off means that nothing can happen that would need a quick answer.
+    pub watch: Vec<UnitId>,
+}
+
+impl Action {
+    /// The action in words, with the contract's names.
+    pub fn describe<'a>(&'a self, contract: &'a Contract) -> impl fmt::Display + 'a {
+        Described(self, contract)
+    }
+
+    /// The unit that the step is about: the owner, or the borrower of a loan.
+    pub fn unit(&self) -> UnitId {
+        match *self {
+            Action::Own { unit, .. }
+            | Action::Disown { unit, .. }
+            | Action::Confine { unit, .. }
+            | Action::Weigh { unit, .. }
+            | Action::Cap { unit, .. }
+            | Action::Gate { unit, .. } => unit,
+            Action::Lend { borrower, .. } | Action::CallBack { borrower, .. } | Action::Return { borrower, .. } => {
+                borrower
+            }
+        }
+    }
+}
+
+struct Described<'a>(&'a Action, &'a Contract);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |unit: &UnitId| self.1.units.get(unit.index()).map_or("?", |unit| unit.path.as_str());
+        match self.0 {
+            Action::Own { cpu, unit } => write!(f, "cpu {cpu}: owned by {}", name(unit)),
+            Action::Disown { cpu, unit } => write!(f, "cpu {cpu}: no longer owned by {}", name(unit)),
+            Action::Lend { cpu, lender, borrower } => write!(f, "cpu {cpu}: lent by {} to {}", name(lender), name(borrower)),
+            Action::CallBack { cpu, lender, borrower, .. } => {
+                write!(f, "cpu {cpu}: called back by {} from {}", name(lender), name(borrower))
+            }
+            Action::Return { cpu, lender, borrower } => {
+                write!(f, "cpu {cpu}: returned to {} by {}", name(lender), name(borrower))
+            }
+            Action::Confine { unit, cpus: Some(cpus) } => write!(f, "{}: runs on cpus {cpus}", name(unit)),
+            Action::Confine { unit, cpus: None } => write!(f, "{}: runs on any cpu", name(unit)),
+            Action::Weigh { unit, weight } => write!(f, "{}: weight {weight}", name(unit)),
+            Action::Cap { unit, micro_cpus: Some(micro) } => write!(f, "{}: at most {} cpus", name(unit), Cpus(*micro)),
+            Action::Cap { unit, micro_cpus: None } => write!(f, "{}: no cap", name(unit)),
+            Action::Gate { unit, open: true } => write!(f, "{}: continues", name(unit)),
+            Action::Gate { unit, open: false } => write!(f, "{}: stopped until its turn", name(unit)),
+        }
+    }
+}
+
+impl Reason {
+    /// The reason in words, with the contract's names.
+    pub fn describe<'a>(&'a self, contract: &'a Contract) -> impl fmt::Display + 'a {
+        Because(self, contract)
+    }
+}
+
+struct Because<'a>(&'a Reason, &'a Contract);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self.0 {
+            Reason::Scheme(scheme) => write!(f, "the scheme is {scheme}"),
+            Reason::Entitled { micro_cpus } => write!(f, "it is entitled to {} cpus", Cpus(micro_cpus)),
+            Reason::Turn { part } => write!(f, "its turn: it holds {} of a shared cpu", Cpus(part)),
+            Reason::TurnOver => write!(f, "its turn on a shared cpu is over"),
+            Reason::EntitlementChanged { from, to } => {
+                write!(f, "its entitlement changed from {} to {} cpus", Cpus(from), Cpus(to))
+            }
+            Reason::OwnerIdle { idle_ns } => write!(f, "idle for {} ms, and the borrower waits", idle_ns / crate::MS),
+            Reason::OwnerWants { runnable, kept } => {
+                write!(f, "the owner has {runnable} threads to run and kept {kept} cpus")
+            }
+            Reason::BorrowerIdle => write!(f, "the borrower has no use for it"),
+            Reason::LargerClaim { of } => {
+                let name = self.1.units.get(of.index()).map_or("?", |unit| unit.path.as_str());
+                write!(f, "{name} has the larger claim")
+            }
+            Reason::HoldsChanged => write!(f, "the cpus it holds changed"),
+            Reason::Proportion { micro_cpus } => write!(f, "time-shared: it is entitled to {} cpus", Cpus(micro_cpus)),
+            Reason::Limit { micro_cpus } => write!(f, "the contract limits it to {} cpus", Cpus(micro_cpus)),
+            Reason::MayNotBorrow => write!(f, "it may not borrow"),
+            Reason::HoldsAgain => write!(f, "it holds a cpu again"),
+            Reason::CpuGone => write!(f, "the cpu is not there any more"),
+        }
+    }
+}
+
+/// Millionths of a CPU as a decimal with up to three places: `1.5`, `0.333`, `2`.
+pub struct Cpus(pub u64);
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let thousandths = (self.0 + 500) / 1_000;
+        let (whole, rest) = (thousandths / 1_000, thousandths % 1_000);
+        match rest {
+            0 => write!(f, "{whole}"),
+            _ if rest % 100 == 0 => write!(f, "{whole}.{}", rest / 100),
+            _ if rest % 10 == 0 => write!(f, "{whole}.{:02}", rest / 10),
+            _ => write!(f, "{whole}.{rest:03}"),
+        }
+    }
+}

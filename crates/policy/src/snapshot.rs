@@ -1,0 +1,51 @@
+//! What a backend observed, and what it can enforce.
+
+use alloc::vec::Vec;
+
+use crate::Time;
+
+/// What a backend can enforce for CPU. The policy plans only what the backend can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Means {
+    /// Units can be confined to sets of CPUs.
+    pub cpu_sets: bool,
+    /// Units that share CPUs can be given weights (a proportional-share scheduler underneath).
+    pub weights: bool,
+    /// A unit's CPU use can be capped below what its CPU set allows.
+    pub caps: bool,
+    /// A unit can be stopped and continued as a whole.
+    pub gates: bool,
+}
+
+/// One unit at one moment. Processes of sub-units are counted in the sub-unit alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UnitFacts {
+    /// Member processes that exist.
+    pub processes: u32,
+    /// Threads that want a CPU now: running, runnable, or stopped by a gate while they were.
+    pub runnable: u32,
+    /// CPU time its members used since the backend began, in nanoseconds. Never goes back.
+    pub used_ns: u64,
+    /// Time its members' threads spent runnable without a CPU since the backend began, in nanoseconds, where the kernel
+    /// tells. Never goes back.
+    pub waited_ns: u64,
+}
+
+/// What the backend observed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// When, on the backend's clock.
+    pub at: Time,
+    /// One per unit of the contract, by [`UnitId::index`](commonhold_contract::UnitId::index). Units that the contract
+    /// has and this list has not are taken as empty.
+    pub units: Vec<UnitFacts>,
+    /// CPU time nobody used since the backend began, summed over the machine's CPUs, in nanoseconds.
+    pub idle_ns: u64,
+}
+
+impl Snapshot {
+    /// The facts of a unit; nothing at all if the backend does not know it.
+    pub fn unit(&self, unit: commonhold_contract::UnitId) -> UnitFacts {
+        self.units.get(unit.index()).copied().unwrap_or_default()
+    }
+}
