@@ -2,6 +2,10 @@
 //!
 //! It reads plans and snapshots and nothing else, and asserts that its sums are conserved.
 
+mod ledger;
+
+pub use ledger::Ledger;
+
 use std::collections::BTreeMap;
 
 use commonhold_contract::Scheme;
@@ -71,4 +75,3 @@ impl Statement {
         self.accounts.iter().find(|account| account.unit == path)
     }
 }
-

@@ -6,12 +6,21 @@
 
 extern crate alloc;
 
+pub mod check;
+pub mod entitlement;
+mod lend;
 pub mod membership;
+mod orders;
+pub mod partition;
 mod plan;
+pub mod share;
 mod snapshot;
+mod step;
 
+pub use lend::SETTLE_NS;
 pub use plan::{Action, Cpus, Plan, Reason, Step};
 pub use snapshot::{Means, Snapshot, UnitFacts};
+pub use step::{Input, State, partitions, step};
 
 /// Nanoseconds since an arbitrary start that never goes back: the backend's clock.
 pub type Time = u64;

@@ -103,7 +103,8 @@ pub fn place(contract: &Contract, names: &impl Names, process: &ProcessFacts) ->
     if process.kernel_thread {
         return Placement { unit: UnitId::KERNEL, rule: Rule::Kernel, inherited: false, member: None };
     }
-    let default = Placement { unit: contract.default_unit, rule: Rule::Default, inherited: false, member: None };
+    let default =
+        Placement { unit: contract.default_unit, rule: Rule::Default, inherited: false, member: None };
     let mut found = descend(contract, names, process, None).unwrap_or(default);
     // Even the default unit may have sub-units that select among what fell into it.
     while let Some(deeper) = descend(contract, names, process, Some(found.unit)) {
@@ -113,7 +114,12 @@ pub fn place(contract: &Contract, names: &impl Names, process: &ProcessFacts) ->
 }
 
 /// The best match among the units directly below `level`.
-fn descend(contract: &Contract, names: &impl Names, process: &ProcessFacts, level: Option<UnitId>) -> Option<Placement> {
+fn descend(
+    contract: &Contract,
+    names: &impl Names,
+    process: &ProcessFacts,
+    level: Option<UnitId>,
+) -> Option<Placement> {
     let mut best: Option<(Rule, bool, usize, Placement)> = None;
     for unit in contract.children(level) {
         for (rank, placement) in matches(contract, names, process, unit) {
@@ -128,7 +134,12 @@ fn descend(contract: &Contract, names: &impl Names, process: &ProcessFacts, leve
 }
 
 /// Every way in which a process belongs to a unit or to one of its sub-units by `exec`, with a rank among equal rules.
-fn matches(contract: &Contract, names: &impl Names, process: &ProcessFacts, unit: UnitId) -> Vec<(usize, Placement)> {
+fn matches(
+    contract: &Contract,
+    names: &impl Names,
+    process: &ProcessFacts,
+    unit: UnitId,
+) -> Vec<(usize, Placement)> {
     let mut found = Vec::new();
     if process.entered.is_some_and(|entered| is_within(contract, entered, unit)) {
         found.push((0, Placement { unit, rule: Rule::Exec, inherited: false, member: None }));
@@ -171,7 +182,9 @@ fn matches_member(names: &impl Names, process: &ProcessFacts, member: &Member) -
             let gid = id(group, &|name| names.gid(name))?;
             process.gids.contains(&gid).then_some((Rule::Group, 0))
         }
-        MemberKind::User(user) => (id(user, &|name| names.uid(name))? == process.uid).then_some((Rule::User, 0)),
+        MemberKind::User(user) => {
+            (id(user, &|name| names.uid(name))? == process.uid).then_some((Rule::User, 0))
+        }
         MemberKind::Command(glob) => {
             let literal = glob.chars().filter(|c| !matches!(c, '*' | '?')).count();
             let hit = glob_matches(glob, &process.program) || glob_matches(glob, &process.comm);
@@ -269,9 +282,21 @@ mod tests {
         // ana is in both groups; her user rule is more specific than the students' group rule.
         check(&process(1000, &[500, 501], "bash"), "physics", Rule::User);
         check(&process(1000, &[500], "make"), "solo", Rule::Command);
-        check(&ProcessFacts { cgroup: "/lab/x".to_owned(), ..process(1000, &[], "make") }, "students", Rule::Cgroup);
-        check(&ProcessFacts { cgroup: "/laboratory".to_owned(), ..process(1000, &[], "sh") }, "physics", Rule::User);
-        check(&ProcessFacts { pid: 77, cgroup: "/lab".to_owned(), ..process(1000, &[], "make") }, "solo", Rule::Pid);
+        check(
+            &ProcessFacts { cgroup: "/lab/x".to_owned(), ..process(1000, &[], "make") },
+            "students",
+            Rule::Cgroup,
+        );
+        check(
+            &ProcessFacts { cgroup: "/laboratory".to_owned(), ..process(1000, &[], "sh") },
+            "physics",
+            Rule::User,
+        );
+        check(
+            &ProcessFacts { pid: 77, cgroup: "/lab".to_owned(), ..process(1000, &[], "make") },
+            "solo",
+            Rule::Pid,
+        );
         check(&process(5, &[5], "bash"), "shared", Rule::Default);
         check(&ProcessFacts { kernel_thread: true, ..process(0, &[0], "kswapd0") }, "kernel", Rule::Kernel);
     }
@@ -289,7 +314,8 @@ mod tests {
         let child = ProcessFacts { parent: Some(make), ..process(1001, &[501], "cc1") };
         let placed = place(&contract, &Book, &child);
         assert_eq!((placed.unit, placed.rule, placed.inherited), (make.unit, Rule::Command, true));
-        let own = ProcessFacts { parent: Some(make), cgroup: "/lab".to_owned(), ..process(1001, &[501], "cc1") };
+        let own =
+            ProcessFacts { parent: Some(make), cgroup: "/lab".to_owned(), ..process(1001, &[501], "cc1") };
         check(&own, "students", Rule::Cgroup);
         // A group rule is not inherited: a daemon that a student starts for bo by su is bo's.
         let student = place(&contract, &Book, &process(5, &[501], "bash"));
@@ -302,7 +328,11 @@ mod tests {
         let entered = ProcessFacts { entered: Some(batch), ..process(5, &[501], "make") };
         check(&entered, "physics/night-batch", Rule::Exec);
         let placed = place(&contract(), &Book, &entered);
-        check(&ProcessFacts { parent: Some(placed), ..process(5, &[501], "make") }, "physics/night-batch", Rule::Exec);
+        check(
+            &ProcessFacts { parent: Some(placed), ..process(5, &[501], "make") },
+            "physics/night-batch",
+            Rule::Exec,
+        );
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub enum Action {
     },
     /// Order: the unit's processes run on these CPUs and on no others. `None`: wherever the kernel likes.
     Confine {
-        /// The unit; its sub-units are named in orders of their own only where they differ.
+        /// The unit, and those of its sub-units that have no order of this kind of their own.
         unit: UnitId,
         /// The CPUs; never an empty set.
         cpus: Option<CpuSet>,
@@ -172,6 +172,10 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// When the next snapshot is wanted at the latest.
     pub next: Time,
+    /// What each unit of the contract is entitled to while this plan is in force, in millionths of a CPU, sub-units
+    /// included; one element per unit. What nobody is entitled to is the `shared` unit's: the top level sums to the
+    /// machine's CPUs.
+    pub entitled: Vec<u64>,
     /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Of all others the backend may hand in facts
     /// up to 100 ms old. Empty with `next` far off means that nothing can happen that would need a quick answer.
     pub watch: Vec<UnitId>,
@@ -192,9 +196,9 @@ impl Action {
             | Action::Weigh { unit, .. }
             | Action::Cap { unit, .. }
             | Action::Gate { unit, .. } => unit,
-            Action::Lend { borrower, .. } | Action::CallBack { borrower, .. } | Action::Return { borrower, .. } => {
-                borrower
-            }
+            Action::Lend { borrower, .. }
+            | Action::CallBack { borrower, .. }
+            | Action::Return { borrower, .. } => borrower,
         }
     }
 }
@@ -207,7 +211,9 @@ impl fmt::Display for Described<'_> {
         match self.0 {
             Action::Own { cpu, unit } => write!(f, "cpu {cpu}: owned by {}", name(unit)),
             Action::Disown { cpu, unit } => write!(f, "cpu {cpu}: no longer owned by {}", name(unit)),
-            Action::Lend { cpu, lender, borrower } => write!(f, "cpu {cpu}: lent by {} to {}", name(lender), name(borrower)),
+            Action::Lend { cpu, lender, borrower } => {
+                write!(f, "cpu {cpu}: lent by {} to {}", name(lender), name(borrower))
+            }
             Action::CallBack { cpu, lender, borrower, .. } => {
                 write!(f, "cpu {cpu}: called back by {} from {}", name(lender), name(borrower))
             }
@@ -217,7 +223,9 @@ impl fmt::Display for Described<'_> {
             Action::Confine { unit, cpus: Some(cpus) } => write!(f, "{}: runs on cpus {cpus}", name(unit)),
             Action::Confine { unit, cpus: None } => write!(f, "{}: runs on any cpu", name(unit)),
             Action::Weigh { unit, weight } => write!(f, "{}: weight {weight}", name(unit)),
-            Action::Cap { unit, micro_cpus: Some(micro) } => write!(f, "{}: at most {} cpus", name(unit), Cpus(*micro)),
+            Action::Cap { unit, micro_cpus: Some(micro) } => {
+                write!(f, "{}: at most {} cpus", name(unit), Cpus(*micro))
+            }
             Action::Cap { unit, micro_cpus: None } => write!(f, "{}: no cap", name(unit)),
             Action::Gate { unit, open: true } => write!(f, "{}: continues", name(unit)),
             Action::Gate { unit, open: false } => write!(f, "{}: stopped until its turn", name(unit)),
@@ -244,7 +252,9 @@ impl fmt::Display for Because<'_> {
             Reason::EntitlementChanged { from, to } => {
                 write!(f, "its entitlement changed from {} to {} cpus", Cpus(from), Cpus(to))
             }
-            Reason::OwnerIdle { idle_ns } => write!(f, "idle for {} ms, and the borrower waits", idle_ns / crate::MS),
+            Reason::OwnerIdle { idle_ns } => {
+                write!(f, "idle for {} ms, and the borrower waits", idle_ns / crate::MS)
+            }
             Reason::OwnerWants { runnable, kept } => {
                 write!(f, "the owner has {runnable} threads to run and kept {kept} cpus")
             }
@@ -254,7 +264,9 @@ impl fmt::Display for Because<'_> {
                 write!(f, "{name} has the larger claim")
             }
             Reason::HoldsChanged => write!(f, "the cpus it holds changed"),
-            Reason::Proportion { micro_cpus } => write!(f, "time-shared: it is entitled to {} cpus", Cpus(micro_cpus)),
+            Reason::Proportion { micro_cpus } => {
+                write!(f, "time-shared: it is entitled to {} cpus", Cpus(micro_cpus))
+            }
             Reason::Limit { micro_cpus } => write!(f, "the contract limits it to {} cpus", Cpus(micro_cpus)),
             Reason::MayNotBorrow => write!(f, "it may not borrow"),
             Reason::HoldsAgain => write!(f, "it holds a cpu again"),

@@ -20,6 +20,8 @@ pub struct Means {
 /// One unit at one moment. Processes of sub-units are counted in the sub-unit alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnitFacts {
+    /// When these facts were read, on the backend's clock: older than the snapshot for units that were not watched.
+    pub at: Time,
     /// Member processes that exist.
     pub processes: u32,
     /// Threads that want a CPU now: running, runnable, or stopped by a gate while they were.

@@ -1,0 +1,339 @@
+//! Keeping the accounts.
+
+use std::collections::BTreeMap;
+
+use commonhold_contract::{Contract, MILLIONTH, UnitId};
+use commonhold_machine::{CpuSet, Machine};
+use commonhold_policy::{Action, Plan, Snapshot, Time, UnitFacts};
+
+use crate::{Account, Statement};
+
+/// One unit's own figures, sub-units not included.
+#[derive(Debug, Clone, Default)]
+struct Own {
+    facts: UnitFacts,
+    /// Whether `facts` is a baseline to count from.
+    counted: bool,
+    using_micro_cpus: u64,
+    used_ns: u64,
+    waited_ns: u64,
+    waited_on_ns: BTreeMap<UnitId, u64>,
+    entitled_micro_cpus: u64,
+    entitled_ns: u64,
+    lent_ns: u64,
+    borrowed_ns: u64,
+    loans: u64,
+    called_back: u64,
+    call_back_max_ns: u64,
+    call_back_sum_ns: u64,
+}
+
+/// The accounts of all units, from one snapshot to the next.
+///
+/// Conserved at every entry: CPU time used, idle and common sums to the machine's capacity; lent time equals borrowed time;
+/// the CPUs lent are those borrowed.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    units: Vec<Own>,
+    owner: BTreeMap<u32, UnitId>,
+    /// Lender and borrower by CPU.
+    loan: BTreeMap<u32, (UnitId, UnitId)>,
+    cpus: u32,
+    opened_at: Option<Time>,
+    at: Time,
+    capacity_ns: u64,
+    idle_ns: u64,
+    /// The backend's counter at the latest snapshot.
+    idle_seen_ns: u64,
+}
+
+impl Ledger {
+    /// Opens an empty ledger; the first snapshot that it is given is what it counts from.
+    pub fn open(contract: &Contract, machine: &Machine) -> Ledger {
+        Ledger {
+            units: vec![Own::default(); contract.units.len()],
+            owner: BTreeMap::new(),
+            loan: BTreeMap::new(),
+            cpus: cpus(machine),
+            opened_at: None,
+            at: 0,
+            capacity_ns: 0,
+            idle_ns: 0,
+            idle_seen_ns: 0,
+        }
+    }
+
+    /// Enters what happened up to the snapshot, under what was in force until then.
+    pub fn observe(&mut self, machine: &Machine, snapshot: &Snapshot) {
+        self.units.resize(self.units.len().max(snapshot.units.len()), Own::default());
+        let elapsed = self.opened_at.map_or(0, |_| snapshot.at.saturating_sub(self.at));
+        let idle = self.opened_at.map_or(0, |_| snapshot.idle_ns.saturating_sub(self.idle_seen_ns));
+        self.opened_at.get_or_insert(snapshot.at);
+        self.at = self.at.max(snapshot.at);
+        self.idle_seen_ns = snapshot.idle_ns;
+        self.cpus = cpus(machine);
+        self.capacity_ns += u64::from(self.cpus) * elapsed;
+        // The kernel counts idle time tick by tick on some machines: more than there was to have is not believed.
+        self.idle_ns += idle.min(u64::from(self.cpus) * elapsed);
+        self.charge_loans(elapsed);
+        for index in 0..self.units.len() {
+            let facts = snapshot.units.get(index).copied().unwrap_or_default();
+            self.charge_unit(index, facts, elapsed);
+        }
+        self.assert_conserved();
+    }
+
+    /// Enters a plan that was carried out by `applied_at`.
+    pub fn book(&mut self, plan: &Plan, applied_at: Time) {
+        self.units.resize(self.units.len().max(plan.entitled.len()), Own::default());
+        for (own, entitled) in self.units.iter_mut().zip(&plan.entitled) {
+            own.entitled_micro_cpus = *entitled;
+        }
+        for step in &plan.steps {
+            match step.action {
+                Action::Own { cpu, unit } => drop(self.owner.insert(cpu, unit)),
+                Action::Disown { cpu, .. } => drop(self.owner.remove(&cpu)),
+                Action::Lend { cpu, lender, borrower } => {
+                    self.loan.insert(cpu, (lender, borrower));
+                    self.unit(lender).loans += 1;
+                }
+                Action::CallBack { cpu, lender, since, .. } => {
+                    self.loan.remove(&cpu);
+                    let latency = applied_at.saturating_sub(since);
+                    let own = self.unit(lender);
+                    own.called_back += 1;
+                    own.call_back_sum_ns += latency;
+                    own.call_back_max_ns = own.call_back_max_ns.max(latency);
+                }
+                Action::Return { cpu, .. } => drop(self.loan.remove(&cpu)),
+                Action::Confine { .. } | Action::Weigh { .. } | Action::Cap { .. } | Action::Gate { .. } => {}
+            }
+        }
+        self.assert_conserved();
+    }
+
+    /// The same accounts after a reload: `number` gives a unit's number in the new contract. The accounts of units without
+    /// one are closed; what they used counts as common from now on.
+    pub fn renumber(&mut self, contract: &Contract, number: &dyn Fn(UnitId) -> Option<UnitId>) {
+        let mut units = vec![Own::default(); contract.units.len()];
+        for (old, own) in (0u32..).map(UnitId).zip(std::mem::take(&mut self.units)) {
+            if let Some(new) = number(old)
+                && let Some(place) = units.get_mut(new.index())
+            {
+                let waited_on_ns =
+                    own.waited_on_ns.iter().filter_map(|(u, ns)| Some((number(*u)?, *ns))).collect();
+                // The backend may count from anew for the new contract.
+                *place = Own { counted: false, waited_on_ns, ..own };
+            }
+        }
+        self.units = units;
+        let owners = std::mem::take(&mut self.owner);
+        self.owner = owners.into_iter().filter_map(|(cpu, unit)| Some((cpu, number(unit)?))).collect();
+        let loans = std::mem::take(&mut self.loan);
+        self.loan = loans
+            .into_iter()
+            .filter_map(|(cpu, (lender, borrower))| Some((cpu, (number(lender)?, number(borrower)?))))
+            .collect();
+    }
+
+    fn unit(&mut self, unit: UnitId) -> &mut Own {
+        let index = unit.index();
+        if index >= self.units.len() {
+            self.units.resize(index + 1, Own::default());
+        }
+        &mut self.units[index]
+    }
+
+    fn charge_loans(&mut self, elapsed: Time) {
+        for (lender, borrower) in self.loan.values().copied().collect::<Vec<_>>() {
+            self.unit(lender).lent_ns += elapsed;
+            self.unit(borrower).borrowed_ns += elapsed;
+        }
+    }
+
+    fn charge_unit(&mut self, index: usize, facts: UnitFacts, elapsed: Time) {
+        let unit = UnitId(u32::try_from(index).unwrap_or(u32::MAX));
+        let own = &mut self.units[index];
+        own.entitled_ns += scale(own.entitled_micro_cpus, elapsed);
+        let fresh = facts.at.saturating_sub(own.facts.at);
+        if own.counted && fresh == 0 {
+            own.facts.processes = facts.processes;
+            return;
+        }
+        let used = if own.counted { facts.used_ns.saturating_sub(own.facts.used_ns) } else { 0 };
+        let waited = if own.counted { facts.waited_ns.saturating_sub(own.facts.waited_ns) } else { 0 };
+        own.used_ns += used;
+        own.waited_ns += waited;
+        own.using_micro_cpus = if fresh == 0 { 0 } else { mul_div(used, MILLIONTH, fresh) };
+        (own.facts, own.counted) = (facts, true);
+        self.blame(unit, waited);
+    }
+
+    /// Puts what a lender waited down to those who had its CPUs meanwhile, in equal parts.
+    fn blame(&mut self, lender: UnitId, waited_ns: u64) {
+        let borrowers: Vec<UnitId> =
+            self.loan.values().filter(|(from, _)| *from == lender).map(|(_, to)| *to).collect();
+        if waited_ns == 0 || borrowers.is_empty() {
+            return;
+        }
+        let each = waited_ns / borrowers.len() as u64;
+        let own = self.unit(lender);
+        for borrower in borrowers {
+            *own.waited_on_ns.entry(borrower).or_insert(0) += each;
+        }
+    }
+
+    fn assert_conserved(&self) {
+        let lent: u64 = self.units.iter().map(|own| own.lent_ns).sum();
+        let borrowed: u64 = self.units.iter().map(|own| own.borrowed_ns).sum();
+        assert_eq!(lent, borrowed, "what is lent is what is borrowed");
+        let strangers = self.loan.iter().find(|(cpu, (lender, _))| self.owner.get(cpu) != Some(lender));
+        assert!(strangers.is_none(), "a CPU is on loan from one who does not own it: {strangers:?}");
+    }
+
+    /// The accounts as they stand.
+    pub fn statement(&self, contract: &Contract) -> Statement {
+        let accounts: Vec<Account> = contract.held().map(|unit| self.account(contract, unit)).collect();
+        let top: Vec<UnitId> = contract.children(None).collect();
+        let used: u64 =
+            contract.held().zip(&accounts).filter(|(id, _)| top.contains(id)).map(|(_, a)| a.used_ns).sum();
+        let capacity_ns = self.capacity_ns.max(used);
+        let idle_ns = self.idle_ns.min(capacity_ns - used);
+        Statement {
+            scheme: contract.machine.scheme,
+            cpus: self.cpus,
+            elapsed_ns: self.opened_at.map_or(0, |opened| self.at.saturating_sub(opened)),
+            capacity_ns,
+            idle_ns,
+            common_ns: capacity_ns - used - idle_ns,
+            accounts,
+        }
+    }
+
+    fn account(&self, contract: &Contract, unit: UnitId) -> Account {
+        let family =
+            contract.held().filter(|id| commonhold_policy::membership::is_within(contract, *id, unit));
+        let family: Vec<(UnitId, &Own)> =
+            family.filter_map(|id| Some((id, self.units.get(id.index())?))).collect();
+        let sum = |figure: &dyn Fn(&Own) -> u64| family.iter().map(|(_, own)| figure(own)).sum::<u64>();
+        let mine = |id: UnitId| family.iter().any(|(member, _)| *member == id);
+        let own = self.units.get(unit.index());
+        let mut waited_on_ns = BTreeMap::new();
+        for (id, ns) in family.iter().flat_map(|(_, own)| &own.waited_on_ns) {
+            let path = contract.units.get(id.index()).map_or("?", |unit| unit.path.as_str());
+            *waited_on_ns.entry(path.to_owned()).or_insert(0) += ns;
+        }
+        Account {
+            unit: contract.unit(unit).path.clone(),
+            processes: own.map_or(0, |own| own.facts.processes),
+            entitled_micro_cpus: own.map_or(0, |own| own.entitled_micro_cpus),
+            owned: self.owner.iter().filter(|(_, id)| mine(**id)).map(|(cpu, _)| *cpu).collect::<CpuSet>(),
+            lending: self.loan.iter().filter(|(_, (lender, _))| mine(*lender)).map(|(cpu, _)| *cpu).collect(),
+            borrowing: self
+                .loan
+                .iter()
+                .filter(|(_, (_, borrower))| mine(*borrower))
+                .map(|(cpu, _)| *cpu)
+                .collect(),
+            using_micro_cpus: sum(&|own| own.using_micro_cpus),
+            entitled_ns: own.map_or(0, |own| own.entitled_ns),
+            used_ns: sum(&|own| own.used_ns),
+            lent_ns: sum(&|own| own.lent_ns),
+            borrowed_ns: sum(&|own| own.borrowed_ns),
+            loans: sum(&|own| own.loans),
+            called_back: sum(&|own| own.called_back),
+            call_back_max_ns: family.iter().map(|(_, own)| own.call_back_max_ns).max().unwrap_or(0),
+            call_back_sum_ns: sum(&|own| own.call_back_sum_ns),
+            waited_ns: sum(&|own| own.waited_ns),
+            waited_on_ns,
+        }
+    }
+}
+
+fn cpus(machine: &Machine) -> u32 {
+    u32::try_from(machine.cpus.len()).unwrap_or(u32::MAX)
+}
+
+/// CPU time that `micro_cpus` are worth over a time.
+fn scale(micro_cpus: u64, elapsed: Time) -> u64 {
+    mul_div(micro_cpus, elapsed, MILLIONTH)
+}
+
+fn mul_div(a: u64, b: u64, c: u64) -> u64 {
+    u64::try_from(u128::from(a) * u128::from(b) / u128::from(c)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use commonhold_policy::{MS, Reason, Step};
+
+    const HEAVY: UnitId = UnitId(3);
+    const LIGHT: UnitId = UnitId(2);
+
+    fn facts(at: Time, used_ns: u64, waited_ns: u64) -> UnitFacts {
+        UnitFacts { at, processes: 1, runnable: 1, used_ns, waited_ns }
+    }
+
+    fn because(action: Action) -> Step {
+        Step { action, reason: Reason::HoldsChanged }
+    }
+
+    /// Two CPUs for a second: the light unit lends its CPU at once and calls it back at 600 ms, 8 ms after it was last seen
+    /// content. Used: light 300, heavy 1,500 ms of 2,000; idle 150; the rest, 50, is common.
+    #[test]
+    fn a_second_by_hand() {
+        let mut contract = Contract::default();
+        let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
+        assert_eq!([contract.add(None, "light"), contract.add(None, "heavy")], [LIGHT, HEAVY]);
+        let mut ledger = Ledger::open(&contract, &machine);
+        let snapshot = |at: Time, light: (u64, u64), heavy: u64, idle: u64| Snapshot {
+            at: at * MS,
+            units: vec![
+                UnitFacts::default(),
+                UnitFacts::default(),
+                facts(at * MS, light.0 * MS, light.1 * MS),
+                facts(at * MS, heavy * MS, 0),
+            ],
+            idle_ns: idle * MS,
+        };
+        // What was there before the ledger was opened does not count.
+        ledger.observe(&machine, &snapshot(5_000, (70, 7), 90, 1_000));
+        let steps = vec![
+            because(Action::Own { cpu: 0, unit: HEAVY }),
+            because(Action::Own { cpu: 1, unit: LIGHT }),
+            because(Action::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY }),
+        ];
+        let entitled = vec![0, 0, MILLIONTH, MILLIONTH];
+        ledger.book(&Plan { steps, entitled: entitled.clone(), ..Plan::default() }, 5_000 * MS);
+        ledger.observe(&machine, &snapshot(5_600, (70, 12), 1_190, 1_100));
+        let back = Action::CallBack { cpu: 1, lender: LIGHT, borrower: HEAVY, since: 5_592 * MS };
+        ledger.book(&Plan { steps: vec![because(back)], entitled, ..Plan::default() }, 5_601 * MS);
+        ledger.observe(&machine, &snapshot(6_000, (370, 12), 1_590, 1_150));
+        let statement = ledger.statement(&contract);
+        let ms = |ns: u64| ns / MS;
+        let light = statement.account("light").unwrap();
+        assert_eq!((ms(light.entitled_ns), ms(light.used_ns), ms(light.lent_ns)), (1_000, 300, 600));
+        assert_eq!((light.loans, light.called_back, ms(light.call_back_max_ns)), (1, 1, 9));
+        assert_eq!((ms(light.waited_ns), ms(light.waited_on_ns["heavy"])), (5, 5));
+        let heavy = statement.account("heavy").unwrap();
+        assert_eq!(
+            (ms(heavy.used_ns), ms(heavy.borrowed_ns), heavy.using_micro_cpus),
+            (1_500, 600, MILLIONTH)
+        );
+        let whole = [statement.capacity_ns, statement.idle_ns, statement.common_ns].map(ms);
+        assert_eq!((ms(statement.elapsed_ns), whole), (1_000, [2_000, 150, 50]));
+    }
+
+    #[test]
+    #[should_panic(expected = "does not own")]
+    fn a_loan_without_an_owner_is_not_booked() {
+        let mut contract = Contract::default();
+        let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
+        contract.add(None, "light");
+        let mut ledger = Ledger::open(&contract, &machine);
+        let steps = vec![because(Action::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY })];
+        ledger.book(&Plan { steps, ..Plan::default() }, 0);
+    }
+}

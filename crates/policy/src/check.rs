@@ -1,0 +1,196 @@
+//! The plan checker: replays a plan's decisions on its own books and says what is wrong with it.
+//!
+//! It shares no code with the policy that makes plans, so that a mistake must be made twice to pass. It runs before every
+//! plan is applied, in the daemon and in tests; a plan that fails is not applied.
+//!
+//! Checked: a CPU has at most one owner, and in a partition exactly one; only an owner lends, each CPU once; what is called
+//! back or returned was lent; nobody lends or borrows who may not; `quota` lends nothing and `smp` orders nothing; a unit is
+//! confined to exactly what it owns and borrows, never to nothing; a shut gate stands only before a unit that holds
+//! nothing; weights are what a kernel takes; entitlements of the top level sum to the machine.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, MILLIONTH, Scheme, UnitId};
+use commonhold_machine::{CpuSet, Machine};
+
+use crate::plan::{Action, Plan};
+
+/// Who owns and borrows what, as the plans so far said.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Books {
+    owner: BTreeMap<u32, UnitId>,
+    borrower: BTreeMap<u32, UnitId>,
+    confined: BTreeMap<UnitId, CpuSet>,
+    shut: BTreeMap<UnitId, ()>,
+}
+
+impl Books {
+    /// Replays one plan; the books after it, or everything that is wrong with it.
+    pub fn replay(&self, contract: &Contract, machine: &Machine, plan: &Plan) -> Result<Books, Vec<String>> {
+        let mut replay = Replay { contract, machine, books: self.clone(), wrong: Vec::new() };
+        for step in &plan.steps {
+            replay.action(&step.action);
+        }
+        replay.finish(plan);
+        if replay.wrong.is_empty() { Ok(replay.books) } else { Err(replay.wrong) }
+    }
+
+    /// The books after a reload, where `number` gives a unit's number in the new contract.
+    #[must_use]
+    pub fn renumbered(&self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> Books {
+        let by_cpu = |map: &BTreeMap<u32, UnitId>| -> BTreeMap<u32, UnitId> {
+            map.iter().filter_map(|(cpu, unit)| Some((*cpu, number(*unit)?))).collect()
+        };
+        let owner = by_cpu(&self.owner);
+        let mut borrower = by_cpu(&self.borrower);
+        borrower.retain(|cpu, _| owner.contains_key(cpu));
+        Books {
+            borrower,
+            confined: self
+                .confined
+                .iter()
+                .filter_map(|(u, cpus)| Some((number(*u)?, cpus.clone())))
+                .collect(),
+            shut: self.shut.keys().filter_map(|u| Some((number(*u)?, ()))).collect(),
+            owner,
+        }
+    }
+}
+
+struct Replay<'a> {
+    contract: &'a Contract,
+    machine: &'a Machine,
+    books: Books,
+    wrong: Vec<String>,
+}
+
+impl Replay<'_> {
+    fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        if !holds {
+            self.wrong.push(otherwise());
+        }
+    }
+
+    fn scheme(&self) -> Scheme {
+        self.contract.machine.scheme
+    }
+
+    fn path(&self, unit: UnitId) -> String {
+        self.contract
+            .units
+            .get(unit.index())
+            .map_or_else(|| format!("unit {}", unit.0), |unit| unit.path.clone())
+    }
+
+    fn action(&mut self, action: &Action) {
+        match action {
+            Action::Own { cpu, unit } => {
+                let before = self.books.owner.insert(*cpu, *unit);
+                let known = self.machine.cpu(*cpu).is_some();
+                self.expect(known, || format!("cpu {cpu} is owned but not there"));
+                self.expect(before.is_none(), || format!("cpu {cpu} has two owners"));
+            }
+            Action::Disown { cpu, unit } => {
+                let before = self.books.owner.remove(cpu);
+                self.expect(before == Some(*unit), || {
+                    format!("cpu {cpu} is taken from one who does not own it")
+                });
+            }
+            Action::Lend { cpu, lender, borrower } => self.lend(*cpu, *lender, *borrower),
+            Action::CallBack { cpu, borrower, .. } | Action::Return { cpu, borrower, .. } => {
+                let before = self.books.borrower.remove(cpu);
+                self.expect(before == Some(*borrower), || {
+                    format!("cpu {cpu} comes back from one who did not borrow it")
+                });
+            }
+            Action::Confine { unit, cpus } => self.confine(*unit, cpus.as_ref()),
+            Action::Weigh { unit, weight } => {
+                self.expect((1..=10_000).contains(weight), || format!("unit {} has weight {weight}", unit.0));
+            }
+            Action::Cap { unit, micro_cpus } => {
+                self.expect(micro_cpus.is_none_or(|micro| micro > 0), || {
+                    format!("unit {} is capped to nothing", unit.0)
+                });
+            }
+            Action::Gate { unit, open: true } => {
+                self.books.shut.remove(unit);
+            }
+            Action::Gate { unit, open: false } => {
+                self.books.shut.insert(*unit, ());
+            }
+        }
+    }
+
+    fn lend(&mut self, cpu: u32, lender: UnitId, borrower: UnitId) {
+        let before = self.books.borrower.insert(cpu, borrower);
+        self.expect(before.is_none(), || format!("cpu {cpu} is lent twice"));
+        let owner = self.books.owner.get(&cpu).copied();
+        self.expect(owner == Some(lender), || format!("cpu {cpu} is lent by one who does not own it"));
+        self.expect(lender != borrower, || format!("cpu {cpu} is lent to its owner"));
+        let may_lend = lender.is_common() || self.contract.unit(lender).lend.cpu;
+        self.expect(may_lend, || format!("cpu {cpu} is lent by one who may not lend"));
+        let may_borrow = !borrower.is_common() && self.contract.unit(borrower).borrow.cpu;
+        self.expect(may_borrow, || format!("cpu {cpu} is lent to one who may not borrow"));
+        let scheme = self.scheme();
+        self.expect(scheme == Scheme::Isolate, || {
+            format!("cpu {cpu} is lent although the scheme is {scheme}")
+        });
+    }
+
+    fn confine(&mut self, unit: UnitId, cpus: Option<&CpuSet>) {
+        match cpus {
+            Some(cpus) => {
+                let path = self.path(unit);
+                self.expect(!cpus.is_empty(), || format!("{path} is confined to nothing"));
+                self.books.confined.insert(unit, cpus.clone());
+            }
+            None => {
+                self.books.confined.remove(&unit);
+            }
+        }
+    }
+
+    fn finish(&mut self, plan: &Plan) {
+        self.everything_is_somebodys();
+        self.confined_to_what_is_held();
+        let top = self.contract.children(None).chain([UnitId::SHARED]);
+        let sum: u64 = top.map(|unit| plan.entitled.get(unit.index()).copied().unwrap_or(0)).sum();
+        let whole = self.machine.cpus.len() as u64 * MILLIONTH;
+        self.expect(sum == whole, || format!("entitlements sum to {sum} of {whole} millionths of a cpu"));
+        if self.scheme() == Scheme::Smp {
+            let free =
+                self.books.owner.is_empty() && self.books.confined.is_empty() && self.books.shut.is_empty();
+            self.expect(free, || String::from("the scheme is smp and yet something is held"));
+        }
+    }
+
+    fn everything_is_somebodys(&mut self) {
+        let owned = self.books.owner.len();
+        let whole = self.machine.cpus.len();
+        self.expect(owned == 0 || owned == whole, || format!("{owned} of {whole} cpus have an owner"));
+        let unowned = self.books.borrower.keys().find(|cpu| !self.books.owner.contains_key(cpu)).copied();
+        self.expect(unowned.is_none(), || format!("cpu {} is borrowed from nobody", unowned.unwrap_or(0)));
+    }
+
+    fn confined_to_what_is_held(&mut self) {
+        let mut held: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
+        for (cpu, unit) in self.books.owner.iter().chain(&self.books.borrower) {
+            held.entry(*unit).or_default().insert(*cpu);
+        }
+        let (confined, shut) = (self.books.confined.clone(), self.books.shut.clone());
+        for (unit, cpus) in &confined {
+            let path = self.path(*unit);
+            let held = held.get(unit).cloned().unwrap_or_default();
+            // Behind a shut gate nobody runs: where is of no consequence.
+            let right = *cpus == held || shut.contains_key(unit);
+            self.expect(right, || format!("{path} is confined to cpus {cpus} but holds {held}"));
+        }
+        for unit in shut.keys() {
+            let path = self.path(*unit);
+            self.expect(!held.contains_key(unit), || format!("{path} holds a cpu and is stopped"));
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! From who holds what to what a backend is to do: the orders of a plan, as differences to those in force.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use commonhold_contract::UnitId;
+use commonhold_machine::CpuSet;
+
+use crate::plan::{Action, Reason, Step};
+
+/// Weight that cgroups have unless told otherwise.
+pub(crate) const WEIGHT_USUAL: u32 = 100;
+
+/// What is in force for one unit, each with the reason for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Orders {
+    pub(crate) cpus: Option<CpuSet>,
+    pub(crate) cpus_because: Reason,
+    pub(crate) weight: u32,
+    pub(crate) weight_because: Reason,
+    pub(crate) cap: Option<u64>,
+    pub(crate) cap_because: Reason,
+    pub(crate) open: bool,
+}
+
+impl Orders {
+    /// Nothing ordered, for a reason that is given when something was ordered before.
+    pub(crate) fn none(because: Reason) -> Self {
+        Orders {
+            cpus: None,
+            cpus_because: because,
+            weight: WEIGHT_USUAL,
+            weight_because: because,
+            cap: None,
+            cap_because: because,
+            open: true,
+        }
+    }
+}
+
+/// The steps from the orders in force to those wanted; a unit that is in neither is not mentioned.
+///
+/// Gates close first and open last, so that nobody runs, even for a moment, where another already does.
+pub(crate) fn differences(
+    before: &BTreeMap<UnitId, Orders>,
+    wanted: &BTreeMap<UnitId, Orders>,
+    gone: Reason,
+) -> Vec<Step> {
+    let units: BTreeSet<UnitId> = before.keys().chain(wanted.keys()).copied().collect();
+    let none = Orders::none(gone);
+    let pairs: Vec<(UnitId, &Orders, &Orders)> = units
+        .iter()
+        .map(|unit| (*unit, before.get(unit).unwrap_or(&none), wanted.get(unit).unwrap_or(&none)))
+        .collect();
+    let mut steps = Vec::new();
+    let mut order = |action, reason| steps.push(Step { action, reason });
+    for (unit, old, new) in &pairs {
+        if old.open && !new.open {
+            order(Action::Gate { unit: *unit, open: false }, Reason::TurnOver);
+        }
+    }
+    for (unit, old, new) in &pairs {
+        if old.cpus != new.cpus {
+            order(Action::Confine { unit: *unit, cpus: new.cpus.clone() }, new.cpus_because);
+        }
+        if old.weight != new.weight {
+            order(Action::Weigh { unit: *unit, weight: new.weight }, new.weight_because);
+        }
+        if old.cap != new.cap {
+            order(Action::Cap { unit: *unit, micro_cpus: new.cap }, new.cap_because);
+        }
+    }
+    for (unit, old, new) in &pairs {
+        if !old.open && new.open {
+            order(Action::Gate { unit: *unit, open: true }, Reason::HoldsAgain);
+        }
+    }
+    steps
+}

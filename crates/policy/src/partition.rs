@@ -1,0 +1,295 @@
+//! Which CPU is whose: home CPUs, and turns on CPUs that several units hold in part.
+//!
+//! Terms: a *claim* is a unit's entitlement to CPU. Its whole CPUs are its *home CPUs*; its *part* is the rest. A *turn* is
+//! the ownership of a shared CPU from one rotation to the next.
+//!
+//! Algorithm. Homes: each unit keeps as many of its CPUs as it still holds, those closest together; who needs more takes
+//! free ones, the largest need first, near to what it has, or else in the node whose free CPUs fit best. Turns: with every
+//! rotation a unit's credit grows by its part times the elapsed time and shrinks by the turns it had; the shared CPUs go to
+//! the largest credits, one each.
+//!
+//! Properties: every CPU has exactly one owner; a unit's long-run share differs from its claim by less than one turn per
+//! shared CPU; nobody's home moves while the number of its whole CPUs stays the same. Limits: turns follow the
+//! rotations actually made, so a late rotation makes a long turn, which the credit pays back. Source: seed 000, section 3.1.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use commonhold_contract::{MILLIONTH, UnitId};
+use commonhold_machine::Machine;
+
+use crate::Time;
+
+/// What a unit holds of the machine's CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim {
+    /// Who.
+    pub unit: UnitId,
+    /// Millionths of a CPU.
+    pub micro: u64,
+}
+
+impl Claim {
+    fn whole(&self) -> usize {
+        usize::try_from(self.micro / MILLIONTH).unwrap_or(usize::MAX)
+    }
+
+    /// The part of a CPU beyond the whole ones, in millionths.
+    pub(crate) fn part(&self) -> u64 {
+        self.micro % MILLIONTH
+    }
+}
+
+/// Owners by CPU.
+pub(crate) type Owners = BTreeMap<u32, UnitId>;
+
+/// Home CPUs for every claim, near to what `before` says.
+pub(crate) fn homes(machine: &Machine, claims: &[Claim], before: &Owners) -> Owners {
+    let mut owners = Owners::new();
+    let mut needs: Vec<(usize, UnitId)> = Vec::new();
+    for claim in claims {
+        let kept = keep(machine, claim, before);
+        needs.push((claim.whole() - kept.len(), claim.unit));
+        owners.extend(kept.into_iter().map(|cpu| (cpu, claim.unit)));
+    }
+    needs.sort_by_key(|(need, unit)| (core::cmp::Reverse(*need), *unit));
+    for (need, unit) in needs {
+        for n in 0..need {
+            if let Some(cpu) = nearest_free(machine, &owners, unit, need - n) {
+                owners.insert(cpu, unit);
+            }
+        }
+    }
+    owners
+}
+
+/// The CPUs that a unit keeps of its old homes: of too many, those in the nodes where it has most.
+fn keep(machine: &Machine, claim: &Claim, before: &Owners) -> Vec<u32> {
+    let mut mine: Vec<u32> = before
+        .iter()
+        .filter(|(cpu, unit)| **unit == claim.unit && machine.cpu(**cpu).is_some())
+        .map(|(c, _)| *c)
+        .collect();
+    let in_node = |cpu: u32, of: &[u32]| of.iter().filter(|other| machine.distance(cpu, **other) < 4).count();
+    let all = mine.clone();
+    mine.sort_by_key(|cpu| (core::cmp::Reverse(in_node(*cpu, &all)), *cpu));
+    mine.truncate(claim.whole());
+    mine
+}
+
+/// The free CPU closest to what the unit owns; for a unit without any, one in the node with the fewest free CPUs among
+/// those that have enough for its need, or in the one with the most.
+fn nearest_free(machine: &Machine, owners: &Owners, unit: UnitId, need: usize) -> Option<u32> {
+    let free: Vec<u32> =
+        machine.cpus.iter().map(|cpu| cpu.id).filter(|cpu| !owners.contains_key(cpu)).collect();
+    let mine: Vec<u32> = owners.iter().filter(|(_, owner)| **owner == unit).map(|(cpu, _)| *cpu).collect();
+    if !mine.is_empty() {
+        let far = |cpu: u32| mine.iter().map(|own| machine.distance(cpu, *own)).sum::<u32>();
+        return free.into_iter().min_by_key(|cpu| (far(*cpu), *cpu));
+    }
+    let free_in_node = |cpu: u32| free.iter().filter(|other| machine.distance(cpu, **other) < 4).count();
+    free.iter().copied().min_by_key(|cpu| {
+        let room = free_in_node(*cpu);
+        (room < need, if room < need { usize::MAX - room } else { room }, *cpu)
+    })
+}
+
+/// Credits of the units that hold parts of CPUs, in millionths of a CPU times nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Turns {
+    /// Who owns which shared CPU in this turn.
+    pub(crate) owners: Owners,
+    credit: BTreeMap<UnitId, i128>,
+    /// When the turn began.
+    pub(crate) since: Time,
+}
+
+impl Turns {
+    /// Settles the turn that ends now and deals out the next one, over the shared CPUs: those without a home owner.
+    pub(crate) fn rotate(
+        &mut self,
+        machine: &Machine,
+        claims: &[Claim],
+        homes: &Owners,
+        now: Time,
+        period: Time,
+    ) {
+        // A clock that jumped, or a daemon that was stopped, must not hand somebody a debt of hours.
+        let elapsed = now.saturating_sub(self.since).min(period * 2);
+        self.settle(claims, elapsed);
+        let shared: Vec<u32> =
+            machine.cpus.iter().map(|cpu| cpu.id).filter(|cpu| !homes.contains_key(cpu)).collect();
+        let due = |unit: UnitId, part: u64| {
+            self.credit.get(&unit).copied().unwrap_or(0) + i128::from(part) * i128::from(period)
+        };
+        let mut order: Vec<(i128, UnitId)> = claims
+            .iter()
+            .filter(|claim| claim.part() > 0)
+            .map(|claim| (due(claim.unit, claim.part()), claim.unit))
+            .collect();
+        order.sort_by_key(|(due, unit)| (core::cmp::Reverse(*due), *unit));
+        let winners: Vec<UnitId> = order.into_iter().take(shared.len()).map(|(_, unit)| unit).collect();
+        self.owners = seat(machine, &shared, &winners, homes, &self.owners);
+        self.since = now;
+    }
+
+    /// Charges the turn so far.
+    fn settle(&mut self, claims: &[Claim], elapsed: Time) {
+        self.credit.retain(|unit, _| claims.iter().any(|claim| claim.unit == *unit && claim.part() > 0));
+        for claim in claims.iter().filter(|claim| claim.part() > 0) {
+            let turns = self.owners.values().filter(|owner| **owner == claim.unit).count();
+            let earned = i128::from(claim.part()) * i128::from(elapsed);
+            let spent = i128::from(MILLIONTH) * i128::from(elapsed) * turns as i128;
+            *self.credit.entry(claim.unit).or_insert(0) += earned - spent;
+        }
+    }
+
+    /// The units by their numbers in another contract; those without one are forgotten.
+    pub(crate) fn renumber(&mut self, number: &dyn Fn(UnitId) -> Option<UnitId>) {
+        self.owners = renumber(&self.owners, number);
+        self.credit = core::mem::take(&mut self.credit)
+            .into_iter()
+            .filter_map(|(u, c)| Some((number(u)?, c)))
+            .collect();
+    }
+}
+
+/// Owners by their numbers in another contract.
+pub(crate) fn renumber(owners: &Owners, number: &dyn Fn(UnitId) -> Option<UnitId>) -> Owners {
+    owners.iter().filter_map(|(cpu, unit)| Some((*cpu, number(*unit)?))).collect()
+}
+
+/// Who takes which shared CPU: who had one keeps it, the others take the one nearest to their homes.
+fn seat(machine: &Machine, shared: &[u32], winners: &[UnitId], homes: &Owners, before: &Owners) -> Owners {
+    let mut seats = Owners::new();
+    for cpu in shared {
+        if let Some(unit) = before.get(cpu)
+            && winners.contains(unit)
+            && !seats.values().any(|seated| seated == unit)
+        {
+            seats.insert(*cpu, *unit);
+        }
+    }
+    for unit in winners {
+        if seats.values().any(|seated| seated == unit) {
+            continue;
+        }
+        let far = |cpu: u32| {
+            homes
+                .iter()
+                .filter(|(_, owner)| *owner == unit)
+                .map(|(own, _)| machine.distance(cpu, *own))
+                .sum::<u32>()
+        };
+        let free = shared.iter().copied().filter(|cpu| !seats.contains_key(cpu));
+        if let Some(cpu) = free.min_by_key(|cpu| (far(*cpu), *cpu)) {
+            seats.insert(cpu, *unit);
+        }
+    }
+    seats
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MS;
+    use proptest::prelude::*;
+
+    fn machine(text: &str) -> Machine {
+        Machine::synthetic(text).unwrap()
+    }
+
+    fn claims(micro: &[u64]) -> Vec<Claim> {
+        micro.iter().zip(2u32..).map(|(micro, unit)| Claim { unit: UnitId(unit), micro: *micro }).collect()
+    }
+
+    fn count(owners: &Owners, unit: u32) -> usize {
+        owners.values().filter(|owner| **owner == UnitId(unit)).count()
+    }
+
+    /// 1, 2, 3 and 2 CPUs on four nodes of two: the twos get a node each, the three the third node and half of the
+    /// fourth, the one the other half.
+    #[test]
+    fn whole_cpus_lie_together() {
+        let machine = machine("nodes:4 cpus:2 memory:1GiB");
+        let owners = homes(&machine, &claims(&[1_000_000, 2_000_000, 3_000_000, 2_000_000]), &Owners::new());
+        let by_cpu: Vec<u32> = owners.values().map(|unit| unit.0).collect();
+        assert_eq!(by_cpu, [4, 4, 4, 2, 3, 3, 5, 5]);
+    }
+
+    /// Growing from 1 to 2 CPUs keeps the one it has; the unit that shrinks gives up the one that lies apart.
+    #[test]
+    fn homes_move_as_little_as_they_can() {
+        let machine = machine("nodes:2 cpus:4 memory:1GiB");
+        let before = homes(&machine, &claims(&[3_000_000, 5_000_000]), &Owners::new());
+        let after = homes(&machine, &claims(&[4_000_000, 4_000_000]), &before);
+        let moved = after.iter().filter(|(cpu, unit)| before.get(cpu) != Some(unit)).count();
+        assert_eq!(moved, 1, "{before:?} {after:?}");
+        assert_eq!(after.values().map(|unit| unit.0).collect::<Vec<_>>(), [3, 3, 3, 3, 2, 2, 2, 2]);
+    }
+
+    /// A unit of 1.5 CPUs and one of 0.5 on two CPUs: one home, and the other CPU in turns, A B A B.
+    #[test]
+    fn halves_take_turns() {
+        let machine = machine("cpus:2 memory:1GiB");
+        let claims = claims(&[1_500_000, 500_000]);
+        let homes = homes(&machine, &claims, &Owners::new());
+        let mut turns = Turns::default();
+        let mut seen = Vec::new();
+        for n in 0..6u64 {
+            turns.rotate(&machine, &claims, &homes, n * 250 * MS, 250 * MS);
+            seen.push(turns.owners.values().map(|unit| unit.0).collect::<Vec<_>>());
+        }
+        assert_eq!(seen, [[2], [3], [2], [3], [2], [3]]);
+    }
+
+    /// A day's jump of the clock is paid as two turns at most.
+    #[test]
+    fn a_jumping_clock_makes_no_debt() {
+        let machine = machine("cpus:1 memory:1GiB");
+        let claims = claims(&[500_000, 500_000]);
+        let (homes, mut turns) = (Owners::new(), Turns::default());
+        turns.rotate(&machine, &claims, &homes, 0, 250 * MS);
+        turns.rotate(&machine, &claims, &homes, 86_400_000 * MS, 250 * MS);
+        let mut seconds = 0;
+        for n in 1..=8u64 {
+            turns.rotate(&machine, &claims, &homes, 86_400_000 * MS + n * 250 * MS, 250 * MS);
+            seconds += count(&turns.owners, 3);
+        }
+        assert!((3..=5).contains(&seconds), "{seconds} of 8");
+        // And back: nothing elapses, nothing is lost.
+        turns.rotate(&machine, &claims, &homes, 5, 250 * MS);
+        assert_eq!(turns.owners.len(), 1);
+    }
+
+    proptest! {
+        /// Every CPU has one owner, whole parts are exact at all times, and over 100 rotations of uneven length each unit
+        /// is within one turn of its claim.
+        #[test]
+        fn long_run_shares(cpus in 1u64..12, weights in proptest::collection::vec(1u64..100, 1..20), late in proptest::collection::vec(0u64..120, 100)) {
+            let machine = machine(&format!("cpus:{cpus} memory:1GiB"));
+            let claims = claims(&crate::share::split(cpus * MILLIONTH, &weights));
+            let homes = homes(&machine, &claims, &Owners::new());
+            let mut turns = Turns::default();
+            let mut now = 0;
+            let mut held: BTreeMap<UnitId, u64> = BTreeMap::new();
+            turns.rotate(&machine, &claims, &homes, now, 250 * MS);
+            for late in late {
+                let length = (250 + late) * MS;
+                prop_assert_eq!(homes.len() + turns.owners.len(), machine.cpus.len());
+                for claim in &claims {
+                    prop_assert_eq!(count(&homes, claim.unit.0), claim.whole());
+                    let n = count(&homes, claim.unit.0) + count(&turns.owners, claim.unit.0);
+                    *held.entry(claim.unit).or_insert(0) += n as u64 * length;
+                }
+                now += length;
+                turns.rotate(&machine, &claims, &homes, now, 250 * MS);
+            }
+            for claim in &claims {
+                let due = u128::from(claim.micro) * u128::from(now) / u128::from(MILLIONTH);
+                let off = due.abs_diff(u128::from(held[&claim.unit]));
+                prop_assert!(off <= u128::from(2 * 370 * MS), "unit {:?} is off by {} ms", claim.unit, off / u128::from(MS));
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Dividing a whole number among weights so that the parts sum exactly.
+//!
+//! Algorithm: largest remainder (Hamilton): everyone gets the rounded-down part, and what is left goes, one each, to the
+//! largest remainders; equal remainders to the earlier one. Properties: the parts sum to the total (if any weight is
+//! positive), each is within 1 of its exact value, equal weights differ by at most 1. Limit: a part may shrink by 1 when
+//! another's weight grows and its own does not change, as with every quota method; at millionths of a CPU nobody sees it.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Parts of `total` in proportion to `weights`. All zero weights: nobody gets anything.
+pub fn split(total: u64, weights: &[u64]) -> Vec<u64> {
+    let sum: u128 = weights.iter().map(|w| u128::from(*w)).sum();
+    if sum == 0 {
+        return vec![0; weights.len()];
+    }
+    let exact = |w: u64| u128::from(total) * u128::from(w);
+    let mut parts: Vec<u64> = weights.iter().map(|w| narrow(exact(*w) / sum)).collect();
+    let left = total - parts.iter().sum::<u64>();
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by_key(|i| (core::cmp::Reverse(exact(weights[*i]) % sum), *i));
+    // Fewer units are left than there are remainders above zero, so `left` never reaches a zero weight.
+    for i in order.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+        parts[i] += 1;
+    }
+    parts
+}
+
+/// The same where nobody gets more than its cap: what a capped one cannot take goes to the others. The second value is
+/// what nobody may take.
+pub fn split_capped(total: u64, weights: &[u64], caps: &[u64]) -> (Vec<u64>, u64) {
+    let mut parts = vec![0; weights.len()];
+    let mut open: Vec<usize> = (0..weights.len()).filter(|i| weights[*i] > 0).collect();
+    let mut left = total;
+    // Each round closes at least one part or is the last.
+    loop {
+        let offers = split(left, &open.iter().map(|i| weights[*i]).collect::<Vec<_>>());
+        let (over, under): (Vec<(usize, u64)>, Vec<(usize, u64)>) =
+            open.iter().copied().zip(offers).partition(|(i, offer)| *offer > caps[*i]);
+        if over.is_empty() {
+            for (i, offer) in under {
+                parts[i] = offer;
+                left -= offer;
+            }
+            return (parts, left);
+        }
+        for (i, _) in over {
+            parts[i] = caps[i];
+            left -= caps[i];
+        }
+        open = under.into_iter().map(|(i, _)| i).collect();
+    }
+}
+
+/// Products above are of two 64-bit numbers divided by a sum at least as large as one of them.
+fn narrow(n: u128) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn by_hand() {
+        // 8 by 1:2:3:2 is exact. 100 by 1:1:1 leaves 1 for the first. 10 by 6:3:1 is 6,3,1.
+        assert_eq!(split(8, &[1, 2, 3, 2]), [1, 2, 3, 2]);
+        assert_eq!(split(100, &[1, 1, 1]), [34, 33, 33]);
+        assert_eq!(split(10, &[6, 3, 1]), [6, 3, 1]);
+        // 10 by 1:1:2 is 2.5, 2.5, 5: the remainders tie, the first gets it.
+        assert_eq!(split(10, &[1, 1, 2]), [3, 2, 5]);
+        assert_eq!(split(10, &[0, 0]), [0, 0]);
+        assert_eq!(
+            split(u64::MAX, &[u64::MAX, u64::MAX]).iter().map(|p| u128::from(*p)).sum::<u128>(),
+            u64::MAX.into()
+        );
+        // 100 by 1:1 where the first may have 10: the second gets 90. Where both may have 10: 80 are left.
+        assert_eq!(split_capped(100, &[1, 1], &[10, 200]), (vec![10, 90], 0));
+        assert_eq!(split_capped(100, &[1, 1], &[10, 10]), (vec![10, 10], 80));
+    }
+
+    proptest! {
+        #[test]
+        fn parts_sum_and_stay_within_one(total in 0u64..1 << 40, weights in proptest::collection::vec(0u64..1_000_000, 1..50)) {
+            let parts = split(total, &weights);
+            let sum: u64 = weights.iter().sum();
+            if sum > 0 {
+                prop_assert_eq!(parts.iter().sum::<u64>(), total);
+                for (part, weight) in parts.iter().zip(&weights) {
+                    let exact = u128::from(total) * u128::from(*weight);
+                    prop_assert!((u128::from(*part) * u128::from(sum)).abs_diff(exact) < u128::from(sum));
+                }
+            }
+        }
+
+        #[test]
+        fn caps_hold_and_nothing_is_lost(total in 0u64..1 << 40, both in proptest::collection::vec((1u64..1_000, 0u64..1 << 38), 1..30)) {
+            let (weights, caps): (Vec<u64>, Vec<u64>) = both.into_iter().unzip();
+            let (parts, left) = split_capped(total, &weights, &caps);
+            prop_assert_eq!(parts.iter().sum::<u64>() + left, total);
+            prop_assert!(parts.iter().zip(&caps).all(|(part, cap)| part <= cap));
+            // Something is left only when everybody is at the cap.
+            prop_assert!(left == 0 || parts == caps);
+        }
+
+        #[test]
+        fn a_larger_weight_never_gets_less(total in 0u64..1 << 40, weights in proptest::collection::vec(1u64..1_000, 2..20), more in 1u64..1_000) {
+            let before = split(total, &weights)[0];
+            let mut raised = weights;
+            raised[0] += more;
+            prop_assert!(split(total, &raised)[0] + 1 >= before);
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! One step of the slow path: from the facts of this moment to a plan.
+//!
+//! Order of decisions: who is active, what everybody is entitled to, partition or proportional, who owns which CPU, what is
+//! lent and called back, and from all that the orders, as differences to those in force.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, CpuMode, DEFAULT_TICKETS, MILLIONTH, Resource, Scheme, UnitId};
+use commonhold_machine::{CpuSet, Machine};
+
+use crate::entitlement::{self, Entitlement};
+use crate::lend::{Loan, Market, SETTLE_NS, Want};
+use crate::orders::{self, Orders, WEIGHT_USUAL};
+use crate::partition::{self, Claim, Owners, Turns};
+use crate::plan::{Action, Plan, Reason, Step};
+use crate::snapshot::{Means, Snapshot, UnitFacts};
+use crate::{MS, Time};
+
+/// Look again after this long when somebody runs and nothing is urgent.
+const BUSY_NS: Time = 100 * MS;
+/// Look again after this long when nobody runs.
+const REST_NS: Time = 250 * MS;
+/// Where turns are all that a unit gets, they come round faster than the paper's 250 ms.
+const TURN_NS_MANY: Time = 100 * MS;
+
+/// What a policy remembers between steps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct State {
+    homes: Owners,
+    turns: Turns,
+    owners: Owners,
+    claims: Vec<Claim>,
+    loans: BTreeMap<u32, Loan>,
+    wants: BTreeMap<UnitId, Want>,
+    /// Facts of the last look that was fresh, by unit.
+    seen: BTreeMap<UnitId, UnitFacts>,
+    orders: BTreeMap<UnitId, Orders>,
+}
+
+impl State {
+    /// The same state after a reload: `number` gives a unit's number in the new contract. Units without one lose what they
+    /// hold; the next step deals it out again.
+    #[must_use]
+    pub fn renumbered(mut self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
+        self.homes = partition::renumber(&self.homes, number);
+        self.owners = partition::renumber(&self.owners, number);
+        self.turns.renumber(number);
+        // An empty list makes the next step deal out anew.
+        self.claims.clear();
+        self.loans = self
+            .loans
+            .into_iter()
+            .filter_map(|(cpu, loan)| {
+                Some((cpu, Loan { lender: number(loan.lender)?, borrower: number(loan.borrower)? }))
+            })
+            .collect();
+        self.wants = self.wants.into_iter().filter_map(|(unit, want)| Some((number(unit)?, want))).collect();
+        self.seen = self.seen.into_iter().filter_map(|(unit, facts)| Some((number(unit)?, facts))).collect();
+        self.orders =
+            self.orders.into_iter().filter_map(|(unit, orders)| Some((number(unit)?, orders))).collect();
+        self
+    }
+}
+
+/// Everything that a step reads.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    /// The contract.
+    pub contract: &'a Contract,
+    /// The machine as it is now.
+    pub machine: &'a Machine,
+    /// What the backend can enforce.
+    pub means: Means,
+    /// What the backend saw.
+    pub snapshot: &'a Snapshot,
+}
+
+/// Whether CPUs are partitioned or time-shared, for that many competing units.
+pub fn partitions(contract: &Contract, means: Means, units: usize, cpus: usize) -> bool {
+    match contract.machine.cpu {
+        CpuMode::Partition => means.cpu_sets,
+        CpuMode::Proportional => !means.weights && means.cpu_sets,
+        // Without weights, shares finer than a CPU are held by turns, which is partitioning again.
+        CpuMode::Auto => means.cpu_sets && (units <= cpus || !means.weights),
+    }
+}
+
+/// Decides what is to be done now.
+pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
+    let entitlement = entitle(input);
+    let claims = claims(input, &entitlement);
+    let mut plan = Plan { at: now, entitled: entitled(&entitlement), ..Plan::default() };
+    let held = input.contract.machine.scheme != Scheme::Smp;
+    let competing = claims.iter().filter(|claim| !claim.unit.is_common()).count();
+    let partitioned = held && partitions(input.contract, input.means, competing, input.machine.cpus.len());
+    sample(&mut state, now, input, &claims);
+    if partitioned {
+        let rotated = deal(&mut state, now, input, &claims, &mut plan.steps);
+        trade(&mut state, now, input, rotated, &mut plan.steps);
+    } else {
+        release(&mut state, input, &mut plan.steps);
+    }
+    let wanted = if held { wanted(&state, input, &entitlement, partitioned) } else { BTreeMap::new() };
+    let gone = Reason::Scheme(input.contract.machine.scheme);
+    plan.steps.extend(orders::differences(&state.orders, &wanted, gone));
+    state.orders = wanted;
+    (plan.next, plan.watch) = attention(&state, now, input);
+    (state, plan)
+}
+
+fn entitle(input: Input<'_>) -> Entitlement {
+    // A fixed quota is fixed: it waits for its owner, present or not (seed 000, table 3).
+    let quota = input.contract.machine.scheme == Scheme::Quota;
+    let mut leaf: Vec<bool> = input.contract.ids().map(|_| quota).collect();
+    for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
+        leaf[parent.index()] = false;
+    }
+    let present: Vec<bool> =
+        input.contract.ids().map(|id| leaf[id.index()] || input.snapshot.unit(id).processes > 0).collect();
+    let capacity = entitlement::capacity(input.contract, input.machine, Resource::Cpu);
+    entitlement::entitle(input.contract, Resource::Cpu, capacity, &present)
+}
+
+fn entitled(entitlement: &Entitlement) -> Vec<u64> {
+    let mut values = entitlement.value.clone();
+    values[UnitId::SHARED.index()] = entitlement.unheld;
+    values
+}
+
+/// Who competes for CPUs. With weights underneath, top-level units do, and share inside by weight; without, every unit does
+/// with what its own processes hold. What nobody is entitled to is the `shared` unit's, who lends it.
+fn claims(input: Input<'_>, entitlement: &Entitlement) -> Vec<Claim> {
+    let claim = |unit: UnitId| {
+        let micro = if input.means.weights { entitlement.value(unit) } else { entitlement.own(unit) };
+        Claim { unit, micro }
+    };
+    let competes = |unit: &UnitId| !input.means.weights || input.contract.unit(*unit).parent.is_none();
+    let mut claims: Vec<Claim> =
+        input.contract.held().filter(competes).map(claim).filter(|claim| claim.micro > 0).collect();
+    if entitlement.unheld > 0 {
+        claims.insert(0, Claim { unit: UnitId::SHARED, micro: entitlement.unheld });
+    }
+    claims
+}
+
+/// The facts of a competing unit: with weights, its sub-units' are its own.
+fn facts(input: Input<'_>, unit: UnitId) -> UnitFacts {
+    if !input.means.weights {
+        return input.snapshot.unit(unit);
+    }
+    let within = |id: &UnitId| crate::membership::is_within(input.contract, *id, unit);
+    let mut sum = UnitFacts::default();
+    for facts in input.contract.held().filter(within).map(|id| input.snapshot.unit(id)) {
+        sum.at = sum.at.max(facts.at);
+        sum.processes += facts.processes;
+        sum.runnable += facts.runnable;
+        sum.used_ns += facts.used_ns;
+        sum.waited_ns += facts.waited_ns;
+    }
+    sum
+}
+
+/// Takes the snapshot into every competing unit's want.
+fn sample(state: &mut State, now: Time, input: Input<'_>, claims: &[Claim]) {
+    let competing: Vec<UnitId> = claims.iter().map(|claim| claim.unit).collect();
+    state.wants.retain(|unit, _| competing.contains(unit));
+    state.seen.retain(|unit, _| competing.contains(unit));
+    for unit in competing {
+        let facts = if unit.is_common() { UnitFacts::default() } else { facts(input, unit) };
+        let before = state.seen.get(&unit).copied();
+        let want = state.wants.entry(unit).or_default();
+        // Facts that are not newer than the last ones say nothing about now.
+        let wants = match before {
+            Some(before) if facts.at <= before.at => want.now,
+            _ => facts.runnable.max(used_cpus(before, facts)),
+        };
+        want.sample(now, wants);
+        state.seen.insert(unit, facts);
+    }
+}
+
+/// CPUs that a unit used between two looks, a tenth of one counting as one: what ran and slept again between them.
+fn used_cpus(before: Option<UnitFacts>, now: UnitFacts) -> u32 {
+    let Some(before) = before else { return 0 };
+    let elapsed = now.at.saturating_sub(before.at);
+    let used = now.used_ns.saturating_sub(before.used_ns);
+    u32::try_from((used + elapsed / 10 * 9).checked_div(elapsed).unwrap_or(0)).unwrap_or(u32::MAX)
+}
+
+/// Deals out the CPUs where claims or CPUs changed or a turn is over. Whether it did.
+fn deal(state: &mut State, now: Time, input: Input<'_>, claims: &[Claim], steps: &mut Vec<Step>) -> bool {
+    let period = turn_ns(input, claims);
+    let gone = state.owners.keys().any(|cpu| input.machine.cpu(*cpu).is_none());
+    let changed =
+        gone || state.owners.len() != input.machine.cpus.len() || shape(claims) != shape(&state.claims);
+    let wanted =
+        |claim: &Claim| claim.part() > 0 && state.wants.get(&claim.unit).is_some_and(|want| want.settled > 0);
+    let over = now.saturating_sub(state.turns.since) >= period && claims.iter().any(wanted);
+    if !changed && !over {
+        state.claims = claims.to_vec();
+        return false;
+    }
+    if changed {
+        state.homes = partition::homes(input.machine, claims, &state.homes);
+    }
+    state.turns.rotate(input.machine, claims, &state.homes, now, period);
+    let before = core::mem::take(&mut state.owners);
+    state.owners = state.homes.iter().chain(&state.turns.owners).map(|(cpu, unit)| (*cpu, *unit)).collect();
+    announce(&before, state, input, claims, steps);
+    state.claims = claims.to_vec();
+    true
+}
+
+/// What must change for homes to be dealt out anew: who competes, and with how many whole CPUs.
+fn shape(claims: &[Claim]) -> Vec<(UnitId, u64)> {
+    claims.iter().map(|claim| (claim.unit, claim.micro / MILLIONTH)).collect()
+}
+
+fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {
+    let period = input.contract.machine.rotation_ns;
+    if claims.len() > input.machine.cpus.len() { period.min(TURN_NS_MANY) } else { period }
+}
+
+/// The steps from the old owners to the new ones.
+fn announce(before: &Owners, state: &State, input: Input<'_>, claims: &[Claim], steps: &mut Vec<Step>) {
+    let claim = |of: &[Claim], unit: UnitId| {
+        of.iter().find(|claim| claim.unit == unit).map_or(0, |claim| claim.micro)
+    };
+    for (cpu, unit) in before.iter().filter(|(cpu, unit)| state.owners.get(cpu) != Some(unit)) {
+        let (from, to) = (claim(&state.claims, *unit), claim(claims, *unit));
+        let reason = match input.machine.cpu(*cpu) {
+            None => Reason::CpuGone,
+            Some(_) if from != to => Reason::EntitlementChanged { from, to },
+            Some(_) => Reason::TurnOver,
+        };
+        steps.push(Step { action: Action::Disown { cpu: *cpu, unit: *unit }, reason });
+    }
+    for (cpu, unit) in state.owners.iter().filter(|(cpu, unit)| before.get(cpu) != Some(unit)) {
+        let micro = claim(claims, *unit);
+        let reason = match state.turns.owners.contains_key(cpu) {
+            true => Reason::Turn { part: micro % MILLIONTH },
+            false => Reason::Entitled { micro_cpus: micro },
+        };
+        steps.push(Step { action: Action::Own { cpu: *cpu, unit: *unit }, reason });
+    }
+}
+
+/// Loans and call-backs, where the scheme has them.
+fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &mut Vec<Step>) {
+    let limits = state
+        .claims
+        .iter()
+        .filter(|claim| !claim.unit.is_common())
+        .filter_map(|claim| Some((claim.unit, cpu_limit(input, claim.unit)?)))
+        .map(|(unit, micro)| (unit, usize::try_from(micro / MILLIONTH).unwrap_or(usize::MAX).max(1)))
+        .collect();
+    let claims = state.claims.iter().map(|claim| (claim.unit, claim.micro)).collect();
+    let mut market = Market {
+        contract: input.contract,
+        now,
+        owners: &state.owners,
+        claims: &claims,
+        limits: &limits,
+        wants: &mut state.wants,
+        loans: &mut state.loans,
+        steps,
+    };
+    match input.contract.machine.scheme {
+        Scheme::Isolate => market.settle(rotated),
+        scheme => market.close(Reason::Scheme(scheme)),
+    }
+}
+
+/// A unit's limit in millionths of a CPU: its own, or the tightest of those that enclose it.
+fn cpu_limit(input: Input<'_>, unit: UnitId) -> Option<u64> {
+    let whole = input.machine.cpus.len() as u64 * MILLIONTH;
+    let mut limit: Option<u64> = None;
+    let mut level = Some(unit);
+    while let Some(id) = level {
+        let unit = input.contract.unit(id);
+        if let Some(amount) = unit.limit.cpu {
+            let amount = amount.of(whole);
+            limit = Some(limit.map_or(amount, |limit| limit.min(amount)));
+        }
+        level = unit.parent;
+    }
+    limit
+}
+
+/// Nobody owns a CPU any more.
+fn release(state: &mut State, input: Input<'_>, steps: &mut Vec<Step>) {
+    let reason = Reason::Scheme(input.contract.machine.scheme);
+    for (cpu, loan) in core::mem::take(&mut state.loans) {
+        let action = Action::Return { cpu, lender: loan.lender, borrower: loan.borrower };
+        steps.push(Step { action, reason });
+    }
+    for (cpu, unit) in core::mem::take(&mut state.owners) {
+        steps.push(Step { action: Action::Disown { cpu, unit }, reason });
+    }
+    state.homes.clear();
+    state.turns = Turns::default();
+    state.claims.clear();
+}
+
+/// The orders that follow from who holds what.
+fn wanted(
+    state: &State,
+    input: Input<'_>,
+    entitlement: &Entitlement,
+    partitioned: bool,
+) -> BTreeMap<UnitId, Orders> {
+    let mut wanted: BTreeMap<UnitId, Orders> = BTreeMap::new();
+    let active = |id: &UnitId| entitlement.value(*id) > 0;
+    if input.means.weights {
+        for unit in input.contract.held().filter(active) {
+            let micro_cpus = entitlement.value(unit);
+            let mut orders = Orders::none(Reason::Proportion { micro_cpus });
+            orders.weight = weight(input, entitlement, unit);
+            (orders.cap, orders.cap_because) = cap(input, unit, micro_cpus, partitioned);
+            wanted.insert(unit, orders);
+        }
+    }
+    if partitioned {
+        for claim in state.claims.iter().filter(|claim| !claim.unit.is_common()) {
+            let cpus = holds(state, claim.unit);
+            let none = Orders::none(Reason::Entitled { micro_cpus: claim.micro });
+            let orders = wanted.entry(claim.unit).or_insert(none);
+            orders.cpus_because = Reason::HoldsChanged;
+            orders.open = !cpus.is_empty() || !input.means.gates;
+            // A unit between two turns stays confined to where it was: its gate is shut.
+            let before = state.orders.get(&claim.unit).and_then(|orders| orders.cpus.clone());
+            orders.cpus = if cpus.is_empty() { before } else { Some(cpus) };
+        }
+    }
+    wanted
+}
+
+/// The CPUs on which a unit may run: all that it owns, lent or not, and what it borrows.
+fn holds(state: &State, unit: UnitId) -> CpuSet {
+    let owned = state.owners.iter().filter(|(_, owner)| **owner == unit).map(|(cpu, _)| *cpu);
+    let borrowed = state.loans.iter().filter(|(_, loan)| loan.borrower == unit).map(|(cpu, _)| *cpu);
+    owned.chain(borrowed).collect()
+}
+
+/// A unit's weight among its siblings: against the encloser's own processes, which have the usual weight, or else as a
+/// part of 10,000.
+fn weight(input: Input<'_>, entitlement: &Entitlement, unit: UnitId) -> u32 {
+    let value = u128::from(entitlement.value(unit));
+    let parent = input.contract.unit(unit).parent;
+    let own = parent.filter(|id| input.snapshot.unit(*id).processes > 0).map_or(0, |id| entitlement.own(id));
+    let weight = if own > 0 {
+        value * u128::from(DEFAULT_TICKETS) / u128::from(own)
+    } else {
+        let siblings: u128 =
+            input.contract.children(parent).map(|id| u128::from(entitlement.value(id))).sum();
+        if siblings == 0 { u128::from(WEIGHT_USUAL) } else { value * 10_000 / siblings }
+    };
+    u32::try_from(weight.clamp(1, 10_000)).unwrap_or(WEIGHT_USUAL)
+}
+
+/// A unit's cap: its limit, or its entitlement where it may not use what others leave.
+fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (Option<u64>, Reason) {
+    let own = input.contract.unit(unit);
+    let alone = own.parent.is_none() && partitioned;
+    // In a partition the CPU set already holds a top-level unit to its own.
+    let may_not = !alone && (input.contract.machine.scheme == Scheme::Quota || !own.borrow.cpu);
+    match (cpu_limit(input, unit), may_not) {
+        (_, _) if !input.means.caps => (None, Reason::Proportion { micro_cpus }),
+        (_, true) => (Some(micro_cpus), Reason::MayNotBorrow),
+        (Some(limit), false) if own.limit.cpu.is_some() => (Some(limit), Reason::Limit { micro_cpus: limit }),
+        (_, false) => (None, Reason::Proportion { micro_cpus }),
+    }
+}
+
+/// When to look again, and at whom.
+fn attention(state: &State, now: Time, input: Input<'_>) -> (Time, Vec<UnitId>) {
+    let wants_any = state.wants.values().any(|want| want.settled > 0);
+    let mut next = now + if wants_any { BUSY_NS } else { REST_NS };
+    let mut watch: Vec<UnitId> =
+        state.loans.values().map(|loan| loan.lender).filter(|id| !id.is_common()).collect();
+    if !watch.is_empty() {
+        // A fifth of the promised time is left for carrying the call-back out.
+        next = next.min(now + input.contract.machine.call_back_ns / 5 * 4);
+    }
+    let owned = |unit: UnitId| state.owners.values().filter(|owner| **owner == unit).count();
+    let settling = |unit: UnitId, want: &Want| (want.now as usize) < owned(unit) && want.settled != want.now;
+    let settling: Vec<UnitId> =
+        state.wants.iter().filter(|(unit, want)| settling(**unit, want)).map(|(unit, _)| *unit).collect();
+    let crowded = state.wants.iter().any(|(unit, want)| want.settled as usize > owned(*unit));
+    if crowded && !settling.is_empty() {
+        next = next.min(now + SETTLE_NS / 2);
+        watch.extend(settling);
+    }
+    if !state.turns.owners.is_empty() && wants_any {
+        next = next.min((state.turns.since + turn_ns(input, &state.claims)).max(now + MS));
+    }
+    watch.sort_unstable();
+    watch.dedup();
+    (next, watch)
+}
+
+#[cfg(test)]
+mod tests;

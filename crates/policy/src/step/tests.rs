@@ -1,0 +1,324 @@
+use super::*;
+use crate::check::Books;
+use proptest::prelude::*;
+
+const USER: Means = Means { cpu_sets: true, weights: false, caps: false, gates: true };
+const CGROUP: Means = Means { cpu_sets: true, weights: true, caps: true, gates: true };
+
+/// A machine whose units do what a test says, driven through the policy and the plan checker.
+struct World {
+    contract: Contract,
+    machine: Machine,
+    means: Means,
+    now: Time,
+    state: State,
+    books: Books,
+    facts: Vec<UnitFacts>,
+    plan: Plan,
+}
+
+impl World {
+    fn new(machine: &str, means: Means, tickets: &[u64]) -> World {
+        let mut contract = Contract::default();
+        for (i, tickets) in tickets.iter().enumerate() {
+            let id = contract.add(None, &format!("u{i}"));
+            contract.units[id.index()].tickets = *tickets;
+        }
+        World::of(contract, machine, means)
+    }
+
+    fn of(contract: Contract, machine: &str, means: Means) -> World {
+        World {
+            facts: vec![UnitFacts::default(); contract.units.len()],
+            contract,
+            machine: Machine::synthetic(machine).unwrap(),
+            means,
+            now: 0,
+            state: State::default(),
+            books: Books::default(),
+            plan: Plan::default(),
+        }
+    }
+
+    /// The n-th unit of the contract has that many threads to run; it keeps existing at 0.
+    fn run(&mut self, n: usize, runnable: u32) {
+        let facts = &mut self.facts[n + 2];
+        (facts.processes, facts.runnable) = (1, runnable);
+    }
+
+    fn leave(&mut self, n: usize) {
+        self.facts[n + 2] = UnitFacts { used_ns: self.facts[n + 2].used_ns, ..UnitFacts::default() };
+    }
+
+    /// One step, `ms` later.
+    fn after(&mut self, ms: u64) -> &Plan {
+        self.now += ms * MS;
+        for facts in &mut self.facts {
+            facts.at = self.now;
+        }
+        let snapshot = Snapshot { at: self.now, units: self.facts.clone(), idle_ns: 0 };
+        let input = Input {
+            contract: &self.contract,
+            machine: &self.machine,
+            means: self.means,
+            snapshot: &snapshot,
+        };
+        let (state, plan) = step(core::mem::take(&mut self.state), self.now, input);
+        self.state = state;
+        self.books = match self.books.replay(&self.contract, &self.machine, &plan) {
+            Ok(books) => books,
+            Err(wrong) => panic!("{wrong:#?}\n{plan:#?}"),
+        };
+        assert!(plan.next > self.now);
+        self.plan = plan;
+        &self.plan
+    }
+
+    /// Steps of `ms` each.
+    fn steps(&mut self, times: core::ops::Range<u32>, ms: u64) {
+        for _ in times {
+            self.after(ms);
+        }
+    }
+
+    fn holds(&self, n: u32) -> String {
+        holds(&self.state, UnitId(n + 2)).to_string()
+    }
+
+    fn said(&self) -> Vec<String> {
+        let words = |step: &Step| {
+            format!("{}: {}", step.action.describe(&self.contract), step.reason.describe(&self.contract))
+        };
+        self.plan.steps.iter().map(words).collect()
+    }
+}
+
+#[test]
+fn two_units_on_two_cpus_from_start_to_call_back() {
+    let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
+    w.run(1, 4);
+    w.after(1);
+    // Alone, the heavy unit is entitled to the whole machine.
+    assert_eq!(w.holds(1), "0-1");
+    w.run(0, 1);
+    w.after(10);
+    assert_eq!((w.holds(0), w.holds(1)), ("1".to_owned(), "0".to_owned()));
+    assert_eq!(
+        w.said(),
+        [
+            "cpu 1: no longer owned by u1: its entitlement changed from 2 to 1 cpus",
+            "cpu 1: owned by u0: it is entitled to 1 cpus",
+            "u0: runs on cpus 1: the cpus it holds changed",
+            "u1: runs on cpus 0: the cpus it holds changed",
+        ]
+    );
+    // The light unit sleeps: nothing is lent within the settling time, then its CPU is.
+    w.run(0, 0);
+    w.after(20);
+    assert_eq!(w.holds(1), "0");
+    w.after(40);
+    assert_eq!((w.holds(0), w.holds(1)), ("1".to_owned(), "0-1".to_owned()));
+    assert_eq!(w.said()[0], "cpu 1: lent by u0 to u1: idle for 40 ms, and the borrower waits");
+    assert_eq!(w.plan.watch, [UnitId(2)]);
+    assert_eq!(w.plan.next, w.now + 8 * MS);
+    // It wakes: the CPU is called back in the same step.
+    w.after(8);
+    w.run(0, 1);
+    w.after(8);
+    assert_eq!(w.holds(1), "0");
+    let since = w.now - 8 * MS;
+    let action = Action::CallBack { cpu: 1, lender: UnitId(2), borrower: UnitId(3), since };
+    assert!(w.plan.steps.iter().any(|step| step.action == action), "{:?}", w.plan.steps);
+}
+
+#[test]
+fn quota_never_lends_and_smp_never_orders() {
+    let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
+    w.contract.machine.scheme = Scheme::Quota;
+    w.run(0, 0);
+    w.run(1, 4);
+    w.steps(0..20, 50);
+    assert_eq!(w.holds(1), "1");
+    // Fixed means fixed: even with nobody there, the light unit's half stays its own.
+    w.leave(0);
+    w.after(50);
+    assert_eq!(w.holds(1), "1");
+    w.contract.machine.scheme = Scheme::Smp;
+    w.after(50);
+    assert!(w.said().contains(&"u1: runs on any cpu: the scheme is smp".to_owned()), "{:?}", w.said());
+    w.after(50);
+    assert_eq!(w.said(), [""; 0]);
+}
+
+/// 1:2:3:2 on 8 CPUs; when the unit of three sleeps, its CPUs go to the others, the one holding least for its entitlement
+/// first: 1 of 1, 2 of 2 and 2 of 2 tie, so one each.
+#[test]
+fn an_idle_units_cpus_are_lent_by_claim() {
+    let mut w = World::new("nodes:4 cpus:2 memory:1GiB", CGROUP, &[100, 200, 300, 200]);
+    (0..4).for_each(|n| w.run(n, 8));
+    w.after(1);
+    let count = |w: &World| [0, 1, 2, 3].map(|n| holds(&w.state, UnitId(n + 2)).len());
+    assert_eq!(count(&w), [1, 2, 3, 2]);
+    w.run(2, 0);
+    w.after(100);
+    w.after(100);
+    assert_eq!(count(&w), [2, 3, 3, 3]);
+}
+
+/// Three units on one CPU without weights: turns, and shut gates for those whose turn it is not.
+#[test]
+fn more_units_than_cpus_take_turns() {
+    let mut w = World::new("cpus:1 memory:1GiB", USER, &[100, 100, 200]);
+    (0..3).for_each(|n| w.run(n, 1));
+    let mut had = [0, 0, 0];
+    for _ in 0..400 {
+        w.after(100);
+        for (n, had) in had.iter_mut().enumerate() {
+            *had += holds(&w.state, UnitId(n as u32 + 2)).len();
+        }
+    }
+    assert_eq!(had, [100, 100, 200]);
+    // One of them sleeps: a tenth of a second later its turns are worth something to the others.
+    w.run(2, 0);
+    w.steps(0..3, 100);
+    assert!(w.state.loans.len() == 1 || !w.state.owners.values().any(|owner| *owner == UnitId(4)));
+}
+
+/// More units than CPUs with weights underneath: no CPU sets, weights as 10,000ths.
+#[test]
+fn proportional_mode_weighs() {
+    let mut w = World::new("cpus:2 memory:1GiB", CGROUP, &[100, 200, 100]);
+    (0..3).for_each(|n| w.run(n, 2));
+    w.after(1);
+    let because = "time-shared: it is entitled to";
+    assert_eq!(
+        w.said(),
+        [
+            format!("u0: weight 2500: {because} 0.5 cpus"),
+            format!("u1: weight 5000: {because} 1 cpus"),
+            format!("u2: weight 2500: {because} 0.5 cpus"),
+        ]
+    );
+    w.contract.machine.scheme = Scheme::Quota;
+    w.after(100);
+    assert!(w.said().contains(&"u1: at most 1 cpus: it may not borrow".to_owned()), "{:?}", w.said());
+}
+
+/// physics has two sub-units and lends to its own first; the other unit gets what is left.
+#[test]
+fn an_idle_share_stays_in_the_family() {
+    let mut contract = Contract::default();
+    let physics = contract.add(None, "physics");
+    contract.add(Some(physics), "day");
+    contract.add(Some(physics), "night");
+    contract.add(None, "students");
+    let mut w = World::of(contract, "cpus:4 memory:1GiB", USER);
+    w.run(1, 0);
+    w.run(2, 2);
+    w.run(3, 4);
+    w.after(1);
+    w.after(100);
+    // day 1 idle, night 1 busy with 2, students 2 busy with 4.
+    let lent: Vec<UnitId> = w.state.loans.values().map(|loan| loan.borrower).collect();
+    assert_eq!(lent, [UnitId(4)]);
+}
+
+/// Who may not lend does not, who may not borrow does not, and a limit is a limit.
+#[test]
+fn switches_and_limits() {
+    let mut w = World::new("cpus:4 memory:1GiB", USER, &[100, 100]);
+    w.run(0, 0);
+    w.run(1, 8);
+    w.contract.units[2].lend.cpu = false;
+    w.steps(0..5, 100);
+    assert_eq!(w.state.loans.len(), 0);
+    w.contract.units[2].lend.cpu = true;
+    w.contract.units[3].borrow.cpu = false;
+    w.steps(0..5, 100);
+    assert_eq!(w.state.loans.len(), 0);
+    w.contract.units[3].borrow.cpu = true;
+    w.contract.units[3].limit.cpu = Some(commonhold_contract::Amount::Absolute(3 * MILLIONTH));
+    w.steps(0..5, 100);
+    assert_eq!(w.holds(1).parse::<CpuSet>().unwrap().len(), 3);
+}
+
+#[test]
+fn a_cpu_that_goes_away_is_dealt_with() {
+    let mut w = World::new("cpus:4 memory:1GiB", USER, &[100, 100]);
+    w.run(0, 0);
+    w.run(1, 8);
+    w.after(1);
+    w.after(100);
+    w.machine.cpus.pop();
+    w.after(10);
+    assert_eq!(w.state.owners.len(), 3);
+    w.after(100);
+}
+
+#[test]
+fn a_clock_that_goes_back_changes_nothing() {
+    let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
+    w.now = 1_000_000 * MS;
+    w.run(0, 1);
+    w.run(1, 4);
+    w.after(1);
+    let held = (w.holds(0), w.holds(1));
+    w.now = 5;
+    w.after(1);
+    assert_eq!((w.holds(0), w.holds(1)), held);
+}
+
+/// A reload that drops the first unit: the second keeps its CPUs under its new number.
+#[test]
+fn a_reload_renumbers() {
+    let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
+    w.run(0, 1);
+    w.run(1, 4);
+    w.after(1);
+    let mut contract = Contract::default();
+    contract.add(None, "u1");
+    let number = |unit: UnitId| (unit == UnitId(3)).then_some(UnitId(2));
+    w.state = core::mem::take(&mut w.state).renumbered(&number);
+    w.books = w.books.renumbered(&number);
+    w.contract = contract;
+    w.facts = vec![UnitFacts::default(); 3];
+    w.run(0, 4);
+    w.after(10);
+    assert_eq!(w.holds(0), "0-1");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    /// Whatever units do, every plan passes the checker (which `after` asks), and at every step an owner that wants its
+    /// CPUs has all of them.
+    #[test]
+    fn any_history_is_conserved(
+        cpus in 1u64..9,
+        tickets in proptest::collection::vec(1u64..400, 1..6),
+        weights in any::<bool>(),
+        scheme in 0u8..3,
+        nested in any::<bool>(),
+        history in proptest::collection::vec((0usize..6, 0u32..10, 1u64..300, any::<bool>()), 1..60),
+    ) {
+        let mut contract = Contract::default();
+        for (i, tickets) in tickets.iter().enumerate() {
+            let parent = (nested && i % 3 == 2).then(|| UnitId(i as u32 + 1));
+            let id = contract.add(parent, &format!("u{i}"));
+            contract.units[id.index()].tickets = *tickets;
+        }
+        contract.machine.scheme = [Scheme::Isolate, Scheme::Quota, Scheme::Smp][usize::from(scheme)];
+        let mut w = World::of(contract, &format!("cpus:{cpus} memory:1GiB"), if weights { CGROUP } else { USER });
+        for (who, runnable, ms, leaves) in history {
+            let who = who % tickets.len();
+            if leaves && runnable == 0 { w.leave(who) } else { w.run(who, runnable) }
+            w.facts[who + 2].used_ns += ms * MS / 3;
+            w.after(ms);
+            for claim in w.state.claims.clone() {
+                let (want, mine) = (w.state.wants[&claim.unit].now as usize, |loan: &&Loan| loan.lender == claim.unit);
+                let owned = w.state.owners.values().filter(|owner| **owner == claim.unit).count();
+                let lent = w.state.loans.values().filter(mine).count();
+                prop_assert!(lent == 0 || owned - lent >= want, "{:?} wants {want}, owns {owned}, lends {lent}", claim.unit);
+            }
+        }
+    }
+}
