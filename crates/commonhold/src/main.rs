@@ -1,1 +1,43 @@
-fn main() {}
+//! The command: parses flags, wires the parts, maps errors to exit codes.
+
+mod check;
+mod cli;
+mod client;
+mod daemon;
+mod demo;
+mod doctor;
+mod exit;
+mod generate;
+mod load;
+mod output;
+mod place;
+mod protocol;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    // clap leaves with 2 on wrong usage and with 0 on --help and --version.
+    let cli = Cli::parse();
+    let result = match &cli.command {
+        Command::Check(args) => check::main(args),
+        Command::Doctor(args) => doctor::main(args),
+        Command::Run(args) => daemon::main(args),
+        Command::Exec(args) => client::exec(args),
+        Command::Status(args) => client::status(args),
+        Command::Demo(args) => demo::main(args),
+        Command::Generate(args) => generate::main(args),
+        Command::Caretaker(args) => Ok(daemon::caretaker(args)),
+        Command::DemoTask(args) => demo::task(args),
+    };
+    match result {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.exit.into()
+        }
+    }
+}

@@ -3,11 +3,33 @@
 //! Text in, checked values or diagnostics out. This crate opens no files, asks no kernel and reads no clock; whether a
 //! contract fits a machine is decided by the policy crate, whether its users exist is asked of the machine at hand.
 //!
-//! Entry points: [`parse`] turns TOML into a [`Contract`] or into all of its [`Diagnostic`]s at once.
+//! Entry points: [`parse()`] turns TOML into a [`Contract`] or into all of its [`Diagnostic`]s at once, [`render()`]
+//! shows those to people, and [`schema()`] tells editors what a contract may say.
+//!
+//! Code map, in the order of the flow: `syntax` (text to a tree of spanned values, with `recover`), `read` (the tree to
+//! values, key by key, with `quantity` and `member`), `check` (whether the values fit each other). `keys` is the one
+//! table of what a contract may say.
 
+mod check;
+mod diagnostic;
+mod keys;
+mod member;
 mod model;
+mod nearest;
+mod parse;
+mod quantity;
+mod read;
+mod recover;
+mod render;
+mod schema;
+mod syntax;
 
+pub use diagnostic::{Diagnostic, Level, position};
 pub use model::{
-    Amount, Contract, CpuMode, Each, MachineRules, Member, MemberKind, PerResource, Principal, Resource, Scheme, Span,
-    Unit, UnitId, DEFAULT_TICKETS, MILLIONTH,
+    Amount, Contract, CpuMode, DEFAULT_TICKETS, Each, MILLIONTH, MachineRules, Member, MemberKind,
+    PerResource, Principal, Resource, Scheme, Span, Unit, UnitId,
 };
+pub use parse::{Parsed, parse};
+pub use quantity::{amount_text, duration_text};
+pub use render::render;
+pub use schema::schema;

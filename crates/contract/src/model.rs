@@ -131,7 +131,7 @@ pub enum CpuMode {
 }
 
 /// The three ways of sharing that seed 000 (table 3) compares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheme {
     /// No isolation: the kernel decides, Commonhold only keeps accounts.
@@ -228,7 +228,7 @@ impl fmt::Display for Principal {
 }
 
 /// A criterion by which processes belong to a unit. From least to most specific; the most specific match wins.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberKind {
     /// `group:NAME`: processes whose primary or supplementary groups include it.
     Group(Principal),

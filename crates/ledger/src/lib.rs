@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use commonhold_contract::Scheme;
 
 /// The CPU account of one unit since the ledger was opened. Times are CPU time in nanoseconds.
-#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Account {
     /// The unit's path: `physics/night-batch`.
     pub unit: String,
@@ -50,7 +50,7 @@ pub struct Account {
 }
 
 /// Everything the ledger knows, for `status` and reports.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Statement {
     /// The scheme in force.
     pub scheme: Scheme,

@@ -1,6 +1,19 @@
 //! The live machine: observes it, and applies plans to it. Applying makes no choices.
 
+pub mod affinity;
+pub mod caretaker;
+pub mod cgroup;
+pub mod clock;
 pub mod journal;
+mod live_backend;
+pub mod names;
+pub mod observe;
+pub mod roster;
+mod signal;
+pub mod undo;
+pub mod user;
+
+pub use live_backend::LiveBackend;
 
 use std::path::PathBuf;
 

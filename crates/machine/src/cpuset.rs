@@ -1,6 +1,6 @@
 //! Sets of CPUs, of any size (the kernel's own mask is not limited to 1,024), and the kernel's list format `0-3,8`.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 /// A set of CPU numbers.
@@ -117,8 +117,8 @@ impl fmt::Display for CpuSet {
             }
             let comma = if text.is_empty() { "" } else { "," };
             match last - first {
-                0 => text += &format!("{comma}{first}"),
-                _ => text += &format!("{comma}{first}-{last}"),
+                0 => write!(text, "{comma}{first}")?,
+                _ => write!(text, "{comma}{first}-{last}")?,
             }
         }
         f.pad(&text)
@@ -137,7 +137,7 @@ impl fmt::Debug for CpuSet {
 pub struct CpuListError(String);
 
 /// More CPUs than any kernel supports; keeps a typing error from asking for gigabytes of bits.
-const MAX_CPUS: u32 = 65_536;
+pub(crate) const MAX_CPUS: u32 = 65_536;
 
 impl FromStr for CpuSet {
     type Err = CpuListError;
@@ -161,6 +161,13 @@ impl FromStr for CpuSet {
 impl serde::Serialize for CpuSet {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for CpuSet {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 

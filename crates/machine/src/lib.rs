@@ -3,12 +3,22 @@
 //! A machine is read from Linux (by the live crate), from a captured fixture (TOML, [`Machine`] is the format), or made
 //! from a synthetic string such as `nodes:4 cpus:2 memory:512MiB` ([`Machine::synthetic`]).
 
+pub mod capability;
 mod cpuset;
+mod file;
+mod quantity;
+mod synthetic;
 
+pub(crate) use cpuset::MAX_CPUS;
 pub use cpuset::{CpuListError, CpuSet};
+pub use file::MachineFileError;
+pub use synthetic::SyntheticError;
+
+use std::collections::BTreeSet;
 
 /// One logical CPU.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Cpu {
     /// The kernel's number for it. Need not be contiguous.
     pub id: u32,
@@ -22,6 +32,7 @@ pub struct Cpu {
 
 /// One NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Node {
     /// The kernel's number for it.
     pub id: u32,
@@ -31,6 +42,7 @@ pub struct Node {
 
 /// One disk.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Disk {
     /// The kernel's name for it: `sda`.
     pub name: String,
@@ -89,5 +101,52 @@ impl Machine {
         } else {
             4
         }
+    }
+
+    /// The machine in a few words: `8 CPUs (4 cores), 4 nodes, 4 caches, 2 GiB memory, no swap, 1 disk`.
+    pub fn summary(&self) -> String {
+        let (cpus, caches) = (self.cpus.len(), self.distinct(|cpu| cpu.cache));
+        let cores = match self.distinct(|cpu| cpu.core) {
+            cores if cores == cpus => String::new(),
+            cores => format!(" ({})", count(cores, "core")),
+        };
+        let swap = match self.swap_bytes {
+            0 => "no swap".to_owned(),
+            bytes => format!("{} swap", quantity::show_bytes(bytes)),
+        };
+        [
+            count(cpus, "CPU") + &cores,
+            count(self.nodes.len(), "node"),
+            count(caches, "cache"),
+            format!("{} memory", quantity::show_bytes(self.memory_bytes())),
+            swap,
+            if self.disks.is_empty() { "no disks".to_owned() } else { count(self.disks.len(), "disk") },
+        ]
+        .join(", ")
+    }
+
+    fn distinct(&self, group: fn(&Cpu) -> u32) -> usize {
+        self.cpus.iter().map(group).collect::<BTreeSet<u32>>().len()
+    }
+}
+
+/// A number with its noun: `1 disk`, `2 disks`.
+fn count(n: usize, noun: &str) -> String {
+    if n == 1 { format!("{n} {noun}") } else { format!("{n} {noun}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_machine_in_a_few_words() {
+        let summary = |text| Machine::synthetic(text).unwrap().summary();
+        assert_eq!(summary(""), "1 CPU, 1 node, 1 cache, 1 GiB memory, no swap, no disks");
+        assert_eq!(
+            summary("nodes:4 cpus:2 threads:2 memory:512MiB swap:1GiB disks:1"),
+            "8 CPUs (4 cores), 4 nodes, 4 caches, 2 GiB memory, 1 GiB swap, 1 disk"
+        );
     }
 }

@@ -47,19 +47,26 @@ pub(crate) struct Want {
     seen_at: Time,
     /// The last moment at which it wanted no more than it kept: a call-back's latency counts from there.
     content_at: Time,
-    /// Since when it has wanted nothing.
-    idle_since: Option<Time>,
+    /// When it was last seen to want more than `settled`.
+    sank_at: Time,
 }
 
 impl Want {
+    /// The want of a unit that has just come: nobody comes to do nothing, so one CPU, until it is seen.
+    pub(crate) fn of_newcomer(now: Time) -> Self {
+        Want { now: 1, settled: 1, seen_at: now, content_at: now, sank_at: now }
+    }
+
     /// Takes in a new sample.
     pub(crate) fn sample(&mut self, now: Time, wants: u32) {
         if wants >= self.settled || now.saturating_sub(self.seen_at) >= SETTLE_NS {
+            if wants < self.settled {
+                self.sank_at = self.seen_at;
+            }
             self.settled = wants;
             self.seen_at = now;
         }
         self.now = wants;
-        self.idle_since = if wants == 0 { self.idle_since.or(Some(now)) } else { None };
     }
 }
 
@@ -174,9 +181,8 @@ impl Market<'_> {
 
     fn lend(&mut self) {
         while let Some((cpu, lender, borrower)) = self.next_loan() {
-            let idle_since = self.want(lender).idle_since.unwrap_or(self.now.saturating_sub(SETTLE_NS));
+            let idle_ns = self.now.saturating_sub(self.want(lender).sank_at);
             self.loans.insert(cpu, Loan { lender, borrower });
-            let idle_ns = self.now.saturating_sub(idle_since);
             self.steps.push(Step {
                 action: Action::Lend { cpu, lender, borrower },
                 reason: Reason::OwnerIdle { idle_ns },

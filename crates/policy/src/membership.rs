@@ -172,6 +172,23 @@ pub fn is_within(contract: &Contract, mut unit: UnitId, encloser: UnitId) -> boo
     }
 }
 
+/// Whether a process may enter a unit by `exec`: whether every unit from the top level down to it either names its user or
+/// one of its groups among its members, or, below the top level, names no user and no group at all. Who runs the daemon,
+/// and root, need not ask.
+pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts, unit: UnitId) -> bool {
+    let principal = |member: &&Member| matches!(member.kind, MemberKind::User(_) | MemberKind::Group(_));
+    let mut level = Some(unit).filter(|unit| !unit.is_common());
+    let mut allowed = level.is_some();
+    while let Some(id) = level {
+        let unit = contract.unit(id);
+        let named = unit.members.iter().filter(principal).any(|m| matches_member(names, process, m).is_some());
+        let open = unit.parent.is_some() && !unit.members.iter().any(|m| principal(&m));
+        allowed &= named || open;
+        level = unit.parent;
+    }
+    allowed
+}
+
 fn matches_member(names: &impl Names, process: &ProcessFacts, member: &Member) -> Option<(Rule, usize)> {
     let id = |principal: &Principal, lookup: &dyn Fn(&str) -> Option<u32>| match principal {
         Principal::Id(id) => Some(*id),
@@ -333,6 +350,20 @@ mod tests {
             "physics/night-batch",
             Rule::Exec,
         );
+    }
+
+    #[test]
+    fn only_members_may_enter() {
+        let contract = contract();
+        let may = |process: &ProcessFacts, path: &str| {
+            may_enter(&contract, &Book, process, contract.find(path).unwrap())
+        };
+        // Of the physics group: physics, and night-batch, which names nobody of its own. Not the students'.
+        let physicist = process(9, &[500], "sh");
+        assert!(may(&physicist, "physics") && may(&physicist, "physics/night-batch"));
+        assert!(!may(&physicist, "students"));
+        // solo names no user and no group: only root and whoever runs the daemon enter it. The common parts: nobody.
+        assert!(!may(&physicist, "solo") && !may(&physicist, "kernel") && !may(&physicist, "shared"));
     }
 
     #[test]

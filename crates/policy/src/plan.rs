@@ -148,6 +148,8 @@ pub enum Reason {
     },
     /// The contract forbids it to borrow.
     MayNotBorrow,
+    /// It has no processes any more.
+    NobodyThere,
     /// It owns or borrows a CPU again.
     HoldsAgain,
     /// The CPU is not there any more.
@@ -269,6 +271,7 @@ impl fmt::Display for Because<'_> {
             }
             Reason::Limit { micro_cpus } => write!(f, "the contract limits it to {} cpus", Cpus(micro_cpus)),
             Reason::MayNotBorrow => write!(f, "it may not borrow"),
+            Reason::NobodyThere => write!(f, "it has no processes any more"),
             Reason::HoldsAgain => write!(f, "it holds a cpu again"),
             Reason::CpuGone => write!(f, "the cpu is not there any more"),
         }
@@ -280,7 +283,7 @@ pub struct Cpus(pub u64);
 
 impl fmt::Display for Cpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let thousandths = (self.0 + 500) / 1_000;
+        let thousandths = self.0.saturating_add(500) / 1_000;
         let (whole, rest) = (thousandths / 1_000, thousandths % 1_000);
         match rest {
             0 => write!(f, "{whole}"),

@@ -102,7 +102,7 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
         release(&mut state, input, &mut plan.steps);
     }
     let wanted = if held { wanted(&state, input, &entitlement, partitioned) } else { BTreeMap::new() };
-    let gone = Reason::Scheme(input.contract.machine.scheme);
+    let gone = if held { Reason::NobodyThere } else { Reason::Scheme(input.contract.machine.scheme) };
     plan.steps.extend(orders::differences(&state.orders, &wanted, gone));
     state.orders = wanted;
     (plan.next, plan.watch) = attention(&state, now, input);
@@ -169,7 +169,9 @@ fn sample(state: &mut State, now: Time, input: Input<'_>, claims: &[Claim]) {
     for unit in competing {
         let facts = if unit.is_common() { UnitFacts::default() } else { facts(input, unit) };
         let before = state.seen.get(&unit).copied();
-        let want = state.wants.entry(unit).or_default();
+        // What nobody is entitled to, the common parts never want back.
+        let newcomer = || if unit.is_common() { Want::default() } else { Want::of_newcomer(now) };
+        let want = state.wants.entry(unit).or_insert_with(newcomer);
         // Facts that are not newer than the last ones say nothing about now.
         let wants = match before {
             Some(before) if facts.at <= before.at => want.now,

@@ -1,1 +1,41 @@
-//! See Cargo.toml; filled in next.
+//! Reports: what was asked, decided and accounted for, as text, JSON and HTML.
+//!
+//! Pure: data in, text out. Nothing here opens a file, asks a kernel or reads a clock, so the same data give the same
+//! bytes on any machine. Text is for terminals, 80 columns wide unless the [`Style`] says otherwise.
+// Text is put together from pieces all over this crate; `write!` to a `String` would return results that mean nothing.
+#![allow(clippy::format_push_string, clippy::format_collect)]
+
+pub mod comparison;
+pub mod doctor;
+mod figures;
+mod html;
+pub mod plan;
+pub mod status;
+mod svg;
+mod table;
+pub mod tree;
+
+pub use table::Style;
+
+/// The version of the JSON documents' shape. It rises when a field changes its meaning or goes away, not when one is
+/// added.
+pub const JSON_VERSION: u32 = 1;
+
+/// A JSON document that says what it is.
+#[derive(serde::Serialize)]
+struct Document<'a, T> {
+    /// `commonhold.status`, `commonhold.plan` and so on.
+    schema: &'a str,
+    version: u32,
+    #[serde(flatten)]
+    content: T,
+}
+
+/// Pretty-printed, in the order of the fields, with a newline at the end.
+fn json(schema: &str, content: impl serde::Serialize) -> String {
+    let document = Document { schema, version: JSON_VERSION, content };
+    let mut text =
+        serde_json::to_string_pretty(&document).expect("plain data with string keys has a JSON form");
+    text.push('\n');
+    text
+}

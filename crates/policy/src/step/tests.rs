@@ -118,7 +118,7 @@ fn two_units_on_two_cpus_from_start_to_call_back() {
     assert_eq!(w.holds(1), "0");
     w.after(40);
     assert_eq!((w.holds(0), w.holds(1)), ("1".to_owned(), "0-1".to_owned()));
-    assert_eq!(w.said()[0], "cpu 1: lent by u0 to u1: idle for 40 ms, and the borrower waits");
+    assert_eq!(w.said()[0], "cpu 1: lent by u0 to u1: idle for 60 ms, and the borrower waits");
     assert_eq!(w.plan.watch, [UnitId(2)]);
     assert_eq!(w.plan.next, w.now + 8 * MS);
     // It wakes: the CPU is called back in the same step.

@@ -1,0 +1,237 @@
+//! The command line: the one definition that help, man pages and completions come from.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::exit::Exit;
+
+/// Hold a contract on a shared Linux machine.
+///
+/// A contract says what each group of processes (a unit) holds of the machine. Commonhold isolates units from each other,
+/// lends what is idle, calls it back when its owner wants it, and keeps accounts of it all.
+#[derive(Debug, Parser)]
+#[command(name = "commonhold", version, after_help = Exit::table(), after_long_help = Exit::table())]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Check(Check),
+    Doctor(Doctor),
+    Run(Run),
+    Exec(Exec),
+    Status(Status),
+    Demo(Demo),
+    Generate(Generate),
+    /// Waits for a daemon to end, then undoes what it did.
+    #[command(hide = true)]
+    Caretaker(Caretaker),
+    /// One piece of the demonstration's work.
+    #[command(hide = true)]
+    DemoTask(DemoTask),
+}
+
+/// Check a contract: syntax, values, and whether a machine can give what it promises
+///
+/// Prints the tree of units with what each is entitled to when all are active. Every error is shown at its place in the
+/// file, with what would be right.
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The contract, a TOML file (see `commonhold generate schema` for what it may say)
+    pub(crate) contract: PathBuf,
+    /// Check for another machine: a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`
+    #[arg(long, value_name = "FILE|WORDS")]
+    pub(crate) machine: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what this machine can enforce, why not what it cannot, and the remedy
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print this machine as a machine file, for `check --machine`
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) machine: bool,
+}
+
+/// Hold a contract until told to stop
+///
+/// Runs in the foreground. SIGINT and SIGTERM end it, and everything it did is undone; SIGHUP reads the contract again, all
+/// or nothing. If it is killed, a caretaker process undoes everything within a second.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The contract
+    pub(crate) contract: PathBuf,
+    /// Stop after this time (`30s`, `500ms`, `2min`, `1h`)
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) length: Option<Duration>,
+    /// Print the plan for this moment, with reasons, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// How CPU is held
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    pub(crate) backend: BackendChoice,
+    /// The scheme, whatever the contract says
+    #[arg(long, value_enum)]
+    pub(crate) scheme: Option<SchemeChoice>,
+    /// Print every decision with its reason as it is made
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// With --dry-run: print JSON
+    #[arg(long, requires = "dry_run")]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// Run a command as a member of a unit
+///
+/// The command replaces this process: its process number, its signals and its exit code are its own. If no daemon runs, or
+/// you may not enter that unit, nothing is started.
+#[derive(Debug, Args)]
+pub(crate) struct Exec {
+    /// The unit, by its path: `physics/night-batch`
+    pub(crate) unit: String,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// Show per unit: entitled, used, lent, borrowed, called back, waited
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Tell which unit this process is in, and which rule put it there
+    #[arg(long, value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// Show what isolation and sharing are worth on this machine
+///
+/// Holds the contract for real work: a light unit's job alone, then beside a heavy unit under each scheme (smp, quota,
+/// isolate), and compares the response times. Writes a report with plots.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// The contract; it must have the units `light` and `heavy` [default: the built-in examples/two-groups.toml]
+    pub(crate) contract: Option<PathBuf>,
+    /// How CPU is held
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    pub(crate) backend: BackendChoice,
+    /// The light unit's job, alone, in seconds: everything else is scaled to it
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=120))]
+    pub(crate) seconds: u32,
+    /// Run each scheme this many times
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=20))]
+    pub(crate) repeats: u32,
+    /// Where to write the report
+    #[arg(long, value_name = "FILE", default_value = "commonhold-demo.html")]
+    pub(crate) report: PathBuf,
+    /// Print JSON at the end, and no live table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Write what the program knows of itself: man pages, completions, the contract's schema
+#[derive(Debug, Args)]
+pub(crate) struct Generate {
+    #[command(subcommand)]
+    pub(crate) what: What,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum What {
+    /// Man pages, one per command, into a directory
+    Man {
+        /// The directory; made if it is not there
+        directory: PathBuf,
+    },
+    /// Completions for a shell, to standard output
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// The contract's JSON schema, for editors, to standard output
+    Schema,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Caretaker {
+    pub(crate) journal: PathBuf,
+    pub(crate) pipe: i32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoTask {
+    pub(crate) kind: String,
+    pub(crate) amount: u64,
+    pub(crate) count: u32,
+}
+
+/// Where a daemon and its clients meet.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    /// The daemon's directory [default: /run/commonhold for root, else $XDG_RUNTIME_DIR/commonhold]
+    #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR")]
+    pub(crate) directory: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackendChoice {
+    /// The best that this machine offers
+    Auto,
+    /// Control groups, version 2
+    Cgroup,
+    /// CPU affinity, and stop and continue: no privileges needed for one's own processes
+    User,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemeChoice {
+    /// No isolation
+    Smp,
+    /// Isolation, nothing is lent
+    Quota,
+    /// Isolation, and what is idle is lent
+    Isolate,
+}
+
+impl From<SchemeChoice> for commonhold_contract::Scheme {
+    fn from(choice: SchemeChoice) -> Self {
+        match choice {
+            SchemeChoice::Smp => Self::Smp,
+            SchemeChoice::Quota => Self::Quota,
+            SchemeChoice::Isolate => Self::Isolate,
+        }
+    }
+}
+
+/// `30s`, `500ms`, `2min`, `1h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let remedy = || format!("`{text}` is not a time: write a whole number and ms, s, min or h, such as `30s`");
+    let number: u64 = number.parse().map_err(|_| remedy())?;
+    let ms: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(remedy()),
+    };
+    number.checked_mul(ms).filter(|ms| *ms > 0).map(Duration::from_millis).ok_or_else(remedy)
+}

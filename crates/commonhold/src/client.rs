@@ -1,0 +1,76 @@
+//! The client side: `exec` and `status`.
+
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use commonhold_report::status;
+use serde::de::DeserializeOwned;
+
+use crate::cli::{Exec, Status};
+use crate::exit::{Exit, Failure};
+use crate::protocol::{Call, EnterReply, Refusal, Reply, StatusReply, WhereReply, receive, refusal, send};
+use crate::{output, place};
+
+/// A daemon answers within milliseconds; one that does not within this is stopped or stuck.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One call and its answer.
+pub(crate) fn call<T: DeserializeOwned>(stream: &mut UnixStream, call: &Call) -> Result<T, Failure> {
+    let lost = |e: &dyn std::fmt::Display| {
+        Failure::new(Exit::Unavailable, format!("the daemon does not answer: {e}; see what it printed"))
+    };
+    stream.set_read_timeout(Some(PATIENCE)).map_err(|e| lost(&e))?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(|e| lost(&e))?;
+    send(stream, call).map_err(|e| lost(&e))?;
+    let bytes = receive(stream).map_err(|e| lost(&e))?.ok_or_else(|| lost(&"it hung up"))?;
+    if let Ok(refused) = serde_json::from_slice::<Refusal>(&bytes) {
+        let exit = match refused.error.as_str() {
+            refusal::NOT_ALLOWED => Exit::NotAllowed,
+            refusal::FAILED => Exit::System,
+            _ => Exit::Unavailable,
+        };
+        return Err(Failure::new(exit, refused.parameters.message));
+    }
+    let reply: Reply<T> = serde_json::from_slice(&bytes).map_err(|e| {
+        Failure::new(Exit::System, format!("the daemon's answer is not understood ({e}); is it of another version?"))
+    })?;
+    Ok(reply.parameters)
+}
+
+pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
+    let mut stream = place::connect(&args.place)?;
+    let EnterReply {} = call(&mut stream, &Call::Enter { unit: args.unit.clone() })?;
+    drop(stream);
+    let (program, arguments) = args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
+    // The variable tells the daemon of descendants whose parents it never saw.
+    let error = Command::new(program).args(arguments).env(commonhold_live::roster::MARKER, &args.unit).exec();
+    let exit = if error.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };
+    Err(Failure::new(exit, format!("cannot run `{}`: {error}", program.to_string_lossy())))
+}
+
+pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
+    let mut stream = place::connect(&args.place)?;
+    if let Some(pid) = args.pid {
+        let found: WhereReply = call(&mut stream, &Call::Where { pid })?;
+        let text = match args.json {
+            true => serde_json::json!({ "pid": pid, "unit": found.unit, "rule": found.rule }).to_string(),
+            false => format!("process {pid} is in unit {} ({})", found.unit, found.rule),
+        };
+        output::print(&text)?;
+        return Ok(Exit::Ok);
+    }
+    let reply: StatusReply = call(&mut stream, &Call::Status {})?;
+    if args.json {
+        output::print(&status::json(&reply.statement))?;
+        return Ok(Exit::Ok);
+    }
+    let mut text = status::text(&reply.statement, output::style());
+    text += &format!("\nContract {}, held by the {} backend.\n", reply.contract, reply.backend);
+    for problem in &reply.problems {
+        text += &format!("problem: {problem}\n");
+    }
+    output::print(&text)?;
+    Ok(Exit::Ok)
+}

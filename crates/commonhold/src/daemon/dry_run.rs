@@ -1,0 +1,58 @@
+//! `run --dry-run`: the plan for this moment, with reasons; nothing is touched.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use commonhold_live::clock;
+use commonhold_live::names::SystemNames;
+use commonhold_live::observe::topology;
+use commonhold_live::roster::{Roster, Scan};
+use commonhold_policy::{Input, Means, Snapshot, State, step};
+use commonhold_report::plan;
+
+use super::start::{self, Choice};
+use crate::cli::Run;
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// Long enough to see who runs and who only exists.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
+    let machine = topology::read(Path::new("/"))?;
+    let (loaded, _) = start::load_with_scheme(args, &machine, &SystemNames::new())?;
+    eprint!("{}", loaded.warnings);
+    let (choice, why) = start::choose(args.backend)?;
+    let contract = loaded.contract;
+    let mut roster = Roster::new(Path::new("/proc"), &[])?;
+    let begun = clock::now();
+    roster.refresh(&contract, begun, Scan::Full)?;
+    roster.account(begun, &[])?;
+    sleep(LOOK);
+    let now = clock::now();
+    roster.refresh(&contract, now, Scan::Quick)?;
+    roster.account(now, &[])?;
+    let snapshot = Snapshot { at: now, units: roster.unit_facts(), idle_ns: 0 };
+    let means = means(&choice);
+    let input = Input { contract: &contract, machine: &machine, means, snapshot: &snapshot };
+    let (_, plan) = step(State::default(), now, input);
+    if args.json {
+        output::print(&plan::json(&contract, &plan))?;
+    } else {
+        println!("the {} backend would hold this ({why}):\n", choice.name());
+        output::print(&plan::text(&contract, &plan, output::style()))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// What a backend could enforce, without taking possession of anything.
+fn means(choice: &Choice) -> Means {
+    match choice {
+        Choice::Cgroup(place) => {
+            let has = |controller: &str| place.controllers.contains(controller);
+            Means { cpu_sets: has("cpuset"), weights: has("cpu"), caps: has("cpu"), gates: true }
+        }
+        Choice::User => Means { cpu_sets: true, weights: false, caps: false, gates: true },
+    }
+}

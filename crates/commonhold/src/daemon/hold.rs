@@ -1,0 +1,201 @@
+//! Holding a contract: the loop's body. Observe, decide, check, apply, account.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use commonhold_contract::{Contract, Member, MemberKind, Principal, Scheme, UnitId};
+use commonhold_ledger::{Ledger, Statement};
+use commonhold_live::{LiveBackend, LiveError, clock};
+use commonhold_machine::Machine;
+use commonhold_policy::check::Books;
+use commonhold_policy::{Input, Plan, Snapshot, State, Time, step};
+
+/// Problems that are kept for `status`.
+const PROBLEMS_KEPT: usize = 20;
+
+/// A contract in force on a machine.
+pub(super) struct Hold {
+    /// As it is written, with a sub-unit for every user seen in a unit with `each`.
+    pub(super) contract: Contract,
+    machine: Machine,
+    backend: Box<dyn LiveBackend>,
+    state: State,
+    books: Books,
+    ledger: Ledger,
+    watch: Vec<UnitId>,
+    problems: VecDeque<String>,
+    /// How often each problem came up, so that one that stays is said once.
+    said: BTreeMap<String, u64>,
+}
+
+/// What one step did.
+pub(super) struct Stepped {
+    /// When the next is due at the latest.
+    pub(super) next: Time,
+    /// The plan that was carried out.
+    pub(super) plan: Plan,
+    /// Problems that were not said before.
+    pub(super) new_problems: Vec<String>,
+}
+
+impl Hold {
+    pub(super) fn new(contract: Contract, machine: Machine, backend: Box<dyn LiveBackend>) -> Hold {
+        Hold {
+            ledger: Ledger::open(&contract, &machine),
+            contract,
+            machine,
+            backend,
+            state: State::default(),
+            books: Books::default(),
+            watch: Vec::new(),
+            problems: VecDeque::new(),
+            said: BTreeMap::new(),
+        }
+    }
+
+    /// Looks, decides and acts.
+    pub(super) fn step(&mut self) -> Result<Stepped, LiveError> {
+        let snapshot = self.observe()?;
+        self.ledger.observe(&self.machine, &snapshot);
+        let input = Input {
+            contract: &self.contract,
+            machine: &self.machine,
+            means: self.backend.means(),
+            snapshot: &snapshot,
+        };
+        let (state, plan) = step(self.state.clone(), snapshot.at, input);
+        let mut problems: Vec<String> = self.backend.take_problems().iter().map(ToString::to_string).collect();
+        match self.books.replay(&self.contract, &self.machine, &plan) {
+            Ok(books) => {
+                (self.books, self.state) = (books, state);
+                problems.extend(self.backend.apply(&plan).iter().map(ToString::to_string));
+                self.ledger.book(&plan, clock::now());
+                self.watch.clone_from(&plan.watch);
+            }
+            // The policy erred. What is in force stays in force, and the next snapshot is another chance.
+            Err(wrong) => problems.extend(wrong.iter().map(|what| format!("a plan was not carried out: {what}"))),
+        }
+        let next = plan.next;
+        Ok(Stepped { next, plan, new_problems: self.keep(problems) })
+    }
+
+    /// Looks until no new user wants a sub-unit: at most once more for every level of the contract.
+    fn observe(&mut self) -> Result<Snapshot, LiveError> {
+        loop {
+            let snapshot = self.backend.observe(clock::now(), &self.watch)?;
+            let users = self.backend.take_users();
+            if !self.expand(&users) {
+                return Ok(snapshot);
+            }
+            self.backend.set_contract(&self.contract);
+        }
+    }
+
+    /// Gives every user seen in a unit with `each` a sub-unit; whether there were new ones.
+    fn expand(&mut self, users: &[(UnitId, u32, String)]) -> bool {
+        let before = self.contract.units.len();
+        for (unit, uid, name) in users {
+            add_user(&mut self.contract, *unit, *uid, name);
+        }
+        self.contract.units.len() > before
+    }
+
+    /// Takes another contract, with the sub-units of users seen so far where it still has them.
+    pub(super) fn reload(&mut self, mut contract: Contract, machine: Machine) {
+        let old = std::mem::take(&mut self.contract);
+        for unit in &old.units {
+            if let (Some(parent), [Member { kind: MemberKind::User(Principal::Id(uid)), .. }]) =
+                (unit.parent, unit.members.as_slice())
+                && old.unit(parent).each.is_some()
+                && let Some(parent) = contract.find(&old.unit(parent).path)
+                && contract.unit(parent).each.is_some()
+            {
+                add_user(&mut contract, parent, *uid, &unit.name);
+            }
+        }
+        let map = commonhold_live::roster::remap(&old, &contract);
+        let number = |unit: UnitId| map.get(unit.index()).copied().flatten();
+        self.state = std::mem::take(&mut self.state).renumbered(&number);
+        self.books = self.books.renumbered(&number);
+        self.ledger.renumber(&contract, &number);
+        self.watch.clear();
+        self.backend.set_contract(&contract);
+        (self.contract, self.machine) = (contract, machine);
+        self.said.clear();
+    }
+
+    /// Takes note that the machine changed: CPUs came or went.
+    pub(super) fn set_machine(&mut self, machine: Machine) {
+        self.machine = machine;
+    }
+
+    pub(super) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    pub(super) fn scheme(&self) -> Scheme {
+        self.contract.machine.scheme
+    }
+
+    pub(super) fn statement(&self) -> Statement {
+        self.ledger.statement(&self.contract)
+    }
+
+    pub(super) fn backend(&mut self) -> &mut dyn LiveBackend {
+        self.backend.as_mut()
+    }
+
+    /// What could not be done lately, newest last.
+    pub(super) fn problems(&self) -> Vec<String> {
+        self.problems.iter().cloned().collect()
+    }
+
+    /// Ends the hold; what is left to undo is in the journal.
+    pub(super) fn end(self) -> commonhold_live::journal::Journal {
+        self.backend.into_journal()
+    }
+
+    /// Keeps problems for `status`; those that were not said before are returned.
+    fn keep(&mut self, problems: Vec<String>) -> Vec<String> {
+        let mut new = Vec::new();
+        for problem in problems {
+            let times = self.said.entry(problem.clone()).or_insert(0);
+            *times += 1;
+            if *times == 1 {
+                self.problems.push_back(problem.clone());
+                new.push(problem);
+            }
+        }
+        while self.problems.len() > PROBLEMS_KEPT {
+            self.problems.pop_front();
+        }
+        new
+    }
+}
+
+/// A sub-unit for one user, in equal parts with the others.
+fn add_user(contract: &mut Contract, unit: UnitId, uid: u32, name: &str) {
+    // A user's name may hold what a unit's name may not: the number stands in.
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !name.starts_with(['-', '.']);
+    let name = if plain && name != "own" { name.to_owned() } else { uid.to_string() };
+    if contract.find(&format!("{}/{name}", contract.unit(unit).path)).is_none() {
+        let id = contract.add(Some(unit), &name);
+        let member = Member { kind: MemberKind::User(Principal::Id(uid)), span: 0..0 };
+        contract.units[id.index()].members.push(member);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_user_gets_one_sub_unit() {
+        let mut contract = Contract::default();
+        let students = contract.add(None, "students");
+        for (uid, name) in [(1000, "ana"), (1001, "bo"), (1000, "ana"), (1002, "a/b"), (1003, "own")] {
+            add_user(&mut contract, students, uid, name);
+        }
+        let paths: Vec<&str> = contract.held().map(|id| contract.unit(id).path.as_str()).collect();
+        assert_eq!(paths, ["students", "students/ana", "students/bo", "students/1002", "students/1003"]);
+    }
+}

@@ -1,0 +1,292 @@
+//! `commonhold run`: one thread that waits for the clock, for signals and for clients.
+
+mod clients;
+mod dry_run;
+mod hold;
+mod requests;
+mod signals;
+mod start;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::Instant;
+
+use commonhold_live::caretaker::Caretaker;
+use commonhold_live::names::SystemNames;
+use commonhold_live::observe::topology;
+use commonhold_live::clock;
+use commonhold_machine::CpuSet;
+use commonhold_policy::Time;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+
+use crate::cli::Run;
+use crate::exit::{Exit, Failure};
+use clients::Clients;
+use hold::Hold;
+use requests::About;
+use signals::{Signals, Told};
+
+/// How often to look whether CPUs came or went.
+const HOTPLUG_NS: Time = 1_000_000_000;
+
+/// What an event is about; clients are numbered upwards from here.
+const CLOCK: u64 = 0;
+const SIGNALS: u64 = 1;
+const LISTENER: u64 = 2;
+const CARETAKER: u64 = 3;
+const CLIENTS: u64 = 16;
+
+pub(crate) fn main(args: &Run) -> Result<Exit, Failure> {
+    if args.dry_run { dry_run::main(args) } else { start::start(args)?.run() }
+}
+
+/// The hidden command: lives until its daemon is gone, then undoes what that did.
+pub(crate) fn caretaker(args: &crate::cli::Caretaker) -> Exit {
+    // SAFETY: the daemon that started this process put the pipe's descriptor there, for it alone.
+    let pipe = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(args.pipe) };
+    let undone = commonhold_live::caretaker::main(&args.journal, pipe);
+    if undone.problems.is_empty() { Exit::Ok } else { Exit::System }
+}
+
+/// Waiting for everything at once.
+struct Waits {
+    epoll: OwnedFd,
+    clock: OwnedFd,
+}
+
+impl Waits {
+    fn new() -> Result<Waits, Failure> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| refused("wait for events", e))?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let clock = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|e| refused("open a timer", e))?;
+        let waits = Waits { epoll, clock };
+        waits.add(waits.clock.as_fd(), CLOCK)?;
+        Ok(waits)
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, about: u64) -> Result<(), Failure> {
+        let flags = epoll::EventFlags::IN;
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(about), flags).map_err(|e| refused("wait for a file", e))
+    }
+
+    /// Whether to wait until a client takes more, beside its requests.
+    fn set_writing(&self, fd: BorrowedFd<'_>, about: u64, writing: bool) {
+        let out = if writing { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+        // A client that is gone meanwhile needs no waiting for.
+        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(about), epoll::EventFlags::IN | out);
+    }
+
+    /// Wakes up at a moment of the daemon's clock; one that has passed is now.
+    fn wake_at(&self, at: Time) -> Result<(), Failure> {
+        let ns = at.saturating_sub(clock::now()).max(1);
+        let value = Timespec {
+            tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
+        };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timer = Itimerspec { it_interval, it_value: value };
+        timerfd_settime(&self.clock, TimerfdTimerFlags::empty(), &timer).map_err(|e| refused("set a timer", e))?;
+        Ok(())
+    }
+
+    /// What happened.
+    fn wait(&self) -> Result<Vec<u64>, Failure> {
+        let mut events = Vec::with_capacity(64);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(events.iter().map(|event| event.data.u64()).collect()),
+            Err(e) => Err(refused("wait for events", e)),
+        }
+    }
+}
+
+fn refused(what: &str, e: rustix::io::Errno) -> Failure {
+    Failure::new(Exit::System, format!("cannot {what}: {e}"))
+}
+
+/// A running daemon.
+struct Daemon<'a> {
+    args: &'a Run,
+    hold: Hold,
+    about: About,
+    caretaker: Caretaker,
+    clients: Clients,
+    signals: Signals,
+    waits: Waits,
+    next: Time,
+    ends: Option<Time>,
+    hotplug: (Time, CpuSet),
+    /// Failed looks in a row.
+    blind: u32,
+    /// Keeps a second daemon out of the directory.
+    _lock: OwnedFd,
+}
+
+impl Daemon<'_> {
+    fn run(mut self) -> Result<Exit, Failure> {
+        self.waits.add(self.signals.as_fd(), SIGNALS)?;
+        self.waits.add(self.clients.listener(), LISTENER)?;
+        self.waits.add(self.caretaker.ended(), CARETAKER)?;
+        self.step()?;
+        println!("holding; stop with Ctrl-C or SIGTERM, reload with SIGHUP");
+        let result = self.serve();
+        // Whatever ended it: what was done is undone, and the caretaker says what that was.
+        let Daemon { hold, caretaker, .. } = self;
+        let begun = Instant::now();
+        let undone = caretaker.finish(hold.end())?;
+        println!("{undone} in {} ms", begun.elapsed().as_millis());
+        for problem in &undone.problems {
+            eprintln!("problem: {problem}");
+        }
+        result?;
+        Ok(if undone.problems.is_empty() { Exit::Ok } else { Exit::System })
+    }
+
+    fn serve(&mut self) -> Result<(), Failure> {
+        loop {
+            self.waits.wake_at(self.ends.map_or(self.next, |ends| ends.min(self.next)))?;
+            for about in self.waits.wait()? {
+                match about {
+                    CLOCK => {}
+                    SIGNALS => {
+                        if self.told()? {
+                            return Ok(());
+                        }
+                    }
+                    LISTENER => self.accept()?,
+                    CARETAKER => self.keep_caretaker()?,
+                    client => self.serve_client(client - CLIENTS)?,
+                }
+            }
+            let now = clock::now();
+            if self.ends.is_some_and(|ends| now >= ends) {
+                return Ok(());
+            }
+            if now >= self.next {
+                self.step()?;
+            }
+        }
+    }
+
+    /// One step of the hold. A look that fails is tried again; after a hundred in a row the daemon gives up.
+    fn step(&mut self) -> Result<(), Failure> {
+        self.watch_hotplug();
+        match self.hold.step() {
+            Ok(stepped) => {
+                self.blind = 0;
+                self.next = stepped.next;
+                for problem in stepped.new_problems {
+                    eprintln!("problem: {problem}");
+                }
+                if self.args.verbose {
+                    self.tell(&stepped.plan);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                self.blind += 1;
+                if self.blind == 1 {
+                    eprintln!("problem: {e}");
+                }
+                self.next = clock::now() + 100_000_000;
+                if self.blind >= 100 { Err(e.into()) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn tell(&self, plan: &commonhold_policy::Plan) {
+        let contract = &self.hold.contract;
+        for step in &plan.steps {
+            println!("{}: {}", step.action.describe(contract), step.reason.describe(contract));
+        }
+    }
+
+    fn watch_hotplug(&mut self) {
+        let now = clock::now();
+        if now < self.hotplug.0.saturating_add(HOTPLUG_NS) {
+            return;
+        }
+        self.hotplug.0 = now;
+        let online = topology::online(Path::new("/"));
+        if let Ok(online) = online
+            && online != self.hotplug.1
+            && let Ok(machine) = topology::read(Path::new("/"))
+        {
+            println!("CPUs changed: now {online}");
+            self.hotplug.1 = online;
+            self.hold.set_machine(machine);
+        }
+    }
+
+    /// Signals; whether to stop.
+    fn told(&mut self) -> Result<bool, Failure> {
+        while let Some(told) = self.signals.next() {
+            match told {
+                Told::Stop => return Ok(true),
+                Told::Reload => self.reload()?,
+            }
+        }
+        Ok(false)
+    }
+
+    /// All or nothing: a contract that does not hold leaves the one in force as it is.
+    fn reload(&mut self) -> Result<(), Failure> {
+        let names = SystemNames::new();
+        let loaded = start::load_with_scheme(self.args, self.hold.machine(), &names);
+        match loaded {
+            Ok((loaded, text)) => {
+                eprint!("{}", loaded.warnings);
+                let machine = self.hold.machine().clone();
+                self.hold.reload(loaded.contract, machine);
+                self.about.contract_text = text;
+                self.step()?;
+                println!("reloaded {}; the scheme is {}", self.about.contract_path, self.hold.scheme());
+            }
+            Err(failure) => {
+                eprintln!("{failure}\nnot reloaded: the contract in force stays in force");
+            }
+        }
+        Ok(())
+    }
+
+    fn keep_caretaker(&mut self) -> Result<(), Failure> {
+        if self.caretaker.keep()? {
+            eprintln!("problem: the caretaker was killed; another one has taken its place");
+            self.hold.backend().roster_mut().leave_out(&[self.caretaker.pid()]);
+            self.waits.add(self.caretaker.ended(), CARETAKER)?;
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) -> Result<(), Failure> {
+        let backend = self.hold.backend();
+        let key = |pid| backend.roster_mut().procfs().stat(pid).ok().flatten().map(|stat| stat.key);
+        if let Some(id) = self.clients.accept(key)
+            && let Some(stream) = self.clients.stream(id)
+        {
+            self.waits.add(stream, CLIENTS + id)?;
+        }
+        Ok(())
+    }
+
+    fn serve_client(&mut self, id: u64) -> Result<(), Failure> {
+        let Some((caller, requests)) = self.clients.requests(id) else {
+            self.clients.drop_client(id);
+            return Ok(());
+        };
+        for request in requests {
+            let answer = requests::answer(&mut self.hold, &self.about, caller, &request);
+            if answer.step_first {
+                // Who enters is under the unit's orders before it runs another instruction.
+                self.step()?;
+            }
+            self.clients.answer(id, &answer.message);
+        }
+        let more = self.clients.flush(id);
+        if let Some(stream) = self.clients.stream(id) {
+            self.waits.set_writing(stream, CLIENTS + id, more);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! What clients ask of a hold, and who may ask it.
+
+use commonhold_contract::{UnitId, position};
+use commonhold_live::LiveBackend;
+use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
+use serde::Serialize;
+
+use super::clients::Caller;
+use super::hold::Hold;
+use crate::protocol::{Call, EnterReply, Explanation, Refusal, Reply, StatusReply, WhereReply, refusal};
+
+/// What the daemon knows of itself beside what it holds.
+pub(super) struct About {
+    pub(super) contract_path: String,
+    pub(super) contract_text: String,
+    pub(super) backend: &'static str,
+}
+
+/// An answer, and whether a step must be made before it is sent.
+pub(super) struct Answer {
+    pub(super) message: Vec<u8>,
+    pub(super) step_first: bool,
+}
+
+type Answered = Result<Vec<u8>, Refusal>;
+
+/// Answers one request.
+pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, request: &[u8]) -> Answer {
+    let call: Call = match serde_json::from_slice(request) {
+        Ok(call) => call,
+        Err(e) => return refused(understand(request, &e)),
+    };
+    let step_first = matches!(call, Call::Enter { .. });
+    let answered = match call {
+        Call::Status {} => reply(&StatusReply {
+            backend: about.backend.to_owned(),
+            contract: about.contract_path.clone(),
+            statement: hold.statement(),
+            problems: hold.problems(),
+        }),
+        Call::Where { pid } => find(hold, about, pid),
+        Call::Enter { unit } => enter(hold, caller, &unit),
+    };
+    match answered {
+        Ok(message) => Answer { message, step_first },
+        Err(refusal) => refused(refusal),
+    }
+}
+
+fn reply<T: Serialize>(parameters: &T) -> Answered {
+    serde_json::to_vec(&Reply { parameters }).map_err(|e| refuse(refusal::FAILED, e.to_string()))
+}
+
+fn refuse(error: &str, message: String) -> Refusal {
+    Refusal { error: error.to_owned(), parameters: Explanation { message } }
+}
+
+fn refused(refusal: Refusal) -> Answer {
+    Answer { message: serde_json::to_vec(&refusal).unwrap_or_default(), step_first: false }
+}
+
+/// Why a request was not understood: an unknown method, or wrong parameters of a known one.
+fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
+    let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
+    let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
+    let known = ["io.commonhold.Status", "io.commonhold.Where", "io.commonhold.Enter"];
+    match method {
+        Some(method) if !known.contains(&method) => {
+            refuse(refusal::NO_SUCH_METHOD, format!("no method `{method}`; there are {}", known.join(", ")))
+        }
+        _ => refuse(refusal::INVALID, format!("the request is not understood: {e}")),
+    }
+}
+
+fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
+    let Some(member) = hold.backend().roster().member(pid).cloned() else {
+        let there = std::path::Path::new(&format!("/proc/{pid}")).exists();
+        let why = if there { "is never in a unit: it is process 1 or the daemon's own" } else { "does not exist" };
+        return Err(refuse(refusal::NO_SUCH_PROCESS, format!("process {pid} {why}")));
+    };
+    let unit = hold.contract.unit(member.placement.unit).path.clone();
+    reply(&WhereReply { unit, rule: explain(hold, about, member.placement) })
+}
+
+/// The rule behind a placement, in words.
+fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
+    let rule = match (placement.rule, placement.member) {
+        (_, Some((unit, position_in_list))) => {
+            let unit = hold.contract.unit(unit);
+            let member = &unit.members[usize::from(position_in_list)];
+            match member.span.is_empty() {
+                // Sub-units made for `each` have no place in the file.
+                true => format!("each user has a sub-unit: {}", member.kind),
+                false => {
+                    let (line, _) = position(&about.contract_text, member.span.start);
+                    format!("matches \"{}\" of {} ({}:{line})", member.kind, unit.path, about.contract_path)
+                }
+            }
+        }
+        (Rule::Exec, None) => "entered by `commonhold exec`".to_owned(),
+        (Rule::Kernel, None) => "a thread of the kernel's own".to_owned(),
+        (_, None) => "matches no rule of the contract: the default unit".to_owned(),
+    };
+    if placement.inherited { format!("inherited from its parent, which {rule}") } else { rule }
+}
+
+fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
+    let unit = hold.contract.find(path).filter(|unit| !unit.is_common()).ok_or_else(|| {
+        let units: Vec<&str> = hold.contract.held().map(|id| hold.contract.unit(id).path.as_str()).take(20).collect();
+        refuse(refusal::NO_SUCH_UNIT, format!("the contract in force has no unit `{path}`; it has {}", units.join(", ")))
+    })?;
+    let contract = hold.contract.clone();
+    let backend = hold.backend();
+    if !may(backend, caller, &contract, unit) {
+        let message = format!(
+            "user {} may not enter unit `{path}`: its members, root, and whoever runs the daemon may; \
+             the contract's `members` says who they are",
+            caller.uid
+        );
+        return Err(refuse(refusal::NOT_ALLOWED, message));
+    }
+    let gone = || refuse(refusal::NO_SUCH_PROCESS, format!("process {} is gone", caller.pid));
+    let key = caller.key.ok_or_else(gone)?;
+    match backend.roster_mut().enter(&contract, key, unit) {
+        Ok(true) => reply(&EnterReply {}),
+        Ok(false) => Err(gone()),
+        Err(e) => Err(refuse(refusal::FAILED, e.to_string())),
+    }
+}
+
+fn may(backend: &mut dyn LiveBackend, caller: Caller, contract: &commonhold_contract::Contract, unit: UnitId) -> bool {
+    if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() {
+        return true;
+    }
+    let identity = backend.roster_mut().procfs().identity(caller.pid).ok().flatten();
+    let gids = identity.map(|identity| identity.gids).unwrap_or_default();
+    let facts = ProcessFacts { pid: caller.pid, uid: caller.uid, gids, ..ProcessFacts::default() };
+    may_enter(contract, backend.roster().names(), &facts, unit)
+}

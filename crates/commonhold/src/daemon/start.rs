@@ -1,0 +1,170 @@
+//! Starting a daemon: contract, machine, backend, caretaker, socket; nothing is touched until all of it is there.
+
+use std::path::Path;
+
+use commonhold_contract::{Contract, PerResource, Resource};
+use commonhold_live::caretaker::{Caretaker, Launch};
+use commonhold_live::cgroup::CgroupBackend;
+use commonhold_live::journal::Journal;
+use commonhold_live::names::SystemNames;
+use commonhold_live::observe::capability::{self, CgroupPlace};
+use commonhold_live::observe::topology;
+use commonhold_live::roster::Roster;
+use commonhold_live::undo::undo;
+use commonhold_live::user::UserBackend;
+use commonhold_live::{LiveBackend, clock};
+use commonhold_machine::Machine;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+
+use super::clients::Clients;
+use super::hold::Hold;
+use super::requests::About;
+use super::signals::Signals;
+use super::{Daemon, Waits, refused};
+use crate::cli::{BackendChoice, Run};
+use crate::exit::{Exit, Failure};
+use crate::load::{self, Loaded};
+use crate::place;
+
+/// What holds CPU here, and why this and no other.
+pub(super) enum Choice {
+    Cgroup(CgroupPlace),
+    User,
+}
+
+impl Choice {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Choice::Cgroup(_) => "cgroup",
+            Choice::User => "user",
+        }
+    }
+}
+
+/// Chooses the backend; the second value says why.
+pub(super) fn choose(choice: BackendChoice) -> Result<(Choice, String), Failure> {
+    let capabilities = capability::probe(Path::new("/"));
+    match (choice, capabilities.cgroup) {
+        (BackendChoice::User, _) => Ok((Choice::User, "as asked".to_owned())),
+        (BackendChoice::Cgroup, Ok(place)) => Ok((Choice::Cgroup(place), "as asked".to_owned())),
+        (BackendChoice::Auto, Ok(place)) => Ok((Choice::Cgroup(place), "the best this machine offers".to_owned())),
+        (BackendChoice::Cgroup, Err(row)) => {
+            let remedy = row.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+            Err(Failure::new(Exit::Unavailable, format!("no cgroup backend here: {}{remedy}", row.reason)))
+        }
+        (BackendChoice::Auto, Err(row)) => Ok((Choice::User, format!("no cgroup backend here: {}", row.reason))),
+    }
+}
+
+/// The contract for this machine with the scheme of the command line, and its text.
+pub(super) fn load_with_scheme(
+    args: &Run,
+    machine: &Machine,
+    names: &SystemNames,
+) -> Result<(Loaded, String), Failure> {
+    let mut loaded = load::contract(&args.contract, machine, Some(names))?;
+    if let Some(scheme) = args.scheme {
+        loaded.contract.machine.scheme = scheme.into();
+    }
+    let text = std::fs::read_to_string(&args.contract).unwrap_or_default();
+    Ok((loaded, text))
+}
+
+pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
+    let machine = topology::read(Path::new("/"))?;
+    let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
+    eprint!("{}", loaded.warnings);
+    let (choice, why) = choose(args.backend)?;
+    let directory = place::make(&args.place)?;
+    let lock = lock(&directory)?;
+    // From here on signals wait until the daemon can undo what it did.
+    let signals = Signals::open()
+        .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
+    let journal = journal(&directory)?;
+    let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
+    let contract = loaded.contract;
+    let roster = Roster::new(Path::new("/proc"), &[caretaker.pid()])?;
+    let name = choice.name();
+    let backend: Box<dyn LiveBackend> = match choice {
+        Choice::Cgroup(place) => Box::new(CgroupBackend::new(&place, &contract, roster, journal)?),
+        Choice::User => Box::new(UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal)),
+    };
+    announce(args, &contract, &machine, name, &why);
+    let clients = Clients::listen(&place::socket(&directory))?;
+    let now = clock::now();
+    let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
+    Ok(Daemon {
+        args,
+        hotplug: (now, topology::online(Path::new("/"))?),
+        hold: Hold::new(contract, machine, backend),
+        about: About { contract_path: args.contract.display().to_string(), contract_text, backend: name },
+        caretaker,
+        clients,
+        signals,
+        waits: Waits::new()?,
+        next: now,
+        ends: length.map(|length| now.saturating_add(length)),
+        blind: 0,
+        _lock: lock,
+    })
+}
+
+/// Keeps a second daemon out: two would undo each other's work.
+fn lock(directory: &Path) -> Result<OwnedFd, Failure> {
+    let path = directory.join("lock");
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| refused("open the daemon's lock", e))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::new(
+            Exit::Taken,
+            format!(
+                "another daemon runs in {}; see `commonhold status`, stop it, or give another --directory",
+                directory.display()
+            ),
+        )),
+        Err(e) => Err(refused("lock the daemon's directory", e)),
+    }
+}
+
+/// Opens the journal; what a daemon that was killed together with its caretaker left behind is undone first.
+fn journal(directory: &Path) -> Result<Journal, Failure> {
+    let (mut journal, leftover) = Journal::create(directory)?;
+    if !leftover.is_empty() {
+        let undone = undo(&leftover, Path::new("/proc"));
+        println!("an earlier daemon was killed with its caretaker; {undone}");
+        for problem in &undone.problems {
+            eprintln!("problem: {problem}");
+        }
+        journal.clear()?;
+    }
+    Ok(journal)
+}
+
+/// What is held, by what, and what is not.
+fn announce(args: &Run, contract: &Contract, machine: &Machine, backend: &str, why: &str) {
+    println!(
+        "contract {}, scheme {}, on {}",
+        args.contract.display(),
+        contract.machine.scheme,
+        commonhold_report::tree::summary(machine)
+    );
+    println!("cpu     held by the {backend} backend ({why})");
+    let asked = asked_for(contract);
+    for resource in [Resource::Memory, Resource::Disk, Resource::Bus] {
+        let asked = if asked[resource] { ", though the contract asks for it" } else { "" };
+        println!("{:<7} not held by this version{asked}", resource.name());
+    }
+}
+
+/// Resources that the contract says something about beside tickets.
+fn asked_for(contract: &Contract) -> PerResource<bool> {
+    let mut asked = PerResource::all(false);
+    for unit in contract.held().map(|id| contract.unit(id)) {
+        for resource in Resource::ALL {
+            asked[resource] |= unit.hard[resource].is_some() || unit.limit[resource].is_some();
+        }
+    }
+    asked
+}

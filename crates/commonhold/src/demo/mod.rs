@@ -1,0 +1,248 @@
+//! `commonhold demo`: what isolation and sharing are worth here, measured on real processes.
+//!
+//! Seed 000's figure 2 on the machine at hand: the response time of a light unit's job alone, then beside a heavy unit
+//! under each scheme, each with a daemon of its own.
+
+mod session;
+mod work;
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use commonhold_contract::Scheme;
+use commonhold_machine::Machine;
+use commonhold_report::comparison::{self, Comparison, Run, Sample};
+use commonhold_report::{status, tree};
+
+use crate::cli::{BackendChoice, Demo};
+use crate::exit::{Exit, Failure};
+use crate::{load, output};
+use session::{Job, Session};
+pub(crate) use work::task;
+
+/// The contract that is held unless another is given.
+const CONTRACT: &str = include_str!("../../../../examples/two-groups.toml");
+
+/// The heavy unit's job, as a multiple of the light unit's: it must outlast the light one even where that is slowest.
+const HEAVY_FACTOR: u32 = 5;
+
+/// How often the live table is drawn and a sample taken.
+const DRAW: Duration = Duration::from_millis(250);
+
+/// The heavy unit is at work before the light one comes.
+const HEAD_START: Duration = Duration::from_millis(500);
+
+pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
+    let directory = session::Directory::make()?;
+    let machine = load::machine(None)?;
+    let contract = contract(args, &machine, directory.path())?;
+    let plan = Plan::make(&machine, args.seconds, directory.path())?;
+    let mut comparison = Comparison {
+        machine: tree::summary(&machine),
+        backend: String::new(),
+        light: plan.describe(plan.light),
+        heavy: plan.describe(plan.heavy),
+        commands: vec![format!("commonhold demo --seconds {} --repeats {}", args.seconds, args.repeats)],
+        rows: Vec::new(),
+    };
+    for scheme in [None, Some(Scheme::Smp), Some(Scheme::Quota), Some(Scheme::Isolate)] {
+        let mut row = Run { scheme, light_s: Vec::new(), heavy_s: None, statement: None, samples: Vec::new() };
+        for _ in 0..args.repeats {
+            let mut session = Session::open(&contract, scheme, args.backend, directory.path())?;
+            measure(&mut session, &plan, &mut row, args)?;
+            comparison.backend = session.close()?;
+        }
+        comparison.rows.push(row);
+    }
+    write_report(&args.report, &comparison)?;
+    let text =
+        if args.json { comparison::json(&comparison) } else { comparison::text(&comparison, output::style()) };
+    output::print(&text)?;
+    if !args.json {
+        output::print(&format!("report with plots: {}", absolute(&args.report).display()))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// The contract's file; checked for the two units that the jobs run in.
+fn contract(args: &Demo, machine: &Machine, directory: &Path) -> Result<PathBuf, Failure> {
+    let path = match &args.contract {
+        Some(path) => path.clone(),
+        None => {
+            let path = directory.join("two-groups.toml");
+            std::fs::write(&path, CONTRACT).map_err(|e| {
+                Failure::new(Exit::System, format!("{}: cannot write the contract: {e}", path.display()))
+            })?;
+            path
+        }
+    };
+    let loaded = load::contract(&path, machine, None)?;
+    for unit in ["light", "heavy"] {
+        if loaded.contract.find(unit).is_none() {
+            return Err(Failure::new(
+                Exit::Invalid,
+                format!("{}: the demonstration needs the units `light` and `heavy`; `{unit}` is missing", path.display()),
+            ));
+        }
+    }
+    Ok(path)
+}
+
+/// What each unit has to do: pieces of work, so many at a time.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    pieces: u32,
+    at_a_time: u32,
+}
+
+/// The work of a demonstration, scaled to this machine.
+struct Plan {
+    kind: work::Kind,
+    light: Load,
+    heavy: Load,
+}
+
+impl Plan {
+    /// The light unit keeps half of the CPUs busy, which is what it holds; the heavy one has twice as many processes as
+    /// the machine has CPUs.
+    fn make(machine: &Machine, seconds: u32, directory: &Path) -> Result<Plan, Failure> {
+        let cpus = u32::try_from(machine.cpus.len()).unwrap_or(u32::MAX);
+        let kind = work::Kind::choose();
+        let piece = kind.time_one(directory)?;
+        let each = (f64::from(seconds) / piece.as_secs_f64()).round().clamp(1.0, 100_000.0);
+        // Truncation cannot happen: the number is whole and small.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let each = each as u32;
+        let at_a_time = (cpus / 2).max(1);
+        let light = Load { pieces: each * at_a_time, at_a_time };
+        Ok(Plan { kind, light, heavy: Load { pieces: light.pieces * HEAVY_FACTOR, at_a_time: cpus * 2 } })
+    }
+
+    fn describe(&self, load: Load) -> String {
+        format!("{} {}, {} at a time", load.pieces, self.kind.plural(), load.at_a_time)
+    }
+}
+
+/// Runs the jobs of one row to their ends.
+fn measure(session: &mut Session, plan: &Plan, row: &mut Run, args: &Demo) -> Result<(), Failure> {
+    let heavy = match row.scheme {
+        Some(_) => Some(session.start("heavy", plan.kind, plan.heavy)?),
+        None => None,
+    };
+    if heavy.is_some() {
+        std::thread::sleep(HEAD_START);
+    }
+    let light = session.start("light", plan.kind, plan.light)?;
+    let mut screen = Screen::new(args, row.scheme);
+    let begun = Instant::now();
+    let first = row.light_s.is_empty();
+    let mut jobs: Vec<(&str, Job)> = vec![("light", light)];
+    jobs.extend(heavy.map(|job| ("heavy", job)));
+    while !jobs.is_empty() {
+        std::thread::sleep(Duration::from_millis(20));
+        let mut left = Vec::new();
+        for (unit, mut job) in jobs {
+            match job.ended()? {
+                Some(took) if unit == "light" => row.light_s.push(took.as_secs_f64()),
+                Some(took) => row.heavy_s = Some(row.heavy_s.unwrap_or(0.0) + took.as_secs_f64() / f64::from(args.repeats)),
+                None => left.push((unit, job)),
+            }
+        }
+        jobs = left;
+        if screen.due() {
+            let statement = session.status()?;
+            if first {
+                let using = |a: &commonhold_ledger::Account| (a.unit.clone(), to_cpus(a.using_micro_cpus));
+                let using = statement.accounts.iter().map(using).collect();
+                row.samples.push(Sample { at_s: begun.elapsed().as_secs_f64(), using });
+            }
+            screen.draw(&statement);
+        }
+    }
+    row.statement = Some(session.status()?);
+    screen.finish(row);
+    Ok(())
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn to_cpus(micro: u64) -> f64 {
+    micro as f64 / 1e6
+}
+
+/// The live table: drawn in place on a terminal; elsewhere a line per row.
+struct Screen {
+    live: bool,
+    quiet: bool,
+    lines: usize,
+    drawn_at: Instant,
+}
+
+impl Screen {
+    fn new(args: &Demo, scheme: Option<Scheme>) -> Screen {
+        let title = scheme.map_or("the light unit alone".to_owned(), |scheme| format!("both units, scheme {scheme}"));
+        if !args.json {
+            println!("{title}");
+        }
+        let live = std::io::stdout().is_terminal() && !args.json;
+        Screen { live, quiet: args.json, lines: 0, drawn_at: Instant::now() }
+    }
+
+    fn due(&mut self) -> bool {
+        let due = self.drawn_at.elapsed() >= DRAW;
+        if due {
+            self.drawn_at = Instant::now();
+        }
+        due
+    }
+
+    fn draw(&mut self, statement: &commonhold_ledger::Statement) {
+        if !self.live {
+            return;
+        }
+        let height = output::size().map_or(24, |(_, rows)| rows).min(16);
+        let text = status::live(statement, output::style(), height);
+        self.clear();
+        print!("{text}");
+        let _ = std::io::stdout().flush();
+        self.lines = text.lines().count();
+    }
+
+    /// Back to the first line of what was drawn last.
+    fn clear(&mut self) {
+        if self.lines > 0 {
+            print!("\x1b[{}A\x1b[J", self.lines);
+        }
+        self.lines = 0;
+    }
+
+    fn finish(&mut self, row: &Run) {
+        self.clear();
+        if self.quiet {
+            return;
+        }
+        let light = row.light_s.last().map_or(String::new(), |s| format!("light {s:.1} s"));
+        let heavy = row.heavy_s.map_or(String::new(), |s| format!(", heavy {s:.1} s"));
+        println!("  {light}{heavy}");
+    }
+}
+
+fn write_report(path: &Path, comparison: &Comparison) -> Result<(), Failure> {
+    std::fs::write(path, comparison::html(comparison)).map_err(|e| {
+        let what = format!("{}: cannot write the report: {e}; give another --report", path.display());
+        Failure::new(Exit::System, what)
+    })
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// How `run` is told the backend.
+fn backend_word(backend: BackendChoice) -> &'static str {
+    match backend {
+        BackendChoice::Auto => "auto",
+        BackendChoice::Cgroup => "cgroup",
+        BackendChoice::User => "user",
+    }
+}

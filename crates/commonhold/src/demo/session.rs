@@ -1,0 +1,190 @@
+//! One daemon with its jobs, from start to end; whatever goes wrong, nothing is left running.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use commonhold_contract::Scheme;
+use commonhold_ledger::Statement;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use super::Load;
+use super::work::Kind;
+use crate::cli::{BackendChoice, Place};
+use crate::client::call;
+use crate::exit::{Exit, Failure};
+use crate::place;
+use crate::protocol::{Call, StatusReply};
+
+/// A daemon is ready within this time, also on a slow machine.
+const START: Duration = Duration::from_secs(20);
+
+/// A directory for the daemon, its contract and the jobs' files; removed at the end.
+pub(super) struct Directory(PathBuf);
+
+impl Directory {
+    pub(super) fn make() -> Result<Directory, Failure> {
+        let path = std::env::temp_dir().join(format!("commonhold-demo-{}", std::process::id()));
+        let made = std::fs::DirBuilder::new().create(&path);
+        made.map_err(|e| Failure::new(Exit::System, format!("{}: cannot make it: {e}; set TMPDIR", path.display())))?;
+        Ok(Directory(path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running daemon.
+pub(super) struct Session {
+    daemon: Child,
+    place: Place,
+    log: PathBuf,
+    directory: PathBuf,
+    backend: String,
+}
+
+fn own_program(arguments: &[&str]) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    // A process group of its own: Ctrl-C reaches this program, which then ends the others in order.
+    command.args(arguments).process_group(0).stdin(Stdio::null());
+    command
+}
+
+fn cannot(what: &str, e: &std::io::Error) -> Failure {
+    Failure::new(Exit::System, format!("cannot {what}: {e}"))
+}
+
+impl Session {
+    /// Starts a daemon with a contract; without a scheme it only keeps accounts.
+    pub(super) fn open(
+        contract: &Path,
+        scheme: Option<Scheme>,
+        backend: BackendChoice,
+        directory: &Path,
+    ) -> Result<Session, Failure> {
+        let place = Place { directory: Some(directory.join("daemon")) };
+        let log = directory.join("daemon.log");
+        let file = File::create(&log).map_err(|e| cannot("write the daemon's log", &e))?;
+        let errors = file.try_clone().map_err(|e| cannot("write the daemon's log", &e))?;
+        let arguments = ["run", "--backend", super::backend_word(backend), "--scheme", scheme.unwrap_or(Scheme::Smp).name()];
+        let daemon = own_program(&arguments)
+            .arg("--directory")
+            .arg(directory.join("daemon"))
+            .arg(contract)
+            .stdout(file)
+            .stderr(errors)
+            .spawn()
+            .map_err(|e| cannot("start the daemon", &e))?;
+        let mut session =
+            Session { daemon, place, log, directory: directory.to_owned(), backend: String::new() };
+        session.wait_until_ready()?;
+        Ok(session)
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        while begun.elapsed() < START {
+            if let Ok(mut stream) = place::connect(&self.place) {
+                let reply: StatusReply = call(&mut stream, &Call::Status {})?;
+                self.backend = reply.backend;
+                return Ok(());
+            }
+            if self.daemon.try_wait().map_err(|e| cannot("wait for the daemon", &e))?.is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut said = String::new();
+        let _ = File::open(&self.log).and_then(|mut file| file.read_to_string(&mut said));
+        Err(Failure::new(Exit::Unavailable, format!("the daemon did not start; it said:\n{}", said.trim_end())))
+    }
+
+    pub(super) fn status(&self) -> Result<Statement, Failure> {
+        let reply: StatusReply = call(&mut place::connect(&self.place)?, &Call::Status {})?;
+        Ok(reply.statement)
+    }
+
+    /// Starts a job in a unit.
+    pub(super) fn start(&self, unit: &str, kind: Kind, load: Load) -> Result<Job, Failure> {
+        let files = self.directory.join(unit);
+        std::fs::create_dir_all(&files).map_err(|e| cannot("make a directory for a job", &e))?;
+        let begun = Instant::now();
+        let child = own_program(&["exec", "--directory"])
+            .arg(self.directory.join("daemon"))
+            .args([unit, "--", "/proc/self/exe", "demo-task", kind.name()])
+            .args([load.pieces.to_string(), load.at_a_time.to_string()])
+            .current_dir(files)
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|e| cannot("start a job", &e))?;
+        Ok(Job { child, unit: unit.to_owned(), begun, ended: false })
+    }
+
+    /// Ends the daemon and waits until everything is undone; the backend that held.
+    pub(super) fn close(mut self) -> Result<String, Failure> {
+        stop(&self.daemon, Signal::TERM);
+        let status = self.daemon.wait().map_err(|e| cannot("wait for the daemon", &e))?;
+        if !status.success() {
+            let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+            return Err(Failure::new(Exit::System, format!("the daemon ended with {status}:\n{}", said.trim_end())));
+        }
+        Ok(std::mem::take(&mut self.backend))
+    }
+}
+
+fn stop(child: &Child, signal: Signal) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if matches!(self.daemon.try_wait(), Ok(None)) {
+            stop(&self.daemon, Signal::TERM);
+            let _ = self.daemon.wait();
+        }
+    }
+}
+
+/// A job at work in a unit.
+pub(super) struct Job {
+    child: Child,
+    unit: String,
+    begun: Instant,
+    ended: bool,
+}
+
+impl Job {
+    /// How long it took, once it has ended.
+    pub(super) fn ended(&mut self) -> Result<Option<Duration>, Failure> {
+        let Some(status) = self.child.try_wait().map_err(|e| cannot("wait for a job", &e))? else { return Ok(None) };
+        self.ended = true;
+        let took = self.begun.elapsed();
+        match status.success() {
+            true => Ok(Some(took)),
+            false => Err(Failure::new(Exit::System, format!("the job in unit `{}` ended with {status}", self.unit))),
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !self.ended {
+            if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+                let _ = kill_process_group(pid, Signal::KILL);
+            }
+            let _ = self.child.wait();
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The work of the demonstration: real programs that fork, exec, read, compute and write.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::cli::DemoTask;
+use crate::exit::{Exit, Failure};
+
+/// What a piece of work is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One run of the C compiler, as in seed 000's parallel make: a driver, a compiler and an assembler.
+    Compile,
+    /// One run of this program that hashes for a while, where there is no C compiler.
+    Hash,
+}
+
+/// Functions in the source of a piece: about a fifth of a second on a machine of today.
+const FUNCTIONS: u32 = 120;
+/// Rounds of a hashing piece.
+const ROUNDS: u64 = 60_000_000;
+
+impl Kind {
+    pub(super) fn choose() -> Kind {
+        let found = Command::new("cc").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if found.is_ok_and(|status| status.success()) { Kind::Compile } else { Kind::Hash }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Compile => "compile",
+            Kind::Hash => "hash",
+        }
+    }
+
+    pub(super) fn plural(self) -> &'static str {
+        match self {
+            Kind::Compile => "compilations",
+            Kind::Hash => "hash computations",
+        }
+    }
+
+    /// How long a piece takes with the machine to itself: the shorter of three runs.
+    pub(super) fn time_one(self, directory: &Path) -> Result<Duration, Failure> {
+        let mut best = Duration::MAX;
+        self.prepare(directory)?;
+        for n in 0..3 {
+            let begun = Instant::now();
+            let mut child = self.start(directory, n)?;
+            expect_success(child.wait())?;
+            best = best.min(begun.elapsed());
+        }
+        Ok(best)
+    }
+
+    /// Writes what the pieces read.
+    fn prepare(self, directory: &Path) -> Result<(), Failure> {
+        if self == Kind::Hash {
+            return Ok(());
+        }
+        let path = directory.join("piece.c");
+        std::fs::write(&path, source())
+            .map_err(|e| Failure::new(Exit::System, format!("{}: cannot write it: {e}", path.display())))
+    }
+
+    fn start(self, directory: &Path, n: u32) -> Result<Child, Failure> {
+        let mut command = match self {
+            Kind::Compile => {
+                let mut command = Command::new("cc");
+                command.args(["-O1", "-c", "piece.c", "-o"]).arg(format!("piece{n}.o"));
+                command
+            }
+            Kind::Hash => {
+                let mut command = Command::new("/proc/self/exe");
+                command.args(["demo-task", "rounds"]).args([ROUNDS.to_string(), "1".to_owned()]);
+                command
+            }
+        };
+        command
+            .current_dir(directory)
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|e| Failure::new(Exit::System, format!("cannot start a piece of work: {e}")))
+    }
+}
+
+fn expect_success(status: std::io::Result<std::process::ExitStatus>) -> Result<(), Failure> {
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::new(Exit::System, format!("a piece of work ended with {status}"))),
+        Err(e) => Err(Failure::new(Exit::System, format!("cannot wait for a piece of work: {e}"))),
+    }
+}
+
+/// A C source that keeps an optimiser busy: many functions, each with loops over its arguments.
+fn source() -> String {
+    let mut text = String::new();
+    for n in 0..FUNCTIONS {
+        let _ = write!(
+            text,
+            "unsigned f{n}(unsigned *a, unsigned n) {{\n\
+             \tunsigned s = {n};\n\
+             \tfor (unsigned i = 0; i < n; i++) {{\n\
+             \t\tfor (unsigned j = i; j < n; j += {step}) s = (s ^ a[i]) * 31u + (a[j] >> (s & 7u));\n\
+             \t\tswitch (s % 5u) {{ case 0: s += a[i / 2]; break; case 1: s ^= i; break; case 2: s -= a[n - 1 - i]; break;\n\
+             \t\tdefault: a[i] = s; }}\n\
+             \t}}\n\
+             \treturn s;\n}}\n",
+            step = n % 7 + 1,
+        );
+    }
+    text
+}
+
+/// The hidden command: a job, or one hashing piece of it.
+pub(crate) fn task(args: &DemoTask) -> Result<Exit, Failure> {
+    let kind = match args.kind.as_str() {
+        "compile" => Kind::Compile,
+        "hash" => Kind::Hash,
+        "rounds" => {
+            std::hint::black_box(hash(args.amount));
+            return Ok(Exit::Ok);
+        }
+        other => return Err(Failure::new(Exit::Usage, format!("no work of kind `{other}`"))),
+    };
+    make(kind, u32::try_from(args.amount).unwrap_or(u32::MAX), args.count)?;
+    Ok(Exit::Ok)
+}
+
+fn hash(rounds: u64) -> u64 {
+    (0..rounds).fold(0xcbf2_9ce4_8422_2325, |h, n| (h ^ n).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// Does so many pieces, so many at a time, like `make -j`.
+fn make(kind: Kind, pieces: u32, at_a_time: u32) -> Result<(), Failure> {
+    let here = Path::new(".");
+    kind.prepare(here)?;
+    let mut running: Vec<Child> = Vec::new();
+    let mut begun = 0;
+    while begun < pieces || !running.is_empty() {
+        while begun < pieces && running.len() < at_a_time as usize {
+            running.push(kind.start(here, running.len() as u32 + begun)?);
+            begun += 1;
+        }
+        wait_any(&mut running)?;
+    }
+    Ok(())
+}
+
+/// Waits until one of them has ended.
+fn wait_any(running: &mut Vec<Child>) -> Result<(), Failure> {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    // NOWAIT leaves the ended child for its own handle to collect.
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    match waitid(WaitId::All, options) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(e) => return Err(Failure::new(Exit::System, format!("cannot wait for a piece of work: {e}"))),
+    }
+    let mut left = Vec::new();
+    for mut child in running.drain(..) {
+        match child.try_wait() {
+            Ok(None) => left.push(child),
+            ended => expect_success(ended.map(Option::unwrap_or_default))?,
+        }
+    }
+    *running = left;
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Exit codes, and how a failure reaches the user: the one place where both are mapped.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Every exit code of the program. Those from 64 to 78 have the meaning of BSD's sysexits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All went well.
+    Ok,
+    /// The contract is invalid, or this machine cannot give what it promises.
+    Invalid,
+    /// The command line is wrong.
+    Usage,
+    /// A file cannot be read.
+    NoInput,
+    /// No daemon runs here, or the machine lacks what was asked for.
+    Unavailable,
+    /// The kernel refused what should have worked.
+    System,
+    /// Another daemon, or another program, owns what this one needs.
+    Taken,
+    /// The caller may not do this.
+    NotAllowed,
+    /// `exec`: the command was found and cannot be run.
+    CannotRun,
+    /// `exec`: there is no such command.
+    NotFound,
+}
+
+impl Exit {
+    pub(crate) const ALL: [Exit; 10] = [
+        Exit::Ok,
+        Exit::Invalid,
+        Exit::Usage,
+        Exit::NoInput,
+        Exit::Unavailable,
+        Exit::System,
+        Exit::Taken,
+        Exit::NotAllowed,
+        Exit::CannotRun,
+        Exit::NotFound,
+    ];
+
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Ok => 0,
+            Exit::Invalid => 1,
+            Exit::Usage => 2,
+            Exit::NoInput => 66,
+            Exit::Unavailable => 69,
+            Exit::System => 71,
+            Exit::Taken => 73,
+            Exit::NotAllowed => 77,
+            Exit::CannotRun => 126,
+            Exit::NotFound => 127,
+        }
+    }
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Exit::Ok => "all went well",
+            Exit::Invalid => "the contract is invalid, or the machine cannot give what it promises",
+            Exit::Usage => "the command line is wrong",
+            Exit::NoInput => "a file cannot be read",
+            Exit::Unavailable => "no daemon runs here, or the machine lacks what was asked for",
+            Exit::System => "the kernel refused what should have worked",
+            Exit::Taken => "another daemon or another program owns what is needed",
+            Exit::NotAllowed => "the caller may not do this",
+            Exit::CannotRun => "exec: the command was found and cannot be run",
+            Exit::NotFound => "exec: there is no such command",
+        }
+    }
+
+    /// The table for `--help` and the man page.
+    pub(crate) fn table() -> String {
+        let row = |exit: &Exit| format!("  {:>3}  {}\n", exit.code(), exit.meaning());
+        let rows: String = Exit::ALL.iter().map(row).collect();
+        format!("Exit codes:\n{rows}exec passes on the exit code of the command it ran.")
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit.code())
+    }
+}
+
+/// What ends the program early: what to say on standard error, and with which code to leave.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl fmt::Display) -> Failure {
+        Failure { exit, message: message.to_string() }
+    }
+}
+
+/// Diagnostics come rendered, with their own headings; everything else gets the usual one.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.message.starts_with("error") || self.message.starts_with('\u{1b}') {
+            true => f.write_str(&self.message),
+            false => write!(f, "error: {}", self.message),
+        }
+    }
+}
+
+impl From<commonhold_live::LiveError> for Failure {
+    fn from(error: commonhold_live::LiveError) -> Failure {
+        use commonhold_live::LiveError::{File, NotInForce, Process, Unavailable};
+        let exit = match &error {
+            Unavailable { .. } => Exit::Unavailable,
+            File { source, .. } | Process { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                Exit::NotAllowed
+            }
+            File { .. } | Process { .. } | NotInForce { .. } => Exit::System,
+        };
+        Failure::new(exit, error)
+    }
+}

@@ -1,0 +1,32 @@
+//! Standard output: style, width, and a reader who hangs up.
+
+use std::io::{self, IsTerminal, Write};
+
+use commonhold_report::Style;
+
+use crate::exit::{Exit, Failure};
+
+/// How text is shown here: colours on a terminal unless `NO_COLOR` is set, and the terminal's width.
+pub(crate) fn style() -> Style {
+    let terminal = io::stdout().is_terminal();
+    let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    Style { colour, width: size().map_or(80, |(columns, _)| columns) }
+}
+
+/// Columns and rows of the terminal, if there is one.
+pub(crate) fn size() -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col >= 20).then_some((usize::from(size.ws_col), usize::from(size.ws_row)))
+}
+
+/// Prints; a reader who hung up (`| head`) is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    match write!(out, "{text}{end}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(Exit::System, format!("cannot write to standard output: {e}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,74 @@
+//! The directory where a daemon and its clients meet: socket, lock and journal.
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use crate::cli::Place;
+use crate::exit::{Exit, Failure};
+
+/// Root's directory, which everybody's clients look into.
+const SYSTEM: &str = "/run/commonhold";
+
+/// The socket in a daemon's directory.
+pub(crate) fn socket(directory: &Path) -> PathBuf {
+    directory.join("socket")
+}
+
+fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The directory of one's own daemon.
+fn own() -> PathBuf {
+    if uid() == 0 {
+        return PathBuf::from(SYSTEM);
+    }
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    // Without a session of systemd's there is no such directory; the name below is checked for its owner before use.
+    runtime.map_or_else(|| PathBuf::from(format!("/tmp/commonhold-{}", uid())), |path| path.join("commonhold"))
+}
+
+/// Makes the daemon's directory, or checks the one that is there: somebody else's could be a trap.
+pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
+    let directory = place.directory.clone().unwrap_or_else(own);
+    // Root's clients are everybody; an ordinary user's daemon serves that user.
+    let mode = if uid() == 0 { 0o755 } else { 0o700 };
+    let made = fs::DirBuilder::new().recursive(true).mode(mode).create(&directory);
+    let problem = |what: String| {
+        Failure::new(
+            Exit::System,
+            format!("{}: {what}; choose another place with --directory", directory.display()),
+        )
+    };
+    made.map_err(|e| problem(format!("cannot make the daemon's directory: {e}")))?;
+    let facts = fs::symlink_metadata(&directory).map_err(|e| problem(e.to_string()))?;
+    if !facts.is_dir() || facts.uid() != uid() {
+        return Err(problem(format!("this must be a directory of user {}, and is not", uid())));
+    }
+    if facts.mode() & 0o022 != 0 {
+        return Err(problem("others may write there".to_owned()));
+    }
+    Ok(directory)
+}
+
+/// Connects to the daemon: the one asked for, else one's own, else root's.
+pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
+    let places = match &place.directory {
+        Some(directory) => vec![directory.clone()],
+        None => vec![own(), PathBuf::from(SYSTEM)],
+    };
+    let mut tried = Vec::new();
+    for directory in places {
+        match UnixStream::connect(socket(&directory)) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => tried.push(format!("{}: {e}", socket(&directory).display())),
+        }
+    }
+    tried.dedup();
+    Err(Failure::new(
+        Exit::Unavailable,
+        format!("no daemon runs here ({}); start one with `commonhold run CONTRACT`", tried.join("; ")),
+    ))
+}

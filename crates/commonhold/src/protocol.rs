@@ -1,0 +1,101 @@
+//! What daemon and clients say to each other: JSON objects, each ended by a NUL, over a UNIX socket (varlink's wire format,
+//! so that `varlinkctl call` and five lines of any language can speak it).
+//!
+//! Who the caller is comes from the socket's peer credentials, never from a message.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use commonhold_ledger::Statement;
+use serde::{Deserialize, Serialize};
+
+/// The longest message either side takes, in bytes: what a status of 100,000 units needs, and no more.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// A request.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "method", content = "parameters")]
+pub(crate) enum Call {
+    /// All accounts.
+    #[serde(rename = "io.commonhold.Status")]
+    Status {},
+    /// Which unit a process is in, and why.
+    #[serde(rename = "io.commonhold.Where")]
+    Where { pid: u32 },
+    /// Takes the calling process into a unit.
+    #[serde(rename = "io.commonhold.Enter")]
+    Enter { unit: String },
+}
+
+/// An answer that is no error.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Reply<T> {
+    pub(crate) parameters: T,
+}
+
+/// An answer that is one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    pub(crate) error: String,
+    pub(crate) parameters: Explanation,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Explanation {
+    pub(crate) message: String,
+}
+
+/// Names of errors.
+pub(crate) mod refusal {
+    pub(crate) const NOT_ALLOWED: &str = "io.commonhold.NotAllowed";
+    pub(crate) const NO_SUCH_UNIT: &str = "io.commonhold.NoSuchUnit";
+    pub(crate) const NO_SUCH_PROCESS: &str = "io.commonhold.NoSuchProcess";
+    pub(crate) const INVALID: &str = "org.varlink.service.InvalidParameter";
+    pub(crate) const NO_SUCH_METHOD: &str = "org.varlink.service.MethodNotFound";
+    pub(crate) const FAILED: &str = "io.commonhold.Failed";
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct StatusReply {
+    pub(crate) backend: String,
+    pub(crate) contract: String,
+    pub(crate) statement: Statement,
+    /// What could not be done so far, newest last.
+    pub(crate) problems: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct WhereReply {
+    pub(crate) unit: String,
+    pub(crate) rule: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct EnterReply {}
+
+/// Sends a message.
+pub(crate) fn send(stream: &mut UnixStream, message: &impl Serialize) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(message)?;
+    bytes.push(0);
+    stream.write_all(&bytes)
+}
+
+/// Waits for a message; `None` if the other side hung up before one was complete.
+pub(crate) fn receive(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        let n = stream.read(&mut chunk)?;
+        if n == 0 {
+            return Ok(None);
+        }
+        bytes.extend_from_slice(&chunk[..n]);
+        if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
+            bytes.truncate(end);
+            return Ok(Some(bytes));
+        }
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message without an end"));
+        }
+    }
+}

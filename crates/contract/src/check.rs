@@ -1,0 +1,174 @@
+//! The third stage: whether the values of a contract fit each other. Whether they fit a machine is for the policy crate.
+
+use std::collections::BTreeMap;
+
+use crate::diagnostic::Diagnostic;
+use crate::model::{Amount, Contract, MILLIONTH, MemberKind, PerResource, Resource, Span, Unit, UnitId};
+use crate::nearest::nearest;
+
+/// A unit that was read, with places that its value does not keep.
+pub(crate) struct Seen {
+    pub(crate) id: UnitId,
+    /// Where each hard reservation stands.
+    pub(crate) hard: PerResource<Option<Span>>,
+    /// Where `each` stands.
+    pub(crate) each: Option<Span>,
+}
+
+/// Places that one diagnostic points at besides its own; more would bury it.
+const RELATED_MAX: usize = 4;
+
+/// What can be said of a unit by itself. `limits` is where each limit stands.
+pub(crate) fn unit(unit: &Unit, seen: &Seen, limits: &PerResource<Option<Span>>) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for resource in Resource::ALL {
+        found.extend(zero_limit(unit, resource, limits));
+        found.extend(hard_above_limit(unit, resource, seen, limits));
+    }
+    found.extend(repeated_members(unit));
+    found.extend(each_of_nobody(unit, seen));
+    found
+}
+
+fn zero_limit(unit: &Unit, resource: Resource, limits: &PerResource<Option<Span>>) -> Option<Diagnostic> {
+    let span = limits[resource].clone()?;
+    if !matches!(unit.limit[resource]?, Amount::Part(0) | Amount::Absolute(0)) {
+        return None;
+    }
+    let message = format!("a {resource} limit of zero would let nothing of unit `{}` run", unit.path);
+    Some(Diagnostic::error("zero-limit", span, message).help("write more than zero, or leave the limit out"))
+}
+
+/// A part and an absolute amount can only be compared on a machine.
+fn hard_above_limit(
+    unit: &Unit,
+    resource: Resource,
+    seen: &Seen,
+    limits: &PerResource<Option<Span>>,
+) -> Option<Diagnostic> {
+    let above = match (unit.hard[resource]?, unit.limit[resource]?) {
+        (Amount::Part(hard), Amount::Part(limit)) | (Amount::Absolute(hard), Amount::Absolute(limit)) => {
+            hard > limit
+        }
+        _ => false,
+    };
+    let (hard, limit) = (seen.hard[resource].clone()?, limits[resource].clone()?);
+    above.then(|| {
+        let message = format!("unit `{}` reserves more {resource} than its limit", unit.path);
+        let diagnostic = Diagnostic::error("hard-above-limit", hard, message).label("the reservation");
+        diagnostic.related(limit, "the limit").help("raise the limit, or lower the reservation")
+    })
+}
+
+fn repeated_members(unit: &Unit) -> Vec<Diagnostic> {
+    let mut first: BTreeMap<&MemberKind, &Span> = BTreeMap::new();
+    let mut found = Vec::new();
+    for member in &unit.members {
+        if let Some(earlier) = first.get(&member.kind) {
+            let message = format!("unit `{}` lists `{}` twice", unit.path, member.kind);
+            let diagnostic =
+                Diagnostic::warning("repeated-member", member.span.clone(), message).label("again here");
+            found.push(diagnostic.related((*earlier).clone(), "first here").help("remove one of them"));
+        } else {
+            first.insert(&member.kind, &member.span);
+        }
+    }
+    found
+}
+
+fn each_of_nobody(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
+    unit.each?;
+    let people = |kind: &MemberKind| matches!(kind, MemberKind::User(_) | MemberKind::Group(_));
+    if unit.members.iter().any(|member| people(&member.kind)) {
+        return None;
+    }
+    let message = format!("unit `{}` splits among its users, but names no user or group", unit.path);
+    let help =
+        "add a member such as \"group:NAME\"; without one, only who enters by another rule gets a part";
+    Some(Diagnostic::warning("each-of-nobody", seen.each.clone()?, message).help(help))
+}
+
+/// What can be said of the units below `parent`, or of those at the top level.
+pub(crate) fn siblings(contract: &Contract, parent: Option<&Seen>, units: &[Seen]) -> Vec<Diagnostic> {
+    let mut found = conflicts(contract, units);
+    for resource in Resource::ALL {
+        found.extend(parts_above_whole(contract, parent, units, resource));
+    }
+    if let (Some(each), Some(first)) = (parent.and_then(|parent| parent.each.clone()), units.first()) {
+        let message = "a unit that splits among its users cannot declare sub-units too";
+        let sub_unit = contract.unit(first.id).span.clone();
+        let diagnostic =
+            Diagnostic::error("each-and-sub-units", each, message).related(sub_unit, "a sub-unit");
+        found.push(diagnostic.help("choose one: remove `each`, or the sub-units"));
+    }
+    found
+}
+
+/// The same rule in two siblings: neither is more specific, so the contract does not say where a process belongs.
+fn conflicts(contract: &Contract, units: &[Seen]) -> Vec<Diagnostic> {
+    let mut first: BTreeMap<&MemberKind, (UnitId, &Span)> = BTreeMap::new();
+    let mut found = Vec::new();
+    for id in units.iter().map(|seen| seen.id) {
+        for member in &contract.unit(id).members {
+            let (owner, span) = *first.entry(&member.kind).or_insert((id, &member.span));
+            if owner == id {
+                continue;
+            }
+            let (a, b) = (&contract.unit(owner).path, &contract.unit(id).path);
+            let message = format!("`{}` is a member of unit `{b}` and of unit `{a}`", member.kind);
+            let diagnostic = Diagnostic::error("conflicting-members", member.span.clone(), message);
+            let diagnostic = diagnostic.label(format!("in `{b}`")).related(span.clone(), format!("in `{a}`"));
+            found.push(
+                diagnostic.help("leave it in one of them; what belongs to both needs a unit around both"),
+            );
+        }
+    }
+    found
+}
+
+fn parts_above_whole(
+    contract: &Contract,
+    parent: Option<&Seen>,
+    units: &[Seen],
+    resource: Resource,
+) -> Option<Diagnostic> {
+    let parts: Vec<(u64, &Seen)> = units
+        .iter()
+        .filter_map(|seen| match contract.unit(seen.id).hard[resource] {
+            Some(Amount::Part(part)) if part > 0 => Some((part, seen)),
+            _ => None,
+        })
+        .collect();
+    let sum: u64 = parts.iter().map(|(part, _)| part).sum();
+    let (_, last) = parts.last().filter(|_| sum > MILLIONTH)?;
+    let whole =
+        parent.map_or("the machine".to_owned(), |seen| format!("unit `{}`", contract.unit(seen.id).path));
+    let percent = crate::quantity::amount_text(resource, Amount::Part(sum));
+    let message = format!("together, these units reserve {percent} of the {resource} of {whole}");
+    let help = "lower them to 100% at most; what is shared by tickets comes out of what is left";
+    let mut diagnostic =
+        Diagnostic::error("parts-above-whole", last.hard[resource].clone()?, message).help(help);
+    for (_, seen) in parts.iter().take(parts.len() - 1).take(RELATED_MAX) {
+        let label = format!("of `{}`", contract.unit(seen.id).path);
+        diagnostic = diagnostic.related(seen.hard[resource].clone()?, label);
+    }
+    Some(diagnostic.label(format!("of `{}`", contract.unit(last.id).path)))
+}
+
+/// The unit that `machine.default` names.
+pub(crate) fn default_unit(contract: &Contract, path: &str, span: &Span) -> Result<UnitId, Box<Diagnostic>> {
+    if path == contract.unit(UnitId::KERNEL).path {
+        let message = "processes cannot fall into the built-in unit `kernel`";
+        let help = "name a unit of the contract, or `shared`: the kernel's unit holds its own threads only";
+        return Err(Box::new(Diagnostic::error("unknown-unit", span.clone(), message).help(help)));
+    }
+    contract.find(path).ok_or_else(|| {
+        let paths = contract.held().map(|id| contract.unit(id).path.as_str());
+        let help = match nearest(path, paths) {
+            Some(known) => format!("did you mean \"{known}\"?"),
+            None => "write the path of a declared unit: \"physics\", \"physics/night-batch\"".to_owned(),
+        };
+        let message = format!("there is no unit `{path}` for the processes that match nothing");
+        Box::new(Diagnostic::error("unknown-unit", span.clone(), message).help(help))
+    })
+}

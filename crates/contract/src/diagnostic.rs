@@ -1,0 +1,126 @@
+//! What is wrong with a contract, as a value: where, what, and what would be right.
+
+use std::ops::Range;
+
+use crate::model::Span;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// The contract is not usable.
+    Error,
+    /// The contract is usable, but probably does not say what was meant.
+    Warning,
+}
+
+/// One problem of a contract. Spans are byte ranges of the contract's text, on character boundaries.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub level: Level,
+    /// What kind of problem, in a form that does not change with the wording: `unknown-key`.
+    pub code: &'static str,
+    /// The offending text.
+    pub span: Span,
+    /// What is wrong, with the object and the value.
+    pub message: String,
+    /// What to say beside the offending text; may be empty.
+    pub label: String,
+    /// The remedy.
+    pub help: Option<String>,
+    /// Other places that have a part in it, each with what to say beside it.
+    pub related: Vec<(Span, String)>,
+}
+
+impl Diagnostic {
+    /// A problem that makes the contract unusable.
+    pub fn error(code: &'static str, span: Span, message: impl Into<String>) -> Self {
+        let (message, label) = (message.into(), String::new());
+        Diagnostic { level: Level::Error, code, span, message, label, help: None, related: Vec::new() }
+    }
+
+    /// A problem that leaves the contract usable.
+    pub fn warning(code: &'static str, span: Span, message: impl Into<String>) -> Self {
+        Diagnostic { level: Level::Warning, ..Diagnostic::error(code, span, message) }
+    }
+
+    /// Says something beside the offending text.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// Adds the remedy.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// Points at another place too.
+    #[must_use]
+    pub fn related(mut self, span: Span, label: impl Into<String>) -> Self {
+        self.related.push((span, label.into()));
+        self
+    }
+
+    /// Whether the contract is unusable because of this.
+    pub fn is_error(&self) -> bool {
+        self.level == Level::Error
+    }
+}
+
+/// What is wrong with the text of one value; the span lies within that text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) span: Span,
+    pub(crate) message: String,
+    pub(crate) help: String,
+}
+
+/// Line and column, both from 1, of a byte offset; columns count characters. An offset past the end counts as the end.
+pub fn position(text: &str, offset: usize) -> (usize, usize) {
+    let before = &text[..floor(text, offset)];
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let lines = before.bytes().filter(|byte| *byte == b'\n').count();
+    (lines + 1, before[line_start..].chars().count() + 1)
+}
+
+/// The span moved onto the text and its character boundaries: a diagnostic may be shown against a text that has changed
+/// since, and a slice outside it would panic.
+pub(crate) fn clamp(text: &str, span: &Span) -> Range<usize> {
+    let start = floor(text, span.start);
+    let end = floor(text, span.end.max(start));
+    start..end.max(start)
+}
+
+fn floor(text: &str, offset: usize) -> usize {
+    let mut offset = offset.min(text.len());
+    while !text.is_char_boundary(offset) {
+        offset -= 1;
+    }
+    offset
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_count_characters_from_one() {
+        let text = "ä = 1\nb = 2\n";
+        assert_eq!(position(text, 0), (1, 1));
+        assert_eq!(position(text, 2), (1, 2));
+        assert_eq!(position(text, 7), (2, 1));
+        assert_eq!(position(text, 999), (3, 1));
+    }
+
+    #[test]
+    fn a_clamped_span_can_be_sliced() {
+        let text = "aä";
+        assert_eq!(clamp(text, &(2..9)), 1..3);
+        assert_eq!(clamp(text, &Span { start: 7, end: 2 }), 3..3);
+    }
+}

@@ -1,0 +1,204 @@
+//! One entry of `members`: `user:ana`, `group:physics`, `cgroup:/lab`, `command:simulate*`, `pid:4711`.
+
+use std::ops::Range;
+
+use crate::diagnostic::Problem;
+use crate::keys::PID_MAX;
+use crate::model::{MemberKind, Principal};
+use crate::nearest::nearest;
+
+/// What stands before the colon.
+pub(crate) const KINDS: [&str; 5] = ["user", "group", "cgroup", "command", "pid"];
+
+/// The folder that holds the program's own cgroups.
+const OWN_SUBTREE: &str = "commonhold";
+
+/// Reads an entry of `members`.
+pub(crate) fn parse(text: &str) -> Result<MemberKind, Problem> {
+    if text.chars().any(char::is_control) {
+        let message = "a member holds a control character".to_owned();
+        return problem(0..text.len(), message, "remove it: names and paths are plain text");
+    }
+    let Some((kind, value)) = text.split_once(':') else {
+        return no_kind(text);
+    };
+    let at = kind.len() + 1..text.len();
+    if KINDS.contains(&kind) {
+        if value.is_empty() {
+            return problem(
+                0..text.len(),
+                format!("`{kind}:` names nothing"),
+                &format!("write {}", example(kind)),
+            );
+        }
+        if value.trim() != value {
+            let message = format!("`{text}` has a space where its name begins or ends");
+            return problem(at, message, &format!("write {kind}:{}", value.trim()));
+        }
+    }
+    match kind {
+        "user" => principal(value, at).map(MemberKind::User),
+        "group" => principal(value, at).map(MemberKind::Group),
+        "cgroup" => cgroup(value, at).map(MemberKind::Cgroup),
+        "command" => command(value, at).map(MemberKind::Command),
+        "pid" => pid(value, at).map(MemberKind::Pid),
+        _ => unknown_kind(kind),
+    }
+}
+
+fn problem<T>(span: Range<usize>, message: String, help: &str) -> Result<T, Problem> {
+    Err(Problem { span, message, help: help.to_owned() })
+}
+
+fn example(kind: &str) -> &'static str {
+    match kind {
+        "user" => "user:ana or user:1000",
+        "group" => "group:physics or group:500",
+        "cgroup" => "cgroup:/user.slice",
+        "command" => "command:simulate*",
+        _ => "pid:4711",
+    }
+}
+
+fn no_kind(text: &str) -> Result<MemberKind, Problem> {
+    if text.trim().is_empty() {
+        let help = "write one of user:NAME, group:NAME, cgroup:/PATH, command:GLOB, pid:NUMBER";
+        return problem(0..text.len(), "a member is empty".to_owned(), help);
+    }
+    let help = format!(
+        "write user:{text} or group:{text}; the others are cgroup:/PATH, command:GLOB and pid:NUMBER"
+    );
+    problem(0..text.len(), format!("`{text}` does not say what kind of member it is"), &help)
+}
+
+fn unknown_kind(kind: &str) -> Result<MemberKind, Problem> {
+    let message = format!("`{kind}` is not a kind of member");
+    let help = match (kind, nearest(kind, KINDS)) {
+        ("unit", _) => "units are nested as [unit.a.unit.b], not listed as members".to_owned(),
+        (_, Some(known)) => format!("did you mean `{known}`? the kinds are {}", KINDS.join(", ")),
+        (_, None) => format!("the kinds are {}", KINDS.join(", ")),
+    };
+    problem(0..kind.len(), message, &help)
+}
+
+fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
+    if !value.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(Principal::Name(value.to_owned()));
+    }
+    // The largest number is -1 in the kernel's eyes, and means "nobody in particular".
+    match value.parse() {
+        Ok(id) if id != u32::MAX => Ok(Principal::Id(id)),
+        _ => problem(
+            at,
+            format!("`{value}` is too large for the number of a user or a group"),
+            "at most 4294967294",
+        ),
+    }
+}
+
+fn command(value: &str, at: Range<usize>) -> Result<String, Problem> {
+    let Some((_, base)) = value.rsplit_once('/') else {
+        return Ok(value.to_owned());
+    };
+    let message = format!("`{value}` is a path, and commands are matched by their base name");
+    let help =
+        if base.is_empty() { "write command:NAME".to_owned() } else { format!("write command:{base}") };
+    problem(at, message, &help)
+}
+
+fn pid(value: &str, at: Range<usize>) -> Result<u32, Problem> {
+    match value.parse() {
+        Ok(pid) if (1..=PID_MAX).contains(&pid) && !value.starts_with('+') => Ok(pid),
+        _ => problem(
+            at,
+            format!("`{value}` is not a process number"),
+            &format!("write a number from 1 to {PID_MAX}"),
+        ),
+    }
+}
+
+/// The path without the slash at its end.
+fn cgroup(value: &str, at: Range<usize>) -> Result<String, Problem> {
+    if !value.starts_with('/') {
+        let help = format!("write cgroup:/{value}: paths start at the root, as /proc/PID/cgroup shows them");
+        return problem(at, format!("the cgroup path `{value}` is not absolute"), &help);
+    }
+    let path = value.trim_end_matches('/');
+    for name in path.split('/').skip(1) {
+        match name {
+            "" | "." | ".." => {
+                let message = format!("the cgroup path `{value}` is not a plain path");
+                return problem(
+                    at,
+                    message,
+                    "write it without `//`, `.` and `..`, as /proc/PID/cgroup shows it",
+                );
+            }
+            OWN_SUBTREE => {
+                let message =
+                    format!("`{value}` lies in the cgroups that Commonhold itself makes: a membership cycle");
+                let help =
+                    "name what the other unit has as members; its processes cannot be named by its cgroup";
+                return problem(at, message, help);
+            }
+            _ => {}
+        }
+    }
+    Ok(if path.is_empty() { "/".to_owned() } else { path.to_owned() })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_read() {
+        let name = |name: &str| Principal::Name(name.to_owned());
+        for (text, kind) in [
+            ("user:ana", MemberKind::User(name("ana"))),
+            ("user:1000", MemberKind::User(Principal::Id(1000))),
+            ("user:DOMAIN\\ana b", MemberKind::User(name("DOMAIN\\ana b"))),
+            ("group:0", MemberKind::Group(Principal::Id(0))),
+            ("cgroup:/", MemberKind::Cgroup("/".to_owned())),
+            ("cgroup:/a/b/", MemberKind::Cgroup("/a/b".to_owned())),
+            ("cgroup:/commonhold-old", MemberKind::Cgroup("/commonhold-old".to_owned())),
+            ("command:sim*:x", MemberKind::Command("sim*:x".to_owned())),
+            ("pid:4194304", MemberKind::Pid(4_194_304)),
+        ] {
+            assert_eq!(parse(text), Ok(kind), "{text}");
+        }
+    }
+
+    /// The part that the problem points at, what is wrong, and the remedy.
+    #[track_caller]
+    fn check(text: &str, at: &str, message: &str, help: &str) {
+        let problem = parse(text).unwrap_err();
+        assert_eq!(&text[problem.span.clone()], at, "{problem:?}");
+        assert!(problem.message.contains(message), "{problem:?}");
+        assert!(problem.help.contains(help), "{problem:?}");
+    }
+
+    #[test]
+    fn what_is_no_member_is_explained() {
+        check("", "", "empty", "user:NAME");
+        check("ana", "ana", "what kind", "user:ana or group:ana");
+        check("user:", "user:", "names nothing", "user:ana");
+        check("user: ana", " ana", "space", "write user:ana");
+        check("usr:ana", "usr", "not a kind", "did you mean `user`");
+        check("unit:physics", "unit", "not a kind", "[unit.a.unit.b]");
+        check("slice:x", "slice", "not a kind", "the kinds are user");
+        check("group:4294967295", "4294967295", "too large", "4294967294");
+        check("command:/usr/bin/make", "/usr/bin/make", "base name", "write command:make");
+        check("command:/", "/", "base name", "command:NAME");
+        check("pid:0", "0", "not a process", "from 1");
+        check("pid:4194305", "4194305", "not a process", "4194304");
+        check("pid:+5", "+5", "not a process", "from 1");
+        check("pid:x", "x", "not a process", "from 1");
+        check("cgroup:lab", "lab", "not absolute", "cgroup:/lab");
+        check("cgroup:/a/../b", "/a/../b", "plain path", "..");
+        check("cgroup:/a//b", "/a//b", "plain path", "//");
+        check("cgroup:/x/commonhold/y", "/x/commonhold/y", "membership cycle", "unit");
+        check("user:a\u{1b}", "user:a\u{1b}", "control character", "remove");
+    }
+}

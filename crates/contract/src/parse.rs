@@ -1,0 +1,311 @@
+//! The whole way from text to contract, in three stages: syntax, values, and whether the values fit each other.
+
+use std::collections::BTreeSet;
+
+use crate::diagnostic::{Diagnostic, Level};
+use crate::model::{Contract, Span};
+use crate::syntax::Syntax;
+use crate::{read, syntax};
+
+/// Diagnostics of one text, at most: more would only hide the first.
+const DIAGNOSTICS_MAX: usize = 200;
+
+/// What [`parse()`] makes of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parsed {
+    /// The contract, if no diagnostic is an error.
+    pub contract: Option<Contract>,
+    /// All that is wrong or doubtful, in the order of the text; at most 200, the rest counted by the last.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Reads a contract, and finds every mistake in one go. It never fails otherwise, whatever the text.
+pub fn parse(text: &str) -> Parsed {
+    let syntax = syntax::read(text);
+    if !syntax.broken {
+        return values(text, syntax, Vec::new());
+    }
+    syntax::dismantle(syntax.tree);
+    let (readable, errors) = syntax::without_broken(text);
+    values(&readable, syntax::read(&readable), errors)
+}
+
+/// The stages after syntax. `errors` are those of what is no longer in the text.
+fn values(text: &str, syntax: Syntax, mut errors: Vec<Diagnostic>) -> Parsed {
+    let (contract, found) = read::read(text, &syntax.tree);
+    syntax::dismantle(syntax.tree);
+    errors.extend(syntax.errors);
+    let mut diagnostics = without_consequences(text, &errors, found);
+    diagnostics.extend(errors);
+    diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
+    let valid = !diagnostics.iter().any(Diagnostic::is_error);
+    shorten(&mut diagnostics);
+    Parsed { contract: valid.then_some(contract), diagnostics }
+}
+
+/// What was found in a text with syntax errors, less what may only be their consequence: what stands on a line that
+/// could not be read, what seems to be missing, and doubts.
+fn without_consequences(text: &str, errors: &[Diagnostic], found: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    if errors.is_empty() {
+        return found;
+    }
+    let start = |span: &Span| syntax::line(text, span.start).start;
+    let broken: BTreeSet<usize> = errors.iter().map(|error| start(&error.span)).collect();
+    let missing = |d: &Diagnostic| d.code == "unknown-unit" || d.code == "missing-version";
+    let stands = |d: &Diagnostic| d.is_error() && !missing(d) && !broken.contains(&start(&d.span));
+    found.into_iter().take(DIAGNOSTICS_MAX).filter(stands).collect()
+}
+
+fn shorten(diagnostics: &mut Vec<Diagnostic>) {
+    if diagnostics.len() <= DIAGNOSTICS_MAX {
+        return;
+    }
+    // Errors must not fall behind warnings.
+    diagnostics.sort_by_key(|diagnostic| diagnostic.level);
+    let rest = diagnostics.split_off(DIAGNOSTICS_MAX - 1);
+    diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
+    if let Some(first) = rest.first() {
+        let message = format!("{} more problems are not shown", rest.len());
+        let last = Diagnostic::error("too-many", first.span.clone(), message)
+            .help("correct the first ones, and look again");
+        let level = if rest.iter().any(Diagnostic::is_error) { Level::Error } else { Level::Warning };
+        diagnostics.push(Diagnostic { level, ..last });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::keys::{DEPTH_MAX, HARD, Kind, LEND, MACHINE, MEMBERS_MAX, ROOT, Table, UNIT, UNITS_MAX};
+    use crate::model::{
+        Amount, CpuMode, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Principal, Resource, Scheme,
+        Unit, UnitId,
+    };
+
+    fn contract(text: &str) -> Contract {
+        let parsed = parse(text);
+        parsed.contract.unwrap_or_else(|| panic!("{text}\n{:#?}", parsed.diagnostics))
+    }
+
+    fn codes(text: &str) -> Vec<&'static str> {
+        parse(text).diagnostics.iter().map(|diagnostic| diagnostic.code).collect()
+    }
+
+    #[test]
+    fn every_value_arrives() {
+        let text = r#"
+            version = 1
+            [machine]
+            cpu = "partition"
+            scheme = "quota"
+            reserve = "512MiB"
+            rotation = "100ms"
+            call-back = "20ms"
+            default = "physics/batch"
+            [unit.physics]
+            members = ["group:physics", 'user:1000']
+            tickets = 200
+            hard = { cpu = 1.5, memory = "8GiB", disk = "25%", bus = "1GB/s" }
+            limit = { cpu = 2, memory = "50%" }
+            lend = { memory = false }
+            borrow = false
+            [unit.physics.unit.batch]
+            [unit.lab]
+            members = ["group:lab"]
+            each = "user"
+        "#;
+        let contract = contract(text);
+        let machine = &contract.machine;
+        assert_eq!((machine.cpu, machine.scheme), (CpuMode::Partition, Scheme::Quota));
+        assert_eq!(machine.reserve, Amount::Absolute(512 << 20));
+        assert_eq!((machine.rotation_ns, machine.call_back_ns), (100_000_000, 20_000_000));
+        let physics = contract.unit(contract.find("physics").unwrap());
+        let span = |part: &str| text.find(part).map(|start| start..start + part.len()).unwrap();
+        let group = Member {
+            kind: MemberKind::Group(Principal::Name("physics".into())),
+            span: span("\"group:physics\""),
+        };
+        let user = Member { kind: MemberKind::User(Principal::Id(1000)), span: span("'user:1000'") };
+        let expected = Unit {
+            members: vec![group, user],
+            tickets: 200,
+            hard: PerResource {
+                cpu: Some(Amount::Absolute(1_500_000)),
+                memory: Some(Amount::Absolute(8 << 30)),
+                disk: Some(Amount::Part(250_000)),
+                bus: Some(Amount::Absolute(1_000_000_000)),
+            },
+            limit: PerResource {
+                cpu: Some(Amount::Absolute(2_000_000)),
+                memory: Some(Amount::Part(500_000)),
+                ..PerResource::default()
+            },
+            lend: PerResource { memory: false, ..PerResource::all(true) },
+            borrow: PerResource::all(false),
+            span: span("[unit.physics]").start + 6..span("[unit.physics]").end - 1,
+            ..Unit::new("physics", None)
+        };
+        assert_eq!(physics, &expected);
+        let batch = contract.find("physics/batch").unwrap();
+        assert_eq!((contract.unit(batch).parent, contract.default_unit), (contract.find("physics"), batch));
+        assert_eq!(contract.unit(contract.find("lab").unwrap()).each, Some(Each::User));
+    }
+
+    #[test]
+    fn what_is_not_said_has_its_default() {
+        let contract = contract("version = 1\n[unit.a]");
+        let a = contract.unit(contract.find("a").unwrap());
+        assert_eq!(a, &Unit { span: a.span.clone(), ..Unit::new("a", None) });
+        assert_eq!((a.tickets, contract.default_unit), (DEFAULT_TICKETS, UnitId::SHARED));
+        assert_eq!(contract.machine, Contract::default().machine);
+    }
+
+    #[test]
+    fn units_stand_in_the_order_of_the_text_each_parent_first() {
+        let text =
+            "version = 1\n[unit.z.unit.y]\n[unit.b]\n[unit.z.unit.a]\n[unit.a]\nunit = { k = {}, j = {} }";
+        let contract = contract(text);
+        let paths: Vec<&str> = contract.held().map(|id| contract.unit(id).path.as_str()).collect();
+        assert_eq!(paths, ["z", "z/y", "z/a", "b", "a", "a/k", "a/j"]);
+    }
+
+    /// A contract with one key of a table set; `physics` is there for `default` to name.
+    fn with_key(table: &Table, key: &str, value: &str) -> String {
+        let header = match table.title {
+            "a contract" if key == "version" => return "version = 1".to_owned(),
+            "a contract" => return format!("version = 1\n{key} = {value}"),
+            "[machine]" => "[machine]\n".to_owned(),
+            "a unit" => "[unit.physics]\n".to_owned(),
+            "`lend`" => "[unit.physics.lend]\n".to_owned(),
+            _ => "[unit.physics.hard]\n".to_owned(),
+        };
+        let unit = if table.title == "[machine]" { "\n[unit.physics]" } else { "" };
+        format!("version = 1\n{header}{key} = {value}{unit}")
+    }
+
+    #[test]
+    fn every_key_of_the_table_is_read_and_has_an_effect() {
+        for table in [&ROOT, &MACHINE, &UNIT, &HARD, &LEND] {
+            for key in table.keys.iter().filter(|key| key.name != "version") {
+                let spanless = |text: &str| {
+                    let mut contract = contract(text);
+                    for unit in &mut contract.units {
+                        unit.span = 0..0;
+                        unit.members.iter_mut().for_each(|member| member.span = 0..0);
+                    }
+                    contract
+                };
+                let set = spanless(&with_key(table, key.name, key.example));
+                let bare =
+                    if table.title == "a contract" { "version = 1" } else { "version = 1\n[unit.physics]" };
+                assert_ne!(set, spanless(bare), "`{}` of {}", key.name, table.title);
+                if !key.default.is_empty() {
+                    let default = with_key(table, key.name, key.default);
+                    assert_eq!(spanless(&default), spanless(bare), "the default of `{}`", key.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_word_of_a_choice_means_something_of_its_own() {
+        for key in MACHINE.keys {
+            let Kind::Choice(words) = key.kind else { continue };
+            let contracts: Vec<_> = words
+                .iter()
+                .map(|word| contract(&with_key(&MACHINE, key.name, &format!("\"{word}\""))))
+                .collect();
+            for (i, a) in contracts.iter().enumerate() {
+                assert!(
+                    contracts[i + 1..].iter().all(|b| a.machine != b.machine),
+                    "{} of {}",
+                    words[i],
+                    key.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_syntax_error_hides_no_other_mistake_and_invents_none() {
+        let text = "version = 1\n[machine]\ndefault = \"b\"\n[unit.a]\nmembers = [\"user:x\"\ntickets = 0\n[unit.b\neach = \"user\"";
+        assert_eq!(codes(text), ["syntax", "out-of-range", "syntax"]);
+        assert_eq!(codes("version = \n[unit.a]"), ["syntax"]);
+        // Whether the unit names users cannot be told while its members cannot be read.
+        assert_eq!(codes("version = 1\n[unit.a]\nmembers = [\neach = \"user\""), ["syntax"]);
+    }
+
+    #[test]
+    fn the_keys_of_a_repeated_unit_are_not_reported_too() {
+        let text =
+            "version = 1\n[unit.a]\ntickets = 1\n[unit.a]\ntickets = 2\n[unit.b]\nlend = true\nlend = true";
+        let parsed = parse(text);
+        assert_eq!(codes(text), ["duplicate", "duplicate"]);
+        let related: Vec<_> = parsed.diagnostics.iter().map(|d| &text[d.related[0].0.clone()]).collect();
+        assert_eq!(related, ["a", "lend"]);
+        assert!(parsed.contract.is_none());
+    }
+
+    #[test]
+    fn limits_of_size_are_kept() {
+        let units = |count: usize| {
+            (0..count).fold("version = 1\n".to_owned(), |text, i| text + &format!("[unit.u{i}]\n"))
+        };
+        assert_eq!(codes(&units(UNITS_MAX)), [] as [&str; 0]);
+        assert_eq!(codes(&units(UNITS_MAX + 2)), ["too-many-units"]);
+
+        let nested = |depth: usize| format!("version = 1\n[{}]", vec!["unit.u"; depth].join("."));
+        assert_eq!(codes(&nested(DEPTH_MAX)), [] as [&str; 0]);
+        assert_eq!(codes(&nested(DEPTH_MAX + 3)), ["too-deep"]);
+
+        let members = |count: usize| {
+            let list: Vec<String> = (0..count).map(|uid| format!("\"user:{uid}\"")).collect();
+            format!("version = 1\n[unit.a]\nmembers = [{}]", list.join(","))
+        };
+        assert_eq!(codes(&members(MEMBERS_MAX)), [] as [&str; 0]);
+        assert_eq!(codes(&members(MEMBERS_MAX + 1)), ["too-many-members"]);
+    }
+
+    #[test]
+    fn a_flood_of_mistakes_is_cut_short() {
+        let text = (0..1000).fold("version = 1\n".to_owned(), |text, i| text + &format!("key{i} = 1\n"));
+        let diagnostics = parse(&text).diagnostics;
+        assert_eq!(diagnostics.len(), DIAGNOSTICS_MAX);
+        assert_eq!(diagnostics[DIAGNOSTICS_MAX - 1].message, "801 more problems are not shown");
+        assert!(diagnostics[DIAGNOSTICS_MAX - 1].is_error());
+    }
+
+    #[test]
+    fn a_hostile_text_does_not_exhaust_the_stack() {
+        let brackets = format!("a = {}", "[".repeat(100_000));
+        let dots = format!("{}a = 1", "a.".repeat(100_000));
+        let key = format!("{}a", "a.".repeat(70));
+        let braces = format!("{}1{}", format!("{{ {key} = ").repeat(70), " }".repeat(70));
+        for text in [brackets, dots, format!("[{key}]\n{key} = {braces}")] {
+            assert!(parse(&text).contract.is_none());
+        }
+    }
+
+    #[test]
+    fn the_whole_may_be_reserved_and_the_limit_reached() {
+        let unit =
+            |name: &str| format!("[unit.{name}]\nhard = {{ cpu = \"50%\" }}\nlimit = {{ cpu = \"50%\" }}\n");
+        assert_eq!(codes(&format!("version = 1\n{}{}", unit("a"), unit("b"))), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn no_switch_is_mixed_up_with_another() {
+        for resource in Resource::ALL {
+            let text = format!(
+                "version = 1\n[unit.a]\nlend = {{ {resource} = false }}\nhard = {{ {resource} = \"7%\" }}"
+            );
+            let contract = contract(&text);
+            let a = contract.unit(contract.find("a").unwrap());
+            for other in Resource::ALL {
+                assert_eq!(a.lend[other], other != resource);
+                assert_eq!(a.hard[other], (other == resource).then_some(Amount::Part(70_000)));
+            }
+        }
+    }
+}

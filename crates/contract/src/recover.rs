@@ -1,0 +1,172 @@
+//! Recovery from syntax errors.
+//!
+//! Problem: the TOML parser goes on after an error, but an array that is not closed swallows the headers and keys after
+//! it, and each of them is then an error of its own. Algorithm: where a text has syntax errors, it is read again
+//! statement by statement (a header, or a key with its value, over several lines if it takes them to parse). A statement
+//! that does not parse by itself is reported once and blanked out with spaces, so that every other span stays where it
+//! was; a blanked header takes the keys below it along, since they are not the previous table's. Limits: what only looks
+//! like a key inside a broken multi-line value begins a new statement.
+
+use toml::de::{DeTable, Error};
+
+use crate::model::Span;
+
+/// Statements that are reported; the text after them is blanked out.
+const BROKEN_MAX: usize = 50;
+
+/// How many ends of a multi-line value are tried: each try reads the statement anew.
+const ENDS_MAX: usize = 16;
+
+/// A text without its broken statements, of the same length, and the first error of each.
+pub(crate) struct Recovered {
+    pub(crate) text: String,
+    pub(crate) errors: Vec<(Span, String)>,
+}
+
+/// Blanks out what does not parse.
+pub(crate) fn recover(text: &str) -> Recovered {
+    let lines = lines(text);
+    let mut blank: Vec<Span> = Vec::new();
+    let mut errors = Vec::new();
+    let mut next = 0;
+    while next < lines.len() {
+        let first = next;
+        if errors.len() == BROKEN_MAX {
+            blank.push(lines[first].start..text.len());
+            break;
+        }
+        let (after, error) = statement(text, &lines, first);
+        next = after;
+        if let Some(error) = error {
+            errors.push(error);
+            if text[lines[first].clone()].trim_start().starts_with('[') {
+                next = (after..lines.len())
+                    .find(|line| is_header(&text[lines[*line].clone()]))
+                    .unwrap_or(lines.len());
+            }
+            blank.push(lines[first].start..lines[next - 1].end);
+        }
+    }
+    Recovered { text: blanked(text, &blank), errors }
+}
+
+/// The lines of a text, without their ends.
+fn lines(text: &str) -> Vec<Span> {
+    let mut start = 0;
+    let line = |line: &str| {
+        let span = start..start + line.trim_end_matches(['\r', '\n']).len();
+        start += line.len();
+        span
+    };
+    text.split_inclusive('\n').map(line).collect()
+}
+
+/// Reads the statement that begins at a line: the line after it, and its error if it has one.
+fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, String)>) {
+    let until = |last: usize| &text[lines[first].start..lines[last].end];
+    if DeTable::parse(until(first)).is_ok() {
+        return (first + 1, None);
+    }
+    let line = |at: usize| &text[lines[at].clone()];
+    let mut bound = first + 1;
+    let mut tries = 0;
+    while bound < lines.len() && !is_header(line(bound)) {
+        if tries < ENDS_MAX && may_end_value(line(bound)) {
+            tries += 1;
+            if DeTable::parse(until(bound)).is_ok() {
+                return (bound + 1, None);
+            }
+        }
+        bound += 1;
+    }
+    let after = (first + 1..bound).find(|at| begins_statement(line(*at))).unwrap_or(bound);
+    // Empty lines at its end are not where a value misses its bracket.
+    let chunk = until(after - 1).trim_end();
+    let (_, errors) = DeTable::parse_recoverable(chunk);
+    let start = lines[first].start;
+    let at = |error: &Error| error.span().map_or(0, |span| span.start);
+    // Of two errors in one place, the bracket that is missing is the consequence: of a string that is not closed.
+    let rank = |error: &&Error| (at(error), error.message().starts_with("unclosed"));
+    let error = errors.iter().min_by_key(rank).map(|error| {
+        let span = error.span().unwrap_or(0..0);
+        (start + span.start..start + span.end, error.message().to_owned())
+    });
+    (after, error)
+}
+
+/// A whole header, such as `[unit.physics]  # the group`; values in arrays are quoted and have commas.
+fn is_header(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with('[') && line.contains(']') && !line.contains(',') && DeTable::parse(line).is_ok()
+}
+
+fn begins_statement(line: &str) -> bool {
+    let key = line.split_once('=').map(|(key, _)| key.trim());
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '"' | '\'' | ' ');
+    line.trim_start().starts_with('[') || key.is_some_and(|key| !key.is_empty() && key.chars().all(plain))
+}
+
+fn may_end_value(line: &str) -> bool {
+    // A `#` may begin a comment or stand in a string: either reading will do.
+    let code = line.split('#').next().unwrap_or(line);
+    [line, code].iter().any(|end| end.trim_end().ends_with([']', '}', '"', '\'']))
+}
+
+/// Spaces instead of all characters of the spans but newlines; byte for byte, so that offsets stay.
+fn blanked(text: &str, spans: &[Span]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut done = 0;
+    for span in spans {
+        out.push_str(&text[done..span.start]);
+        out.extend(text[span.clone()].bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }));
+        done = span.end;
+    }
+    out.push_str(&text[done..]);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text that is left, and what each error points at.
+    #[track_caller]
+    fn check(text: &str, left: &str, errors: &[&str]) {
+        let recovered = recover(text);
+        assert_eq!(recovered.text.len(), text.len(), "offsets stay");
+        let lines: Vec<&str> =
+            recovered.text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+        assert_eq!(lines.join("\n"), left);
+        let found: Vec<&str> = recovered.errors.iter().map(|(span, _)| &text[span.clone()]).collect();
+        assert_eq!(found, errors);
+    }
+
+    #[test]
+    fn an_array_that_is_not_closed_costs_its_own_line_only() {
+        check("a = [1\nb = 2\n[c]\nd = 3", "b = 2\n[c]\nd = 3", &[""]);
+    }
+
+    #[test]
+    fn values_over_several_lines_are_kept() {
+        let text = "a = [\n  \"x\",\n  \"y\", # z\n]\nb = {\n  c = 1,\n}\nd = \"\"\"\ntext\n\"\"\"";
+        check(text, text, &[]);
+        check(&format!("{text}\ne = what"), text, &["what"]);
+    }
+
+    #[test]
+    fn a_broken_header_takes_its_keys_along() {
+        check("a = 1\n[b\nc = 2\nd = 3\n[e]\nf = 4", "a = 1\n[e]\nf = 4", &[""]);
+    }
+
+    #[test]
+    fn what_is_not_ascii_is_blanked_byte_for_byte() {
+        check("a = ä\nb = 1", "b = 1", &["ä"]);
+    }
+
+    #[test]
+    fn a_text_that_is_all_wrong_is_given_up() {
+        let text = "a = b\r\n".repeat(1000);
+        let recovered = recover(&text);
+        assert_eq!((recovered.errors.len(), recovered.text.trim()), (BROKEN_MAX, ""));
+    }
+}

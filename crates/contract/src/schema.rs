@@ -1,0 +1,92 @@
+//! The contract's JSON schema (draft 2020-12), for editors: completion, documentation and checks while typing.
+//!
+//! It is made from the same table of keys that the parser checks against. It says less than the parser checks: what
+//! depends on several values (a limit below its reservation) is left to `check`.
+
+use serde_json::{Value, json};
+
+use crate::keys::{HARD, Key, Kind, LEND, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, ROOT, Table, UNIT, VERSION};
+use crate::member::KINDS;
+use crate::model::Resource;
+
+/// The contract's JSON schema.
+pub fn schema() -> Value {
+    let mut root = table_schema(&ROOT);
+    root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    root["title"] = json!("Commonhold contract");
+    root["description"] = json!("Who holds what of a shared machine.");
+    root["required"] = json!(["version"]);
+    let definitions =
+        [&MACHINE, &UNIT, &HARD, &LEND].map(|table| (table.definition.to_owned(), table_schema(table)));
+    root["$defs"] = Value::Object(definitions.into_iter().collect());
+    root
+}
+
+fn table_schema(table: &Table) -> Value {
+    let properties = table.keys.iter().map(|key| (key.name.to_owned(), key_schema(key)));
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "properties": Value::Object(properties.collect()),
+    })
+}
+
+fn key_schema(key: &Key) -> Value {
+    let mut schema = kind_schema(key.kind);
+    schema["description"] = json!(key.doc);
+    // Defaults that are tables or lists are the empty ones, which editors need not insert.
+    if let Some(default) = plain_value(key.default) {
+        schema["default"] = default;
+    }
+    schema
+}
+
+/// A TOML string, number or boolean of the table of keys, which are written the same in JSON.
+fn plain_value(toml: &str) -> Option<Value> {
+    serde_json::from_str(toml).ok().filter(|value: &Value| !value.is_array() && !value.is_object())
+}
+
+fn kind_schema(kind: Kind) -> Value {
+    match kind {
+        Kind::Version => json!({ "const": VERSION }),
+        Kind::Table(table) => json!({ "$ref": reference(table) }),
+        Kind::Units => json!({
+            "type": "object",
+            "propertyNames": { "pattern": name_pattern() },
+            "additionalProperties": { "$ref": reference(&UNIT) },
+        }),
+        Kind::Choice(words) => json!({ "enum": words }),
+        Kind::Count { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Kind::Members => json!({
+            "type": "array",
+            "maxItems": MEMBERS_MAX,
+            "uniqueItems": true,
+            "items": { "type": "string", "pattern": format!("^({}):.+$", KINDS.join("|")) },
+        }),
+        Kind::Amount(Resource::Cpu) => json!({
+            "anyOf": [
+                { "type": "number", "minimum": 0 },
+                { "type": "string", "pattern": r"^\d+(\.\d{1,6})?( *%)?$" },
+            ],
+        }),
+        Kind::Amount(Resource::Memory) => amount_schema(""),
+        Kind::Amount(Resource::Disk | Resource::Bus) => amount_schema("/s"),
+        Kind::Duration { .. } => json!({ "type": "string", "pattern": r"^\d+(\.\d{1,6})? *(ns|us|ms|s)$" }),
+        Kind::UnitPath => json!({ "type": "string", "minLength": 1 }),
+        Kind::Switch => json!({ "type": "boolean" }),
+        Kind::Switches(table) => json!({ "anyOf": [{ "type": "boolean" }, { "$ref": reference(table) }] }),
+    }
+}
+
+fn amount_schema(suffix: &str) -> Value {
+    let pattern = format!(r"^\d+(\.\d{{1,6}})? *(%|(B|[kKMGTP]B|[KMGTP]iB){suffix})$");
+    json!({ "type": "string", "pattern": pattern })
+}
+
+fn name_pattern() -> String {
+    format!("^[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{}}}$", NAME_CHARS_MAX - 1)
+}
+
+fn reference(table: &Table) -> String {
+    format!("#/$defs/{}", table.definition)
+}

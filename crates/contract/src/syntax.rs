@@ -1,0 +1,191 @@
+//! The first stage: TOML text into a tree of spanned values, with every syntax error at once.
+
+use std::ops::Range;
+
+use toml::de::{DeTable, DeValue};
+
+use crate::diagnostic::{Diagnostic, clamp};
+use crate::model::Span;
+use crate::recover::recover;
+
+/// Syntax errors that are reported of one text: what follows the first hundred is mostly their consequence.
+const ERRORS_MAX: usize = 100;
+
+/// What the TOML parser says of a key or a header that was there before.
+const DUPLICATE: &str = "duplicate key";
+
+/// Duplicates for which the first place is looked up; each look-up reads the text before it anew.
+const LOOKUPS_MAX: usize = 20;
+
+/// A text that could be read, wholly or in part.
+pub(crate) struct Syntax<'t> {
+    /// As much as could be read.
+    pub(crate) tree: DeTable<'t>,
+    /// Why that may not be all.
+    pub(crate) errors: Vec<Diagnostic>,
+    /// Whether some of it could not be read, rather than being there twice: then [`recover`] may find more.
+    pub(crate) broken: bool,
+}
+
+/// The text without what cannot be read, offsets unchanged, and why that cannot be read.
+pub(crate) fn without_broken(text: &str) -> (String, Vec<Diagnostic>) {
+    let recovered = recover(text);
+    let errors = recovered.errors.iter().map(|(span, message)| syntax_error(clamp(text, span), message));
+    (recovered.text, errors.collect())
+}
+
+/// Reads TOML as far as it goes.
+pub(crate) fn read(text: &str) -> Syntax<'_> {
+    let (tree, found) = DeTable::parse_recoverable(text);
+    let tree = tree.into_inner();
+    let mut errors = Vec::new();
+    let mut repeated_headers: Vec<Span> = Vec::new();
+    for error in found.iter().take(ERRORS_MAX) {
+        let span = clamp(text, &error.span().unwrap_or(0..0));
+        if error.message() != DUPLICATE {
+            errors.push(syntax_error(span, error.message()));
+            continue;
+        }
+        let header = enclosing_header(&tree, &span, text);
+        let lookup = errors.len() < LOOKUPS_MAX;
+        if is_header(text, &span) {
+            errors.push(repeated_header(text, &span, lookup));
+            repeated_headers.push(line(text, span.start));
+        } else if !below(header.as_ref(), &repeated_headers) {
+            errors.push(repeated_key(&tree, header.map(|(_, table)| table), text, &span));
+        }
+    }
+    let broken = found.iter().any(|error| error.message() != DUPLICATE);
+    Syntax { tree, errors, broken }
+}
+
+/// Whether a key stands below a repeated header: then it collides with the first table's as a consequence.
+fn below(header: Option<&(Span, &DeTable<'_>)>, repeated_headers: &[Span]) -> bool {
+    header.is_some_and(|(at, _)| repeated_headers.iter().any(|line| line.contains(&at.start)))
+}
+
+fn syntax_error(span: Span, message: &str) -> Diagnostic {
+    let diagnostic = Diagnostic::error("syntax", span, message);
+    if message.contains("must be quoted") {
+        return diagnostic.help("put text between double quotes");
+    }
+    if message.contains("invalid basic string, expected `\"`") {
+        return diagnostic.help("close the text with a double quote");
+    }
+    diagnostic
+}
+
+/// The line that holds an offset, without its newline.
+pub(crate) fn line(text: &str, offset: usize) -> Range<usize> {
+    let start = text[..offset].rfind('\n').map_or(0, |newline| newline + 1);
+    let end = text[offset..].find('\n').map_or(text.len(), |newline| offset + newline);
+    start..end
+}
+
+fn is_header(text: &str, span: &Span) -> bool {
+    text[line(text, span.start).start..span.start].trim_start().starts_with('[')
+}
+
+/// `[unit.a]` for the second time. The parser has forgotten the first place by now, so the text before is read again.
+fn repeated_header(text: &str, span: &Span, lookup: bool) -> Diagnostic {
+    let line = line(text, span.start);
+    let name = &text[span.clone()];
+    let path = header_path(&text[line.clone()]);
+    let is_unit = path.len() >= 2 && path[path.len() - 2] == "unit";
+    let message =
+        if is_unit { format!("unit `{name}` is named twice") } else { format!("`{name}` is set twice") };
+    let help = if is_unit { "give one of them another name, or write one table" } else { "write one table" };
+    let mut diagnostic = Diagnostic::error("duplicate", span.clone(), message).label("again here").help(help);
+    if lookup {
+        let before = DeTable::parse_recoverable(&text[..line.start]).0.into_inner();
+        if let Some(first) = find(&before, &path) {
+            diagnostic = diagnostic.related(clamp(text, &first), "first here");
+        }
+        dismantle(before);
+    }
+    diagnostic
+}
+
+/// The keys of a header such as `[unit.physics]`.
+fn header_path(line: &str) -> Vec<String> {
+    let tree = DeTable::parse_recoverable(line).0.into_inner();
+    let mut path = Vec::new();
+    let mut table = Some(&tree);
+    while let Some((key, value)) = table.and_then(|table| table.iter().next()) {
+        path.push(key.get_ref().to_string());
+        table = value.get_ref().as_table();
+    }
+    path
+}
+
+/// Where a path of keys ends.
+fn find(tree: &DeTable<'_>, path: &[String]) -> Option<Span> {
+    let (last, parents) = path.split_last()?;
+    let mut table = tree;
+    for name in parents {
+        table = table.get(name.as_str())?.get_ref().as_table()?;
+    }
+    table.get_key_value(last.as_str()).map(|(key, _)| key.span())
+}
+
+/// `tickets = 1` for the second time in one table; the tree holds the first.
+fn repeated_key(tree: &DeTable<'_>, header: Option<&DeTable<'_>>, text: &str, span: &Span) -> Diagnostic {
+    let name = text[span.clone()].trim_matches(['"', '\'']);
+    let message = format!("`{name}` is set twice");
+    let help = "keep the one that is meant";
+    let diagnostic = Diagnostic::error("duplicate", span.clone(), message).label("again here").help(help);
+    let table = innermost(header.unwrap_or(tree), span, text);
+    match table.get_key_value(name).map(|(key, _)| clamp(text, &key.span())) {
+        Some(first) if first.end <= span.start => diagnostic.related(first, "first here"),
+        _ => diagnostic,
+    }
+}
+
+/// The last `[header]` before a span, and its table.
+fn enclosing_header<'a, 't>(
+    tree: &'a DeTable<'t>,
+    span: &Span,
+    text: &str,
+) -> Option<(Span, &'a DeTable<'t>)> {
+    let mut best: Option<(Span, &DeTable<'_>)> = None;
+    let mut open = vec![tree];
+    while let Some(table) = open.pop() {
+        for value in table.values() {
+            let Some(inner) = value.get_ref().as_table() else { continue };
+            open.push(inner);
+            let at = clamp(text, &value.span());
+            let later = best.as_ref().is_none_or(|(best, _)| best.start < at.start);
+            if text[at.clone()].starts_with('[') && at.end <= span.start && later {
+                best = Some((at, inner));
+            }
+        }
+    }
+    best
+}
+
+/// The innermost inline table around a span.
+fn innermost<'a, 't>(mut table: &'a DeTable<'t>, span: &Span, text: &str) -> &'a DeTable<'t> {
+    loop {
+        let holds = |value: &&toml::Spanned<DeValue<'t>>| {
+            let at = value.span();
+            at.start <= span.start && span.end <= at.end && text[clamp(text, &at)].starts_with('{')
+        };
+        match table.values().find(holds).and_then(|value| value.get_ref().as_table()) {
+            Some(inner) => table = inner,
+            None => return table,
+        }
+    }
+}
+
+/// Drops a tree without recursion: brackets, dotted keys and headers multiply their depths, and dropping a hostile text's
+/// tree recursively could exhaust the stack.
+pub(crate) fn dismantle(tree: DeTable<'_>) {
+    let mut open: Vec<DeValue<'_>> = vec![DeValue::Table(tree)];
+    while let Some(value) = open.pop() {
+        match value {
+            DeValue::Table(table) => open.extend(table.into_iter().map(|(_, value)| value.into_inner())),
+            DeValue::Array(array) => open.extend(array.into_iter().map(toml::Spanned::into_inner)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Every contract of `bad/` is refused, or doubted, in exactly these words; and what the examples show is accepted.
+//!
+//! `INSTA_UPDATE=always cargo test -p commonhold-contract` writes the expected texts anew; review them as a diff.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use commonhold_contract::{Level, parse, render, schema};
+
+/// The contracts of a folder by file name, in order.
+fn contracts(folder: &Path) -> Vec<(String, String)> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    paths.sort();
+    assert!(!paths.is_empty(), "there are contracts in {}", folder.display());
+    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    paths.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn bad_contracts_are_explained() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad");
+    insta::with_settings!({ snapshot_path => "bad", prepend_module_to_snapshot => false, omit_expression => true }, {
+        for (name, text) in contracts(&folder) {
+            let parsed = parse(&text);
+            assert!(!parsed.diagnostics.is_empty(), "{name} is a bad contract");
+            let errors = parsed.diagnostics.iter().any(|d| d.level == Level::Error);
+            assert_eq!(parsed.contract.is_none(), errors, "{name}: a contract if and only if there is no error");
+            let shown = render(&parsed.diagnostics, &text, &name, false);
+            insta::assert_snapshot!(name.trim_end_matches(".toml"), shown);
+        }
+    });
+}
+
+#[test]
+fn the_examples_are_accepted_without_a_word() {
+    for (name, text) in contracts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")) {
+        let parsed = parse(&text);
+        let shown = render(&parsed.diagnostics, &text, &name, false);
+        assert!(parsed.contract.is_some() && parsed.diagnostics.is_empty(), "{shown}");
+    }
+}
+
+#[test]
+fn the_schema_says_what_the_table_of_keys_says() {
+    insta::with_settings!({ omit_expression => true }, {
+        insta::assert_snapshot!(serde_json::to_string_pretty(&schema()).unwrap());
+    });
+}

@@ -1,0 +1,57 @@
+//! A program that never stands still, to test whoever has to keep up with it.
+//!
+//! `churn threads N`: N threads at a time, each of which starts its successor and ends.
+//! `churn forks N`: N processes at a time, each of which starts its successor, does not wait for it, and ends. The first
+//! process takes the orphans in, since not every machine's process 1 does so quickly.
+
+use std::env;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+/// Short enough that many live between two looks, long enough that one CPU carries some tens of them.
+const LIFE: Duration = Duration::from_millis(10);
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["threads", count] => {
+            for _ in 0..count.parse()? {
+                thread::spawn(succeed);
+            }
+        }
+        ["forks", count] => {
+            take_orphans_in()?;
+            for _ in 0..count.parse()? {
+                fork()?;
+            }
+        }
+        ["fork"] => {
+            thread::sleep(LIFE);
+            fork()?;
+            return Ok(());
+        }
+        _ => return Err("usage: churn threads|forks N".into()),
+    }
+    loop {
+        thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn succeed() {
+    thread::sleep(LIFE);
+    thread::spawn(succeed);
+}
+
+/// Who ends is forgotten at once, by every process of the storm: to ignore the signal is inherited.
+fn take_orphans_in() -> std::io::Result<()> {
+    rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
+    // SAFETY: ignoring a signal runs no code.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    Ok(())
+}
+
+fn fork() -> std::io::Result<()> {
+    Command::new(env::current_exe()?).arg("fork").spawn().map(drop)
+}

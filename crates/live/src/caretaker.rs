@@ -1,0 +1,239 @@
+//! The caretaker: a process that waits for the daemon's end and undoes what the daemon did.
+//!
+//! It depends on nothing but a pipe, whose other end only the daemon has: when the daemon is gone, for whatever reason,
+//! the pipe ends. It has a session of its own, ignores what a terminal or a service manager sends to end a program, keeps
+//! no other file open, and is never a member of a unit. A regular end goes the same way: there is one way of undoing.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::LiveError;
+use crate::journal::{self, Journal};
+use crate::undo::{Undone, undo};
+
+/// What the caretaker says when it is ready.
+const READY: &str = "ready";
+
+/// How long the daemon waits for a caretaker to start, or to undo everything. It undoes within one second; the rest is
+/// for a machine that is short of everything.
+const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// The program that is to become the caretaker: it calls [`main`] with the journal's path and the descriptor, which it
+/// gets as its last two arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// The program.
+    pub program: PathBuf,
+    /// Arguments before the two.
+    pub arguments: Vec<OsString>,
+}
+
+impl Default for Launch {
+    /// This very program, even if its file was replaced or removed meanwhile, with the command `caretaker`.
+    fn default() -> Self {
+        Launch { program: PathBuf::from("/proc/self/exe"), arguments: vec!["caretaker".into()] }
+    }
+}
+
+/// The daemon's end of a running caretaker. Dropping it without [`Caretaker::finish`] makes the caretaker undo
+/// everything as well, once the journal is closed.
+#[derive(Debug)]
+pub struct Caretaker {
+    child: Child,
+    /// Its end is the caretaker's signal.
+    lifeline: Option<OwnedFd>,
+    report: BufReader<ChildStdout>,
+    alive: OwnedFd,
+    launch: Launch,
+    journal: PathBuf,
+}
+
+impl Caretaker {
+    /// Starts a caretaker for a journal, and waits until it is ready.
+    pub fn spawn(journal: &Path, launch: &Launch) -> Result<Caretaker, LiveError> {
+        Self::start(journal, launch).map_err(|source| LiveError::File {
+            path: launch.program.clone(),
+            what: "start the caretaker".to_owned(),
+            source,
+            remedy: "; without it, what is done to processes would not be undone if this program is killed"
+                .to_owned(),
+        })
+    }
+
+    fn start(journal: &Path, launch: &Launch) -> io::Result<Caretaker> {
+        let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let mut child = Command::new(&launch.program)
+            .args(&launch.arguments)
+            .arg(journal)
+            // Its standard input, which needs no agreement on a number.
+            .arg("0")
+            .stdin(theirs)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let stdout = child.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
+        let alive = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let alive = alive.ok_or_else(|| io::Error::other("it has no number"))?;
+        let alive = pidfd_open(alive, PidfdFlags::empty())?;
+        let caretaker = Caretaker {
+            child,
+            lifeline: Some(ours),
+            report: BufReader::new(stdout),
+            alive,
+            launch: launch.clone(),
+            journal: journal.to_owned(),
+        };
+        caretaker.await_ready()
+    }
+
+    fn await_ready(mut self) -> io::Result<Caretaker> {
+        if !self.readable()? {
+            self.kill();
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not become ready"));
+        }
+        let mut line = String::new();
+        self.report.read_line(&mut line)?;
+        if line.trim_end() == READY {
+            return Ok(self);
+        }
+        self.kill();
+        Err(io::Error::other(format!("it says `{}` and not `{READY}`", line.trim_end())))
+    }
+
+    /// Its number: no unit's member.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A descriptor that becomes readable when the caretaker ends: for the daemon's event loop.
+    pub fn ended(&self) -> BorrowedFd<'_> {
+        self.alive.as_fd()
+    }
+
+    /// Starts another caretaker if this one is gone. Whether that was so: then the number changed.
+    pub fn keep(&mut self) -> Result<bool, LiveError> {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            return Ok(false);
+        }
+        let launch = self.launch.clone();
+        *self = Caretaker::spawn(&self.journal.clone(), &launch)?;
+        Ok(true)
+    }
+
+    /// The regular end: closes the journal, lets the caretaker undo everything, and returns its report.
+    pub fn finish(mut self, journal: Journal) -> Result<Undone, LiveError> {
+        // The journal's lock must be free before the caretaker looks for it.
+        drop(journal);
+        self.lifeline = None;
+        self.collect().map_err(|source| LiveError::File {
+            path: self.journal.clone(),
+            what: "learn from the caretaker what it undid".to_owned(),
+            source,
+            remedy: "; if the file is still there, run commonhold again: it undoes the rest first".to_owned(),
+        })
+    }
+
+    fn collect(&mut self) -> io::Result<Undone> {
+        if !self.readable()? {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it is not done after 5 s"));
+        }
+        let mut report = String::new();
+        self.report.read_to_string(&mut report)?;
+        self.child.wait()?;
+        if report.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a report"));
+        }
+        Ok(serde_json::from_str(&report)?)
+    }
+
+    /// Whether its report has something to read, or ended, within the time that the caretaker is given.
+    fn readable(&self) -> io::Result<bool> {
+        let mut report = [PollFd::new(self.report.get_ref(), PollFlags::IN)];
+        loop {
+            match poll(&mut report, Some(&PATIENCE)) {
+                Err(Errno::INTR) => {}
+                ready => return Ok(ready? > 0),
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        let _ = pidfd_send_signal(&self.alive, Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// The caretaker's life: waits for the pipe's end, undoes the journal and removes it. The report goes to standard output
+/// as one line of JSON, if anybody still listens, and is returned.
+pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
+    withdraw();
+    say(READY);
+    await_end(&pipe);
+    let undone = take_care(journal);
+    say(&serde_json::to_string(&undone).unwrap_or_default());
+    undone
+}
+
+/// Leaves the daemon's terminal, session and directory, and everything that could end it or that it could keep open.
+fn withdraw() {
+    // Refused only to the leader of a session, which a child of the daemon is not.
+    let _ = rustix::process::setsid();
+    let _ = rustix::process::chdir("/");
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
+        // SAFETY: ignoring a signal runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    // Among the last to be killed when memory is short: it is small, and others depend on it. Needs privileges.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-900");
+}
+
+fn await_end(pipe: &OwnedFd) {
+    close_others(pipe.as_raw_fd());
+    let mut byte = [0u8; 64];
+    loop {
+        match rustix::io::read(pipe, &mut byte) {
+            Ok(0) => return,
+            Ok(_) | Err(Errno::INTR) => {}
+            // Nothing can be waited for any more: undoing too early harms less than never.
+            Err(_) => return,
+        }
+    }
+}
+
+/// Whatever the daemon had open without marking it: a descriptor kept here would keep a lock or a pipe alive.
+fn close_others(keep: i32) {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    for number in numbers.filter(|number| *number > 2 && *number != keep).collect::<Vec<_>>() {
+        // SAFETY: nothing in this process uses these: it has just begun, and owns only the pipe and the standard three.
+        unsafe { libc::close(number) };
+    }
+}
+
+fn take_care(path: &Path) -> Undone {
+    let problem = |what: String| Undone { problems: vec![what], ..Undone::default() };
+    match journal::take_over(path) {
+        Ok(None) => Undone::default(),
+        Ok(Some((entries, taken))) => {
+            let mut undone = undo(&entries, Path::new("/proc"));
+            if let Err(err) = taken.remove() {
+                undone.problems.push(format!("{}: cannot remove: {err}; remove it by hand", path.display()));
+            }
+            undone
+        }
+        Err(err) => problem(format!("nothing was undone: {err}")),
+    }
+}
+
+fn say(line: &str) {
+    let mut out = io::stdout().lock();
+    // Nobody listens when the daemon was killed.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}

@@ -1,0 +1,92 @@
+//! Where in the tree of cgroups each unit lives.
+//!
+//! `TOP/UNIT/SUBUNIT`, as the contract nests them. The kernel lets a cgroup hold either processes or cgroups with
+//! controllers, never both: a unit with sub-units keeps its own processes in a leaf called [`OWN`].
+
+use std::path::{Path, PathBuf};
+
+use commonhold_contract::{Contract, UnitId};
+
+/// The leaf of a unit's own processes, where the unit has sub-units. No unit can have this name.
+pub(super) const OWN: &str = "own";
+
+/// The directories of one unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Home {
+    /// The unit's own path: its name across reloads of the contract.
+    pub(super) unit: String,
+    /// The unit whose directory encloses this one, as an index of the same list.
+    pub(super) parent: Option<usize>,
+    /// The unit with everything in it.
+    pub(super) dir: PathBuf,
+    /// Whether it has sub-units, and therefore a leaf [`OWN`].
+    pub(super) inner: bool,
+}
+
+/// One home per unit that holds tickets, parents first, and for every unit of the contract the index of its home: the
+/// common parts have none, they stay where they are.
+pub(super) fn homes(contract: &Contract, top: &Path) -> (Vec<Home>, Vec<Option<usize>>) {
+    let mut homes: Vec<Home> = Vec::new();
+    let mut index: Vec<Option<usize>> = vec![None; contract.units.len()];
+    for id in contract.held() {
+        let unit = contract.unit(id);
+        let parent = unit.parent.and_then(|parent: UnitId| index[parent.index()]);
+        if let Some(parent) = parent {
+            homes[parent].inner = true;
+        }
+        let dir = parent.map_or(top, |parent| &homes[parent].dir).join(escape(&unit.name));
+        index[id.index()] = Some(homes.len());
+        homes.push(Home { unit: unit.path.clone(), parent, dir, inner: false });
+    }
+    (homes, index)
+}
+
+/// A directory name that cannot be mistaken for one of the kernel's files (`cpu.max`), which all have a dot in them, nor
+/// for [`OWN`]: such names get a `_` in front, and so do those that begin with one, to keep them apart. The name of a
+/// sub-unit made for a user is whatever the machine's user database says: it cannot lead out of the directory either.
+fn escape(name: &str) -> String {
+    if name.contains(['.', '/', '\n']) || name.starts_with('_') || name == OWN {
+        format!("_{}", name.replace(['/', '\n'], "_"))
+    } else {
+        name.to_owned()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_nest_as_in_the_contract() {
+        let mut contract = Contract::default();
+        let physics = contract.add(None, "physics");
+        contract.add(Some(physics), "night-batch");
+        contract.add(None, "cpu.max");
+        let (homes, index) = homes(&contract, Path::new("/c/commonhold"));
+        let dirs: Vec<_> =
+            homes.iter().map(|home| (home.dir.to_str().unwrap(), home.inner, home.parent)).collect();
+        assert_eq!(
+            dirs,
+            [
+                ("/c/commonhold/physics", true, None),
+                ("/c/commonhold/physics/night-batch", false, Some(0)),
+                ("/c/commonhold/_cpu.max", false, None),
+            ]
+        );
+        assert_eq!(index, [None, None, Some(0), Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn no_name_collides_with_a_file_of_the_kernel_or_with_another() {
+        let names = ["cpu.max", "_cpu.max", "cgroup.procs", "own", "_own", "plain", "a_b"];
+        let mut escaped: Vec<String> = names.iter().map(|name| escape(name)).collect();
+        assert!(
+            escaped.iter().all(|name| name != OWN && (!name.contains('.') || name.starts_with('_'))),
+            "{escaped:?}"
+        );
+        escaped.sort();
+        escaped.dedup();
+        assert_eq!(escaped.len(), names.len());
+    }
+}

@@ -1,0 +1,331 @@
+//! The `cgroup` backend: units as control groups (version 2).
+//!
+//! Problem: hold each unit to its CPUs, its weight and its cap, whatever its processes do, and let the kernel keep the
+//! exact account of what they use.
+//!
+//! Algorithm: a subtree of our own (`claim`) has a cgroup per unit (`layout`, `groups`). Processes are moved in when the
+//! roster finds them, what they start is born there (`members`). Orders become writes to cpuset.cpus, cpu.weight, cpu.max
+//! and cgroup.freeze (`order`, `knob`), each read back: a value that is not in force is an error.
+//!
+//! Facts: CPU time is the kernel's cpu.stat of the unit's own cgroup, which counts those that exited as well. Threads
+//! that want a CPU, and the time they waited, are the roster's (/proc/PID/task/TID/schedstat summed over threads, as in
+//! the `user` backend); cpu.pressure would tell the time in which *any* thread waited, another measure. Those of a
+//! stopped unit are what it wanted when it was stopped.
+//!
+//! Properties: everything done is in the journal before it is done, so that whoever reads that undoes it; the common
+//! parts are never moved; a failure on one unit or process does not keep the others from theirs.
+//!
+//! Limits: below a delegated cgroup only processes that already are below it can be moved; others are reported, once
+//! each. A cap below 0.1 % of a CPU is held as 0.1 %.
+
+mod claim;
+mod groups;
+mod knob;
+mod layout;
+mod members;
+mod order;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_machine::CpuSet;
+use commonhold_policy::membership::is_within;
+use commonhold_policy::{Action, Means, Plan, Snapshot, Time, UnitFacts};
+
+use crate::affinity;
+use crate::journal::{Entry, Journal, ProcessKey};
+use crate::observe::capability::CgroupPlace;
+use crate::observe::process::ProcFs;
+use crate::roster::{Changes, Roster, Scan};
+use crate::user::idle::Idle;
+use crate::{Backend, LiveError};
+use claim::Tree;
+use groups::Groups;
+use members::{Arrival, Members, forgets_affinity};
+
+/// How often to look whether another program moved members away, in nanoseconds.
+const STRAY_NS: Time = 1_000_000_000;
+
+/// Holds a contract by means of control groups.
+#[derive(Debug)]
+pub struct CgroupBackend {
+    contract: Contract,
+    roster: Roster,
+    journal: Journal,
+    groups: Groups,
+    members: Members,
+    idle: Idle,
+    facts: Vec<UnitFacts>,
+    users: Vec<(UnitId, u32, String)>,
+    scan: Scan,
+    now: Time,
+    strays_at: Time,
+    problems: Vec<LiveError>,
+}
+
+impl CgroupBackend {
+    /// Takes possession of a subtree below `place.base` and makes a cgroup for every unit of the contract. Processes are
+    /// moved by the first [`Backend::observe`].
+    ///
+    /// The caretaker must be running already: in a delegated cgroup it has to step aside with us. Fails where the subtree
+    /// belongs to a running daemon or to another program; what is wrong but leaves something to hold is handed out by
+    /// [`CgroupBackend::take_problems`].
+    pub fn new(
+        place: &CgroupPlace,
+        contract: &Contract,
+        mut roster: Roster,
+        mut journal: Journal,
+    ) -> Result<CgroupBackend, LiveError> {
+        let mut procfs = ProcFs::open(Path::new("/proc"))?;
+        let usable = usable_cpus()?;
+        let (tree, mut problems) = Tree::claim(place, &mut procfs, &mut journal)?;
+        if let Ok(path) = tree.top.strip_prefix(&place.mount) {
+            roster.see_through(&format!("/{}", path.display()));
+        }
+        let overwritten =
+            forgets_affinity(&rustix::system::uname().release().to_string_lossy()).then(|| usable.clone());
+        if let Some(cpus) = &overwritten {
+            claim::record(&mut journal, &[Entry::Given { cpus: cpus.clone() }])?;
+        }
+        let mut groups = Groups::new(tree);
+        problems.extend(groups.follow(contract, &mut journal, 0));
+        Ok(CgroupBackend {
+            contract: contract.clone(),
+            roster,
+            journal,
+            groups,
+            idle: Idle::new(usable.clone()),
+            members: Members::new(&place.mount, procfs, overwritten),
+            facts: Vec::new(),
+            users: Vec::new(),
+            scan: Scan::Full,
+            now: 0,
+            strays_at: 0,
+            problems,
+        })
+    }
+
+    /// Takes another contract: a reload, or a unit whose users get a sub-unit each. Units are known by their path; orders
+    /// on units that stay, stay in force. The next [`Backend::observe`] moves the processes.
+    pub fn set_contract(&mut self, contract: &Contract) {
+        self.remove_leaving();
+        self.contract = contract.clone();
+        self.facts.clear();
+        self.scan = Scan::Full;
+        let problems = self.groups.follow(contract, &mut self.journal, self.now);
+        self.problems.extend(problems);
+    }
+
+    /// Users seen in units with `each = "user"`, as the roster reported them since the last call: unit, number, name.
+    pub fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
+        std::mem::take(&mut self.users)
+    }
+
+    /// What went wrong in observing since the last call. What went wrong in applying, [`Backend::apply`] returns.
+    pub fn take_problems(&mut self) -> Vec<LiveError> {
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Who is in which unit.
+    pub fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// The same, to let processes enter by `exec`.
+    pub fn roster_mut(&mut self) -> &mut Roster {
+        &mut self.roster
+    }
+
+    /// The end: the journal of what there is to undo, for the caretaker.
+    pub fn close(self) -> Journal {
+        self.journal
+    }
+
+    /// Moves those who came or changed their unit, and forgets those who left.
+    fn follow(&mut self, changes: &Changes) {
+        for (process, _) in &changes.left {
+            self.members.forget(*process);
+        }
+        let joined = changes.joined.iter().copied();
+        let moved = changes.moved.iter().map(|moved| (moved.key, moved.to));
+        let mut arrivals = Vec::new();
+        for (process, unit) in joined.chain(moved).filter(|(_, unit)| *unit != UnitId::KERNEL) {
+            let name = self.name(process);
+            if let Some(to) = self.groups.leaf(unit) {
+                self.groups.came(unit);
+                arrivals.push(Arrival { process, name, to });
+            } else {
+                self.problems.extend(self.members.send_home(process, &name, self.groups.tree()));
+            }
+        }
+        self.problems.extend(self.members.bring(&arrivals, self.groups.tree(), &mut self.journal));
+    }
+
+    /// Brings back members that another program moved elsewhere.
+    fn find_strays(&mut self) {
+        let mut by_unit: BTreeMap<UnitId, Vec<(ProcessKey, String)>> = BTreeMap::new();
+        for member in self.roster.members().filter(|member| !member.placement.unit.is_common()) {
+            by_unit.entry(member.placement.unit).or_default().push((member.key, member.comm.clone()));
+        }
+        let mut strayed = Vec::new();
+        for (unit, members) in by_unit {
+            let Some(leaf) = self.groups.leaf(unit) else { continue };
+            match claim::processes(&leaf) {
+                Ok(pids) => {
+                    let there: BTreeSet<u32> = pids.into_iter().collect();
+                    let away = members.into_iter().filter(|(process, _)| !there.contains(&process.pid));
+                    strayed.extend(away.map(|(process, name)| Arrival { process, name, to: leaf.clone() }));
+                }
+                Err(error) => self.problems.push(error),
+            }
+        }
+        self.problems.extend(self.members.bring_back(&strayed, self.groups.tree(), &mut self.journal));
+    }
+
+    fn remove_leaving(&mut self) {
+        let members = &mut self.members;
+        let problems = self.groups.remove_leaving(|pid, tree| {
+            members.identify(pid).and_then(|(process, name)| members.send_home(process, &name, tree))
+        });
+        self.problems.extend(problems);
+    }
+
+    fn name(&self, process: ProcessKey) -> String {
+        self.roster.member(process.pid).map_or_else(|| "?".to_owned(), |member| member.comm.clone())
+    }
+
+    fn carry_out(&mut self, action: &Action) -> Vec<LiveError> {
+        let (unit, controller) = match action {
+            // Decisions: the orders follow from them.
+            Action::Own { .. }
+            | Action::Disown { .. }
+            | Action::Lend { .. }
+            | Action::CallBack { .. }
+            | Action::Return { .. } => return Vec::new(),
+            Action::Confine { unit, .. } => (*unit, Some("cpuset")),
+            Action::Weigh { unit, .. } | Action::Cap { unit, .. } => (*unit, Some("cpu")),
+            Action::Gate { unit, .. } => (*unit, None),
+        };
+        if let Err(error) = self.can_order(unit, controller) {
+            return vec![error];
+        }
+        match action {
+            Action::Confine { cpus, .. } => self.groups.confine(unit, cpus.as_ref()),
+            Action::Weigh { weight, .. } => self.groups.weigh(unit, *weight),
+            Action::Cap { micro_cpus, .. } => self.groups.cap(unit, *micro_cpus),
+            Action::Gate { open, .. } => {
+                let mut problems: Vec<LiveError> = Vec::new();
+                if !open {
+                    problems.extend(self.remember(unit).err());
+                }
+                problems.extend(self.groups.gate(unit, *open, self.now));
+                problems
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// An order that cannot reach anybody is an error: never silently nothing.
+    fn can_order(&self, unit: UnitId, controller: Option<&str>) -> Result<(), LiveError> {
+        if self.groups.leaf(unit).is_none() {
+            return Err(LiveError::Unavailable {
+                what: format!(
+                    "unit number {} has no cgroup: it is a common part, or not in this contract",
+                    unit.0
+                ),
+                remedy: "give the backend the contract that the plan was made for".to_owned(),
+            });
+        }
+        match controller.filter(|name| !self.groups.tree().has(name)) {
+            None => Ok(()),
+            Some(name) => Err(LiveError::Unavailable {
+                what: format!(
+                    "the {name} controller is not available in {}",
+                    self.groups.tree().top.display()
+                ),
+                remedy: "see `commonhold doctor` for what it needs".to_owned(),
+            }),
+        }
+    }
+
+    /// What a unit wants is not seen while it is stopped: it is looked at once more before.
+    fn remember(&mut self, unit: UnitId) -> Result<(), LiveError> {
+        let within: Vec<UnitId> =
+            self.contract.held().filter(|id| is_within(&self.contract, *id, unit)).collect();
+        self.roster.account(self.now, &within)?;
+        let facts = self.roster.unit_facts();
+        for id in within {
+            self.groups.wanting(id, facts.get(id.index()).map_or(0, |facts| facts.runnable));
+        }
+        Ok(())
+    }
+
+    /// CPU time of a unit by the kernel's count; `None` without a cgroup, or if the count cannot be read.
+    fn used_ns(&mut self, unit: UnitId) -> Option<u64> {
+        self.groups.used_ns(unit).unwrap_or_else(|error| {
+            self.problems.push(error);
+            None
+        })
+    }
+
+    /// The roster's facts, with the kernel's count of CPU time where a unit has a cgroup.
+    fn facts(&mut self) -> Vec<UnitFacts> {
+        let mut facts = self.roster.unit_facts();
+        self.facts.resize(facts.len(), UnitFacts::default());
+        for (unit, facts) in (0u32..).map(UnitId).zip(&mut facts) {
+            if unit.is_common() {
+                continue;
+            }
+            let before = self.facts[unit.index()];
+            let wanting = self.groups.wanting(unit, facts.runnable);
+            facts.runnable = if facts.processes == 0 { 0 } else { wanting };
+            // Facts are of one moment: as long as the others are the last look's, so is the CPU time.
+            let fresh = facts.at != before.at || before.at == 0;
+            facts.used_ns = if fresh { self.used_ns(unit) } else { None }.unwrap_or(0).max(before.used_ns);
+        }
+        self.facts.clone_from(&facts);
+        facts
+    }
+}
+
+impl Backend for CgroupBackend {
+    fn means(&self) -> Means {
+        let (cpu_sets, cpu) = (self.groups.tree().has("cpuset"), self.groups.tree().has("cpu"));
+        Means { cpu_sets, weights: cpu, caps: cpu, gates: true }
+    }
+
+    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
+        // A clock that jumps back would make everything look fresh for as long.
+        let now = now.max(self.now);
+        self.now = now;
+        let changes = self.roster.refresh(&self.contract, now, self.scan)?;
+        self.scan = Scan::Quick;
+        self.follow(&changes);
+        self.users.extend(changes.users);
+        self.remove_leaving();
+        if now >= self.strays_at.saturating_add(STRAY_NS) {
+            self.strays_at = now;
+            self.find_strays();
+        }
+        self.problems.extend(self.groups.find_unstopped(now));
+        self.roster.account(now, watch)?;
+        let units = self.facts();
+        Ok(Snapshot { at: now, units, idle_ns: self.idle.read(self.roster.procfs(), now)? })
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
+        plan.steps.iter().flat_map(|step| self.carry_out(&step.action)).collect()
+    }
+}
+
+/// The CPUs of a process that chose none: ours.
+fn usable_cpus() -> Result<CpuSet, LiveError> {
+    affinity::get(0).map_err(|source| LiveError::Process {
+        pid: std::process::id(),
+        name: "commonhold".to_owned(),
+        what: "read its own affinity".to_owned(),
+        source,
+        remedy: String::new(),
+    })
+}

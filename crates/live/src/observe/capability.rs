@@ -1,0 +1,113 @@
+//! What this kernel and these privileges can enforce: everything `doctor` shows, and the typed answers that the daemon
+//! needs to choose its backend.
+//!
+//! Nothing is changed by looking: files are read, one perf counter is opened and closed. What cannot be read counts as
+//! not there, with the reason in its row; looking never fails.
+
+mod cgroup;
+mod context;
+mod resources;
+mod surroundings;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use commonhold_machine::Machine;
+use commonhold_machine::capability::{Area, Enforcer, Findings, Row, State};
+
+use self::cgroup::Cgroup;
+use self::context::Context;
+use super::{perf, topology};
+
+/// Where in the cgroup v2 hierarchy a subtree of ours may be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupPlace {
+    /// Where cgroup v2 is mounted.
+    pub mount: PathBuf,
+    /// The directory below which we may create our subtree: `mount` itself, or our own delegated cgroup.
+    pub base: PathBuf,
+    /// The controllers that `base` offers: the words of its `cgroup.controllers`.
+    pub controllers: BTreeSet<String>,
+    /// Whether `base` is not the root of the hierarchy, so that the rule against processes in inner cgroups holds
+    /// for it too.
+    pub delegated: bool,
+}
+
+/// What a machine can enforce.
+#[derive(Debug, Clone)]
+pub struct Capabilities {
+    /// The machine; none if its facts cannot be read, which a row then says.
+    pub machine: Option<Machine>,
+    /// All findings, by area in the order of [`Area::ALL`].
+    pub rows: Vec<Row>,
+    /// Where the `cgroup` backend can hold CPU. It needs the cpu controller; without cpuset, which the place's
+    /// controllers tell, there are weights and caps but no home CPUs. Otherwise the row that says why not.
+    pub cgroup: Result<CgroupPlace, Row>,
+    /// What the `user` backend can do: everything, or a part which the row states.
+    pub user: Row,
+}
+
+/// Looks at everything. `root` is `/`, or a folder that looks like it.
+pub fn probe(root: &Path) -> Capabilities {
+    probe_with(root, perf::count_cache_misses())
+}
+
+/// The same, given what opening a perf counter said: the one fact that is in no file.
+fn probe_with(root: &Path, counter: io::Result<()>) -> Capabilities {
+    let context = Context::read(root);
+    let cgroup = Cgroup::probe(&context);
+    let backend = cgroup.backend(&context);
+    let user = surroundings::user_backend(&context);
+    let disks = topology::disk_names(&context.tree);
+    let controller = |area, name| cgroup.controller(&context, area, name);
+
+    let mut rows = cgroup.rows(&context);
+    rows.extend([backend.clone(), user.clone()]);
+    rows.extend([controller(Area::Cpu, "cpu"), controller(Area::Cpu, "cpuset")]);
+    rows.extend(resources::cpu(&context));
+    rows.push(controller(Area::Memory, "memory"));
+    rows.extend(resources::memory(&context));
+    rows.push(controller(Area::Disk, "io"));
+    rows.extend(resources::disk(&context, &disks));
+    rows.extend(resources::bus(&context, counter));
+    rows.extend(surroundings::privileges(&context));
+    rows.extend(surroundings::surroundings(&context));
+    let machine = topology::read(root).map_err(|error| {
+        rows.push(Row::no(Area::Surroundings, "facts of the machine", error.to_string()));
+    });
+
+    let place = cgroup.typed(&context).filter(|_| backend.state != State::No);
+    Capabilities { machine: machine.ok(), rows, cgroup: place.ok_or(backend), user }
+}
+
+impl Capabilities {
+    /// Per resource what `run` takes on this machine, and why: of the enforcers that this version has, the best that
+    /// works at least partly.
+    pub fn enforcers(&self) -> Vec<Enforcer> {
+        let unheld = |resource| Enforcer {
+            resource,
+            name: None,
+            why: "checked in contracts, not held by this version yet".to_owned(),
+        };
+        vec![self.cpu_enforcer(), unheld(Area::Memory), unheld(Area::Disk), unheld(Area::Bus)]
+    }
+
+    /// What `doctor` shows.
+    pub fn findings(&self) -> Findings {
+        Findings { machine: self.machine.clone(), enforcers: self.enforcers(), rows: self.rows.clone() }
+    }
+
+    fn cpu_enforcer(&self) -> Enforcer {
+        let (name, why) = match &self.cgroup {
+            Ok(_) => {
+                let row = self.rows.iter().find(|row| row.area == Area::Cpu && row.name == "cgroup backend");
+                ("cgroup", row.map(|row| row.reason.clone()).unwrap_or_default())
+            }
+            Err(row) => ("user", format!("{}; not cgroup: {}", self.user.reason, row.reason)),
+        };
+        Enforcer { resource: Area::Cpu, name: Some(name.to_owned()), why }
+    }
+}

@@ -1,0 +1,214 @@
+//! What this process may do to others, and what surrounds it: kernel, container, virtual machine, limits.
+
+use std::path::{Path, PathBuf};
+
+use commonhold_machine::CpuSet;
+use commonhold_machine::capability::{Area, Row};
+
+use super::context::{Capability, Context};
+
+/// The oldest kernel on which everything here works: `pidfd_open(2)` came with 5.3, waiting on a pidfd with 5.4.
+const KERNEL_MIN: (u32, u32) = (5, 4);
+
+const GIVE_CAPABILITIES: &str = "run as root, or `setcap cap_kill,cap_sys_nice+ep $(command -v commonhold)`";
+
+/// The rows about what this process may do to others.
+pub(super) fn privileges(context: &Context) -> Vec<Row> {
+    let (area, euid) = (Area::Privileges, context.status.euid);
+    let root = match euid {
+        0 => Row::yes(area, "root", "the effective user is root"),
+        _ => Row::no(area, "root", format!("the effective user is {euid}: its own processes only"))
+            .remedy("run as root to hold every user's processes"),
+    };
+    let capability = |name: &str, capability, what: &str, remedy: &str| {
+        if context.status.has(capability) {
+            Row::yes(area, name, what)
+        } else {
+            Row::no(area, name, what).remedy(remedy)
+        }
+    };
+    vec![
+        root,
+        capability(
+            "CAP_SYS_NICE",
+            Capability::SysNice,
+            "sets the CPU affinity of other users' processes",
+            GIVE_CAPABILITIES,
+        ),
+        capability(
+            "CAP_KILL",
+            Capability::Kill,
+            "stops and continues other users' processes",
+            GIVE_CAPABILITIES,
+        ),
+        capability("CAP_SYS_ADMIN", Capability::SysAdmin, "mounts cgroup v2 and resctrl", "run as root"),
+    ]
+}
+
+/// Whether the `user` backend can hold every process, or our own only.
+pub(super) fn user_backend(context: &Context) -> Row {
+    let (area, name) = (Area::Cpu, "user backend");
+    let means = "affinity for home CPUs and loans, stop/continue for finer shares";
+    if context.status.has(Capability::SysNice) && context.status.has(Capability::Kill) {
+        return Row::yes(area, name, means);
+    }
+    Row::partly(area, name, format!("{means}; our own user's processes only")).remedy(GIVE_CAPABILITIES)
+}
+
+/// The rows about what surrounds the program.
+pub(super) fn surroundings(context: &Context) -> Vec<Row> {
+    vec![
+        kernel(context),
+        container(context),
+        virtual_machine(context),
+        every_cpu(context),
+        no_cpu_cap(context),
+        no_memory_cap(context),
+    ]
+}
+
+fn kernel(context: &Context) -> Row {
+    let mut numbers = context.kernel.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        let reason = format!("version `{}`: cannot tell whether it is recent enough", context.kernel);
+        return Row::partly(Area::Surroundings, "kernel", reason);
+    };
+    let version = (major, minor);
+    if version >= KERNEL_MIN {
+        return Row::yes(Area::Surroundings, "kernel", context.kernel.clone());
+    }
+    let reason = format!("{} is older than {}.{}", context.kernel, KERNEL_MIN.0, KERNEL_MIN.1);
+    Row::no(Area::Surroundings, "kernel", reason).remedy("boot Linux 5.4 or later")
+}
+
+fn container(context: &Context) -> Row {
+    let name = "outside a container";
+    let Some(sign) = container_sign(context) else {
+        return Row::yes(Area::Surroundings, name, "no sign of a container");
+    };
+    Row::partly(Area::Surroundings, name, format!("{sign}: only processes of this container can be held"))
+        .remedy("run commonhold on the host")
+}
+
+/// What gives a container away.
+fn container_sign(context: &Context) -> Option<String> {
+    let tree = &context.tree;
+    let manager = tree.text("/run/systemd/container").filter(|name| !name.is_empty());
+    if let Some(manager) = manager {
+        return Some(format!("/run/systemd/container says {manager}"));
+    }
+    if let Some(file) = ["/.dockerenv", "/run/.containerenv"].iter().find(|file| tree.exists(**file)) {
+        return Some(format!("{file} is there"));
+    }
+    let users = tree.text("/proc/self/uid_map").unwrap_or_default();
+    let whole = ["0", "0", "4294967295"];
+    if !users.is_empty() && !users.split_whitespace().eq(whole) {
+        return Some("a user namespace maps our users".to_owned());
+    }
+    let paths = context.own_cgroups.iter().map(|own| own.path.to_string_lossy().into_owned());
+    let names = ["docker", "kubepods", "libpod", "lxc"];
+    let path = paths.into_iter().find(|path| names.iter().any(|name| path.contains(name)))?;
+    Some(format!("our cgroup is {path}"))
+}
+
+fn virtual_machine(context: &Context) -> Row {
+    let name = "outside a VM";
+    let hypervisor = context.tree.text("/sys/hypervisor/type");
+    let sign = match hypervisor {
+        Some(kind) if !kind.is_empty() => format!("/sys/hypervisor/type says {kind}"),
+        _ if context.cpu_flags.contains("hypervisor") => {
+            "the processor's flag `hypervisor` is set".to_owned()
+        }
+        _ => return Row::yes(Area::Surroundings, name, "no sign of a hypervisor"),
+    };
+    let steal = steal_per_mille(&context.tree.text("/proc/stat").unwrap_or_default());
+    let steal = steal.map(|s| format!(" ({}.{} % of it so far)", s / 10, s % 10)).unwrap_or_default();
+    Row::partly(Area::Surroundings, name, format!("{sign}: its host may take CPU time away{steal}"))
+}
+
+/// The part of all CPU time that the host took away: column 8 of the first line of /proc/stat, in thousandths.
+fn steal_per_mille(stat: &str) -> Option<u64> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    // Columns 9 and 10 (guest time) are contained in columns 1 and 2.
+    let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|word| word.parse().ok()).collect();
+    let total = ticks.iter().copied().fold(0u64, u64::saturating_add);
+    ticks.get(7)?.saturating_mul(1000).checked_div(total)
+}
+
+fn every_cpu(context: &Context) -> Row {
+    let name = "every CPU usable";
+    let online = context.tree.text("/sys/devices/system/cpu/online").and_then(|list| list.parse().ok());
+    let online: CpuSet = online.unwrap_or_default();
+    let ours = context.status.cpus.intersection(&online);
+    if ours == online {
+        return Row::yes(Area::Surroundings, name, format!("CPUs {online}"));
+    }
+    let reason = format!("{ours} of {online}: a cpuset or the affinity of our parent keeps us there");
+    Row::partly(Area::Surroundings, name, reason).remedy(format!("taskset -c {online} commonhold ..."))
+}
+
+fn no_cpu_cap(context: &Context) -> Row {
+    let name = "no cap on our CPU time";
+    let version2 = find_cap(context, None, "cpu.max", |text, _| {
+        let mut words = text.split_whitespace();
+        let (quota, period) = (words.next()?.parse::<u64>().ok()?, words.next()?.parse::<u64>().ok()?);
+        (quota.saturating_mul(100)).checked_div(period)
+    });
+    let version1 = || {
+        find_cap(context, Some("cpu"), "cpu.cfs_quota_us", |text, file| {
+            // -1 is no cap, and does not parse as an unsigned number.
+            let quota = text.parse::<u64>().ok()?;
+            let period = context.tree.text(file.with_file_name("cpu.cfs_period_us"))?.parse::<u64>().ok()?;
+            quota.saturating_mul(100).checked_div(period)
+        })
+    };
+    match version2.or_else(version1) {
+        None => Row::yes(Area::Surroundings, name, "our cgroup and those above it have none"),
+        Some(cap) => {
+            let (cpus, hundredths) = (cap.value / 100, cap.value % 100);
+            let reason = format!("{} holds us to {cpus}.{hundredths:02} CPUs", cap.file.display());
+            let no_cap = if cap.file.ends_with("cpu.max") { "max" } else { "-1" };
+            Row::partly(Area::Surroundings, name, reason)
+                .remedy(format!("echo {no_cap} > {}", cap.file.display()))
+        }
+    }
+}
+
+fn no_memory_cap(context: &Context) -> Row {
+    let name = "no cap on our memory";
+    // Version 1 says "no cap" with a number near 2^63, version 2 with the word `max`.
+    let bytes = |text: &str, _: &Path| text.parse::<u64>().ok().filter(|bytes| *bytes < 1 << 62);
+    let version2 = find_cap(context, None, "memory.max", bytes);
+    let version1 = || find_cap(context, Some("memory"), "memory.limit_in_bytes", bytes);
+    match version2.or_else(version1) {
+        None => Row::yes(Area::Surroundings, name, "our cgroup and those above it have none"),
+        Some(cap) => {
+            let reason = format!("{} holds us to {} MiB", cap.file.display(), cap.value >> 20);
+            let no_cap = if cap.file.ends_with("memory.max") { "max" } else { "-1" };
+            Row::partly(Area::Surroundings, name, reason)
+                .remedy(format!("echo {no_cap} > {}", cap.file.display()))
+        }
+    }
+}
+
+/// A cap that holds us.
+struct Cap {
+    file: PathBuf,
+    value: u64,
+}
+
+/// The tightest cap from our own cgroup up to the top of what we see.
+fn find_cap(
+    context: &Context,
+    controller: Option<&str>,
+    file: &str,
+    parse: impl Fn(&str, &Path) -> Option<u64>,
+) -> Option<Cap> {
+    let (top, own) = context.own_cgroup(controller)?;
+    let cap = |dir: &Path| {
+        let file = dir.join(file);
+        let value = parse(&context.tree.text(&file)?, &file)?;
+        Some(Cap { file, value })
+    };
+    own.ancestors().take_while(|dir| dir.starts_with(&top)).filter_map(cap).min_by_key(|cap| cap.value)
+}

@@ -1,0 +1,349 @@
+//! Machines as fake trees. The tests may run as root, whom no permission stops, so a folder that may not be written to is
+//! one whose files are missing.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io;
+
+use commonhold_machine::capability::{Area, Row, State};
+
+use super::{Capabilities, probe, probe_with};
+use crate::observe::files::fake;
+
+const ROOT: (&str, &str) =
+    ("/proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\nCpus_allowed_list:\t0-3\n");
+const ORDINARY: (&str, &str) = (
+    "/proc/self/status",
+    "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\nCpus_allowed_list:\t0-3\n",
+);
+const PURE_V2: (&str, &str) = (
+    "/proc/self/mountinfo",
+    "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n",
+);
+const TOP: &str = "/sys/fs/cgroup";
+const SCOPE: &str = "/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope";
+
+/// No perf counter, as in most virtual machines.
+fn no_counter() -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::ENOENT))
+}
+
+fn probed(files: &[(&str, &str)]) -> (tempfile::TempDir, Capabilities) {
+    let dir = fake::tree(files);
+    let found = probe_with(dir.path(), no_counter());
+    (dir, found)
+}
+
+/// A cgroup's directory that we may manage, as files.
+fn managed(path: &str, controllers: &str) -> Vec<(String, String)> {
+    vec![
+        (format!("{path}/cgroup.procs"), String::new()),
+        (format!("{path}/cgroup.subtree_control"), String::new()),
+        (format!("{path}/cgroup.controllers"), format!("{controllers}\n")),
+    ]
+}
+
+fn with<'a>(files: &'a [(String, String)], more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let owned = files.iter().map(|(path, text)| (path.as_str(), text.as_str()));
+    owned.chain(more.iter().copied()).collect()
+}
+
+fn row<'a>(found: &'a Capabilities, name: &str) -> &'a Row {
+    found.rows.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no row `{name}`"))
+}
+
+fn is(found: &Capabilities, name: &str, state: State, reason: &str, remedy: &str) {
+    let row = row(found, name);
+    let shown = row.remedy.clone().unwrap_or_default();
+    assert!(row.state == state && row.reason.contains(reason) && shown.contains(remedy), "{row:#?}");
+}
+
+#[test]
+fn root_on_a_pure_version_2_machine_has_the_top() {
+    let top = managed(TOP, "cpuset cpu io memory pids");
+    let (dir, found) =
+        probed(&with(&top, &[ROOT, PURE_V2, ("/proc/self/cgroup", "0::/user.slice/x.scope\n")]));
+    let place = found.cgroup.clone().unwrap();
+    assert_eq!(
+        (place.mount, place.base),
+        (dir.path().join("sys/fs/cgroup"), dir.path().join("sys/fs/cgroup"))
+    );
+    assert!(!place.delegated && place.controllers.contains("cpuset"));
+    is(&found, "cgroup backend", State::Yes, "cpuset for home CPUs", "");
+    is(&found, "nsdelegate", State::Yes, "", "");
+    assert_eq!(found.enforcers()[0].name.as_deref(), Some("cgroup"));
+    assert_eq!(found.enforcers()[1].name, None, "memory is not held by this version");
+}
+
+#[test]
+fn an_ordinary_user_has_the_cgroup_that_was_delegated() {
+    let own = managed(&format!("{TOP}{SCOPE}"), "cpu memory pids");
+    let manager = format!("{TOP}/user.slice/user-1000.slice/user@1000.service");
+    let (app_procs, manager_procs) =
+        (format!("{manager}/app.slice/cgroup.procs"), format!("{manager}/cgroup.procs"));
+    let (cgroup, kind) = (format!("0::{SCOPE}\n"), format!("{TOP}{SCOPE}/cgroup.type"));
+    let (dir, found) = probed(&with(
+        &own,
+        &[
+            ORDINARY,
+            PURE_V2,
+            ("/proc/self/cgroup", &cgroup),
+            ("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids"),
+            ("/run/systemd/system/x", ""),
+            (&kind, "domain\n"),
+            (&app_procs, ""),
+            (&manager_procs, ""),
+        ],
+    ));
+    let place = found.cgroup.clone().unwrap();
+    assert_eq!(place.base, dir.path().join(format!("sys/fs/cgroup{SCOPE}")));
+    assert!(place.delegated && !place.controllers.contains("cpuset"));
+    let reach = format!("only processes below {manager} can be moved");
+    is(&found, "place for our cgroups", State::Partly, &reach, "run as root");
+    is(
+        &found,
+        "cpuset controller",
+        State::No,
+        "it is not passed on to",
+        "Delegate=cpu cpuset io memory pids",
+    );
+    is(&found, "cgroup backend", State::Partly, "no home CPUs", "Delegate=cpu cpuset io memory pids");
+    is(
+        &found,
+        "user backend",
+        State::Partly,
+        "our own user's processes only",
+        "setcap cap_kill,cap_sys_nice+ep",
+    );
+}
+
+#[test]
+fn an_ordinary_user_without_delegation_learns_how_to_get_one() {
+    let files = [
+        ORDINARY,
+        PURE_V2,
+        ("/proc/self/cgroup", "0::/user.slice/session-3.scope\n"),
+        ("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids"),
+        ("/run/systemd/system/x", ""),
+    ];
+    let (_dir, found) = probed(&files);
+    let row = found.cgroup.clone().unwrap_err();
+    assert!(row.reason.contains(
+        "neither to /sys/fs/cgroup nor to its own cgroup, /sys/fs/cgroup/user.slice/session-3.scope"
+    ));
+    assert!(row.remedy.unwrap().contains("systemd-run --user --scope -p Delegate=yes"));
+    is(&found, "cpu controller", State::No, "no place for our cgroups", "");
+    let cpu = &found.enforcers()[0];
+    assert!(
+        cpu.name.as_deref() == Some("user") && cpu.why.contains("not cgroup: this user may write neither"),
+        "{cpu:?}"
+    );
+}
+
+#[test]
+fn controllers_bound_to_version_1_are_named_with_their_mount() {
+    let files = [
+        ROOT,
+        (
+            "/proc/self/mountinfo",
+            "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+            33 31 0:30 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n\
+            41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+        ),
+        (
+            "/proc/cgroups",
+            "#subsys_name\thierarchy\tnum_cgroups\tenabled\n\
+            cpuset\t3\t1\t1\ncpu\t1\t12\t1\nmemory\t0\t1\t0\n",
+        ),
+    ];
+    let top = managed("/sys/fs/cgroup/unified", "");
+    let (_dir, found) = probed(&with(&top, &files));
+    is(&found, "cgroup v2", State::Partly, "beside 2 cgroup v1 hierarchies", "cgroup_no_v1=all");
+    is(
+        &found,
+        "cpu controller",
+        State::No,
+        "bound to cgroup v1 at /sys/fs/cgroup/cpu",
+        "boot with `cgroup_no_v1=all`",
+    );
+    is(&found, "cpuset controller", State::No, "", "umount /sys/fs/cgroup/cpuset (it has no cgroups there)");
+    is(
+        &found,
+        "memory controller",
+        State::No,
+        "disabled on the kernel command line",
+        "cgroup_disable=memory",
+    );
+    is(&found, "io controller", State::No, "built without it", "CONFIG_BLK_CGROUP");
+    assert!(found.cgroup.unwrap_err().reason.contains("the cpu controller is missing (bound to cgroup v1"));
+    let (_dir, found) =
+        probed(&[ROOT, PURE_V2, ("/proc/cmdline", "quiet cgroup_disable=pressure,memory ro\n")]);
+    is(
+        &found,
+        "memory controller",
+        State::No,
+        "disabled on the kernel command line",
+        "cgroup_disable=memory",
+    );
+    is(&found, "cpuset controller", State::No, "built without it", "CONFIG_CPUSETS");
+}
+
+#[test]
+fn another_schedulers_presence_is_a_reservation() {
+    let top = managed(TOP, "cpuset cpu");
+    let (_dir, found) = probed(&with(
+        &top,
+        &[
+            ROOT,
+            PURE_V2,
+            ("/sys/kernel/sched_ext/state", "enabled\n"),
+            ("/sys/kernel/sched_ext/root/ops", "rusty_1.0\n"),
+        ],
+    ));
+    is(&found, "sched_ext", State::Partly, "`rusty_1.0` is loaded (enabled)", "end the program");
+    is(&found, "cgroup backend", State::Partly, "may ignore cpu.weight", "end the program");
+    let (_dir, found) = probed(&[ROOT, ("/sys/kernel/sched_ext/state", "disabled\n")]);
+    is(&found, "sched_ext", State::Yes, "no scheduler is loaded", "");
+}
+
+#[test]
+fn disks_their_weights_and_their_layers() {
+    let disk = |name, dev, scheduler| {
+        vec![
+            (format!("/sys/block/{name}/size"), "8".to_owned()),
+            (format!("/sys/block/{name}/dev"), format!("{dev}\n")),
+            (format!("/sys/block/{name}/queue/scheduler"), format!("{scheduler}\n")),
+        ]
+    };
+    let files =
+        [disk("sda", "8:0", "none [bfq]"), disk("sdb", "8:16", "[none]"), disk("dm-0", "253:0", "")].concat();
+    let qos = [ROOT, PURE_V2, ("/sys/fs/cgroup/io.cost.qos", "8:0 enable=1 ctrl=auto\n8:16 enable=0\n")];
+    let (_dir, found) = probed(&with(&files, &qos));
+    is(
+        &found,
+        "io.cost",
+        State::Partly,
+        "it is off on sdb",
+        "echo '8:16 enable=1' > /sys/fs/cgroup/io.cost.qos",
+    );
+    is(
+        &found,
+        "BFQ",
+        State::Partly,
+        "sda: none [bfq]; sdb: [none]",
+        "modprobe bfq && echo bfq > /sys/block/sdb/queue",
+    );
+    is(&found, "disks without layers", State::Partly, "through dm-0", "");
+    let (_dir, found) = probed(&with(&disk("sda", "8:0", "[bfq]"), &qos));
+    is(&found, "io.cost", State::Yes, "enabled on sda", "");
+    is(&found, "BFQ", State::Yes, "schedules sda", "");
+}
+
+#[test]
+fn caps_of_a_container_are_found_in_either_version() {
+    let (_dir, found) = probed(&[
+        ROOT,
+        PURE_V2,
+        ("/.dockerenv", ""),
+        ("/proc/self/cgroup", "0::/a/b\n"),
+        ("/sys/fs/cgroup/a/cpu.max", "150000 100000\n"),
+        ("/sys/fs/cgroup/a/b/cpu.max", "200000 100000\n"),
+        ("/sys/fs/cgroup/cpu.max", "max 100000\n"),
+        ("/sys/fs/cgroup/a/b/memory.max", "1073741824\n"),
+        ("/sys/devices/system/cpu/online", "0-7\n"),
+    ]);
+    is(&found, "outside a container", State::Partly, "/.dockerenv is there", "on the host");
+    is(
+        &found,
+        "no cap on our CPU time",
+        State::Partly,
+        "a/cpu.max holds us to 1.50 CPUs",
+        "echo max > /sys/fs/cgroup/a/cpu.max",
+    );
+    is(&found, "no cap on our memory", State::Partly, "b/memory.max holds us to 1024 MiB", "echo max >");
+    is(&found, "every CPU usable", State::Partly, "0-3 of 0-7", "taskset -c 0-7");
+    let (_dir, found) = probed(&[
+        ROOT,
+        ("/proc/self/mountinfo", "32 31 0:29 /docker/x /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"),
+        ("/proc/self/cgroup", "1:cpu:/docker/x\n"),
+        ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n"),
+        ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+    ]);
+    is(&found, "no cap on our CPU time", State::Partly, "holds us to 0.50 CPUs", "echo -1 >");
+    is(&found, "outside a container", State::Partly, "our cgroup is /docker/x", "");
+}
+
+#[test]
+fn the_bus_and_the_privileges() {
+    let files = [
+        ("/proc/cpuinfo", "processor : 0\nflags : fpu mba cqm cqm_mbm_local hypervisor\n"),
+        ("/proc/sys/kernel/perf_event_paranoid", "2\n"),
+        ("/sys/fs/resctrl/x", ""),
+        ("/proc/stat", "cpu  10 0 10 70 0 0 0 10 5 0\n"),
+    ];
+    let dir = fake::tree(&[ROOT, files[0], files[1], files[2], files[3]]);
+    let found = probe_with(dir.path(), Ok(()));
+    is(&found, "bandwidth meter (MBM)", State::Yes, "`cqm_mbm_local`", "");
+    is(&found, "bandwidth cap (MBA)", State::Yes, "`mba`", "");
+    is(&found, "resctrl file system", State::No, "not mounted", "mount -t resctrl resctrl /sys/fs/resctrl");
+    is(&found, "hardware counters", State::Yes, "every process", "");
+    is(&found, "outside a VM", State::Partly, "(10.0 % of it so far)", "");
+    fake::add(&dir, &[ORDINARY]);
+    let denied = || Err(io::Error::from_raw_os_error(libc::EACCES));
+    is(
+        &probe_with(dir.path(), Ok(())),
+        "hardware counters",
+        State::Partly,
+        "our own processes",
+        "run as root",
+    );
+    is(&probe_with(dir.path(), denied()), "hardware counters", State::No, "paranoid = 2", "sysctl");
+    is(&probe_with(dir.path(), denied()), "root", State::No, "user is 1000", "run as root");
+}
+
+#[test]
+fn an_empty_machine_is_all_no_and_never_a_failure() {
+    let (_dir, found) = probed(&[]);
+    assert!(found.cgroup.is_err() && found.user.state == State::Partly);
+    assert_eq!(found.findings().machine, None);
+    is(&found, "facts of the machine", State::No, "meminfo: cannot read it", "");
+    is(&found, "cgroup v2", State::No, "no control groups", "CONFIG_CGROUPS");
+    is(&found, "kernel", State::Partly, "version `unknown`", "");
+    is(&found, "disks", State::No, "", "");
+}
+
+#[test]
+fn malformed_files_are_no_failure_either() {
+    let noise = "\u{0}: - ::\n99999999999999999999 -1 x/y,,,\n \n";
+    let files = [
+        "/proc/self/status",
+        "/proc/self/mountinfo",
+        "/proc/self/cgroup",
+        "/proc/self/uid_map",
+        "/proc/cgroups",
+        "/proc/cpuinfo",
+        "/proc/stat",
+        "/proc/swaps",
+        "/proc/sys/kernel/osrelease",
+        "/proc/pressure/cpu",
+        "/proc/sys/kernel/perf_event_paranoid",
+        "/sys/devices/system/cpu/online",
+        "/sys/block/sda/size",
+        "/sys/kernel/sched_ext/state",
+        "/sys/hypervisor/type",
+    ];
+    let (_dir, found) = probed(&files.map(|file| (file, noise)));
+    assert!(found.cgroup.is_err());
+    let (_dir, found) =
+        probed(&[PURE_V2, ("/proc/self/cgroup", "0::/\n"), ("/sys/fs/cgroup/cpu.max", "5 0\n")]);
+    is(&found, "no cap on our CPU time", State::Yes, "", "");
+}
+
+#[test]
+fn this_machine_has_a_row_for_every_area_and_rows_are_sorted_by_area() {
+    let found = probe(std::path::Path::new("/"));
+    let mut areas: Vec<Area> = found.rows.iter().map(|row| row.area).collect();
+    assert!(areas.is_sorted());
+    areas.dedup();
+    assert_eq!(areas, Area::ALL);
+}

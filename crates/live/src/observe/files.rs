@@ -1,0 +1,125 @@
+//! Small files of the kernel, under a root that a test can replace.
+//!
+//! Files of /proc and /sys come and go: a CPU goes offline, a module is unloaded. A file that is not there is
+//! therefore an answer (`None`) and not a failure, unless the caller says that it must be there.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use crate::LiveError;
+
+/// More than any file read here holds; a fake or a broken one cannot fill the memory.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// A tree of kernel files: `/`, or a folder that looks like it.
+pub(crate) struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    pub(crate) fn new(root: &Path) -> Tree {
+        Tree { root: root.to_owned() }
+    }
+
+    /// Where a file of the real machine (`/proc/...`) lies in this tree.
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// A file's text, trimmed. At most 1 MiB of it; bytes that are not UTF-8 are replaced.
+    pub(crate) fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
+        let mut bytes = Vec::new();
+        File::open(self.path(path))?.take(BYTES_MAX).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+    }
+
+    /// A file's text, or none if it cannot be read for whatever reason: for facts that are only shown.
+    pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+        self.read(path).ok()
+    }
+
+    /// A file's text, or none if it is not there (any more).
+    pub(crate) fn optional(&self, path: &str) -> Result<Option<String>, LiveError> {
+        match self.read(path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) => Err(self.failed(path, error)),
+        }
+    }
+
+    /// A file's text; it must be there.
+    pub(crate) fn required(&self, path: &str) -> Result<String, LiveError> {
+        self.read(path).map_err(|error| self.failed(path, error))
+    }
+
+    /// A folder's names, sorted; none if it is not there.
+    pub(crate) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.path(path)) else { return Vec::new() };
+        let mut names: Vec<String> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
+        self.path(path).exists()
+    }
+
+    /// Whether this process, with its effective user, may write there; no on a read-only file system.
+    pub(crate) fn may_write(&self, path: impl AsRef<Path>) -> bool {
+        accessat(CWD, self.path(path), Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+    }
+
+    /// A file whose text is not what it should be.
+    pub(crate) fn malformed(&self, path: &str, what: &str, text: &str) -> LiveError {
+        let text: String = text.chars().take(60).collect();
+        let source = io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not {what}"));
+        self.failed(path, source)
+    }
+
+    fn failed(&self, path: &str, source: io::Error) -> LiveError {
+        let remedy = match source.kind() {
+            io::ErrorKind::NotFound => "; is /proc or /sys mounted?",
+            io::ErrorKind::PermissionDenied => "; run as root, or make the file readable",
+            _ => "; this kernel's format is not known: please report it with the file's text",
+        };
+        LiveError::File {
+            path: self.path(path),
+            what: "read it".to_owned(),
+            source,
+            remedy: remedy.to_owned(),
+        }
+    }
+}
+
+/// Whether an error says that a file, or what it describes, has gone.
+fn is_gone(error: &io::Error) -> bool {
+    let gone = [libc::ENOENT, libc::ENODEV, libc::ENXIO, libc::ESRCH, libc::ENOTDIR];
+    error.raw_os_error().is_some_and(|code| gone.contains(&code))
+}
+
+#[cfg(test)]
+pub(crate) mod fake {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    /// A folder with these files in it, by their path on a real machine.
+    pub(crate) fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        add(&dir, files);
+        dir
+    }
+
+    /// Adds files, or replaces them.
+    pub(crate) fn add(dir: &tempfile::TempDir, files: &[(&str, &str)]) {
+        for (path, text) in files {
+            let path = dir.path().join(path.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! Processes and threads as /proc shows them.
+//!
+//! All reading goes through one directory descriptor and one buffer. A process may end between any two calls: then its
+//! files are not there (`ENOENT`) or cannot be read any more (`ESRCH`), and the answer is `None`, not an error. The same
+//! answer is given for a process that /proc hides from this user (mount option `hidepid`). What remains are failures of
+//! this program itself, such as too many open files: those are errors, so that nobody mistakes them for an exit.
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
+use rustix::io::Errno;
+
+use crate::LiveError;
+use crate::journal::ProcessKey;
+
+/// What a thread does, as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Running or runnable: it wants a CPU (`R`).
+    Runnable,
+    /// Stopped by a signal (`T`).
+    Stopped,
+    /// Stopped by a debugger (`t`).
+    Traced,
+    /// Ended and not yet waited for (`Z`, `X`).
+    Ended,
+    /// Anything else: asleep.
+    Asleep,
+}
+
+/// What /proc/PID/stat says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// The process.
+    pub key: ProcessKey,
+    /// The kernel's name of the program, cut to 15 bytes.
+    pub comm: String,
+    /// State of its first thread.
+    pub state: State,
+    /// Its parent; 0 if it has none.
+    pub parent: u32,
+    /// Its session.
+    pub session: u32,
+    /// A thread of the kernel's own.
+    pub kernel_thread: bool,
+    /// How many threads it has.
+    pub threads: u32,
+}
+
+/// Whose a process is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Identity {
+    /// Real user.
+    pub uid_real: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective and supplementary groups.
+    pub gids: Vec<u32>,
+}
+
+/// What the scheduler counted for one thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SchedStat {
+    /// Time on a CPU, in nanoseconds.
+    pub ran_ns: u64,
+    /// Time runnable without a CPU, in nanoseconds.
+    pub waited_ns: u64,
+}
+
+/// An entry of /proc: a process, and the number of its directory's inode, which a later process with the same number
+/// does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// The process.
+    pub pid: u32,
+    /// Its directory's inode.
+    pub inode: u64,
+}
+
+/// Enough for `cgroup`, `status` and a usual command line in one read; it grows for the rest.
+const BUFFER_BYTES: usize = 8 * 1024;
+
+/// More than any of these files has: an environment larger than this is cut.
+const FILE_BYTES_MAX: usize = 4 << 20;
+
+/// A procfs, or a folder that looks like one.
+#[derive(Debug)]
+pub struct ProcFs {
+    dir: OwnedFd,
+    path: PathBuf,
+    buffer: Vec<u8>,
+    /// Files of the whole machine, kept open: opening one costs ten times what reading it does.
+    kept: Vec<(&'static str, OwnedFd)>,
+}
+
+impl ProcFs {
+    /// Opens a procfs: `/proc`, or a fake tree in tests.
+    pub fn open(path: &Path) -> Result<Self, LiveError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, flags, Mode::empty()).map_err(|err| LiveError::File {
+            path: path.to_owned(),
+            what: "open".to_owned(),
+            source: err.into(),
+            remedy: "; mount it: mount -t proc proc /proc".to_owned(),
+        })?;
+        Ok(ProcFs { dir, path: path.to_owned(), buffer: vec![0; BUFFER_BYTES], kept: Vec::new() })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Every process there is, replacing what `into` held. In no order.
+    pub fn processes(&mut self, into: &mut Vec<Listed>) -> Result<(), LiveError> {
+        into.clear();
+        let listed = rustix::fs::seek(&self.dir, SeekFrom::Start(0))
+            .and_then(|_| each_number(&self.dir, |pid, inode| into.push(Listed { pid, inode })));
+        listed.map_err(|err| self.failed("", "list", err))
+    }
+
+    /// Every thread of a process, replacing what `into` held, ascending. False if the process is gone.
+    pub fn threads(&mut self, pid: u32, into: &mut Vec<u32>) -> Result<bool, LiveError> {
+        into.clear();
+        let name = format!("{pid}/task");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let listed = rustix::fs::openat(&self.dir, &name, flags, Mode::empty())
+            .and_then(|task| each_number(&task, |tid, _| into.push(tid)));
+        into.sort_unstable();
+        match listed {
+            Ok(()) => Ok(!into.is_empty()),
+            Err(err) if is_gone(err) => Ok(false),
+            Err(err) => Err(self.failed(&name, "list", err)),
+        }
+    }
+
+    /// What /proc/PID/stat says; `None` if the process is gone.
+    pub fn stat(&mut self, pid: u32) -> Result<Option<Stat>, LiveError> {
+        Ok(self.read(&format!("{pid}/stat"))?.and_then(|text| parse_stat(pid, text)))
+    }
+
+    /// Whose a process is; `None` if it is gone.
+    pub fn identity(&mut self, pid: u32) -> Result<Option<Identity>, LiveError> {
+        Ok(self.read(&format!("{pid}/status"))?.and_then(parse_identity))
+    }
+
+    /// Base name of a process's first argument; empty if it has none; `None` if it is gone.
+    pub fn program(&mut self, pid: u32) -> Result<Option<String>, LiveError> {
+        Ok(self.read(&format!("{pid}/cmdline"))?.map(parse_program))
+    }
+
+    /// A process's cgroup v2 path, or the v1 systemd hierarchy's; empty if it has neither; `None` if it is gone.
+    pub fn cgroup(&mut self, pid: u32) -> Result<Option<String>, LiveError> {
+        Ok(self.read(&format!("{pid}/cgroup"))?.map(parse_cgroup))
+    }
+
+    /// The value of a variable in a process's initial environment; `None` if it is not set, or not ours to read.
+    pub fn variable(&mut self, pid: u32, name: &str) -> Result<Option<String>, LiveError> {
+        let environ = self.read(&format!("{pid}/environ"))?;
+        Ok(environ.and_then(|text| find_variable(text, name)))
+    }
+
+    /// What a thread does; `None` if it is gone.
+    pub fn thread_state(&mut self, pid: u32, tid: u32) -> Result<Option<State>, LiveError> {
+        let text = self.read(&format!("{pid}/task/{tid}/stat"))?;
+        Ok(text.and_then(|text| parse_stat(tid, text)).map(|stat| stat.state))
+    }
+
+    /// What the scheduler counted for a thread; `None` if it is gone or this kernel does not count.
+    pub fn thread_schedstat(&mut self, pid: u32, tid: u32) -> Result<Option<SchedStat>, LiveError> {
+        Ok(self.read(&format!("{pid}/task/{tid}/schedstat"))?.and_then(parse_schedstat))
+    }
+
+    /// How many threads there are and the number given last to a new one: while both stay the same, nothing was born
+    /// and nothing ended. `None` where /proc/loadavg does not say.
+    pub fn births(&mut self) -> Result<Option<(u32, u32)>, LiveError> {
+        Ok(self.read_kept("loadavg")?.and_then(parse_births))
+    }
+
+    /// A file's content; `None` if the process it belongs to is gone.
+    fn read(&mut self, name: &str) -> Result<Option<&[u8]>, LiveError> {
+        match self.fill(name) {
+            Ok(len) => Ok(Some(&self.buffer[..len])),
+            Err(err) if is_gone(err) => Ok(None),
+            Err(err) => Err(self.failed(name, "read", err)),
+        }
+    }
+
+    /// The content of a file of the whole machine, read anew; `None` if there is no such file.
+    pub(crate) fn read_kept(&mut self, name: &'static str) -> Result<Option<&[u8]>, LiveError> {
+        match self.fill_kept(name) {
+            Ok(len) => Ok(Some(&self.buffer[..len])),
+            Err(err) if is_gone(err) => Ok(None),
+            Err(err) => Err(self.failed(name, "read", err)),
+        }
+    }
+
+    fn fill_kept(&mut self, name: &'static str) -> Result<usize, Errno> {
+        let at = match self.kept.iter().position(|(kept, _)| *kept == name) {
+            Some(at) => at,
+            None => {
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                self.kept.push((name, rustix::fs::openat(&self.dir, name, flags, Mode::empty())?));
+                self.kept.len() - 1
+            }
+        };
+        loop {
+            let len = rustix::io::pread(&self.kept[at].1, &mut self.buffer[..], 0)?;
+            if len < self.buffer.len() || len >= FILE_BYTES_MAX {
+                return Ok(len);
+            }
+            self.buffer.resize(len * 2, 0);
+        }
+    }
+
+    fn fill(&mut self, name: &str) -> Result<usize, Errno> {
+        let file = rustix::fs::openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut len = 0;
+        loop {
+            match rustix::io::read(&file, &mut self.buffer[len..]) {
+                Ok(0) => return Ok(len),
+                Ok(n) => len += n,
+                Err(Errno::INTR) => {}
+                Err(err) => return Err(err),
+            }
+            // The files of one process are written in one go: a read that did not fill the buffer was the last.
+            if len < self.buffer.len() || len >= FILE_BYTES_MAX {
+                return Ok(len);
+            }
+            self.buffer.resize(len * 2, 0);
+        }
+    }
+
+    fn failed(&self, name: &str, what: &str, err: Errno) -> LiveError {
+        let remedy = match err {
+            Errno::MFILE | Errno::NFILE => {
+                "; raise the limit on open files (ulimit -n, or LimitNOFILE= of the service)"
+            }
+            _ => "",
+        };
+        LiveError::File {
+            path: self.path.join(name),
+            what: what.to_owned(),
+            source: err.into(),
+            remedy: remedy.to_owned(),
+        }
+    }
+}
+
+/// Whether a process with this number and start time exists now.
+pub fn is_alive(procfs: &mut ProcFs, key: ProcessKey) -> Result<bool, LiveError> {
+    Ok(procfs.stat(key.pid)?.is_some_and(|stat| stat.key == key))
+}
+
+fn is_gone(err: Errno) -> bool {
+    matches!(err, Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM)
+}
+
+/// Calls `found` with every entry of a directory whose name is a number, and with its inode.
+fn each_number(dir: &OwnedFd, mut found: impl FnMut(u32, u64)) -> Result<(), Errno> {
+    let mut room = [const { MaybeUninit::<u8>::uninit() }; 4096];
+    let mut entries = RawDir::new(dir, &mut room);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        if let Some(number) = parse_number(entry.file_name().to_bytes()) {
+            found(number, entry.ino());
+        }
+    }
+    Ok(())
+}
+
+/// A decimal number; `None` for anything else, `+1` included.
+fn parse_number<T: TryFrom<u64>>(digits: &[u8]) -> Option<T> {
+    if digits.is_empty() {
+        return None;
+    }
+    let value = digits.iter().try_fold(0u64, |value, digit| {
+        digit.is_ascii_digit().then_some(())?;
+        value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+    })?;
+    T::try_from(value).ok()
+}
+
+/// `pid (comm) state ppid pgrp session tty tpgid flags ... threads(20) itrealvalue start(22) ...`: see proc(5). The name
+/// may hold anything, `)` and line breaks included: the last `)` ends it.
+fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
+    const PF_KTHREAD: u64 = 0x0020_0000;
+    let open = text.iter().position(|byte| *byte == b'(')?;
+    let close = text.iter().rposition(|byte| *byte == b')')?;
+    let comm = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
+    let mut fields = text.get(close + 1..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+    let state = match fields.next()?.first()? {
+        b'R' => State::Runnable,
+        b'T' => State::Stopped,
+        b't' => State::Traced,
+        b'Z' | b'X' | b'x' => State::Ended,
+        _ => State::Asleep,
+    };
+    let parent = parse_number(fields.next()?)?;
+    let session = parse_number(fields.nth(1)?)?;
+    let flags: u64 = parse_number(fields.nth(2)?)?;
+    let threads = parse_number(fields.nth(10)?)?;
+    let start = parse_number(fields.nth(1)?)?;
+    let kernel_thread = flags & PF_KTHREAD != 0;
+    Some(Stat { key: ProcessKey { pid, start }, comm, state, parent, session, kernel_thread, threads })
+}
+
+/// The lines `Uid:` and `Gid:` (real, effective, saved, file system) and `Groups:`.
+fn parse_identity(text: &[u8]) -> Option<Identity> {
+    let numbers = |line: &'_ [u8]| -> Vec<u32> {
+        line.split(u8::is_ascii_whitespace).filter_map(parse_number).collect()
+    };
+    let (mut uids, mut gid, mut groups) = (None, None, Vec::new());
+    for line in text.split(|byte| *byte == b'\n') {
+        if let Some(rest) = line.strip_prefix(b"Uid:") {
+            uids = Some(numbers(rest));
+        } else if let Some(rest) = line.strip_prefix(b"Gid:") {
+            gid = numbers(rest).get(1).copied();
+        } else if let Some(rest) = line.strip_prefix(b"Groups:") {
+            groups = numbers(rest);
+            break;
+        }
+    }
+    let (uids, gid) = (uids?, gid?);
+    if !groups.contains(&gid) {
+        groups.insert(0, gid);
+    }
+    Some(Identity { uid_real: *uids.first()?, uid: *uids.get(1)?, gids: groups })
+}
+
+fn parse_program(text: &[u8]) -> String {
+    let first = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let base = first.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    String::from_utf8_lossy(base).into_owned()
+}
+
+/// `0::/path` is version 2; where that hierarchy is not used every process shows as `/` in it, and the version 1 line
+/// that systemd keeps tells more.
+fn parse_cgroup(text: &[u8]) -> String {
+    let (mut v2, mut systemd) = (None, None);
+    for line in text.split(|byte| *byte == b'\n') {
+        if let Some(path) = line.strip_prefix(b"0::") {
+            v2 = Some(path);
+        } else if let Some(at) = line.windows(14).position(|part| part == b":name=systemd:") {
+            systemd = Some(&line[at + 14..]);
+        }
+    }
+    let path = match (v2, systemd) {
+        (Some(b"/") | None, Some(systemd)) => systemd,
+        (Some(v2), _) => v2,
+        (None, None) => b"",
+    };
+    String::from_utf8_lossy(path).into_owned()
+}
+
+fn parse_schedstat(text: &[u8]) -> Option<SchedStat> {
+    let mut fields = text.split(u8::is_ascii_whitespace);
+    Some(SchedStat { ran_ns: parse_number(fields.next()?)?, waited_ns: parse_number(fields.next()?)? })
+}
+
+/// `0.00 0.01 0.05 1/123 4567`: runnable/all threads, and the last number given.
+fn parse_births(text: &[u8]) -> Option<(u32, u32)> {
+    let mut fields = text.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).skip(3);
+    let threads = fields.next()?.split(|byte| *byte == b'/').nth(1).and_then(parse_number)?;
+    Some((threads, parse_number(fields.next()?)?))
+}
+
+fn find_variable(environ: &[u8], name: &str) -> Option<String> {
+    environ.split(|byte| *byte == 0).find_map(|entry| {
+        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        String::from_utf8(value.to_vec()).ok()
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        for comm in ["sh", "a) R 1 1 1", "x y", "new\nline", "(((", ")", ""] {
+            let text = format!(
+                "42 ({comm}) S 7 42 41 0 -1 4194304 98 0 0 0 0 0 0 0 20 0 3 0 117460 3133440 380 1 2 3\n"
+            );
+            let stat = parse_stat(42, text.as_bytes()).unwrap();
+            assert_eq!(stat.comm, comm);
+            assert_eq!((stat.parent, stat.session, stat.threads), (7, 41, 3));
+            assert_eq!((stat.key.start, stat.state, stat.kernel_thread), (117_460, State::Asleep, false));
+        }
+    }
+
+    #[test]
+    fn kernel_threads_are_told_by_their_flag() {
+        let text = b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 2 0 0 18446744073709551615";
+        assert!(parse_stat(2, text).unwrap().kernel_thread);
+    }
+
+    #[test]
+    fn whose_it_is() {
+        let text = b"Name:\tUid: 1 2\nUid:\t1000\t1001\t1000\t1000\nGid:\t5\t6\t5\t5\nFDSize:\t64\nGroups:\t6 27 100 \n";
+        let identity = Identity { uid_real: 1000, uid: 1001, gids: vec![6, 27, 100] };
+        assert_eq!(parse_identity(text), Some(identity));
+        let none = b"Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t\n";
+        assert_eq!(parse_identity(none).unwrap().gids, [0]);
+    }
+
+    #[test]
+    fn the_cgroup_of_either_version() {
+        let hybrid = b"9:name=systemd:/user.slice\n3:cpuset:/x\n0::/\n";
+        for (text, path) in [
+            (b"0::/user.slice/a:b\n".as_slice(), "/user.slice/a:b"),
+            (hybrid, "/user.slice"),
+            (b"1:name=systemd:/a\n0::/b\n", "/b"),
+            (b"3:cpuset:/x\n", ""),
+        ] {
+            assert_eq!(parse_cgroup(text), path);
+        }
+    }
+
+    #[test]
+    fn small_formats() {
+        assert_eq!(parse_program(b"/usr/bin/make\0-j\0"), "make");
+        assert_eq!(parse_program(b""), "");
+        assert_eq!(parse_births(b"0.00 0.01 0.05 1/123 4567\n"), Some((123, 4567)));
+        assert_eq!(parse_births(b"0.00\n"), None);
+        let environ = b"A=1\0COMMONHOLD_UNIT=physics/x\0COMMONHOLD_UNITS=no\0";
+        assert_eq!(find_variable(environ, "COMMONHOLD_UNIT").as_deref(), Some("physics/x"));
+        assert_eq!(find_variable(environ, "COMMONHOLD"), None);
+        assert_eq!(parse_number::<u32>(b"4294967296"), None);
+        assert_eq!(parse_number::<u32>(b"+1"), None);
+    }
+
+    #[test]
+    fn a_process_that_vanishes_between_two_files_is_gone() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("31/task/31")).unwrap();
+        fs::create_dir_all(root.path().join("self")).unwrap();
+        let mut procfs = ProcFs::open(root.path()).unwrap();
+        let mut listed = Vec::new();
+        procfs.processes(&mut listed).unwrap();
+        assert_eq!(listed.iter().map(|entry| entry.pid).collect::<Vec<_>>(), [31]);
+        assert_eq!(procfs.stat(31).unwrap(), None);
+        assert_eq!(procfs.identity(31).unwrap(), None);
+        assert_eq!(procfs.thread_schedstat(31, 31).unwrap(), None);
+        let mut threads = vec![1, 2, 3];
+        assert!(procfs.threads(31, &mut threads).unwrap());
+        fs::remove_dir_all(root.path().join("31")).unwrap();
+        assert!(!procfs.threads(31, &mut threads).unwrap());
+    }
+
+    #[test]
+    fn a_file_larger_than_the_buffer_is_read_whole() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("5")).unwrap();
+        let long = format!("{}\0X=end\0", "y".repeat(100_000));
+        fs::write(root.path().join("5/environ"), long).unwrap();
+        let mut procfs = ProcFs::open(root.path()).unwrap();
+        assert_eq!(procfs.variable(5, "X").unwrap().as_deref(), Some("end"));
+    }
+
+    #[test]
+    fn this_process_reads_like_the_kernel_says() {
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let me = std::process::id();
+        let stat = procfs.stat(me).unwrap().unwrap();
+        assert_eq!(stat.parent, std::os::unix::process::parent_id());
+        assert!(!stat.kernel_thread && is_alive(&mut procfs, stat.key).unwrap());
+        let later = ProcessKey { start: stat.key.start + 1, ..stat.key };
+        assert!(!is_alive(&mut procfs, later).unwrap());
+        let identity = procfs.identity(me).unwrap().unwrap();
+        assert_eq!(identity.uid, rustix::process::geteuid().as_raw());
+        let before = procfs.births().unwrap();
+        std::thread::spawn(|| {}).join().unwrap();
+        assert_ne!(before, procfs.births().unwrap());
+    }
+}

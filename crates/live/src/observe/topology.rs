@@ -1,0 +1,401 @@
+//! The machine's facts from /sys and /proc: CPUs, cores, caches, NUMA nodes, memory, swap, disks.
+//!
+//! | fact | read from | if that is not there |
+//! | --- | --- | --- |
+//! | CPUs | /sys/devices/system/cpu/online, and the affinity of the calling thread | an error |
+//! | core | `cpuN/topology/thread_siblings_list` | each CPU is a core of its own |
+//! | cache | `cpuN/cache/indexI/shared_cpu_list` of the highest level | the CPUs of a node share one |
+//! | node | /sys/devices/system/node/nodeN/cpulist | one node |
+//! | memory | nodeN/meminfo; for one node /proc/meminfo | an error |
+//! | swap | /proc/meminfo | none |
+//! | disks | /sys/block | none |
+//!
+//! Only CPUs that this process may use are listed. Cores and caches are numbered in the order of their first CPU, so that
+//! the same machine gives the same facts. A cache that spans nodes (sub-NUMA clusters) counts as one per node: places
+//! nest. A CPU that goes offline between two reads is left out.
+//!
+//! Disks are what stands at the bottom: loop, ram and zram devices are memory or files, and device-mapper and md arrays
+//! are made of disks that are listed themselves, so none of those is a disk here; neither are optical and floppy drives,
+//! hidden paths of a multipath disk, and drives without a medium. What a disk or the bus carries per second is not
+//! something that Linux knows.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use commonhold_machine::{Cpu, CpuSet, Disk, Machine, Node};
+
+use super::files::Tree;
+use crate::{LiveError, affinity};
+
+const CPUS: &str = "/sys/devices/system/cpu";
+const NODES: &str = "/sys/devices/system/node";
+
+/// What /sys/block lists and is no disk of its own.
+const NOT_DISKS: [&str; 9] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd", "mtdblock", "nbd"];
+
+/// The machine as the calling thread may use it. `root` is `/`, or a folder that looks like it.
+pub fn read(root: &Path) -> Result<Machine, LiveError> {
+    let allowed = affinity::get(0).map_err(|source| LiveError::Process {
+        pid: std::process::id(),
+        name: "commonhold".to_owned(),
+        what: "read its own CPU affinity".to_owned(),
+        source,
+        remedy: "; allow sched_getaffinity in the sandbox's filter of system calls".to_owned(),
+    })?;
+    read_for(root, &allowed)
+}
+
+/// The CPUs that are online: one small file, to see whether the machine must be read again.
+pub fn online(root: &Path) -> Result<CpuSet, LiveError> {
+    online_in(&Tree::new(root))
+}
+
+/// The machine as a process with that affinity may use it.
+pub fn read_for(root: &Path, allowed: &CpuSet) -> Result<Machine, LiveError> {
+    let tree = Tree::new(root);
+    let nodes = NodeFacts::read(&tree)?;
+    let cpus = read_cpus(&tree, allowed, &nodes)?;
+    let used = |node: &Node| node.memory_bytes > 0 || cpus.iter().any(|cpu| cpu.node == node.id);
+    Ok(Machine {
+        nodes: nodes.nodes.into_iter().filter(used).collect(),
+        swap_bytes: meminfo(&tree, "/proc/meminfo", "SwapTotal:")?.unwrap_or(0),
+        disks: read_disks(&tree)?,
+        bus_bytes_per_s: None,
+        cpus,
+    })
+}
+
+/// The nodes, and which CPUs belong to which.
+struct NodeFacts {
+    nodes: Vec<Node>,
+    cpus: Vec<(u32, CpuSet)>,
+}
+
+impl NodeFacts {
+    fn read(tree: &Tree) -> Result<NodeFacts, LiveError> {
+        let mut facts = NodeFacts { nodes: Vec::new(), cpus: Vec::new() };
+        let Some(online) = cpu_list(tree, &format!("{NODES}/online"))? else {
+            return Ok(NodeFacts::single(total_memory(tree)?));
+        };
+        for id in online.iter() {
+            let Some(cpus) = cpu_list(tree, &format!("{NODES}/node{id}/cpulist"))? else { continue };
+            let memory = meminfo(tree, &format!("{NODES}/node{id}/meminfo"), "MemTotal:")?;
+            facts.nodes.push(Node { id, memory_bytes: memory.unwrap_or(0) });
+            facts.cpus.push((id, cpus));
+        }
+        facts.trust_the_total(tree)?;
+        Ok(facts)
+    }
+
+    /// Where one node has all the memory, the machine's own total is the better figure: a virtual machine whose memory
+    /// is plugged in bit by bit shows in the node only what was plugged in so far.
+    fn trust_the_total(&mut self, tree: &Tree) -> Result<(), LiveError> {
+        let with_memory = self.nodes.iter().filter(|node| node.memory_bytes > 0).count();
+        match self.nodes.as_mut_slice() {
+            [] => *self = NodeFacts::single(total_memory(tree)?),
+            [node] => node.memory_bytes = total_memory(tree)?,
+            [first, ..] if with_memory == 0 => first.memory_bytes = total_memory(tree)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn single(memory_bytes: u64) -> NodeFacts {
+        NodeFacts { nodes: vec![Node { id: 0, memory_bytes }], cpus: Vec::new() }
+    }
+
+    /// The node of a CPU; one that no node lists (it came online meanwhile) counts to the first.
+    fn of(&self, cpu: u32) -> u32 {
+        let listed = self.cpus.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(id, _)| *id);
+        listed.or(self.nodes.first().map(|node| node.id)).unwrap_or(0)
+    }
+}
+
+fn online_in(tree: &Tree) -> Result<CpuSet, LiveError> {
+    let path = format!("{CPUS}/online");
+    parse_list(tree, &path, &tree.required(&path)?)
+}
+
+fn read_cpus(tree: &Tree, allowed: &CpuSet, nodes: &NodeFacts) -> Result<Vec<Cpu>, LiveError> {
+    let online = online_in(tree)?;
+    let (mut cores, mut caches) = (Numbering::default(), Numbering::default());
+    let mut cpus = Vec::new();
+    for id in online.intersection(allowed).iter().filter(|id| tree.exists(format!("{CPUS}/cpu{id}"))) {
+        let node = nodes.of(id);
+        let cache = cache_group(tree, id)?.map_or(Group::Node(node), |first| Group::Cpus(node, first));
+        let siblings = cpu_list(tree, &format!("{CPUS}/cpu{id}/topology/thread_siblings_list"))?;
+        let core = siblings.and_then(|cpus| cpus.iter().next()).unwrap_or(id);
+        let cache_number = caches.number(cache);
+        cpus.push(Cpu { id, node, cache: cache_number, core: cores.number(Group::Cpus(cache_number, core)) });
+    }
+    if cpus.is_empty() {
+        return Err(LiveError::Unavailable {
+            what: format!("none of the CPUs this process may use ({allowed}) is online ({online})"),
+            remedy: "widen its affinity with `taskset -cp LIST PID`, or the cpuset of its cgroup".to_owned(),
+        });
+    }
+    Ok(cpus)
+}
+
+/// What CPUs have in common, before it gets a number.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    /// All of a node.
+    Node(u32),
+    /// The part, within an enclosing group, of those whose lowest number is the second.
+    Cpus(u32, u32),
+}
+
+/// Numbers groups in the order in which they are first asked for.
+#[derive(Default)]
+struct Numbering(BTreeMap<Group, u32>);
+
+impl Numbering {
+    fn number(&mut self, group: Group) -> u32 {
+        let next = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        *self.0.entry(group).or_insert(next)
+    }
+}
+
+/// The lowest CPU that shares the last-level cache with this one; none where caches are not described.
+fn cache_group(tree: &Tree, cpu: u32) -> Result<Option<u32>, LiveError> {
+    let folder = format!("{CPUS}/cpu{cpu}/cache");
+    let mut best: Option<(u32, u32)> = None;
+    for index in tree.names(&folder).iter().filter(|name| name.starts_with("index")) {
+        let level_file = format!("{folder}/{index}/level");
+        let Some(level) = tree.optional(&level_file)? else { continue };
+        let level = level.parse().map_err(|_| tree.malformed(&level_file, "a cache level", &level))?;
+        let shared = cpu_list(tree, &format!("{folder}/{index}/shared_cpu_list"))?;
+        let first = shared.and_then(|cpus| cpus.iter().next());
+        best = best.max(first.map(|first| (level, first)));
+    }
+    Ok(best.map(|(_, first)| first))
+}
+
+fn read_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
+    let mut disks = Vec::new();
+    for name in tree.names("/sys/block") {
+        let device = format!("/sys/block/{name}");
+        let hidden = tree.optional(&format!("{device}/hidden"))?.is_some_and(|hidden| hidden == "1");
+        if hidden || NOT_DISKS.iter().any(|prefix| is_numbered(&name, prefix)) {
+            continue;
+        }
+        let size_file = format!("{device}/size");
+        let Some(size) = tree.optional(&size_file)? else { continue };
+        // The size is in units of 512 bytes whatever the disk's own sector is: Documentation/ABI/stable/sysfs-block.
+        let bytes = size.parse::<u64>().ok().and_then(|sectors| sectors.checked_mul(512));
+        let bytes = bytes.ok_or_else(|| tree.malformed(&size_file, "a number of sectors", &size))?;
+        if bytes > 0 {
+            disks.push(Disk { name, bytes, bytes_per_s: None });
+        }
+    }
+    Ok(disks)
+}
+
+/// The names of the whole disks, as far as they can be read.
+pub(super) fn disk_names(tree: &Tree) -> Vec<String> {
+    read_disks(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
+}
+
+/// Whether a device of /sys/block is made of others: device mapper and md.
+pub(super) fn is_layered_disk(name: &str) -> bool {
+    ["dm-", "md"].iter().any(|prefix| is_numbered(name, prefix))
+}
+
+/// Whether a device's name is that prefix and a number, with what may follow it (`md127`, `md_d0`, but not `mdisk`).
+fn is_numbered(name: &str, prefix: &str) -> bool {
+    let rest = name.strip_prefix(prefix).map(|rest| rest.strip_prefix("_d").unwrap_or(rest));
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+fn total_memory(tree: &Tree) -> Result<u64, LiveError> {
+    let total = meminfo(tree, "/proc/meminfo", "MemTotal:")?.filter(|bytes| *bytes > 0);
+    let text = tree.required("/proc/meminfo")?;
+    total.ok_or_else(|| tree.malformed("/proc/meminfo", "a table with MemTotal", &text))
+}
+
+/// A row of a meminfo table (`MemTotal:   24684084 kB`, or the same after `Node 0`), in bytes.
+fn meminfo(tree: &Tree, path: &str, row: &str) -> Result<Option<u64>, LiveError> {
+    let Some(text) = tree.optional(path)? else { return Ok(None) };
+    let Some(line) = text.lines().find(|line| line.split_whitespace().any(|word| word == row)) else {
+        return Ok(None);
+    };
+    let kib = line.split_whitespace().skip_while(|word| *word != row).nth(1);
+    let bytes = kib.and_then(|kib| kib.parse::<u64>().ok()).and_then(|kib| kib.checked_mul(1024));
+    bytes.map(Some).ok_or_else(|| tree.malformed(path, &format!("a {row} row in kB"), line))
+}
+
+fn cpu_list(tree: &Tree, path: &str) -> Result<Option<CpuSet>, LiveError> {
+    tree.optional(path)?.map(|text| parse_list(tree, path, &text)).transpose()
+}
+
+fn parse_list(tree: &Tree, path: &str, text: &str) -> Result<CpuSet, LiveError> {
+    text.parse().map_err(|_| tree.malformed(path, "a list of numbers such as `0-3,8`", text))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::files::fake;
+    use super::*;
+
+    const ALL: &str = "0-1023";
+
+    fn read_fake(dir: &tempfile::TempDir, allowed: &str) -> Result<Machine, String> {
+        read_for(dir.path(), &allowed.parse().unwrap()).map_err(|error| error.to_string())
+    }
+
+    /// Two nodes, two cores of two threads in each (siblings numbered far apart, as on x86), one L3 per node.
+    fn two_nodes() -> tempfile::TempDir {
+        let dir = fake::tree(&[
+            ("/proc/meminfo", "MemTotal: 3072 kB\nMemFree: 9 kB\nSwapTotal:  1024 kB\n"),
+            ("/sys/devices/system/cpu/online", "0-7\n"),
+            ("/sys/devices/system/node/online", "0-1\n"),
+            ("/sys/devices/system/node/node0/cpulist", "0-1,4-5\n"),
+            ("/sys/devices/system/node/node1/cpulist", "2-3,6-7\n"),
+            ("/sys/devices/system/node/node0/meminfo", "\nNode 0 MemTotal:  2048 kB\nNode 0 MemFree: 1 kB\n"),
+            ("/sys/devices/system/node/node1/meminfo", "\nNode 1 MemTotal:  1024 kB\n"),
+            ("/sys/block/sda/size", "2000\n"),
+            ("/sys/block/md0/size", "2000\n"),
+            ("/sys/block/dm-0/size", "2000\n"),
+            ("/sys/block/loop0/size", "2000\n"),
+            ("/sys/block/zram0/size", "2000\n"),
+            ("/sys/block/sr0/size", "2000\n"),
+            ("/sys/block/sdb/size", "0\n"),
+            ("/sys/block/nvme0c0n1/size", "2000\n"),
+            ("/sys/block/nvme0c0n1/hidden", "1\n"),
+            ("/sys/block/nvme0n1/size", "4000\n"),
+            ("/sys/block/nvme0n1/hidden", "0\n"),
+        ]);
+        for cpu in 0..8 {
+            let core = cpu % 4;
+            let shared = if core < 2 { "0-1,4-5" } else { "2-3,6-7" };
+            let file = |name: &str| format!("/sys/devices/system/cpu/cpu{cpu}/{name}");
+            fake::add(
+                &dir,
+                &[
+                    (&file("topology/thread_siblings_list"), &format!("{core},{}\n", core + 4)),
+                    (&file("cache/index0/level"), "1\n"),
+                    (&file("cache/index0/shared_cpu_list"), &format!("{core},{}\n", core + 4)),
+                    (&file("cache/index3/level"), "3\n"),
+                    (&file("cache/index3/shared_cpu_list"), &format!("{shared}\n")),
+                ],
+            );
+        }
+        dir
+    }
+
+    fn column(machine: &Machine, of: fn(&Cpu) -> u32) -> Vec<u32> {
+        machine.cpus.iter().map(of).collect()
+    }
+
+    #[test]
+    fn cores_caches_nodes_memory_and_disks() {
+        let machine = read_fake(&two_nodes(), ALL).unwrap();
+        assert_eq!(column(&machine, |cpu| cpu.id), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(column(&machine, |cpu| cpu.node), [0, 0, 1, 1, 0, 0, 1, 1]);
+        assert_eq!(column(&machine, |cpu| cpu.cache), [0, 0, 1, 1, 0, 0, 1, 1]);
+        assert_eq!(column(&machine, |cpu| cpu.core), [0, 1, 2, 3, 0, 1, 2, 3]);
+        assert_eq!(
+            machine.nodes.iter().map(|node| node.memory_bytes).collect::<Vec<_>>(),
+            [2 << 20, 1 << 20]
+        );
+        assert_eq!(machine.swap_bytes, 1 << 20);
+        let disks: Vec<_> = machine.disks.iter().map(|disk| (disk.name.as_str(), disk.bytes)).collect();
+        assert_eq!(disks, [("nvme0n1", 4000 * 512), ("sda", 2000 * 512)]);
+        assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
+    }
+
+    #[test]
+    fn only_cpus_that_may_be_used_are_listed() {
+        let machine = read_fake(&two_nodes(), "3,6-9").unwrap();
+        assert_eq!(column(&machine, |cpu| cpu.id), [3, 6, 7]);
+        assert_eq!(column(&machine, |cpu| cpu.core), [0, 1, 0], "3 and 7 are threads of one core");
+        assert_eq!(machine.nodes.len(), 2, "the other node's memory is still there");
+        let error = read_fake(&two_nodes(), "8").unwrap_err();
+        assert!(error.starts_with("none of the CPUs this process may use (8) is online (0-7)"), "{error}");
+    }
+
+    #[test]
+    fn a_machine_that_describes_little_is_one_node_with_one_cache() {
+        let dir = fake::tree(&[
+            ("/proc/meminfo", "MemTotal: 4 kB\n"),
+            ("/sys/devices/system/cpu/online", "0,2\n"),
+            ("/sys/devices/system/cpu/cpu0/uevent", ""),
+            ("/sys/devices/system/cpu/cpu2/uevent", ""),
+        ]);
+        let machine = read_fake(&dir, ALL).unwrap();
+        assert_eq!(machine.summary(), "2 CPUs, 1 node, 1 cache, 4 KiB memory, no swap, no disks");
+        assert_eq!(column(&machine, |cpu| cpu.core), [0, 1]);
+    }
+
+    #[test]
+    fn the_cache_of_the_highest_level_counts() {
+        let dir = two_nodes();
+        for cpu in [0, 1, 4, 5] {
+            let file = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/shared_cpu_list");
+            fake::add(&dir, &[(&file, &format!("{},{}\n", cpu % 4, cpu % 4 + 4))]);
+        }
+        // Node 0 has a cache per core now, node 1 one for all; level 1 is per core everywhere.
+        let machine = read_fake(&dir, ALL).unwrap();
+        assert_eq!(column(&machine, |cpu| cpu.cache), [0, 1, 2, 2, 0, 1, 2, 2]);
+    }
+
+    #[test]
+    fn a_cache_that_spans_nodes_counts_once_per_node() {
+        let dir = two_nodes();
+        for cpu in 0..8 {
+            let file = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/shared_cpu_list");
+            fake::add(&dir, &[(&file, "0-7\n")]);
+        }
+        let machine = read_fake(&dir, ALL).unwrap();
+        assert_eq!(column(&machine, |cpu| cpu.cache), [0, 0, 1, 1, 0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn what_vanishes_meanwhile_is_left_out() {
+        let dir = two_nodes();
+        std::fs::remove_dir_all(dir.path().join("sys/devices/system/cpu/cpu5")).unwrap();
+        std::fs::remove_file(dir.path().join("sys/devices/system/cpu/cpu6/topology/thread_siblings_list"))
+            .unwrap();
+        std::fs::remove_file(dir.path().join("sys/block/sda/size")).unwrap();
+        let machine = read_fake(&dir, ALL).unwrap();
+        assert_eq!(column(&machine, |cpu| cpu.id), [0, 1, 2, 3, 4, 6, 7]);
+        assert_eq!(machine.disks.len(), 1);
+        std::fs::remove_dir_all(dir.path().join("sys/devices/system/node/node0")).unwrap();
+        assert_eq!(read_fake(&dir, ALL).unwrap().nodes.len(), 1);
+        std::fs::remove_file(dir.path().join("sys/devices/system/cpu/online")).unwrap();
+        let error = read_fake(&dir, ALL).unwrap_err();
+        assert!(
+            error.contains("cpu/online: cannot read it") && error.contains("is /proc or /sys mounted?"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn malformed_files_are_named_with_their_text() {
+        let fails = |file: &str, text: &str, expected: &str| {
+            let dir = two_nodes();
+            fake::add(&dir, &[(file, text)]);
+            let error = read_fake(&dir, ALL).unwrap_err();
+            assert!(error.contains(file) && error.contains(expected), "{error}");
+        };
+        fails("/sys/devices/system/cpu/online", "0-x", "`0-x` is not a list of numbers");
+        fails("/sys/devices/system/node/node1/cpulist", "2-1", "`2-1` is not a list");
+        fails(
+            "/sys/devices/system/node/node1/meminfo",
+            "Node 1 MemTotal: much kB",
+            "is not a MemTotal: row in kB",
+        );
+        fails("/sys/devices/system/cpu/cpu3/cache/index3/level", "L3", "`L3` is not a cache level");
+        fails("/sys/block/sda/size", "-1", "`-1` is not a number of sectors");
+        fails("/sys/block/sda/size", "99999999999999999999", "is not a number of sectors");
+    }
+
+    #[test]
+    fn this_machine_can_be_read_and_written_down() {
+        let machine = read(Path::new("/")).unwrap();
+        assert_eq!(machine.cpu_set(), affinity::get(0).unwrap());
+        assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
+    }
+}

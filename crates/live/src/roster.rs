@@ -1,0 +1,461 @@
+//! The roster: which process is in which unit, and what each unit's processes use.
+//!
+//! Problem: members fork, exec, change their user and exit all the time, and looking at every file of every process ten
+//! times a second would cost more than the contract is worth.
+//!
+//! Algorithm: a look begins with one small file, /proc/loadavg: while the number of threads and the number last given to
+//! a new one are unchanged, nothing was born and nothing ended. Otherwise /proc is listed. A process's own files are read
+//! when it is new, and then only after it has run (a process that sleeps can neither exec nor change its user): at every
+//! look while it is younger than a second, since it is about to exec; once a second afterwards. Where the contract has
+//! `cgroup` rules, all are read once a second, since another may move a sleeper.
+//!
+//! Placement is the policy's ([`place`]); parents are placed before their children. A process whose parent is gone keeps
+//! what it inherited. One whose parent was gone before the first look is taken for a descendant of its session's leader,
+//! or of the unit that its environment names ([`MARKER`]) where its user, or root, did enter that unit by `exec`.
+//!
+//! Properties: a process is known by number and start time; the program itself, those it is told to leave out and
+//! process 1 are in no unit; kernel threads are placed in `kernel`, for the count.
+//!
+//! Limits: a process that lives shorter than the time between two looks is not seen, and what a process uses between the
+//! last look and its end is not counted for its unit: the ledger calls both common. A process that daemonises with a new
+//! session between two looks without having entered by `exec` is placed by its user, group or cgroup.
+
+mod account;
+mod inherit;
+mod origin;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use commonhold_contract::{Contract, Each, MemberKind, UnitId};
+use commonhold_policy::Time;
+use commonhold_policy::membership::{Placement, ProcessFacts, Rule, place};
+
+use crate::LiveError;
+use crate::clock::process_cpu_ns;
+use crate::journal::ProcessKey;
+use crate::names::SystemNames;
+use crate::observe::process::{Listed, ProcFs, Stat, State};
+
+pub use inherit::remap;
+use inherit::unit_if_there;
+
+/// The variable that `exec` sets to the unit's path, so that a descendant is recognised when its parents are gone.
+pub const MARKER: &str = "COMMONHOLD_UNIT";
+
+/// How often facts that seldom change are read again, and how long a process counts as new. Nanoseconds.
+const SECOND: Time = 1_000_000_000;
+
+/// How thoroughly to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scan {
+    /// What the time since the last look asks for.
+    Quick,
+    /// Everything about every process: the contract changed.
+    Full,
+}
+
+/// A process in a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// The process.
+    pub key: ProcessKey,
+    /// Its unit, and the rule that put it there.
+    pub placement: Placement,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its session.
+    pub session: u32,
+    /// Its parent when it was looked at last; 0 when that is gone.
+    pub parent: u32,
+    /// The kernel's name of its program.
+    pub comm: String,
+}
+
+/// A process that changed its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moved {
+    /// The process.
+    pub key: ProcessKey,
+    /// Its unit so far; `None` if the contract has it no more.
+    pub from: Option<UnitId>,
+    /// Its unit now.
+    pub to: UnitId,
+}
+
+/// What changed between two looks. Ids are those of the contract given to the later one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// Processes seen for the first time, parents before their children.
+    pub joined: Vec<(ProcessKey, UnitId)>,
+    /// Processes that ended, and where they were.
+    pub left: Vec<(ProcessKey, Option<UnitId>)>,
+    /// Processes that changed their unit.
+    pub moved: Vec<Moved>,
+    /// Users seen directly in a unit with `each = "user"`: unit, user, and the user's name (its number if it has none).
+    /// Give each a sub-unit, and look again.
+    pub users: Vec<(UnitId, u32, String)>,
+}
+
+impl Changes {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        *self == Changes::default()
+    }
+}
+
+/// Who is where.
+#[derive(Debug)]
+pub struct Roster {
+    procfs: ProcFs,
+    names: SystemNames,
+    own: BTreeSet<u32>,
+    contract: Contract,
+    known: BTreeMap<u32, Known>,
+    /// Units by path, since ids change with the contract.
+    entered: BTreeMap<ProcessKey, String>,
+    /// Users that entered a unit by `exec` since this roster began: whom the marker is believed.
+    grants: BTreeSet<(u32, String)>,
+    accounts: Vec<account::Account>,
+    /// What /proc/loadavg said before the last listing.
+    births: Option<(u32, u32)>,
+    origins: origin::Origins,
+    /// Processes to place again.
+    stale: BTreeSet<u32>,
+    /// When facts were read again last; `None` before the first look.
+    facts_at: Option<Time>,
+    listed: Vec<Listed>,
+    threads: Vec<u32>,
+}
+
+/// What is remembered of a process.
+#[derive(Debug)]
+struct Known {
+    member: Member,
+    facts: ProcessFacts,
+    /// Whether it stands in the subtree of a backend, so that its facts say where it came from.
+    hidden: bool,
+    /// Where its parent was placed when that ended.
+    orphaned: Option<Placement>,
+    inode: u64,
+    seen_at: Time,
+    /// Its CPU clock when its facts were read.
+    facts_cpu_ns: Option<u64>,
+    /// Ended and not yet waited for by its parent.
+    ended: bool,
+    clocks: account::Clocks,
+}
+
+impl Roster {
+    /// An empty roster. `proc` is `/proc`, or a fake tree in tests; `own` are processes to leave out besides this one:
+    /// the caretaker.
+    pub fn new(proc: &Path, own: &[u32]) -> Result<Roster, LiveError> {
+        let mut roster = Roster {
+            procfs: ProcFs::open(proc)?,
+            names: SystemNames::new(),
+            own: BTreeSet::new(),
+            contract: Contract::default(),
+            known: BTreeMap::new(),
+            entered: BTreeMap::new(),
+            grants: BTreeSet::new(),
+            accounts: Vec::new(),
+            births: None,
+            origins: origin::Origins::default(),
+            stale: BTreeSet::new(),
+            facts_at: None,
+            listed: Vec::new(),
+            threads: Vec::new(),
+        };
+        roster.leave_out(own);
+        Ok(roster)
+    }
+
+    /// Tells that processes are moved to this control group and below it, as /proc shows its path, on the contract's
+    /// account: for `cgroup` rules they go on to count as standing where they were.
+    pub fn see_through(&mut self, subtree: &str) {
+        self.origins.see_through(subtree);
+    }
+
+    /// Replaces the processes to leave out; this one and process 1 always are.
+    pub fn leave_out(&mut self, own: &[u32]) {
+        self.own = own.iter().copied().chain([1, std::process::id()]).collect();
+        self.births = None;
+    }
+
+    /// Looks who is there and puts everybody where the contract says. An error means that nothing could be seen; what is
+    /// known stays as it was.
+    pub fn refresh(&mut self, contract: &Contract, now: Time, how: Scan) -> Result<Changes, LiveError> {
+        let mut changes = Changes::default();
+        let anew = how == Scan::Full || contract.units.len() != self.contract.units.len();
+        if how == Scan::Full {
+            self.names.forget();
+        }
+        if anew {
+            self.adopt(contract);
+        }
+        let first = self.facts_at.is_none();
+        let thorough = anew || self.facts_at.is_none_or(|at| now >= at.saturating_add(SECOND));
+        self.list(now, first, thorough, &mut changes)?;
+        self.read_again(now, thorough, &mut changes)?;
+        if thorough {
+            self.facts_at = Some(now);
+        }
+        self.place_again(&mut changes);
+        if !changes.is_empty() || anew {
+            self.find_users(&mut changes);
+        }
+        Ok(changes)
+    }
+
+    /// Notes that a process entered a unit by `exec`; the next look puts it there. Its user is read from the kernel.
+    /// False if the process is gone.
+    pub fn enter(&mut self, contract: &Contract, key: ProcessKey, unit: UnitId) -> Result<bool, LiveError> {
+        let (stat, identity) = (self.procfs.stat(key.pid)?, self.procfs.identity(key.pid)?);
+        let (Some(_), Some(identity)) = (stat.filter(|stat| stat.key == key), identity) else {
+            return Ok(false);
+        };
+        let path = contract.unit(unit).path.clone();
+        self.grants.insert((identity.uid, path.clone()));
+        self.entered.insert(key, path);
+        self.stale.insert(key.pid);
+        Ok(true)
+    }
+
+    /// Every process in a unit of the contract looked at last, the common parts included, by number.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.known.values().filter(|known| !known.ended).map(|known| &known.member)
+    }
+
+    /// The processes directly in a unit, by number.
+    pub fn members_of(&self, unit: UnitId) -> impl Iterator<Item = &Member> {
+        self.members().filter(move |member| member.placement.unit == unit)
+    }
+
+    /// The process with that number, if it is in a unit.
+    pub fn member(&self, pid: u32) -> Option<&Member> {
+        self.known.get(&pid).filter(|known| !known.ended).map(|known| &known.member)
+    }
+
+    /// The machine's users and groups.
+    pub fn names(&self) -> &SystemNames {
+        &self.names
+    }
+
+    /// The procfs that is looked at.
+    pub fn procfs(&mut self) -> &mut ProcFs {
+        &mut self.procfs
+    }
+
+    /// Takes note of who came and who went.
+    fn list(
+        &mut self,
+        now: Time,
+        first: bool,
+        thorough: bool,
+        changes: &mut Changes,
+    ) -> Result<(), LiveError> {
+        // Read before the listing: what is born during it changes the file again.
+        let births = self.procfs.births()?;
+        if !thorough && births.is_some() && births == self.births {
+            return Ok(());
+        }
+        let mut listed = std::mem::take(&mut self.listed);
+        let result =
+            self.procfs.processes(&mut listed).and_then(|()| self.compare(&listed, now, first, changes));
+        self.listed = listed;
+        // After a failure, the next look lists again.
+        self.births = births.filter(|_| result.is_ok());
+        result
+    }
+
+    fn compare(
+        &mut self,
+        listed: &[Listed],
+        now: Time,
+        first: bool,
+        changes: &mut Changes,
+    ) -> Result<(), LiveError> {
+        let there: BTreeMap<u32, u64> = listed.iter().map(|entry| (entry.pid, entry.inode)).collect();
+        let gone =
+            self.known.keys().copied().filter(|pid| !there.contains_key(pid) || self.own.contains(pid));
+        let mut gone: Vec<u32> = gone.collect();
+        let mut new: BTreeMap<u32, Known> = BTreeMap::new();
+        for (pid, inode) in there {
+            if self.own.contains(&pid) || self.known.get(&pid).is_some_and(|known| known.inode == inode) {
+                continue;
+            }
+            let stat = self.procfs.stat(pid)?;
+            match (self.known.get_mut(&pid), stat) {
+                (Some(known), Some(stat)) if known.member.key == stat.key => known.inode = inode,
+                (known, stat) => {
+                    // A reused number: the process that had it is gone.
+                    gone.extend(known.map(|_| pid));
+                    if let Some(stat) = stat
+                        && let Some(known) = self.meet(stat, inode, now, first)?
+                    {
+                        new.insert(pid, known);
+                    }
+                }
+            }
+        }
+        self.part(&gone, changes);
+        self.welcome(new, changes);
+        Ok(())
+    }
+
+    /// A process seen for the first time; `None` if it ended meanwhile.
+    fn meet(&mut self, stat: Stat, inode: u64, now: Time, first: bool) -> Result<Option<Known>, LiveError> {
+        let cpu_ns = process_cpu_ns(stat.key.pid);
+        let Some(facts) = self.read_facts(&stat)? else { return Ok(None) };
+        // What it used before the first look of all belongs to nobody; afterwards it was born since the last look.
+        let clocks = account::Clocks::new(if first { cpu_ns } else { Some(0) });
+        let placement =
+            Placement { unit: UnitId::SHARED, rule: Rule::Default, inherited: false, member: None };
+        Ok(Some(Known {
+            hidden: self.origins.hides(&facts.cgroup),
+            ended: has_ended(&stat),
+            member: Member {
+                key: stat.key,
+                placement,
+                uid: facts.uid,
+                session: stat.session,
+                parent: stat.parent,
+                comm: stat.comm,
+            },
+            facts,
+            orphaned: None,
+            inode,
+            // What was there at the first look is past its first exec.
+            seen_at: if first { now.saturating_sub(SECOND) } else { now },
+            facts_cpu_ns: cpu_ns,
+            clocks,
+        }))
+    }
+
+    fn read_facts(&mut self, stat: &Stat) -> Result<Option<ProcessFacts>, LiveError> {
+        let pid = stat.key.pid;
+        let facts = ProcessFacts { pid, comm: stat.comm.clone(), ..ProcessFacts::default() };
+        if stat.kernel_thread {
+            return Ok(Some(ProcessFacts { kernel_thread: true, ..facts }));
+        }
+        let Some(identity) = self.procfs.identity(pid)? else { return Ok(None) };
+        let (Some(program), Some(cgroup)) = (self.procfs.program(pid)?, self.procfs.cgroup(pid)?) else {
+            return Ok(None);
+        };
+        Ok(Some(ProcessFacts { uid: identity.uid, gids: identity.gids, program, cgroup, ..facts }))
+    }
+
+    /// Forgets processes that ended; their children remember where they were.
+    fn part(&mut self, gone: &[u32], changes: &mut Changes) {
+        let mut parents = BTreeMap::new();
+        for pid in gone {
+            let Some(known) = self.known.remove(pid) else { continue };
+            self.entered.remove(&known.member.key);
+            parents.insert(*pid, known.member.placement);
+            if !known.ended {
+                changes.left.push((known.member.key, unit_if_there(known.member.placement.unit)));
+            }
+        }
+        if !parents.is_empty() {
+            for known in self.known.values_mut() {
+                if let Some(placement) = parents.get(&known.member.parent) {
+                    known.orphan(Some(*placement));
+                }
+            }
+        }
+    }
+
+    /// Reads the facts again of those that may have changed them.
+    fn read_again(&mut self, now: Time, thorough: bool, changes: &mut Changes) -> Result<(), LiveError> {
+        let movable = thorough
+            && self
+                .contract
+                .units
+                .iter()
+                .flat_map(|unit| &unit.members)
+                .any(|member| matches!(member.kind, MemberKind::Cgroup(_)));
+        let mut due = Vec::new();
+        for (pid, known) in &self.known {
+            // A kernel thread is looked at again once: it may have been on its way to become a user's helper program.
+            let young = now < known.seen_at.saturating_add(SECOND);
+            let may_change = if known.facts.kernel_thread { young } else { thorough || young };
+            if may_change && (movable || process_cpu_ns(*pid) != known.facts_cpu_ns) {
+                due.push(*pid);
+            }
+        }
+        for pid in due {
+            self.read_one_again(pid, changes)?;
+        }
+        Ok(())
+    }
+
+    fn read_one_again(&mut self, pid: u32, changes: &mut Changes) -> Result<(), LiveError> {
+        let cpu_ns = process_cpu_ns(pid);
+        let stat = self.procfs.stat(pid)?;
+        let facts = stat.as_ref().map(|stat| self.read_facts(stat)).transpose()?.flatten();
+        let (Some(stat), Some(mut facts)) = (stat, facts) else { return Ok(()) };
+        let Some(known) = self.known.get_mut(&pid) else { return Ok(()) };
+        if known.member.key != stat.key {
+            // A reused number that the directory's inode did not tell: list again at the next look.
+            (known.inode, self.births) = (0, None);
+            return Ok(());
+        }
+        known.facts_cpu_ns = cpu_ns;
+        known.member.uid = facts.uid;
+        known.member.session = stat.session;
+        known.member.comm.clone_from(&stat.comm);
+        known.hidden = self.origins.hides(&facts.cgroup);
+        facts.cgroup = self.origins.counts_as(facts.cgroup, &known.facts.cgroup);
+        if known.facts != facts {
+            known.facts = facts;
+            self.stale.insert(pid);
+        }
+        if has_ended(&stat) && !known.ended {
+            known.ended = true;
+            changes.left.push((stat.key, Some(known.member.placement.unit)));
+        }
+        let before = known.member.parent;
+        if before != stat.parent && before != 0 {
+            let placement = self.known.get(&before).map(|parent| parent.member.placement);
+            // Its children inherit from it as before, it from its memory: nobody needs to be placed again for that.
+            self.known.entry(pid).and_modify(|known| known.orphan(placement));
+        }
+        Ok(())
+    }
+
+    fn find_users(&self, changes: &mut Changes) {
+        let each = |unit: UnitId| self.contract.unit(unit).each == Some(Each::User);
+        let users: BTreeSet<(UnitId, u32)> = self
+            .members()
+            .filter(|member| each(member.placement.unit))
+            .map(|member| (member.placement.unit, member.uid))
+            .collect();
+        changes.users = users
+            .into_iter()
+            .map(|(unit, uid)| (unit, uid, self.names.user_name(uid).unwrap_or_else(|| uid.to_string())))
+            .collect();
+    }
+}
+
+impl Known {
+    /// Its parent ended: what it inherited from it stays.
+    fn orphan(&mut self, parent: Option<Placement>) {
+        self.member.parent = 0;
+        if parent.is_some() {
+            self.orphaned = parent;
+        }
+    }
+}
+
+/// A first thread that ended while others go on is shown like a process that ended, but for the count of threads.
+fn has_ended(stat: &Stat) -> bool {
+    stat.state == State::Ended && stat.threads <= 1
+}
+
+/// Where a process belongs, given what is known of its ancestors.
+fn placement_of(roster: &Roster, known: &Known) -> Placement {
+    let parent = roster.known.get(&known.member.parent).map(|parent| parent.member.placement);
+    let entered = roster.entered.get(&known.member.key).and_then(|path| roster.contract.find(path));
+    let facts = ProcessFacts { parent: parent.or(known.orphaned), entered, ..known.facts.clone() };
+    place(&roster.contract, &roster.names, &facts)
+}

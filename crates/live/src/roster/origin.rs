@@ -1,0 +1,84 @@
+//! Where a process counts as standing for `cgroup` rules, once this program has moved it.
+//!
+//! Problem: a process that `cgroup:/lab` puts into a unit is moved out of /lab by a backend that holds units as control
+//! groups. Looked at again it would match no more, leave its unit and be sent home, where it matches again.
+//!
+//! Algorithm: while a process stands in that backend's subtree, it counts as standing where it stood before. One that was
+//! born there counts as standing where its parent does; if the parent is gone, where those did who were looked at last in
+//! the same place.
+
+use std::collections::BTreeMap;
+
+/// The subtree to see through, and what is known of those in it.
+#[derive(Debug, Default)]
+pub(super) struct Origins {
+    subtree: Option<String>,
+    /// By control group in the subtree, where somebody in it came from.
+    last: BTreeMap<String, String>,
+}
+
+impl Origins {
+    /// Sees through a control group and everything below it.
+    pub(super) fn see_through(&mut self, subtree: &str) {
+        self.subtree = Some(subtree.trim_end_matches('/').to_owned());
+    }
+
+    /// Whether a control group is one to see through.
+    pub(super) fn hides(&self, cgroup: &str) -> bool {
+        let below = |subtree: &String| cgroup.strip_prefix(subtree.as_str());
+        self.subtree.as_ref().and_then(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Where a process counts as standing that is seen in `seen` and counted as standing in `before` so far.
+    pub(super) fn counts_as(&mut self, seen: String, before: &str) -> String {
+        if !self.hides(&seen) {
+            return seen;
+        }
+        self.last.insert(seen, before.to_owned());
+        before.to_owned()
+    }
+
+    /// Where a new process counts as standing. `parent` is where its parent counts as standing, if that stands in the
+    /// subtree as well.
+    pub(super) fn of_newborn(&self, seen: String, parent: Option<&str>) -> String {
+        if !self.hides(&seen) {
+            return seen;
+        }
+        parent.or(self.last.get(&seen).map(String::as_str)).unwrap_or_default().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origins() -> Origins {
+        let mut origins = Origins::default();
+        origins.see_through("/commonhold");
+        origins
+    }
+
+    #[test]
+    fn who_was_moved_counts_as_standing_where_it_was() {
+        let mut origins = origins();
+        assert_eq!(origins.counts_as("/commonhold/a".to_owned(), "/lab"), "/lab");
+        // Its user moved it elsewhere: that counts.
+        assert_eq!(origins.counts_as("/other".to_owned(), "/lab"), "/other");
+        assert_eq!(origins.counts_as("/commonhold.daemon".to_owned(), "/lab"), "/commonhold.daemon");
+    }
+
+    #[test]
+    fn who_was_born_there_counts_as_standing_where_its_parent_does() {
+        let mut origins = origins();
+        assert_eq!(origins.of_newborn("/commonhold/a".to_owned(), Some("/lab")), "/lab");
+        assert_eq!(origins.of_newborn("/commonhold/a".to_owned(), None), "");
+        origins.counts_as("/commonhold/a".to_owned(), "/lab");
+        assert_eq!(origins.of_newborn("/commonhold/a".to_owned(), None), "/lab");
+        assert_eq!(origins.of_newborn("/else".to_owned(), Some("/lab")), "/else");
+    }
+
+    #[test]
+    fn without_a_subtree_nothing_is_hidden() {
+        assert_eq!(Origins::default().counts_as("/commonhold/a".to_owned(), "/lab"), "/commonhold/a");
+    }
+}

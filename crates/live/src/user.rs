@@ -1,0 +1,310 @@
+//! The `user` backend: holds CPU with what any user may do to one's own processes, affinity and stop signals.
+//!
+//! Homes and loans are affinity masks on every thread of every member; a share finer than a CPU is a gate: the unit's
+//! processes are stopped and continued as a whole. New processes and threads inherit the mask of the one that made them,
+//! so a storm of forks stays where it was confined; what joins a unit otherwise is confined when it is found.
+//!
+//! Properties: a thread runs where the order and its own owner both allow it, and where the order says if they contradict
+//! each other; when an order ends, where its owner said last. Nothing is done before the journal has it. A process that
+//! its user stopped is never continued, and no process outside the units is touched.
+//!
+//! Limits: a signal can be seen. A shell whose job is a member and which is not a member itself reports the job as
+//! stopped; a stop that the user asks for while the unit is stopped is lost when it continues. Who has root's or another
+//! user's processes in a unit needs root to hold them.
+
+mod confine;
+mod gate;
+pub(crate) mod idle;
+
+use std::collections::BTreeSet;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_machine::CpuSet;
+use commonhold_policy::membership::is_within;
+use commonhold_policy::{Action, Means, Plan, Snapshot, Time};
+
+use crate::journal::{Journal, ProcessKey};
+use crate::roster::{Roster, Scan, remap};
+use crate::{Backend, LiveError};
+
+use confine::Confinement;
+use gate::Gates;
+use idle::Idle;
+
+/// How often the masks of sleeping members are compared with what was given. Nanoseconds.
+const SECOND: Time = 1_000_000_000;
+
+/// A user seen in a unit with `each = "user"`: the unit, the user, and its name.
+pub type SeenUser = (UnitId, u32, String);
+
+/// What is ordered for a unit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Order {
+    cpus: Option<CpuSet>,
+    closed: bool,
+}
+
+/// The backend that needs neither root nor control groups.
+#[derive(Debug)]
+pub struct UserBackend {
+    contract: Contract,
+    roster: Roster,
+    journal: Journal,
+    /// By unit.
+    orders: Vec<Order>,
+    confinement: Confinement,
+    gates: Gates,
+    idle: Idle,
+    problems: Problems,
+    users: Vec<SeenUser>,
+    /// The contract changed since the last look.
+    anew: bool,
+    now: Time,
+    compared_at: Time,
+}
+
+/// What went wrong without stopping the rest: each kind once per process.
+#[derive(Debug, Default)]
+struct Problems {
+    unread: Vec<LiveError>,
+    reported: BTreeSet<(ProcessKey, &'static str)>,
+}
+
+impl Problems {
+    fn add(&mut self, err: LiveError) {
+        self.unread.push(err);
+    }
+
+    fn once(&mut self, key: ProcessKey, kind: &'static str, err: impl FnOnce() -> LiveError) {
+        if self.reported.insert((key, kind)) {
+            self.unread.push(err());
+        }
+    }
+}
+
+impl UserBackend {
+    /// A backend that holds a contract on `cpus`, the CPUs of the machine that may be used. Nothing is touched before the
+    /// first order.
+    pub fn new(contract: Contract, cpus: CpuSet, roster: Roster, journal: Journal) -> Self {
+        UserBackend {
+            orders: vec![Order::default(); contract.units.len()],
+            contract,
+            roster,
+            journal,
+            confinement: Confinement::default(),
+            gates: Gates::default(),
+            idle: Idle::new(cpus),
+            problems: Problems::default(),
+            users: Vec::new(),
+            anew: true,
+            now: 0,
+            compared_at: 0,
+        }
+    }
+
+    /// Takes a new contract, or this one with more units. Orders stay in force for units with the same path; processes
+    /// are placed anew at the next look.
+    pub fn set_contract(&mut self, contract: Contract) {
+        let map = remap(&self.contract, &contract);
+        let mut orders = vec![Order::default(); contract.units.len()];
+        for (order, unit) in self.orders.drain(..).zip(&map) {
+            if let Some(unit) = unit {
+                orders[unit.index()] = order;
+            }
+        }
+        self.orders = orders;
+        self.gates.remap(&map);
+        self.contract = contract;
+        self.anew = true;
+    }
+
+    /// What went wrong since the last call, besides what [`Backend::apply`] returned: each kind once per process.
+    pub fn take_problems(&mut self) -> Vec<LiveError> {
+        std::mem::take(&mut self.problems.unread)
+    }
+
+    /// Users seen directly in units with `each = "user"` since the last call. Extend the contract by a sub-unit for each,
+    /// and [`UserBackend::set_contract`].
+    pub fn take_users(&mut self) -> Vec<SeenUser> {
+        std::mem::take(&mut self.users)
+    }
+
+    /// Who is where.
+    pub fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// Who is where, to note that a process enters a unit or that the caretaker changed.
+    pub fn roster_mut(&mut self) -> &mut Roster {
+        &mut self.roster
+    }
+
+    /// Notes that a process entered a unit by `exec`; it is there from the next look on. False if it is gone.
+    pub fn enter(&mut self, key: ProcessKey, unit: UnitId) -> Result<bool, LiveError> {
+        self.roster.enter(&self.contract, key, unit)
+    }
+
+    /// Threads that run on CPUs that their owner did not ask for, because the unit holds none of those it did ask for.
+    pub fn overridden(&self) -> usize {
+        self.confinement.overridden()
+    }
+
+    /// The end: looks a last time, so that the journal knows everybody, and gives it back for
+    /// [`Caretaker::finish`](crate::caretaker::Caretaker::finish), which undoes it.
+    pub fn close(mut self) -> Journal {
+        // What cannot be seen any more is found by the caretaker, which looks for descendants by itself.
+        let _ = self.look();
+        self.journal
+    }
+
+    /// The order in force for a unit: its own, or that of the nearest unit around it that has one.
+    fn cpus_of(&self, unit: UnitId) -> Option<&CpuSet> {
+        lineage(&self.contract, unit).find_map(|unit| self.orders.get(unit.index())?.cpus.as_ref())
+    }
+
+    /// Whether the unit, or one around it, is stopped.
+    fn is_closed(&self, unit: UnitId) -> bool {
+        lineage(&self.contract, unit)
+            .any(|unit| self.orders.get(unit.index()).is_some_and(|order| order.closed))
+    }
+
+    /// The units that an order on `unit` is about.
+    fn units_within(&self, unit: UnitId) -> Vec<UnitId> {
+        self.contract.ids().filter(|inner| is_within(&self.contract, *inner, unit)).collect()
+    }
+
+    fn members_within(&self, unit: UnitId) -> Vec<ProcessKey> {
+        let units = self.units_within(unit);
+        let inside = |unit: &UnitId| units.binary_search(unit).is_ok();
+        self.roster
+            .members()
+            .filter(|member| inside(&member.placement.unit))
+            .map(|member| member.key)
+            .collect()
+    }
+
+    /// Finds who came, went and moved, and puts them under the orders in force. Whether anybody did.
+    fn look(&mut self) -> Result<bool, LiveError> {
+        let how = if self.anew { Scan::Full } else { Scan::Quick };
+        let changes = self.roster.refresh(&self.contract, self.now, how)?;
+        self.anew = false;
+        for (key, _) in &changes.left {
+            self.confinement.forget(*key);
+            self.gates.forget(*key);
+            self.problems.reported.retain(|(reported, _)| reported != key);
+        }
+        let joined = changes.joined.iter().map(|(key, _)| *key);
+        let met: Vec<ProcessKey> = joined.chain(changes.moved.iter().map(|moved| moved.key)).collect();
+        self.users.extend(changes.users);
+        self.confine(&met);
+        Ok(!met.is_empty())
+    }
+
+    fn carry_out(&mut self, action: &Action) -> Result<(), LiveError> {
+        match action {
+            Action::Confine { unit, cpus } => {
+                self.order(*unit)?.cpus.clone_from(cpus);
+                let members = self.members_within(*unit);
+                self.confine(&members);
+            }
+            Action::Gate { unit, open } => {
+                let unit = *unit;
+                if self.order(unit)?.closed == *open {
+                    self.remember(unit, *open)?;
+                    self.order(unit)?.closed = !open;
+                }
+                self.enforce_gates()?;
+            }
+            Action::Weigh { .. } | Action::Cap { .. } => {
+                return Err(LiveError::Unavailable {
+                    what: format!("the user backend cannot order `{}`", action.describe(&self.contract)),
+                    remedy: "use the cgroup backend: commonhold run --backend cgroup".to_owned(),
+                });
+            }
+            // Decisions: for the ledger.
+            Action::Own { .. }
+            | Action::Disown { .. }
+            | Action::Lend { .. }
+            | Action::CallBack { .. }
+            | Action::Return { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn order(&mut self, unit: UnitId) -> Result<&mut Order, LiveError> {
+        if unit.is_common() {
+            return Err(LiveError::Unavailable {
+                what: format!("the unit `{}` is never restricted", self.contract.unit(unit).path),
+                remedy: "name a unit of the contract".to_owned(),
+            });
+        }
+        self.orders.get_mut(unit.index()).ok_or_else(|| LiveError::Unavailable {
+            what: format!("the plan orders unit number {}, which this contract has not", unit.0),
+            remedy: "give the backend the contract that the plan was made for".to_owned(),
+        })
+    }
+
+    /// What a unit wants is not seen while it is stopped: it is remembered when it is closed.
+    fn remember(&mut self, unit: UnitId, open: bool) -> Result<(), LiveError> {
+        let units: Vec<UnitId> =
+            self.units_within(unit).into_iter().filter(|unit| !self.is_closed(*unit)).collect();
+        if !open && !units.is_empty() {
+            self.roster.account(self.now, &units)?;
+            let facts = self.roster.unit_facts();
+            for unit in units {
+                self.gates.remember(unit, facts.get(unit.index()).map_or(0, |facts| facts.runnable));
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self) -> Result<Snapshot, LiveError> {
+        let mut units = self.roster.unit_facts();
+        for (unit, facts) in (0u32..).map(UnitId).zip(&mut units) {
+            if self.is_closed(unit) {
+                facts.runnable = if facts.processes == 0 { 0 } else { self.gates.remembered(unit) };
+            }
+        }
+        let idle_ns = self.idle.read(self.roster.procfs(), self.now)?;
+        Ok(Snapshot { at: self.now, units, idle_ns })
+    }
+}
+
+impl Backend for UserBackend {
+    fn means(&self) -> Means {
+        Means { cpu_sets: true, weights: false, caps: false, gates: true }
+    }
+
+    /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.
+    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
+        // A clock that jumps back would make everything look fresh for as long.
+        self.now = now.max(self.now);
+        self.look()?;
+        self.enforce_gates()?;
+        if self.now >= self.compared_at.saturating_add(SECOND) {
+            self.compared_at = self.now;
+            self.compare_masks();
+        }
+        self.roster.account(self.now, watch)?;
+        self.snapshot()
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
+        let mut failed = Vec::new();
+        if plan.steps.is_empty() {
+            return failed;
+        }
+        // So that no number is used that another process has by now.
+        failed.extend(self.look().err());
+        for step in &plan.steps {
+            failed.extend(self.carry_out(&step.action).err());
+        }
+        failed.extend(self.take_problems());
+        failed
+    }
+}
+
+/// A unit and those around it, from within.
+fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
+    std::iter::successors(Some(unit), |unit| contract.units.get(unit.index()).and_then(|unit| unit.parent))
+}

@@ -1,0 +1,81 @@
+//! CPU time that nobody used, from /proc/stat.
+
+use std::collections::BTreeMap;
+
+use commonhold_machine::CpuSet;
+use commonhold_policy::{MS, Time};
+
+use crate::LiveError;
+use crate::observe::process::ProcFs;
+
+/// How old the figure may be: the file counts every interrupt of the machine, and takes the kernel a while to write.
+const AGE_MAX: Time = 100 * MS;
+
+/// Idle time of some CPUs since the first reading.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    cpus: CpuSet,
+    /// The highest count of each CPU so far, in clock ticks: some kernels' counts of waiting for I/O go back now and then.
+    ticks: BTreeMap<u32, u64>,
+    ns: u64,
+    tick_ns: u64,
+    read_at: Option<Time>,
+}
+
+impl Idle {
+    pub(crate) fn new(cpus: CpuSet) -> Self {
+        // SAFETY: asks for a constant.
+        let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1);
+        Idle { cpus, ticks: BTreeMap::new(), ns: 0, tick_ns: 1_000_000_000 / per_second, read_at: None }
+    }
+
+    /// Idle time summed over the CPUs since the first reading, in nanoseconds, in steps of a clock tick. Never goes back.
+    pub(crate) fn read(&mut self, procfs: &mut ProcFs, now: Time) -> Result<u64, LiveError> {
+        if self.read_at.is_some_and(|at| now < at.saturating_add(AGE_MAX)) {
+            return Ok(self.ns);
+        }
+        self.read_at = Some(now);
+        let text = procfs.read_kept("stat")?.map(String::from_utf8_lossy).unwrap_or_default();
+        for (cpu, ticks) in text.lines().filter_map(parse).filter(|(cpu, _)| self.cpus.contains(*cpu)) {
+            let before = self.ticks.entry(cpu).or_insert(ticks);
+            self.ns += ticks.saturating_sub(*before) * self.tick_ns;
+            *before = ticks.max(*before);
+        }
+        Ok(self.ns)
+    }
+}
+
+/// `cpu3 user nice system idle iowait ...`: the CPU, and its idle and iowait ticks: a CPU that waits for a disk is one
+/// that nobody uses.
+fn parse(line: &str) -> Option<(u32, u64)> {
+    let mut fields = line.strip_prefix("cpu")?.split(' ');
+    let cpu = fields.next()?.parse().ok()?;
+    let mut ticks = fields.skip(3).map(|field| field.parse::<u64>().ok());
+    Some((cpu, ticks.next()?? + ticks.next().flatten().unwrap_or(0)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn idle_time_of_the_machines_cpus() {
+        let root = tempfile::tempdir().unwrap();
+        let mut procfs = ProcFs::open(root.path()).unwrap();
+        let mut idle = Idle::new("0,2".parse().unwrap());
+        let mut at = |now: Time, cpu0: &str, cpu1: &str, cpu2: &str| {
+            let text = format!("cpu  9 9 9 9 9\ncpu0 {cpu0}\ncpu1 {cpu1}\ncpu2 {cpu2}\nintr 5 cpu\n");
+            fs::write(root.path().join("stat"), text).unwrap();
+            idle.read(&mut procfs, now).unwrap() / idle.tick_ns
+        };
+        assert_eq!(at(0, "1 1 1 100 10 0", "0 0 0 5 5 0", "1 1 1 7 0 0"), 0);
+        // CPU 0: 5 + 1, CPU 2: 3; CPU 1 is not ours.
+        assert_eq!(at(AGE_MAX, "1 1 1 105 11 0", "0 0 0 50 5 0", "1 1 1 10 0 0"), 9);
+        assert_eq!(at(AGE_MAX + 1, "1 1 1 200 11 0", "0 0 0 50 5 0", "1 1 1 10 0 0"), 9);
+        // Waiting for I/O went back by 4, and the sum with it: nothing until it is where it was.
+        assert_eq!(at(2 * AGE_MAX, "1 1 1 105 7 0", "0 0 0 50 5 0", "1 1 1 11 0 0"), 10);
+        assert_eq!(at(3 * AGE_MAX, "1 1 1 110 7 0", "0 0 0 50 5 0", "1 1 1 11 0 0"), 11);
+    }
+}

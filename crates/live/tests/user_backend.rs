@@ -1,0 +1,332 @@
+//! The `user` backend on real processes of this machine. Whoever runs the tests owns the processes, root or not.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::process::Command;
+
+use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_live::journal::Journal;
+use commonhold_live::roster::Roster;
+use commonhold_live::undo::{Undone, undo};
+use commonhold_live::user::UserBackend;
+use commonhold_live::{Backend, LiveError, affinity, clock};
+use commonhold_machine::CpuSet;
+use commonhold_policy::{Action, Plan, Reason, Snapshot, Step};
+use support::{Job, churn, descendants, eventually, masks, one_cpu, start, state, states};
+
+/// A backend that holds some jobs, one unit each.
+struct Rig {
+    backend: UserBackend,
+    units: Vec<UnitId>,
+    journal: std::path::PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new(jobs: &[&Job]) -> Rig {
+        let mut contract = Contract::default();
+        let units: Vec<UnitId> = jobs
+            .iter()
+            .enumerate()
+            .map(|(n, job)| {
+                let unit = contract.add(None, &format!("unit{n}"));
+                let member = Member { kind: MemberKind::Pid(job.pid()), span: 0..0 };
+                contract.units[unit.index()].members.push(member);
+                unit
+            })
+            .collect();
+        let directory = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::create(directory.path()).unwrap();
+        let path = journal.path().to_owned();
+        let roster = Roster::new("/proc".as_ref(), &[]).unwrap();
+        let mut backend = UserBackend::new(contract, affinity::get(0).unwrap(), roster, journal);
+        backend.observe(clock::now(), &[]).unwrap();
+        Rig { backend, units, journal: path, _directory: directory }
+    }
+
+    fn observe(&mut self) -> Snapshot {
+        self.backend.observe(clock::now(), &self.units.clone()).unwrap()
+    }
+
+    fn apply(&mut self, action: Action) -> Vec<LiveError> {
+        let step = Step { action, reason: Reason::HoldsChanged };
+        let plan =
+            Plan { at: clock::now(), steps: vec![step], next: 0, entitled: Vec::new(), watch: Vec::new() };
+        self.backend.apply(&plan)
+    }
+
+    #[track_caller]
+    fn confine(&mut self, unit: usize, cpus: Option<&CpuSet>) {
+        let problems = self.apply(Action::Confine { unit: self.units[unit], cpus: cpus.cloned() });
+        assert!(problems.is_empty(), "{problems:?}");
+    }
+
+    #[track_caller]
+    fn gate(&mut self, unit: usize, open: bool) {
+        let problems = self.apply(Action::Gate { unit: self.units[unit], open });
+        assert!(problems.is_empty(), "{problems:?}");
+    }
+
+    /// Undoes what the journal says, as a caretaker would.
+    fn undo(self) -> Undone {
+        drop(self.backend);
+        undo(&Journal::read(&self.journal).unwrap(), "/proc".as_ref())
+    }
+}
+
+#[test]
+fn every_process_of_a_job_is_confined_and_restored() {
+    let Some((one, all)) = one_cpu() else { return };
+    let job = start("sh", &["-c", "sleep 1000 & sleep 1000 & wait"]);
+    eventually("two children", || descendants(job.pid()).len() == 3);
+    let mut rig = Rig::new(&[&job]);
+    rig.confine(0, Some(&one));
+    assert_eq!(masks(job.pid()), [one.clone()]);
+    assert_eq!(rig.observe().unit(rig.units[0]).processes, 3);
+    rig.confine(0, None);
+    assert_eq!(masks(job.pid()), [all]);
+}
+
+#[test]
+fn a_job_that_was_there_before_its_order_is_joined_by_what_it_starts() {
+    let Some((one, _)) = one_cpu() else { return };
+    let job = start("sh", &["-c", "read line; sleep 1000 & sleep 1000 & wait"]);
+    let mut rig = Rig::new(&[&job]);
+    rig.confine(0, Some(&one));
+    job.say("go\n");
+    eventually("two children", || descendants(job.pid()).len() == 3);
+    assert_eq!(rig.observe().unit(rig.units[0]).processes, 3);
+    assert_eq!(masks(job.pid()), [one]);
+}
+
+#[test]
+fn a_storm_of_forks_is_confined_and_let_go() {
+    let Some((one, all)) = one_cpu() else { return };
+    let job = start(churn(), &["forks", "3"]);
+    let mut rig = Rig::new(&[&job]);
+    for _ in 0..5 {
+        rig.confine(0, Some(&one));
+        // What was forked by a process that was not confined yet is found by the next looks.
+        eventually("all on one CPU", || {
+            rig.observe();
+            support::session_masks(job.pid()) == [one.clone()]
+        });
+        rig.confine(0, None);
+        eventually("all on every CPU", || {
+            rig.observe();
+            support::session_masks(job.pid()) == [all.clone()]
+        });
+    }
+}
+
+#[test]
+fn a_storm_of_threads_is_confined_at_once() {
+    let Some((one, all)) = one_cpu() else { return };
+    let job = start(churn(), &["threads", "8"]);
+    eventually("threads", || support::threads(job.pid()).len() > 4);
+    let mut rig = Rig::new(&[&job]);
+    for _ in 0..20 {
+        rig.confine(0, Some(&one));
+        assert_eq!(masks(job.pid()), [one.clone()]);
+        rig.confine(0, None);
+        assert_eq!(masks(job.pid()), [all.clone()]);
+    }
+}
+
+#[test]
+fn a_storm_is_undone_to_its_last_process() {
+    let Some((one, all)) = one_cpu() else { return };
+    let jobs = [start(churn(), &["forks", "3"]), start(churn(), &["threads", "8"])];
+    let mut rig = Rig::new(&[&jobs[0], &jobs[1]]);
+    rig.confine(0, Some(&one));
+    rig.confine(1, Some(&one));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let undone = rig.undo();
+    assert!(undone.problems.is_empty(), "{undone:?}");
+    for job in &jobs {
+        assert_eq!(support::session_masks(job.pid()), [all.clone()]);
+    }
+}
+
+#[test]
+fn a_closed_gate_stops_the_unit_and_remembers_what_it_wanted() {
+    let (busy, other) = (start("sh", &["-c", "while :; do :; done"]), start("sleep", &["1000"]));
+    let mut rig = Rig::new(&[&busy, &other]);
+    eventually("the busy unit runs", || rig.observe().unit(rig.units[0]).runnable == 1);
+    rig.gate(0, false);
+    eventually("stopped", || state(busy.pid()) == 'T');
+    assert_eq!(state(other.pid()), 'S');
+    let snapshot = rig.observe();
+    assert_eq!((snapshot.unit(rig.units[0]).runnable, snapshot.unit(rig.units[1]).runnable), (1, 0));
+    let used = snapshot.unit(rig.units[0]).used_ns;
+    assert_eq!(rig.observe().unit(rig.units[0]).used_ns, used);
+    rig.gate(0, true);
+    assert_ne!(state(busy.pid()), 'T');
+    eventually("it runs again", || rig.observe().unit(rig.units[0]).used_ns > used);
+}
+
+#[test]
+fn a_storm_of_forks_stops_at_a_closed_gate() {
+    let job = start(churn(), &["forks", "3"]);
+    let mut rig = Rig::new(&[&job]);
+    for _ in 0..5 {
+        rig.gate(0, false);
+        eventually("all stopped", || {
+            rig.observe();
+            states(job.pid()).iter().all(|state| *state == 'T')
+        });
+        rig.gate(0, true);
+        assert!(!states(job.pid()).contains(&'T'));
+    }
+}
+
+#[test]
+fn what_its_user_stopped_is_not_continued() {
+    let (job, running) = (start("sleep", &["1000"]), start("sleep", &["1000"]));
+    job.signal(libc::SIGSTOP);
+    eventually("stopped", || state(job.pid()) == 'T');
+    let mut rig = Rig::new(&[&job, &running]);
+    rig.gate(0, false);
+    rig.gate(1, false);
+    eventually("stopped", || state(running.pid()) == 'T');
+    rig.gate(0, true);
+    assert_eq!(state(job.pid()), 'T');
+    let undone = rig.undo();
+    assert_eq!((state(job.pid()), undone.continued), ('T', 1));
+    eventually("continued", || state(running.pid()) == 'S');
+}
+
+#[test]
+fn who_continues_a_process_of_a_closed_unit_does_not_open_it() {
+    let job = start("sleep", &["1000"]);
+    let mut rig = Rig::new(&[&job]);
+    rig.gate(0, false);
+    job.signal(libc::SIGCONT);
+    eventually("stopped again", || {
+        rig.observe();
+        state(job.pid()) == 'T'
+    });
+}
+
+#[test]
+fn the_owners_own_choice_is_kept_and_given_back() {
+    let Some((one, all)) = one_cpu() else { return };
+    let other: CpuSet = all.difference(&one).iter().take(1).collect();
+    let job = start("sleep", &["1000"]);
+    affinity::set(job.pid(), &other).unwrap();
+    let mut rig = Rig::new(&[&job]);
+    rig.confine(0, Some(&all));
+    assert_eq!(masks(job.pid()), [other.clone()]);
+    // Contradicted: the order wins, and it is reported, once.
+    let problems = rig.apply(Action::Confine { unit: rig.units[0], cpus: Some(one.clone()) });
+    assert_eq!((problems.len(), rig.backend.overridden()), (1, 1));
+    assert!(problems[0].to_string().contains("its unit holds none of them"), "{}", problems[0]);
+    assert_eq!(masks(job.pid()), [one.clone()]);
+    rig.confine(0, Some(&all));
+    rig.confine(0, Some(&one));
+    // The owner changes its mind while the order holds: that is what it gets back in the end.
+    affinity::set(job.pid(), &all).unwrap();
+    rig.confine(0, Some(&one));
+    assert_eq!(rig.undo().threads, 1);
+    assert_eq!(masks(job.pid()), [all]);
+}
+
+#[test]
+fn a_choice_made_between_two_orders_is_seen_within_a_second() {
+    let Some((one, all)) = one_cpu() else { return };
+    let job = start("sleep", &["1000"]);
+    let mut rig = Rig::new(&[&job]);
+    rig.confine(0, Some(&one));
+    affinity::set(job.pid(), &all).unwrap();
+    rig.backend.observe(clock::now() + 2_000_000_000, &[]).unwrap();
+    assert_eq!(masks(job.pid()), [one]);
+}
+
+#[test]
+fn who_leaves_the_unit_gets_its_cpus_back() {
+    let Some((one, all)) = one_cpu() else { return };
+    let (job, other) = (start("sleep", &["1000"]), start("sleep", &["1000"]));
+    let mut rig = Rig::new(&[&job, &other]);
+    rig.confine(0, Some(&one));
+    rig.gate(0, false);
+    eventually("stopped", || state(job.pid()) == 'T');
+    // A contract without that unit; the other one keeps its orders.
+    rig.confine(1, Some(&one));
+    let mut contract = Contract::default();
+    let unit = contract.add(None, "unit1");
+    contract.units[unit.index()].members.push(Member { kind: MemberKind::Pid(other.pid()), span: 0..0 });
+    rig.backend.set_contract(contract);
+    rig.backend.observe(clock::now(), &[]).unwrap();
+    assert_eq!((masks(job.pid()), state(job.pid())), (vec![all], 'S'));
+    assert_eq!(masks(other.pid()), [one]);
+}
+
+#[test]
+fn who_entered_by_exec_is_followed_by_its_descendants() {
+    let Some((one, _)) = one_cpu() else { return };
+    let member = start("sleep", &["1000"]);
+    let mut rig = Rig::new(&[&member]);
+    rig.confine(0, Some(&one));
+    let job = start("sh", &["-c", "read line; (setsid sleep 1001 &) ; exec sleep 1000"]);
+    let key = support::key(job.pid());
+    assert!(rig.backend.enter(key, rig.units[0]).unwrap());
+    rig.observe();
+    assert_eq!(masks(job.pid()), [one.clone()]);
+    job.say("go\n");
+    // Daemonised: another session, its parent gone. Its environment tells, and the one who entered is of the same user.
+    let grandchild = || support::find_marked(&job);
+    eventually("the daemonised process", || grandchild().is_some());
+    eventually("it is a member", || {
+        rig.observe();
+        grandchild().is_some_and(|pid| {
+            rig.backend.roster().member(pid).is_some_and(|member| member.placement.unit == rig.units[0])
+        })
+    });
+}
+
+#[test]
+fn orders_that_it_cannot_carry_out_are_refused() {
+    let job = start("sleep", &["1000"]);
+    let mut rig = Rig::new(&[&job]);
+    let problems = rig.apply(Action::Weigh { unit: rig.units[0], weight: 5 });
+    assert!(problems[0].to_string().contains("use the cgroup backend"), "{}", problems[0]);
+    let problems = rig.apply(Action::Gate { unit: UnitId::SHARED, open: false });
+    assert!(problems[0].to_string().contains("never restricted"), "{}", problems[0]);
+    let problems = rig.apply(Action::Gate { unit: UnitId(77), open: false });
+    assert!(problems[0].to_string().contains("unit number 77"), "{}", problems[0]);
+}
+
+#[test]
+fn a_cpu_that_is_not_there_is_refused_by_name() {
+    let job = start("sleep", &["1000"]);
+    let mut rig = Rig::new(&[&job]);
+    let cpus: CpuSet = "4000".parse().unwrap();
+    let problems = rig.apply(Action::Confine { unit: rig.units[0], cpus: Some(cpus) });
+    assert!(
+        problems.iter().any(|problem| problem.to_string().contains("confine to cpus 4000")),
+        "{problems:?}"
+    );
+    assert_eq!(masks(job.pid()), [affinity::get(0).unwrap()]);
+}
+
+#[test]
+fn another_users_process_is_reported_once_and_left_alone() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can start another user's process to be refused");
+        return;
+    }
+    let (theirs, directory) = (start("sleep", &["1000"]), tempfile::tempdir().unwrap());
+    std::os::unix::fs::chown(directory.path(), Some(65534), Some(65534)).unwrap();
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(support::example("hold"))
+        .arg(directory.path().join("journal"))
+        .args([&theirs.pid().to_string(), "0", "closed"])
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("it is another user's: run commonhold as root").count(), 2, "{said}");
+    assert_eq!(state(theirs.pid()), 'S');
+}

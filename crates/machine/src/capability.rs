@@ -1,0 +1,134 @@
+//! What a machine, its kernel and our privileges offer for holding a contract: the rows of `doctor`.
+//!
+//! Facts and words only: how they are found is the live crate's work, how they are shown the report crate's.
+
+use std::fmt;
+
+use crate::Machine;
+
+/// What a finding is about; the order is the order of display.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Area {
+    /// Control groups as such: version, place, delegation.
+    Cgroup,
+    /// CPU time.
+    Cpu,
+    /// Memory and swap.
+    Memory,
+    /// Disks.
+    Disk,
+    /// The memory bus.
+    Bus,
+    /// What this process may do to others.
+    Privileges,
+    /// What surrounds the program: kernel, container, virtual machine.
+    Surroundings,
+}
+
+impl Area {
+    /// All areas, in order of display.
+    pub const ALL: [Area; 7] =
+        [Area::Cgroup, Area::Cpu, Area::Memory, Area::Disk, Area::Bus, Area::Privileges, Area::Surroundings];
+
+    /// The word for it: in a sentence, a table's cell, and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Area::Cgroup => "cgroup",
+            Area::Cpu => "cpu",
+            Area::Memory => "memory",
+            Area::Disk => "disk",
+            Area::Bus => "bus",
+            Area::Privileges => "privileges",
+            Area::Surroundings => "surroundings",
+        }
+    }
+}
+
+impl fmt::Display for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Whether something is there and can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It is there, without reservation.
+    Yes,
+    /// It is there with a reservation, which the reason states.
+    Partly,
+    /// It is not there, or may not be used.
+    No,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            State::Yes => "yes",
+            State::Partly => "partly",
+            State::No => "no",
+        })
+    }
+}
+
+/// One finding. Every name is phrased so that `yes` is the good answer.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Row {
+    /// What it is about.
+    pub area: Area,
+    /// What was looked for: `cpuset controller`.
+    pub name: String,
+    /// Whether it was found.
+    pub state: State,
+    /// What was seen, and where.
+    pub reason: String,
+    /// A command or setting that would change the answer, where there is one.
+    pub remedy: Option<String>,
+}
+
+impl Row {
+    /// A finding without reservation.
+    pub fn yes(area: Area, name: impl Into<String>, reason: impl Into<String>) -> Row {
+        Row { area, name: name.into(), state: State::Yes, reason: reason.into(), remedy: None }
+    }
+
+    /// A finding with a reservation.
+    pub fn partly(area: Area, name: impl Into<String>, reason: impl Into<String>) -> Row {
+        Row { state: State::Partly, ..Row::yes(area, name, reason) }
+    }
+
+    /// Something that was not found or may not be used.
+    pub fn no(area: Area, name: impl Into<String>, reason: impl Into<String>) -> Row {
+        Row { state: State::No, ..Row::yes(area, name, reason) }
+    }
+
+    /// The same finding with what would change it.
+    #[must_use]
+    pub fn remedy(self, remedy: impl Into<String>) -> Row {
+        Row { remedy: Some(remedy.into()), ..self }
+    }
+}
+
+/// What holds one resource on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Enforcer {
+    /// The resource: one of [`Area::Cpu`], [`Area::Memory`], [`Area::Disk`], [`Area::Bus`].
+    pub resource: Area,
+    /// Its enforcer, as `run --backend` calls it; none if nothing holds this resource.
+    pub name: Option<String>,
+    /// Why this one, or why none.
+    pub why: String,
+}
+
+/// Everything `doctor` has to say.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Findings {
+    /// The machine; none if its facts cannot be read, which a row then says.
+    pub machine: Option<Machine>,
+    /// Per resource, what `run` would take.
+    pub enforcers: Vec<Enforcer>,
+    /// All findings; within an area in the order in which they are best read.
+    pub rows: Vec<Row>,
+}

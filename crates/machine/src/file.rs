@@ -1,0 +1,333 @@
+//! Machines as files: the format of fixtures and of `--machine FILE`.
+//!
+//! TOML; the keys are the fields of [`Machine`]. What is read is checked, since a person may have written it: numbers
+//! are unique, every CPU has a node, cores nest in caches and caches in nodes, and there are CPUs and memory at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::quantity::BYTES_MAX;
+use crate::{Cpu, Disk, MAX_CPUS, Machine, Node};
+
+/// A machine file that is not one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {what}{remedy}")]
+pub struct MachineFileError {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column, in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub what: String,
+    /// What would be right, as `; do this`, or empty where `what` says it.
+    pub remedy: String,
+}
+
+impl Machine {
+    /// A machine from the text of a file. CPUs and nodes may be in any order there.
+    pub fn from_toml(text: &str) -> Result<Machine, MachineFileError> {
+        let raw: Raw = toml::from_str(text).map_err(|error| {
+            let what = error.message().lines().collect::<Vec<_>>().join(", ");
+            at(text, error.span().unwrap_or(0..0), what, "")
+        })?;
+        check(&raw).map_err(|wrong| at(text, wrong.span, wrong.what, wrong.remedy))?;
+        Ok(raw.into_machine())
+    }
+
+    /// The file's text: one line per CPU, node and disk. [`Machine::from_toml`] reads the same machine from it.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write_toml(&mut text);
+        text
+    }
+
+    fn write_toml(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "swap_bytes = {}", self.swap_bytes)?;
+        if let Some(rate) = self.bus_bytes_per_s {
+            writeln!(out, "bus_bytes_per_s = {rate}")?;
+        }
+        writeln!(out, "nodes = [")?;
+        for Node { id, memory_bytes } in &self.nodes {
+            writeln!(out, "  {{ id = {id}, memory_bytes = {memory_bytes} }},")?;
+        }
+        writeln!(out, "]\ncpus = [")?;
+        for Cpu { id, node, cache, core } in &self.cpus {
+            writeln!(out, "  {{ id = {id}, node = {node}, cache = {cache}, core = {core} }},")?;
+        }
+        writeln!(out, "]\ndisks = [")?;
+        for Disk { name, bytes, bytes_per_s } in &self.disks {
+            let name = toml::Value::String(name.clone());
+            let rate = bytes_per_s.map(|rate| format!(", bytes_per_s = {rate}")).unwrap_or_default();
+            writeln!(out, "  {{ name = {name}, bytes = {bytes}{rate} }},")?;
+        }
+        writeln!(out, "]")
+    }
+}
+
+/// A machine as it stands in the file, with the place of each part.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    cpus: Spanned<Vec<Spanned<Cpu>>>,
+    nodes: Spanned<Vec<Spanned<Node>>>,
+    #[serde(default)]
+    swap_bytes: Option<Spanned<u64>>,
+    #[serde(default)]
+    disks: Vec<Spanned<Disk>>,
+    #[serde(default)]
+    bus_bytes_per_s: Option<Spanned<u64>>,
+}
+
+impl Raw {
+    fn into_machine(self) -> Machine {
+        let mut cpus: Vec<Cpu> = self.cpus.into_inner().into_iter().map(Spanned::into_inner).collect();
+        let mut nodes: Vec<Node> = self.nodes.into_inner().into_iter().map(Spanned::into_inner).collect();
+        cpus.sort_by_key(|cpu| cpu.id);
+        nodes.sort_by_key(|node| node.id);
+        Machine {
+            cpus,
+            nodes,
+            swap_bytes: self.swap_bytes.map_or(0, Spanned::into_inner),
+            disks: self.disks.into_iter().map(Spanned::into_inner).collect(),
+            bus_bytes_per_s: self.bus_bytes_per_s.map(Spanned::into_inner),
+        }
+    }
+}
+
+/// What is wrong, and where.
+struct Wrong {
+    span: Range<usize>,
+    what: String,
+    remedy: &'static str,
+}
+
+fn wrong(span: Range<usize>, what: impl Into<String>, remedy: &'static str) -> Result<(), Wrong> {
+    Err(Wrong { span, what: what.into(), remedy })
+}
+
+fn check(raw: &Raw) -> Result<(), Wrong> {
+    check_nodes(raw)?;
+    check_cpus(raw)?;
+    check_nesting(raw)?;
+    check_disks(raw)?;
+    if let Some(swap) = &raw.swap_bytes {
+        check_bytes(swap.span(), *swap.get_ref())?;
+    }
+    raw.bus_bytes_per_s.as_ref().map_or(Ok(()), |bus| check_rate(bus.span(), *bus.get_ref()))
+}
+
+/// Nodes without memory are allowed, since Linux has them; a machine without memory is not.
+fn check_nodes(raw: &Raw) -> Result<(), Wrong> {
+    let (mut seen, mut total) = (BTreeSet::new(), 0u64);
+    for node in raw.nodes.get_ref() {
+        let Node { id, memory_bytes } = node.get_ref();
+        if !seen.insert(*id) {
+            return wrong(
+                node.span(),
+                format!("node {id} is there twice"),
+                "give each node a number of its own",
+            );
+        }
+        total = total.saturating_add(*memory_bytes);
+        check_bytes(node.span(), total)?;
+    }
+    if total == 0 {
+        return wrong(raw.nodes.span(), "no node has memory", "set `memory_bytes` to the node's bytes");
+    }
+    Ok(())
+}
+
+fn check_cpus(raw: &Raw) -> Result<(), Wrong> {
+    if raw.cpus.get_ref().is_empty() {
+        return wrong(
+            raw.cpus.span(),
+            "the machine has no CPUs",
+            "add `{ id = 0, node = 0, cache = 0, core = 0 }`",
+        );
+    }
+    let nodes: BTreeSet<u32> = raw.nodes.get_ref().iter().map(|node| node.get_ref().id).collect();
+    let mut seen = BTreeSet::new();
+    for cpu in raw.cpus.get_ref() {
+        let Cpu { id, node, .. } = cpu.get_ref();
+        if *id >= MAX_CPUS {
+            return wrong(cpu.span(), format!("CPU {id} is out of range"), "number CPUs from 0 to 65535");
+        }
+        if !seen.insert(*id) {
+            return wrong(
+                cpu.span(),
+                format!("CPU {id} is there twice"),
+                "give each CPU a number of its own",
+            );
+        }
+        if !nodes.contains(node) {
+            let what = format!("CPU {id} is in node {node}, which is not in `nodes`");
+            return wrong(cpu.span(), what, "add the node, or correct the CPU's `node`");
+        }
+    }
+    Ok(())
+}
+
+/// Cores nest in caches and caches in nodes: placement goes from one to the next and relies on it.
+fn check_nesting(raw: &Raw) -> Result<(), Wrong> {
+    let (mut caches, mut cores) = (BTreeMap::new(), BTreeMap::new());
+    for cpu in raw.cpus.get_ref() {
+        let Cpu { id, node, cache, core } = cpu.get_ref();
+        let home = caches.entry(*cache).or_insert(*node);
+        if home != node {
+            let what = format!("CPU {id} in node {node} shares cache {cache} with CPUs in node {home}");
+            return wrong(cpu.span(), what, "give each cache to one node");
+        }
+        let home = cores.entry(*core).or_insert(*cache);
+        if home != cache {
+            let what =
+                format!("CPU {id} with cache {cache} shares core {core} with CPUs that have cache {home}");
+            return wrong(cpu.span(), what, "give each core one cache");
+        }
+    }
+    Ok(())
+}
+
+fn check_disks(raw: &Raw) -> Result<(), Wrong> {
+    let mut seen = BTreeSet::new();
+    for disk in &raw.disks {
+        let Disk { name, bytes, bytes_per_s } = disk.get_ref();
+        if name.is_empty() || !seen.insert(name) {
+            let what = format!("the disk name `{name}` is empty or there twice");
+            return wrong(disk.span(), what, "give each disk a name of its own");
+        }
+        check_bytes(disk.span(), *bytes)?;
+        bytes_per_s.map_or(Ok(()), |rate| check_rate(disk.span(), rate))?;
+    }
+    Ok(())
+}
+
+fn check_bytes(span: Range<usize>, bytes: u64) -> Result<(), Wrong> {
+    if bytes <= BYTES_MAX {
+        Ok(())
+    } else {
+        wrong(span, "more than 1 EiB", "write a smaller amount of bytes")
+    }
+}
+
+fn check_rate(span: Range<usize>, rate: u64) -> Result<(), Wrong> {
+    match rate {
+        0 => wrong(span, "a rate of 0 bytes per second", "leave it out where it is not known"),
+        _ => check_bytes(span, rate),
+    }
+}
+
+/// The error at a place in the text.
+fn at(text: &str, span: Range<usize>, what: String, remedy: &str) -> MachineFileError {
+    let before = text.get(..span.start).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    MachineFileError {
+        line: before.matches('\n').count() + 1,
+        column: before[line_start..].chars().count() + 1,
+        what,
+        remedy: if remedy.is_empty() { String::new() } else { format!("; {remedy}") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    const SMALL: &str = "\
+nodes = [{ id = 0, memory_bytes = 1024 }]
+cpus = [
+  { id = 1, node = 0, cache = 0, core = 1 },
+  { id = 0, node = 0, cache = 0, core = 0 },
+]
+";
+
+    fn error(from: &str, to: &str) -> String {
+        let text = SMALL.replacen(from, to, 1);
+        assert_ne!(text, SMALL, "the change is in the text");
+        Machine::from_toml(&text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_hand_written_file_is_sorted_and_has_defaults() {
+        let machine = Machine::from_toml(SMALL).unwrap();
+        assert_eq!(machine.cpus.iter().map(|cpu| cpu.id).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!((machine.swap_bytes, machine.disks.len(), machine.bus_bytes_per_s), (0, 0, None));
+    }
+
+    #[test]
+    fn errors_name_the_line_what_is_wrong_and_the_remedy() {
+        assert_eq!(
+            error("id = 1", "id = 0"),
+            "line 4, column 3: CPU 0 is there twice; give each CPU a number of its own"
+        );
+        assert_eq!(
+            error("node = 0", "node = 7"),
+            "line 3, column 3: CPU 1 is in node 7, which is not in `nodes`; add the node, or correct the CPU's `node`"
+        );
+        assert_eq!(
+            error("memory_bytes = 1024", "memory_bytes = 0"),
+            "line 1, column 9: no node has memory; set `memory_bytes` to the node's bytes"
+        );
+        assert_eq!(
+            error("}]", "}, { id = 0, memory_bytes = 5 }]"),
+            "line 1, column 43: node 0 is there twice; give each node a number of its own"
+        );
+    }
+
+    #[test]
+    fn parts_that_do_not_nest_are_refused() {
+        let two_nodes = "nodes = [{ id = 0, memory_bytes = 1024 }, { id = 1, memory_bytes = 0 }]";
+        let cpus = "\ncpus = [{ id = 0, node = 0, cache = 0, core = 0 },\n{ id = 1, node = 1, cache = 0, core = 1 }]";
+        let text = format!("{two_nodes}{cpus}");
+        let error = Machine::from_toml(&text).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "line 3, column 1: CPU 1 in node 1 shares cache 0 with CPUs in node 0; give each cache to one node"
+        );
+        let text = text.replace("cache = 0, core = 1", "cache = 1, core = 0");
+        let error = Machine::from_toml(&text).unwrap_err().to_string();
+        assert!(error.contains("shares core 0"), "{error}");
+    }
+
+    #[test]
+    fn what_the_format_does_not_know_is_refused() {
+        assert!(
+            error("cache", "cash").starts_with("line 3, column 23: unknown field `cash`"),
+            "{}",
+            error("cache", "cash")
+        );
+        assert!(error("nodes", "pods").contains("unknown field `pods`"));
+        assert!(error("1024", "-1").starts_with("line 1, "));
+        assert!(
+            error("1024", "2000000000000000000")
+                .ends_with("more than 1 EiB; write a smaller amount of bytes")
+        );
+        assert!(Machine::from_toml("nodes = [").unwrap_err().to_string().starts_with("line 1, "));
+        let no_cpus = "nodes = [{ id = 0, memory_bytes = 1 }]\ncpus = []";
+        assert!(Machine::from_toml(no_cpus).unwrap_err().what.contains("no CPUs"));
+        assert!(Machine::from_toml("").unwrap_err().what.contains("missing field"));
+    }
+
+    #[test]
+    fn a_name_that_needs_escaping_survives() {
+        let mut machine = Machine::synthetic("disks:1").unwrap();
+        machine.disks[0].name = "a\"b\\\n\u{1}é".to_owned();
+        assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
+    }
+
+    proptest! {
+        #[test]
+        fn written_and_read_back(nodes in 1u32..5, cores in 1u32..5, threads in 1u32..3, disk in 1u64..1 << 60) {
+            let cpus = cores * threads;
+            let text = format!("nodes:{nodes} cpus:{cpus} threads:{threads} disk:{disk}B/s swap:5MiB bus:{disk}B/s");
+            let machine = Machine::synthetic(&text).unwrap();
+            prop_assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
+        }
+    }
+}

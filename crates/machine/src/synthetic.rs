@@ -1,0 +1,300 @@
+//! Machines from a line of text, for checks and simulations without the machine: `nodes:4 cpus:2 memory:512MiB`.
+//!
+//! | word | meaning | default |
+//! | --- | --- | --- |
+//! | `nodes:4` | NUMA nodes | 1 |
+//! | `cpus:2` | logical CPUs per node | 1 |
+//! | `memory:512MiB` | memory per node | 1GiB |
+//! | `threads:2` | hardware threads per core; divides `cpus` | 1 |
+//! | `caches:2` | last-level caches per node; divides the cores of a node | 1 |
+//! | `disks:1` | disks, of 1 TiB each | 0, or 1 if `disk` is given |
+//! | `disk:100MB/s` | what each disk transfers | unknown |
+//! | `swap:1GiB` | swap space | none |
+//! | `bus:20GB/s` | what the memory bus carries | unknown |
+//!
+//! CPUs are numbered through: node by node, in a node cache by cache, in a cache core by core. At most 65,536 CPUs.
+
+use crate::quantity::{self, BYTES_MAX, Wrong};
+use crate::{Cpu, Disk, MAX_CPUS, Machine, Node};
+
+/// Each synthetic disk's size: a round figure that no bound depends on.
+const DISK_BYTES: u64 = 1 << 40;
+
+/// More disks than any machine has; keeps a typing error from filling the memory.
+const DISKS_MAX: u32 = 4096;
+
+/// A synthetic machine's text that is not one. Names the word, where it is, what is wrong and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("synthetic machine, column {column}: `{word}`: {what}; {remedy}")]
+pub struct SyntheticError {
+    /// Where the word starts, in characters, from 1.
+    pub column: usize,
+    /// The word.
+    pub word: String,
+    /// What is wrong with it.
+    pub what: String,
+    /// What would be right.
+    pub remedy: String,
+}
+
+impl Machine {
+    /// A machine from a line such as `nodes:4 cpus:2 memory:512MiB`.
+    ///
+    /// Words, in any order: `nodes:N`, `cpus:N` and `memory:SIZE` (both per node), `threads:N` (per core), `caches:N` (per
+    /// node), `disks:N`, `disk:RATE`, `swap:SIZE`, `bus:RATE`. Sizes are like `512MiB` or `8GB`, rates like `100MB/s`. The
+    /// empty text is the smallest machine: one CPU and 1 GiB.
+    pub fn synthetic(text: &str) -> Result<Machine, SyntheticError> {
+        let words = Words::split(text)?;
+        let shape = Shape::read(&words)?;
+        Ok(Machine {
+            cpus: (0..shape.nodes * shape.cpus).map(|id| shape.cpu(id)).collect(),
+            nodes: (0..shape.nodes).map(|id| Node { id, memory_bytes: shape.memory_bytes }).collect(),
+            swap_bytes: words.amount("swap", quantity::bytes)?.unwrap_or(0),
+            disks: words.disks()?,
+            bus_bytes_per_s: words.rate("bus")?,
+        })
+    }
+}
+
+/// The numbers of a synthetic machine. `threads` divides `cpus`, and `caches` divides `cpus / threads`.
+struct Shape {
+    nodes: u32,
+    cpus: u32,
+    threads: u32,
+    caches: u32,
+    memory_bytes: u64,
+}
+
+impl Shape {
+    fn read(words: &Words<'_>) -> Result<Shape, SyntheticError> {
+        let shape = Shape {
+            nodes: words.count("nodes", 1, MAX_CPUS)?.unwrap_or(1),
+            cpus: words.count("cpus", 1, MAX_CPUS)?.unwrap_or(1),
+            threads: words.count("threads", 1, MAX_CPUS)?.unwrap_or(1),
+            caches: words.count("caches", 1, MAX_CPUS)?.unwrap_or(1),
+            memory_bytes: words.amount("memory", quantity::bytes)?.unwrap_or(1 << 30),
+        };
+        shape.check(words)?;
+        Ok(shape)
+    }
+
+    fn check(&self, words: &Words<'_>) -> Result<(), SyntheticError> {
+        let Shape { nodes, cpus, threads, caches, memory_bytes } = *self;
+        if u64::from(nodes) * u64::from(cpus) > u64::from(MAX_CPUS) {
+            let what = format!("{nodes} nodes of {cpus} CPUs are more than {MAX_CPUS} CPUs");
+            return Err(words.wrong("nodes", what, "write fewer nodes, or fewer CPUs per node"));
+        }
+        if cpus % threads != 0 {
+            let what = format!("the {cpus} CPUs of a node are not whole cores of {threads} hardware threads");
+            return Err(words.wrong("threads", what, "`cpus` counts hardware threads: make it a multiple"));
+        }
+        let cores = cpus / threads;
+        if cores % caches != 0 {
+            let what = format!("the {cores} cores of a node do not divide evenly among {caches} caches");
+            return Err(words.wrong("caches", what, "write a number that divides the cores of a node"));
+        }
+        if memory_bytes == 0 {
+            return Err(words.wrong("memory", "a node without memory".to_owned(), "write `memory:1GiB`"));
+        }
+        if u64::from(nodes).checked_mul(memory_bytes).is_none_or(|total| total > BYTES_MAX) {
+            let what = "all nodes together have more than 1 EiB".to_owned();
+            return Err(words.wrong("memory", what, "write less memory per node"));
+        }
+        Ok(())
+    }
+
+    fn cpu(&self, id: u32) -> Cpu {
+        Cpu { id, node: id / self.cpus, cache: id / (self.cpus / self.caches), core: id / self.threads }
+    }
+}
+
+/// One word of the text.
+struct Word<'a> {
+    column: usize,
+    key: &'a str,
+    value: &'a str,
+}
+
+impl Word<'_> {
+    fn wrong(&self, wrong: Wrong) -> SyntheticError {
+        let word = format!("{}:{}", self.key, self.value);
+        SyntheticError { column: self.column, word, what: wrong.what, remedy: wrong.remedy }
+    }
+}
+
+/// The text's words, each key at most once.
+struct Words<'a>(Vec<Word<'a>>);
+
+impl<'a> Words<'a> {
+    const KEYS: [&'static str; 9] =
+        ["nodes", "cpus", "memory", "threads", "caches", "disks", "disk", "swap", "bus"];
+
+    fn split(text: &'a str) -> Result<Words<'a>, SyntheticError> {
+        let mut words = Words(Vec::new());
+        for word in text.split_whitespace() {
+            // `split_whitespace` yields slices of `text`, so the difference of their addresses is the offset.
+            let offset = word.as_ptr() as usize - text.as_ptr() as usize;
+            let column = text[..offset].chars().count() + 1;
+            let wrong = |what: &str, remedy: String| {
+                Err(SyntheticError { column, word: word.to_owned(), what: what.to_owned(), remedy })
+            };
+            let Some((key, value)) = word.split_once(':') else {
+                return wrong("it has no `:`", "write `WORD:VALUE`, such as `cpus:2`".to_owned());
+            };
+            if !Self::KEYS.contains(&key) {
+                return wrong("the word is unknown", format!("the words are {}", Self::KEYS.join(", ")));
+            }
+            if words.find(key).is_some() {
+                return wrong("the word is there twice", "leave one of them out".to_owned());
+            }
+            words.0.push(Word { column, key, value });
+        }
+        Ok(words)
+    }
+
+    fn find(&self, key: &str) -> Option<&Word<'a>> {
+        self.0.iter().find(|word| word.key == key)
+    }
+
+    /// An error at the word with that key; if a default is what is wrong, at the last word.
+    fn wrong(&self, key: &str, what: String, remedy: &str) -> SyntheticError {
+        let wrong = Wrong { what, remedy: remedy.to_owned() };
+        let word = self.find(key).or(self.0.last());
+        word.unwrap_or(&Word { column: 1, key, value: "" }).wrong(wrong)
+    }
+
+    fn count(&self, key: &str, min: u32, max: u32) -> Result<Option<u32>, SyntheticError> {
+        let Some(word) = self.find(key) else { return Ok(None) };
+        match word.value.parse::<u32>() {
+            Ok(n) if (min..=max).contains(&n) => Ok(Some(n)),
+            _ => Err(word.wrong(Wrong {
+                what: format!("`{}` is not a whole number from {min} to {max}", word.value),
+                remedy: format!("write `{key}:2`"),
+            })),
+        }
+    }
+
+    fn amount(
+        &self,
+        key: &str,
+        parse: fn(&str) -> Result<u64, Wrong>,
+    ) -> Result<Option<u64>, SyntheticError> {
+        let Some(word) = self.find(key) else { return Ok(None) };
+        parse(word.value).map(Some).map_err(|wrong| word.wrong(wrong))
+    }
+
+    /// A rate; zero is refused, since nothing could ever be transferred.
+    fn rate(&self, key: &str) -> Result<Option<u64>, SyntheticError> {
+        match self.amount(key, quantity::bytes_per_s)? {
+            Some(0) => Err(self.wrong(key, "nothing can be transferred".to_owned(), "write `100MB/s`")),
+            rate => Ok(rate),
+        }
+    }
+
+    fn disks(&self) -> Result<Vec<Disk>, SyntheticError> {
+        let bytes_per_s = self.rate("disk")?;
+        let disks = self.count("disks", 0, DISKS_MAX)?.unwrap_or(u32::from(bytes_per_s.is_some()));
+        let disk = |i| Disk { name: format!("disk{i}"), bytes: DISK_BYTES, bytes_per_s };
+        Ok((0..disks).map(disk).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_lab_in_one_line() {
+        let machine = Machine::synthetic("nodes:4 cpus:2 memory:512MiB").unwrap();
+        assert_eq!(machine.cpu_set().to_string(), "0-7");
+        assert_eq!(machine.memory_bytes(), 2 << 30);
+        assert_eq!(machine.cpus.iter().map(|cpu| cpu.node).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2, 3, 3]);
+        assert_eq!((machine.swap_bytes, machine.disks.len(), machine.bus_bytes_per_s), (0, 0, None));
+    }
+
+    #[test]
+    fn threads_and_caches() {
+        // 8 CPUs per node are 4 cores of 2 threads, 2 cores to a cache: CPUs 0-3 share a cache, 0 and 1 a core.
+        let machine = Machine::synthetic("cpus:8 threads:2 caches:2 nodes:2").unwrap();
+        let distances = [0, 1, 2, 4, 8].map(|cpu| machine.distance(0, cpu));
+        assert_eq!(distances, [0, 1, 2, 3, 4]);
+        assert_eq!((machine.cpus[15].core, machine.cpus[15].cache), (7, 3));
+    }
+
+    #[test]
+    fn disks_swap_and_bus() {
+        let machine = Machine::synthetic("disk:100MB/s swap:1GiB bus:20GB/s").unwrap();
+        assert_eq!(machine.disks[0].bytes_per_s, Some(100_000_000));
+        assert_eq!((machine.disks.len(), machine.swap_bytes), (1, 1 << 30));
+        assert_eq!(machine.bus_bytes_per_s, Some(20_000_000_000));
+        assert_eq!(Machine::synthetic("disks:3").unwrap().disks[2].name, "disk2");
+        assert_eq!(Machine::synthetic("").unwrap().cpus.len(), 1);
+    }
+
+    #[test]
+    fn errors_name_the_word_the_place_and_the_remedy() {
+        let is = |text: &str, expected: &str| {
+            assert_eq!(Machine::synthetic(text).unwrap_err().to_string(), expected, "{text}");
+        };
+        is(
+            "cpus:2 memory:8G",
+            "synthetic machine, column 8: `memory:8G`: the unit `G` is ambiguous; write `8GiB` (1024^3) or `8GB` (1000^3)",
+        );
+        is(
+            "cores:4",
+            "synthetic machine, column 1: `cores:4`: the word is unknown; the words are nodes, cpus, memory, threads, caches, disks, disk, swap, bus",
+        );
+        is(
+            "cpus",
+            "synthetic machine, column 1: `cpus`: it has no `:`; write `WORD:VALUE`, such as `cpus:2`",
+        );
+        is(
+            "cpus:1  cpus:2",
+            "synthetic machine, column 9: `cpus:2`: the word is there twice; leave one of them out",
+        );
+        is(
+            "cpus:0",
+            "synthetic machine, column 1: `cpus:0`: `0` is not a whole number from 1 to 65536; write `cpus:2`",
+        );
+        is(
+            "nodes:256 cpus:257",
+            "synthetic machine, column 1: `nodes:256`: 256 nodes of 257 CPUs are more than 65536 CPUs; write fewer nodes, or fewer CPUs per node",
+        );
+        is(
+            "cpus:3 threads:2",
+            "synthetic machine, column 8: `threads:2`: the 3 CPUs of a node are not whole cores of 2 hardware threads; `cpus` counts hardware threads: make it a multiple",
+        );
+        is(
+            "cpus:2 caches:3",
+            "synthetic machine, column 8: `caches:3`: the 2 cores of a node do not divide evenly among 3 caches; write a number that divides the cores of a node",
+        );
+    }
+
+    #[test]
+    fn bounds() {
+        assert_eq!(Machine::synthetic("nodes:256 cpus:256").unwrap().cpus.len(), 65_536);
+        for bad in [
+            "memory:0B",
+            "nodes:2 memory:1024PiB",
+            "disk:0B/s",
+            "bus:1GB",
+            "disks:5000",
+            "cpus:-1",
+            ":",
+            "é:1",
+        ] {
+            assert!(Machine::synthetic(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_machine_or_an_error_and_never_a_panic(text in "[a-z:0-9GMiB/s ]{0,40}|\\PC{0,20}") {
+            if let Ok(machine) = Machine::synthetic(&text) {
+                prop_assert!(!machine.cpus.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Numbers in words: `1.5`, `12.3 s`, `8.1 ms`, `10.1 GiB`, `66.7%`.
+
+use commonhold_contract::{Amount, MILLIONTH, Resource};
+use commonhold_policy::Cpus;
+
+/// What stands where there is nothing to say.
+pub(crate) const NOTHING: &str = "-";
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// A time in the largest unit that leaves three or four digits: `0 s`, `8.1 ms`, `12.3 s`, `16.7 min`.
+pub(crate) fn duration(ns: u64) -> String {
+    // Each limit lies half a tenth below the round number, so that nothing is shown as `1000.0 ms`.
+    match ns {
+        0 => "0 s".to_owned(),
+        1..50_000 => "<0.1 ms".to_owned(),
+        50_000..999_950_000 => format!("{} ms", tenths(ns, MS)),
+        _ if ns < 1_000 * SECOND - 50 * MS => format!("{} s", tenths(ns, SECOND)),
+        _ if ns < 600 * MINUTE - 3 * SECOND => format!("{} min", tenths(ns, MINUTE)),
+        _ if ns < 100 * HOUR - 180 * SECOND => format!("{} h", tenths(ns, HOUR)),
+        _ => format!("{} d", tenths(ns, DAY)),
+    }
+}
+
+/// `value` in units of `unit`, rounded to one decimal.
+fn tenths(value: u64, unit: u64) -> String {
+    let tenths = (u128::from(value) * 10 + u128::from(unit) / 2) / u128::from(unit);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+/// A measured time in seconds, as [`duration`] writes it, but with three digits for a few seconds: such times are there to
+/// be compared.
+pub(crate) fn seconds(s: f64) -> String {
+    if (0.999_95..9.995).contains(&s) {
+        format!("{s:.2} s")
+    } else if s.is_finite() && s >= 0.0 {
+        // Saturates: beyond 584 years the figure is wrong, and nobody waits for it.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        duration((s * 1e9) as u64)
+    } else {
+        NOTHING.to_owned()
+    }
+}
+
+/// Millionths of a CPU: `1.5`.
+pub(crate) fn cpus(micro: u64) -> String {
+    // `Cpus` rounds by adding half a thousandth, for which the largest numbers have no room.
+    Cpus(micro.min(u64::MAX - 1_000)).to_string()
+}
+
+/// How many of a thing, in words: `1 CPU`, `2 CPUs`.
+pub(crate) fn count(n: usize, one: &str) -> String {
+    if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") }
+}
+
+/// Bytes: `512 MiB`, `10.1 GiB`.
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut power = 0;
+    // The limit of a unit is where one decimal would round up to 1024.0.
+    while power + 1 < UNITS.len() && u128::from(n) * 20 >= (1024 * 20 - 1) * (1 << (10 * power)) {
+        power += 1;
+    }
+    let number = tenths(n, 1 << (10 * power));
+    format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), UNITS[power])
+}
+
+/// Millionths of a whole: `25%`, `66.7%`.
+pub(crate) fn part(millionths: u64) -> String {
+    let number = tenths(millionths, MILLIONTH / 100);
+    format!("{}%", number.strip_suffix(".0").unwrap_or(&number))
+}
+
+/// An amount of a resource, in the measure of that resource.
+pub(crate) fn amount(resource: Resource, amount: Amount) -> String {
+    match (resource, amount) {
+        (_, Amount::Part(millionths)) => part(millionths),
+        (Resource::Cpu, Amount::Absolute(micro)) => cpus(micro),
+        (Resource::Memory, Amount::Absolute(n)) => bytes(n),
+        (Resource::Disk | Resource::Bus, Amount::Absolute(n)) => format!("{}/s", bytes(n)),
+    }
+}
+
+/// What part of `whole` is `n`, in percent, rounded; nothing of nothing has no answer.
+pub(crate) fn percent(n: u64, whole: u64) -> Option<u64> {
+    let (n, whole) = (u128::from(n), u128::from(whole));
+    let percent = (n * 100 + whole / 2).checked_div(whole)?;
+    Some(u64::try_from(percent).unwrap_or(u64::MAX))
+}
+
+/// [`percent`] as text, without the sign.
+pub(crate) fn percent_text(n: u64, whole: u64) -> String {
+    percent(n, whole).map_or_else(|| NOTHING.to_owned(), |percent| percent.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_never_show_a_thousand_of_a_smaller_unit() {
+        for (ns, text) in [
+            (0, "0 s"),
+            (1, "<0.1 ms"),
+            (49_999, "<0.1 ms"),
+            (50_000, "0.1 ms"),
+            (8_100_000, "8.1 ms"),
+            (999_949_999, "999.9 ms"),
+            (999_950_000, "1.0 s"),
+            (12_345_678_901, "12.3 s"),
+            (999_949_999_999, "999.9 s"),
+            (999_950_000_000, "16.7 min"),
+            (36_000 * SECOND, "10.0 h"),
+            (360_000 * SECOND, "4.2 d"),
+            (u64::MAX, "213504.0 d"),
+        ] {
+            assert_eq!(duration(ns), text, "{ns} ns");
+        }
+    }
+
+    #[test]
+    fn measured_seconds_that_are_no_time_are_said_to_be_nothing() {
+        for (s, text) in
+            [(1.254, "1.25 s"), (0.9999, "999.9 ms"), (9.99, "9.99 s"), (9.996, "10.0 s"), (0.0, "0 s")]
+        {
+            assert_eq!(seconds(s), text);
+        }
+        for s in [f64::NAN, f64::INFINITY, -1.0] {
+            assert_eq!(seconds(s), "-");
+        }
+        assert_eq!(seconds(1e300), "213504.0 d");
+    }
+
+    #[test]
+    fn byte_counts() {
+        for (n, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            ((1 << 20) - 1, "1 MiB"),
+            (8 << 30, "8 GiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(bytes(n), text, "{n}");
+        }
+    }
+
+    #[test]
+    fn parts_and_percents() {
+        assert_eq!((part(250_000), part(666_667), part(0)), ("25%".into(), "66.7%".into(), "0%".into()));
+        assert_eq!((percent(1, 0), percent(0, 0), percent(1, 3)), (None, None, Some(33)));
+        assert_eq!(percent(u64::MAX, 1), Some(u64::MAX));
+        assert_eq!((count(1, "CPU"), count(0, "unit")), ("1 CPU".into(), "0 units".into()));
+    }
+}

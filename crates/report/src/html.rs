@@ -1,0 +1,289 @@
+//! The comparison as one page of HTML: everything inline, no scripts, light and dark, printable.
+
+use commonhold_ledger::{Account, Statement};
+
+use crate::comparison::{Bar, Comparison, Job, Run, Sample, bars, lessons, verdicts};
+use crate::figures::{count, duration};
+use crate::status::{HEADS, cells, depth, totals, waits};
+use crate::svg::{self, BarChart, ChartBar, Panel, TimeChart, escape};
+
+/// Units that a chart over time shows at most: beyond, panels would fill pages.
+const PANELS_MAX: usize = 8;
+
+/// Rows of a ledger's table at most; `status --json` has them all.
+const ROWS_MAX: usize = 100;
+
+/// The page.
+pub(crate) fn page(comparison: &Comparison) -> String {
+    let mut page = String::from(concat!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
+        "<title>Commonhold: a light job beside a heavy one</title>\n<style>\n",
+        include_str!("page.css"),
+        "</style>\n</head>\n<body>\n<main>\n<h1>A light job beside a heavy one</h1>\n",
+    ));
+    page += &facts(comparison);
+    page += &promises(comparison);
+    page += "<h2>Response times</h2>\n";
+    page += &response(comparison, Job::Light);
+    page += &response(comparison, Job::Heavy);
+    page += &over_time(comparison);
+    page += &ledgers(comparison);
+    page += HOW_TO_READ;
+    page += &commands(comparison);
+    page + "</main>\n</body>\n</html>\n"
+}
+
+fn facts(comparison: &Comparison) -> String {
+    let Comparison { machine, backend, light, heavy, .. } = comparison;
+    let mut list = String::from("<dl class=\"facts\">\n");
+    let facts =
+        [("Machine", machine), ("Backend", backend), ("Light unit runs", light), ("Heavy unit runs", heavy)];
+    for (label, value) in facts {
+        list += &format!("<dt>{label}</dt><dd>{}</dd>\n", escape(value));
+    }
+    list + "</dl>\n"
+}
+
+fn promises(comparison: &Comparison) -> String {
+    let mut list = String::from("<ul class=\"promises\">\n");
+    for verdict in verdicts(comparison) {
+        let class = match verdict.kept() {
+            Some(true) => "kept",
+            Some(false) => "broken",
+            None => "unknown",
+        };
+        let (promise, measured) = (capitalised(&verdict.promise()), verdict.measured());
+        list += &format!(
+            "<li class=\"{class}\"><strong>{}</strong> {}: {}.</li>\n",
+            verdict.word(),
+            escape(&promise),
+            escape(&measured)
+        );
+    }
+    list += "</ul>\n";
+    for lesson in lessons(comparison) {
+        list += &format!("<p>{}</p>\n", escape(&lesson));
+    }
+    list
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().collect::<String>() + chars.as_str())
+}
+
+fn response(comparison: &Comparison, job: Job) -> String {
+    let bars = bars(comparison, job);
+    let (name, reference) = (job.name(), job.reference());
+    let title = match job {
+        Job::Light => "The light job, alone = 100".to_owned(),
+        Job::Heavy => format!("The heavy job, {reference} = 100"),
+    };
+    let mut section = format!("<h3>{title}</h3>\n");
+    if bars.iter().all(|bar| bar.time_s.is_none()) {
+        return section + "<p>Not measured.</p>\n";
+    }
+    let description =
+        bars.iter().map(|bar| format!("{}: {}", bar.scheme, figure(bar))).collect::<Vec<_>>().join("; ");
+    if bars.iter().all(|bar| bar.ratio.is_none()) {
+        section += &format!("<p>Nothing to compare with: {reference} was not measured. {description}.</p>\n");
+        return section;
+    }
+    let bound =
+        verdicts(comparison).iter().find(|verdict| verdict.job == job).map_or(1.0, |verdict| verdict.bound);
+    let chart = BarChart {
+        id: &format!("response-{name}"),
+        title: &title,
+        description: &description,
+        bars: bars.iter().map(chart_bar).collect(),
+        bound: (bound, format!("promised for isolate: at most {:.0}", bound * 100.0)),
+    };
+    let caption = match job {
+        Job::Light if bars.iter().any(|bar| bar.range_s.is_some()) => {
+            "Response time; shorter is better. Medians, with the shortest and the longest run as a whisker."
+        }
+        _ => "Response time; shorter is better.",
+    };
+    section += &format!("<figure>\n{}<figcaption>{caption}</figcaption>\n</figure>\n", svg::bars(&chart));
+    section
+}
+
+fn chart_bar(bar: &Bar) -> ChartBar<'_> {
+    // The whisker's ends in the bar's own measure: against the reference.
+    let range = bar.range_s.zip(bar.time_s).zip(bar.ratio);
+    let range = range.map(|(((low, high), time), ratio)| (low / time * ratio, high / time * ratio));
+    ChartBar { label: bar.scheme, class: bar.scheme, value: bar.ratio, range, figure: figure(bar) }
+}
+
+/// `103 (10.3 s)`.
+fn figure(bar: &Bar) -> String {
+    match (bar.time_s, bar.ratio) {
+        (None, _) => "not measured".to_owned(),
+        (Some(_), None) => bar.time(),
+        (Some(_), Some(_)) => format!("{} ({})", bar.index(), bar.time()),
+    }
+}
+
+fn over_time(comparison: &Comparison) -> String {
+    let runs: Vec<&Run> = comparison.rows.iter().filter(|run| !run.samples.is_empty()).collect();
+    if runs.is_empty() {
+        return String::new();
+    }
+    let mut section = String::from("<h2>CPU use over time</h2>\n");
+    section += "<p class=\"soft\">Seconds from left to right; CPUs from bottom to top. The dashed line is what the unit is \
+                entitled to; hatched is what it uses beyond it.</p>\n";
+    // One axis for all, so that what takes longer looks longer.
+    let until_s = runs.iter().flat_map(|run| times(run)).map(|sample| sample.at_s).fold(0.0, f64::max);
+    for run in runs {
+        section += &run_over_time(comparison, run, until_s);
+    }
+    section
+}
+
+fn run_over_time(comparison: &Comparison, run: &Run, until_s: f64) -> String {
+    let units = busiest(run);
+    let panel = |unit| Panel {
+        unit,
+        entitled: run.statement.as_ref().and_then(|statement| statement.account(unit)).map(entitled),
+        samples: times(run).map(|sample| (sample.at_s, using(sample, unit))).collect(),
+    };
+    let peak = run.samples.iter().flat_map(|sample| &sample.using).map(|(_, cpus)| *cpus).fold(1.0, f64::max);
+    let statements = comparison.rows.iter().filter_map(|run| run.statement.as_ref());
+    let cpus = statements.map(|statement| f64::from(statement.cpus)).fold(0.0, f64::max);
+    let chart = TimeChart {
+        id: &format!("over-time-{}", run.name()),
+        title: &format!("CPU use over time, {}", run.name()),
+        description: &describe(run, &units),
+        until_s,
+        cpus: if cpus > 0.0 { cpus } else { peak.ceil() },
+        panels: units.iter().take(PANELS_MAX).copied().map(panel).collect(),
+    };
+    let left_out = match units.len().saturating_sub(PANELS_MAX) {
+        0 => String::new(),
+        n => format!("<figcaption>{} that used less are not shown.</figcaption>\n", count(n, "unit")),
+    };
+    format!("<h3>{}</h3>\n<figure>\n{}{left_out}</figure>\n", run.name(), svg::steps(&chart))
+}
+
+fn entitled(account: &Account) -> f64 {
+    // Exact below 2^53 millionths, which is nine thousand million CPUs.
+    #[allow(clippy::cast_precision_loss)]
+    let micro = account.entitled_micro_cpus as f64;
+    micro / 1e6
+}
+
+/// The samples whose time is one.
+fn times(run: &Run) -> impl Iterator<Item = &Sample> {
+    run.samples.iter().filter(|sample| sample.at_s.is_finite())
+}
+
+/// What the unit used in that sample; what no bar can show counts as nothing.
+fn using(sample: &Sample, unit: &str) -> f64 {
+    let cpus = sample.using.iter().find(|(name, _)| name == unit).map_or(0.0, |(_, cpus)| *cpus);
+    if cpus.is_finite() { cpus.max(0.0) } else { 0.0 }
+}
+
+/// Units in the order of the first sample that names them, if they all fit; else those that used most first.
+fn busiest(run: &Run) -> Vec<&str> {
+    let mut sums: Vec<(&str, f64)> = Vec::new();
+    let mut places = std::collections::BTreeMap::new();
+    for (unit, cpus) in run.samples.iter().flat_map(|sample| &sample.using) {
+        let place = *places.entry(unit.as_str()).or_insert_with(|| {
+            sums.push((unit, 0.0));
+            sums.len() - 1
+        });
+        sums[place].1 += cpus;
+    }
+    if sums.len() > PANELS_MAX {
+        sums.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    }
+    sums.into_iter().map(|(unit, _)| unit).collect()
+}
+
+fn describe(run: &Run, units: &[&str]) -> String {
+    let mean = |unit: &str| {
+        let (mut cpu_s, mut before_s) = (0.0, 0.0);
+        for sample in times(run) {
+            cpu_s += using(sample, unit) * (sample.at_s - before_s).max(0.0);
+            before_s = sample.at_s;
+        }
+        if before_s > 0.0 { cpu_s / before_s } else { 0.0 }
+    };
+    let units: Vec<String> = units
+        .iter()
+        .take(PANELS_MAX)
+        .map(|unit| format!("{unit} uses {:.2} CPUs in the mean", mean(unit)))
+        .collect();
+    units.join("; ")
+}
+
+fn ledgers(comparison: &Comparison) -> String {
+    let mut section = String::new();
+    for run in &comparison.rows {
+        if let Some(statement) = &run.statement {
+            section += &ledger(run, statement);
+        }
+    }
+    if section.is_empty() { section } else { format!("<h2>The ledgers</h2>\n{section}") }
+}
+
+fn ledger(run: &Run, statement: &Statement) -> String {
+    let mut table = format!(
+        "<h3>{}, over {}</h3>\n<div class=\"wide\">\n<table>\n",
+        run.name(),
+        duration(statement.elapsed_ns)
+    );
+    table += &format!("<caption>{}</caption>\n", escape(&totals(statement)));
+    let heads: String = HEADS
+        .iter()
+        .map(|head| format!("<th scope=\"col\">{}</th>", escape(&head.replace('\n', " "))))
+        .collect();
+    table += &format!("<thead><tr>{heads}</tr></thead>\n<tbody>\n");
+    for account in statement.accounts.iter().take(ROWS_MAX) {
+        let cells = cells(account);
+        let figures: String = cells[1..].iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
+        let indent = 0.55 + 1.2 * f64::from(u32::try_from(depth(&account.unit)).unwrap_or(0).min(16));
+        table += &format!(
+            "<tr><th scope=\"row\" style=\"padding-left:{indent:.2}rem\">{}</th>{figures}</tr>\n",
+            escape(&cells[0])
+        );
+        if let Some(waits) = waits(account) {
+            table += &format!(
+                "<tr><td class=\"waits\" colspan=\"{}\">{}</td></tr>\n",
+                HEADS.len(),
+                escape(&waits)
+            );
+        }
+    }
+    table += "</tbody>\n</table>\n</div>\n";
+    if let Some(n) = statement.accounts.len().checked_sub(ROWS_MAX).filter(|n| *n > 0) {
+        table += &format!("<p class=\"soft\">{} not shown.</p>\n", count(n, "more unit"));
+    }
+    table
+}
+
+const HOW_TO_READ: &str = "<h2>How to read it</h2>
+<p>Two units share one machine. The light unit's job needs no more than its unit holds, and never changes; the heavy unit \
+takes all it can get. The light job is timed alone, then beside the heavy unit under each scheme:</p>
+<dl class=\"facts\">
+<dt>smp</dt><dd>No isolation: the kernel treats every thread alike, so who starts more threads gets more of the machine.</dd>
+<dt>quota</dt><dd>Isolation without sharing: each unit is confined to what it holds, and what one does not use is lost.</dd>
+<dt>isolate</dt><dd>Isolation and sharing: what a unit does not use is lent, and called back as soon as it wants it.</dd>
+</dl>
+<p>Isolation is worth having if the light job's bar under isolate is as short as alone. Sharing is worth having if the \
+heavy job's bar under isolate is as short as under smp. In the ledgers, entitled and using are CPUs at the end of the run; \
+used % is CPU time used against CPU time entitled to; lent and borrowed are CPU time held by another unit and held of \
+others; called back counts the loans that their owner ended, and longest is the longest it took; waited is the time that \
+threads were ready to run and had no CPU.</p>
+";
+
+fn commands(comparison: &Comparison) -> String {
+    if comparison.commands.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<h2>Repeat it</h2>\n<pre>{}</pre>\n",
+        comparison.commands.iter().map(|c| escape(c)).collect::<Vec<_>>().join("\n")
+    )
+}

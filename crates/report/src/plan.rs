@@ -1,0 +1,203 @@
+//! A plan with its reasons, for `run --dry-run`.
+
+use std::collections::BTreeMap;
+
+use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_machine::CpuSet;
+use commonhold_policy::{Action, Plan, Reason, Step};
+use serde::Serialize;
+
+use crate::figures::{count, cpus, duration};
+use crate::table::{Paint, Style, clean, wrap};
+
+/// The steps per unit, each with its number in the plan's order and its reason.
+pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
+    if plan.steps.is_empty() {
+        return format!(
+            "Nothing to do: what is in force is what the contract asks for.\n{}",
+            look(contract, plan, style)
+        );
+    }
+    let mut units: BTreeMap<UnitId, Vec<(usize, &Step)>> = BTreeMap::new();
+    for (number, step) in (1..).zip(&plan.steps) {
+        units.entry(step.action.unit()).or_default().push((number, step));
+    }
+    let mut text = format!(
+        "{} for {}, numbered in their order\n",
+        count(plan.steps.len(), "step"),
+        count(units.len(), "unit")
+    );
+    let digits = plan.steps.len().to_string().len();
+    for (unit, steps) in &units {
+        text += &format!(
+            "\n{}{}\n",
+            style.paint(Paint::Strong, &clean(path(contract, *unit))),
+            worth(plan, *unit)
+        );
+        for (number, step) in steps {
+            let first = format!("  {number:digits$}. ");
+            let what = clean(&step.action.describe(contract).to_string());
+            let why = clean(&step.reason.describe(contract).to_string());
+            let rest = " ".repeat(first.len());
+            for line in wrap(&format!("{what} ({why})"), style.width, &first, &rest) {
+                text += &line;
+                text.push('\n');
+            }
+        }
+    }
+    text + "\n" + &look(contract, plan, style)
+}
+
+/// `, entitled to 1.5 CPUs`, where the plan says so.
+fn worth(plan: &Plan, unit: UnitId) -> String {
+    plan.entitled
+        .get(unit.index())
+        .map_or_else(String::new, |micro| format!(", entitled to {} CPUs", cpus(*micro)))
+}
+
+fn path(contract: &Contract, unit: UnitId) -> &str {
+    contract.units.get(unit.index()).map_or("?", |unit| unit.path.as_str())
+}
+
+/// When it looks again, and at whom.
+fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
+    let mut text = match plan.next.checked_sub(plan.at) {
+        Some(after) if after > 0 => format!("Looks again within {}", duration(after)),
+        _ => "Looks again at once".to_owned(),
+    };
+    if !plan.watch.is_empty() {
+        let watched: Vec<String> = plan.watch.iter().map(|unit| clean(path(contract, *unit))).collect();
+        text += &format!(", above all at {}", watched.join(", "));
+    }
+    wrap(&(text + "."), style.width, "", "").join("\n") + "\n"
+}
+
+#[derive(Serialize)]
+struct PlanJson<'a> {
+    at_ns: u64,
+    next_ns: u64,
+    entitled: Vec<EntitledJson<'a>>,
+    watch: Vec<&'a str>,
+    steps: Vec<StepJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct EntitledJson<'a> {
+    unit: &'a str,
+    micro_cpus: u64,
+}
+
+#[derive(Serialize)]
+struct StepJson<'a> {
+    unit: &'a str,
+    action: ActionJson<'a>,
+    action_text: String,
+    reason: ReasonJson<'a>,
+    reason_text: String,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum ActionJson<'a> {
+    Own { cpu: u32, unit: &'a str },
+    Disown { cpu: u32, unit: &'a str },
+    Lend { cpu: u32, lender: &'a str, borrower: &'a str },
+    CallBack { cpu: u32, lender: &'a str, borrower: &'a str, since_ns: u64 },
+    Return { cpu: u32, lender: &'a str, borrower: &'a str },
+    Confine { unit: &'a str, cpus: Option<&'a CpuSet> },
+    Weigh { unit: &'a str, weight: u32 },
+    Cap { unit: &'a str, micro_cpus: Option<u64> },
+    Gate { unit: &'a str, open: bool },
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum ReasonJson<'a> {
+    Scheme { scheme: Scheme },
+    Entitled { micro_cpus: u64 },
+    Turn { part: u64 },
+    TurnOver,
+    EntitlementChanged { from: u64, to: u64 },
+    OwnerIdle { idle_ns: u64 },
+    OwnerWants { runnable: u32, kept: u32 },
+    BorrowerIdle,
+    LargerClaim { of: &'a str },
+    HoldsChanged,
+    Proportion { micro_cpus: u64 },
+    Limit { micro_cpus: u64 },
+    MayNotBorrow,
+    NobodyThere,
+    HoldsAgain,
+    CpuGone,
+}
+
+/// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
+/// fields and as a sentence.
+pub fn json(contract: &Contract, plan: &Plan) -> String {
+    let content = PlanJson {
+        at_ns: plan.at,
+        next_ns: plan.next,
+        entitled: (0..)
+            .zip(&plan.entitled)
+            .map(|(unit, micro_cpus)| EntitledJson {
+                unit: path(contract, UnitId(unit)),
+                micro_cpus: *micro_cpus,
+            })
+            .collect(),
+        watch: plan.watch.iter().map(|unit| path(contract, *unit)).collect(),
+        steps: plan.steps.iter().map(|step| step_json(contract, step)).collect(),
+    };
+    crate::json("commonhold.plan", content)
+}
+
+fn step_json<'a>(contract: &'a Contract, step: &'a Step) -> StepJson<'a> {
+    StepJson {
+        unit: path(contract, step.action.unit()),
+        action: action_json(contract, &step.action),
+        action_text: step.action.describe(contract).to_string(),
+        reason: reason_json(contract, step.reason),
+        reason_text: step.reason.describe(contract).to_string(),
+    }
+}
+
+fn action_json<'a>(contract: &'a Contract, action: &'a Action) -> ActionJson<'a> {
+    let name = |unit: UnitId| path(contract, unit);
+    match *action {
+        Action::Own { cpu, unit } => ActionJson::Own { cpu, unit: name(unit) },
+        Action::Disown { cpu, unit } => ActionJson::Disown { cpu, unit: name(unit) },
+        Action::Lend { cpu, lender, borrower } => {
+            ActionJson::Lend { cpu, lender: name(lender), borrower: name(borrower) }
+        }
+        Action::CallBack { cpu, lender, borrower, since } => {
+            ActionJson::CallBack { cpu, lender: name(lender), borrower: name(borrower), since_ns: since }
+        }
+        Action::Return { cpu, lender, borrower } => {
+            ActionJson::Return { cpu, lender: name(lender), borrower: name(borrower) }
+        }
+        Action::Confine { unit, ref cpus } => ActionJson::Confine { unit: name(unit), cpus: cpus.as_ref() },
+        Action::Weigh { unit, weight } => ActionJson::Weigh { unit: name(unit), weight },
+        Action::Cap { unit, micro_cpus } => ActionJson::Cap { unit: name(unit), micro_cpus },
+        Action::Gate { unit, open } => ActionJson::Gate { unit: name(unit), open },
+    }
+}
+
+fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
+    match reason {
+        Reason::Scheme(scheme) => ReasonJson::Scheme { scheme },
+        Reason::Entitled { micro_cpus } => ReasonJson::Entitled { micro_cpus },
+        Reason::Turn { part } => ReasonJson::Turn { part },
+        Reason::TurnOver => ReasonJson::TurnOver,
+        Reason::EntitlementChanged { from, to } => ReasonJson::EntitlementChanged { from, to },
+        Reason::OwnerIdle { idle_ns } => ReasonJson::OwnerIdle { idle_ns },
+        Reason::OwnerWants { runnable, kept } => ReasonJson::OwnerWants { runnable, kept },
+        Reason::BorrowerIdle => ReasonJson::BorrowerIdle,
+        Reason::LargerClaim { of } => ReasonJson::LargerClaim { of: path(contract, of) },
+        Reason::HoldsChanged => ReasonJson::HoldsChanged,
+        Reason::Proportion { micro_cpus } => ReasonJson::Proportion { micro_cpus },
+        Reason::Limit { micro_cpus } => ReasonJson::Limit { micro_cpus },
+        Reason::MayNotBorrow => ReasonJson::MayNotBorrow,
+        Reason::NobodyThere => ReasonJson::NobodyThere,
+        Reason::HoldsAgain => ReasonJson::HoldsAgain,
+        Reason::CpuGone => ReasonJson::CpuGone,
+    }
+}

@@ -1,0 +1,191 @@
+//! The ledger's statement: a table for `status`, a live table that is redrawn in place, and JSON.
+
+use commonhold_contract::MILLIONTH;
+use commonhold_ledger::{Account, Statement};
+
+use crate::figures::{count, cpus, duration, percent_text};
+use crate::table::{Paint, Style, Table, clean, fit, pad, wrap};
+
+/// What the columns of [`cells`] hold.
+pub(crate) const HEADS: [&str; 9] =
+    ["unit", "entitled", "using", "used %", "lent", "borrowed", "called\nback", "longest", "waited"];
+
+/// The account in the order of [`HEADS`]: what it is entitled to and uses now in CPUs, what it used in percent of its
+/// entitlement since the ledger was opened, the rest as CPU time.
+pub(crate) fn cells(account: &Account) -> [String; 9] {
+    [
+        clean(leaf(&account.unit)),
+        cpus(account.entitled_micro_cpus),
+        cpus(rounded(account.using_micro_cpus)),
+        percent_text(account.used_ns, account.entitled_ns),
+        duration(account.lent_ns),
+        duration(account.borrowed_ns),
+        account.called_back.to_string(),
+        if account.called_back == 0 { String::new() } else { duration(account.call_back_max_ns) },
+        duration(account.waited_ns),
+    ]
+}
+
+/// To hundredths of a CPU: more would only flicker.
+fn rounded(micro: u64) -> u64 {
+    micro.saturating_add(5_000) / 10_000 * 10_000
+}
+
+/// A unit's name among its siblings.
+fn leaf(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// How deep a unit is nested; 0 at the top level.
+pub(crate) fn depth(path: &str) -> usize {
+    path.matches('/').count()
+}
+
+/// The statement for a terminal: one row per unit, indented by nesting, and where everything went.
+pub fn text(statement: &Statement, style: Style) -> String {
+    let mut text = style.paint(Paint::Strong, &headline(statement)) + "\n\n";
+    if statement.accounts.is_empty() {
+        text += "No unit holds tickets: all is shared.\n";
+    } else {
+        let mut table = Table::new(&HEADS);
+        for account in &statement.accounts {
+            add_account(&mut table, account, style);
+        }
+        text += &table.render(style);
+    }
+    text.push('\n');
+    for line in wrap(&totals(statement), style.width, "", "  ") {
+        text += &line;
+        text.push('\n');
+    }
+    text
+}
+
+fn headline(statement: &Statement) -> String {
+    let machine = count(statement.cpus as usize, "CPU");
+    format!("scheme {}, {machine}, {}", statement.scheme, duration(statement.elapsed_ns))
+}
+
+fn add_account(table: &mut Table, account: &Account, style: Style) {
+    let indent = "  ".repeat(depth(&account.unit));
+    let mut cells = cells(account);
+    cells[0].insert_str(0, &indent);
+    table.row(Paint::Plain, cells.into());
+    for line in waits(account)
+        .iter()
+        .flat_map(|waits| wrap(waits, style.width, &format!("{indent}  "), &format!("{indent}    ")))
+    {
+        table.line(Paint::Faint, line);
+    }
+}
+
+/// On whom a unit waited, the longest first.
+pub(crate) fn waits(account: &Account) -> Option<String> {
+    let mut waits: Vec<(&str, u64)> = account
+        .waited_on_ns
+        .iter()
+        .map(|(unit, ns)| (unit.as_str(), *ns))
+        .filter(|(_, ns)| *ns > 0)
+        .collect();
+    waits.sort_by_key(|(unit, ns)| (std::cmp::Reverse(*ns), *unit));
+    let waits: Vec<String> =
+        waits.iter().map(|(unit, ns)| format!("{} {}", clean(unit), duration(*ns))).collect();
+    (!waits.is_empty()).then(|| format!("waited for CPUs of its own, lent to {}", waits.join(", ")))
+}
+
+/// Where the capacity went: `used 10.0 s (50 %) + common ... = capacity 20.0 s`.
+pub(crate) fn totals(statement: &Statement) -> String {
+    let used = used_ns(statement);
+    let share = |ns| match percent_text(ns, statement.capacity_ns).as_str() {
+        "-" => duration(ns),
+        percent => format!("{} ({percent} %)", duration(ns)),
+    };
+    let sum = u128::from(used) + u128::from(statement.common_ns) + u128::from(statement.idle_ns);
+    // The ledger asserts that they are equal; a statement from elsewhere must not be made to look so.
+    let sign = if sum == u128::from(statement.capacity_ns) { "=" } else { "≠" };
+    format!(
+        "used {} + common {} + idle {} {sign} capacity {}",
+        share(used),
+        share(statement.common_ns),
+        share(statement.idle_ns),
+        duration(statement.capacity_ns)
+    )
+}
+
+/// What all units used. Sub-units are part of their enclosers' figures.
+fn used_ns(statement: &Statement) -> u64 {
+    statement
+        .accounts
+        .iter()
+        .filter(|account| depth(&account.unit) == 0)
+        .map(|a| a.used_ns)
+        .fold(0, u64::saturating_add)
+}
+
+/// The statement as JSON, with the ledger's own fields.
+pub fn json(statement: &Statement) -> String {
+    crate::json("commonhold.status", statement)
+}
+
+/// Lines of [`live`] that are not units: headline, headings, totals.
+const LIVE_LINES: usize = 3;
+
+/// The statement in exactly `height` lines (at least 4) of at most `style.width` columns, for redrawing in place. Each
+/// unit has a bar: `█` what it uses of its entitlement, `░` what it does not use, `▒` what it uses beyond.
+pub fn live(statement: &Statement, style: Style, height: usize) -> String {
+    let room = height.max(LIVE_LINES + 1) - LIVE_LINES;
+    let names = (style.width / 4).clamp(8, 24);
+    let bar = style.width.saturating_sub(names + 1 + LIVE_FIGURES).clamp(4, 40);
+    let mut lines = vec![
+        style.paint(Paint::Strong, &fit(&headline(statement), style.width)),
+        style.paint(Paint::Faint, &fit(&live_line("unit", names, LIVE_LEGEND, bar, LIVE_HEADS), style.width)),
+    ];
+    let accounts = &statement.accounts;
+    let shown = if accounts.len() <= room { accounts.len() } else { room - 1 };
+    for account in &accounts[..shown] {
+        lines.push(fit(&live_account(statement, account, names, bar), style.width));
+    }
+    if shown < accounts.len() {
+        let more = format!("… and {}", count(accounts.len() - shown, "more unit"));
+        lines.push(fit(&more, style.width));
+    }
+    lines.resize(LIVE_LINES - 1 + room, String::new());
+    lines.push(fit(&totals(statement), style.width));
+    lines.join("\n") + "\n"
+}
+
+/// Over the bars.
+const LIVE_LEGEND: &str = "█ own ░ idle ▒ beyond";
+
+/// Columns that the figures of [`live_line`] take.
+const LIVE_FIGURES: usize = 7 + 9 + 10 + 10;
+
+const LIVE_HEADS: [&str; 4] = ["using", "entitled", "lent", "waited"];
+
+fn live_line(name: &str, names: usize, bar: &str, columns: usize, figures: [&str; 4]) -> String {
+    let [using, entitled, lent, waited] = figures;
+    format!("{} {} {using:>6} {entitled:>8} {lent:>9} {waited:>9}", pad(name, names), pad(bar, columns))
+}
+
+fn live_account(statement: &Statement, account: &Account, names: usize, columns: usize) -> String {
+    let whole = u64::from(statement.cpus) * MILLIONTH;
+    let bar = bar(account.using_micro_cpus, account.entitled_micro_cpus, whole, columns);
+    let name = "  ".repeat(depth(&account.unit)) + &clean(leaf(&account.unit));
+    let using = cpus(rounded(account.using_micro_cpus));
+    let entitled = cpus(account.entitled_micro_cpus);
+    let figures = [using.as_str(), &entitled, &duration(account.lent_ns), &duration(account.waited_ns)];
+    live_line(&name, names, &bar, columns, figures)
+}
+
+/// A bar of `columns` for the whole machine.
+fn bar(using: u64, entitled: u64, whole: u64, columns: usize) -> String {
+    let cell = |amount: u64| {
+        let cells = (u128::from(amount.min(whole)) * columns as u128 * 2 + u128::from(whole))
+            .checked_div(u128::from(whole) * 2)
+            .unwrap_or(0);
+        usize::try_from(cells).unwrap_or(columns)
+    };
+    let (using, entitled) = (cell(using), cell(entitled));
+    let within = using.min(entitled);
+    "█".repeat(within) + &"░".repeat(entitled - within) + &"▒".repeat(using - within)
+}

@@ -1,0 +1,310 @@
+//! Charts as SVG, by hand: the same data give the same bytes.
+//!
+//! Colours come from classes that the page's style sheet knows in a light and a dark scheme; nothing is said by colour
+//! alone: bars carry their figures, and what a unit uses beyond its entitlement is hatched.
+
+use crate::table::{clean, fit};
+
+/// Text as HTML and SVG want it, attribute values included.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in clean(text).chars() {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// Width of every chart, in its own units (pixels at full size).
+const WIDTH: f64 = 720.0;
+
+/// A bar chart's content.
+pub(crate) struct BarChart<'a> {
+    /// Unique in the page: names the title and the description.
+    pub(crate) id: &'a str,
+    pub(crate) title: &'a str,
+    /// All of it in a sentence, for who cannot see it.
+    pub(crate) description: &'a str,
+    pub(crate) bars: Vec<ChartBar<'a>>,
+    /// Where the dashed line of the promise stands, and its label.
+    pub(crate) bound: (f64, String),
+}
+
+/// One bar.
+pub(crate) struct ChartBar<'a> {
+    pub(crate) label: &'a str,
+    /// Class of its colour.
+    pub(crate) class: &'a str,
+    /// `None`: not measured.
+    pub(crate) value: Option<f64>,
+    /// Lowest and highest of several measurements, shown as a whisker.
+    pub(crate) range: Option<(f64, f64)>,
+    /// What stands before it, in a column of its own: at the bar's end the line of the promise would cross it.
+    pub(crate) figure: String,
+}
+
+/// Where the bars begin: right of their labels and figures, which a narrow screen shows first.
+const BARS_LEFT: f64 = 190.0;
+/// Left for a whisker's end.
+const BARS_RIGHT: f64 = 6.0;
+const BAR_PITCH: f64 = 34.0;
+const BAR_HEIGHT: f64 = 20.0;
+const BARS_TOP: f64 = 24.0;
+
+/// Horizontal bars from zero, each with its figure.
+pub(crate) fn bars(chart: &BarChart) -> String {
+    let measured = chart.bars.iter().flat_map(|bar| [bar.value, bar.range.map(|(_, high)| high)]).flatten();
+    let longest = measured.fold(chart.bound.0, f64::max);
+    let x = |value: f64| BARS_LEFT + value / longest * (WIDTH - BARS_LEFT - BARS_RIGHT);
+    #[allow(clippy::cast_precision_loss)]
+    let bottom = BARS_TOP + BAR_PITCH * chart.bars.len() as f64;
+    let mut svg = open(chart.id, chart.title, chart.description, bottom + 2.0);
+    for (bar, i) in chart.bars.iter().zip(0u32..) {
+        let top = BARS_TOP + BAR_PITCH * f64::from(i) + (BAR_PITCH - BAR_HEIGHT) / 2.0;
+        add_bar(&mut svg, bar, top, x);
+    }
+    let at = x(chart.bound.0);
+    svg += &format!("<line class='bound' x1='{at:.1}' y1='{BARS_TOP:.1}' x2='{at:.1}' y2='{bottom:.1}'/>\n");
+    let label = escape(&chart.bound.1);
+    // Towards the middle: it would be cut at the picture's edge.
+    let anchor = if at > f64::midpoint(BARS_LEFT, WIDTH) { "end" } else { "start" };
+    svg += &format!("<text class='small' x='{at:.1}' y='15' text-anchor='{anchor}'>{label}</text>\n");
+    svg += &format!(
+        "<line class='axis' x1='{BARS_LEFT:.1}' y1='{BARS_TOP:.1}' x2='{BARS_LEFT:.1}' y2='{bottom:.1}'/>\n"
+    );
+    svg + "</svg>\n"
+}
+
+fn add_bar(svg: &mut String, bar: &ChartBar, top: f64, x: impl Fn(f64) -> f64) {
+    let middle = top + BAR_HEIGHT / 2.0;
+    let base = middle + 5.0;
+    let ChartBar { label, class, .. } = bar;
+    *svg += &format!("<text x='0' y='{base:.1}'>{}</text>\n", escape(&fit(label, 10)));
+    *svg += &format!(
+        "<text class='figure' x='{:.1}' y='{base:.1}' text-anchor='end'>{}</text>\n",
+        BARS_LEFT - 14.0,
+        escape(&bar.figure)
+    );
+    if let Some(value) = bar.value {
+        *svg += &format!(
+            "<rect class='{class}' x='{BARS_LEFT:.1}' y='{top:.1}' width='{:.1}' height='{BAR_HEIGHT:.1}'/>\n",
+            x(value) - BARS_LEFT
+        );
+    }
+    if let Some((low, high)) = bar.range {
+        let (low, high) = (x(low), x(high));
+        let (above, below) = (middle - 5.0, middle + 5.0);
+        *svg += &format!(
+            "<path class='whisker' d='M{low:.1} {middle:.1}H{high:.1}M{low:.1} {above:.1}V{below:.1}M{high:.1} {above:.1}V{below:.1}'/>\n"
+        );
+    }
+}
+
+/// What several units use over time: one panel per unit, on one axis of time.
+pub(crate) struct TimeChart<'a> {
+    /// Unique in the page.
+    pub(crate) id: &'a str,
+    pub(crate) title: &'a str,
+    pub(crate) description: &'a str,
+    /// The end of the axis of time, in seconds.
+    pub(crate) until_s: f64,
+    /// The top of every panel, in CPUs.
+    pub(crate) cpus: f64,
+    pub(crate) panels: Vec<Panel<'a>>,
+}
+
+/// One unit's use.
+pub(crate) struct Panel<'a> {
+    pub(crate) unit: &'a str,
+    /// CPUs, where they are known.
+    pub(crate) entitled: Option<f64>,
+    /// Seconds and CPUs used since the sample before, ascending.
+    pub(crate) samples: Vec<(f64, f64)>,
+}
+
+const PANEL_LEFT: f64 = 150.0;
+const PANEL_RIGHT: f64 = 18.0;
+const PANEL_HEIGHT: f64 = 54.0;
+const PANEL_PITCH: f64 = 74.0;
+const PANELS_TOP: f64 = 12.0;
+/// Below the last panel: the axis of time.
+const PANELS_BOTTOM: f64 = 26.0;
+
+/// Step lines: filled up to the entitlement, hatched beyond it, the entitlement as a dashed line.
+pub(crate) fn steps(chart: &TimeChart) -> String {
+    #[allow(clippy::cast_precision_loss)]
+    let bottom = PANELS_TOP + PANEL_PITCH * chart.panels.len() as f64;
+    let mut svg =
+        open(chart.id, chart.title, chart.description, bottom - (PANEL_PITCH - PANEL_HEIGHT) + PANELS_BOTTOM);
+    let id = escape(chart.id);
+    svg += &format!(
+        "<defs><pattern id='{id}-beyond' width='6' height='6' patternUnits='userSpaceOnUse'><path class='hatch' d='M-1 1L1 -1M0 6L6 0M5 7L7 5'/></pattern></defs>\n"
+    );
+    for (panel, i) in chart.panels.iter().zip(0u32..) {
+        add_panel(&mut svg, chart, panel, PANELS_TOP + PANEL_PITCH * f64::from(i));
+    }
+    add_time_axis(&mut svg, chart.until_s, bottom - (PANEL_PITCH - PANEL_HEIGHT));
+    svg + "</svg>\n"
+}
+
+fn time_x(at_s: f64, until_s: f64) -> f64 {
+    let part = if until_s > 0.0 { (at_s / until_s).clamp(0.0, 1.0) } else { 0.0 };
+    PANEL_LEFT + part * (WIDTH - PANEL_LEFT - PANEL_RIGHT)
+}
+
+/// The samples in steps that are wide enough to be seen, so that a long run does not make a large page: what falls into one
+/// step counts with its mean over time.
+fn thinned(samples: &[(f64, f64)], until_s: f64) -> Vec<(f64, f64)> {
+    let step_s = until_s / (WIDTH - PANEL_LEFT - PANEL_RIGHT);
+    let (mut thinned, mut begun_s, mut before_s, mut cpu_s) = (Vec::new(), 0.0, 0.0, 0.0);
+    for (i, (at_s, cpus)) in samples.iter().enumerate() {
+        cpu_s += cpus * (at_s - before_s).max(0.0);
+        before_s = *at_s;
+        let span_s = at_s - begun_s;
+        if span_s > 0.0 && (span_s >= step_s || i + 1 == samples.len()) {
+            thinned.push((*at_s, cpu_s / span_s));
+            (begun_s, cpu_s) = (*at_s, 0.0);
+        }
+    }
+    thinned
+}
+
+fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
+    let bottom = top + PANEL_HEIGHT;
+    let right = WIDTH - PANEL_RIGHT;
+    let y = |cpus: f64| {
+        bottom - if chart.cpus > 0.0 { (cpus / chart.cpus).clamp(0.0, 1.0) * PANEL_HEIGHT } else { 0.0 }
+    };
+    let name = escape(&fit(panel.unit, 14));
+    *svg += &format!("<text x='0' y='{:.1}'>{name}</text>\n", top + 16.0);
+    for value in [0.0, chart.cpus] {
+        *svg += &format!(
+            "<text class='small' x='{:.1}' y='{:.1}' text-anchor='end'>{value}</text>\n",
+            PANEL_LEFT - 7.0,
+            y(value) + 4.0
+        );
+    }
+    *svg += &format!(
+        "<rect class='panel' x='{PANEL_LEFT:.1}' y='{top:.1}' width='{:.1}' height='{PANEL_HEIGHT:.1}'/>\n",
+        right - PANEL_LEFT
+    );
+    let entitled = panel.entitled.unwrap_or(f64::MAX);
+    let samples = thinned(&panel.samples, chart.until_s);
+    let within = area(&samples, chart.until_s, |cpus| (bottom, y(cpus.min(entitled))));
+    let beyond = area(&samples, chart.until_s, |cpus| (y(entitled), y(cpus.max(entitled))));
+    *svg += &format!("<path class='use' d='{within}'/>\n");
+    if samples.iter().any(|(_, cpus)| *cpus > entitled) {
+        let id = escape(chart.id);
+        *svg +=
+            &format!("<path class='beyond' d='{beyond}'/><path fill='url(#{id}-beyond)' d='{beyond}'/>\n");
+    }
+    if let Some(entitled) = panel.entitled {
+        let at = y(entitled);
+        *svg += &format!(
+            "<line class='entitled' x1='{PANEL_LEFT:.1}' y1='{at:.1}' x2='{right:.1}' y2='{at:.1}'/>\n"
+        );
+        *svg += &format!("<text class='small' x='0' y='{:.1}'>entitled {entitled:.2}</text>\n", top + 34.0);
+    }
+}
+
+/// A path of rectangles, one per sample, from the sample before to its own time; neighbours of one height are joined, so
+/// that a long run at one level is one rectangle.
+fn area(samples: &[(f64, f64)], until_s: f64, from_to: impl Fn(f64) -> (f64, f64)) -> String {
+    let mut path = String::new();
+    let mut left = time_x(0.0, until_s);
+    let mut open: Option<(f64, f64, String)> = None; // left and right edge, and the heights as they will be written
+    for (at_s, cpus) in samples {
+        let right = time_x(*at_s, until_s);
+        let (from, to) = from_to(*cpus);
+        let heights = format!("{from:.1}V{to:.1}");
+        match &mut open {
+            Some((_, edge, same)) if *same == heights => *edge = right,
+            _ => {
+                close(&mut path, open.replace((left, right, heights)));
+            }
+        }
+        left = right;
+    }
+    close(&mut path, open);
+    path
+}
+
+fn close(path: &mut String, rectangle: Option<(f64, f64, String)>) {
+    if let Some((left, right, heights)) = rectangle {
+        let (from, to) = heights.split_once('V').unwrap_or((&heights, &heights));
+        if from != to {
+            *path += &format!("M{left:.1} {from}V{to}H{right:.1}V{from}Z");
+        }
+    }
+}
+
+/// Steps between the marks of an axis: the first that leaves at most eight marks is taken.
+const MARKS_S: [f64; 16] = [
+    0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0,
+];
+
+fn add_time_axis(svg: &mut String, until_s: f64, top: f64) {
+    let step = MARKS_S.into_iter().find(|step| until_s / step <= 8.0).unwrap_or(until_s / 8.0);
+    let mut mark = 0u32;
+    while step > 0.0 && f64::from(mark) * step <= until_s * (1.0 + 1e-9) {
+        let at_s = f64::from(mark) * step;
+        let x = time_x(at_s, until_s);
+        let unit = if mark == 0 { " s" } else { "" };
+        // Rounded before it is written: 3 × 0.1 is not 0.3.
+        let label = (at_s * 10.0).round() / 10.0;
+        *svg +=
+            &format!("<line class='axis' x1='{x:.1}' y1='{top:.1}' x2='{x:.1}' y2='{:.1}'/>\n", top + 5.0);
+        *svg += &format!(
+            "<text class='small' x='{x:.1}' y='{:.1}' text-anchor='middle'>{label}{unit}</text>\n",
+            top + 19.0
+        );
+        mark += 1;
+    }
+}
+
+fn open(id: &str, title: &str, description: &str, height: f64) -> String {
+    let (id, title, description) = (escape(id), escape(title), escape(description));
+    format!(
+        "<svg viewBox='0 0 {WIDTH:.0} {height:.0}' role='img' aria-labelledby='{id}-title {id}-desc'>\n\
+         <title id='{id}-title'>{title}</title>\n<desc id='{id}-desc'>{description}</desc>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thinning_keeps_the_cpu_time() {
+        let samples: Vec<(f64, f64)> =
+            (1..=10_000).map(|i| (f64::from(i) / 100.0, f64::from(i % 3))).collect();
+        let thinned = thinned(&samples, 100.0);
+        assert!(thinned.len() <= 560, "{} steps", thinned.len());
+        let sum = |samples: &[(f64, f64)]| {
+            let mut before_s = 0.0;
+            samples
+                .iter()
+                .map(|(at_s, cpus)| cpus * (at_s - std::mem::replace(&mut before_s, *at_s)))
+                .sum::<f64>()
+        };
+        assert!((sum(&samples) - sum(&thinned)).abs() < 1e-6, "{} became {}", sum(&samples), sum(&thinned));
+    }
+
+    #[test]
+    fn equal_neighbours_are_one_rectangle() {
+        let path = area(&[(1.0, 1.0), (2.0, 1.0), (3.0, 0.0), (4.0, 2.0)], 4.0, |cpus| (10.0, 10.0 - cpus));
+        assert_eq!(path.matches('Z').count(), 2, "{path}");
+        assert!(path.starts_with("M150.0 10.0V9.0H426.0V10.0Z"), "{path}");
+    }
+
+    #[test]
+    fn text_is_escaped_and_cleaned() {
+        assert_eq!(escape("<a href=\"x\">'&\u{1}"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;\u{FFFD}");
+    }
+}

@@ -1,0 +1,241 @@
+//! Tables for terminals: columns aligned, names cut to what is left of the width, colour only where it is wanted.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// What the reader's terminal can show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    /// Whether escape sequences for colour and weight may be written. Nothing is said by colour alone.
+    pub colour: bool,
+    /// Columns of the terminal. Names are cut so that lines fit; below 60 columns they may not fit all the same.
+    pub width: usize,
+}
+
+impl Style {
+    /// No colour, 80 columns: for files, pipes and tests.
+    pub const PLAIN: Style = Style { colour: false, width: 80 };
+
+    pub(crate) fn paint(self, paint: Paint, text: &str) -> String {
+        match (self.colour && !text.is_empty(), paint) {
+            (false, _) | (true, Paint::Plain) => text.to_owned(),
+            (true, Paint::Strong) => format!("\x1b[1m{text}\x1b[0m"),
+            (true, Paint::Faint) => format!("\x1b[2m{text}\x1b[0m"),
+            (true, Paint::Good) => format!("\x1b[32m{text}\x1b[0m"),
+            (true, Paint::Bad) => format!("\x1b[1;31m{text}\x1b[0m"),
+        }
+    }
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Style::PLAIN
+    }
+}
+
+/// How a piece of text stands out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paint {
+    Plain,
+    Strong,
+    Faint,
+    Good,
+    Bad,
+}
+
+/// The narrowest that the column of names becomes.
+const NAME_COLUMNS_MIN: usize = 8;
+
+/// A table whose first column holds names, to the left, and all others figures, to the right.
+pub(crate) struct Table {
+    /// Headings; those in two lines have a newline.
+    heads: Vec<&'static str>,
+    rows: Vec<Row>,
+}
+
+enum Row {
+    Cells(Paint, Vec<String>),
+    /// A line across all columns.
+    Line(Paint, String),
+}
+
+impl Table {
+    /// A table with these headings and no rows.
+    pub(crate) fn new(heads: &[&'static str]) -> Self {
+        Table { heads: heads.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row: as many cells as there are headings.
+    pub(crate) fn row(&mut self, paint: Paint, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.heads.len());
+        self.rows.push(Row::Cells(paint, cells));
+    }
+
+    /// Adds a line across all columns.
+    pub(crate) fn line(&mut self, paint: Paint, text: String) {
+        self.rows.push(Row::Line(paint, text));
+    }
+
+    /// The lines, each with a newline.
+    pub(crate) fn render(&self, style: Style) -> String {
+        let (widths, gap) = self.widths(style.width);
+        let mut text = String::new();
+        let deep = self.heads.iter().map(|head| head.lines().count()).max().unwrap_or(0);
+        for line in 0..deep {
+            // Short headings stand on the last line, next to the figures.
+            let heads = self.heads.iter().map(|head| {
+                let from = deep - head.lines().count();
+                line.checked_sub(from).and_then(|line| head.lines().nth(line)).unwrap_or("").to_owned()
+            });
+            text += &style.paint(Paint::Strong, &align(&heads.collect::<Vec<_>>(), &widths, gap));
+            text.push('\n');
+        }
+        for row in &self.rows {
+            match row {
+                Row::Cells(paint, cells) => text += &style.paint(*paint, &align(cells, &widths, gap)),
+                Row::Line(paint, line) => text += &style.paint(*paint, line.trim_end()),
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The columns' widths, and the gap between them: two spaces, or one where names would have to be cut.
+    fn widths(&self, total: usize) -> (Vec<usize>, usize) {
+        let mut widths: Vec<usize> = self
+            .heads
+            .iter()
+            .map(|head| head.lines().map(UnicodeWidthStr::width).max().unwrap_or(0))
+            .collect();
+        for row in &self.rows {
+            if let Row::Cells(_, cells) = row {
+                for (width, cell) in widths.iter_mut().zip(cells) {
+                    *width = (*width).max(cell.width());
+                }
+            }
+        }
+        let gap = if widths.iter().map(|width| width + 2).sum::<usize>() <= total + 2 { 2 } else { 1 };
+        if let Some((name, figures)) = widths.split_first_mut() {
+            let taken: usize = figures.iter().map(|width| width + gap).sum();
+            *name = (*name).min(total.saturating_sub(taken).max(NAME_COLUMNS_MIN));
+        }
+        (widths, gap)
+    }
+}
+
+fn align(cells: &[String], widths: &[usize], gap: usize) -> String {
+    let mut line = String::new();
+    for (i, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        if i == 0 {
+            line += &pad(cell, *width);
+        } else {
+            line += &" ".repeat(gap + width.saturating_sub(cell.width()));
+            line += cell;
+        }
+    }
+    line.truncate(line.trim_end().len());
+    line
+}
+
+/// The text in exactly `columns` columns: cut with an ellipsis, or filled with spaces.
+pub(crate) fn pad(text: &str, columns: usize) -> String {
+    let mut text = fit(text, columns);
+    text += &" ".repeat(columns.saturating_sub(text.width()));
+    text
+}
+
+/// The text in at most `columns` columns: where it is longer, its end gives way to an ellipsis.
+pub(crate) fn fit(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    let mut used = 1; // the ellipsis
+    for c in text.chars() {
+        used += c.width().unwrap_or(0);
+        if used > columns {
+            break;
+        }
+        kept.push(c);
+    }
+    if columns > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+/// The text without what could move the cursor, hide or reorder what follows: names come from other people's programs.
+pub(crate) fn clean(text: &str) -> String {
+    let is_foul = |c: char| c.is_control() || matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if is_foul(c) { '\u{FFFD}' } else { c }).collect()
+}
+
+/// The words of `text` in lines of at most `columns`: the first begins with `first`, the others with `rest`. A word that
+/// is longer than a line is cut.
+pub(crate) fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = first.to_owned();
+    let mut is_empty = true;
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        if !is_empty && line.width() + 1 + word.width() > columns {
+            lines.push(std::mem::replace(&mut line, rest.to_owned()));
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line += &fit(word, columns.saturating_sub(rest.width()).max(NAME_COLUMNS_MIN));
+        is_empty = false;
+    }
+    lines.push(line);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_cut_by_columns_and_not_by_characters() {
+        assert_eq!(fit("physics", 7), "physics");
+        assert_eq!(fit("physics", 6), "physi…");
+        // Each of these characters is two columns wide.
+        assert_eq!(fit("物理学部", 6), "物理…");
+        assert_eq!(pad("物理学部", 6), "物理… ");
+        assert_eq!(fit("physics", 0), "");
+        // The accent has no width of its own.
+        assert_eq!(fit("e\u{301}e\u{301}", 2), "e\u{301}e\u{301}");
+    }
+
+    #[test]
+    fn nothing_reaches_the_terminal_that_could_steer_it() {
+        assert_eq!(clean("a\x1b[2Jb\nc\u{202E}d"), "a\u{FFFD}[2Jb\u{FFFD}c\u{FFFD}d");
+    }
+
+    #[test]
+    fn words_are_wrapped_and_long_ones_cut() {
+        assert_eq!(wrap("one two three", 9, "- ", "  "), ["- one two", "  three"]);
+        assert_eq!(wrap("a incomprehensibilities b", 12, "", "  "), ["a", "  incompreh…", "  b"]);
+        assert_eq!(wrap("", 12, "- ", ""), ["- "]);
+    }
+
+    #[test]
+    fn a_table_fits_the_width_by_cutting_names() {
+        let mut table = Table::new(&["unit", "called\nback"]);
+        table.row(Paint::Plain, vec!["a-rather-long-name".into(), "12".into()]);
+        table.row(Paint::Faint, vec!["b".into(), "3".into()]);
+        table.line(Paint::Plain, "all of it  ".into());
+        let plain = Style { colour: false, width: 20 };
+        let cut = [
+            "              called",
+            "unit            back",
+            "a-rather-lon…     12",
+            "b                  3",
+            "all of it",
+            "",
+        ];
+        assert_eq!(table.render(plain), cut.join("\n"));
+        let whole = table.render(Style { width: 26, ..plain });
+        assert!(whole.contains("a-rather-long-name      12\n"), "{whole}");
+        assert!(table.render(Style { colour: true, ..plain }).contains("3\x1b[0m\n"));
+    }
+}

@@ -1,0 +1,311 @@
+//! The tree of units with what each is entitled to on a machine, for `check`.
+
+use commonhold_contract::{Amount, Contract, Each, PerResource, Resource, Unit, UnitId};
+use commonhold_machine::Machine;
+use commonhold_policy::entitlement::{Capacity, Entitlement};
+use serde::Serialize;
+
+use crate::figures::{amount, bytes, count};
+use crate::table::{Paint, Style, Table, clean, fit, wrap};
+
+/// One resource of the machine: how much there is to divide, and how the policy divides it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Division {
+    /// What there is to divide, and its measure.
+    pub capacity: Capacity,
+    /// What each unit is entitled to of it.
+    pub entitlement: Entitlement,
+}
+
+impl Division {
+    fn whole(&self) -> Amount {
+        self.amount(self.capacity.total())
+    }
+
+    fn of(&self, unit: UnitId) -> Amount {
+        self.amount(self.entitlement.value(unit))
+    }
+
+    fn amount(&self, value: u64) -> Amount {
+        match self.capacity {
+            Capacity::Known(_) => Amount::Absolute(value),
+            Capacity::Parts => Amount::Part(value),
+        }
+    }
+}
+
+/// The columns in which the branches of the tree may grow; deeper ones are cut on the left.
+const BRANCH_COLUMNS_MAX: usize = 20;
+
+/// The machine in a few words: `8 CPUs, 4 nodes, 16 GiB memory, 1 disk`.
+pub fn summary(machine: &Machine) -> String {
+    let mut parts = vec![
+        count(machine.cpus.len(), "CPU"),
+        count(machine.nodes.len(), "node"),
+        format!("{} memory", bytes(machine.memory_bytes())),
+    ];
+    if machine.swap_bytes > 0 {
+        parts.push(format!("{} swap", bytes(machine.swap_bytes)));
+    }
+    if !machine.disks.is_empty() {
+        parts.push(count(machine.disks.len(), "disk"));
+    }
+    parts.join(", ")
+}
+
+/// The tree for a terminal, with what `divisions` entitles each unit to. The common parts, which hold no tickets, are not
+/// listed.
+pub fn text(
+    contract: &Contract,
+    machine: &Machine,
+    divisions: &PerResource<Division>,
+    style: Style,
+) -> String {
+    let mut head = style.paint(Paint::Strong, &summary(machine));
+    head +=
+        &format!("\nscheme {}, reserve {}\n\n", contract.machine.scheme, reserve(contract.machine.reserve));
+    let units = contract.held().count();
+    if units == 0 {
+        return head + "The contract names no units: all is shared, and nobody is isolated.\n";
+    }
+    let tree = Tree::new(contract, divisions);
+    let mut table = Table::new(&["unit", "tickets", "cpu", "memory", "disk", "bus"]);
+    let whole = Resource::ALL.map(|resource| amount(resource, divisions[resource].whole()));
+    table.row(Paint::Faint, row("(to divide)".to_owned(), String::new(), whole));
+    // Depth first, by an explicit stack: contracts made in code may nest deeper than a thread's stack.
+    let mut stack: Vec<(UnitId, Branch)> = tree.branches(None, &Branch::default());
+    while let Some((unit, branch)) = stack.pop() {
+        tree.add_unit(&mut table, unit, &branch, style);
+        stack.extend(tree.branches(Some(unit), &branch));
+    }
+    let unheld = Resource::ALL.map(|resource| divisions[resource].entitlement.unheld);
+    if unheld.iter().any(|value| *value > 0) {
+        table.row(Paint::Faint, row("(held by none)".to_owned(), String::new(), tree.own_part(unheld)));
+    }
+    head + &table.render(style) + "\n" + &footer(contract, units, style)
+}
+
+fn reserve(reserve: Amount) -> String {
+    format!("{} of memory", amount(Resource::Memory, reserve))
+}
+
+fn footer(contract: &Contract, units: usize, style: Style) -> String {
+    let default = &contract.unit(contract.default_unit).path;
+    let rest = if contract.default_unit.is_common() {
+        format!("What matches no unit falls in `{default}`, which holds no tickets and is not restricted.")
+    } else {
+        format!("What matches no unit falls in `{}`.", clean(default))
+    };
+    let lending = "Each lends and borrows what is idle unless it says otherwise.";
+    let text = format!("{}. {lending} {rest}", count(units, "unit"));
+    wrap(&text, style.width, "", "").join("\n") + "\n"
+}
+
+/// The lines that lead to a unit from the left: before its name, and before what is below it.
+#[derive(Default, Clone)]
+struct Branch {
+    name: String,
+    below: String,
+}
+
+/// The contract with what the report looks up again and again.
+struct Tree<'a> {
+    contract: &'a Contract,
+    divisions: &'a PerResource<Division>,
+    /// By index of the unit; at the end, the top level.
+    children: Vec<Vec<UnitId>>,
+}
+
+impl<'a> Tree<'a> {
+    fn new(contract: &'a Contract, divisions: &'a PerResource<Division>) -> Self {
+        let top = contract.units.len();
+        let mut children = vec![Vec::new(); top + 1];
+        for unit in contract.held() {
+            children[contract.unit(unit).parent.map_or(top, UnitId::index)].push(unit);
+        }
+        Tree { contract, divisions, children }
+    }
+
+    /// An amount that the contract asks for in the unit's table, in the measure of the division: a part is a part of
+    /// what the encloser is entitled to. Absolute amounts stay as they are where the whole is not known.
+    fn asked(&self, unit: UnitId, resource: Resource, asked: Amount) -> Amount {
+        let division = &self.divisions[resource];
+        let whole = self
+            .contract
+            .unit(unit)
+            .parent
+            .map_or(division.capacity.total(), |p| division.entitlement.value(p));
+        match asked {
+            Amount::Part(_) => division.amount(asked.of(whole)),
+            Amount::Absolute(_) => asked,
+        }
+    }
+
+    /// Values that belong to no unit of their own, as cells: nothing where there is nothing.
+    fn own_part(&self, values: [u64; 4]) -> [String; 4] {
+        let cell = |(resource, value): (Resource, u64)| match value {
+            0 => String::new(),
+            value => amount(resource, self.divisions[resource].amount(value)),
+        };
+        let mut pairs = Resource::ALL.into_iter().zip(values);
+        [(); 4].map(|()| pairs.next().map_or_else(String::new, cell))
+    }
+
+    /// The units directly below `parent`, the last first, as a stack wants them.
+    fn branches(&self, parent: Option<UnitId>, branch: &Branch) -> Vec<(UnitId, Branch)> {
+        let children = &self.children[parent.map_or(self.contract.units.len(), UnitId::index)];
+        let deeper = |unit: UnitId| match (parent, children.last() == Some(&unit)) {
+            (None, _) => Branch::default(),
+            (Some(_), true) => {
+                Branch { name: format!("{}└─ ", branch.below), below: format!("{}   ", branch.below) }
+            }
+            (Some(_), false) => {
+                Branch { name: format!("{}├─ ", branch.below), below: format!("{}│  ", branch.below) }
+            }
+        };
+        children.iter().rev().map(|unit| (*unit, deeper(*unit))).collect()
+    }
+
+    fn add_unit(&self, table: &mut Table, id: UnitId, branch: &Branch, style: Style) {
+        let unit = self.contract.unit(id);
+        let figures = Resource::ALL.map(|resource| amount(resource, self.divisions[resource].of(id)));
+        let name = cut_left(&branch.name) + &clean(&unit.name);
+        table.row(Paint::Plain, row(name, unit.tickets.to_string(), figures));
+        let has_sub_units = !self.children[id.index()].is_empty();
+        let below = cut_left(&branch.below) + if has_sub_units { "│ " } else { "  " };
+        for (label, asked) in [("of which hard", &unit.hard), ("at most", &unit.limit)] {
+            if Resource::ALL.iter().any(|resource| asked[*resource].is_some()) {
+                let cell = |resource, asked| amount(resource, self.asked(id, resource, asked));
+                let figures =
+                    Resource::ALL.map(|r| asked[r].map_or_else(String::new, |asked| cell(r, asked)));
+                table.row(Paint::Faint, row(format!("{below}{label}"), String::new(), figures));
+            }
+        }
+        let own = Resource::ALL.map(|resource| self.divisions[resource].entitlement.own(id));
+        if has_sub_units && own.iter().any(|value| *value > 0) {
+            table.row(Paint::Faint, row(format!("{below}in no sub-unit"), String::new(), self.own_part(own)));
+        }
+        let indent = format!("{below}  ");
+        for note in notes(unit) {
+            for line in wrap(&note, style.width, &below, &indent) {
+                table.line(Paint::Faint, fit(&line, style.width));
+            }
+        }
+    }
+}
+
+fn row(name: String, tickets: String, figures: [String; 4]) -> Vec<String> {
+    [name, tickets].into_iter().chain(figures).collect()
+}
+
+/// The branches of a deep tree, without those on the left that there is no room for.
+fn cut_left(branch: &str) -> String {
+    let columns = branch.chars().count();
+    if columns <= BRANCH_COLUMNS_MAX {
+        return branch.to_owned();
+    }
+    let kept: String = branch.chars().skip(columns - BRANCH_COLUMNS_MAX + 1).collect();
+    format!("…{kept}")
+}
+
+/// What a unit says beyond figures.
+fn notes(unit: &Unit) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !unit.members.is_empty() {
+        let members: Vec<String> =
+            unit.members.iter().map(|member| clean(&member.kind.to_string())).collect();
+        notes.push(format!("members {}", members.join(", ")));
+    }
+    if let Some(Each::User) = unit.each {
+        notes.push("each user gets a sub-unit, in equal parts".to_owned());
+    }
+    notes.extend(refusal("lends", unit.lend));
+    notes.extend(refusal("borrows", unit.borrow));
+    notes
+}
+
+/// What a unit does not lend or borrow: `lends no cpu, memory`.
+fn refusal(verb: &str, allowed: PerResource<bool>) -> Option<String> {
+    let refused: Vec<&str> = Resource::ALL.iter().filter(|r| !allowed[**r]).map(|r| r.name()).collect();
+    match refused.len() {
+        0 => None,
+        4 => Some(format!("{verb} nothing")),
+        _ => Some(format!("{verb} no {}", refused.join(", no "))),
+    }
+}
+
+#[derive(Serialize)]
+struct TreeJson<'a> {
+    machine: &'a Machine,
+    scheme: commonhold_contract::Scheme,
+    cpu_mode: commonhold_contract::CpuMode,
+    default_unit: &'a str,
+    capacity: PerResource<Amount>,
+    unheld: PerResource<Amount>,
+    units: Vec<UnitJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct UnitJson<'a> {
+    unit: &'a str,
+    parent: Option<&'a str>,
+    tickets: u64,
+    each: Option<Each>,
+    members: Vec<String>,
+    resources: PerResource<ResourceJson>,
+}
+
+#[derive(Serialize)]
+struct ResourceJson {
+    entitled: Amount,
+    hard: Option<Amount>,
+    limit: Option<Amount>,
+    lend: bool,
+    borrow: bool,
+}
+
+/// The tree as JSON: units in the contract's order. Amounts are `{"absolute": n}` in the resource's measure, or
+/// `{"part": n}` in millionths of the machine's whole where its capacity is not known.
+pub fn json(contract: &Contract, machine: &Machine, divisions: &PerResource<Division>) -> String {
+    let tree = Tree::new(contract, divisions);
+    let content = TreeJson {
+        machine,
+        scheme: contract.machine.scheme,
+        cpu_mode: contract.machine.cpu,
+        default_unit: &contract.unit(contract.default_unit).path,
+        capacity: per_resource(|resource| divisions[resource].whole()),
+        unheld: per_resource(|resource| divisions[resource].amount(divisions[resource].entitlement.unheld)),
+        units: contract.held().map(|id| tree.unit_json(id)).collect(),
+    };
+    crate::json("commonhold.tree", content)
+}
+
+fn per_resource<T>(of: impl Fn(Resource) -> T) -> PerResource<T> {
+    PerResource {
+        cpu: of(Resource::Cpu),
+        memory: of(Resource::Memory),
+        disk: of(Resource::Disk),
+        bus: of(Resource::Bus),
+    }
+}
+
+impl Tree<'_> {
+    fn unit_json(&self, id: UnitId) -> UnitJson<'_> {
+        let unit = self.contract.unit(id);
+        let of = |resource: Resource| ResourceJson {
+            entitled: self.divisions[resource].of(id),
+            hard: unit.hard[resource].map(|asked| self.asked(id, resource, asked)),
+            limit: unit.limit[resource].map(|asked| self.asked(id, resource, asked)),
+            lend: unit.lend[resource],
+            borrow: unit.borrow[resource],
+        };
+        UnitJson {
+            unit: &unit.path,
+            parent: unit.parent.map(|parent| self.contract.unit(parent).path.as_str()),
+            tickets: unit.tickets,
+            each: unit.each,
+            members: unit.members.iter().map(|member| member.kind.to_string()).collect(),
+            resources: per_resource(of),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Every report against its golden copy in `snapshots/`. `INSTA_UPDATE=always cargo test -p commonhold-report --lib --test golden` writes
+//! them anew; review the difference.
+#![allow(clippy::unwrap_used)]
+
+mod fixture;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::Plan;
+use commonhold_report::comparison::{self, Comparison};
+use commonhold_report::{Style, plan, status, tree};
+use insta::assert_snapshot;
+use unicode_width::UnicodeWidthStr;
+
+const COLOUR: Style = Style { colour: true, width: 80 };
+
+#[track_caller]
+fn assert_fits(text: &str, width: usize) {
+    for line in text.lines() {
+        assert!(line.width() <= width, "{} columns: {line}", line.width());
+        assert!(!line.ends_with(' '), "spaces at the end: {line:?}");
+    }
+}
+
+#[test]
+fn tree_of_a_contract() {
+    let (contract, machine, divisions) = fixture::physics();
+    let text = tree::text(&contract, &machine, &divisions, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert_snapshot!(text);
+    assert_snapshot!("tree_of_a_contract_json", tree::json(&contract, &machine, &divisions));
+}
+
+#[test]
+fn tree_of_hostile_names_in_a_narrow_terminal() {
+    let (contract, machine, divisions) = fixture::hostile();
+    let text = tree::text(&contract, &machine, &divisions, Style { colour: false, width: 72 });
+    assert_fits(&text, 72);
+    assert!(!text.contains('\x1b'));
+    assert_snapshot!(text);
+}
+
+#[test]
+fn tree_without_units() {
+    let (contract, machine, divisions) = fixture::flat(0);
+    assert_snapshot!(tree::text(&contract, &machine, &divisions, Style::PLAIN));
+}
+
+#[test]
+fn tree_of_a_thousand_units_flat_and_nested() {
+    let (contract, machine, divisions) = fixture::flat(1_000);
+    let text = tree::text(&contract, &machine, &divisions, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert_eq!(text.lines().filter(|line| line.starts_with("unit-")).count(), 1_000);
+    let (contract, machine, divisions) = fixture::nested(1_000);
+    let text = tree::text(&contract, &machine, &divisions, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert_eq!(text.lines().filter(|line| line.contains("unit-")).count(), 1_000);
+}
+
+#[test]
+fn plan_of_the_first_step() {
+    let (contract, plan) = fixture::plan();
+    let text = plan::text(&contract, &plan, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert_snapshot!(text);
+    assert_snapshot!("plan_of_the_first_step_json", plan::json(&contract, &plan));
+}
+
+#[test]
+fn plan_of_every_action_and_reason_as_json() {
+    let (contract, plan) = fixture::every_step();
+    assert_snapshot!(plan::json(&contract, &plan));
+}
+
+#[test]
+fn plan_without_steps_and_with_units_that_the_contract_lacks() {
+    let contract = Contract::default();
+    assert_snapshot!(plan::text(&contract, &Plan::default(), Style::PLAIN));
+    let (_, strange) = fixture::plan();
+    assert!(plan::text(&contract, &strange, Style::PLAIN).contains("owned by ?"));
+    let watched = Plan { next: 250_000_000, watch: vec![UnitId::SHARED], ..Plan::default() };
+    assert!(plan::text(&contract, &watched, Style::PLAIN).contains("within 250.0 ms, above all at shared."));
+}
+
+#[test]
+fn status_of_units_that_lend() {
+    let statement = fixture::statement();
+    let text = status::text(&statement, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert_snapshot!(text);
+    assert_snapshot!("status_of_units_that_lend_json", status::json(&statement));
+    assert!(status::text(&statement, COLOUR).contains("\x1b["));
+}
+
+#[test]
+fn status_of_nothing_and_of_huge_numbers() {
+    assert_snapshot!(status::text(&fixture::nothing(), Style::PLAIN));
+    assert_snapshot!("status_of_huge_numbers", status::text(&fixture::huge(), Style::PLAIN));
+}
+
+#[test]
+fn live_table() {
+    let live = status::live(&fixture::statement(), Style::PLAIN, 9);
+    assert_fits(&live, 80);
+    assert_snapshot!(live);
+}
+
+#[test]
+fn live_table_says_what_it_leaves_out() {
+    let live = |height| status::live(&fixture::statement(), Style::PLAIN, height);
+    assert!(live(5).contains("… and 2 more units"), "{}", live(5));
+    assert!(live(6).contains("students") && !live(6).contains('…'), "{}", live(6));
+}
+
+#[test]
+fn live_table_always_has_the_same_height_and_fits() {
+    for statement in [fixture::statement(), fixture::nothing(), fixture::huge(), fixture::crowd(1_000)] {
+        for (width, height) in [(80, 4), (80, 24), (40, 10), (10, 5), (200, 60)] {
+            let live = status::live(&statement, Style { colour: false, width }, height);
+            assert_eq!(live.lines().count(), height);
+            assert!(live.lines().all(|line| line.width() <= width), "{width} columns:\n{live}");
+        }
+    }
+}
+
+#[test]
+fn comparison_of_a_good_run() {
+    let comparison = fixture::comparison();
+    let text = comparison::text(&comparison, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert_snapshot!(text);
+    assert_snapshot!("comparison_of_a_good_run_json", comparison::json(&comparison));
+    assert_snapshot!("comparison_of_a_good_run_html", comparison::html(&comparison));
+    assert!(comparison::verdicts(&comparison).iter().all(|verdict| verdict.kept() == Some(true)));
+}
+
+#[test]
+fn comparison_of_a_bad_run_says_so() {
+    let mut comparison = fixture::comparison();
+    comparison.rows[3].light_s = vec![20.0];
+    comparison.rows[1].heavy_s = None;
+    let kept: Vec<_> = comparison::verdicts(&comparison).iter().map(comparison::Verdict::kept).collect();
+    assert_eq!(kept, [Some(false), None]);
+    assert_snapshot!(comparison::text(&comparison, Style::PLAIN));
+    let page = comparison::html(&comparison);
+    assert!(page.contains("<li class=\"broken\">"));
+    assert!(page.contains("Nothing to compare with: smp was not measured. smp: not measured; quota: 15.8 s"));
+}
+
+#[test]
+fn comparison_of_nothing() {
+    let nothing = Comparison { rows: Vec::new(), ..fixture::comparison() };
+    assert_snapshot!(comparison::text(&nothing, Style::PLAIN));
+    assert!(comparison::html(&nothing).contains("<p>Not measured.</p>"));
+}
+
+#[test]
+fn comparison_of_times_that_are_no_times() {
+    let mut comparison = fixture::comparison();
+    comparison.rows[0].light_s = vec![0.0, f64::NAN, -1.0, f64::INFINITY];
+    comparison.rows[1].heavy_s = Some(0.0);
+    comparison.rows[2].light_s = vec![1e300];
+    for sample in &mut comparison.rows[3].samples {
+        sample.using[0].1 = f64::NAN;
+        sample.at_s = 0.0;
+    }
+    comparison.rows[2].samples[0].at_s = f64::NAN;
+    comparison.rows[2].samples[1].at_s = f64::INFINITY;
+    for page in [comparison::html(&comparison), comparison::text(&comparison, Style::PLAIN)] {
+        assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
+    }
+    assert!(comparison::json(&comparison).contains("\"light_median_s\": null"));
+}
+
+#[test]
+fn html_escapes_every_name_and_needs_nothing_else() {
+    let page = comparison::html(&fixture::hostile_comparison());
+    assert!(!page.contains("<script") && !page.contains("<&") && !page.contains("onload=\""), "{page}");
+    assert!(page.contains("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;"));
+    for outside in ["http://", "https://", "url(h", "src=", "@import"] {
+        assert!(!page.contains(outside), "{outside} in the page");
+    }
+    assert_eq!(page, comparison::html(&fixture::hostile_comparison()), "the same bytes every time");
+}
+
+#[test]
+fn html_of_a_thousand_units_stays_small() {
+    let mut comparison = fixture::comparison();
+    comparison.rows[3].statement = Some(fixture::crowd(1_000));
+    let names: Vec<String> = (0..1_000).map(|i| format!("unit-{i}")).collect();
+    for sample in &mut comparison.rows[3].samples {
+        sample.using = names.iter().map(|name| (name.clone(), 0.002)).collect();
+    }
+    let page = comparison::html(&comparison);
+    assert!(
+        page.contains("992 units that used less are not shown.")
+            && page.contains("900 more units not shown.")
+    );
+    assert!(page.len() < 200_000, "{} bytes", page.len());
+}
