@@ -1,6 +1,6 @@
 /*
- * spin SECONDS [THREADS]: keeps THREADS (1 unless given) threads busy for SECONDS, then prints, per thread, the CPU time
- * it got and how far it came. Ended by SIGTERM, it prints what it has so far.
+ * spin SECONDS [THREADS]: keeps THREADS (1 unless given) threads busy for SECONDS, then prints, per thread, the CPU
+ * time it got and how far it came. Ended by SIGTERM, it prints what it has so far.
  *
  * The loop touches no memory, so that the work done follows from the CPU time alone.
  */

@@ -7,19 +7,26 @@ contract=/job/contracts/four-units.toml
 numbers() {
 	sed -n "s/^ *\"$1\": \([0-9]*\),\{0,1\}\$/\1/p" tree.json | tr '\n' ' '
 }
+# groups KEY: how many values in a row are the same.
+groups() {
+	numbers "$1" | tr ' ' '\n' | uniq -c | awk 'NF == 2 { print $1 }' | tr '\n' ' '
+}
 # entitled UNIT: millionths of a CPU (the first resource of a unit is cpu, the first amount what it is entitled to).
 entitled() {
-	awk -v unit="\"$1\"," '$1 == "\"unit\":" { here = $2 == unit } here && $1 == "\"absolute\":" { print $2; exit }' tree.json
+	awk -v unit="\"$1\"," '
+		$1 == "\"unit\":" { here = $2 == unit }
+		here && $1 == "\"absolute\":" { print $2; exit }' tree.json
 }
 enforcer_of_cpu() {
-	awk '$1 == "\"resource\":" { here = $2 == "\"cpu\"," } here && $1 == "\"name\":" { gsub(/[",]/, "", $2); print $2; exit }' \
-		doctor.json
+	awk '
+		$1 == "\"resource\":" { here = $2 == "\"cpu\"," }
+		here && $1 == "\"name\":" { gsub(/[",]/, "", $2); print $2; exit }' doctor.json
 }
 
 check() { commonhold check "$contract" --json > tree.json; }
 ok "check accepts the contract" check
 ok "each CPU is on its node" is "$(numbers node)" "0 0 1 1 2 2 3 3 "
-ok "each pair of CPUs has a cache of its own" is "$(numbers cache | tr ' ' '\n' | uniq -c | awk 'NF == 2 { print $1 }' | tr '\n' ' ')" "2 2 2 2 "
+ok "each pair of CPUs has a cache of its own" is "$(groups cache)" "2 2 2 2 "
 for pair in a:1 b:2 c:3 d:2; do
 	ok "unit ${pair%:*} is entitled to ${pair#*:} CPUs" is "$(entitled "${pair%:*}")" "${pair#*:}000000"
 done

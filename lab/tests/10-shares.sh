@@ -5,7 +5,7 @@
 
 units="a b c d"
 spinners=8
-looks=10                           # seconds that are measured, with one look at the daemon in each
+looks=40                           # at the daemon, four a second: 10 s are measured
 
 # entitled UNIT: in thousandths of a CPU.
 entitled() {
@@ -31,13 +31,12 @@ enter() {
 	}
 }
 
-# What measures must not itself take CPU time from the units: from here to measure's end, nothing starts a process.
+# What measures must not itself take CPU time from the units: between its first and its last sample, `measure` starts no
+# process.
 
 # sample UNIT: sets `usec` to its CPU time in microseconds, and `at` to the clock in hundredths of a second.
 sample() {
-	while read -r key value; do
-		[ "$key" = usage_usec ] && usec=$value && break
-	done < "$HELD/$1/cpu.stat"
+	cpu_usec "commonhold/$1"
 	read -r up idle < /proc/uptime
 	at=${up%.*}${up#*.}
 }
@@ -51,8 +50,10 @@ pause() {
 # The daemon runs on some unit's CPU. Emulation makes it forty times as dear as on hardware, where its cost is a promise
 # of its own: here, what it used counts as used by the unit that it took it from, and is shown and bounded beside.
 
-# find_owners: sets owner_CPU to the unit that has that CPU now.
+# find_owners: sets owner_CPU to the unit that has that CPU now, or to none.
 find_owners() {
+	for cpu in 0 1 2 3 4 5 6 7; do eval "owner_$cpu=none"; done
+	taken_none=0
 	for unit in $units; do
 		read -r list < "$HELD/$unit/cpuset.cpus.effective"
 		for range in $(echo "$list" | tr , ' '); do
@@ -72,7 +73,7 @@ watch_daemon() {
 	look=0
 	while [ $look -lt $looks ]; do
 		look=$((look + 1))
-		pause 1
+		pause 0.25
 		read -r stat < "/proc/$daemon/stat"
 		set -- $stat
 		eval "owner=\$owner_${39}"
@@ -87,8 +88,8 @@ idle_time() {
 }
 
 # measure: sets used_UNIT to the thousandths of a CPU that each unit got, with what the daemon took from it, `total` to
-# their sum, `daemon_used` to what the daemon took, and `busy` to the part of the machine that was used, in hundredths of
-# a per cent.
+# their sum, `daemon_used` to what the daemon took, and `busy` to the part of the machine that was used, in hundredths
+# of a per cent.
 measure() {
 	find_owners
 	idle_time
@@ -109,8 +110,8 @@ measure() {
 	elapsed=$((at - from))
 	daemon_used=$(((daemon_ms - daemon_from) * 100 / elapsed))
 	busy=$((10000 - (idle_cs - idle_from) * 10000 / 8 / elapsed))
-	note "thousandths of a CPU: a $used_a, b $used_b, c $used_c, d $used_d; the daemon $daemon_used, of which in tenths" \
-		"from a $taken_a, b $taken_b, c $taken_c, d $taken_d; machine used $busy / 10000"
+	note "thousandths of a CPU: a $used_a, b $used_b, c $used_c, d $used_d; the daemon $daemon_used, in 40 looks seen" \
+		"on a's CPUs $taken_a, b's $taken_b, c's $taken_c, d's $taken_d; machine used $busy / 10000"
 	total=0
 	for unit in $units; do
 		eval "used_$unit=\$((used_$unit + daemon_used * taken_$unit / looks))"

@@ -33,16 +33,19 @@ impl Bench {
     /// `None`, and the reason on stderr, where this machine cannot do it.
     fn new(name: &str, controllers: &[&str]) -> Option<Bench> {
         let skip = |reason: &str| eprintln!("skipped {name}: {reason}");
-        if !rustix::process::geteuid().is_root() {
-            skip("needs root, to move processes of other cgroups");
-            return None;
-        }
         let Some(mount) = mount() else {
             skip("no cgroup v2 here: mount -t cgroup2 none /sys/fs/cgroup");
             return None;
         };
-        let base = mount.join(format!("commonhold-test-{}-{name}", std::process::id()));
-        fs::create_dir(&base).unwrap();
+        // Who is not root may work below a cgroup that was delegated, and move what stands in it.
+        let root = rustix::process::geteuid().is_root();
+        let above =
+            if root { mount.clone() } else { mount.join(cgroup_of(std::process::id()).trim_matches('/')) };
+        let base = above.join(format!("commonhold-test-{}-{name}", std::process::id()));
+        if let Err(error) = fs::create_dir(&base) {
+            skip(&format!("cannot create {}: {error}: needs root, or a delegated cgroup", base.display()));
+            return None;
+        }
         let offered = fs::read_to_string(base.join("cgroup.controllers")).unwrap();
         let offered = offered.split_whitespace().map(str::to_owned).collect();
         let place = CgroupPlace { mount, base, controllers: offered, delegated: true };
@@ -459,7 +462,8 @@ fn orders_are_in_force_and_go_with_the_journal() {
         [Action::Confine { unit: inner, cpus: None }, Action::Confine { unit: c, cpus: None }],
     );
     assert_eq!([allowed(own), allowed(sub), allowed(other)], ["0", &before, &before]);
-    assert_eq!(bench.file("a/cpuset.cpus"), "");
+    let whole = bench.file("a/cpuset.cpus");
+    assert!(whole.is_empty() || whole == before, "{whole}: older kernels refuse the empty set");
 
     apply(
         &mut backend,
@@ -561,4 +565,35 @@ fn members_by_cgroup_stay_members_when_they_are_moved() {
     let entries = Journal::read(&bench.run.path().join("journal")).unwrap();
     assert_eq!(commonhold_live::undo::undo(&entries, Path::new("/proc")).problems, [] as [String; 0]);
     assert!(procs(&lab).contains(&pid), "and back at the end");
+}
+
+/// What an ordinary user has after `systemd-run --user --scope -p Delegate=yes`: the daemon itself stands in BASE.
+#[test]
+#[ignore = "needs to be run alone, in a cgroup delegated to this user: it moves this very process"]
+fn a_delegated_cgroup_is_held_from_within() {
+    let Some(mut bench) = Bench::new("within", &[]) else { return };
+    let base = bench.place.mount.join(cgroup_of(std::process::id()).trim_matches('/'));
+    let offered = fs::read_to_string(base.join("cgroup.controllers")).unwrap();
+    bench.place.controllers = offered.split_whitespace().map(str::to_owned).collect();
+    let scratch = std::mem::replace(&mut bench.place.base, base.clone());
+    fs::remove_dir(scratch).unwrap();
+    let pid = bench.spawn("exec sleep 1000");
+    let unit = bench.unit(None, "a", pid);
+    let mut backend = bench.backend();
+    observe(&mut backend, SECOND);
+    assert_eq!(procs(&base), [] as [u32; 0]);
+    assert!(cgroup_of(std::process::id()).ends_with("/commonhold.daemon"));
+    let cpus = "1".parse().unwrap();
+    apply(&mut backend, [Action::Confine { unit, cpus: Some(cpus) }, Action::Weigh { unit, weight: 7 }]);
+    assert_eq!((allowed(pid).as_str(), bench.file("a/cpu.weight").as_str()), ("1", "7"));
+    drop(backend.close());
+    let entries = Journal::read(&bench.run.path().join("journal")).unwrap();
+    let undone = commonhold_live::undo::undo(&entries, Path::new("/proc"));
+    assert_eq!(undone.problems, [] as [String; 0]);
+    assert_eq!(bench.place.mount.join(cgroup_of(std::process::id()).trim_matches('/')), base);
+    assert!(procs(&base).contains(&pid));
+    assert_eq!(fs::read_to_string(base.join("cgroup.subtree_control")).unwrap().trim(), "");
+    // The bench ends with a directory of its own.
+    bench.place.base = base.join("end");
+    fs::create_dir(&bench.place.base).unwrap();
 }

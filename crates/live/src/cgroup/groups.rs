@@ -232,15 +232,18 @@ impl Groups {
             let (i, own) = places[cell];
             let group = &mut self.list[i];
             let dir = if own { group.home.dir.join(OWN) } else { group.home.dir.clone() };
-            match knob::put_cpus(&dir, cpus.as_ref()) {
-                Err(error @ LiveError::File { .. }) => {
+            let now = match knob::put_cpus(&dir, cpus.as_ref()) {
+                Ok(now) => now,
+                Err(error) => {
+                    let written = !matches!(error, LiveError::File { .. });
                     problems.push(error);
-                    continue;
+                    if !written {
+                        continue;
+                    }
+                    cpus
                 }
-                Err(error) => problems.push(error),
-                Ok(()) => {}
-            }
-            *(if own { &mut group.own_cpus } else { &mut group.cpus }) = cpus;
+            };
+            *(if own { &mut group.own_cpus } else { &mut group.cpus }) = now;
         }
         problems
     }

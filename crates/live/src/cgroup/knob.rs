@@ -53,19 +53,34 @@ pub(super) fn put(path: &Path, value: &str) -> Result<(), LiveError> {
     expect(path, value, "; another program writes this file too: stop it, or let it leave this cgroup alone")
 }
 
-/// Writes a set of CPUs, and looks whether the kernel took it and also has it in force.
-pub(super) fn put_cpus(dir: &Path, cpus: Option<&CpuSet>) -> Result<(), LiveError> {
-    let value = cpus.map(ToString::to_string).unwrap_or_default();
-    put(&dir.join("cpuset.cpus"), &value)?;
-    match cpus {
-        // What is left to the encloser cannot be predicted here; it is the encloser's own matter.
-        None => Ok(()),
-        Some(_) => expect(
-            &dir.join("cpuset.cpus.effective"),
-            &value,
-            "; a cpu is offline, or a cgroup above allows fewer cpus: see cpuset.cpus.effective there",
-        ),
+/// Writes a set of CPUs, looks whether the kernel took it and also has it in force, and returns what the file holds now.
+pub(super) fn put_cpus(dir: &Path, cpus: Option<&CpuSet>) -> Result<Option<CpuSet>, LiveError> {
+    let Some(cpus) = cpus else { return put_any_cpu(dir) };
+    put(&dir.join("cpuset.cpus"), &cpus.to_string())?;
+    expect(
+        &dir.join("cpuset.cpus.effective"),
+        &cpus.to_string(),
+        "; a cpu is offline, or a cgroup above allows fewer cpus: see cpuset.cpus.effective there",
+    )?;
+    Ok(Some(cpus.clone()))
+}
+
+/// Lets a cgroup have every CPU of its encloser: an empty set. Kernels such as 6.1 refuse that with ENOSPC where there are
+/// processes (`validate_change()` in kernel/cgroup/cpuset.c): there the encloser's CPUs are written out.
+fn put_any_cpu(dir: &Path) -> Result<Option<CpuSet>, LiveError> {
+    let path = dir.join("cpuset.cpus");
+    match write(&path, "") {
+        Ok(()) => {
+            expect(&path, "", "; another program writes this file too: stop it")?;
+            return Ok(None);
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {}
+        Err(source) => return Err(failed(&path, "write an empty set".to_owned(), source)),
     }
+    let file = dir.with_file_name("cpuset.cpus.effective");
+    let text = read(&file).map_err(|source| failed(&file, "read it".to_owned(), source))?;
+    put(&path, &text)?;
+    Ok(text.parse().ok())
 }
 
 /// Compares what a file holds with what it should.

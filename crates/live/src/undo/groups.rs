@@ -94,7 +94,7 @@ impl Tree {
             self.remove(&child.path(), procfs, undone)?;
         }
         for pid in processes(group) {
-            undone.moved += u32::from(move_process(pid, &self.home(pid, procfs))?);
+            undone.moved += u32::from(self.move_home(pid, group, procfs)?);
         }
         match fs::remove_dir(group) {
             Ok(()) => undone.removed += 1,
@@ -102,6 +102,19 @@ impl Tree {
             Err(err) => return Err(err),
         }
         Ok(())
+    }
+
+    /// Moves a process out of a group. Home may not take processes yet: in a delegated group its controllers are enabled
+    /// for ours until those are gone. Then it waits in the leaf that was made beside them, whose turn comes later.
+    fn move_home(&self, pid: u32, group: &Path, procfs: &mut ProcFs) -> io::Result<bool> {
+        let home = self.home(pid, procfs);
+        let beside = |leaf: &&PathBuf| leaf.parent() == Some(&home) && !group.starts_with(leaf);
+        match (move_process(pid, &home), self.created.iter().find(beside)) {
+            (Err(err), Some(leaf)) if err.raw_os_error() == Some(libc::EBUSY) => {
+                move_process(pid, leaf).map(|_| false)
+            }
+            (result, _) => result,
+        }
     }
 
     /// Where a process that the journal does not know should go: where its next known ancestor came from; else the group

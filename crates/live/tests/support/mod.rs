@@ -20,8 +20,20 @@ pub struct Job(Child);
 
 /// Starts a program as a job.
 pub fn start(program: impl AsRef<OsStr>, arguments: &[&str]) -> Job {
+    start_with(Command::new(program), arguments)
+}
+
+/// Starts a program as a job, with the mark of those that entered a unit by `exec`.
+pub fn start_marked(program: &str, arguments: &[&str], unit: &str) -> Job {
     let mut command = Command::new(program);
-    command.args(arguments).env("COMMONHOLD_UNIT", "unit0").stdin(Stdio::piped()).stdout(Stdio::null());
+    command.env("COMMONHOLD_UNIT", unit);
+    start_with(command, arguments)
+}
+
+fn start_with(mut command: Command, arguments: &[&str]) -> Job {
+    command.args(arguments).stdin(Stdio::piped());
+    // A process that outlives its test must not keep the test's output open.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: setsid is safe between fork and exec.
     unsafe {
         command.pre_exec(|| {
@@ -149,11 +161,12 @@ fn different(pids: &[u32]) -> Vec<CpuSet> {
     masks.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The `sleep 1001` that a job daemonised.
-pub fn find_marked(_job: &Job) -> Option<u32> {
-    all()
-        .into_keys()
-        .find(|pid| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"sleep\x001001\0"))
+/// The process with that command line.
+pub fn find(command: &[&str]) -> Option<u32> {
+    let wanted: String = command.iter().map(|word| format!("{word}\0")).collect();
+    let is_it =
+        |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == wanted.as_bytes());
+    all().into_keys().find(is_it)
 }
 
 /// A program of `examples/`, which cargo builds before it runs tests.

@@ -1,0 +1,54 @@
+# The two commands of the README, and their parts. `make help` lists them.
+
+.PHONY: run test build lint unit lab audit fuzz bench install packages-run packages-test help
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+
+run: packages-run build ## install what is missing, build, and show what isolation and sharing are worth here
+	target/release/commonhold demo
+
+test: packages-test lint unit lab ## everything that tests the project, the lab included where it can run
+
+build: ## the program, in target/release
+	$(CARGO) build --release --locked --package commonhold
+
+lint: ## formatting and lints, warnings forbidden
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
+
+unit: ## tests on this machine: unit, property, golden, and on real processes
+	$(CARGO) test --workspace --locked
+
+lab: ## tests on an 8-CPU, 4-node machine in a virtual machine
+	lab/test
+
+audit: ## licences, sources and advisories of dependencies, by cargo-deny
+	@$(CARGO) deny --version >/dev/null 2>&1 || { echo "cargo-deny is missing: install it with 'cargo install --locked cargo-deny'"; exit 1; }
+	$(CARGO) deny check
+
+fuzz: ## the contract parser under libFuzzer, for a minute (needs a nightly toolchain)
+	fuzz/run 60
+
+bench: build ## measure the numbers of PROMISES.md
+	bench/check
+	bench/rest
+	bench/demo
+
+install: build ## program, man pages and completions below $(PREFIX)
+	install -D target/release/commonhold $(DESTDIR)$(PREFIX)/bin/commonhold
+	target/release/commonhold generate man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+	target/release/commonhold generate completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/commonhold
+	target/release/commonhold generate completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_commonhold
+
+# Debian packages: installed by root, named to anybody else.
+packages-run:
+	@scripts/packages scripts/packages-run
+
+packages-test: packages-run
+	@scripts/packages lab/packages || echo "going on: what needs them is skipped, and says so"
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done

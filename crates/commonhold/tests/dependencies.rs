@@ -1,0 +1,44 @@
+//! Every dependency comes from the registry and has a licence that goes with ours.
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// As in deny.toml.
+const LICENCES: [&str; 7] =
+    ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-3-Clause", "Unicode-3.0", "Zlib", "BSD-1-Clause"];
+
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+/// In an SPDX expression, at least one alternative of every part is allowed. Parentheses only group alternatives here.
+fn allowed(expression: &str) -> bool {
+    let plain = expression.replace(['(', ')'], "").replace('/', " OR ");
+    plain.split(" AND ").all(|part| part.split(" OR ").any(|one| LICENCES.contains(&one.trim())))
+}
+
+#[test]
+fn licences_and_sources() {
+    for package in packages().iter().filter(|package| !package["source"].is_null()) {
+        let name = package["name"].as_str().unwrap();
+        let licence = package["license"].as_str().unwrap_or("none");
+        assert!(allowed(licence), "{name}: licence {licence} is not in the list of deny.toml");
+        let source = package["source"].as_str().unwrap();
+        assert!(source.starts_with("registry+"), "{name} comes from {source}");
+    }
+}
+
+#[test]
+fn what_is_not_in_the_list_is_not_allowed() {
+    assert!(allowed("MIT OR GPL-3.0-only") && allowed("(MIT OR Apache-2.0) AND Unicode-3.0"));
+    assert!(!allowed("GPL-2.0-only") && !allowed("MIT AND GPL-3.0-only") && !allowed("none"));
+}

@@ -1,0 +1,135 @@
+//! Whatever ends the daemon, nothing stays stopped or pinned: its caretaker undoes everything.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use commonhold_live::affinity;
+use support::{Job, churn, descendants, eventually, masks, one_cpu, session_masks, start, state, states};
+
+/// A small daemon that holds a job.
+struct Daemon {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Daemon {
+    /// Starts it and waits until it holds the job.
+    fn start(directory: &Path, job: &Job, more: &[&str]) -> Daemon {
+        let first = affinity::get(0).unwrap().iter().next().unwrap();
+        let mut child = Command::new(support::example("hold"))
+            .arg(directory)
+            .args([job.pid().to_string(), first.to_string()])
+            .args(more)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while line != "holding\n" {
+            line.clear();
+            assert_ne!(said.read_line(&mut line).unwrap(), 0, "the daemon ended");
+        }
+        Daemon { child, said }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// The regular end: what it says last.
+    fn end(mut self) -> String {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.said.read_to_string(&mut rest).unwrap();
+        self.child.wait().unwrap();
+        rest
+    }
+}
+
+fn journal_is_gone(directory: &Path) -> bool {
+    !directory.join("journal").exists()
+}
+
+#[test]
+fn a_killed_daemon_leaves_nothing_pinned_or_stopped() {
+    let Some((_, all)) = one_cpu() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let job = start("sh", &["-c", "sleep 1000 & sleep 1000 & wait"]);
+    eventually("two children", || descendants(job.pid()).len() == 3);
+    let daemon = Daemon::start(directory.path(), &job, &["closed"]);
+    eventually("all stopped", || states(job.pid()) == ['T'; 3]);
+    assert_ne!(masks(job.pid()), [all.clone()]);
+    daemon.kill();
+    eventually("undone", || masks(job.pid()) == [all.clone()] && !states(job.pid()).contains(&'T'));
+    eventually("the journal is removed", || journal_is_gone(directory.path()));
+}
+
+#[test]
+fn a_regular_end_is_the_same_undoing_and_is_reported() {
+    let Some((_, all)) = one_cpu() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let job = start("sleep", &["1000"]);
+    let daemon = Daemon::start(directory.path(), &job, &["closed"]);
+    eventually("stopped", || state(job.pid()) == 'T');
+    assert_eq!(daemon.end(), "undone: 1 thread unpinned, 1 process continued\n");
+    assert_eq!(masks(job.pid()), [all]);
+    assert!(journal_is_gone(directory.path()));
+}
+
+#[test]
+fn what_its_user_stopped_stays_stopped_when_the_daemon_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let job = start("sleep", &["1000"]);
+    job.signal(libc::SIGSTOP);
+    eventually("stopped", || state(job.pid()) == 'T');
+    Daemon::start(directory.path(), &job, &["closed"]).kill();
+    eventually("the journal is removed", || journal_is_gone(directory.path()));
+    assert_eq!(state(job.pid()), 'T');
+}
+
+#[test]
+fn a_storm_that_the_killed_daemon_did_not_know_to_its_last_process_is_let_go() {
+    let Some((_, all)) = one_cpu() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let job = start(churn(), &["forks", "3"]);
+    Daemon::start(directory.path(), &job, &[]).kill();
+    eventually("the journal is removed", || journal_is_gone(directory.path()));
+    assert_eq!(session_masks(job.pid()), [all]);
+}
+
+#[test]
+fn a_killed_caretaker_is_replaced_by_what_the_next_daemon_finds() {
+    let Some((one, all)) = one_cpu() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let job = start("sleep", &["1000"]);
+    let daemon = Daemon::start(directory.path(), &job, &[]);
+    let caretaker = descendants(daemon.child.id()).into_iter().find(|pid| *pid != daemon.child.id()).unwrap();
+    support::kill(caretaker, libc::SIGKILL);
+    daemon.kill();
+    assert_eq!(masks(job.pid()), [one]);
+    let other = start("sleep", &["1000"]);
+    let next = Daemon::start(directory.path(), &other, &[]);
+    assert_eq!(masks(job.pid()), [all]);
+    next.end();
+}
+
+#[test]
+fn the_caretaker_ignores_what_ends_a_program() {
+    let Some((_, all)) = one_cpu() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let job = start("sleep", &["1000"]);
+    let daemon = Daemon::start(directory.path(), &job, &[]);
+    let caretaker = descendants(daemon.child.id()).into_iter().find(|pid| *pid != daemon.child.id()).unwrap();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        support::kill(caretaker, signal);
+    }
+    daemon.kill();
+    eventually("undone", || masks(job.pid()) == [all.clone()]);
+}
