@@ -32,9 +32,7 @@ fuzz: ## the contract parser under libFuzzer, for a minute (needs a nightly tool
 	fuzz/run 60
 
 bench: build ## measure the numbers of PROMISES.md
-	bench/check
-	bench/rest
-	bench/demo
+	bench/promises
 
 install: build ## program, man pages and completions below $(PREFIX)
 	install -D target/release/commonhold $(DESTDIR)$(PREFIX)/bin/commonhold

@@ -186,7 +186,7 @@ pub(crate) struct DemoTask {
 #[derive(Debug, Args)]
 pub(crate) struct Place {
     /// The daemon's directory [default: /run/commonhold for root, else $XDG_RUNTIME_DIR/commonhold]
-    #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR")]
+    #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR", hide_env_values = true)]
     pub(crate) directory: Option<PathBuf>,
 }
 
@@ -224,7 +224,8 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
 fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let remedy = || format!("`{text}` is not a time: write a whole number and ms, s, min or h, such as `30s`");
+    let remedy =
+        || format!("`{text}` is not a time: write a whole number and ms, s, min or h, such as `30s`");
     let number: u64 = number.parse().map_err(|_| remedy())?;
     let ms: u64 = match unit {
         "ms" => 1,

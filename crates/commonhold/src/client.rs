@@ -14,17 +14,21 @@ use crate::protocol::{Call, EnterReply, Refusal, Reply, StatusReply, WhereReply,
 use crate::{output, place};
 
 /// A daemon answers within milliseconds; one that does not within this is stopped or stuck.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One call and its answer.
 pub(crate) fn call<T: DeserializeOwned>(stream: &mut UnixStream, call: &Call) -> Result<T, Failure> {
-    let lost = |e: &dyn std::fmt::Display| {
-        Failure::new(Exit::Unavailable, format!("the daemon does not answer: {e}; see what it printed"))
+    let lost = |what: &dyn std::fmt::Display| {
+        Failure::new(Exit::Unavailable, format!("the daemon does not answer: {what}; see what it printed"))
+    };
+    let slow = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::WouldBlock => lost(&format!("{} s are over", PATIENCE.as_secs())),
+        _ => lost(&e),
     };
     stream.set_read_timeout(Some(PATIENCE)).map_err(|e| lost(&e))?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(|e| lost(&e))?;
-    send(stream, call).map_err(|e| lost(&e))?;
-    let bytes = receive(stream).map_err(|e| lost(&e))?.ok_or_else(|| lost(&"it hung up"))?;
+    send(stream, call).map_err(slow)?;
+    let bytes = receive(stream).map_err(slow)?.ok_or_else(|| lost(&"it hung up"))?;
     if let Ok(refused) = serde_json::from_slice::<Refusal>(&bytes) {
         let exit = match refused.error.as_str() {
             refusal::NOT_ALLOWED => Exit::NotAllowed,
@@ -34,7 +38,10 @@ pub(crate) fn call<T: DeserializeOwned>(stream: &mut UnixStream, call: &Call) ->
         return Err(Failure::new(exit, refused.parameters.message));
     }
     let reply: Reply<T> = serde_json::from_slice(&bytes).map_err(|e| {
-        Failure::new(Exit::System, format!("the daemon's answer is not understood ({e}); is it of another version?"))
+        Failure::new(
+            Exit::System,
+            format!("the daemon's answer is not understood ({e}); is it of another version?"),
+        )
     })?;
     Ok(reply.parameters)
 }
@@ -43,7 +50,8 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     let mut stream = place::connect(&args.place)?;
     let EnterReply {} = call(&mut stream, &Call::Enter { unit: args.unit.clone() })?;
     drop(stream);
-    let (program, arguments) = args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
+    let (program, arguments) =
+        args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
     // The variable tells the daemon of descendants whose parents it never saw.
     let error = Command::new(program).args(arguments).env(commonhold_live::roster::MARKER, &args.unit).exec();
     let exit = if error.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };
@@ -63,7 +71,9 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
     }
     let reply: StatusReply = call(&mut stream, &Call::Status {})?;
     if args.json {
-        output::print(&status::json(&reply.statement))?;
+        let holder =
+            status::Holder { contract: &reply.contract, backend: &reply.backend, problems: &reply.problems };
+        output::print(&status::json(holder, &reply.statement))?;
         return Ok(Exit::Ok);
     }
     let mut text = status::text(&reply.statement, output::style());

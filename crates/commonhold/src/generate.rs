@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 
 use crate::cli::{Cli, Generate, What};
 use crate::exit::{Exit, Failure};
@@ -14,7 +14,7 @@ pub(crate) fn main(args: &Generate) -> Result<Exit, Failure> {
         What::Man { directory } => man(directory)?,
         What::Completions { shell } => {
             let mut text = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "commonhold", &mut text);
+            clap_complete::generate(*shell, &mut shown(), "commonhold", &mut text);
             output::print(&String::from_utf8_lossy(&text))?;
         }
         What::Schema => output::print(&format!("{:#}", commonhold_contract::schema()))?,
@@ -27,5 +27,20 @@ fn man(directory: &Path) -> Result<(), Failure> {
         Failure::new(Exit::System, format!("{}: cannot write man pages: {e}", directory.display()))
     };
     fs::create_dir_all(directory).map_err(cannot)?;
-    clap_mangen::generate_to(Cli::command(), directory).map_err(cannot)
+    clap_mangen::generate_to(shown(), directory).map_err(cannot)
+}
+
+/// The definition without the commands that only the program itself uses: completions would offer them.
+fn shown() -> Command {
+    let cli = Cli::command();
+    let commands = cli.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    // clap takes no command away, so that the rest is copied. At the top, there is nothing but words.
+    Command::new("commonhold")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(cli.get_about().cloned().unwrap_or_default())
+        .long_about(cli.get_long_about().cloned().unwrap_or_default())
+        .after_help(Exit::table())
+        .after_long_help(Exit::table())
+        .subcommand_required(true)
+        .subcommands(commands)
 }

@@ -27,7 +27,8 @@ fn own() -> PathBuf {
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     // Without a session of systemd's there is no such directory; the name below is checked for its owner before use.
-    runtime.map_or_else(|| PathBuf::from(format!("/tmp/commonhold-{}", uid())), |path| path.join("commonhold"))
+    runtime
+        .map_or_else(|| PathBuf::from(format!("/tmp/commonhold-{}", uid())), |path| path.join("commonhold"))
 }
 
 /// Makes the daemon's directory, or checks the one that is there: somebody else's could be a trap.
@@ -50,7 +51,8 @@ pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
     if facts.mode() & 0o022 != 0 {
         return Err(problem("others may write there".to_owned()));
     }
-    Ok(directory)
+    // The caretaker leaves the daemon's working directory: a relative path would lead it nowhere.
+    fs::canonicalize(&directory).map_err(|e| problem(e.to_string()))
 }
 
 /// Connects to the daemon: the one asked for, else one's own, else root's.
@@ -61,6 +63,10 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
     };
     let mut tried = Vec::new();
     for directory in places {
+        if place.directory.is_none() && is_trap(&directory) {
+            tried.push(format!("{} belongs to another user", directory.display()));
+            continue;
+        }
         match UnixStream::connect(socket(&directory)) {
             Ok(stream) => return Ok(stream),
             Err(e) => tried.push(format!("{}: {e}", socket(&directory).display())),
@@ -71,4 +77,9 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
         Exit::Unavailable,
         format!("no daemon runs here ({}); start one with `commonhold run CONTRACT`", tried.join("; ")),
     ))
+}
+
+/// Whether somebody else made this directory, as anybody can in /tmp. Root's may be asked.
+fn is_trap(directory: &Path) -> bool {
+    fs::symlink_metadata(directory).is_ok_and(|facts| facts.uid() != 0 && facts.uid() != uid())
 }

@@ -85,7 +85,11 @@ pub(crate) fn receive(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];
     loop {
-        let n = stream.read(&mut chunk)?;
+        let n = match stream.read(&mut chunk) {
+            // A client that enters a unit whose turn it is not is stopped and continued while it waits.
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         if n == 0 {
             return Ok(None);
         }

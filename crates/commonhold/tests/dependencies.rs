@@ -6,8 +6,15 @@ use std::process::Command;
 use serde_json::Value;
 
 /// As in deny.toml.
-const LICENCES: [&str; 7] =
-    ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-3-Clause", "Unicode-3.0", "Zlib", "BSD-1-Clause"];
+const LICENCES: [&str; 7] = [
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-3-Clause",
+    "Unicode-3.0",
+    "Zlib",
+    "BSD-1-Clause",
+];
 
 fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))

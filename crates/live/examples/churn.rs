@@ -3,14 +3,31 @@
 //! `churn threads N`: N threads at a time, each of which starts its successor and ends.
 //! `churn forks N`: N processes at a time, each of which starts its successor, does not wait for it, and ends. The first
 //! process takes the orphans in, since not every machine's process 1 does so quickly.
+//!
+//! It ends by itself after [`LENGTH`], whoever started it: a storm that outlives its test stops the machine.
 
 use std::env;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Short enough that many live between two looks, long enough that one CPU carries some tens of them.
 const LIFE: Duration = Duration::from_millis(10);
+
+/// The longest a storm lasts.
+const LENGTH: Duration = Duration::from_secs(30);
+
+/// The variable that carries a storm's end, in seconds since 1970.
+const END: &str = "CHURN_END";
+
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Whether the storm has lasted long enough.
+fn is_over() -> bool {
+    env::var(END).ok().and_then(|end| end.parse().ok()).is_none_or(|end: u64| seconds() >= end)
+}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -23,20 +40,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         ["forks", count] => {
             take_orphans_in()?;
+            // SAFETY: no other thread runs yet.
+            unsafe { env::set_var(END, (seconds() + LENGTH.as_secs()).to_string()) };
             for _ in 0..count.parse()? {
                 fork()?;
             }
         }
         ["fork"] => {
             thread::sleep(LIFE);
-            fork()?;
+            // Without the first process, who takes the orphans in, the storm is over.
+            if std::os::unix::process::parent_id() != 1 && !is_over() {
+                fork()?;
+            }
             return Ok(());
         }
         _ => return Err("usage: churn threads|forks N".into()),
     }
-    loop {
-        thread::sleep(Duration::from_secs(1));
-    }
+    thread::sleep(LENGTH);
+    Ok(())
 }
 
 fn succeed() {

@@ -71,7 +71,8 @@ impl Caretaker {
         let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let mut child = Command::new(&launch.program)
             .args(&launch.arguments)
-            .arg(journal)
+            // It leaves this directory, where a relative path begins.
+            .arg(std::path::absolute(journal)?)
             // Its standard input, which needs no agreement on a number.
             .arg("0")
             .stdin(theirs)
@@ -176,6 +177,7 @@ pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
     withdraw();
     say(READY);
     await_end(&pipe);
+    drop(pipe);
     let undone = take_care(journal);
     say(&serde_json::to_string(&undone).unwrap_or_default());
     undone

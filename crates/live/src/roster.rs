@@ -16,13 +16,18 @@
 //! Properties: a process is known by number and start time; the program itself, those it is told to leave out and
 //! process 1 are in no unit; kernel threads are placed in `kernel`, for the count.
 //!
-//! Limits: a process that lives shorter than the time between two looks is not seen, and what a process uses between the
-//! last look and its end is not counted for its unit: the ledger calls both common. A process that daemonises with a new
-//! session between two looks without having entered by `exec` is placed by its user, group or cgroup.
+//! What a process used between the last look and its end, and what one used that lived too briefly to be seen, is counted
+//! when its parent waits for it, in the parent's unit.
+//!
+//! Limits: where no member waits for it (its parent is gone, or ignores its children), that time is not counted: the
+//! ledger calls it common. A process that daemonises with a new session between two looks without having entered by
+//! `exec` is placed by its user, group or cgroup.
 
 mod account;
 mod inherit;
 mod origin;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -196,7 +201,7 @@ impl Roster {
         let first = self.facts_at.is_none();
         let thorough = anew || self.facts_at.is_none_or(|at| now >= at.saturating_add(SECOND));
         self.list(now, first, thorough, &mut changes)?;
-        self.read_again(now, thorough, &mut changes)?;
+        self.read_again(now, thorough, anew, &mut changes)?;
         if thorough {
             self.facts_at = Some(now);
         }
@@ -306,7 +311,9 @@ impl Roster {
     /// A process seen for the first time; `None` if it ended meanwhile.
     fn meet(&mut self, stat: Stat, inode: u64, now: Time, first: bool) -> Result<Option<Known>, LiveError> {
         let cpu_ns = process_cpu_ns(stat.key.pid);
-        let Some(facts) = self.read_facts(&stat)? else { return Ok(None) };
+        // Where nobody waits for them, those that ended are many: nothing more is read of them.
+        let facts = if has_ended(&stat) { Some(ProcessFacts::default()) } else { self.read_facts(&stat)? };
+        let Some(facts) = facts else { return Ok(None) };
         // What it used before the first look of all belongs to nobody; afterwards it was born since the last look.
         let clocks = account::Clocks::new(if first { cpu_ns } else { Some(0) });
         let placement =
@@ -352,6 +359,9 @@ impl Roster {
             let Some(known) = self.known.remove(pid) else { continue };
             self.entered.remove(&known.member.key);
             parents.insert(*pid, known.member.placement);
+            if let Some(parent) = self.known.get_mut(&known.member.parent) {
+                parent.clocks.inherit(known.clocks.bequest());
+            }
             if !known.ended {
                 changes.left.push((known.member.key, unit_if_there(known.member.placement.unit)));
             }
@@ -366,16 +376,23 @@ impl Roster {
     }
 
     /// Reads the facts again of those that may have changed them.
-    fn read_again(&mut self, now: Time, thorough: bool, changes: &mut Changes) -> Result<(), LiveError> {
-        let movable = thorough
-            && self
-                .contract
-                .units
-                .iter()
-                .flat_map(|unit| &unit.members)
-                .any(|member| matches!(member.kind, MemberKind::Cgroup(_)));
+    fn read_again(
+        &mut self,
+        now: Time,
+        thorough: bool,
+        all: bool,
+        changes: &mut Changes,
+    ) -> Result<(), LiveError> {
+        let movable = all
+            || thorough
+                && self
+                    .contract
+                    .units
+                    .iter()
+                    .flat_map(|unit| &unit.members)
+                    .any(|member| matches!(member.kind, MemberKind::Cgroup(_)));
         let mut due = Vec::new();
-        for (pid, known) in &self.known {
+        for (pid, known) in self.known.iter().filter(|(_, known)| !known.ended) {
             // A kernel thread is looked at again once: it may have been on its way to become a user's helper program.
             let young = now < known.seen_at.saturating_add(SECOND);
             let may_change = if known.facts.kernel_thread { young } else { thorough || young };

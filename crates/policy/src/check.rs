@@ -5,7 +5,7 @@
 //!
 //! Checked: a CPU has at most one owner, and in a partition exactly one; only an owner lends, each CPU once; what is called
 //! back or returned was lent; nobody lends or borrows who may not; `quota` lends nothing and `smp` orders nothing; a unit is
-//! confined to exactly what it owns and borrows, never to nothing; a shut gate stands only before a unit that holds
+//! confined to exactly what it owns and borrows, if that is anything; a shut gate stands only before a unit that holds
 //! nothing; weights are what a kernel takes; entitlements of the top level sum to the machine.
 
 use alloc::collections::BTreeMap;
@@ -184,8 +184,8 @@ impl Replay<'_> {
         for (unit, cpus) in &confined {
             let path = self.path(*unit);
             let held = held.get(unit).cloned().unwrap_or_default();
-            // Behind a shut gate nobody runs: where is of no consequence.
-            let right = *cpus == held || shut.contains_key(unit);
+            // Who holds nothing sleeps, or is behind a shut gate: it stays confined to where it was.
+            let right = *cpus == held || held.is_empty();
             self.expect(right, || format!("{path} is confined to cpus {cpus} but holds {held}"));
         }
         for unit in shut.keys() {

@@ -38,6 +38,15 @@ impl Orders {
     }
 }
 
+/// Whether the new set has a CPU that the old one has not. No set is all CPUs.
+fn gains(old: Option<&CpuSet>, new: Option<&CpuSet>) -> bool {
+    match (old, new) {
+        (None, _) => false,
+        (Some(_), None) => true,
+        (Some(old), Some(new)) => !new.difference(old).is_empty(),
+    }
+}
+
 /// The steps from the orders in force to those wanted; a unit that is in neither is not mentioned.
 ///
 /// Gates close first and open last, so that nobody runs, even for a moment, where another already does.
@@ -59,10 +68,14 @@ pub(crate) fn differences(
             order(Action::Gate { unit: *unit, open: false }, Reason::TurnOver);
         }
     }
+    let mut confined: Vec<&(UnitId, &Orders, &Orders)> = pairs.iter().filter(|(_, old, new)| old.cpus != new.cpus).collect();
+    // Who gains a CPU may run there before who loses it leaves: a kernel looks for work when a CPU falls idle, and not
+    // again for long when that finds none.
+    confined.sort_by_key(|(_, old, new)| !gains(old.cpus.as_ref(), new.cpus.as_ref()));
+    for (unit, _, new) in confined {
+        order(Action::Confine { unit: *unit, cpus: new.cpus.clone() }, new.cpus_because);
+    }
     for (unit, old, new) in &pairs {
-        if old.cpus != new.cpus {
-            order(Action::Confine { unit: *unit, cpus: new.cpus.clone() }, new.cpus_because);
-        }
         if old.weight != new.weight {
             order(Action::Weigh { unit: *unit, weight: new.weight }, new.weight_because);
         }

@@ -329,8 +329,10 @@ fn wanted(
             let none = Orders::none(Reason::Entitled { micro_cpus: claim.micro });
             let orders = wanted.entry(claim.unit).or_insert(none);
             orders.cpus_because = Reason::HoldsChanged;
-            orders.open = !cpus.is_empty() || !input.means.gates;
-            // A unit between two turns stays confined to where it was: its gate is shut.
+            // Only who would run is stopped: nobody could tell when a stopped process wants to run again. One that sleeps
+            // between two turns stays confined to where it was, and is seen when it wakes.
+            let sleeps = state.wants.get(&claim.unit).is_none_or(|want| want.settled == 0);
+            orders.open = !cpus.is_empty() || sleeps || !input.means.gates;
             let before = state.orders.get(&claim.unit).and_then(|orders| orders.cpus.clone());
             orders.cpus = if cpus.is_empty() { before } else { Some(cpus) };
         }

@@ -122,9 +122,27 @@ fn used_ns(statement: &Statement) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// The statement as JSON, with the ledger's own fields.
-pub fn json(statement: &Statement) -> String {
-    crate::json("commonhold.status", statement)
+/// What a daemon says of itself beside its statement.
+#[derive(Debug, Clone, Copy, serde::Serialize)]
+pub struct Holder<'a> {
+    /// Where the contract in force came from.
+    pub contract: &'a str,
+    /// What holds CPU: `cgroup` or `user`.
+    pub backend: &'a str,
+    /// What could not be done so far, newest last.
+    pub problems: &'a [String],
+}
+
+/// The statement as JSON, with the ledger's own fields, after those of the daemon that made it.
+pub fn json(holder: Holder<'_>, statement: &Statement) -> String {
+    #[derive(serde::Serialize)]
+    struct Held<'a> {
+        #[serde(flatten)]
+        holder: Holder<'a>,
+        #[serde(flatten)]
+        statement: &'a Statement,
+    }
+    crate::json("commonhold.status", Held { holder, statement })
 }
 
 /// Lines of [`live`] that are not units: headline, headings, totals.

@@ -88,7 +88,9 @@ fn status_of_units_that_lend() {
     let text = status::text(&statement, Style::PLAIN);
     assert_fits(&text, 80);
     assert_snapshot!(text);
-    assert_snapshot!("status_of_units_that_lend_json", status::json(&statement));
+    let problems = ["the caretaker was killed".to_owned()];
+    let holder = status::Holder { contract: "lab.toml", backend: "user", problems: &problems };
+    assert_snapshot!("status_of_units_that_lend_json", status::json(holder, &statement));
     assert!(status::text(&statement, COLOUR).contains("\x1b["));
 }
 

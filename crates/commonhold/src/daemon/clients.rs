@@ -1,6 +1,7 @@
 //! The daemon's side of the socket: who is connected, what they asked, what they have yet to read.
 //!
-//! No client can hold the daemon up: nothing here blocks, and a client that sends or leaves unread too much is dropped.
+//! No client can hold the daemon up: nothing here blocks, a client that sends too much is dropped, and one that leaves its
+//! answer unread is not listened to until it does.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,10 +13,11 @@ use std::path::{Path, PathBuf};
 use commonhold_live::journal::ProcessKey;
 
 use crate::exit::{Exit, Failure};
-use crate::protocol::MESSAGE_BYTES_MAX;
 
 /// Clients at one time; more are turned away, so that descriptors never run out.
 const CLIENTS_MAX: usize = 64;
+/// Clients of one ordinary user, so that nobody locks the others out.
+const CLIENTS_OF_USER_MAX: usize = 16;
 /// The longest request: a unit's path and a few words around it.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
@@ -33,6 +35,8 @@ struct Client {
     caller: Caller,
     input: Vec<u8>,
     output: Vec<u8>,
+    /// It said all it wanted to say; it may still listen.
+    ended: bool,
 }
 
 /// The socket and everybody connected to it.
@@ -47,7 +51,10 @@ impl Clients {
     /// Opens the socket; what an earlier daemon left there is replaced (the caller holds the directory's lock).
     pub(super) fn listen(path: &Path) -> Result<Clients, Failure> {
         let cannot = |what: &str, e: io::Error| {
-            Failure::new(Exit::System, format!("{}: cannot {what}: {e}; choose another --directory", path.display()))
+            Failure::new(
+                Exit::System,
+                format!("{}: cannot {what}: {e}; choose another --directory", path.display()),
+            )
         };
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(cannot("remove an old socket", e)),
@@ -69,42 +76,42 @@ impl Clients {
     pub(super) fn accept(&mut self, mut key: impl FnMut(u32) -> Option<ProcessKey>) -> Option<u64> {
         let (stream, _) = self.listener.accept().ok()?;
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
-        if self.connected.len() >= CLIENTS_MAX || stream.set_nonblocking(true).is_err() {
+        let uid = peer.uid.as_raw();
+        if self.is_full(uid) || stream.set_nonblocking(true).is_err() {
             return None;
         }
         let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
-        let caller = Caller { uid: peer.uid.as_raw(), pid, key: key(pid) };
+        let caller = Caller { uid, pid, key: key(pid) };
         self.next += 1;
-        self.connected.insert(self.next, Client { stream, caller, input: Vec::new(), output: Vec::new() });
+        let client = Client { stream, caller, input: Vec::new(), output: Vec::new(), ended: false };
+        self.connected.insert(self.next, client);
         Some(self.next)
+    }
+
+    fn is_full(&self, uid: u32) -> bool {
+        let of_user = self.connected.values().filter(|client| client.caller.uid == uid).count();
+        self.connected.len() >= CLIENTS_MAX || (uid != 0 && of_user >= CLIENTS_OF_USER_MAX)
     }
 
     pub(super) fn stream(&self, id: u64) -> Option<BorrowedFd<'_>> {
         self.connected.get(&id).map(|client| client.stream.as_fd())
     }
 
-    /// Reads what a client sent: complete requests, or `None` if the client is gone or to be dropped.
-    pub(super) fn requests(&mut self, id: u64) -> Option<(Caller, Vec<Vec<u8>>)> {
-        let client = self.connected.get_mut(&id)?;
-        let mut chunk = [0; 4096];
-        loop {
-            match client.stream.read(&mut chunk) {
-                Ok(0) => return None,
-                Ok(n) => client.input.extend_from_slice(&chunk[..n]),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return None,
-            }
-            if client.input.len() > REQUEST_BYTES_MAX {
-                return None;
-            }
+    /// Reads what a client sent; one that sends what is too long for a request is dropped.
+    pub(super) fn read(&mut self, id: u64) {
+        if self.connected.get_mut(&id).is_some_and(|client| client.read().is_err()) {
+            self.connected.remove(&id);
         }
-        let mut requests = Vec::new();
-        while let Some(end) = client.input.iter().position(|byte| *byte == 0) {
-            requests.push(client.input[..end].to_vec());
-            client.input.drain(..=end);
-        }
-        Some((client.caller, requests))
+    }
+
+    /// The next complete request of a client, once it took the answer to the one before: a client that asks and asks
+    /// and never reads makes only itself wait.
+    pub(super) fn next_request(&mut self, id: u64) -> Option<(Caller, Vec<u8>)> {
+        let client = self.connected.get_mut(&id).filter(|client| client.output.is_empty())?;
+        let end = client.input.iter().position(|byte| *byte == 0)?;
+        let mut request: Vec<u8> = client.input.drain(..=end).collect();
+        request.pop();
+        Some((client.caller, request))
     }
 
     /// Queues an answer and sends what the client takes now.
@@ -116,27 +123,54 @@ impl Clients {
         self.flush(id);
     }
 
-    /// Sends what a client takes now; whether some is left.
-    pub(super) fn flush(&mut self, id: u64) -> bool {
-        let Some(client) = self.connected.get_mut(&id) else { return false };
-        while !client.output.is_empty() {
-            match client.stream.write(&client.output) {
-                Ok(n) => drop(client.output.drain(..n)),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && client.output.len() <= MESSAGE_BYTES_MAX => {
-                    return true;
-                }
-                Err(_) => {
-                    self.drop_client(id);
-                    return false;
-                }
-            }
+    /// Sends what a client takes now; one that is gone, or asked all it wanted, is dropped.
+    pub(super) fn flush(&mut self, id: u64) {
+        if let Some(client) = self.connected.get_mut(&id)
+            && (client.flush().is_err() || client.is_done())
+        {
+            self.connected.remove(&id);
         }
-        false
     }
 
-    pub(super) fn drop_client(&mut self, id: u64) {
-        self.connected.remove(&id);
+    /// Whether answers wait until a client takes more; until then it is not listened to.
+    pub(super) fn is_waited_for(&self, id: u64) -> bool {
+        self.connected.get(&id).is_some_and(|client| !client.output.is_empty())
+    }
+}
+
+impl Client {
+    fn read(&mut self) -> io::Result<()> {
+        let mut chunk = [0; 4096];
+        while !self.ended && self.output.is_empty() {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => self.ended = true,
+                Ok(n) => self.input.extend_from_slice(&chunk[..n]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+            if self.input.len() > REQUEST_BYTES_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(n) => drop(self.output.drain(..n)),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it will ask no more and took every answer.
+    fn is_done(&self) -> bool {
+        self.ended && self.output.is_empty() && !self.input.contains(&0)
     }
 }
 

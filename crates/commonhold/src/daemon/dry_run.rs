@@ -12,6 +12,7 @@ use commonhold_policy::{Input, Means, Snapshot, State, step};
 use commonhold_report::plan;
 
 use super::start::{self, Choice};
+use super::users::expand;
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -24,10 +25,16 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let (loaded, _) = start::load_with_scheme(args, &machine, &SystemNames::new())?;
     eprint!("{}", loaded.warnings);
     let (choice, why) = start::choose(args.backend)?;
-    let contract = loaded.contract;
+    let mut contract = loaded.contract;
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
     let begun = clock::now();
-    roster.refresh(&contract, begun, Scan::Full)?;
+    // Every look may find users that want a sub-unit; with that, the next one places them.
+    loop {
+        let seen = roster.refresh(&contract, begun, Scan::Full)?;
+        if !expand(&mut contract, &seen.users) {
+            break;
+        }
+    }
     roster.account(begun, &[])?;
     sleep(LOOK);
     let now = clock::now();

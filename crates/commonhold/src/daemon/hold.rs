@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use commonhold_contract::{Contract, Member, MemberKind, Principal, Scheme, UnitId};
+use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_ledger::{Ledger, Statement};
 use commonhold_live::{LiveBackend, LiveError, clock};
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
 use commonhold_policy::{Input, Plan, Snapshot, State, Time, step};
+
+use super::users::{carry_over, expand};
 
 /// Problems that are kept for `status`.
 const PROBLEMS_KEPT: usize = 20;
@@ -63,7 +65,8 @@ impl Hold {
             snapshot: &snapshot,
         };
         let (state, plan) = step(self.state.clone(), snapshot.at, input);
-        let mut problems: Vec<String> = self.backend.take_problems().iter().map(ToString::to_string).collect();
+        let mut problems: Vec<String> =
+            self.backend.take_problems().iter().map(ToString::to_string).collect();
         match self.books.replay(&self.contract, &self.machine, &plan) {
             Ok(books) => {
                 (self.books, self.state) = (books, state);
@@ -72,7 +75,9 @@ impl Hold {
                 self.watch.clone_from(&plan.watch);
             }
             // The policy erred. What is in force stays in force, and the next snapshot is another chance.
-            Err(wrong) => problems.extend(wrong.iter().map(|what| format!("a plan was not carried out: {what}"))),
+            Err(wrong) => {
+                problems.extend(wrong.iter().map(|what| format!("a plan was not carried out: {what}")))
+            }
         }
         let next = plan.next;
         Ok(Stepped { next, plan, new_problems: self.keep(problems) })
@@ -83,35 +88,17 @@ impl Hold {
         loop {
             let snapshot = self.backend.observe(clock::now(), &self.watch)?;
             let users = self.backend.take_users();
-            if !self.expand(&users) {
+            if !expand(&mut self.contract, &users) {
                 return Ok(snapshot);
             }
             self.backend.set_contract(&self.contract);
         }
     }
 
-    /// Gives every user seen in a unit with `each` a sub-unit; whether there were new ones.
-    fn expand(&mut self, users: &[(UnitId, u32, String)]) -> bool {
-        let before = self.contract.units.len();
-        for (unit, uid, name) in users {
-            add_user(&mut self.contract, *unit, *uid, name);
-        }
-        self.contract.units.len() > before
-    }
-
     /// Takes another contract, with the sub-units of users seen so far where it still has them.
     pub(super) fn reload(&mut self, mut contract: Contract, machine: Machine) {
         let old = std::mem::take(&mut self.contract);
-        for unit in &old.units {
-            if let (Some(parent), [Member { kind: MemberKind::User(Principal::Id(uid)), .. }]) =
-                (unit.parent, unit.members.as_slice())
-                && old.unit(parent).each.is_some()
-                && let Some(parent) = contract.find(&old.unit(parent).path)
-                && contract.unit(parent).each.is_some()
-            {
-                add_user(&mut contract, parent, *uid, &unit.name);
-            }
-        }
+        carry_over(&old, &mut contract);
         let map = commonhold_live::roster::remap(&old, &contract);
         let number = |unit: UnitId| map.get(unit.index()).copied().flatten();
         self.state = std::mem::take(&mut self.state).renumbered(&number);
@@ -169,33 +156,5 @@ impl Hold {
             self.problems.pop_front();
         }
         new
-    }
-}
-
-/// A sub-unit for one user, in equal parts with the others.
-fn add_user(contract: &mut Contract, unit: UnitId, uid: u32, name: &str) {
-    // A user's name may hold what a unit's name may not: the number stands in.
-    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !name.starts_with(['-', '.']);
-    let name = if plain && name != "own" { name.to_owned() } else { uid.to_string() };
-    if contract.find(&format!("{}/{name}", contract.unit(unit).path)).is_none() {
-        let id = contract.add(Some(unit), &name);
-        let member = Member { kind: MemberKind::User(Principal::Id(uid)), span: 0..0 };
-        contract.units[id.index()].members.push(member);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_user_gets_one_sub_unit() {
-        let mut contract = Contract::default();
-        let students = contract.add(None, "students");
-        for (uid, name) in [(1000, "ana"), (1001, "bo"), (1000, "ana"), (1002, "a/b"), (1003, "own")] {
-            add_user(&mut contract, students, uid, name);
-        }
-        let paths: Vec<&str> = contract.held().map(|id| contract.unit(id).path.as_str()).collect();
-        assert_eq!(paths, ["students", "students/ana", "students/bo", "students/1002", "students/1003"]);
     }
 }

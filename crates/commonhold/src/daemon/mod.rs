@@ -6,24 +6,27 @@ mod hold;
 mod requests;
 mod signals;
 mod start;
+mod users;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Instant;
 
 use commonhold_live::caretaker::Caretaker;
+use commonhold_live::clock;
 use commonhold_live::names::SystemNames;
 use commonhold_live::observe::topology;
-use commonhold_live::clock;
 use commonhold_machine::CpuSet;
 use commonhold_policy::Time;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
-use clients::Clients;
+use clients::{Caller, Clients};
 use hold::Hold;
 use requests::About;
 use signals::{Signals, Told};
@@ -60,7 +63,8 @@ impl Waits {
     fn new() -> Result<Waits, Failure> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| refused("wait for events", e))?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let clock = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|e| refused("open a timer", e))?;
+        let clock =
+            timerfd_create(TimerfdClockId::Monotonic, flags).map_err(|e| refused("open a timer", e))?;
         let waits = Waits { epoll, clock };
         waits.add(waits.clock.as_fd(), CLOCK)?;
         Ok(waits)
@@ -68,14 +72,15 @@ impl Waits {
 
     fn add(&self, fd: BorrowedFd<'_>, about: u64) -> Result<(), Failure> {
         let flags = epoll::EventFlags::IN;
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(about), flags).map_err(|e| refused("wait for a file", e))
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(about), flags)
+            .map_err(|e| refused("wait for a file", e))
     }
 
-    /// Whether to wait until a client takes more, beside its requests.
-    fn set_writing(&self, fd: BorrowedFd<'_>, about: u64, writing: bool) {
-        let out = if writing { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+    /// Whether to wait until a client takes more, or for what it says.
+    fn listen_or_write(&self, fd: BorrowedFd<'_>, about: u64, write: bool) {
+        let flags = if write { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
         // A client that is gone meanwhile needs no waiting for.
-        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(about), epoll::EventFlags::IN | out);
+        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(about), flags);
     }
 
     /// Wakes up at a moment of the daemon's clock; one that has passed is now.
@@ -87,7 +92,8 @@ impl Waits {
         };
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let timer = Itimerspec { it_interval, it_value: value };
-        timerfd_settime(&self.clock, TimerfdTimerFlags::empty(), &timer).map_err(|e| refused("set a timer", e))?;
+        timerfd_settime(&self.clock, TimerfdTimerFlags::empty(), &timer)
+            .map_err(|e| refused("set a timer", e))?;
         Ok(())
     }
 
@@ -270,22 +276,32 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    fn serve_client(&mut self, id: u64) -> Result<(), Failure> {
-        let Some((caller, requests)) = self.clients.requests(id) else {
-            self.clients.drop_client(id);
-            return Ok(());
+    fn answer(&mut self, caller: Caller, request: &[u8]) -> Result<Vec<u8>, Failure> {
+        let call = match requests::read(request) {
+            Ok(call) => call,
+            Err(answer) => return Ok(answer.message),
         };
-        for request in requests {
-            let answer = requests::answer(&mut self.hold, &self.about, caller, &request);
-            if answer.step_first {
-                // Who enters is under the unit's orders before it runs another instruction.
-                self.step()?;
-            }
-            self.clients.answer(id, &answer.message);
+        if requests::wants_look(&mut self.hold, &call) {
+            self.step()?;
         }
-        let more = self.clients.flush(id);
+        let answer = requests::answer(&mut self.hold, &self.about, caller, call);
+        if answer.step_first {
+            // Who enters is under the unit's orders before it runs another instruction.
+            self.step()?;
+        }
+        Ok(answer.message)
+    }
+
+    fn serve_client(&mut self, id: u64) -> Result<(), Failure> {
+        self.clients.flush(id);
+        self.clients.read(id);
+        while let Some((caller, request)) = self.clients.next_request(id) {
+            let answer = self.answer(caller, &request)?;
+            self.clients.answer(id, &answer);
+        }
+        self.clients.flush(id);
         if let Some(stream) = self.clients.stream(id) {
-            self.waits.set_writing(stream, CLIENTS + id, more);
+            self.waits.listen_or_write(stream, CLIENTS + id, self.clients.is_waited_for(id));
         }
         Ok(())
     }

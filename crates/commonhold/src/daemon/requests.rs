@@ -22,14 +22,24 @@ pub(super) struct Answer {
     pub(super) step_first: bool,
 }
 
+/// Reads a request; an error is the answer.
+pub(super) fn read(request: &[u8]) -> Result<Call, Answer> {
+    serde_json::from_slice(request).map_err(|e| refused(understand(request, &e)))
+}
+
+/// Whether to look who is there before answering: a process may have been born since the last look.
+pub(super) fn wants_look(hold: &mut Hold, call: &Call) -> bool {
+    matches!(call, Call::Where { pid } if hold.backend().roster().member(*pid).is_none() && is_there(*pid))
+}
+
+fn is_there(pid: u32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
 type Answered = Result<Vec<u8>, Refusal>;
 
 /// Answers one request.
-pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, request: &[u8]) -> Answer {
-    let call: Call = match serde_json::from_slice(request) {
-        Ok(call) => call,
-        Err(e) => return refused(understand(request, &e)),
-    };
+pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call) -> Answer {
     let step_first = matches!(call, Call::Enter { .. });
     let answered = match call {
         Call::Status {} => reply(&StatusReply {
@@ -74,8 +84,11 @@ fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
 
 fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
     let Some(member) = hold.backend().roster().member(pid).cloned() else {
-        let there = std::path::Path::new(&format!("/proc/{pid}")).exists();
-        let why = if there { "is never in a unit: it is process 1 or the daemon's own" } else { "does not exist" };
+        let why = if is_there(pid) {
+            "is never in a unit: it is process 1 or the daemon's own"
+        } else {
+            "does not exist"
+        };
         return Err(refuse(refusal::NO_SUCH_PROCESS, format!("process {pid} {why}")));
     };
     let unit = hold.contract.unit(member.placement.unit).path.clone();
@@ -106,8 +119,12 @@ fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
 
 fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
     let unit = hold.contract.find(path).filter(|unit| !unit.is_common()).ok_or_else(|| {
-        let units: Vec<&str> = hold.contract.held().map(|id| hold.contract.unit(id).path.as_str()).take(20).collect();
-        refuse(refusal::NO_SUCH_UNIT, format!("the contract in force has no unit `{path}`; it has {}", units.join(", ")))
+        let units: Vec<&str> =
+            hold.contract.held().map(|id| hold.contract.unit(id).path.as_str()).take(20).collect();
+        refuse(
+            refusal::NO_SUCH_UNIT,
+            format!("the contract in force has no unit `{path}`; it has {}", units.join(", ")),
+        )
     })?;
     let contract = hold.contract.clone();
     let backend = hold.backend();
@@ -128,7 +145,12 @@ fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
     }
 }
 
-fn may(backend: &mut dyn LiveBackend, caller: Caller, contract: &commonhold_contract::Contract, unit: UnitId) -> bool {
+fn may(
+    backend: &mut dyn LiveBackend,
+    caller: Caller,
+    contract: &commonhold_contract::Contract,
+    unit: UnitId,
+) -> bool {
     if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() {
         return true;
     }

@@ -27,6 +27,9 @@ use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
 use crate::place;
 
+/// Where the daemon and its caretaker stand among processes: before all ordinary ones, behind the kernel's own.
+const NICE: i32 = -15;
+
 /// What holds CPU here, and why this and no other.
 pub(super) enum Choice {
     Cgroup(CgroupPlace),
@@ -48,12 +51,16 @@ pub(super) fn choose(choice: BackendChoice) -> Result<(Choice, String), Failure>
     match (choice, capabilities.cgroup) {
         (BackendChoice::User, _) => Ok((Choice::User, "as asked".to_owned())),
         (BackendChoice::Cgroup, Ok(place)) => Ok((Choice::Cgroup(place), "as asked".to_owned())),
-        (BackendChoice::Auto, Ok(place)) => Ok((Choice::Cgroup(place), "the best this machine offers".to_owned())),
+        (BackendChoice::Auto, Ok(place)) => {
+            Ok((Choice::Cgroup(place), "the best this machine offers".to_owned()))
+        }
         (BackendChoice::Cgroup, Err(row)) => {
             let remedy = row.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
             Err(Failure::new(Exit::Unavailable, format!("no cgroup backend here: {}{remedy}", row.reason)))
         }
-        (BackendChoice::Auto, Err(row)) => Ok((Choice::User, format!("no cgroup backend here: {}", row.reason))),
+        (BackendChoice::Auto, Err(row)) => {
+            Ok((Choice::User, format!("no cgroup backend here: {}", row.reason)))
+        }
     }
 }
 
@@ -79,8 +86,11 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let directory = place::make(&args.place)?;
     let lock = lock(&directory)?;
     // From here on signals wait until the daemon can undo what it did.
-    let signals = Signals::open()
-        .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
+    let signals =
+        Signals::open().map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
+    // A call-back is worth something only if it comes at once, on a machine full of others' work too. Root's daemon may
+    // go before it; an ordinary user's takes its turn.
+    let _ = rustix::process::setpriority_process(None, NICE);
     let journal = journal(&directory)?;
     let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
     let contract = loaded.contract;
@@ -114,7 +124,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
 fn lock(directory: &Path) -> Result<OwnedFd, Failure> {
     let path = directory.join("lock");
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| refused("open the daemon's lock", e))?;
+    let file =
+        open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| refused("open the daemon's lock", e))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::new(

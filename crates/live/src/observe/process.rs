@@ -47,6 +47,9 @@ pub struct Stat {
     pub kernel_thread: bool,
     /// How many threads it has.
     pub threads: u32,
+    /// CPU time of the children that it waited for, and of theirs, in nanoseconds; the kernel tells it in hundredths of
+    /// a second.
+    pub children_ns: u64,
 }
 
 /// Whose a process is.
@@ -198,13 +201,12 @@ impl ProcFs {
     }
 
     fn fill_kept(&mut self, name: &'static str) -> Result<usize, Errno> {
-        let at = match self.kept.iter().position(|(kept, _)| *kept == name) {
-            Some(at) => at,
-            None => {
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                self.kept.push((name, rustix::fs::openat(&self.dir, name, flags, Mode::empty())?));
-                self.kept.len() - 1
-            }
+        let at = if let Some(at) = self.kept.iter().position(|(kept, _)| *kept == name) {
+            at
+        } else {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            self.kept.push((name, rustix::fs::openat(&self.dir, name, flags, Mode::empty())?));
+            self.kept.len() - 1
         };
         loop {
             let len = rustix::io::pread(&self.kept[at].1, &mut self.buffer[..], 0)?;
@@ -285,6 +287,9 @@ fn parse_number<T: TryFrom<u64>>(digits: &[u8]) -> Option<T> {
 
 /// `pid (comm) state ppid pgrp session tty tpgid flags ... threads(20) itrealvalue start(22) ...`: see proc(5). The name
 /// may hold anything, `)` and line breaks included: the last `)` ends it.
+/// The unit of times in /proc/PID/stat: USER_HZ is 100 on every architecture that Linux still has.
+const TICK_NS: u64 = 10_000_000;
+
 fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     const PF_KTHREAD: u64 = 0x0020_0000;
     let open = text.iter().position(|byte| *byte == b'(')?;
@@ -301,10 +306,12 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     let parent = parse_number(fields.next()?)?;
     let session = parse_number(fields.nth(1)?)?;
     let flags: u64 = parse_number(fields.nth(2)?)?;
-    let threads = parse_number(fields.nth(10)?)?;
+    let (user, system): (u64, u64) = (parse_number(fields.nth(6)?)?, parse_number(fields.next()?)?);
+    let children_ns = (user + system).saturating_mul(TICK_NS);
+    let threads = parse_number(fields.nth(2)?)?;
     let start = parse_number(fields.nth(1)?)?;
     let kernel_thread = flags & PF_KTHREAD != 0;
-    Some(Stat { key: ProcessKey { pid, start }, comm, state, parent, session, kernel_thread, threads })
+    Some(Stat { key: ProcessKey { pid, start }, comm, state, parent, session, kernel_thread, threads, children_ns })
 }
 
 /// The lines `Uid:` and `Gid:` (real, effective, saved, file system) and `Groups:`.

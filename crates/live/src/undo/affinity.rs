@@ -143,9 +143,24 @@ fn relative(
     if let Some(found) = in_session.map(|other| other.key).or_else(leader) {
         return Some(found);
     }
-    let marker = procfs.variable(stat.key.pid, MARKER).ok()??;
-    let mut members = stats.values().filter(is_member);
-    members
-        .find(|other| procfs.variable(other.key.pid, MARKER).ok().flatten().as_ref() == Some(&marker))
-        .map(|other| other.key)
+    same_marker(record, procfs, stats, stat.key.pid).ok()?
+}
+
+/// A member of the same user with the same marker in its environment: another user could have written anything there.
+fn same_marker(
+    record: &Record,
+    procfs: &mut ProcFs,
+    stats: &BTreeMap<u32, Stat>,
+    pid: u32,
+) -> Result<Option<ProcessKey>, LiveError> {
+    let (Some(marker), Some(identity)) = (procfs.variable(pid, MARKER)?, procfs.identity(pid)?) else {
+        return Ok(None);
+    };
+    for other in stats.values().filter(|other| record.originals.contains_key(&other.key)) {
+        let same_user = procfs.identity(other.key.pid)?.is_some_and(|theirs| theirs.uid == identity.uid);
+        if same_user && procfs.variable(other.key.pid, MARKER)?.as_ref() == Some(&marker) {
+            return Ok(Some(other.key));
+        }
+    }
+    Ok(None)
 }

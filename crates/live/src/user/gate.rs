@@ -86,17 +86,20 @@ impl UserBackend {
         for key in &new {
             self.gates.stopped.insert(key.pid, *key);
         }
-        let any = !new.is_empty();
         let mut missed = Vec::new();
-        for key in new.into_iter().chain(again) {
-            if !self.signal(key, Signal::STOP, "stop", runs) {
+        for key in &new {
+            if !self.signal(*key, Signal::STOP, "stop", runs) {
                 // It ended, or somebody else stopped it in the meantime: not ours to continue.
-                self.gates.forget(key);
-                missed.push(Entry::Continued { process: key });
+                self.gates.forget(*key);
+                missed.push(Entry::Continued { process: *key });
             }
         }
+        for key in again {
+            // Not sent if it is stopped by now: the first signal had not taken effect yet, and it stays ours.
+            self.signal(key, Signal::STOP, "stop", runs);
+        }
         self.record(&missed)?;
-        Ok(any)
+        Ok(!new.is_empty())
     }
 
     fn continue_released(&mut self) {

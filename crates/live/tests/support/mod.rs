@@ -34,10 +34,12 @@ fn start_with(mut command: Command, arguments: &[&str]) -> Job {
     command.args(arguments).stdin(Stdio::piped());
     // A process that outlives its test must not keep the test's output open.
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: setsid is safe between fork and exec.
+    // SAFETY: two system calls, which are safe between fork and exec.
     unsafe {
         command.pre_exec(|| {
             rustix::process::setsid()?;
+            // However the test ends, the job does not outlive it.
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
             Ok(())
         });
     }
@@ -163,7 +165,7 @@ fn different(pids: &[u32]) -> Vec<CpuSet> {
 
 /// The process with that command line.
 pub fn find(command: &[&str]) -> Option<u32> {
-    let wanted: String = command.iter().map(|word| format!("{word}\0")).collect();
+    let wanted = command.join("\0") + "\0";
     let is_it =
         |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == wanted.as_bytes());
     all().into_keys().find(is_it)

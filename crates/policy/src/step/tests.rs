@@ -184,6 +184,25 @@ fn more_units_than_cpus_take_turns() {
     assert!(w.state.loans.len() == 1 || !w.state.owners.values().any(|owner| *owner == UnitId(4)));
 }
 
+/// Nobody knows when a stopped process wants to run again: who sleeps is not stopped, whoever's turn it is.
+#[test]
+fn who_sleeps_is_not_stopped() {
+    let mut w = World::new("cpus:1 memory:1GiB", USER, &[100, 100]);
+    w.run(0, 1);
+    w.run(1, 0);
+    w.steps(0..10, 100);
+    assert!(w.state.orders.values().all(|orders| orders.open), "{:?}", w.state.orders);
+    // Nor is anybody when all sleep: who came first is not known to sleep at once, and is stopped for that long.
+    w.run(0, 0);
+    w.steps(0..10, 100);
+    assert!(w.state.orders.values().all(|orders| orders.open), "{:?}", w.state.orders);
+    // Both want: one of them is stopped until its turn.
+    w.run(0, 1);
+    w.run(1, 1);
+    w.after(100);
+    assert_eq!(w.state.orders.values().filter(|orders| !orders.open).count(), 1);
+}
+
 /// More units than CPUs with weights underneath: no CPU sets, weights as 10,000ths.
 #[test]
 fn proportional_mode_weighs() {

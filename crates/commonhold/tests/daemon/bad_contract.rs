@@ -1,0 +1,78 @@
+//! Contracts that cannot be held: each has its message, its place in the file and its exit code.
+
+use std::fs;
+
+use crate::support::{Place, Said};
+
+fn run(contract: &str) -> Said {
+    let place = Place::with(contract);
+    let said = place.call(&["run", "contract.toml", "--backend", "user", "--for", "1s"]);
+    assert!(!place.directory().exists(), "nothing is made for a contract that does not hold");
+    let checked = place.call(&["check", "contract.toml"]);
+    assert_eq!((said.code, &said.err), (checked.code, &checked.err), "`check` says the same");
+    said
+}
+
+#[test]
+fn a_malformed_contract() {
+    run("version = 1\n[unit.a\n").refused(1, &["contract.toml:2", "error"]);
+}
+
+#[test]
+fn an_unknown_key() {
+    run("version = 1\n[unit.a]\nticket = 5\n").refused(1, &["contract.toml:3:1", "`ticket`", "`tickets`"]);
+}
+
+#[test]
+fn a_unit_named_twice() {
+    run("version = 1\n[unit.a]\n[unit.b]\n[unit.a]\n").refused(1, &["contract.toml:4", "`a`"]);
+}
+
+#[test]
+fn tickets_of_zero_and_below() {
+    run("version = 1\n[unit.a]\ntickets = 0\n")
+        .refused(1, &["contract.toml:3:11", "`tickets` cannot be 0", "from 1 to"]);
+    run("version = 1\n[unit.a]\ntickets = -1\n")
+        .refused(1, &["contract.toml:3:11", "`tickets` cannot be -1", "from 1 to"]);
+}
+
+#[test]
+fn hard_reservations_that_exceed_the_machine() {
+    let said = run("version = 1\n[unit.a]\nhard = { cpu = \"100000\" }\n");
+    said.refused(1, &["contract.toml:2:7", "sum to 100000", "but this machine has", "soft `tickets`"]);
+}
+
+#[test]
+fn an_unknown_user_and_an_unknown_group() {
+    let said = run("version = 1\n[unit.a]\nmembers = [\"user:no-such-user\", \"group:no-such-group\"]\n");
+    said.refused(
+        1,
+        &[
+            "this machine knows no user `no-such-user`",
+            "this machine knows no group `no-such-group`",
+            "useradd",
+            "groupadd",
+        ],
+    );
+}
+
+/// Units nest by tables in tables, so that no unit can be inside itself: what looks like it is another unit's name.
+#[test]
+fn a_cycle_cannot_be_written() {
+    let said =
+        Place::with("version = 1\n[unit.a.unit.b.unit.a]\n").call(&["check", "contract.toml", "--json"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(said.out.contains("\"a/b/a\""), "{}", said.out);
+    // Nor can one unit name another as its member.
+    let said = run("version = 1\n[unit.a]\nmembers = [\"unit:b\"]\n[unit.b]\nmembers = [\"unit:a\"]\n");
+    said.refused(1, &["contract.toml:3", "unit:b", "contract.toml:5", "unit:a"]);
+}
+
+#[test]
+fn a_contract_that_is_not_there() {
+    let place = Place::new();
+    let arguments = ["run", "contract.toml", "--for", "1s"];
+    place.call(&arguments).refused(66, &["contract.toml: cannot read the contract: No such file"]);
+    fs::create_dir(place.contract()).unwrap();
+    place.call(&arguments).refused(66, &["it is a directory; give the path of a TOML file"]);
+}

@@ -1,0 +1,129 @@
+//! Machines and privileges that fall short: each has its message and its remedy, and what can be held is held.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::support::{Daemon, Place, Process, STRANGER, eventually, has_cpus, is_root, is_there, kill, said};
+
+const ONE: &str = "version = 1\n[unit.a]\n";
+
+#[test]
+fn the_cgroup_backend_where_there_is_none() {
+    let place = Place::with(ONE);
+    let doctor = place.call(&["doctor", "--json"]);
+    let said = place.call(&["run", "contract.toml", "--backend", "cgroup", "--dry-run"]);
+    if said.code == Some(0) {
+        println!("skipped: this machine has the cgroup backend");
+        return;
+    }
+    said.refused(69, &["error: no cgroup backend here: ", "; "]);
+    // The reason is the doctor's.
+    let reason = said.err.trim_start_matches("error: no cgroup backend here: ").split(';').next().unwrap();
+    assert!(doctor.out.contains(reason), "{reason}");
+    // Where it is not insisted on, the other one is taken, and the reason is said.
+    let auto = place.call(&["run", "contract.toml", "--dry-run"]);
+    assert!(auto.out.contains("the user backend would hold this (no cgroup backend here: "), "{auto:?}");
+}
+
+#[test]
+fn processes_that_one_may_not_touch_are_reported_and_the_others_held() {
+    if !is_root() || !has_cpus() {
+        return;
+    }
+    let (roots, own) = (Process::sleeper(), Process::sleeper_of(STRANGER, STRANGER));
+    let place = Place::with_units(&[&roots, &own]);
+    place.make_directory_of(STRANGER);
+    let mut daemon = place.run_as(STRANGER);
+    eventually("its own process is confined", || own.is_confined());
+    daemon.says(&format!("problem: process {} (sleep): cannot", roots.pid()));
+    assert!(daemon.err().contains("; "), "with a remedy: {}", daemon.err());
+    assert!(roots.is_free());
+    assert_eq!(daemon.err().matches("problem:").count(), 1, "said once: {}", daemon.err());
+    let status = said(&mut place.command_of(STRANGER, &["status"]));
+    assert!(status.out.contains("problem: process"), "{status:?}");
+    daemon.stop();
+    assert!(own.is_free());
+}
+
+/// Commonhold never kills: who ignores the end of the daemon lives on, free.
+#[test]
+fn a_member_that_refuses_to_die() {
+    if !has_cpus() {
+        return;
+    }
+    let stubborn = Process::shell("trap '' TERM HUP INT; sleep 60 & while :; do wait; done");
+    let other = Process::sleeper();
+    let place = Place::with_units(&[&stubborn, &other]);
+    let mut daemon = place.run(&[]);
+    eventually("it is confined", || stubborn.is_confined());
+    kill(stubborn.pid(), libc::SIGTERM);
+    daemon.stop();
+    assert!(is_there(stubborn.pid()) && stubborn.is_free());
+}
+
+#[test]
+fn a_directory_that_others_may_write() {
+    let place = Place::with(ONE);
+    fs::create_dir(place.directory()).unwrap();
+    fs::set_permissions(place.directory(), fs::Permissions::from_mode(0o777)).unwrap();
+    let arguments = ["run", "contract.toml", "--backend", "user", "--for", "1s"];
+    place.call(&arguments).refused(71, &["others may write there; choose another place with --directory"]);
+}
+
+#[test]
+fn a_directory_of_somebody_else() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::with(ONE);
+    place.make_directory_of(STRANGER);
+    let arguments = ["run", "contract.toml", "--backend", "user", "--for", "1s"];
+    place.call(&arguments).refused(71, &["this must be a directory of user 0, and is not", "--directory"]);
+}
+
+#[test]
+fn a_directory_that_is_a_link_or_a_file() {
+    let place = Place::with(ONE);
+    let arguments = ["run", "contract.toml", "--backend", "user", "--for", "1s"];
+    fs::write(place.directory(), "").unwrap();
+    place.call(&arguments).refused(71, &["cannot make the daemon's directory", "--directory"]);
+    fs::remove_file(place.directory()).unwrap();
+    std::os::unix::fs::symlink("/tmp", place.directory()).unwrap();
+    place.call(&arguments).refused(71, &["this must be a directory of user", "--directory"]);
+}
+
+/// Without a session of systemd's there is no `XDG_RUNTIME_DIR`: daemon and clients of a user meet all the same.
+#[test]
+fn an_ordinary_user_without_a_runtime_directory() {
+    if !is_root() {
+        return;
+    }
+    let user = STRANGER + 1;
+    let place = Place::with(ONE);
+    let directory = format!("/tmp/commonhold-{user}");
+    let mut run = place.command_of(user, &["run", "contract.toml", "--backend", "user", "--for", "60s"]);
+    let mut status = place.command_of(user, &["status"]);
+    let daemon = Daemon::start(run.env_remove("COMMONHOLD_DIR"));
+    let found = said(status.env_remove("COMMONHOLD_DIR"));
+    assert!(found.out.contains("held by the user backend"), "{found:?}");
+    assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
+    drop(daemon);
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Somebody else's directory under that name is no place to ask: what answers there could be anybody.
+#[test]
+fn a_client_does_not_ask_somebody_else() {
+    if !is_root() {
+        return;
+    }
+    let user = STRANGER + 2;
+    let place = Place::with(ONE);
+    let directory = format!("/tmp/commonhold-{user}");
+    let arguments = ["run", "contract.toml", "--backend", "user", "--for", "60s", "--directory", &directory];
+    let trap = Daemon::start(place.command_of(STRANGER, &arguments));
+    let asked = said(place.command_of(user, &["status"]).env_remove("COMMONHOLD_DIR"));
+    drop(trap);
+    fs::remove_dir_all(&directory).unwrap();
+    asked.refused(69, &["no daemon runs here", "belongs to another user"]);
+}

@@ -1,0 +1,109 @@
+//! A daemon from its start to its regular end.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+
+use crate::support::{Place, Process, eventually, has_cpus};
+
+#[test]
+fn it_holds_answers_and_leaves_nothing_behind() {
+    if !has_cpus() {
+        return;
+    }
+    let members = [Process::sleeper(), Process::sleeper()];
+    let place = Place::with_units(&[&members[0], &members[1]]);
+    let mut daemon = place.run(&["--for", "1s"]);
+    eventually("both are confined", || members.iter().all(Process::is_confined));
+    let status = place.call(&["status"]);
+    for words in
+        ["scheme isolate", "u0", "u1", "= capacity", "Contract contract.toml, held by the user backend."]
+    {
+        assert!(status.out.contains(words), "`{words}` is not in:\n{}", status.out);
+    }
+    assert_eq!(daemon.wait().code(), Some(0));
+    assert!(members.iter().all(Process::is_free));
+    assert!(daemon.out().contains("undone: 2 threads unpinned"), "{}", daemon.out());
+    let left: Vec<_> =
+        fs::read_dir(place.directory()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["lock"]);
+    assert_eq!(daemon.err(), "");
+}
+
+#[test]
+fn its_accounts_are_json_and_conserved() {
+    let member = Process::sleeper();
+    let place = Place::with_units(&[&member]);
+    let _daemon = place.run(&[]);
+    let status = place.status();
+    assert_eq!(status["schema"], "commonhold.status");
+    assert_eq!(status["backend"], "user");
+    assert_eq!(status["contract"], "contract.toml");
+    assert_eq!(status["problems"], serde_json::json!([]));
+    let ns = |value: &serde_json::Value| value.as_u64().unwrap();
+    let accounts = status["accounts"].as_array().unwrap();
+    let used: u64 = accounts.iter().map(|account| ns(&account["used_ns"])).sum();
+    assert_eq!(used + ns(&status["common_ns"]) + ns(&status["idle_ns"]), ns(&status["capacity_ns"]));
+}
+
+#[test]
+fn it_says_what_it_does_not_hold() {
+    let place = Place::with("version = 1\n[unit.a]\nhard = { memory = \"1MiB\" }\n");
+    let daemon = place.run(&[]);
+    let out = daemon.out();
+    assert!(out.contains("cpu     held by the user backend (as asked)"), "{out}");
+    assert!(out.contains("memory  not held by this version, though the contract asks for it"), "{out}");
+    assert!(out.contains("disk    not held by this version\n"), "{out}");
+}
+
+/// The daemon's directory may be given from where it starts; its caretaker works elsewhere.
+#[test]
+fn a_relative_directory_is_undone_as_well() {
+    if !has_cpus() {
+        return;
+    }
+    let members = [Process::sleeper(), Process::sleeper()];
+    let place = Place::with_units(&[&members[0], &members[1]]);
+    let mut daemon = place.run(&["--directory", "daemon"]);
+    eventually("both are confined", || members.iter().all(Process::is_confined));
+    daemon.stop();
+    assert!(members.iter().all(Process::is_free), "{}", daemon.out());
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    let place = Place::with("version = 1\n[unit.a]\n");
+    let _daemon = place.run(&[]);
+    let second = place.call(&["run", "contract.toml", "--backend", "user", "--for", "1s"]);
+    second.refused(73, &["another daemon runs in", "give another --directory"]);
+    assert!(UnixStream::connect(place.socket()).is_ok(), "the first one still answers");
+}
+
+#[test]
+fn a_dry_run_plans_and_touches_nothing() {
+    let members = [Process::sleeper(), Process::sleeper()];
+    let place = Place::with_units(&[&members[0], &members[1]]);
+    let text = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run"]);
+    assert_eq!(text.code, Some(0), "{text:?}");
+    assert!(text.out.contains("the user backend would hold this (as asked)"), "{}", text.out);
+    assert!(text.out.contains("u0"), "{}", text.out);
+    let json = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);
+    let plan: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(plan["schema"], "commonhold.plan");
+    assert!(members.iter().all(Process::is_free));
+    assert!(!place.directory().exists());
+}
+
+#[test]
+fn the_scheme_of_the_command_line_wins() {
+    let place = Place::with("version = 1\n[unit.a]\n");
+    let _daemon = place.run(&["--scheme", "quota"]);
+    assert_eq!(place.status()["scheme"], "quota");
+}
+
+#[test]
+fn with_verbose_every_decision_is_told_with_its_reason() {
+    let member = Process::sleeper();
+    let place = Place::with_units(&[&member]);
+    let daemon = place.run(&["--verbose"]);
+    daemon.says("cpu 0: owned by u0: it is entitled to");
+}

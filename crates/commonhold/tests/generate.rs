@@ -1,0 +1,72 @@
+//! What the program writes of itself.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::process::{Command, Output};
+
+/// The commands that people use; hidden ones are shown nowhere.
+const COMMANDS: [&str; 7] = ["check", "doctor", "run", "exec", "status", "demo", "generate"];
+
+fn generate(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_commonhold")).arg("generate").args(arguments).output().unwrap()
+}
+
+#[test]
+fn the_schema_is_json() {
+    let schema: serde_json::Value = serde_json::from_slice(&generate(&["schema"]).stdout).unwrap();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    for key in ["version", "machine", "unit"] {
+        assert!(schema["properties"][key].is_object(), "{key}");
+    }
+}
+
+#[test]
+fn every_shell_completes_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = generate(&["completions", shell]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && COMMANDS.iter().all(|command| text.contains(command)), "{shell}");
+        assert!(
+            !text.contains("caretaker") && !text.contains("demo-task"),
+            "{shell} completes hidden commands"
+        );
+    }
+}
+
+/// The shell itself accepts what was written for it.
+#[test]
+fn bash_reads_its_completions() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("completions");
+    fs::write(&file, generate(&["completions", "bash"]).stdout).unwrap();
+    let script = format!(
+        "source {} && COMP_WORDS=(commonhold st) COMP_CWORD=1 && _commonhold commonhold st commonhold && echo ${{COMPREPLY[@]}}",
+        file.display()
+    );
+    let Ok(output) = Command::new("bash").args(["--norc", "-c", &script]).output() else {
+        println!("skipped: there is no bash here");
+        return;
+    };
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "status\n", "{output:?}");
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let pages = directory.path().join("deep/man");
+    assert!(generate(&["man", pages.to_str().unwrap()]).status.success());
+    let main = fs::read_to_string(pages.join("commonhold.1")).unwrap();
+    assert!(main.contains("Exit codes") && main.contains("the contract is invalid"), "{main}");
+    for command in COMMANDS {
+        let page = fs::read_to_string(pages.join(format!("commonhold-{command}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS") && page.contains(".SH DESCRIPTION"), "{command}");
+    }
+    assert!(!pages.join("commonhold-caretaker.1").exists(), "hidden commands have no page");
+}
+
+#[test]
+fn a_place_for_man_pages_that_is_none_is_refused() {
+    let output = generate(&["man", "/dev/null/man"]);
+    assert_eq!(output.status.code(), Some(71));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/dev/null/man: cannot write man pages"));
+}

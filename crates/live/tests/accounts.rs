@@ -1,0 +1,69 @@
+//! What processes use that live and end between two looks is counted for the unit of the one that waits for them.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_live::clock::now;
+use commonhold_live::roster::{Roster, Scan};
+
+/// Ends its process with it.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// CPU time of a process and of the children that it waited for, in nanoseconds: fields 14 to 17 of its stat.
+fn cpu_ns(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split(' ').collect();
+    fields[11..15].iter().map(|field| field.parse::<u64>().unwrap() * 10_000_000).sum()
+}
+
+#[test]
+fn short_lives_count() {
+    let mut contract = Contract::default();
+    let unit = contract.add(None, "u");
+    let busy = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+    let script = format!("n=0; while [ $n -lt 15 ]; do sh -c '{busy}; true'; n=$((n+1)); done; echo done; exec sleep 60");
+    let mut roster = Roster::new(Path::new("/proc"), &[]).unwrap();
+    roster.refresh(&contract, now(), Scan::Full).unwrap();
+    let child = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    let child = Ends(child);
+    let pid = child.0.id();
+    contract.units[unit.index()].members.push(Member { kind: MemberKind::Pid(pid), span: 0..0 });
+    roster.refresh(&contract, now(), Scan::Full).unwrap();
+    let begun = Instant::now();
+    let comm = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+    let mut used = [0; 2];
+    while comm(pid).trim() != "sleep" || used[0] == used[1] {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the script does not end");
+        sleep(Duration::from_millis(30));
+        used[0] = look(&mut roster, &contract, unit);
+        if comm(pid).trim() == "sleep" {
+            break;
+        }
+    }
+    // Two looks of the last children's ends: to see that they are gone, and what was told to the parent.
+    sleep(Duration::from_millis(200));
+    look(&mut roster, &contract, unit);
+    sleep(Duration::from_millis(200));
+    used[1] = look(&mut roster, &contract, unit);
+    let (counted, whole) = (used[1], cpu_ns(pid));
+    // The kernel tells children's time in hundredths of a second, rounded down: one of them, and one of its own.
+    assert!(counted + 20_000_000 >= whole * 9 / 10 && counted <= whole + 40_000_000, "{counted} of {whole} ns");
+}
+
+fn look(roster: &mut Roster, contract: &Contract, unit: UnitId) -> u64 {
+    let now = now();
+    roster.refresh(contract, now, Scan::Quick).unwrap();
+    roster.account(now, &[unit]).unwrap();
+    roster.unit_facts()[unit.index()].used_ns
+}
