@@ -76,6 +76,7 @@ pub(crate) struct Run {
     pub(crate) length: Option<Duration>,
     /// Print the plan for this moment, with reasons, and change nothing
     #[arg(long)]
+    #[allow(clippy::struct_field_names, reason = "the flag's name")]
     pub(crate) dry_run: bool,
     /// How CPU is held
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
@@ -185,7 +186,7 @@ pub(crate) struct DemoTask {
 /// Where a daemon and its clients meet.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
-    /// The daemon's directory [default: /run/commonhold for root, else $XDG_RUNTIME_DIR/commonhold]
+    /// The daemon's directory [default: /run/commonhold for root, else commonhold below the user's runtime directory]
     #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR", hide_env_values = true)]
     pub(crate) directory: Option<PathBuf>,
 }

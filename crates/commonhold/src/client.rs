@@ -62,9 +62,10 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
     let mut stream = place::connect(&args.place)?;
     if let Some(pid) = args.pid {
         let found: WhereReply = call(&mut stream, &Call::Where { pid })?;
-        let text = match args.json {
-            true => serde_json::json!({ "pid": pid, "unit": found.unit, "rule": found.rule }).to_string(),
-            false => format!("process {pid} is in unit {} ({})", found.unit, found.rule),
+        let text = if args.json {
+            serde_json::json!({ "pid": pid, "unit": found.unit, "rule": found.rule }).to_string()
+        } else {
+            format!("process {pid} is in unit {} ({})", found.unit, found.rule)
         };
         output::print(&text)?;
         return Ok(Exit::Ok);
@@ -76,11 +77,10 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         output::print(&status::json(holder, &reply.statement))?;
         return Ok(Exit::Ok);
     }
-    let mut text = status::text(&reply.statement, output::style());
-    text += &format!("\nContract {}, held by the {} backend.\n", reply.contract, reply.backend);
-    for problem in &reply.problems {
-        text += &format!("problem: {problem}\n");
-    }
-    output::print(&text)?;
+    let table = status::text(&reply.statement, output::style());
+    let problems: Vec<String> =
+        reply.problems.iter().map(|problem| format!("problem: {problem}\n")).collect();
+    let (contract, backend, problems) = (reply.contract, reply.backend, problems.concat());
+    output::print(&format!("{table}\nContract {contract}, held by the {backend} backend.\n{problems}"))?;
     Ok(Exit::Ok)
 }

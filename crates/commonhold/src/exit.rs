@@ -114,7 +114,9 @@ impl From<commonhold_live::LiveError> for Failure {
         use commonhold_live::LiveError::{File, NotInForce, Process, Unavailable};
         let exit = match &error {
             Unavailable { .. } => Exit::Unavailable,
-            File { source, .. } | Process { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            File { source, .. } | Process { source, .. }
+                if source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
                 Exit::NotAllowed
             }
             File { .. } | Process { .. } | NotInForce { .. } => Exit::System,

@@ -24,7 +24,11 @@ pub(crate) struct Loaded {
 }
 
 /// Reads and checks a contract for a machine. `names`: also ask this machine for its users and groups.
-pub(crate) fn contract(path: &Path, machine: &Machine, names: Option<&SystemNames>) -> Result<Loaded, Failure> {
+pub(crate) fn contract(
+    path: &Path,
+    machine: &Machine,
+    names: Option<&SystemNames>,
+) -> Result<Loaded, Failure> {
     let text = read(path)?;
     check_text(&text, &path.display().to_string(), machine, names)
 }
@@ -45,7 +49,9 @@ pub(crate) fn check_text(
     }
     let rendered = render(&diagnostics, text, file, std::io::stderr().is_terminal());
     match parsed.contract {
-        Some(contract) if !diagnostics.iter().any(Diagnostic::is_error) => Ok(Loaded { contract, warnings: rendered }),
+        Some(contract) if !diagnostics.iter().any(Diagnostic::is_error) => {
+            Ok(Loaded { contract, warnings: rendered })
+        }
         _ => Err(Failure::new(Exit::Invalid, rendered.trim_end())),
     }
 }

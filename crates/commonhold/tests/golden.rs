@@ -3,7 +3,5 @@
 
 #[test]
 fn commands() {
-    trycmd::TestCases::new()
-        .env("COLUMNS", "100")
-        .case("tests/commands/*.trycmd");
+    trycmd::TestCases::new().env("COLUMNS", "100").case("tests/commands/*.trycmd");
 }

@@ -355,10 +355,14 @@ impl Roster {
     /// Forgets processes that ended; their children remember where they were.
     fn part(&mut self, gone: &[u32], changes: &mut Changes) {
         let mut parents = BTreeMap::new();
-        for pid in gone {
-            let Some(known) = self.known.remove(pid) else { continue };
+        // Children before their parents: what was counted of a grandchild passes through the child.
+        let mut youngest_first: Vec<(u64, u32)> =
+            gone.iter().filter_map(|pid| Some((self.known.get(pid)?.member.key.start, *pid))).collect();
+        youngest_first.sort_unstable_by_key(|key| std::cmp::Reverse(*key));
+        for (_, pid) in youngest_first {
+            let Some(known) = self.known.remove(&pid) else { continue };
             self.entered.remove(&known.member.key);
-            parents.insert(*pid, known.member.placement);
+            parents.insert(pid, known.member.placement);
             if let Some(parent) = self.known.get_mut(&known.member.parent) {
                 parent.clocks.inherit(known.clocks.bequest());
             }

@@ -8,7 +8,7 @@
 //! confined to exactly what it owns and borrows, if that is anything; a shut gate stands only before a unit that holds
 //! nothing; weights are what a kernel takes; entitlements of the top level sum to the machine.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ pub struct Books {
     owner: BTreeMap<u32, UnitId>,
     borrower: BTreeMap<u32, UnitId>,
     confined: BTreeMap<UnitId, CpuSet>,
-    shut: BTreeMap<UnitId, ()>,
+    shut: BTreeSet<UnitId>,
 }
 
 impl Books {
@@ -54,7 +54,7 @@ impl Books {
                 .iter()
                 .filter_map(|(u, cpus)| Some((number(*u)?, cpus.clone())))
                 .collect(),
-            shut: self.shut.keys().filter_map(|u| Some((number(*u)?, ()))).collect(),
+            shut: self.shut.iter().filter_map(|unit| number(*unit)).collect(),
             owner,
         }
     }
@@ -119,7 +119,7 @@ impl Replay<'_> {
                 self.books.shut.remove(unit);
             }
             Action::Gate { unit, open: false } => {
-                self.books.shut.insert(*unit, ());
+                self.books.shut.insert(*unit);
             }
         }
     }
@@ -188,7 +188,7 @@ impl Replay<'_> {
             let right = *cpus == held || held.is_empty();
             self.expect(right, || format!("{path} is confined to cpus {cpus} but holds {held}"));
         }
-        for unit in shut.keys() {
+        for unit in &shut {
             let path = self.path(*unit);
             self.expect(!held.contains_key(unit), || format!("{path} holds a cpu and is stopped"));
         }

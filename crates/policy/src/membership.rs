@@ -181,7 +181,8 @@ pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts
     let mut allowed = level.is_some();
     while let Some(id) = level {
         let unit = contract.unit(id);
-        let named = unit.members.iter().filter(principal).any(|m| matches_member(names, process, m).is_some());
+        let named =
+            unit.members.iter().filter(principal).any(|m| matches_member(names, process, m).is_some());
         let open = unit.parent.is_some() && !unit.members.iter().any(|m| principal(&m));
         allowed &= named || open;
         level = unit.parent;

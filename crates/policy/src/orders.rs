@@ -68,7 +68,8 @@ pub(crate) fn differences(
             order(Action::Gate { unit: *unit, open: false }, Reason::TurnOver);
         }
     }
-    let mut confined: Vec<&(UnitId, &Orders, &Orders)> = pairs.iter().filter(|(_, old, new)| old.cpus != new.cpus).collect();
+    let mut confined: Vec<&(UnitId, &Orders, &Orders)> =
+        pairs.iter().filter(|(_, old, new)| old.cpus != new.cpus).collect();
     // Who gains a CPU may run there before who loses it leaves: a kernel looks for work when a CPU falls idle, and not
     // again for long when that finds none.
     confined.sort_by_key(|(_, old, new)| !gains(old.cpus.as_ref(), new.cpus.as_ref()));

@@ -35,20 +35,24 @@ pub fn split_capped(total: u64, weights: &[u64], caps: &[u64]) -> (Vec<u64>, u64
     // Each round closes at least one part or is the last.
     loop {
         let offers = split(left, &open.iter().map(|i| weights[*i]).collect::<Vec<_>>());
-        let (over, under): (Vec<(usize, u64)>, Vec<(usize, u64)>) =
-            open.iter().copied().zip(offers).partition(|(i, offer)| *offer > caps[*i]);
-        if over.is_empty() {
-            for (i, offer) in under {
+        let before = open.len();
+        if open.iter().zip(&offers).all(|(i, offer)| *offer <= caps[*i]) {
+            for (i, offer) in open.into_iter().zip(offers) {
                 parts[i] = offer;
                 left -= offer;
             }
             return (parts, left);
         }
-        for (i, _) in over {
-            parts[i] = caps[i];
-            left -= caps[i];
-        }
-        open = under.into_iter().map(|(i, _)| i).collect();
+        let mut offers = offers.into_iter();
+        open.retain(|i| {
+            let fits = offers.next().is_none_or(|offer| offer <= caps[*i]);
+            if !fits {
+                parts[*i] = caps[*i];
+                left -= caps[*i];
+            }
+            fits
+        });
+        debug_assert!(open.len() < before, "every round but the last closes a part");
     }
 }
 

@@ -358,7 +358,7 @@ fn weight(input: Input<'_>, entitlement: &Entitlement, unit: UnitId) -> u32 {
     } else {
         let siblings: u128 =
             input.contract.children(parent).map(|id| u128::from(entitlement.value(id))).sum();
-        if siblings == 0 { u128::from(WEIGHT_USUAL) } else { value * 10_000 / siblings }
+        (value * 10_000).checked_div(siblings).unwrap_or(u128::from(WEIGHT_USUAL))
     };
     u32::try_from(weight.clamp(1, 10_000)).unwrap_or(WEIGHT_USUAL)
 }

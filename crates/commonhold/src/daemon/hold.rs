@@ -76,7 +76,7 @@ impl Hold {
             }
             // The policy erred. What is in force stays in force, and the next snapshot is another chance.
             Err(wrong) => {
-                problems.extend(wrong.iter().map(|what| format!("a plan was not carried out: {what}")))
+                problems.extend(wrong.iter().map(|what| format!("a plan was not carried out: {what}")));
             }
         }
         let next = plan.next;
@@ -145,6 +145,8 @@ impl Hold {
     fn keep(&mut self, problems: Vec<String>) -> Vec<String> {
         let mut new = Vec::new();
         for problem in problems {
+            // The names of other people's programs are in it: no escape code of theirs reaches a terminal.
+            let problem = problem.replace(char::is_control, "\u{fffd}");
             let times = self.said.entry(problem.clone()).or_insert(0);
             *times += 1;
             if *times == 1 {

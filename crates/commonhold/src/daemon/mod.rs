@@ -12,10 +12,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Instant;
 
+use commonhold_contract::Scheme;
 use commonhold_live::caretaker::Caretaker;
-use commonhold_live::clock;
 use commonhold_live::names::SystemNames;
 use commonhold_live::observe::topology;
+use commonhold_live::{affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::Time;
 use rustix::event::{Timespec, epoll};
@@ -123,6 +124,10 @@ struct Daemon<'a> {
     next: Time,
     ends: Option<Time>,
     hotplug: (Time, CpuSet),
+    /// Where this process may run.
+    usable: CpuSet,
+    /// Steps made.
+    steps: usize,
     /// Failed looks in a row.
     blind: u32,
     /// Keeps a second daemon out of the directory.
@@ -175,6 +180,19 @@ impl Daemon<'_> {
         }
     }
 
+    /// Moves on to another CPU. What the daemon itself uses comes off the unit on whose CPU it runs, and a kernel leaves it
+    /// where it was as long as every CPU is busy: so it goes round, and its cost is everybody's in equal parts. It may run
+    /// anywhere again at once: on a CPU that a real-time task keeps for itself it would never wake up.
+    fn move_on(&mut self) {
+        self.steps += 1;
+        let cpus = &self.hold.machine().cpus;
+        let here: CpuSet = [cpus[self.steps % cpus.len()].id].into_iter().collect();
+        // Refused at worst because the CPU is gone: then it stays where it is.
+        if affinity::set(0, &here).is_ok() {
+            let _ = affinity::set(0, &self.usable);
+        }
+    }
+
     /// One step of the hold. A look that fails is tried again; after a hundred in a row the daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.watch_hotplug();
@@ -182,6 +200,9 @@ impl Daemon<'_> {
             Ok(stepped) => {
                 self.blind = 0;
                 self.next = stepped.next;
+                if self.hold.scheme() != Scheme::Smp {
+                    self.move_on();
+                }
                 for problem in stepped.new_problems {
                     eprintln!("problem: {problem}");
                 }

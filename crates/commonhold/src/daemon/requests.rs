@@ -24,7 +24,7 @@ pub(super) struct Answer {
 
 /// Reads a request; an error is the answer.
 pub(super) fn read(request: &[u8]) -> Result<Call, Answer> {
-    serde_json::from_slice(request).map_err(|e| refused(understand(request, &e)))
+    serde_json::from_slice(request).map_err(|e| refused(&understand(request, &e)))
 }
 
 /// Whether to look who is there before answering: a process may have been born since the last look.
@@ -53,7 +53,7 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call)
     };
     match answered {
         Ok(message) => Answer { message, step_first },
-        Err(refusal) => refused(refusal),
+        Err(refusal) => refused(&refusal),
     }
 }
 
@@ -65,8 +65,8 @@ fn refuse(error: &str, message: String) -> Refusal {
     Refusal { error: error.to_owned(), parameters: Explanation { message } }
 }
 
-fn refused(refusal: Refusal) -> Answer {
-    Answer { message: serde_json::to_vec(&refusal).unwrap_or_default(), step_first: false }
+fn refused(refusal: &Refusal) -> Answer {
+    Answer { message: serde_json::to_vec(refusal).unwrap_or_default(), step_first: false }
 }
 
 /// Why a request was not understood: an unknown method, or wrong parameters of a known one.
@@ -101,13 +101,12 @@ fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
         (_, Some((unit, position_in_list))) => {
             let unit = hold.contract.unit(unit);
             let member = &unit.members[usize::from(position_in_list)];
-            match member.span.is_empty() {
-                // Sub-units made for `each` have no place in the file.
-                true => format!("each user has a sub-unit: {}", member.kind),
-                false => {
-                    let (line, _) = position(&about.contract_text, member.span.start);
-                    format!("matches \"{}\" of {} ({}:{line})", member.kind, unit.path, about.contract_path)
-                }
+            // Sub-units made for `each` have no place in the file.
+            if member.span.is_empty() {
+                format!("each user has a sub-unit: {}", member.kind)
+            } else {
+                let (line, _) = position(&about.contract_text, member.span.start);
+                format!("matches \"{}\" of {} ({}:{line})", member.kind, unit.path, about.contract_path)
             }
         }
         (Rule::Exec, None) => "entered by `commonhold exec`".to_owned(),

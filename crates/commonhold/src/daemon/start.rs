@@ -102,7 +102,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     };
     announce(args, &contract, &machine, name, &why);
     let clients = Clients::listen(&place::socket(&directory))?;
-    let now = clock::now();
+    let (now, machine_cpus) = (clock::now(), machine.cpu_set());
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     Ok(Daemon {
         args,
@@ -115,6 +115,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         waits: Waits::new()?,
         next: now,
         ends: length.map(|length| now.saturating_add(length)),
+        usable: machine_cpus,
+        steps: 0,
         blind: 0,
         _lock: lock,
     })

@@ -6,6 +6,7 @@
 mod session;
 mod work;
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,7 +48,8 @@ pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
         rows: Vec::new(),
     };
     for scheme in [None, Some(Scheme::Smp), Some(Scheme::Quota), Some(Scheme::Isolate)] {
-        let mut row = Run { scheme, light_s: Vec::new(), heavy_s: None, statement: None, samples: Vec::new() };
+        let mut row =
+            Run { scheme, light_s: Vec::new(), heavy_s: None, statement: None, samples: Vec::new() };
         for _ in 0..args.repeats {
             let mut session = Session::open(&contract, scheme, args.backend, directory.path())?;
             measure(&mut session, &plan, &mut row, args)?;
@@ -56,8 +58,11 @@ pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
         comparison.rows.push(row);
     }
     write_report(&args.report, &comparison)?;
-    let text =
-        if args.json { comparison::json(&comparison) } else { comparison::text(&comparison, output::style()) };
+    let text = if args.json {
+        comparison::json(&comparison)
+    } else {
+        comparison::text(&comparison, output::style())
+    };
     output::print(&text)?;
     if !args.json {
         output::print(&format!("report with plots: {}", absolute(&args.report).display()))?;
@@ -67,22 +72,24 @@ pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
 
 /// The contract's file; checked for the two units that the jobs run in.
 fn contract(args: &Demo, machine: &Machine, directory: &Path) -> Result<PathBuf, Failure> {
-    let path = match &args.contract {
-        Some(path) => path.clone(),
-        None => {
-            let path = directory.join("two-groups.toml");
-            std::fs::write(&path, CONTRACT).map_err(|e| {
-                Failure::new(Exit::System, format!("{}: cannot write the contract: {e}", path.display()))
-            })?;
-            path
-        }
+    let path = if let Some(path) = &args.contract {
+        path.clone()
+    } else {
+        let path = directory.join("two-groups.toml");
+        std::fs::write(&path, CONTRACT).map_err(|e| {
+            Failure::new(Exit::System, format!("{}: cannot write the contract: {e}", path.display()))
+        })?;
+        path
     };
     let loaded = load::contract(&path, machine, None)?;
     for unit in ["light", "heavy"] {
         if loaded.contract.find(unit).is_none() {
             return Err(Failure::new(
                 Exit::Invalid,
-                format!("{}: the demonstration needs the units `light` and `heavy`; `{unit}` is missing", path.display()),
+                format!(
+                    "{}: the demonstration needs the units `light` and `heavy`; `{unit}` is missing",
+                    path.display()
+                ),
             ));
         }
     }
@@ -139,19 +146,27 @@ fn measure(session: &mut Session, plan: &Plan, row: &mut Run, args: &Demo) -> Re
     let first = row.light_s.is_empty();
     let mut jobs: Vec<(&str, Job)> = vec![("light", light)];
     jobs.extend(heavy.map(|job| ("heavy", job)));
+    let mut entitled: BTreeMap<String, u64> = BTreeMap::new();
     while !jobs.is_empty() {
         std::thread::sleep(Duration::from_millis(20));
         let mut left = Vec::new();
         for (unit, mut job) in jobs {
             match job.ended()? {
                 Some(took) if unit == "light" => row.light_s.push(took.as_secs_f64()),
-                Some(took) => row.heavy_s = Some(row.heavy_s.unwrap_or(0.0) + took.as_secs_f64() / f64::from(args.repeats)),
+                Some(took) => {
+                    let part = took.as_secs_f64() / f64::from(args.repeats);
+                    row.heavy_s = Some(row.heavy_s.unwrap_or(0.0) + part);
+                }
                 None => left.push((unit, job)),
             }
         }
         jobs = left;
         if screen.due() {
             let statement = session.status()?;
+            if jobs.iter().any(|(unit, _)| *unit == "light") {
+                let now = statement.accounts.iter().map(|a| (a.unit.clone(), a.entitled_micro_cpus));
+                entitled = now.collect();
+            }
             if first {
                 let using = |a: &commonhold_ledger::Account| (a.unit.clone(), to_cpus(a.using_micro_cpus));
                 let using = statement.accounts.iter().map(using).collect();
@@ -160,7 +175,13 @@ fn measure(session: &mut Session, plan: &Plan, row: &mut Run, args: &Demo) -> Re
             screen.draw(&statement);
         }
     }
-    row.statement = Some(session.status()?);
+    let mut statement = session.status()?;
+    // At the end nobody is left who is entitled to anything: what counts is while the light job ran.
+    for account in &mut statement.accounts {
+        account.entitled_micro_cpus =
+            entitled.get(&account.unit).copied().unwrap_or(account.entitled_micro_cpus);
+    }
+    row.statement = Some(statement);
     screen.finish(row);
     Ok(())
 }
@@ -180,7 +201,8 @@ struct Screen {
 
 impl Screen {
     fn new(args: &Demo, scheme: Option<Scheme>) -> Screen {
-        let title = scheme.map_or("the light unit alone".to_owned(), |scheme| format!("both units, scheme {scheme}"));
+        let title =
+            scheme.map_or("the light unit alone".to_owned(), |scheme| format!("both units, scheme {scheme}"));
         if !args.json {
             println!("{title}");
         }

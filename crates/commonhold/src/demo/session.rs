@@ -29,7 +29,9 @@ impl Directory {
     pub(super) fn make() -> Result<Directory, Failure> {
         let path = std::env::temp_dir().join(format!("commonhold-demo-{}", std::process::id()));
         let made = std::fs::DirBuilder::new().create(&path);
-        made.map_err(|e| Failure::new(Exit::System, format!("{}: cannot make it: {e}; set TMPDIR", path.display())))?;
+        made.map_err(|e| {
+            Failure::new(Exit::System, format!("{}: cannot make it: {e}; set TMPDIR", path.display()))
+        })?;
         Ok(Directory(path))
     }
 
@@ -76,7 +78,13 @@ impl Session {
         let log = directory.join("daemon.log");
         let file = File::create(&log).map_err(|e| cannot("write the daemon's log", &e))?;
         let errors = file.try_clone().map_err(|e| cannot("write the daemon's log", &e))?;
-        let arguments = ["run", "--backend", super::backend_word(backend), "--scheme", scheme.unwrap_or(Scheme::Smp).name()];
+        let arguments = [
+            "run",
+            "--backend",
+            super::backend_word(backend),
+            "--scheme",
+            scheme.unwrap_or(Scheme::Smp).name(),
+        ];
         let daemon = own_program(&arguments)
             .arg("--directory")
             .arg(directory.join("daemon"))
@@ -106,7 +114,10 @@ impl Session {
         }
         let mut said = String::new();
         let _ = File::open(&self.log).and_then(|mut file| file.read_to_string(&mut said));
-        Err(Failure::new(Exit::Unavailable, format!("the daemon did not start; it said:\n{}", said.trim_end())))
+        Err(Failure::new(
+            Exit::Unavailable,
+            format!("the daemon did not start; it said:\n{}", said.trim_end()),
+        ))
     }
 
     pub(super) fn status(&self) -> Result<Statement, Failure> {
@@ -136,7 +147,10 @@ impl Session {
         let status = self.daemon.wait().map_err(|e| cannot("wait for the daemon", &e))?;
         if !status.success() {
             let said = std::fs::read_to_string(&self.log).unwrap_or_default();
-            return Err(Failure::new(Exit::System, format!("the daemon ended with {status}:\n{}", said.trim_end())));
+            return Err(Failure::new(
+                Exit::System,
+                format!("the daemon ended with {status}:\n{}", said.trim_end()),
+            ));
         }
         Ok(std::mem::take(&mut self.backend))
     }
@@ -168,12 +182,17 @@ pub(super) struct Job {
 impl Job {
     /// How long it took, once it has ended.
     pub(super) fn ended(&mut self) -> Result<Option<Duration>, Failure> {
-        let Some(status) = self.child.try_wait().map_err(|e| cannot("wait for a job", &e))? else { return Ok(None) };
+        let Some(status) = self.child.try_wait().map_err(|e| cannot("wait for a job", &e))? else {
+            return Ok(None);
+        };
         self.ended = true;
         let took = self.begun.elapsed();
         match status.success() {
             true => Ok(Some(took)),
-            false => Err(Failure::new(Exit::System, format!("the job in unit `{}` ended with {status}", self.unit))),
+            false => Err(Failure::new(
+                Exit::System,
+                format!("the job in unit `{}` ended with {status}", self.unit),
+            )),
         }
     }
 }

@@ -141,7 +141,7 @@ fn make(kind: Kind, pieces: u32, at_a_time: u32) -> Result<(), Failure> {
     let mut begun = 0;
     while begun < pieces || !running.is_empty() {
         while begun < pieces && running.len() < at_a_time as usize {
-            running.push(kind.start(here, running.len() as u32 + begun)?);
+            running.push(kind.start(here, begun)?);
             begun += 1;
         }
         wait_any(&mut running)?;

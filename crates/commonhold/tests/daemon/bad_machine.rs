@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use crate::support::{Daemon, Place, Process, STRANGER, eventually, has_cpus, is_root, is_there, kill, said};
 
@@ -30,12 +31,17 @@ fn processes_that_one_may_not_touch_are_reported_and_the_others_held() {
     if !is_root() || !has_cpus() {
         return;
     }
-    let (roots, own) = (Process::sleeper(), Process::sleeper_of(STRANGER, STRANGER));
+    // Its name would clear the screen of whoever reads about it.
+    let names = Place::new();
+    let program = names.path().join("\u{1b}[2J");
+    std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+    let roots = Process::start(Command::new(&program).arg("60"));
+    let own = Process::sleeper_of(STRANGER, STRANGER);
     let place = Place::with_units(&[&roots, &own]);
     place.make_directory_of(STRANGER);
     let mut daemon = place.run_as(STRANGER);
     eventually("its own process is confined", || own.is_confined());
-    daemon.says(&format!("problem: process {} (sleep): cannot", roots.pid()));
+    daemon.says(&format!("problem: process {} (\u{fffd}[2J): cannot", roots.pid()));
     assert!(daemon.err().contains("; "), "with a remedy: {}", daemon.err());
     assert!(roots.is_free());
     assert_eq!(daemon.err().matches("problem:").count(), 1, "said once: {}", daemon.err());

@@ -142,7 +142,7 @@ fn more_clients_than_there_is_room_for() {
 fn answered(streams: &mut [UnixStream]) -> usize {
     // Who was turned away cannot even ask.
     let asked = streams.iter_mut().filter_map(|stream| stream.write_all(STATUS).is_ok().then_some(stream));
-    asked.filter(|stream| !receive(stream).is_empty()).count()
+    asked.map(receive).filter(|answer| !answer.is_empty()).count()
 }
 
 /// An ordinary user cannot lock the others out.

@@ -97,7 +97,8 @@ fn each_user_gets_a_sub_unit() {
     eventually("the student's unit", || place.units().contains(&"students/nobody".to_owned()));
     let found = place.place_of(student.pid());
     assert!(found.ends_with("is in unit students/nobody (each user has a sub-unit: user:65534)"), "{found}");
-    // It outlives a reload.
+    // It outlives a reload, though the user is gone.
+    drop(student);
     daemon.signal(libc::SIGHUP);
     daemon.says("reloaded");
     assert!(place.units().contains(&"students/nobody".to_owned()));

@@ -200,24 +200,33 @@ pub(crate) fn said(command: &mut Command) -> Said {
 }
 
 /// What a running program says, as it says it.
-#[derive(Clone, Default)]
-struct Heard(Arc<Mutex<String>>);
+struct Heard {
+    text: Arc<Mutex<String>>,
+    listener: Option<thread::JoinHandle<()>>,
+}
 
 impl Heard {
     fn listen(mut to: impl Read + Send + 'static) -> Heard {
-        let heard = Heard::default();
-        let text = heard.clone();
-        thread::spawn(move || {
+        let text = Arc::new(Mutex::new(String::new()));
+        let heard = text.clone();
+        let listener = thread::spawn(move || {
             let mut chunk = [0; 4096];
             while let Ok(n @ 1..) = to.read(&mut chunk) {
-                text.0.lock().unwrap().push_str(&String::from_utf8_lossy(&chunk[..n]));
+                heard.lock().unwrap().push_str(&String::from_utf8_lossy(&chunk[..n]));
             }
         });
-        heard
+        Heard { text, listener: Some(listener) }
     }
 
     fn text(&self) -> String {
-        self.0.lock().unwrap().clone()
+        self.text.lock().unwrap().clone()
+    }
+
+    /// Hears a program that ended out to its last word.
+    fn finish(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            listener.join().unwrap();
+        }
     }
 }
 
@@ -286,6 +295,8 @@ impl Daemon {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
+        self.out.finish();
+        self.err.finish();
         status.unwrap()
     }
 

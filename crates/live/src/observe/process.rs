@@ -287,7 +287,7 @@ fn parse_number<T: TryFrom<u64>>(digits: &[u8]) -> Option<T> {
 
 /// `pid (comm) state ppid pgrp session tty tpgid flags ... threads(20) itrealvalue start(22) ...`: see proc(5). The name
 /// may hold anything, `)` and line breaks included: the last `)` ends it.
-/// The unit of times in /proc/PID/stat: USER_HZ is 100 on every architecture that Linux still has.
+/// The unit of times in /proc/PID/stat: `USER_HZ` is 100 on every architecture that Linux still has.
 const TICK_NS: u64 = 10_000_000;
 
 fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
@@ -311,7 +311,16 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     let threads = parse_number(fields.nth(2)?)?;
     let start = parse_number(fields.nth(1)?)?;
     let kernel_thread = flags & PF_KTHREAD != 0;
-    Some(Stat { key: ProcessKey { pid, start }, comm, state, parent, session, kernel_thread, threads, children_ns })
+    Some(Stat {
+        key: ProcessKey { pid, start },
+        comm,
+        state,
+        parent,
+        session,
+        kernel_thread,
+        threads,
+        children_ns,
+    })
 }
 
 /// The lines `Uid:` and `Gid:` (real, effective, saved, file system) and `Groups:`.

@@ -1,3 +1,6 @@
+// Numbers of a handful of units.
+#![allow(clippy::cast_possible_truncation)]
+
 use super::*;
 use crate::check::Books;
 use proptest::prelude::*;
