@@ -44,7 +44,12 @@ pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
         backend: String::new(),
         light: plan.describe(plan.light),
         heavy: plan.describe(plan.heavy),
-        commands: vec![format!("commonhold demo --seconds {} --repeats {}", args.seconds, args.repeats)],
+        commands: vec![format!(
+            "commonhold demo --backend {} --seconds {} --repeats {}",
+            backend_word(args.backend),
+            args.seconds,
+            args.repeats
+        )],
         rows: Vec::new(),
     };
     for scheme in [None, Some(Scheme::Smp), Some(Scheme::Quota), Some(Scheme::Isolate)] {
