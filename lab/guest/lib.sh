@@ -57,6 +57,33 @@ finish() {
 	fi
 	exit $status
 }
+
+# spinners_of UNIT: the processes that spin in a unit's control group or below.
+spinners_of() {
+	find "$HELD/$1" -name cgroup.procs -exec cat {} + | while read -r pid; do
+		read -r name < "/proc/$pid/comm" && [ "$name" = spin ] && echo "$pid"
+	done 2> /dev/null
+}
+
+# enter_spinners UNIT COUNT: that many processes that spin enter a unit; fails if they are not there in time.
+has_spinners() {
+	[ "$(spinners_of "$1" | wc -l)" -eq "$2" ]
+}
+enter_spinners() {
+	for i in $(seq "$2"); do
+		commonhold exec "$1" -- spin 600 > /dev/null 2> "exec-$(echo "$1" | tr / -)-$i" &
+	done
+	wait_for 30 has_spinners "$1" "$2" || {
+		detail="$(spinners_of "$1" | wc -l) are in it: $(cat exec-"$(echo "$1" | tr / -)"-* | tail -n 1)"
+		return 1
+	}
+}
+
+# pause SECONDS: as sleep, without starting a process, which would take time from those that are measured.
+pause() {
+	[ -p never ] || mkfifo never
+	read -r -t "$1" nothing <> never
+}
 trap finish EXIT
 
 # is ACTUAL EXPECTED

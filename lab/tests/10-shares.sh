@@ -11,25 +11,6 @@ entitled() {
 	case $1 in a) echo 1000 ;; b | d) echo 2000 ;; c) echo 3000 ;; esac
 }
 
-# spinners_of UNIT: the processes that spin in a unit's control group or below.
-spinners_of() {
-	find "$HELD/$1" -name cgroup.procs -exec cat {} + | while read -r pid; do
-		read -r name < "/proc/$pid/comm" && [ "$name" = spin ] && echo "$pid"
-	done 2> /dev/null
-}
-has_spinners() {
-	[ "$(spinners_of "$1" | wc -l)" -eq $spinners ]
-}
-enter() {
-	for i in $(seq $spinners); do
-		commonhold exec "$1" -- spin 600 > /dev/null 2> "exec-$1-$i" &
-	done
-	wait_for 30 has_spinners "$1" || {
-		detail="$(spinners_of "$1" | wc -l) spinners are in it: $(cat exec-"$1"-* | tail -n 1)"
-		return 1
-	}
-}
-
 # What measures must not itself take CPU time from the units: between its first and its last sample, `measure` starts no
 # process.
 
@@ -38,12 +19,6 @@ sample() {
 	cpu_usec "commonhold/$1"
 	read -r up idle < /proc/uptime
 	at=${up%.*}${up#*.}
-}
-
-# pause SECONDS
-mkfifo never
-pause() {
-	read -r -t "$1" nothing <> never
 }
 
 # daemon_time: sets `daemon_ms` to the CPU time that the daemon has used, in milliseconds.
@@ -98,7 +73,7 @@ shares_within() {
 
 ok "the daemon holds the contract" start_daemon /job/contracts/four-units.toml --backend cgroup || exit 1
 for unit in $units; do
-	ok "$spinners processes entered unit $unit" enter "$unit"
+	ok "$spinners processes entered unit $unit" enter_spinners "$unit" $spinners
 done
 cap_cpus
 sleep 2

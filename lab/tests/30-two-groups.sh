@@ -3,31 +3,12 @@
 # The contract of the demonstration, examples/two-groups.toml, on eight CPUs: halves while both are busy, everything for
 # one while the other sleeps, and the demonstration itself.
 
-spinners=8
-
-# members_of UNIT: the spinning processes in its control group.
-members_of() {
-	while read -r pid; do
-		read -r name < "/proc/$pid/comm" && [ "$name" = spin ] && echo "$pid"
-	done < "$HELD/$1/cgroup.procs" 2> /dev/null
-}
-has_spinners() {
-	[ "$(members_of "$1" | wc -l)" -eq $spinners ]
-}
-enter() {
-	for i in $(seq $spinners); do
-		commonhold exec "$1" -- spin 600 > /dev/null &
-	done
-	wait_for 30 has_spinners "$1"
-}
-
 # measure SECONDS: sets light and heavy to the thousandths of a CPU that each got.
-mkfifo never
 measure() {
 	cpu_usec commonhold/light; light=$usec
 	cpu_usec commonhold/heavy; heavy=$usec
 	read -r from rest < /proc/uptime
-	read -r -t "$1" nothing <> never
+	pause "$1"
 	cpu_usec commonhold/light; light=$((usec - light))
 	cpu_usec commonhold/heavy; heavy=$((usec - heavy))
 	read -r to rest < /proc/uptime
@@ -37,14 +18,14 @@ measure() {
 }
 
 ok "the daemon holds the contract" start_daemon /job/examples/two-groups.toml --backend cgroup || exit 1
-ok "light is at work" enter light
-ok "heavy is at work" enter heavy
+ok "light is at work" enter_spinners light 8
+ok "heavy is at work" enter_spinners heavy 8
 cap_cpus
 sleep 2
 measure 10
 ok "both have the same" within "$((light * 1000 / heavy))" 1000 2
 
-stopped=$(members_of light)
+stopped=$(spinners_of light)
 kill -STOP $stopped
 sleep 1
 measure 5

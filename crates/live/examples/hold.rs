@@ -17,7 +17,7 @@ use commonhold_live::journal::Journal;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::undo;
 use commonhold_live::user::UserBackend;
-use commonhold_live::{Backend, LiveError, affinity, clock};
+use commonhold_live::{Backend, LiveBackend, LiveError, affinity, clock};
 use commonhold_policy::{Action, Plan, Reason, Step};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

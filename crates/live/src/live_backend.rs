@@ -2,21 +2,20 @@
 
 use commonhold_contract::{Contract, UnitId};
 
-use crate::cgroup::CgroupBackend;
 use crate::journal::Journal;
 use crate::roster::Roster;
-use crate::user::UserBackend;
 use crate::{Backend, LiveError};
 
 /// A backend on a running machine.
 pub trait LiveBackend: Backend {
-    /// Takes another contract: a reload, or sub-units for users that were seen. Units are known by their path.
+    /// Takes another contract: a reload, or sub-units for users that were seen. Units are known by their path; orders on
+    /// units that stay, stay in force. The next [`Backend::observe`] puts processes where they belong now.
     fn set_contract(&mut self, contract: &Contract);
 
-    /// Users seen in units with `each = "user"` since the last call: unit, number, name.
+    /// Users seen directly in units with `each = "user"` since the last call: unit, number, name.
     fn take_users(&mut self) -> Vec<(UnitId, u32, String)>;
 
-    /// What went wrong in observing since the last call.
+    /// What went wrong in observing since the last call. What went wrong in applying, [`Backend::apply`] returns.
     fn take_problems(&mut self) -> Vec<LiveError>;
 
     /// Who is in which unit.
@@ -27,56 +26,4 @@ pub trait LiveBackend: Backend {
 
     /// The end: what there is to undo, for the caretaker.
     fn into_journal(self: Box<Self>) -> Journal;
-}
-
-impl LiveBackend for CgroupBackend {
-    fn set_contract(&mut self, contract: &Contract) {
-        CgroupBackend::set_contract(self, contract);
-    }
-
-    fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
-        CgroupBackend::take_users(self)
-    }
-
-    fn take_problems(&mut self) -> Vec<LiveError> {
-        CgroupBackend::take_problems(self)
-    }
-
-    fn roster(&self) -> &Roster {
-        CgroupBackend::roster(self)
-    }
-
-    fn roster_mut(&mut self) -> &mut Roster {
-        CgroupBackend::roster_mut(self)
-    }
-
-    fn into_journal(self: Box<Self>) -> Journal {
-        (*self).close()
-    }
-}
-
-impl LiveBackend for UserBackend {
-    fn set_contract(&mut self, contract: &Contract) {
-        UserBackend::set_contract(self, contract.clone());
-    }
-
-    fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
-        UserBackend::take_users(self)
-    }
-
-    fn take_problems(&mut self) -> Vec<LiveError> {
-        UserBackend::take_problems(self)
-    }
-
-    fn roster(&self) -> &Roster {
-        UserBackend::roster(self)
-    }
-
-    fn roster_mut(&mut self) -> &mut Roster {
-        UserBackend::roster_mut(self)
-    }
-
-    fn into_journal(self: Box<Self>) -> Journal {
-        (*self).close()
-    }
 }

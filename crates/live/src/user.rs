@@ -25,7 +25,7 @@ use commonhold_policy::{Action, Means, Plan, Snapshot, Time};
 
 use crate::journal::{Journal, ProcessKey};
 use crate::roster::{Roster, Scan, remap};
-use crate::{Backend, LiveError};
+use crate::{Backend, LiveBackend, LiveError};
 
 use confine::Confinement;
 use gate::Gates;
@@ -100,43 +100,6 @@ impl UserBackend {
             now: 0,
             compared_at: 0,
         }
-    }
-
-    /// Takes a new contract, or this one with more units. Orders stay in force for units with the same path; processes
-    /// are placed anew at the next look.
-    pub fn set_contract(&mut self, contract: Contract) {
-        let map = remap(&self.contract, &contract);
-        let mut orders = vec![Order::default(); contract.units.len()];
-        for (order, unit) in self.orders.drain(..).zip(&map) {
-            if let Some(unit) = unit {
-                orders[unit.index()] = order;
-            }
-        }
-        self.orders = orders;
-        self.gates.remap(&map);
-        self.contract = contract;
-        self.anew = true;
-    }
-
-    /// What went wrong since the last call, besides what [`Backend::apply`] returned: each kind once per process.
-    pub fn take_problems(&mut self) -> Vec<LiveError> {
-        std::mem::take(&mut self.problems.unread)
-    }
-
-    /// Users seen directly in units with `each = "user"` since the last call. Extend the contract by a sub-unit for each,
-    /// and [`UserBackend::set_contract`].
-    pub fn take_users(&mut self) -> Vec<SeenUser> {
-        std::mem::take(&mut self.users)
-    }
-
-    /// Who is where.
-    pub fn roster(&self) -> &Roster {
-        &self.roster
-    }
-
-    /// Who is where, to note that a process enters a unit or that the caretaker changed.
-    pub fn roster_mut(&mut self) -> &mut Roster {
-        &mut self.roster
     }
 
     /// Notes that a process entered a unit by `exec`; it is there from the next look on. False if it is gone.
@@ -267,6 +230,42 @@ impl UserBackend {
         }
         let idle_ns = self.idle.read(self.roster.procfs(), self.now)?;
         Ok(Snapshot { at: self.now, units, idle_ns })
+    }
+}
+
+impl LiveBackend for UserBackend {
+    fn set_contract(&mut self, contract: &Contract) {
+        let map = remap(&self.contract, contract);
+        let mut orders = vec![Order::default(); contract.units.len()];
+        for (order, unit) in self.orders.drain(..).zip(&map) {
+            if let Some(unit) = unit {
+                orders[unit.index()] = order;
+            }
+        }
+        self.orders = orders;
+        self.gates.remap(&map);
+        self.contract = contract.clone();
+        self.anew = true;
+    }
+
+    fn take_users(&mut self) -> Vec<SeenUser> {
+        std::mem::take(&mut self.users)
+    }
+
+    fn take_problems(&mut self) -> Vec<LiveError> {
+        std::mem::take(&mut self.problems.unread)
+    }
+
+    fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    fn roster_mut(&mut self) -> &mut Roster {
+        &mut self.roster
+    }
+
+    fn into_journal(self: Box<Self>) -> Journal {
+        (*self).close()
     }
 }
 

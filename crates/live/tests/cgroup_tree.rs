@@ -11,11 +11,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
-use commonhold_live::Backend;
 use commonhold_live::cgroup::CgroupBackend;
 use commonhold_live::journal::{Entry, Journal};
 use commonhold_live::observe::capability::CgroupPlace;
 use commonhold_live::roster::Roster;
+use commonhold_live::{Backend, LiveBackend};
 use commonhold_policy::{Action, Plan, Reason, Step};
 
 /// A second, on the backend's clock: tests pass the time themselves.

@@ -11,7 +11,7 @@ use commonhold_live::journal::Journal;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::{Undone, undo};
 use commonhold_live::user::UserBackend;
-use commonhold_live::{Backend, LiveError, affinity, clock};
+use commonhold_live::{Backend, LiveBackend, LiveError, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::{Action, Plan, Reason, Snapshot, Step};
 use support::{Job, churn, descendants, eventually, masks, one_cpu, start, start_marked, state, states};
@@ -280,7 +280,7 @@ fn who_leaves_the_unit_gets_its_cpus_back() {
     let mut contract = Contract::default();
     let unit = contract.add(None, "unit1");
     contract.units[unit.index()].members.push(Member { kind: MemberKind::Pid(other.pid()), span: 0..0 });
-    rig.backend.set_contract(contract);
+    rig.backend.set_contract(&contract);
     rig.backend.observe(clock::now(), &[]).unwrap();
     assert_eq!(masks(job.pid()), [all]);
     assert_ne!(state(job.pid()), 'T');

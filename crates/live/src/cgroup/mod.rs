@@ -39,7 +39,7 @@ use crate::observe::capability::CgroupPlace;
 use crate::observe::process::ProcFs;
 use crate::roster::{Changes, Roster, Scan};
 use crate::user::idle::Idle;
-use crate::{Backend, LiveError};
+use crate::{Backend, LiveBackend, LiveError};
 use claim::Tree;
 use groups::Groups;
 use members::{Arrival, Members, forgets_affinity};
@@ -104,37 +104,6 @@ impl CgroupBackend {
             strays_at: 0,
             problems,
         })
-    }
-
-    /// Takes another contract: a reload, or a unit whose users get a sub-unit each. Units are known by their path; orders
-    /// on units that stay, stay in force. The next [`Backend::observe`] moves the processes.
-    pub fn set_contract(&mut self, contract: &Contract) {
-        self.remove_leaving();
-        self.contract = contract.clone();
-        self.facts.clear();
-        self.scan = Scan::Full;
-        let problems = self.groups.follow(contract, &mut self.journal, self.now);
-        self.problems.extend(problems);
-    }
-
-    /// Users seen in units with `each = "user"`, as the roster reported them since the last call: unit, number, name.
-    pub fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
-        std::mem::take(&mut self.users)
-    }
-
-    /// What went wrong in observing since the last call. What went wrong in applying, [`Backend::apply`] returns.
-    pub fn take_problems(&mut self) -> Vec<LiveError> {
-        std::mem::take(&mut self.problems)
-    }
-
-    /// Who is in which unit.
-    pub fn roster(&self) -> &Roster {
-        &self.roster
-    }
-
-    /// The same, to let processes enter by `exec`.
-    pub fn roster_mut(&mut self) -> &mut Roster {
-        &mut self.roster
     }
 
     /// The end: the journal of what there is to undo, for the caretaker.
@@ -286,6 +255,37 @@ impl CgroupBackend {
         }
         self.facts.clone_from(&facts);
         facts
+    }
+}
+
+impl LiveBackend for CgroupBackend {
+    fn set_contract(&mut self, contract: &Contract) {
+        self.remove_leaving();
+        self.contract = contract.clone();
+        self.facts.clear();
+        self.scan = Scan::Full;
+        let problems = self.groups.follow(contract, &mut self.journal, self.now);
+        self.problems.extend(problems);
+    }
+
+    fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
+        std::mem::take(&mut self.users)
+    }
+
+    fn take_problems(&mut self) -> Vec<LiveError> {
+        std::mem::take(&mut self.problems)
+    }
+
+    fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    fn roster_mut(&mut self) -> &mut Roster {
+        &mut self.roster
+    }
+
+    fn into_journal(self: Box<Self>) -> Journal {
+        (*self).close()
     }
 }
 
