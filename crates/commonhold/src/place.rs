@@ -79,6 +79,20 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
     ))
 }
 
+/// What to say where another daemon runs in one of the usual places than the one in `directory`.
+pub(crate) fn warn_of_others(directory: &Path) {
+    let mut places = vec![own(), PathBuf::from(SYSTEM)];
+    places.dedup();
+    for other in places.iter().filter(|other| *other != directory && !is_trap(other)) {
+        if UnixStream::connect(socket(other)).is_ok() {
+            eprintln!(
+                "warning: another daemon runs in {}; two that hold the same processes undo each other's work",
+                other.display()
+            );
+        }
+    }
+}
+
 /// Whether somebody else made this directory, as anybody can in /tmp. Root's may be asked.
 fn is_trap(directory: &Path) -> bool {
     fs::symlink_metadata(directory).is_ok_and(|facts| facts.uid() != 0 && facts.uid() != uid())

@@ -85,6 +85,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let (choice, why) = choose(args.backend)?;
     let directory = place::make(&args.place)?;
     let lock = lock(&directory)?;
+    place::warn_of_others(&directory);
     // From here on signals wait until the daemon can undo what it did.
     let signals =
         Signals::open().map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;

@@ -18,7 +18,7 @@ use commonhold_report::{status, tree};
 
 use crate::cli::{BackendChoice, Demo};
 use crate::exit::{Exit, Failure};
-use crate::{load, output};
+use crate::{load, output, place};
 use session::{Job, Session};
 pub(crate) use work::task;
 
@@ -36,6 +36,7 @@ const HEAD_START: Duration = Duration::from_millis(500);
 
 pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
     let directory = session::Directory::make()?;
+    place::warn_of_others(directory.path());
     let machine = load::machine(None)?;
     let contract = contract(args, &machine, directory.path())?;
     let plan = Plan::make(&machine, args.seconds, directory.path())?;

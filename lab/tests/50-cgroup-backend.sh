@@ -1,0 +1,14 @@
+# seconds: 120
+# needs: cgroup_tree
+# The tests of the cgroup backend, with the controllers that the host they are developed on may lack: every order is in
+# force in the kernel, and everything is undone.
+
+echo "+cpu +cpuset" > "$CGROUPS/cgroup.subtree_control"
+cgroup_tree --test-threads 2 --nocapture > result 2>&1
+ok "its tests pass" is "$?" 0
+note "$(grep '^test result' result)"
+while read -r test name dots verdict; do
+	[ "$test" = test ] && [ "$name" != result: ] && [ "$verdict" != ok ] && note "$name $verdict"
+done < result
+skips=$(grep -c "skipped .*: " result)
+ok "none of them lacks a controller" is "$skips" 0
