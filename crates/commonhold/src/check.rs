@@ -1,6 +1,6 @@
 //! `commonhold check`.
 
-use commonhold_contract::{Contract, PerResource, Resource};
+use commonhold_contract::{Contract, Diagnostic, PerResource, Resource, position};
 use commonhold_live::names::SystemNames;
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{capacity, entitle};
@@ -15,26 +15,51 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     let here = SystemNames::new();
     // The users of another machine cannot be asked for here.
     let names = args.machine.is_none().then_some(&here);
+    if args.json {
+        return json(args, &machine, names);
+    }
     let loaded = load::contract(&args.contract, &machine, names)?;
-    eprint!("{}", loaded.warnings);
+    output::complain_of(&loaded.warnings);
     let divisions = divide(&loaded.contract, &machine);
-    let text = if args.json {
-        tree::json(&loaded.contract, &machine, &divisions)
-    } else {
-        tree::text(&loaded.contract, &machine, &divisions, output::style())
-    };
-    output::print(&text)?;
+    output::print(&tree::text(&loaded.contract, &machine, &divisions, output::style()))?;
     Ok(Exit::Ok)
+}
+
+/// The tree, or what is wrong with the contract, as JSON.
+fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<Exit, Failure> {
+    let text = load::read(&args.contract)?;
+    let (contract, diagnostics) = load::diagnose(&text, machine, names);
+    if let Some(contract) = contract {
+        output::print(&tree::json(&contract, machine, &divide(&contract, machine)))?;
+        return Ok(Exit::Ok);
+    }
+    let places = |diagnostic: &Diagnostic| {
+        let (line, column) = position(&text, diagnostic.span.start);
+        serde_json::json!({ "line": line, "column": column, "diagnostic": diagnostic })
+    };
+    let document = serde_json::json!({
+        "schema": "commonhold.diagnostics",
+        "version": commonhold_report::JSON_VERSION,
+        "diagnostics": diagnostics.iter().map(places).collect::<Vec<_>>(),
+    });
+    output::print(&format!("{document:#}"))?;
+    Ok(Exit::Invalid)
 }
 
 /// What every unit is entitled to when all are active.
 fn divide(contract: &Contract, machine: &Machine) -> PerResource<Division> {
-    let parents: Vec<bool> = contract.ids().map(|id| contract.children(Some(id)).next().is_some()).collect();
-    // A unit's own processes compete with its sub-units only if there are any: here, everything is in the leaves.
-    let leaves: Vec<bool> = parents.iter().map(|parent| !parent).collect();
+    // In an encloser, own processes compete with the sub-units where its rules admit any that no sub-unit takes.
+    let present: Vec<bool> = contract
+        .ids()
+        .map(|id| {
+            let unit = contract.unit(id);
+            let leaf = contract.children(Some(id)).next().is_none();
+            leaf || (!unit.members.is_empty() && unit.each.is_none())
+        })
+        .collect();
     let division = |resource| {
         let capacity = capacity(contract, machine, resource);
-        Division { capacity, entitlement: entitle(contract, resource, capacity, &leaves) }
+        Division { capacity, entitlement: entitle(contract, resource, capacity, &present) }
     };
     PerResource {
         cpu: division(Resource::Cpu),

@@ -110,6 +110,11 @@ pub(crate) struct Exec {
 }
 
 /// Show per unit: entitled, used, lent, borrowed, called back, waited
+///
+/// entitled: CPUs the unit holds now. using: CPUs it used lately. used %: what it used of what it was entitled to, since the
+/// daemon began. lent, borrowed: CPU time of its own lent to others, and of others' held on loan. called back: loans it
+/// ended because it wanted the CPU, and the longest that took, at most. waited: time its threads were ready to run without
+/// a CPU, and on whose account. common: CPU time of everything outside the units.
 #[derive(Debug, Args)]
 pub(crate) struct Status {
     /// Print JSON

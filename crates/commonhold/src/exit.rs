@@ -102,7 +102,7 @@ impl Failure {
 /// Diagnostics come rendered, with their own headings; everything else gets the usual one.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.message.starts_with("error") || self.message.starts_with('\u{1b}') {
+        match ["error", "warning", "\u{1b}"].iter().any(|heading| self.message.starts_with(heading)) {
             true => f.write_str(&self.message),
             false => write!(f, "error: {}", self.message),
         }

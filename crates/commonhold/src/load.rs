@@ -7,7 +7,7 @@ use std::path::Path;
 use commonhold_contract::{Contract, Diagnostic, MemberKind, Principal, Resource, amount_text, render};
 use commonhold_live::names::SystemNames;
 use commonhold_machine::Machine;
-use commonhold_policy::entitlement::{Ask, Capacity, Conflict, capacity, conflicts};
+use commonhold_policy::entitlement::{Ask, Capacity, Conflict, capacity, conflicts, entitle};
 use commonhold_policy::membership::Names;
 
 use crate::exit::{Exit, Failure};
@@ -40,23 +40,34 @@ pub(crate) fn check_text(
     machine: &Machine,
     names: Option<&SystemNames>,
 ) -> Result<Loaded, Failure> {
+    let (contract, diagnostics) = diagnose(text, machine, names);
+    let rendered = render(&diagnostics, text, file, std::io::stderr().is_terminal());
+    match contract {
+        Some(contract) => Ok(Loaded { contract, warnings: rendered }),
+        None => Err(Failure::new(Exit::Invalid, rendered.trim_end())),
+    }
+}
+
+/// A contract that holds on the machine, if the text is one, and everything that is to be said about it.
+pub(crate) fn diagnose(
+    text: &str,
+    machine: &Machine,
+    names: Option<&SystemNames>,
+) -> (Option<Contract>, Vec<Diagnostic>) {
     let parsed = commonhold_contract::parse(text);
     let mut diagnostics = parsed.diagnostics;
     if let Some(contract) = &parsed.contract {
         diagnostics.extend(conflicts(contract, machine).iter().map(|c| explain(contract, machine, c)));
+        diagnostics.extend(left_with_nothing(contract, machine));
         diagnostics.extend(names.map(|names| unknown_names(contract, names)).unwrap_or_default());
         diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
     }
-    let rendered = render(&diagnostics, text, file, std::io::stderr().is_terminal());
-    match parsed.contract {
-        Some(contract) if !diagnostics.iter().any(Diagnostic::is_error) => {
-            Ok(Loaded { contract, warnings: rendered })
-        }
-        _ => Err(Failure::new(Exit::Invalid, rendered.trim_end())),
-    }
+    let wrong = diagnostics.iter().any(Diagnostic::is_error);
+    (parsed.contract.filter(|_| !wrong), diagnostics)
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+/// The text of a contract's file.
+pub(crate) fn read(path: &Path) -> Result<String, Failure> {
     let cannot = |why: String, remedy: &str| {
         Failure::new(Exit::NoInput, format!("{}: cannot read the contract: {why}; {remedy}", path.display()))
     };
@@ -98,7 +109,7 @@ fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagn
         Ask::Hard { level, resource, asked, available } => {
             let (asked, available) = (show(contract, machine, resource, asked), show(contract, machine, resource, available));
             let (whose, at_least) = match level {
-                None => ("the units".to_owned(), "this machine has".to_owned()),
+                None => ("the units".to_owned(), "the machine has".to_owned()),
                 Some(id) => {
                     let path = &contract.unit(id).path;
                     (format!("the sub-units of `{path}`"), format!("when all units are active `{path}` holds"))
@@ -122,12 +133,38 @@ fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagn
     }
 }
 
+/// Units that the hard reservations of others leave nothing of the CPUs when all are active.
+fn left_with_nothing(contract: &Contract, machine: &Machine) -> Vec<Diagnostic> {
+    let everybody = vec![true; contract.units.len()];
+    let cpu = entitle(contract, Resource::Cpu, capacity(contract, machine, Resource::Cpu), &everybody);
+    let nothing = contract.held().filter(|id| cpu.value(*id) == 0);
+    let top = nothing.filter(|id| contract.unit(*id).parent.is_none_or(|parent| cpu.value(parent) > 0));
+    top.map(|id| {
+        let unit = contract.unit(id);
+        Diagnostic::warning(
+            "nothing-left",
+            unit.span.clone(),
+            format!("nothing of the CPUs is left for `{}` when all units are active", unit.path),
+        )
+        .label("it runs on what the others leave idle, and is stopped when they leave nothing")
+        .help("lower the `hard` reservations of the others, or give this unit one")
+    })
+    .collect()
+}
+
 fn show(contract: &Contract, machine: &Machine, resource: Resource, value: u64) -> String {
     let amount = match capacity(contract, machine, resource) {
         Capacity::Known(_) => commonhold_contract::Amount::Absolute(value),
         Capacity::Parts => commonhold_contract::Amount::Part(value),
     };
-    amount_text(resource, amount)
+    match amount {
+        // What is left of a machine's memory is no round number of bytes.
+        commonhold_contract::Amount::Absolute(bytes) if resource == Resource::Memory && bytes >= 10 << 20 => {
+            format!("{} MiB", bytes >> 20)
+        }
+        amount if resource == Resource::Cpu => format!("{} CPUs", amount_text(resource, amount)),
+        amount => amount_text(resource, amount),
+    }
 }
 
 /// Users and groups that this machine does not know: a typing error in a name would silently hold nobody.

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            eprintln!("{failure}");
+            output::complain(&failure.to_string());
             failure.exit.into()
         }
     }

@@ -30,3 +30,19 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
         _ => Ok(()),
     }
 }
+
+/// A line on standard output of a program that goes on whatever happens to its output: on a full disk, or after the
+/// terminal is gone, the line is lost and nothing else.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// The same on standard error.
+pub(crate) fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// The same for text that has its own line ends, or is empty.
+pub(crate) fn complain_of(text: &str) {
+    let _ = write!(io::stderr(), "{text}");
+}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::Place;
 use crate::exit::{Exit, Failure};
+use crate::output;
 
 /// Root's directory, which everybody's clients look into.
 const SYSTEM: &str = "/run/commonhold";
@@ -85,10 +86,10 @@ pub(crate) fn warn_of_others(directory: &Path) {
     places.dedup();
     for other in places.iter().filter(|other| *other != directory && !is_trap(other)) {
         if UnixStream::connect(socket(other)).is_ok() {
-            eprintln!(
+            output::complain(&format!(
                 "warning: another daemon runs in {}; two that hold the same processes undo each other's work",
                 other.display()
-            );
+            ));
         }
     }
 }

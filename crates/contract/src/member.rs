@@ -101,8 +101,9 @@ fn command(value: &str, at: Range<usize>) -> Result<String, Problem> {
         return Ok(value.to_owned());
     };
     let message = format!("`{value}` is a path, and commands are matched by their base name");
-    let help =
-        if base.is_empty() { "write command:NAME".to_owned() } else { format!("write command:{base}") };
+    // What a directory of programs is called by would be everything.
+    let anything = base.chars().all(|c| matches!(c, '*' | '?'));
+    let help = if anything { "write command:NAME".to_owned() } else { format!("write command:{base}") };
     problem(at, message, &help)
 }
 
@@ -191,6 +192,7 @@ mod tests {
         check("group:4294967295", "4294967295", "too large", "4294967294");
         check("command:/usr/bin/make", "/usr/bin/make", "base name", "write command:make");
         check("command:/", "/", "base name", "command:NAME");
+        check("command:/usr/bin/*", "/usr/bin/*", "base name", "command:NAME");
         check("pid:0", "0", "not a process", "from 1");
         check("pid:4194305", "4194305", "not a process", "4194304");
         check("pid:+5", "+5", "not a process", "from 1");

@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -70,6 +71,8 @@ impl Caretaker {
     fn start(journal: &Path, launch: &Launch) -> io::Result<Caretaker> {
         let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let mut child = Command::new(&launch.program)
+            // As `ps` shows it: by its path it would be anybody.
+            .arg0("commonhold")
             .args(&launch.arguments)
             // It leaves this directory, where a relative path begins.
             .arg(std::path::absolute(journal)?)

@@ -57,6 +57,11 @@ impl Want {
         Want { now: 1, settled: 1, seen_at: now, content_at: now, sank_at: now }
     }
 
+    /// The want of the common parts: none, since they came.
+    pub(crate) fn of_nobody(now: Time) -> Self {
+        Want { sank_at: now, ..Want::default() }
+    }
+
     /// Takes in a new sample.
     pub(crate) fn sample(&mut self, now: Time, wants: u32) {
         if wants >= self.settled || now.saturating_sub(self.seen_at) >= SETTLE_NS {

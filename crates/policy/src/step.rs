@@ -24,6 +24,9 @@ const REST_NS: Time = 250 * MS;
 /// Where turns are all that a unit gets, they come round faster than the paper's 250 ms.
 const TURN_NS_MANY: Time = 100 * MS;
 
+/// The smallest cap that the kernel takes: 1 ms in a second.
+const CAP_MICRO_MIN: u64 = MILLIONTH / 1_000;
+
 /// What a policy remembers between steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
@@ -129,15 +132,16 @@ fn entitled(entitlement: &Entitlement) -> Vec<u64> {
 }
 
 /// Who competes for CPUs. With weights underneath, top-level units do, and share inside by weight; without, every unit does
-/// with what its own processes hold. What nobody is entitled to is the `shared` unit's, who lends it.
+/// with what its own processes hold. Who is entitled to nothing competes for what is idle. What nobody is entitled to is the
+/// `shared` unit's, who lends it.
 fn claims(input: Input<'_>, entitlement: &Entitlement) -> Vec<Claim> {
     let claim = |unit: UnitId| {
         let micro = if input.means.weights { entitlement.value(unit) } else { entitlement.own(unit) };
         Claim { unit, micro }
     };
     let competes = |unit: &UnitId| !input.means.weights || input.contract.unit(*unit).parent.is_none();
-    let mut claims: Vec<Claim> =
-        input.contract.held().filter(competes).map(claim).filter(|claim| claim.micro > 0).collect();
+    let there = |claim: &Claim| claim.micro > 0 || facts(input, claim.unit).processes > 0;
+    let mut claims: Vec<Claim> = input.contract.held().filter(competes).map(claim).filter(there).collect();
     if entitlement.unheld > 0 {
         claims.insert(0, Claim { unit: UnitId::SHARED, micro: entitlement.unheld });
     }
@@ -170,7 +174,7 @@ fn sample(state: &mut State, now: Time, input: Input<'_>, claims: &[Claim]) {
         let facts = if unit.is_common() { UnitFacts::default() } else { facts(input, unit) };
         let before = state.seen.get(&unit).copied();
         // What nobody is entitled to, the common parts never want back.
-        let newcomer = || if unit.is_common() { Want::default() } else { Want::of_newcomer(now) };
+        let newcomer = || if unit.is_common() { Want::of_nobody(now) } else { Want::of_newcomer(now) };
         let want = state.wants.entry(unit).or_insert_with(newcomer);
         // Facts that are not newer than the last ones say nothing about now.
         let wants = match before {
@@ -255,7 +259,7 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
         .iter()
         .filter(|claim| !claim.unit.is_common())
         .filter_map(|claim| Some((claim.unit, cpu_limit(input, claim.unit)?)))
-        .map(|(unit, micro)| (unit, usize::try_from(micro / MILLIONTH).unwrap_or(usize::MAX).max(1)))
+        .map(|(unit, micro)| (unit, usize::try_from(micro / MILLIONTH).unwrap_or(usize::MAX)))
         .collect();
     let claims = state.claims.iter().map(|claim| (claim.unit, claim.micro)).collect();
     let mut market = Market {
@@ -313,7 +317,7 @@ fn wanted(
     partitioned: bool,
 ) -> BTreeMap<UnitId, Orders> {
     let mut wanted: BTreeMap<UnitId, Orders> = BTreeMap::new();
-    let active = |id: &UnitId| entitlement.value(*id) > 0;
+    let active = |id: &UnitId| entitlement.value(*id) > 0 || input.snapshot.unit(*id).processes > 0;
     if input.means.weights {
         for unit in input.contract.held().filter(active) {
             let micro_cpus = entitlement.value(unit);
@@ -371,7 +375,8 @@ fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (O
     let may_not = !alone && (input.contract.machine.scheme == Scheme::Quota || !own.borrow.cpu);
     match (cpu_limit(input, unit), may_not) {
         (_, _) if !input.means.caps => (None, Reason::Proportion { micro_cpus }),
-        (_, true) => (Some(micro_cpus), Reason::MayNotBorrow),
+        // Who is entitled to nothing and may borrow nothing has the least that a kernel can hold.
+        (_, true) => (Some(micro_cpus.max(CAP_MICRO_MIN)), Reason::MayNotBorrow),
         (Some(limit), false) if own.limit.cpu.is_some() => (Some(limit), Reason::Limit { micro_cpus: limit }),
         (_, false) => (None, Reason::Proportion { micro_cpus }),
     }

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let machine = topology::read(Path::new("/"))?;
     let (loaded, _) = start::load_with_scheme(args, &machine, &SystemNames::new())?;
-    eprint!("{}", loaded.warnings);
+    output::complain_of(&loaded.warnings);
     let (choice, why) = start::choose(args.backend)?;
     let mut contract = loaded.contract;
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
@@ -47,7 +47,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     if args.json {
         output::print(&plan::json(&contract, &plan))?;
     } else {
-        println!("the {} backend would hold this ({why}):\n", choice.name());
+        output::say(&format!("the {} backend would hold this ({why}):\n", choice.name()));
         output::print(&plan::text(&contract, &plan, output::style()))?;
     }
     Ok(Exit::Ok)

@@ -141,6 +141,11 @@ impl Hold {
         self.backend.into_journal()
     }
 
+    /// A problem that `status` is to tell of.
+    pub(super) fn note(&mut self, problem: String) {
+        self.problems.push_back(problem);
+    }
+
     /// Keeps problems for `status`; those that were not said before are returned.
     fn keep(&mut self, problems: Vec<String>) -> Vec<String> {
         let mut new = Vec::new();

@@ -27,6 +27,7 @@ use rustix::time::{
 
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
+use crate::output;
 use clients::{Caller, Clients};
 use hold::Hold;
 use requests::About;
@@ -140,15 +141,15 @@ impl Daemon<'_> {
         self.waits.add(self.clients.listener(), LISTENER)?;
         self.waits.add(self.caretaker.ended(), CARETAKER)?;
         self.step()?;
-        println!("holding; stop with Ctrl-C or SIGTERM, reload with SIGHUP");
+        output::say("holding; stop with Ctrl-C or SIGTERM, reload with SIGHUP");
         let result = self.serve();
         // Whatever ended it: what was done is undone, and the caretaker says what that was.
         let Daemon { hold, caretaker, .. } = self;
         let begun = Instant::now();
         let undone = caretaker.finish(hold.end())?;
-        println!("{undone} in {} ms", begun.elapsed().as_millis());
+        output::say(&format!("{undone} in {} ms", begun.elapsed().as_millis()));
         for problem in &undone.problems {
-            eprintln!("problem: {problem}");
+            output::complain(&format!("problem: {problem}"));
         }
         result?;
         Ok(if undone.problems.is_empty() { Exit::Ok } else { Exit::System })
@@ -204,7 +205,7 @@ impl Daemon<'_> {
                     self.move_on();
                 }
                 for problem in stepped.new_problems {
-                    eprintln!("problem: {problem}");
+                    output::complain(&format!("problem: {problem}"));
                 }
                 if self.args.verbose {
                     self.tell(&stepped.plan);
@@ -214,7 +215,7 @@ impl Daemon<'_> {
             Err(e) => {
                 self.blind += 1;
                 if self.blind == 1 {
-                    eprintln!("problem: {e}");
+                    output::complain(&format!("problem: {e}"));
                 }
                 self.next = clock::now() + 100_000_000;
                 if self.blind >= 100 { Err(e.into()) } else { Ok(()) }
@@ -225,7 +226,7 @@ impl Daemon<'_> {
     fn tell(&self, plan: &commonhold_policy::Plan) {
         let contract = &self.hold.contract;
         for step in &plan.steps {
-            println!("{}: {}", step.action.describe(contract), step.reason.describe(contract));
+            output::say(&format!("{}: {}", step.action.describe(contract), step.reason.describe(contract)));
         }
     }
 
@@ -240,7 +241,7 @@ impl Daemon<'_> {
             && online != self.hotplug.1
             && let Ok(machine) = topology::read(Path::new("/"))
         {
-            println!("CPUs changed: now {online}");
+            output::say(&format!("CPUs changed: now {online}"));
             self.hotplug.1 = online;
             self.hold.set_machine(machine);
         }
@@ -263,15 +264,20 @@ impl Daemon<'_> {
         let loaded = start::load_with_scheme(self.args, self.hold.machine(), &names);
         match loaded {
             Ok((loaded, text)) => {
-                eprint!("{}", loaded.warnings);
+                output::complain_of(&loaded.warnings);
                 let machine = self.hold.machine().clone();
                 self.hold.reload(loaded.contract, machine);
                 self.about.contract_text = text;
                 self.step()?;
-                println!("reloaded {}; the scheme is {}", self.about.contract_path, self.hold.scheme());
+                output::say(&format!(
+                    "reloaded {}; the scheme is {}",
+                    self.about.contract_path,
+                    self.hold.scheme()
+                ));
             }
             Err(failure) => {
-                eprintln!("{failure}\nnot reloaded: the contract in force stays in force");
+                output::complain(&format!("{failure}\nnot reloaded: the contract in force stays in force"));
+                self.hold.note(format!("{} was not reloaded: {failure}", self.about.contract_path));
             }
         }
         Ok(())
@@ -279,7 +285,7 @@ impl Daemon<'_> {
 
     fn keep_caretaker(&mut self) -> Result<(), Failure> {
         if self.caretaker.keep()? {
-            eprintln!("problem: the caretaker was killed; another one has taken its place");
+            output::complain("problem: the caretaker was killed; another one has taken its place");
             self.hold.backend().roster_mut().leave_out(&[self.caretaker.pid()]);
             self.waits.add(self.caretaker.ended(), CARETAKER)?;
         }

@@ -85,7 +85,7 @@ fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
 fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
     let Some(member) = hold.backend().roster().member(pid).cloned() else {
         let why = if is_there(pid) {
-            "is never in a unit: it is process 1 or the daemon's own"
+            "is in no unit: process 1 and the daemon's own never are"
         } else {
             "does not exist"
         };
@@ -117,7 +117,13 @@ fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
 }
 
 fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
-    let unit = hold.contract.find(path).filter(|unit| !unit.is_common()).ok_or_else(|| {
+    let found = hold.contract.find(path);
+    if found.is_some_and(UnitId::is_common) {
+        let message =
+            format!("unit `{path}` is built in, and nobody enters it: it is for what is in no other unit");
+        return Err(refuse(refusal::NO_SUCH_UNIT, message));
+    }
+    let unit = found.ok_or_else(|| {
         let units: Vec<&str> =
             hold.contract.held().map(|id| hold.contract.unit(id).path.as_str()).take(20).collect();
         refuse(
@@ -128,10 +134,10 @@ fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
     let contract = hold.contract.clone();
     let backend = hold.backend();
     if !may(backend, caller, &contract, unit) {
+        let name = backend.roster().names().user_name(caller.uid).unwrap_or_else(|| caller.uid.to_string());
         let message = format!(
-            "user {} may not enter unit `{path}`: its members, root, and whoever runs the daemon may; \
-             the contract's `members` says who they are",
-            caller.uid
+            "user {name} may not enter unit `{path}`: its members, root, and whoever runs the daemon may; \
+             the contract's `members` says who they are"
         );
         return Err(refuse(refusal::NOT_ALLOWED, message));
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use commonhold_contract::{Contract, PerResource, Resource};
+use commonhold_contract::{Contract, MILLIONTH, PerResource, Resource, Scheme};
 use commonhold_live::caretaker::{Caretaker, Launch};
 use commonhold_live::cgroup::CgroupBackend;
 use commonhold_live::journal::Journal;
@@ -14,6 +14,7 @@ use commonhold_live::undo::undo;
 use commonhold_live::user::UserBackend;
 use commonhold_live::{LiveBackend, clock};
 use commonhold_machine::Machine;
+use commonhold_policy::entitlement::{capacity, entitle};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
@@ -25,7 +26,7 @@ use super::{Daemon, Waits, refused};
 use crate::cli::{BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
-use crate::place;
+use crate::{output, place};
 
 /// Where the daemon and its caretaker stand among processes: before all ordinary ones, behind the kernel's own.
 const NICE: i32 = -15;
@@ -81,7 +82,7 @@ pub(super) fn load_with_scheme(
 pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let machine = topology::read(Path::new("/"))?;
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
-    eprint!("{}", loaded.warnings);
+    output::complain_of(&loaded.warnings);
     let (choice, why) = choose(args.backend)?;
     let directory = place::make(&args.place)?;
     let lock = lock(&directory)?;
@@ -102,6 +103,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         Choice::User => Box::new(UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal)),
     };
     announce(args, &contract, &machine, name, &why);
+    warn_of_turns(&contract, &machine, name);
     let clients = Clients::listen(&place::socket(&directory))?;
     let (now, machine_cpus) = (clock::now(), machine.cpu_set());
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
@@ -147,9 +149,9 @@ fn journal(directory: &Path) -> Result<Journal, Failure> {
     let (mut journal, leftover) = Journal::create(directory)?;
     if !leftover.is_empty() {
         let undone = undo(&leftover, Path::new("/proc"));
-        println!("an earlier daemon was killed with its caretaker; {undone}");
+        output::say(&format!("an earlier daemon was killed with its caretaker; {undone}"));
         for problem in &undone.problems {
-            eprintln!("problem: {problem}");
+            output::complain(&format!("problem: {problem}"));
         }
         journal.clear()?;
     }
@@ -158,17 +160,32 @@ fn journal(directory: &Path) -> Result<Journal, Failure> {
 
 /// What is held, by what, and what is not.
 fn announce(args: &Run, contract: &Contract, machine: &Machine, backend: &str, why: &str) {
-    println!(
+    output::say(&format!(
         "contract {}, scheme {}, on {}",
         args.contract.display(),
         contract.machine.scheme,
         commonhold_report::tree::summary(machine)
-    );
-    println!("cpu     held by the {backend} backend ({why})");
+    ));
+    output::say(&format!("cpu     held by the {backend} backend ({why})"));
     let asked = asked_for(contract);
     for resource in [Resource::Memory, Resource::Disk, Resource::Bus] {
         let asked = if asked[resource] { ", though the contract asks for it" } else { "" };
-        println!("{:<7} not held by this version{asked}", resource.name());
+        output::say(&format!("{:<7} not held by this version{asked}", resource.name()));
+    }
+}
+
+/// Where shares finer than a CPU are held by signals, their owners should know what that looks like.
+fn warn_of_turns(contract: &Contract, machine: &Machine, backend: &str) {
+    if backend != "user" || contract.machine.scheme == Scheme::Smp {
+        return;
+    }
+    let everybody = vec![true; contract.units.len()];
+    let cpu = entitle(contract, Resource::Cpu, capacity(contract, machine, Resource::Cpu), &everybody);
+    if contract.held().any(|id| cpu.own(id) % MILLIONTH != 0) {
+        output::say(
+            "warning: units that hold a part of a CPU take turns, and their processes are stopped in between: a shell whose \
+             command runs in such a unit may report it as stopped",
+        );
     }
 }
 

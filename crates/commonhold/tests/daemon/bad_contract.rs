@@ -39,7 +39,7 @@ fn tickets_of_zero_and_below() {
 #[test]
 fn hard_reservations_that_exceed_the_machine() {
     let said = run("version = 1\n[unit.a]\nhard = { cpu = \"100000\" }\n");
-    said.refused(1, &["contract.toml:2:7", "sum to 100000", "but this machine has", "soft `tickets`"]);
+    said.refused(1, &["contract.toml:2:7", "sum to 100000", "but the machine has", "soft `tickets`"]);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn what_cannot_be_entered_or_run_says_so() {
     place.call(&["exec", "a", "true"]).refused(69, &["no daemon runs here", "commonhold run CONTRACT"]);
     let _daemon = place.run(&[]);
     place.call(&["exec", "c", "true"]).refused(69, &["no unit `c`", "it has a, b, b/inner"]);
-    place.call(&["exec", "kernel", "true"]).refused(69, &["no unit `kernel`"]);
+    place.call(&["exec", "kernel", "true"]).refused(69, &["unit `kernel` is built in"]);
     place.call(&["exec", "a", "no-such-command"]).refused(127, &["cannot run `no-such-command`"]);
     let plain = place.path().join("plain");
     fs::write(&plain, "text").unwrap();

@@ -74,9 +74,9 @@ fn who_is_in_no_unit_says_why() {
     let place = Place::with("version = 1\n[unit.a]\n");
     let daemon = place.run(&[]);
     let of = |pid: u32| place.call(&["status", "--pid", &pid.to_string()]);
-    of(1).refused(69, &["process 1 is never in a unit"]);
-    of(daemon.pid()).refused(69, &["never in a unit", "the daemon's own"]);
-    of(daemon.caretaker()).refused(69, &["never in a unit", "the daemon's own"]);
+    of(1).refused(69, &["process 1 is in no unit"]);
+    of(daemon.pid()).refused(69, &["is in no unit", "the daemon's own"]);
+    of(daemon.caretaker()).refused(69, &["is in no unit", "the daemon's own"]);
     of(4_194_303).refused(69, &["process 4194303 does not exist"]);
     let json = place.call(&["status", "--json", "--pid", &std::process::id().to_string()]);
     let found: serde_json::Value = serde_json::from_str(&json.out).unwrap();

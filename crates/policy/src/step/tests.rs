@@ -264,6 +264,40 @@ fn switches_and_limits() {
     assert_eq!(w.holds(1).parse::<CpuSet>().unwrap().len(), 3);
 }
 
+/// A limit below one CPU: its turns are all that the unit gets, whatever is idle.
+#[test]
+fn a_limit_below_a_cpu_is_a_limit() {
+    let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
+    w.contract.units[2].limit.cpu = Some(commonhold_contract::Amount::Absolute(MILLIONTH / 2));
+    w.run(0, 2);
+    let mut held = 0;
+    for _ in 0..80 {
+        w.after(125);
+        held += holds(&w.state, UnitId(2)).len();
+    }
+    // Half of a CPU over ten seconds: 40 of 80 looks, give or take a turn.
+    assert!((38..=42).contains(&held), "{held}");
+}
+
+/// Two CPUs hard for one unit leave nothing for the other: it runs on what is idle, and is stopped when nothing is.
+#[test]
+fn who_is_entitled_to_nothing_has_what_is_idle() {
+    for means in [USER, CGROUP] {
+        let mut w = World::new("cpus:2 memory:1GiB", means, &[100, 100]);
+        w.contract.units[2].hard.cpu = Some(commonhold_contract::Amount::Absolute(2 * MILLIONTH));
+        w.run(0, 2);
+        w.run(1, 4);
+        w.steps(0..5, 100);
+        assert_eq!(
+            (w.holds(0), w.holds(1), w.state.orders[&UnitId(3)].open),
+            ("0-1".to_owned(), String::new(), false)
+        );
+        w.run(0, 1);
+        w.steps(0..3, 100);
+        assert!(w.holds(1).len() == 1 && w.state.orders[&UnitId(3)].open);
+    }
+}
+
 #[test]
 fn a_cpu_that_goes_away_is_dealt_with() {
     let mut w = World::new("cpus:4 memory:1GiB", USER, &[100, 100]);
