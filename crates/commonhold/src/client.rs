@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+use commonhold_live::roster::{MARKER, marker};
 use commonhold_report::status;
 use serde::de::DeserializeOwned;
 
@@ -48,12 +49,16 @@ pub(crate) fn call<T: DeserializeOwned>(stream: &mut UnixStream, call: &Call) ->
 
 pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     let mut stream = place::connect(&args.place)?;
+    // The daemon's process, as the kernel knows it: a marker is one daemon's.
+    let daemon =
+        rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
     let EnterReply {} = call(&mut stream, &Call::Enter { unit: args.unit.clone() })?;
     drop(stream);
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
     // The variable tells the daemon of descendants whose parents it never saw.
-    let error = Command::new(program).args(arguments).env(commonhold_live::roster::MARKER, &args.unit).exec();
+    let error =
+        Command::new(program).args(arguments).env(MARKER, marker(daemon.unsigned_abs(), &args.unit)).exec();
     let exit = if error.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };
     Err(Failure::new(exit, format!("cannot run `{}`: {error}", program.to_string_lossy())))
 }

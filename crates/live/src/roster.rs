@@ -45,8 +45,13 @@ use crate::observe::process::{Listed, ProcFs, Stat, State};
 pub use inherit::remap;
 use inherit::unit_if_there;
 
-/// The variable that `exec` sets to the unit's path, so that a descendant is recognised when its parents are gone.
+/// The variable that `exec` sets to a [`marker`] of the unit, so that a descendant is recognised when its parents are gone.
 pub const MARKER: &str = "COMMONHOLD_UNIT";
+
+/// The value of [`MARKER`] for a unit of one daemon, known by its process: what another daemon let in is no member here.
+pub fn marker(daemon: u32, unit: &str) -> String {
+    format!("{daemon}:{unit}")
+}
 
 /// How often facts that seldom change are read again, and how long a process counts as new. Nanoseconds.
 const SECOND: Time = 1_000_000_000;

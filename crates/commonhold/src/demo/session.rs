@@ -59,6 +59,18 @@ fn own_program(arguments: &[&str]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     // A process group of its own: Ctrl-C reaches this program, which then ends the others in order.
     command.args(arguments).process_group(0).stdin(Stdio::null());
+    let parent = rustix::process::getpid();
+    // SAFETY: between fork and exec, two system calls and no memory of this program's.
+    unsafe {
+        command.pre_exec(move || {
+            // Whatever ends the demonstration ends what it started: a daemon left behind would go on holding.
+            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+            match rustix::process::getppid() {
+                Some(now) if now == parent => Ok(()),
+                _ => Err(std::io::ErrorKind::Interrupted.into()),
+            }
+        });
+    }
     command
 }
 

@@ -7,7 +7,7 @@ use commonhold_policy::membership::{Placement, Rule};
 
 use crate::journal::ProcessKey;
 
-use super::{Changes, Known, MARKER, Moved, Roster, placement_of};
+use super::{Changes, Known, MARKER, Moved, Roster, marker, placement_of};
 
 /// For each unit of the old contract, the one with the same path in the new contract.
 pub fn remap(old: &Contract, new: &Contract) -> Vec<Option<UnitId>> {
@@ -81,7 +81,8 @@ impl Roster {
         if self.grants.is_empty() {
             return None;
         }
-        let path = self.procfs.variable(pid, MARKER).ok()??;
+        let value = self.procfs.variable(pid, MARKER).ok()??;
+        let path = value.strip_prefix(&marker(std::process::id(), ""))?.to_owned();
         let granted = self.grants.contains(&(uid, path.clone()));
         let mut is_root =
             || matches!(self.procfs.identity(pid), Ok(Some(id)) if id.uid == 0 && id.uid_real == 0);

@@ -7,7 +7,7 @@ use commonhold_contract::{Contract, Each, Member, MemberKind, Principal, UnitId}
 use commonhold_policy::Time;
 use commonhold_policy::membership::Rule;
 
-use super::{Changes, Moved, Roster, Scan};
+use super::{Changes, MARKER, Moved, Roster, Scan, marker};
 use crate::journal::ProcessKey;
 
 const BASE: u32 = 90_000_000;
@@ -142,20 +142,25 @@ fn the_mark_is_believed_of_those_who_entered_only() {
     fake.put(2, 0, 2, 1000, "sh");
     fake.look(Scan::Quick);
     fake.put(3, 0, 3, 2000, "sh");
-    fake.environ(3, "COMMONHOLD_UNIT=build\0");
+    let marked = format!("{MARKER}={}\0", marker(std::process::id(), "build"));
+    fake.environ(3, &marked);
     fake.look(Scan::Quick);
     fake.check(3, "shared", Rule::Default);
     assert!(fake.roster.enter(&fake.contract, key(2), build).unwrap());
     assert!(!fake.roster.enter(&fake.contract, ProcessKey { start: 1, ..key(2) }, build).unwrap());
     for (pid, uid) in [(4, 1000), (5, 2000), (6, 0)] {
         fake.put(pid, 0, pid, uid, "sh");
-        fake.environ(pid, "COMMONHOLD_UNIT=build\0");
+        fake.environ(pid, &marked);
     }
+    // Another daemon's members are none of this one's.
+    fake.put(7, 0, 7, 1000, "sh");
+    fake.environ(7, &format!("{MARKER}={}\0", marker(1, "build")));
     fake.look(Scan::Quick);
     fake.check(2, "build", Rule::Exec);
     fake.check(4, "build", Rule::Exec);
     fake.check(5, "shared", Rule::Default);
     fake.check(6, "build", Rule::Exec);
+    fake.check(7, "ana", Rule::User);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use commonhold_live::affinity;
 use commonhold_live::journal::ProcessKey;
+use commonhold_live::roster::{MARKER, marker};
 use commonhold_machine::CpuSet;
 
 /// A process with a session of its own; all of the session ends with the test.
@@ -23,10 +24,10 @@ pub fn start(program: impl AsRef<OsStr>, arguments: &[&str]) -> Job {
     start_with(Command::new(program), arguments)
 }
 
-/// Starts a program as a job, with the mark of those that entered a unit by `exec`.
+/// Starts a program as a job, with the mark of those that entered a unit of this process's daemon by `exec`.
 pub fn start_marked(program: &str, arguments: &[&str], unit: &str) -> Job {
     let mut command = Command::new(program);
-    command.env("COMMONHOLD_UNIT", unit);
+    command.env(MARKER, marker(std::process::id(), unit));
     start_with(command, arguments)
 }
 
