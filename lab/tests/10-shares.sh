@@ -1,4 +1,4 @@
-# seconds: 180
+# seconds: 300
 # needs: commonhold spin
 # Four units with tickets 1:2:3:2 on eight CPUs, eight busy processes each: everyone gets its share; what one does not
 # use goes to the others at once; and it comes back.
@@ -78,30 +78,47 @@ done
 cap_cpus
 sleep 2
 
-measure
-shares_within 2 "while all are busy"
-ok "the machine is in use while all are busy" at_least "$busy" 9800
-ok "the daemon takes little, even emulated" at_most "$daemon_used" 300
+all_busy() {
+	measure
+	shares_within 2 "while all are busy"
+	ok "the machine is in use while all are busy" at_least "$busy" 9800
+	ok "the daemon takes little, even emulated" at_most "$daemon_used" 300
+}
+measured all_busy
+
+# no_less UNIT...: what each of them is entitled to, whoever else is there.
+no_less() {
+	for unit in "$@"; do
+		ok "unit $unit has no less than its own" at_least "$(used_of "$unit")" $(($(entitled "$unit") * 97 / 100))
+	done
+}
 
 stopped=$(spinners_of c)
-kill -STOP $stopped
-measure
-ok "the others use what c leaves idle, from the first moment on" at_least "$busy" 9800
-for unit in a b d; do
-	ok "unit $unit has no less than its own" at_least "$(used_of $unit)" $(($(entitled $unit) * 97 / 100))
-done
+c_asleep() {
+	kill -CONT $stopped
+	sleep 1
+	kill -STOP $stopped
+	measure
+	ok "the others use what c leaves idle, from the first moment on" at_least "$busy" 9800
+	no_less a b d
+}
+measured c_asleep
 
 kill -CONT $stopped
-sleep 1
-measure
-shares_within 2 "after c came back"
+c_back() {
+	sleep 1
+	measure
+	shares_within 2 "after c came back"
+}
+measured c_back
 
 # Without c there are 1.6, 3.2 and 3.2 CPUs: one of the eight is held in turns of 250 ms. Each turn begins with a moment in
 # which the kernel has yet to find work for that CPU, long under emulation.
 kill -KILL $stopped
-sleep 1
-measure
-ok "the others use what c left when it went" at_least "$busy" 9000
-for unit in a b d; do
-	ok "unit $unit has no less than its own" at_least "$(used_of $unit)" $(($(entitled $unit) * 97 / 100))
-done
+c_gone() {
+	sleep 1
+	measure
+	ok "the others use what c left when it went" at_least "$busy" 9000
+	no_less a b d
+}
+measured c_gone

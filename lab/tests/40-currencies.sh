@@ -1,4 +1,4 @@
-# seconds: 150
+# seconds: 240
 # needs: commonhold spin
 # Seed 004, figures 5 and 6: what happens in one currency does not change what another is worth. Units within units,
 # time-shared by weight. B3 sleeps through the first half.
@@ -45,16 +45,22 @@ ok "a weighs half of all" is "$(cat "$HELD/a/cpu.weight")" 5000
 cap_cpus
 asleep=$(cat "$HELD/b/b3/cgroup.procs")
 kill -STOP $asleep
-sleep 2
-measure 10
-halves
-more a2 a1
-more b2 b1
+b3_asleep() {
+	sleep 2
+	measure 10
+	halves
+	more a2 a1
+	more b2 b1
+}
+measured b3_asleep
 
 kill -CONT $asleep
-sleep 4
-measure 10
-halves
-more a2 a1
-more b2 b1
-more b3 b2
+b3_awake() {
+	sleep 4
+	measure 10
+	halves
+	more a2 a1
+	more b2 b1
+	more b3 b2
+}
+measured b3_awake
