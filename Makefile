@@ -28,8 +28,9 @@ audit: ## licences, sources and advisories of dependencies, by cargo-deny
 	@$(CARGO) deny --version >/dev/null 2>&1 || { echo "cargo-deny is missing: install it with 'cargo install --locked cargo-deny'"; exit 1; }
 	$(CARGO) deny check
 
-fuzz: ## the contract parser under libFuzzer, for a minute (needs a nightly toolchain)
-	fuzz/run 60
+fuzz: ## the parsers under libFuzzer, for a minute each (needs a nightly toolchain)
+	fuzz/run 60 contract
+	fuzz/run 60 scenario
 
 bench: build ## measure the numbers of PROMISES.md
 	bench/promises

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Exec(Exec),
     Status(Status),
     Demo(Demo),
+    Sim(Sim),
+    Claims(Claims),
     Generate(Generate),
     /// Waits for a daemon to end, then undoes what it did.
     #[command(hide = true)]
@@ -50,6 +52,64 @@ pub(crate) struct Check {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Simulate a scenario: a contract, a machine and a workload
+///
+/// Runs the project's own policies and scheduler on a simulated machine, in virtual time: nothing on this machine is
+/// changed. The same scenario and seed give the same outcome, to the byte. `commonhold generate scenario-reference` lists
+/// what the files may say.
+#[derive(Debug, Args)]
+pub(crate) struct Sim {
+    /// A folder with contract.toml, machine.toml and workload.toml
+    pub(crate) scenario: PathBuf,
+    /// Another contract than the folder's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) contract: Option<PathBuf>,
+    /// Another machine than the folder's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: Option<PathBuf>,
+    /// Another workload than the folder's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) workload: Option<PathBuf>,
+    /// The scheme, whatever the contract says
+    #[arg(long, value_enum)]
+    pub(crate) scheme: Option<SchemeChoice>,
+    /// The first run's seed; each further run has the next
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Runs, each with a seed of its own, on all CPUs of this machine
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) runs: u64,
+    /// Print JSON: every run in full
+    #[arg(long, group = "form")]
+    pub(crate) json: bool,
+    /// Print a line per job and run
+    #[arg(long, group = "form")]
+    pub(crate) csv: bool,
+    /// Write a page with plots to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// Reproduce the published results that the policies come from
+///
+/// Runs the scenarios behind them on the simulated machine, several seeds each, and shows what was printed, what was
+/// measured, the tolerance that was fixed beforehand, and the verdict. A value to which a parameter was fitted is marked
+/// as calibrated, and counts for nothing.
+#[derive(Debug, Args)]
+pub(crate) struct Claims {
+    /// Only these: an identifier, or the beginning of several, such as PI-T4
+    pub(crate) ids: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a page with the table and the figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Seeds per scenario
+    #[arg(long, value_name = "K", default_value_t = 7, value_parser = clap::value_parser!(u64).range(2..=30))]
+    pub(crate) seeds: u64,
 }
 
 /// Show what this machine can enforce, why not what it cannot, and the remedy
@@ -173,6 +233,8 @@ pub(crate) enum What {
     },
     /// The contract's JSON schema, for editors, to standard output
     Schema,
+    /// Every key of a scenario's machine.toml and workload.toml, with its default and range, to standard output
+    ScenarioReference,
 }
 
 #[derive(Debug, Args)]

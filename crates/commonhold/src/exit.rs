@@ -16,6 +16,8 @@ pub(crate) enum Exit {
     NoInput,
     /// No daemon runs here, or the machine lacks what was asked for.
     Unavailable,
+    /// The program's own checks found it wrong.
+    Broken,
     /// The kernel refused what should have worked.
     System,
     /// Another daemon, or another program, owns what this one needs.
@@ -29,12 +31,13 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    pub(crate) const ALL: [Exit; 10] = [
+    pub(crate) const ALL: [Exit; 11] = [
         Exit::Ok,
         Exit::Invalid,
         Exit::Usage,
         Exit::NoInput,
         Exit::Unavailable,
+        Exit::Broken,
         Exit::System,
         Exit::Taken,
         Exit::NotAllowed,
@@ -49,6 +52,7 @@ impl Exit {
             Exit::Usage => 2,
             Exit::NoInput => 66,
             Exit::Unavailable => 69,
+            Exit::Broken => 70,
             Exit::System => 71,
             Exit::Taken => 73,
             Exit::NotAllowed => 77,
@@ -64,6 +68,7 @@ impl Exit {
             Exit::Usage => "the command line is wrong",
             Exit::NoInput => "a file cannot be read",
             Exit::Unavailable => "no daemon runs here, or the machine lacks what was asked for",
+            Exit::Broken => "sim: a check of the program's own did not hold: its result is not to be trusted",
             Exit::System => "the kernel refused what should have worked",
             Exit::Taken => "another daemon or another program owns what is needed",
             Exit::NotAllowed => "the caller may not do this",

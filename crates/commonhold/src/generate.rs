@@ -17,6 +17,7 @@ pub(crate) fn main(args: &Generate) -> Result<Exit, Failure> {
             clap_complete::generate(*shell, &mut shown(), "commonhold", &mut text);
             output::print(&String::from_utf8_lossy(&text))?;
         }
+        What::ScenarioReference => output::print(&commonhold_sim::scenario::reference())?,
         What::Schema => output::print(&format!("{:#}", commonhold_contract::schema()))?,
     }
     Ok(Exit::Ok)

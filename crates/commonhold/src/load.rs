@@ -68,15 +68,20 @@ pub(crate) fn diagnose(
 
 /// The text of a contract's file.
 pub(crate) fn read(path: &Path) -> Result<String, Failure> {
+    text_of(path, "contract")
+}
+
+/// The text of a file that a person wrote.
+pub(crate) fn text_of(path: &Path, what: &str) -> Result<String, Failure> {
     let cannot = |why: String, remedy: &str| {
-        Failure::new(Exit::NoInput, format!("{}: cannot read the contract: {why}; {remedy}", path.display()))
+        Failure::new(Exit::NoInput, format!("{}: cannot read the {what}: {why}; {remedy}", path.display()))
     };
     let facts = fs::metadata(path).map_err(|e| cannot(e.to_string(), "give the path of a TOML file"))?;
     if facts.is_dir() {
         return Err(cannot("it is a directory".to_owned(), "give the path of a TOML file"));
     }
     if facts.len() > CONTRACT_BYTES_MAX {
-        return Err(cannot(format!("it has {} bytes", facts.len()), "a contract has at most 64 MiB"));
+        return Err(cannot(format!("it has {} bytes", facts.len()), &format!("a {what} has at most 64 MiB")));
     }
     let bytes = fs::read(path).map_err(|e| cannot(e.to_string(), "give a file that you may read"))?;
     String::from_utf8(bytes).map_err(|e| {

@@ -1,6 +1,7 @@
 //! The command: parses flags, wires the parts, maps errors to exit codes.
 
 mod check;
+mod claims;
 mod cli;
 mod client;
 mod daemon;
@@ -11,7 +12,9 @@ mod generate;
 mod load;
 mod output;
 mod place;
+mod progress;
 mod protocol;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -29,6 +32,8 @@ fn main() -> ExitCode {
         Command::Exec(args) => client::exec(args),
         Command::Status(args) => client::status(args),
         Command::Demo(args) => demo::main(args),
+        Command::Claims(args) => claims::main(args),
+        Command::Sim(args) => sim::main(args),
         Command::Generate(args) => generate::main(args),
         Command::Caretaker(args) => Ok(daemon::caretaker(args)),
         Command::DemoTask(args) => demo::task(args),

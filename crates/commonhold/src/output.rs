@@ -1,6 +1,7 @@
 //! Standard output: style, width, and a reader who hangs up.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use commonhold_report::Style;
 
@@ -29,6 +30,14 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes a page of HTML.
+pub(crate) fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
+    std::fs::write(path, page).map_err(|e| {
+        let remedy = "give a path in a folder that you may write to";
+        Failure::new(Exit::System, format!("{}: cannot write the page: {e}; {remedy}", path.display()))
+    })
 }
 
 /// A line on standard output of a program that goes on whatever happens to its output: on a full disk, or after the

@@ -74,10 +74,13 @@ impl Diagnostic {
 
 /// What is wrong with the text of one value; the span lies within that text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
-    pub(crate) span: Span,
-    pub(crate) message: String,
-    pub(crate) help: String,
+pub struct Problem {
+    /// The offending part.
+    pub span: Span,
+    /// What is wrong with it.
+    pub message: String,
+    /// The remedy.
+    pub help: String,
 }
 
 /// Line and column, both from 1, of a byte offset; columns count characters. An offset past the end counts as the end.

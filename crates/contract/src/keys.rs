@@ -1,5 +1,6 @@
 //! Every key of a contract, once: the parser refuses what is not here, and the schema for editors is made from it.
 
+use crate::document::{self, key};
 use crate::model::{DEFAULT_TICKETS, Resource};
 
 /// The version of the contract's language that this program reads.
@@ -50,48 +51,8 @@ pub(crate) enum Kind {
     Switches(&'static Table),
 }
 
-/// A key.
-#[derive(Debug)]
-pub(crate) struct Key {
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    /// The value that holds where the contract does not say, in TOML; empty where nothing does.
-    pub(crate) default: &'static str,
-    /// Another value than the default, in TOML; for tables, of one of their keys.
-    pub(crate) example: &'static str,
-    /// One sentence for editors and people.
-    pub(crate) doc: &'static str,
-}
-
-/// The keys of a table.
-#[derive(Debug)]
-pub(crate) struct Table {
-    /// How diagnostics speak of it.
-    pub(crate) title: &'static str,
-    /// Its name in the schema's `$defs`.
-    pub(crate) definition: &'static str,
-    pub(crate) keys: &'static [Key],
-}
-
-impl Table {
-    pub(crate) fn key(&self, name: &str) -> Option<&'static Key> {
-        self.keys.iter().find(|key| key.name == name)
-    }
-
-    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
-        self.keys.iter().map(|key| key.name)
-    }
-}
-
-const fn key(
-    name: &'static str,
-    kind: Kind,
-    default: &'static str,
-    example: &'static str,
-    doc: &'static str,
-) -> Key {
-    Key { name, kind, default, example, doc }
-}
+pub(crate) type Key = document::Key<Kind>;
+pub(crate) type Table = document::Table<Kind>;
 
 /// The whole contract.
 pub(crate) static ROOT: Table = Table {

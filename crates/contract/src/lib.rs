@@ -8,27 +8,29 @@
 //!
 //! Code map, in the order of the flow: `syntax` (text to a tree of spanned values, with `recover`), `read` (the tree to
 //! values, key by key, with `quantity` and `member`), `check` (whether the values fit each other). `keys` is the one
-//! table of what a contract may say.
+//! table of what a contract may say. [`document`] is the part of this that other languages of TOML share.
 
 mod check;
 mod diagnostic;
+pub mod document;
 mod keys;
 mod member;
 mod model;
 mod nearest;
 mod parse;
-mod quantity;
+pub mod quantity;
 mod read;
 mod recover;
 mod render;
 mod schema;
 mod syntax;
 
-pub use diagnostic::{Diagnostic, Level, position};
+pub use diagnostic::{Diagnostic, Level, Problem, position};
 pub use model::{
     Amount, Contract, CpuMode, DEFAULT_TICKETS, Each, MILLIONTH, MachineRules, Member, MemberKind,
     PerResource, Principal, Resource, Scheme, Span, Unit, UnitId,
 };
+pub use nearest::nearest;
 pub use parse::{Parsed, parse};
 pub use quantity::{amount_text, duration_text};
 pub use render::render;

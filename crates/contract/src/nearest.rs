@@ -2,7 +2,7 @@
 
 /// The word that fewest single-letter edits turn into `typed`, if that is few enough to be a slip of the hand: at most a
 /// third of its letters, at least one. Case does not count; the first wins ties.
-pub(crate) fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed: Vec<char> = typed.to_lowercase().chars().collect();
     let edits_max = (typed.len() / 3).max(1);
     let mut best: Option<(usize, &str)> = None;

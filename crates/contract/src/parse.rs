@@ -1,14 +1,8 @@
-//! The whole way from text to contract, in three stages: syntax, values, and whether the values fit each other.
+//! The whole way from text to contract: [`document`] reads the syntax, [`read`] the values, which `check` compares.
 
-use std::collections::BTreeSet;
-
-use crate::diagnostic::{Diagnostic, Level};
-use crate::model::{Contract, Span};
-use crate::syntax::Syntax;
-use crate::{read, syntax};
-
-/// Diagnostics of one text, at most: more would only hide the first.
-const DIAGNOSTICS_MAX: usize = 200;
+use crate::diagnostic::Diagnostic;
+use crate::model::Contract;
+use crate::{document, read};
 
 /// What [`parse()`] makes of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,62 +15,16 @@ pub struct Parsed {
 
 /// Reads a contract, and finds every mistake in one go. It never fails otherwise, whatever the text.
 pub fn parse(text: &str) -> Parsed {
-    let syntax = syntax::read(text);
-    if !syntax.broken {
-        return values(text, syntax, Vec::new());
-    }
-    syntax::dismantle(syntax.tree);
-    let (readable, errors) = syntax::without_broken(text);
-    values(&readable, syntax::read(&readable), errors)
-}
-
-/// The stages after syntax. `errors` are those of what is no longer in the text.
-fn values(text: &str, syntax: Syntax, mut errors: Vec<Diagnostic>) -> Parsed {
-    let (contract, found) = read::read(text, &syntax.tree);
-    syntax::dismantle(syntax.tree);
-    errors.extend(syntax.errors);
-    let mut diagnostics = without_consequences(text, &errors, found);
-    diagnostics.extend(errors);
-    diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
-    let valid = !diagnostics.iter().any(Diagnostic::is_error);
-    shorten(&mut diagnostics);
-    Parsed { contract: valid.then_some(contract), diagnostics }
-}
-
-/// What was found in a text with syntax errors, less what may only be their consequence: what stands on a line that
-/// could not be read, what seems to be missing, and doubts.
-fn without_consequences(text: &str, errors: &[Diagnostic], found: Vec<Diagnostic>) -> Vec<Diagnostic> {
-    if errors.is_empty() {
-        return found;
-    }
-    let start = |span: &Span| syntax::line(text, span.start).start;
-    let broken: BTreeSet<usize> = errors.iter().map(|error| start(&error.span)).collect();
-    let missing = |d: &Diagnostic| d.code == "unknown-unit" || d.code == "missing-version";
-    let stands = |d: &Diagnostic| d.is_error() && !missing(d) && !broken.contains(&start(&d.span));
-    found.into_iter().take(DIAGNOSTICS_MAX).filter(stands).collect()
-}
-
-fn shorten(diagnostics: &mut Vec<Diagnostic>) {
-    if diagnostics.len() <= DIAGNOSTICS_MAX {
-        return;
-    }
-    // Errors must not fall behind warnings.
-    diagnostics.sort_by_key(|diagnostic| diagnostic.level);
-    let rest = diagnostics.split_off(DIAGNOSTICS_MAX - 1);
-    diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
-    if let Some(first) = rest.first() {
-        let message = format!("{} more problems are not shown", rest.len());
-        let last = Diagnostic::error("too-many", first.span.clone(), message)
-            .help("correct the first ones, and look again");
-        let level = if rest.iter().any(Diagnostic::is_error) { Level::Error } else { Level::Warning };
-        diagnostics.push(Diagnostic { level, ..last });
-    }
+    let missing = ["unknown-unit", "missing-version"];
+    let (contract, diagnostics) = document::read(text, &missing, read::read);
+    Parsed { contract, diagnostics }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::document::DIAGNOSTICS_MAX;
     use crate::keys::{DEPTH_MAX, HARD, Kind, LEND, MACHINE, MEMBERS_MAX, ROOT, Table, UNIT, UNITS_MAX};
     use crate::model::{
         Amount, CpuMode, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Principal, Resource, Scheme,

@@ -31,41 +31,77 @@ const BYTES: [(&str, u64); 12] = [
 ];
 
 /// Units of time, in nanoseconds.
-const TIMES: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+const TIMES: [(&str, u64); 6] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
 
 /// A number and what follows it.
 struct Parsed<'t> {
     /// The number, times a million.
     millionths: u128,
     decimals: usize,
+    /// It is an amount of a resource, for which a percentage would do too.
+    or_part: bool,
     number: Span,
     unit: &'t str,
     unit_span: Span,
 }
 
 /// Reads an amount of a resource: a percentage, or CPUs, bytes or bytes per second.
-pub(crate) fn amount(text: &str, resource: Resource) -> Result<Amount, Problem> {
-    let parsed = split(text, example(resource))?;
+pub fn amount(text: &str, resource: Resource) -> Result<Amount, Problem> {
+    let parsed = Parsed { or_part: true, ..split(text, example(resource))? };
     if parsed.unit == "%" {
         return percentage(&parsed).map(Amount::Part);
     }
     let scale = match resource {
         Resource::Cpu => cpu_scale(&parsed)?,
-        Resource::Memory => memory_scale(&parsed)?,
-        Resource::Disk | Resource::Bus => rate_scale(&parsed, resource)?,
+        Resource::Memory => bytes_scale(&parsed, "memory")?,
+        Resource::Disk | Resource::Bus => rate_scale(&parsed, &format!("{resource} bandwidth"))?,
     };
     scaled(&parsed, scale).map(Amount::Absolute)
 }
 
-/// Reads a length of time, in nanoseconds.
-pub(crate) fn duration_ns(text: &str) -> Result<u64, Problem> {
+/// Reads an amount of bytes: `8GiB`.
+pub fn bytes(text: &str) -> Result<u64, Problem> {
+    let parsed = split(text, "\"8GiB\"")?;
+    let scale = bytes_scale(&parsed, "bytes")?;
+    scaled(&parsed, scale)
+}
+
+/// Reads a rate: `100MB/s`, in bytes per second.
+pub fn bytes_per_s(text: &str) -> Result<u64, Problem> {
+    let parsed = split(text, "\"100MB/s\"")?;
+    let scale = rate_scale(&parsed, "bandwidth")?;
+    scaled(&parsed, scale)
+}
+
+/// Reads a percentage, in millionths: `25%`.
+pub fn part(text: &str) -> Result<u64, Problem> {
+    let parsed = split(text, "\"25%\"")?;
+    if parsed.unit == "%" {
+        return percentage(&parsed);
+    }
+    let message = match parsed.unit {
+        "" => format!("`{text}` is no percentage"),
+        unit => format!("`{unit}` is not `%`"),
+    };
+    Err(unit_problem(&parsed, message, "write a percentage: \"25%\""))
+}
+
+/// Reads a length of time, in nanoseconds: `250ms`.
+pub fn duration_ns(text: &str) -> Result<u64, Problem> {
     let parsed = split(text, "\"250ms\"")?;
     let Some((_, scale)) = TIMES.iter().find(|(unit, _)| *unit == parsed.unit) else {
         let message = match parsed.unit {
             "" => format!("`{text}` has no unit of time"),
             unit => format!("`{unit}` is not a unit of time"),
         };
-        return Err(unit_problem(&parsed, message, "write ns, us, ms or s: \"250ms\""));
+        return Err(unit_problem(&parsed, message, "write ns, us, ms, s, min or h: \"250ms\""));
     };
     scaled(&parsed, *scale)
 }
@@ -73,7 +109,7 @@ pub(crate) fn duration_ns(text: &str) -> Result<u64, Problem> {
 /// An amount as a contract writes it; reading it again gives the same amount.
 pub fn amount_text(resource: Resource, amount: Amount) -> String {
     match (amount, resource) {
-        (Amount::Part(millionths), _) => decimal(millionths, PERCENT_DECIMALS_MAX) + "%",
+        (Amount::Part(millionths), _) => part_text(millionths),
         (Amount::Absolute(millionths), Resource::Cpu) => decimal(millionths, DECIMALS_MAX),
         (Amount::Absolute(bytes), Resource::Memory) => bytes_text(bytes),
         (Amount::Absolute(bytes), Resource::Disk | Resource::Bus) => bytes_text(bytes) + "/s",
@@ -85,7 +121,13 @@ pub fn duration_text(ns: u64) -> String {
     largest_exact(ns, &TIMES)
 }
 
-fn bytes_text(bytes: u64) -> String {
+/// A part as a percentage, from millionths; reading it again gives the same.
+pub fn part_text(millionths: u64) -> String {
+    decimal(millionths, PERCENT_DECIMALS_MAX) + "%"
+}
+
+/// Bytes in the unit that makes the shortest text: `8GiB`; reading it again gives the same.
+pub fn bytes_text(bytes: u64) -> String {
     let binary = largest_exact(bytes, &BYTES[6..]);
     let decimal = largest_exact(bytes, &BYTES[..7]);
     // The shorter is the one that was meant: 100MB, not 97656.25KiB.
@@ -145,7 +187,7 @@ fn split<'t>(text: &'t str, example: &str) -> Result<Parsed<'t>, Problem> {
     };
     let unit = rest.trim_start();
     let unit_span = whole.end - unit.len()..whole.end;
-    Ok(Parsed { millionths, decimals: decimals.len(), number: span, unit, unit_span })
+    Ok(Parsed { millionths, decimals: decimals.len(), or_part: false, number: span, unit, unit_span })
 }
 
 /// `integer.decimals` times a million; `None` if the integer part does not fit in 64 bits.
@@ -165,8 +207,11 @@ fn percentage(parsed: &Parsed) -> Result<u64, Problem> {
     match u64::try_from(parsed.millionths / 100) {
         Ok(part) if part <= MILLIONTH => Ok(part),
         _ => {
-            let help =
-                "write at most 100%: the whole of what the enclosing unit or the machine holds".to_owned();
+            let help = match parsed.or_part {
+                true => "write at most 100%: the whole of what the enclosing unit or the machine holds",
+                false => "write at most 100%",
+            };
+            let help = help.to_owned();
             Err(Problem { span, message: "the percentage is above 100%".to_owned(), help })
         }
     }
@@ -179,7 +224,7 @@ fn scaled(parsed: &Parsed, scale: u64) -> Result<u64, Problem> {
     amount.and_then(|amount| u64::try_from(amount).ok()).ok_or_else(|| Problem {
         span: parsed.number.start..parsed.unit_span.end,
         message: "the quantity does not fit in 64 bits".to_owned(),
-        help: "write less, or a percentage".to_owned(),
+        help: if parsed.or_part { "write less, or a percentage" } else { "write less" }.to_owned(),
     })
 }
 
@@ -191,33 +236,38 @@ fn cpu_scale(parsed: &Parsed) -> Result<u64, Problem> {
     Err(unit_problem(parsed, message, "write CPUs as a number without a unit (\"1.5\"), or a part (\"25%\")"))
 }
 
-fn memory_scale(parsed: &Parsed) -> Result<u64, Problem> {
-    if let Some(scale) = bytes_scale(parsed.unit) {
+/// `what` is an amount of bytes.
+fn bytes_scale(parsed: &Parsed, what: &str) -> Result<u64, Problem> {
+    if let Some(scale) = bytes_unit(parsed.unit) {
         return Ok(scale);
     }
-    if let Some(unit) = parsed.unit.strip_suffix("/s").filter(|unit| bytes_scale(unit).is_some()) {
-        let help = format!("memory is an amount, not a rate: write {unit}");
-        return Err(unit_problem(parsed, format!("`{}` is not a unit of memory", parsed.unit), &help));
+    if let Some(unit) = parsed.unit.strip_suffix("/s").filter(|unit| bytes_unit(unit).is_some()) {
+        let help = match what {
+            "memory" => format!("memory is an amount, not a rate: write {unit}"),
+            _ => format!("this is an amount, not a rate: write {unit}"),
+        };
+        return Err(unit_problem(parsed, format!("`{}` is not a unit of {what}", parsed.unit), &help));
     }
-    Err(bytes_problem(parsed, parsed.unit, "", "memory"))
+    Err(bytes_problem(parsed, parsed.unit, "", what))
 }
 
-fn rate_scale(parsed: &Parsed, resource: Resource) -> Result<u64, Problem> {
+/// `what` is bytes per second.
+fn rate_scale(parsed: &Parsed, what: &str) -> Result<u64, Problem> {
     let (unit, per_second) = match parsed.unit.strip_suffix("/s") {
         Some(unit) => (unit, true),
         None => (parsed.unit, false),
     };
-    match bytes_scale(unit) {
+    match bytes_unit(unit) {
         Some(scale) if per_second => Ok(scale),
         Some(_) => {
-            let message = format!("`{unit}` is an amount, and {resource} bandwidth is a rate");
+            let message = format!("`{unit}` is an amount, and {what} is a rate");
             Err(unit_problem(parsed, message, &format!("write {unit}/s")))
         }
-        None => Err(bytes_problem(parsed, unit, "/s", &format!("{resource} bandwidth"))),
+        None => Err(bytes_problem(parsed, unit, "/s", what)),
     }
 }
 
-fn bytes_scale(unit: &str) -> Option<u64> {
+fn bytes_unit(unit: &str) -> Option<u64> {
     BYTES.iter().find(|(name, _)| *name == unit).map(|(_, scale)| *scale)
 }
 
@@ -240,9 +290,8 @@ fn bytes_problem(parsed: &Parsed, unit: &str, suffix: &str, what: &str) -> Probl
         "" => format!("the amount of {what} has no unit"),
         unit => format!("`{unit}` is not a unit of {what}"),
     };
-    let help = format!(
-        "write GiB{suffix} (1024^3 bytes), GB{suffix} (1000^3 bytes) or their like, or a part such as 25%"
-    );
+    let or_part = if parsed.or_part { ", or a part such as 25%" } else { "" };
+    let help = format!("write GiB{suffix} (1024^3 bytes), GB{suffix} (1000^3 bytes) or their like{or_part}");
     unit_problem(parsed, message, &help)
 }
 
@@ -294,13 +343,45 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (text, ns) in [("250ms", 250_000_000), ("1s", 1_000_000_000), ("500us", 500_000), ("0.5us", 500)]
-        {
+        for (text, ns) in [
+            ("250ms", 250_000_000),
+            ("1s", 1_000_000_000),
+            ("500us", 500_000),
+            ("0.5us", 500),
+            ("1.5min", 90_000_000_000),
+            ("2h", 7_200_000_000_000),
+        ] {
             assert_eq!(duration_ns(text), Ok(ns), "{text}");
         }
-        for text in ["250", "1m", "1min", "1h", "ms", "1.ms", ".5s", "-1s", "99999999999999999999s", "1e3s"] {
+        for text in
+            ["250", "1m", "1M", "1hour", "1d", "ms", "1.ms", ".5s", "-1s", "99999999999999999999s", "1e3s"]
+        {
             assert!(duration_ns(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_no_part_of_anything() {
+        assert_eq!(
+            (bytes("1.5KiB"), bytes_per_s("5MB/s"), part("0.5%")),
+            (Ok(1536), Ok(5_000_000), Ok(5_000))
+        );
+        let said = |result: Result<u64, Problem>| result.map_err(|p| format!("{}; {}", p.message, p.help));
+        let is = |result, expected: &str| assert_eq!(said(result), Err(expected.to_owned()));
+        is(
+            bytes("25%"),
+            "`%` is not a unit of bytes; write GiB (1024^3 bytes), GB (1000^3 bytes) or their like",
+        );
+        is(bytes("1MB/s"), "`MB/s` is not a unit of bytes; this is an amount, not a rate: write MB");
+        is(bytes("18446744073709551615PiB"), "the quantity does not fit in 64 bits; write less");
+        is(bytes_per_s("1MB"), "`MB` is an amount, and bandwidth is a rate; write MB/s");
+        is(part("0.25"), "`0.25` is no percentage; write a percentage: \"25%\"");
+        is(part("5ms"), "`ms` is not `%`; write a percentage: \"25%\"");
+        is(part("101%"), "the percentage is above 100%; write at most 100%");
+        is(
+            part("0.00001%"),
+            "the percentage has more than 4 decimals; 0.0001% (one millionth) is the finest part",
+        );
     }
 
     /// The text that the problem points at, what is wrong, and the remedy.
@@ -354,6 +435,7 @@ mod tests {
         }
         assert_eq!(duration_text(250_000_000), "250ms");
         assert_eq!(duration_text(1_000_000_000), "1s");
+        assert_eq!(duration_text(5_400_000_000_000), "90min");
     }
 
     proptest! {

@@ -71,7 +71,9 @@ fn kind_schema(kind: Kind) -> Value {
         }),
         Kind::Amount(Resource::Memory) => amount_schema(""),
         Kind::Amount(Resource::Disk | Resource::Bus) => amount_schema("/s"),
-        Kind::Duration { .. } => json!({ "type": "string", "pattern": r"^\d+(\.\d{1,6})? *(ns|us|ms|s)$" }),
+        Kind::Duration { .. } => {
+            json!({ "type": "string", "pattern": r"^\d+(\.\d{1,6})? *(ns|us|ms|s|min|h)$" })
+        }
         Kind::UnitPath => json!({ "type": "string", "minLength": 1 }),
         Kind::Switch => json!({ "type": "boolean" }),
         Kind::Switches(table) => json!({ "anyOf": [{ "type": "boolean" }, { "$ref": reference(table) }] }),

@@ -271,7 +271,7 @@ impl LiveBackend for UserBackend {
 
 impl Backend for UserBackend {
     fn means(&self) -> Means {
-        Means { cpu_sets: true, weights: false, caps: false, gates: true }
+        Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false }
     }
 
     /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.

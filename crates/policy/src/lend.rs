@@ -12,18 +12,20 @@
 //! from the borrower that holds most for its entitlement to one that waits and holds less.
 //!
 //! Properties: only what nobody of the owner's waits for is lent; a loan is known to lender and borrower at every step;
-//! who may not lend or borrow never does; nobody borrows beyond its limit. Limit: a step sees samples; what a thread did
+//! who may not lend or borrow never does; nobody borrows beyond its limit. Who owns, lends and borrows how many is counted
+//! once and then kept up, so that a step costs a look at each loan and unit, and each new loan at who comes next. Limit: a step sees samples; what a thread did
 //! between two of them shows only in the time it used. Source: seed 000, section 3.1 (idle CPUs lent, revoked at the next
 //! 10 ms tick); seed 004, section 5.2 (inactive tickets raise the value of their siblings').
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, MILLIONTH, UnitId};
+use commonhold_contract::{Contract, UnitId};
 
-use crate::membership::is_within;
 use crate::partition::Owners;
 use crate::plan::{Action, Reason, Step};
+use crate::tally::Tally;
+use crate::waiting::{Queues, Waiter};
 use crate::{MS, Time};
 
 /// How long a unit's want is remembered after it sank: shorter pauses lend nothing.
@@ -87,6 +89,33 @@ pub(crate) struct Market<'a> {
     pub(crate) wants: &'a mut BTreeMap<UnitId, Want>,
     pub(crate) loans: &'a mut BTreeMap<u32, Loan>,
     pub(crate) steps: &'a mut Vec<Step>,
+    pub(crate) counts: Counts,
+}
+
+/// How many CPUs each unit owns, lends and borrows.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    owned: Tally,
+    lent: Tally,
+    borrowed: Tally,
+}
+
+impl Counts {
+    pub(crate) fn of(owners: &Owners, loans: &BTreeMap<u32, Loan>) -> Counts {
+        Counts {
+            owned: owners.values().copied().collect(),
+            lent: loans.values().map(|loan| loan.lender).collect(),
+            borrowed: loans.values().map(|loan| loan.borrower).collect(),
+        }
+    }
+
+    fn kept(&self, unit: UnitId) -> usize {
+        self.owned.get(unit) - self.lent.get(unit)
+    }
+
+    fn held(&self, unit: UnitId) -> usize {
+        self.kept(unit) + self.borrowed.get(unit)
+    }
 }
 
 impl Market<'_> {
@@ -106,26 +135,24 @@ impl Market<'_> {
         for (cpu, loan) in core::mem::take(self.loans) {
             self.steps.push(returned(cpu, loan, reason));
         }
+        self.counts = Counts::of(self.owners, self.loans);
+    }
+
+    fn begin(&mut self, cpu: u32, loan: Loan) {
+        self.loans.insert(cpu, loan);
+        self.counts.lent.add(loan.lender);
+        self.counts.borrowed.add(loan.borrower);
+    }
+
+    fn end(&mut self, cpu: u32) {
+        if let Some(loan) = self.loans.remove(&cpu) {
+            self.counts.lent.sub(loan.lender);
+            self.counts.borrowed.sub(loan.borrower);
+        }
     }
 
     fn want(&self, unit: UnitId) -> Want {
         self.wants.get(&unit).copied().unwrap_or_default()
-    }
-
-    fn owned(&self, unit: UnitId) -> usize {
-        self.owners.values().filter(|owner| **owner == unit).count()
-    }
-
-    fn lent(&self, unit: UnitId) -> usize {
-        self.loans.values().filter(|loan| loan.lender == unit).count()
-    }
-
-    fn kept(&self, unit: UnitId) -> usize {
-        self.owned(unit) - self.lent(unit)
-    }
-
-    fn held(&self, unit: UnitId) -> usize {
-        self.kept(unit) + self.loans.values().filter(|loan| loan.borrower == unit).count()
     }
 
     fn end_orphans(&mut self) {
@@ -138,24 +165,24 @@ impl Market<'_> {
             .map(|(cpu, loan)| (*cpu, *loan))
             .collect();
         for (cpu, loan) in gone {
-            self.loans.remove(&cpu);
+            self.end(cpu);
             let reason = if self.owners.contains_key(&cpu) { Reason::TurnOver } else { Reason::CpuGone };
             self.steps.push(returned(cpu, loan, reason));
         }
     }
 
     fn call_back(&mut self) {
-        let owners: Vec<UnitId> = self.claims.keys().copied().collect();
-        for lender in owners {
-            let (want, kept) = (self.want(lender), self.kept(lender));
+        let by_lender = self.loans_by(|loan| loan.lender);
+        let lenders: Vec<UnitId> = self.claims.keys().copied().collect();
+        for lender in lenders {
+            let (want, kept) = (self.want(lender), self.counts.kept(lender));
             let short = (want.now as usize).saturating_sub(kept);
-            let since = want.content_at;
-            let mine: Vec<(u32, Loan)> = self.loans_where(|loan| loan.lender == lender).take(short).collect();
-            for (cpu, loan) in mine {
-                self.loans.remove(&cpu);
-                let reason =
-                    Reason::OwnerWants { runnable: want.now, kept: u32::try_from(kept).unwrap_or(u32::MAX) };
-                let action = Action::CallBack { cpu, lender, borrower: loan.borrower, since };
+            let reason =
+                Reason::OwnerWants { runnable: want.now, kept: u32::try_from(kept).unwrap_or(u32::MAX) };
+            for (cpu, loan) in loans_of(&by_lender, lender).iter().take(short) {
+                self.end(*cpu);
+                let action =
+                    Action::CallBack { cpu: *cpu, lender, borrower: loan.borrower, since: want.content_at };
                 self.steps.push(Step { action, reason });
             }
             if want.now as usize <= kept
@@ -167,56 +194,67 @@ impl Market<'_> {
     }
 
     fn give_back(&mut self) {
-        let borrowers: Vec<UnitId> = self.claims.keys().copied().collect();
-        for borrower in borrowers {
-            let surplus = self.held(borrower).saturating_sub(self.want(borrower).settled as usize);
-            let theirs: Vec<(u32, Loan)> =
-                self.loans_where(|loan| loan.borrower == borrower).take(surplus).collect();
-            for (cpu, loan) in theirs {
-                self.loans.remove(&cpu);
+        for (borrower, theirs) in self.loans_by(|loan| loan.borrower) {
+            // Counted anew for each one: what an earlier one gave back, a later one may hold again.
+            let surplus = self.counts.held(borrower).saturating_sub(self.want(borrower).settled as usize);
+            for (cpu, loan) in theirs.into_iter().take(surplus) {
+                self.end(cpu);
                 self.steps.push(returned(cpu, loan, Reason::BorrowerIdle));
             }
         }
     }
 
-    /// The loans of a kind, highest CPU first.
-    fn loans_where(&self, which: impl Fn(&Loan) -> bool) -> impl Iterator<Item = (u32, Loan)> {
-        self.loans.iter().rev().filter(move |(_, loan)| which(loan)).map(|(cpu, loan)| (*cpu, *loan))
-    }
-
-    fn lend(&mut self) {
-        while let Some((cpu, lender, borrower)) = self.next_loan() {
-            let idle_ns = self.now.saturating_sub(self.want(lender).sank_at);
-            self.loans.insert(cpu, Loan { lender, borrower });
-            self.steps.push(Step {
-                action: Action::Lend { cpu, lender, borrower },
-                reason: Reason::OwnerIdle { idle_ns },
-            });
+    /// The loans by lender or borrower, each one's highest CPU first.
+    fn loans_by(&self, whose: impl Fn(&Loan) -> UnitId) -> BTreeMap<UnitId, Vec<(u32, Loan)>> {
+        let mut sorted: BTreeMap<UnitId, Vec<(u32, Loan)>> = BTreeMap::new();
+        for (cpu, loan) in self.loans.iter().rev() {
+            sorted.entry(whose(loan)).or_default().push((*cpu, *loan));
         }
+        sorted
     }
 
-    /// An idle CPU and who is to have it.
-    fn next_loan(&self) -> Option<(u32, UnitId, UnitId)> {
-        let waiting: Vec<UnitId> = self.claims.keys().copied().filter(|unit| self.waits(*unit)).collect();
+    /// Lends what is idle. One pass is enough: with each loan the lender has less that is idle and the borrower waits for
+    /// less, so that no CPU that was passed over would be lent later.
+    fn lend(&mut self) {
+        let mut waiting = Queues::of(self.contract, self.waiting());
         if waiting.is_empty() {
-            return None;
+            return;
         }
         // Highest CPUs first: an owner's lowest ones are the last that others have ever warmed up for themselves.
-        for (cpu, owner) in self.owners.iter().rev() {
-            let lender = *owner;
-            let idle =
-                !self.loans.contains_key(cpu) && self.kept(lender) > self.want(lender).settled as usize;
-            if idle && self.may_lend(lender) {
-                let best = waiting.iter().copied().filter(|unit| *unit != lender).min_by(|a, b| {
-                    let family = |unit: UnitId| core::cmp::Reverse(self.kinship(lender, unit));
-                    family(*a).cmp(&family(*b)).then_with(|| self.compare_holds(*a, 0, *b, 0)).then(a.cmp(b))
-                });
-                if let Some(borrower) = best {
-                    return Some((*cpu, lender, borrower));
-                }
+        for (cpu, lender) in self.owners.iter().rev() {
+            if !self.idle(*cpu, *lender) {
+                continue;
             }
+            // An owner of idle CPUs is not among those that wait: it holds what it wants.
+            let now = |unit| self.waits(unit).then(|| self.waiter(unit));
+            let Some(borrower) = waiting.next(*lender, now) else { return };
+            self.lend_one(*cpu, *lender, borrower);
         }
-        None
+    }
+
+    fn lend_one(&mut self, cpu: u32, lender: UnitId, borrower: UnitId) {
+        let idle_ns = self.now.saturating_sub(self.want(lender).sank_at);
+        self.begin(cpu, Loan { lender, borrower });
+        let action = Action::Lend { cpu, lender, borrower };
+        self.steps.push(Step { action, reason: Reason::OwnerIdle { idle_ns } });
+    }
+
+    /// Whether an owner may lend a CPU that it does not need.
+    fn idle(&self, cpu: u32, lender: UnitId) -> bool {
+        self.counts.kept(lender) > self.want(lender).settled as usize
+            && !self.loans.contains_key(&cpu)
+            && self.may_lend(lender)
+    }
+
+    /// Who may borrow and has a use for it.
+    fn waiting(&self) -> impl Iterator<Item = Waiter> {
+        self.claims.keys().filter(|unit| self.waits(**unit)).map(|unit| self.waiter(*unit))
+    }
+
+    /// What a unit holds and is entitled to.
+    fn waiter(&self, unit: UnitId) -> Waiter {
+        let claim = self.claims.get(&unit).copied().unwrap_or(0).max(1);
+        Waiter { unit, held: self.counts.held(unit), claim }
     }
 
     fn may_lend(&self, unit: UnitId) -> bool {
@@ -225,60 +263,40 @@ impl Market<'_> {
 
     /// Whether it may borrow one more CPU and has a use for it.
     fn waits(&self, unit: UnitId) -> bool {
-        let held = self.held(unit);
+        let held = self.counts.held(unit);
         !unit.is_common()
             && self.contract.unit(unit).borrow.cpu
             && self.want(unit).settled as usize > held
             && self.limits.get(&unit).is_none_or(|limit| held < *limit)
     }
 
-    /// How many enclosing units two units share.
-    fn kinship(&self, a: UnitId, b: UnitId) -> usize {
-        if a.is_common() {
-            return 0;
-        }
-        let mut enclosers = 0;
-        let mut level = self.contract.unit(a).parent;
-        while let Some(unit) = level {
-            enclosers += usize::from(is_within(self.contract, b, unit));
-            level = self.contract.unit(unit).parent;
-        }
-        enclosers
-    }
-
-    /// Compares what two units would hold for their entitlement with `more_a` and `more_b` CPUs added.
-    fn compare_holds(&self, a: UnitId, more_a: usize, b: UnitId, more_b: usize) -> core::cmp::Ordering {
-        let claim = |unit: UnitId| u128::from(self.claims.get(&unit).copied().unwrap_or(0).max(1));
-        let hold = |unit: UnitId, more: usize| (self.held(unit) + more) as u128 * u128::from(MILLIONTH);
-        (hold(a, more_a) * claim(b)).cmp(&(hold(b, more_b) * claim(a)))
-    }
-
     fn rebalance(&mut self) {
-        let waiting: Vec<UnitId> = self.claims.keys().copied().filter(|unit| self.waits(*unit)).collect();
-        let poorest = waiting.into_iter().min_by(|a, b| self.compare_holds(*a, 0, *b, 0).then(a.cmp(b)));
-        let Some(poor) = poorest else { return };
-        let richest = self
-            .loans
-            .values()
-            .map(|loan| loan.borrower)
-            .filter(|unit| *unit != poor)
-            .max_by(|a, b| self.compare_holds(*a, 0, *b, 0).then(b.cmp(a)));
-        let Some(rich) = richest else { return };
+        let Some(poor) = self.waiting().min() else { return };
+        let borrowers: BTreeSet<UnitId> = self.loans.values().map(|loan| loan.borrower).collect();
+        let others = borrowers.into_iter().filter(|unit| *unit != poor.unit).map(|unit| self.waiter(unit));
+        // Of equally rich ones, the lowest number.
+        let Some(rich) = others.max_by(|a, b| a.compare_holds(b).then(b.unit.cmp(&a.unit))) else { return };
         // Only if the one who gives still holds as much for its entitlement as the one who takes: else they would swap
         // for ever.
-        if self.compare_holds(poor, 1, rich, 0).is_gt() {
+        if (Waiter { held: poor.held + 1, ..poor }).compare_holds(&rich).is_gt() {
             return;
         }
-        let loan = self.loans_where(|loan| loan.borrower == rich && loan.lender != poor).next();
-        if let Some((cpu, loan)) = loan {
-            self.loans.remove(&cpu);
-            self.steps.push(returned(cpu, loan, Reason::LargerClaim { of: poor }));
-            let lender = loan.lender;
-            self.loans.insert(cpu, Loan { lender, borrower: poor });
-            let action = Action::Lend { cpu, lender, borrower: poor };
-            self.steps.push(Step { action, reason: Reason::LargerClaim { of: poor } });
-        }
+        let given = |(_, loan): &(&u32, &Loan)| loan.borrower == rich.unit && loan.lender != poor.unit;
+        let Some((cpu, loan)) = self.loans.iter().rev().find(given).map(|(cpu, loan)| (*cpu, *loan)) else {
+            return;
+        };
+        let reason = Reason::LargerClaim { of: poor.unit };
+        self.end(cpu);
+        self.steps.push(returned(cpu, loan, reason));
+        let (lender, borrower) = (loan.lender, poor.unit);
+        self.begin(cpu, Loan { lender, borrower });
+        self.steps.push(Step { action: Action::Lend { cpu, lender, borrower }, reason });
     }
+}
+
+/// One unit's part of the loans by unit.
+fn loans_of(by_unit: &BTreeMap<UnitId, Vec<(u32, Loan)>>, unit: UnitId) -> &[(u32, Loan)] {
+    by_unit.get(&unit).map_or(&[], Vec::as_slice)
 }
 
 fn returned(cpu: u32, loan: Loan, reason: Reason) -> Step {

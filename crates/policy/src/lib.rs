@@ -6,8 +6,11 @@
 
 extern crate alloc;
 
+pub mod bandwidth;
 pub mod check;
 pub mod entitlement;
+pub mod frames;
+mod free;
 mod lend;
 pub mod membership;
 mod orders;
@@ -16,6 +19,8 @@ mod plan;
 pub mod share;
 mod snapshot;
 mod step;
+mod tally;
+mod waiting;
 
 pub use lend::SETTLE_NS;
 pub use plan::{Action, Cpus, Plan, Reason, Step};

@@ -72,7 +72,7 @@ pub(crate) fn differences(
         pairs.iter().filter(|(_, old, new)| old.cpus != new.cpus).collect();
     // Who gains a CPU may run there before who loses it leaves: a kernel looks for work when a CPU falls idle, and not
     // again for long when that finds none.
-    confined.sort_by_key(|(_, old, new)| !gains(old.cpus.as_ref(), new.cpus.as_ref()));
+    confined.sort_by_cached_key(|(_, old, new)| !gains(old.cpus.as_ref(), new.cpus.as_ref()));
     for (unit, _, new) in confined {
         order(Action::Confine { unit: *unit, cpus: new.cpus.clone() }, new.cpus_because);
     }

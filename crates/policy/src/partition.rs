@@ -12,13 +12,16 @@
 //! shared CPU; nobody's home moves while the number of its whole CPUs stays the same. Limits: turns follow the
 //! rotations actually made, so a late rotation makes a long turn, which the credit pays back. Source: seed 000, section 3.1.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use commonhold_contract::{MILLIONTH, UnitId};
 use commonhold_machine::Machine;
 
 use crate::Time;
+use crate::free::FreeCpus;
+use crate::tally::Tally;
 
 /// What a unit holds of the machine's CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,55 +46,46 @@ impl Claim {
 /// Owners by CPU.
 pub(crate) type Owners = BTreeMap<u32, UnitId>;
 
+/// The CPUs of each owner, ascending.
+fn by_owner(owners: &Owners) -> BTreeMap<UnitId, Vec<u32>> {
+    let mut cpus: BTreeMap<UnitId, Vec<u32>> = BTreeMap::new();
+    for (cpu, unit) in owners {
+        cpus.entry(*unit).or_default().push(*cpu);
+    }
+    cpus
+}
+
 /// Home CPUs for every claim, near to what `before` says.
 pub(crate) fn homes(machine: &Machine, claims: &[Claim], before: &Owners) -> Owners {
+    let mut had = by_owner(before);
     let mut owners = Owners::new();
-    let mut needs: Vec<(usize, UnitId)> = Vec::new();
+    let mut needs: Vec<(usize, UnitId, Vec<u32>)> = Vec::new();
     for claim in claims {
-        let kept = keep(machine, claim, before);
-        needs.push((claim.whole() - kept.len(), claim.unit));
-        owners.extend(kept.into_iter().map(|cpu| (cpu, claim.unit)));
+        let kept = keep(machine, claim.whole(), had.remove(&claim.unit).unwrap_or_default());
+        owners.extend(kept.iter().map(|cpu| (*cpu, claim.unit)));
+        needs.push((claim.whole() - kept.len(), claim.unit, kept));
     }
-    needs.sort_by_key(|(need, unit)| (core::cmp::Reverse(*need), *unit));
-    for (need, unit) in needs {
-        for n in 0..need {
-            if let Some(cpu) = nearest_free(machine, &owners, unit, need - n) {
-                owners.insert(cpu, unit);
-            }
-        }
+    needs.sort_by_key(|(need, unit, _)| (Reverse(*need), *unit));
+    let mut free = FreeCpus::of(machine, |cpu| !owners.contains_key(&cpu));
+    for (need, unit, kept) in needs.into_iter().filter(|(need, _, _)| *need > 0) {
+        owners.extend(free.take_together(&kept, need).into_iter().map(|cpu| (cpu, unit)));
     }
     owners
 }
 
 /// The CPUs that a unit keeps of its old homes: of too many, those in the nodes where it has most.
-fn keep(machine: &Machine, claim: &Claim, before: &Owners) -> Vec<u32> {
-    let mut mine: Vec<u32> = before
-        .iter()
-        .filter(|(cpu, unit)| **unit == claim.unit && machine.cpu(**cpu).is_some())
-        .map(|(c, _)| *c)
-        .collect();
-    let in_node = |cpu: u32, of: &[u32]| of.iter().filter(|other| machine.distance(cpu, **other) < 4).count();
-    let all = mine.clone();
-    mine.sort_by_key(|cpu| (core::cmp::Reverse(in_node(*cpu, &all)), *cpu));
-    mine.truncate(claim.whole());
-    mine
-}
-
-/// The free CPU closest to what the unit owns; for a unit without any, one in the node with the fewest free CPUs among
-/// those that have enough for its need, or in the one with the most.
-fn nearest_free(machine: &Machine, owners: &Owners, unit: UnitId, need: usize) -> Option<u32> {
-    let free: Vec<u32> =
-        machine.cpus.iter().map(|cpu| cpu.id).filter(|cpu| !owners.contains_key(cpu)).collect();
-    let mine: Vec<u32> = owners.iter().filter(|(_, owner)| **owner == unit).map(|(cpu, _)| *cpu).collect();
-    if !mine.is_empty() {
-        let far = |cpu: u32| mine.iter().map(|own| machine.distance(cpu, *own)).sum::<u32>();
-        return free.into_iter().min_by_key(|cpu| (far(*cpu), *cpu));
+fn keep(machine: &Machine, whole: usize, mut mine: Vec<u32>) -> Vec<u32> {
+    mine.retain(|cpu| machine.cpu(*cpu).is_some());
+    if mine.len() > whole {
+        let node = |cpu: u32| machine.cpu(cpu).map(|cpu| cpu.node);
+        let mut in_node: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+        for cpu in &mine {
+            *in_node.entry(node(*cpu)).or_default() += 1;
+        }
+        mine.sort_by_cached_key(|cpu| (in_node.get(&node(*cpu)).copied().map(Reverse), *cpu));
+        mine.truncate(whole);
     }
-    let free_in_node = |cpu: u32| free.iter().filter(|other| machine.distance(cpu, **other) < 4).count();
-    free.iter().copied().min_by_key(|cpu| {
-        let room = free_in_node(*cpu);
-        (room < need, if room < need { usize::MAX - room } else { room }, *cpu)
-    })
+    mine
 }
 
 /// Credits of the units that hold parts of CPUs, in millionths of a CPU times nanoseconds.
@@ -127,7 +121,7 @@ impl Turns {
             .filter(|claim| claim.part() > 0)
             .map(|claim| (due(claim.unit, claim.part()), claim.unit))
             .collect();
-        order.sort_by_key(|(due, unit)| (core::cmp::Reverse(*due), *unit));
+        order.sort_by_key(|(due, unit)| (Reverse(*due), *unit));
         let winners: Vec<UnitId> = order.into_iter().take(shared.len()).map(|(_, unit)| unit).collect();
         self.owners = seat(machine, &shared, &winners, homes, &self.owners);
         self.since = now;
@@ -135,9 +129,11 @@ impl Turns {
 
     /// Charges the turn so far.
     fn settle(&mut self, claims: &[Claim], elapsed: Time) {
-        self.credit.retain(|unit, _| claims.iter().any(|claim| claim.unit == *unit && claim.part() > 0));
+        let holders: Tally = claims.iter().filter(|claim| claim.part() > 0).map(|claim| claim.unit).collect();
+        let turns: Tally = self.owners.values().copied().collect();
+        self.credit.retain(|unit, _| holders.has(*unit));
         for claim in claims.iter().filter(|claim| claim.part() > 0) {
-            let turns = self.owners.values().filter(|owner| **owner == claim.unit).count();
+            let turns = turns.get(claim.unit);
             let earned = i128::from(claim.part()) * i128::from(elapsed);
             let spent = i128::from(MILLIONTH) * i128::from(elapsed) * turns as i128;
             *self.credit.entry(claim.unit).or_insert(0) += earned - spent;
@@ -162,29 +158,23 @@ pub(crate) fn renumber(owners: &Owners, number: &dyn Fn(UnitId) -> Option<UnitId
 /// Who takes which shared CPU: who had one keeps it, the others take the one nearest to their homes.
 fn seat(machine: &Machine, shared: &[u32], winners: &[UnitId], homes: &Owners, before: &Owners) -> Owners {
     let mut seats = Owners::new();
+    let mut waiting: BTreeSet<UnitId> = winners.iter().copied().collect();
     for cpu in shared {
         if let Some(unit) = before.get(cpu)
-            && winners.contains(unit)
-            && !seats.values().any(|seated| seated == unit)
+            && waiting.remove(unit)
         {
             seats.insert(*cpu, *unit);
         }
     }
-    for unit in winners {
-        if seats.values().any(|seated| seated == unit) {
-            continue;
-        }
-        let far = |cpu: u32| {
-            homes
-                .iter()
-                .filter(|(_, owner)| *owner == unit)
-                .map(|(own, _)| machine.distance(cpu, *own))
-                .sum::<u32>()
-        };
-        let free = shared.iter().copied().filter(|cpu| !seats.contains_key(cpu));
-        if let Some(cpu) = free.min_by_key(|cpu| (far(*cpu), *cpu)) {
-            seats.insert(cpu, *unit);
-        }
+    if waiting.is_empty() {
+        return seats;
+    }
+    let homes_of = by_owner(homes);
+    // What has no home owner is shared.
+    let mut free = FreeCpus::of(machine, |cpu| !homes.contains_key(&cpu) && !seats.contains_key(&cpu));
+    for unit in winners.iter().filter(|unit| waiting.contains(unit)) {
+        let own = homes_of.get(unit).map_or(&[][..], Vec::as_slice);
+        seats.extend(free.take_nearest(own).map(|cpu| (cpu, *unit)));
     }
     seats
 }

@@ -15,6 +15,9 @@ pub struct Means {
     pub caps: bool,
     /// A unit can be stopped and continued as a whole.
     pub gates: bool,
+    /// The project's own scheduler decides at every switch, unit by unit: it lends idle CPUs and calls them back by itself,
+    /// and time-shares CPUs that nobody owns by weight. The policy then says who owns what, and plans no loans.
+    pub switches: bool,
 }
 
 /// One unit at one moment. Processes of sub-units are counted in the sub-unit alone.

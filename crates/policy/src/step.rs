@@ -10,11 +10,12 @@ use commonhold_contract::{Contract, CpuMode, DEFAULT_TICKETS, MILLIONTH, Resourc
 use commonhold_machine::{CpuSet, Machine};
 
 use crate::entitlement::{self, Entitlement};
-use crate::lend::{Loan, Market, SETTLE_NS, Want};
+use crate::lend::{Counts, Loan, Market, SETTLE_NS, Want};
 use crate::orders::{self, Orders, WEIGHT_USUAL};
 use crate::partition::{self, Claim, Owners, Turns};
 use crate::plan::{Action, Plan, Reason, Step};
 use crate::snapshot::{Means, Snapshot, UnitFacts};
+use crate::tally::Tally;
 use crate::{MS, Time};
 
 /// Look again after this long when somebody runs and nothing is urgent.
@@ -92,12 +93,13 @@ pub fn partitions(contract: &Contract, means: Means, units: usize, cpus: usize) 
 /// Decides what is to be done now.
 pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let entitlement = entitle(input);
-    let claims = claims(input, &entitlement);
+    let facts = facts(input);
+    let claims = claims(input, &entitlement, &facts);
     let mut plan = Plan { at: now, entitled: entitled(&entitlement), ..Plan::default() };
     let held = input.contract.machine.scheme != Scheme::Smp;
     let competing = claims.iter().filter(|claim| !claim.unit.is_common()).count();
     let partitioned = held && partitions(input.contract, input.means, competing, input.machine.cpus.len());
-    sample(&mut state, now, input, &claims);
+    sample(&mut state, now, &facts, &claims);
     if partitioned {
         let rotated = deal(&mut state, now, input, &claims, &mut plan.steps);
         trade(&mut state, now, input, rotated, &mut plan.steps);
@@ -134,13 +136,13 @@ fn entitled(entitlement: &Entitlement) -> Vec<u64> {
 /// Who competes for CPUs. With weights underneath, top-level units do, and share inside by weight; without, every unit does
 /// with what its own processes hold. Who is entitled to nothing competes for what is idle. What nobody is entitled to is the
 /// `shared` unit's, who lends it.
-fn claims(input: Input<'_>, entitlement: &Entitlement) -> Vec<Claim> {
+fn claims(input: Input<'_>, entitlement: &Entitlement, facts: &[UnitFacts]) -> Vec<Claim> {
     let claim = |unit: UnitId| {
-        let micro = if input.means.weights { entitlement.value(unit) } else { entitlement.own(unit) };
+        let micro = if nests(input.means) { entitlement.value(unit) } else { entitlement.own(unit) };
         Claim { unit, micro }
     };
-    let competes = |unit: &UnitId| !input.means.weights || input.contract.unit(*unit).parent.is_none();
-    let there = |claim: &Claim| claim.micro > 0 || facts(input, claim.unit).processes > 0;
+    let competes = |unit: &UnitId| !nests(input.means) || input.contract.unit(*unit).parent.is_none();
+    let there = |claim: &Claim| claim.micro > 0 || facts[claim.unit.index()].processes > 0;
     let mut claims: Vec<Claim> = input.contract.held().filter(competes).map(claim).filter(there).collect();
     if entitlement.unheld > 0 {
         claims.insert(0, Claim { unit: UnitId::SHARED, micro: entitlement.unheld });
@@ -148,30 +150,33 @@ fn claims(input: Input<'_>, entitlement: &Entitlement) -> Vec<Claim> {
     claims
 }
 
-/// The facts of a competing unit: with weights, its sub-units' are its own.
-fn facts(input: Input<'_>, unit: UnitId) -> UnitFacts {
-    if !input.means.weights {
-        return input.snapshot.unit(unit);
+/// The facts of every unit: with weights, its sub-units' are its own.
+fn facts(input: Input<'_>) -> Vec<UnitFacts> {
+    let mut facts: Vec<UnitFacts> = input.contract.ids().map(|id| input.snapshot.unit(id)).collect();
+    if nests(input.means) {
+        // Parents stand before their children: going backwards carries sums all the way up.
+        for id in input.contract.held().rev() {
+            if let Some(parent) = input.contract.unit(id).parent {
+                let part = facts[id.index()];
+                let sum = &mut facts[parent.index()];
+                sum.at = sum.at.max(part.at);
+                sum.processes += part.processes;
+                sum.runnable += part.runnable;
+                sum.used_ns += part.used_ns;
+                sum.waited_ns += part.waited_ns;
+            }
+        }
     }
-    let within = |id: &UnitId| crate::membership::is_within(input.contract, *id, unit);
-    let mut sum = UnitFacts::default();
-    for facts in input.contract.held().filter(within).map(|id| input.snapshot.unit(id)) {
-        sum.at = sum.at.max(facts.at);
-        sum.processes += facts.processes;
-        sum.runnable += facts.runnable;
-        sum.used_ns += facts.used_ns;
-        sum.waited_ns += facts.waited_ns;
-    }
-    sum
+    facts
 }
 
 /// Takes the snapshot into every competing unit's want.
-fn sample(state: &mut State, now: Time, input: Input<'_>, claims: &[Claim]) {
-    let competing: Vec<UnitId> = claims.iter().map(|claim| claim.unit).collect();
-    state.wants.retain(|unit, _| competing.contains(unit));
-    state.seen.retain(|unit, _| competing.contains(unit));
-    for unit in competing {
-        let facts = if unit.is_common() { UnitFacts::default() } else { facts(input, unit) };
+fn sample(state: &mut State, now: Time, facts: &[UnitFacts], claims: &[Claim]) {
+    let competing: Tally = claims.iter().map(|claim| claim.unit).collect();
+    state.wants.retain(|unit, _| competing.has(*unit));
+    state.seen.retain(|unit, _| competing.has(*unit));
+    for unit in claims.iter().map(|claim| claim.unit) {
+        let facts = if unit.is_common() { UnitFacts::default() } else { facts[unit.index()] };
         let before = state.seen.get(&unit).copied();
         // What nobody is entitled to, the common parts never want back.
         let newcomer = || if unit.is_common() { Want::of_nobody(now) } else { Want::of_newcomer(now) };
@@ -197,9 +202,9 @@ fn used_cpus(before: Option<UnitFacts>, now: UnitFacts) -> u32 {
 /// Deals out the CPUs where claims or CPUs changed or a turn is over. Whether it did.
 fn deal(state: &mut State, now: Time, input: Input<'_>, claims: &[Claim], steps: &mut Vec<Step>) -> bool {
     let period = turn_ns(input, claims);
-    let gone = state.owners.keys().any(|cpu| input.machine.cpu(*cpu).is_none());
-    let changed =
-        gone || state.owners.len() != input.machine.cpus.len() || shape(claims) != shape(&state.claims);
+    // Both are in ascending order.
+    let same_cpus = state.owners.keys().eq(input.machine.cpus.iter().map(|cpu| &cpu.id));
+    let changed = !same_cpus || !shape(claims).eq(shape(&state.claims));
     let wanted =
         |claim: &Claim| claim.part() > 0 && state.wants.get(&claim.unit).is_some_and(|want| want.settled > 0);
     let over = now.saturating_sub(state.turns.since) >= period && claims.iter().any(wanted);
@@ -219,8 +224,13 @@ fn deal(state: &mut State, now: Time, input: Input<'_>, claims: &[Claim], steps:
 }
 
 /// What must change for homes to be dealt out anew: who competes, and with how many whole CPUs.
-fn shape(claims: &[Claim]) -> Vec<(UnitId, u64)> {
-    claims.iter().map(|claim| (claim.unit, claim.micro / MILLIONTH)).collect()
+fn shape(claims: &[Claim]) -> impl Iterator<Item = (UnitId, u64)> {
+    claims.iter().map(|claim| (claim.unit, claim.micro / MILLIONTH))
+}
+
+/// Whether the backend nests units: a unit's CPUs are then its sub-units' too, divided by weight. Else each stands by itself.
+fn nests(means: Means) -> bool {
+    means.weights && !means.switches
 }
 
 fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {
@@ -230,11 +240,13 @@ fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {
 
 /// The steps from the old owners to the new ones.
 fn announce(before: &Owners, state: &State, input: Input<'_>, claims: &[Claim], steps: &mut Vec<Step>) {
-    let claim = |of: &[Claim], unit: UnitId| {
-        of.iter().find(|claim| claim.unit == unit).map_or(0, |claim| claim.micro)
+    let micro = |claims: &[Claim]| -> BTreeMap<UnitId, u64> {
+        claims.iter().map(|claim| (claim.unit, claim.micro)).collect()
     };
+    let (old, new) = (micro(&state.claims), micro(claims));
+    let claim = |of: &BTreeMap<UnitId, u64>, unit: UnitId| of.get(&unit).copied().unwrap_or(0);
     for (cpu, unit) in before.iter().filter(|(cpu, unit)| state.owners.get(cpu) != Some(unit)) {
-        let (from, to) = (claim(&state.claims, *unit), claim(claims, *unit));
+        let (from, to) = (claim(&old, *unit), claim(&new, *unit));
         let reason = match input.machine.cpu(*cpu) {
             None => Reason::CpuGone,
             Some(_) if from != to => Reason::EntitlementChanged { from, to },
@@ -243,7 +255,7 @@ fn announce(before: &Owners, state: &State, input: Input<'_>, claims: &[Claim], 
         steps.push(Step { action: Action::Disown { cpu: *cpu, unit: *unit }, reason });
     }
     for (cpu, unit) in state.owners.iter().filter(|(cpu, unit)| before.get(cpu) != Some(unit)) {
-        let micro = claim(claims, *unit);
+        let micro = claim(&new, *unit);
         let reason = match state.turns.owners.contains_key(cpu) {
             true => Reason::Turn { part: micro % MILLIONTH },
             false => Reason::Entitled { micro_cpus: micro },
@@ -262,6 +274,7 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
         .map(|(unit, micro)| (unit, usize::try_from(micro / MILLIONTH).unwrap_or(usize::MAX)))
         .collect();
     let claims = state.claims.iter().map(|claim| (claim.unit, claim.micro)).collect();
+    let counts = Counts::of(&state.owners, &state.loans);
     let mut market = Market {
         contract: input.contract,
         now,
@@ -271,9 +284,10 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
         wants: &mut state.wants,
         loans: &mut state.loans,
         steps,
+        counts,
     };
     match input.contract.machine.scheme {
-        Scheme::Isolate => market.settle(rotated),
+        Scheme::Isolate if !input.means.switches => market.settle(rotated),
         scheme => market.close(Reason::Scheme(scheme)),
     }
 }
@@ -319,52 +333,86 @@ fn wanted(
     let mut wanted: BTreeMap<UnitId, Orders> = BTreeMap::new();
     let active = |id: &UnitId| entitlement.value(*id) > 0 || input.snapshot.unit(*id).processes > 0;
     if input.means.weights {
+        let levels = levels(input, entitlement);
         for unit in input.contract.held().filter(active) {
             let micro_cpus = entitlement.value(unit);
             let mut orders = Orders::none(Reason::Proportion { micro_cpus });
-            orders.weight = weight(input, entitlement, unit);
+            orders.weight = match nests(input.means) {
+                true => weight(input, entitlement, &levels, unit),
+                false => weight_of_all(input, entitlement.own(unit)),
+            };
             (orders.cap, orders.cap_because) = cap(input, unit, micro_cpus, partitioned);
             wanted.insert(unit, orders);
         }
     }
     if partitioned {
-        for claim in state.claims.iter().filter(|claim| !claim.unit.is_common()) {
-            let cpus = holds(state, claim.unit);
-            let none = Orders::none(Reason::Entitled { micro_cpus: claim.micro });
-            let orders = wanted.entry(claim.unit).or_insert(none);
-            orders.cpus_because = Reason::HoldsChanged;
-            // Only who would run is stopped: nobody could tell when a stopped process wants to run again. One that sleeps
-            // between two turns stays confined to where it was, and is seen when it wakes.
-            let sleeps = state.wants.get(&claim.unit).is_none_or(|want| want.settled == 0);
-            orders.open = !cpus.is_empty() || sleeps || !input.means.gates;
-            let before = state.orders.get(&claim.unit).and_then(|orders| orders.cpus.clone());
-            orders.cpus = if cpus.is_empty() { before } else { Some(cpus) };
-        }
+        confine(&mut wanted, state, input);
     }
     wanted
 }
 
-/// The CPUs on which a unit may run: all that it owns, lent or not, and what it borrows.
-fn holds(state: &State, unit: UnitId) -> CpuSet {
-    let owned = state.owners.iter().filter(|(_, owner)| **owner == unit).map(|(cpu, _)| *cpu);
-    let borrowed = state.loans.iter().filter(|(_, loan)| loan.borrower == unit).map(|(cpu, _)| *cpu);
-    owned.chain(borrowed).collect()
+/// The orders that keep each competing unit to the CPUs that it holds.
+fn confine(wanted: &mut BTreeMap<UnitId, Orders>, state: &State, input: Input<'_>) {
+    let mut holds = holds(state);
+    for claim in state.claims.iter().filter(|claim| !claim.unit.is_common()) {
+        let cpus = holds.remove(&claim.unit).unwrap_or_default();
+        let none = Orders::none(Reason::Entitled { micro_cpus: claim.micro });
+        let orders = wanted.entry(claim.unit).or_insert(none);
+        orders.cpus_because = Reason::HoldsChanged;
+        // Only who would run is stopped: nobody could tell when a stopped process wants to run again. One that sleeps
+        // between two turns stays confined to where it was, and is seen when it wakes.
+        let sleeps = state.wants.get(&claim.unit).is_none_or(|want| want.settled == 0);
+        orders.open = !cpus.is_empty() || sleeps || !input.means.gates;
+        orders.cpus = match cpus.is_empty() {
+            true => state.orders.get(&claim.unit).and_then(|orders| orders.cpus.clone()),
+            false => Some(cpus),
+        };
+    }
+}
+
+/// The CPUs on which units may run: all that one owns, lent or not, and what it borrows. Who holds none is left out.
+fn holds(state: &State) -> BTreeMap<UnitId, CpuSet> {
+    let mut holds: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
+    let borrowed = state.loans.iter().map(|(cpu, loan)| (*cpu, loan.borrower));
+    for (cpu, unit) in state.owners.iter().map(|(cpu, unit)| (*cpu, *unit)).chain(borrowed) {
+        holds.entry(unit).or_default().insert(cpu);
+    }
+    holds
+}
+
+/// What all units of each level are entitled to together, by their encloser.
+fn levels(input: Input<'_>, entitlement: &Entitlement) -> BTreeMap<Option<UnitId>, u128> {
+    let mut levels: BTreeMap<Option<UnitId>, u128> = BTreeMap::new();
+    for unit in input.contract.held() {
+        *levels.entry(input.contract.unit(unit).parent).or_default() += u128::from(entitlement.value(unit));
+    }
+    levels
 }
 
 /// A unit's weight among its siblings: against the encloser's own processes, which have the usual weight, or else as a
 /// part of 10,000.
-fn weight(input: Input<'_>, entitlement: &Entitlement, unit: UnitId) -> u32 {
+fn weight(
+    input: Input<'_>,
+    entitlement: &Entitlement,
+    levels: &BTreeMap<Option<UnitId>, u128>,
+    unit: UnitId,
+) -> u32 {
     let value = u128::from(entitlement.value(unit));
     let parent = input.contract.unit(unit).parent;
     let own = parent.filter(|id| input.snapshot.unit(*id).processes > 0).map_or(0, |id| entitlement.own(id));
     let weight = if own > 0 {
         value * u128::from(DEFAULT_TICKETS) / u128::from(own)
     } else {
-        let siblings: u128 =
-            input.contract.children(parent).map(|id| u128::from(entitlement.value(id))).sum();
+        let siblings = levels.get(&parent).copied().unwrap_or(0);
         (value * 10_000).checked_div(siblings).unwrap_or(u128::from(WEIGHT_USUAL))
     };
     u32::try_from(weight.clamp(1, 10_000)).unwrap_or(WEIGHT_USUAL)
+}
+
+/// A unit's weight against all others: its part of the machine, in parts of 10,000.
+fn weight_of_all(input: Input<'_>, own: u64) -> u32 {
+    let machine = input.machine.cpus.len() as u64 * MILLIONTH;
+    u32::try_from((own * 10_000 / machine).clamp(1, 10_000)).unwrap_or(WEIGHT_USUAL)
 }
 
 /// A unit's cap: its limit, or its entitlement where it may not use what others leave.
@@ -392,11 +440,12 @@ fn attention(state: &State, now: Time, input: Input<'_>) -> (Time, Vec<UnitId>) 
         // A fifth of the promised time is left for carrying the call-back out.
         next = next.min(now + input.contract.machine.call_back_ns / 5 * 4);
     }
-    let owned = |unit: UnitId| state.owners.values().filter(|owner| **owner == unit).count();
-    let settling = |unit: UnitId, want: &Want| (want.now as usize) < owned(unit) && want.settled != want.now;
+    let owned: Tally = state.owners.values().copied().collect();
+    let settling =
+        |unit: UnitId, want: &Want| (want.now as usize) < owned.get(unit) && want.settled != want.now;
     let settling: Vec<UnitId> =
         state.wants.iter().filter(|(unit, want)| settling(**unit, want)).map(|(unit, _)| *unit).collect();
-    let crowded = state.wants.iter().any(|(unit, want)| want.settled as usize > owned(*unit));
+    let crowded = state.wants.iter().any(|(unit, want)| want.settled as usize > owned.get(*unit));
     if crowded && !settling.is_empty() {
         next = next.min(now + SETTLE_NS / 2);
         watch.extend(settling);

@@ -13,15 +13,26 @@ const PANELS_MAX: usize = 8;
 /// Rows of a ledger's table at most; `status --json` has them all.
 const ROWS_MAX: usize = 100;
 
+/// The beginning of a page, up to its heading; `more_style` is for what only this page has.
+pub(crate) fn open(title: &str, more_style: &str) -> String {
+    let title = escape(title);
+    let head = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+                <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
+    let style = include_str!("page.css");
+    // The tab's title says whose page it is, and begins without a capital: it is half a sentence.
+    let (first, rest) = title.split_at(title.chars().next().map_or(0, char::len_utf8));
+    format!(
+        "{head}<title>Commonhold: {}{rest}</title>\n<style>\n{style}{more_style}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n",
+        first.to_lowercase()
+    )
+}
+
+/// The end of a page.
+pub(crate) const CLOSE: &str = "</main>\n</body>\n</html>\n";
+
 /// The page.
 pub(crate) fn page(comparison: &Comparison) -> String {
-    let mut page = String::from(concat!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
-        "<title>Commonhold: a light job beside a heavy one</title>\n<style>\n",
-        include_str!("page.css"),
-        "</style>\n</head>\n<body>\n<main>\n<h1>A light job beside a heavy one</h1>\n",
-    ));
+    let mut page = open("A light job beside a heavy one", "");
     page += &facts(comparison);
     page += &promises(comparison);
     page += "<h2>Response times</h2>\n";
@@ -31,7 +42,7 @@ pub(crate) fn page(comparison: &Comparison) -> String {
     page += &ledgers(comparison);
     page += HOW_TO_READ;
     page += &commands(comparison);
-    page + "</main>\n</body>\n</html>\n"
+    page + CLOSE
 }
 
 fn facts(comparison: &Comparison) -> String {

@@ -5,11 +5,13 @@
 // Text is put together from pieces all over this crate; `write!` to a `String` would return results that mean nothing.
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
+pub mod claims;
 pub mod comparison;
 pub mod doctor;
 mod figures;
 mod html;
 pub mod plan;
+pub mod simulation;
 pub mod status;
 mod svg;
 mod table;

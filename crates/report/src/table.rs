@@ -75,6 +75,29 @@ impl Table {
         self.rows.push(Row::Line(paint, text));
     }
 
+    /// The same as a table of a page.
+    pub(crate) fn html(&self) -> String {
+        let cells = |tag: &str, cells: &[String]| -> String {
+            cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", crate::svg::escape(cell.trim()))).collect()
+        };
+        let heads: Vec<String> = self.heads.iter().map(|head| head.replace('\n', " ")).collect();
+        let mut out = format!("<div class=\"scroll\"><table>\n<thead><tr>{}</tr></thead>\n<tbody>\n", cells("th", &heads));
+        for row in &self.rows {
+            out += &match row {
+                Row::Cells(_, row) => {
+                    let (name, figures) = row.split_at(1.min(row.len()));
+                    let name = cells("th scope=\"row\"", name).replace("</th scope=\"row\">", "</th>");
+                    format!("<tr>{name}{}</tr>\n", cells("td", figures))
+                }
+                Row::Line(_, text) => {
+                    let text = crate::svg::escape(text);
+                    format!("<tr><td colspan=\"{}\">{text}</td></tr>\n", self.heads.len())
+                }
+            };
+        }
+        out + "</tbody>\n</table></div>\n"
+    }
+
     /// The lines, each with a newline.
     pub(crate) fn render(&self, style: Style) -> String {
         let (widths, gap) = self.widths(style.width);

@@ -58,8 +58,14 @@ fn means(choice: &Choice) -> Means {
     match choice {
         Choice::Cgroup(place) => {
             let has = |controller: &str| place.controllers.contains(controller);
-            Means { cpu_sets: has("cpuset"), weights: has("cpu"), caps: has("cpu"), gates: true }
+            Means {
+                cpu_sets: has("cpuset"),
+                weights: has("cpu"),
+                caps: has("cpu"),
+                gates: true,
+                switches: false,
+            }
         }
-        Choice::User => Means { cpu_sets: true, weights: false, caps: false, gates: true },
+        Choice::User => Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false },
     }
 }

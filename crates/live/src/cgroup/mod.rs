@@ -292,7 +292,7 @@ impl LiveBackend for CgroupBackend {
 impl Backend for CgroupBackend {
     fn means(&self) -> Means {
         let (cpu_sets, cpu) = (self.groups.tree().has("cpuset"), self.groups.tree().has("cpu"));
-        Means { cpu_sets, weights: cpu, caps: cpu, gates: true }
+        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false }
     }
 
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {

@@ -5,8 +5,8 @@ use super::*;
 use crate::check::Books;
 use proptest::prelude::*;
 
-const USER: Means = Means { cpu_sets: true, weights: false, caps: false, gates: true };
-const CGROUP: Means = Means { cpu_sets: true, weights: true, caps: true, gates: true };
+const USER: Means = Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false };
+const CGROUP: Means = Means { cpu_sets: true, weights: true, caps: true, gates: true, switches: false };
 
 /// A machine whose units do what a test says, driven through the policy and the plan checker.
 struct World {
@@ -84,8 +84,12 @@ impl World {
         }
     }
 
+    fn cpus(&self, n: u32) -> CpuSet {
+        holds(&self.state).remove(&UnitId(n + 2)).unwrap_or_default()
+    }
+
     fn holds(&self, n: u32) -> String {
-        holds(&self.state, UnitId(n + 2)).to_string()
+        self.cpus(n).to_string()
     }
 
     fn said(&self) -> Vec<String> {
@@ -160,7 +164,7 @@ fn an_idle_units_cpus_are_lent_by_claim() {
     let mut w = World::new("nodes:4 cpus:2 memory:1GiB", CGROUP, &[100, 200, 300, 200]);
     (0..4).for_each(|n| w.run(n, 8));
     w.after(1);
-    let count = |w: &World| [0, 1, 2, 3].map(|n| holds(&w.state, UnitId(n + 2)).len());
+    let count = |w: &World| [0, 1, 2, 3].map(|n| w.cpus(n).len());
     assert_eq!(count(&w), [1, 2, 3, 2]);
     w.run(2, 0);
     w.after(100);
@@ -177,7 +181,7 @@ fn more_units_than_cpus_take_turns() {
     for _ in 0..400 {
         w.after(100);
         for (n, had) in had.iter_mut().enumerate() {
-            *had += holds(&w.state, UnitId(n as u32 + 2)).len();
+            *had += w.cpus(n as u32).len();
         }
     }
     assert_eq!(had, [100, 100, 200]);
@@ -273,7 +277,7 @@ fn a_limit_below_a_cpu_is_a_limit() {
     let mut held = 0;
     for _ in 0..80 {
         w.after(125);
-        held += holds(&w.state, UnitId(2)).len();
+        held += w.cpus(0).len();
     }
     // Half of a CPU over ten seconds: 40 of 80 looks, give or take a turn.
     assert!((38..=42).contains(&held), "{held}");

@@ -1,0 +1,316 @@
+//! What can be run: the files of a scenario, a scheme, and what is different from the files.
+//!
+//! The texts are those of `scenarios/`; they are built in, so that the claims can be checked where only the command is.
+
+use commonhold_contract::{Amount, CpuMode, Scheme};
+use commonhold_sim::scenario::{CallBack, DiskOrder, Scenario};
+
+/// The three texts of a scenario. The order is that of reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Files {
+    /// Folder of `scenarios/`, and the machine's and the workload's file there, for people.
+    pub name: &'static str,
+    contract: &'static str,
+    machine: &'static str,
+    workload: &'static str,
+}
+
+#[cfg(test)]
+impl Files {
+    /// Texts of a test.
+    pub(crate) const fn of(
+        name: &'static str,
+        contract: &'static str,
+        machine: &'static str,
+        workload: &'static str,
+    ) -> Files {
+        Files { name, contract, machine, workload }
+    }
+}
+
+/// A folder's machine and workload with its contract.
+macro_rules! files {
+    ($folder:literal, $machine:literal, $workload:literal) => {
+        Files {
+            name: concat!($folder, "/{", $machine, ", ", $workload, "}"),
+            contract: include_str!(concat!("../../../scenarios/", $folder, "/contract.toml")),
+            machine: include_str!(concat!("../../../scenarios/", $folder, "/", $machine, ".toml")),
+            workload: include_str!(concat!("../../../scenarios/", $folder, "/", $workload, ".toml")),
+        }
+    };
+}
+
+/// One job on a machine of one CPU (figure 2, UP).
+pub const UNIPROCESSOR: Files = files!("four-way", "uniprocessor", "alone");
+/// User A's job and none, one, .. five of the others' (figure 2; the first is MP1, the last MP6).
+pub const OTHERS: [Files; 6] = [
+    files!("four-way", "machine", "alone"),
+    files!("four-way", "machine", "others-1"),
+    files!("four-way", "machine", "others-2"),
+    files!("four-way", "machine", "others-3"),
+    files!("four-way", "machine", "others-4"),
+    files!("four-way", "machine", "workload"),
+];
+/// A job of each user, and a core dump to user A's disk (figure 2, MP4+D).
+pub const DUMP: Files = files!("four-way", "machine", "dump");
+/// Eight users with a job each (figure 3).
+pub const KERNEL_BALANCED: Files = files!("kernel-intensive", "machine", "balanced");
+/// Four users with one job each, four with two (figure 3).
+pub const KERNEL_UNBALANCED: Files = files!("kernel-intensive", "machine", "workload");
+/// The same with memory enough for all.
+pub const KERNEL_AMPLE: Files = files!("kernel-intensive", "ample", "workload");
+/// One user of eight with one job (section 4.2.3).
+pub const KERNEL_ONE: Files = files!("kernel-intensive", "machine", "alone-one");
+/// One user of eight with two jobs (section 4.2.3).
+pub const KERNEL_TWO: Files = files!("kernel-intensive", "machine", "alone-two");
+/// Ocean beside Flashlite and VCS (section 4.3).
+pub const CPU_ISOLATION: Files = files!("cpu-isolation", "machine", "workload");
+/// Two users with a job each (section 4.4).
+pub const MEMORY_BALANCED: Files = files!("memory-isolation", "machine", "balanced");
+/// Two users, one of them with two jobs (section 4.4).
+pub const MEMORY_UNBALANCED: Files = files!("memory-isolation", "machine", "workload");
+/// The same with memory enough for all.
+pub const MEMORY_AMPLE: Files = files!("memory-isolation", "ample", "workload");
+/// One job on half of that machine (section 4.4).
+pub const MEMORY_HALF: Files = files!("memory-isolation", "half", "alone");
+/// A parallel make beside a copy of 20 MB on one disk (table 4).
+pub const MAKE_AND_COPY: Files = files!("disk-make-and-copy", "machine", "workload");
+/// The parallel make with that disk to itself.
+pub const MAKE_ALONE: Files = files!("disk-make-and-copy", "machine", "alone");
+/// A copy of 500 KB beside one of 5 MB on one disk (table 5).
+pub const TWO_COPIES: Files = files!("disk-two-copies", "machine", "workload");
+/// A light user alone, and beside twice and four times what the other half of the machine can do. Ours.
+pub const CALL_BACK: [Files; 3] = [
+    files!("call-back", "machine", "alone"),
+    files!("call-back", "machine", "workload"),
+    files!("call-back", "machine", "double"),
+];
+/// A user whose memory lies idle between bursts beside one who always wants more. Ours.
+pub const RESERVE: Files = files!("memory-reserve", "machine", "workload");
+/// Four users of one file system, with both fixes of section 3.4.
+pub const LOCKS_FIXED: Files = files!("kernel-locks", "machine", "workload");
+/// The same with a semaphore for look-ups.
+pub const LOCKS_INODE: Files = files!("kernel-locks", "machine", "inode-semaphore");
+/// The same with one semaphore for insertions of pages.
+pub const LOCKS_INSERT: Files = files!("kernel-locks", "machine", "one-insert-lock");
+/// The same with neither fix.
+pub const LOCKS_STOCK: Files = files!("kernel-locks", "machine", "stock");
+
+/// Something that can be run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Experiment {
+    /// Its texts.
+    pub files: Files,
+    /// Under which scheme, whatever the contract says.
+    pub scheme: Scheme,
+    /// What is different from the texts.
+    pub change: Change,
+}
+
+/// What is different from the texts; nothing where nothing is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// In which order every disk serves its queue.
+    pub order: Option<DiskOrder>,
+    /// By how many sectors a unit may be ahead on every disk.
+    pub threshold_sectors: Option<u64>,
+    /// Without contention in the kernel.
+    pub uncontended: bool,
+    /// When lent CPUs go back.
+    pub call_back: Option<CallBack>,
+    /// Ticks this far apart, in ns, and slices at least as long, so that no slice ends a loan before the tick does.
+    pub tick_ns: Option<u64>,
+    /// Memory that is never lent, in millionths of all.
+    pub reserve: Option<u64>,
+    /// Who waits for a lock lends its CPUs to the holder.
+    pub inherit: bool,
+    /// CPUs are shared in time, by weight, and not divided up.
+    pub in_time: bool,
+}
+
+const NOTHING: Change = Change {
+    order: None,
+    threshold_sectors: None,
+    uncontended: false,
+    call_back: None,
+    tick_ns: None,
+    reserve: None,
+    inherit: false,
+    in_time: false,
+};
+
+/// The files as they are, under a scheme.
+pub const fn on(files: Files, scheme: Scheme) -> Experiment {
+    Experiment { files, scheme, change: NOTHING }
+}
+
+impl Experiment {
+    /// With this order of every disk's queue.
+    #[must_use]
+    pub const fn order(mut self, order: DiskOrder) -> Self {
+        self.change.order = Some(order);
+        self
+    }
+
+    /// With the fair order, and this threshold, in sectors.
+    #[must_use]
+    pub const fn threshold(mut self, sectors: u64) -> Self {
+        self.change.order = Some(DiskOrder::Fair);
+        self.change.threshold_sectors = Some(sectors);
+        self
+    }
+
+    /// Without contention in the kernel.
+    #[must_use]
+    pub const fn uncontended(mut self) -> Self {
+        self.change.uncontended = true;
+        self
+    }
+
+    /// With lent CPUs called back so.
+    #[must_use]
+    pub const fn call_back(mut self, when: CallBack) -> Self {
+        self.change.call_back = Some(when);
+        self
+    }
+
+    /// With ticks so far apart, in ns.
+    #[must_use]
+    pub const fn tick(mut self, ns: u64) -> Self {
+        self.change.tick_ns = Some(ns);
+        self
+    }
+
+    /// With this part of memory never lent, in millionths.
+    #[must_use]
+    pub const fn reserve(mut self, millionths: u64) -> Self {
+        self.change.reserve = Some(millionths);
+        self
+    }
+
+    /// With who waits for a lock lending its CPUs to the holder.
+    #[must_use]
+    pub const fn inherit(mut self) -> Self {
+        self.change.inherit = true;
+        self
+    }
+
+    /// With CPUs shared in time.
+    #[must_use]
+    pub const fn in_time(mut self) -> Self {
+        self.change.in_time = true;
+        self
+    }
+
+    /// Its name for people: files, scheme, differences.
+    pub fn name(&self) -> String {
+        format!("{} {}{}", self.files.name, self.scheme, self.change.words())
+    }
+
+    /// The scenario that it runs. An error says what is wrong with which built-in text.
+    pub fn scenario(&self) -> Result<Scenario, String> {
+        let Files { name, contract, machine, workload } = self.files;
+        let read = commonhold_sim::scenario::read(contract, machine, workload);
+        let Some(mut scenario) = read.scenario else {
+            let said: Vec<String> = read
+                .findings
+                .iter()
+                .flat_map(|finding| &finding.diagnostics)
+                .map(|d| format!("{d:?}"))
+                .collect();
+            return Err(format!("{name} is no scenario: {}", said.join("; ")));
+        };
+        scenario.contract.machine.scheme = self.scheme;
+        self.change.apply(&mut scenario);
+        Ok(scenario)
+    }
+}
+
+impl Change {
+    /// `, order fair, threshold 64` or nothing.
+    fn words(&self) -> String {
+        let millionths = |part: u64| format!("{}.{} %", part / 10_000, part / 1_000 % 10);
+        let words = [
+            self.order.map(|order| format!("order {}", format!("{order:?}").to_lowercase())),
+            self.threshold_sectors.map(|sectors| format!("threshold {sectors}")),
+            self.uncontended.then(|| "no contention".to_owned()),
+            self.call_back.map(|when| format!("call back {}", format!("{when:?}").to_lowercase())),
+            self.tick_ns.map(|ns| format!("tick {} ms", ns / 1_000_000)),
+            self.reserve.map(|part| format!("reserve {}", millionths(part))),
+            self.inherit.then(|| "locks inherit".to_owned()),
+            self.in_time.then(|| "shared in time".to_owned()),
+        ];
+        words.into_iter().flatten().map(|word| format!(", {word}")).collect()
+    }
+
+    fn apply(&self, scenario: &mut Scenario) {
+        let kernel = &mut scenario.hardware.kernel;
+        for disk in &mut scenario.hardware.disks {
+            disk.order = self.order.or(disk.order);
+            disk.threshold_sectors = self.threshold_sectors.unwrap_or(disk.threshold_sectors);
+        }
+        if self.uncontended {
+            scenario.hardware.contention = None;
+        }
+        kernel.call_back = self.call_back.unwrap_or(kernel.call_back);
+        if let Some(ns) = self.tick_ns {
+            kernel.tick_ns = ns;
+            kernel.slice_ns = kernel.slice_ns.max(ns);
+        }
+        if let Some(part) = self.reserve {
+            scenario.contract.machine.reserve = Amount::Part(part);
+        }
+        for lock in &mut scenario.workload.locks {
+            lock.inherit |= self.inherit;
+        }
+        if self.in_time {
+            scenario.contract.machine.cpu = CpuMode::Proportional;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_is_different() {
+        let experiment =
+            on(MAKE_AND_COPY, Scheme::Isolate).threshold(16).reserve(80_000).call_back(CallBack::Now);
+        assert_eq!(
+            experiment.name(),
+            "disk-make-and-copy/{machine, workload} isolate, order fair, threshold 16, call back now, reserve 8.0 %"
+        );
+        assert_eq!(on(DUMP, Scheme::Smp).name(), "four-way/{machine, dump} smp");
+    }
+
+    #[test]
+    fn differences_arrive_in_the_scenario() {
+        let plain = on(LOCKS_STOCK, Scheme::Smp).scenario().unwrap();
+        assert_eq!(plain.contract.machine.scheme, Scheme::Smp);
+        assert!(plain.hardware.contention.is_some() && !plain.workload.locks[0].inherit);
+        let changed = on(LOCKS_STOCK, Scheme::Quota)
+            .threshold(7)
+            .uncontended()
+            .call_back(CallBack::Now)
+            .tick(1_000_000_000)
+            .reserve(0)
+            .inherit()
+            .in_time()
+            .scenario()
+            .unwrap();
+        assert_eq!(changed.contract.machine.scheme, Scheme::Quota);
+        assert_eq!(changed.contract.machine.reserve, Amount::Part(0));
+        assert_eq!(changed.contract.machine.cpu, CpuMode::Proportional);
+        let hardware = changed.hardware;
+        assert!(hardware.disks.iter().all(|d| d.order == Some(DiskOrder::Fair) && d.threshold_sectors == 7));
+        assert!(hardware.contention.is_none());
+        assert_eq!(
+            (hardware.kernel.call_back, hardware.kernel.tick_ns, hardware.kernel.slice_ns),
+            (CallBack::Now, 1_000_000_000, 1_000_000_000)
+        );
+        assert!(changed.workload.locks.iter().all(|lock| lock.inherit));
+        // What is not changed stays.
+        assert_eq!(changed.workload.programs, plain.workload.programs);
+    }
+}

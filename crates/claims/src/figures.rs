@@ -1,0 +1,243 @@
+//! What is drawn: the paper's figures, with its bars where their numbers are printed, and ours beside them.
+
+use commonhold_contract::Scheme::{self, Isolate, Quota, Smp};
+use commonhold_report::claims::{Bar, Chart};
+
+use crate::experiments::{
+    CPU_ISOLATION, Experiment, KERNEL_BALANCED, KERNEL_ONE, KERNEL_TWO, KERNEL_UNBALANCED, MEMORY_BALANCED,
+    MEMORY_UNBALANCED, OTHERS, on,
+};
+use crate::measure::{Seed, busy, divide};
+use crate::rows::disk::{ORDERS, TABLE_4, TABLE_5, cell_of_4, cell_of_5, make_and_copy, two_copies};
+use crate::rows::kernel::{HEAVY, LIGHT};
+use crate::rows::machines::{DUMP_ISOLATE, DUMP_SMP, MP1_ISOLATE, MP1_SMP, MP6_ISOLATE, MP6_SMP, UP};
+use crate::run::Runs;
+use crate::verdict::summarise;
+
+type Measure<'a> = Box<dyn Fn(Seed) -> Option<f64> + 'a>;
+
+/// A bar before it is measured.
+struct Plan<'a> {
+    label: String,
+    /// Class of its colour: a scheme.
+    class: Scheme,
+    paper: Option<f64>,
+    measure: Measure<'a>,
+    needs: Vec<Experiment>,
+}
+
+/// A bar of a job's response in one experiment by that in another.
+fn response<'a>(
+    label: &str,
+    paper: Option<f64>,
+    one: (Experiment, &'a [&'a str]),
+    by: (Experiment, &'a [&'a str]),
+) -> Plan<'a> {
+    Plan {
+        label: label.to_owned(),
+        class: one.0.scheme,
+        paper,
+        measure: Box::new(move |at: Seed| at.ratio(one, by)),
+        needs: vec![one.0, by.0],
+    }
+}
+
+/// The figures whose runs were made, in the order of the paper.
+pub(crate) fn charts(runs: &Runs) -> Vec<Chart> {
+    let figures = [
+        ("figure-2", "Figure 2: one parallel make on four CPUs", "one CPU = 100", figure_2()),
+        ("figure-4", "Figure 4: users 1 to 4, balanced (B) and unbalanced (U)", "smp, B = 100", figure_4()),
+        ("figure-5", "Figure 5: users 5 to 8, unbalanced", "smp, balanced = 100", figure_5()),
+        (
+            "figure-6",
+            "Figure 6: one job and two jobs beside seven others'",
+            "single workstation = 100",
+            figure_6(),
+        ),
+        ("figure-7", "Figure 7: CPU time of one job", "single workstation = 100", figure_7()),
+        ("figure-8", "Figure 8: CPU isolation", "smp = 100", figure_8()),
+        (
+            "figure-9",
+            "Figure 9: memory isolation, balanced (B) and unbalanced (U)",
+            "smp, B = 100",
+            figure_9(),
+        ),
+        ("figure-10", "Figure 10: the same as figure 2 with isolation", "one CPU = 100", figure_10()),
+        ("table-4", "Table 4: make and copy on one disk", "position only = 100", table_4()),
+        ("table-5", "Table 5: small and big copy on one disk", "position only = 100", table_5()),
+    ];
+    figures
+        .into_iter()
+        .filter_map(|(id, title, reference, plans)| chart(id, title, reference, plans, runs))
+        .collect()
+}
+
+/// Nothing if none of its runs was made.
+fn chart(id: &str, title: &str, reference: &str, plans: Vec<Plan>, runs: &Runs) -> Option<Chart> {
+    let bars: Vec<Bar> = plans.iter().map(|plan| bar(plan, runs)).collect();
+    bars.iter().any(|bar| bar.measured.is_some()).then(|| Chart {
+        id: id.to_owned(),
+        title: title.to_owned(),
+        reference: reference.to_owned(),
+        bars,
+    })
+}
+
+fn bar(plan: &Plan, runs: &Runs) -> Bar {
+    let sound = plan.needs.iter().all(|run| runs.has(*run) && runs.flaw(*run).is_none());
+    let figure = |place| (plan.measure)(Seed::new(runs, place));
+    let figures: Option<Vec<f64>> = if sound { (0..runs.seeds().len()).map(figure).collect() } else { None };
+    Bar {
+        label: plan.label.clone(),
+        class: plan.class.name().to_owned(),
+        paper: plan.paper,
+        measured: figures.as_deref().and_then(summarise),
+    }
+}
+
+fn figure_2() -> Vec<Plan<'static>> {
+    let a: &[&str] = &["a"];
+    let by = (UP, a);
+    let mut plans = vec![response("MP1", Some(0.65), (MP1_SMP, a), by)];
+    plans.extend((1..5).map(|n| {
+        response(&format!("+ {n} job{}", if n == 1 { "" } else { "s" }), None, (on(OTHERS[n], Smp), a), by)
+    }));
+    plans.push(response("MP6", Some(2.36), (MP6_SMP, a), by));
+    plans.push(response("MP4+D", Some(3.0), (DUMP_SMP, a), by));
+    plans
+}
+
+fn figure_4() -> Vec<Plan<'static>> {
+    let by: (Experiment, &[&str]) = (on(KERNEL_BALANCED, Smp), &LIGHT);
+    let bars = |scheme: Scheme, paper: [Option<f64>; 2]| {
+        [
+            response("B", paper[0], (on(KERNEL_BALANCED, scheme), &LIGHT), by),
+            response("U", paper[1], (on(KERNEL_UNBALANCED, scheme), &LIGHT), by),
+        ]
+    };
+    let smp = bars(Smp, [Some(1.0), Some(1.56)]);
+    smp.into_iter().chain(bars(Quota, [None; 2])).chain(bars(Isolate, [None; 2])).collect()
+}
+
+fn figure_5() -> Vec<Plan<'static>> {
+    let by: (Experiment, &[&str]) = (on(KERNEL_BALANCED, Smp), &HEAVY);
+    [Smp, Quota, Isolate]
+        .map(|scheme| response("U", None, (on(KERNEL_UNBALANCED, scheme), &HEAVY), by))
+        .into()
+}
+
+fn figure_6() -> Vec<Plan<'static>> {
+    let user: &[&str] = &["u1"];
+    vec![
+        response(
+            "one job",
+            Some(1.31),
+            (on(KERNEL_BALANCED, Isolate), &LIGHT),
+            (on(KERNEL_ONE, Quota), user),
+        ),
+        response("two jobs", None, (on(KERNEL_UNBALANCED, Isolate), &HEAVY), (on(KERNEL_TWO, Quota), user)),
+    ]
+}
+
+fn figure_7() -> Vec<Plan<'static>> {
+    let bar = |scheme: Scheme| {
+        let (run, alone) = (on(KERNEL_BALANCED, scheme), on(KERNEL_ONE, Quota));
+        Plan {
+            label: "one job".to_owned(),
+            class: scheme,
+            paper: None,
+            measure: Box::new(move |at: Seed| {
+                divide(at.spent(run, &LIGHT, busy)?, at.spent(alone, &["u1"], busy)?)
+            }),
+            needs: vec![run, alone],
+        }
+    };
+    [Smp, Quota, Isolate].map(bar).into()
+}
+
+fn figure_8() -> Vec<Plan<'static>> {
+    let mut plans = Vec::new();
+    for (label, job) in [("Ocean", &["ocean"]), ("Flashlite", &["flashlite"]), ("VCS", &["vcs"])] {
+        for scheme in [Smp, Quota, Isolate] {
+            let paper = (scheme == Smp).then_some(1.0);
+            plans.push(response(
+                label,
+                paper,
+                (on(CPU_ISOLATION, scheme), job),
+                (on(CPU_ISOLATION, Smp), job),
+            ));
+        }
+    }
+    plans
+}
+
+fn figure_9() -> Vec<Plan<'static>> {
+    let by: (Experiment, &[&str]) = (on(MEMORY_BALANCED, Smp), &["u1"]);
+    let mut plans = Vec::new();
+    for scheme in [Smp, Quota, Isolate] {
+        let paper = (scheme == Smp).then_some(1.0);
+        plans.push(response("user 1, B", paper, (on(MEMORY_BALANCED, scheme), &["u1"]), by));
+        plans.push(response("user 1, U", None, (on(MEMORY_UNBALANCED, scheme), &["u1"]), by));
+    }
+    for scheme in [Smp, Quota, Isolate] {
+        plans.push(response("user 2, U", None, (on(MEMORY_UNBALANCED, scheme), &["u2"]), by));
+    }
+    plans
+}
+
+fn figure_10() -> Vec<Plan<'static>> {
+    let a: &[&str] = &["a"];
+    let pairs = [
+        ("MP1", MP1_SMP, Some(0.65), MP1_ISOLATE, None),
+        ("MP6", MP6_SMP, Some(2.36), MP6_ISOLATE, None),
+        ("MP4+D", DUMP_SMP, Some(3.0), DUMP_ISOLATE, Some(1.47)),
+    ];
+    let both = |(label, smp, paper_smp, isolate, paper)| {
+        [response(label, paper_smp, (smp, a), (UP, a)), response(label, paper, (isolate, a), (UP, a))]
+    };
+    pairs.into_iter().flat_map(both).collect()
+}
+
+/// The colours of the three orders: what each is to the schemes.
+const CLASSES: [Scheme; 3] = [Smp, Quota, Isolate];
+
+const COLUMNS: usize = 6;
+const LABELS_4: [&str; COLUMNS] = ["make", "copy", "make waits", "copy waits", "queue", "service"];
+const LABELS_5: [&str; COLUMNS] = ["small", "big", "sml. waits", "big waits", "queue", "service"];
+
+/// The cells of a table, as functions.
+macro_rules! table {
+    ($cell:ident) => {{
+        let rows: [[fn(Seed) -> Option<f64>; COLUMNS]; 3] = [
+            [$cell::<0, 0>, $cell::<0, 1>, $cell::<0, 2>, $cell::<0, 3>, $cell::<0, 4>, $cell::<0, 5>],
+            [$cell::<1, 0>, $cell::<1, 1>, $cell::<1, 2>, $cell::<1, 3>, $cell::<1, 4>, $cell::<1, 5>],
+            [$cell::<2, 0>, $cell::<2, 1>, $cell::<2, 2>, $cell::<2, 3>, $cell::<2, 4>, $cell::<2, 5>],
+        ];
+        rows
+    }};
+}
+
+fn table_4() -> Vec<Plan<'static>> {
+    columns(table!(cell_of_4), TABLE_4, ORDERS.map(make_and_copy), LABELS_4)
+}
+
+fn table_5() -> Vec<Plan<'static>> {
+    columns(table!(cell_of_5), TABLE_5, ORDERS.map(two_copies), LABELS_5)
+}
+
+/// Both fair orders by position only, column by column.
+fn columns(
+    cells: [[fn(Seed) -> Option<f64>; COLUMNS]; 3],
+    printed: [[f64; COLUMNS]; 3],
+    runs: [Experiment; 3],
+    labels: [&str; COLUMNS],
+) -> Vec<Plan<'static>> {
+    let plan = |column: usize, row: usize| Plan {
+        label: labels[column].to_owned(),
+        class: CLASSES[row],
+        paper: Some(printed[row][column] / printed[0][column]),
+        measure: Box::new(move |at: Seed| divide(cells[row][column](at)?, cells[0][column](at)?)),
+        needs: vec![runs[row], runs[0]],
+    };
+    (0..COLUMNS).flat_map(|column| [plan(column, 1), plan(column, 2)]).collect()
+}

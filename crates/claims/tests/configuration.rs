@@ -1,0 +1,181 @@
+//! The scenarios are those of the paper: machines, users, jobs (seed 000, sections 1.1, 4.1 to 4.5, tables 2 and 3).
+//! Nothing is run here.
+#![allow(clippy::unwrap_used)]
+
+use commonhold_claims::experiments::{self, Files, on};
+use commonhold_contract::{Amount, Scheme};
+use commonhold_sim::scenario::{CallBack, DiskModel, Op, Scenario};
+
+const MIB: u64 = 1 << 20;
+
+fn scenario(files: Files) -> Scenario {
+    on(files, Scheme::Isolate).scenario().unwrap()
+}
+
+/// CPUs and MiB of memory.
+fn size(scenario: &Scenario) -> (usize, u64) {
+    let machine = &scenario.hardware.machine;
+    (machine.cpus.len(), machine.memory_bytes() / MIB)
+}
+
+/// Copies of jobs by unit and program, in the order of the text.
+fn jobs(scenario: &Scenario) -> Vec<String> {
+    let workload = &scenario.workload;
+    let name = |job: &commonhold_sim::scenario::Job| {
+        let program = &workload.programs[usize::from(job.program)].name;
+        format!("{} {} {}", scenario.contract.unit(job.unit).path, job.count, program)
+    };
+    workload.jobs.iter().map(name).collect()
+}
+
+/// How many children the job's program runs at once.
+fn at_once(scenario: &Scenario, job: usize) -> u32 {
+    let program = &scenario.workload.programs[usize::from(scenario.workload.jobs[job].program)];
+    let runs = program.ops.iter().map(|op| if let Op::Run { at_once, .. } = op { *at_once } else { 0 });
+    runs.max().unwrap()
+}
+
+/// Whether every unit's jobs are on a disk that no other unit uses.
+fn disks_are_separate(scenario: &Scenario) -> bool {
+    let jobs = &scenario.workload.jobs;
+    jobs.iter().all(|job| jobs.iter().all(|other| (job.unit == other.unit) == (job.disk == other.disk)))
+}
+
+/// What all machines of section 4.1 have: the tick, the cache; and no scenario changes the shares.
+fn is_of_the_paper(scenario: &Scenario) {
+    let kernel = &scenario.hardware.kernel;
+    assert_eq!((kernel.tick_ns, kernel.call_back), (10_000_000, CallBack::Entry));
+    assert_eq!(kernel.frame_bytes, 4096);
+    let cache = scenario.hardware.cache.unwrap();
+    assert_eq!((cache.bytes, cache.line_bytes, cache.miss_ns), (MIB, 128, 500));
+    let rules = &scenario.contract.machine;
+    assert_eq!((rules.reserve, rules.rotation_ns), (Amount::Part(80_000), 250_000_000));
+    let units = scenario.contract.held().map(|id| scenario.contract.unit(id));
+    let asked: Vec<_> = units.map(|u| (u.tickets, &u.hard, &u.limit, &u.lend, &u.borrow)).collect();
+    assert!(asked.iter().all(|one| *one == asked[0]), "shares are not equal: {asked:?}");
+}
+
+#[test]
+fn four_ways_are_four_uniprocessors() {
+    let (one, four) = (scenario(experiments::UNIPROCESSOR), scenario(experiments::OTHERS[5]));
+    let ((cpus, memory), disks) = (size(&one), one.hardware.disks.len());
+    assert_eq!((size(&four), four.hardware.disks.len()), ((4 * cpus, 4 * memory), 4 * disks));
+    assert_eq!(one.workload.programs, four.workload.programs);
+    assert_eq!(jobs(&one), ["a 1 pmake"]);
+    for (others, files) in (0u32..).zip(experiments::OTHERS) {
+        let step = scenario(files);
+        is_of_the_paper(&step);
+        assert!(disks_are_separate(&step) && at_once(&step, 0) == 2);
+        assert_eq!(step.workload.jobs.iter().map(|job| job.count).sum::<u32>(), 1 + others);
+        assert_eq!(jobs(&step)[0], "a 1 pmake");
+        assert_eq!(
+            (step.hardware, step.workload.programs),
+            (four.hardware.clone(), four.workload.programs.clone())
+        );
+    }
+    let dump = scenario(experiments::DUMP);
+    assert_eq!(jobs(&dump), ["a 1 pmake", "b 1 pmake", "c 1 pmake", "d 1 pmake", "d 1 dump"]);
+    // It writes to the disk of user A.
+    let core = dump.workload.files.iter().find(|file| file.name == "core").unwrap();
+    assert_eq!(core.disk, Some(dump.workload.jobs[0].disk));
+}
+
+#[test]
+fn kernel_intensive() {
+    let (balanced, unbalanced) =
+        (scenario(experiments::KERNEL_BALANCED), scenario(experiments::KERNEL_UNBALANCED));
+    for scenario in [&balanced, &unbalanced] {
+        is_of_the_paper(scenario);
+        assert_eq!((size(scenario), scenario.contract.held().count()), ((8, 44), 8));
+        assert!(disks_are_separate(scenario) && (0..8).all(|job| at_once(scenario, job) == 2));
+    }
+    let counts = |scenario: &Scenario| scenario.workload.jobs.iter().map(|job| job.count).collect::<Vec<_>>();
+    assert_eq!((counts(&balanced), counts(&unbalanced)), (vec![1; 8], vec![1, 1, 1, 1, 2, 2, 2, 2]));
+    // The single workstation is the same machine and contract with one user's jobs.
+    for (files, expected) in
+        [(experiments::KERNEL_ONE, "u1 1 pmake"), (experiments::KERNEL_TWO, "u1 2 pmake")]
+    {
+        let alone = scenario(files);
+        assert_eq!(jobs(&alone), [expected]);
+        assert_eq!((alone.hardware, alone.contract), (balanced.hardware.clone(), balanced.contract.clone()));
+    }
+}
+
+#[test]
+fn cpu_isolation() {
+    let scenario = scenario(experiments::CPU_ISOLATION);
+    is_of_the_paper(&scenario);
+    assert_eq!(size(&scenario), (8, 64));
+    assert_eq!(jobs(&scenario), ["ocean 1 ocean", "others 3 flashlite", "others 3 vcs"]);
+    assert_eq!(at_once(&scenario, 0), 4);
+    assert!(disks_are_separate(&scenario));
+    // Kernel work at the start only, and no files.
+    for program in &scenario.workload.programs {
+        let kernel = |op: &Op| matches!(op, Op::Cpu { kernel, .. } if *kernel > 0);
+        assert!(program.ops.iter().skip(1).all(|op| !kernel(op)), "{}", program.name);
+    }
+    assert!(scenario.workload.files.is_empty());
+    // Memory is not a factor: all that ever runs at once fits beside the kernel.
+    let four = |name: &str| if name == "thread" { 4 } else { 3 };
+    let needed: u64 = scenario.workload.programs.iter().map(|p| four(&p.name) * p.memory_bytes).sum();
+    assert!(needed + scenario.hardware.kernel.memory_bytes < 64 * MIB);
+}
+
+#[test]
+fn memory_isolation() {
+    let (balanced, unbalanced) =
+        (scenario(experiments::MEMORY_BALANCED), scenario(experiments::MEMORY_UNBALANCED));
+    for scenario in [&balanced, &unbalanced] {
+        is_of_the_paper(scenario);
+        assert_eq!((size(scenario), scenario.contract.held().count()), ((4, 16), 2));
+        assert!(disks_are_separate(scenario) && at_once(scenario, 0) == 4 && at_once(scenario, 1) == 4);
+    }
+    assert_eq!(jobs(&balanced), ["u1 1 pmake", "u2 1 pmake"]);
+    assert_eq!(jobs(&unbalanced), ["u1 1 pmake", "u2 2 pmake"]);
+    let half = scenario(experiments::MEMORY_HALF);
+    assert_eq!((size(&half).0, jobs(&half)), (2, vec!["u1 1 pmake".to_owned()]));
+    // A kernel is as large on either: half of what it leaves.
+    let users = |scenario: &Scenario| {
+        scenario.hardware.machine.memory_bytes() - scenario.hardware.kernel.memory_bytes
+    };
+    assert_eq!(2 * users(&half), users(&balanced));
+}
+
+/// Whether of a file's requests no more than every third begins a new piece.
+fn is_mostly_contiguous(scenario: &Scenario, file: &commonhold_sim::scenario::File) -> bool {
+    let request = u64::from(scenario.hardware.kernel.request_sectors) * 512;
+    file.fragment_bytes == 0 || file.fragment_bytes >= 3 * request
+}
+
+#[test]
+fn disk_isolation() {
+    let scenario = scenario(experiments::MAKE_AND_COPY);
+    is_of_the_paper(&scenario);
+    assert_eq!(size(&scenario), (2, 44));
+    assert_eq!(jobs(&scenario), ["make 1 pmake", "copy 1 copy"]);
+    let [disk] = scenario.hardware.disks.as_slice() else { panic!("one disk") };
+    assert_eq!((&disk.model, disk.half_life_ns), (&DiskModel::Hp97560 { scale: 2 }, 500_000_000));
+    let size_of = |name: &str| scenario.workload.files.iter().find(|file| file.name == name).unwrap();
+    for name in ["from", "to"] {
+        assert_eq!(size_of(name).bytes, 20 * MIB);
+        assert!(is_mostly_contiguous(&scenario, size_of(name)));
+    }
+    // 20 MiB read and 20 MiB written in requests of 78 sectors: 40 * 2^20 / (78 * 512) = 1050.3.
+    assert_eq!(40 * MIB / (u64::from(scenario.hardware.kernel.request_sectors) * 512), 1050);
+    // The make's files lie in pieces.
+    assert!(!is_mostly_contiguous(&scenario, size_of("sources")));
+}
+
+#[test]
+fn two_copies() {
+    let scenario = scenario(experiments::TWO_COPIES);
+    is_of_the_paper(&scenario);
+    assert_eq!(scenario.hardware.disks, crate::scenario(experiments::MAKE_AND_COPY).hardware.disks);
+    let mut units = jobs(&scenario);
+    units.sort();
+    assert_eq!(units, ["big 1 big", "small 1 small"]);
+    let files = &scenario.workload.files;
+    let sizes: Vec<u64> = files.iter().map(|file| file.bytes).collect();
+    assert_eq!(sizes, [500 << 10, 500 << 10, 5 * MIB, 5 * MIB]);
+    assert!(files.iter().all(|file| is_mostly_contiguous(&scenario, file)));
+}

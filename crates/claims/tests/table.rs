@@ -1,0 +1,252 @@
+//! The table of claims is complete, its rows can be measured, and its parameters are held by tests that exist.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use commonhold_claims::experiments::Experiment;
+use commonhold_claims::{Row, Runs, SEEDS, assess, rows, run, select};
+use commonhold_report::claims::{Basis, Tolerance, Verdict};
+use commonhold_sim::outcome::{DiskOutcome, DiskUse, JobOutcome, LockOutcome, Outcome, Spent, UnitOutcome};
+
+/// Every number and testable statement of seed 000.
+const CLAIMS: &str = "
+    PI-ABS-1 PI-F1 PI-2.0-1 PI-2.1-SPU PI-2.1-G1 PI-2.1-G2 PI-2.1-G3 PI-2.1-ACT PI-2.2-ACC PI-2.3-REV
+    PI-2.3-HIER PI-T1-CPU PI-T1-MEM PI-T1-DISK PI-3.0-EQ PI-3.1-PART PI-3.1-PRIO PI-3.1-LOAN PI-3.1-REV
+    PI-3.1-COST PI-3.2-LIM PI-3.2-SHR PI-3.2-RES PI-3.3-CSCAN PI-3.3-LOCK PI-3.3-SIZE PI-3.3-SHRW PI-3.3-DECAY
+    PI-3.3-FAIR PI-3.3-THR0 PI-3.3-REV PI-3.4-INODE PI-3.4-PIL PI-3.4-GAIN PI-3.4-INV PI-3.4-STALL PI-T2-K
+    PI-T2-C PI-T2-M PI-T2-D PI-T3 PI-4.1-HW PI-F3 PI-4.2-POL PI-F2-UP PI-F2-CFG PI-F2-MP1 PI-F2-MP6 PI-F2-MP4D
+    PI-F2-Q PI-F4-1 PI-F4-2 PI-F4-3 PI-F5-1 PI-F5-2 PI-F5-3 PI-F6-0 PI-F6-1 PI-F6-2 PI-F7-1 PI-F7-2 PI-F7-3
+    PI-F7-4 PI-F7-5 PI-F8-1 PI-F8-2 PI-F8-3 PI-F8-4 PI-F9-1 PI-F9-2 PI-F9-3 PI-F9-4 PI-F9-5 PI-4.5-CFG
+    PI-4.5-PM PI-4.5-CP PI-T4-P1a PI-T4-P1b PI-T4-P1c PI-T4-P1d PI-T4-P1e PI-T4-P1f PI-T4-I1a PI-T4-I1b
+    PI-T4-I1c PI-T4-I1d PI-T4-I1e PI-T4-I1f PI-T4-B1a PI-T4-B1b PI-T4-B1c PI-T4-B1d PI-T4-B1e PI-T4-B1f
+    PI-T4-Q1 PI-T4-Q2 PI-T4-Q3 PI-T5-CFG PI-T5-Pa PI-T5-Pb PI-T5-Pc PI-T5-Pd PI-T5-Pe PI-T5-Pf PI-T5-Ia
+    PI-T5-Ib PI-T5-Ic PI-T5-Id PI-T5-Ie PI-T5-If PI-T5-Ba PI-T5-Bb PI-T5-Bc PI-T5-Bd PI-T5-Be PI-T5-Bf PI-T5-Q1
+    PI-T5-Q2 PI-T5-D PI-T4-D PI-T4-D2 PI-T4-D3 PI-T4-D4 PI-F10-1 PI-F10-2 PI-F10-3 PI-5-NUMA PI-5-NET";
+
+/// Whether a row is the claim, or a part of it with a letter.
+fn is_of(row: &str, claim: &str) -> bool {
+    row.strip_prefix(claim).is_some_and(|rest| {
+        rest.is_empty() || (rest.len() == 1 && rest.starts_with(|c: char| c.is_ascii_lowercase()))
+    })
+}
+
+#[test]
+fn every_claim_has_a_row_and_every_row_a_claim() {
+    let claims: Vec<&str> = CLAIMS.split_whitespace().collect();
+    let rows = rows();
+    for claim in &claims {
+        assert!(rows.iter().any(|row| is_of(row.id, claim)), "{claim} has no row");
+    }
+    for row in rows.iter().filter(|row| row.basis != Basis::Beyond) {
+        assert!(claims.iter().any(|claim| is_of(row.id, claim)), "{} is no claim of the paper", row.id);
+    }
+    assert_eq!(claims.len(), claims.iter().collect::<BTreeSet<_>>().len());
+}
+
+#[test]
+fn names_are_unique_and_everything_is_said() {
+    let rows = rows();
+    let names: BTreeSet<&str> = rows.iter().map(|row| row.id).collect();
+    assert_eq!(names.len(), rows.len());
+    for row in &rows {
+        assert!(!row.says.is_empty() && !row.place.is_empty(), "{}", row.id);
+        assert!(row.id.starts_with("PI-") != (row.basis == Basis::Beyond), "{}", row.id);
+        let has_reason = row.measure.is_some() || row.basis == Basis::Parameter || !row.note.is_empty();
+        assert!(has_reason, "{} has neither a measure nor a reason", row.id);
+        assert_eq!(row.measure.is_some(), !row.needs.is_empty(), "{}", row.id);
+        if let Tolerance::Between { low, high } = row.tolerance {
+            assert!(low <= high, "{}", row.id);
+        }
+    }
+}
+
+#[test]
+fn only_these_are_calibrated() {
+    let calibrated: Vec<&str> =
+        rows().iter().filter(|row| row.basis == Basis::Calibrated).map(|row| row.id).collect();
+    let expected =
+        "PI-3.4-GAIN PI-F6-1 PI-F7-3 PI-F7-4 PI-T4-P1a PI-T4-P1b PI-T4-P1c PI-T4-P1d PI-T4-P1e PI-T4-P1f";
+    assert_eq!(calibrated.join(" "), expected);
+}
+
+#[test]
+fn tolerances_by_hand() {
+    let within = |id: &str| match rows().into_iter().find(|row| row.id == id).unwrap().tolerance {
+        Tolerance::Between { low, high } => (low, high),
+        other => panic!("{id}: {other:?}"),
+    };
+    let check = |id, low: f64, high: f64| {
+        let is = within(id);
+        assert!((is.0 - low).abs() < 1e-9 && (is.1 - high).abs() < 1e-9, "{id}: {is:?}");
+    };
+    check("PI-T4-I1a", 8.28, 10.12); // 9.2 s, 10 %
+    check("PI-T4-B1d", 56.55, 94.25); // 75.4 ms, 25 %
+    check("PI-T4-P1f", 9.54, 11.66); // 10.6 ms, 10 %
+    check("PI-T5-Ba", 0.28 / 0.93 * 0.75, 0.28 / 0.93 * 1.25); // ratios, 25 %
+    check("PI-F2-MP6", 2.006, 2.714); // 236 %, 15 %
+}
+
+#[test]
+fn tests_that_hold_parameters_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (row, held_by) in rows().iter().flat_map(|row| row.held_by.iter().map(move |test| (row.id, *test))) {
+        let (file, function) = held_by.split_once(": ").unwrap();
+        let text =
+            std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{row}: {file}: {error}"));
+        assert!(text.contains(&format!("fn {function}(")), "{row}: {file} has no test {function}");
+    }
+    // What no test holds is known.
+    let bare = rows().into_iter().filter(|row| row.basis == Basis::Parameter && row.held_by.is_empty());
+    assert_eq!(bare.map(|row| row.id).collect::<Vec<_>>(), ["PI-3.1-PRIO"]);
+}
+
+#[test]
+fn names_select() {
+    let ids = |names: &[&str]| -> Vec<&str> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        select(&names).unwrap().into_iter().map(|row| row.id).collect()
+    };
+    assert_eq!(ids(&[]).len(), rows().len());
+    assert_eq!(ids(&["pi-f9-5"]), ["PI-F9-5"]);
+    assert_eq!(ids(&["PI-T4-P1", "PI-F9-1a"]).len(), 7);
+    let unknown = select(&["PI-X".to_owned()]).unwrap_err();
+    assert!(unknown.to_string().starts_with("no claim is called `PI-X`"), "{unknown}");
+    assert!(select(&[String::new()]).is_err());
+}
+
+/// An outcome that has something of everything, and of every experiment something else.
+fn made_up(experiment: &Experiment, number: u64) -> Outcome {
+    let scenario = experiment.scenario().unwrap();
+    let path = |id| scenario.contract.unit(id).path.clone();
+    let spent = |job: u64| Spent {
+        work_ns: 1000 + number,
+        lock_ns: 100 + 7 * number + job,
+        stall_ns: 50 + 3 * number,
+        spin_ns: 0,
+        switch_ns: 20 + number,
+        waited_ns: 5,
+        blocked_ns: 5,
+        faults: 3 + number,
+    };
+    let job = |(index, job): (usize, &commonhold_sim::scenario::Job)| JobOutcome {
+        name: job.name.clone(),
+        unit: path(job.unit),
+        started_ns: 0,
+        ended_ns: Some((10 + number * number + index as u64) * 1_000_000_000),
+        spent: spent(index as u64),
+    };
+    let unit = |id| UnitOutcome {
+        name: path(id),
+        entitled_micro_cpus: 1_000_000,
+        used_ns: 10,
+        lent_ns: 5,
+        borrowed_ns: 5,
+        called_back: 3,
+        call_back_mean_ns: 5_000_000 + number,
+        call_back_max_ns: 10_000_000 - number,
+        waited_max_ns: 1,
+        frames: 100,
+    };
+    let of_disk =
+        |id| DiskUse { unit: path(id), requests: 10 + number, sectors: 80, wait_ms: 5.0, service_ms: 3.0 };
+    let disk = |disk: &commonhold_sim::scenario::Disk| DiskOutcome {
+        name: disk.name.clone(),
+        busy_ns: 9,
+        requests: 100 + number,
+        latency_ms: 10.0,
+        queue: 4.0,
+        queue_at_arrival: 5.0,
+        units: scenario.contract.ids().map(of_disk).collect(),
+    };
+    Outcome {
+        seed: 1,
+        ended_ns: 100,
+        cut_off: false,
+        jobs: scenario.workload.jobs.iter().enumerate().map(job).collect(),
+        units: scenario.contract.ids().map(unit).collect(),
+        disks: scenario.hardware.disks.iter().map(disk).collect(),
+        busy_ns: 9,
+        idle_ns: 9,
+        switches: 9,
+        locks: (scenario.workload.locks.iter())
+            .map(|lock| LockOutcome { name: lock.name.clone(), waits: 3, waited_ns: 300 + number })
+            .collect(),
+        plans: 1,
+        events: 1,
+        checks: 1,
+        broken: 0,
+        notes: Vec::new(),
+    }
+}
+
+/// Made-up runs of what these rows need.
+fn runs(rows: &[&Row]) -> Runs {
+    let outcomes = |(number, experiment): (usize, Experiment)| {
+        let outcome = |seed: u64| Ok(made_up(&experiment, number as u64 + seed));
+        (experiment, vec![outcome(0), outcome(1)])
+    };
+    Runs::new(vec![1, 2], run::needed(rows).into_iter().enumerate().map(outcomes).collect())
+}
+
+#[test]
+fn every_measure_finds_what_it_looks_for_in_what_its_row_needs() {
+    for row in rows().into_iter().filter(|row| row.measure.is_some()) {
+        let claims = assess(&[row], &runs(&[row]), "");
+        let measured = claims.rows[0].measured.as_ref();
+        assert!(measured.is_some_and(|m| m.by_seed.len() == 2), "{}: {:?}", row.id, claims.rows[0].verdict);
+    }
+}
+
+#[test]
+fn what_was_not_run_is_not_measured() {
+    let all = rows();
+    let claims = assess(&all, &Runs::new(SEEDS.to_vec(), Vec::new()), "");
+    for claim in &claims.rows {
+        match (&claim.verdict, claim.basis) {
+            (Verdict::Parameter { .. }, Basis::Parameter) => {}
+            (Verdict::NotMeasured { reason }, _) => assert!(!reason.is_empty()),
+            other => panic!("{}: {other:?}", claim.id),
+        }
+    }
+    assert!(claims.charts.is_empty());
+}
+
+#[test]
+fn every_figure_is_drawn_from_what_the_rows_need() {
+    let all = rows();
+    let claims = assess(&all, &runs(&all), "commonhold claims");
+    let drawn: Vec<&str> = claims.charts.iter().map(|chart| chart.id.as_str()).collect();
+    let expected = [
+        "figure-2",
+        "figure-4",
+        "figure-5",
+        "figure-6",
+        "figure-7",
+        "figure-8",
+        "figure-9",
+        "figure-10",
+        "table-4",
+        "table-5",
+    ];
+    assert_eq!(drawn, expected);
+    for chart in &claims.charts {
+        for bar in &chart.bars {
+            assert!(bar.measured.is_some(), "{}: {} {}", chart.id, bar.label, bar.class);
+            assert!(bar.label.len() <= 10, "{}", bar.label);
+        }
+    }
+    // A whole report of all of it can be written.
+    let html = commonhold_report::claims::html(&claims);
+    assert!(html.matches("<svg").count() == expected.len() && html.ends_with("</html>\n"));
+}
+
+#[test]
+fn every_experiment_is_a_scenario_and_has_a_name_of_its_own() {
+    let experiments = run::needed(&rows());
+    let mut names = BTreeSet::new();
+    for experiment in &experiments {
+        experiment.scenario().unwrap();
+        assert!(names.insert(experiment.name()), "{}", experiment.name());
+    }
+}

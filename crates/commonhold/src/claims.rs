@@ -1,0 +1,30 @@
+//! `commonhold claims`.
+
+use commonhold_claims::{assess, run, run::needed, select};
+use commonhold_report::claims::{html, json, text};
+
+use crate::cli::Claims;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::progress::Progress;
+
+pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
+    let rows = select(&args.ids).map_err(|e| Failure::new(Exit::Usage, e))?;
+    let seeds: Vec<u64> = (1..=args.seeds).collect();
+    let progress = Progress::new("runs", needed(&rows).len() * seeds.len());
+    let runs = run(&rows, &seeds, &|_| progress.step());
+    drop(progress);
+    let claims = assess(&rows, &runs, &command(args));
+    if let Some(path) = &args.html {
+        output::write_page(path, &html(&claims))?;
+    }
+    output::print(&if args.json { json(&claims) } else { text(&claims, output::style()) })?;
+    Ok(if runs.sound() { Exit::Ok } else { Exit::Broken })
+}
+
+/// The command that gives the same table again.
+fn command(args: &Claims) -> String {
+    let ids: String = args.ids.iter().map(|id| format!(" {id}")).collect();
+    let seeds = if args.seeds == 7 { String::new() } else { format!(" --seeds {}", args.seeds) };
+    format!("commonhold claims{ids}{seeds}")
+}

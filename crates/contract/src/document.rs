@@ -1,0 +1,405 @@
+//! A document: TOML text of known keys, read into values with every mistake at once.
+//!
+//! The contract is one such language, and others are read in the same way: each lists its keys in [`Table`]s, and turns
+//! the values it finds into its own types by the methods of [`Document`], which report what is wrong and go on. [`read()`]
+//! is the way from text to value: it recovers from syntax errors, and withholds what may only be their consequence.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::diagnostic::{Diagnostic, Level, Problem, clamp};
+use crate::model::Span;
+use crate::nearest::nearest;
+use crate::quantity;
+use crate::syntax::{self, Syntax};
+
+/// Diagnostics of one text, at most: more would only hide the first.
+pub(crate) const DIAGNOSTICS_MAX: usize = 200;
+
+/// A key. `K` is what a language says of the values of its keys.
+#[derive(Debug)]
+pub struct Key<K: 'static> {
+    /// As the text writes it.
+    pub name: &'static str,
+    /// What its value is.
+    pub kind: K,
+    /// The value that holds where the text does not say, in TOML; empty where nothing does.
+    pub default: &'static str,
+    /// Another value than the default, in TOML; for tables, of one of their keys.
+    pub example: &'static str,
+    /// One sentence for editors and people.
+    pub doc: &'static str,
+}
+
+/// The keys of a table.
+#[derive(Debug)]
+pub struct Table<K: 'static> {
+    /// How diagnostics speak of it.
+    pub title: &'static str,
+    /// Its name where tables are listed: in a schema, in a reference.
+    pub definition: &'static str,
+    /// Its keys, in the order that people should read them.
+    pub keys: &'static [Key<K>],
+}
+
+impl<K> Table<K> {
+    /// The key of that name.
+    pub fn key(&self, name: &str) -> Option<&'static Key<K>> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+
+    /// The names of its keys.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<K> {
+        self.keys.iter().map(|key| key.name)
+    }
+}
+
+/// One row of a table of keys: name, kind, default, example, doc.
+pub const fn key<K>(
+    name: &'static str,
+    kind: K,
+    default: &'static str,
+    example: &'static str,
+    doc: &'static str,
+) -> Key<K> {
+    Key { name, kind, default, example, doc }
+}
+
+/// A key that a text has, and its value.
+#[derive(Debug)]
+pub struct Entry<'a, K: 'static> {
+    /// What is known of the key.
+    pub key: &'static Key<K>,
+    /// Where the key stands.
+    pub at: Span,
+    /// Its value.
+    pub value: &'a Spanned<DeValue<'a>>,
+}
+
+/// An entry of a table whose keys are names that the text chooses.
+#[derive(Debug)]
+pub struct Named<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// Where the name stands.
+    pub at: Span,
+    /// What is said of it.
+    pub value: &'a Spanned<DeValue<'a>>,
+}
+
+/// Reads a text: `values` turns its tree into a value, reporting to the document what is wrong with it. The value is
+/// returned if no diagnostic is an error; the diagnostics stand in the order of the text, at most 200 of them.
+///
+/// `missing` are codes of errors that say that something is not there: after a syntax error they are withheld, since it
+/// may be there, where it could not be read.
+pub fn read<T>(
+    text: &str,
+    missing: &[&str],
+    values: impl FnOnce(&mut Document<'_>, &DeTable<'_>) -> T,
+) -> (Option<T>, Vec<Diagnostic>) {
+    let syntax = syntax::read(text);
+    if !syntax.broken {
+        return finish(text, syntax, Vec::new(), missing, values);
+    }
+    syntax::dismantle(syntax.tree);
+    let (readable, errors) = syntax::without_broken(text);
+    finish(&readable, syntax::read(&readable), errors, missing, values)
+}
+
+/// The stages after syntax. `errors` are those of what is no longer in the text.
+fn finish<T>(
+    text: &str,
+    syntax: Syntax,
+    mut errors: Vec<Diagnostic>,
+    missing: &[&str],
+    values: impl FnOnce(&mut Document<'_>, &DeTable<'_>) -> T,
+) -> (Option<T>, Vec<Diagnostic>) {
+    let mut document = Document { text, diagnostics: Vec::new() };
+    let value = values(&mut document, &syntax.tree);
+    syntax::dismantle(syntax.tree);
+    errors.extend(syntax.errors);
+    let mut diagnostics = without_consequences(text, &errors, missing, document.diagnostics);
+    diagnostics.extend(errors);
+    diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
+    let valid = !diagnostics.iter().any(Diagnostic::is_error);
+    shorten(&mut diagnostics);
+    (valid.then_some(value), diagnostics)
+}
+
+/// What was found in a text with syntax errors, less what may only be their consequence: what stands on a line that
+/// could not be read, what seems to be missing, and doubts.
+fn without_consequences(
+    text: &str,
+    errors: &[Diagnostic],
+    missing: &[&str],
+    found: Vec<Diagnostic>,
+) -> Vec<Diagnostic> {
+    if errors.is_empty() {
+        return found;
+    }
+    let start = |span: &Span| syntax::line(text, span.start).start;
+    let broken: BTreeSet<usize> = errors.iter().map(|error| start(&error.span)).collect();
+    let stands =
+        |d: &Diagnostic| d.is_error() && !missing.contains(&d.code) && !broken.contains(&start(&d.span));
+    found.into_iter().take(DIAGNOSTICS_MAX).filter(stands).collect()
+}
+
+fn shorten(diagnostics: &mut Vec<Diagnostic>) {
+    if diagnostics.len() <= DIAGNOSTICS_MAX {
+        return;
+    }
+    // Errors must not fall behind warnings.
+    diagnostics.sort_by_key(|diagnostic| diagnostic.level);
+    let rest = diagnostics.split_off(DIAGNOSTICS_MAX - 1);
+    diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
+    if let Some(first) = rest.first() {
+        let message = format!("{} more problems are not shown", rest.len());
+        let last = Diagnostic::error("too-many", first.span.clone(), message)
+            .help("correct the first ones, and look again");
+        let level = if rest.iter().any(Diagnostic::is_error) { Level::Error } else { Level::Warning };
+        diagnostics.push(Diagnostic { level, ..last });
+    }
+}
+
+/// A text that is being read, and what was found wrong with it so far.
+#[derive(Debug)]
+pub struct Document<'t> {
+    text: &'t str,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl<'t> Document<'t> {
+    /// The text, blank where it could not be read.
+    pub fn text(&self) -> &'t str {
+        self.text
+    }
+
+    /// Adds a diagnostic.
+    pub fn report(&mut self, diagnostic: Diagnostic) {
+        self.diagnostics.push(diagnostic);
+    }
+
+    /// Adds diagnostics.
+    pub fn report_all(&mut self, diagnostics: impl IntoIterator<Item = Diagnostic>) {
+        self.diagnostics.extend(diagnostics);
+    }
+
+    /// What was found so far.
+    pub fn found(&self) -> &[Diagnostic] {
+        &self.diagnostics
+    }
+
+    /// Where a value stands.
+    pub fn span<T>(&self, value: &Spanned<T>) -> Span {
+        clamp(self.text, &value.span())
+    }
+
+    /// The keys of a table, in no particular order; unknown ones are reported and left out.
+    pub fn entries<'a, K>(&mut self, table: &'static Table<K>, found: &'a DeTable<'a>) -> Vec<Entry<'a, K>> {
+        let mut entries = Vec::with_capacity(found.len());
+        for (name, value) in found {
+            match table.key(name.get_ref()) {
+                Some(key) => entries.push(Entry { key, at: self.span(name), value }),
+                None => self.unknown_key(table, name.get_ref(), self.span(name)),
+            }
+        }
+        entries
+    }
+
+    fn unknown_key<K>(&mut self, table: &'static Table<K>, name: &str, at: Span) {
+        let known: Vec<&str> = table.names().collect();
+        let mut help = format!("the keys of {} are {}", table.title, known.join(", "));
+        if let Some(word) = nearest(name, known) {
+            help = format!("did you mean `{word}`? {help}");
+        }
+        let message = format!("unknown key `{name}` in {}", table.title);
+        self.report(Diagnostic::error("unknown-key", at, message).label("unknown key").help(help));
+    }
+
+    /// The entries of a table of names, in the order of the text.
+    pub fn named<'a>(&self, table: &'a DeTable<'a>) -> Vec<Named<'a>> {
+        let mut named: Vec<_> = table
+            .iter()
+            .map(|(name, value)| Named { name: name.get_ref(), at: self.span(name), value })
+            .collect();
+        named.sort_by_key(|named| named.at.start);
+        named
+    }
+
+    /// Says that a value is of another type than its key takes.
+    pub fn wrong_type<K>(&mut self, entry: &Entry<K>, wanted: &str) {
+        let name = entry.key.name;
+        let found = article(entry.value.get_ref());
+        let help = format!("for example: {name} = {}", entry.key.example);
+        let message = format!("`{name}` must be {wanted}, not {found}");
+        let diagnostic = Diagnostic::error("wrong-type", self.span(entry.value), message);
+        self.report(diagnostic.label(format!("this is {found}")).help(help));
+    }
+
+    /// A part of a string's content as a part of the text. Where escapes make the two differ, the whole string.
+    fn span_within(&self, value: &Spanned<DeValue>, content: &str, part: &Span) -> Span {
+        let whole = self.span(value);
+        match self.text[whole.clone()].find(content) {
+            Some(offset) if !content.is_empty() => {
+                let start = whole.start + offset;
+                start + part.start..start + part.end
+            }
+            _ => whole,
+        }
+    }
+
+    /// Says what is wrong with the content of a value.
+    pub fn problem(&mut self, code: &'static str, value: &Spanned<DeValue>, content: &str, problem: Problem) {
+        let span = self.span_within(value, content, &problem.span);
+        self.report(Diagnostic::error(code, span, problem.message).help(problem.help));
+    }
+
+    /// Checks the version that a text says it is in; returns where it says so.
+    pub fn version<K>(&mut self, entry: &Entry<K>, version: u64) -> Span {
+        let span = self.span(entry.value);
+        match entry.value.get_ref() {
+            DeValue::Integer(number) if integer(number) == Some(version) => {}
+            DeValue::Integer(_) => {
+                let message =
+                    format!("version {} is not one that this program reads", &self.text[span.clone()]);
+                let help = format!("write `version = {version}`, or use a newer program");
+                self.report(Diagnostic::error("unsupported-version", span.clone(), message).help(help));
+            }
+            _ => self.wrong_type(entry, "a whole number"),
+        }
+        span
+    }
+
+    /// A table.
+    pub fn table<'a, K>(&mut self, entry: &Entry<'a, K>) -> Option<&'a DeTable<'a>> {
+        let table = entry.value.get_ref().as_table();
+        if table.is_none() {
+            self.wrong_type(entry, "a table");
+        }
+        table
+    }
+
+    /// A string; `wanted` is what it should say.
+    pub fn string<'a, K>(&mut self, entry: &Entry<'a, K>, wanted: &str) -> Option<&'a str> {
+        let string = entry.value.get_ref().as_str();
+        if string.is_none() {
+            self.wrong_type(entry, wanted);
+        }
+        string
+    }
+
+    /// Yes or no.
+    pub fn switch<K>(&mut self, entry: &Entry<K>) -> Option<bool> {
+        let switch = entry.value.get_ref().as_bool();
+        if switch.is_none() {
+            self.wrong_type(entry, "true or false");
+        }
+        switch
+    }
+
+    /// One of some words.
+    pub fn choice<'a, K>(&mut self, entry: &Entry<'a, K>, words: &[&str]) -> Option<&'a str> {
+        let listed = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+        let wanted = if words.len() == 1 { listed.clone() } else { format!("one of {listed}") };
+        let word = self.string(entry, &wanted)?;
+        if words.contains(&word) {
+            return Some(word);
+        }
+        let message = format!("`{}` cannot be `{word}`", entry.key.name);
+        let help = match nearest(word, words.iter().copied()) {
+            Some(known) => format!("did you mean \"{known}\"? write {wanted}"),
+            None => format!("write {wanted}"),
+        };
+        self.report(Diagnostic::error("unknown-word", self.span(entry.value), message).help(help));
+        None
+    }
+
+    /// A whole number within a range.
+    pub fn count<K>(&mut self, entry: &Entry<K>, range: RangeInclusive<u64>) -> Option<u64> {
+        let DeValue::Integer(number) = entry.value.get_ref() else {
+            self.wrong_type(entry, "a whole number");
+            return None;
+        };
+        let count = integer(number).filter(|number| range.contains(number));
+        if count.is_none() {
+            let help = format!("write a whole number from {} to {}", range.start(), range.end());
+            self.out_of_range(entry, &number.to_string(), help);
+        }
+        count
+    }
+
+    /// A length of time within a range, in nanoseconds.
+    pub fn duration<K>(&mut self, entry: &Entry<K>, range: RangeInclusive<u64>) -> Option<u64> {
+        let wanted = "a length of time in quotes";
+        self.quantity(entry, wanted, "a time", quantity::duration_ns, quantity::duration_text, range)
+    }
+
+    /// Bytes within a range.
+    pub fn bytes<K>(&mut self, entry: &Entry<K>, range: RangeInclusive<u64>) -> Option<u64> {
+        let wanted = "an amount of bytes in quotes";
+        self.quantity(entry, wanted, "an amount", quantity::bytes, quantity::bytes_text, range)
+    }
+
+    /// Bytes per second within a range.
+    pub fn bytes_per_s<K>(&mut self, entry: &Entry<K>, range: RangeInclusive<u64>) -> Option<u64> {
+        let text = |rate| quantity::bytes_text(rate) + "/s";
+        self.quantity(entry, "a rate in quotes", "a rate", quantity::bytes_per_s, text, range)
+    }
+
+    /// A part of a whole within a range, in millionths.
+    pub fn part<K>(&mut self, entry: &Entry<K>, range: RangeInclusive<u64>) -> Option<u64> {
+        let wanted = "a percentage in quotes";
+        self.quantity(entry, wanted, "a percentage", quantity::part, quantity::part_text, range)
+    }
+
+    /// A quantity in a string; `noun` is what one of it is called, `show` writes one.
+    fn quantity<K>(
+        &mut self,
+        entry: &Entry<K>,
+        wanted: &str,
+        noun: &str,
+        parse: fn(&str) -> Result<u64, Problem>,
+        show: fn(u64) -> String,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        let text = self.string(entry, wanted)?;
+        match parse(text) {
+            Ok(amount) if range.contains(&amount) => Some(amount),
+            Ok(_) => {
+                let help = format!("write {noun} from {} to {}", show(*range.start()), show(*range.end()));
+                self.out_of_range(entry, text, help);
+                None
+            }
+            Err(problem) => {
+                self.problem("quantity", entry.value, text, problem);
+                None
+            }
+        }
+    }
+
+    fn out_of_range<K>(&mut self, entry: &Entry<K>, value: &str, help: String) {
+        let message = format!("`{}` cannot be {value}", entry.key.name);
+        self.report(Diagnostic::error("out-of-range", self.span(entry.value), message).help(help));
+    }
+}
+
+/// The value of an integer that is neither negative nor larger than 64 bits.
+pub fn integer(number: &toml::de::DeInteger<'_>) -> Option<u64> {
+    u64::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+/// The type of a value in words: `a string`.
+pub fn article(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}

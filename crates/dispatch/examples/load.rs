@@ -1,0 +1,212 @@
+//! Loads the scheduler into the running kernel, sets up units, and prints what became of them.
+//!
+//! usage: load [--unit NAME=CGROUP:WEIGHT[:FLAGS]]... [--at-once CGROUP]... [--own CPUS=NAME]... [--recall now|tick]
+//!             [--slice MILLISECONDS] [--pool] [--for SECONDS]
+//!
+//! `--unit` admits a control group to a unit; FLAGS are `lend` and `borrow`, separated by commas. `--at-once` admits one to
+//! the kernel's own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. All CPUs that
+//! nobody owns are time-shared by weight. Without `--for` it schedules until its standard input ends.
+//!
+//! Prints `ready` once it schedules, and at the end a line per unit.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use commonhold_dispatch::in_kernel::Scheduler;
+use commonhold_dispatch::{BORROWS, KERNEL, LENDS, Recall, Settings};
+
+/// How often it looks whether the kernel ended the scheduler.
+const LOOK: Duration = Duration::from_millis(100);
+/// Whose number is fixed: the kernel's, and that of all who are in no other unit.
+const NAMES: [&str; 2] = ["kernel", "others"];
+/// The CPU numbers that this machine may ever have, such as `0-7`.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
+type Failure = Box<dyn std::error::Error>;
+
+/// What one `--unit` says.
+struct Asked {
+    name: String,
+    cgroup: String,
+    weight: u32,
+    flags: u32,
+}
+
+/// What the command line says.
+struct Options {
+    units: Vec<Asked>,
+    at_once: Vec<String>,
+    owned: Vec<(Vec<u32>, String)>,
+    recall: Recall,
+    slice_ms: u64,
+    pool: bool,
+    seconds: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    match options(std::env::args().skip(1)).and_then(|options| run(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> {
+    let mut options = Options {
+        units: Vec::new(),
+        at_once: Vec::new(),
+        owned: Vec::new(),
+        recall: Recall::Now,
+        slice_ms: 10,
+        pool: false,
+        seconds: None,
+    };
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--unit" => options.units.push(asked(&value()?)?),
+            "--at-once" => options.at_once.push(value()?),
+            "--own" => options.owned.push(owned(&value()?)?),
+            "--recall" => options.recall = recall(&value()?)?,
+            "--slice" => options.slice_ms = value()?.parse()?,
+            "--pool" => options.pool = true,
+            "--for" => options.seconds = Some(value()?.parse()?),
+            _ => return Err(format!("{word} is not an option: see the head of examples/load.rs").into()),
+        }
+    }
+    Ok(options)
+}
+
+fn asked(value: &str) -> Result<Asked, Failure> {
+    let wrong = || format!("--unit {value}: expected NAME=CGROUP:WEIGHT[:lend,borrow]");
+    let (name, rest) = value.split_once('=').ok_or_else(wrong)?;
+    let mut parts = rest.split(':');
+    let (cgroup, weight) = parts.next().zip(parts.next()).ok_or_else(wrong)?;
+    let mut flags = 0;
+    for flag in parts.next().unwrap_or_default().split(',').filter(|flag| !flag.is_empty()) {
+        flags |= match flag {
+            "lend" => LENDS,
+            "borrow" => BORROWS,
+            _ => return Err(wrong().into()),
+        };
+    }
+    Ok(Asked { name: name.into(), cgroup: cgroup.into(), weight: weight.parse()?, flags })
+}
+
+fn owned(value: &str) -> Result<(Vec<u32>, String), Failure> {
+    let (list, name) = value.split_once('=').ok_or_else(|| format!("--own {value}: expected CPUS=NAME"))?;
+    Ok((cpus(list)?, name.into()))
+}
+
+fn recall(value: &str) -> Result<Recall, Failure> {
+    match value {
+        "now" => Ok(Recall::Now),
+        "tick" => Ok(Recall::Tick),
+        _ => Err(format!("--recall {value}: expected now or tick").into()),
+    }
+}
+
+/// CPU numbers as the kernel writes them: `0-3,6`.
+fn cpus(list: &str) -> Result<Vec<u32>, Failure> {
+    let mut cpus = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse::<u32>()?..=last.parse::<u32>()?);
+    }
+    Ok(cpus)
+}
+
+fn run(options: &Options) -> Result<(), Failure> {
+    let names: Vec<&str> =
+        NAMES.into_iter().chain(options.units.iter().map(|unit| unit.name.as_str())).collect();
+    let mut scheduler = set_up(options, &names)?;
+    scheduler.attach()?;
+    for (cpus, name) in &options.owned {
+        let unit = names
+            .iter()
+            .position(|known| known == name)
+            .ok_or_else(|| format!("--own: no unit is named {name}"))?;
+        for &cpu in cpus {
+            scheduler.own(cpu, u32::try_from(unit)?)?;
+        }
+    }
+    println!("ready");
+    wait(options, &scheduler);
+    let end = scheduler.ended();
+    scheduler.detach();
+    for (id, name) in (0..).zip(&names) {
+        report(&scheduler, id, name);
+    }
+    end.map_or(Ok(()), |end| {
+        Err(format!("the kernel ended the scheduler: {} {}", end.reason, end.message).into())
+    })
+}
+
+fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
+    let possible = fs::read_to_string(POSSIBLE).map_err(|error| format!("{POSSIBLE}: {error}"))?;
+    let settings = Settings {
+        cpus: cpus(&possible)?.last().map_or(1, |last| last + 1),
+        units: u32::try_from(names.len())?,
+        slice_ns: options.slice_ms * 1_000_000,
+        pool: options.pool,
+        recall: options.recall,
+    };
+    let mut scheduler = Scheduler::load(&settings)?;
+    for id in 0..2 {
+        scheduler.set_unit(id, 100, BORROWS);
+    }
+    for (id, unit) in (2..).zip(&options.units) {
+        scheduler.set_unit(id, unit.weight, unit.flags);
+        scheduler.admit(number_of(&unit.cgroup)?, id)?;
+    }
+    for cgroup in &options.at_once {
+        scheduler.admit(number_of(cgroup)?, KERNEL)?;
+    }
+    Ok(scheduler)
+}
+
+/// A control group's number: its directory's inode.
+fn number_of(cgroup: &str) -> Result<u64, Failure> {
+    Ok(fs::metadata(cgroup)
+        .map_err(|error| format!("{cgroup}: {error}; name a control group's directory"))?
+        .ino())
+}
+
+/// Until its time is up, its input ends, or the kernel ends the scheduler.
+fn wait(options: &Options, scheduler: &Scheduler) {
+    static INPUT_ENDED: AtomicBool = AtomicBool::new(false);
+    let begun = Instant::now();
+    if options.seconds.is_none() {
+        thread::spawn(|| {
+            let _ = io::copy(&mut io::stdin().lock().take(u64::MAX), &mut io::sink());
+            INPUT_ENDED.store(true, Ordering::Release);
+        });
+    }
+    let over = || match options.seconds {
+        Some(seconds) => begun.elapsed() >= Duration::from_secs(seconds),
+        None => INPUT_ENDED.load(Ordering::Acquire),
+    };
+    while !over() && scheduler.ended().is_none() {
+        thread::sleep(LOOK);
+    }
+}
+
+fn report(scheduler: &Scheduler, id: u32, name: &str) {
+    let unit = scheduler.unit(id);
+    println!(
+        "unit {name} used_ns {} lent_ns {} borrowed_ns {} recalls {} recall_mean_ns {} recall_max_ns {}",
+        unit.used_ns,
+        unit.lent_ns,
+        unit.borrowed_ns,
+        unit.recalls,
+        unit.recall_ns.checked_div(unit.recalls).unwrap_or(0),
+        unit.recall_ns_max,
+    );
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * The kernel's side of sched_ext, for BPF. Written by hand, with only the fields that are used: the loader finds each by its
+ * name in the running kernel (CO-RE), so neither the order nor the sizes here have to be the kernel's.
+ *
+ * Kernel functions: where kernels differ, the newest prototype is tried first and the one before it is the fallback; the
+ * loader resolves both as weak symbols, and drops the branch that the running kernel does not have. A name is looked up
+ * without its last `___` and what follows. Older than 6.13 (scx_bpf_dsq_insert) is not supported.
+ */
+#ifndef DISPATCH_BPF_KERNEL_H
+#define DISPATCH_BPF_KERNEL_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int s32;
+typedef long long s64;
+typedef _Bool bool;
+
+/* The names that libbpf's headers use. */
+typedef u8 __u8;
+typedef u16 __u16;
+typedef u32 __u32;
+typedef u64 __u64;
+typedef s32 __s32;
+typedef s64 __s64;
+typedef u16 __be16;
+typedef u32 __be32;
+typedef u32 __wsum;
+
+enum { false = 0, true = 1 };
+
+/* include/uapi/linux/bpf.h */
+enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_TASK_STORAGE = 29 };
+enum { BPF_F_NO_PREALLOC = 1, BPF_F_MMAPABLE = 1024 };
+enum { BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };
+
+struct bpf_iter_num {
+	u64 state[1];
+} __attribute__((aligned(8)));
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+#define ENOMEM 12
+#define PF_KTHREAD 0x00200000u
+
+/* include/linux/sched/ext.h and kernel/sched/ext/: values that programs compiled once rely on. */
+#define SCX_DSQ_LOCAL      ((1ull << 63) | 2)
+#define SCX_TASK_QUEUED    1u
+#define SCX_ENQ_WAKEUP     1ull
+#define SCX_ENQ_PREEMPT    (1ull << 32)
+#define SCX_ENQ_LAST       (1ull << 41)
+#define SCX_KICK_IDLE      1ull
+#define SCX_KICK_PREEMPT   2ull
+#define SCX_OPS_ENQ_LAST   2ull
+#define SCX_OPS_NAME_LEN   128
+#define SCX_ANY_NODE       (-1)
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct kernfs_node {
+	u64 id;
+};
+
+struct cgroup;
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+};
+
+struct sched_ext_entity {
+	u32 flags; /* SCX_TASK_QUEUED: runnable */
+	u64 slice; /* ns that it may still run */
+};
+
+struct task_struct {
+	u32 flags; /* PF_KTHREAD */
+	struct sched_ext_entity scx;
+	s32 nr_cpus_allowed;
+	const struct cpumask *cpus_ptr;
+};
+
+/* Only pointed to; but the loader compares prototypes, and does not take a mere declaration for a struct. */
+struct cpumask {
+	unsigned long bits[1];
+};
+
+struct bpf_cpumask {
+	struct cpumask cpumask;
+};
+
+struct scx_init_task_args {
+	bool fork;
+	struct cgroup *cgroup; /* of the `cpu` controller: the nearest one that has it */
+};
+
+enum scx_exit_kind {
+	SCX_EXIT_NONE,
+};
+
+struct scx_exit_info {
+	enum scx_exit_kind kind;
+	s64 exit_code;
+	const char *reason;
+	char *msg;
+};
+
+#pragma clang attribute pop
+
+/* Not `preserve_access_index`: these are built here and given to the kernel. */
+struct scx_bpf_dsq_insert_vtime_args {
+	u64 dsq_id;
+	u64 slice;
+	u64 vtime;
+	u64 enq_flags;
+};
+
+struct sched_ext_ops {
+	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
+	void (*enqueue)(struct task_struct *p, u64 enq_flags);
+	void (*dispatch)(s32 cpu, struct task_struct *prev);
+	void (*tick)(struct task_struct *p);
+	void (*running)(struct task_struct *p);
+	void (*stopping)(struct task_struct *p, bool runnable);
+	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
+	void (*cgroup_move)(struct task_struct *p, struct cgroup *from, struct cgroup *to);
+	s32 (*init)(void);
+	void (*exit)(struct scx_exit_info *info);
+	u64 flags;
+	u32 timeout_ms;
+	char name[SCX_OPS_NAME_LEN];
+};
+
+/* How the functions that the kernel calls are declared. */
+#define BPF_STRUCT_OPS(name, args...) SEC("struct_ops/" #name) BPF_PROG(name, ##args)
+#define BPF_STRUCT_OPS_SLEEPABLE(name, args...) SEC("struct_ops.s/" #name) BPF_PROG(name, ##args)
+
+/* Kernel functions that all supported kernels have. */
+void bpf_rcu_read_lock(void) __ksym;
+void bpf_rcu_read_unlock(void) __ksym;
+struct bpf_cpumask *bpf_cpumask_create(void) __ksym;
+void bpf_cpumask_release(struct bpf_cpumask *mask) __ksym;
+void bpf_cpumask_set_cpu(u32 cpu, struct bpf_cpumask *mask) __ksym;
+void bpf_cpumask_clear_cpu(u32 cpu, struct bpf_cpumask *mask) __ksym;
+bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *mask) __ksym;
+bool bpf_cpumask_test_and_clear_cpu(u32 cpu, struct bpf_cpumask *mask) __ksym;
+u32 bpf_cpumask_first(const struct cpumask *mask) __ksym;
+bool bpf_cpumask_intersects(const struct cpumask *one, const struct cpumask *other) __ksym;
+s32 scx_bpf_create_dsq(u64 queue, s32 node) __ksym;
+s32 scx_bpf_dsq_nr_queued(u64 queue) __ksym;
+void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
+s32 scx_bpf_pick_idle_cpu(const struct cpumask *among, u64 flags) __ksym;
+bool scx_bpf_test_and_clear_cpu_idle(s32 cpu) __ksym;
+s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
+
+/* Kernel functions that came, or changed, later. */
+u64 scx_bpf_now___since_6_14(void) __ksym __weak;
+bool scx_bpf_task_set_slice___since_6_19(struct task_struct *p, u64 slice) __ksym __weak;
+bool scx_bpf_dsq_insert___v2___since_6_19(struct task_struct *p, u64 queue, u64 slice, u64 flags) __ksym __weak;
+void scx_bpf_dsq_insert___first(struct task_struct *p, u64 queue, u64 slice, u64 flags) __ksym __weak;
+bool __scx_bpf_dsq_insert_vtime___since_6_19(struct task_struct *p, struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
+void scx_bpf_dsq_insert_vtime___first(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags) __ksym __weak;
+bool scx_bpf_dsq_move_to_local___v2___since_7_1(u64 queue, u64 flags) __ksym __weak;
+bool scx_bpf_dsq_move_to_local___first(u64 queue) __ksym __weak;
+
+static __always_inline u64 scx_bpf_now(void)
+{
+	return bpf_ksym_exists(scx_bpf_now___since_6_14) ? scx_bpf_now___since_6_14() : bpf_ktime_get_ns();
+}
+
+static __always_inline void scx_bpf_dsq_insert(struct task_struct *p, u64 queue, u64 slice, u64 flags)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_insert___v2___since_6_19))
+		scx_bpf_dsq_insert___v2___since_6_19(p, queue, slice, flags);
+	else
+		scx_bpf_dsq_insert___first(p, queue, slice, flags);
+}
+
+static __always_inline void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags)
+{
+	struct scx_bpf_dsq_insert_vtime_args args = {
+		.dsq_id = queue,
+		.slice = slice,
+		.vtime = vtime,
+		.enq_flags = flags,
+	};
+
+	if (bpf_ksym_exists(__scx_bpf_dsq_insert_vtime___since_6_19))
+		__scx_bpf_dsq_insert_vtime___since_6_19(p, &args);
+	else
+		scx_bpf_dsq_insert_vtime___first(p, queue, slice, vtime, flags);
+}
+
+static __always_inline bool scx_bpf_dsq_move_to_local(u64 queue)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___since_7_1))
+		return scx_bpf_dsq_move_to_local___v2___since_7_1(queue, 0);
+	return scx_bpf_dsq_move_to_local___first(queue);
+}
+
+/* Since 7.x the kernel warns of writing a task's slice directly; before, there was no other way. */
+static __always_inline void task_set_slice(struct task_struct *p, u64 slice)
+{
+	if (bpf_ksym_exists(scx_bpf_task_set_slice___since_6_19))
+		scx_bpf_task_set_slice___since_6_19(p, slice);
+	else
+		p->scx.slice = slice;
+}
+
+#endif

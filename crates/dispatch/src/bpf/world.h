@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * The tables as the kernel's maps. `units`, `cpus` and the section `.data.rules` are mapped into the loader's memory
+ * (in_kernel.rs), which reads the counters there at no cost to the scheduler.
+ */
+#ifndef DISPATCH_BPF_WORLD_H
+#define DISPATCH_BPF_WORLD_H
+
+#define CGROUP_DEPTH_MAX 32 /* below the root; a cgroup that lies deeper belongs to the default unit */
+#define UNIT_DEFAULT     1u /* of tasks whose cgroups belong to no unit */
+#define RETRIES_MAX      8  /* other CPUs may take what was found in a mask */
+#define MACHINE          DISPATCH_UNITS_MAX /* in the masks' table, the entry after the units */
+
+/* Why the scheduler ended; in_kernel.rs mirrors it. */
+struct dispatch_end {
+	s64 code;
+	s32 kind; /* 0: it has not; written last */
+	u32 unused;
+	char reason[64];
+	char message[256];
+};
+
+/* Verified as a part of its caller, which holds the lock that the masks need. */
+__hidden int dispatch_own(struct dispatch_owned *owned);
+
+struct mask_slot {
+	struct bpf_cpumask __kptr *set;
+};
+
+SEC(".data.rules") struct dispatch_rules dispatch_rules;
+SEC(".data.end") struct dispatch_end dispatch_end;
+u64 pass_of_world;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DISPATCH_UNITS_MAX);
+	__type(key, u32);
+	__type(value, struct dispatch_unit);
+} units SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DISPATCH_CPUS_MAX);
+	__type(key, u32);
+	__type(value, struct dispatch_cpu);
+} cpus SEC(".maps");
+
+/* Two masks per unit and two of the machine: at 2 * id + which. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * (DISPATCH_UNITS_MAX + 1));
+	__type(key, u32);
+	__type(value, struct mask_slot);
+} masks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct dispatch_task);
+} tasks SEC(".maps");
+
+/* The unit of a cgroup, by the cgroup's id (its directory's inode); descendants belong to the nearest that is here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * DISPATCH_UNITS_MAX);
+	__type(key, u64);
+	__type(value, u32);
+} unit_of_cgroup SEC(".maps");
+
+static __always_inline struct dispatch_rules *rules(void)
+{
+	return &dispatch_rules;
+}
+
+static __always_inline struct dispatch_unit *unit_at(u32 id)
+{
+	return id < dispatch_rules.units ? bpf_map_lookup_elem(&units, &id) : NULL;
+}
+
+static __always_inline struct dispatch_cpu *cpu_at(u32 id)
+{
+	return id < dispatch_rules.cpus ? bpf_map_lookup_elem(&cpus, &id) : NULL;
+}
+
+static __always_inline struct dispatch_task *task_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&tasks, p, NULL, 0);
+}
+
+static __always_inline struct dispatch_task *new_task(struct task_struct *p)
+{
+	return bpf_task_storage_get(&tasks, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+/* The unit of a cgroup or of its nearest ancestor that belongs to one. */
+static u32 unit_of_tree(struct cgroup *cgroup)
+{
+	u32 *unit, depth;
+	u64 id;
+
+	bpf_for(depth, 0, CGROUP_DEPTH_MAX) {
+		if (!cgroup)
+			break;
+		id = cgroup->kn->id;
+		unit = bpf_map_lookup_elem(&unit_of_cgroup, &id);
+		if (unit)
+			return *unit;
+		cgroup = cgroup->self.parent->cgroup; /* of the root: NULL, since reading through NULL gives 0 here */
+	}
+	return UNIT_DEFAULT;
+}
+
+/* The unit of a task that is, or is about to be, in a cgroup. */
+static u32 unit_in(struct task_struct *p, struct cgroup *cgroup)
+{
+	return p->flags & PF_KTHREAD ? DISPATCH_KERNEL : unit_of_tree(cgroup);
+}
+
+static u32 unit_of(struct task_struct *p, struct scx_init_task_args *args)
+{
+	/* A kernel without CONFIG_EXT_GROUP_SCHED does not tell the cgroup. */
+	return unit_in(p, bpf_core_field_exists(args->cgroup) ? args->cgroup : NULL);
+}
+
+static __always_inline void set_slice(struct task_struct *p, u64 ns)
+{
+	task_set_slice(p, ns);
+}
+
+static __always_inline u64 world_pass(void)
+{
+	return pass_of_world;
+}
+
+/* Two CPUs may both write: the pass is then a moment behind, and whoever wakes gets that much more. */
+static __always_inline void world_pass_at_least(u64 pass)
+{
+	if ((s64)(pass_of_world - pass) < 0)
+		pass_of_world = pass;
+}
+
+static __always_inline void add(u32 *counter, s32 by)
+{
+	__sync_fetch_and_add(counter, by);
+}
+
+static __always_inline void add64(u64 *counter, u64 by)
+{
+	__sync_fetch_and_add(counter, by);
+}
+
+/* A mask, or NULL before dispatch_init() made it. */
+static __always_inline struct bpf_cpumask *mask_at(u32 id, enum mask which)
+{
+	u32 index = 2 * (id < MACHINE ? id : MACHINE) + which;
+	struct mask_slot *slot = bpf_map_lookup_elem(&masks, &index);
+
+	return slot ? slot->set : NULL;
+}
+
+static __always_inline const struct cpumask *plain(struct bpf_cpumask *mask)
+{
+	return (const struct cpumask *)mask;
+}
+
+static __always_inline bool mask_test(u32 id, enum mask which, u32 cpu)
+{
+	struct bpf_cpumask *mask = mask_at(id, which);
+
+	return mask && bpf_cpumask_test_cpu(cpu, plain(mask));
+}
+
+static __always_inline void mask_set(u32 id, enum mask which, u32 cpu)
+{
+	struct bpf_cpumask *mask = mask_at(id, which);
+
+	if (mask)
+		bpf_cpumask_set_cpu(cpu, mask);
+}
+
+static __always_inline void mask_clear(u32 id, enum mask which, u32 cpu)
+{
+	struct bpf_cpumask *mask = mask_at(id, which);
+
+	if (mask)
+		bpf_cpumask_clear_cpu(cpu, mask);
+}
+
+static __always_inline bool mask_take(u32 id, enum mask which, u32 cpu)
+{
+	struct bpf_cpumask *mask = mask_at(id, which);
+
+	return mask && bpf_cpumask_test_and_clear_cpu(cpu, mask);
+}
+
+/* The first CPU of a mask, taken out of it; DISPATCH_NOBODY if it is empty. */
+static u32 mask_take_first(u32 id, enum mask which)
+{
+	struct bpf_cpumask *mask = mask_at(id, which);
+	u32 try, cpu;
+
+	if (!mask)
+		return DISPATCH_NOBODY;
+	bpf_for(try, 0, RETRIES_MAX) {
+		cpu = bpf_cpumask_first(plain(mask));
+		if (cpu >= dispatch_rules.cpus)
+			break;
+		if (bpf_cpumask_test_and_clear_cpu(cpu, mask))
+			return cpu;
+	}
+	return DISPATCH_NOBODY;
+}
+
+static __always_inline bool mask_meets(u32 id, enum mask which, struct task_struct *p)
+{
+	struct bpf_cpumask *mask = mask_at(id, which);
+
+	return mask && bpf_cpumask_intersects(plain(mask), p->cpus_ptr);
+}
+
+static __always_inline bool may_run(struct task_struct *p, u32 cpu)
+{
+	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+}
+
+/* The first idle CPU of a mask that a task with a narrower affinity may run on. */
+static s32 scan_idle(struct task_struct *p, struct bpf_cpumask *mask)
+{
+	u32 cpu;
+
+	bpf_for(cpu, 0, dispatch_rules.cpus) {
+		if (bpf_cpumask_test_cpu(cpu, plain(mask)) && may_run(p, cpu) && scx_bpf_test_and_clear_cpu_idle(cpu))
+			return cpu;
+	}
+	return -1;
+}
+
+/* An idle CPU of a mask within the task's affinity, no longer idle; negative if there is none. */
+static s32 pick_idle(struct task_struct *p, u32 id, enum mask which)
+{
+	struct bpf_cpumask *mask;
+
+	if (which == MASK_ALL)
+		return scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	mask = mask_at(id, which);
+	if (!mask)
+		return -1;
+	if ((u32)p->nr_cpus_allowed >= dispatch_rules.cpus)
+		return scx_bpf_pick_idle_cpu(plain(mask), 0);
+	return scan_idle(p, mask);
+}
+
+#endif

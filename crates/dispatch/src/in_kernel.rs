@@ -1,0 +1,342 @@
+//! The scheduler in the running kernel, through `sched_ext`.
+//!
+//! Loading checks the program (the verifier) and makes its tables; from [`Scheduler::attach`] on, it schedules every task
+//! of the machine but real-time ones. It ends when the value is dropped, when the process ends for whatever reason, or when
+//! the kernel throws it out because a task waited too long: then the kernel's own scheduler takes over, and
+//! [`Scheduler::ended`] tells why. No task is lost either way.
+//!
+//! Who belongs to which unit is told by control groups: [`Scheduler::admit`]. They must have the `cpu` controller (else the
+//! kernel counts their tasks to the nearest ancestor that has it). Tasks in no unit's group belong to unit 1, the kernel's
+//! own threads to unit [`KERNEL`](crate::KERNEL).
+//!
+//! A unit without home CPUs runs on time-shared CPUs, or by borrowing. Where there is neither, its tasks wait until the
+//! kernel ends the scheduler for it: so leave the unit 1 one of the two, or admit its group to unit `KERNEL`.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, ProgramInput};
+
+use crate::kernel::Settings;
+use crate::tables::{CPUS_MAX, Owned, Rules, UNITS_MAX, Unit};
+
+/// Compiled by build.rs.
+static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch.bpf.o"));
+
+/// The last lines of what libbpf and the verifier say that an error repeats: what is wrong stands at the end.
+const LOG_LINES: usize = 40;
+
+/// What went wrong between here and the kernel.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// More units or CPUs than the tables have room for.
+    #[error("{what} are {number}, but this build has room for {room}: have fewer")]
+    TooMany {
+        /// Units or CPUs.
+        what: &'static str,
+        /// How many were asked for.
+        number: u32,
+        /// How many there can be.
+        room: u32,
+    },
+    /// The kernel does not take the program.
+    #[error(
+        "the kernel does not load the scheduler: {source}{log}\nIt needs Linux 6.13 or later with CONFIG_SCHED_CLASS_EXT \
+         and CONFIG_DEBUG_INFO_BTF, and CAP_SYS_ADMIN"
+    )]
+    Load {
+        /// libbpf's error.
+        source: libbpf_rs::Error,
+        /// The last lines of what libbpf and the verifier said.
+        log: String,
+    },
+    /// The program is loaded, but does not become the scheduler.
+    #[error(
+        "the kernel does not start the scheduler: {source}{log}\nIs another one running? /sys/kernel/sched_ext/root/ops names it"
+    )]
+    Attach {
+        /// libbpf's error.
+        source: libbpf_rs::Error,
+        /// The last lines of what libbpf said.
+        log: String,
+    },
+    /// A table, or a program, of the kernel could not be used.
+    #[error("{what}: {source}")]
+    Use {
+        /// What was to be done.
+        what: String,
+        /// Why it could not be.
+        source: libbpf_rs::Error,
+    },
+    /// A table could not be mapped into memory.
+    #[error("the scheduler's table {table} cannot be mapped: {source}")]
+    Map {
+        /// Its name.
+        table: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The program that was built has no such part: a broken build.
+    #[error("the scheduler as it was compiled has no {0}: build it again")]
+    Part(&'static str),
+}
+
+/// Why the kernel ended the scheduler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// enum `scx_exit_kind`: 64 and above for an end in order, 1,024 and above for an error.
+    pub kind: i32,
+    /// The kernel's reason.
+    pub reason: String,
+    /// Details, or nothing.
+    pub message: String,
+}
+
+/// The mirror of `struct dispatch_end` (bpf/world.h).
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct EndTable {
+    code: i64,
+    kind: i32,
+    unused: u32,
+    reason: [u8; 64],
+    message: [u8; 256],
+}
+
+const _: () = assert!(size_of::<EndTable>() == 336);
+
+/// The scheduler, loaded into the kernel.
+pub struct Scheduler {
+    // In the order of ending: first it stops scheduling, then its tables go.
+    link: Option<Link>,
+    units: Table<Unit>,
+    end: Table<EndTable>,
+    object: Object,
+}
+
+impl Scheduler {
+    /// Loads it, without letting it schedule yet: units have weight 0 and no flags, CPUs no owners.
+    pub fn load(settings: &Settings) -> Result<Self, Error> {
+        fits("units", settings.units, UNITS_MAX)?;
+        fits("CPUs", settings.cpus, CPUS_MAX)?;
+        let object = logged(|| ObjectBuilder::default().open_memory(PROGRAM)?.load())
+            .map_err(|(source, log)| Error::Load { source, log })?;
+        let units = Table::map(&object, "units", UNITS_MAX as usize)?;
+        let end = Table::map(&object, ".data.end", 1)?;
+        let rules: Table<Rules> = Table::map(&object, ".data.rules", 1)?;
+        let &Settings { cpus, units: count, slice_ns, pool, recall } = settings;
+        let set = Rules { slice_ns, units: count, cpus, pool: u32::from(pool), recall: recall as u32 };
+        // SAFETY: the table's only element, which nothing reads before the scheduler is attached.
+        unsafe { rules.at(0).write_volatile(set) };
+        Ok(Scheduler { link: None, units, end, object })
+    }
+
+    /// From now on it schedules. CPUs are time-shared until they are given owners.
+    pub fn attach(&mut self) -> Result<(), Error> {
+        let mut ops = self
+            .object
+            .maps_mut()
+            .find(|map| map.name() == "commonhold")
+            .ok_or(Error::Part("table of callbacks"))?;
+        self.link =
+            Some(logged(|| ops.attach_struct_ops()).map_err(|(source, log)| Error::Attach { source, log })?);
+        Ok(())
+    }
+
+    /// Sets a unit's part of time-shared CPUs (1 to 10,000), and [`LENDS`](crate::LENDS) and
+    /// [`BORROWS`](crate::BORROWS). Whether its CPUs are lent is looked at when they are given to it: set this before.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn set_unit(&mut self, unit: u32, weight: u32, flags: u32) {
+        let place = self.units.at(unit as usize);
+        // SAFETY: an element of the table. The kernel only reads these two fields, one word each: it sees the old or the
+        // new.
+        unsafe {
+            (&raw mut (*place).weight).write_volatile(weight);
+            (&raw mut (*place).flags).write_volatile(flags);
+        }
+    }
+
+    /// A unit's counters as they are now; one may be a task's turn ahead of another.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn unit(&self, unit: u32) -> Unit {
+        // SAFETY: an element of the table; plain integers, so every state that the kernel leaves it in is a value.
+        unsafe { self.units.at(unit as usize).read_volatile() }
+    }
+
+    /// Tasks of a control group, and of those below that belong to no other unit, belong to a unit from now on: those that
+    /// enter it, and at [`Scheduler::attach`] those that are in it.
+    ///
+    /// `cgroup` is its number, which is the inode number of its directory.
+    pub fn admit(&mut self, cgroup: u64, unit: u32) -> Result<(), Error> {
+        let table = self
+            .object
+            .maps_mut()
+            .find(|map| map.name() == "unit_of_cgroup")
+            .ok_or(Error::Part("table of control groups"))?;
+        table.update(&cgroup.to_ne_bytes(), &unit.to_ne_bytes(), MapFlags::ANY).map_err(|source| Error::Use {
+            what: format!("control group {cgroup} cannot be given to unit {unit}"),
+            source,
+        })
+    }
+
+    /// Gives a CPU another owner, or [`NOBODY`](crate::NOBODY). Only once it is attached: attaching makes all CPUs
+    /// nobody's.
+    pub fn own(&mut self, cpu: u32, unit: u32) -> Result<(), Error> {
+        let program = self
+            .object
+            .progs_mut()
+            .find(|program| program.name() == "dispatch_own_cpu")
+            .ok_or(Error::Part("program to give CPUs away"))?;
+        let Owned { cpu, unit } = Owned { cpu, unit };
+        let mut owned = [cpu.to_ne_bytes(), unit.to_ne_bytes()].concat();
+        program
+            .test_run(ProgramInput { context_in: Some(&mut owned), ..ProgramInput::default() })
+            .map(drop)
+            .map_err(|source| Error::Use {
+                what: format!("CPU {cpu} cannot be given to unit {unit}"),
+                source,
+            })
+    }
+
+    /// Why it does not schedule any more; nothing while it does.
+    pub fn ended(&self) -> Option<End> {
+        // SAFETY: the table's only element; plain integers, and what is read of them counts only once `kind` is set, which
+        // is done last.
+        let end = unsafe { self.end.at(0).read_volatile() };
+        (end.kind != 0).then(|| End {
+            kind: end.kind,
+            reason: text(&end.reason),
+            message: text(&end.message),
+        })
+    }
+
+    /// It stops scheduling, and the kernel's own scheduler takes over; the counters stay as they are. Done as well when
+    /// this is dropped.
+    pub fn detach(&mut self) {
+        self.link = None;
+    }
+}
+
+fn fits(what: &'static str, number: u32, room: u32) -> Result<(), Error> {
+    if number > room { Err(Error::TooMany { what, number, room }) } else { Ok(()) }
+}
+
+/// A C string in a fixed place.
+fn text(bytes: &[u8]) -> String {
+    CStr::from_bytes_until_nul(bytes)
+        .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
+}
+
+/// What libbpf has printed since [`logged`] began.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn log_line(_: PrintLevel, line: String) {
+    LOG.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+}
+
+/// Does something with libbpf; its error comes with the last lines of what libbpf printed meanwhile, each on a new line.
+fn logged<T>(work: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, (libbpf_rs::Error, String)> {
+    LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    let before = libbpf_rs::set_print(Some((PrintLevel::Warn, log_line)));
+    let result = work();
+    libbpf_rs::set_print(before);
+    let log = LOG.lock().unwrap_or_else(PoisonError::into_inner).concat();
+    result.map_err(|source| (source, last_lines(&log)))
+}
+
+fn last_lines(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines.iter().skip(lines.len().saturating_sub(LOG_LINES)).flat_map(|line| ["\n", line]).collect()
+}
+
+/// A table of the kernel (a BPF map of the kind array), in this process's memory.
+struct Table<T> {
+    start: NonNull<T>,
+    length: usize,
+}
+
+impl<T: Copy> Table<T> {
+    fn map(object: &Object, table: &'static str, length: usize) -> Result<Self, Error> {
+        // The kernel keeps elements at multiples of eight bytes.
+        const { assert!(size_of::<T>().is_multiple_of(8)) };
+        let map = object.maps().find(|map| map.name() == table).ok_or(Error::Part(table))?;
+        if map.value_size() as usize != size_of::<T>() || (map.max_entries() as usize) < length {
+            return Err(Error::Part(table));
+        }
+        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, map.as_fd().as_raw_fd());
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let start =
+            unsafe { libc::mmap(ptr::null_mut(), length * size_of::<T>(), access, libc::MAP_SHARED, fd, 0) };
+        match NonNull::new(start.cast::<T>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Table { start, length }),
+            _ => Err(Error::Map { table, source: io::Error::last_os_error() }),
+        }
+    }
+
+    fn at(&self, index: usize) -> *mut T {
+        assert!(index < self.length, "element {index} of {}", self.length);
+        // SAFETY: within the mapping, by the assertion.
+        unsafe { self.start.as_ptr().add(index) }
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        // SAFETY: this mapping, of that length; nothing points into it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length * size_of::<T>()) };
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::Recall;
+
+    const SETTINGS: Settings =
+        Settings { cpus: 8, units: 2, slice_ns: 1_000_000, pool: false, recall: Recall::Now };
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_number() {
+        let error = Scheduler::load(&Settings { units: UNITS_MAX + 1, ..SETTINGS }).err().unwrap();
+        assert_eq!(error.to_string(), "units are 1025, but this build has room for 1024: have fewer");
+        let error = Scheduler::load(&Settings { cpus: CPUS_MAX + 1, ..SETTINGS }).err().unwrap();
+        assert_eq!(error.to_string(), "CPUs are 4097, but this build has room for 4096: have fewer");
+    }
+
+    #[test]
+    fn the_program_has_the_parts_that_are_looked_for_by_name() {
+        let object = ObjectBuilder::default().open_memory(PROGRAM).unwrap();
+        let maps: Vec<_> = object.maps().map(|map| map.name().to_string_lossy().into_owned()).collect();
+        for part in ["commonhold", "units", "unit_of_cgroup", ".data.rules", ".data.end"] {
+            assert!(maps.iter().any(|map| map == part), "{part} is not among {maps:?}");
+        }
+        assert!(object.progs().any(|program| program.name() == "dispatch_own_cpu"));
+        let size = |name: &str| object.maps().find(|map| map.name() == name).unwrap().value_size() as usize;
+        assert_eq!(size("units"), size_of::<Unit>());
+        assert_eq!(size(".data.rules"), size_of::<Rules>());
+        assert_eq!(size(".data.end"), size_of::<EndTable>());
+    }
+
+    #[test]
+    fn errors_repeat_the_end_of_the_log() {
+        let log: Vec<String> = (0..100).map(|line| format!("line {line}")).collect();
+        let last = last_lines(&log.join("\n"));
+        assert!(last.starts_with("\nline 60\n") && last.ends_with("\nline 99"), "{last}");
+        assert_eq!(last_lines(""), "");
+    }
+
+    #[test]
+    fn texts_end_at_the_first_nul() {
+        assert_eq!(text(b"runnable task stall\0\0\0"), "runnable task stall");
+        assert_eq!(text(b"not ended"), "");
+    }
+}

@@ -1,0 +1,551 @@
+//! The kernel's part of `sched_ext`, for a simulated machine.
+//!
+//! What Linux does around a `sched_ext` scheduler (kernel/sched/ext.c), with the clock as an argument: a task that wakes is
+//! asked for a CPU and queued; a CPU that needs a task first takes what is in its local queue, then asks the scheduler to
+//! move something there; who runs on a slice that is used up goes back to the scheduler. Nothing here decides anything.
+//!
+//! Not simulated: scheduling classes, migration disabled, core scheduling, bypass mode. A slice ends when it is used up
+//! and not at the next tick, as on a kernel with a high-resolution tick.
+//!
+//! Cost: a wake-up and a switch are O(log n) in the tasks of the queue, and O(units) where an idle CPU looks for a
+//! borrower, as in the scheduler itself.
+
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::ptr;
+
+use crate::tables::{CPUS_MAX, Cpu, NOBODY, Owned, Recall, Rules, Task, UNITS_MAX, Unit, World};
+
+/// A task's number: an index, used again after its end.
+pub type TaskId = u32;
+
+const QUEUED: u32 = 1;
+const ENQ_WAKEUP: u64 = 1;
+const ENQ_HEAD: u64 = 1 << 4;
+const ENQ_PREEMPT: u64 = 1 << 32;
+const ENQ_LAST: u64 = 1 << 41;
+const DSQ_LOCAL: u64 = (1 << 63) | 2;
+const KICK_IDLE: u64 = 1;
+const KICK_PREEMPT: u64 = 2;
+
+unsafe extern "C" {
+    fn dispatch_select_cpu(task: *mut Task, last: i32, wake_flags: u64) -> i32;
+    fn dispatch_enqueue(task: *mut Task, flags: u64);
+    fn dispatch_dispatch(cpu: i32, prev: *mut Task);
+    fn dispatch_running(task: *mut Task);
+    fn dispatch_stopping(task: *mut Task, runnable: bool);
+    fn dispatch_tick(task: *mut Task);
+    fn dispatch_init_task(task: *mut Task, args: *const core::ffi::c_void) -> i32;
+    fn dispatch_own(owned: *mut Owned) -> i32;
+    fn dispatch_enter(world: *mut World);
+}
+
+thread_local! {
+    /// The kernel that the scheduler is being called by: what its callbacks act on.
+    static CALLER: Cell<*mut Kernel> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// What a simulated kernel is set up with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// CPUs, numbered from 0; at most [`CPUS_MAX`].
+    pub cpus: u32,
+    /// Units, numbered from 0; at most [`UNITS_MAX`].
+    pub units: u32,
+    /// How long a task runs before others get their turn, in ns.
+    pub slice_ns: u64,
+    /// No isolation: every task on any CPU, all tasks equal.
+    pub pool: bool,
+    /// How lent CPUs are called back.
+    pub recall: Recall,
+}
+
+/// A CPU that has to look for a task anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kick {
+    /// Which.
+    pub cpu: u32,
+    /// Its task has to go, whatever is left of its slice.
+    pub preempt: bool,
+}
+
+/// An entry of a unit's queue: the smallest virtual time first, then who came first.
+type Entry = Reverse<(u64, u64, TaskId)>;
+
+/// Where a task waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// Its entry's number, which is unique; an entry with another number is out of date. 0: it waits nowhere.
+    ticket: u64,
+    /// In which queue.
+    queue: u32,
+}
+
+/// One CPU's side of the kernel.
+#[derive(Debug, Clone)]
+struct Run {
+    current: Option<TaskId>,
+    /// Up to when the current task's slice was charged.
+    charged: u64,
+    /// An interrupt is on its way that ends the current task's turn.
+    preempted: bool,
+    /// Tasks that run here next, before the scheduler is asked.
+    local: VecDeque<TaskId>,
+}
+
+/// A simulated kernel, with the scheduler loaded.
+pub struct Kernel {
+    world: World,
+    units: Vec<Unit>,
+    table: Vec<Cpu>,
+    idle: Vec<u64>,
+    masks: Vec<u64>,
+    queued: Vec<u32>,
+    tasks: Vec<Task>,
+    places: Vec<Place>,
+    queues: Vec<BinaryHeap<Entry>>,
+    runs: Vec<Run>,
+    tickets: u64,
+    kicks: Vec<Kick>,
+    /// The CPU for which the scheduler is being called.
+    cpu: u32,
+}
+
+impl Kernel {
+    /// A kernel whose CPUs are all idle and owned by nobody, without tasks.
+    ///
+    /// # Panics
+    /// If there are no CPUs or units, or more than [`CPUS_MAX`] and [`UNITS_MAX`]: the scenario's check comes first.
+    pub fn new(settings: Settings) -> Kernel {
+        let Settings { cpus, units, slice_ns, pool, recall } = settings;
+        assert!((1..=CPUS_MAX).contains(&cpus) && (1..=UNITS_MAX).contains(&units));
+        let words = cpus.div_ceil(64);
+        let mut masks = vec![0; (units as usize + 1) * 2 * words as usize];
+        // All CPUs are time-shared until somebody owns them.
+        let shared = units as usize * 2 * words as usize;
+        for cpu in 0..cpus as usize {
+            masks[shared + cpu / 64] |= 1 << (cpu % 64);
+        }
+        let mut idle = vec![0; words as usize];
+        idle.copy_from_slice(&masks[shared..shared + words as usize]);
+        let rules = Rules { slice_ns, units, cpus, pool: u32::from(pool), recall: recall as u32 };
+        let none = ptr::null_mut();
+        Kernel {
+            world: World {
+                rules,
+                now: 0,
+                pass: 0,
+                units: ptr::null_mut(),
+                cpus: ptr::null_mut(),
+                idle: none,
+                masks: none,
+                queued: ptr::null_mut(),
+                words,
+                unused: 0,
+            },
+            units: vec![Unit { weight: 100, ..Unit::default() }; units as usize],
+            table: vec![Cpu { home: NOBODY, runs: NOBODY, ..Cpu::default() }; cpus as usize],
+            idle,
+            masks,
+            queued: vec![0; units as usize + 1],
+            tasks: Vec::new(),
+            places: Vec::new(),
+            queues: vec![BinaryHeap::new(); units as usize + 1],
+            runs: vec![Run { current: None, charged: 0, preempted: false, local: VecDeque::new() }; cpus as usize],
+            tickets: 0,
+            kicks: Vec::new(),
+            cpu: 0,
+        }
+    }
+
+    /// A new task of a unit, not yet runnable. `id` is the caller's: a new index, or one whose task has ended.
+    pub fn start(&mut self, now: u64, id: TaskId, unit: u32) {
+        let task = Task::new(id, unit, self.world.rules.cpus);
+        let place = Place { ticket: 0, queue: 0 };
+        if id as usize == self.tasks.len() {
+            self.tasks.push(task);
+            self.places.push(place);
+        } else {
+            self.tasks[id as usize] = task;
+            self.places[id as usize] = place;
+        }
+        self.call(now, 0, |kernel| {
+            // SAFETY: `call` has set up the world; the task is in the table and stays there.
+            unsafe { dispatch_init_task((*kernel).task(id), ptr::null()) };
+        });
+    }
+
+    /// A task becomes runnable. Where it will be looked for is among the [`Kernel::kicks`].
+    pub fn wake(&mut self, now: u64, id: TaskId) {
+        let last = self.tasks[id as usize].cpu;
+        self.tasks[id as usize].flags |= QUEUED;
+        self.call(now, last, |kernel| {
+            // SAFETY: as in `start`; `kernel` is the one that the callbacks act on, and nobody else holds it.
+            unsafe {
+                let task = (*kernel).task(id);
+                let chosen = dispatch_select_cpu(task, last.cast_signed(), ENQ_WAKEUP).cast_unsigned();
+                let taken = (*kernel).placed(id);
+                (*task).cpu = chosen;
+                if taken {
+                    // It was put in the local queue: of the CPU that was chosen.
+                    (&mut (*kernel).runs)[chosen as usize].local.push_back(id);
+                    (*kernel).take_out(id);
+                    (*kernel).kick(chosen, false);
+                } else {
+                    dispatch_enqueue(task, ENQ_WAKEUP);
+                    (*kernel).settle_local(id, chosen);
+                    if (*kernel).is_idle(chosen) {
+                        (*kernel).kick(chosen, false);
+                    }
+                }
+            }
+        });
+    }
+
+    /// A CPU looks for its next task. `runnable`: whether the one it runs could go on. The task it runs from now on, if any;
+    /// it may be the same.
+    pub fn schedule(&mut self, now: u64, cpu: u32, runnable: bool) -> Option<TaskId> {
+        self.charge(now, cpu);
+        let previous = self.runs[cpu as usize].current;
+        let mut next = None;
+        self.call(now, cpu, |kernel| {
+            // SAFETY: as in `wake`.
+            next = unsafe { Kernel::pick(kernel, cpu, previous, runnable) };
+        });
+        let run = &mut self.runs[cpu as usize];
+        run.current = next;
+        run.charged = now;
+        run.preempted = false;
+        let (word, bit) = (cpu as usize / 64, 1u64 << (cpu % 64));
+        match next {
+            Some(_) => self.idle[word] &= !bit,
+            None => self.idle[word] |= bit,
+        }
+        next
+    }
+
+    /// A clock tick on a CPU: whether its task has to go.
+    pub fn tick(&mut self, now: u64, cpu: u32) -> bool {
+        self.charge(now, cpu);
+        let Some(id) = self.runs[cpu as usize].current else { return false };
+        self.call(now, cpu, |kernel| {
+            // SAFETY: as in `start`.
+            unsafe { dispatch_tick((*kernel).task(id)) };
+        });
+        self.tasks[id as usize].slice == 0
+    }
+
+    /// Who owns a CPU from now on; [`NOBODY`]: it is time-shared.
+    pub fn own(&mut self, now: u64, cpu: u32, unit: u32) {
+        let mut owned = Owned { cpu, unit };
+        self.call(now, cpu, |_| {
+            // SAFETY: `call` has set up the world.
+            unsafe { dispatch_own(&raw mut owned) };
+        });
+    }
+
+    /// Sets a unit's weight on time-shared CPUs, and whether it lends and borrows: [`crate::LENDS`], [`crate::BORROWS`].
+    /// Before the unit owns CPUs.
+    pub fn set_unit(&mut self, unit: u32, weight: u32, flags: u32) {
+        let entry = &mut self.units[unit as usize];
+        entry.weight = weight.max(1);
+        entry.flags = flags;
+    }
+
+    /// Moves a task to another unit. One that waits is queued there at once. One that runs goes on; as the kernel does when
+    /// it moves a running task, it is stopped as the old unit's and set running as the new one's, so that each is charged
+    /// for its own part, and the scheduler knows whose task is on the CPU.
+    pub fn move_to_unit(&mut self, now: u64, id: TaskId, unit: u32) {
+        if self.tasks[id as usize].own.unit == unit {
+            return;
+        }
+        let cpu = self.tasks[id as usize].cpu;
+        let runs = self.runs[cpu as usize].current == Some(id);
+        if runs {
+            self.call(now, cpu, |kernel| {
+                // SAFETY: as in `wake`.
+                unsafe { dispatch_stopping((*kernel).task(id), true) };
+            });
+        }
+        // Its virtual time stands to its new unit's as it stood to the old one's.
+        let from = self.tasks[id as usize].own;
+        let ahead = from.vtime.wrapping_sub(self.units[from.unit as usize].vtime);
+        let task = &mut self.tasks[id as usize].own;
+        task.unit = unit;
+        task.vtime = self.units[unit as usize].vtime.wrapping_add(ahead);
+        if runs {
+            self.call(now, cpu, |kernel| {
+                // SAFETY: as in `wake`.
+                unsafe { dispatch_running((*kernel).task(id)) };
+            });
+        } else if self.placed(id) {
+            self.take_out(id);
+            self.call(now, cpu, |kernel| {
+                // SAFETY: as in `wake`.
+                unsafe {
+                    dispatch_enqueue((*kernel).task(id), 0);
+                    (*kernel).settle_local(id, cpu);
+                }
+            });
+        }
+    }
+
+    /// What is left of the slice of the task that a CPU runs, in ns. Of one that was preempted the interrupt decides when
+    /// it goes, and not its slice.
+    pub fn slice_left(&self, now: u64, cpu: u32) -> u64 {
+        let run = &self.runs[cpu as usize];
+        if run.preempted {
+            return u64::MAX;
+        }
+        run.current.map_or(0, |id| self.tasks[id as usize].slice.saturating_sub(now - run.charged))
+    }
+
+    /// CPUs that have to look for a task anew, since this was asked last, in the order in which they were kicked.
+    pub fn kicks(&mut self, take: &mut Vec<Kick>) {
+        take.append(&mut self.kicks);
+    }
+
+    /// Whether any CPU was kicked since [`Kernel::kicks`].
+    pub fn has_kicks(&self) -> bool {
+        !self.kicks.is_empty()
+    }
+
+    /// Tasks that are on CPUs or wait for one.
+    pub fn runnable(&self) -> u64 {
+        let here = |run: &Run| u64::from(run.current.is_some()) + run.local.len() as u64;
+        self.waiting() + self.runs.iter().map(here).sum::<u64>()
+    }
+
+    /// CPU time that running tasks' units have not been charged yet, in ns.
+    pub fn uncharged(&self, now: u64) -> u64 {
+        let running = self.runs.iter().zip(&self.table).filter(|(run, _)| run.current.is_some());
+        running.map(|(_, cpu)| now - cpu.since).sum()
+    }
+
+    /// Tasks that wait in the units' queues.
+    pub fn waiting(&self) -> u64 {
+        self.queued.iter().map(|n| u64::from(*n)).sum()
+    }
+
+    /// A unit's counters.
+    pub fn unit(&self, unit: u32) -> &Unit {
+        &self.units[unit as usize]
+    }
+
+    /// The owner of a CPU, or [`NOBODY`].
+    pub fn home(&self, cpu: u32) -> u32 {
+        self.table[cpu as usize].home
+    }
+
+    /// Calls into the scheduler. The closure gets this kernel as a pointer, since the callbacks act on it meanwhile.
+    fn call(&mut self, now: u64, cpu: u32, act: impl FnOnce(*mut Kernel)) {
+        self.cpu = cpu;
+        self.world.now = now;
+        self.world.units = self.units.as_mut_ptr();
+        self.world.cpus = self.table.as_mut_ptr();
+        self.world.idle = self.idle.as_mut_ptr();
+        self.world.masks = self.masks.as_mut_ptr();
+        self.world.queued = self.queued.as_mut_ptr();
+        let kernel: *mut Kernel = self;
+        let outer = CALLER.replace(kernel);
+        // SAFETY: the tables are this kernel's and outlive the call; they do not grow during it.
+        unsafe { dispatch_enter(&raw mut (*kernel).world) };
+        act(kernel);
+        CALLER.set(outer);
+    }
+
+    fn task(&mut self, id: TaskId) -> *mut Task {
+        &raw mut self.tasks[id as usize]
+    }
+
+    fn placed(&self, id: TaskId) -> bool {
+        self.places[id as usize].ticket != 0
+    }
+
+    fn is_idle(&self, cpu: u32) -> bool {
+        self.idle[cpu as usize / 64] >> (cpu % 64) & 1 == 1
+    }
+
+    fn kick(&mut self, cpu: u32, preempt: bool) {
+        if preempt && let Some(id) = self.runs[cpu as usize].current {
+            self.tasks[id as usize].slice = 0;
+            self.runs[cpu as usize].preempted = true;
+        }
+        self.kicks.push(Kick { cpu, preempt });
+    }
+
+    /// Charges the current task's slice.
+    fn charge(&mut self, now: u64, cpu: u32) {
+        let run = &mut self.runs[cpu as usize];
+        if let Some(id) = run.current {
+            let slice = &mut self.tasks[id as usize].slice;
+            *slice = slice.saturating_sub(now - run.charged);
+        }
+        run.charged = now;
+    }
+
+    /// The kernel's balance, pick and put of the previous task. Works on a pointer: the callbacks change the same kernel.
+    ///
+    /// # Safety
+    /// Within [`Kernel::call`], with its pointer.
+    unsafe fn pick(
+        kernel: *mut Kernel,
+        cpu: u32,
+        previous: Option<TaskId>,
+        runnable: bool,
+    ) -> Option<TaskId> {
+        let at = cpu as usize;
+        // SAFETY: the caller's promise; every reference made here ends before the scheduler is called.
+        unsafe {
+            let slice_of = |id: TaskId| (*(*kernel).task(id)).slice;
+            let nothing_local = || (&(*kernel).runs)[at].local.is_empty();
+            let mut kept = previous;
+            if let Some(id) = previous
+                && !runnable
+            {
+                let task = (*kernel).task(id);
+                (*task).flags &= !QUEUED;
+                dispatch_stopping(task, false);
+                kept = None;
+            }
+            if kept.is_some_and(|id| slice_of(id) > 0) {
+                return kept;
+            }
+            if nothing_local() {
+                let prev = kept.map_or(ptr::null_mut(), |id| (*kernel).task(id));
+                dispatch_dispatch(cpu.cast_signed(), prev);
+                if kept.is_some_and(|id| slice_of(id) > 0) {
+                    return kept;
+                }
+            }
+            if let Some(id) = kept {
+                let last = if nothing_local() { ENQ_LAST } else { 0 };
+                dispatch_stopping((*kernel).task(id), true);
+                dispatch_enqueue((*kernel).task(id), last);
+                (*kernel).settle_local(id, cpu);
+            }
+            let next = (&mut (*kernel).runs)[at].local.pop_front()?;
+            let task = (*kernel).task(next);
+            (*task).cpu = cpu;
+            if (*task).slice == 0 {
+                (*task).slice = (*kernel).world.rules.slice_ns;
+            }
+            dispatch_running(task);
+            Some(next)
+        }
+    }
+
+    /// A task that the scheduler put into the local queue, which is that of this CPU.
+    fn settle_local(&mut self, id: TaskId, cpu: u32) {
+        if self.places[id as usize] == LOCAL {
+            self.take_out(id);
+            self.runs[cpu as usize].local.push_back(id);
+        } else if self.places[id as usize] == LOCAL_FIRST {
+            self.take_out(id);
+            self.runs[cpu as usize].local.push_front(id);
+            self.kick(cpu, true);
+        }
+    }
+
+    /// It waits nowhere any more. Its entry in a queue stays, out of date.
+    fn take_out(&mut self, id: TaskId) {
+        let place = &mut self.places[id as usize];
+        if place.queue != NO_QUEUE {
+            self.queued[place.queue as usize] -= 1;
+        }
+        *place = Place { ticket: 0, queue: 0 };
+    }
+
+    fn insert(&mut self, id: TaskId, queue: u64, slice: u64, vtime: u64, flags: u64) {
+        self.tasks[id as usize].slice = slice;
+        if queue == DSQ_LOCAL {
+            let first = flags & (ENQ_PREEMPT | ENQ_HEAD) != 0;
+            self.places[id as usize] = if first { LOCAL_FIRST } else { LOCAL };
+            return;
+        }
+        self.tickets += 1;
+        let queue = u32::try_from(queue).unwrap_or(NO_QUEUE).min(self.world.rules.units);
+        self.places[id as usize] = Place { ticket: self.tickets, queue };
+        self.queues[queue as usize].push(Reverse((vtime, self.tickets, id)));
+        self.queued[queue as usize] += 1;
+    }
+
+    /// Moves the first task of a queue that may run on this CPU to its local queue.
+    fn move_to_local(&mut self, queue: u64) -> bool {
+        let Some(heap) = usize::try_from(queue).ok().map(|queue| queue.min(self.world.rules.units as usize))
+        else {
+            return false;
+        };
+        if self.queued[heap] == 0 {
+            return false;
+        }
+        let (mut skipped, mut found) = (Vec::new(), None);
+        while let Some(entry) = self.queues[heap].pop() {
+            let Reverse((_, ticket, id)) = entry;
+            if self.places[id as usize].ticket != ticket {
+                continue;
+            }
+            if self.may_run(id) {
+                found = Some(id);
+                break;
+            }
+            skipped.push(entry);
+        }
+        self.queues[heap].extend(skipped);
+        let Some(id) = found else { return false };
+        self.take_out(id);
+        self.runs[self.cpu as usize].local.push_back(id);
+        true
+    }
+
+    fn may_run(&self, id: TaskId) -> bool {
+        let allowed = self.tasks[id as usize].allowed;
+        // SAFETY: an affinity has a word per 64 CPUs, and lives as long as its task.
+        allowed.is_null() || unsafe { *allowed.add(self.cpu as usize / 64) } >> (self.cpu % 64) & 1 == 1
+    }
+}
+
+const NO_QUEUE: u32 = u32::MAX;
+const LOCAL: Place = Place { ticket: u64::MAX, queue: NO_QUEUE };
+const LOCAL_FIRST: Place = Place { ticket: u64::MAX - 1, queue: NO_QUEUE };
+
+/// The kernel that is calling the scheduler.
+fn caller() -> *mut Kernel {
+    CALLER.get()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn scx_bpf_dsq_insert(task: *mut Task, queue: u64, slice: u64, flags: u64) {
+    // SAFETY: only the scheduler calls this, within `Kernel::call`, with a task of that kernel.
+    unsafe { (*caller()).insert((*task).id, queue, slice, 0, flags) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn scx_bpf_dsq_insert_vtime(
+    task: *mut Task,
+    queue: u64,
+    slice: u64,
+    vtime: u64,
+    flags: u64,
+) {
+    // SAFETY: as above.
+    unsafe { (*caller()).insert((*task).id, queue, slice, vtime, flags) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn scx_bpf_dsq_move_to_local(queue: u64) -> bool {
+    // SAFETY: as above.
+    unsafe { (*caller()).move_to_local(queue) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn scx_bpf_kick_cpu(cpu: u32, flags: u64) {
+    // SAFETY: as above.
+    unsafe {
+        let kernel = caller();
+        if flags & KICK_IDLE == 0 || (&(*kernel).runs)[cpu as usize].current.is_none() {
+            (*kernel).kick(cpu, flags & KICK_PREEMPT != 0);
+        }
+    }
+}

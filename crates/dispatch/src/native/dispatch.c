@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/* The scheduler, compiled for the simulator. */
+#include "../kernel.h"
+#include "../intf.h"
+
+/* The prototypes that the kernel's build has from its own headers. */
+struct task_struct;
+struct dispatch_world;
+s32 dispatch_select_cpu(struct task_struct *p, s32 last, u64 wake_flags);
+void dispatch_enqueue(struct task_struct *p, u64 enq_flags);
+void dispatch_dispatch(s32 id, struct task_struct *prev);
+void dispatch_running(struct task_struct *p);
+void dispatch_stopping(struct task_struct *p, bool runnable);
+void dispatch_tick(struct task_struct *p);
+s32 dispatch_init_task(struct task_struct *p, struct scx_init_task_args *args);
+int dispatch_own(struct dispatch_owned *owned);
+void dispatch_enter(struct dispatch_world *of);
+
+#include "../dispatch.bpf.c"
+
+/* The machine that this thread simulates from now on. */
+void dispatch_enter(struct dispatch_world *of)
+{
+	world = of;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/* The kernel's side of sched_ext as the simulator plays it. Types are mirrored in tables.rs. */
+#ifndef DISPATCH_NATIVE_KERNEL_H
+#define DISPATCH_NATIVE_KERNEL_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint64_t u64;
+typedef uint32_t u32;
+typedef int32_t s32;
+typedef int64_t s64;
+
+#define SEC(name)
+#define BPF_STRUCT_OPS(name, ...) name(__VA_ARGS__)
+#define bpf_for(i, from, to) for ((i) = (from); (i) < (to); (i)++)
+
+/* Values as in the kernel (include/linux/sched/ext.h). */
+#define SCX_DSQ_LOCAL    ((1ull << 63) | 2)
+#define SCX_TASK_QUEUED  1u
+#define SCX_ENQ_WAKEUP   1ull
+#define SCX_ENQ_PREEMPT  (1ull << 32)
+#define SCX_ENQ_LAST     (1ull << 41)
+#define SCX_KICK_IDLE    1ull
+#define SCX_KICK_PREEMPT 2ull
+
+struct sched_ext_entity {
+	u64 slice; /* ns that it may still run */
+	u32 flags; /* SCX_TASK_QUEUED: runnable */
+	u32 weight;
+};
+
+struct scx_init_task_args;
+
+#endif

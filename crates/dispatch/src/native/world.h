@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * The tables of one simulated machine. Each thread simulates one machine at a time, so a thread-local pointer is all that
+ * is needed; what the simulated kernel answers without changing anything is read from here and costs no call.
+ */
+#ifndef DISPATCH_NATIVE_WORLD_H
+#define DISPATCH_NATIVE_WORLD_H
+
+struct task_struct {
+	struct sched_ext_entity scx;
+	struct dispatch_task own;
+	u32 id;             /* the simulator's number for it */
+	u32 cpu;            /* where it runs, or ran last */
+	s32 nr_cpus_allowed;
+	u32 unused;
+	const u64 *allowed; /* its affinity, a word per 64 CPUs; NULL: any CPU */
+};
+
+struct dispatch_world {
+	struct dispatch_rules rules;
+	u64 now;                  /* the simulated clock, in ns */
+	u64 pass;                 /* how far the time-shared CPUs are */
+	struct dispatch_unit *units;
+	struct dispatch_cpu *cpus;
+	u64 *idle;                /* the kernel's idle CPUs, a word per 64 */
+	u64 *masks;               /* two masks per unit, two of the machine */
+	u32 *queued;              /* tasks in each unit's queue, and last in the pool's */
+	u32 words;                /* of a mask */
+	u32 unused;
+};
+
+_Static_assert(sizeof(struct task_struct) == 56, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_world) == 88, "mirrored in tables.rs");
+
+static _Thread_local struct dispatch_world *world;
+
+/* What changes something in the simulated kernel is asked of it (kernel.rs). */
+void scx_bpf_dsq_insert(struct task_struct *p, u64 queue, u64 slice, u64 flags);
+void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags);
+bool scx_bpf_dsq_move_to_local(u64 queue);
+void scx_bpf_kick_cpu(u32 cpu, u64 flags);
+
+static inline u64 scx_bpf_now(void)
+{
+	return world->now;
+}
+
+static inline s32 scx_bpf_task_cpu(const struct task_struct *p)
+{
+	return p->cpu;
+}
+
+static inline s32 scx_bpf_dsq_nr_queued(u64 queue)
+{
+	return world->queued[queue < world->rules.units ? queue : world->rules.units];
+}
+
+static inline struct dispatch_rules *rules(void)
+{
+	return &world->rules;
+}
+
+static inline struct dispatch_unit *unit_at(u32 id)
+{
+	return id < world->rules.units ? &world->units[id] : NULL;
+}
+
+static inline struct dispatch_cpu *cpu_at(u32 id)
+{
+	return id < world->rules.cpus ? &world->cpus[id] : NULL;
+}
+
+static inline struct dispatch_task *task_of(struct task_struct *p)
+{
+	return &p->own;
+}
+
+static inline struct dispatch_task *new_task(struct task_struct *p)
+{
+	return &p->own;
+}
+
+static inline u32 unit_of(const struct task_struct *p, const struct scx_init_task_args *args)
+{
+	(void)args;
+	return p->own.unit;
+}
+
+static inline void set_slice(struct task_struct *p, u64 ns)
+{
+	p->scx.slice = ns;
+}
+
+static inline u64 world_pass(void)
+{
+	return world->pass;
+}
+
+static inline void world_pass_at_least(u64 pass)
+{
+	if ((s64)(world->pass - pass) < 0)
+		world->pass = pass;
+}
+
+static inline u32 add(u32 *counter, s32 by)
+{
+	return *counter += by;
+}
+
+static inline void add64(u64 *counter, u64 by)
+{
+	*counter += by;
+}
+
+static inline u64 *mask_at(u32 id, enum mask which)
+{
+	u32 index = id < world->rules.units ? id : world->rules.units;
+
+	return world->masks + (u64)(index * 2 + which) * world->words;
+}
+
+static inline bool mask_test(u32 id, enum mask which, u32 cpu)
+{
+	return mask_at(id, which)[cpu / 64] >> cpu % 64 & 1;
+}
+
+static inline void mask_set(u32 id, enum mask which, u32 cpu)
+{
+	mask_at(id, which)[cpu / 64] |= 1ull << cpu % 64;
+}
+
+static inline void mask_clear(u32 id, enum mask which, u32 cpu)
+{
+	mask_at(id, which)[cpu / 64] &= ~(1ull << cpu % 64);
+}
+
+static inline bool mask_take(u32 id, enum mask which, u32 cpu)
+{
+	bool was = mask_test(id, which, cpu);
+
+	mask_clear(id, which, cpu);
+	return was;
+}
+
+/* The first CPU of a mask, taken out of it; DISPATCH_NOBODY if it is empty. */
+static inline u32 mask_take_first(u32 id, enum mask which)
+{
+	u64 *mask = mask_at(id, which);
+
+	for (u32 word = 0; word < world->words; word++) {
+		if (mask[word]) {
+			u32 bit = __builtin_ctzll(mask[word]);
+
+			mask[word] &= mask[word] - 1;
+			return word * 64 + bit;
+		}
+	}
+	return DISPATCH_NOBODY;
+}
+
+static inline bool mask_meets(u32 id, enum mask which, const struct task_struct *p)
+{
+	const u64 *mask = mask_at(id, which);
+
+	for (u32 word = 0; word < world->words; word++)
+		if (mask[word] & (p->allowed ? p->allowed[word] : ~0ull))
+			return true;
+	return false;
+}
+
+static inline bool may_run(const struct task_struct *p, u32 cpu)
+{
+	return !p->allowed || p->allowed[cpu / 64] >> cpu % 64 & 1;
+}
+
+static inline bool scx_bpf_test_and_clear_cpu_idle(u32 cpu)
+{
+	bool was = world->idle[cpu / 64] >> cpu % 64 & 1;
+
+	world->idle[cpu / 64] &= ~(1ull << cpu % 64);
+	return was;
+}
+
+/* The first idle CPU of a mask within the task's affinity, no longer idle; -1 if there is none. */
+static inline s32 pick_idle(const struct task_struct *p, u32 id, enum mask which)
+{
+	const u64 *mask = which == MASK_ALL ? NULL : mask_at(id, which);
+
+	for (u32 word = 0; word < world->words; word++) {
+		u64 found = world->idle[word] & (mask ? mask[word] : ~0ull) & (p->allowed ? p->allowed[word] : ~0ull);
+
+		if (found) {
+			u32 bit = __builtin_ctzll(found);
+
+			world->idle[word] &= ~(1ull << bit);
+			return word * 64 + bit;
+		}
+	}
+	return -1;
+}
+
+#endif

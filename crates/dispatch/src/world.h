@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * Where the scheduler's tables are, and how they are reached: the kernel's maps for BPF, a structure per simulated
+ * machine natively. Both offer the same functions:
+ *
+ *   rules(), unit_at(id), cpu_at(id)     the tables; NULL for a number that is out of range, DISPATCH_NOBODY included
+ *   task_of(p), new_task(p)              a task's own storage
+ *   unit_of(p, args)                     the unit that a new task belongs to
+ *   world_pass(), world_pass_at_least()  how far the time-shared CPUs are
+ *   mask_*(id, which, ...)               sets of CPUs: a unit's, or for DISPATCH_NOBODY the machine's
+ *   may_run(p, cpu), pick_idle(...)      within the task's affinity
+ *   add(), add64()                       counters that several CPUs write
+ *   set_slice(p, ns)                     what a task has left to run
+ */
+#ifndef DISPATCH_WORLD_H
+#define DISPATCH_WORLD_H
+
+enum mask {
+	MASK_HOMES = 0,    /* of a unit: its home CPUs */
+	MASK_LENT = 1,     /* of a unit: home CPUs that run others' tasks and are not called back */
+	MASK_SHARED = 0,   /* of the machine: time-shared CPUs */
+	MASK_LENDABLE = 1, /* of the machine: CPUs whose owner lends */
+	MASK_ALL = 2,      /* of the machine: all CPUs */
+};
+
+#ifdef __bpf__
+#include "bpf/world.h"
+#else
+#include "native/world.h"
+#endif
+
+#endif

@@ -1,0 +1,353 @@
+//! Who has had more of a device's bandwidth than its share: the fairness criterion.
+//!
+//! Problem: a disk serves units by head position, and a unit that transfers a large file in one piece keeps the head to
+//! itself. The disk may prefer nearby requests only as long as no unit runs far ahead of the others.
+//!
+//! Terms: a unit's *count* is the number of sectors that it transferred, halved at every multiple of the half-life; it
+//! stands for a rate, since bandwidth cannot be read off at an instant. *Active* units have a request queued or in
+//! service. The *threshold* is in sectors.
+//!
+//! Algorithm: a unit fails if its count exceeds its part of the active units' counts by more than the threshold. Its
+//! part is by share; with equal shares it is the average. In whole numbers, with shares s and counts c summed over the
+//! active units: c(i) * S > C * s(i) + threshold * S. The criterion is evaluated for a unit after each of its own
+//! requests; a unit that failed is *denied* and evaluated again at every decision until it passes.
+//!
+//! Average over whom: the source says "the average bandwidth usage" and speaks of units "with active disk requests". An
+//! average over all units would let an idle machine's many zeros deny the only two users in turn, or, with past users
+//! that left high counts, deny nobody. Among active units, at least one always passes, so the disk never idles.
+//!
+//! Properties: the parts sum to the counts, so not all active units fail; a threshold of 0 alternates units as
+//! round-robin does; one of `u64::MAX` denies nobody. Halving is applied when a count is read and equals halving on a
+//! timer exactly, because rounding down twice by half is rounding down once by a quarter.
+//!
+//! Unequal shares: the source would let a count decay at a rate proportional to the share. Then a constant rate r
+//! settles at a count proportional to r / s; here it settles at 2 * r * half-life and is divided by s when compared.
+//! Both order the units by r / s in the steady state; here all units' memory is equally long.
+//!
+//! Limits: the count just before a halving lies at most 2 below twice the transfer per half-life, from rounding. The
+//! measure is sectors, so seeks are nobody's.
+//!
+//! Source: seed 000, section 3.3.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+
+use commonhold_contract::UnitId;
+
+use crate::Time;
+
+/// An amount that is halved at every multiple of a half-life. The half-life is an argument; one of 0 never halves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fading {
+    amount: u64,
+    /// Half-lives that had passed when `amount` was right.
+    period: u64,
+}
+
+impl Fading {
+    /// What is left of it at `now`.
+    pub fn at(self, now: Time, half_life_ns: Time) -> u64 {
+        let halvings = period(now, half_life_ns).saturating_sub(self.period);
+        if halvings < u64::from(u64::BITS) { self.amount >> halvings } else { 0 }
+    }
+
+    /// Adds to it at `now`.
+    pub fn add(&mut self, now: Time, half_life_ns: Time, amount: u64) {
+        self.amount = self.at(now, half_life_ns).saturating_add(amount);
+        self.period = self.period.max(period(now, half_life_ns));
+    }
+}
+
+fn period(now: Time, half_life_ns: Time) -> u64 {
+    now.checked_div(half_life_ns).unwrap_or(0)
+}
+
+/// Where a unit stands: what it used, and the share that it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// What it used, in sectors or any other measure.
+    pub used: u64,
+    /// Its relative share; only ratios matter.
+    pub share: u64,
+}
+
+impl Standing {
+    /// Orders by use per share, the lightest user first. Who holds nothing comes last.
+    pub fn compare(self, other: Standing) -> Ordering {
+        if self.share == 0 || other.share == 0 {
+            return (self.share == 0).cmp(&(other.share == 0));
+        }
+        let scaled = |used: u64, share: u64| u128::from(used) * u128::from(share);
+        scaled(self.used, other.share).cmp(&scaled(other.used, self.share))
+    }
+}
+
+/// What all active units used and hold together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Total {
+    used: u128,
+    share: u128,
+}
+
+impl Total {
+    /// With one more unit in it.
+    #[must_use]
+    pub fn and(self, unit: Standing) -> Total {
+        Total { used: self.used + u128::from(unit.used), share: self.share + u128::from(unit.share) }
+    }
+
+    /// Whether a unit of these is ahead of its part by more than the threshold. Products that overflow are cut off at
+    /// the largest number on both sides, where nobody exceeds.
+    pub fn is_exceeded_by(self, unit: Standing, threshold: u64) -> bool {
+        let part = self.used.saturating_mul(u128::from(unit.share));
+        let margin = u128::from(threshold).saturating_mul(self.share);
+        u128::from(unit.used).saturating_mul(self.share) > part.saturating_add(margin)
+    }
+}
+
+/// Relative shares for the arithmetic here, from those of the contract, where 0 means none. Who holds none competes with
+/// a thousandth of the smallest share that anyone holds: next to nothing, but it is not starved.
+pub fn weights(shares: &[u64]) -> Vec<u64> {
+    let least = shares.iter().copied().filter(|s| *s > 0).min().unwrap_or(1);
+    shares.iter().map(|s| if *s > 0 { s.saturating_mul(1_000) } else { least }).collect()
+}
+
+/// Each unit's count.
+#[derive(Debug, Clone)]
+pub struct Meter {
+    half_life_ns: Time,
+    units: Vec<Use>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Use {
+    weight: u64,
+    transferred: Fading,
+    /// Transfers that have begun: they count from then on, lest a device with many channels give all to one unit.
+    under_way: u64,
+}
+
+impl Meter {
+    /// One with nothing counted. Shares are by [`UnitId::index`], 0 for none.
+    pub fn new(shares: &[u64], half_life_ns: Time) -> Meter {
+        let units = weights(shares).into_iter().map(|weight| Use { weight, ..Use::default() }).collect();
+        Meter { half_life_ns, units }
+    }
+
+    /// A transfer for `unit` has begun.
+    pub fn begin(&mut self, unit: UnitId, sectors: u64) {
+        self.entry(unit).under_way += sectors;
+    }
+
+    /// A transfer that began for `unit` has ended; who pays for it is said by [`Meter::charge`].
+    pub fn end(&mut self, unit: UnitId, sectors: u64) {
+        let entry = self.entry(unit);
+        entry.under_way = entry.under_way.saturating_sub(sectors);
+    }
+
+    /// Counts sectors that were transferred for `unit`.
+    pub fn charge(&mut self, now: Time, unit: UnitId, sectors: u64) {
+        let half_life_ns = self.half_life_ns;
+        self.entry(unit).transferred.add(now, half_life_ns, sectors);
+    }
+
+    /// Where `unit` stands at `now`, with transfers that are under way.
+    pub fn standing(&self, now: Time, unit: UnitId) -> Standing {
+        self.units.get(unit.index()).map_or(Standing { used: 0, share: 1 }, |entry| Standing {
+            used: entry.transferred.at(now, self.half_life_ns).saturating_add(entry.under_way),
+            share: entry.weight,
+        })
+    }
+
+    /// The standings of `active` units together. The kernel and what is shared hold nothing and are left out.
+    pub fn total(&self, now: Time, active: impl Iterator<Item = UnitId>) -> Total {
+        active
+            .filter(|unit| !unit.is_common())
+            .fold(Total::default(), |total, unit| total.and(self.standing(now, unit)))
+    }
+
+    fn entry(&mut self, unit: UnitId) -> &mut Use {
+        if unit.index() >= self.units.len() {
+            self.units.resize(unit.index() + 1, Use { weight: 1, ..Use::default() });
+        }
+        &mut self.units[unit.index()]
+    }
+}
+
+/// The fairness criterion, with who is denied at the moment.
+#[derive(Debug, Clone)]
+pub struct Criterion {
+    /// The counts.
+    pub meter: Meter,
+    threshold: u64,
+    denied: Vec<bool>,
+}
+
+impl Criterion {
+    /// One that denies nobody yet. `threshold` is in sectors.
+    pub fn new(shares: &[u64], half_life_ns: Time, threshold: u64) -> Criterion {
+        Criterion { meter: Meter::new(shares, half_life_ns), threshold, denied: vec![false; shares.len()] }
+    }
+
+    /// Evaluates the criterion for the unit whose request has just ended. `active` has that unit in it.
+    pub fn check(&mut self, now: Time, unit: UnitId, active: Total) {
+        if unit.index() >= self.denied.len() {
+            self.denied.resize(unit.index() + 1, false);
+        }
+        self.denied[unit.index()] = self.fails(now, unit, active);
+    }
+
+    /// Whether `unit` may use the disk while others wait; one that was denied and passes again is no longer denied.
+    pub fn passes(&mut self, now: Time, unit: UnitId, active: Total) -> bool {
+        let denied =
+            self.denied.get(unit.index()).is_some_and(|denied| *denied) && self.fails(now, unit, active);
+        if let Some(entry) = self.denied.get_mut(unit.index()) {
+            *entry = denied;
+        }
+        !denied
+    }
+
+    /// The kernel is never restricted (seed 000, section 2.2), and what is shared has its own place, the last.
+    fn fails(&self, now: Time, unit: UnitId, active: Total) -> bool {
+        !unit.is_common() && active.is_exceeded_by(self.meter.standing(now, unit), self.threshold)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: Time = 1_000_000;
+    const HALF_LIFE: Time = 500 * MS;
+    const A: UnitId = UnitId(2);
+    const B: UnitId = UnitId(3);
+    const C: UnitId = UnitId(4);
+
+    fn standing(used: u64, share: u64) -> Standing {
+        Standing { used, share }
+    }
+
+    #[test]
+    fn a_steady_rate_settles_at_twice_the_transfer_per_half_life() {
+        // 1,024 sectors in each period. Just before each halving: 1024, 512 + 1024 = 1536, 1792, 1920, ... 2047.
+        let mut count = Fading::default();
+        let mut seen = Vec::new();
+        for period in 0..20 {
+            count.add(period * HALF_LIFE, HALF_LIFE, 1_024);
+            seen.push(count.at((period + 1) * HALF_LIFE - 1, HALF_LIFE));
+        }
+        assert_eq!(seen[..4], [1_024, 1_536, 1_792, 1_920]);
+        assert_eq!(seen[19], 2_047);
+        // The halving itself falls on the multiple of the half-life.
+        assert_eq!(count.at(20 * HALF_LIFE, HALF_LIFE), 1_023);
+        assert_eq!(count.at(u64::MAX, HALF_LIFE), 0);
+        // Without a half-life nothing is lost.
+        let mut kept = Fading::default();
+        kept.add(0, 0, 5);
+        assert_eq!(kept.at(u64::MAX, 0), 5);
+    }
+
+    #[test]
+    fn fails_by_hand() {
+        // Equal shares, counts 100 and 40: the average is 70, the first is 30 above it.
+        let both = Total::default().and(standing(100, 5)).and(standing(40, 5));
+        assert!(both.is_exceeded_by(standing(100, 5), 29));
+        assert!(!both.is_exceeded_by(standing(100, 5), 30));
+        assert!(!both.is_exceeded_by(standing(40, 5), 0));
+        // Shares 3:1, counts 90 and 30: each has its part. One sector more for the second: 121 / 4 = 30.25 < 31.
+        let both = Total::default().and(standing(90, 3)).and(standing(30, 1));
+        assert!(!both.is_exceeded_by(standing(90, 3), 0) && !both.is_exceeded_by(standing(30, 1), 0));
+        let both = Total::default().and(standing(90, 3)).and(standing(31, 1));
+        assert!(both.is_exceeded_by(standing(31, 1), 0) && !both.is_exceeded_by(standing(90, 3), 0));
+    }
+
+    #[test]
+    fn the_lightest_by_share() {
+        // 90/3 = 30 is lighter than 31/1; 30/1 is as heavy as 90/3; no share comes last.
+        assert_eq!(standing(90, 3).compare(standing(31, 1)), Ordering::Less);
+        assert_eq!(standing(90, 3).compare(standing(30, 1)), Ordering::Equal);
+        assert_eq!(standing(u64::MAX, 1).compare(standing(0, 0)), Ordering::Less);
+        assert_eq!(weights(&[0, 0, 3, 1]), [1, 1, 3_000, 1_000]);
+        assert_eq!(weights(&[0, 0]), [1, 1]);
+    }
+
+    #[test]
+    fn denied_after_its_own_request_and_until_it_passes_again() {
+        let mut criterion = Criterion::new(&[0, 0, 1, 1, 1, 1], HALF_LIFE, 10);
+        let total =
+            |criterion: &Criterion, now, units: &[UnitId]| criterion.meter.total(now, units.iter().copied());
+        criterion.meter.charge(0, A, 64);
+        criterion.meter.charge(0, B, 200);
+        // With B active, the average is 132: A is below it. Then B leaves and C comes: the average is 32, and A would
+        // fail at 64 > 42, but no request of A's has ended since.
+        let active = total(&criterion, 0, &[A, B]);
+        criterion.check(0, A, active);
+        let active = total(&criterion, 0, &[A, C]);
+        assert!(criterion.passes(0, A, active));
+        criterion.check(0, A, active);
+        assert!(!criterion.passes(0, A, active));
+        // C transfers 44: the average is 54, and 64 is no more than 10 above it.
+        criterion.meter.charge(0, C, 44);
+        let active = total(&criterion, 0, &[A, C]);
+        assert!(criterion.passes(0, A, active));
+        // From now on it is not denied, though beside an idle newcomer it would fail, until a request of its own ends.
+        let active = total(&criterion, 0, &[A, UnitId(5)]);
+        assert!(criterion.passes(0, A, active));
+        criterion.check(0, A, active);
+        assert!(!criterion.passes(0, A, active));
+    }
+
+    #[test]
+    fn transfers_under_way_count_and_are_not_counted_twice() {
+        let mut meter = Meter::new(&[0, 0, 1], HALF_LIFE);
+        meter.begin(A, 8);
+        assert_eq!(meter.standing(0, A).used, 8);
+        meter.end(A, 8);
+        meter.charge(0, A, 8);
+        assert_eq!(meter.standing(0, A).used, 8);
+        // A unit that the shares do not name is metered all the same.
+        meter.charge(0, UnitId(9), 3);
+        assert_eq!(meter.standing(0, UnitId(9)).used, 3);
+    }
+
+    #[test]
+    fn the_kernel_is_not_restricted_and_not_averaged() {
+        let mut criterion = Criterion::new(&[0, 0, 1, 1], HALF_LIFE, 0);
+        criterion.meter.charge(0, UnitId::KERNEL, 1_000);
+        criterion.meter.charge(0, A, 10);
+        let active = criterion.meter.total(0, [UnitId::KERNEL, A, B].into_iter());
+        criterion.check(0, UnitId::KERNEL, active);
+        criterion.check(0, A, active);
+        assert!(criterion.passes(0, UnitId::KERNEL, active));
+        // With the kernel's 1,000 in the average, 10 would pass.
+        assert!(!criterion.passes(0, A, active));
+    }
+
+    proptest! {
+        #[test]
+        fn somebody_passes(units in proptest::collection::vec((0u64.., 0u64..), 1..20), threshold in 0u64..1_000) {
+            let units: Vec<Standing> = units.into_iter().map(|(used, share)| standing(used, share)).collect();
+            let total = units.iter().fold(Total::default(), |total, unit| total.and(*unit));
+            prop_assert!(units.iter().any(|unit| !total.is_exceeded_by(*unit, threshold)));
+            prop_assert!(units.iter().all(|unit| !total.is_exceeded_by(*unit, u64::MAX)));
+        }
+
+        #[test]
+        fn lazy_halving_is_halving_on_a_timer(adds in proptest::collection::vec((0u64..3_000, 0u64..1 << 40), 1..60)) {
+            let mut lazy = Fading::default();
+            let (mut now, mut timer, mut ticks) = (0, 0u64, 0);
+            for (gap_ms, amount) in adds {
+                now += gap_ms * MS;
+                while (ticks + 1) * HALF_LIFE <= now {
+                    ticks += 1;
+                    timer /= 2;
+                }
+                timer += amount;
+                lazy.add(now, HALF_LIFE, amount);
+                prop_assert_eq!(lazy.at(now, HALF_LIFE), timer);
+            }
+        }
+    }
+}

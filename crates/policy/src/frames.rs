@@ -1,0 +1,416 @@
+//! Who may use how many page frames.
+//!
+//! Problem: frames that a unit does not use should serve who is short of them, and must be there again when their owner
+//! wants them; but a frame that is called back may have to be written to a disk first, so a loan of memory costs more to
+//! end than a loan of a CPU. Terms: a unit is *entitled* to what its tickets are worth of the frames that neither `kernel`
+//! nor `shared` uses. It is *allowed* that, less what it lends, plus what it borrows: allowed = entitled - lent + borrowed.
+//! It is *short* if a request of it was refused, or frames were taken from it, since the last look. The *reserve threshold*
+//! is what lenders keep of their idle frames, all of them together. A unit is *calm* after [`CALM_LOOKS`] looks at which it
+//! was there and not short.
+//!
+//! Algorithm, under `isolate`, at each look: (1) The *excess* is what calm units that may lend do not use of their
+//! entitlement, and what nobody may be entitled to, less the reserve threshold. (2) Each borrower's *target*: the excess is
+//! dealt down the tree by tickets among the units that may borrow, nobody beyond its limit, and nobody beyond what it uses
+//! now unless it is short. (3) A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames, and a borrower
+//! that does not use a loan gives it back at the same pace. (4) If all loans then exceed the excess, or a limit, those above
+//! their targets give back the difference at once: this is the call-back. (5) What is borrowed is lent by the lenders in
+//! proportion to what is idle of theirs. Under `smp` everybody is allowed everything, under `quota` what it is entitled to.
+//!
+//! Properties: allowances of the units sum to no more than what `kernel` and `shared` leave; a unit that is short is allowed
+//! at least its entitlement from the next look on, and one that is not short at least what it uses of it; who may not borrow
+//! is never allowed more than its entitlement; limits hold, of enclosing units too; with constant demands the allowances
+//! come to rest: the excess does not depend on what borrowers do with their loans, so that a loan is no reason to end it.
+//! Limits: an allowance that sank leaves its unit with more frames than it is allowed until they are paged out, and the
+//! reserve is what a lender lives on meanwhile; siblings have no right of first refusal; an absent unit's frames (its page
+//! cache) stay as a loan as long as nobody else is short. Source: seed 000, section 3.2 (limits, redistribution of idle less
+//! reserve), 2.2 (`kernel` and `shared` first), 2.3 (giving up a fraction of what is idle after certain periods).
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Amount, Contract, DEFAULT_TICKETS, Resource, Scheme, UnitId};
+
+use crate::entitlement::{Capacity, Entitlement, entitle};
+use crate::membership::is_within;
+use crate::share::{split, split_capped};
+
+/// A unit lends nothing before it was there, and not short, at so many looks: who comes, or has just called its frames
+/// back, will want more.
+pub const CALM_LOOKS: u32 = 5;
+
+/// A loan grows by at most this part of the frames that units divide, at one look: a lender that comes back soon finds most
+/// of its frames clean and free.
+pub const GROWTH_PART: u64 = 16;
+
+/// What was seen of a unit since the last look. Frames of `kernel` and `shared` are facts of those units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Facts {
+    /// Whether it has processes of its own.
+    pub present: bool,
+    /// Frames charged to it.
+    pub used: u64,
+    /// Whether a request of it was refused, or its own pager had to free frames, since the last look of either kind.
+    pub short: bool,
+}
+
+/// What kind of look this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// The period is over: loans may grow.
+    Period,
+    /// Between two periods, because somebody needs frames: loans are only called back.
+    CallBack,
+}
+
+/// Everything that a step reads.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    /// The contract with memory in frames: see [`in_frames`].
+    pub contract: &'a Contract,
+    /// Frames of the machine.
+    pub frames: u64,
+    /// One per unit of the contract; units that the list has not are taken as empty.
+    pub units: &'a [Facts],
+    /// What kind of look this is.
+    pub look: Look,
+}
+
+/// What is remembered between looks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct State {
+    /// What each unit was allowed.
+    allowed: Vec<u64>,
+    /// At how many looks in a row each unit was there and not short.
+    calm: Vec<u32>,
+    /// Who was short at a look between two periods: marks seen there count at the period's end too.
+    short: Vec<bool>,
+}
+
+/// How many frames a unit may use, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// What its own processes are entitled to.
+    pub entitled: u64,
+    /// What it lends.
+    pub lent: u64,
+    /// What it borrows.
+    pub borrowed: u64,
+    /// What it may use: entitled - lent + borrowed, or every frame of the machine where nothing is held.
+    pub allowed: u64,
+    /// Why.
+    pub because: Because,
+}
+
+/// Why a unit is allowed what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Because {
+    /// A common part: never restricted.
+    Common,
+    /// The scheme restricts nobody, or lends nothing.
+    Scheme(Scheme),
+    /// It uses what it is entitled to, or is not calm yet.
+    Entitled,
+    /// Others use what it does not.
+    Lends,
+    /// It was short while it lent: its entitlement is whole again.
+    CalledBack {
+        /// Frames that it has again.
+        frames: u64,
+    },
+    /// It borrows.
+    Borrows,
+    /// It gave back a part of what it borrowed: to the owner, or to others that are short, or because it did not use it.
+    GaveBack {
+        /// So many frames.
+        frames: u64,
+    },
+    /// It is short, but may not borrow.
+    MayNotBorrow,
+    /// It is short, but at a limit: its own or an enclosing unit's.
+    Limit,
+    /// It is short, and nobody has anything to lend.
+    NothingIdle,
+}
+
+/// The contract with its absolute amounts of memory in frames: reservations and the reserve rounded up, limits down.
+#[must_use]
+pub fn in_frames(contract: &Contract, frame_bytes: u64) -> Contract {
+    let frame_bytes = frame_bytes.max(1);
+    let up = |amount: Amount| match amount {
+        Amount::Absolute(bytes) => Amount::Absolute(bytes.div_ceil(frame_bytes)),
+        part @ Amount::Part(_) => part,
+    };
+    let down = |amount: Amount| match amount {
+        Amount::Absolute(bytes) => Amount::Absolute(bytes / frame_bytes),
+        part @ Amount::Part(_) => part,
+    };
+    let mut contract = contract.clone();
+    contract.machine.reserve = up(contract.machine.reserve);
+    for unit in &mut contract.units {
+        unit.hard.memory = unit.hard.memory.map(up);
+        unit.limit.memory = unit.limit.memory.map(down);
+    }
+    contract
+}
+
+/// Decides what everybody is allowed from now on: one allowance per unit of the contract.
+#[must_use]
+pub fn step(state: State, input: Input<'_>) -> (State, Vec<Allowance>) {
+    let division = Division::new(state, input);
+    let scheme = input.contract.machine.scheme;
+    let allowances = match scheme {
+        Scheme::Smp => division.unrestricted(),
+        Scheme::Quota => division.with(&division.nothing(), &division.nothing(), |_| Because::Scheme(scheme)),
+        Scheme::Isolate => division.lend(),
+    };
+    let allowed = allowances.iter().map(|allowance| allowance.allowed).collect();
+    let short = match input.look {
+        Look::Period => Vec::new(),
+        Look::CallBack => division.facts.iter().map(|facts| facts.short).collect(),
+    };
+    (State { allowed, calm: division.calm, short }, allowances)
+}
+
+/// One look at all units. Vectors have one element per unit.
+struct Division<'a> {
+    input: Input<'a>,
+    facts: Vec<Facts>,
+    entitlement: Entitlement,
+    /// What each was allowed before; what it is entitled to if there was no look before.
+    before: Vec<u64>,
+    calm: Vec<u32>,
+    /// Frames that neither `kernel` nor `shared` uses.
+    divided: u64,
+}
+
+impl<'a> Division<'a> {
+    fn new(state: State, input: Input<'a>) -> Self {
+        let contract = input.contract;
+        let seen = |id: UnitId| {
+            let mut facts = input.units.get(id.index()).copied().unwrap_or_default();
+            facts.short |= state.short.get(id.index()).copied().unwrap_or_default();
+            facts
+        };
+        let facts: Vec<Facts> = contract.ids().map(seen).collect();
+        let common = facts[UnitId::KERNEL.index()].used.saturating_add(facts[UnitId::SHARED.index()].used);
+        let divided = input.frames.saturating_sub(common);
+        let present = present(contract, &facts);
+        let entitlement = entitle(contract, Resource::Memory, Capacity::Known(divided), &present);
+        let before = if state.allowed.len() == facts.len() { state.allowed } else { entitlement.own.clone() };
+        let calm = contract
+            .ids()
+            .map(|id| {
+                let (facts, calm) =
+                    (facts[id.index()], state.calm.get(id.index()).copied().unwrap_or_default());
+                match input.look {
+                    _ if facts.short || !facts.present => 0,
+                    Look::Period => calm.saturating_add(1),
+                    Look::CallBack => calm,
+                }
+            })
+            .collect();
+        Division { input, facts, entitlement, before, calm, divided }
+    }
+
+    fn nothing(&self) -> Vec<u64> {
+        vec![0; self.facts.len()]
+    }
+
+    fn per_unit(&self, of: impl Fn(UnitId) -> u64) -> Vec<u64> {
+        let held = |id: UnitId| if id.is_common() { 0 } else { of(id) };
+        self.input.contract.ids().map(held).collect()
+    }
+
+    fn unrestricted(&self) -> Vec<Allowance> {
+        let mut allowances = self.with(&self.nothing(), &self.nothing(), |_| Because::Scheme(Scheme::Smp));
+        for allowance in &mut allowances {
+            allowance.allowed = self.input.frames;
+        }
+        allowances
+    }
+
+    /// The allowances with these loans.
+    fn with(&self, lent: &[u64], borrowed: &[u64], because: impl Fn(UnitId) -> Because) -> Vec<Allowance> {
+        let allowance = |id: UnitId| {
+            if id.is_common() {
+                let (allowed, because) = (self.input.frames, Because::Common);
+                return Allowance { entitled: 0, lent: 0, borrowed: 0, allowed, because };
+            }
+            let (entitled, lent, borrowed) =
+                (self.entitlement.own(id), lent[id.index()], borrowed[id.index()]);
+            Allowance { entitled, lent, borrowed, allowed: entitled - lent + borrowed, because: because(id) }
+        };
+        self.input.contract.ids().map(allowance).collect()
+    }
+
+    fn lend(&self) -> Vec<Allowance> {
+        let idle = self.per_unit(|id| self.idle(id));
+        let lendable = idle.iter().sum::<u64>() + self.entitlement.unheld;
+        let excess = lendable.saturating_sub(self.input.contract.machine.reserve.of(self.input.frames));
+        let rooms = self.rooms();
+        let mut target = self.nothing();
+        self.deal(None, excess, &rooms, &mut target);
+        let held = self.per_unit(|id| self.held(id));
+        let mut loans = self.per_unit(|id| self.towards(id, held[id.index()], target[id.index()]));
+        self.call_back(&mut loans, &target, excess);
+        // What nobody is entitled to is lent first: nobody will call it back.
+        let from_units = loans.iter().sum::<u64>().saturating_sub(self.entitlement.unheld);
+        let lent = split(from_units, &idle);
+        debug_assert!(lent.iter().zip(&idle).all(|(lent, idle)| lent <= idle), "only idle frames are lent");
+        self.with(&lent, &loans, |id| self.because(id, &held, &loans, &lent, &rooms))
+    }
+
+    /// What a unit may lend.
+    fn idle(&self, unit: UnitId) -> u64 {
+        let calm = self.calm[unit.index()] >= CALM_LOOKS && self.input.contract.unit(unit).lend.memory;
+        if calm { self.entitlement.own(unit).saturating_sub(self.facts[unit.index()].used) } else { 0 }
+    }
+
+    /// What a unit uses beyond its entitlement.
+    fn beyond(&self, unit: UnitId) -> u64 {
+        self.facts[unit.index()].used.saturating_sub(self.entitlement.own(unit))
+    }
+
+    /// What a unit has on loan. Who had more than it is entitled to by now keeps the difference as a loan at first.
+    fn held(&self, unit: UnitId) -> u64 {
+        let needs = self.facts[unit.index()].short || self.beyond(unit) > 0;
+        let held = self.before[unit.index()].saturating_sub(self.entitlement.own(unit));
+        if needs && self.input.contract.unit(unit).borrow.memory { held } else { 0 }
+    }
+
+    /// What a unit could use on loan.
+    fn want(&self, unit: UnitId) -> u64 {
+        let facts = self.facts[unit.index()];
+        // Who lent and is short has its own back before it borrows.
+        let more = facts.short && self.before[unit.index()] >= self.entitlement.own(unit);
+        match (facts.present && self.input.contract.unit(unit).borrow.memory, more) {
+            (false, _) => 0,
+            (true, true) => u64::MAX,
+            (true, false) => self.beyond(unit),
+        }
+    }
+
+    /// What may be lent to a unit beyond its entitlement, sub-units included, for its limit; `None`: no limit.
+    fn margin(&self, unit: UnitId) -> Option<u64> {
+        let own = self.input.contract.unit(unit);
+        let whole = own.parent.map_or(self.divided, |id| self.entitlement.value(id));
+        own.limit.memory.map(|limit| limit.of(whole).saturating_sub(self.entitlement.value(unit)))
+    }
+
+    /// What may and could be lent to each unit, sub-units included.
+    fn rooms(&self) -> Vec<u64> {
+        let mut rooms = self.per_unit(|id| self.want(id));
+        // A parent stands before its children: going backwards carries what they could use all the way up.
+        for id in self.input.contract.held().rev() {
+            let room = rooms[id.index()].min(self.margin(id).unwrap_or(u64::MAX));
+            rooms[id.index()] = room;
+            if let Some(parent) = self.input.contract.unit(id).parent {
+                rooms[parent.index()] = rooms[parent.index()].saturating_add(room);
+            }
+        }
+        rooms
+    }
+
+    /// Deals `amount` among the units of one level by tickets, and on among their sub-units.
+    fn deal(&self, level: Option<UnitId>, amount: u64, rooms: &[u64], target: &mut [u64]) {
+        let contract = self.input.contract;
+        let units: Vec<UnitId> =
+            contract.children(level).filter(|id| rooms[id.index()] > 0 && amount > 0).collect();
+        let mut tickets: Vec<u64> = units.iter().map(|id| contract.unit(*id).tickets).collect();
+        let mut caps: Vec<u64> = units.iter().map(|id| rooms[id.index()]).collect();
+        if let Some(own) = level {
+            tickets.push(DEFAULT_TICKETS);
+            caps.push(self.want(own));
+        }
+        let (parts, _) = split_capped(amount, &tickets, &caps);
+        for (id, part) in units.iter().zip(&parts) {
+            self.deal(Some(*id), *part, rooms, target);
+        }
+        if let Some(own) = level {
+            target[own.index()] = parts[units.len()];
+        }
+    }
+
+    /// A loan's next size, from its size and its target, as long as nobody calls anything back.
+    fn towards(&self, unit: UnitId, held: u64, target: u64) -> u64 {
+        let pace = (self.divided / GROWTH_PART).max(1);
+        // What is used is not given up unless somebody needs it.
+        let keep = target.max(self.beyond(unit));
+        match self.input.look {
+            Look::Period if held < target => target.min(held + pace),
+            _ if held > keep => keep.max(held.saturating_sub(pace)),
+            _ => held,
+        }
+    }
+
+    /// Shrinks loans until they fit the excess, and under every limit. Targets do, so those above theirs can give enough.
+    fn call_back(&self, loans: &mut [u64], target: &[u64], excess: u64) {
+        let contract = self.input.contract;
+        for id in contract.held().rev() {
+            if let Some(margin) = self.margin(id) {
+                let within: Vec<UnitId> =
+                    contract.held().filter(|unit| is_within(contract, *unit, id)).collect();
+                shrink(loans, target, margin, &within);
+            }
+        }
+        shrink(loans, target, excess, &contract.held().collect::<Vec<_>>());
+    }
+
+    fn because(&self, unit: UnitId, held: &[u64], loans: &[u64], lent: &[u64], rooms: &[u64]) -> Because {
+        let i = unit.index();
+        let (facts, own, may_borrow) =
+            (self.facts[i], self.entitlement.own(unit), self.input.contract.unit(unit).borrow.memory);
+        if lent[i] > 0 {
+            return Because::Lends;
+        }
+        if facts.short && self.before[i] < own {
+            return Because::CalledBack { frames: own - self.before[i] };
+        }
+        if loans[i] < held[i] {
+            return Because::GaveBack { frames: held[i] - loans[i] };
+        }
+        match facts.short {
+            _ if loans[i] > 0 => Because::Borrows,
+            false => Because::Entitled,
+            true if !may_borrow => Because::MayNotBorrow,
+            true if self.is_limited(unit, rooms) => Because::Limit,
+            true => Because::NothingIdle,
+        }
+    }
+
+    /// Whether a unit or an encloser has no room.
+    fn is_limited(&self, unit: UnitId, rooms: &[u64]) -> bool {
+        let above = core::iter::successors(Some(unit), |id: &UnitId| self.input.contract.unit(*id).parent);
+        above.into_iter().any(|id| rooms[id.index()] == 0)
+    }
+}
+
+/// Who counts as there: who has processes; under `quota` every unit without sub-units, because a fixed quota waits for its
+/// owner (seed 000, table 3).
+fn present(contract: &Contract, facts: &[Facts]) -> Vec<bool> {
+    let mut counts: Vec<bool> = facts.iter().map(|facts| facts.present).collect();
+    if contract.machine.scheme == Scheme::Quota {
+        let mut leaf = vec![true; facts.len()];
+        for parent in contract.held().filter_map(|id| contract.unit(id).parent) {
+            leaf[parent.index()] = false;
+        }
+        for (counts, leaf) in counts.iter_mut().zip(leaf) {
+            *counts |= leaf;
+        }
+    }
+    counts
+}
+
+/// Takes what the loans of these units sum to beyond `most` from those above their targets, in proportion to how far above.
+fn shrink(loans: &mut [u64], target: &[u64], most: u64, units: &[UnitId]) {
+    let sum: u64 = units.iter().map(|id| loans[id.index()]).sum();
+    let above: Vec<u64> =
+        units.iter().map(|id| loans[id.index()].saturating_sub(target[id.index()])).collect();
+    let cuts = split(sum.saturating_sub(most), &above);
+    for (id, cut) in units.iter().zip(cuts) {
+        loans[id.index()] -= cut;
+    }
+}
+
+#[cfg(test)]
+mod tests;

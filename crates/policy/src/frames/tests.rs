@@ -1,0 +1,302 @@
+use super::*;
+use proptest::prelude::*;
+
+/// A contract of equal top-level units.
+fn equals(n: usize, scheme: Scheme) -> (Contract, Vec<UnitId>) {
+    let mut contract = Contract::default();
+    contract.machine.scheme = scheme;
+    let ids = (0..n).map(|i| contract.add(None, &format!("u{i}"))).collect();
+    (contract, ids)
+}
+
+fn facts(used: u64, short: bool) -> Facts {
+    Facts { present: true, used, short }
+}
+
+/// The facts of `kernel`, `shared`, and these units.
+fn seen(kernel: u64, shared: u64, units: &[Facts]) -> Vec<Facts> {
+    let common = |used| Facts { present: false, used, short: false };
+    [common(kernel), common(shared)].into_iter().chain(units.iter().copied()).collect()
+}
+
+fn look(state: State, contract: &Contract, frames: u64, units: &[Facts]) -> (State, Vec<Allowance>) {
+    step(state, Input { contract, frames, units, look: Look::Period })
+}
+
+fn looks(n: u32, state: State, contract: &Contract, frames: u64, units: &[Facts]) -> (State, Vec<Allowance>) {
+    (0..n).fold((state, Vec::new()), |(state, _), _| look(state, contract, frames, units))
+}
+
+fn allowed(allowances: &[Allowance]) -> Vec<u64> {
+    allowances.iter().map(|allowance| allowance.allowed).collect()
+}
+
+/// 1,000 frames, 60 for the kernel and 40 shared: three quotas of 300, whoever is there and whatever is idle. 1,001 leave a
+/// frame over, which the first gets.
+#[test]
+fn quota_divides_what_the_common_parts_leave() {
+    let (contract, _) = equals(3, Scheme::Quota);
+    let units = seen(60, 40, &[facts(300, true), facts(10, false), Facts::default()]);
+    let (_, first) = looks(20, State::default(), &contract, 1_000, &units);
+    assert_eq!(allowed(&first)[2..], [300, 300, 300]);
+    assert!(
+        first[2..].iter().all(|a| a.because == Because::Scheme(Scheme::Quota) && a.borrowed + a.lent == 0)
+    );
+    let (_, second) = look(State::default(), &contract, 1_001, &units);
+    assert_eq!(allowed(&second)[2..], [301, 300, 300]);
+}
+
+#[test]
+fn smp_restricts_nobody() {
+    let (contract, _) = equals(2, Scheme::Smp);
+    let (_, all) =
+        look(State::default(), &contract, 1_000, &seen(60, 40, &[facts(900, true), facts(0, true)]));
+    assert_eq!(allowed(&all), [1_000; 4]);
+}
+
+/// 1,000 frames, reserve 8 % = 80, two units of 500. b is short with its 500, a uses 300. a is calm after 5 looks: the
+/// excess is 200 - 80 = 120, and each look lends at most 1000/16 = 62 of it: 62, then 120, and there it stays.
+#[test]
+fn idle_less_the_reserve_is_lent_in_bounded_steps() {
+    let (contract, _) = equals(2, Scheme::Isolate);
+    let at = |b| seen(0, 0, &[facts(300, false), facts(b, true)]);
+    let (state, before) = looks(4, State::default(), &contract, 1_000, &at(500));
+    assert_eq!(allowed(&before)[2..], [500, 500]);
+    assert_eq!(before[3].because, Because::NothingIdle);
+    let (state, first) = look(state, &contract, 1_000, &at(500));
+    assert_eq!(allowed(&first)[2..], [438, 562]);
+    assert_eq!((first[2].because, first[3].because), (Because::Lends, Because::Borrows));
+    let (state, second) = look(state, &contract, 1_000, &at(562));
+    assert_eq!(allowed(&second)[2..], [380, 620]);
+    let (_, last) = looks(100, state, &contract, 1_000, &at(620));
+    assert_eq!(allowed(&last)[2..], [380, 620]);
+}
+
+/// The same machine: a has lent 120, uses its 380, and is short: at the next look, be it between periods, it has its 500
+/// again and b is down to 500.
+#[test]
+fn a_lender_that_is_short_has_its_entitlement_at_the_next_look() {
+    let (contract, _) = equals(2, Scheme::Isolate);
+    let units = seen(0, 0, &[facts(300, false), facts(620, true)]);
+    let (state, _) = looks(20, State::default(), &contract, 1_000, &units);
+    let units = seen(0, 0, &[facts(380, true), facts(620, false)]);
+    let input = Input { contract: &contract, frames: 1_000, units: &units, look: Look::CallBack };
+    let (_, back) = step(state, input);
+    assert_eq!(allowed(&back)[2..], [500, 500]);
+    assert_eq!(back[2].because, Because::CalledBack { frames: 120 });
+    assert_eq!(back[3].because, Because::GaveBack { frames: 120 });
+}
+
+/// b was short before a look between two periods, and waits for a frame since: at the period's end its loan grows all the
+/// same, by 62, and does so once.
+#[test]
+fn shortness_between_two_periods_counts_at_the_next() {
+    let (contract, _) = equals(2, Scheme::Isolate);
+    let at = |short| seen(0, 0, &[facts(300, false), facts(500, short)]);
+    let (state, _) = looks(10, State::default(), &contract, 1_000, &at(false));
+    let units = at(true);
+    let input = Input { contract: &contract, frames: 1_000, units: &units, look: Look::CallBack };
+    let (state, between) = step(state, input);
+    assert_eq!(allowed(&between)[2..], [500, 500]);
+    let (state, period) = look(state, &contract, 1_000, &at(false));
+    assert_eq!(allowed(&period)[2..], [438, 562]);
+    // Not short since, and not using it: it gives the loan back.
+    let (_, after) = look(state, &contract, 1_000, &at(false));
+    assert_eq!(allowed(&after)[2..], [500, 500]);
+}
+
+/// Four units of 250, no reserve: d lends 200. a has all of it, then b and c become short too: 200/3 is 67, 67 and 66, and
+/// a gives up one step of 1000/16 = 62 after the other until it is down to 67.
+#[test]
+fn borrowers_are_levelled() {
+    let (mut contract, _) = equals(4, Scheme::Isolate);
+    contract.machine.reserve = Amount::Part(0);
+    let units =
+        |a, b, c| seen(0, 0, &[facts(a, true), facts(b, b >= 250), facts(c, c >= 250), facts(50, false)]);
+    // While b and c are not short, they have lent too: 250 - 200 each.
+    let (state, first) = looks(30, State::default(), &contract, 1_000, &units(550, 200, 200));
+    assert_eq!(allowed(&first)[2], 550);
+    // Called back at once: 100 frames of b and c. d's 200 stay lent.
+    let (state, second) = look(state, &contract, 1_000, &units(550, 250, 250));
+    assert_eq!(allowed(&second)[2..], [450, 250, 250, 50]);
+    let (state, third) = look(state, &contract, 1_000, &units(450, 250, 250));
+    assert_eq!(allowed(&third)[2..], [450 - 124, 312, 312, 50]);
+    let (_, last) = looks(20, state, &contract, 1_000, &units(326, 312, 312));
+    assert_eq!(allowed(&last)[2..], [317, 317, 316, 50]);
+}
+
+/// b is entitled to 500 and limited to 600 (60 %): of an excess of 400 it gets 100.
+#[test]
+fn limits_bound_loans_in_frames() {
+    let (mut contract, ids) = equals(2, Scheme::Isolate);
+    contract.machine.reserve = Amount::Part(0);
+    contract.units[ids[1].index()].limit.memory = Some(Amount::Absolute(600 * 4096 + 4095));
+    contract.units[ids[0].index()].hard.memory = Some(Amount::Absolute(4097));
+    let contract = in_frames(&contract, 4096);
+    // 4,097 bytes reserve two frames.
+    assert_eq!(contract.unit(ids[0]).hard.memory, Some(Amount::Absolute(2)));
+    let (_, last) =
+        looks(30, State::default(), &contract, 1_000, &seen(0, 0, &[facts(100, false), facts(600, true)]));
+    assert_eq!(allowed(&last)[3], 600);
+}
+
+/// a's job has ended and left 400 frames of page cache. b alone is entitled to everything then, but as long as it is not
+/// short a's pages may stay.
+#[test]
+fn what_an_absent_unit_left_stays_until_somebody_is_short() {
+    let (contract, _) = equals(2, Scheme::Isolate);
+    let both = seen(0, 0, &[facts(400, false), facts(300, false)]);
+    let (state, _) = looks(10, State::default(), &contract, 1_000, &both);
+    let left = |b, short| seen(0, 0, &[Facts { present: false, used: 400, short: false }, facts(b, short)]);
+    let (state, calm) = looks(10, state, &contract, 1_000, &left(300, false));
+    assert_eq!(allowed(&calm)[2..], [400, 600]);
+    let (_, pressed) = look(state, &contract, 1_000, &left(600, true));
+    assert_eq!(allowed(&pressed)[2..], [0, 1_000]);
+}
+
+/// A random flat or nested contract.
+fn contracts() -> impl Strategy<Value = Contract> {
+    let unit = (
+        1u64..500,
+        any::<bool>(),
+        any::<bool>(),
+        proptest::option::of(1u64..1_500),
+        proptest::option::of(0usize..4),
+    );
+    (proptest::collection::vec(unit, 1..7), 0u64..150_000).prop_map(|(units, reserve)| {
+        let mut contract = Contract::default();
+        contract.machine.reserve = Amount::Part(reserve);
+        for (tickets, lend, borrow, limit, parent) in units {
+            let parent = parent.map(|i| i + 2).filter(|i| *i < contract.units.len());
+            let parent = parent.map(|i| UnitId(u32::try_from(i).unwrap()));
+            let id = contract.add(parent, "u");
+            let unit = &mut contract.units[id.index()];
+            unit.tickets = tickets;
+            unit.lend.memory = lend;
+            unit.borrow.memory = borrow;
+            unit.limit.memory = limit.map(Amount::Absolute);
+        }
+        contract
+    })
+}
+
+fn any_facts() -> impl Strategy<Value = Vec<Facts>> {
+    let one = (any::<bool>(), 0u64..600, any::<bool>());
+    proptest::collection::vec(one.prop_map(|(present, used, short)| Facts { present, used, short }), 9)
+}
+
+fn sum(allowances: &[Allowance]) -> u64 {
+    allowances[2..].iter().map(|allowance| allowance.allowed).sum()
+}
+
+/// Units that want so many frames, no more and no less, and use what they may.
+fn demand(wanted: &[u64], allowances: &[Allowance], present: &[bool]) -> Vec<Facts> {
+    let used = |(i, wanted): (usize, &u64)| {
+        let used = (*wanted).min(allowances[i + 2].allowed);
+        Facts { present: present[i], used, short: present[i] && *wanted > used }
+    };
+    seen(30, 20, &wanted.iter().enumerate().map(used).collect::<Vec<_>>())
+}
+
+proptest! {
+    #[test]
+    fn promises_hold_whatever_happens(
+        contract in contracts(),
+        history in proptest::collection::vec((any_facts(), any::<bool>(), 1u32..9), 1..20),
+    ) {
+        let frames = 2_000;
+        let mut state = State::default();
+        // Each state of affairs lasts for some looks, so that units become calm, and lend.
+        let lasting = history.iter().flat_map(|(units, periodic, n)| {
+            (0..*n).map(move |i| (units, if *periodic || i + 1 < *n { Look::Period } else { Look::CallBack }))
+        });
+        for (units, look) in lasting {
+            let before = state.allowed.clone();
+            let (next, all) = step(state, Input { contract: &contract, frames, units, look });
+            state = next;
+            prop_assert!(sum(&all) + units[0].used + units[1].used <= frames);
+            let of = |part: fn(&Allowance) -> u64| all.iter().map(part).sum::<u64>();
+            prop_assert!(of(|a| a.lent) <= of(|a| a.borrowed), "what is lent has a borrower");
+            for id in contract.held() {
+                let (a, facts) = (all[id.index()], units[id.index()]);
+                prop_assert_eq!(a.allowed, a.entitled - a.lent + a.borrowed);
+                prop_assert!(a.lent == 0 || a.borrowed == 0);
+                prop_assert!(a.allowed >= a.entitled.min(facts.used));
+                if facts.short {
+                    prop_assert!(a.allowed >= a.entitled);
+                }
+                if !contract.unit(id).borrow.memory {
+                    prop_assert!(a.allowed <= a.entitled);
+                }
+                if !contract.unit(id).lend.memory {
+                    prop_assert!(a.allowed >= a.entitled);
+                }
+                if let Some(Amount::Absolute(limit)) = contract.unit(id).limit.memory {
+                    let within: u64 = contract
+                        .held()
+                        .filter(|sub| is_within(&contract, *sub, id))
+                        .map(|sub| all[sub.index()].allowed)
+                        .sum();
+                    prop_assert!(within <= limit, "{} of {}", within, limit);
+                }
+                if let (Look::CallBack, Some(before)) = (look, before.get(id.index())) {
+                    prop_assert!(a.allowed <= (*before).max(a.entitled));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn constant_demands_come_to_rest(
+        contract in contracts(),
+        wanted in proptest::collection::vec(0u64..1_200, 6),
+        present in proptest::collection::vec(any::<bool>(), 6),
+        start in any_facts(),
+    ) {
+        let (mut state, mut all) = looks(7, State::default(), &contract, 2_000, &start);
+        let n = contract.units.len() - 2;
+        let mut settled = Vec::new();
+        for i in 0..120 {
+            let units = demand(&wanted[..n], &all, &present);
+            (state, all) = look(state, &contract, 2_000, &units);
+            if i == 60 {
+                settled.clone_from(&all);
+            }
+            if i > 60 {
+                prop_assert_eq!(allowed(&all), allowed(&settled), "at look {}", i);
+            }
+        }
+    }
+
+    /// What everybody may have, at rest, of frames that everybody wants: to within a frame per unit and level.
+    #[test]
+    fn more_tickets_are_never_less(
+        contract in contracts(),
+        more in 1u64..500,
+        lender in proptest::collection::vec(any::<bool>(), 6),
+    ) {
+        let n = contract.units.len() - 2;
+        let wanted: Vec<u64> = lender[..n].iter().map(|lends| if *lends { 20 } else { 3_000 }).collect();
+        let rest = |contract: &Contract| {
+            let (mut state, mut all) = looks(1, State::default(), contract, 2_000, &seen(30, 20, &[]));
+            for _ in 0..60 {
+                let units = demand(&wanted, &all, &[true; 6]);
+                (state, all) = look(state, contract, 2_000, &units);
+            }
+            all[2].allowed
+        };
+        let mut raised = contract.clone();
+        raised.units[2].tickets += more;
+        // Others' limits make what a share is worth depend on more than tickets.
+        let free = |contract: &Contract| {
+            let mut contract = contract.clone();
+            contract.units.iter_mut().for_each(|unit| {
+                unit.limit.memory = None;
+                unit.lend.memory = true;
+                unit.borrow.memory = true;
+            });
+            contract
+        };
+        prop_assert!(rest(&free(&raised)) + 2 * n as u64 >= rest(&free(&contract)));
+    }
+}

@@ -1,0 +1,305 @@
+//! Free CPUs, and which of them lies nearest to what a unit has.
+//!
+//! Problem: who is dealt CPUs takes, one after the other, the free CPU closest to all that it has so far; on thousands of
+//! CPUs, summing the distances to each own one for each free one is too slow.
+//!
+//! Terms: the *distance* of two CPUs is [`Machine::distance`]: 1 in one core, 2 in one cache, 3 in one node, 4 beyond. The
+//! *nearness* of a free CPU is how many own CPUs share its core, plus how many share its cache, plus how many its node.
+//!
+//! Algorithm. Cores nest in caches and caches in nodes, so the sum of the distances to N own CPUs is 4N less the nearness:
+//! the closest CPU is the nearest one, and three counts give it. Free CPUs are listed by node. A CPU is at most three times
+//! as near as its node has own CPUs, so that the nodes that cannot have a nearer one are not looked at.
+//!
+//! Properties: of equally near ones, the lowest number is taken. One CPU costs at most one look at each free CPU, and
+//! mostly at those of one node. Limit: on one node of very many CPUs, dealing out all is quadratic still (8 million looks
+//! for 4,096). Source: seed 000, section 3.1 (who owns which CPU); the rest is ours.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use commonhold_machine::{Cpu, Machine};
+
+/// A CPU, and where it lies: numbers of its node, cache and core from 0 on, without gaps.
+#[derive(Debug, Clone, Copy)]
+struct Spot {
+    cpu: u32,
+    node: usize,
+    cache: usize,
+    core: usize,
+}
+
+/// How near a spot is; of equally near ones, the one with the lowest number is the greater.
+type Nearness = (u32, Reverse<u32>);
+
+/// Where a free CPU is listed: its node, and its place in that list.
+type Place = (usize, usize);
+
+/// How many CPUs of the unit that is served lie in each node, cache and core.
+#[derive(Debug)]
+struct Own {
+    nodes: Vec<u32>,
+    caches: Vec<u32>,
+    cores: Vec<u32>,
+}
+
+impl Own {
+    fn none(spots: &[Spot]) -> Own {
+        let zeros = |of: fn(&Spot) -> usize| vec![0; spots.iter().map(of).max().map_or(0, |max| max + 1)];
+        Own {
+            nodes: zeros(|spot| spot.node),
+            caches: zeros(|spot| spot.cache),
+            cores: zeros(|spot| spot.core),
+        }
+    }
+
+    fn add(&mut self, spot: Spot) {
+        self.nodes[spot.node] += 1;
+        self.caches[spot.cache] += 1;
+        self.cores[spot.core] += 1;
+    }
+
+    fn sub(&mut self, spot: Spot) {
+        self.nodes[spot.node] -= 1;
+        self.caches[spot.cache] -= 1;
+        self.cores[spot.core] -= 1;
+    }
+
+    fn nearness(&self, spot: &Spot) -> Nearness {
+        (self.nodes[spot.node] + self.caches[spot.cache] + self.cores[spot.core], Reverse(spot.cpu))
+    }
+}
+
+/// The free CPUs of a machine.
+#[derive(Debug)]
+pub(crate) struct FreeCpus {
+    /// Every CPU of the machine, by ascending number.
+    spots: Vec<Spot>,
+    /// The free ones by node, in no order.
+    nodes: Vec<Vec<Spot>>,
+    own: Own,
+}
+
+impl FreeCpus {
+    /// The CPUs of a machine that are free.
+    pub(crate) fn of(machine: &Machine, is_free: impl Fn(u32) -> bool) -> FreeCpus {
+        let spots = spots(machine);
+        let own = Own::none(&spots);
+        let mut nodes = vec![Vec::new(); own.nodes.len()];
+        for spot in spots.iter().filter(|spot| is_free(spot.cpu)) {
+            nodes[spot.node].push(*spot);
+        }
+        FreeCpus { spots, nodes, own }
+    }
+
+    /// Takes as many CPUs for a unit that has `own`, as close together as can be. A unit that has none yet starts in the
+    /// node with the fewest free CPUs among those that have enough for it, or in the one with the most. Fewer are taken
+    /// where no more are free.
+    pub(crate) fn take_together(&mut self, own: &[u32], count: usize) -> Vec<u32> {
+        let mut mine = self.serve(own);
+        let mut taken = Vec::new();
+        for _ in 0..count {
+            let found = if mine.is_empty() { self.lowest_in(self.roomiest(count)) } else { self.nearest() };
+            let Some(spot) = found.map(|at| self.take(at)) else { break };
+            self.own.add(spot);
+            mine.push(spot);
+            taken.push(spot.cpu);
+        }
+        self.leave(&mine);
+        taken
+    }
+
+    /// Takes the CPU that lies nearest to what a unit has: the lowest one if it has none.
+    pub(crate) fn take_nearest(&mut self, own: &[u32]) -> Option<u32> {
+        let mine = self.serve(own);
+        let taken = self.nearest().map(|at| self.take(at).cpu);
+        self.leave(&mine);
+        taken
+    }
+
+    /// Counts what the unit has that is served now.
+    fn serve(&mut self, own: &[u32]) -> Vec<Spot> {
+        let mine: Vec<Spot> = own.iter().filter_map(|cpu| self.spot(*cpu)).collect();
+        for spot in &mine {
+            self.own.add(*spot);
+        }
+        mine
+    }
+
+    /// Forgets it again: cheaper than to clear counts of thousands of cores for each unit.
+    fn leave(&mut self, mine: &[Spot]) {
+        for spot in mine {
+            self.own.sub(*spot);
+        }
+    }
+
+    fn spot(&self, cpu: u32) -> Option<Spot> {
+        self.spots.binary_search_by_key(&cpu, |spot| spot.cpu).ok().map(|at| self.spots[at])
+    }
+
+    fn take(&mut self, (node, at): Place) -> Spot {
+        self.nodes[node].swap_remove(at)
+    }
+
+    /// Nodes that have free CPUs.
+    fn open(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.nodes.len()).filter(|node| !self.nodes[*node].is_empty())
+    }
+
+    /// Where the nearest free CPU is listed.
+    fn nearest(&self) -> Option<Place> {
+        // The node with most own CPUs first: what it has leaves the others little to look for.
+        let first = self.open().max_by_key(|node| self.own.nodes[*node])?;
+        let (mut best, mut at) = self.nearest_in(first)?;
+        for node in self.open().filter(|node| *node != first) {
+            if 3 * self.own.nodes[node] >= best.0
+                && let Some((nearness, place)) = self.nearest_in(node)
+                && nearness > best
+            {
+                (best, at) = (nearness, place);
+            }
+        }
+        Some(at)
+    }
+
+    fn nearest_in(&self, node: usize) -> Option<(Nearness, Place)> {
+        let ranked =
+            self.nodes[node].iter().enumerate().map(|(at, spot)| (self.own.nearness(spot), (node, at)));
+        ranked.max_by_key(|(nearness, _)| *nearness)
+    }
+
+    /// The node where a unit without any CPU starts.
+    fn roomiest(&self, need: usize) -> Option<usize> {
+        let lowest = |node: usize| self.nodes[node].iter().map(|spot| spot.cpu).min();
+        self.open().min_by_key(|node| {
+            let room = self.nodes[*node].len();
+            (room < need, if room < need { usize::MAX - room } else { room }, lowest(*node))
+        })
+    }
+
+    fn lowest_in(&self, node: Option<usize>) -> Option<Place> {
+        let spots = self.nodes[node?].iter().enumerate();
+        Some((node?, spots.min_by_key(|(_, spot)| spot.cpu)?.0))
+    }
+}
+
+/// Where every CPU of a machine lies.
+fn spots(machine: &Machine) -> Vec<Spot> {
+    let (nodes, caches) = (ranks(machine, |cpu| cpu.node), ranks(machine, |cpu| cpu.cache));
+    let cores = ranks(machine, |cpu| cpu.core);
+    let places = nodes.into_iter().zip(caches).zip(cores);
+    let spot = |(cpu, ((node, cache), core)): (&Cpu, ((usize, usize), usize))| Spot {
+        cpu: cpu.id,
+        node,
+        cache,
+        core,
+    };
+    machine.cpus.iter().zip(places).map(spot).collect()
+}
+
+/// A property of each CPU, numbered from 0 on without gaps: a machine's own numbers need not be dense.
+fn ranks(machine: &Machine, of: fn(&Cpu) -> u32) -> Vec<usize> {
+    let mut known: Vec<u32> = machine.cpus.iter().map(of).collect();
+    known.sort_unstable();
+    known.dedup();
+    machine.cpus.iter().map(|cpu| known.partition_point(|number| *number < of(cpu))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The definition: the free CPU with the smallest sum of distances to all own ones, the lowest of several.
+    fn nearest_by_definition(machine: &Machine, free: &[u32], own: &[u32]) -> Option<u32> {
+        let far = |cpu: u32| own.iter().map(|own| machine.distance(cpu, *own)).sum::<u32>();
+        free.iter().copied().min_by_key(|cpu| (far(*cpu), *cpu))
+    }
+
+    /// The definition: the lowest free CPU of the node with the least room that is enough, or else with the most room.
+    fn start_by_definition(machine: &Machine, free: &[u32], need: usize) -> Option<u32> {
+        let room = |cpu: u32| free.iter().filter(|other| machine.distance(cpu, **other) < 4).count();
+        free.iter().copied().min_by_key(|cpu| {
+            let room = room(*cpu);
+            (room < need, if room < need { usize::MAX - room } else { room }, *cpu)
+        })
+    }
+
+    fn by_definition(machine: &Machine, free: &mut Vec<u32>, own: &[u32], count: usize) -> Vec<u32> {
+        let (mut mine, mut taken) = (own.to_vec(), Vec::new());
+        for _ in 0..count {
+            let found = match mine.is_empty() {
+                true => start_by_definition(machine, free, count),
+                false => nearest_by_definition(machine, free, &mine),
+            };
+            let Some(cpu) = found else { break };
+            free.retain(|other| *other != cpu);
+            mine.push(cpu);
+            taken.push(cpu);
+        }
+        taken
+    }
+
+    /// Two nodes of two caches of two cores of two threads; a unit has CPUs 0 and 6. CPU 1 shares core, cache and node
+    /// with 0 and the node with 6: nearness 1+1+2 = 4, as has 7. 2, 3, 4 and 5 have 0+1+2 = 3, the other node 0. So 1, 7
+    /// (now 5 like 1 was; 2 and 3 have 5 each too, after 1: 0+2+3), and by numbers: 1, then 7 (1+1+3 = 5) against 2
+    /// (0+2+3 = 5): 2.
+    #[test]
+    fn three_counts_are_the_sum_of_distances() {
+        let machine = Machine::synthetic("nodes:2 cpus:8 threads:2 caches:2").unwrap();
+        let mut free = FreeCpus::of(&machine, |cpu| cpu != 0 && cpu != 6);
+        assert_eq!(free.take_together(&[0, 6], 2), [1, 2]);
+        // Nothing is left counted of the unit before: who has nothing gets the lowest.
+        assert_eq!(free.take_nearest(&[]), Some(3));
+        assert_eq!(free.take_nearest(&[15]), Some(14));
+    }
+
+    #[test]
+    fn no_more_than_is_free() {
+        let machine = Machine::synthetic("cpus:4").unwrap();
+        let mut free = FreeCpus::of(&machine, |cpu| cpu > 1);
+        assert_eq!(free.take_together(&[], 5), [2, 3]);
+        assert_eq!(free.take_nearest(&[0]), None);
+        assert!(free.take_together(&[], 1).is_empty());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        /// Whatever the machine, its numbers, and who has what: what is taken is what the definition says.
+        #[test]
+        fn what_is_taken_is_what_the_definition_says(
+            shape in (1u32..5, 1u32..3, 1u32..4, 1u32..3),
+            holders in proptest::collection::vec(0usize..5, 72),
+            missing in proptest::collection::vec(0usize..72, 0..6),
+            stretch in 1u32..1_000,
+            needs in proptest::collection::vec(0usize..12, 4),
+        ) {
+            let (nodes, caches, cores, threads) = shape;
+            let text = format!("nodes:{nodes} caches:{caches} threads:{threads} cpus:{}", caches * cores * threads);
+            let mut machine = Machine::synthetic(&text).unwrap();
+            for cpu in &mut machine.cpus {
+                (cpu.core, cpu.cache, cpu.node) = (cpu.core * stretch, cpu.cache * 7, u32::MAX - cpu.node);
+            }
+            for at in missing {
+                if at < machine.cpus.len() && machine.cpus.len() > 1 {
+                    machine.cpus.remove(at);
+                }
+            }
+            let held = |who: usize| -> Vec<u32> {
+                machine.cpus.iter().map(|cpu| cpu.id).filter(|cpu| holders[*cpu as usize] == who).collect()
+            };
+            let mut expected = held(4);
+            let mut free = FreeCpus::of(&machine, |cpu| holders[cpu as usize] == 4);
+            for (who, need) in needs.into_iter().enumerate() {
+                let own = held(who);
+                prop_assert_eq!(
+                    free.take_together(&own, need),
+                    by_definition(&machine, &mut expected, &own, need)
+                );
+                let nearest = nearest_by_definition(&machine, &expected, &own);
+                expected.retain(|cpu| Some(*cpu) != nearest);
+                prop_assert_eq!(free.take_nearest(&own), nearest);
+            }
+        }
+    }
+}

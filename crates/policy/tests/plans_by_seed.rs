@@ -1,0 +1,157 @@
+//! Plans of random histories, held by their hashes: a change that is to make the policy faster changes none of them.
+//!
+//! A history is made from a number: a machine, a contract, and some fifty steps at which units come, go, sleep and wake,
+//! CPUs go away and come back, and tickets change. Every plan, and what the plan checker says of it, goes into the hash of
+//! its kind. After a change of what is decided, the failure's own text has the new list.
+
+use commonhold_contract::{Amount, Contract, MILLIONTH, Scheme, UnitId};
+use commonhold_machine::{Cpu, Machine};
+use commonhold_policy::check::Books;
+use commonhold_policy::{Input, MS, Means, Snapshot, State, UnitFacts, step};
+
+/// Histories of each kind.
+const HISTORIES: u64 = 60;
+/// Steps of a history.
+const STEPS: u64 = 50;
+
+const USER: Means = Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false };
+const CGROUP: Means = Means { cpu_sets: true, weights: true, caps: true, gates: false, switches: false };
+const SWITCHES: Means = Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true };
+
+const MACHINES: [&str; 8] = [
+    "cpus:1",
+    "cpus:5",
+    "nodes:4 cpus:2",
+    "nodes:2 cpus:8 threads:2 caches:2",
+    "nodes:3 cpus:8 threads:2",
+    "cpus:24 caches:4",
+    "nodes:4 cpus:16 threads:2 caches:4",
+    "nodes:16 cpus:3",
+];
+
+/// The hashes, by kind.
+const HASHES: [(&str, Means, Scheme, u64); 6] = [
+    ("user isolate", USER, Scheme::Isolate, 0xA027_9C9B_0AA5_59CA),
+    ("user quota", USER, Scheme::Quota, 0xA617_B676_CACF_E87D),
+    ("cgroup isolate", CGROUP, Scheme::Isolate, 0xF63A_D4AC_EE8E_F8F7),
+    ("cgroup quota", CGROUP, Scheme::Quota, 0x2AAB_1139_7B6B_EB52),
+    ("switches isolate", SWITCHES, Scheme::Isolate, 0xEB63_5094_AB39_235E),
+    ("user smp", USER, Scheme::Smp, 0xA1E4_EF66_9BFE_49F4),
+];
+
+/// Numbers that follow from a seed (`SplitMix64`).
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn small(&mut self, n: u32) -> u32 {
+        u32::try_from(self.below(u64::from(n))).unwrap_or(0)
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// FNV-1a, continued.
+fn hash(so_far: u64, text: &str) -> u64 {
+    text.bytes().fold(so_far, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
+}
+
+fn contract(chance: &mut Chance, scheme: Scheme) -> Contract {
+    let mut contract = Contract::default();
+    contract.machine.scheme = scheme;
+    let units = if chance.one_in(4) { 1 + chance.small(40) } else { 1 + chance.small(8) };
+    let nested = chance.one_in(2);
+    for n in 0..units {
+        let parent = (nested && n > 0 && chance.one_in(2)).then(|| UnitId(2 + chance.small(n)));
+        let id = contract.add(parent, &format!("u{n}"));
+        let unit = &mut contract.units[id.index()];
+        unit.tickets = 1 + chance.below(400);
+        unit.lend.cpu = !chance.one_in(8);
+        unit.borrow.cpu = !chance.one_in(8);
+        if chance.one_in(8) {
+            unit.limit.cpu = Some(Amount::Absolute((1 + chance.below(60)) * MILLIONTH / 10));
+        }
+        if chance.one_in(12) {
+            unit.hard.cpu = Some(Amount::Absolute(chance.below(3) * MILLIONTH));
+        }
+    }
+    contract
+}
+
+/// What happens to the machine, the contract and the units before a step.
+fn happen(
+    chance: &mut Chance,
+    machine: &mut Machine,
+    away: &mut Vec<Cpu>,
+    contract: &mut Contract,
+    facts: &mut [UnitFacts],
+) {
+    for _ in 0..=chance.below(4) {
+        let unit = 2 + usize::try_from(chance.below(facts.len() as u64 - 2)).unwrap_or(0);
+        let used_ns = facts[unit].used_ns;
+        facts[unit] = match chance.below(5) {
+            0 => UnitFacts { used_ns, ..UnitFacts::default() },
+            1 => UnitFacts { used_ns, processes: 1, ..UnitFacts::default() },
+            _ => UnitFacts { used_ns, processes: 1, runnable: chance.small(12), ..UnitFacts::default() },
+        };
+        if chance.one_in(10) {
+            contract.units[unit].tickets = 1 + chance.below(400);
+        }
+    }
+    if chance.one_in(12) && machine.cpus.len() > 1 {
+        let gone = usize::try_from(chance.below(machine.cpus.len() as u64)).unwrap_or(0);
+        away.push(machine.cpus.remove(gone));
+    }
+    if chance.one_in(20) {
+        machine.cpus.append(away);
+        machine.cpus.sort_by_key(|cpu| cpu.id);
+    }
+}
+
+/// The hash of one history, after `so_far`.
+fn history(so_far: u64, seed: u64, means: Means, scheme: Scheme) -> u64 {
+    let mut chance = Chance(seed);
+    let text = MACHINES[usize::try_from(chance.below(8)).unwrap_or(0)];
+    let mut machine = Machine::synthetic(text).unwrap_or_else(|err| panic!("{text}: {err}"));
+    let mut contract = contract(&mut chance, scheme);
+    let mut snapshot =
+        Snapshot { units: vec![UnitFacts::default(); contract.units.len()], ..Snapshot::default() };
+    let (mut state, mut books, mut away) = (State::default(), Books::default(), Vec::new());
+    let mut all = so_far;
+    for _ in 0..STEPS {
+        happen(&mut chance, &mut machine, &mut away, &mut contract, &mut snapshot.units);
+        let ns = chance.below(300) * MS;
+        snapshot.at += ns;
+        for facts in &mut snapshot.units {
+            // Some facts are not newer than the last ones.
+            facts.at = if chance.one_in(10) { facts.at } else { snapshot.at };
+            facts.used_ns += chance.below(ns + 1) * u64::from(facts.runnable);
+        }
+        let input = Input { contract: &contract, machine: &machine, means, snapshot: &snapshot };
+        let (after, plan) = step(state, snapshot.at, input);
+        state = after;
+        let checked = books.replay(&contract, &machine, &plan);
+        all = hash(all, &format!("{plan:?}{:?}", checked.as_ref().err()));
+        books = checked.unwrap_or_default();
+    }
+    all
+}
+
+#[test]
+fn plans_are_what_they_were() {
+    let found = HASHES.map(|(name, means, scheme, _)| {
+        let all = (0..HISTORIES).fold(0xCBF2_9CE4_8422_2325, |all, seed| history(all, seed, means, scheme));
+        (name, all)
+    });
+    let recorded = HASHES.map(|(name, _, _, hash)| (name, hash));
+    assert!(found == recorded, "plans changed; the hashes are now {found:#X?}");
+}

@@ -1,0 +1,542 @@
+//! The claims of a paper and what the simulator makes of them, as text, JSON and HTML.
+
+use serde::Serialize;
+
+use crate::figures::{NOTHING, count};
+use crate::svg::{self, BarChart, ChartBar, escape};
+use crate::table::{Paint, Style, Table, wrap};
+
+/// All claims that were looked at.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Claims {
+    /// The seeds that every experiment was run with.
+    pub seeds: Vec<u64>,
+    /// In the order of the paper.
+    pub rows: Vec<Claim>,
+    /// The paper's figures, with ours beside them.
+    pub charts: Vec<Chart>,
+    /// What repeats it.
+    pub command: String,
+}
+
+/// One claim.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Claim {
+    /// Its name.
+    pub id: String,
+    /// Section, figure or table.
+    pub place: String,
+    /// What it says, in our words.
+    pub says: String,
+    /// The value as printed; empty where none is.
+    pub expected: String,
+    /// How far off the measured value may be.
+    pub tolerance: Tolerance,
+    /// What it is evidence of.
+    pub basis: Basis,
+    /// What the measured value is counted in.
+    pub unit: Unit,
+    /// What a reader must know.
+    pub note: String,
+    /// The experiments that it was measured in.
+    pub runs: Vec<String>,
+    /// What was measured.
+    pub measured: Option<Measured>,
+    /// What it means.
+    pub verdict: Verdict,
+}
+
+/// What a claim is evidence of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Basis {
+    /// A definition or a setting that is honoured, held by a test.
+    Parameter,
+    /// A parameter of the model was set by it: no evidence.
+    Calibrated,
+    /// Nothing was set by it.
+    Predicted,
+    /// It follows from others by arithmetic.
+    Derived,
+    /// The paper's value is not known.
+    Lost,
+    /// The model has nothing of the kind.
+    Outside,
+    /// Asked by us and not by the paper.
+    Beyond,
+}
+
+impl Basis {
+    /// The word that reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Basis::Parameter => "parameter",
+            Basis::Calibrated => "calibrated",
+            Basis::Predicted => "predicted",
+            Basis::Derived => "derived",
+            Basis::Lost => "lost",
+            Basis::Outside => "outside",
+            Basis::Beyond => "beyond",
+        }
+    }
+}
+
+/// What a measured value is counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// One figure by another.
+    Ratio,
+    /// Seconds.
+    Seconds,
+    /// Thousandths of a second.
+    Milliseconds,
+    /// Millionths of a second.
+    Microseconds,
+    /// Requests to a disk.
+    Requests,
+}
+
+impl Unit {
+    /// What stands behind a figure.
+    fn suffix(self) -> &'static str {
+        match self {
+            Unit::Ratio | Unit::Requests => "",
+            Unit::Seconds => " s",
+            Unit::Milliseconds => " ms",
+            Unit::Microseconds => " us",
+        }
+    }
+}
+
+/// Three digits or so.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        size if size < 9.995 => format!("{value:.2}"),
+        size if size < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// How far off a measured value may be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Tolerance {
+    /// Reported only.
+    None,
+    /// The mean lies between these, ends included.
+    Between {
+        /// The smallest.
+        low: f64,
+        /// The largest.
+        high: f64,
+    },
+    /// The mean is no smaller.
+    AtLeast {
+        /// The smallest.
+        low: f64,
+    },
+    /// The mean is no larger.
+    AtMost {
+        /// The largest.
+        high: f64,
+    },
+    /// Every seed's value is no larger.
+    AlwaysAtMost {
+        /// The largest.
+        high: f64,
+    },
+    /// A sign: the 90 % interval lies above.
+    Above {
+        /// Above what.
+        bound: f64,
+    },
+    /// A sign: the 90 % interval lies below.
+    Below {
+        /// Below what.
+        bound: f64,
+    },
+}
+
+impl Tolerance {
+    /// `1.48..1.64`, `>1.00 sure`.
+    fn text(self) -> String {
+        match self {
+            Tolerance::None => NOTHING.to_owned(),
+            Tolerance::Between { low, high } => format!("{}..{}", digits(low), digits(high)),
+            Tolerance::AtLeast { low } => format!(">={}", digits(low)),
+            Tolerance::AtMost { high } => format!("<={}", digits(high)),
+            Tolerance::AlwaysAtMost { high } => format!("all <={}", digits(high)),
+            Tolerance::Above { bound } => format!("sign >{}", digits(bound)),
+            Tolerance::Below { bound } => format!("sign <{}", digits(bound)),
+        }
+    }
+}
+
+/// A value with its uncertainty over the seeds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Measured {
+    /// Over the seeds.
+    pub mean: f64,
+    /// Half of the 95 % confidence interval; nothing with one seed.
+    pub half_95: Option<f64>,
+    /// Half of the 90 % confidence interval.
+    pub half_90: Option<f64>,
+    /// Seed by seed.
+    pub by_seed: Vec<f64>,
+}
+
+impl Measured {
+    /// `1.53 ±0.02`.
+    fn text(&self, unit: Unit) -> String {
+        let half = self.half_95.map_or_else(String::new, |half| format!(" ±{}", digits(half)));
+        format!("{}{half}{}", digits(self.mean), unit.suffix())
+    }
+}
+
+/// What a claim came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "word", rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It is a definition, held by these tests, `file: function`.
+    Parameter {
+        /// None: nothing holds it yet.
+        held_by: Vec<String>,
+    },
+    /// Within its tolerance.
+    Hit,
+    /// On the right side, with 90 % confidence.
+    SignHolds,
+    /// Neither.
+    Miss,
+    /// It has no tolerance.
+    Reported,
+    /// There is no value.
+    NotMeasured {
+        /// Why.
+        reason: String,
+    },
+    /// A run that it needs is not to be trusted.
+    Void {
+        /// Which, and what did not hold.
+        reason: String,
+    },
+}
+
+impl Verdict {
+    /// Whether the claim is met; nothing where that cannot be said. A void one is not.
+    pub fn met(&self) -> Option<bool> {
+        match self {
+            Verdict::Hit | Verdict::SignHolds => Some(true),
+            Verdict::Miss | Verdict::Void { .. } => Some(false),
+            Verdict::Parameter { .. } | Verdict::Reported | Verdict::NotMeasured { .. } => None,
+        }
+    }
+
+    /// The word that reports use.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Verdict::Parameter { held_by } if held_by.is_empty() => "untested",
+            Verdict::Parameter { .. } => "held",
+            Verdict::Hit => "hit",
+            Verdict::SignHolds => "sign holds",
+            Verdict::Miss => "MISS",
+            Verdict::Reported => "reported",
+            Verdict::NotMeasured { .. } => "not measured",
+            Verdict::Void { .. } => "VOID",
+        }
+    }
+}
+
+/// A figure of the paper.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Chart {
+    /// Unique: `figure-4`.
+    pub id: String,
+    /// What it shows.
+    pub title: String,
+    /// What all bars are measured by: `smp = 100`.
+    pub reference: String,
+    /// In the order of the figure.
+    pub bars: Vec<Bar>,
+}
+
+/// A bar of a figure, as a ratio to the reference.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Bar {
+    /// Ten characters at most.
+    pub label: String,
+    /// The scheme whose colour it has.
+    pub class: String,
+    /// The paper's, where it is printed.
+    pub paper: Option<f64>,
+    /// Ours.
+    pub measured: Option<Measured>,
+}
+
+/// How many claims of a basis came to what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// On which basis.
+    pub basis: Basis,
+    /// Claims on it.
+    pub rows: usize,
+    /// Those with a verdict that is yes or no.
+    pub decided: usize,
+    /// Those of them that are met; parameters: those that a test holds.
+    pub met: usize,
+}
+
+/// The tally of each basis that claims have.
+pub fn tallies(claims: &Claims) -> Vec<Tally> {
+    const ALL: [Basis; 7] = [
+        Basis::Predicted,
+        Basis::Calibrated,
+        Basis::Derived,
+        Basis::Beyond,
+        Basis::Parameter,
+        Basis::Lost,
+        Basis::Outside,
+    ];
+    let of = |basis| {
+        let rows = || claims.rows.iter().filter(move |row| row.basis == basis);
+        let held =
+            |row: &&Claim| matches!(&row.verdict, Verdict::Parameter { held_by } if !held_by.is_empty());
+        let met = rows().filter(|row| row.verdict.met() == Some(true)).count() + rows().filter(held).count();
+        let decided = rows().filter(|row| row.verdict.met().is_some()).count();
+        Tally { basis, rows: rows().count(), decided, met }
+    };
+    ALL.into_iter().map(of).filter(|tally| tally.rows > 0).collect()
+}
+
+impl Tally {
+    /// `predicted: 3 of 4 within tolerance, 1 without a verdict`.
+    fn text(&self) -> String {
+        let Tally { basis, rows, decided, met } = *self;
+        let name = basis.name();
+        match basis {
+            Basis::Parameter => format!("{name}: {met} of {rows} held by tests"),
+            Basis::Lost | Basis::Outside => format!("{name}: {rows}"),
+            _ => {
+                let open = if rows > decided {
+                    format!(", {} without a verdict", rows - decided)
+                } else {
+                    String::new()
+                };
+                format!("{name}: {met} of {decided} within tolerance{open}")
+            }
+        }
+    }
+}
+
+/// What a table's row says besides its figures: what is missed, why there is no value, or what holds it.
+fn remark(claim: &Claim) -> Option<String> {
+    match &claim.verdict {
+        Verdict::Miss => Some(sentence(claim)),
+        Verdict::NotMeasured { reason } => Some(reason.clone()),
+        Verdict::Void { reason } => Some(format!("void: {reason}")),
+        Verdict::Parameter { held_by } if held_by.is_empty() => {
+            Some(format!("no test holds this: {}", claim.says))
+        }
+        _ => None,
+    }
+}
+
+/// The statement with its note.
+fn sentence(claim: &Claim) -> String {
+    if claim.note.is_empty() { claim.says.clone() } else { format!("{} ({})", claim.says, claim.note) }
+}
+
+const HEADS: [&str; 7] = ["claim", "place", "expected", "measured", "tolerance", "basis", "verdict"];
+
+/// The figures of a row, as the headings have them.
+fn cells(claim: &Claim) -> [String; 7] {
+    let or_nothing = |text: &str| if text.is_empty() { NOTHING.to_owned() } else { text.to_owned() };
+    [
+        claim.id.clone(),
+        claim.place.clone(),
+        or_nothing(&claim.expected),
+        claim.measured.as_ref().map_or_else(|| NOTHING.to_owned(), |measured| measured.text(claim.unit)),
+        claim.tolerance.text(),
+        claim.basis.name().to_owned(),
+        claim.verdict.name().to_owned(),
+    ]
+}
+
+/// The claims for a terminal. Needs some 100 columns.
+pub fn text(claims: &Claims, style: Style) -> String {
+    let mut table = Table::new(&HEADS);
+    for claim in &claims.rows {
+        let paint = match claim.verdict.met() {
+            Some(false) => Paint::Bad,
+            Some(true) | None => Paint::Plain,
+        };
+        table.row(paint, cells(claim).into());
+        if let Some(remark) = remark(claim) {
+            for line in wrap(&remark, style.width, "    ", "    ") {
+                table.line(Paint::Faint, line);
+            }
+        }
+    }
+    let mut text = table.render(style);
+    text.push('\n');
+    for tally in tallies(claims) {
+        text += &format!("{}\n", tally.text());
+    }
+    text + &format!("{}; ± is half of the 95 % confidence interval\n", count(claims.seeds.len(), "seed"))
+}
+
+#[derive(Serialize)]
+struct ClaimsJson<'a> {
+    tallies: Vec<Tally>,
+    #[serde(flatten)]
+    claims: &'a Claims,
+}
+
+/// The claims as JSON. Values are in the row's unit; `half_…` are halves of confidence intervals; what was not measured is
+/// null.
+pub fn json(claims: &Claims) -> String {
+    crate::json("commonhold.claims", ClaimsJson { tallies: tallies(claims), claims })
+}
+
+/// The claims as one HTML page that needs nothing else: no network, no scripts.
+pub fn html(claims: &Claims) -> String {
+    const STYLE: &str =
+        "td.kept { color: var(--good); }\ntd.broken { color: var(--bad); font-weight: 600; }\n";
+    const TITLE: &str = "The paper's claims, and what the simulator makes of them";
+    let mut page = crate::html::open(TITLE, STYLE);
+    page += "<ul class=\"promises\">\n";
+    for tally in tallies(claims) {
+        let class = match tally.basis {
+            Basis::Predicted | Basis::Beyond if tally.met == tally.decided => "kept",
+            Basis::Predicted | Basis::Beyond => "broken",
+            _ => "unknown",
+        };
+        page += &format!("<li class=\"{class}\">{}</li>\n", escape(&tally.text()));
+    }
+    page += "</ul>\n<h2>Figures</h2>\n";
+    page += "<p class=\"soft\">Grey bars are the paper's, where it prints their numbers; whiskers are 95 % confidence \
+             intervals. Colours are schemes: orange smp, violet quota, blue isolate; in tables 4 and 5, violet is isolation \
+             only, blue position and isolation.</p>\n";
+    for chart in &claims.charts {
+        page += &figure(chart);
+    }
+    page += &claims_table(claims);
+    page += HOW_TO_READ;
+    page += &format!("<h2>Repeat it</h2>\n<pre>{}</pre>\n", escape(&claims.command));
+    page + crate::html::CLOSE
+}
+
+fn figure(chart: &Chart) -> String {
+    let bars: Vec<ChartBar> = chart.bars.iter().flat_map(chart_bars).collect();
+    let description: Vec<String> = chart.bars.iter().map(describe).collect();
+    let drawn = svg::bars(&BarChart {
+        id: &chart.id,
+        title: &chart.title,
+        description: &description.join("; "),
+        bars,
+        bound: (1.0, chart.reference.clone()),
+    });
+    format!("<h3>{}</h3>\n<figure>\n{drawn}</figure>\n", escape(&chart.title))
+}
+
+/// The paper's bar, if it is printed, and ours.
+fn chart_bars(bar: &Bar) -> Vec<ChartBar<'_>> {
+    let paper = bar.paper.map(|value| ChartBar {
+        label: &bar.label,
+        class: "alone",
+        value: Some(value),
+        range: None,
+        figure: format!("paper {}", percent(value)),
+    });
+    let measured = bar.measured.as_ref();
+    let ours = ChartBar {
+        label: if paper.is_some() { "" } else { &bar.label },
+        class: &bar.class,
+        value: measured.map(|measured| measured.mean),
+        range: measured.and_then(|measured| {
+            measured.half_95.map(|half| ((measured.mean - half).max(0.0), measured.mean + half))
+        }),
+        figure: format!("{} {}", bar.class, measured.map_or(NOTHING.to_owned(), |m| percent(m.mean))),
+    };
+    paper.into_iter().chain([ours]).collect()
+}
+
+fn describe(bar: &Bar) -> String {
+    let paper = bar.paper.map_or_else(String::new, |value| format!(", paper {}", percent(value)));
+    let ours = bar.measured.as_ref().map_or_else(|| "not measured".to_owned(), |m| percent(m.mean));
+    format!("{} {}: {ours}{paper}", bar.label, bar.class)
+}
+
+/// The reference is 100.
+fn percent(ratio: f64) -> String {
+    format!("{:.0}", ratio * 100.0)
+}
+
+fn claims_table(claims: &Claims) -> String {
+    let mut table = String::from("<h2>The claims</h2>\n<div class=\"wide\">\n<table>\n");
+    let heads: String = HEADS.iter().map(|head| format!("<th scope=\"col\">{head}</th>")).collect();
+    table += &format!("<thead><tr>{heads}</tr></thead>\n<tbody>\n");
+    for claim in &claims.rows {
+        let cells = cells(claim);
+        let class = match claim.verdict.met() {
+            Some(true) => " class=\"kept\"",
+            Some(false) => " class=\"broken\"",
+            None => "",
+        };
+        let figures: String = cells[1..6].iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
+        let verdict = format!("<td{class}>{}</td>", escape(&cells[6]));
+        table += &format!("<tr><th scope=\"row\">{}</th>{figures}{verdict}</tr>\n", escape(&cells[0]));
+        table += &format!("<tr><td class=\"waits\" colspan=\"7\">{}</td></tr>\n", escape(&explained(claim)));
+    }
+    table + "</tbody>\n</table>\n</div>\n"
+}
+
+/// The statement, and why there is no value or what holds it.
+fn explained(claim: &Claim) -> String {
+    let more = match &claim.verdict {
+        Verdict::NotMeasured { reason } if *reason != claim.note => reason.clone(),
+        Verdict::Void { reason } => format!("void: {reason}"),
+        Verdict::Parameter { held_by } if held_by.is_empty() => "no test holds this".to_owned(),
+        Verdict::Parameter { held_by } => held_by.join(", "),
+        _ => return sentence(claim),
+    };
+    format!("{}. {more}", sentence(claim))
+}
+
+const HOW_TO_READ: &str = "<h2>How to read it</h2>
+<p>A number is met (hit) where the mean over the seeds lies within its tolerance. A sign holds where the whole 90 % \
+confidence interval lies on the right side of its bound. Where a check of a run did not hold, what needs that run is void. \
+Ratios are taken within a seed, so that both runs have the same luck.</p>
+<dl class=\"facts\">
+<dt>predicted</dt><dd>No parameter was set by it, and its tolerance stood before it was first run.</dd>
+<dt>calibrated</dt><dd>A parameter of the model was set by it: it is shown, and is no evidence.</dd>
+<dt>derived</dt><dd>It follows from printed numbers by arithmetic.</dd>
+<dt>parameter</dt><dd>A definition or a setting; a test holds it.</dd>
+<dt>lost</dt><dd>A figure whose numbers are not known.</dd>
+<dt>outside</dt><dd>The model has nothing of the kind.</dd>
+<dt>beyond</dt><dd>Asked by this project and not by the paper.</dd>
+</dl>
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits() {
+        for (value, text) in
+            [(0.649, "0.65"), (9.99, "9.99"), (9.995, "10.0"), (99.94, "99.9"), (1050.0, "1050")]
+        {
+            assert_eq!(digits(value), text);
+        }
+        let measured = Measured { mean: 23.44, half_95: Some(0.5), half_90: None, by_seed: Vec::new() };
+        assert_eq!(measured.text(Unit::Milliseconds), "23.4 ±0.50 ms");
+    }
+
+    #[test]
+    fn a_void_claim_is_not_met() {
+        assert_eq!(Verdict::Void { reason: String::new() }.met(), Some(false));
+        assert_eq!(Verdict::NotMeasured { reason: String::new() }.met(), None);
+    }
+}

@@ -1,0 +1,331 @@
+//! Simulated runs: of one scenario, with several seeds, as text, JSON, CSV and HTML.
+
+use commonhold_contract::Scheme;
+use commonhold_sim::outcome::{JobOutcome, Outcome, Spent};
+use serde::Serialize;
+
+use crate::figures::{NOTHING, count, cpus, duration, seconds};
+use crate::svg::escape;
+use crate::table::{Paint, Style, Table};
+
+/// Runs of one scenario.
+#[derive(Debug, Clone, Serialize)]
+pub struct Study {
+    /// The scenario's name.
+    pub scenario: String,
+    /// What its machine is called.
+    pub machine: String,
+    /// The scheme.
+    #[serde(serialize_with = "as_text")]
+    pub scheme: Scheme,
+    /// The latest end that was allowed, in ns of virtual time.
+    pub horizon_ns: u64,
+    /// One per seed.
+    pub runs: Vec<Outcome>,
+}
+
+fn as_text<S: serde::Serializer>(scheme: &Scheme, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_str(scheme)
+}
+
+/// The copies of one job over all runs.
+struct JobRow {
+    name: String,
+    unit: String,
+    copies: usize,
+    /// Response times in s, of those that ended.
+    times: Vec<f64>,
+    spent: Spent,
+}
+
+impl Study {
+    /// Whether every check of every run held.
+    pub fn sound(&self) -> bool {
+        self.runs.iter().all(|run| run.broken == 0)
+    }
+
+    fn jobs(&self) -> Vec<JobRow> {
+        let mut rows: Vec<JobRow> = Vec::new();
+        for job in self.runs.iter().flat_map(|run| &run.jobs) {
+            let row = match rows.iter_mut().find(|row| row.name == job.name) {
+                Some(row) => row,
+                None => {
+                    rows.push(JobRow::of(job));
+                    rows.last_mut().expect("it was pushed just now")
+                }
+            };
+            row.copies += 1;
+            #[expect(clippy::cast_precision_loss, reason = "times below 2^53 ns")]
+            row.times.extend(job.response_ns().map(|ns| ns as f64 / 1e9));
+            row.spent.add(&job.spent);
+        }
+        rows
+    }
+}
+
+impl JobRow {
+    fn of(job: &JobOutcome) -> JobRow {
+        let (name, unit) = (job.name.clone(), job.unit.clone());
+        JobRow { name, unit, copies: 0, times: Vec::new(), spent: Spent::default() }
+    }
+
+    fn mean(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
+        (!self.times.is_empty()).then(|| self.times.iter().sum::<f64>() / self.times.len() as f64)
+    }
+
+    /// The shortest and the longest.
+    fn range(&self) -> Option<(f64, f64)> {
+        let low = self.times.iter().copied().reduce(f64::min)?;
+        Some((low, self.times.iter().copied().reduce(f64::max)?))
+    }
+}
+
+/// The study for a terminal.
+pub fn text(study: &Study, style: Style) -> String {
+    let mut out = heading(study);
+    out.push('\n');
+    out += &jobs_table(study).render(style);
+    out.push('\n');
+    out += &units_table(study).render(style);
+    if study.runs.iter().any(|run| run.disks.iter().any(|disk| disk.requests > 0)) {
+        out.push('\n');
+        out += &disks_table(study).render(style);
+    }
+    out.push('\n');
+    out += &closing(study);
+    out
+}
+
+fn heading(study: &Study) -> String {
+    let Study { scenario, machine, scheme, runs, .. } = study;
+    let seeds = match runs.as_slice() {
+        [one] => format!("seed {}", one.seed),
+        several => format!("seeds {} to {}", several.first().map_or(0, |run| run.seed), several.last().map_or(0, |run| run.seed)),
+    };
+    let machine = if machine.is_empty() { String::new() } else { format!("{machine}, ") };
+    format!("{scenario}: {machine}scheme {scheme}, {seeds}\n")
+}
+
+fn jobs_table(study: &Study) -> Table {
+    let heads = ["job", "copies", "response", "shortest", "longest", "working", "no CPU", "blocked", "faults"];
+    let mut table = Table::new(&heads);
+    for row in study.jobs() {
+        let range = row.range();
+        let per = |sum: u64| duration(sum / row.copies.max(1) as u64);
+        table.row(
+            if row.times.len() < row.copies { Paint::Bad } else { Paint::Plain },
+            vec![
+                row.name.clone(),
+                (row.copies / study.runs.len().max(1)).to_string(),
+                row.mean().map_or(NOTHING.to_owned(), seconds),
+                range.map_or(NOTHING.to_owned(), |(low, _)| seconds(low)),
+                range.map_or(NOTHING.to_owned(), |(_, high)| seconds(high)),
+                per(row.spent.work_ns + row.spent.lock_ns + row.spent.stall_ns),
+                per(row.spent.waited_ns),
+                per(row.spent.blocked_ns),
+                (row.spent.faults / row.copies.max(1) as u64).to_string(),
+            ],
+        );
+    }
+    table
+}
+
+fn units_table(study: &Study) -> Table {
+    let heads = ["unit", "entitled", "used", "lent", "borrowed", "calls", "mean", "longest", "waited at most"];
+    let mut table = Table::new(&heads);
+    let Some(first) = study.runs.first() else { return table };
+    for unit in &first.units {
+        let same = || study.runs.iter().flat_map(|run| &run.units).filter(|other| other.name == unit.name);
+        let runs = study.runs.len() as u64;
+        let mean = |of: fn(&commonhold_sim::outcome::UnitOutcome) -> u64| same().map(of).sum::<u64>() / runs;
+        let most = |of: fn(&commonhold_sim::outcome::UnitOutcome) -> u64| same().map(of).max().unwrap_or(0);
+        table.row(
+            Paint::Plain,
+            vec![
+                unit.name.clone(),
+                cpus(unit.entitled_micro_cpus),
+                duration(mean(|unit| unit.used_ns)),
+                duration(mean(|unit| unit.lent_ns)),
+                duration(mean(|unit| unit.borrowed_ns)),
+                mean(|unit| unit.called_back).to_string(),
+                duration(mean(|unit| unit.call_back_mean_ns)),
+                duration(most(|unit| unit.call_back_max_ns)),
+                duration(most(|unit| unit.waited_max_ns)),
+            ],
+        );
+    }
+    table
+}
+
+fn disks_table(study: &Study) -> Table {
+    let mut table = Table::new(&["disk", "requests", "busy", "service", "queue", "wait"]);
+    let Some(run) = study.runs.first() else { return table };
+    for disk in run.disks.iter().filter(|disk| disk.requests > 0) {
+        let part = percent(disk.busy_ns, run.ended_ns);
+        let row = |name: String, requests: u64, busy: String, service: f64, queue: String, wait: String| {
+            vec![name, requests.to_string(), busy, format!("{service:.1} ms"), queue, wait]
+        };
+        let queue = format!("{:.2}", disk.queue);
+        table.row(Paint::Strong, row(disk.name.clone(), disk.requests, part, disk.latency_ms, queue, NOTHING.to_owned()));
+        for unit in &disk.units {
+            let (none, wait) = (NOTHING.to_owned(), format!("{:.1} ms", unit.wait_ms));
+            table.row(Paint::Plain, row(format!("  {}", unit.unit), unit.requests, none.clone(), unit.service_ms, none, wait));
+        }
+    }
+    if study.runs.len() > 1 {
+        table.line(Paint::Faint, format!("disks: of the run with seed {}", run.seed));
+    }
+    table
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    let tenths = (u128::from(part) * 1000).checked_div(u128::from(whole)).unwrap_or(0);
+    format!("{}.{}%", tenths / 10, tenths % 10)
+}
+
+fn closing(study: &Study) -> String {
+    let sum = |of: fn(&Outcome) -> u64| study.runs.iter().map(of).sum::<u64>();
+    let mut out = format!(
+        "{}, {} events, {} switches; {} checks, {} broken\n",
+        count(study.runs.len(), "run"),
+        sum(|run| run.events),
+        sum(|run| run.switches),
+        sum(|run| run.checks),
+        sum(|run| run.broken)
+    );
+    if study.runs.iter().any(|run| run.cut_off) {
+        out += &format!("cut off at the horizon, {}: jobs were not finished\n", duration(study.horizon_ns));
+    }
+    for run in &study.runs {
+        for note in &run.notes {
+            out += &format!("broken with seed {}: {note}\n", run.seed);
+        }
+    }
+    out
+}
+
+/// The study as JSON: every run in full.
+pub fn json(study: &Study) -> String {
+    crate::json("commonhold.simulation", study)
+}
+
+/// A line per copy of a job and run, with times in ns, under a line of names.
+pub fn csv(study: &Study) -> String {
+    let mut out = String::from(
+        "seed,job,unit,started_ns,ended_ns,response_ns,work_ns,lock_ns,stall_ns,spin_ns,switch_ns,waited_ns,blocked_ns,faults\n",
+    );
+    for run in &study.runs {
+        for job in &run.jobs {
+            let Spent { work_ns, lock_ns, stall_ns, spin_ns, switch_ns, waited_ns, blocked_ns, faults } = job.spent;
+            let optional = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
+            out += &format!(
+                "{},{},{},{},{},{},{work_ns},{lock_ns},{stall_ns},{spin_ns},{switch_ns},{waited_ns},{blocked_ns},{faults}\n",
+                run.seed,
+                job.name,
+                job.unit,
+                job.started_ns,
+                optional(job.ended_ns),
+                optional(job.response_ns()),
+            );
+        }
+    }
+    out
+}
+
+/// Where a job's time went: its name in the page, and its colour.
+const PARTS: [(&str, &str); 6] = [
+    ("working", "#3a7ca5"),
+    ("lock", "#c1666b"),
+    ("stalled", "#e4b363"),
+    ("overhead", "#8a8a8a"),
+    ("without a CPU", "#b7b7a4"),
+    ("blocked", "#d8e2dc"),
+];
+
+/// The study as a page.
+pub fn html(study: &Study) -> String {
+    let title = escape(&format!("{} under {}", study.scenario, study.scheme));
+    let mut page = format!(
+        concat!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
+            "<title>{title}</title>\n<style>\n{css}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+        ),
+        title = title,
+        css = include_str!("page.css")
+    );
+    page += &format!("<p>{}</p>\n<h2>Response times</h2>\n", escape(heading(study).trim_end()));
+    page += &response_bars(study);
+    page += "<h2>Figures</h2>\n";
+    for table in [jobs_table(study), units_table(study), disks_table(study)] {
+        page += &table.html();
+    }
+    page += &format!("<p>{}</p>\n", escape(closing(study).trim_end()).replace('\n', "<br>\n"));
+    page + "</main>\n</body>\n</html>\n"
+}
+
+/// Where the bars begin, how wide the picture is, and how far apart they are.
+const LEFT: f64 = 190.0;
+const WIDTH: f64 = 720.0;
+const PITCH: f64 = 30.0;
+
+/// A bar per job, as long as its mean response, divided by where its tasks' time went.
+fn response_bars(study: &Study) -> String {
+    let jobs = study.jobs();
+    let longest = jobs.iter().filter_map(|job| job.range()).map(|(_, high)| high).fold(0.0, f64::max);
+    #[expect(clippy::cast_precision_loss, reason = "a number of jobs")]
+    let height = PITCH * jobs.len() as f64 + 30.0;
+    let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"response time of each job\">\n");
+    for (job, row) in jobs.iter().zip(0u32..) {
+        let (top, Some(mean)) = (f64::from(row) * PITCH, job.mean()) else { continue };
+        let long = mean / longest * (WIDTH - LEFT - 10.0);
+        svg += &format!(
+            "<text x='0' y='{y:.1}'>{}</text><text class='figure' x='{x:.1}' y='{y:.1}' text-anchor='end'>{}</text>\n",
+            escape(&job.name),
+            seconds(mean),
+            x = LEFT - 12.0,
+            y = top + 19.0
+        );
+        svg += &divided(&job.spent, LEFT, top + 5.0, long);
+    }
+    svg += &legend(height - 10.0);
+    svg + "</svg>\n"
+}
+
+fn divided(spent: &Spent, left: f64, top: f64, long: f64) -> String {
+    let parts = [
+        spent.work_ns,
+        spent.lock_ns,
+        spent.stall_ns,
+        spent.spin_ns + spent.switch_ns,
+        spent.waited_ns,
+        spent.blocked_ns,
+    ];
+    let sum: u64 = parts.iter().sum();
+    let mut at = left;
+    let mut out = String::new();
+    for (part, (name, colour)) in parts.iter().zip(PARTS) {
+        #[expect(clippy::cast_precision_loss, reason = "a length in a picture")]
+        let wide = *part as f64 / sum.max(1) as f64 * long;
+        out += &format!(
+            "<rect x='{at:.1}' y='{top:.1}' width='{wide:.1}' height='19' fill='{colour}'><title>{name}: {}</title></rect>\n",
+            percent(*part, sum)
+        );
+        at += wide;
+    }
+    out
+}
+
+fn legend(y: f64) -> String {
+    let mut out = String::new();
+    for ((name, colour), place) in PARTS.iter().zip(0u32..) {
+        let x = f64::from(place) * 120.0;
+        out += &format!(
+            "<rect x='{x}' y='{:.0}' width='10' height='10' fill='{colour}'/><text class='small' x='{}' y='{y:.0}'>{name}</text>\n",
+            y - 9.0,
+            x + 14.0
+        );
+    }
+    out
+}

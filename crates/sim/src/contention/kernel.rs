@@ -1,0 +1,110 @@
+//! How much slower kernel work gets when several CPUs do it at once.
+//!
+//! Problem: the CPUs share one kernel. Two things grow with the number of CPUs in it: they wait for the coarse spin
+//! lock over the memory system's structures (memlock), and each update invalidates lines in the others' caches, which
+//! then stall.
+//!
+//! Terms: *demand* D is the part of kernel work that holds the lock, when alone; the rest, *think time* Z = 1 - D,
+//! needs no lock. The *stall* γ is what each further CPU adds to everyone's memory stall, as a part of the work. φ(P)
+//! is the time that P CPUs in kernel work each take for a unit of it.
+//!
+//! Algorithm: the lock is a closed machine-repair queue with one customer per CPU, who thinks Z and then holds the lock
+//! for D, both exponentially distributed. Exact mean value analysis, one step per customer: who arrives at the lock
+//! finds the queue that the others alone would form, so it waits W(P) = D Q(P-1), where Q(P) = P R / (Z + R) and R = D
+//! + W(P). Then
+//!
+//! ```text
+//! φ(P) = 1 + W(P) + γ (P - 1)
+//! ```
+//!
+//! W is tabulated once for every P up to the machine's CPUs, in millionths. A task that is in the kernel for a part k
+//! of its work meets there the sum of the other running tasks' parts, Σk. This is rarely a whole number; W in between
+//! is interpolated linearly. The task slows down by 1 - k + k φ(1 + Σk).
+//!
+//! Properties: alone nothing slows down; one more CPU, or more of anyone's work in the kernel, makes nobody faster; the
+//! lock is never busy for more than the whole time; once it is always busy, each further CPU adds D to everyone's time;
+//! lock and stall add up to the slowdown, exactly. Everything is rounded to the nearest millionth, W as well as what a
+//! task gets of it: lock and stall are each within one millionth. Linear work and memory for the table, constant work
+//! for a question.
+//!
+//! Limits: all synchronisation is one lock (seed 000: it is more than 80 % of it). W is convex, so the interpolation is
+//! slightly too high. That kernel work takes more of a task's time when slowed, and so meets the others' more often, is
+//! left out; so is that a stalled CPU comes back to the lock later. Source: seed 000, section 3.4 (the causes) and
+//! section 4.2.3 (their size on eight CPUs, from which D = 11.73 % and γ = 1.771 % for work that is all
+//! kernel-intensive); Reiser and Lavenberg 1980 (mean value analysis).
+
+use commonhold_contract::MILLIONTH;
+
+use super::{millionths, real};
+use crate::scenario::Contention;
+
+/// What a task's kernel work costs beside that of others, in millionths of its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slowdown {
+    /// Time per unit of the task's work, kernel and not; a million and the two parts below.
+    pub total: u64,
+    /// What it waits for the lock, spinning.
+    pub lock: u64,
+    /// What its CPU stalls for lines that other CPUs invalidated.
+    pub stall: u64,
+}
+
+/// The kernel that a machine's CPUs share (seed 000, section 4.2.3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kernel {
+    /// Waiting for the lock beside so many other CPUs, in millionths of kernel work; never empty.
+    lock_wait: Vec<u64>,
+    /// Stall that each other CPU adds, in millionths of kernel work.
+    stall: u64,
+}
+
+impl Kernel {
+    /// The kernel of a machine of so many CPUs. A lock demand above the whole counts as the whole.
+    pub fn new(contention: &Contention, cpus: usize) -> Self {
+        let demand = real(contention.lock_demand.min(MILLIONTH)) / real(MILLIONTH);
+        Kernel { lock_wait: lock_waits(demand, cpus.max(1)), stall: contention.stall }
+    }
+
+    /// How much a task is slowed whose work is kernel work for `k_millionths`, beside running tasks whose such parts sum
+    /// to `others_millionths`. More others than other CPUs is a mistake of the caller's, and panics.
+    #[must_use]
+    pub fn slowdown(&self, k_millionths: u32, others_millionths: u64) -> Slowdown {
+        let most = (self.lock_wait.len() as u64 - 1) * MILLIONTH;
+        assert!(others_millionths <= most, "more kernel work ({others_millionths}) than other CPUs ({most})");
+        let lock = part_of(self.lock_wait_beside(others_millionths), k_millionths.into());
+        let stall = part_of(part_of(self.stall, others_millionths), k_millionths.into());
+        Slowdown { total: MILLIONTH.saturating_add(lock).saturating_add(stall), lock, stall }
+    }
+
+    /// The table, linear in between.
+    fn lock_wait_beside(&self, others_millionths: u64) -> u64 {
+        let whole = usize::try_from(others_millionths / MILLIONTH).unwrap_or(usize::MAX);
+        let below = self.lock_wait[whole];
+        // The last entry has no next one, and nothing beyond it to interpolate.
+        let above = self.lock_wait.get(whole + 1).copied().unwrap_or(below);
+        below + part_of(above - below, others_millionths % MILLIONTH)
+    }
+}
+
+/// W for one CPU, for two, and so on: in millionths of the work.
+fn lock_waits(demand: f64, cpus: usize) -> Vec<u64> {
+    let think = 1.0 - demand;
+    let mut queue = 0.0;
+    let mut wait_beside = |others: u64| {
+        let wait = demand * queue;
+        let response = demand + wait;
+        queue = real(others + 1) * response / (think + response);
+        millionths(wait)
+    };
+    (0..cpus as u64).map(&mut wait_beside).collect()
+}
+
+/// So many millionths of an amount, to the nearest, halves up; what no 64 bits hold is the most they hold.
+fn part_of(amount: u64, millionths: u64) -> u64 {
+    let exact = u128::from(amount) * u128::from(millionths);
+    let whole = u128::from(MILLIONTH);
+    u64::try_from((exact + whole / 2) / whole).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

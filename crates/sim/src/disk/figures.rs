@@ -1,0 +1,128 @@
+//! What a disk did: per unit, and in all.
+//!
+//! Sums, not means: whoever reports divides, and a check can add them up. A mean queue length has two readings, and the
+//! tables of seed 000 (4 and 5) do not say which is theirs, so both are kept: over time, and as arriving requests found
+//! it.
+
+use commonhold_contract::UnitId;
+
+use super::mechanics::Service;
+use crate::Time;
+
+/// One unit's part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UnitFigures {
+    /// Requests that completed; delayed writes are those of [`UnitId::SHARED`].
+    pub requests: u64,
+    /// Sectors that these transferred.
+    pub sectors: u64,
+    /// Sectors that were charged to the unit: its own, and its part of delayed writes.
+    pub charged_sectors: u64,
+    /// Their time from arrival to start, in ns.
+    pub waited_ns: Time,
+    /// Their time from start to completion, in ns.
+    pub served_ns: Time,
+    /// The longest wait of one of them, in ns.
+    pub waited_ns_max: Time,
+}
+
+/// A disk's figures since the beginning, up to its last event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Figures {
+    /// By [`UnitId::index`]; units beyond the end had no request.
+    pub units: Vec<UnitFigures>,
+    /// Requests that arrived.
+    pub arrivals: u64,
+    /// Time with at least one request in service, in ns.
+    pub busy_ns: Time,
+    /// Time that requests waited, summed over requests: divided by the elapsed time, the mean number that waited.
+    pub queued_ns: Time,
+    /// Time that requests were in service, summed over requests: divided likewise, the mean number in service.
+    pub in_service_ns: Time,
+    /// Waiting requests that arriving ones found, summed over arrivals.
+    pub found_waiting: u64,
+    /// Requests in service that arriving ones found, summed over arrivals.
+    pub found_in_service: u64,
+    /// Time of the controllers, in ns; of a disk without mechanics, what it takes per request.
+    pub overhead_ns: Time,
+    /// Time of moving the arm and switching heads, in ns.
+    pub seek_ns: Time,
+    /// Time of waiting for a sector to come round, in ns.
+    pub rotation_ns: Time,
+    /// Time of transfer, in ns.
+    pub transfer_ns: Time,
+    last: Time,
+}
+
+impl Figures {
+    /// One unit's figures.
+    pub fn unit(&self, unit: UnitId) -> UnitFigures {
+        self.units.get(unit.index()).copied().unwrap_or_default()
+    }
+
+    /// All units' requests, sectors and times together; the wait's maximum over all.
+    pub fn total(&self) -> UnitFigures {
+        self.units.iter().fold(UnitFigures::default(), |sum, unit| UnitFigures {
+            requests: sum.requests + unit.requests,
+            sectors: sum.sectors + unit.sectors,
+            charged_sectors: sum.charged_sectors + unit.charged_sectors,
+            waited_ns: sum.waited_ns + unit.waited_ns,
+            served_ns: sum.served_ns + unit.served_ns,
+            waited_ns_max: sum.waited_ns_max.max(unit.waited_ns_max),
+        })
+    }
+
+    /// Counts the time since the last event, in which so many waited and were in service.
+    pub(super) fn pass(&mut self, now: Time, waiting: u64, in_service: u64) {
+        let span = now.saturating_sub(self.last);
+        self.last = self.last.max(now);
+        self.queued_ns += span * waiting;
+        self.in_service_ns += span * in_service;
+        self.busy_ns += if in_service > 0 { span } else { 0 };
+    }
+
+    /// Whether the times can be true together.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let served_ns = self.total().served_ns;
+        match (self.busy_ns, self.in_service_ns) {
+            (busy_ns, _) if busy_ns > self.last => Err(format!("busy for {busy_ns} ns of {}", self.last)),
+            (_, in_service_ns) if in_service_ns < served_ns => {
+                Err(format!("{served_ns} ns of service in {in_service_ns} ns"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts an arrival that found so many.
+    pub(super) fn arrive(&mut self, waiting: u64, in_service: u64) {
+        self.arrivals += 1;
+        self.found_waiting += waiting;
+        self.found_in_service += in_service;
+    }
+
+    /// Counts a completion.
+    pub(super) fn finish(&mut self, unit: UnitId, sectors: u64, waited_ns: Time, service: Service) {
+        let entry = self.entry(unit);
+        entry.requests += 1;
+        entry.sectors += sectors;
+        entry.waited_ns += waited_ns;
+        entry.served_ns += service.total_ns();
+        entry.waited_ns_max = entry.waited_ns_max.max(waited_ns);
+        self.overhead_ns += service.overhead_ns;
+        self.seek_ns += service.seek_ns;
+        self.rotation_ns += service.rotation_ns;
+        self.transfer_ns += service.transfer_ns;
+    }
+
+    /// Counts sectors at a unit's charge.
+    pub(super) fn charge(&mut self, unit: UnitId, sectors: u64) {
+        self.entry(unit).charged_sectors += sectors;
+    }
+
+    fn entry(&mut self, unit: UnitId) -> &mut UnitFigures {
+        if unit.index() >= self.units.len() {
+            self.units.resize(unit.index() + 1, UnitFigures::default());
+        }
+        &mut self.units[unit.index()]
+    }
+}

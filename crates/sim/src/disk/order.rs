@@ -1,0 +1,77 @@
+//! Which request goes next: what a policy is told, and what it answers.
+//!
+//! A policy sees the queue and is told of arrivals, starts and ends. It does not see what a request will take, except
+//! that a start carries the time that the model has worked out, for disks that serve several side by side.
+
+mod batched;
+mod fair;
+mod isolation;
+mod position;
+
+use std::fmt::Debug;
+
+use commonhold_contract::UnitId;
+
+use super::queue::{Place, Queue};
+use crate::Time;
+use crate::scenario::{Disk, DiskOrder};
+
+/// What is to be done now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Start this one.
+    Serve(UnitId, Place),
+    /// Start nothing before this time, which is later than now, unless something arrives.
+    WaitUntil(Time),
+    /// There is nothing to do.
+    Nothing,
+}
+
+impl From<Option<(UnitId, Place)>> for Choice {
+    fn from(found: Option<(UnitId, Place)>) -> Choice {
+        found.map_or(Choice::Nothing, |(unit, place)| Choice::Serve(unit, place))
+    }
+}
+
+/// A transfer, as policies see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Transfer<'a> {
+    /// In whose turn it went.
+    pub(super) turn_of: UnitId,
+    /// Who pays for so many sectors.
+    pub(super) charged: &'a [(UnitId, u64)],
+    /// Sectors in all.
+    pub(super) sectors: u64,
+    /// What it takes from start to end.
+    pub(super) service_ns: Time,
+}
+
+/// A policy.
+pub(super) trait Order: Debug + Send {
+    /// Whether delayed writes come last, and are handed to their owners when they are old.
+    fn defers(&self) -> bool {
+        true
+    }
+
+    /// A request of `unit` has just been put into the queue.
+    fn arrived(&mut self, _now: Time, _unit: UnitId, _queue: &Queue) {}
+
+    /// What to do, with a channel free and the head at sector `head`.
+    fn choose(&mut self, now: Time, head: u64, queue: &Queue) -> Choice;
+
+    /// What was chosen has left the queue and begins.
+    fn began(&mut self, _now: Time, _transfer: &Transfer) {}
+
+    /// A transfer has ended.
+    fn ended(&mut self, _now: Time, _transfer: &Transfer, _queue: &Queue) {}
+}
+
+/// The policy of that name. `reposition_ns` is what it takes this disk to turn elsewhere.
+pub(super) fn of(order: DiskOrder, disk: &Disk, shares: &[u64], reposition_ns: Time) -> Box<dyn Order> {
+    match order {
+        DiskOrder::Position => Box::new(position::Position),
+        DiskOrder::Isolation => Box::new(isolation::Isolation::new(shares, disk.half_life_ns)),
+        DiskOrder::Fair => Box::new(fair::Fair::new(shares, disk.half_life_ns, disk.threshold_sectors)),
+        DiskOrder::Batched => Box::new(batched::Batched::new(shares, reposition_ns)),
+    }
+}

@@ -1,0 +1,136 @@
+//! Checks that run in every simulation: what must hold on any machine, whatever the policies decide.
+//!
+//! Conservation: CPU time that units used is the time that CPUs were busy, and busy and idle time is all there is; frames
+//! and sectors as their own books have them. Nobody is forgotten: every runnable task is on a CPU or in a queue. Nobody
+//! starves: no task waits for a CPU longer than a bound that its unit's queue explains. Every CPU that was called back came
+//! back within a tick, or within an interrupt. What does not hold is noted with the time, and the run goes on: the first
+//! note is where to look.
+
+use commonhold_contract::Scheme;
+
+use super::Engine;
+use crate::Time;
+use crate::scenario::CallBack;
+
+/// Notes kept; further ones are counted.
+const NOTES_MAX: usize = 20;
+
+/// What was found.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Audit {
+    pub(crate) notes: Vec<String>,
+    pub(crate) checks: u64,
+    pub(crate) broken: u64,
+    /// The longest wait for a CPU, by unit.
+    pub(crate) waited_max: Vec<Time>,
+    /// The most tasks that were runnable at once, by unit.
+    runnable_max: Vec<u32>,
+}
+
+impl Audit {
+    pub(super) fn new(units: usize) -> Audit {
+        Audit { waited_max: vec![0; units], runnable_max: vec![0; units], ..Audit::default() }
+    }
+
+    /// Something does not hold.
+    pub(super) fn note(&mut self, now: Time, what: String) {
+        self.broken += 1;
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push(format!("at {} ns: {what}", now));
+        }
+    }
+
+    pub(super) fn waited(&mut self, unit: u32, span: Time) {
+        let longest = &mut self.waited_max[unit as usize];
+        *longest = (*longest).max(span);
+    }
+
+    fn expect(&mut self, now: Time, holds: bool, what: impl FnOnce() -> String) {
+        self.checks += 1;
+        if !holds {
+            self.note(now, what());
+        }
+    }
+}
+
+impl Engine<'_> {
+    /// All checks, at this moment.
+    pub(super) fn audit_all(&mut self) {
+        let mut audit = core::mem::take(&mut self.audit);
+        self.audit_cpu_time(&mut audit);
+        self.audit_tasks(&mut audit);
+        self.audit_call_backs(&mut audit);
+        let memory = self.memory.check();
+        audit.expect(self.now, memory.is_ok(), || memory.err().unwrap_or_default());
+        for (drive, disk) in self.drives.iter().zip(&self.scenario.hardware.disks) {
+            let total = drive.figures().total();
+            audit.expect(self.now, total.sectors == total.charged_sectors, || {
+                format!("disk {}: {} sectors were transferred, {} charged", disk.name, total.sectors, total.charged_sectors)
+            });
+        }
+        self.audit = audit;
+    }
+
+    fn audit_cpu_time(&mut self, audit: &mut Audit) {
+        for cpu in 0..self.cpus.len() {
+            self.settle(cpu);
+            let cpu = &self.cpus[cpu];
+            audit.expect(self.now, cpu.busy_ns + cpu.idle_ns == self.now, || {
+                format!("a CPU was busy for {} ns and idle for {} ns, of {}", cpu.busy_ns, cpu.idle_ns, self.now)
+            });
+        }
+        let busy: u64 = self.cpus.iter().map(|cpu| cpu.busy_ns).sum();
+        let charged: u64 = (0..self.scenario.contract.units.len())
+            .map(|unit| self.kernel.unit(super::number(unit)).used_ns)
+            .sum();
+        let running = self.kernel.uncharged(self.now);
+        audit.expect(self.now, busy == charged + running, || {
+            format!("CPUs were busy for {busy} ns, units were charged {charged} ns and {running} ns are yet to be charged")
+        });
+    }
+
+    fn audit_tasks(&mut self, audit: &mut Audit) {
+        let wanting: u64 = self.steward.runnable.iter().map(|n| u64::from(*n)).sum();
+        let known = self.kernel.runnable();
+        audit.expect(self.now, wanting == known, || {
+            format!("{wanting} tasks are runnable, and {known} are on CPUs and in queues")
+        });
+        for (most, now) in audit.runnable_max.iter_mut().zip(&self.steward.runnable) {
+            *most = (*most).max(*now);
+        }
+        let idle = self.cpus.iter().filter(|cpu| cpu.task.is_none()).count();
+        // A CPU that was kicked this moment is on its way to the task; else, without isolation, none idles beside a queue.
+        let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
+        if self.scenario.contract.machine.scheme == Scheme::Smp && settled {
+            let waiting = self.kernel.waiting();
+            audit.expect(self.now, idle == 0 || waiting == 0, || {
+                format!("{idle} CPUs idle while {waiting} tasks wait")
+            });
+        }
+    }
+
+    /// Every call-back within its bound (seed 000, section 3.1), and no wait for a CPU beyond a bound.
+    fn audit_call_backs(&mut self, audit: &mut Audit) {
+        let costs = &self.scenario.hardware.kernel;
+        let bound = match costs.call_back {
+            CallBack::Now => costs.ipi_ns,
+            CallBack::Tick | CallBack::Entry => costs.tick_ns,
+        };
+        let most: u64 = audit.runnable_max.iter().map(|n| u64::from(*n)).sum();
+        for id in self.scenario.contract.ids() {
+            let unit = self.kernel.unit(id.0);
+            audit.expect(self.now, unit.recall_ns_max <= bound, || {
+                let name = &self.scenario.contract.unit(id).path;
+                format!("{name}: a CPU came back {} ns after its call, at most {bound} ns are allowed", unit.recall_ns_max)
+            });
+            // A unit that owns no CPU of its own waits for its turn: one in as many as there are units.
+            let turns = self.scenario.contract.machine.rotation_ns * self.scenario.contract.units.len() as u64;
+            let bound = turns + 4 * (costs.slice_ns + costs.switch_ns) * (most + 1);
+            let waited = audit.waited_max[id.index()];
+            audit.expect(self.now, waited <= bound, || {
+                let name = &self.scenario.contract.unit(id).path;
+                format!("{name}: a task waited {waited} ns for a CPU, at most {bound} ns are explained by its queue")
+            });
+        }
+    }
+}

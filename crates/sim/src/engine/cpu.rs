@@ -1,0 +1,305 @@
+//! CPUs: what runs there, how fast, and when something is due.
+
+use commonhold_dispatch::{NOBODY, TaskId};
+
+use super::program::Next;
+use super::task::State;
+use super::{Engine, NONE};
+use crate::Time;
+use crate::contention::Slowdown;
+use crate::scenario::CallBack;
+
+/// In millionths: as fast as alone.
+const ALONE: u64 = 1_000_000;
+
+/// The speed of a task that nobody hinders.
+const UNHINDERED: Slowdown = Slowdown { total: ALONE, lock: 0, stall: 0 };
+
+/// One CPU.
+#[derive(Debug, Clone)]
+pub(super) struct Cpu {
+    pub(super) task: Option<TaskId>,
+    /// Up to when its task's progress is settled; ahead of the clock while a switch goes on.
+    pub(super) since: Time,
+    /// Up to when its time is accounted.
+    pub(super) accounted: Time,
+    slow: Slowdown,
+    next_tick: Time,
+    /// It has to look for a task anew, then.
+    kicked: Option<Time>,
+    /// Who ran here last.
+    last: u32,
+    /// Time that it was busy, and idle.
+    pub(super) busy_ns: u64,
+    pub(super) idle_ns: u64,
+    pub(super) switches: u64,
+}
+
+impl Cpu {
+    /// An idle CPU, its ticks staggered against the others'.
+    pub(super) fn new(number: u32, of: u32, tick_ns: Time) -> Cpu {
+        let stagger = u128::from(tick_ns) * u128::from(number + 1) / u128::from(of);
+        Cpu {
+            task: None,
+            since: 0,
+            accounted: 0,
+            slow: UNHINDERED,
+            next_tick: Time::try_from(stagger).unwrap_or(tick_ns),
+            kicked: None,
+            last: NONE,
+            busy_ns: 0,
+            idle_ns: 0,
+            switches: 0,
+        }
+    }
+
+    /// Whether it is about to look for a task.
+    pub(super) fn is_kicked(&self) -> bool {
+        self.kicked.is_some()
+    }
+}
+
+impl Engine<'_> {
+    /// Something is due on a CPU: a look for another task, a tick, the end of a slice or of what its task computes.
+    pub(super) fn cpu_event(&mut self, id: u32) {
+        let at = id as usize;
+        self.settle(at);
+        let mut look = false;
+        if self.cpus[at].kicked.is_some_and(|due| due <= self.now) {
+            self.cpus[at].kicked = None;
+            look = true;
+        }
+        let mut runnable = true;
+        if let Some(task) = self.cpus[at].task {
+            look |= self.tick(id);
+            let doing = &self.tasks[task as usize];
+            if doing.left == 0 && !doing.spins && self.cpus[at].since <= self.now {
+                if self.scenario.hardware.kernel.call_back == CallBack::Entry {
+                    look |= self.kernel.tick(self.now, id);
+                }
+                let next = self.advance(task);
+                self.crowd_changed |= self.contended();
+                runnable = next == Next::Compute;
+                look |= !runnable;
+            }
+            look |= self.kernel.slice_left(self.now, id) == 0;
+        }
+        if look {
+            self.look_for_task(id, runnable);
+        }
+        self.arm(id);
+    }
+
+    /// The clock ticks, if it is time. Whether the task has to go.
+    fn tick(&mut self, id: u32) -> bool {
+        let period = self.scenario.hardware.kernel.tick_ns;
+        let cpu = &mut self.cpus[id as usize];
+        if period == 0 || cpu.next_tick > self.now {
+            return false;
+        }
+        cpu.next_tick += period;
+        self.kernel.tick(self.now, id)
+    }
+
+    /// Ticks that an idle CPU slept through are not made up for.
+    fn skip_ticks(&mut self, at: usize) {
+        let period = self.scenario.hardware.kernel.tick_ns;
+        let cpu = &mut self.cpus[at];
+        if period > 0 && cpu.next_tick <= self.now {
+            cpu.next_tick += ((self.now - cpu.next_tick) / period + 1) * period;
+        }
+    }
+
+    /// A CPU chooses what it runs from now on.
+    fn look_for_task(&mut self, id: u32, runnable: bool) {
+        let at = id as usize;
+        let before = self.cpus[at].task;
+        let next = self.kernel.schedule(self.now, id, runnable);
+        if next == before && runnable {
+            return;
+        }
+        self.account(at);
+        if let Some(left) = before {
+            let task = &mut self.tasks[left as usize];
+            if task.state != State::Ended {
+                self.memory.ran(task.space);
+            }
+            task.cache = self.caches.as_ref().map(|caches| caches.leave(at));
+            if runnable {
+                task.since = self.now;
+            }
+        }
+        self.cpus[at].task = next;
+        self.cpus[at].since = self.now;
+        if let Some(task) = next {
+            if before.is_none() {
+                self.skip_ticks(at);
+            }
+            self.memory.ran(self.tasks[task as usize].space);
+            self.switch_to(id, task);
+        }
+        self.crowd_changed |= self.contended();
+    }
+
+    /// A task starts on a CPU: it pays for the switch and for what it has to bring into the cache again.
+    fn switch_to(&mut self, id: u32, next: TaskId) {
+        let costs = &self.scenario.hardware;
+        let task = &mut self.tasks[next as usize];
+        let cpu = &mut self.cpus[id as usize];
+        let spent = &mut self.instances[task.instance as usize].spent;
+        spent.waited_ns += self.now - task.since;
+        self.audit.waited(task.unit, self.now - task.since);
+        cpu.switches += 1;
+        let mut cost = if cpu.last == next { 0 } else { costs.kernel.switch_ns };
+        if let Some(caches) = &mut self.caches {
+            let hot = self.scenario.workload.programs[task.program as usize].hot_bytes;
+            cost += caches.arrive(id as usize, hot, task.cache);
+        }
+        cpu.last = next;
+        cpu.since = self.now + cost;
+        if self.contention.is_none() && self.bus.is_none() {
+            cpu.slow = UNHINDERED;
+        }
+        self.instances[task.instance as usize].spent.switch_ns += cost;
+    }
+
+    /// Settles a task's progress on a CPU up to now.
+    pub(super) fn settle(&mut self, at: usize) {
+        self.account(at);
+        let cpu = &mut self.cpus[at];
+        let Some(id) = cpu.task else { return };
+        if cpu.since >= self.now {
+            return;
+        }
+        let elapsed = self.now - cpu.since;
+        cpu.since = self.now;
+        let task = &mut self.tasks[id as usize];
+        let spent = &mut self.instances[task.instance as usize].spent;
+        if task.spins {
+            spent.spin_ns += elapsed;
+            return;
+        }
+        let slow = cpu.slow;
+        // The end of a stretch was set on the next whole ns: it is reached, whatever the rounding.
+        let work = if slow.total == ALONE { elapsed } else { scaled(elapsed, ALONE, slow.total) }.min(task.left);
+        task.left -= work;
+        if task.left > 0 && stretched(task.left, slow.total) == 0 {
+            task.left = 0;
+        }
+        let extra = elapsed - work;
+        let lock = if slow.total > ALONE { scaled(extra, slow.lock, slow.total - ALONE).min(extra) } else { 0 };
+        spent.work_ns += work;
+        spent.lock_ns += lock;
+        spent.stall_ns += extra - lock;
+    }
+
+    /// Accounts a CPU's time up to now as busy or idle.
+    fn account(&mut self, at: usize) {
+        let cpu = &mut self.cpus[at];
+        let elapsed = self.now - cpu.accounted;
+        cpu.accounted = self.now;
+        if cpu.task.is_some() { cpu.busy_ns += elapsed } else { cpu.idle_ns += elapsed }
+    }
+
+    /// Sets a CPU's timer to the first thing that is due there.
+    pub(super) fn arm(&mut self, id: u32) {
+        let cpu = &self.cpus[id as usize];
+        let mut due = cpu.kicked.unwrap_or(Time::MAX);
+        if let Some(task) = cpu.task {
+            let task = &self.tasks[task as usize];
+            if !task.spins {
+                due = due.min(cpu.since.max(self.now) + stretched(task.left, cpu.slow.total));
+            }
+            due = due.min(self.now.saturating_add(self.kernel.slice_left(self.now, id)));
+            if self.scenario.hardware.kernel.tick_ns > 0 {
+                due = due.min(cpu.next_tick.max(self.now));
+            }
+        }
+        if due == Time::MAX {
+            self.timers.clear(id);
+        } else {
+            self.timers.set(id, due);
+        }
+    }
+
+    /// CPUs that were kicked look for a task when the interrupt has arrived.
+    pub(super) fn deliver_kicks(&mut self) {
+        let mut kicks = core::mem::take(&mut self.kicks);
+        self.kernel.kicks(&mut kicks);
+        let arrives = self.now + self.scenario.hardware.kernel.ipi_ns;
+        for kick in kicks.drain(..) {
+            let cpu = &mut self.cpus[kick.cpu as usize];
+            if cpu.kicked.is_none() {
+                cpu.kicked = Some(arrives);
+            }
+            self.arm(kick.cpu);
+        }
+        self.kicks = kicks;
+    }
+
+    /// Whether tasks slow each other down on this machine.
+    fn contended(&self) -> bool {
+        self.contention.is_some() || self.bus.is_some()
+    }
+
+    /// Who runs has changed: everybody's speed is worked out anew.
+    pub(super) fn set_speeds(&mut self) {
+        let mut all = 0u64;
+        self.rates.clear();
+        for cpu in &self.cpus {
+            let Some(task) = cpu.task.map(|id| &self.tasks[id as usize]) else { continue };
+            all += if task.spins { 0 } else { u64::from(task.kernel) };
+            self.rates.push(if task.spins { 0 } else { task.bus });
+        }
+        if let Some(bus) = &mut self.bus {
+            bus.slowdowns(&self.rates, &mut self.slowdowns);
+        }
+        let mut running = 0;
+        for at in 0..self.cpus.len() {
+            let Some(id) = self.cpus[at].task else { continue };
+            let task = &self.tasks[id as usize];
+            let part = if task.spins { 0 } else { task.kernel };
+            let mut slow = match &self.contention {
+                Some(kernel) => kernel.slowdown(part, all - u64::from(part)),
+                None => UNHINDERED,
+            };
+            if self.bus.is_some() {
+                // The two hinder each other's part of the work: their product (see crate::contention).
+                slow.total = scaled(slow.total, self.slowdowns[running], ALONE);
+                slow.stall = slow.total - ALONE - slow.lock;
+            }
+            running += 1;
+            if self.cpus[at].slow != slow {
+                self.settle(at);
+                self.cpus[at].slow = slow;
+                self.arm(u32::try_from(at).unwrap_or(NOBODY));
+            }
+        }
+    }
+
+    /// What a task spun for is there: its CPU, if it has one, goes on with it.
+    pub(super) fn end_spin(&mut self, id: TaskId) {
+        let cpu = (0..self.cpus.len()).find(|cpu| self.cpus[*cpu].task == Some(id));
+        if let Some(cpu) = cpu {
+            self.settle(cpu); // as long as it still counts as spinning
+        }
+        self.tasks[id as usize].spins = false;
+        if let Some(cpu) = cpu {
+            self.arm(u32::try_from(cpu).unwrap_or(NOBODY));
+        }
+    }
+}
+
+/// Time that work takes at a speed, rounded up.
+fn stretched(work: Time, slow: u64) -> Time {
+    if slow == ALONE {
+        return work;
+    }
+    let whole = u128::from(work) * u128::from(slow);
+    Time::try_from(whole.div_ceil(u128::from(ALONE))).unwrap_or(Time::MAX / 2)
+}
+
+/// `value * part / whole`, rounded down.
+fn scaled(value: u64, part: u64, whole: u64) -> u64 {
+    u64::try_from(u128::from(value) * u128::from(part) / u128::from(whole)).unwrap_or(u64::MAX)
+}

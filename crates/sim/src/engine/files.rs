@@ -1,0 +1,618 @@
+//! Files, page faults and page-outs: what tasks want of memory, and what goes over to the disks for it.
+//!
+//! A read that finds its pages in the cache costs nothing; else it waits for the disk, and a file that is read in sequence
+//! is read ahead. A write goes to the cache and is written behind, in large batches, on behalf of the `shared` unit; who
+//! writes faster than the disk is held up at the dirty limit. A page fault finds a frame, or makes its unit give one up.
+//! Sources: seed 000, sections 3.2, 3.3 and 4.5.
+
+use commonhold_contract::UnitId;
+use commonhold_dispatch::TaskId;
+
+use super::program::Done;
+use super::task::State;
+use super::{Engine, NONE, number};
+use crate::Time;
+use crate::disk::Request;
+use crate::memory::{FileId, Grant, PageOut, Source};
+use crate::scenario::Amount;
+
+/// Bytes of a disk sector.
+pub(super) const SECTOR: u64 = 512;
+/// Clusters that the pager takes from a unit at once.
+const PAGED_AT_ONCE: u32 = 4;
+/// Pieces of a fragmented file lie so many times their size apart.
+const SCATTER: u64 = 6;
+
+/// A file of an instance, or of the whole machine.
+#[derive(Debug, Clone)]
+pub(super) struct FileState {
+    cache: FileId,
+    drive: usize,
+    /// Where it begins, in sectors; its size and that of its pieces, in pages.
+    start: u64,
+    pages: u64,
+    piece: u64,
+    /// Up to here it was read or written at least once, in pages.
+    front: u64,
+    /// Up to here reads have been asked for; up to here their pages have come.
+    asked: u64,
+    arrived: u64,
+    /// Reads under way: their pages.
+    coming: Vec<(u64, u64)>,
+    /// Tasks that wait for pages, and up to where.
+    waiting: Vec<(TaskId, u64)>,
+    /// Where write-behind goes on, in pages.
+    flushed: u64,
+}
+
+/// What a transfer is for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// Nothing: a number that is free.
+    Free,
+    /// Nobody waits for it.
+    Nobody,
+    /// A task waits for it.
+    Task(TaskId),
+    /// Pages of a file that come into the cache.
+    Ahead { file: u32, from: u64, to: u64 },
+    /// Pages that leave memory.
+    Out(PageOut),
+    /// The same, as write-behind.
+    Behind(PageOut),
+}
+
+impl Engine<'_> {
+    fn frame_bytes(&self) -> u64 {
+        self.scenario.hardware.kernel.frame_bytes
+    }
+
+    fn sectors(&self, pages: u64) -> u32 {
+        small(pages * self.frame_bytes() / SECTOR)
+    }
+
+    /// Pages of one read-ahead or write-behind request.
+    fn batch(&self) -> u64 {
+        (u64::from(self.scenario.hardware.kernel.request_sectors) * SECTOR / self.frame_bytes()).max(1)
+    }
+
+    /// The file that an instance means, opened if this is the first time.
+    fn file(&mut self, instance: u32, named: u16) -> u32 {
+        let known = self.instances[instance as usize].files[named as usize];
+        if known != NONE {
+            return known;
+        }
+        let what = &self.scenario.workload.files[named as usize];
+        let other = |files: &[u32]| files[named as usize];
+        let opened = match what.shared {
+            true => self.instances.iter().map(|i| other(&i.files)).find(|file| *file != NONE),
+            false => None,
+        };
+        let file = opened.unwrap_or_else(|| {
+            let drive = what.disk.map_or(self.instances[instance as usize].disk, usize::from);
+            let pages = what.bytes.div_ceil(self.frame_bytes()).max(1);
+            let piece = match what.fragment_bytes {
+                0 => pages,
+                bytes => bytes.div_ceil(self.frame_bytes()).min(pages),
+            };
+            let room = u64::from(self.sectors(pages)) * if piece < pages { SCATTER } else { 1 };
+            let start = self.place(drive, room);
+            self.files.push(FileState {
+                cache: self.memory.open_file(pages),
+                drive,
+                start,
+                pages,
+                piece,
+                front: 0,
+                asked: 0,
+                arrived: 0,
+                coming: Vec::new(),
+                waiting: Vec::new(),
+                flushed: 0,
+            });
+            number(self.files.len() - 1)
+        });
+        self.instances[instance as usize].files[named as usize] = file;
+        file
+    }
+
+    /// A place on a drive for so many sectors: one file behind the other, over four fifths of it; the rest is swap.
+    fn place(&mut self, drive: usize, room: u64) -> u64 {
+        let most = self.drives[drive].sectors() / 5 * 4;
+        let at = self.file_at[drive];
+        let start = if at + room > most { 0 } else { at };
+        self.file_at[drive] = start + room;
+        start
+    }
+
+    /// Where a page of a file lies.
+    fn lba(&self, file: u32, page: u64) -> u64 {
+        let file = &self.files[file as usize];
+        let (piece, within) = (page / file.piece, page % file.piece);
+        let sector = self.frame_bytes() / SECTOR;
+        let pieces = file.pages.div_ceil(file.piece);
+        // Pieces are not in order on the disk: a stride that has no factor in common with their number goes through all.
+        let stride = if pieces > 2 { coprime(pieces / 3 + 1, pieces) } else { 1 };
+        let slot = piece * stride % pieces;
+        let apart = if pieces > 1 { file.piece * SCATTER } else { 0 };
+        let most = self.drives[file.drive].sectors();
+        (file.start + (slot * apart + within) * sector).min(most - sector)
+    }
+
+    /// A transfer begins its wait.
+    fn transfer(&mut self, drive: usize, unit: UnitId, lba: u64, sectors: u32, write: bool, purpose: Purpose) {
+        let owners = match &purpose {
+            Purpose::Out(out) | Purpose::Behind(out) => {
+                out.charges().iter().map(|(unit, pages)| (*unit, self.sectors(*pages))).collect()
+            }
+            _ => Vec::new(),
+        };
+        let id = if let Some(id) = self.free_purposes.pop() {
+            self.purposes[id as usize] = purpose;
+            id
+        } else {
+            self.purposes.push(purpose);
+            number(self.purposes.len() - 1)
+        };
+        let most = self.drives[drive].sectors();
+        let sectors = sectors.max(1);
+        let lba = lba.min(most - u64::from(sectors));
+        self.drives[drive].submit(self.now, Request { id, unit, lba, sectors, write, owners });
+        self.drive_on(drive);
+    }
+
+    /// A drive begins what it can, and its timer is set.
+    fn drive_on(&mut self, drive: usize) {
+        self.drives[drive].start(self.now);
+        let timer = self.drive_timer(drive);
+        match self.drives[drive].next() {
+            Some(at) => self.timers.set(timer, at.max(self.now)),
+            None => self.timers.clear(timer),
+        }
+    }
+
+    /// A transfer is done, or a drive has waited long enough for another one.
+    pub(super) fn drive_event(&mut self, drive: usize) {
+        if let Some(finished) = self.drives[drive].complete(self.now) {
+            let id = finished.request.id;
+            let purpose = core::mem::replace(&mut self.purposes[id as usize], Purpose::Free);
+            self.free_purposes.push(id);
+            match purpose {
+                Purpose::Free | Purpose::Nobody => {}
+                Purpose::Task(task) => self.transferred(task),
+                Purpose::Ahead { file, from, to } => self.pages_came(file, from, to),
+                Purpose::Out(out) => {
+                    let _ = self.memory.written(out);
+                    self.feed_starved();
+                    self.release_throttled();
+                }
+                Purpose::Behind(out) => {
+                    self.flushing -= 1;
+                    let _ = self.memory.written(out);
+                    self.feed_starved();
+                    self.write_behind();
+                    self.release_throttled();
+                }
+            }
+        }
+        self.drive_on(drive);
+    }
+
+    fn transferred(&mut self, id: TaskId) {
+        let task = &mut self.tasks[id as usize];
+        task.transfers -= 1;
+        if task.transfers == 0 {
+            self.wake(id);
+        }
+    }
+
+    fn pages_came(&mut self, file: u32, from: u64, to: u64) {
+        let state = &mut self.files[file as usize];
+        state.coming.retain(|pages| *pages != (from, to));
+        state.arrived = state.coming.iter().map(|(from, _)| *from).min().unwrap_or(state.asked);
+        let arrived = state.arrived;
+        let ready: Vec<TaskId> =
+            state.waiting.iter().filter(|(_, until)| *until <= arrived).map(|(task, _)| *task).collect();
+        state.waiting.retain(|(_, until)| *until > arrived);
+        for task in ready {
+            self.wake(task);
+        }
+    }
+
+    /// The pages that an access covers: the first, and how many.
+    fn span(&mut self, id: TaskId, named: u16, file: u32, bytes: Amount, random: bool) -> (u64, u64) {
+        let (frame, pages) = (self.frame_bytes(), self.files[file as usize].pages);
+        let task = &mut self.tasks[id as usize];
+        let bytes = task.chance.amount(bytes).max(1);
+        if random {
+            let wanted = bytes.div_ceil(frame).min(pages);
+            return (task.chance.below(pages - wanted + 1), wanted);
+        }
+        let at = match task.positions.iter_mut().find(|(of, _)| *of == named) {
+            Some((_, at)) => at,
+            None => {
+                task.positions.push((named, 0));
+                &mut task.positions.last_mut().expect("it was pushed just now").1
+            }
+        };
+        // A file that ends is begun again; one access does not go round.
+        if *at >= pages * frame {
+            *at = 0;
+        }
+        let (from, to) = (*at, at.saturating_add(bytes).min(pages * frame));
+        *at = to;
+        (from / frame, to.div_ceil(frame) - from / frame)
+    }
+
+    pub(super) fn read(&mut self, id: TaskId, named: u16, bytes: Amount, random: bool) -> Done {
+        let file = self.file(self.tasks[id as usize].instance, named);
+        if self.tasks[id as usize].stage == 0 {
+            let (from, pages) = self.span(id, named, file, bytes, random);
+            let task = &mut self.tasks[id as usize];
+            (task.from_page, task.pages) = (from, small(pages));
+            let state = &self.files[file as usize];
+            let fresh = !random && from + pages > state.front;
+            task.stage = if fresh { 1 } else { 2 };
+            if !fresh {
+                let missing = self.misses(id, file, random);
+                self.tasks[id as usize].pages = missing;
+                if missing == 0 {
+                    return Done::Next;
+                }
+            }
+            return self.charge(id, self.scenario.hardware.kernel.request_ns);
+        }
+        match self.tasks[id as usize].stage {
+            1 => self.read_on(id, file),
+            2 => self.read_missing(id, file),
+            _ => Done::Next,
+        }
+    }
+
+    /// How many of the pages of an access are not in the cache: each by the part that is there, of the whole file or of
+    /// what of it was read and written in sequence.
+    fn misses(&mut self, id: TaskId, file: u32, random: bool) -> u32 {
+        let state = &self.files[file as usize];
+        let of = if random { state.pages } else { state.front.max(1) };
+        let cached = self.memory.cached(state.cache).min(of);
+        let task = &mut self.tasks[id as usize];
+        let missing = (0..task.pages).filter(|_| task.chance.below(of) >= cached).count();
+        let (unit, hits) = (task.unit, u64::from(task.pages) - missing as u64);
+        let cache = state.cache;
+        if hits > 0 {
+            self.memory.reference(cache, Self::unit_id(unit), small(hits));
+        }
+        number(missing)
+    }
+
+    /// A read that no read-ahead serves: a request at a time.
+    fn read_missing(&mut self, id: TaskId, file: u32) -> Done {
+        let task = &self.tasks[id as usize];
+        let (pages, from, unit) = (u64::from(task.pages), task.from_page, Self::unit_id(task.unit));
+        let (cache, drive) = (self.files[file as usize].cache, self.files[file as usize].drive);
+        let some = pages.min(self.batch());
+        if some == 0 {
+            return Done::Next;
+        }
+        if self.memory.cache(cache, unit, small(some), false) == Grant::Short {
+            return self.make_room(id, some);
+        }
+        self.memory.reference(cache, unit, small(some));
+        let task = &mut self.tasks[id as usize];
+        (task.from_page, task.pages, task.transfers) = (from + some, small(pages - some), 1);
+        let (lba, sectors) = (self.lba(file, from), self.sectors(some));
+        self.transfer(drive, unit, lba, sectors, false, Purpose::Task(id));
+        Done::Wait(State::Transfer)
+    }
+
+    /// A read in sequence: asks for what is needed and for what comes next, and waits for what is needed.
+    fn read_on(&mut self, id: TaskId, file: u32) -> Done {
+        let task = &self.tasks[id as usize];
+        let (need, unit) = (task.from_page + u64::from(task.pages), Self::unit_id(task.unit));
+        let batch = self.batch();
+        let ahead = batch * u64::from(self.scenario.hardware.kernel.read_ahead);
+        loop {
+            let state = &self.files[file as usize];
+            let from = state.asked;
+            let to = (from + batch).min(state.pages);
+            if from >= state.pages || from >= need + ahead {
+                break;
+            }
+            let (cache, drive) = (state.cache, state.drive);
+            if self.memory.cache(cache, unit, small(to - from), false) == Grant::Short {
+                if from >= need {
+                    break; // what is needed is on its way; reading ahead waits for better times
+                }
+                return self.make_room(id, to - from);
+            }
+            let state = &mut self.files[file as usize];
+            state.asked = to;
+            state.front = state.front.max(to);
+            state.coming.push((from, to));
+            let (lba, sectors) = (self.lba(file, from), self.sectors(to - from));
+            self.transfer(drive, unit, lba, sectors, false, Purpose::Ahead { file, from, to });
+        }
+        let state = &mut self.files[file as usize];
+        if state.arrived >= need {
+            let (cache, pages) = (state.cache, self.tasks[id as usize].pages);
+            self.memory.reference(cache, unit, pages);
+            return Done::Next;
+        }
+        state.waiting.push((id, need));
+        Done::Wait(State::File)
+    }
+
+    pub(super) fn write(&mut self, id: TaskId, named: u16, bytes: Amount, random: bool, sync: bool) -> Done {
+        let file = self.file(self.tasks[id as usize].instance, named);
+        if self.tasks[id as usize].stage == 0 {
+            let (from, pages) = self.span(id, named, file, bytes, random);
+            let task = &mut self.tasks[id as usize];
+            (task.from_page, task.pages) = (from, small(pages));
+            task.stage = 1;
+            return self.charge(id, self.scenario.hardware.kernel.fault_ns * pages);
+        }
+        let task = &self.tasks[id as usize];
+        let (from, pages, unit) = (task.from_page, u64::from(task.pages), Self::unit_id(task.unit));
+        match task.stage {
+            1 => self.write_to_cache(id, file, from, pages, unit, sync),
+            2 => {
+                let some = pages.min(self.batch());
+                let (lba, sectors) = (self.lba(file, from), self.sectors(some));
+                let task = &mut self.tasks[id as usize];
+                (task.stage, task.from_page, task.pages) = (1, from + some, small(pages - some));
+                self.transfer_for(id, file, unit, lba, sectors)
+            }
+            _ => Done::Next,
+        }
+    }
+
+    fn write_to_cache(&mut self, id: TaskId, file: u32, from: u64, pages: u64, unit: UnitId, sync: bool) -> Done {
+        if !sync && self.memory.dirty_pages() >= self.dirty_limit() {
+            self.write_behind();
+            self.throttled.push_back(id);
+            return Done::Wait(State::Throttled);
+        }
+        if pages == 0 {
+            return Done::Next;
+        }
+        let whole = pages;
+        let pages = pages.min(self.batch());
+        let state = &self.files[file as usize];
+        let (cache, front) = (state.cache, state.front);
+        let fresh = (from + pages).saturating_sub(front.max(from)).min(pages);
+        if fresh > 0 && self.memory.cache(cache, unit, small(fresh), !sync) == Grant::Short {
+            return self.make_room(id, fresh);
+        }
+        if pages > fresh && !sync {
+            self.memory.dirty(cache, unit, small(pages - fresh));
+        }
+        let state = &mut self.files[file as usize];
+        state.front = state.front.max(from + pages);
+        state.asked = state.asked.max(state.front);
+        if state.coming.is_empty() {
+            state.arrived = state.asked;
+        }
+        if sync {
+            self.tasks[id as usize].stage = 2;
+            return Done::Again;
+        }
+        self.write_behind();
+        let task = &mut self.tasks[id as usize];
+        (task.from_page, task.pages) = (from + pages, small(whole - pages));
+        Done::Again
+    }
+
+    /// One transfer that a task waits for.
+    fn transfer_for(&mut self, id: TaskId, file: u32, unit: UnitId, lba: u64, sectors: u32) -> Done {
+        let drive = self.files[file as usize].drive;
+        self.tasks[id as usize].transfers = 1;
+        self.transfer(drive, unit, lba, sectors, true, Purpose::Task(id));
+        Done::Wait(State::Transfer)
+    }
+
+    pub(super) fn write_metadata(&mut self, id: TaskId, named: u16, delayed: bool) -> Done {
+        let file = self.file(self.tasks[id as usize].instance, named);
+        match self.tasks[id as usize].stage {
+            0 => {
+                self.tasks[id as usize].stage = 1;
+                self.charge(id, self.scenario.hardware.kernel.request_ns)
+            }
+            1 => {
+                self.tasks[id as usize].stage = 2;
+                let unit = Self::unit_id(self.tasks[id as usize].unit);
+                let (lba, drive) = (self.files[file as usize].start, self.files[file as usize].drive);
+                if delayed {
+                    self.transfer(drive, unit, lba, 1, true, Purpose::Nobody);
+                    return Done::Next;
+                }
+                self.transfer_for(id, file, unit, lba, 1)
+            }
+            _ => Done::Next,
+        }
+    }
+
+    /// Pages that may be dirty before writers are held up: twice those beyond which they are written behind.
+    fn dirty_limit(&self) -> u64 {
+        let part = u128::from(self.memory.frames()) * u128::from(self.scenario.hardware.kernel.dirty_limit);
+        u64::try_from(part / 500_000).unwrap_or(u64::MAX).max(self.batch())
+    }
+
+    /// Writes behind what is due, a few requests at a time.
+    pub(super) fn write_behind(&mut self) {
+        while self.flushing < self.scenario.hardware.kernel.write_behind {
+            let Some(out) = self.memory.flush() else { return };
+            self.flushing += 1;
+            self.write_out(out, true);
+        }
+    }
+
+    pub(super) fn release_throttled(&mut self) {
+        while self.memory.dirty_pages() < self.dirty_limit() {
+            let Some(id) = self.throttled.pop_front() else { return };
+            self.wake(id);
+        }
+    }
+
+    /// Pages go to the disk: a file's to the file, a process's to swap. Write-behind is the `shared` unit's (seed 000,
+    /// section 3.3); what a unit needs the frames of is its own.
+    fn write_out(&mut self, out: PageOut, behind: bool) {
+        let pages = out.pages();
+        let sectors = self.sectors(pages);
+        let owner = out.charges().first().map_or(UnitId::SHARED, |(unit, _)| *unit);
+        let (drive, lba) = match out.source() {
+            Source::File(cache) => {
+                let file = self.files.iter().position(|file| file.cache == cache).unwrap_or(0);
+                let state = &mut self.files[file];
+                let at = if state.flushed + pages > state.front.max(pages) { 0 } else { state.flushed };
+                state.flushed = at + pages;
+                (state.drive, self.lba(number(file), at))
+            }
+            Source::Space(_) => {
+                let drive = self.swap_drive(owner);
+                (drive, self.swap_slot(drive, sectors))
+            }
+        };
+        let (unit, purpose) =
+            if behind { (UnitId::SHARED, Purpose::Behind(out)) } else { (owner, Purpose::Out(out)) };
+        self.transfer(drive, unit, lba, sectors, true, purpose);
+    }
+
+    /// The drive that a unit swaps to: that of its first job.
+    fn swap_drive(&self, unit: UnitId) -> usize {
+        self.instances.iter().find(|instance| instance.unit == unit).map_or(0, |instance| instance.disk)
+    }
+
+    /// Swap is the last fifth of a drive, used from its beginning on and round.
+    fn swap_slot(&mut self, drive: usize, sectors: u32) -> u64 {
+        let all = self.drives[drive].sectors();
+        let (base, size) = (all / 5 * 4, all / 5);
+        let at = self.swap_at[drive];
+        let at = if at + u64::from(sectors) > size { 0 } else { at };
+        self.swap_at[drive] = at + u64::from(sectors);
+        base + at
+    }
+
+    /// A unit gives up frames for a task that needs some: the task tries again at once, or when they are free.
+    fn make_room(&mut self, id: TaskId, pages: u64) -> Done {
+        let unit = self.tasks[id as usize].unit;
+        self.call_back_memory();
+        let wanted = pages.max(u64::from(self.scenario.hardware.kernel.cluster_pages));
+        let reclaimed = self.memory.reclaim(Self::unit_id(unit), small(wanted));
+        for out in reclaimed.writes {
+            self.write_out(out, false);
+        }
+        if reclaimed.freed > 0 || reclaimed.forced {
+            return Done::Again;
+        }
+        self.starved[unit as usize].push_back(id);
+        Done::Wait(State::Frame)
+    }
+
+    /// The pager: units that are low on frames give up some before they have to wait for one (seed 000, section 3.2).
+    pub(super) fn page_out(&mut self) {
+        let cluster = self.scenario.hardware.kernel.cluster_pages;
+        for id in self.scenario.contract.ids() {
+            if self.memory.low_unit(id) && self.memory.used(id) > 0 {
+                for out in self.memory.reclaim(id, cluster * PAGED_AT_ONCE).writes {
+                    self.write_out(out, false);
+                }
+            }
+        }
+    }
+
+    /// Frames may have become free: who waits for one tries again.
+    pub(super) fn feed_starved(&mut self) {
+        for unit in 0..self.starved.len() {
+            for id in core::mem::take(&mut self.starved[unit]) {
+                self.wake(id);
+            }
+        }
+    }
+
+    /// Sets how long a task computes until it touches a page that it does not have.
+    pub(super) fn stretch(&mut self, id: TaskId) {
+        let until = self.touches_in(id);
+        let task = &mut self.tasks[id as usize];
+        task.left = task.beyond.min(until);
+        task.beyond -= task.left;
+    }
+
+    /// CPU time until the next such page: while the working set grows, a cluster of it after the other within the first
+    /// `reuse`; later, each page that was taken is met once in every `reuse`.
+    fn touches_in(&self, id: TaskId) -> Time {
+        let task = &self.tasks[id as usize];
+        let program = &self.scenario.workload.programs[task.program as usize];
+        let pages = program.memory_bytes / self.frame_bytes();
+        let cluster = u64::from(self.scenario.hardware.kernel.cluster_pages.max(1));
+        let missing = if task.touched < pages { pages } else { self.memory.missing(task.space) };
+        match missing {
+            0 => Time::MAX,
+            missing => (program.reuse_ns * cluster / missing).max(1),
+        }
+    }
+
+    /// A task touches a page that it does not have, or goes on computing after it got it.
+    pub(super) fn touch(&mut self, id: TaskId) -> Done {
+        let task = &self.tasks[id as usize];
+        let program = &self.scenario.workload.programs[task.program as usize];
+        let (space, grown) = (task.space, task.touched);
+        let pages = program.memory_bytes / self.frame_bytes();
+        let cluster = u64::from(self.scenario.hardware.kernel.cluster_pages.max(1));
+        if task.transfers == 0 && task.pages == FETCHED {
+            self.tasks[id as usize].pages = 0;
+            self.stretch(id);
+            return Done::Compute;
+        }
+        if grown < pages {
+            let some = cluster.min(pages - grown);
+            if self.memory.grow(space, small(some)) == Grant::Short {
+                return self.make_room(id, some);
+            }
+            self.tasks[id as usize].touched += some;
+            // The fault's own time is part of what the kernel computes for the program.
+            let fault = self.scenario.hardware.kernel.fault_ns;
+            self.tasks[id as usize].beyond += fault;
+            self.stretch(id);
+            return Done::Compute;
+        }
+        let missing = self.memory.missing(space).min(cluster);
+        if missing > 0 {
+            if self.memory.swap_in(space, small(missing)) == Grant::Short {
+                return self.make_room(id, missing);
+            }
+            let unit = Self::unit_id(self.tasks[id as usize].unit);
+            let drive = self.instances[self.tasks[id as usize].instance as usize].disk;
+            let sectors = self.sectors(missing);
+            // Where it was paged out to: somewhere in what is used of swap.
+            let used = self.swap_at[drive].max(u64::from(sectors));
+            let task = &mut self.tasks[id as usize];
+            let lba = self.drives[drive].sectors() / 5 * 4 + task.chance.below(used);
+            task.pages = FETCHED;
+            task.transfers = 1;
+            self.instances[task.instance as usize].spent.faults += 1;
+            self.transfer(drive, unit, lba, sectors, false, Purpose::Task(id));
+            return Done::Wait(State::Transfer);
+        }
+        self.stretch(id);
+        Done::Compute
+    }
+}
+
+/// In a computing task's `pages`: what it waited for has come.
+const FETCHED: u32 = u32::MAX;
+
+/// A number of pages or sectors; what would be more than 2^32 is cut to that.
+fn small(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// The first number from `from` on that has no factor in common with `of`.
+fn coprime(from: u64, of: u64) -> u64 {
+    let divisor = |mut a: u64, mut b: u64| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    (from..).find(|number| divisor(*number, of) == 1).unwrap_or(1)
+}

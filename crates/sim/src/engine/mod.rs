@@ -1,0 +1,290 @@
+//! The engine: one simulated machine, from event to event.
+//!
+//! Between two events everything goes on at a constant rate: a CPU's task makes progress at the speed that contention
+//! leaves it, a disk transfers, a sleeper sleeps. An event settles what went on so far, changes something, and sets the
+//! timers of whatever follows from that. There are no time steps: a machine where nothing happens costs nothing.
+//!
+//! Who runs where is decided by the switch-time scheduler (`commonhold_dispatch`), who owns which CPU and how much memory
+//! by the policies (`commonhold_policy`); the engine carries out.
+
+mod audit;
+mod cpu;
+mod files;
+mod program;
+mod steward;
+mod tally;
+mod task;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use commonhold_contract::Scheme;
+use commonhold_dispatch::{Kernel, Kick, Recall, Settings, TaskId};
+
+use crate::Time;
+use crate::chance::Chance;
+use crate::contention;
+use crate::disk::Drive;
+use crate::memory::{Memory, TooSmall};
+use crate::outcome::Outcome;
+use crate::scenario::{CallBack, DiskOrder, Scenario};
+use crate::timers::{TimerId, Timers};
+
+use audit::Audit;
+use cpu::Cpu;
+use files::{FileState, Purpose};
+use steward::Steward;
+use task::{Instance, Task};
+
+pub use task::Spent;
+
+/// No task, no file.
+const NONE: u32 = u32::MAX;
+
+/// A simulated machine in the middle of a run.
+pub(crate) struct Engine<'a> {
+    scenario: &'a Scenario,
+    seed: u64,
+    now: Time,
+    timers: Timers,
+    /// Events so far: timers that went off.
+    events: u64,
+
+    kernel: Kernel,
+    kicks: Vec<Kick>,
+    cpus: Vec<Cpu>,
+    /// Kernel work and bus traffic slow each other down, and who runs has changed.
+    crowd_changed: bool,
+    contention: Option<contention::Kernel>,
+    bus: Option<contention::Bus>,
+    caches: Option<contention::Caches>,
+    rates: Vec<u32>,
+    slowdowns: Vec<u64>,
+
+    tasks: Vec<Task>,
+    free: Vec<TaskId>,
+    instances: Vec<Instance>,
+    /// Copies that have come so far, by job.
+    arrived: Vec<u32>,
+    /// Jobs that have not ended yet and are waited for.
+    unfinished: u32,
+    barriers: BTreeMap<u32, Vec<TaskId>>,
+    locks: Vec<Lock>,
+
+    memory: Memory,
+    /// Tasks that wait for a frame, by unit.
+    starved: Vec<VecDeque<TaskId>>,
+    files: Vec<FileState>,
+    drives: Vec<Drive>,
+    purposes: Vec<Purpose>,
+    free_purposes: Vec<u32>,
+    /// Where the next page goes in each drive's swap area, in sectors from its start.
+    swap_at: Vec<u64>,
+    /// Where the next file goes on each drive.
+    file_at: Vec<u64>,
+    /// Tasks that wait until less is dirty.
+    throttled: VecDeque<TaskId>,
+    /// Write-behind requests under way.
+    flushing: u32,
+
+    steward: Steward,
+    audit: Audit,
+}
+
+/// A lock that blocks who waits for it.
+#[derive(Debug, Default)]
+struct Lock {
+    holders: Vec<TaskId>,
+    reading: bool,
+    queue: VecDeque<(TaskId, bool)>,
+    waits: u64,
+    waited_ns: Time,
+}
+
+/// What a timer is for.
+enum Event {
+    Cpu(u32),
+    Drive(usize),
+    Policy,
+    Memory,
+    Job(usize),
+    Task(TaskId),
+}
+
+impl<'a> Engine<'a> {
+    /// A machine at time 0, with its jobs' arrivals set.
+    pub(crate) fn new(scenario: &'a Scenario, seed: u64) -> Result<Engine<'a>, TooSmall> {
+        let hardware = &scenario.hardware;
+        let cpus = u32::try_from(hardware.machine.cpus.len()).unwrap_or(u32::MAX);
+        let units = scenario.contract.units.len();
+        let scheme = scenario.contract.machine.scheme;
+        let kernel = Kernel::new(Settings {
+            cpus,
+            units: u32::try_from(units).unwrap_or(u32::MAX),
+            slice_ns: hardware.kernel.slice_ns,
+            pool: scheme == Scheme::Smp,
+            recall: match hardware.kernel.call_back {
+                CallBack::Now => Recall::Now,
+                CallBack::Tick | CallBack::Entry => Recall::Tick,
+            },
+        });
+        let order = match scheme {
+            Scheme::Smp => DiskOrder::Position,
+            Scheme::Quota | Scheme::Isolate => DiskOrder::Fair,
+        };
+        let shares = steward::shares(scenario);
+        let mut engine = Engine {
+            scenario,
+            seed,
+            now: 0,
+            timers: Timers::default(),
+            events: 0,
+            kernel,
+            kicks: Vec::new(),
+            cpus: (0..cpus).map(|cpu| Cpu::new(cpu, cpus, hardware.kernel.tick_ns)).collect(),
+            crowd_changed: false,
+            contention: hardware.contention.as_ref().map(|costs| contention::Kernel::new(costs, cpus as usize)),
+            bus: hardware.bus.as_ref().map(contention::Bus::new),
+            caches: hardware.cache.as_ref().map(|cache| contention::Caches::new(cache, cpus as usize)),
+            rates: Vec::new(),
+            slowdowns: Vec::new(),
+            tasks: Vec::new(),
+            free: Vec::new(),
+            instances: Vec::new(),
+            arrived: vec![0; scenario.workload.jobs.len()],
+            unfinished: 0,
+            barriers: BTreeMap::new(),
+            locks: scenario.workload.locks.iter().map(|_| Lock::default()).collect(),
+            memory: Memory::new(hardware, &scenario.contract)?,
+            starved: vec![VecDeque::new(); units],
+            files: Vec::new(),
+            drives: hardware
+                .disks
+                .iter()
+                .map(|disk| Drive::new(disk, disk.order.unwrap_or(order), &shares))
+                .collect(),
+            purposes: Vec::new(),
+            free_purposes: Vec::new(),
+            swap_at: vec![0; hardware.disks.len()],
+            file_at: vec![0; hardware.disks.len()],
+            throttled: VecDeque::new(),
+            flushing: 0,
+            steward: Steward::new(scenario),
+            audit: Audit::new(units),
+        };
+        engine.set_out();
+        Ok(engine)
+    }
+
+    /// Sets the first timers.
+    fn set_out(&mut self) {
+        self.prepare_units();
+        for (number, job) in self.scenario.workload.jobs.iter().enumerate() {
+            if !job.background {
+                self.unfinished += job.count;
+            }
+            self.timers.set(self.job_timer(number), job.start_ns);
+        }
+        self.timers.set(self.policy_timer(), 0);
+        self.timers.set(self.policy_timer() + 1, 0);
+    }
+
+    /// Runs to the end: of the jobs, or of the horizon.
+    pub(crate) fn run(mut self) -> Outcome {
+        let horizon = self.scenario.workload.horizon_ns;
+        // Where nothing is waited for, everything is watched to the horizon.
+        let endless = self.unfinished == 0;
+        while endless || self.unfinished > 0 {
+            let Some((at, id)) = self.timers.pop() else { break };
+            if at > horizon {
+                self.now = horizon;
+                break;
+            }
+            self.now = at;
+            self.events += 1;
+            self.memory.at(at);
+            match self.event(id) {
+                Event::Cpu(cpu) => self.cpu_event(cpu),
+                Event::Drive(drive) => self.drive_event(drive),
+                Event::Policy => self.policy_event(),
+                Event::Memory => self.memory_event(),
+                Event::Job(job) => self.job_event(job),
+                Event::Task(task) => self.sleeper_event(task),
+            }
+            self.follow_up();
+        }
+        self.finish()
+    }
+
+    /// What an event leaves to be done: CPUs that were kicked, and tasks whose neighbours changed.
+    fn follow_up(&mut self) {
+        if self.kernel.has_kicks() {
+            self.deliver_kicks();
+        }
+        if self.crowd_changed {
+            self.crowd_changed = false;
+            self.set_speeds();
+        }
+    }
+
+    fn event(&self, id: TimerId) -> Event {
+        let (cpus, drives) = (self.cpus.len(), self.drives.len());
+        let jobs = self.scenario.workload.jobs.len();
+        let at = id as usize;
+        if at < cpus {
+            Event::Cpu(id)
+        } else if at < cpus + drives {
+            Event::Drive(at - cpus)
+        } else if at == cpus + drives {
+            Event::Policy
+        } else if at == cpus + drives + 1 {
+            Event::Memory
+        } else if at < cpus + drives + 2 + jobs {
+            Event::Job(at - cpus - drives - 2)
+        } else {
+            Event::Task(id - self.task_timer(0))
+        }
+    }
+
+    fn drive_timer(&self, drive: usize) -> TimerId {
+        number(self.cpus.len() + drive)
+    }
+
+    /// The timer of the policy; that of the memory policy follows it.
+    fn policy_timer(&self) -> TimerId {
+        number(self.cpus.len() + self.drives.len())
+    }
+
+    fn job_timer(&self, job: usize) -> TimerId {
+        number(self.cpus.len() + self.drives.len() + 2 + job)
+    }
+
+    fn task_timer(&self, task: TaskId) -> TimerId {
+        number(self.cpus.len() + self.drives.len() + 2 + self.scenario.workload.jobs.len()) + task
+    }
+
+    /// The next of a job's processes comes.
+    fn job_event(&mut self, number: usize) {
+        let job = &self.scenario.workload.jobs[number];
+        let instance = self.new_instance(number);
+        let chance = Chance::of(self.seed, (number as u64) << 32 | u64::from(self.arrived[number]));
+        self.spawn(job.program, instance, NONE, chance);
+        self.arrived[number] += 1;
+        if self.arrived[number] < job.count {
+            self.timers.set(self.job_timer(number), self.now.saturating_add(job.every_ns));
+        }
+    }
+
+    /// Settles what is going on, and looks over everything once more.
+    fn finish(mut self) -> Outcome {
+        for cpu in 0..self.cpus.len() {
+            self.settle(cpu);
+        }
+        self.audit_all();
+        self.outcome()
+    }
+}
+
+/// An index as the number that the kernel's tables have for it. Scenarios are checked to stay far below.
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,258 @@
+//! Programs: what a process does, op by op.
+//!
+//! A task that has computed what it had to is *advanced*: it goes through its ops until one makes it compute again, or
+//! blocks it, or the program ends. What the kernel does for it (setting up a transfer, creating a process) is computing too.
+
+use commonhold_dispatch::TaskId;
+
+use super::task::State;
+use super::{Engine, NONE};
+use crate::Time;
+use crate::chance::Chance;
+use crate::scenario::Op;
+
+/// What comes of advancing a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It computes.
+    Compute,
+    /// It waits for something, or has ended.
+    Leave,
+}
+
+/// What comes of one op.
+pub(super) enum Done {
+    /// Done: on to the next op.
+    Next,
+    /// It computes now, and comes back to this op.
+    Compute,
+    /// It waits now, and comes back to this op.
+    Wait(State),
+    /// Something changed: look at this op again.
+    Again,
+}
+
+/// Wholly kernel work, in millionths.
+const KERNEL: u32 = 1_000_000;
+
+impl Engine<'_> {
+    /// Takes a task as far as it gets.
+    pub(super) fn advance(&mut self, id: TaskId) -> Next {
+        loop {
+            if self.tasks[id as usize].beyond > 0 {
+                return match self.touch(id) {
+                    Done::Wait(state) => self.block(id, state),
+                    _ => Next::Compute,
+                };
+            }
+            let task = &self.tasks[id as usize];
+            let program = &self.scenario.workload.programs[task.program as usize];
+            let Some(op) = program.ops.get(task.pc as usize).copied() else {
+                self.end(id);
+                self.steward.blocked(self.tasks[id as usize].unit);
+                return Next::Leave;
+            };
+            match self.perform(id, op) {
+                Done::Next => {
+                    let task = &mut self.tasks[id as usize];
+                    task.pc += 1;
+                    task.stage = 0;
+                }
+                Done::Compute => return Next::Compute,
+                Done::Wait(state) => return self.block(id, state),
+                Done::Again => {}
+            }
+        }
+    }
+
+    fn block(&mut self, id: TaskId, state: State) -> Next {
+        let task = &mut self.tasks[id as usize];
+        task.state = state;
+        task.since = self.now;
+        self.steward.blocked(task.unit);
+        Next::Leave
+    }
+
+    fn perform(&mut self, id: TaskId, op: Op) -> Done {
+        match op {
+            Op::Cpu { work, kernel, bus_per_ms } => {
+                let task = &mut self.tasks[id as usize];
+                if task.stage == 1 {
+                    return Done::Next;
+                }
+                task.stage = 1;
+                let work = task.chance.amount(work);
+                self.compute(id, work, kernel, bus_per_ms)
+            }
+            Op::Read { file, bytes, random } => self.read(id, file, bytes, random),
+            Op::Write { file, bytes, random, sync } => self.write(id, file, bytes, random, sync),
+            Op::Metadata { file, delayed } => self.write_metadata(id, file, delayed),
+            Op::Sleep { span } => self.sleep(id, span),
+            Op::Run { program, times, at_once } => self.run_children(id, program, times, at_once),
+            Op::Barrier { parties, spin } => self.come_to_barrier(id, parties, spin),
+            Op::Acquire { lock, read } => self.acquire(id, lock, read),
+            Op::Release { lock } => {
+                self.release(id, lock);
+                Done::Next
+            }
+            Op::Again { to, times, counter } => {
+                let task = &mut self.tasks[id as usize];
+                let count = &mut task.counters[counter as usize];
+                *count += 1;
+                if times != 0 && *count >= times {
+                    *count = 0;
+                    return Done::Next;
+                }
+                task.pc = to;
+                task.stage = 0;
+                Done::Again
+            }
+        }
+    }
+
+    /// A task computes; no work at all is done at once.
+    pub(super) fn compute(&mut self, id: TaskId, work: Time, kernel: u32, bus: u32) -> Done {
+        let task = &mut self.tasks[id as usize];
+        task.kernel = kernel;
+        task.bus = bus;
+        task.left = 0;
+        task.beyond = work;
+        if work == 0 {
+            return Done::Again;
+        }
+        self.stretch(id);
+        Done::Compute
+    }
+
+    /// The kernel computes on a task's behalf: no touches of its working set.
+    pub(super) fn charge(&mut self, id: TaskId, work: Time) -> Done {
+        let task = &mut self.tasks[id as usize];
+        task.kernel = KERNEL;
+        task.bus = 0;
+        task.left = work;
+        task.beyond = 0;
+        if work == 0 { Done::Again } else { Done::Compute }
+    }
+
+    fn sleep(&mut self, id: TaskId, span: crate::scenario::Amount) -> Done {
+        let task = &mut self.tasks[id as usize];
+        if task.stage == 1 {
+            return Done::Next;
+        }
+        task.stage = 1;
+        let until = self.now.saturating_add(task.chance.amount(span));
+        let timer = self.task_timer(id);
+        self.timers.set(timer, until);
+        Done::Wait(State::Sleeping)
+    }
+
+    fn run_children(&mut self, id: TaskId, program: u16, times: u32, at_once: u32) -> Done {
+        let fork_ns = self.scenario.hardware.kernel.fork_ns;
+        let task = &mut self.tasks[id as usize];
+        if task.stage == 0 {
+            task.to_start = times;
+            task.stage = 1;
+        }
+        // Stage 2: the kernel has created the child, and it can go.
+        if task.stage == 2 {
+            task.stage = 1;
+            task.to_start -= 1;
+            task.alive += 1;
+            let (instance, chance) = (task.instance, Chance::of(task.chance.next(), 0));
+            self.spawn(program, instance, id, chance);
+            return Done::Again;
+        }
+        if task.to_start > 0 && task.alive < at_once {
+            task.stage = 2;
+            return self.charge(id, fork_ns);
+        }
+        if task.alive > 0 { Done::Wait(State::Children) } else { Done::Next }
+    }
+
+    fn come_to_barrier(&mut self, id: TaskId, parties: u32, spin: bool) -> Done {
+        let task = &mut self.tasks[id as usize];
+        if task.stage == 1 {
+            return Done::Next;
+        }
+        task.stage = 1;
+        // Siblings meet: those of one parent, or the copies of one job.
+        let job = self.instances[task.instance as usize].job;
+        let group = if task.parent == NONE { u32::MAX - job } else { task.parent };
+        let waiting = self.barriers.entry(group).or_default();
+        if waiting.len() + 1 < parties as usize {
+            waiting.push(id);
+            if spin {
+                task.spins = true;
+                task.kernel = 0;
+                task.bus = 0;
+                return Done::Compute;
+            }
+            return Done::Wait(State::Barrier);
+        }
+        for other in self.barriers.remove(&group).unwrap_or_default() {
+            if self.tasks[other as usize].spins {
+                self.end_spin(other);
+            } else {
+                self.wake(other);
+            }
+        }
+        Done::Next
+    }
+
+    fn acquire(&mut self, id: TaskId, number: u16, read: bool) -> Done {
+        if self.tasks[id as usize].stage == 1 {
+            return Done::Next; // it was handed over
+        }
+        let shared = read && self.scenario.workload.locks[number as usize].readers;
+        let lock = &mut self.locks[number as usize];
+        let free = lock.holders.is_empty() || (shared && lock.reading && lock.queue.is_empty());
+        if free {
+            lock.holders.push(id);
+            lock.reading = shared;
+            return Done::Next;
+        }
+        self.tasks[id as usize].stage = 1;
+        lock.queue.push_back((id, shared));
+        lock.waits += 1;
+        if self.scenario.workload.locks[number as usize].inherit {
+            self.lend_to_holders(id, number);
+        }
+        Done::Wait(State::Lock)
+    }
+
+    fn release(&mut self, id: TaskId, number: u16) {
+        let lock = &mut self.locks[number as usize];
+        lock.holders.retain(|holder| *holder != id);
+        let unit = self.tasks[id as usize].unit;
+        self.kernel.move_to_unit(self.now, id, unit);
+        if !self.locks[number as usize].holders.is_empty() {
+            return;
+        }
+        // First come, first served; readers that stand one behind the other go together.
+        loop {
+            let lock = &mut self.locks[number as usize];
+            let Some((next, shared)) = lock.queue.front().copied() else { break };
+            if !lock.holders.is_empty() && !(lock.reading && shared) {
+                break;
+            }
+            lock.queue.pop_front();
+            lock.holders.push(next);
+            lock.reading = shared;
+            lock.waited_ns += self.now - self.tasks[next as usize].since;
+            self.wake(next);
+        }
+        if self.scenario.workload.locks[number as usize].inherit
+            && let Some((first, _)) = self.locks[number as usize].queue.front().copied()
+        {
+            self.lend_to_holders(first, number);
+        }
+    }
+
+    /// Who waits for a lock lends its unit's CPUs to those who hold it, until they give it back (seed 000, section 3.4).
+    fn lend_to_holders(&mut self, waiter: TaskId, number: u16) {
+        let unit = self.tasks[waiter as usize].unit;
+        for holder in self.locks[number as usize].holders.clone() {
+            self.kernel.move_to_unit(self.now, holder, unit);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The outcome of a run, from the state that it ended in.
+
+use commonhold_contract::UnitId;
+
+use super::Engine;
+use crate::Time;
+use crate::outcome::{DiskOutcome, DiskUse, JobOutcome, LockOutcome, Outcome, UnitOutcome};
+
+impl Engine<'_> {
+    pub(super) fn outcome(&self) -> Outcome {
+        Outcome {
+            seed: self.seed,
+            ended_ns: self.now,
+            cut_off: self.unfinished > 0,
+            jobs: self.instances.iter().map(|instance| self.job(instance)).collect(),
+            units: self.scenario.contract.ids().filter(|id| self.was_there(*id)).map(|id| self.unit(id)).collect(),
+            disks: (0..self.drives.len()).map(|drive| self.disk(drive)).collect(),
+            busy_ns: self.cpus.iter().map(|cpu| cpu.busy_ns).sum(),
+            idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
+            switches: self.cpus.iter().map(|cpu| cpu.switches).sum(),
+            locks: self.locks(),
+            plans: self.steward.plans,
+            events: self.events,
+            checks: self.audit.checks,
+            broken: self.audit.broken,
+            notes: self.audit.notes.clone(),
+        }
+    }
+
+    fn path(&self, id: UnitId) -> String {
+        self.scenario.contract.unit(id).path.clone()
+    }
+
+    fn was_there(&self, id: UnitId) -> bool {
+        let jobs = &self.scenario.workload.jobs;
+        jobs.iter().zip(&self.arrived).any(|(job, arrived)| job.unit == id && *arrived > 0)
+    }
+
+    fn job(&self, instance: &super::Instance) -> JobOutcome {
+        JobOutcome {
+            name: self.scenario.workload.jobs[instance.job as usize].name.clone(),
+            unit: self.path(instance.unit),
+            started_ns: instance.started,
+            ended_ns: instance.ended,
+            spent: instance.spent,
+        }
+    }
+
+    fn unit(&self, id: UnitId) -> UnitOutcome {
+        let unit = self.kernel.unit(id.0);
+        UnitOutcome {
+            name: self.path(id),
+            entitled_micro_cpus: self.steward.entitled_mean(id.index(), self.now),
+            used_ns: unit.used_ns,
+            lent_ns: unit.lent_ns,
+            borrowed_ns: unit.borrowed_ns,
+            called_back: unit.recalls,
+            call_back_mean_ns: unit.recall_ns.checked_div(unit.recalls).unwrap_or(0),
+            call_back_max_ns: unit.recall_ns_max,
+            waited_max_ns: self.audit.waited_max[id.index()],
+            frames: self.memory.used(id),
+        }
+    }
+
+    fn disk(&self, drive: usize) -> DiskOutcome {
+        let figures = self.drives[drive].figures();
+        let total = figures.total();
+        DiskOutcome {
+            name: self.scenario.hardware.disks[drive].name.clone(),
+            busy_ns: figures.busy_ns,
+            requests: total.requests,
+            latency_ms: mean_ms(total.served_ns, total.requests),
+            queue: ratio(figures.queued_ns + figures.in_service_ns, self.now),
+            queue_at_arrival: ratio(figures.found_waiting + figures.found_in_service, figures.arrivals),
+            units: self
+                .scenario
+                .contract
+                .ids()
+                .map(|id| (id, figures.unit(id)))
+                .filter(|(_, unit)| unit.requests > 0)
+                .map(|(id, unit)| DiskUse {
+                    unit: self.path(id),
+                    requests: unit.requests,
+                    sectors: unit.sectors,
+                    wait_ms: mean_ms(unit.waited_ns, unit.requests),
+                    service_ms: mean_ms(unit.served_ns, unit.requests),
+                })
+                .collect(),
+        }
+    }
+
+    fn locks(&self) -> Vec<LockOutcome> {
+        let named = self.scenario.workload.locks.iter().zip(&self.locks);
+        named
+            .map(|(what, lock)| LockOutcome { name: what.name.clone(), waits: lock.waits, waited_ns: lock.waited_ns })
+            .collect()
+    }
+}
+
+fn mean_ms(sum_ns: Time, count: u64) -> f64 {
+    ratio(sum_ns, count) / 1e6
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a mean for people; sums stay below 2^53")]
+fn ratio(sum: u64, count: u64) -> f64 {
+    if count == 0 { 0.0 } else { sum as f64 / count as f64 }
+}

@@ -1,0 +1,224 @@
+//! Tasks: processes of one thread each, and the jobs that they belong to.
+
+use commonhold_contract::UnitId;
+use commonhold_dispatch::TaskId;
+
+use super::{Engine, NONE, number};
+use crate::Time;
+use crate::chance::Chance;
+use crate::contention::Left;
+use crate::memory::SpaceId;
+use crate::scenario::LOOPS_MAX;
+
+/// What a task is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It runs, or waits for a CPU.
+    Runnable,
+    /// Until its timer goes off.
+    Sleeping,
+    /// Until its transfers are done.
+    Transfer,
+    /// Until pages of a file have come.
+    File,
+    /// Until its unit has a frame for it.
+    Frame,
+    /// Until less of memory is dirty.
+    Throttled,
+    /// Until a lock is given to it.
+    Lock,
+    /// Until the others have come.
+    Barrier,
+    /// Until a child has ended.
+    Children,
+    /// It is no more; its number may be used again.
+    Ended,
+}
+
+/// One process.
+#[derive(Debug, Clone)]
+pub(super) struct Task {
+    pub(super) program: u16,
+    /// Loop counters by depth.
+    pub(super) counters: [u32; LOOPS_MAX],
+    /// Index of the op that it is at, and how far within it.
+    pub(super) pc: u32,
+    pub(super) stage: u32,
+    pub(super) state: State,
+    /// It waits on its CPU.
+    pub(super) spins: bool,
+    pub(super) instance: u32,
+    pub(super) parent: TaskId,
+    /// Children that it still has to start, and those that have not ended.
+    pub(super) to_start: u32,
+    pub(super) alive: u32,
+    /// What it computes now, in ns of a CPU of its own: until something else is due, and beyond that.
+    pub(super) left: Time,
+    pub(super) beyond: Time,
+    /// Part of it that is kernel work, in millionths; bus transactions per ms.
+    pub(super) kernel: u32,
+    pub(super) bus: u32,
+    pub(super) space: SpaceId,
+    /// Pages of its working set that it has touched so far.
+    pub(super) touched: u64,
+    /// What its op is about: pages, or transfers that are under way.
+    pub(super) pages: u32,
+    pub(super) transfers: u32,
+    pub(super) from_page: u64,
+    /// Where its next sequential access to a file begins, in bytes.
+    pub(super) positions: Vec<(u16, u64)>,
+    pub(super) chance: Chance,
+    /// Since when it waits for what it waits for.
+    pub(super) since: Time,
+    /// The unit that it belongs to, whichever it runs for.
+    pub(super) unit: u32,
+    /// The cache of the CPU that it ran on last, as it left it.
+    pub(super) cache: Option<Left>,
+}
+
+/// One copy of a job.
+#[derive(Debug, Clone)]
+pub(crate) struct Instance {
+    pub(crate) job: u32,
+    pub(crate) unit: UnitId,
+    pub(super) disk: usize,
+    pub(crate) started: Time,
+    pub(crate) ended: Option<Time>,
+    /// Its files, by the workload's number; [`NONE`] where it has not opened it.
+    pub(super) files: Vec<u32>,
+    /// Where the CPU time of its tasks went, in ns.
+    pub(crate) spent: Spent,
+}
+
+/// Where CPU time went, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Spent {
+    /// Work, as if alone on the machine.
+    pub work_ns: u64,
+    /// Spinning for the kernel's lock.
+    pub lock_ns: u64,
+    /// Waiting for memory that other CPUs had in their caches, or for the bus.
+    pub stall_ns: u64,
+    /// Waiting on a CPU for other tasks of the job.
+    pub spin_ns: u64,
+    /// Switches and cache refills.
+    pub switch_ns: u64,
+    /// Runnable without a CPU.
+    pub waited_ns: u64,
+    /// Blocked: on disks, memory, locks and each other.
+    pub blocked_ns: u64,
+    /// Page faults that needed a disk.
+    pub faults: u64,
+}
+
+impl Spent {
+    /// Adds what another task, or job, spent.
+    pub fn add(&mut self, other: &Spent) {
+        self.work_ns += other.work_ns;
+        self.lock_ns += other.lock_ns;
+        self.stall_ns += other.stall_ns;
+        self.spin_ns += other.spin_ns;
+        self.switch_ns += other.switch_ns;
+        self.waited_ns += other.waited_ns;
+        self.blocked_ns += other.blocked_ns;
+        self.faults += other.faults;
+    }
+}
+
+impl Engine<'_> {
+    pub(super) fn new_instance(&mut self, job: usize) -> u32 {
+        let what = &self.scenario.workload.jobs[job];
+        self.instances.push(Instance {
+            job: number(job),
+            unit: what.unit,
+            disk: what.disk as usize,
+            started: self.now,
+            ended: None,
+            files: vec![NONE; self.scenario.workload.files.len()],
+            spent: Spent::default(),
+        });
+        number(self.instances.len() - 1)
+    }
+
+    /// Starts a process.
+    pub(super) fn spawn(&mut self, program: u16, instance: u32, parent: TaskId, chance: Chance) {
+        let unit = self.instances[instance as usize].unit;
+        let task = Task {
+            program,
+            counters: [0; LOOPS_MAX],
+            pc: 0,
+            stage: 0,
+            state: State::Runnable,
+            spins: false,
+            instance,
+            parent,
+            to_start: 0,
+            alive: 0,
+            left: 0,
+            beyond: 0,
+            kernel: 0,
+            bus: 0,
+            space: self.memory.open_space(unit, self.scenario.workload.programs[program as usize].reuse_ns),
+            touched: 0,
+            pages: 0,
+            transfers: 0,
+            from_page: 0,
+            positions: Vec::new(),
+            chance,
+            since: self.now,
+            unit: unit.0,
+            cache: None,
+        };
+        let id = if let Some(id) = self.free.pop() {
+            self.tasks[id as usize] = task;
+            id
+        } else {
+            self.tasks.push(task);
+            number(self.tasks.len() - 1)
+        };
+        self.kernel.start(self.now, id, unit.0);
+        self.steward.came(unit.0);
+        self.kernel.wake(self.now, id);
+    }
+
+    /// A task that was blocked can go on.
+    pub(super) fn wake(&mut self, id: TaskId) {
+        let task = &mut self.tasks[id as usize];
+        debug_assert!(!matches!(task.state, State::Runnable | State::Ended));
+        let spent = &mut self.instances[task.instance as usize].spent;
+        spent.blocked_ns += self.now - task.since;
+        task.state = State::Runnable;
+        task.since = self.now;
+        self.steward.became_runnable(task.unit);
+        self.kernel.wake(self.now, id);
+    }
+
+    /// A task has done its last op.
+    pub(super) fn end(&mut self, id: TaskId) {
+        let task = &mut self.tasks[id as usize];
+        task.state = State::Ended;
+        let (space, parent, instance, unit) = (task.space, task.parent, task.instance, task.unit);
+        self.memory.close_space(space);
+        self.feed_starved();
+        self.steward.went(unit);
+        self.free.push(id);
+        if parent == NONE {
+            let instance = &mut self.instances[instance as usize];
+            instance.ended = Some(self.now);
+            if !self.scenario.workload.jobs[instance.job as usize].background {
+                self.unfinished -= 1;
+            }
+            return;
+        }
+        let above = &mut self.tasks[parent as usize];
+        above.alive -= 1;
+        if above.state == State::Children {
+            self.wake(parent);
+        }
+    }
+
+    /// A sleeper's time is over.
+    pub(super) fn sleeper_event(&mut self, id: TaskId) {
+        self.wake(id);
+    }
+}

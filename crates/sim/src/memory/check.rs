@@ -1,0 +1,52 @@
+//! The memory's own books, added up again from what they should follow from.
+
+use commonhold_contract::UnitId;
+
+use super::{Memory, UnitPages};
+
+impl Memory {
+    /// Whether frames are conserved and sums agree; else what is wrong. For tests, and for a simulation's end.
+    pub fn check(&self) -> Result<(), String> {
+        let used: u64 = self.units.iter().map(|unit| unit.used).sum();
+        if used + self.free != self.frames {
+            return Err(format!("{used} frames used and {} free are not {}", self.free, self.frames));
+        }
+        let mut units = vec![UnitPages::default(); self.units.len()];
+        units[UnitId::KERNEL.index()].used = self.kernel;
+        for space in &self.spaces {
+            let unit = &mut units[space.unit.index()];
+            unit.used += space.charged();
+            unit.leaving += space.leaving;
+            unit.spaces += u64::from(space.open);
+        }
+        for owned in self.files.iter().flat_map(|file| &file.owned) {
+            let unit = &mut units[owned.unit.index()];
+            unit.used += owned.charged();
+            unit.leaving += owned.leaving;
+            unit.writing += owned.writing;
+        }
+        let parts = |unit: &UnitPages| (unit.used, unit.leaving, unit.writing, unit.spaces);
+        for (i, (told, found)) in self.units.iter().zip(&units).enumerate() {
+            if parts(told) != parts(found) {
+                return Err(format!(
+                    "unit {i}: used, leaving, writing, spaces are told as {:?} but add up to {:?}",
+                    parts(told),
+                    parts(found)
+                ));
+            }
+        }
+        self.check_files()
+    }
+
+    fn check_files(&self) -> Result<(), String> {
+        for (i, file) in self.files.iter().enumerate() {
+            if file.cached() > file.pages {
+                return Err(format!("file {i} has {} pages and {} in the cache", file.pages, file.cached()));
+            }
+            if !file.open && file.clean() + file.dirty() > 0 {
+                return Err(format!("file {i} is removed but has pages in the cache"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! A process's anonymous memory, as counts of pages.
+
+use commonhold_contract::{MILLIONTH, UnitId};
+
+use crate::Time;
+
+/// Part of the pages that come back from swap and are modified before they are paged out again, in millionths. An
+/// assumption: half of what a program comes back to it also writes.
+pub const MODIFIED: u64 = 500_000;
+
+/// The pages of one process that belong to no file.
+#[derive(Debug, Clone)]
+pub(super) struct Space {
+    pub(super) unit: UnitId,
+    /// Its process still exists.
+    pub(super) open: bool,
+    /// It comes back to each of its pages once in so much of its time.
+    pub(super) reuse_ns: Time,
+    /// When it last ran.
+    pub(super) ran_at: Time,
+    /// Resident, with an up-to-date copy in swap.
+    pub(super) clean: u64,
+    /// Resident, without one.
+    pub(super) dirty: u64,
+    /// On their way to swap; their frames are still taken.
+    pub(super) leaving: u64,
+    /// In swap alone.
+    pub(super) swapped: u64,
+    /// Pages that it owes the pager, in millionths; below 0: that it gave in advance.
+    pub(super) due: i64,
+    /// Rest of the division that decides how many of the pages that came back are modified.
+    modified_rest: u64,
+}
+
+impl Space {
+    pub(super) fn new(unit: UnitId, reuse_ns: Time, now: Time) -> Self {
+        Space {
+            unit,
+            open: true,
+            reuse_ns,
+            ran_at: now,
+            clean: 0,
+            dirty: 0,
+            leaving: 0,
+            swapped: 0,
+            due: 0,
+            modified_rest: 0,
+        }
+    }
+
+    /// Pages that it can use.
+    pub(super) fn resident(&self) -> u64 {
+        self.clean + self.dirty
+    }
+
+    /// Pages that take up frames.
+    pub(super) fn charged(&self) -> u64 {
+        self.resident() + self.leaving
+    }
+
+    /// Time since a typical page of it was used: while it runs, its reuse time.
+    pub(super) fn age(&self, now: Time) -> Time {
+        self.reuse_ns.saturating_add(now.saturating_sub(self.ran_at))
+    }
+
+    /// Pages come back from swap.
+    pub(super) fn come_back(&mut self, pages: u64) {
+        let modified = pages * MODIFIED + self.modified_rest;
+        self.modified_rest = modified % MILLIONTH;
+        self.dirty += modified / MILLIONTH;
+        self.clean += pages - modified / MILLIONTH;
+        self.swapped -= pages;
+    }
+
+    /// Gives up to `pages` of its resident pages: those freed at once, and those to be written first. Clean ones go first,
+    /// because they cost nothing.
+    pub(super) fn give(&mut self, pages: u64) -> (u64, u64) {
+        let freed = pages.min(self.clean);
+        self.clean -= freed;
+        self.swapped += freed;
+        let leaving = (pages - freed).min(self.dirty);
+        self.dirty -= leaving;
+        self.leaving += leaving;
+        (freed, leaving)
+    }
+}

@@ -1,0 +1,134 @@
+//! What came out of a run: who ended when, who got what, and whether everything that must hold held.
+
+use serde::Serialize;
+
+pub use crate::engine::Spent;
+
+use crate::Time;
+
+/// The outcome of one run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    /// The run's seed.
+    pub seed: u64,
+    /// When it ended, in ns of virtual time.
+    pub ended_ns: Time,
+    /// Whether it ended at its horizon, with jobs unfinished.
+    pub cut_off: bool,
+    /// Jobs, one entry per copy, in the order in which they came.
+    pub jobs: Vec<JobOutcome>,
+    /// Units of the contract that had processes, in the contract's order.
+    pub units: Vec<UnitOutcome>,
+    /// Disks, in the machine's order.
+    pub disks: Vec<DiskOutcome>,
+    /// Time that CPUs were busy, and idle, summed over all, in ns.
+    pub busy_ns: u64,
+    /// See `busy_ns`.
+    pub idle_ns: u64,
+    /// Switches to another task.
+    pub switches: u64,
+    /// Waits for locks, with their time summed, by the workload's order.
+    pub locks: Vec<LockOutcome>,
+    /// Plans that the policy made.
+    pub plans: u64,
+    /// Events of the simulation.
+    pub events: u64,
+    /// Checks made while it ran.
+    pub checks: u64,
+    /// Checks that did not hold.
+    pub broken: u64,
+    /// The first of those, in words.
+    pub notes: Vec<String>,
+}
+
+/// One copy of a job.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobOutcome {
+    /// Its name in the workload.
+    pub name: String,
+    /// The path of its unit.
+    pub unit: String,
+    /// When it came, in ns.
+    pub started_ns: Time,
+    /// When it ended, in ns; nothing if the run ended first.
+    pub ended_ns: Option<Time>,
+    /// Where its tasks' time went.
+    pub spent: Spent,
+}
+
+impl JobOutcome {
+    /// How long it took, in ns.
+    pub fn response_ns(&self) -> Option<Time> {
+        self.ended_ns.map(|ended| ended - self.started_ns)
+    }
+}
+
+/// What a unit had.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct UnitOutcome {
+    /// Its path.
+    pub name: String,
+    /// What it was entitled to in the mean, in millionths of a CPU.
+    pub entitled_micro_cpus: u64,
+    /// CPU time of its tasks, in ns.
+    pub used_ns: u64,
+    /// CPU time of others on its home CPUs, in ns.
+    pub lent_ns: u64,
+    /// CPU time of its tasks on others' home CPUs, in ns.
+    pub borrowed_ns: u64,
+    /// CPUs that it called back.
+    pub called_back: u64,
+    /// The mean time from a call to the first task of its own there, in ns.
+    pub call_back_mean_ns: u64,
+    /// The longest.
+    pub call_back_max_ns: u64,
+    /// The longest that one of its tasks waited for a CPU, in ns.
+    pub waited_max_ns: Time,
+    /// Page frames that it had at the end.
+    pub frames: u64,
+}
+
+/// What a disk did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DiskOutcome {
+    /// Its name.
+    pub name: String,
+    /// Time that it was busy, in ns.
+    pub busy_ns: u64,
+    /// Requests that it served.
+    pub requests: u64,
+    /// Mean time of a request in service, in ms.
+    pub latency_ms: f64,
+    /// Mean number of requests that waited or were served, over time.
+    pub queue: f64,
+    /// Mean number that an arriving request found.
+    pub queue_at_arrival: f64,
+    /// What each unit had of it.
+    pub units: Vec<DiskUse>,
+}
+
+/// What a unit had of a disk.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DiskUse {
+    /// The unit's path.
+    pub unit: String,
+    /// Requests made in its name.
+    pub requests: u64,
+    /// Sectors transferred in its name.
+    pub sectors: u64,
+    /// Mean wait of a request in the queue, in ms.
+    pub wait_ms: f64,
+    /// Mean time of a request in service, in ms.
+    pub service_ms: f64,
+}
+
+/// What a lock cost.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LockOutcome {
+    /// Its name.
+    pub name: String,
+    /// How often somebody waited for it.
+    pub waits: u64,
+    /// How long, summed, in ns.
+    pub waited_ns: Time,
+}

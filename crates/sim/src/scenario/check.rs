@@ -1,0 +1,521 @@
+//! Whether the values of a workload fit each other and the machine: what would never end, never start, wait for ever or
+//! not fit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use commonhold_contract::document::Document;
+use commonhold_contract::{Diagnostic, quantity};
+
+use super::cycles::{Edge, walk};
+use super::demand::{self, Demand};
+use super::limits::{BYTES_MAX, FILE_FIFTHS, SECTOR, TASKS_MAX};
+use super::locks;
+use super::machine;
+use super::model::{File, Hardware, Job, Op, Workload};
+use super::values::Span;
+use crate::Time;
+
+/// Where things stand in a workload's text; by the index of what they are about.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    pub(crate) horizon: Span,
+    pub(crate) files: Vec<Span>,
+    pub(crate) locks: Vec<Span>,
+    pub(crate) programs: Vec<ProgramPlace>,
+    pub(crate) jobs: Vec<JobPlace>,
+}
+
+/// Where a program and its steps stand.
+#[derive(Debug)]
+pub(crate) struct ProgramPlace {
+    pub(crate) name: Span,
+    /// One per step.
+    pub(crate) steps: Vec<Span>,
+    /// Some of its steps could not be read: then nothing can be said of what is not there.
+    pub(crate) partial: bool,
+}
+
+/// Where a job and its values stand.
+#[derive(Debug)]
+pub(crate) struct JobPlace {
+    name: Span,
+    values: BTreeMap<&'static str, Span>,
+}
+
+impl JobPlace {
+    pub(crate) fn at(name: Span) -> Self {
+        JobPlace { name, values: BTreeMap::new() }
+    }
+
+    pub(crate) fn mark(&mut self, key: &'static str, value: Span) {
+        self.values.insert(key, value);
+    }
+
+    /// Where a key's value stands, or else the job.
+    fn value(&self, key: &str) -> Span {
+        self.values.get(key).unwrap_or(&self.name).clone()
+    }
+}
+
+/// What the checks look at.
+pub(crate) struct Subject<'a> {
+    pub(crate) workload: &'a Workload,
+    pub(crate) places: &'a Places,
+    hardware: &'a Hardware,
+}
+
+/// Processes that meet at barriers: those that one step runs, or the copies of a job.
+struct Siblings {
+    all: u32,
+    at_once: u32,
+    /// Where they are run.
+    place: Span,
+    /// The key that says how many run at once.
+    key: &'static str,
+}
+
+/// Checks a workload; what it refers to but could not be read was reported and left out.
+pub(crate) fn workload(document: &mut Document, workload: &Workload, places: &Places, hardware: &Hardware) {
+    let subject = Subject { workload, places, hardware };
+    document.report_all(subject.steps());
+    document.report_all(subject.starts());
+    document.report_all(subject.no_disk());
+    let calls: Vec<Vec<Edge<(usize, usize)>>> =
+        (0..workload.programs.len()).map(|program| subject.calls(program)).collect();
+    let walk = walk(&calls);
+    if !walk.cycles.is_empty() {
+        // What follows from one program to the next is only defined without cycles.
+        document.report_all(walk.cycles.iter().map(|cycle| subject.runs_itself(cycle)));
+        return;
+    }
+    let demands = demand::demands(&workload.programs, &walk.order, &hardware.kernel);
+    document.report_all(subject.loops(&demands));
+    document.report_all(subject.barriers());
+    document.report_all(locks::check(&subject, &demands));
+    document.report_all(subject.endless_jobs(&demands));
+    document.report_all(subject.tasks(&demands));
+    document.report_all(subject.time(&demands));
+    document.report_all(subject.disks(&demands));
+    // What is not used may be what an erroneous name meant.
+    if !document.found().iter().any(Diagnostic::is_error) {
+        document.report_all(subject.unused(&walk.order, &demands));
+    }
+}
+
+impl Subject<'_> {
+    /// Each step of each program, with where it stands.
+    fn all_steps(&self) -> impl Iterator<Item = (&Op, &Span)> {
+        let programs = self.workload.programs.iter().zip(&self.places.programs);
+        programs.flat_map(|(program, place)| program.ops.iter().zip(&place.steps))
+    }
+
+    /// Where a step stands.
+    pub(crate) fn step(&self, program: usize, step: usize) -> Span {
+        self.places.programs[program].steps[step].clone()
+    }
+
+    /// What can be said of a step by itself.
+    fn steps(&self) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        for (op, place) in self.all_steps() {
+            match *op {
+                Op::Read { file, bytes, .. } => {
+                    found.extend(self.beyond_end("reads", file, bytes.mean, place));
+                }
+                Op::Write { file, bytes, .. } => {
+                    found.extend(self.beyond_end("writes", file, bytes.mean, place));
+                }
+                Op::Cpu { bus_per_ms, .. } => found.extend(self.above_bus(bus_per_ms, place)),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn beyond_end(&self, does: &str, file: u16, bytes: u64, place: &Span) -> Option<Diagnostic> {
+        let file = &self.workload.files[usize::from(file)];
+        if bytes <= file.bytes {
+            return None;
+        }
+        let [much, size] = [bytes, file.bytes].map(quantity::bytes_text);
+        let message = format!("the step {does} {much} of file `{}`, which has {size}", file.name);
+        let help = "make the file larger, or the step smaller";
+        Some(Diagnostic::warning("beyond-end", place.clone(), message).help(help))
+    }
+
+    /// Alone on the machine, a step can do no more transactions than the bus carries.
+    fn above_bus(&self, bus_per_ms: u32, place: &Span) -> Option<Diagnostic> {
+        let most = self.hardware.bus?.transactions_per_ms;
+        let message = format!(
+            "the step asks for {bus_per_ms} bus transactions per ms, and the machine's bus carries {most}"
+        );
+        let help = format!("`bus` counts transactions per microsecond: write {} at most", most / 1000);
+        (u64::from(bus_per_ms) > most)
+            .then(|| Diagnostic::error("above-bus", place.clone(), message).help(help))
+    }
+
+    /// What a program runs, with the program and the step.
+    fn calls(&self, program: usize) -> Vec<Edge<(usize, usize)>> {
+        let ops = self.workload.programs[program].ops.iter().enumerate();
+        ops.filter_map(|(step, op)| match op {
+            Op::Run { program: child, .. } => Some(Edge { to: usize::from(*child), origin: (program, step) }),
+            _ => None,
+        })
+        .collect()
+    }
+
+    fn runs_itself(&self, cycle: &[(usize, usize)]) -> Diagnostic {
+        let name = |program: usize| self.workload.programs[program].name.as_str();
+        // The edge that closes the cycle is the last.
+        let (program, step) = cycle.last().copied().unwrap_or_default();
+        let mut path: Vec<&str> = cycle.iter().map(|(program, _)| name(*program)).collect();
+        path.extend(path.first().copied());
+        let message = format!("program `{}` runs itself: {}", path[0], path.join(" -> "));
+        let help =
+            "a process that starts itself never ends: for repetition, write { repeat = .., do = [..] }";
+        let diagnostic = Diagnostic::error("runs-itself", self.step(program, step), message)
+            .label("here again")
+            .help(help);
+        cycle[..cycle.len().saturating_sub(1)].iter().take(RELATED_MAX).fold(
+            diagnostic,
+            |diagnostic, (program, step)| {
+                diagnostic.related(self.step(*program, *step), format!("run by `{}`", name(*program)))
+            },
+        )
+    }
+
+    /// Loops that let no time pass, and what stands behind those that never end.
+    fn loops(&self, demands: &[Demand]) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        for (program, place) in self.workload.programs.iter().zip(&self.places.programs) {
+            if place.partial {
+                continue;
+            }
+            for (step, op) in program.ops.iter().enumerate() {
+                let Op::Again { to, times: 0, .. } = *op else { continue };
+                let body = &program.ops[to as usize..step];
+                if !body.iter().any(|op| demand::takes_time(op, demands)) {
+                    let message = "the loop goes on for ever without letting time pass";
+                    let help = "add a step that always takes time: cpu, sleep, or one that waits for the disk (metadata, write with `sync`)";
+                    found.push(
+                        Diagnostic::error("timeless-loop", place.steps[step].clone(), message).help(help),
+                    );
+                }
+                let behind = (step + 1..program.ops.len())
+                    .find(|behind| !matches!(program.ops[*behind], Op::Release { .. }));
+                if let Some(behind) = behind {
+                    let message = "this is never reached: the loop before it never ends";
+                    let help = "remove it, or give the loop a number";
+                    let diagnostic =
+                        Diagnostic::warning("never-reached", place.steps[behind].clone(), message);
+                    found.push(diagnostic.related(place.steps[step].clone(), "the loop").help(help));
+                }
+            }
+        }
+        found
+    }
+
+    /// Barriers that fewer siblings can come to than they wait for.
+    fn barriers(&self) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        for (caller, program) in self.workload.programs.iter().enumerate() {
+            for (step, op) in program.ops.iter().enumerate() {
+                let Op::Run { program: child, times, at_once } = *op else { continue };
+                let run = Siblings { all: times, at_once, place: self.step(caller, step), key: "at_once" };
+                found.extend(self.lonely(usize::from(child), &run));
+            }
+        }
+        for (job, place) in self.workload.jobs.iter().zip(&self.places.jobs) {
+            let place = place.value("program");
+            let copies = Siblings { all: job.count, at_once: job.count, place, key: "count" };
+            found.extend(self.lonely(usize::from(job.program), &copies));
+        }
+        found
+    }
+
+    /// The barriers of a program at which some of its processes would wait for ever.
+    fn lonely(&self, program: usize, siblings: &Siblings) -> Vec<Diagnostic> {
+        let Siblings { all, at_once, place, key } = siblings;
+        let mut found = Vec::new();
+        for (barrier, parties) in self.barriers_of(program) {
+            let (message, help) = if parties > *at_once {
+                let message = format!(
+                    "the barrier waits for {parties} siblings, but no more than {at_once} run at once"
+                );
+                (message, format!("write `{key} = {parties}` where they are run"))
+            } else if all % parties != 0 {
+                let message = format!(
+                    "the barrier waits for {parties} siblings at a time, by which {all} in all do not divide evenly"
+                );
+                (message, format!("run a multiple of {parties}: the last ones would wait for ever"))
+            } else {
+                continue;
+            };
+            let diagnostic = Diagnostic::warning("lonely-barrier", barrier, message).help(help);
+            found.push(diagnostic.related(place.clone(), "run here"));
+        }
+        found
+    }
+
+    /// The barriers of a program for more than one.
+    fn barriers_of(&self, program: usize) -> impl Iterator<Item = (Span, u32)> {
+        let ops = self.workload.programs[program].ops.iter().zip(&self.places.programs[program].steps);
+        ops.filter_map(|(op, place)| match op {
+            Op::Barrier { parties, .. } if *parties > 1 => Some((place.clone(), *parties)),
+            _ => None,
+        })
+    }
+
+    /// Jobs that never end, though the simulation waits for them.
+    fn endless_jobs(&self, demands: &[Demand]) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        for (job, place) in self.workload.jobs.iter().zip(&self.places.jobs) {
+            let program = usize::from(job.program);
+            let Some(step) = demands[program].endless.filter(|_| !job.background) else { continue };
+            let message = format!("job `{}` never ends, and the simulation would wait for it", job.name);
+            let help = "write `background = true` in the job, or give the loop a number";
+            let at = place.values.get("background").unwrap_or(&place.name).clone();
+            let diagnostic = Diagnostic::error("endless-job", at, message).help(help);
+            found.push(diagnostic.related(self.step(program, step), "this never ends"));
+        }
+        found
+    }
+
+    /// Jobs that start behind the horizon.
+    fn starts(&self) -> Vec<Diagnostic> {
+        let horizon_ns = self.workload.horizon_ns;
+        let mut found = Vec::new();
+        for (job, place) in self.workload.jobs.iter().zip(&self.places.jobs) {
+            let last_ns = last_start(job);
+            if last_ns < u128::from(horizon_ns) {
+                continue;
+            }
+            let (which, key) =
+                if job.start_ns >= horizon_ns { ("job", "start") } else { ("the last of job", "every") };
+            let [start, end] = [last_ns, u128::from(horizon_ns)].map(about);
+            let message =
+                format!("{which} `{}` would start at {start}, and the simulation ends at {end}", job.name);
+            let help = "write a later `horizon`, or an earlier start";
+            found.push(Diagnostic::error("never-starts", place.value(key), message).help(help));
+        }
+        found
+    }
+
+    /// More tasks at the same time than are simulated.
+    fn tasks(&self, demands: &[Demand]) -> Option<Diagnostic> {
+        let of = |job: &Job| demands[usize::from(job.program)].tasks.saturating_mul(u64::from(job.count));
+        let total = self.workload.jobs.iter().map(of).fold(0, u64::saturating_add);
+        let (job, place) = self.workload.jobs.iter().zip(&self.places.jobs).max_by_key(|(job, _)| of(job))?;
+        let message = format!(
+            "up to {total} tasks would live at the same time, {} of them of job `{}`: more than {TASKS_MAX}",
+            of(job),
+            job.name
+        );
+        let help = "lower `count` of the job, or `at_once` of what it runs";
+        (total > TASKS_MAX)
+            .then(|| Diagnostic::error("too-many-tasks", place.value("count"), message).help(help))
+    }
+
+    /// Jobs that cannot end before the horizon, each by itself or all together.
+    fn time(&self, demands: &[Demand]) -> Vec<Diagnostic> {
+        let horizon_ns = u128::from(self.workload.horizon_ns);
+        let help = "write a later `horizon`, or `background = true` in what need not end";
+        let mut found = Vec::new();
+        let mut work_ns: u128 = 0;
+        for (job, place) in
+            self.workload.jobs.iter().zip(&self.places.jobs).filter(|(job, _)| !job.background)
+        {
+            let demand = &demands[usize::from(job.program)];
+            work_ns = work_ns.saturating_add(demand.work_ns.saturating_mul(u128::from(job.count)));
+            let end_ns = last_start(job).saturating_add(demand.span_ns);
+            // Of one that never starts, that was said.
+            if demand.endless.is_none() && last_start(job) < horizon_ns && end_ns > horizon_ns {
+                let [last, end] = [end_ns, horizon_ns].map(about);
+                let message =
+                    format!("job `{}` ends at {last} at the earliest, and the simulation at {end}", job.name);
+                let at = place.value("program");
+                found.push(Diagnostic::warning("horizon-too-short", at, message).help(help));
+            }
+        }
+        let cpus = self.hardware.machine.cpus.len();
+        if found.is_empty() && work_ns > horizon_ns.saturating_mul(cpus as u128) {
+            let [work, end] = [work_ns, horizon_ns].map(about);
+            let message = format!(
+                "all jobs together take {work} of CPU time, more than {cpus} CPUs have until the end at {end}"
+            );
+            let at = self.places.horizon.clone();
+            found.push(Diagnostic::warning("horizon-too-short", at, message).help(help));
+        }
+        found
+    }
+
+    /// Files, or memory to be paged out, on a machine without disks.
+    fn no_disk(&self) -> Option<Diagnostic> {
+        if !self.hardware.disks.is_empty() {
+            return None;
+        }
+        let programs = self.workload.programs.iter().zip(&self.places.programs);
+        let paged = programs.filter(|(program, _)| program.memory_bytes > 0).map(|(_, place)| &place.name);
+        let (message, place) = match (self.places.files.first(), paged.min_by_key(|place| place.start)) {
+            (Some(file), _) => ("the file has no disk to be on: the machine has none", file),
+            (None, Some(program)) => {
+                ("the program has memory, but the machine has no disk to page it out to", program)
+            }
+            (None, None) => return None,
+        };
+        let help = "declare one in the machine: [disk.d0]";
+        Some(Diagnostic::error("no-disk", place.clone(), message).help(help))
+    }
+
+    /// Files that do not fit on their disk.
+    fn disks(&self, demands: &[Demand]) -> Vec<Diagnostic> {
+        let mut found = Vec::new();
+        // What each file needs on each disk, in bytes.
+        let mut needs: BTreeMap<(u16, u16), u128> = BTreeMap::new();
+        for job in &self.workload.jobs {
+            for file in &demands[usize::from(job.program)].files {
+                let File { bytes, disk, shared, .. } = self.workload.files[usize::from(*file)];
+                // The size of others could not be read.
+                if bytes <= BYTES_MAX {
+                    let copies = if shared { 0 } else { u128::from(job.count) };
+                    let need = needs.entry((disk.unwrap_or(job.disk), *file)).or_default();
+                    *need = need.saturating_add(u128::from(bytes) * copies);
+                    if shared {
+                        *need = u128::from(bytes);
+                    }
+                }
+            }
+        }
+        for (number, disk) in (0..=u16::MAX).zip(&self.hardware.disks) {
+            let here = || needs.range((number, 0)..=(number, u16::MAX));
+            let total: u128 = here().map(|(_, need)| *need).sum();
+            let size = machine::sectors(disk) / 5 * FILE_FIFTHS * SECTOR;
+            let Some(((_, largest), _)) = here().max_by_key(|(_, need)| **need) else { continue };
+            if total > u128::from(size) {
+                let [total, size] = [total, u128::from(size)].map(|bytes| rounded(bytes, &BYTE_UNITS));
+                let message =
+                    format!("the files on disk `{}` take {total}, and it has {size} for files", disk.name);
+                let help = "give the machine a larger disk, or let files be `shared`; each job has its own otherwise";
+                let at = self.places.files[usize::from(*largest)].clone();
+                found.push(Diagnostic::error("disk-full", at, message).label("the largest").help(help));
+            }
+        }
+        found.extend(self.shared_files(&needs));
+        found
+    }
+
+    /// Shared files that would lie on several disks.
+    fn shared_files(&self, needs: &BTreeMap<(u16, u16), u128>) -> Vec<Diagnostic> {
+        let mut first: BTreeMap<u16, u16> = BTreeMap::new();
+        let mut twice: BTreeMap<u16, (u16, u16)> = BTreeMap::new();
+        for (disk, file) in needs.keys().filter(|(_, file)| self.workload.files[usize::from(*file)].shared) {
+            match first.get(file) {
+                Some(other) => drop(twice.entry(*file).or_insert((*other, *disk))),
+                None => drop(first.insert(*file, *disk)),
+            }
+        }
+        let name =
+            |disk: u16| self.hardware.disks.get(usize::from(disk)).map_or("", |disk| disk.name.as_str());
+        let diagnostic = |(file, (a, b)): (&u16, &(u16, u16))| {
+            let message = format!(
+                "file `{}` is one for the whole machine, but the jobs that use it are on disks `{}` and `{}`",
+                self.workload.files[usize::from(*file)].name,
+                name(*a),
+                name(*b)
+            );
+            let help = format!("say where it is: disk = \"{}\"", name(*a));
+            Diagnostic::error("ambiguous-disk", self.places.files[usize::from(*file)].clone(), message)
+                .help(help)
+        };
+        twice.iter().map(diagnostic).collect()
+    }
+
+    /// What no job uses; `order` has each program behind those that it runs.
+    fn unused(&self, order: &[usize], demands: &[Demand]) -> Vec<Diagnostic> {
+        let Workload { files, locks, programs, jobs, .. } = self.workload;
+        if jobs.is_empty() {
+            let help = "declare who does what: [job.NAME]";
+            let message = "the workload has no job: nothing would happen";
+            return vec![Diagnostic::warning("no-jobs", 0..0, message).help(help)];
+        }
+        let mut found = Vec::new();
+        if jobs.iter().all(|job| job.background) {
+            let message = "all jobs run in the background: the simulation waits for none, and ends at once";
+            let help = "add a job that ends, such as one that sleeps until the end";
+            let at = self.places.jobs.first().map_or(0..0, |place| place.value("background"));
+            found.push(Diagnostic::warning("nothing-to-wait-for", at, message).help(help));
+        }
+        let mut used: BTreeSet<usize> = jobs.iter().map(|job| usize::from(job.program)).collect();
+        for program in order.iter().rev() {
+            if used.contains(program) {
+                used.extend(self.calls(*program).iter().map(|edge| edge.to));
+            }
+        }
+        let of = |numbers: fn(&Demand) -> &BTreeSet<u16>| -> BTreeSet<u16> {
+            used.iter().flat_map(|program| numbers(&demands[*program])).copied().collect()
+        };
+        let (used_files, used_locks) = (of(|demand| &demand.files), of(|demand| &demand.locks));
+        let warn = |what: &str, name: &str, place: &Span| {
+            let message = format!("no job uses {what} `{name}`");
+            Diagnostic::warning("unused", place.clone(), message).help("use it, or remove it")
+        };
+        for ((number, file), place) in (0..=u16::MAX).zip(files).zip(&self.places.files) {
+            found.extend((!used_files.contains(&number)).then(|| warn("file", &file.name, place)));
+        }
+        for ((number, lock), place) in (0..=u16::MAX).zip(locks).zip(&self.places.locks) {
+            found.extend((!used_locks.contains(&number)).then(|| warn("lock", &lock.name, place)));
+        }
+        for ((number, program), place) in programs.iter().enumerate().zip(&self.places.programs) {
+            found.extend((!used.contains(&number)).then(|| warn("program", &program.name, &place.name)));
+        }
+        found
+    }
+}
+
+/// Places that one diagnostic points at besides its own; more would bury it.
+pub(crate) const RELATED_MAX: usize = 4;
+
+/// When the last of a job's copies starts, in ns.
+fn last_start(job: &Job) -> u128 {
+    u128::from(job.start_ns) + u128::from(job.every_ns) * u128::from(job.count.saturating_sub(1))
+}
+
+const TIME_UNITS: [(&str, u128); 6] = [
+    ("h", 3_600_000_000_000),
+    ("min", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+const BYTE_UNITS: [(&str, u128); 6] =
+    [("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// A length of time for people: exact where that is short.
+fn about(ns: u128) -> String {
+    let exact = Time::try_from(ns).map(quantity::duration_text).ok().filter(|text| text.len() <= 6);
+    exact.unwrap_or_else(|| rounded(ns, &TIME_UNITS))
+}
+
+/// An amount for people, rounded down, to two digits at least.
+fn rounded(amount: u128, units: &[(&str, u128)]) -> String {
+    let (unit, scale) =
+        units.iter().find(|(_, scale)| amount >= 10 * scale).unwrap_or(&units[units.len() - 1]);
+    match amount / scale {
+        many if many >= 1_000_000_000 => format!("more than a billion {unit}"),
+        some => format!("{some}{unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_for_people() {
+        let shown = [0, 1_500, 90_000_000_000, 3_600_000_000_000, 12_345_678_901, u128::MAX].map(about);
+        assert_eq!(shown, ["0ns", "1500ns", "90s", "1h", "12s", "more than a billion h"]);
+        assert_eq!(rounded(1_259_348_992, &BYTE_UNITS), "1201MiB");
+    }
+}

@@ -1,0 +1,649 @@
+//! Every key of a machine and of a workload, once: the readers refuse what is not here, and the reference is made from it.
+
+use commonhold_contract::document::{self, key};
+
+use super::limits::{
+    ACCESS_MAX_NS, BYTES_MAX, COUNT_MAX, DISK_BYTES_MIN, FRAME_MAX, FRAME_MIN, HORIZON_MAX_NS, KERNEL_MAX_NS,
+    RATE_MAX, RATE_MIN, SECTOR, STEP_MAX_NS, TICK_MIN_NS, TIMES_MAX,
+};
+
+/// The version of both languages that this program reads.
+pub(crate) const VERSION: u64 = 1;
+
+pub(crate) type Key = document::Key<Kind>;
+pub(crate) type Table = document::Table<Kind>;
+
+/// What a key's value is. Ranges include both ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// The number [`VERSION`].
+    Version,
+    /// Any text.
+    Text,
+    /// A machine in words.
+    Shape,
+    /// A table with these keys.
+    Table(&'static Table),
+    /// A table whose keys are names, each of a table with these keys.
+    Named(&'static Table),
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A whole number.
+    Count { min: u64, max: u64 },
+    /// A whole number, or "forever".
+    Times,
+    /// A number with three decimals at most; as an integer, in thousandths.
+    Decimal { max: u64 },
+    /// A length of time, in nanoseconds.
+    Time { min: u64, max: u64 },
+    /// An amount of bytes.
+    Bytes { min: u64, max: u64 },
+    /// Bytes, or a percentage of the machine's memory.
+    BytesOrPart,
+    /// Bytes per second.
+    Rate { min: u64, max: u64 },
+    /// A percentage, in millionths.
+    Part { min: u64, max: u64 },
+    /// A percentage, or "exponential".
+    Spread,
+    /// Yes or no.
+    Switch,
+    /// The name of something of this kind.
+    Name(&'static str),
+    /// The path of a unit of the contract.
+    Unit,
+    /// A list of steps.
+    Steps,
+}
+
+const WHOLE: u64 = commonhold_contract::MILLIONTH;
+
+const fn kernel_time(min: u64) -> Kind {
+    Kind::Time { min, max: KERNEL_MAX_NS }
+}
+
+const STEP_TIME: Kind = Kind::Time { min: 1, max: STEP_MAX_NS };
+const STEP_BYTES: Kind = Kind::Bytes { min: 1, max: BYTES_MAX };
+
+const VERSION_KEY: Key = key("version", Kind::Version, "", "1", "The version of the language: 1. Required.");
+const TITLE: Key = key("title", Kind::Text, "\"\"", "\"Eight CPUs\"", "What reports call it.");
+const SOURCE: Key = key(
+    "source",
+    Kind::Text,
+    "\"\"",
+    "\"seed 000, section 4.1\"",
+    "Where its numbers come from; shown in reports.",
+);
+
+/// A whole machine.
+pub(crate) static MACHINE: Table = Table {
+    title: "a machine",
+    definition: "machine.toml",
+    keys: &[
+        VERSION_KEY,
+        TITLE,
+        SOURCE,
+        key(
+            "shape",
+            Kind::Shape,
+            "",
+            "\"nodes:1 cpus:8 memory:44MiB\"",
+            "NUMA nodes, CPUs and memory per node, as in `commonhold check --machine`; without disks. Required.",
+        ),
+        key("kernel", Kind::Table(&KERNEL), "{}", "{ tick = \"10ms\" }", "What the kernel costs."),
+        key(
+            "cache",
+            Kind::Table(&CACHE),
+            "",
+            "{}",
+            "Each CPU's cache. Without this table, moving to another CPU costs nothing.",
+        ),
+        key(
+            "bus",
+            Kind::Table(&BUS),
+            "",
+            "{}",
+            "The memory bus. Without this table, memory traffic never waits.",
+        ),
+        key(
+            "contention",
+            Kind::Table(&CONTENTION),
+            "",
+            "{}",
+            "How CPUs in the kernel slow each other down. Without this table, they do not.",
+        ),
+        key("disk", Kind::Named(&DISK), "", "{ d0 = {} }", "The disks by name, in the order of the text."),
+    ],
+};
+
+/// `[kernel]`. The defaults are those of Linux 6.12 on a present-day server, where it has a setting, else round figures of
+/// the right size; reproductions of old machines set them all.
+pub(crate) static KERNEL: Table = Table {
+    title: "[kernel]",
+    definition: "[kernel]",
+    keys: &[
+        // CONFIG_HZ=250, as distributions set it.
+        key("tick", kernel_time(0), "\"4ms\"", "\"10ms\"", "The clock tick. \"0s\": none."),
+        // SCX_SLICE_DFL: what the project's own scheduler hands out.
+        key(
+            "slice",
+            kernel_time(TICK_MIN_NS),
+            "\"20ms\"",
+            "\"30ms\"",
+            "How long a task runs before others get a turn.",
+        ),
+        key("switch", kernel_time(0), "\"2us\"", "\"10us\"", "What a switch to another task costs."),
+        key(
+            "ipi",
+            kernel_time(0),
+            "\"1us\"",
+            "\"5us\"",
+            "How long an inter-processor interrupt takes to arrive.",
+        ),
+        key("fault", kernel_time(0), "\"1us\"", "\"20us\"", "CPU time of a page fault that needs no disk."),
+        key("request", kernel_time(0), "\"5us\"", "\"100us\"", "CPU time of setting up a disk request."),
+        key("fork", kernel_time(0), "\"300us\"", "\"1ms\"", "CPU time of creating a process."),
+        // What the project's scheduler does: it preempts the borrower by an interrupt.
+        key(
+            "call_back",
+            Kind::Choice(&["tick", "entry", "now"]),
+            "\"now\"",
+            "\"tick\"",
+            "When a lent CPU goes back: at the borrower's next clock tick (tick), then or when it enters the kernel \
+             (entry), or at once by an interrupt (now).",
+        ),
+        key(
+            "frame",
+            Kind::Bytes { min: FRAME_MIN, max: FRAME_MAX },
+            "\"4KiB\"",
+            "\"16KiB\"",
+            "Size of a page frame: a power of two.",
+        ),
+        // 64 bytes of `struct page` for each page are 1.6 %; text, slabs and tables are about as much again.
+        key(
+            "memory",
+            Kind::BytesOrPart,
+            "\"4%\"",
+            "\"6MiB\"",
+            "Memory that the kernel keeps for itself; a percentage is one of the machine's memory.",
+        ),
+        // vm.page-cluster = 3: two to the third.
+        key(
+            "cluster",
+            Kind::Count { min: 1, max: 1024 },
+            "8",
+            "4",
+            "Pages that one fault or one page-out moves at once.",
+        ),
+        key(
+            "memory_period",
+            Kind::Time { min: 1_000_000, max: KERNEL_MAX_NS },
+            "\"100ms\"",
+            "\"1s\"",
+            "How often memory is redistributed among units.",
+        ),
+        // Enough that a disk can put them in order, few enough that a read does not wait long behind them.
+        key(
+            "write_behind",
+            Kind::Count { min: 1, max: 1024 },
+            "8",
+            "4",
+            "Write-behind requests that are under way at once.",
+        ),
+        // The window that is read and the one after it, each of 128 KiB (read_ahead_kb).
+        key(
+            "read_ahead",
+            Kind::Count { min: 0, max: 1024 },
+            "2",
+            "3",
+            "Read-ahead requests kept outstanding for a file that is read in sequence. 0: none.",
+        ),
+        key(
+            "request_sectors",
+            Kind::Count { min: 1, max: 65_536 },
+            "256",
+            "78",
+            "Size of a read-ahead or write-behind request, in sectors of 512 bytes; at least a frame.",
+        ),
+        // vm.dirty_background_ratio and vm.dirty_expire_centisecs.
+        key(
+            "dirty_limit",
+            Kind::Part { min: 0, max: WHOLE },
+            "\"10%\"",
+            "\"5%\"",
+            "Dirty pages are written behind when they are more than this part of memory.",
+        ),
+        key(
+            "dirty_age",
+            Kind::Time { min: 0, max: KERNEL_MAX_NS },
+            "\"30s\"",
+            "\"5s\"",
+            "Dirty pages are written behind when they are this old.",
+        ),
+    ],
+};
+
+/// `[cache]`.
+pub(crate) static CACHE: Table = Table {
+    title: "[cache]",
+    definition: "[cache]",
+    keys: &[
+        // A second-level cache of a present-day server core, missed to the third level or to memory.
+        key(
+            "bytes",
+            Kind::Bytes { min: 1, max: 1 << 40 },
+            "\"1MiB\"",
+            "\"2MiB\"",
+            "Size of each CPU's cache.",
+        ),
+        key("line", Kind::Bytes { min: 1, max: 1 << 20 }, "\"64B\"", "\"128B\"", "Size of one of its lines."),
+        key("miss", kernel_time(0), "\"80ns\"", "\"500ns\"", "What fetching a line costs."),
+    ],
+};
+
+/// `[bus]`.
+pub(crate) static BUS: Table = Table {
+    title: "[bus]",
+    definition: "[bus]",
+    keys: &[key(
+        "transactions",
+        // In thousandths per microsecond a step's rate is an integer per ms too: both fit 32 bits.
+        Kind::Count { min: 1, max: 1_000_000_000 },
+        // One channel of DDR4-3200: 25.6 GB/s in lines of 64 bytes.
+        "400000",
+        "29500",
+        "Transactions that the bus carries in a millisecond.",
+    )],
+};
+
+/// `[contention]`.
+pub(crate) static CONTENTION: Table = Table {
+    title: "[contention]",
+    definition: "[contention]",
+    keys: &[
+        // Above half a lock, two CPUs are all that a kernel uses; at the whole, it is no longer a queue of several.
+        key(
+            "lock",
+            Kind::Part { min: 0, max: WHOLE - 1 },
+            "\"0%\"",
+            "\"11.7%\"",
+            "Part of kernel work that holds the one spin lock.",
+        ),
+        key(
+            "stall",
+            Kind::Part { min: 0, max: WHOLE },
+            "\"0%\"",
+            "\"1.77%\"",
+            "What each further CPU in the kernel adds to its memory stall, as a part of the work.",
+        ),
+    ],
+};
+
+const RATE: Kind = Kind::Rate { min: RATE_MIN, max: RATE_MAX };
+const ACCESS: Kind = Kind::Time { min: 0, max: ACCESS_MAX_NS };
+
+/// `[disk.NAME]`.
+pub(crate) static DISK: Table = Table {
+    title: "a disk",
+    definition: "[disk.NAME]",
+    keys: &[
+        key(
+            "model",
+            Kind::Choice(&["ssd", "fixed", "hp97560"]),
+            "\"ssd\"",
+            "\"hp97560\"",
+            "Its mechanics: several requests at a time (ssd), one at a time (fixed), or an HP 97560 with its arm and \
+             platters (hp97560). Which other keys there are depends on it.",
+        ),
+        key("scale", Kind::Count { min: 1, max: 1000 }, "1", "2", "All times are divided by this."),
+        key("access", ACCESS, "\"5ms\"", "\"3ms\"", "Time of each request."),
+        key("channels", Kind::Count { min: 1, max: 4096 }, "8", "4", "Requests served side by side."),
+        key("read", ACCESS, "\"80us\"", "\"50us\"", "Time of each read request."),
+        key("write", ACCESS, "\"20us\"", "\"10us\"", "Time of each write request."),
+        key(
+            "rate",
+            RATE,
+            "\"400MiB/s\"",
+            "\"5MiB/s\"",
+            "Transfer rate, of each channel if there are several; its time per sector is rounded to a nanosecond.",
+        ),
+        key(
+            "size",
+            Kind::Bytes { min: DISK_BYTES_MIN, max: BYTES_MAX },
+            "\"1TiB\"",
+            "\"1GiB\"",
+            "Its size, rounded down to sectors of 512 bytes.",
+        ),
+        key(
+            "order",
+            Kind::Choice(&["position", "isolation", "fair", "batched"]),
+            "",
+            "\"position\"",
+            "How its queue is served: by head position alone, by the units' bandwidth alone, by position among the \
+             units that had no more than their share, or that in bounded batches. By the contract's scheme if not said.",
+        ),
+        key(
+            "threshold",
+            Kind::Count { min: 0, max: 1 << 40 },
+            "64",
+            "256",
+            "Sectors that a unit may be ahead of the average, where the order is `fair`.",
+        ),
+        key(
+            "half_life",
+            Kind::Time { min: 1_000_000, max: KERNEL_MAX_NS },
+            "\"500ms\"",
+            "\"1s\"",
+            "After this long, a unit's count of transferred sectors is halved.",
+        ),
+    ],
+};
+
+/// Keys of a disk that only some models have, with these models.
+pub(crate) const OF_MODELS: [(&str, &[&str]); 7] = [
+    ("scale", &["hp97560"]),
+    ("access", &["fixed"]),
+    ("channels", &["ssd"]),
+    ("read", &["ssd"]),
+    ("write", &["ssd"]),
+    ("rate", &["ssd", "fixed"]),
+    ("size", &["ssd", "fixed"]),
+];
+
+/// A whole workload.
+pub(crate) static WORKLOAD: Table = Table {
+    title: "a workload",
+    definition: "workload.toml",
+    keys: &[
+        VERSION_KEY,
+        TITLE,
+        SOURCE,
+        key(
+            "horizon",
+            Kind::Time { min: 1000, max: HORIZON_MAX_NS },
+            "\"1h\"",
+            "\"10min\"",
+            "When the simulation ends at the latest. A workload that does not say is reminded of it.",
+        ),
+        key("file", Kind::Named(&FILE), "", "{ source = { size = \"4MiB\" } }", "The files by name."),
+        key("lock", Kind::Named(&LOCK), "", "{ inode = {} }", "The kernel locks by name."),
+        key(
+            "program",
+            Kind::Named(&PROGRAM),
+            "",
+            "{ hog = { do = [{ cpu = \"1s\" }] } }",
+            "What processes do, by name.",
+        ),
+        key(
+            "job",
+            Kind::Named(&JOB),
+            "",
+            "{ a = { unit = \"physics\", program = \"hog\" } }",
+            "Who does it, by name: a job is a process, with all that it runs.",
+        ),
+    ],
+};
+
+/// `[file.NAME]`.
+pub(crate) static FILE: Table = Table {
+    title: "a file",
+    definition: "[file.NAME]",
+    keys: &[
+        key("size", Kind::Bytes { min: 1, max: BYTES_MAX }, "", "\"4MiB\"", "Its size. Required."),
+        key("disk", Kind::Name("disk"), "", "\"d0\"", "The disk it is on; the job's if not said."),
+        key("shared", Kind::Switch, "false", "true", "One for the whole machine; else each job has its own."),
+        key(
+            "fragment",
+            Kind::Bytes { min: SECTOR, max: BYTES_MAX },
+            "",
+            "\"8KiB\"",
+            "Its pieces have this size and lie apart on the disk; one piece if not said.",
+        ),
+    ],
+};
+
+/// `[lock.NAME]`.
+pub(crate) static LOCK: Table = Table {
+    title: "a lock",
+    definition: "[lock.NAME]",
+    keys: &[
+        key("readers", Kind::Switch, "false", "true", "Several readers may hold it at once."),
+        key(
+            "inherit",
+            Kind::Switch,
+            "false",
+            "true",
+            "Who waits for it lends its unit's CPUs to the holder.",
+        ),
+    ],
+};
+
+/// `[program.NAME]`.
+pub(crate) static PROGRAM: Table = Table {
+    title: "a program",
+    definition: "[program.NAME]",
+    keys: &[
+        key(
+            "memory",
+            Kind::Bytes { min: 0, max: BYTES_MAX },
+            "\"0B\"",
+            "\"1MiB\"",
+            "Its working set of anonymous memory.",
+        ),
+        key(
+            "reuse",
+            Kind::Time { min: 1000, max: STEP_MAX_NS },
+            "\"300ms\"",
+            "\"100ms\"",
+            "It comes back to each page of its working set once in so much of its CPU time.",
+        ),
+        key(
+            "hot",
+            Kind::Bytes { min: 0, max: BYTES_MAX },
+            "\"0B\"",
+            "\"256KiB\"",
+            "What it needs in the cache again when it has moved to another CPU.",
+        ),
+        key("do", Kind::Steps, "", "[{ cpu = \"1s\" }]", "Its steps, in order. Required."),
+    ],
+};
+
+/// `[job.NAME]`.
+pub(crate) static JOB: Table = Table {
+    title: "a job",
+    definition: "[job.NAME]",
+    keys: &[
+        key(
+            "unit",
+            Kind::Unit,
+            "",
+            "\"physics/batch\"",
+            "The path of the unit that it belongs to, as the contract has it. Required.",
+        ),
+        key("program", Kind::Name("program"), "", "\"hog\"", "What it runs. Required."),
+        key("start", Kind::Time { min: 0, max: HORIZON_MAX_NS }, "\"0s\"", "\"1s\"", "When it starts."),
+        key(
+            "count",
+            Kind::Count { min: 1, max: COUNT_MAX },
+            "1",
+            "2",
+            "So many of it are started, each a job of its own.",
+        ),
+        key(
+            "every",
+            Kind::Time { min: 0, max: HORIZON_MAX_NS },
+            "\"0s\"",
+            "\"1s\"",
+            "Time between the starts of two of them.",
+        ),
+        key(
+            "disk",
+            Kind::Name("disk"),
+            "",
+            "\"d0\"",
+            "The disk of its files and its swap; the machine's first if not said.",
+        ),
+        key(
+            "background",
+            Kind::Switch,
+            "false",
+            "true",
+            "The simulation does not wait for its end, but ends with the others.",
+        ),
+    ],
+};
+
+const SPREAD: Key = key(
+    "spread",
+    Kind::Spread,
+    "\"0%\"",
+    "\"20%\"",
+    "How the amount varies from time to time: evenly within this part of it, or exponentially (\"exponential\").",
+);
+const BYTES: Key = key("bytes", STEP_BYTES, "", "\"16KiB\"", "How much. Required.");
+const RANDOM: Key =
+    key("random", Kind::Switch, "false", "true", "Anywhere in the file; else where the last one ended.");
+const DO: Key = key("do", Kind::Steps, "", "[{ cpu = \"1ms\" }]", "The steps. Required.");
+
+/// A step that computes.
+static CPU: Table = Table {
+    title: "a `cpu` step",
+    definition: "{ cpu = .. }",
+    keys: &[
+        key("cpu", STEP_TIME, "", "\"400ms\"", "Computes for so long, if alone on the machine."),
+        SPREAD,
+        key(
+            "kernel",
+            Kind::Part { min: 0, max: WHOLE },
+            "\"0%\"",
+            "\"30%\"",
+            "Part of it that is kernel work.",
+        ),
+        key(
+            "bus",
+            Kind::Decimal { max: 1_000_000_000 },
+            "0",
+            "0.5",
+            "Bus transactions per microsecond, if alone on the machine.",
+        ),
+    ],
+};
+
+/// A step that reads from a file.
+static READ: Table = Table {
+    title: "a `read` step",
+    definition: "{ read = .. }",
+    keys: &[
+        key("read", Kind::Name("file"), "", "\"source\"", "Reads from this file, through the page cache."),
+        BYTES,
+        SPREAD,
+        RANDOM,
+    ],
+};
+
+/// A step that writes to a file.
+static WRITE: Table = Table {
+    title: "a `write` step",
+    definition: "{ write = .. }",
+    keys: &[
+        key("write", Kind::Name("file"), "", "\"objects\"", "Writes to this file, into the page cache."),
+        BYTES,
+        SPREAD,
+        RANDOM,
+        key("sync", Kind::Switch, "false", "true", "Waits until it is on the disk."),
+    ],
+};
+
+/// A step that writes a file's metadata.
+static METADATA: Table = Table {
+    title: "a `metadata` step",
+    definition: "{ metadata = .. }",
+    keys: &[
+        key(
+            "metadata",
+            Kind::Name("file"),
+            "",
+            "\"source\"",
+            "Writes the one sector that holds this file's metadata.",
+        ),
+        key("delayed", Kind::Switch, "false", "true", "Does not wait until it is on the disk."),
+    ],
+};
+
+/// A step that sleeps.
+static SLEEP: Table = Table {
+    title: "a `sleep` step",
+    definition: "{ sleep = .. }",
+    keys: &[key("sleep", STEP_TIME, "", "\"10ms\"", "Sleeps for so long."), SPREAD],
+};
+
+/// A step that runs other processes.
+static RUN: Table = Table {
+    title: "a `run` step",
+    definition: "{ run = .. }",
+    keys: &[
+        key(
+            "run",
+            Kind::Name("program"),
+            "",
+            "\"cc1\"",
+            "Runs this program, and waits until all runs have ended.",
+        ),
+        key("times", Kind::Count { min: 1, max: TIMES_MAX }, "1", "24", "How often in all."),
+        key(
+            "at_once",
+            Kind::Count { min: 1, max: COUNT_MAX },
+            "1",
+            "2",
+            "How many at a time; no more than `times`.",
+        ),
+    ],
+};
+
+/// A step that waits for siblings.
+static BARRIER: Table = Table {
+    title: "a `barrier` step",
+    definition: "{ barrier = .. }",
+    keys: &[
+        key(
+            "barrier",
+            Kind::Count { min: 1, max: COUNT_MAX },
+            "",
+            "4",
+            "Waits until so many siblings have come to a barrier: processes that one `run` step started, or copies of a job.",
+        ),
+        key("spin", Kind::Switch, "false", "true", "Waits on the CPU, spinning."),
+    ],
+};
+
+/// Steps under a lock.
+static LOCKED: Table = Table {
+    title: "a `lock` step",
+    definition: "{ lock = .. }",
+    keys: &[
+        key("lock", Kind::Name("lock"), "", "\"inode\"", "Holds this lock during the steps of `do`."),
+        key("read", Kind::Switch, "false", "true", "As a reader."),
+        DO,
+    ],
+};
+
+/// Steps that are repeated.
+static REPEAT: Table = Table {
+    title: "a `repeat` step",
+    definition: "{ repeat = .. }",
+    keys: &[key("repeat", Kind::Times, "", "10", "Does the steps of `do` so many times in all."), DO],
+};
+
+/// What steps do: the key that says so, and its table. The first that a step has decides what it is: `read` is a key of
+/// `lock` steps too.
+pub(crate) static STEPS: [(&str, &Table); 9] = [
+    ("lock", &LOCKED),
+    ("repeat", &REPEAT),
+    ("cpu", &CPU),
+    ("read", &READ),
+    ("write", &WRITE),
+    ("metadata", &METADATA),
+    ("sleep", &SLEEP),
+    ("run", &RUN),
+    ("barrier", &BARRIER),
+];

@@ -1,0 +1,33 @@
+//! Scenarios: a contract, a machine and a workload, as files of a folder.
+//!
+//! `contract.toml` is read by the contract crate; [`parse_machine()`] reads `machine.toml`, [`parse_workload()`] reads
+//! `workload.toml`, which names units of the contract and disks of the machine. Like the contract's, both languages are
+//! tables of keys (`keys`), and all mistakes of a text are found in one go, each with its place and remedy;
+//! [`commonhold_contract::render`] shows them. No file is opened here. [`reference()`] lists every key.
+//!
+//! Code map, in the order of the flow: `values` (numbers and names, by the contract crate's `document`), `machine`,
+//! `workload` with `steps` (text to values), `check` (whether the values fit each other), `limits`.
+
+mod check;
+mod cycles;
+mod demand;
+mod folder;
+mod keys;
+mod limits;
+mod locks;
+mod machine;
+pub(crate) mod model;
+mod reference;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod values;
+mod workload;
+
+pub use folder::{Finding, Part, Read, read};
+pub use limits::{SECTOR, TASKS_MAX};
+pub use machine::parse_machine;
+pub use model::*;
+pub use reference::reference;
+pub use values::{About, Parsed};
+pub use workload::parse_workload;

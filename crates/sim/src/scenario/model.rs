@@ -1,0 +1,354 @@
+//! What a scenario says, after its files were read: amounts in nanoseconds, bytes and millionths, references as indices.
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_machine::Machine;
+
+use crate::Time;
+
+/// A contract, a machine and a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scenario {
+    /// What each unit holds, and the scheme.
+    pub contract: Contract,
+    /// The hardware and what its kernel costs.
+    pub hardware: Hardware,
+    /// Who does what.
+    pub workload: Workload,
+}
+
+/// The simulated machine: facts that policies see, and what things cost on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hardware {
+    /// What policies see: CPUs, nodes, memory. Its disks are those of `disks`, in the same order.
+    pub machine: Machine,
+    /// What the kernel costs.
+    pub kernel: KernelCosts,
+    /// Per-CPU cache, for what a migration costs; without it a migration is free.
+    pub cache: Option<Cache>,
+    /// The memory bus; without it memory traffic never waits.
+    pub bus: Option<Bus>,
+    /// Contention among CPUs for kernel memory and spin locks; without it kernel work scales.
+    pub contention: Option<Contention>,
+    /// The disks.
+    pub disks: Vec<Disk>,
+}
+
+/// What a simulated kernel costs, and when it looks up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelCosts {
+    /// The clock tick, in ns; each CPU's ticks are staggered evenly over it. 0: no ticks.
+    pub tick_ns: Time,
+    /// How long a task runs before others get a turn, in ns.
+    pub slice_ns: Time,
+    /// What a switch to another task costs, in ns.
+    pub switch_ns: Time,
+    /// How long an inter-processor interrupt takes to arrive, in ns.
+    pub ipi_ns: Time,
+    /// CPU time of a page fault that needs no disk, in ns.
+    pub fault_ns: Time,
+    /// CPU time of setting up one disk request, in ns.
+    pub request_ns: Time,
+    /// CPU time of creating a process, in ns.
+    pub fork_ns: Time,
+    /// When a lent CPU goes back.
+    pub call_back: CallBack,
+    /// Size of a page frame, in bytes.
+    pub frame_bytes: u64,
+    /// Memory that the kernel keeps for itself, in bytes; charged to the `kernel` unit.
+    pub memory_bytes: u64,
+    /// Pages that one fault or one page-out moves at once.
+    pub cluster_pages: u32,
+    /// How often the memory policy redistributes, in ns.
+    pub memory_period_ns: Time,
+    /// How many read-ahead requests are kept outstanding for a file that is read in sequence; 0: none.
+    pub read_ahead: u32,
+    /// How many write-behind requests are under way at once, at least 1.
+    pub write_behind: u32,
+    /// Size of a read-ahead or write-behind request, in sectors.
+    pub request_sectors: u32,
+    /// Dirty pages are written behind when they are more than this part of memory, in millionths.
+    pub dirty_limit: u64,
+    /// Dirty pages are written behind when they are this old, in ns.
+    pub dirty_age_ns: Time,
+}
+
+/// When a CPU on loan goes back to its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallBack {
+    /// At the borrower's next clock tick (seed 000, section 3.1).
+    Tick,
+    /// At its next clock tick, or when it enters the kernel, whichever is first (seed 000, section 3.1).
+    Entry,
+    /// At once, by an inter-processor interrupt.
+    Now,
+}
+
+/// A CPU's cache, for the refill after a switch or a migration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cache {
+    /// Bytes per CPU.
+    pub bytes: u64,
+    /// Bytes per line.
+    pub line_bytes: u64,
+    /// What fetching a line costs, in ns.
+    pub miss_ns: Time,
+}
+
+/// The memory bus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bus {
+    /// Transactions that it carries in a millisecond.
+    pub transactions_per_ms: u64,
+}
+
+/// Kernel work slows down with the number of CPUs that do it (seed 000, sections 3.4 and 4.2.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contention {
+    /// Part of kernel-intensive work that holds the one spin lock (memlock), in millionths.
+    pub lock_demand: u64,
+    /// What each further CPU in kernel-intensive work adds to its memory stall, in millionths of the work.
+    pub stall: u64,
+}
+
+/// A disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// Its name.
+    pub name: String,
+    /// Its mechanics.
+    pub model: DiskModel,
+    /// How its queue is served; by the scheme if not said.
+    pub order: Option<DiskOrder>,
+    /// The bandwidth-difference threshold, in sectors (seed 000, section 3.3).
+    pub threshold_sectors: u64,
+    /// After this long, a unit's count of transferred sectors is halved, in ns (seed 000: 500 ms).
+    pub half_life_ns: Time,
+}
+
+/// A disk's mechanics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskModel {
+    /// The HP 97560 (Ruemmler and Wilkes 1994), all times divided by `scale`.
+    Hp97560 {
+        /// 1 is the disk as built; seed 000, section 4.5, uses 2.
+        scale: u32,
+    },
+    /// One request at a time, each with a fixed time and a transfer rate.
+    Fixed {
+        /// Per request, in ns.
+        access_ns: Time,
+        /// Per sector, in ns.
+        sector_ns: Time,
+        /// How many sectors it has.
+        sectors: u64,
+    },
+    /// Several requests at a time, no mechanics.
+    Ssd {
+        /// Requests served side by side.
+        channels: u32,
+        /// Per read request, in ns.
+        read_ns: Time,
+        /// Per write request, in ns.
+        write_ns: Time,
+        /// Per sector, in ns.
+        sector_ns: Time,
+        /// How many sectors it has.
+        sectors: u64,
+    },
+}
+
+/// In which order a disk serves its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskOrder {
+    /// C-SCAN: by head position alone.
+    Position,
+    /// By the units' bandwidth alone.
+    Isolation,
+    /// By head position among the units that pass the fairness criterion (seed 000, section 3.3).
+    Fair,
+    /// The same with bounded batches and anticipation: what this project would run.
+    Batched,
+}
+
+/// Who does what.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Workload {
+    /// When the simulation ends at the latest.
+    pub horizon_ns: Time,
+    /// Files, by index.
+    pub files: Vec<File>,
+    /// Locks, by index.
+    pub locks: Vec<Lock>,
+    /// Programs, by index.
+    pub programs: Vec<Program>,
+    /// Jobs, in the order of the file.
+    pub jobs: Vec<Job>,
+}
+
+/// A file on a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its disk; the job's if not said.
+    pub disk: Option<u16>,
+    /// One for the whole machine; else each job has its own.
+    pub shared: bool,
+    /// Contiguous pieces have this size, in bytes; 0: the whole file is one piece.
+    pub fragment_bytes: u64,
+}
+
+/// A kernel lock that blocks who waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lock {
+    /// Its name.
+    pub name: String,
+    /// Several readers may hold it at once.
+    pub readers: bool,
+    /// Who waits lends its unit's CPUs to the holder (seed 000, section 3.4).
+    pub inherit: bool,
+}
+
+/// What a process does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Its name.
+    pub name: String,
+    /// Its working set of anonymous memory, in bytes.
+    pub memory_bytes: u64,
+    /// It comes back to each page of its working set once in so much of its CPU time, in ns.
+    pub reuse_ns: Time,
+    /// Lines that it would have in the cache again after a migration, in bytes.
+    pub hot_bytes: u64,
+    /// The steps, in order. Ends where the vector ends.
+    pub ops: Vec<Op>,
+}
+
+/// An amount, drawn anew each time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amount {
+    /// The mean: nanoseconds or bytes.
+    pub mean: u64,
+    /// How it varies.
+    pub spread: Spread,
+}
+
+/// How an amount varies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// Not at all.
+    None,
+    /// Evenly within plus or minus so many millionths of the mean, 1,000,000 at most.
+    Uniform(u32),
+    /// Exponentially distributed.
+    Exponential,
+}
+
+/// One step of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// Computes.
+    Cpu {
+        /// Time it takes alone on the machine, in ns.
+        work: Amount,
+        /// Part of it that is kernel work, in millionths.
+        kernel: u32,
+        /// Bus transactions per ms when alone.
+        bus_per_ms: u32,
+    },
+    /// Reads from a file, through the page cache; blocks while pages come from the disk.
+    Read {
+        /// Which.
+        file: u16,
+        /// How much, in bytes.
+        bytes: Amount,
+        /// Anywhere in the file; else where the last one ended.
+        random: bool,
+    },
+    /// Writes to a file, into the page cache.
+    Write {
+        /// Which.
+        file: u16,
+        /// How much, in bytes.
+        bytes: Amount,
+        /// Anywhere in the file; else where the last one ended.
+        random: bool,
+        /// Waits until it is on the disk.
+        sync: bool,
+    },
+    /// Writes the one sector that holds a file's metadata.
+    Metadata {
+        /// Whose.
+        file: u16,
+        /// Does not wait for it.
+        delayed: bool,
+    },
+    /// Sleeps.
+    Sleep {
+        /// How long, in ns.
+        span: Amount,
+    },
+    /// Runs another program so many times, so many of them at a time, and waits until all have ended.
+    Run {
+        /// Which.
+        program: u16,
+        /// How many in all.
+        times: u32,
+        /// How many at once.
+        at_once: u32,
+    },
+    /// Waits until so many processes with the same parent have come here.
+    Barrier {
+        /// How many.
+        parties: u32,
+        /// Waits on the CPU, spinning.
+        spin: bool,
+    },
+    /// Takes a lock.
+    Acquire {
+        /// Which.
+        lock: u16,
+        /// As a reader.
+        read: bool,
+    },
+    /// Gives a lock back.
+    Release {
+        /// Which.
+        lock: u16,
+    },
+    /// Goes back to an earlier step, until the steps between have been done so many times.
+    Again {
+        /// The first of them, an index into the program's ops.
+        to: u32,
+        /// How many times in all; 0: for ever.
+        times: u32,
+        /// Which of the process's loop counters counts; nesting depth, below [`LOOPS_MAX`].
+        counter: u8,
+    },
+}
+
+/// Loops nest no deeper.
+pub const LOOPS_MAX: usize = 4;
+
+/// A process that is started, with all that it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Its name.
+    pub name: String,
+    /// The unit it belongs to.
+    pub unit: UnitId,
+    /// What it runs.
+    pub program: u16,
+    /// When it starts, in ns.
+    pub start_ns: Time,
+    /// So many of it are started.
+    pub count: u32,
+    /// Time between the starts of two of them, in ns.
+    pub every_ns: Time,
+    /// The disk of its files and its swap; the first if not said.
+    pub disk: u16,
+    /// Runs on and on: the simulation does not wait for it.
+    pub background: bool,
+}

@@ -1,0 +1,302 @@
+//! Reads a program's steps, and flattens those that hold others.
+//!
+//! `{ lock = .., do = [..] }` becomes `Acquire`, the steps, `Release`; `{ repeat = .., do = [..] }` becomes the steps and
+//! `Again`, which goes back to the first of them. What each step of the result stems from is kept beside it.
+
+use commonhold_contract::document::{Document, article};
+use commonhold_contract::{Diagnostic, quantity};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::keys::{STEPS, Table};
+use super::limits::{NESTING_MAX, TIMES_MAX};
+use super::model::{Amount, LOOPS_MAX, Op, Spread};
+use super::values::{Entry, Names, Span, missing, number, number_32};
+
+/// What steps may name.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) files: Names,
+    pub(crate) locks: Names,
+    pub(crate) programs: Names,
+}
+
+/// The steps of a program, and where each stands.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    pub(crate) ops: Vec<Op>,
+    /// One per step.
+    pub(crate) places: Vec<Span>,
+    /// Some could not be read: then nothing can be said of what is not there.
+    pub(crate) partial: bool,
+}
+
+/// Reads the list of a program's steps.
+pub(crate) fn read(document: &mut Document, known: &Known, list: &Entry) -> Steps {
+    let mut reader = Reader { document, known, steps: Steps::default(), nesting: 0, loops: 0 };
+    reader.list(list);
+    reader.steps
+}
+
+struct Reader<'d, 't> {
+    document: &'d mut Document<'t>,
+    known: &'d Known,
+    steps: Steps,
+    /// How many lists of steps are around this one.
+    nesting: usize,
+    /// How many loops are around this step.
+    loops: usize,
+}
+
+/// The keys that one step has, to be asked for by name.
+struct Step<'e, 'a> {
+    /// The key that says what it does.
+    verb: &'static str,
+    /// The whole step.
+    at: Span,
+    entries: &'e [Entry<'a>],
+}
+
+impl<'e, 'a> Step<'e, 'a> {
+    fn find(&self, name: &str) -> Option<&'e Entry<'a>> {
+        self.entries.iter().find(|entry| entry.key.name == name)
+    }
+}
+
+impl Reader<'_, '_> {
+    fn list(&mut self, entry: &Entry) {
+        let Some(list) = entry.value.get_ref().as_array() else {
+            self.document.wrong_type(entry, "a list of steps");
+            self.steps.partial = true;
+            return;
+        };
+        if list.is_empty() {
+            let span = self.document.span(entry.value);
+            let diagnostic = Diagnostic::error("no-steps", span, "there are no steps in the list");
+            self.document.report(diagnostic.help("write at least one: { cpu = \"1ms\" }"));
+            self.steps.partial = true;
+        }
+        self.nesting += 1;
+        for value in list {
+            self.step(value);
+        }
+        self.nesting -= 1;
+    }
+
+    fn step(&mut self, value: &Spanned<DeValue>) {
+        let Some(table) = value.get_ref().as_table() else {
+            let span = self.document.span(value);
+            let message = format!("a step must be a table, not {}", article(value.get_ref()));
+            let help = "for example: { cpu = \"10ms\" }";
+            self.document.report(Diagnostic::error("wrong-type", span, message).help(help));
+            self.steps.partial = true;
+            return;
+        };
+        let at = self.document.span(value);
+        let Some((verb, keys)) = self.verb(table, &at) else {
+            self.steps.partial = true;
+            return;
+        };
+        let entries = self.document.entries(keys, table);
+        let complete = self.read_step(&Step { verb, at, entries: &entries });
+        self.steps.partial |= complete.is_none();
+    }
+
+    /// What a step does: one of its keys says so.
+    fn verb(&mut self, table: &DeTable, at: &Span) -> Option<(&'static str, &'static Table)> {
+        let mut verbs = STEPS.iter().filter(|(verb, _)| table.contains_key(*verb));
+        let Some((verb, keys)) = verbs.next() else {
+            let verbs: Vec<&str> = STEPS.iter().map(|(verb, _)| *verb).collect();
+            let help = format!("a step has one of the keys {}", verbs.join(", "));
+            let diagnostic = Diagnostic::error("no-verb", at.clone(), "the step does not say what it does");
+            self.document.report(diagnostic.help(help));
+            return None;
+        };
+        if let Some((second, _)) = verbs.find(|(second, _)| keys.key(second).is_none()) {
+            let message = format!("a step does one thing, and this one has both `{verb}` and `{second}`");
+            let place = table.get_key_value(*second).map_or(at.clone(), |(key, _)| self.document.span(key));
+            let help = format!("write two steps: {{ {verb} = .. }}, {{ {second} = .. }}");
+            self.document.report(Diagnostic::error("two-verbs", place, message).help(help));
+            return None;
+        }
+        Some((*verb, *keys))
+    }
+
+    /// `None` if the step could not be read in full.
+    fn read_step(&mut self, step: &Step) -> Option<()> {
+        let verb = step.find(step.verb)?;
+        let op = match step.verb {
+            "lock" => return self.locked(step, verb),
+            "repeat" => return self.repeated(step, verb),
+            "cpu" => self.cpu(step, verb),
+            "sleep" => self.amount(step, Some(verb)).map(|span| Op::Sleep { span }),
+            "read" | "write" => self.transfer(step, verb),
+            "metadata" => self.metadata(step, verb),
+            "run" => self.run(step, verb),
+            _ => self.barrier(step, verb),
+        };
+        self.push(op?, step.at.clone());
+        Some(())
+    }
+
+    fn push(&mut self, op: Op, place: Span) {
+        self.steps.ops.push(op);
+        self.steps.places.push(place);
+    }
+
+    /// The index of the next step.
+    fn next(&self) -> u32 {
+        // A text of so many steps would not fit in memory.
+        u32::try_from(self.steps.ops.len()).unwrap_or(u32::MAX)
+    }
+
+    fn cpu(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
+        let work = self.amount(step, Some(verb));
+        let kernel = self.number_32(step, "kernel", 0);
+        let bus_per_ms = self.number_32(step, "bus", 0);
+        Some(Op::Cpu { work: work?, kernel: kernel?, bus_per_ms: bus_per_ms? })
+    }
+
+    fn metadata(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
+        let file = self.known.files.find(self.document, verb);
+        let delayed = self.switch(step, "delayed");
+        Some(Op::Metadata { file: file?, delayed: delayed? })
+    }
+
+    fn transfer(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
+        let file = self.known.files.find(self.document, verb);
+        if step.find("bytes").is_none() {
+            let what = format!("the `{}` step", step.verb);
+            missing(self.document, step.at.clone(), &what, "bytes", "\"16KiB\"");
+        }
+        let bytes = self.amount(step, step.find("bytes"));
+        let random = self.switch(step, "random");
+        let sync = self.switch(step, "sync");
+        let (file, bytes, random) = (file?, bytes?, random?);
+        Some(match step.verb {
+            "read" => Op::Read { file, bytes, random },
+            _ => Op::Write { file, bytes, random, sync: sync? },
+        })
+    }
+
+    fn run(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
+        let program = self.known.programs.find(self.document, verb);
+        let times = self.number_32(step, "times", 1)?;
+        let at_once = self.number_32(step, "at_once", 1)?;
+        if at_once > times {
+            let entry = step.find("at_once")?;
+            let message = format!("{at_once} runs at once are more than the {times} in all");
+            let help = format!("write `times = {at_once}`, or a smaller `at_once`");
+            let span = self.document.span(entry.value);
+            self.document.report(Diagnostic::error("at-once-above-times", span, message).help(help));
+        }
+        Some(Op::Run { program: program?, times, at_once })
+    }
+
+    fn barrier(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
+        let parties = number_32(self.document, verb);
+        let spin = self.switch(step, "spin");
+        Some(Op::Barrier { parties: parties?, spin: spin? })
+    }
+
+    fn locked(&mut self, step: &Step, verb: &Entry) -> Option<()> {
+        let lock = self.known.locks.find(self.document, verb);
+        let read = self.switch(step, "read");
+        let place = self.document.span(verb.value);
+        let known = lock.zip(read);
+        if let Some((lock, read)) = known {
+            self.push(Op::Acquire { lock, read }, place.clone());
+        }
+        self.body(step)?;
+        let (lock, _) = known?;
+        self.push(Op::Release { lock }, place);
+        Some(())
+    }
+
+    fn repeated(&mut self, step: &Step, verb: &Entry) -> Option<()> {
+        let times = self.times(verb);
+        let place = self.document.span(verb.value);
+        if self.loops == LOOPS_MAX {
+            let message = format!("this loop is inside {LOOPS_MAX} others");
+            let help =
+                format!("nest at most {LOOPS_MAX} loops: move the inner ones into a program, and run it");
+            self.document.report(Diagnostic::error("too-deep", place, message).help(help));
+            return None;
+        }
+        let (to, counter) = (self.next(), u8::try_from(self.loops).unwrap_or(u8::MAX));
+        self.loops += 1;
+        let body = self.body(step);
+        self.loops -= 1;
+        body?;
+        if self.next() > to {
+            self.push(Op::Again { to, times: times?, counter }, place);
+        }
+        Some(())
+    }
+
+    /// A whole number, or 0 for "forever".
+    fn times(&mut self, verb: &Entry) -> Option<u32> {
+        match verb.value.get_ref() {
+            DeValue::String(word) if word == "forever" => Some(0),
+            DeValue::Integer(_) => {
+                self.document.count(verb, 1..=TIMES_MAX).and_then(|times| u32::try_from(times).ok())
+            }
+            _ => {
+                self.document.wrong_type(verb, "a whole number or \"forever\"");
+                None
+            }
+        }
+    }
+
+    /// The steps within a step.
+    fn body(&mut self, step: &Step) -> Option<()> {
+        let Some(list) = step.find("do") else {
+            let what = format!("the `{}` step", step.verb);
+            missing(self.document, step.at.clone(), &what, "do", "[{ cpu = \"1ms\" }]");
+            return None;
+        };
+        if self.nesting == NESTING_MAX {
+            let message = format!("these steps are nested {} deep", NESTING_MAX + 1);
+            let help = format!("nest at most {NESTING_MAX} deep");
+            let span = self.document.span(list.value);
+            self.document.report(Diagnostic::error("too-deep", span, message).help(help));
+            return None;
+        }
+        self.list(list);
+        Some(())
+    }
+
+    /// An amount with the step's spread.
+    fn amount(&mut self, step: &Step, entry: Option<&Entry>) -> Option<Amount> {
+        let spread = step.find("spread").map_or(Some(Spread::None), |entry| self.spread(entry));
+        let mean = number(self.document, entry?);
+        Some(Amount { mean: mean?, spread: spread? })
+    }
+
+    fn spread(&mut self, entry: &Entry) -> Option<Spread> {
+        let text = self.document.string(entry, "a percentage, or \"exponential\"")?;
+        if text == "exponential" {
+            return Some(Spread::Exponential);
+        }
+        if !text.trim_start().starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '.') {
+            return self.document.choice(entry, &["exponential", "20%"]).map(|_| Spread::Exponential);
+        }
+        match quantity::part(text) {
+            Ok(0) => Some(Spread::None),
+            Ok(part) => u32::try_from(part).ok().map(Spread::Uniform),
+            Err(problem) => {
+                self.document.problem("quantity", entry.value, text, problem);
+                None
+            }
+        }
+    }
+
+    fn number_32(&mut self, step: &Step, name: &str, default: u32) -> Option<u32> {
+        step.find(name).map_or(Some(default), |entry| number_32(self.document, entry))
+    }
+
+    /// A switch that is off if the step does not say.
+    fn switch(&mut self, step: &Step, name: &str) -> Option<bool> {
+        step.find(name).map_or(Some(false), |entry| self.document.switch(entry))
+    }
+}
