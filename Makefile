@@ -1,6 +1,6 @@
 # The two commands of the README, and their parts. `make help` lists them.
 
-.PHONY: run test build lint unit lab audit fuzz bench install packages-run packages-test help
+.PHONY: run test build lint unit lab audit fuzz bench bench-simulator install packages-run packages-test help
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
@@ -34,6 +34,10 @@ fuzz: ## the parsers under libFuzzer, for a minute each (needs a nightly toolcha
 
 bench: build ## measure the numbers of PROMISES.md
 	bench/promises
+
+bench-simulator: ## the simulator's speed, and that of others on the same workload
+	@scripts/packages scripts/packages-bench || echo "going on: what needs them is skipped, and says so"
+	bench/simulator
 
 install: build ## program, man pages and completions below $(PREFIX)
 	install -D target/release/commonhold $(DESTDIR)$(PREFIX)/bin/commonhold

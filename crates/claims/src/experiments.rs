@@ -240,7 +240,7 @@ impl Change {
             self.inherit.then(|| "locks inherit".to_owned()),
             self.in_time.then(|| "shared in time".to_owned()),
         ];
-        words.into_iter().flatten().map(|word| format!(", {word}")).collect()
+        words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
 
     fn apply(&self, scenario: &mut Scenario) {

@@ -1,6 +1,6 @@
 //! Figures of runs, for the rows' formulas. Nothing where a run is missing or a job has not ended.
 
-use commonhold_sim::outcome::{DiskOutcome, Outcome, Spent, UnitOutcome};
+use commonhold_sim::outcome::{DiskOutcome, JobOutcome, Outcome, Spent, UnitOutcome};
 
 use crate::experiments::Experiment;
 use crate::run::Runs;
@@ -31,7 +31,7 @@ impl<'a> Seed<'a> {
             .jobs
             .iter()
             .filter(|job| jobs.contains(&&*job.name))
-            .map(|job| job.response_ns())
+            .map(JobOutcome::response_ns)
             .collect();
         mean(&times?).map(|ns| ns / 1e9)
     }

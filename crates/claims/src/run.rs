@@ -104,7 +104,7 @@ pub fn run(rows: &[&Row], seeds: &[u64], progress: &(dyn Fn(Progress) + Sync)) -
     Runs::new(seeds.to_vec(), runs)
 }
 
-/// Experiments that rows need, and that their figures are drawn from: each once, in the order of the rows.
+/// Experiments that rows need: each once, in the order of the rows.
 pub fn needed(rows: &[&Row]) -> Vec<Experiment> {
     let mut needed = Vec::new();
     for experiment in rows.iter().flat_map(|row| row.needs) {

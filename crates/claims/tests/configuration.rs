@@ -179,3 +179,65 @@ fn two_copies() {
     assert_eq!(sizes, [500 << 10, 500 << 10, 5 * MIB, 5 * MIB]);
     assert!(files.iter().all(|file| is_mostly_contiguous(&scenario, file)));
 }
+
+#[test]
+fn the_make_and_its_machine_are_the_same_everywhere() {
+    let first = scenario(experiments::OTHERS[0]);
+    let program = |scenario: &Scenario, name: &str| {
+        scenario.workload.programs.iter().find(|program| program.name == name).unwrap().clone()
+    };
+    let with_a_make = [
+        experiments::UNIPROCESSOR,
+        experiments::OTHERS[1],
+        experiments::OTHERS[2],
+        experiments::OTHERS[3],
+        experiments::OTHERS[4],
+        experiments::OTHERS[5],
+        experiments::DUMP,
+        experiments::KERNEL_BALANCED,
+        experiments::KERNEL_UNBALANCED,
+        experiments::KERNEL_AMPLE,
+        experiments::KERNEL_ONE,
+        experiments::KERNEL_TWO,
+        experiments::MEMORY_BALANCED,
+        experiments::MEMORY_UNBALANCED,
+        experiments::MEMORY_AMPLE,
+        experiments::MEMORY_HALF,
+        experiments::MAKE_AND_COPY,
+        experiments::MAKE_ALONE,
+    ];
+    for files in with_a_make {
+        let other = scenario(files);
+        for name in ["compile", "link"] {
+            assert_eq!(program(&other, name), program(&first, name), "{} of {}", name, files.name);
+        }
+        assert_eq!(other.hardware.kernel, first.hardware.kernel, "{}", files.name);
+        assert_eq!(other.hardware.contention, first.hardware.contention, "{}", files.name);
+    }
+    // With locks, a compile takes the same time.
+    let work = |scenario: &Scenario| -> u64 {
+        let mut round = 0;
+        let mut sum = 0;
+        for op in &program(scenario, "compile").ops {
+            match op {
+                Op::Cpu { work, .. } => round += work.mean,
+                // The only loop: what came since the first step, so many times.
+                Op::Again { times, .. } => {
+                    sum += (round - 40_000_000) * u64::from(times - 1);
+                }
+                _ => {}
+            }
+        }
+        sum + round
+    };
+    for files in [
+        experiments::LOCKS_FIXED,
+        experiments::LOCKS_INODE,
+        experiments::LOCKS_INSERT,
+        experiments::LOCKS_STOCK,
+    ] {
+        let other = scenario(files);
+        assert_eq!(work(&other), work(&first), "{}", files.name);
+        assert_eq!(other.hardware.kernel, first.hardware.kernel, "{}", files.name);
+    }
+}

@@ -1,7 +1,8 @@
 //! `commonhold claims`.
 
 use commonhold_claims::{assess, run, run::needed, select};
-use commonhold_report::claims::{html, json, text};
+use commonhold_report::Style;
+use commonhold_report::claims::{COLUMNS, html, json, text};
 
 use crate::cli::Claims;
 use crate::exit::{Exit, Failure};
@@ -18,7 +19,10 @@ pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
     if let Some(path) = &args.html {
         output::write_page(path, &html(&claims))?;
     }
-    output::print(&if args.json { json(&claims) } else { text(&claims, output::style()) })?;
+    // A file or a pipe has room for the whole table.
+    let style = output::style();
+    let style = if output::is_terminal() { style } else { Style { width: COLUMNS, ..style } };
+    output::print(&if args.json { json(&claims) } else { text(&claims, style) })?;
     Ok(if runs.sound() { Exit::Ok } else { Exit::Broken })
 }
 

@@ -7,9 +7,14 @@ use commonhold_report::Style;
 
 use crate::exit::{Exit, Failure};
 
+/// Whether standard output is a terminal.
+pub(crate) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
 /// How text is shown here: colours on a terminal unless `NO_COLOR` is set, and the terminal's width.
 pub(crate) fn style() -> Style {
-    let terminal = io::stdout().is_terminal();
+    let terminal = is_terminal();
     let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     Style { colour, width: size().map_or(80, |(columns, _)| columns) }
 }

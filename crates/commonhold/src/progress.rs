@@ -17,7 +17,8 @@ pub(crate) struct Progress {
 impl Progress {
     /// A bar for so many pieces of work.
     pub(crate) fn new(what: &'static str, of: usize) -> Progress {
-        let progress = Progress { what, of, done: AtomicUsize::new(0), shown: of > 1 && io::stderr().is_terminal() };
+        let progress =
+            Progress { what, of, done: AtomicUsize::new(0), shown: of > 1 && io::stderr().is_terminal() };
         progress.show(0);
         progress
     }

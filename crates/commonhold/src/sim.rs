@@ -39,7 +39,8 @@ pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
 /// What the scenario is called: its folder, and its workload where that is another than the folder's.
 fn name_of(args: &Sim) -> String {
     let folder = args.scenario.canonicalize().unwrap_or_else(|_| args.scenario.clone());
-    let name = |path: &Path| path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name =
+        |path: &Path| path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match &args.workload {
         Some(workload) => format!("{} ({})", name(&folder), name(workload)),
         None => name(&folder),
@@ -70,7 +71,8 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
         let remedy = "give a folder with contract.toml, machine.toml and workload.toml";
         return Err(Failure::new(Exit::NoInput, format!("{}: {what}; {remedy}", args.scenario.display())));
     }
-    let path = |given: &Option<PathBuf>, name: &str| given.clone().unwrap_or_else(|| args.scenario.join(name));
+    let path =
+        |given: &Option<PathBuf>, name: &str| given.clone().unwrap_or_else(|| args.scenario.join(name));
     let contract = path(&args.contract, "contract.toml");
     let machine = path(&args.machine, "machine.toml");
     let workload = path(&args.workload, "workload.toml");

@@ -45,10 +45,17 @@ static u64 queue_of(const struct dispatch_task *task)
 	return rules()->pool ? QUEUE_POOL : task->unit;
 }
 
-/* Who slept starts where its unit's tasks are, less one slice: it runs soon, and has saved nothing up. */
-static u64 start_of(struct dispatch_task *task, const struct dispatch_unit *unit)
+/* Whose virtual time a task's is measured by: its unit's, or one for all where all wait in one queue. */
+static struct dispatch_unit *clock_of(const struct dispatch_task *task)
 {
-	u64 earliest = unit->vtime - rules()->slice_ns;
+	return unit_at(rules()->pool ? DISPATCH_KERNEL : task->unit);
+}
+
+/* Who slept starts where those are that it competes with, less one slice: it runs soon, and has saved nothing up. */
+static u64 start_of(struct dispatch_task *task)
+{
+	struct dispatch_unit *clock = clock_of(task);
+	u64 earliest = (clock ? clock->vtime : 0) - rules()->slice_ns;
 
 	if (before(task->vtime, earliest))
 		task->vtime = earliest;
@@ -118,7 +125,7 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 	if (cpu < 0)
 		return last;
 	catch_up(task, unit);
-	start_of(task, unit);
+	start_of(task);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, 0);
 	return cpu;
 }
@@ -153,7 +160,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (enq_flags & SCX_ENQ_WAKEUP)
 		catch_up(task, unit);
-	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task, unit), enq_flags);
+	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
 	if (!(enq_flags & SCX_ENQ_LAST)) {
 		cpu = take_idle(p, task->unit, unit, scx_bpf_task_cpu(p));
@@ -268,6 +275,7 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 	struct dispatch_unit *owner = unit_at(cpu->home), *unit;
 	u32 look, next;
 
+	cpu->recalled = 0; /* whoever it was called back for has run elsewhere */
 	if (!owner || !(owner->flags & DISPATCH_LENDS))
 		return; /* a guest that ran here goes back to its unit's queue */
 	bpf_for(look, 0, RACES_MAX) {
@@ -277,9 +285,9 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 		if (scx_bpf_dsq_move_to_local(next))
 			return;
 	}
-	if (task && (unit = unit_at(task->unit)) && unit->flags & DISPATCH_BORROWS) {
-		/* It was called back, and whoever it was for has run elsewhere: it is lent on. */
-		if (cpu->recalled && prev->scx.flags & SCX_TASK_QUEUED)
+	if (task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit)) && unit->flags & DISPATCH_BORROWS) {
+		/* It was called back, or has another owner since: it is lent on, and may be called back. */
+		if (!mask_test(cpu->home, MASK_LENT, id))
 			lend(cpu, id, owner);
 		run_on(prev);
 	}
@@ -326,15 +334,16 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	struct dispatch_task *task = task_of(p);
 	u32 id = scx_bpf_task_cpu(p);
 	struct dispatch_cpu *cpu = cpu_at(id);
-	struct dispatch_unit *unit, *owner;
+	struct dispatch_unit *unit, *owner, *clock;
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
 	cpu->since = scx_bpf_now();
 	cpu->runs = task->unit;
 	add(&unit->busy, 1);
-	if (before(unit->vtime, task->vtime))
-		unit->vtime = task->vtime;
+	clock = clock_of(task);
+	if (clock && before(clock->vtime, task->vtime))
+		clock->vtime = task->vtime;
 	if (rules()->pool)
 		return;
 	if (cpu->home == DISPATCH_NOBODY) {
@@ -381,13 +390,13 @@ void BPF_STRUCT_OPS(dispatch_tick, struct task_struct *p)
 s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
 	struct dispatch_task *task = new_task(p);
-	struct dispatch_unit *unit;
+	struct dispatch_unit *clock;
 
 	if (!task)
 		return -ENOMEM;
 	task->unit = unit_of(p, args);
-	unit = unit_at(task->unit);
-	task->vtime = unit ? unit->vtime : 0;
+	clock = clock_of(task);
+	task->vtime = clock ? clock->vtime : 0;
 	return 0;
 }
 

@@ -142,7 +142,7 @@ impl Kernel {
                 masks: none,
                 queued: ptr::null_mut(),
                 words,
-                unused: 0,
+                idling: cpus,
             },
             units: vec![Unit { weight: 100, ..Unit::default() }; units as usize],
             table: vec![Cpu { home: NOBODY, runs: NOBODY, ..Cpu::default() }; cpus as usize],
@@ -152,7 +152,10 @@ impl Kernel {
             tasks: Vec::new(),
             places: Vec::new(),
             queues: vec![BinaryHeap::new(); units as usize + 1],
-            runs: vec![Run { current: None, charged: 0, preempted: false, local: VecDeque::new() }; cpus as usize],
+            runs: vec![
+                Run { current: None, charged: 0, preempted: false, local: VecDeque::new() };
+                cpus as usize
+            ],
             tickets: 0,
             kicks: Vec::new(),
             cpu: 0,
@@ -207,7 +210,9 @@ impl Kernel {
     /// it may be the same.
     pub fn schedule(&mut self, now: u64, cpu: u32, runnable: bool) -> Option<TaskId> {
         self.charge(now, cpu);
-        let previous = self.runs[cpu as usize].current;
+        let run = &mut self.runs[cpu as usize];
+        let previous = run.current.take();
+        run.preempted = false;
         let mut next = None;
         self.call(now, cpu, |kernel| {
             // SAFETY: as in `wake`.
@@ -216,12 +221,13 @@ impl Kernel {
         let run = &mut self.runs[cpu as usize];
         run.current = next;
         run.charged = now;
-        run.preempted = false;
-        let (word, bit) = (cpu as usize / 64, 1u64 << (cpu % 64));
-        match next {
-            Some(_) => self.idle[word] &= !bit,
-            None => self.idle[word] |= bit,
+        if run.preempted
+            && let Some(id) = next
+        {
+            // Whoever was chosen was called back at once: the interrupt finds it on the CPU.
+            self.tasks[id as usize].slice = 0;
         }
+        self.set_idle(cpu, next.is_none());
         next
     }
 
@@ -328,6 +334,24 @@ impl Kernel {
         self.queued.iter().map(|n| u64::from(*n)).sum()
     }
 
+    /// Tasks that wait in one unit's queue.
+    pub fn waiting_in(&self, unit: u32) -> u32 {
+        self.queued[unit as usize]
+    }
+
+    /// The unit whose task a CPU runs, or [`NOBODY`].
+    pub fn runs(&self, cpu: u32) -> u32 {
+        self.table[cpu as usize].runs
+    }
+
+    /// Whether the owner of a CPU that runs another's task can call it back, or has.
+    pub fn can_come_back(&self, cpu: u32) -> bool {
+        let Cpu { home, recalled, .. } = self.table[cpu as usize];
+        // The second mask of a unit is that of its home CPUs on loan.
+        let lent = (home as usize * 2 + 1) * self.world.words as usize;
+        recalled != 0 || self.masks[lent + cpu as usize / 64] >> (cpu % 64) & 1 == 1
+    }
+
     /// A unit's counters.
     pub fn unit(&self, unit: u32) -> &Unit {
         &self.units[unit as usize]
@@ -363,14 +387,27 @@ impl Kernel {
         self.places[id as usize].ticket != 0
     }
 
+    fn set_idle(&mut self, cpu: u32, idle: bool) {
+        let (word, bit) = (&mut self.idle[cpu as usize / 64], 1u64 << (cpu % 64));
+        match (*word & bit != 0, idle) {
+            (false, true) => self.world.idling += 1,
+            (true, false) => self.world.idling -= 1,
+            _ => {}
+        }
+        *word = if idle { *word | bit } else { *word & !bit };
+    }
+
     fn is_idle(&self, cpu: u32) -> bool {
         self.idle[cpu as usize / 64] >> (cpu % 64) & 1 == 1
     }
 
     fn kick(&mut self, cpu: u32, preempt: bool) {
-        if preempt && let Some(id) = self.runs[cpu as usize].current {
-            self.tasks[id as usize].slice = 0;
-            self.runs[cpu as usize].preempted = true;
+        if preempt {
+            let run = &mut self.runs[cpu as usize];
+            run.preempted = true;
+            if let Some(id) = run.current {
+                self.tasks[id as usize].slice = 0;
+            }
         }
         self.kicks.push(Kick { cpu, preempt });
     }

@@ -123,7 +123,7 @@ pub(crate) struct World {
     pub(crate) masks: *mut u64,
     pub(crate) queued: *mut u32,
     pub(crate) words: u32,
-    pub(crate) unused: u32,
+    pub(crate) idling: u32,
 }
 
 /// The argument of `dispatch_own`.

@@ -240,10 +240,9 @@ mod tests {
         taken
     }
 
-    /// Two nodes of two caches of two cores of two threads; a unit has CPUs 0 and 6. CPU 1 shares core, cache and node
-    /// with 0 and the node with 6: nearness 1+1+2 = 4, as has 7. 2, 3, 4 and 5 have 0+1+2 = 3, the other node 0. So 1, 7
-    /// (now 5 like 1 was; 2 and 3 have 5 each too, after 1: 0+2+3), and by numbers: 1, then 7 (1+1+3 = 5) against 2
-    /// (0+2+3 = 5): 2.
+    /// Two nodes of two caches of two cores of two threads; a unit has CPUs 0 and 6. Core + cache + node: CPU 1 is 1+1+2 = 4
+    /// near, as is 7; 2 to 5 are 0+1+2 = 3; the other node's are 0. So it takes 1. Then 7 is 1+1+3 = 5 near, and so are 2 and
+    /// 3 with 0+2+3: it takes 2.
     #[test]
     fn three_counts_are_the_sum_of_distances() {
         let machine = Machine::synthetic("nodes:2 cpus:8 threads:2 caches:2").unwrap();

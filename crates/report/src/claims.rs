@@ -347,6 +347,8 @@ fn sentence(claim: &Claim) -> String {
     if claim.note.is_empty() { claim.says.clone() } else { format!("{} ({})", claim.says, claim.note) }
 }
 
+/// The column that a narrow terminal does without.
+const PLACE: usize = 1;
 const HEADS: [&str; 7] = ["claim", "place", "expected", "measured", "tolerance", "basis", "verdict"];
 
 /// The figures of a row, as the headings have them.
@@ -363,15 +365,29 @@ fn cells(claim: &Claim) -> [String; 7] {
     ]
 }
 
-/// The claims for a terminal. Needs some 100 columns.
+/// Columns that the whole table needs. A narrower one goes without the places in the paper.
+pub const COLUMNS: usize = 108;
+
+/// The claims for a terminal.
 pub fn text(claims: &Claims, style: Style) -> String {
-    let mut table = Table::new(&HEADS);
+    let narrow = style.width < COLUMNS;
+    let shown = |cells: [String; 7]| -> Vec<String> {
+        let kept = cells.into_iter().enumerate().filter(|(column, _)| !(narrow && *column == PLACE));
+        kept.map(|(_, cell)| cell).collect()
+    };
+    let heads: Vec<&'static str> = HEADS
+        .iter()
+        .enumerate()
+        .filter(|(column, _)| !(narrow && *column == PLACE))
+        .map(|(_, head)| *head)
+        .collect();
+    let mut table = Table::new(&heads);
     for claim in &claims.rows {
         let paint = match claim.verdict.met() {
             Some(false) => Paint::Bad,
             Some(true) | None => Paint::Plain,
         };
-        table.row(paint, cells(claim).into());
+        table.row(paint, shown(cells(claim)));
         if let Some(remark) = remark(claim) {
             for line in wrap(&remark, style.width, "    ", "    ") {
                 table.line(Paint::Faint, line);

@@ -101,14 +101,19 @@ fn heading(study: &Study) -> String {
     let Study { scenario, machine, scheme, runs, .. } = study;
     let seeds = match runs.as_slice() {
         [one] => format!("seed {}", one.seed),
-        several => format!("seeds {} to {}", several.first().map_or(0, |run| run.seed), several.last().map_or(0, |run| run.seed)),
+        several => format!(
+            "seeds {} to {}",
+            several.first().map_or(0, |run| run.seed),
+            several.last().map_or(0, |run| run.seed)
+        ),
     };
     let machine = if machine.is_empty() { String::new() } else { format!("{machine}, ") };
     format!("{scenario}: {machine}scheme {scheme}, {seeds}\n")
 }
 
 fn jobs_table(study: &Study) -> Table {
-    let heads = ["job", "copies", "response", "shortest", "longest", "working", "no CPU", "blocked", "faults"];
+    let heads =
+        ["job", "copies", "response", "shortest", "longest", "working", "no CPU", "blocked", "faults"];
     let mut table = Table::new(&heads);
     for row in study.jobs() {
         let range = row.range();
@@ -132,7 +137,8 @@ fn jobs_table(study: &Study) -> Table {
 }
 
 fn units_table(study: &Study) -> Table {
-    let heads = ["unit", "entitled", "used", "lent", "borrowed", "calls", "mean", "longest", "waited at most"];
+    let heads =
+        ["unit", "entitled", "used", "lent", "borrowed", "calls", "mean", "longest", "waited at most"];
     let mut table = Table::new(&heads);
     let Some(first) = study.runs.first() else { return table };
     for unit in &first.units {
@@ -167,10 +173,16 @@ fn disks_table(study: &Study) -> Table {
             vec![name, requests.to_string(), busy, format!("{service:.1} ms"), queue, wait]
         };
         let queue = format!("{:.2}", disk.queue);
-        table.row(Paint::Strong, row(disk.name.clone(), disk.requests, part, disk.latency_ms, queue, NOTHING.to_owned()));
+        table.row(
+            Paint::Strong,
+            row(disk.name.clone(), disk.requests, part, disk.latency_ms, queue, NOTHING.to_owned()),
+        );
         for unit in &disk.units {
             let (none, wait) = (NOTHING.to_owned(), format!("{:.1} ms", unit.wait_ms));
-            table.row(Paint::Plain, row(format!("  {}", unit.unit), unit.requests, none.clone(), unit.service_ms, none, wait));
+            table.row(
+                Paint::Plain,
+                row(format!("  {}", unit.unit), unit.requests, none.clone(), unit.service_ms, none, wait),
+            );
         }
     }
     if study.runs.len() > 1 {
@@ -217,7 +229,8 @@ pub fn csv(study: &Study) -> String {
     );
     for run in &study.runs {
         for job in &run.jobs {
-            let Spent { work_ns, lock_ns, stall_ns, spin_ns, switch_ns, waited_ns, blocked_ns, faults } = job.spent;
+            let Spent { work_ns, lock_ns, stall_ns, spin_ns, switch_ns, waited_ns, blocked_ns, faults } =
+                job.spent;
             let optional = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
             out += &format!(
                 "{},{},{},{},{},{},{work_ns},{lock_ns},{stall_ns},{spin_ns},{switch_ns},{waited_ns},{blocked_ns},{faults}\n",
@@ -276,7 +289,9 @@ fn response_bars(study: &Study) -> String {
     let longest = jobs.iter().filter_map(|job| job.range()).map(|(_, high)| high).fold(0.0, f64::max);
     #[expect(clippy::cast_precision_loss, reason = "a number of jobs")]
     let height = PITCH * jobs.len() as f64 + 30.0;
-    let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"response time of each job\">\n");
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"response time of each job\">\n"
+    );
     for (job, row) in jobs.iter().zip(0u32..) {
         let (top, Some(mean)) = (f64::from(row) * PITCH, job.mean()) else { continue };
         let long = mean / longest * (WIDTH - LEFT - 10.0);

@@ -81,7 +81,10 @@ impl Table {
             cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", crate::svg::escape(cell.trim()))).collect()
         };
         let heads: Vec<String> = self.heads.iter().map(|head| head.replace('\n', " ")).collect();
-        let mut out = format!("<div class=\"scroll\"><table>\n<thead><tr>{}</tr></thead>\n<tbody>\n", cells("th", &heads));
+        let mut out = format!(
+            "<div class=\"scroll\"><table>\n<thead><tr>{}</tr></thead>\n<tbody>\n",
+            cells("th", &heads)
+        );
         for row in &self.rows {
             out += &match row {
                 Row::Cells(_, row) => {

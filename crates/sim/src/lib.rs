@@ -5,8 +5,8 @@ mod chance;
 pub mod contention;
 pub mod disk;
 mod engine;
-pub mod outcome;
 pub mod memory;
+pub mod outcome;
 pub mod scenario;
 mod timers;
 

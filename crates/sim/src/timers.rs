@@ -39,7 +39,9 @@ impl Timers {
 
     /// The timer goes off no more.
     pub(crate) fn clear(&mut self, id: TimerId) {
-        let Some(place) = self.places.get(id as usize).copied().filter(|place| *place != NOWHERE) else { return };
+        let Some(place) = self.places.get(id as usize).copied().filter(|place| *place != NOWHERE) else {
+            return;
+        };
         self.remove(place as usize);
     }
 
@@ -90,7 +92,8 @@ impl Timers {
         let item = self.heap[place];
         loop {
             let first = place * WAYS + 1;
-            let Some(least) = (first..(first + WAYS).min(self.heap.len())).min_by_key(|below| self.heap[*below])
+            let Some(least) =
+                (first..(first + WAYS).min(self.heap.len())).min_by_key(|below| self.heap[*below])
             else {
                 break;
             };

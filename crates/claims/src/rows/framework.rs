@@ -30,8 +30,8 @@ const THRESHOLDS: [Experiment; 6] = [
     on(MAKE_AND_COPY, Isolate).threshold(1024),
     on(MAKE_AND_COPY, Isolate).threshold(ENDLESS),
 ];
-/// More sectors than any disk transfers in a run.
-const ENDLESS: u64 = 1 << 40;
+/// The fair order is then that of the head alone, delayed writes included.
+const ENDLESS: u64 = u64::MAX;
 const POSITION: Experiment = on(MAKE_AND_COPY, Isolate).order(DiskOrder::Position);
 
 const CALLS: &str = "crates/policy/src/step/tests.rs: two_units_on_two_cpus_from_start_to_call_back";
@@ -48,33 +48,54 @@ fn call_back_ms(at: Seed, experiment: Experiment, unit: &str) -> Option<(f64, f6
 
 pub(super) const ROWS: &[Row] = &[
     predicted(
-        ("PI-ABS-1a", "abstract", "Under heavy load a light unit of eight takes what its own small machine would", ""),
-        between(0.0, 1.35),
+        (
+            "PI-ABS-1a",
+            "abstract",
+            "Under heavy load a light unit of eight takes what its own small machine would",
+            "",
+        ),
+        Tolerance::AtMost { high: 1.35 },
         F6_1,
         f6_1,
     )
     .note("the paper's own figure is 1.31, to which contention in the kernel is calibrated")
     .basis(Basis::Derived),
     predicted(
-        ("PI-ABS-1b", "abstract", "Under heavy load a light unit of four CPUs takes what its own small machine would", ""),
+        (
+            "PI-ABS-1b",
+            "abstract",
+            "Under heavy load a light unit of two takes what its own small machine would",
+            "",
+        ),
         Tolerance::AtMost { high: 1.10 },
         F9_5,
         f9_5,
-    ),
+    )
+    .note("the figure of PI-F9-5")
+    .basis(Basis::Derived),
     predicted(
         ("PI-ABS-1c", "abstract", "Under light load a job takes what it takes without isolation", ""),
         between(0.95, 1.05),
         &[MP1_ISOLATE, MP1_SMP],
         |at| at.change(&["a"], MP1_ISOLATE, MP1_SMP),
-    ),
+    )
+    .note("the figure of PI-F10-1")
+    .basis(Basis::Derived),
     predicted(
         ("PI-F1a", "figure 1", "Isolation, beside five jobs of others: better than without units", ""),
         below(1.0),
         &[MP6_ISOLATE, MP6_SMP],
         |at| at.change(&["a"], MP6_ISOLATE, MP6_SMP),
-    ),
+    )
+    .note("the figure of PI-F10-2a")
+    .basis(Basis::Derived),
     predicted(
-        ("PI-F1b", "figure 1", "Sharing, one user alone: better than on workstations, which share nothing", ""),
+        (
+            "PI-F1b",
+            "figure 1",
+            "Sharing, one user alone: better than on workstations, which share nothing",
+            "",
+        ),
         below(1.0),
         &[on(KERNEL_ONE, Isolate), on(KERNEL_ONE, Quota)],
         |at| at.change(&["u1"], on(KERNEL_ONE, Isolate), on(KERNEL_ONE, Quota)),
@@ -86,11 +107,21 @@ pub(super) const ROWS: &[Row] = &[
         |at| at.change(&["u1"], on(KERNEL_ONE, Quota), on(KERNEL_ONE, Smp)),
     ),
     parameter(
-        ("PI-2.1-SPU", "2.1", "A unit is a rule of membership, a share of each resource, and a policy of sharing", ""),
+        (
+            "PI-2.1-SPU",
+            "2.1",
+            "A unit is a rule of membership, a share of each resource, and a policy of sharing",
+            "",
+        ),
         &["crates/contract/src/parse.rs: every_value_arrives", SCHEMES],
     ),
     predicted(
-        ("PI-2.1-G1", "2.1", "A unit that wants less than its share sees no degradation, whatever the others do", ""),
+        (
+            "PI-2.1-G1",
+            "2.1",
+            "A unit that wants less than its share sees no degradation, whatever the others do",
+            "",
+        ),
         Tolerance::AtMost { high: 1.05 },
         &BUSY_LIGHT,
         |at| {
@@ -115,11 +146,21 @@ pub(super) const ROWS: &[Row] = &[
     .note("the figure of PI-F9-5; that of eight CPUs, PI-F6-1, is calibrated")
     .basis(Basis::Derived),
     parameter(
-        ("PI-2.1-ACT", "2.1", "Only units with processes need resources; what is idle may be lent for a time", ""),
+        (
+            "PI-2.1-ACT",
+            "2.1",
+            "Only units with processes need resources; what is idle may be lent for a time",
+            "",
+        ),
         &["crates/policy/src/entitlement/tests.rs: who_leaves_makes_nobody_poorer"],
     ),
     parameter(
-        ("PI-2.2-ACC", "2.2", "Kernel and shared units; users divide the rest; shared writes are charged to their owners", ""),
+        (
+            "PI-2.2-ACC",
+            "2.2",
+            "Users divide what kernel and shared units leave; shared writes are charged to their owners",
+            "",
+        ),
         &[
             "crates/policy/src/frames/tests.rs: quota_divides_what_the_common_parts_leave",
             "crates/sim/src/memory/tests.rs: frames_are_conserved",
@@ -137,7 +178,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .note("the smallest step of response times from at once to 10 ms, 100 ms and 1 s"),
     parameter(
-        ("PI-2.3-HIER", "2.3", "Units may be nested, and lend within their parent first (the paper's future work)", ""),
+        (
+            "PI-2.3-HIER",
+            "2.3",
+            "Units may be nested, and lend within their parent first (the paper's future work)",
+            "",
+        ),
         &["crates/policy/src/step/tests.rs: an_idle_share_stays_in_the_family"],
     ),
     parameter(
@@ -145,7 +191,12 @@ pub(super) const ROWS: &[Row] = &[
         &[CALLS],
     ),
     parameter(
-        ("PI-T1-MEM", "table 1", "Memory: a page is granted below the allocation, which rises while memory is idle", ""),
+        (
+            "PI-T1-MEM",
+            "table 1",
+            "Memory: a page is granted below the allocation, which rises while memory is idle",
+            "",
+        ),
         &[
             "crates/sim/src/memory/tests.rs: a_full_unit_is_refused_while_frames_are_free",
             "crates/policy/src/frames/tests.rs: idle_less_the_reserve_is_lent_in_bounded_steps",
@@ -156,8 +207,16 @@ pub(super) const ROWS: &[Row] = &[
         &["crates/policy/src/bandwidth.rs: fails_by_hand"],
     ),
     parameter(
-        ("PI-3.0-EQ", "3.0", "Equal shares, idle resources shared equally; other shares are easily supported", ""),
-        &["crates/policy/src/share.rs: by_hand", "crates/policy/src/entitlement/tests.rs: currencies_insulate"],
+        (
+            "PI-3.0-EQ",
+            "3.0",
+            "Equal shares, idle resources shared equally; other shares are easily supported",
+            "",
+        ),
+        &[
+            "crates/policy/src/share.rs: by_hand",
+            "crates/policy/src/entitlement/tests.rs: currencies_insulate",
+        ],
     ),
     parameter(
         ("PI-3.1-PART", "3.1", "CPUs are divided up; parts of one change their owner every 250 ms", "250 ms"),
@@ -167,7 +226,12 @@ pub(super) const ROWS: &[Row] = &[
         ],
     ),
     parameter(
-        ("PI-3.1-PRIO", "3.1", "A CPU takes the process of its unit that comes first; who used CPU time falls back", ""),
+        (
+            "PI-3.1-PRIO",
+            "3.1",
+            "A CPU takes the process of its unit that comes first; who used CPU time falls back",
+            "",
+        ),
         &[],
     ),
     predicted(
@@ -190,14 +254,19 @@ pub(super) const ROWS: &[Row] = &[
     .unit(Unit::Milliseconds)
     .note("a hard bound, for every seed; a tenth of a millisecond is for the switch"),
     predicted(
-        ("PI-3.1-REVb", "3.1", "The same in the mean, with borrowers that never enter the kernel: half a tick", ""),
+        ("PI-3.1-REVb", "3.1", "The same in the mean, if borrowers never enter the kernel", ""),
         between(4.0, 6.0),
         &[on(CALL_BACK[1], Isolate)],
         |at| Some(call_back_ms(at, on(CALL_BACK[1], Isolate), "light")?.0),
     )
     .unit(Unit::Milliseconds),
     predicted(
-        ("PI-3.1-REVc", "3.1", "The longest with parallel makes, which enter the kernel all the time", "10 ms"),
+        (
+            "PI-3.1-REVc",
+            "3.1",
+            "The longest with parallel makes, which enter the kernel all the time",
+            "10 ms",
+        ),
         Tolerance::AlwaysAtMost { high: 10.1 },
         &[on(KERNEL_UNBALANCED, Isolate)],
         |at| {
@@ -217,7 +286,12 @@ pub(super) const ROWS: &[Row] = &[
         },
     ),
     parameter(
-        ("PI-3.2-LIM", "3.2", "A request beyond the allocation waits; the pager frees pages of the unit that is short", ""),
+        (
+            "PI-3.2-LIM",
+            "3.2",
+            "Who is beyond its allocation waits; the pager takes pages of the unit that is short",
+            "",
+        ),
         &[
             "crates/sim/src/memory/tests.rs: a_full_unit_is_refused_while_frames_are_free",
             "crates/sim/src/memory/tests.rs: without_debtors_a_unit_helps_itself",
@@ -228,17 +302,32 @@ pub(super) const ROWS: &[Row] = &[
         &["crates/sim/src/memory/tests.rs: the_second_user_makes_pages_shared"],
     ),
     predicted(
-        ("PI-3.2-RES", "3.2", "A reserve of 8 % hides what calling memory back costs: a lender's time without it, by with it", "8 %"),
+        (
+            "PI-3.2-RES",
+            "3.2",
+            "A reserve hides what calling memory back costs: a lender's time without it, by with it",
+            "8 %",
+        ),
         above(1.0),
         &[on(RESERVE, Isolate).reserve(0), on(RESERVE, Isolate).reserve(80_000)],
         |at| at.change(&["lender"], on(RESERVE, Isolate).reserve(0), on(RESERVE, Isolate).reserve(80_000)),
     ),
     parameter(
-        ("PI-3.3-CSCAN", "3.3", "IRIX takes the request at or ahead of the head, and starts over at the end", ""),
+        (
+            "PI-3.3-CSCAN",
+            "3.3",
+            "IRIX takes the request at or ahead of the head, and starts over at the end",
+            "",
+        ),
         &["crates/sim/src/disk/queue.rs: a_sweep_goes_up_and_starts_over"],
     ),
     predicted(
-        ("PI-3.3-LOCK", "3.3", "A large file can monopolise the disk: small copy's wait by the big one's, position only", ""),
+        (
+            "PI-3.3-LOCK",
+            "3.3",
+            "A large file can monopolise the disk: the small copy's wait by the big one's",
+            "",
+        ),
         above(1.0),
         &[super::disk::two_copies(DiskOrder::Position)],
         |at| {
@@ -251,35 +340,61 @@ pub(super) const ROWS: &[Row] = &[
         &["crates/sim/src/disk/tests.rs: unequal_shares"],
     ),
     parameter(
-        ("PI-3.3-SHRW", "3.3", "What daemons write is the shared unit's, comes last, and is charged to its owners", ""),
+        (
+            "PI-3.3-SHRW",
+            "3.3",
+            "What daemons write is the shared unit's, comes last, and is charged to its owners",
+            "",
+        ),
         &[
             "crates/sim/src/disk/tests.rs: the_kernel_first_and_delayed_writes_last",
             "crates/sim/src/disk/tests.rs: delayed_writes_are_on_their_owners_account",
         ],
     ),
     parameter(
-        ("PI-3.3-DECAY", "3.3", "Counts of sectors are halved every 500 ms; unequal shares by their share", "500 ms"),
+        (
+            "PI-3.3-DECAY",
+            "3.3",
+            "Counts of sectors are halved every 500 ms; unequal shares by their share",
+            "500 ms",
+        ),
         &[
             "crates/policy/src/bandwidth.rs: a_steady_rate_settles_at_twice_the_transfer_per_half_life",
             "crates/policy/src/bandwidth.rs: lazy_halving_is_halving_on_a_timer",
         ],
     ),
     parameter(
-        ("PI-3.3-FAIR", "3.3", "Order by position while all pass; who fails waits until it passes or nobody else does", ""),
+        (
+            "PI-3.3-FAIR",
+            "3.3",
+            "By position while all pass; who fails waits until it passes or nobody else waits",
+            "",
+        ),
         &["crates/policy/src/bandwidth.rs: denied_after_its_own_request_and_until_it_passes_again"],
     ),
     predicted(
-        ("PI-3.3-THR0a", "3.3", "The larger the threshold, the less seeking: service time, largest step up", ""),
+        (
+            "PI-3.3-THR0a",
+            "3.3",
+            "The larger the threshold, the less seeking: service time, largest step up",
+            "",
+        ),
         Tolerance::AtMost { high: 1.02 },
         &THRESHOLDS,
         |at| {
-            let times: Option<Vec<f64>> = THRESHOLDS.iter().map(|run| Some(at.disk(*run)?.latency_ms)).collect();
+            let times: Option<Vec<f64>> =
+                THRESHOLDS.iter().map(|run| Some(at.disk(*run)?.latency_ms)).collect();
             largest_step(&times?)
         },
     )
     .note("2 % are noise"),
     predicted(
-        ("PI-3.3-THR0b", "3.3", "The larger the threshold, the less isolation: the make's wait, largest step down", ""),
+        (
+            "PI-3.3-THR0b",
+            "3.3",
+            "The larger the threshold, the less isolation: the make's wait, largest step down",
+            "",
+        ),
         Tolerance::AtLeast { low: 0.98 },
         &THRESHOLDS,
         |at| {
@@ -289,7 +404,7 @@ pub(super) const ROWS: &[Row] = &[
     )
     .note("2 % are noise"),
     predicted(
-        ("PI-3.3-THR0c", "3.3", "With an endless threshold every disk and every job do what they do by position alone", ""),
+        ("PI-3.3-THR0c", "3.3", "With an endless threshold all is as by position alone", ""),
         between(1.0, 1.0),
         &[THRESHOLDS[5], POSITION],
         |at| {
@@ -300,20 +415,35 @@ pub(super) const ROWS: &[Row] = &[
     )
     .note("1 if all is equal to the byte, else 0"),
     predicted(
-        ("PI-3.3-REV", "3.3", "On a shared disk a heavy unit hurts a light one all the same: beside, by alone", ""),
+        (
+            "PI-3.3-REV",
+            "3.3",
+            "On a shared disk a heavy unit hurts a light one all the same: beside, by alone",
+            "",
+        ),
         above(1.0),
         &[super::disk::make_and_copy(DiskOrder::Fair), on(MAKE_ALONE, Isolate)],
         |at| at.change(&["make"], super::disk::make_and_copy(DiskOrder::Fair), on(MAKE_ALONE, Isolate)),
     ),
     predicted(
-        ("PI-3.4-INODE", "3.4", "A semaphore for look-ups breaks isolation on four CPUs: a job with it, by with readers let in", ""),
+        (
+            "PI-3.4-INODE",
+            "3.4",
+            "A semaphore for look-ups breaks isolation: a job with it, by with readers let in",
+            "",
+        ),
         above(1.0),
         &[on(LOCKS_INODE, Isolate), on(LOCKS_FIXED, Isolate)],
         |at| at.change(&["a"], on(LOCKS_INODE, Isolate), on(LOCKS_FIXED, Isolate)),
     )
     .note("how long it is held is ours"),
     predicted(
-        ("PI-3.4-PIL", "3.4", "Splitting the semaphore of page insertion reduces waiting for it: waits with one, by with eight", ""),
+        (
+            "PI-3.4-PIL",
+            "3.4",
+            "Splitting the semaphore of page insertion: time waited with one, by with eight",
+            "",
+        ),
         above(2.0),
         &[on(LOCKS_INSERT, Isolate), on(LOCKS_FIXED, Isolate)],
         |at| {
@@ -327,7 +457,12 @@ pub(super) const ROWS: &[Row] = &[
     )
     .note("how long it is held is ours"),
     predicted(
-        ("PI-3.4-GAIN", "3.4", "Both fixes together improve what IRIX as it was gives on four CPUs", "20-30 %"),
+        (
+            "PI-3.4-GAIN",
+            "3.4",
+            "Both fixes together improve what IRIX as it was gives on four CPUs",
+            "20-30 %",
+        ),
         between(0.10, 0.40),
         &[on(LOCKS_STOCK, Smp), on(LOCKS_FIXED, Smp)],
         |at| Some(1.0 - at.change(&["a", "b", "c", "d"], on(LOCKS_FIXED, Smp), on(LOCKS_STOCK, Smp))?),
@@ -335,17 +470,27 @@ pub(super) const ROWS: &[Row] = &[
     .note("how long the semaphores are held is free, and set by this row")
     .basis(Basis::Calibrated),
     predicted(
-        ("PI-3.4-INV", "3.4", "Lending CPUs to who holds a semaphore makes no difference: a job with it, by without", ""),
+        (
+            "PI-3.4-INV",
+            "3.4",
+            "Lending CPUs to who holds a semaphore makes no difference: a job with, by without",
+            "",
+        ),
         between(0.95, 1.05),
         &[on(LOCKS_FIXED, Isolate).inherit(), on(LOCKS_FIXED, Isolate)],
         |at| at.change(&["a"], on(LOCKS_FIXED, Isolate).inherit(), on(LOCKS_FIXED, Isolate)),
     ),
     parameter(
-        ("PI-3.4-STALL", "3.4", "Kernel memory that other CPUs changed must be fetched: stall that one CPU does not see", ""),
+        ("PI-3.4-STALL", "3.4", "Kernel memory that other CPUs changed must be fetched: stall", ""),
         &["crates/sim/src/contention/kernel/tests.rs: stall_grows_with_each_other_cpu"],
     ),
     predicted(
-        ("PI-5-NUMA", "5.0", "Dividing CPUs up keeps more of the caches than sharing them in time: refills of the one by the other", ""),
+        (
+            "PI-5-NUMA",
+            "5.0",
+            "Dividing CPUs up keeps more of caches than sharing them in time: refills by refills",
+            "",
+        ),
         below(1.0),
         &[on(CPU_ISOLATION, Isolate), on(CPU_ISOLATION, Isolate).in_time()],
         |at| {

@@ -26,7 +26,7 @@ struct dispatch_world {
 	u64 *masks;               /* two masks per unit, two of the machine */
 	u32 *queued;              /* tasks in each unit's queue, and last in the pool's */
 	u32 words;                /* of a mask */
-	u32 unused;
+	u32 idling;               /* how many CPUs are idle: mostly none, and then nobody has to look for one */
 };
 
 _Static_assert(sizeof(struct task_struct) == 56, "mirrored in tables.rs");
@@ -178,6 +178,7 @@ static inline bool scx_bpf_test_and_clear_cpu_idle(u32 cpu)
 	bool was = world->idle[cpu / 64] >> cpu % 64 & 1;
 
 	world->idle[cpu / 64] &= ~(1ull << cpu % 64);
+	world->idling -= was;
 	return was;
 }
 
@@ -186,6 +187,8 @@ static inline s32 pick_idle(const struct task_struct *p, u32 id, enum mask which
 {
 	const u64 *mask = which == MASK_ALL ? NULL : mask_at(id, which);
 
+	if (!world->idling)
+		return -1;
 	for (u32 word = 0; word < world->words; word++) {
 		u64 found = world->idle[word] & (mask ? mask[word] : ~0ull) & (p->allowed ? p->allowed[word] : ~0ull);
 
@@ -193,6 +196,7 @@ static inline s32 pick_idle(const struct task_struct *p, u32 id, enum mask which
 			u32 bit = __builtin_ctzll(found);
 
 			world->idle[word] &= ~(1ull << bit);
+			world->idling--;
 			return word * 64 + bit;
 		}
 	}

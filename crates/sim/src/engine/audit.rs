@@ -6,7 +6,8 @@
 //! back within a tick, or within an interrupt. What does not hold is noted with the time, and the run goes on: the first
 //! note is where to look.
 
-use commonhold_contract::Scheme;
+use commonhold_contract::{MILLIONTH, Scheme};
+use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY};
 
 use super::Engine;
 use crate::Time;
@@ -25,11 +26,18 @@ pub(crate) struct Audit {
     pub(crate) waited_max: Vec<Time>,
     /// The most tasks that were runnable at once, by unit.
     runnable_max: Vec<u32>,
+    /// The least that a unit was entitled to while it had processes, in millionths of a CPU, a whole CPU at most.
+    entitled_min: Vec<u64>,
 }
 
 impl Audit {
     pub(super) fn new(units: usize) -> Audit {
-        Audit { waited_max: vec![0; units], runnable_max: vec![0; units], ..Audit::default() }
+        Audit {
+            waited_max: vec![0; units],
+            runnable_max: vec![0; units],
+            entitled_min: vec![MILLIONTH; units],
+            ..Audit::default()
+        }
     }
 
     /// Something does not hold.
@@ -59,13 +67,17 @@ impl Engine<'_> {
         let mut audit = core::mem::take(&mut self.audit);
         self.audit_cpu_time(&mut audit);
         self.audit_tasks(&mut audit);
+        self.audit_owners(&mut audit);
         self.audit_call_backs(&mut audit);
         let memory = self.memory.check();
         audit.expect(self.now, memory.is_ok(), || memory.err().unwrap_or_default());
         for (drive, disk) in self.drives.iter().zip(&self.scenario.hardware.disks) {
             let total = drive.figures().total();
             audit.expect(self.now, total.sectors == total.charged_sectors, || {
-                format!("disk {}: {} sectors were transferred, {} charged", disk.name, total.sectors, total.charged_sectors)
+                format!(
+                    "disk {}: {} sectors were transferred, {} charged",
+                    disk.name, total.sectors, total.charged_sectors
+                )
             });
         }
         self.audit = audit;
@@ -76,7 +88,10 @@ impl Engine<'_> {
             self.settle(cpu);
             let cpu = &self.cpus[cpu];
             audit.expect(self.now, cpu.busy_ns + cpu.idle_ns == self.now, || {
-                format!("a CPU was busy for {} ns and idle for {} ns, of {}", cpu.busy_ns, cpu.idle_ns, self.now)
+                format!(
+                    "a CPU was busy for {} ns and idle for {} ns, of {}",
+                    cpu.busy_ns, cpu.idle_ns, self.now
+                )
             });
         }
         let busy: u64 = self.cpus.iter().map(|cpu| cpu.busy_ns).sum();
@@ -98,6 +113,10 @@ impl Engine<'_> {
         for (most, now) in audit.runnable_max.iter_mut().zip(&self.steward.runnable) {
             *most = (*most).max(*now);
         }
+        let units = self.steward.entitled().iter().zip(&self.steward.present);
+        for (least, (now, present)) in audit.entitled_min.iter_mut().zip(units) {
+            *least = (*least).min(if *present == 0 { MILLIONTH } else { *now });
+        }
         let idle = self.cpus.iter().filter(|cpu| cpu.task.is_none()).count();
         // A CPU that was kicked this moment is on its way to the task; else, without isolation, none idles beside a queue.
         let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
@@ -107,6 +126,38 @@ impl Engine<'_> {
                 format!("{idle} CPUs idle while {waiting} tasks wait")
             });
         }
+    }
+
+    /// No CPU idles beside a task that may run there, and whoever runs on another's CPU can be called back.
+    fn audit_owners(&mut self, audit: &mut Audit) {
+        let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
+        if self.scenario.contract.machine.scheme == Scheme::Smp || !settled {
+            return;
+        }
+        for cpu in 0..super::number(self.cpus.len()) {
+            let (home, runs) = (self.kernel.home(cpu), self.kernel.runs(cpu));
+            if self.cpus[cpu as usize].task.is_none() {
+                let waits = self
+                    .scenario
+                    .contract
+                    .ids()
+                    .find(|id| self.may_use(id.0, home) && self.kernel.waiting_in(id.0) > 0);
+                audit.expect(self.now, waits.is_none(), || {
+                    let name = waits.map(|id| self.scenario.contract.unit(id).path.as_str());
+                    format!("CPU {cpu} idles while a task of {} waits", name.unwrap_or_default())
+                });
+            } else if home != NOBODY && runs != home && runs != KERNEL {
+                audit.expect(self.now, self.kernel.can_come_back(cpu), || {
+                    format!("CPU {cpu} is on loan, and its owner cannot call it back")
+                });
+            }
+        }
+    }
+
+    /// Whether a unit's tasks may run on an idle CPU of that owner.
+    fn may_use(&self, unit: u32, home: u32) -> bool {
+        let flags = |unit| self.kernel.unit(unit).flags;
+        home == NOBODY || home == unit || (flags(home) & LENDS != 0 && flags(unit) & BORROWS != 0)
     }
 
     /// Every call-back within its bound (seed 000, section 3.1), and no wait for a CPU beyond a bound.
@@ -121,11 +172,20 @@ impl Engine<'_> {
             let unit = self.kernel.unit(id.0);
             audit.expect(self.now, unit.recall_ns_max <= bound, || {
                 let name = &self.scenario.contract.unit(id).path;
-                format!("{name}: a CPU came back {} ns after its call, at most {bound} ns are allowed", unit.recall_ns_max)
+                format!(
+                    "{name}: a CPU came back {} ns after its call, at most {bound} ns are allowed",
+                    unit.recall_ns_max
+                )
             });
-            // A unit that owns no CPU of its own waits for its turn: one in as many as there are units.
-            let turns = self.scenario.contract.machine.rotation_ns * self.scenario.contract.units.len() as u64;
-            let bound = turns + 4 * (costs.slice_ns + costs.switch_ns) * (most + 1);
+            // A unit that owns a part of a CPU waits for its turn, and its tasks share what it gets then.
+            // `shared` may be entitled to nothing: it runs on what the others lend, and waits for as long as they do not.
+            let part = match audit.entitled_min[id.index()] {
+                0 => continue,
+                least => MILLIONTH.div_ceil(least),
+            };
+            let turns = self.scenario.contract.units.len() as u64 + 2 * part;
+            let queue = 4 * (costs.slice_ns + costs.switch_ns) * (most + 1) * part;
+            let bound = self.scenario.contract.machine.rotation_ns * turns + queue;
             let waited = audit.waited_max[id.index()];
             audit.expect(self.now, waited <= bound, || {
                 let name = &self.scenario.contract.unit(id).path;

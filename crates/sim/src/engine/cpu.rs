@@ -181,13 +181,15 @@ impl Engine<'_> {
         }
         let slow = cpu.slow;
         // The end of a stretch was set on the next whole ns: it is reached, whatever the rounding.
-        let work = if slow.total == ALONE { elapsed } else { scaled(elapsed, ALONE, slow.total) }.min(task.left);
+        let work =
+            if slow.total == ALONE { elapsed } else { scaled(elapsed, ALONE, slow.total) }.min(task.left);
         task.left -= work;
         if task.left > 0 && stretched(task.left, slow.total) == 0 {
             task.left = 0;
         }
         let extra = elapsed - work;
-        let lock = if slow.total > ALONE { scaled(extra, slow.lock, slow.total - ALONE).min(extra) } else { 0 };
+        let lock =
+            if slow.total > ALONE { scaled(extra, slow.lock, slow.total - ALONE).min(extra) } else { 0 };
         spent.work_ns += work;
         spent.lock_ns += lock;
         spent.stall_ns += extra - lock;

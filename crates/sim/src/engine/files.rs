@@ -140,7 +140,15 @@ impl Engine<'_> {
     }
 
     /// A transfer begins its wait.
-    fn transfer(&mut self, drive: usize, unit: UnitId, lba: u64, sectors: u32, write: bool, purpose: Purpose) {
+    fn transfer(
+        &mut self,
+        drive: usize,
+        unit: UnitId,
+        lba: u64,
+        sectors: u32,
+        write: bool,
+        purpose: Purpose,
+    ) {
         let owners = match &purpose {
             Purpose::Out(out) | Purpose::Behind(out) => {
                 out.charges().iter().map(|(unit, pages)| (*unit, self.sectors(*pages))).collect()
@@ -366,7 +374,15 @@ impl Engine<'_> {
         }
     }
 
-    fn write_to_cache(&mut self, id: TaskId, file: u32, from: u64, pages: u64, unit: UnitId, sync: bool) -> Done {
+    fn write_to_cache(
+        &mut self,
+        id: TaskId,
+        file: u32,
+        from: u64,
+        pages: u64,
+        unit: UnitId,
+        sync: bool,
+    ) -> Done {
         if !sync && self.memory.dirty_pages() >= self.dirty_limit() {
             self.write_behind();
             self.throttled.push_back(id);
@@ -508,11 +524,13 @@ impl Engine<'_> {
         Done::Wait(State::Frame)
     }
 
-    /// The pager: units that are low on frames give up some before they have to wait for one (seed 000, section 3.2).
+    /// The pager: units that are low on frames give up some before they have to wait for one (seed 000, section 3.2). What
+    /// a unit without processes left behind in the cache stays until somebody needs the frames.
     pub(super) fn page_out(&mut self) {
         let cluster = self.scenario.hardware.kernel.cluster_pages;
         for id in self.scenario.contract.ids() {
-            if self.memory.low_unit(id) && self.memory.used(id) > 0 {
+            let present = id.is_common() || self.steward.present[id.index()] > 0;
+            if (present || self.memory.low()) && self.memory.low_unit(id) && self.memory.used(id) > 0 {
                 for out in self.memory.reclaim(id, cluster * PAGED_AT_ONCE).writes {
                     self.write_out(out, false);
                 }

@@ -142,7 +142,10 @@ impl<'a> Engine<'a> {
             kicks: Vec::new(),
             cpus: (0..cpus).map(|cpu| Cpu::new(cpu, cpus, hardware.kernel.tick_ns)).collect(),
             crowd_changed: false,
-            contention: hardware.contention.as_ref().map(|costs| contention::Kernel::new(costs, cpus as usize)),
+            contention: hardware
+                .contention
+                .as_ref()
+                .map(|costs| contention::Kernel::new(costs, cpus as usize)),
             bus: hardware.bus.as_ref().map(contention::Bus::new),
             caches: hardware.cache.as_ref().map(|cache| contention::Caches::new(cache, cpus as usize)),
             rates: Vec::new(),

@@ -53,6 +53,11 @@ impl Steward {
         }
     }
 
+    /// What each unit is entitled to now, in millionths of a CPU.
+    pub(super) fn entitled(&self) -> &[u64] {
+        &self.entitled
+    }
+
     /// What a unit was entitled to in the mean, in millionths of a CPU.
     pub(super) fn entitled_mean(&self, unit: usize, now: Time) -> u64 {
         let latest = u128::from(self.entitled[unit]) * u128::from(now - self.planned_at);
@@ -68,9 +73,11 @@ impl Steward {
         (self.entitled, self.planned_at) = (entitled, now);
     }
 
-    pub(super) fn came(&mut self, unit: u32) {
+    /// Whether it is its unit's first.
+    pub(super) fn came(&mut self, unit: u32) -> bool {
         self.present[unit as usize] += 1;
         self.runnable[unit as usize] += 1;
+        self.present[unit as usize] == 1
     }
 
     pub(super) fn went(&mut self, unit: u32) {
@@ -152,9 +159,7 @@ impl Engine<'_> {
             match step.action {
                 Action::Own { cpu, unit } => self.kernel.own(self.now, cpu, unit.0),
                 Action::Disown { cpu, .. } => {
-                    let taken = |other: &commonhold_policy::Step| {
-                        matches!(other.action, Action::Own { cpu: again, .. } if again == cpu)
-                    };
+                    let taken = |other: &commonhold_policy::Step| matches!(other.action, Action::Own { cpu: again, .. } if again == cpu);
                     // A CPU that changes hands in this plan goes straight from one to the other.
                     if !plan.steps.iter().any(taken) {
                         self.kernel.own(self.now, cpu, NOBODY);

@@ -13,7 +13,13 @@ impl Engine<'_> {
             ended_ns: self.now,
             cut_off: self.unfinished > 0,
             jobs: self.instances.iter().map(|instance| self.job(instance)).collect(),
-            units: self.scenario.contract.ids().filter(|id| self.was_there(*id)).map(|id| self.unit(id)).collect(),
+            units: self
+                .scenario
+                .contract
+                .ids()
+                .filter(|id| self.was_there(*id))
+                .map(|id| self.unit(id))
+                .collect(),
             disks: (0..self.drives.len()).map(|drive| self.disk(drive)).collect(),
             busy_ns: self.cpus.iter().map(|cpu| cpu.busy_ns).sum(),
             idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
@@ -92,7 +98,11 @@ impl Engine<'_> {
     fn locks(&self) -> Vec<LockOutcome> {
         let named = self.scenario.workload.locks.iter().zip(&self.locks);
         named
-            .map(|(what, lock)| LockOutcome { name: what.name.clone(), waits: lock.waits, waited_ns: lock.waited_ns })
+            .map(|(what, lock)| LockOutcome {
+                name: what.name.clone(),
+                waits: lock.waits,
+                waited_ns: lock.waited_ns,
+            })
             .collect()
     }
 }

@@ -177,7 +177,10 @@ impl Engine<'_> {
             number(self.tasks.len() - 1)
         };
         self.kernel.start(self.now, id, unit.0);
-        self.steward.came(unit.0);
+        if self.steward.came(unit.0) {
+            // Who may not borrow would have no CPU until the next look, a quarter of a second later.
+            self.timers.set(self.policy_timer(), self.now);
+        }
         self.kernel.wake(self.now, id);
     }
 

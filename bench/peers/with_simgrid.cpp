@@ -1,0 +1,78 @@
+// Round robin in SimGrid: tasks that compute for ever, a slice each in turns, on the CPUs of one host.
+//
+// usage: with_simgrid turns|fluid CPUS TASKS SLICE_US SECONDS: virtual seconds; prints slices and CPU seconds
+
+#include <simgrid/s4u.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <string>
+
+namespace sg = simgrid::s4u;
+
+// What one CPU computes in a second.
+constexpr double SPEED = 1e9;
+
+struct Run {
+    double slice_s;
+    double seconds;
+    unsigned long slices = 0;
+};
+
+// Round robin: waits for a CPU in the order of arrival, holds it for a slice, and waits again.
+static void takes_turns(Run *run, sg::SemaphorePtr cpus)
+{
+    for (;;) {
+        cpus->acquire();
+        sg::this_actor::sleep_for(run->slice_s);
+        cpus->release();
+        run->slices++;
+    }
+}
+
+// The host's own model: everybody computes at once. A slice is the work that a CPU does in that time.
+static void computes(Run *run)
+{
+    for (;;) {
+        sg::this_actor::execute(run->slice_s * SPEED);
+        run->slices++;
+    }
+}
+
+static double cpu_s()
+{
+    timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
+}
+
+int main(int argc, char **argv)
+{
+    sg::Engine engine(&argc, argv);
+    if (argc != 6) {
+        std::fprintf(stderr, "usage: with_simgrid turns|fluid CPUS TASKS SLICE_US SECONDS\n");
+        return 2;
+    }
+    bool turns = std::string(argv[1]) == "turns";
+    int cpus = std::atoi(argv[2]), tasks = std::atoi(argv[3]);
+    Run run{std::atof(argv[4]) / 1e6, std::atof(argv[5])};
+
+    auto *zone = sg::create_full_zone("machine");
+    auto *host = zone->create_host("host", SPEED)->set_core_count(cpus)->seal();
+    zone->seal();
+    auto places = sg::Semaphore::create(static_cast<unsigned>(cpus));
+    for (int task = 0; task < tasks; task++) {
+        if (turns)
+            sg::Actor::create("task", host, takes_turns, &run, places);
+        else
+            sg::Actor::create("task", host, computes, &run);
+    }
+
+    double begun = cpu_s();
+    engine.run_until(run.seconds + run.slice_s / 2);
+    std::printf("%lu %.6f\n", run.slices, cpu_s() - begun);
+    std::fflush(stdout);
+    // Tasks that compute for ever are not waited for.
+    std::_Exit(0);
+}

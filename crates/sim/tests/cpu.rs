@@ -1,0 +1,331 @@
+//! CPUs: small scenarios whose outcome is worked out by hand. Nothing costs anything on these machines (no switches, no
+//! interrupts, no faults) but what a test says.
+#![allow(clippy::unwrap_used, clippy::format_push_string, reason = "texts of tests")]
+
+mod scene;
+
+use commonhold_sim::outcome::Outcome;
+use scene::{MS, S, jobs, near, outcome, response, unit};
+
+/// A machine with so many CPUs, and what else its kernel costs. The clock ticks every 10 ms, slices last 30 ms.
+fn machine(cpus: u32, more: &str) -> String {
+    let mut text = format!("version = 1\nshape = \"cpus:{cpus} memory:64MiB\"\n[kernel]\n{more}\n");
+    let said = |key: &str| more.lines().any(|line| line.starts_with(key));
+    for (key, usual) in [("tick", "10ms"), ("slice", "30ms"), ("call_back", "now")] {
+        if !said(key) {
+            text += &format!("{key} = \"{usual}\"\n");
+        }
+    }
+    for key in ["switch", "ipi", "fault", "request", "fork"] {
+        if !said(key) {
+            text += &format!("{key} = \"0s\"\n");
+        }
+    }
+    text
+}
+
+/// Units a and b with these keys, under a scheme.
+fn contract(scheme: &str, a: &str, b: &str) -> String {
+    format!("version = 1\n[machine]\nscheme = \"{scheme}\"\n[unit.a]\n{a}\n[unit.b]\n{b}\n")
+}
+
+/// Programs by name, and jobs.
+fn workload(programs: &[(&str, &str)], jobs: &[(&str, &str, &str, &str)]) -> String {
+    let mut text = "version = 1\nhorizon = \"1h\"\n".to_owned();
+    for (name, steps) in programs {
+        text += &format!("[program.{name}]\ndo = [{steps}]\n");
+    }
+    for (name, unit, program, more) in jobs {
+        text += &format!("[job.{name}]\nunit = \"{unit}\"\nprogram = \"{program}\"\n{more}\n");
+    }
+    text
+}
+
+const SECOND: (&str, &str) = ("second", "{ cpu = \"1s\" }");
+/// It is there, and does nothing for an hour.
+const SLEEPER: (&str, &str) = ("sleeper", "{ sleep = \"1h\" }");
+const ENDLESS: (&str, &str) = ("endless", "{ repeat = \"forever\", do = [{ cpu = \"1s\" }] }");
+
+#[test]
+fn equal_units_have_a_cpu_each() {
+    // Each unit: 2 s of work on its own CPU of two.
+    let work = workload(&[SECOND], &[("a", "a", "second", "count = 2"), ("b", "b", "second", "count = 2")]);
+    for scheme in ["isolate", "quota"] {
+        let end = outcome(&contract(scheme, "", ""), &machine(2, ""), &work);
+        assert_eq!((end.ended_ns, end.idle_ns), (2 * S, 0), "{scheme}");
+        assert_eq!([unit(&end, "a").used_ns, unit(&end, "b").used_ns], [2 * S; 2]);
+    }
+}
+
+/// Four tasks of a second in `a`, and `b` asleep, on four CPUs.
+fn four_tasks(scheme: &str, a: &str, b: &str) -> Outcome {
+    let work = workload(
+        &[SECOND, SLEEPER],
+        &[("a", "a", "second", "count = 4"), ("b", "b", "sleeper", "background = true")],
+    );
+    outcome(&contract(scheme, a, b), &machine(4, ""), &work)
+}
+
+#[test]
+fn idle_cpus_are_lent() {
+    // All four tasks at once: 1 s, two of the CPUs lent for as long.
+    let end = four_tasks("isolate", "", "");
+    assert_eq!(end.ended_ns, S);
+    assert_eq!((unit(&end, "a").borrowed_ns, unit(&end, "b").lent_ns), (2 * S, 2 * S));
+}
+
+#[test]
+fn a_quota_leaves_cpus_idle() {
+    // 4 s of work on the two CPUs of its own: 2 s; the two others idle.
+    let end = four_tasks("quota", "", "");
+    assert_eq!((end.ended_ns, end.idle_ns), (2 * S, 4 * S));
+}
+
+#[test]
+fn who_may_not_borrow_or_lend_does_not() {
+    assert_eq!(four_tasks("isolate", "borrow = false", "").ended_ns, 2 * S);
+    assert_eq!(four_tasks("isolate", "", "lend = false").ended_ns, 2 * S);
+    assert_eq!(four_tasks("isolate", "borrow = { memory = false }", "lend = { disk = false }").ended_ns, S);
+}
+
+#[test]
+fn smp_divides_by_task_and_isolation_by_unit() {
+    // One task against three, 4 s of work on two CPUs: 2 s in all. Each task has half a CPU under smp, so that the one ends
+    // with the others, give or take a slice; with isolation it has its unit's CPU, 1 s.
+    let work = workload(&[SECOND], &[("a", "a", "second", ""), ("b", "b", "second", "count = 3")]);
+    let pool = outcome(&contract("smp", "", ""), &machine(2, ""), &work);
+    near(response(&pool, "a"), 2 * S, 30);
+    assert_eq!(pool.ended_ns, 2 * S);
+    let isolated = outcome(&contract("isolate", "", ""), &machine(2, ""), &work);
+    assert_eq!(response(&isolated, "a"), S);
+    near(isolated.ended_ns, 2 * S, 30);
+}
+
+/// A CPU of `b`'s is called back at 503 ms.
+fn call_back(how: &str, ipi: &str) -> Outcome {
+    let steps = [
+        ("borrower", "{ repeat = 250, do = [{ cpu = \"4ms\" }] }"),
+        ("owner", "{ sleep = \"503ms\" }, { cpu = \"100ms\" }"),
+    ];
+    let work = workload(&steps, &[("b", "b", "owner", ""), ("a", "a", "borrower", "count = 2")]);
+    let costs = format!("call_back = \"{how}\"\nipi = \"{ipi}\"");
+    outcome(&contract("isolate", "", ""), &machine(2, &costs), &work)
+}
+
+#[test]
+fn a_loan_is_called_back_at_the_next_tick() {
+    // `b` came first and owns the first of two CPUs, which ticks at 5, 15, ... ms: 2 ms from 503 to 505.
+    let end = call_back("tick", "0s");
+    let b = unit(&end, "b");
+    assert_eq!((b.called_back, b.call_back_max_ns, response(&end, "b")), (1, 2 * MS, 605 * MS));
+}
+
+#[test]
+fn a_loan_is_called_back_when_the_borrower_enters_the_kernel() {
+    // Which it does every 4 ms: at 504 ms.
+    let end = call_back("entry", "0s");
+    let b = unit(&end, "b");
+    assert_eq!((b.called_back, b.call_back_max_ns, response(&end, "b")), (1, MS, 604 * MS));
+}
+
+#[test]
+fn a_loan_is_called_back_at_once_by_an_interrupt() {
+    // 250 us later. The owner's first wake-up, of an idle CPU, took an interrupt too: its work begins 2 * 250 us late.
+    let end = call_back("now", "250us");
+    let b = unit(&end, "b");
+    assert_eq!((b.called_back, b.call_back_max_ns, response(&end, "b")), (1, MS / 4, 603 * MS + MS / 2));
+}
+
+#[test]
+fn a_guest_that_comes_beside_a_waiting_owner_is_called_back() {
+    // Both of `a` are on their way to both CPUs when `b` comes at the same moment: it waits 250 us for the call-back of its
+    // CPU, sleeps for 503 ms, and waits for another 250 us.
+    let steps = [("borrower", "{ cpu = \"1s\" }"), ("owner", "{ sleep = \"503ms\" }, { cpu = \"100ms\" }")];
+    let work = workload(&steps, &[("a", "a", "borrower", "count = 2"), ("b", "b", "owner", "")]);
+    let end = outcome(&contract("isolate", "", ""), &machine(2, "ipi = \"250us\""), &work);
+    let b = unit(&end, "b");
+    assert_eq!((b.called_back, b.call_back_max_ns, response(&end, "b")), (2, MS / 4, 603 * MS + 3 * MS / 4));
+}
+
+#[test]
+fn a_unit_that_comes_has_its_cpus_at_once() {
+    // Between two looks of the policy, which are 250 ms apart, and without borrowing.
+    let work =
+        workload(&[SECOND], &[("a", "a", "second", "count = 2"), ("b", "b", "second", "start = \"100ms\"")]);
+    for scheme in ["isolate", "quota"] {
+        let end = outcome(&contract(scheme, "", ""), &machine(2, "call_back = \"now\""), &work);
+        assert_eq!(response(&end, "b"), S, "{scheme}");
+    }
+}
+
+#[test]
+fn fractions_of_cpus_are_held_by_turns() {
+    // 3 : 1 on two CPUs: 1.5 and 0.5 of them. A hundred turns of 250 ms.
+    let work = workload(
+        &[ENDLESS],
+        &[
+            ("a", "a", "endless", "count = 2\nbackground = true"),
+            ("b", "b", "endless", "count = 2\nbackground = true"),
+        ],
+    );
+    let work = work.replace("1h", "25s");
+    for scheme in ["isolate", "quota"] {
+        let end = outcome(&contract(scheme, "tickets = 300", ""), &machine(2, ""), &work);
+        near(unit(&end, "a").used_ns, 37_500 * MS, 10);
+        near(unit(&end, "b").used_ns, 12_500 * MS, 10);
+    }
+}
+
+#[test]
+fn more_units_than_cpus_share_their_time() {
+    // Tickets 1 : 2 : 3 : 4 : 5 on two CPUs for 30 s: 4, 8, 12, 16 and 20 s.
+    let unit_of = |i: u64| format!("[unit.u{i}]\ntickets = {}\n", i * 100);
+    let units: String = (1..=5).map(unit_of).collect();
+    let names: Vec<String> = (1..=5).map(|i| format!("u{i}")).collect();
+    let jobs: Vec<_> =
+        names.iter().map(|u| (u.as_str(), u.as_str(), "endless", "count = 2\nbackground = true")).collect();
+    let work = workload(&[ENDLESS], &jobs).replace("1h", "30s");
+    let end = outcome(&format!("version = 1\n{units}"), &machine(2, ""), &work);
+    for i in 1..=5 {
+        near(unit(&end, &format!("u{i}")).used_ns, 4 * i * S, 20);
+    }
+}
+
+/// How long `b` takes for a lock that a task of `a` holds, beside three others of `a` on one CPU, and what `b` is charged.
+fn contended(inherit: bool) -> (u64, u64) {
+    let lock = format!("[lock.m]\ninherit = {inherit}\n");
+    let steps = [
+        ("holder", "{ lock = \"m\", do = [{ cpu = \"100ms\" }] }"),
+        ("hog", "{ cpu = \"1s\" }"),
+        ("waiter", "{ lock = \"m\", do = [{ cpu = \"1ms\" }] }"),
+    ];
+    let jobs = [
+        ("h", "a", "holder", ""),
+        ("hogs", "a", "hog", "count = 3"),
+        ("w", "b", "waiter", "start = \"10ms\""),
+    ];
+    let work = workload(&steps, &jobs) + &lock;
+    // `b` owns its CPU from the beginning: somebody of it sleeps there.
+    let work = work
+        + "[program.sleeper]\ndo = [{ sleep = \"1h\" }]\n[job.s]\nunit = \"b\"\nprogram = \"sleeper\"\nbackground = true\n";
+    let end = outcome(&contract("quota", "", ""), &machine(2, ""), &work);
+    (response(&end, "w"), unit(&end, "b").used_ns)
+}
+
+#[test]
+fn who_waits_for_a_lock_lends_its_cpu_to_the_holder() {
+    // By turns of 30 ms among four, the holder runs at 0, 120, 240 and 360 ms: the lock is free at 370 ms, and the waiter,
+    // which came at 10 ms, is done after 361 ms. On the waiter's CPU the holder goes on at once: after 90 + 1 ms, all of
+    // which the waiter's unit is charged.
+    assert_eq!(contended(false), (361 * MS, MS));
+    assert_eq!(contended(true), (91 * MS, 91 * MS));
+}
+
+#[test]
+fn readers_share_a_lock() {
+    let steps = [("reader", "{ lock = \"m\", read = true, do = [{ cpu = \"100ms\" }] }")];
+    let jobs = [("r", "a", "reader", "count = 4")];
+    let run = |lock: &str| {
+        let work = workload(&steps, &jobs) + &format!("[lock.m]\n{lock}\n");
+        let end = outcome(&contract("isolate", "", ""), &machine(4, ""), &work);
+        (end.ended_ns, end.locks[0].waits, end.locks[0].waited_ns)
+    };
+    // Side by side; else one after the other: three wait, for 100, 200 and 300 ms.
+    assert_eq!(run("readers = true"), (100 * MS, 0, 0));
+    assert_eq!(run("readers = false"), (400 * MS, 3, 600 * MS));
+}
+
+#[test]
+fn a_writer_waits_for_readers_and_readers_for_it() {
+    // At 0 a reader, at 10 ms a writer, at 20 ms another reader, 100 ms each: the second reader does not overtake.
+    let steps = [
+        ("reader", "{ lock = \"m\", read = true, do = [{ cpu = \"100ms\" }] }"),
+        ("writer", "{ lock = \"m\", do = [{ cpu = \"100ms\" }] }"),
+    ];
+    let jobs =
+        [("r", "a", "reader", "count = 2\nevery = \"20ms\""), ("w", "a", "writer", "start = \"10ms\"")];
+    let work = workload(&steps, &jobs) + "[lock.m]\nreaders = true\n";
+    let end = outcome(&contract("isolate", "", ""), &machine(4, ""), &work);
+    assert_eq!((end.ended_ns, response(&end, "w")), (300 * MS, 190 * MS));
+}
+
+/// Two siblings that meet half-way.
+fn meeting(cpus: u32, spin: bool) -> Outcome {
+    let party = format!("{{ cpu = \"10ms\" }}, {{ barrier = 2, spin = {spin} }}, {{ cpu = \"10ms\" }}");
+    let steps = [("party", party.as_str()), ("pair", "{ run = \"party\", times = 2, at_once = 2 }")];
+    outcome(&contract("isolate", "", ""), &machine(cpus, ""), &workload(&steps, &[("a", "a", "pair", "")]))
+}
+
+#[test]
+fn siblings_meet_at_a_barrier() {
+    assert_eq!([meeting(2, false).ended_ns, meeting(2, true).ended_ns], [20 * MS; 2]);
+    // On one CPU: the first waits from 10 ms on, the second comes at 20 and goes on until 30, the first until 40.
+    assert_eq!(meeting(1, false).ended_ns, 40 * MS);
+}
+
+#[test]
+fn who_spins_keeps_the_cpu_for_its_slice() {
+    // The first spins from 10 to 30 ms, the second comes at 40 and goes on until 50, the first until 60.
+    let end = meeting(1, true);
+    let spent = jobs(&end, "a")[0].spent;
+    assert_eq!((end.ended_ns, spent.spin_ns, spent.work_ns, spent.stall_ns), (60 * MS, 20 * MS, 40 * MS, 0));
+}
+
+#[test]
+fn spinning_ends_when_the_last_one_comes() {
+    // The two work 10 ms and 14 ms before they meet: 4 ms of spinning, and none of it is taken for waiting for memory.
+    let steps = [
+        (
+            "party",
+            "{ lock = \"m\", do = [{ cpu = \"4ms\" }] }, { cpu = \"6ms\" }, { barrier = 2, spin = true }",
+        ),
+        ("pair", "{ run = \"party\", times = 2, at_once = 2 }"),
+    ];
+    let work = workload(&steps, &[("a", "a", "pair", "")]) + "[lock.m]\n";
+    let end = outcome(&contract("isolate", "", ""), &machine(2, ""), &work);
+    let spent = jobs(&end, "a")[0].spent;
+    assert_eq!((end.ended_ns, spent.spin_ns, spent.stall_ns), (14 * MS, 4 * MS, 0));
+}
+
+#[test]
+fn a_process_runs_others_so_many_at_once() {
+    let run = |times: u32, at_once: u32| {
+        let make = format!("{{ run = \"child\", times = {times}, at_once = {at_once} }}");
+        let steps = [("child", "{ cpu = \"100ms\" }"), ("make", make.as_str())];
+        let work = workload(&steps, &[("a", "a", "make", "")]);
+        outcome(&contract("isolate", "", ""), &machine(4, "fork = \"10ms\""), &work).ended_ns
+    };
+    // One after the other: three times 10 + 100 ms. Two at once: children start at 10, 20, 120, 130, 230 and 240 ms.
+    assert_eq!(run(3, 1), 330 * MS);
+    assert_eq!(run(6, 2), 340 * MS);
+}
+
+#[test]
+fn a_process_sleeps_as_long_as_it_says() {
+    let steps = [("p", "{ repeat = 10, do = [{ sleep = \"7ms\" }, { cpu = \"1ms\" }] }")];
+    let end =
+        outcome(&contract("isolate", "", ""), &machine(1, ""), &workload(&steps, &[("a", "a", "p", "")]));
+    let spent = jobs(&end, "a")[0].spent;
+    assert_eq!((end.ended_ns, spent.blocked_ns, spent.work_ns), (80 * MS, 70 * MS, 10 * MS));
+}
+
+#[test]
+fn amounts_spread_around_their_mean() {
+    // A thousand draws of 1 ms: the sum's deviation is 1.8 % for even ones within 100 %, 3.2 % for exponential ones; three
+    // deviations are allowed.
+    for (spread, per_mille) in [("0%", 0), ("100%", 55), ("exponential", 95)] {
+        let steps = format!("{{ repeat = 1000, do = [{{ cpu = \"1ms\", spread = \"{spread}\" }}] }}");
+        let work = workload(&[("p", &steps)], &[("a", "a", "p", "")]);
+        let end = outcome(&contract("isolate", "", ""), &machine(1, ""), &work);
+        near(end.ended_ns, S, per_mille);
+    }
+}
+
+#[test]
+fn a_switch_costs_what_it_says() {
+    // Two tasks of 60 ms on one CPU, in slices of 30 ms: four turns, each of which begins with a switch of 1 ms that the
+    // slice pays: work of 29 ms a turn, so that each task needs a third turn. Six switches in all.
+    let work = workload(&[("p", "{ cpu = \"60ms\" }")], &[("a", "a", "p", "count = 2")]);
+    let end = outcome(&contract("isolate", "", ""), &machine(1, "switch = \"1ms\""), &work);
+    assert_eq!((end.ended_ns, end.switches), (126 * MS, 6));
+}

@@ -1,0 +1,41 @@
+//! The same scenario and seed give the same outcome on any thread, whatever the others simulate meanwhile: the switch-time
+//! scheduler is C code with a pointer per thread to the machine that it is called for.
+#![allow(clippy::unwrap_used)]
+
+mod generator;
+mod scene;
+
+use std::thread;
+
+use commonhold_sim::scenario::Scenario;
+
+/// The outcomes of these seeds' scenarios, in words.
+fn outcomes(scenarios: &[(u64, Scenario)]) -> Vec<String> {
+    scenarios.iter().map(|(seed, scenario)| format!("{:?}", commonhold_sim::run(scenario, *seed))).collect()
+}
+
+#[test]
+fn one_thread_and_eight_give_the_same() {
+    let scenarios: Vec<(u64, Scenario)> = (1..=24)
+        .map(|seed| {
+            let texts = generator::texts(seed);
+            (seed, scene::scenario(&texts.contract, &texts.machine, &texts.workload))
+        })
+        .collect();
+    let alone = outcomes(&scenarios);
+    let beside: Vec<String> = thread::scope(|scope| {
+        let threads: Vec<_> = scenarios.chunks(3).map(|part| scope.spawn(|| outcomes(part))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(alone, beside);
+    assert!(alone.iter().all(|outcome| outcome.starts_with("Ok")));
+}
+
+#[test]
+fn another_seed_gives_another_outcome() {
+    let texts = generator::texts(2);
+    let scenario = scene::scenario(&texts.contract, &texts.machine, &texts.workload);
+    let ends = |seed| commonhold_sim::run(&scenario, seed).unwrap().jobs;
+    assert_eq!(ends(1), ends(1));
+    assert_ne!(ends(1), ends(2));
+}

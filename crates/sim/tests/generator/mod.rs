@@ -1,0 +1,304 @@
+//! Random scenarios, as texts, from a seed: everything that the three languages can say, in sizes that run in milliseconds.
+//!
+//! Every scenario is valid. Locks are taken in the order of their numbers, no barrier and no run stands inside a lock, and
+//! processes that meet at a barrier are run exactly as many at once as it waits for: so none can wait for ever.
+
+#[path = "../scene/chance.rs"]
+mod chance;
+
+use std::fmt::Write;
+
+use chance::Chance;
+
+/// A scenario's files.
+pub(crate) struct Texts {
+    pub(crate) contract: String,
+    pub(crate) machine: String,
+    pub(crate) workload: String,
+}
+
+/// The scenario of a seed.
+pub(crate) fn texts(seed: u64) -> Texts {
+    let mut chance = Chance::of(seed);
+    let machine = Machine::draw(&mut chance);
+    let (contract, units) = contract(&mut chance);
+    Texts { contract, machine: machine.text(&mut chance), workload: workload(&mut chance, &machine, &units) }
+}
+
+/// What of a machine the workload has to know.
+struct Machine {
+    cpus: u64,
+    nodes: u64,
+    memory_kib: u64,
+    disks: u64,
+    bus: bool,
+}
+
+impl Machine {
+    fn draw(chance: &mut Chance) -> Machine {
+        let nodes = if chance.once_in(4) { 2 } else { 1 };
+        Machine {
+            cpus: chance.from(1, 12 / nodes),
+            nodes,
+            // From where nearly everything pages to where nothing does.
+            memory_kib: chance.one_of(&[1024, 2048, 4096, 8192, 16_384, 65_536]) / nodes,
+            disks: chance.from(1, 3),
+            bus: chance.once_in(3),
+        }
+    }
+
+    fn text(&self, chance: &mut Chance) -> String {
+        let Machine { cpus, nodes, memory_kib, disks, bus } = self;
+        let mut text =
+            format!("version = 1\nshape = \"nodes:{nodes} cpus:{cpus} memory:{memory_kib}KiB\"\n[kernel]\n");
+        let frame_kib = chance.one_of(&[4, 4, 4, 16]);
+        let tick_ms = chance.one_of(&[0, 1, 4, 10]);
+        let call_back = if tick_ms == 0 { "now" } else { chance.one_of(&["now", "tick", "entry"]) };
+        let lines = [
+            format!("frame = \"{frame_kib}KiB\"\ntick = \"{tick_ms}ms\"\ncall_back = \"{call_back}\""),
+            format!("slice = \"{}ms\"", chance.one_of(&[1, 5, 20, 30])),
+            format!("switch = \"{}us\"", chance.one_of(&[0, 2, 20])),
+            format!("ipi = \"{}us\"", chance.one_of(&[0, 1, 10, 300])),
+            format!("fault = \"{}us\"", chance.one_of(&[0, 1, 20])),
+            format!("request = \"{}us\"", chance.one_of(&[0, 5, 150])),
+            format!("fork = \"{}us\"", chance.one_of(&[0, 300, 2000])),
+            format!("memory = \"{}%\"", chance.one_of(&[1, 4, 20])),
+            format!("cluster = {}", chance.one_of(&[1, 4, 8])),
+            format!("memory_period = \"{}ms\"", chance.one_of(&[10, 100, 300])),
+            format!("read_ahead = {}", chance.from(0, 3)),
+            format!("write_behind = {}", chance.from(1, 4)),
+            format!("request_sectors = {}", chance.one_of(&[32, 78, 256])),
+            format!("dirty_limit = \"{}%\"", chance.one_of(&[0, 1, 10, 50])),
+            format!("dirty_age = \"{}ms\"", chance.one_of(&[0, 50, 1000, 30_000])),
+        ];
+        text += &lines.join("\n");
+        text += "\n";
+        if chance.once_in(2) {
+            let bytes = chance.one_of(&[64, 1024]);
+            let _ = writeln!(text, "[cache]\nbytes = \"{bytes}KiB\"\nline = \"128B\"\nmiss = \"500ns\"");
+        }
+        if *bus {
+            let _ = writeln!(text, "[bus]\ntransactions = {}", chance.one_of(&[5000, 29_500]));
+        }
+        if chance.once_in(3) {
+            let (lock, stall) = (chance.one_of(&[0, 12, 60]), chance.one_of(&[0, 2, 20]));
+            let _ = writeln!(text, "[contention]\nlock = \"{lock}%\"\nstall = \"{stall}%\"");
+        }
+        for disk in 0..*disks {
+            let _ = write!(text, "[disk.d{disk}]\n{}", disk_keys(chance));
+        }
+        text
+    }
+}
+
+fn disk_keys(chance: &mut Chance) -> String {
+    let mut text = match chance.from(0, 2) {
+        0 => format!("model = \"hp97560\"\nscale = {}\n", chance.one_of(&[1, 2, 20])),
+        1 => format!(
+            "model = \"fixed\"\naccess = \"{}us\"\nrate = \"{}MiB/s\"\nsize = \"{}MiB\"\n",
+            chance.one_of(&[0, 500, 5000]),
+            chance.one_of(&[1, 10, 400]),
+            chance.one_of(&[256, 1024])
+        ),
+        _ => format!(
+            "model = \"ssd\"\nchannels = {}\nread = \"{}us\"\nwrite = \"20us\"\nsize = \"1GiB\"\n",
+            chance.one_of(&[1, 2, 8]),
+            chance.one_of(&[0, 80])
+        ),
+    };
+    if chance.once_in(2) {
+        let order = chance.one_of(&["position", "isolation", "fair", "batched"]);
+        let _ = writeln!(text, "order = \"{order}\"");
+    }
+    if chance.once_in(2) {
+        let _ = writeln!(text, "threshold = {}", chance.one_of(&[0, 64, 1000]));
+    }
+    text
+}
+
+/// A contract, and the paths of units that jobs can be in.
+fn contract(chance: &mut Chance) -> (String, Vec<String>) {
+    let scheme = chance.one_of(&["isolate", "isolate", "isolate", "quota", "smp"]);
+    let mut text = format!("version = 1\n[machine]\nscheme = \"{scheme}\"\n");
+    if chance.once_in(3) {
+        let _ = writeln!(text, "cpu = \"{}\"", chance.one_of(&["partition", "proportional"]));
+    }
+    if chance.once_in(2) {
+        let _ = writeln!(text, "rotation = \"{}ms\"", chance.one_of(&[10, 50, 500]));
+    }
+    if chance.once_in(3) {
+        let _ = writeln!(text, "reserve = \"{}%\"", chance.one_of(&[0, 2, 20]));
+    }
+    let mut paths = Vec::new();
+    for unit in 0..chance.from(1, 6) {
+        let name = format!("u{unit}");
+        let _ = write!(text, "[unit.{name}]\n{}", unit_keys(chance));
+        if chance.once_in(4) {
+            for inner in 0..chance.from(1, 3) {
+                let _ = write!(text, "[unit.{name}.unit.v{inner}]\n{}", unit_keys(chance));
+                paths.push(format!("{name}/v{inner}"));
+            }
+        } else {
+            paths.push(name);
+        }
+    }
+    if chance.once_in(6) {
+        paths.push("shared".to_owned());
+    }
+    (text, paths)
+}
+
+fn unit_keys(chance: &mut Chance) -> String {
+    let mut text = String::new();
+    if chance.once_in(2) {
+        let _ = writeln!(text, "tickets = {}", chance.one_of(&[10, 50, 200, 300]));
+    }
+    for key in ["lend", "borrow"] {
+        if chance.once_in(3) {
+            let value =
+                chance.one_of(&["false", "{ cpu = false }", "{ memory = false }", "{ disk = false }"]);
+            let _ = writeln!(text, "{key} = {value}");
+        }
+    }
+    if chance.once_in(5) {
+        let _ = writeln!(text, "hard = {{ cpu = \"10%\", memory = \"5%\" }}");
+    }
+    if chance.once_in(5) {
+        let _ = writeln!(text, "limit = {{ memory = \"{}%\" }}", chance.one_of(&[20, 50, 90]));
+    }
+    text
+}
+
+/// What the steps of a program may use.
+struct Means<'a> {
+    machine: &'a Machine,
+    files: u64,
+    locks: u64,
+}
+
+fn workload(chance: &mut Chance, machine: &Machine, units: &[String]) -> String {
+    let mut text = format!("version = 1\nhorizon = \"{}ms\"\n", chance.one_of(&[1500, 5000, 20_000]));
+    let means = Means { machine, files: chance.from(1, 4), locks: chance.from(0, 2) };
+    for file in 0..means.files {
+        let _ = write!(text, "[file.f{file}]\n{}", file_keys(chance, machine));
+    }
+    for lock in 0..means.locks {
+        let (readers, inherit) = (chance.once_in(2), chance.once_in(2));
+        let _ = writeln!(text, "[lock.l{lock}]\nreaders = {readers}\ninherit = {inherit}");
+    }
+    let parties = chance.from(2, 5);
+    let leaf = steps(chance, &means, 0, 0);
+    let _ = write!(text, "[program.leaf]\n{}do = [{leaf}]\n", program_keys(chance, machine));
+    let (before, after) = (steps(chance, &means, 1, 0), steps(chance, &means, 1, 0));
+    let spin = chance.once_in(2);
+    let party = format!(
+        "{before}, {{ barrier = {parties}, spin = {spin} }}, {after}, {{ barrier = {parties}, spin = {spin} }}, \
+         {{ cpu = \"1ms\" }}"
+    );
+    let _ = write!(text, "[program.party]\n{}do = [{party}]\n", program_keys(chance, machine));
+    let make = make(chance, &means, parties);
+    let _ = write!(text, "[program.make]\n{}do = [{make}]\n", program_keys(chance, machine));
+    let round = steps(chance, &means, 1, 0);
+    let endless = format!("{{ repeat = \"forever\", do = [{round}, {{ sleep = \"5ms\" }}] }}");
+    let _ = write!(text, "[program.endless]\n{}do = [{endless}]\n", program_keys(chance, machine));
+    text + &jobs(chance, machine, units, parties)
+}
+
+fn jobs(chance: &mut Chance, machine: &Machine, units: &[String], parties: u64) -> String {
+    let mut text = String::new();
+    for job in 0..chance.from(1, 6) {
+        let unit = chance.one_of(&units.iter().map(String::as_str).collect::<Vec<_>>());
+        let program = chance.one_of(&["leaf", "make", "make", "party", "endless"]);
+        let count = if program == "party" { parties } else { chance.from(1, 3) };
+        let (start, every) = (chance.one_of(&[0, 0, 7, 300]), chance.one_of(&[0, 1, 100]));
+        let background = program == "endless" || chance.once_in(10);
+        let disk = chance.from(0, machine.disks - 1);
+        let _ = writeln!(
+            text,
+            "[job.j{job}]\nunit = \"{unit}\"\nprogram = \"{program}\"\ncount = {count}\nstart = \"{start}ms\"\n\
+             every = \"{every}ms\"\nbackground = {background}\ndisk = \"d{disk}\""
+        );
+    }
+    text
+}
+
+fn file_keys(chance: &mut Chance, machine: &Machine) -> String {
+    let mut text = format!("size = \"{}KiB\"\n", chance.one_of(&[1, 64, 500, 2000]));
+    let shared = chance.once_in(2);
+    if shared || chance.once_in(3) {
+        let _ = writeln!(text, "shared = {shared}\ndisk = \"d{}\"", chance.from(0, machine.disks - 1));
+    }
+    if chance.once_in(2) {
+        let _ = writeln!(text, "fragment = \"{}KiB\"", chance.one_of(&[1, 8, 100]));
+    }
+    text
+}
+
+fn program_keys(chance: &mut Chance, machine: &Machine) -> String {
+    let mut text = String::new();
+    if chance.once_in(2) {
+        let part = chance.one_of(&[2, 8, 30]);
+        let kib = machine.memory_kib / part;
+        let _ = writeln!(text, "memory = \"{kib}KiB\"\nreuse = \"{}ms\"", chance.one_of(&[1, 20, 300]));
+    }
+    if chance.once_in(3) {
+        let _ = writeln!(text, "hot = \"{}KiB\"", chance.one_of(&[1, 32, 4096]));
+    }
+    text
+}
+
+/// A program that runs others.
+fn make(chance: &mut Chance, means: &Means, parties: u64) -> String {
+    let (before, after) = (steps(chance, means, 1, 0), steps(chance, means, 1, 0));
+    let times = chance.from(1, 8);
+    let at_once = chance.from(1, times.min(4));
+    let run = format!("{{ run = \"leaf\", times = {times}, at_once = {at_once} }}");
+    let rounds = chance.from(1, 2) * parties;
+    let meet = match chance.once_in(2) {
+        true => format!(", {{ run = \"party\", times = {rounds}, at_once = {parties} }}"),
+        false => String::new(),
+    };
+    format!("{before}, {run}{meet}, {after}")
+}
+
+/// Some steps, none of which waits for other processes but at locks from `lock` on.
+fn steps(chance: &mut Chance, means: &Means, depth: u64, lock: u64) -> String {
+    let all: Vec<String> = (0..chance.from(1, 4)).map(|_| step(chance, means, depth, lock)).collect();
+    all.join(", ")
+}
+
+fn step(chance: &mut Chance, means: &Means, depth: u64, lock: u64) -> String {
+    let file = chance.from(0, means.files - 1);
+    let kib = chance.one_of(&[1, 4, 13, 64, 300]);
+    let random = chance.once_in(2);
+    let spread = chance.one_of(&["0%", "30%", "100%", "exponential"]);
+    match chance.from(0, 9) {
+        0..=2 => {
+            let us = chance.one_of(&[1, 30, 700, 4000, 15_000]);
+            let bus = if means.machine.bus { chance.one_of(&[0, 1, 5]) } else { 0 };
+            let kernel = chance.one_of(&[0, 30, 100]);
+            format!("{{ cpu = \"{us}us\", spread = \"{spread}\", kernel = \"{kernel}%\", bus = {bus} }}")
+        }
+        3 | 4 => format!(
+            "{{ read = \"f{file}\", bytes = \"{kib}KiB\", random = {random}, spread = \"{spread}\" }}"
+        ),
+        5 => {
+            let sync = chance.once_in(3);
+            format!("{{ write = \"f{file}\", bytes = \"{kib}KiB\", random = {random}, sync = {sync} }}")
+        }
+        6 => format!("{{ metadata = \"f{file}\", delayed = {} }}", chance.once_in(2)),
+        7 => format!("{{ sleep = \"{}us\", spread = \"{spread}\" }}", chance.one_of(&[1, 400, 6000])),
+        8 if depth < 3 => {
+            format!("{{ repeat = {}, do = [{}] }}", chance.from(1, 5), steps(chance, means, depth + 1, lock))
+        }
+        9 if depth < 3 && lock < means.locks => {
+            let held = chance.from(lock, means.locks - 1);
+            let read = chance.once_in(2);
+            format!(
+                "{{ lock = \"l{held}\", read = {read}, do = [{}] }}",
+                steps(chance, means, depth + 1, held + 1)
+            )
+        }
+        _ => "{ cpu = \"500us\" }".to_owned(),
+    }
+}

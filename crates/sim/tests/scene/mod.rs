@@ -1,0 +1,71 @@
+//! Scenarios as texts, and runs of them that must be sound.
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use commonhold_contract::render;
+use commonhold_sim::outcome::{JobOutcome, Outcome, UnitOutcome};
+use commonhold_sim::scenario::{Part, Scenario, read};
+
+/// A millisecond and a second, in ns.
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const S: u64 = 1_000 * MS;
+
+/// The scenario of three texts, which have to be right.
+pub(crate) fn scenario(contract: &str, machine: &str, workload: &str) -> Scenario {
+    let read = read(contract, machine, workload);
+    read.scenario.unwrap_or_else(|| {
+        let shown = read.findings.iter().map(|finding| {
+            let (text, name) = match finding.part {
+                Part::Contract => (contract, "contract.toml"),
+                Part::Machine => (machine, "machine.toml"),
+                Part::Workload => (workload, "workload.toml"),
+            };
+            let wrong: Vec<_> =
+                finding.diagnostics.iter().filter(|found| found.is_error()).cloned().collect();
+            render(&wrong, text, name, false)
+        });
+        panic!("no scenario: {}", shown.collect::<String>());
+    })
+}
+
+/// Runs it; whatever has to hold in every run has held.
+pub(crate) fn run(scenario: &Scenario) -> Outcome {
+    run_with(scenario, 1)
+}
+
+/// The same with another seed.
+pub(crate) fn run_with(scenario: &Scenario, seed: u64) -> Outcome {
+    let outcome = commonhold_sim::run(scenario, seed).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(outcome.broken, 0, "seed {seed}: {:#?}", outcome.notes);
+    outcome
+}
+
+/// The texts' run.
+pub(crate) fn outcome(contract: &str, machine: &str, workload: &str) -> Outcome {
+    run(&scenario(contract, machine, workload))
+}
+
+/// The copies of a job.
+pub(crate) fn jobs<'a>(outcome: &'a Outcome, name: &str) -> Vec<&'a JobOutcome> {
+    outcome.jobs.iter().filter(|job| job.name == name).collect()
+}
+
+/// How long a job took, in ns; the mean of its copies.
+pub(crate) fn response(outcome: &Outcome, name: &str) -> u64 {
+    let spans: Vec<u64> = jobs(outcome, name)
+        .iter()
+        .map(|job| job.response_ns().unwrap_or_else(|| panic!("{name} ended before the horizon")))
+        .collect();
+    spans.iter().sum::<u64>() / spans.len() as u64
+}
+
+/// What a unit had.
+pub(crate) fn unit<'a>(outcome: &'a Outcome, name: &str) -> &'a UnitOutcome {
+    outcome.units.iter().find(|unit| unit.name == name).unwrap_or_else(|| panic!("{name} had processes"))
+}
+
+/// That two numbers differ by so many per mille of the second at most.
+#[track_caller]
+pub(crate) fn near(is: u64, should: u64, per_mille: u64) {
+    let off = is.abs_diff(should);
+    assert!(off * 1000 <= should * per_mille, "{is} is not within {per_mille} per mille of {should}");
+}
