@@ -28,7 +28,10 @@ pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
 
 /// The command that gives the same table again.
 fn command(args: &Claims) -> String {
-    let ids: String = args.ids.iter().map(|id| format!(" {id}")).collect();
-    let seeds = if args.seeds == 7 { String::new() } else { format!(" --seeds {}", args.seeds) };
-    format!("commonhold claims{ids}{seeds}")
+    let mut words = vec!["commonhold claims".to_owned()];
+    words.extend(args.ids.iter().cloned());
+    if args.seeds != 7 {
+        words.push(format!("--seeds {}", args.seeds));
+    }
+    words.join(" ")
 }

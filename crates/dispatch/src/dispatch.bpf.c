@@ -162,12 +162,10 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		catch_up(task, unit);
 	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
-	if (!(enq_flags & SCX_ENQ_LAST)) {
-		cpu = take_idle(p, task->unit, unit, scx_bpf_task_cpu(p));
-		if (cpu >= 0) {
-			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
-			return;
-		}
+	cpu = take_idle(p, task->unit, unit, scx_bpf_task_cpu(p));
+	if (cpu >= 0) {
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		return;
 	}
 	if (!rules()->pool)
 		call_back(task->unit, unit);

@@ -24,6 +24,7 @@ pub struct Study {
     pub runs: Vec<Outcome>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
 fn as_text<S: serde::Serializer>(scheme: &Scheme, out: S) -> Result<S::Ok, S::Error> {
     out.collect_str(scheme)
 }
@@ -31,7 +32,6 @@ fn as_text<S: serde::Serializer>(scheme: &Scheme, out: S) -> Result<S::Ok, S::Er
 /// The copies of one job over all runs.
 struct JobRow {
     name: String,
-    unit: String,
     copies: usize,
     /// Response times in s, of those that ended.
     times: Vec<f64>,
@@ -47,13 +47,11 @@ impl Study {
     fn jobs(&self) -> Vec<JobRow> {
         let mut rows: Vec<JobRow> = Vec::new();
         for job in self.runs.iter().flat_map(|run| &run.jobs) {
-            let row = match rows.iter_mut().find(|row| row.name == job.name) {
-                Some(row) => row,
-                None => {
-                    rows.push(JobRow::of(job));
-                    rows.last_mut().expect("it was pushed just now")
-                }
-            };
+            let place = rows.iter().position(|row| row.name == job.name).unwrap_or_else(|| {
+                rows.push(JobRow::of(job));
+                rows.len() - 1
+            });
+            let row = &mut rows[place];
             row.copies += 1;
             #[expect(clippy::cast_precision_loss, reason = "times below 2^53 ns")]
             row.times.extend(job.response_ns().map(|ns| ns as f64 / 1e9));
@@ -65,8 +63,7 @@ impl Study {
 
 impl JobRow {
     fn of(job: &JobOutcome) -> JobRow {
-        let (name, unit) = (job.name.clone(), job.unit.clone());
-        JobRow { name, unit, copies: 0, times: Vec::new(), spent: Spent::default() }
+        JobRow { name: job.name.clone(), copies: 0, times: Vec::new(), spent: Spent::default() }
     }
 
     fn mean(&self) -> Option<f64> {
@@ -286,7 +283,7 @@ const PITCH: f64 = 30.0;
 /// A bar per job, as long as its mean response, divided by where its tasks' time went.
 fn response_bars(study: &Study) -> String {
     let jobs = study.jobs();
-    let longest = jobs.iter().filter_map(|job| job.range()).map(|(_, high)| high).fold(0.0, f64::max);
+    let longest = jobs.iter().filter_map(JobRow::range).map(|(_, high)| high).fold(0.0, f64::max);
     #[expect(clippy::cast_precision_loss, reason = "a number of jobs")]
     let height = PITCH * jobs.len() as f64 + 30.0;
     let mut svg = format!(

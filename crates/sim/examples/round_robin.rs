@@ -63,23 +63,28 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
 }
 
 fn main() {
-    let argument = |n: usize, default: u64| {
+    let argument = |n: usize, default: u32| -> u32 {
         std::env::args().nth(n).and_then(|text| text.parse().ok()).unwrap_or(default)
     };
     let (cpus, tasks) = (argument(1, 8), argument(2, 24));
     let (slice_us, seconds) = (argument(3, 1000), argument(4, 60));
     for scheme in [Scheme::Smp, Scheme::Isolate] {
-        let scenario = scenario(cpus as u32, tasks as u32, slice_us * 1000, seconds, scheme);
+        let scenario = scenario(cpus, tasks, u64::from(slice_us) * 1000, u64::from(seconds), scheme);
         let begun = std::time::Instant::now();
         let outcome = commonhold_sim::run(&scenario, 1).expect("there is memory enough");
         let took = begun.elapsed().as_secs_f64();
         println!(
             "{scheme}: {} events in {took:.3} s: {:.2} million a second; {} broken of {} checks {:?}",
             outcome.events,
-            outcome.events as f64 / took / 1e6,
+            events(outcome.events) / took / 1e6,
             outcome.broken,
             outcome.checks,
             outcome.notes.first()
         );
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+fn events(count: u64) -> f64 {
+    count as f64
 }

@@ -1,7 +1,7 @@
 //! Chance: reproducible random numbers, a stream of its own per task, so that one task more or less does not change what
 //! the others draw.
 //!
-//! SplitMix64 (Steele, Lea and Flood 2014): eight bytes of state, any seed is good, and a stream's seed can be drawn from
+//! `SplitMix64` (Steele, Lea and Flood 2014): eight bytes of state, any seed is good, and a stream's seed can be drawn from
 //! another's.
 
 use crate::Time;
@@ -42,11 +42,19 @@ impl Chance {
                     + amount.mean % 1_000_000 * u64::from(millionths) / 1_000_000;
                 amount.mean - wide + self.below(wide.saturating_mul(2).saturating_add(1))
             }
-            Spread::Exponential => {
-                let even = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
-                (-libm::log(1.0 - even) * amount.mean as f64).min(amount.mean as f64 * 20.0) as u64
-            }
+            Spread::Exponential => self.exponential(amount.mean),
         }
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "53 of the 64 bits are drawn, means stay below 2^53, and no result is negative"
+    )]
+    fn exponential(&mut self, mean: u64) -> Time {
+        let even = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        (-libm::log(1.0 - even) * mean as f64).min(mean as f64 * 20.0) as Time
     }
 }
 

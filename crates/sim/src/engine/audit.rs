@@ -10,6 +10,7 @@ use commonhold_contract::{MILLIONTH, Scheme};
 use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY};
 
 use super::Engine;
+use super::task::{State, Task};
 use crate::Time;
 use crate::scenario::CallBack;
 
@@ -41,10 +42,10 @@ impl Audit {
     }
 
     /// Something does not hold.
-    pub(super) fn note(&mut self, now: Time, what: String) {
+    pub(super) fn note(&mut self, now: Time, what: &str) {
         self.broken += 1;
         if self.notes.len() < NOTES_MAX {
-            self.notes.push(format!("at {} ns: {what}", now));
+            self.notes.push(format!("at {now} ns: {what}"));
         }
     }
 
@@ -56,7 +57,7 @@ impl Audit {
     fn expect(&mut self, now: Time, holds: bool, what: impl FnOnce() -> String) {
         self.checks += 1;
         if !holds {
-            self.note(now, what());
+            self.note(now, &what());
         }
     }
 }
@@ -113,6 +114,12 @@ impl Engine<'_> {
         for (most, now) in audit.runnable_max.iter_mut().zip(&self.steward.runnable) {
             *most = (*most).max(*now);
         }
+        let for_disks = |task: &&Task| matches!(task.state, State::Transfer | State::File | State::Throttled);
+        let (stuck, under_way) =
+            (self.tasks.iter().filter(for_disks).count(), self.purposes.len() - self.free_purposes.len());
+        audit.expect(self.now, stuck == 0 || under_way > 0, || {
+            format!("{stuck} tasks wait for disks, none of which has anything to do")
+        });
         let units = self.steward.entitled().iter().zip(&self.steward.present);
         for (least, (now, present)) in audit.entitled_min.iter_mut().zip(units) {
             *least = (*least).min(if *present == 0 { MILLIONTH } else { *now });
@@ -183,7 +190,7 @@ impl Engine<'_> {
                 0 => continue,
                 least => MILLIONTH.div_ceil(least),
             };
-            let turns = self.scenario.contract.units.len() as u64 + 2 * part;
+            let turns = self.scenario.contract.units.len() as u64 + 4 * part;
             let queue = 4 * (costs.slice_ns + costs.switch_ns) * (most + 1) * part;
             let bound = self.scenario.contract.machine.rotation_ns * turns + queue;
             let waited = audit.waited_max[id.index()];

@@ -236,13 +236,11 @@ impl Engine<'_> {
             let wanted = bytes.div_ceil(frame).min(pages);
             return (task.chance.below(pages - wanted + 1), wanted);
         }
-        let at = match task.positions.iter_mut().find(|(of, _)| *of == named) {
-            Some((_, at)) => at,
-            None => {
-                task.positions.push((named, 0));
-                &mut task.positions.last_mut().expect("it was pushed just now").1
-            }
-        };
+        let place = task.positions.iter().position(|(of, _)| *of == named).unwrap_or_else(|| {
+            task.positions.push((named, 0));
+            task.positions.len() - 1
+        });
+        let at = &mut task.positions[place].1;
         // A file that ends is begun again; one access does not go round.
         if *at >= pages * frame {
             *at = 0;
@@ -632,5 +630,5 @@ fn coprime(from: u64, of: u64) -> u64 {
         }
         a
     };
-    (from..).find(|number| divisor(*number, of) == 1).unwrap_or(1)
+    (from..from + of).find(|number| divisor(*number, of) == 1).unwrap_or(1)
 }

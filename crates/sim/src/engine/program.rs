@@ -232,7 +232,8 @@ impl Engine<'_> {
         loop {
             let lock = &mut self.locks[number as usize];
             let Some((next, shared)) = lock.queue.front().copied() else { break };
-            if !lock.holders.is_empty() && !(lock.reading && shared) {
+            let free = lock.holders.is_empty() || (lock.reading && shared);
+            if !free {
                 break;
             }
             lock.queue.pop_front();

@@ -130,7 +130,7 @@ impl Engine<'_> {
                 self.steward.books = books;
                 self.carry_out(&plan);
             }
-            Err(wrong) => self.audit.note(self.now, wrong.join("; ")),
+            Err(wrong) => self.audit.note(self.now, &wrong.join("; ")),
         }
         self.steward.take_in(plan.entitled, self.now);
         self.audit_all();
