@@ -300,6 +300,24 @@ fn a_process_runs_others_so_many_at_once() {
     assert_eq!(run(6, 2), 340 * MS);
 }
 
+/// Three tasks that compute all the time and one that does for 10 ms and sleeps for 90, on one CPU: who used less comes
+/// first, so that it waits for the rest of one slice of 30 ms, now and then for one more, and not for a round of three:
+/// 15 ms and 60 ms more in the mean.
+#[test]
+fn within_a_unit_who_used_less_comes_first() {
+    let steps = [
+        ("hog", "{ cpu = \"5s\" }"),
+        ("brief", "{ repeat = 20, do = [{ cpu = \"10ms\" }, { sleep = \"90ms\" }] }"),
+    ];
+    let work = workload(&steps, &[("hog", "a", "hog", "count = 3"), ("brief", "a", "brief", "")]);
+    let end = outcome(&contract("isolate", "", ""), &machine(1, "slice = \"30ms\""), &work);
+    let waited = jobs(&end, "brief")[0].spent.waited_ns;
+    assert!(waited <= 20 * 45 * MS, "it waited {} ms in all", waited / MS);
+    // The hogs took turns: in 5 s of each none was ahead of another by more than a slice.
+    let hogs: Vec<u64> = jobs(&end, "hog").iter().map(|job| job.ended_ns.unwrap_or(0)).collect();
+    assert!(hogs.iter().max().unwrap() - hogs.iter().min().unwrap() <= 2 * 30 * MS, "{hogs:?}");
+}
+
 #[test]
 fn a_process_sleeps_as_long_as_it_says() {
     let steps = [("p", "{ repeat = 10, do = [{ sleep = \"7ms\" }, { cpu = \"1ms\" }] }")];

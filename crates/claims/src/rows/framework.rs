@@ -232,7 +232,7 @@ pub(super) const ROWS: &[Row] = &[
             "A CPU takes the process of its unit that comes first; who used CPU time falls back",
             "",
         ),
-        &[],
+        &["crates/sim/tests/cpu.rs: within_a_unit_who_used_less_comes_first"],
     ),
     predicted(
         ("PI-3.1-LOAN", "3.1", "Idle CPUs go to heavily loaded units: their part of what is borrowed", ""),
