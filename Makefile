@@ -1,6 +1,6 @@
 # The two commands of the README, and their parts. `make help` lists them.
 
-.PHONY: run test build lint unit lab audit fuzz bench bench-simulator install packages-run packages-test help
+.PHONY: run test build lint unit lab audit fuzz random bench bench-simulator install packages-run packages-test help
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
@@ -31,6 +31,9 @@ audit: ## licences, sources and advisories of dependencies, by cargo-deny
 fuzz: ## the parsers under libFuzzer, for a minute each (needs a nightly toolchain)
 	fuzz/run 60 contract
 	fuzz/run 60 scenario
+
+random: ## 20,000 random scenarios against the simulator's own checks
+	COMMONHOLD_SCENARIOS=20000 $(CARGO) test --release --locked --package commonhold-sim --test random_scenarios
 
 bench: build ## measure the numbers of PROMISES.md
 	bench/promises
