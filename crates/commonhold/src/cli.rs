@@ -59,6 +59,11 @@ pub(crate) struct Check {
 /// Runs the project's own policies and scheduler on a simulated machine, in virtual time: nothing on this machine is
 /// changed. The same scenario and seed give the same outcome, to the byte. `commonhold generate scenario-reference` lists
 /// what the files may say.
+///
+/// Shown per copy of a job: working, its tasks' CPU time; no CPU, the time that they were ready to run without one; blocked,
+/// that for disks, memory, locks and each other, a parent's for its children too; faults, page faults that needed a disk.
+/// Per unit: entitled, CPUs in the mean over the run; lent and borrowed, CPU time on its home CPUs by others, and by it on
+/// others'; calls, CPUs that it called back, and how long that took.
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
     /// A folder with contract.toml, machine.toml and workload.toml
@@ -76,7 +81,7 @@ pub(crate) struct Sim {
     #[arg(long, value_enum)]
     pub(crate) scheme: Option<SchemeChoice>,
     /// The first run's seed; each further run has the next
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub(crate) seed: u64,
     /// Runs, each with a seed of its own, on all CPUs of this machine
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -96,7 +101,7 @@ pub(crate) struct Sim {
 ///
 /// Runs the scenarios behind them on the simulated machine, several seeds each, and shows what was printed, what was
 /// measured, the tolerance that was fixed beforehand, and the verdict. A value to which a parameter was fitted is marked
-/// as calibrated, and counts for nothing.
+/// as calibrated, and counts for nothing. The exit code does not depend on the verdicts.
 #[derive(Debug, Args)]
 pub(crate) struct Claims {
     /// Only these: an identifier, or the beginning of several, such as PI-T4
@@ -287,6 +292,9 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
         }
     }
 }
+
+/// The last seed that a first run may have: those of further runs follow it.
+const SEED_MAX: u64 = u64::MAX / 2;
 
 /// `30s`, `500ms`, `2min`, `1h`.
 fn duration(text: &str) -> Result<Duration, String> {

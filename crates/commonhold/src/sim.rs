@@ -80,7 +80,13 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
         [load::read(&contract)?, load::text_of(&machine, "machine")?, load::text_of(&workload, "workload")?];
     let Read { scenario, machine: about, findings, .. } = read(&texts[0], &texts[1], &texts[2]);
     let mut said = String::new();
-    for finding in findings {
+    if let Some(scenario) = &scenario {
+        // What `check` says of the contract on this machine, its own warnings among it.
+        let name = contract.display().to_string();
+        said += &load::check_text(&texts[0], &name, &scenario.hardware.machine, None)?.warnings;
+    }
+    let told = scenario.is_some();
+    for finding in findings.into_iter().filter(|finding| !(told && finding.part == Part::Contract)) {
         let (path, text) = match finding.part {
             Part::Contract => (&contract, &texts[0]),
             Part::Machine => (&machine, &texts[1]),

@@ -210,23 +210,32 @@ static u32 least_served(void)
 	return best;
 }
 
+/* Books what a task of one unit ran on another's CPU, up to now: as lent by the one and borrowed by the other. */
+static void book_loan(const struct dispatch_cpu *cpu, u32 id, u64 now)
+{
+	struct dispatch_unit *unit = unit_at(id), *owner = unit_at(cpu->home);
+	u64 from = before(cpu->since, cpu->owned) ? cpu->owned : cpu->since;
+
+	if (cpu->home == id || !unit || !owner)
+		return;
+	add64(&unit->borrowed_ns, now - from);
+	add64(&owner->lent_ns, now - from);
+}
+
 /* Charges a unit for what its task ran on this CPU since the last time, and whoever's CPU it is. */
 static void charge(struct dispatch_cpu *cpu, struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct dispatch_unit *owner;
 	u64 now = scx_bpf_now(), used = now - cpu->since;
 
+	if (!rules()->pool) {
+		if (cpu->home == DISPATCH_NOBODY)
+			add64(&unit->pass, used * SHARE_UNIT / (unit->weight ? unit->weight : 1));
+		else
+			book_loan(cpu, task->unit, now);
+	}
 	cpu->since = now;
 	task->vtime += used;
 	add64(&unit->used_ns, used);
-	if (rules()->pool)
-		return;
-	if (cpu->home == DISPATCH_NOBODY) {
-		add64(&unit->pass, used * SHARE_UNIT / (unit->weight ? unit->weight : 1));
-	} else if (cpu->home != task->unit && (owner = unit_at(cpu->home))) {
-		add64(&unit->borrowed_ns, used);
-		add64(&owner->lent_ns, used);
-	}
 }
 
 /* Lets a task that is at the end of its slice run on: nobody with a better claim waits. */
@@ -406,6 +415,10 @@ int dispatch_own(struct dispatch_owned *owned)
 
 	if (!cpu || cpu->home == owned->unit)
 		return 0;
+	/* What the task there ran so far, it ran under the owner so far. */
+	if (cpu->home != DISPATCH_NOBODY)
+		book_loan(cpu, cpu->runs, scx_bpf_now());
+	cpu->owned = scx_bpf_now();
 	if ((owner = unit_at(cpu->home))) {
 		mask_clear(cpu->home, MASK_HOMES, owned->cpu);
 		if (mask_take(cpu->home, MASK_LENT, owned->cpu))

@@ -51,6 +51,7 @@ struct dispatch_unit {
 struct dispatch_cpu {
 	u64 since;    /* when its task started */
 	u64 recalled; /* when it was called back; 0: it is not */
+	u64 owned;    /* since when it has its owner */
 	u32 home;     /* the unit that owns it, or DISPATCH_NOBODY: time-shared */
 	u32 runs;     /* the unit whose task it runs, or DISPATCH_NOBODY */
 };
@@ -70,7 +71,7 @@ struct dispatch_owned {
 
 _Static_assert(sizeof(struct dispatch_rules) == 24, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_unit) == 80, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_cpu) == 24, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_cpu) == 32, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 16, "mirrored in tables.rs");
 
 #endif

@@ -67,6 +67,7 @@ pub struct Unit {
 pub(crate) struct Cpu {
     pub(crate) since: u64,
     pub(crate) recalled: u64,
+    pub(crate) owned: u64,
     pub(crate) home: u32,
     pub(crate) runs: u32,
 }
@@ -135,7 +136,7 @@ pub(crate) struct Owned {
 
 const _: () = assert!(size_of::<Rules>() == 24);
 const _: () = assert!(size_of::<Unit>() == 80);
-const _: () = assert!(size_of::<Cpu>() == 24);
+const _: () = assert!(size_of::<Cpu>() == 32);
 const _: () = assert!(size_of::<Own>() == 16);
 const _: () = assert!(size_of::<Task>() == 56);
 const _: () = assert!(size_of::<World>() == 88);

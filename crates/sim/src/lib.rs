@@ -13,12 +13,38 @@ mod timers;
 use outcome::Outcome;
 use scenario::Scenario;
 
-pub use memory::TooSmall;
+use commonhold_dispatch::{CPUS_MAX, UNITS_MAX};
+use memory::TooSmall;
+
+/// A machine or a contract that cannot be simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// Its memory does not hold its kernel and one process.
+    #[error(transparent)]
+    TooSmall(#[from] TooSmall),
+    /// More CPUs than the scheduler has room for.
+    #[error(
+        "the machine has {0} CPUs: the simulator has room for {CPUS_MAX}; give the machine's shape fewer"
+    )]
+    Cpus(usize),
+    /// More units than the scheduler has room for.
+    #[error(
+        "the contract has {0} units, `kernel` and `shared` among them: the simulator has room for {UNITS_MAX}; leave some out"
+    )]
+    Units(usize),
+}
 
 /// Nanoseconds of virtual time.
 pub type Time = u64;
 
 /// Runs a scenario. The same scenario and seed give the same outcome, to the byte, on any machine.
-pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, TooSmall> {
+pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Unfit> {
+    let (cpus, units) = (scenario.hardware.machine.cpus.len(), scenario.contract.units.len());
+    if cpus > CPUS_MAX as usize {
+        return Err(Unfit::Cpus(cpus));
+    }
+    if units > UNITS_MAX as usize {
+        return Err(Unfit::Units(units));
+    }
     Ok(engine::Engine::new(scenario, seed)?.run())
 }

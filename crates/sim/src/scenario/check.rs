@@ -440,8 +440,9 @@ impl Subject<'_> {
         }
         let mut found = Vec::new();
         if jobs.iter().all(|job| job.background) {
-            let message = "all jobs run in the background: the simulation waits for none, and ends at once";
-            let help = "add a job that ends, such as one that sleeps until the end";
+            let message =
+                "all jobs run in the background: the simulation waits for none, and goes on to its horizon";
+            let help = "add a job that ends, if it is to end earlier";
             let at = self.places.jobs.first().map_or(0..0, |place| place.value("background"));
             found.push(Diagnostic::warning("nothing-to-wait-for", at, message).help(help));
         }
