@@ -46,7 +46,7 @@ pub(crate) enum Command {
 pub(crate) struct Check {
     /// The contract, a TOML file (see `commonhold generate schema` for what it may say)
     pub(crate) contract: PathBuf,
-    /// Check for another machine: a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`
+    /// Check for another machine: a machine file, a scenario's machine.toml, or words such as `nodes:4 cpus:2 memory:512MiB`
     #[arg(long, value_name = "FILE|WORDS")]
     pub(crate) machine: Option<String>,
     /// Print JSON

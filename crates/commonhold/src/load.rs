@@ -102,7 +102,12 @@ pub(crate) fn machine(given: Option<&str>) -> Result<Machine, Failure> {
             let remedy = "give a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`";
             Failure::new(Exit::NoInput, format!("{given}: cannot read the machine file: {e}; {remedy}"))
         })?;
-        return Machine::from_toml(&text).map_err(|e| Failure::new(Exit::Invalid, format!("{given}:{e}")));
+        // A scenario describes its machine in another format, which holds a machine too.
+        let simulated =
+            || commonhold_sim::scenario::parse_machine(&text).value.map(|hardware| hardware.machine);
+        return Machine::from_toml(&text)
+            .or_else(|e| simulated().ok_or(e))
+            .map_err(|e| Failure::new(Exit::Invalid, format!("{given}:{e}")));
     }
     Machine::synthetic(given).map_err(|e| Failure::new(Exit::Usage, format!("--machine: {e}")))
 }
