@@ -221,6 +221,23 @@ fn who_waits_for_a_lock_lends_its_cpu_to_the_holder() {
     assert_eq!(contended(true), (91 * MS, 91 * MS));
 }
 
+/// `b`'s holder keeps the lock for 100 ms of work beside three others; `a` comes for it after 10 ms and lends its CPU. From
+/// the release on the holder is `b`'s again: of its further second nothing is charged to `a`, which had the hold alone.
+#[test]
+fn a_lent_cpu_is_the_waiters_again_after_the_release() {
+    let steps = [
+        ("holder", "{ lock = \"l\", do = [{ cpu = \"100ms\" }] }, { cpu = \"1s\" }"),
+        ("light", "{ sleep = \"10ms\" }, { lock = \"l\", do = [{ cpu = \"1ms\" }] }, { sleep = \"5s\" }"),
+        SECOND,
+    ];
+    let jobs =
+        [("holder", "b", "holder", ""), ("light", "a", "light", ""), ("hogs", "b", "second", "count = 3")];
+    let work = workload(&steps, &jobs) + "[lock.l]\ninherit = true\n";
+    let end = outcome(&contract("quota", "", ""), &machine(2, ""), &work);
+    let used = unit(&end, "a").used_ns;
+    assert!((50 * MS..=101 * MS).contains(&used), "a was charged {} ms", used / MS);
+}
+
 #[test]
 fn readers_share_a_lock() {
     let steps = [("reader", "{ lock = \"m\", read = true, do = [{ cpu = \"100ms\" }] }")];
