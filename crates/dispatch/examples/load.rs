@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use commonhold_dispatch::in_kernel::Scheduler;
-use commonhold_dispatch::{BORROWS, KERNEL, LENDS, Recall, Settings};
+use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules};
 
 /// How often it looks whether the kernel ended the scheduler.
 const LOOK: Duration = Duration::from_millis(100);
@@ -155,15 +155,18 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
         cpus: cpus(&possible)?.last().map_or(1, |last| last + 1),
         units: u32::try_from(names.len())?,
         slice_ns: options.slice_ms * 1_000_000,
+        preempt_ns: Settings::preempt_ns(options.slice_ms * 1_000_000),
+        near: Vec::new(),
         pool: options.pool,
         recall: options.recall,
     };
     let mut scheduler = Scheduler::load(&settings)?;
     for id in 0..2 {
-        scheduler.set_unit(id, 100, BORROWS);
+        scheduler.set_unit(id, UnitRules { parent: NOBODY, weight: 100, flags: BORROWS })?;
     }
     for (id, unit) in (2..).zip(&options.units) {
-        scheduler.set_unit(id, unit.weight, unit.flags);
+        let Asked { weight, flags, .. } = *unit;
+        scheduler.set_unit(id, UnitRules { parent: NOBODY, weight, flags })?;
         scheduler.admit(number_of(&unit.cgroup)?, id)?;
     }
     for cgroup in &options.at_once {
@@ -199,12 +202,12 @@ fn wait(options: &Options, scheduler: &Scheduler) {
 }
 
 fn report(scheduler: &Scheduler, id: u32, name: &str) {
-    let unit = scheduler.unit(id);
+    let (unit, account) = (scheduler.unit(id), scheduler.account_of(id));
     println!(
         "unit {name} used_ns {} lent_ns {} borrowed_ns {} recalls {} recall_mean_ns {} recall_max_ns {}",
-        unit.used_ns,
-        unit.lent_ns,
-        unit.borrowed_ns,
+        account.used_ns(),
+        account.lent_ns,
+        account.borrowed_ns,
         unit.recalls,
         unit.recall_ns.checked_div(unit.recalls).unwrap_or(0),
         unit.recall_ns_max,

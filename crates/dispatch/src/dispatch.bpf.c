@@ -5,25 +5,36 @@
  * Problem. The policy says who owns which CPU, a few times a second. Whether an owner has work for its CPU changes a
  * thousand times as often; so lending an idle CPU, and calling it back, is decided here, at every wake-up and switch.
  *
- * Terms. A unit's *home* CPUs are those it owns. A CPU is *lent* while it runs a task of a unit that does not own it; it is
- * *called back* when its owner has a task that waits. A CPU without an owner is *time-shared*.
+ * Terms. Units lie within units; the *outermost* ones own CPUs, their *home* CPUs. A CPU is *lent* while it runs a task of
+ * a unit that does not own it; it is *called back* when its owner has a task that waits. A CPU without an owner is
+ * *time-shared*. A unit's *pass* is the CPU time that it had among its siblings over its weight; its own tasks together
+ * compete with its sub-units as if they were one, of weight 100.
  *
- * Algorithm. Each unit has one queue, ordered by the tasks' virtual time: who had least CPU time is next (in the place of
- * the degrading priorities of seed 000, section 3.1). A woken task takes an idle home CPU, its last one if it can; else an
- * idle CPU that somebody lends; else it waits in its unit's queue, and one lent home CPU is called back: at once by an
- * interrupt, or at the next tick. A CPU that needs a task takes the first of its home unit's queue; if there is none and
- * the owner lends, the first task of the unit with most tasks waiting; if it is time-shared, the first of the unit with the
- * smallest pass (CPU time over weight: stride scheduling over units).
+ * Algorithm. Each unit has one queue, ordered by the tasks' virtual time: who had least CPU time for its weight (its nice
+ * value) is next (in the place of the degrading priorities of seed 000, section 3.1). A woken task takes an idle home CPU,
+ * its last one if it can and else the nearest; else an idle CPU that somebody lends; else it waits in its unit's queue, and
+ * one lent home CPU is called back, the nearest: at once by an interrupt, or at the next tick. Where none is lent, it
+ * interrupts a task of its own unit on its last CPU that is ahead of it by more than `preempt_ns`. A CPU that needs a task
+ * chooses among the units within its home unit that wait: at every level of units the smallest pass is next (stride
+ * scheduling; an idle unit's part thus goes to its siblings, as in the currencies of seed 004, section 5.2). If there is
+ * none and the owner lends, the borrower with the largest claim is next: the one that runs on fewest CPUs for its weight,
+ * and among equals the one with most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by
+ * pass.
  *
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
- * not lend never has others on its CPUs; no CPU idles while a task waits that may run there. A unit that waits long is not
- * given credit for it: its pass and its tasks' virtual times catch up on waking, so nobody can save up CPU time.
+ * not lend never has others on its CPUs; no CPU idles while a task waits that may run there. Who sleeps saves nothing up
+ * but one slice: a waking task's virtual time is at least its unit's less `slice_ns`, and a waking unit's pass at least that
+ * of the sibling that ran last. Nobody waits for ever: whoever waits in a queue has a virtual time that stays while those
+ * of all that run grow, and so has its unit's pass at every level; so after a bounded time it is the smallest. Tasks that
+ * no queue can serve (their affinity allows none of the unit's CPUs) and the kernel's own threads wait in the queue of one
+ * CPU, which it empties in turns with its home unit's.
  *
- * Limits. Which unit borrows is found by looking at all of them: fine for hundreds. Counters of a unit are written by many
- * CPUs without a lock where a lost update would only make a report a little wrong; the others are atomic.
+ * Limits. Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
+ * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU
+ * changes hands, when an interval may be booked twice.
  *
  * The same source is compiled for the kernel (BPF, sched_ext) and natively for the simulator, which plays the kernel.
- * Source: seed 000, sections 3.1 and table 1.
+ * Sources: seed 000, section 3.1 and table 1; seed 004, section 5.2; stride scheduling: Waldspurger and Weihl, 1995.
  */
 #include "kernel.h"
 #include "intf.h"
@@ -32,12 +43,18 @@
 char _license[] SEC("license") = "Dual MIT/GPL";
 
 #define QUEUE_POOL DISPATCH_UNITS_MAX /* the queue of all units, where nothing is isolated; units' queues have their numbers */
-#define RACES_MAX  4   /* another CPU may take what this one saw waiting: then it looks again, so many times */
+#define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
 #define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
 
 static bool before(u64 a, u64 b)
 {
 	return (s64)(a - b) < 0;
+}
+
+static void at_least(u64 *value, u64 least)
+{
+	if (before(*value, least))
+		*value = least;
 }
 
 static u64 queue_of(const struct dispatch_task *task)
@@ -55,60 +72,126 @@ static struct dispatch_unit *clock_of(const struct dispatch_task *task)
 static u64 start_of(struct dispatch_task *task)
 {
 	struct dispatch_unit *clock = clock_of(task);
-	u64 earliest = (clock ? clock->vtime : 0) - rules()->slice_ns;
 
-	if (before(task->vtime, earliest))
-		task->vtime = earliest;
+	at_least(&task->vtime, (clock ? clock->vtime : 0) - rules()->slice_ns);
 	return task->vtime;
 }
 
-/* A unit that ran nothing has saved nothing up either: when it wakes, it is where the time-shared CPUs are. */
-static void catch_up(const struct dispatch_task *task, struct dispatch_unit *unit)
+/*
+ * Who is active: a task runs or waits; a unit's own tasks if one of them does; a unit if its own tasks or a sub-unit are.
+ * Who becomes active has saved nothing up: its pass catches up with that of those that were.
+ */
+static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	if (!unit->busy && scx_bpf_dsq_nr_queued(queue_of(task)) <= 0 && before(unit->pass, world_pass()))
-		unit->pass = world_pass();
+	struct dispatch_unit *parent;
+	u32 level;
+
+	if (task->state & DISPATCH_COUNTED)
+		return;
+	task->state |= DISPATCH_COUNTED;
+	if (add(&unit->own_active, 1))
+		return;
+	at_least(&unit->own_pass, unit->frontier);
+	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
+		if (add(&unit->active, 1))
+			break;
+		parent = unit_at(unit->parent);
+		at_least(&unit->pass, parent ? parent->frontier : world_pass());
+		if (!parent)
+			break;
+		unit = parent;
+	}
 }
 
-/* Calls one lent home CPU of a unit back, if there is one that was not called yet. */
-static void call_back(u32 id, struct dispatch_unit *unit)
+static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
 {
+	u32 level;
+
+	if (!(task->state & DISPATCH_COUNTED))
+		return;
+	task->state &= ~DISPATCH_COUNTED;
+	if (add(&unit->own_active, -1) != 1)
+		return;
+	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
+		if (add(&unit->active, -1) != 1)
+			break;
+		unit = unit_at(unit->parent);
+		if (!unit)
+			break;
+	}
+}
+
+/* A task is among those that wait in its unit's queue, from before it is put there until it runs. */
+static void begin_wait(struct dispatch_task *task)
+{
+	if (task->state & DISPATCH_WAITS)
+		return;
+	task->state |= DISPATCH_WAITS;
+	waits_add(task->unit, 1);
+}
+
+static void end_wait(struct dispatch_task *task)
+{
+	if (!(task->state & DISPATCH_WAITS))
+		return;
+	task->state &= ~DISPATCH_WAITS;
+	waits_add(task->unit, -1);
+}
+
+/* A lent CPU, which was taken out of its owner's mask of those, has to come back. */
+static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
+{
+	add(&owner->away, -1);
+	cpu->recalled = scx_bpf_now();
+	if (rules()->recall == DISPATCH_RECALL_NOW)
+		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
+}
+
+/* Calls one lent home CPU of an outermost unit back, if there is one that was not called yet: the nearest to `last`. */
+static bool call_back(struct task_struct *p, u32 top, u32 last)
+{
+	struct dispatch_unit *owner = unit_at(top);
 	struct dispatch_cpu *cpu;
 	u32 found;
 
-	if (!unit->away)
-		return;
-	found = mask_take_first(id, MASK_LENT);
+	if (!owner || !owner->away)
+		return false;
+	found = mask_take_near(p, top, MASK_LENT, last);
 	cpu = cpu_at(found);
 	if (!cpu)
-		return; /* it came back by itself between the two looks */
-	add(&unit->away, -1);
-	cpu->recalled = scx_bpf_now();
-	if (rules()->recall == DISPATCH_RECALL_NOW)
-		scx_bpf_kick_cpu(found, SCX_KICK_PREEMPT);
+		return false; /* it came back by itself between the two looks */
+	recall(cpu, found, owner);
+	return true;
 }
 
-/* An idle CPU that a task of this unit may use, taken; its last one if that is one of them. */
+/* Whether a unit's tasks may run on whatever CPU is idle. */
+static bool runs_anywhere(u32 id, const struct dispatch_unit *unit)
+{
+	return id == DISPATCH_KERNEL || unit->flags & DISPATCH_ANYWHERE;
+}
+
+/* An idle CPU that a task of this unit may use, taken; its last one if that is one of them, else the nearest. */
 static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *unit, s32 last)
 {
 	struct dispatch_cpu *cpu = cpu_at(last);
 	s32 found;
 
-	if (rules()->pool) {
+	if (rules()->pool || runs_anywhere(id, unit)) {
 		if (cpu && may_run(p, last) && scx_bpf_test_and_clear_cpu_idle(last))
 			return last;
-		return pick_idle(p, DISPATCH_NOBODY, MASK_ALL);
+		return pick_idle(p, DISPATCH_NOBODY, MASK_ALL, last);
 	}
-	if (cpu && (cpu->home == id || cpu->home == DISPATCH_NOBODY) && may_run(p, last) &&
+	if (cpu && (cpu->home == unit->top || cpu->home == DISPATCH_NOBODY) && may_run(p, last) &&
 	    scx_bpf_test_and_clear_cpu_idle(last))
 		return last;
-	found = pick_idle(p, id, MASK_HOMES);
+	found = pick_idle(p, unit->top, MASK_HOMES, last);
 	if (found < 0)
-		found = pick_idle(p, DISPATCH_NOBODY, MASK_SHARED);
+		found = pick_idle(p, DISPATCH_NOBODY, MASK_SHARED, last);
 	if (found < 0 && unit->flags & DISPATCH_BORROWS) {
 		if (cpu && may_run(p, last) && mask_test(DISPATCH_NOBODY, MASK_LENDABLE, last) &&
 		    scx_bpf_test_and_clear_cpu_idle(last))
 			return last;
-		found = pick_idle(p, DISPATCH_NOBODY, MASK_LENDABLE);
+		found = pick_idle(p, DISPATCH_NOBODY, MASK_LENDABLE, last);
 	}
 	return found;
 }
@@ -124,118 +207,239 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 	cpu = take_idle(p, task->unit, unit, last);
 	if (cpu < 0)
 		return last;
-	catch_up(task, unit);
+	count(task, unit);
 	start_of(task);
+	task->since = scx_bpf_now();
+	task->cause = DISPATCH_WAIT_OWN;
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, 0);
 	return cpu;
 }
 
 /* Whether a task can be served from its unit's queue at all: it may run on one of the CPUs that look there. */
-static bool fits_queue(struct task_struct *p, u32 id)
+static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit *unit)
 {
-	if (rules()->pool || (u32)p->nr_cpus_allowed >= rules()->cpus)
+	if (rules()->pool || (u32)p->nr_cpus_allowed >= rules()->cpus || unit->flags & DISPATCH_ANYWHERE)
 		return true;
-	return mask_meets(id, MASK_HOMES, p) || mask_meets(DISPATCH_NOBODY, MASK_SHARED, p);
+	return mask_meets(unit->top, MASK_HOMES, p) || mask_meets(DISPATCH_NOBODY, MASK_SHARED, p);
+}
+
+/* A task of the same unit that runs where the woken one ran last goes, if it is far enough ahead. */
+static void outrank(const struct dispatch_task *task, u32 last)
+{
+	struct dispatch_cpu *cpu = cpu_at(last);
+	u64 ahead;
+
+	if (!rules()->preempt_ns || !cpu || (cpu->runs != task->unit && !rules()->pool))
+		return;
+	ahead = cpu->vtime + (scx_bpf_now() - cpu->since);
+	if (before(task->vtime + rules()->preempt_ns, ahead))
+		scx_bpf_kick_cpu(last, SCX_KICK_PREEMPT);
 }
 
 void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct dispatch_task *task = task_of(p);
+	struct dispatch_account *account;
 	struct dispatch_unit *unit;
-	s32 cpu;
+	s32 cpu, last = scx_bpf_task_cpu(p);
 
+	if (!task || !(unit = unit_at(task->unit))) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags);
+		return;
+	}
+	count(task, unit);
+	task->since = scx_bpf_now();
+	task->cause = DISPATCH_WAIT_OWN;
 	/*
 	 * The kernel's threads go first where they are, but only on waking: one that always went first would keep the others
 	 * waiting for as long as it ran. Who is pinned to others' CPUs stays there as well, without going first.
 	 */
-	if (!task || !(unit = unit_at(task->unit)) || task->unit == DISPATCH_KERNEL) {
+	if (task->unit == DISPATCH_KERNEL) {
 		if (enq_flags & SCX_ENQ_WAKEUP)
 			enq_flags |= SCX_ENQ_PREEMPT;
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags);
 		return;
 	}
-	if (!fits_queue(p, task->unit)) {
+	if (!fits_queue(p, task->unit, unit)) {
+		task->state |= DISPATCH_STRAY;
+		if ((account = account_at(task->unit, last)))
+			account->strays++;
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags);
 		return;
 	}
-	if (enq_flags & SCX_ENQ_WAKEUP)
-		catch_up(task, unit);
+	task->state &= ~DISPATCH_STRAY;
+	begin_wait(task);
 	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
-	cpu = take_idle(p, task->unit, unit, scx_bpf_task_cpu(p));
+	cpu = take_idle(p, task->unit, unit, last);
 	if (cpu >= 0) {
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 		return;
 	}
-	if (!rules()->pool)
-		call_back(task->unit, unit);
+	if (!rules()->pool && call_back(p, unit->top, last))
+		task->cause = DISPATCH_WAIT_LOAN;
+	else if (enq_flags & SCX_ENQ_WAKEUP)
+		outrank(task, last);
 }
 
-/* The unit that a lent CPU helps most: the one with most tasks waiting. */
-static u32 most_waiting(u32 home)
+/* One of those that compete, on the way up: at first a unit's own tasks, then the units around it. */
+struct competitor {
+	u64 pass;
+	u32 within; /* the unit whose time it competes for, or DISPATCH_NOBODY: the machine's */
+	u32 depth;
+};
+
+static void climb(struct competitor *at)
 {
-	u32 best = DISPATCH_NOBODY, id;
-	s32 most = 0, waiting;
+	struct dispatch_unit *unit = unit_at(at->within);
 
-	bpf_for(id, 0, rules()->units) {
-		struct dispatch_unit *unit = unit_at(id);
-
-		if (!unit || id == home || !(unit->flags & DISPATCH_BORROWS))
-			continue;
-		waiting = scx_bpf_dsq_nr_queued(id);
-		if (waiting > most) {
-			most = waiting;
-			best = id;
-		}
-	}
-	return best;
-}
-
-/* The unit that had least of the time-shared CPUs for its weight, among those that wait. */
-static u32 least_served(void)
-{
-	u32 best = DISPATCH_NOBODY, id;
-	u64 pass = 0;
-
-	bpf_for(id, 0, rules()->units) {
-		struct dispatch_unit *unit = unit_at(id);
-
-		if (!unit || scx_bpf_dsq_nr_queued(id) <= 0)
-			continue;
-		if (best == DISPATCH_NOBODY || before(unit->pass, pass)) {
-			pass = unit->pass;
-			best = id;
-		}
-	}
-	return best;
-}
-
-/* Books what a task of one unit ran on another's CPU, up to now: as lent by the one and borrowed by the other. */
-static void book_loan(const struct dispatch_cpu *cpu, u32 id, u64 now)
-{
-	struct dispatch_unit *unit = unit_at(id), *owner = unit_at(cpu->home);
-	u64 from = before(cpu->since, cpu->owned) ? cpu->owned : cpu->since;
-
-	if (cpu->home == id || !unit || !owner)
+	if (!unit)
 		return;
-	add64(&unit->borrowed_ns, now - from);
-	add64(&owner->lent_ns, now - from);
+	at->pass = unit->pass;
+	at->within = unit->parent;
+	at->depth = unit->depth;
 }
 
-/* Charges a unit for what its task ran on this CPU since the last time, and whoever's CPU it is. */
-static void charge(struct dispatch_cpu *cpu, struct dispatch_task *task, struct dispatch_unit *unit)
+/* Whether one unit's own tasks had less than another's, at the level at which the two compete. */
+static bool had_less(u32 one, u32 other)
+{
+	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
+	struct competitor x, y;
+	u32 level;
+
+	if (!a || !b)
+		return a != NULL;
+	x = (struct competitor){ .pass = a->own_pass, .within = one, .depth = a->depth + 1 };
+	y = (struct competitor){ .pass = b->own_pass, .within = other, .depth = b->depth + 1 };
+	bpf_for(level, 0, 2 * DISPATCH_DEPTH_MAX) {
+		u32 depth = y.depth;
+
+		if (x.within == y.within)
+			break;
+		if (y.depth >= x.depth)
+			climb(&y);
+		if (x.depth >= depth)
+			climb(&x);
+	}
+	return before(x.pass, y.pass);
+}
+
+/* Whether one outermost unit runs on fewer CPUs for its weight than another, or on as many while more of it wait. */
+static bool larger_claim(u32 one, u32 other)
+{
+	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
+	u64 mine, its;
+
+	if (!a || !b)
+		return a != NULL;
+	mine = (u64)a->busy * b->weight;
+	its = (u64)b->busy * a->weight;
+	return mine < its || (mine == its && waits_in(one) > waits_in(other));
+}
+
+/* Among which units a CPU looks for its next task. */
+enum among {
+	AMONG_HOME,      /* those within its owner */
+	AMONG_BORROWERS, /* those outside its owner that borrow */
+	AMONG_ALL,
+};
+
+static bool is_among(const struct dispatch_unit *unit, u32 home, enum among among)
+{
+	if (among == AMONG_HOME)
+		return unit->top == home;
+	if (among == AMONG_BORROWERS)
+		return unit->top != home && unit->flags & DISPATCH_BORROWS;
+	return true;
+}
+
+/* Whether a unit's tasks go before those of the best one so far. */
+static bool goes_before(u32 id, const struct dispatch_unit *unit, u32 best, u32 best_top, enum among among)
+{
+	if (best == DISPATCH_NOBODY)
+		return true;
+	if (among == AMONG_BORROWERS && unit->top != best_top)
+		return larger_claim(unit->top, best_top);
+	return had_less(id, best);
+}
+
+/* The unit whose task a CPU should run next, among those that wait; not one of the `tried`, of which it could run none. */
+static u32 next_unit(u32 home, enum among among, const u32 *tried)
+{
+	u32 best = DISPATCH_NOBODY, best_top = DISPATCH_NOBODY, block, slot, id;
+	struct dispatch_unit *unit;
+
+	bpf_for(block, 0, (rules()->units + WAITS_BLOCK - 1) / WAITS_BLOCK) {
+		if (!waits_in_block(block))
+			continue;
+		bpf_for(slot, 0, WAITS_BLOCK) {
+			id = block * WAITS_BLOCK + slot;
+			if (!waits_in(id) || id == tried[0] || id == tried[1] || id == tried[2])
+				continue;
+			unit = unit_at(id);
+			if (!unit || !is_among(unit, home, among) || scx_bpf_dsq_nr_queued(id) <= 0)
+				continue;
+			if (goes_before(id, unit, best, best_top, among)) {
+				best = id;
+				best_top = unit->top;
+			}
+		}
+	}
+	return best;
+}
+
+/* Books what a unit's task ran on a CPU since the last time, by whose the CPU was. */
+static void book(struct dispatch_cpu *cpu, u32 id, u32 ran, u64 now)
+{
+	struct dispatch_account *account = account_at(ran, id), *owner;
+	struct dispatch_unit *unit = unit_at(ran);
+	u64 used = now - cpu->booked;
+
+	cpu->booked = now;
+	if (!account || !unit || (s64)used <= 0)
+		return;
+	if (cpu->home == DISPATCH_NOBODY) {
+		account->shared_ns += used;
+	} else if (cpu->home == unit->top) {
+		account->home_ns += used;
+	} else {
+		account->borrowed_ns += used;
+		if ((owner = account_at(cpu->home, id)))
+			owner->lent_ns += used;
+	}
+}
+
+/* The passes of a unit's own tasks, and of the units around them, go on by what they used. */
+static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
+{
+	struct dispatch_unit *parent;
+	u32 level;
+
+	if (unit->below)
+		add64(&unit->own_pass, used);
+	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
+		parent = unit_at(unit->parent);
+		if (parent || time_shared)
+			add64(&unit->pass, used * SHARE_UNIT / (unit->weight ? unit->weight : 1));
+		if (!parent)
+			break;
+		unit = parent;
+	}
+}
+
+/* Charges a task and its unit for what it ran on this CPU since the last time, and whoever's CPU it is. */
+static void charge(struct task_struct *p, struct dispatch_cpu *cpu, u32 id, struct dispatch_task *task,
+		   struct dispatch_unit *unit)
 {
 	u64 now = scx_bpf_now(), used = now - cpu->since;
+	u32 weight = p->scx.weight;
 
-	if (!rules()->pool) {
-		if (cpu->home == DISPATCH_NOBODY)
-			add64(&unit->pass, used * SHARE_UNIT / (unit->weight ? unit->weight : 1));
-		else
-			book_loan(cpu, task->unit, now);
-	}
 	cpu->since = now;
-	task->vtime += used;
-	add64(&unit->used_ns, used);
+	task->vtime += used * SHARE_UNIT / (weight ? weight : 1);
+	cpu->vtime = task->vtime;
+	if (!rules()->pool)
+		advance(unit, cpu->home == DISPATCH_NOBODY, used);
+	book(cpu, id, cpu->runs, now);
 }
 
 /* Lets a task that is at the end of its slice run on: nobody with a better claim waits. */
@@ -245,27 +449,23 @@ static void run_on(struct task_struct *prev)
 		set_slice(prev, rules()->slice_ns);
 }
 
-/* The next task of a CPU that nobody owns. */
-static void dispatch_shared(struct task_struct *prev, const struct dispatch_task *task)
+/* Moves the first task of the units that should be next to this CPU. `than`: unless that unit, which runs, had less. */
+static bool take_next(u32 home, enum among among, u32 than)
 {
-	struct dispatch_unit *unit, *mine;
-	u32 look, next;
+	u32 tried[RACES_MAX] = { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY }, look, next;
 
 	bpf_for(look, 0, RACES_MAX) {
-		next = least_served();
-		unit = unit_at(next);
-		if (!unit)
+		next = next_unit(home, among, tried);
+		if (next == DISPATCH_NOBODY)
 			break;
 		/* Whoever ran does not wait in a queue: its unit goes on if it had less than those that do. */
-		if (task && task->unit != next && prev->scx.flags & SCX_TASK_QUEUED) {
-			mine = unit_at(task->unit);
-			if (mine && before(mine->pass, unit->pass))
-				break;
-		}
+		if (than != DISPATCH_NOBODY && than != next && had_less(than, next))
+			break;
 		if (scx_bpf_dsq_move_to_local(next))
-			return;
+			return true;
+		tried[look % RACES_MAX] = next;
 	}
-	run_on(prev);
+	return false;
 }
 
 /* A home CPU runs another's task from now on: its owner may call it back. */
@@ -280,18 +480,12 @@ static void lend(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *prev, const struct dispatch_task *task)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home), *unit;
-	u32 look, next;
 
 	cpu->recalled = 0; /* whoever it was called back for has run elsewhere */
 	if (!owner || !(owner->flags & DISPATCH_LENDS))
 		return; /* a guest that ran here goes back to its unit's queue */
-	bpf_for(look, 0, RACES_MAX) {
-		next = most_waiting(cpu->home);
-		if (next == DISPATCH_NOBODY)
-			break;
-		if (scx_bpf_dsq_move_to_local(next))
-			return;
-	}
+	if (take_next(cpu->home, AMONG_BORROWERS, DISPATCH_NOBODY))
+		return;
 	if (task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit)) && unit->flags & DISPATCH_BORROWS) {
 		/* It was called back, or has another owner since: it is lent on, and may be called back. */
 		if (!mask_test(cpu->home, MASK_LENT, id))
@@ -300,40 +494,152 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 	}
 }
 
+/* A task of the owner's, for one of its CPUs; `runs`: the unit within the owner whose task ran and could go on. */
+static bool take_home(const struct dispatch_cpu *cpu, u32 runs)
+{
+	struct dispatch_unit *owner = unit_at(cpu->home);
+
+	if (owner && owner->below)
+		return take_next(cpu->home, AMONG_HOME, runs);
+	return scx_bpf_dsq_move_to_local(cpu->home);
+}
+
+/* A task of those that run anywhere, in turns with the owner's. */
+static bool take_common(struct dispatch_cpu *cpu)
+{
+	struct dispatch_unit *common = unit_at(DISPATCH_COMMON);
+
+	if (!waits_in(DISPATCH_COMMON) || !common || !(common->flags & DISPATCH_ANYWHERE))
+		return false;
+	if (!scx_bpf_dsq_move_to_local(DISPATCH_COMMON))
+		return false;
+	cpu->common = 1;
+	return true;
+}
+
+/* The next task of a CPU that somebody owns. */
+static void dispatch_owned(u32 id, struct dispatch_cpu *cpu, struct task_struct *prev, const struct dispatch_task *task)
+{
+	bool goes_on = task && prev->scx.flags & SCX_TASK_QUEUED;
+	struct dispatch_unit *unit = goes_on ? unit_at(task->unit) : NULL;
+	bool at_home = unit && unit->top == cpu->home;
+	bool turn = !cpu->common;
+
+	cpu->common = 0;
+	if (turn && take_common(cpu))
+		return;
+	if (take_home(cpu, at_home ? task->unit : DISPATCH_NOBODY))
+		return;
+	if (at_home) {
+		run_on(prev);
+		return;
+	}
+	if (!turn && take_common(cpu))
+		return;
+	if (unit && runs_anywhere(task->unit, unit))
+		run_on(prev);
+	else
+		dispatch_lent(id, cpu, prev, task);
+}
+
 void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 {
 	struct dispatch_task *task = prev ? task_of(prev) : NULL;
 	struct dispatch_cpu *cpu = cpu_at(id);
 	struct dispatch_unit *unit;
+	bool goes_on;
 
 	if (!cpu)
 		return;
 	/* Who may run on is charged first: it is compared with those that wait. */
-	if (task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit)))
-		charge(cpu, task, unit);
+	goes_on = task && prev->scx.flags & SCX_TASK_QUEUED;
+	if (goes_on && (unit = unit_at(task->unit)))
+		charge(prev, cpu, id, task, unit);
 	if (rules()->pool) {
 		if (!scx_bpf_dsq_move_to_local(QUEUE_POOL))
 			run_on(prev);
 	} else if (cpu->home == DISPATCH_NOBODY) {
-		dispatch_shared(prev, task);
-	} else if (!scx_bpf_dsq_move_to_local(cpu->home)) {
-		if (task && task->unit == cpu->home && prev->scx.flags & SCX_TASK_QUEUED)
+		if (!take_next(DISPATCH_NOBODY, AMONG_ALL, goes_on ? task->unit : DISPATCH_NOBODY))
 			run_on(prev);
-		else
-			dispatch_lent(id, cpu, prev, task);
+	} else {
+		dispatch_owned(id, cpu, prev, task);
 	}
 }
 
 /* The time from a call-back to the first task of the owner's. */
 static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64 now)
 {
-	u64 took = now - cpu->recalled;
+	u64 took = now - cpu->recalled, end = 1024;
+	u32 class;
 
 	cpu->recalled = 0;
-	owner->recalls++;
-	owner->recall_ns += took;
+	if ((s64)took < 0)
+		took = 0; /* the clocks of two CPUs */
+	add64(&owner->recalls, 1);
+	add64(&owner->recall_ns, took);
 	if (took > owner->recall_ns_max)
 		owner->recall_ns_max = took;
+	bpf_for(class, 0, DISPATCH_LATENCIES) {
+		if (took < end || class == DISPATCH_LATENCIES - 1) {
+			add(&owner->recall_classes[class], 1);
+			break;
+		}
+		end *= 2;
+	}
+}
+
+/* Whether a task of an outermost unit's, or of one within it, waits. */
+static bool waits_for_home(u32 home, const struct dispatch_unit *owner)
+{
+	const u32 none[RACES_MAX] = { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY };
+
+	if (owner->below)
+		return next_unit(home, AMONG_HOME, none) != DISPATCH_NOBODY;
+	return scx_bpf_dsq_nr_queued(home) > 0;
+}
+
+/* What a task waited for, and how far it came. */
+static void arrive(struct dispatch_task *task, const struct dispatch_cpu *cpu, u32 id, u64 now)
+{
+	struct dispatch_account *account = account_at(task->unit, id);
+	struct dispatch_cpu *from = cpu_at(task->cpu);
+	u32 cause = task->cause;
+
+	if (!account)
+		return;
+	account->switches++;
+	if (task->since && before(task->since, now) && cause < DISPATCH_CAUSES)
+		account->waited_ns[cause] += now - task->since;
+	task->since = 0;
+	if (from && task->cpu != id) {
+		if (from->node != cpu->node)
+			account->moved[DISPATCH_MOVED_FAR]++;
+		else if (from->cache != cpu->cache)
+			account->moved[DISPATCH_MOVED_NODE]++;
+		else
+			account->moved[DISPATCH_MOVED_CACHE]++;
+	}
+	task->cpu = id;
+}
+
+/* Those around a unit that runs learn how far it is: who wakes among them starts no earlier. */
+static void lead(struct dispatch_unit *unit, bool time_shared)
+{
+	struct dispatch_unit *parent;
+	u32 level;
+
+	if (unit->below)
+		at_least(&unit->frontier, unit->own_pass);
+	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
+		parent = unit_at(unit->parent);
+		if (!parent) {
+			if (time_shared)
+				world_pass_at_least(unit->pass);
+			break;
+		}
+		at_least(&parent->frontier, unit->pass);
+		unit = parent;
+	}
 }
 
 void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
@@ -341,29 +647,38 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	struct dispatch_task *task = task_of(p);
 	u32 id = scx_bpf_task_cpu(p);
 	struct dispatch_cpu *cpu = cpu_at(id);
-	struct dispatch_unit *unit, *owner, *clock;
+	struct dispatch_unit *unit, *top, *owner, *clock;
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
+	end_wait(task);
 	cpu->since = scx_bpf_now();
+	cpu->booked = cpu->since;
 	cpu->runs = task->unit;
-	add(&unit->busy, 1);
+	cpu->vtime = task->vtime;
+	arrive(task, cpu, id, cpu->since);
 	clock = clock_of(task);
-	if (clock && before(clock->vtime, task->vtime))
-		clock->vtime = task->vtime;
+	if (clock)
+		at_least(&clock->vtime, task->vtime);
 	if (rules()->pool)
 		return;
-	if (cpu->home == DISPATCH_NOBODY) {
-		world_pass_at_least(unit->pass);
-	} else if (cpu->home == task->unit) {
-		if (cpu->recalled)
-			came_back(cpu, unit, cpu->since);
-	} else if (task->unit != DISPATCH_KERNEL && (owner = unit_at(cpu->home))) {
-		/* Not the kernel's threads: called back, one would go on at once, be called back, and never come to its end. */
+	if ((top = unit_at(unit->top)))
+		add(&top->busy, 1);
+	lead(unit, cpu->home == DISPATCH_NOBODY);
+	if (cpu->home == DISPATCH_NOBODY)
+		return;
+	if (cpu->home == unit->top) {
+		if (cpu->recalled && top)
+			came_back(cpu, top, cpu->since);
+	} else if (!runs_anywhere(task->unit, unit) && !(task->state & DISPATCH_STRAY) && (owner = unit_at(cpu->home))) {
+		/*
+		 * Not who runs anywhere, nor who can run nowhere else: called back, it would go on at once, be called back, and
+		 * never come to its end.
+		 */
 		lend(cpu, id, owner);
 		/* The owner's task may have come while this one was on its way here. */
-		if (scx_bpf_dsq_nr_queued(cpu->home) > 0)
-			call_back(cpu->home, owner);
+		if (waits_for_home(cpu->home, owner) && mask_take(cpu->home, MASK_LENT, id))
+			recall(cpu, id, owner);
 	}
 }
 
@@ -373,16 +688,25 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 	u32 id = scx_bpf_task_cpu(p);
 	struct dispatch_cpu *cpu = cpu_at(id);
 	struct dispatch_unit *unit, *owner;
-	u32 ran;
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
-	charge(cpu, task, unit);
-	ran = cpu->runs; /* it may have moved to another unit since */
+	charge(p, cpu, id, task, unit);
+	if (runnable) {
+		/* If it is not put into a queue now, then a higher class took the CPU. */
+		task->since = cpu->since;
+		task->cause = DISPATCH_WAIT_HIGHER;
+	} else {
+		uncount(task, unit);
+	}
+	unit = unit_at(cpu->runs); /* it may have moved to another unit since */
 	cpu->runs = DISPATCH_NOBODY;
-	if ((unit = unit_at(ran)))
-		add(&unit->busy, -1);
-	if (!rules()->pool && cpu->home != ran && (owner = unit_at(cpu->home)) && mask_take(cpu->home, MASK_LENT, id))
+	if (rules()->pool || !unit)
+		return;
+	owner = unit_at(unit->top);
+	if (owner)
+		add(&owner->busy, -1);
+	if (cpu->home != unit->top && (owner = unit_at(cpu->home)) && mask_take(cpu->home, MASK_LENT, id))
 		add(&owner->away, -1);
 }
 
@@ -402,9 +726,27 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 	if (!task)
 		return -ENOMEM;
 	task->unit = unit_of(p, args);
+	task->cpu = DISPATCH_NOBODY;
 	clock = clock_of(task);
 	task->vtime = clock ? clock->vtime : 0;
 	return 0;
+}
+
+/* A task belongs to another unit from now on. It does not run, nor stand in a queue, while this is called. */
+static void change_unit(struct dispatch_task *task, u32 id)
+{
+	struct dispatch_unit *from = unit_at(task->unit), *to = unit_at(id);
+	bool counted = task->state & DISPATCH_COUNTED;
+
+	if (!from || !to || task->unit == id)
+		return;
+	end_wait(task);
+	uncount(task, from);
+	task->unit = id;
+	if (!rules()->pool)
+		task->vtime += to->vtime - from->vtime; /* it stands to its new unit as it stood to the old one */
+	if (counted)
+		count(task, to);
 }
 
 /* A CPU gets another owner, or none. Called a few times a second, by whoever carries out the policy's plan. */
@@ -416,9 +758,8 @@ int dispatch_own(struct dispatch_owned *owned)
 	if (!cpu || cpu->home == owned->unit)
 		return 0;
 	/* What the task there ran so far, it ran under the owner so far. */
-	if (cpu->home != DISPATCH_NOBODY)
-		book_loan(cpu, cpu->runs, scx_bpf_now());
-	cpu->owned = scx_bpf_now();
+	if (cpu->runs != DISPATCH_NOBODY)
+		book(cpu, owned->cpu, cpu->runs, scx_bpf_now());
 	if ((owner = unit_at(cpu->home))) {
 		mask_clear(cpu->home, MASK_HOMES, owned->cpu);
 		if (mask_take(cpu->home, MASK_LENT, owned->cpu))
@@ -442,6 +783,56 @@ int dispatch_own(struct dispatch_owned *owned)
 	return 0;
 }
 
+/* A unit's home CPUs are lent from now on, or not any more. */
+static void lend_homes(u32 id, bool lends)
+{
+	struct dispatch_cpu *cpu;
+	u32 at;
+
+	bpf_for(at, 0, rules()->cpus) {
+		cpu = cpu_at(at);
+		if (!cpu || cpu->home != id)
+			continue;
+		if (lends)
+			mask_set(DISPATCH_NOBODY, MASK_LENDABLE, at);
+		else
+			mask_clear(DISPATCH_NOBODY, MASK_LENDABLE, at);
+	}
+}
+
+/*
+ * What a unit is. One that exists keeps the parent that it has: a unit that moves in the tree is another unit. Returns 0,
+ * or -EINVAL for a unit, parent or weight that cannot be, or too many levels.
+ */
+int dispatch_set_unit(struct dispatch_setting *setting)
+{
+	struct dispatch_unit *unit = unit_at(setting->unit), *parent = unit_at(setting->parent), *former;
+	u32 lends;
+
+	if (!unit || !setting->weight || setting->weight > 10000 || setting->parent == setting->unit)
+		return -EINVAL;
+	if (!parent != (setting->parent == DISPATCH_NOBODY) || (parent && parent->depth + 2 >= DISPATCH_DEPTH_MAX))
+		return -EINVAL;
+	if (unit->parent != setting->parent) {
+		if (unit->own_active || unit->active || unit->below)
+			return -EINVAL; /* its counts are in those of the units around it */
+		former = unit_at(unit->parent);
+		if (former)
+			add(&former->below, -1);
+		if (parent)
+			add(&parent->below, 1);
+	}
+	lends = (unit->flags ^ setting->flags) & DISPATCH_LENDS;
+	unit->parent = setting->parent;
+	unit->top = parent ? parent->top : setting->unit;
+	unit->depth = parent ? parent->depth + 1 : 0;
+	unit->weight = setting->weight;
+	unit->flags = setting->flags;
+	if (lends)
+		lend_homes(setting->unit, setting->flags & DISPATCH_LENDS);
+	return 0;
+}
+
 #ifdef __bpf__
 /* What only the kernel needs: making and ending it all, tasks that change their control group, and the table of callbacks. */
 
@@ -450,19 +841,29 @@ int dispatch_own(struct dispatch_owned *owned)
 void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
 	struct dispatch_task *task = task_of(p);
+
+	if (task)
+		change_unit(task, unit_in(p, to));
+}
+
+/* A task leaves this scheduler: it ends, or changes its scheduling class, perhaps while it waits. */
+void BPF_STRUCT_OPS(dispatch_disable, struct task_struct *p)
+{
+	struct dispatch_task *task = task_of(p);
 	struct dispatch_unit *unit;
 
 	if (!task)
 		return;
-	task->unit = unit_in(p, to);
+	end_wait(task);
 	unit = unit_at(task->unit);
-	task->vtime = unit ? unit->vtime : 0;
+	if (unit)
+		uncount(task, unit);
 }
 
-/* Puts a mask with no CPU, or with all of them, in its place. */
-static s32 make_mask(u32 index, bool full)
+/* Puts a mask with no CPU, or with all of them, in its place in a table. */
+static s32 make_mask(void *table, u32 index, bool full)
 {
-	struct mask_slot *slot = bpf_map_lookup_elem(&masks, &index);
+	struct mask_slot *slot = bpf_map_lookup_elem(table, &index);
 	struct bpf_cpumask *mask = bpf_cpumask_create();
 	u32 cpu;
 
@@ -481,14 +882,51 @@ static s32 make_mask(u32 index, bool full)
 	return 0;
 }
 
+/* Puts a CPU into a group of near ones, which is made when its first comes. */
+static s32 join_group(u32 group, u32 cpu)
+{
+	struct bpf_cpumask *mask;
+	s32 error;
+
+	if (group == DISPATCH_NOBODY)
+		return 0;
+	bpf_rcu_read_lock();
+	mask = group_at(group);
+	if (mask)
+		bpf_cpumask_set_cpu(cpu, mask);
+	bpf_rcu_read_unlock();
+	if (mask)
+		return 0;
+	error = make_mask(&groups, group, false);
+	if (error)
+		return error;
+	bpf_rcu_read_lock();
+	mask = group_at(group);
+	if (mask)
+		bpf_cpumask_set_cpu(cpu, mask);
+	bpf_rcu_read_unlock();
+	return 0;
+}
+
+static s32 make_groups(struct dispatch_cpu *cpu, u32 id)
+{
+	s32 error = make_mask(&scratches, id, false);
+
+	if (!error)
+		error = join_group(cpu->cache, id);
+	if (!error)
+		error = join_group(cpu->node, id);
+	return error;
+}
+
 static s32 make_unit(u32 id)
 {
 	s32 error = scx_bpf_create_dsq(id, SCX_ANY_NODE);
 
 	if (!error)
-		error = make_mask(2 * id + MASK_HOMES, false);
+		error = make_mask(&masks, 2 * id + MASK_HOMES, false);
 	if (!error)
-		error = make_mask(2 * id + MASK_LENT, false);
+		error = make_mask(&masks, 2 * id + MASK_LENT, false);
 	return error;
 }
 
@@ -502,8 +940,9 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(dispatch_init)
 		cpu = cpu_at(id);
 		if (!cpu)
 			break;
-		cpu->home = DISPATCH_NOBODY;
-		cpu->runs = DISPATCH_NOBODY;
+		error = make_groups(cpu, id);
+		if (error)
+			return error;
 	}
 	bpf_for(id, 0, rules()->units) {
 		error = make_unit(id);
@@ -512,9 +951,9 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(dispatch_init)
 	}
 	error = scx_bpf_create_dsq(QUEUE_POOL, SCX_ANY_NODE);
 	if (!error)
-		error = make_mask(2 * MACHINE + MASK_SHARED, true);
+		error = make_mask(&masks, 2 * MACHINE + MASK_SHARED, true);
 	if (!error)
-		error = make_mask(2 * MACHINE + MASK_LENDABLE, false);
+		error = make_mask(&masks, 2 * MACHINE + MASK_LENDABLE, false);
 	return error;
 }
 
@@ -538,6 +977,18 @@ SEC("syscall") int dispatch_own_cpu(struct dispatch_owned *owned)
 	return result;
 }
 
+/* dispatch_set_unit(), likewise. */
+SEC("syscall") int dispatch_set_unit_from_outside(struct dispatch_setting *setting)
+{
+	struct dispatch_setting own = *setting; /* the verifier tells a context from other memory, instruction by instruction */
+	int result;
+
+	bpf_rcu_read_lock();
+	result = dispatch_set_unit(&own);
+	bpf_rcu_read_unlock();
+	return result;
+}
+
 SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
 	.select_cpu = (void *)dispatch_select_cpu,
 	.enqueue = (void *)dispatch_enqueue,
@@ -546,6 +997,7 @@ SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
 	.stopping = (void *)dispatch_stopping,
 	.tick = (void *)dispatch_tick,
 	.init_task = (void *)dispatch_init_task,
+	.disable = (void *)dispatch_disable,
 	.cgroup_move = (void *)dispatch_cgroup_move,
 	.init = (void *)dispatch_init,
 	.exit = (void *)dispatch_exit,

@@ -21,7 +21,9 @@ use std::sync::{Mutex, PoisonError};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, ProgramInput};
 
 use crate::kernel::Settings;
-use crate::tables::{CPUS_MAX, Owned, Rules, UNITS_MAX, Unit};
+use crate::tables::{
+    Account, CPUS_MAX, Cpu, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit, UnitRules,
+};
 
 /// Compiled by build.rs.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch.bpf.o"));
@@ -114,8 +116,17 @@ pub struct Scheduler {
     // In the order of ending: first it stops scheduling, then its tables go.
     link: Option<Link>,
     units: Table<Unit>,
+    accounts: Table<Account>,
     end: Table<EndTable>,
+    counts: Counts,
     object: Object,
+}
+
+/// How many there can be.
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    units: u32,
+    cpus: u32,
 }
 
 impl Scheduler {
@@ -123,16 +134,35 @@ impl Scheduler {
     pub fn load(settings: &Settings) -> Result<Self, Error> {
         fits("units", settings.units, UNITS_MAX)?;
         fits("CPUs", settings.cpus, CPUS_MAX)?;
-        let object = logged(|| ObjectBuilder::default().open_memory(PROGRAM)?.load())
-            .map_err(|(source, log)| Error::Load { source, log })?;
-        let units = Table::map(&object, "units", UNITS_MAX as usize)?;
+        let counts = Counts { units: settings.units, cpus: settings.cpus };
+        let object = logged(|| load(counts)).map_err(|(source, log)| Error::Load { source, log })?;
+        let units: Table<Unit> = Table::map(&object, "units", UNITS_MAX as usize)?;
+        let accounts = Table::map(&object, "accounts", counts.accounts())?;
+        let cpus: Table<Cpu> = Table::map(&object, "cpus", CPUS_MAX as usize)?;
         let end = Table::map(&object, ".data.end", 1)?;
         let rules: Table<Rules> = Table::map(&object, ".data.rules", 1)?;
-        let &Settings { cpus, units: count, slice_ns, pool, recall } = settings;
-        let set = Rules { slice_ns, units: count, cpus, pool: u32::from(pool), recall: recall as u32 };
-        // SAFETY: the table's only element, which nothing reads before the scheduler is attached.
-        unsafe { rules.at(0).write_volatile(set) };
-        Ok(Scheduler { link: None, units, end, object })
+        let &Settings { cpus: count_of_cpus, units: count, slice_ns, preempt_ns, ref near, pool, recall } =
+            settings;
+        let set = Rules {
+            slice_ns,
+            preempt_ns,
+            units: count,
+            cpus: count_of_cpus,
+            pool: u32::from(pool),
+            recall: recall as u32,
+        };
+        // SAFETY: elements of the tables, which nothing reads before the scheduler is attached.
+        unsafe {
+            rules.at(0).write_volatile(set);
+            for unit in 0..count {
+                units.at(unit as usize).write_volatile(Unit::new(unit));
+            }
+            for cpu in 0..count_of_cpus as usize {
+                let near = near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY });
+                cpus.at(cpu).write_volatile(Cpu::new(near));
+            }
+        }
+        Ok(Scheduler { link: None, units, accounts, end, counts, object })
     }
 
     /// From now on it schedules. CPUs are time-shared until they are given owners.
@@ -147,28 +177,48 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Sets a unit's part of time-shared CPUs (1 to 10,000), and [`LENDS`](crate::LENDS) and
-    /// [`BORROWS`](crate::BORROWS). Whether its CPUs are lent is looked at when they are given to it: set this before.
-    ///
-    /// # Panics
-    /// If there is no such unit.
-    pub fn set_unit(&mut self, unit: u32, weight: u32, flags: u32) {
-        let place = self.units.at(unit as usize);
-        // SAFETY: an element of the table. The kernel only reads these two fields, one word each: it sees the old or the
-        // new.
-        unsafe {
-            (&raw mut (*place).weight).write_volatile(weight);
-            (&raw mut (*place).flags).write_volatile(flags);
-        }
+    /// Says what a unit is, before or after it schedules. It refuses a weight outside 1 to 10,000, more than
+    /// [`DEPTH_MAX`](crate::DEPTH_MAX) levels, and another parent for a unit with tasks or sub-units.
+    pub fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), Error> {
+        let Setting { unit, parent, weight, flags } =
+            Setting { unit, parent: rules.parent, weight: rules.weight, flags: rules.flags };
+        self.call("dispatch_set_unit_from_outside", &[unit, parent, weight, flags]).map_err(|source| {
+            Error::Use {
+                what: format!("unit number {unit} cannot have weight {weight} below unit number {parent}"),
+                source,
+            }
+        })
     }
 
-    /// A unit's counters as they are now; one may be a task's turn ahead of another.
+    /// A unit as it is now.
     ///
     /// # Panics
     /// If there is no such unit.
     pub fn unit(&self, unit: u32) -> Unit {
         // SAFETY: an element of the table; plain integers, so every state that the kernel leaves it in is a value.
         unsafe { self.units.at(unit as usize).read_volatile() }
+    }
+
+    /// A unit's account of one CPU, up to the last switch there. Reading it costs the scheduler nothing.
+    ///
+    /// # Panics
+    /// If there is no such unit or CPU.
+    pub fn account(&self, unit: u32, cpu: u32) -> Account {
+        assert!(unit < self.counts.units, "unit {unit} of {}", self.counts.units);
+        // SAFETY: as above.
+        unsafe { self.accounts.at(cpu as usize * self.counts.units as usize + unit as usize).read_volatile() }
+    }
+
+    /// A unit's account of the whole machine.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn account_of(&self, unit: u32) -> Account {
+        let mut sum = Account::default();
+        for cpu in 0..self.counts.cpus {
+            sum += self.account(unit, cpu);
+        }
+        sum
     }
 
     /// Tasks of a control group, and of those below that belong to no other unit, belong to a unit from now on: those that
@@ -187,23 +237,44 @@ impl Scheduler {
         })
     }
 
-    /// Gives a CPU another owner, or [`NOBODY`](crate::NOBODY). Only once it is attached: attaching makes all CPUs
+    /// A control group belongs to no unit any more: its tasks belong to that of the nearest around it, once they enter
+    /// another group.
+    pub fn forget(&mut self, cgroup: u64) -> Result<(), Error> {
+        let table = self
+            .object
+            .maps_mut()
+            .find(|map| map.name() == "unit_of_cgroup")
+            .ok_or(Error::Part("table of control groups"))?;
+        match table.delete(&cgroup.to_ne_bytes()) {
+            Err(source) if source.kind() != libbpf_rs::ErrorKind::NotFound => Err(Error::Use {
+                what: format!("control group {cgroup} cannot be taken from its unit"),
+                source,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives a CPU another owner, an outermost unit or [`NOBODY`]. Only once it is attached: attaching makes all CPUs
     /// nobody's.
     pub fn own(&mut self, cpu: u32, unit: u32) -> Result<(), Error> {
-        let program = self
-            .object
-            .progs_mut()
-            .find(|program| program.name() == "dispatch_own_cpu")
-            .ok_or(Error::Part("program to give CPUs away"))?;
         let Owned { cpu, unit } = Owned { cpu, unit };
-        let mut owned = [cpu.to_ne_bytes(), unit.to_ne_bytes()].concat();
-        program
-            .test_run(ProgramInput { context_in: Some(&mut owned), ..ProgramInput::default() })
-            .map(drop)
-            .map_err(|source| Error::Use {
-                what: format!("CPU {cpu} cannot be given to unit {unit}"),
-                source,
-            })
+        self.call("dispatch_own_cpu", &[cpu, unit]).map_err(|source| Error::Use {
+            what: format!("CPU {cpu} cannot be given to unit {unit}"),
+            source,
+        })
+    }
+
+    /// Runs one of the programs that change the tables; its argument is a structure of numbers.
+    fn call(&mut self, program: &'static str, argument: &[u32]) -> Result<(), libbpf_rs::Error> {
+        let Some(program) = self.object.progs_mut().find(|known| known.name() == program) else {
+            return Err(libbpf_rs::Error::from_raw_os_error(libc::ENOENT));
+        };
+        let mut context: Vec<u8> = argument.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
+        match program.test_run(input)?.return_value.cast_signed() {
+            0 => Ok(()),
+            error => Err(libbpf_rs::Error::from_raw_os_error(-error)),
+        }
     }
 
     /// Why it does not schedule any more; nothing while it does.
@@ -223,6 +294,22 @@ impl Scheduler {
     pub fn detach(&mut self) {
         self.link = None;
     }
+}
+
+impl Counts {
+    fn accounts(self) -> usize {
+        self.units as usize * self.cpus as usize
+    }
+}
+
+/// The program in the kernel, with room for that many accounts.
+fn load(counts: Counts) -> libbpf_rs::Result<Object> {
+    let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
+    let room = u32::try_from(counts.accounts()).unwrap_or(u32::MAX);
+    for mut map in open.maps_mut().filter(|map| map.name() == "accounts") {
+        map.set_max_entries(room)?;
+    }
+    open.load()
 }
 
 fn fits(what: &'static str, number: u32, room: u32) -> Result<(), Error> {
@@ -301,14 +388,23 @@ mod tests {
     use super::*;
     use crate::Recall;
 
-    const SETTINGS: Settings =
-        Settings { cpus: 8, units: 2, slice_ns: 1_000_000, pool: false, recall: Recall::Now };
+    fn settings(cpus: u32, units: u32) -> Settings {
+        Settings {
+            cpus,
+            units,
+            slice_ns: 1_000_000,
+            preempt_ns: 0,
+            near: Vec::new(),
+            pool: false,
+            recall: Recall::Now,
+        }
+    }
 
     #[test]
     fn what_does_not_fit_is_refused_by_number() {
-        let error = Scheduler::load(&Settings { units: UNITS_MAX + 1, ..SETTINGS }).err().unwrap();
+        let error = Scheduler::load(&settings(8, UNITS_MAX + 1)).err().unwrap();
         assert_eq!(error.to_string(), "units are 1025, but this build has room for 1024: have fewer");
-        let error = Scheduler::load(&Settings { cpus: CPUS_MAX + 1, ..SETTINGS }).err().unwrap();
+        let error = Scheduler::load(&settings(CPUS_MAX + 1, 2)).err().unwrap();
         assert_eq!(error.to_string(), "CPUs are 4097, but this build has room for 4096: have fewer");
     }
 
@@ -316,12 +412,17 @@ mod tests {
     fn the_program_has_the_parts_that_are_looked_for_by_name() {
         let object = ObjectBuilder::default().open_memory(PROGRAM).unwrap();
         let maps: Vec<_> = object.maps().map(|map| map.name().to_string_lossy().into_owned()).collect();
-        for part in ["commonhold", "units", "unit_of_cgroup", ".data.rules", ".data.end"] {
+        for part in ["commonhold", "units", "accounts", "cpus", "unit_of_cgroup", ".data.rules", ".data.end"]
+        {
             assert!(maps.iter().any(|map| map == part), "{part} is not among {maps:?}");
         }
-        assert!(object.progs().any(|program| program.name() == "dispatch_own_cpu"));
+        for part in ["dispatch_own_cpu", "dispatch_set_unit_from_outside"] {
+            assert!(object.progs().any(|program| program.name() == part), "{part}");
+        }
         let size = |name: &str| object.maps().find(|map| map.name() == name).unwrap().value_size() as usize;
         assert_eq!(size("units"), size_of::<Unit>());
+        assert_eq!(size("accounts"), size_of::<Account>());
+        assert_eq!(size("cpus"), size_of::<Cpu>());
         assert_eq!(size(".data.rules"), size_of::<Rules>());
         assert_eq!(size(".data.end"), size_of::<EndTable>());
     }

@@ -6,10 +6,13 @@
 #ifndef DISPATCH_INTF_H
 #define DISPATCH_INTF_H
 
-#define DISPATCH_UNITS_MAX 1024u
-#define DISPATCH_CPUS_MAX  4096u
-#define DISPATCH_NOBODY    0xffffffffu /* no unit, and no CPU */
-#define DISPATCH_KERNEL    0u          /* the unit of the kernel's own threads: runs anywhere, at once */
+#define DISPATCH_UNITS_MAX   1024u
+#define DISPATCH_CPUS_MAX    4096u
+#define DISPATCH_DEPTH_MAX   20u         /* units within units: levels */
+#define DISPATCH_NOBODY      0xffffffffu /* no unit, no CPU, no group of CPUs */
+#define DISPATCH_KERNEL      0u          /* the unit of the kernel's own threads: runs anywhere, at once */
+#define DISPATCH_COMMON      1u          /* the unit of whoever belongs to no other */
+#define DISPATCH_LATENCIES   24u         /* classes of latencies: see dispatch_unit.recall_classes */
 
 /* How a lent CPU is called back. */
 enum dispatch_recall {
@@ -18,60 +21,121 @@ enum dispatch_recall {
 };
 
 enum dispatch_unit_flags {
-	DISPATCH_LENDS   = 1, /* its idle home CPUs may run tasks of other units */
-	DISPATCH_BORROWS = 2, /* its tasks may run on CPUs that others lend */
+	DISPATCH_LENDS    = 1, /* its idle home CPUs may run tasks of other units */
+	DISPATCH_BORROWS  = 2, /* its tasks may run on CPUs that others lend */
+	DISPATCH_ANYWHERE = 4, /* of DISPATCH_COMMON alone: every CPU runs its tasks in turns with its owner's */
+};
+
+/* What a task that could run waited for. */
+enum dispatch_cause {
+	DISPATCH_WAIT_OWN,    /* tasks of its own unit, or another's on a CPU that is time-shared */
+	DISPATCH_WAIT_LOAN,   /* a CPU on loan that was called back for it */
+	DISPATCH_WAIT_HIGHER, /* real-time, deadline or stop tasks that took its CPU */
+	DISPATCH_CAUSES,
+};
+
+/* How far a task moved from the CPU where it ran last. */
+enum dispatch_distance {
+	DISPATCH_MOVED_CACHE, /* to one that shares the last-level cache */
+	DISPATCH_MOVED_NODE,  /* to one of the same NUMA node */
+	DISPATCH_MOVED_FAR,
+	DISPATCH_DISTANCES,
 };
 
 /* Set before the scheduler starts, and constant from then on but for `pool`. */
 struct dispatch_rules {
-	u64 slice_ns; /* how long a task runs before others get their turn */
-	u32 units;    /* units that exist: 0 .. units - 1 */
-	u32 cpus;     /* CPU numbers are below this */
-	u32 pool;     /* 1: no isolation; every task on any CPU, all tasks equal */
-	u32 recall;   /* enum dispatch_recall */
+	u64 slice_ns;   /* how long a task runs before others get their turn */
+	u64 preempt_ns; /* who wakes interrupts a task of its unit that had so much more than its part; 0: nobody */
+	u32 units;      /* units that may exist: 0 .. units - 1 */
+	u32 cpus;       /* CPU numbers are below this */
+	u32 pool;       /* 1: no isolation; every task on any CPU, all tasks equal */
+	u32 recall;     /* enum dispatch_recall */
 };
 
-/* One unit. Its user sets weight and flags; the scheduler writes the rest. */
+/* One unit. dispatch_set_unit() sets the first five; the scheduler writes the rest. */
 struct dispatch_unit {
+	u32 parent;        /* the unit around it, or DISPATCH_NOBODY */
+	u32 top;           /* the outermost unit around it, or itself: the one that owns CPUs */
+	u32 depth;         /* units around it */
+	u32 weight;        /* its part among its siblings, 1 .. 10,000; its own tasks have 100 among its sub-units */
+	u32 flags;         /* enum dispatch_unit_flags */
+	u32 below;         /* sub-units */
+	u32 own_active;    /* tasks of its own that run or wait */
+	u32 active;        /* of its own tasks (as one) and its sub-units, those that run or wait */
+	u32 away;          /* of the outermost: home CPUs that run others' tasks now and are not called back */
+	u32 busy;          /* of the outermost: CPUs that run its tasks or its sub-units' */
 	u64 vtime;         /* its tasks' virtual time: that of the task that ran last; who wakes starts no earlier */
-	u64 pass;          /* CPU time over weight on time-shared CPUs: the unit with the smallest is next */
-	u64 used_ns;       /* CPU time of its tasks */
-	u64 lent_ns;       /* CPU time of others on its home CPUs */
-	u64 borrowed_ns;   /* CPU time of its tasks on others' home CPUs */
+	u64 pass;          /* CPU time over weight, among its siblings: the smallest is next */
+	u64 own_pass;      /* the same of its own tasks, among its sub-units */
+	u64 frontier;      /* the pass of the sub-unit (or of its own tasks) that ran last: who wakes starts no earlier */
 	u64 recalls;       /* CPUs called back */
 	u64 recall_ns;     /* from the call to the first task of its own that ran there, summed */
 	u64 recall_ns_max; /* the longest of them */
-	u32 weight;        /* its part of time-shared CPUs, 1 .. 10,000 */
-	u32 flags;         /* enum dispatch_unit_flags */
-	u32 away;          /* home CPUs that run others' tasks now and are not called back */
-	u32 busy;          /* CPUs that run its tasks */
+	/* How many took less than 1.024 us, 2.048 us, and so on, doubling; the last class has no end. */
+	u32 recall_classes[DISPATCH_LATENCIES];
 };
 
-/* One CPU. Its user sets `home` by dispatch_own(); the scheduler writes the rest. */
+/* One unit's account of one CPU, in ns since the start. Only that CPU writes it. */
+struct dispatch_account {
+	u64 home_ns;                      /* its tasks, where it owned the CPU */
+	u64 borrowed_ns;                  /* its tasks, where another did */
+	u64 shared_ns;                    /* its tasks, where nobody did */
+	u64 lent_ns;                      /* others' tasks, where it owned the CPU */
+	u64 waited_ns[DISPATCH_CAUSES];   /* its tasks that came to run here, before */
+	u64 moved[DISPATCH_DISTANCES];    /* its tasks that came to run here and ran elsewhere before */
+	u64 strays;                       /* times its tasks waited here since their affinity allows no CPU of the unit's */
+	u64 switches;                     /* times that a task of its began to run */
+};
+
+/* One CPU. Its user sets `cache` and `node` before the start, and `home` by dispatch_own(); the scheduler the rest. */
 struct dispatch_cpu {
-	u64 since;    /* when its task started */
+	u64 since;    /* up to when its task was charged */
+	u64 booked;   /* up to when its time stands in the accounts */
 	u64 recalled; /* when it was called back; 0: it is not */
-	u64 owned;    /* since when it has its owner */
+	u64 vtime;    /* its task's virtual time when it was charged last */
 	u32 home;     /* the unit that owns it, or DISPATCH_NOBODY: time-shared */
 	u32 runs;     /* the unit whose task it runs, or DISPATCH_NOBODY */
+	u32 cache;    /* CPUs that share its last-level cache, and its node's: two groups of CPUs, by number below 2 * cpus; */
+	u32 node;     /* DISPATCH_NOBODY: the group is the whole machine, or the one above */
+	u32 common;   /* 1: a task of DISPATCH_COMMON had the last turn */
+	u32 unused;
+};
+
+enum dispatch_task_state {
+	DISPATCH_COUNTED = 1, /* among its unit's active tasks */
+	DISPATCH_WAITS   = 2, /* among those that wait in its unit's queue */
+	DISPATCH_STRAY   = 4, /* pinned to CPUs of others */
 };
 
 /* One task. */
 struct dispatch_task {
-	u64 vtime; /* CPU time it has had, in its unit's measure */
+	u64 vtime; /* CPU time it has had over its weight, in its unit's measure */
+	u64 since; /* since when it waits */
 	u32 unit;  /* its unit */
+	u16 state; /* enum dispatch_task_state */
+	u16 cause; /* enum dispatch_cause */
+	u32 cpu;   /* where it ran last, or DISPATCH_NOBODY */
 	u32 unused;
 };
 
-/* The argument of dispatch_own(): a CPU and its owner from now on, or DISPATCH_NOBODY. */
+/* The argument of dispatch_own(): a CPU and its owner from now on, an outermost unit or DISPATCH_NOBODY. */
 struct dispatch_owned {
 	u32 cpu;
 	u32 unit;
 };
 
-_Static_assert(sizeof(struct dispatch_rules) == 24, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 80, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_cpu) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_task) == 16, "mirrored in tables.rs");
+/* The argument of dispatch_set_unit(): what a unit is from now on. */
+struct dispatch_setting {
+	u32 unit;
+	u32 parent;
+	u32 weight;
+	u32 flags;
+};
+
+_Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 192, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_account) == 96, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_cpu) == 56, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_task) == 32, "mirrored in tables.rs");
 
 #endif

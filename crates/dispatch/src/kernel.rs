@@ -15,7 +15,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ptr;
 
-use crate::tables::{CPUS_MAX, Cpu, NOBODY, Owned, Recall, Rules, Task, UNITS_MAX, Unit, World};
+use crate::tables::{
+    Account, CPUS_MAX, Cpu, NOBODY, Near, Owned, Recall, Rules, Setting, Task, UNITS_MAX, Unit, UnitRules,
+    WAITS_BLOCK, World,
+};
 
 /// A task's number: an index, used again after its end.
 pub type TaskId = u32;
@@ -38,6 +41,8 @@ unsafe extern "C" {
     fn dispatch_tick(task: *mut Task);
     fn dispatch_init_task(task: *mut Task, args: *const core::ffi::c_void) -> i32;
     fn dispatch_own(owned: *mut Owned) -> i32;
+    fn dispatch_set_unit(setting: *mut Setting) -> i32;
+    fn dispatch_change_unit(task: *mut Task, unit: u32);
     fn dispatch_enter(world: *mut World);
 }
 
@@ -47,7 +52,7 @@ thread_local! {
 }
 
 /// What a simulated kernel is set up with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// CPUs, numbered from 0; at most [`CPUS_MAX`].
     pub cpus: u32,
@@ -55,10 +60,24 @@ pub struct Settings {
     pub units: u32,
     /// How long a task runs before others get their turn, in ns.
     pub slice_ns: u64,
+    /// A task that wakes and finds no idle CPU interrupts one of its unit on its last CPU that is so much CPU time ahead of
+    /// it, in ns; 0: none.
+    pub preempt_ns: u64,
+    /// Which CPUs are near each other: an element per CPU, or none where that does not matter.
+    pub near: Vec<Near>,
     /// No isolation: every task on any CPU, all tasks equal.
     pub pool: bool,
     /// How lent CPUs are called back.
     pub recall: Recall,
+}
+
+impl Settings {
+    /// How far ahead a task must be to be interrupted by one that wakes, for a slice: a quarter of it. Who sleeps is given
+    /// a credit of one slice; so whoever used less than three quarters of a slice lately does not wait for whoever used a
+    /// whole one, and two that take turns do not interrupt each other all the time.
+    pub const fn preempt_ns(slice_ns: u64) -> u64 {
+        slice_ns / 4
+    }
 }
 
 /// A CPU that has to look for a task anew.
@@ -98,10 +117,13 @@ struct Run {
 pub struct Kernel {
     world: World,
     units: Vec<Unit>,
+    accounts: Vec<Account>,
     table: Vec<Cpu>,
     idle: Vec<u64>,
     masks: Vec<u64>,
+    groups: Vec<u64>,
     queued: Vec<u32>,
+    waits: Vec<u32>,
     tasks: Vec<Task>,
     places: Vec<Place>,
     queues: Vec<BinaryHeap<Entry>>,
@@ -117,8 +139,8 @@ impl Kernel {
     ///
     /// # Panics
     /// If there are no CPUs or units, or more than [`CPUS_MAX`] and [`UNITS_MAX`]: the scenario's check comes first.
-    pub fn new(settings: Settings) -> Kernel {
-        let Settings { cpus, units, slice_ns, pool, recall } = settings;
+    pub fn new(settings: &Settings) -> Kernel {
+        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, pool, recall } = settings;
         assert!((1..=CPUS_MAX).contains(&cpus) && (1..=UNITS_MAX).contains(&units));
         let words = cpus.div_ceil(64);
         let mut masks = vec![0; (units as usize + 1) * 2 * words as usize];
@@ -129,7 +151,10 @@ impl Kernel {
         }
         let mut idle = vec![0; words as usize];
         idle.copy_from_slice(&masks[shared..shared + words as usize]);
-        let rules = Rules { slice_ns, units, cpus, pool: u32::from(pool), recall: recall as u32 };
+        let rules = Rules { slice_ns, preempt_ns, units, cpus, pool: u32::from(pool), recall: recall as u32 };
+        let table: Vec<Cpu> = (0..cpus as usize)
+            .map(|cpu| Cpu::new(near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY })))
+            .collect();
         let none = ptr::null_mut();
         Kernel {
             world: World {
@@ -137,18 +162,24 @@ impl Kernel {
                 now: 0,
                 pass: 0,
                 units: ptr::null_mut(),
+                accounts: ptr::null_mut(),
                 cpus: ptr::null_mut(),
                 idle: none,
                 masks: none,
+                groups: none,
                 queued: ptr::null_mut(),
+                waits: ptr::null_mut(),
                 words,
                 idling: cpus,
             },
-            units: vec![Unit { weight: 100, ..Unit::default() }; units as usize],
-            table: vec![Cpu { home: NOBODY, runs: NOBODY, ..Cpu::default() }; cpus as usize],
+            units: (0..units).map(Unit::new).collect(),
+            accounts: vec![Account::default(); units as usize],
+            groups: groups(&table, words as usize),
+            table,
             idle,
             masks,
             queued: vec![0; units as usize + 1],
+            waits: vec![0; (units + units.div_ceil(WAITS_BLOCK)) as usize],
             tasks: Vec::new(),
             places: Vec::new(),
             queues: vec![BinaryHeap::new(); units as usize + 1],
@@ -251,12 +282,17 @@ impl Kernel {
         });
     }
 
-    /// Sets a unit's weight on time-shared CPUs, and whether it lends and borrows: [`crate::LENDS`], [`crate::BORROWS`].
-    /// Before the unit owns CPUs.
-    pub fn set_unit(&mut self, unit: u32, weight: u32, flags: u32) {
-        let entry = &mut self.units[unit as usize];
-        entry.weight = weight.max(1);
-        entry.flags = flags;
+    /// Says what a unit is. Whether it was taken: a weight is 1 to 10,000, there are at most [`crate::DEPTH_MAX`] levels of
+    /// units, and a unit with tasks or sub-units keeps its parent.
+    pub fn set_unit(&mut self, now: u64, unit: u32, rules: UnitRules) -> bool {
+        let UnitRules { parent, weight, flags } = rules;
+        let mut setting = Setting { unit, parent, weight, flags };
+        let mut answer = 0;
+        self.call(now, 0, |_| {
+            // SAFETY: `call` has set up the world.
+            answer = unsafe { dispatch_set_unit(&raw mut setting) };
+        });
+        answer == 0
     }
 
     /// Moves a task to another unit. One that waits is queued there at once. One that runs goes on; as the kernel does when
@@ -274,19 +310,20 @@ impl Kernel {
                 unsafe { dispatch_stopping((*kernel).task(id), true) };
             });
         }
-        // Its virtual time stands to its new unit's as it stood to the old one's.
-        let from = self.tasks[id as usize].own;
-        let ahead = from.vtime.wrapping_sub(self.units[from.unit as usize].vtime);
-        let task = &mut self.tasks[id as usize].own;
-        task.unit = unit;
-        task.vtime = self.units[unit as usize].vtime.wrapping_add(ahead);
+        let waits = !runs && self.placed(id);
+        if waits {
+            self.take_out(id);
+        }
+        self.call(now, cpu, |kernel| {
+            // SAFETY: as in `wake`.
+            unsafe { dispatch_change_unit((*kernel).task(id), unit) };
+        });
         if runs {
             self.call(now, cpu, |kernel| {
                 // SAFETY: as in `wake`.
                 unsafe { dispatch_running((*kernel).task(id)) };
             });
-        } else if self.placed(id) {
-            self.take_out(id);
+        } else if waits {
             self.call(now, cpu, |kernel| {
                 // SAFETY: as in `wake`.
                 unsafe {
@@ -326,7 +363,7 @@ impl Kernel {
     /// CPU time that running tasks' units have not been charged yet, in ns.
     pub fn uncharged(&self, now: u64) -> u64 {
         let running = self.runs.iter().zip(&self.table).filter(|(run, _)| run.current.is_some());
-        running.map(|(_, cpu)| now - cpu.since).sum()
+        running.map(|(_, cpu)| now - cpu.booked).sum()
     }
 
     /// Tasks that wait in the units' queues.
@@ -352,7 +389,12 @@ impl Kernel {
         recalled != 0 || self.masks[lent + cpu as usize / 64] >> (cpu % 64) & 1 == 1
     }
 
-    /// A unit's counters.
+    /// A unit's account.
+    pub fn account(&self, unit: u32) -> &Account {
+        &self.accounts[unit as usize]
+    }
+
+    /// A unit as it is now.
     pub fn unit(&self, unit: u32) -> &Unit {
         &self.units[unit as usize]
     }
@@ -367,9 +409,12 @@ impl Kernel {
         self.cpu = cpu;
         self.world.now = now;
         self.world.units = self.units.as_mut_ptr();
+        self.world.accounts = self.accounts.as_mut_ptr();
         self.world.cpus = self.table.as_mut_ptr();
         self.world.idle = self.idle.as_mut_ptr();
         self.world.masks = self.masks.as_mut_ptr();
+        self.world.groups = self.groups.as_mut_ptr();
+        self.world.waits = self.waits.as_mut_ptr();
         self.world.queued = self.queued.as_mut_ptr();
         let kernel: *mut Kernel = self;
         let outer = CALLER.replace(kernel);
@@ -541,6 +586,20 @@ impl Kernel {
         // SAFETY: an affinity has a word per 64 CPUs, and lives as long as its task.
         allowed.is_null() || unsafe { *allowed.add(self.cpu as usize / 64) } >> (self.cpu % 64) & 1 == 1
     }
+}
+
+/// The masks of the groups of near CPUs, by number.
+fn groups(table: &[Cpu], words: usize) -> Vec<u64> {
+    let known = |group: &u32| *group != NOBODY;
+    let count =
+        table.iter().flat_map(|cpu| [cpu.cache, cpu.node]).filter(known).max().map_or(0, |last| last + 1);
+    let mut masks = vec![0; count as usize * words];
+    for (at, cpu) in table.iter().enumerate() {
+        for group in [cpu.cache, cpu.node].into_iter().filter(known) {
+            masks[group as usize * words + at / 64] |= 1 << (at % 64);
+        }
+    }
+    masks
 }
 
 const NO_QUEUE: u32 = u32::MAX;

@@ -7,7 +7,12 @@
 #[cfg(feature = "kernel")]
 pub mod in_kernel;
 mod kernel;
+mod near;
 mod tables;
 
 pub use kernel::{Kernel, Kick, Settings, TaskId};
-pub use tables::{BORROWS, CPUS_MAX, KERNEL, LENDS, NOBODY, Recall, UNITS_MAX, Unit};
+pub use near::near;
+pub use tables::{
+    ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, DEPTH_MAX, KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall,
+    UNITS_MAX, Unit, UnitRules,
+};

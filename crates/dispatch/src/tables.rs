@@ -8,6 +8,14 @@ pub const KERNEL: u32 = 0;
 pub const UNITS_MAX: u32 = 1024;
 /// CPU numbers are below this.
 pub const CPUS_MAX: u32 = 4096;
+/// The unit of whoever belongs to no other.
+pub const COMMON: u32 = 1;
+/// Levels of units within units.
+pub const DEPTH_MAX: u32 = 20;
+/// Classes of latencies: below 1.024 us, 2.048 us, and so on, doubling; the last has no end.
+pub const LATENCIES: usize = 24;
+/// Units in a block of those that are counted together.
+pub(crate) const WAITS_BLOCK: u32 = 32;
 
 /// How a lent CPU is called back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,11 +32,36 @@ pub const LENDS: u32 = 1;
 /// Its tasks may run on CPUs that others lend.
 pub const BORROWS: u32 = 2;
 
+/// Of [`COMMON`] alone: every CPU runs its tasks in turns with its owner's.
+pub const ANYWHERE: u32 = 4;
+
+/// What a unit is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnitRules {
+    /// The unit around it, or [`NOBODY`].
+    pub parent: u32,
+    /// Its part among its siblings, 1 to 10,000; the parent's own tasks together have 100.
+    pub weight: u32,
+    /// [`LENDS`], [`BORROWS`] and [`ANYWHERE`].
+    pub flags: u32,
+}
+
+/// Which CPUs are near each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Near {
+    /// The group of those that share the last-level cache, by a number of its own below twice the CPUs; [`NOBODY`]: it is
+    /// no smaller than the node.
+    pub cache: u32,
+    /// Those of the NUMA node, likewise; [`NOBODY`]: it is the whole machine.
+    pub node: u32,
+}
+
 /// What holds for the whole machine.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Rules {
     pub(crate) slice_ns: u64,
+    pub(crate) preempt_ns: u64,
     pub(crate) units: u32,
     pub(crate) cpus: u32,
     pub(crate) pool: u32,
@@ -36,40 +69,160 @@ pub(crate) struct Rules {
 }
 
 /// One unit.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Unit {
+    pub(crate) parent: u32,
+    pub(crate) top: u32,
+    pub(crate) depth: u32,
+    /// Its part among its siblings, 1 to 10,000.
+    pub weight: u32,
+    /// [`LENDS`], [`BORROWS`] and [`ANYWHERE`].
+    pub flags: u32,
+    pub(crate) below: u32,
+    pub(crate) own_active: u32,
+    pub(crate) active: u32,
+    pub(crate) away: u32,
+    pub(crate) busy: u32,
     pub(crate) vtime: u64,
     pub(crate) pass: u64,
-    /// CPU time of its tasks, in ns.
-    pub used_ns: u64,
-    /// CPU time of others on its home CPUs, in ns.
-    pub lent_ns: u64,
-    /// CPU time of its tasks on others' home CPUs, in ns.
-    pub borrowed_ns: u64,
+    pub(crate) own_pass: u64,
+    pub(crate) frontier: u64,
     /// CPUs called back.
     pub recalls: u64,
     /// From the call to the first task of its own that ran there, summed, in ns.
     pub recall_ns: u64,
     /// The longest of them.
     pub recall_ns_max: u64,
-    /// Its part of time-shared CPUs, 1 to 10,000.
-    pub weight: u32,
-    /// [`LENDS`] and [`BORROWS`].
-    pub flags: u32,
-    pub(crate) away: u32,
-    pub(crate) busy: u32,
+    /// How many of them took less than 1.024 us, 2.048 us, and so on, doubling; the last class has no end.
+    pub recall_classes: [u32; LATENCIES],
+}
+
+impl Unit {
+    /// An outermost unit that nobody has said anything of yet.
+    pub(crate) fn new(number: u32) -> Unit {
+        Unit {
+            parent: NOBODY,
+            top: number,
+            depth: 0,
+            weight: 100,
+            flags: 0,
+            below: 0,
+            own_active: 0,
+            active: 0,
+            away: 0,
+            busy: 0,
+            vtime: 0,
+            pass: 0,
+            own_pass: 0,
+            frontier: 0,
+            recalls: 0,
+            recall_ns: 0,
+            recall_ns_max: 0,
+            recall_classes: [0; LATENCIES],
+        }
+    }
+
+    /// A latency of call-backs that this part of them (in millionths) did not exceed, in ns: the upper end of its class,
+    /// and no more than the longest. Nothing where none was called back.
+    pub fn recall_within_ns(&self, millionths: u64) -> Option<u64> {
+        let all: u64 = self.recall_classes.iter().map(|count| u64::from(*count)).sum();
+        let wanted = (all * millionths).div_ceil(1_000_000).max(1);
+        let mut sum = 0;
+        let class = self.recall_classes.iter().position(|count| {
+            sum += u64::from(*count);
+            sum >= wanted
+        })?;
+        Some(if class + 1 < LATENCIES { self.recall_ns_max.min(1024 << class) } else { self.recall_ns_max })
+    }
+}
+
+/// A unit's account since the start; times in ns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Account {
+    /// Its tasks on its own CPUs.
+    pub home_ns: u64,
+    /// Its tasks on CPUs of others.
+    pub borrowed_ns: u64,
+    /// Its tasks on CPUs of nobody.
+    pub shared_ns: u64,
+    /// Others' tasks on its own CPUs.
+    pub lent_ns: u64,
+    /// What its tasks waited for others of their own unit, or on time-shared CPUs for any.
+    pub waited_own_ns: u64,
+    /// What they waited for a CPU on loan that was called back.
+    pub waited_loan_ns: u64,
+    /// What they waited for real-time and deadline tasks that took their CPU.
+    pub waited_higher_ns: u64,
+    /// Times that a task moved to a CPU with the same last-level cache.
+    pub moved_cache: u64,
+    /// Times that one moved to another of the same node.
+    pub moved_node: u64,
+    /// Times that one moved farther.
+    pub moved_far: u64,
+    /// Times that one waited on a CPU of others since its affinity allows none of the unit's.
+    pub strays: u64,
+    /// Times that one began to run.
+    pub switches: u64,
+}
+
+impl Account {
+    /// CPU time of its tasks, wherever.
+    pub fn used_ns(&self) -> u64 {
+        self.home_ns + self.borrowed_ns + self.shared_ns
+    }
+}
+
+impl std::ops::AddAssign for Account {
+    fn add_assign(&mut self, other: Account) {
+        self.home_ns += other.home_ns;
+        self.borrowed_ns += other.borrowed_ns;
+        self.shared_ns += other.shared_ns;
+        self.lent_ns += other.lent_ns;
+        self.waited_own_ns += other.waited_own_ns;
+        self.waited_loan_ns += other.waited_loan_ns;
+        self.waited_higher_ns += other.waited_higher_ns;
+        self.moved_cache += other.moved_cache;
+        self.moved_node += other.moved_node;
+        self.moved_far += other.moved_far;
+        self.strays += other.strays;
+        self.switches += other.switches;
+    }
 }
 
 /// One CPU.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Cpu {
     pub(crate) since: u64,
+    pub(crate) booked: u64,
     pub(crate) recalled: u64,
-    pub(crate) owned: u64,
+    pub(crate) vtime: u64,
     pub(crate) home: u32,
     pub(crate) runs: u32,
+    pub(crate) cache: u32,
+    pub(crate) node: u32,
+    pub(crate) common: u32,
+    unused: u32,
+}
+
+impl Cpu {
+    /// One that nobody owns, and that runs nothing.
+    pub(crate) fn new(near: Near) -> Cpu {
+        Cpu {
+            since: 0,
+            booked: 0,
+            recalled: 0,
+            vtime: 0,
+            home: NOBODY,
+            runs: NOBODY,
+            cache: near.cache,
+            node: near.node,
+            common: 0,
+            unused: 0,
+        }
+    }
 }
 
 /// What the scheduler keeps of a task.
@@ -77,7 +230,11 @@ pub(crate) struct Cpu {
 #[repr(C)]
 pub(crate) struct Own {
     pub(crate) vtime: u64,
+    since: u64,
     pub(crate) unit: u32,
+    state: u16,
+    cause: u16,
+    cpu: u32,
     unused: u32,
 }
 
@@ -119,10 +276,13 @@ pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) pass: u64,
     pub(crate) units: *mut Unit,
+    pub(crate) accounts: *mut Account,
     pub(crate) cpus: *mut Cpu,
     pub(crate) idle: *mut u64,
     pub(crate) masks: *mut u64,
+    pub(crate) groups: *mut u64,
     pub(crate) queued: *mut u32,
+    pub(crate) waits: *mut u32,
     pub(crate) words: u32,
     pub(crate) idling: u32,
 }
@@ -134,9 +294,19 @@ pub(crate) struct Owned {
     pub(crate) unit: u32,
 }
 
-const _: () = assert!(size_of::<Rules>() == 24);
-const _: () = assert!(size_of::<Unit>() == 80);
-const _: () = assert!(size_of::<Cpu>() == 32);
-const _: () = assert!(size_of::<Own>() == 16);
-const _: () = assert!(size_of::<Task>() == 56);
-const _: () = assert!(size_of::<World>() == 88);
+/// The argument of `dispatch_set_unit`.
+#[repr(C)]
+pub(crate) struct Setting {
+    pub(crate) unit: u32,
+    pub(crate) parent: u32,
+    pub(crate) weight: u32,
+    pub(crate) flags: u32,
+}
+
+const _: () = assert!(size_of::<Rules>() == 32);
+const _: () = assert!(size_of::<Unit>() == 192);
+const _: () = assert!(size_of::<Account>() == 96);
+const _: () = assert!(size_of::<Cpu>() == 56);
+const _: () = assert!(size_of::<Own>() == 32);
+const _: () = assert!(size_of::<Task>() == 72);
+const _: () = assert!(size_of::<World>() == 120);

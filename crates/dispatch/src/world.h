@@ -4,16 +4,22 @@
  * machine natively. Both offer the same functions:
  *
  *   rules(), unit_at(id), cpu_at(id)     the tables; NULL for a number that is out of range, DISPATCH_NOBODY included
+ *   account_at(unit, cpu)                likewise; natively one account for all CPUs
+ *   waits_add(unit, by), waits_in(unit)  tasks that wait, or are about to, by unit and by blocks of units
+ *   waits_in_block(block)
  *   task_of(p), new_task(p)              a task's own storage
  *   unit_of(p, args)                     the unit that a new task belongs to
  *   world_pass(), world_pass_at_least()  how far the time-shared CPUs are
  *   mask_*(id, which, ...)               sets of CPUs: a unit's, or for DISPATCH_NOBODY the machine's
- *   may_run(p, cpu), pick_idle(...)      within the task's affinity
- *   add(), add64()                       counters that several CPUs write
+ *   mask_take_near(), pick_idle(...)     the nearest to a CPU, within the task's affinity
+ *   may_run(p, cpu)                      within the task's affinity
+ *   add(), add64()                       counters that several CPUs write; add() returns what was there before
  *   set_slice(p, ns)                     what a task has left to run
  */
 #ifndef DISPATCH_WORLD_H
 #define DISPATCH_WORLD_H
+
+#define WAITS_BLOCK 32u /* units in a block */
 
 enum mask {
 	MASK_HOMES = 0,    /* of a unit: its home CPUs */

@@ -230,7 +230,7 @@ fn shape(claims: &[Claim]) -> impl Iterator<Item = (UnitId, u64)> {
 
 /// Whether the backend nests units: a unit's CPUs are then its sub-units' too, divided by weight. Else each stands by itself.
 fn nests(means: Means) -> bool {
-    means.weights && !means.switches
+    means.weights
 }
 
 fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {

@@ -45,6 +45,7 @@ struct bpf_iter_num {
 #include <bpf/bpf_tracing.h>
 
 #define ENOMEM 12
+#define EINVAL 22
 #define PF_KTHREAD 0x00200000u
 
 /* include/linux/sched/ext.h and kernel/sched/ext/: values that programs compiled once rely on. */
@@ -80,6 +81,7 @@ struct cgroup {
 struct sched_ext_entity {
 	u32 flags; /* SCX_TASK_QUEUED: runnable */
 	u64 slice; /* ns that it may still run */
+	u32 weight; /* of its nice value: 100 is usual */
 };
 
 struct task_struct {
@@ -131,6 +133,7 @@ struct sched_ext_ops {
 	void (*tick)(struct task_struct *p);
 	void (*running)(struct task_struct *p);
 	void (*stopping)(struct task_struct *p, bool runnable);
+	void (*disable)(struct task_struct *p);
 	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
 	void (*cgroup_move)(struct task_struct *p, struct cgroup *from, struct cgroup *to);
 	s32 (*init)(void);
@@ -154,10 +157,13 @@ void bpf_cpumask_clear_cpu(u32 cpu, struct bpf_cpumask *mask) __ksym;
 bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *mask) __ksym;
 bool bpf_cpumask_test_and_clear_cpu(u32 cpu, struct bpf_cpumask *mask) __ksym;
 u32 bpf_cpumask_first(const struct cpumask *mask) __ksym;
+bool bpf_cpumask_and(struct bpf_cpumask *result, const struct cpumask *one, const struct cpumask *other) __ksym;
 bool bpf_cpumask_intersects(const struct cpumask *one, const struct cpumask *other) __ksym;
 s32 scx_bpf_create_dsq(u64 queue, s32 node) __ksym;
 s32 scx_bpf_dsq_nr_queued(u64 queue) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
+const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;
+void scx_bpf_put_idle_cpumask(const struct cpumask *mask) __ksym;
 s32 scx_bpf_pick_idle_cpu(const struct cpumask *among, u64 flags) __ksym;
 bool scx_bpf_test_and_clear_cpu_idle(s32 cpu) __ksym;
 s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;

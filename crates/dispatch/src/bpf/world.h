@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The tables as the kernel's maps. `units`, `cpus` and the section `.data.rules` are mapped into the loader's memory
- * (in_kernel.rs), which reads the counters there at no cost to the scheduler.
+ * The tables as the kernel's maps. `units`, `accounts`, `cpus` and the section `.data.rules` are mapped into the loader's
+ * memory (in_kernel.rs), which reads the counters there at no cost to the scheduler.
  */
 #ifndef DISPATCH_BPF_WORLD_H
 #define DISPATCH_BPF_WORLD_H
@@ -20,8 +20,9 @@ struct dispatch_end {
 	char message[256];
 };
 
-/* Verified as a part of its caller, which holds the lock that the masks need. */
+/* Verified as parts of their callers, which hold the lock that the masks need. */
 __hidden int dispatch_own(struct dispatch_owned *owned);
+__hidden int dispatch_set_unit(struct dispatch_setting *setting);
 
 struct mask_slot {
 	struct bpf_cpumask __kptr *set;
@@ -30,6 +31,8 @@ struct mask_slot {
 SEC(".data.rules") struct dispatch_rules dispatch_rules;
 SEC(".data.end") struct dispatch_end dispatch_end;
 u64 pass_of_world;
+u32 waits_of_unit[DISPATCH_UNITS_MAX];
+u32 waits_of_block[DISPATCH_UNITS_MAX / WAITS_BLOCK];
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -47,6 +50,15 @@ struct {
 	__type(value, struct dispatch_cpu);
 } cpus SEC(".maps");
 
+/* At cpu * rules.units + unit: an account is written by its CPU alone, and those of a CPU lie together. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1); /* units times CPUs: set before loading */
+	__type(key, u32);
+	__type(value, struct dispatch_account);
+} accounts SEC(".maps");
+
 /* Two masks per unit and two of the machine: at 2 * id + which. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -54,6 +66,22 @@ struct {
 	__type(key, u32);
 	__type(value, struct mask_slot);
 } masks SEC(".maps");
+
+/* CPUs near each other, by number of the group. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * DISPATCH_CPUS_MAX);
+	__type(key, u32);
+	__type(value, struct mask_slot);
+} groups SEC(".maps");
+
+/* A mask per CPU to work out an intersection in: the callbacks that do are not interrupted by another. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DISPATCH_CPUS_MAX);
+	__type(key, u32);
+	__type(value, struct mask_slot);
+} scratches SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -83,6 +111,36 @@ static __always_inline struct dispatch_unit *unit_at(u32 id)
 static __always_inline struct dispatch_cpu *cpu_at(u32 id)
 {
 	return id < dispatch_rules.cpus ? bpf_map_lookup_elem(&cpus, &id) : NULL;
+}
+
+static __always_inline struct dispatch_account *account_at(u32 id, u32 cpu)
+{
+	u32 at = cpu * dispatch_rules.units + id;
+
+	return id < dispatch_rules.units && cpu < dispatch_rules.cpus ? bpf_map_lookup_elem(&accounts, &at) : NULL;
+}
+
+/* An index below a power of two, in a way that the compiler leaves to the verifier to see. */
+static __always_inline u32 masked(u32 index, u32 size)
+{
+	asm volatile("" : "+r"(index));
+	return index & (size - 1);
+}
+
+static __always_inline u32 waits_in(u32 id)
+{
+	return waits_of_unit[masked(id, DISPATCH_UNITS_MAX)];
+}
+
+static __always_inline u32 waits_in_block(u32 block)
+{
+	return waits_of_block[masked(block, DISPATCH_UNITS_MAX / WAITS_BLOCK)];
+}
+
+static __always_inline void waits_add(u32 id, s32 by)
+{
+	__sync_fetch_and_add(&waits_of_unit[masked(id, DISPATCH_UNITS_MAX)], by);
+	__sync_fetch_and_add(&waits_of_block[masked(id / WAITS_BLOCK, DISPATCH_UNITS_MAX / WAITS_BLOCK)], by);
 }
 
 static __always_inline struct dispatch_task *task_of(struct task_struct *p)
@@ -142,9 +200,9 @@ static __always_inline void world_pass_at_least(u64 pass)
 		pass_of_world = pass;
 }
 
-static __always_inline void add(u32 *counter, s32 by)
+static __always_inline u32 add(u32 *counter, s32 by)
 {
-	__sync_fetch_and_add(counter, by);
+	return __sync_fetch_and_add(counter, by);
 }
 
 static __always_inline void add64(u64 *counter, u64 by)
@@ -196,24 +254,6 @@ static __always_inline bool mask_take(u32 id, enum mask which, u32 cpu)
 	return mask && bpf_cpumask_test_and_clear_cpu(cpu, mask);
 }
 
-/* The first CPU of a mask, taken out of it; DISPATCH_NOBODY if it is empty. */
-static u32 mask_take_first(u32 id, enum mask which)
-{
-	struct bpf_cpumask *mask = mask_at(id, which);
-	u32 try, cpu;
-
-	if (!mask)
-		return DISPATCH_NOBODY;
-	bpf_for(try, 0, RETRIES_MAX) {
-		cpu = bpf_cpumask_first(plain(mask));
-		if (cpu >= dispatch_rules.cpus)
-			break;
-		if (bpf_cpumask_test_and_clear_cpu(cpu, mask))
-			return cpu;
-	}
-	return DISPATCH_NOBODY;
-}
-
 static __always_inline bool mask_meets(u32 id, enum mask which, struct task_struct *p)
 {
 	struct bpf_cpumask *mask = mask_at(id, which);
@@ -226,31 +266,110 @@ static __always_inline bool may_run(struct task_struct *p, u32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 }
 
-/* The first idle CPU of a mask that a task with a narrower affinity may run on. */
-static s32 scan_idle(struct task_struct *p, struct bpf_cpumask *mask)
+/* A mask of one of the other two tables, or NULL. */
+static __always_inline struct bpf_cpumask *group_at(u32 group)
 {
-	u32 cpu;
+	struct mask_slot *slot = bpf_map_lookup_elem(&groups, &group);
 
-	bpf_for(cpu, 0, dispatch_rules.cpus) {
-		if (bpf_cpumask_test_cpu(cpu, plain(mask)) && may_run(p, cpu) && scx_bpf_test_and_clear_cpu_idle(cpu))
-			return cpu;
-	}
-	return -1;
+	return slot ? slot->set : NULL;
 }
 
-/* An idle CPU of a mask within the task's affinity, no longer idle; negative if there is none. */
-static s32 pick_idle(struct task_struct *p, u32 id, enum mask which)
+static __always_inline struct bpf_cpumask *scratch(void)
 {
-	struct bpf_cpumask *mask;
+	u32 cpu = bpf_get_smp_processor_id();
+	struct mask_slot *slot = bpf_map_lookup_elem(&scratches, &cpu);
 
-	if (which == MASK_ALL)
-		return scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-	mask = mask_at(id, which);
+	return slot ? slot->set : NULL;
+}
+
+/* Whether the task may run on every CPU. */
+static __always_inline bool is_free(struct task_struct *p)
+{
+	return (u32)p->nr_cpus_allowed >= dispatch_rules.cpus;
+}
+
+/*
+ * The CPUs of a mask within the task's affinity that are in the group of CPUs near another, worked out in the scratch mask;
+ * DISPATCH_NOBODY as the group is all CPUs. NULL if there are none.
+ */
+static const struct cpumask *near_part(struct task_struct *p, const struct cpumask *mask, u32 group)
+{
+	struct bpf_cpumask *part = scratch(), *near = NULL;
+
+	if (!part)
+		return NULL;
+	if (group != DISPATCH_NOBODY && !(near = group_at(group)))
+		return NULL;
+	if (!bpf_cpumask_and(part, mask, near ? plain(near) : p->cpus_ptr))
+		return NULL;
+	if (near && !is_free(p) && !bpf_cpumask_and(part, plain(part), p->cpus_ptr))
+		return NULL;
+	return plain(part);
+}
+
+/* The CPU of a mask nearest to `last`, taken out of it; DISPATCH_NOBODY if it has none within the task's affinity. */
+static u32 mask_take_near(struct task_struct *p, u32 id, enum mask which, u32 last)
+{
+	struct dispatch_cpu *from = cpu_at(last);
+	struct bpf_cpumask *mask = mask_at(id, which);
+	const struct cpumask *part = NULL;
+	u32 try, cpu;
+
 	if (!mask)
+		return DISPATCH_NOBODY;
+	bpf_for(try, 0, RETRIES_MAX) {
+		part = NULL;
+		if (from && from->cache != DISPATCH_NOBODY)
+			part = near_part(p, plain(mask), from->cache);
+		if (!part && from && from->node != DISPATCH_NOBODY)
+			part = near_part(p, plain(mask), from->node);
+		if (!part)
+			part = near_part(p, plain(mask), DISPATCH_NOBODY);
+		if (!part)
+			break;
+		cpu = bpf_cpumask_first(part);
+		if (cpu >= dispatch_rules.cpus)
+			break;
+		if (bpf_cpumask_test_and_clear_cpu(cpu, mask))
+			return cpu;
+	}
+	return DISPATCH_NOBODY;
+}
+
+/* An idle CPU of a mask within the task's affinity and a group, no longer idle; negative if there is none. */
+static s32 pick_idle_in(struct task_struct *p, const struct cpumask *mask, u32 group)
+{
+	const struct cpumask *part;
+
+	if (group == DISPATCH_NOBODY && is_free(p))
+		return scx_bpf_pick_idle_cpu(mask, 0);
+	part = near_part(p, mask, group);
+	return part ? scx_bpf_pick_idle_cpu(part, 0) : -1;
+}
+
+/* The idle CPU of a mask nearest to `last` within the task's affinity, no longer idle; negative if there is none. */
+static s32 pick_idle(struct task_struct *p, u32 id, enum mask which, u32 last)
+{
+	struct dispatch_cpu *from = cpu_at(last);
+	struct bpf_cpumask *own = NULL;
+	const struct cpumask *mask, *idle;
+	s32 found = -1;
+	bool any;
+
+	if (which != MASK_ALL && !(own = mask_at(id, which)))
 		return -1;
-	if ((u32)p->nr_cpus_allowed >= dispatch_rules.cpus)
-		return scx_bpf_pick_idle_cpu(plain(mask), 0);
-	return scan_idle(p, mask);
+	mask = own ? plain(own) : p->cpus_ptr;
+	/* Mostly none is idle, and then nobody has to look for the nearest. */
+	idle = scx_bpf_get_idle_cpumask();
+	any = bpf_cpumask_intersects(idle, mask);
+	scx_bpf_put_idle_cpumask(idle);
+	if (!any)
+		return -1;
+	if (from && from->cache != DISPATCH_NOBODY)
+		found = pick_idle_in(p, mask, from->cache);
+	if (found < 0 && from && from->node != DISPATCH_NOBODY)
+		found = pick_idle_in(p, mask, from->node);
+	return found < 0 ? pick_idle_in(p, mask, DISPATCH_NOBODY) : found;
 }
 
 #endif

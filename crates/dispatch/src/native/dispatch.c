@@ -14,6 +14,8 @@ void dispatch_stopping(struct task_struct *p, bool runnable);
 void dispatch_tick(struct task_struct *p);
 s32 dispatch_init_task(struct task_struct *p, struct scx_init_task_args *args);
 int dispatch_own(struct dispatch_owned *owned);
+int dispatch_set_unit(struct dispatch_setting *setting);
+void dispatch_change_unit(struct task_struct *p, u32 unit);
 void dispatch_enter(struct dispatch_world *of);
 
 #include "../dispatch.bpf.c"
@@ -22,4 +24,10 @@ void dispatch_enter(struct dispatch_world *of);
 void dispatch_enter(struct dispatch_world *of)
 {
 	world = of;
+}
+
+/* In the kernel it is the control group that a task changes. */
+void dispatch_change_unit(struct task_struct *p, u32 unit)
+{
+	change_unit(&p->own, unit);
 }

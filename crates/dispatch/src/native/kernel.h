@@ -10,6 +10,7 @@
 
 typedef uint64_t u64;
 typedef uint32_t u32;
+typedef uint16_t u16;
 typedef int32_t s32;
 typedef int64_t s64;
 

@@ -21,16 +21,19 @@ struct dispatch_world {
 	u64 now;                  /* the simulated clock, in ns */
 	u64 pass;                 /* how far the time-shared CPUs are */
 	struct dispatch_unit *units;
+	struct dispatch_account *accounts;
 	struct dispatch_cpu *cpus;
 	u64 *idle;                /* the kernel's idle CPUs, a word per 64 */
 	u64 *masks;               /* two masks per unit, two of the machine */
+	u64 *groups;              /* CPUs near each other, by number of the group */
 	u32 *queued;              /* tasks in each unit's queue, and last in the pool's */
+	u32 *waits;               /* tasks that wait, by unit, then by block of units */
 	u32 words;                /* of a mask */
 	u32 idling;               /* how many CPUs are idle: mostly none, and then nobody has to look for one */
 };
 
-_Static_assert(sizeof(struct task_struct) == 56, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_world) == 88, "mirrored in tables.rs");
+_Static_assert(sizeof(struct task_struct) == 72, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_world) == 120, "mirrored in tables.rs");
 
 static _Thread_local struct dispatch_world *world;
 
@@ -70,6 +73,28 @@ static inline struct dispatch_cpu *cpu_at(u32 id)
 	return id < world->rules.cpus ? &world->cpus[id] : NULL;
 }
 
+/* One account for all CPUs: here they do not write at the same time. */
+static inline struct dispatch_account *account_at(u32 id, u32 cpu)
+{
+	return id < world->rules.units && cpu < world->rules.cpus ? &world->accounts[id] : NULL;
+}
+
+static inline u32 waits_in(u32 id)
+{
+	return id < world->rules.units ? world->waits[id] : 0;
+}
+
+static inline u32 waits_in_block(u32 block)
+{
+	return world->waits[world->rules.units + block];
+}
+
+static inline void waits_add(u32 id, s32 by)
+{
+	world->waits[id] += by;
+	world->waits[world->rules.units + id / WAITS_BLOCK] += by;
+}
+
 static inline struct dispatch_task *task_of(struct task_struct *p)
 {
 	return &p->own;
@@ -104,7 +129,10 @@ static inline void world_pass_at_least(u64 pass)
 
 static inline u32 add(u32 *counter, s32 by)
 {
-	return *counter += by;
+	u32 was = *counter;
+
+	*counter += by;
+	return was;
 }
 
 static inline void add64(u64 *counter, u64 by)
@@ -142,22 +170,6 @@ static inline bool mask_take(u32 id, enum mask which, u32 cpu)
 	return was;
 }
 
-/* The first CPU of a mask, taken out of it; DISPATCH_NOBODY if it is empty. */
-static inline u32 mask_take_first(u32 id, enum mask which)
-{
-	u64 *mask = mask_at(id, which);
-
-	for (u32 word = 0; word < world->words; word++) {
-		if (mask[word]) {
-			u32 bit = __builtin_ctzll(mask[word]);
-
-			mask[word] &= mask[word] - 1;
-			return word * 64 + bit;
-		}
-	}
-	return DISPATCH_NOBODY;
-}
-
 static inline bool mask_meets(u32 id, enum mask which, const struct task_struct *p)
 {
 	const u64 *mask = mask_at(id, which);
@@ -182,25 +194,49 @@ static inline bool scx_bpf_test_and_clear_cpu_idle(u32 cpu)
 	return was;
 }
 
-/* The first idle CPU of a mask within the task's affinity, no longer idle; -1 if there is none. */
-static inline s32 pick_idle(const struct task_struct *p, u32 id, enum mask which)
+/*
+ * The CPU of `mask` and of `other` nearest to `last`, within the task's affinity: of its cache's, of its node's, of any;
+ * DISPATCH_NOBODY if there is none. A mask that is NULL has all CPUs.
+ */
+static inline u32 nearest(const struct task_struct *p, const u64 *mask, const u64 *other, u32 last)
 {
-	const u64 *mask = which == MASK_ALL ? NULL : mask_at(id, which);
+	const struct dispatch_cpu *from = cpu_at(last);
+	u32 groups[3] = { from ? from->cache : DISPATCH_NOBODY, from ? from->node : DISPATCH_NOBODY, DISPATCH_NOBODY };
 
-	if (!world->idling)
-		return -1;
-	for (u32 word = 0; word < world->words; word++) {
-		u64 found = world->idle[word] & (mask ? mask[word] : ~0ull) & (p->allowed ? p->allowed[word] : ~0ull);
+	for (u32 level = 0; level < 3; level++) {
+		const u64 *group = groups[level] == DISPATCH_NOBODY ? NULL : world->groups + (u64)groups[level] * world->words;
 
-		if (found) {
-			u32 bit = __builtin_ctzll(found);
+		if (!group && level < 2)
+			continue;
+		for (u32 word = 0; word < world->words; word++) {
+			u64 found = (mask ? mask[word] : ~0ull) & (other ? other[word] : ~0ull) & (group ? group[word] : ~0ull) &
+				    (p->allowed ? p->allowed[word] : ~0ull);
 
-			world->idle[word] &= ~(1ull << bit);
-			world->idling--;
-			return word * 64 + bit;
+			if (found)
+				return word * 64 + __builtin_ctzll(found);
 		}
 	}
-	return -1;
+	return DISPATCH_NOBODY;
+}
+
+/* The CPU of a mask nearest to `last`, taken out of it; DISPATCH_NOBODY if it has none within the task's affinity. */
+static inline u32 mask_take_near(const struct task_struct *p, u32 id, enum mask which, u32 last)
+{
+	u32 found = nearest(p, mask_at(id, which), NULL, last);
+
+	if (found != DISPATCH_NOBODY)
+		mask_clear(id, which, found);
+	return found;
+}
+
+/* The idle CPU of a mask nearest to `last` within the task's affinity, no longer idle; -1 if there is none. */
+static inline s32 pick_idle(const struct task_struct *p, u32 id, enum mask which, u32 last)
+{
+	u32 found = DISPATCH_NOBODY;
+
+	if (world->idling)
+		found = nearest(p, which == MASK_ALL ? NULL : mask_at(id, which), world->idle, last);
+	return found != DISPATCH_NOBODY && scx_bpf_test_and_clear_cpu_idle(found) ? (s32)found : -1;
 }
 
 #endif

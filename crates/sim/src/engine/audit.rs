@@ -6,7 +6,7 @@
 //! back within a tick, or within an interrupt. What does not hold is noted with the time, and the run goes on: the first
 //! note is where to look.
 
-use commonhold_contract::{MILLIONTH, Scheme};
+use commonhold_contract::{MILLIONTH, Scheme, UnitId};
 use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY};
 
 use super::Engine;
@@ -54,7 +54,7 @@ impl Audit {
         *longest = (*longest).max(span);
     }
 
-    fn expect(&mut self, now: Time, holds: bool, what: impl FnOnce() -> String) {
+    pub(super) fn expect(&mut self, now: Time, holds: bool, what: impl FnOnce() -> String) {
         self.checks += 1;
         if !holds {
             self.note(now, &what());
@@ -97,7 +97,7 @@ impl Engine<'_> {
         }
         let busy: u64 = self.cpus.iter().map(|cpu| cpu.busy_ns).sum();
         let charged: u64 = (0..self.scenario.contract.units.len())
-            .map(|unit| self.kernel.unit(super::number(unit)).used_ns)
+            .map(|unit| self.kernel.account(super::number(unit)).used_ns())
             .sum();
         let running = self.kernel.uncharged(self.now);
         audit.expect(self.now, busy == charged + running, || {
@@ -148,12 +148,12 @@ impl Engine<'_> {
                     .scenario
                     .contract
                     .ids()
-                    .find(|id| self.may_use(id.0, home) && self.kernel.waiting_in(id.0) > 0);
+                    .find(|id| self.may_use(*id, home) && self.kernel.waiting_in(id.0) > 0);
                 audit.expect(self.now, waits.is_none(), || {
                     let name = waits.map(|id| self.scenario.contract.unit(id).path.as_str());
                     format!("CPU {cpu} idles while a task of {} waits", name.unwrap_or_default())
                 });
-            } else if home != NOBODY && runs != home && runs != KERNEL {
+            } else if home != NOBODY && runs != KERNEL && self.outermost(runs) != home {
                 audit.expect(self.now, self.kernel.can_come_back(cpu), || {
                     format!("CPU {cpu} is on loan, and its owner cannot call it back")
                 });
@@ -162,9 +162,20 @@ impl Engine<'_> {
     }
 
     /// Whether a unit's tasks may run on an idle CPU of that owner.
-    fn may_use(&self, unit: u32, home: u32) -> bool {
+    fn may_use(&self, unit: UnitId, home: u32) -> bool {
         let flags = |unit| self.kernel.unit(unit).flags;
-        home == NOBODY || home == unit || (flags(home) & LENDS != 0 && flags(unit) & BORROWS != 0)
+        home == NOBODY
+            || home == self.outermost(unit.0)
+            || (flags(home) & LENDS != 0 && flags(unit.0) & BORROWS != 0)
+    }
+
+    /// The outermost unit around one, or itself.
+    fn outermost(&self, unit: u32) -> u32 {
+        let mut unit = UnitId(unit);
+        while let Some(parent) = self.scenario.contract.unit(unit).parent {
+            unit = parent;
+        }
+        unit.0
     }
 
     /// Every call-back within its bound (seed 000, section 3.1), and no wait for a CPU beyond a bound.

@@ -18,7 +18,7 @@ mod task;
 use std::collections::{BTreeMap, VecDeque};
 
 use commonhold_contract::Scheme;
-use commonhold_dispatch::{Kernel, Kick, Recall, Settings, TaskId};
+use commonhold_dispatch::{Kernel, Kick, Recall, Settings, TaskId, near};
 
 use crate::Time;
 use crate::chance::Chance;
@@ -117,10 +117,12 @@ impl<'a> Engine<'a> {
         let cpus = u32::try_from(hardware.machine.cpus.len()).unwrap_or(u32::MAX);
         let units = scenario.contract.units.len();
         let scheme = scenario.contract.machine.scheme;
-        let kernel = Kernel::new(Settings {
+        let kernel = Kernel::new(&Settings {
             cpus,
             units: u32::try_from(units).unwrap_or(u32::MAX),
             slice_ns: hardware.kernel.slice_ns,
+            preempt_ns: Settings::preempt_ns(hardware.kernel.slice_ns),
+            near: near(&hardware.machine, cpus),
             pool: scheme == Scheme::Smp,
             recall: match hardware.kernel.call_back {
                 CallBack::Now => Recall::Now,

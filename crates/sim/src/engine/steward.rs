@@ -5,7 +5,7 @@
 //! each period by `commonhold_policy::frames`, and at once when a unit is short of what it is entitled to.
 
 use commonhold_contract::{Contract, Resource, Scheme, UnitId};
-use commonhold_dispatch::{BORROWS, LENDS, NOBODY};
+use commonhold_dispatch::{BORROWS, LENDS, NOBODY, UnitRules};
 use commonhold_policy::check::Books;
 use commonhold_policy::frames::{self, Look};
 use commonhold_policy::{Action, Input, Means, Plan, Snapshot, State, UnitFacts, entitlement, step};
@@ -112,8 +112,16 @@ impl Engine<'_> {
             // What nobody holds is the common parts', who lend it to anybody.
             let lends = isolates && (unit.lend.cpu || id.is_common());
             let flags = if lends { LENDS } else { 0 } | if isolates && unit.borrow.cpu { BORROWS } else { 0 };
-            self.kernel.set_unit(id.0, 100, flags);
+            self.set_unit(id, 100, flags);
         }
+    }
+
+    fn set_unit(&mut self, unit: UnitId, weight: u32, flags: u32) {
+        let parent = self.scenario.contract.unit(unit).parent.map_or(NOBODY, |parent| parent.0);
+        let taken = self.kernel.set_unit(self.now, unit.0, UnitRules { parent, weight, flags });
+        self.audit.expect(self.now, taken, || {
+            format!("the scheduler refused a weight of {weight} for unit number {}", unit.0)
+        });
     }
 
     /// The policy looks at the machine, and what it plans is done.
@@ -146,7 +154,7 @@ impl Engine<'_> {
                 at: self.now,
                 processes: self.steward.present[unit],
                 runnable: self.steward.runnable[unit],
-                used_ns: self.kernel.unit(super::number(unit)).used_ns,
+                used_ns: self.kernel.account(super::number(unit)).used_ns(),
                 waited_ns: 0,
             })
             .collect();
@@ -167,7 +175,7 @@ impl Engine<'_> {
                 }
                 Action::Weigh { unit, weight } => {
                     let flags = self.kernel.unit(unit.0).flags;
-                    self.kernel.set_unit(unit.0, weight, flags);
+                    self.set_unit(unit, weight, flags);
                 }
                 _ => {}
             }

@@ -53,13 +53,13 @@ impl Engine<'_> {
     }
 
     fn unit(&self, id: UnitId) -> UnitOutcome {
-        let unit = self.kernel.unit(id.0);
+        let (unit, account) = (self.kernel.unit(id.0), self.kernel.account(id.0));
         UnitOutcome {
             name: self.path(id),
             entitled_micro_cpus: self.steward.entitled_mean(id.index(), self.now),
-            used_ns: unit.used_ns,
-            lent_ns: unit.lent_ns,
-            borrowed_ns: unit.borrowed_ns,
+            used_ns: account.used_ns(),
+            lent_ns: account.lent_ns,
+            borrowed_ns: account.borrowed_ns,
             called_back: unit.recalls,
             call_back_mean_ns: unit.recall_ns.checked_div(unit.recalls).unwrap_or(0),
             call_back_max_ns: unit.recall_ns_max,
