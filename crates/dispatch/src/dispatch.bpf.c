@@ -62,11 +62,18 @@ static u64 start_of(struct dispatch_task *task)
 	return task->vtime;
 }
 
-/* A unit that ran nothing has saved nothing up either: when it wakes, it is where the time-shared CPUs are. */
+/*
+ * A unit that ran nothing has saved nothing up either: when it wakes, it is where the time-shared CPUs are. One that ran on
+ * fewer CPUs than it may, for want of tasks, stays one slice behind at most: else its next tasks would keep all others
+ * waiting for as long as it had been alone with its share.
+ */
 static void catch_up(const struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	if (!unit->busy && scx_bpf_dsq_nr_queued(queue_of(task)) <= 0 && before(unit->pass, world_pass()))
-		unit->pass = world_pass();
+	bool idle = !unit->busy && scx_bpf_dsq_nr_queued(queue_of(task)) <= 0;
+	u64 earliest = world_pass() - (idle ? 0 : rules()->slice_ns * SHARE_UNIT / (unit->weight ? unit->weight : 1));
+
+	if (before(unit->pass, earliest))
+		unit->pass = earliest;
 }
 
 /* Calls one lent home CPU of a unit back, if there is one that was not called yet. */
@@ -238,15 +245,34 @@ static void charge(struct dispatch_cpu *cpu, struct dispatch_task *task, struct 
 	add64(&unit->used_ns, used);
 }
 
-/* Lets a task that is at the end of its slice run on: nobody with a better claim waits. */
-static void run_on(struct task_struct *prev)
+/* A slice begins: the clocks by which those are placed who wake meanwhile are at least where its task and its unit are. */
+static void advance_clocks(const struct dispatch_cpu *cpu, const struct dispatch_task *task, const struct dispatch_unit *unit)
 {
-	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
-		set_slice(prev, rules()->slice_ns);
+	struct dispatch_unit *clock = clock_of(task);
+
+	if (clock && before(clock->vtime, task->vtime))
+		clock->vtime = task->vtime;
+	if (!rules()->pool && cpu->home == DISPATCH_NOBODY)
+		world_pass_at_least(unit->pass);
+}
+
+/*
+ * Lets a task that is at the end of its slice run on: nobody with a better claim waits. Its next slice begins like any
+ * other: whoever has a CPU alone for long would else owe all that time to the first who comes.
+ */
+static void run_on(struct task_struct *prev, const struct dispatch_cpu *cpu, const struct dispatch_task *task)
+{
+	struct dispatch_unit *unit;
+
+	if (!task || !(prev->scx.flags & SCX_TASK_QUEUED))
+		return;
+	if ((unit = unit_at(task->unit)))
+		advance_clocks(cpu, task, unit);
+	set_slice(prev, rules()->slice_ns);
 }
 
 /* The next task of a CPU that nobody owns. */
-static void dispatch_shared(struct task_struct *prev, const struct dispatch_task *task)
+static void dispatch_shared(const struct dispatch_cpu *cpu, struct task_struct *prev, const struct dispatch_task *task)
 {
 	struct dispatch_unit *unit, *mine;
 	u32 look, next;
@@ -265,7 +291,7 @@ static void dispatch_shared(struct task_struct *prev, const struct dispatch_task
 		if (scx_bpf_dsq_move_to_local(next))
 			return;
 	}
-	run_on(prev);
+	run_on(prev, cpu, task);
 }
 
 /* A home CPU runs another's task from now on: its owner may call it back. */
@@ -296,7 +322,7 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 		/* It was called back, or has another owner since: it is lent on, and may be called back. */
 		if (!mask_test(cpu->home, MASK_LENT, id))
 			lend(cpu, id, owner);
-		run_on(prev);
+		run_on(prev, cpu, task);
 	}
 }
 
@@ -313,12 +339,12 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		charge(cpu, task, unit);
 	if (rules()->pool) {
 		if (!scx_bpf_dsq_move_to_local(QUEUE_POOL))
-			run_on(prev);
+			run_on(prev, cpu, task);
 	} else if (cpu->home == DISPATCH_NOBODY) {
-		dispatch_shared(prev, task);
+		dispatch_shared(cpu, prev, task);
 	} else if (!scx_bpf_dsq_move_to_local(cpu->home)) {
 		if (task && task->unit == cpu->home && prev->scx.flags & SCX_TASK_QUEUED)
-			run_on(prev);
+			run_on(prev, cpu, task);
 		else
 			dispatch_lent(id, cpu, prev, task);
 	}
@@ -341,21 +367,17 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	struct dispatch_task *task = task_of(p);
 	u32 id = scx_bpf_task_cpu(p);
 	struct dispatch_cpu *cpu = cpu_at(id);
-	struct dispatch_unit *unit, *owner, *clock;
+	struct dispatch_unit *unit, *owner;
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
 	cpu->since = scx_bpf_now();
 	cpu->runs = task->unit;
 	add(&unit->busy, 1);
-	clock = clock_of(task);
-	if (clock && before(clock->vtime, task->vtime))
-		clock->vtime = task->vtime;
-	if (rules()->pool)
+	advance_clocks(cpu, task, unit);
+	if (rules()->pool || cpu->home == DISPATCH_NOBODY)
 		return;
-	if (cpu->home == DISPATCH_NOBODY) {
-		world_pass_at_least(unit->pass);
-	} else if (cpu->home == task->unit) {
+	if (cpu->home == task->unit) {
 		if (cpu->recalled)
 			came_back(cpu, unit, cpu->since);
 	} else if (task->unit != DISPATCH_KERNEL && (owner = unit_at(cpu->home))) {

@@ -364,3 +364,43 @@ fn a_switch_costs_what_it_says() {
     let end = outcome(&contract("isolate", "", ""), &machine(1, "switch = \"1ms\""), &work);
     assert_eq!((end.ended_ns, end.switches), (126 * MS, 6));
 }
+
+/// Whoever was alone for five seconds then shares with who comes: that it had the CPU alone is no debt. Two newcomers of 2 s
+/// each, at 5 s: each has a third of the CPU within a unit and without isolation, and a quarter where units compete, of
+/// which theirs has half. Nobody waits for longer than the others' slices of 30 ms, or their units'.
+#[test]
+fn who_was_alone_owes_nothing_to_who_comes() {
+    let work = |b: &str| {
+        workload(
+            &[ENDLESS, ("late", "{ cpu = \"2s\" }")],
+            &[("a", "a", "endless", "background = true"), ("b", b, "late", "start = \"5s\"\ncount = 2")],
+        )
+    };
+    let shared = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.a]\n[unit.b]\n".to_owned();
+    for (how, contract, b, seconds) in [
+        ("within a unit", contract("isolate", "", ""), "a", 6),
+        ("without isolation", contract("smp", "", ""), "b", 6),
+        ("on a time-shared CPU", shared, "b", 8),
+    ] {
+        let end = outcome(&contract, &machine(1, ""), &work(b));
+        let waited = end.units.iter().map(|unit| unit.waited_max_ns).max().unwrap();
+        assert!(waited <= 90 * MS, "{how}: {} ms", waited / MS);
+        near(response(&end, "b"), seconds * S, 10);
+    }
+}
+
+/// `b`, with three times the tickets, has one task for ten seconds, and then four: it has had no more than one of two
+/// time-shared CPUs, but what it left to `a` is no credit. `a` has its half of a CPU from then on: 3 s of work take it 6 s.
+#[test]
+fn who_used_less_than_its_share_has_saved_nothing_up() {
+    let contract = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.a]\n[unit.b]\ntickets = 300\n";
+    let jobs = [
+        ("b", "b", "endless", "background = true"),
+        ("more", "b", "endless", "start = \"10s\"\ncount = 3\nbackground = true"),
+        ("a", "a", "work", ""),
+    ];
+    let work = workload(&[ENDLESS, ("work", "{ cpu = \"13s\" }")], &jobs);
+    let end = outcome(contract, &machine(2, ""), &work);
+    near(response(&end, "a"), 16 * S, 10);
+    assert!(unit(&end, "a").waited_max_ns <= 200 * MS, "{} ms", unit(&end, "a").waited_max_ns / MS);
+}
