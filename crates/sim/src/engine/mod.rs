@@ -10,6 +10,7 @@
 mod audit;
 mod cpu;
 mod files;
+mod patience;
 mod program;
 mod steward;
 mod tally;
@@ -32,6 +33,7 @@ use crate::timers::{TimerId, Timers};
 use audit::Audit;
 use cpu::Cpu;
 use files::{FileState, Purpose};
+use patience::Patience;
 use steward::Steward;
 use task::{Instance, Task};
 
@@ -88,6 +90,7 @@ pub(crate) struct Engine<'a> {
 
     steward: Steward,
     audit: Audit,
+    patience: Patience,
 }
 
 /// A lock that blocks who waits for it.
@@ -173,6 +176,7 @@ impl<'a> Engine<'a> {
             flushing: 0,
             steward: Steward::new(scenario),
             audit: Audit::new(units),
+            patience: Patience::new(scenario),
         };
         engine.set_out();
         Ok(engine)

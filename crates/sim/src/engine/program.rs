@@ -223,8 +223,7 @@ impl Engine<'_> {
     fn release(&mut self, id: TaskId, number: u16) {
         let lock = &mut self.locks[number as usize];
         lock.holders.retain(|holder| *holder != id);
-        let unit = self.tasks[id as usize].unit;
-        self.kernel.move_to_unit(self.now, id, unit);
+        self.run_for(id, self.tasks[id as usize].unit);
         if !self.locks[number as usize].holders.is_empty() {
             return;
         }
@@ -253,7 +252,22 @@ impl Engine<'_> {
     fn lend_to_holders(&mut self, waiter: TaskId, number: u16) {
         let unit = self.tasks[waiter as usize].unit;
         for holder in self.locks[number as usize].holders.clone() {
-            self.kernel.move_to_unit(self.now, holder, unit);
+            self.run_for(holder, unit);
         }
+    }
+
+    /// A task runs on a unit's CPUs from now on.
+    fn run_for(&mut self, id: TaskId, unit: u32) {
+        let before = core::mem::replace(&mut self.tasks[id as usize].runs_for, unit);
+        if before == unit {
+            return;
+        }
+        self.patience.went(before);
+        self.patience.came(unit);
+        // It stands in another queue, and its wait begins anew.
+        if let Some(wait) = &mut self.tasks[id as usize].waits {
+            *wait = self.patience.begin(self.now, unit);
+        }
+        self.kernel.move_to_unit(self.now, id, unit);
     }
 }
