@@ -1,7 +1,7 @@
 //! Checks that run in every simulation: what must hold on any machine, whatever the policies decide.
 //!
-//! Conservation: CPU time that units used is the time that CPUs were busy, and busy and idle time is all there is; frames
-//! and sectors as their own books have them. Nobody is forgotten: every runnable task is on a CPU or in a queue. Nobody
+//! Conservation: CPU time that units used is the time that CPUs were busy, and busy and idle time is all there is; free
+//! frames and those of all owners are the machine's, and each owner is there; sectors transferred are charged. Nobody is forgotten: every runnable task is on a CPU or in a queue. Nobody
 //! starves: no task waits for a CPU longer than its queue explains (see `patience`), be the wait over or not. Every CPU that
 //! was called back came back within a tick, or within an interrupt. What does not hold is noted with the time, and the run goes on: the first
 //! note is where to look.
@@ -10,6 +10,7 @@ use commonhold_contract::Scheme;
 use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, TaskId};
 
 use super::Engine;
+use super::files::Purpose;
 use super::patience::call_back_ns;
 use super::task::{State, Task};
 use crate::Time;
@@ -62,8 +63,7 @@ impl Engine<'_> {
         self.audit_owners(&mut audit);
         self.audit_call_backs(&mut audit);
         self.audit_waits(&mut audit);
-        let memory = self.memory.check();
-        audit.expect(self.now, memory.is_ok(), || memory.err().unwrap_or_default());
+        self.audit_frames(&mut audit);
         for (drive, disk) in self.drives.iter().zip(&self.scenario.hardware.disks) {
             let total = drive.figures().total();
             audit.expect(self.now, total.sectors == total.charged_sectors, || {
@@ -118,6 +118,25 @@ impl Engine<'_> {
                 format!("{idle} CPUs idle while {waiting} tasks wait")
             });
         }
+    }
+
+    /// Free frames and those of each owner are all there are; each owner is a process that lives, a file, or the kernel, and
+    /// what is being written will be written.
+    fn audit_frames(&self, audit: &mut Audit) {
+        let memory = self.memory.check();
+        audit.expect(self.now, memory.is_ok(), || memory.err().unwrap_or_default());
+        for id in self.scenario.contract.ids() {
+            let (spaces, present) = (self.memory.spaces(id), u64::from(self.steward.present[id.index()]));
+            audit.expect(self.now, spaces == present, || {
+                let name = &self.scenario.contract.unit(id).path;
+                format!("{name}: {spaces} processes have memory, of {present} that are there")
+            });
+        }
+        let (told, under_way) =
+            (self.memory.being_written(), self.purposes.iter().map(Purpose::pages_out).sum::<u64>());
+        audit.expect(self.now, told == under_way, || {
+            format!("{told} pages are being written, and disks have {under_way} of them to write")
+        });
     }
 
     /// No CPU idles beside a task that may run there, and whoever runs on another's CPU can be called back.
