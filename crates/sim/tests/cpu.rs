@@ -5,41 +5,7 @@
 mod scene;
 
 use commonhold_sim::outcome::Outcome;
-use scene::{MS, S, jobs, near, outcome, response, unit};
-
-/// A machine with so many CPUs, and what else its kernel costs. The clock ticks every 10 ms, slices last 30 ms.
-fn machine(cpus: u32, more: &str) -> String {
-    let mut text = format!("version = 1\nshape = \"cpus:{cpus} memory:64MiB\"\n[kernel]\n{more}\n");
-    let said = |key: &str| more.lines().any(|line| line.starts_with(key));
-    for (key, usual) in [("tick", "10ms"), ("slice", "30ms"), ("call_back", "now")] {
-        if !said(key) {
-            text += &format!("{key} = \"{usual}\"\n");
-        }
-    }
-    for key in ["switch", "ipi", "fault", "request", "fork"] {
-        if !said(key) {
-            text += &format!("{key} = \"0s\"\n");
-        }
-    }
-    text
-}
-
-/// Units a and b with these keys, under a scheme.
-fn contract(scheme: &str, a: &str, b: &str) -> String {
-    format!("version = 1\n[machine]\nscheme = \"{scheme}\"\n[unit.a]\n{a}\n[unit.b]\n{b}\n")
-}
-
-/// Programs by name, and jobs.
-fn workload(programs: &[(&str, &str)], jobs: &[(&str, &str, &str, &str)]) -> String {
-    let mut text = "version = 1\nhorizon = \"1h\"\n".to_owned();
-    for (name, steps) in programs {
-        text += &format!("[program.{name}]\ndo = [{steps}]\n");
-    }
-    for (name, unit, program, more) in jobs {
-        text += &format!("[job.{name}]\nunit = \"{unit}\"\nprogram = \"{program}\"\n{more}\n");
-    }
-    text
-}
+use scene::{MS, S, contract, jobs, machine, near, outcome, response, unit, workload};
 
 const SECOND: (&str, &str) = ("second", "{ cpu = \"1s\" }");
 /// It is there, and does nothing for an hour.
@@ -189,81 +155,6 @@ fn more_units_than_cpus_share_their_time() {
     for i in 1..=5 {
         near(unit(&end, &format!("u{i}")).used_ns, 4 * i * S, 20);
     }
-}
-
-/// How long `b` takes for a lock that a task of `a` holds, beside three others of `a` on one CPU, and what `b` is charged.
-fn contended(inherit: bool) -> (u64, u64) {
-    let lock = format!("[lock.m]\ninherit = {inherit}\n");
-    let steps = [
-        ("holder", "{ lock = \"m\", do = [{ cpu = \"100ms\" }] }"),
-        ("hog", "{ cpu = \"1s\" }"),
-        ("waiter", "{ lock = \"m\", do = [{ cpu = \"1ms\" }] }"),
-    ];
-    let jobs = [
-        ("h", "a", "holder", ""),
-        ("hogs", "a", "hog", "count = 3"),
-        ("w", "b", "waiter", "start = \"10ms\""),
-    ];
-    let work = workload(&steps, &jobs) + &lock;
-    // `b` owns its CPU from the beginning: somebody of it sleeps there.
-    let work = work
-        + "[program.sleeper]\ndo = [{ sleep = \"1h\" }]\n[job.s]\nunit = \"b\"\nprogram = \"sleeper\"\nbackground = true\n";
-    let end = outcome(&contract("quota", "", ""), &machine(2, ""), &work);
-    (response(&end, "w"), unit(&end, "b").used_ns)
-}
-
-#[test]
-fn who_waits_for_a_lock_lends_its_cpu_to_the_holder() {
-    // By turns of 30 ms among four, the holder runs at 0, 120, 240 and 360 ms: the lock is free at 370 ms, and the waiter,
-    // which came at 10 ms, is done after 361 ms. On the waiter's CPU the holder goes on at once: after 90 + 1 ms, all of
-    // which the waiter's unit is charged.
-    assert_eq!(contended(false), (361 * MS, MS));
-    assert_eq!(contended(true), (91 * MS, 91 * MS));
-}
-
-/// `b`'s holder keeps the lock for 100 ms of work beside three others; `a` comes for it after 10 ms and lends its CPU. From
-/// the release on the holder is `b`'s again: of its further second nothing is charged to `a`, which had the hold alone.
-#[test]
-fn a_lent_cpu_is_the_waiters_again_after_the_release() {
-    let steps = [
-        ("holder", "{ lock = \"l\", do = [{ cpu = \"100ms\" }] }, { cpu = \"1s\" }"),
-        ("light", "{ sleep = \"10ms\" }, { lock = \"l\", do = [{ cpu = \"1ms\" }] }, { sleep = \"5s\" }"),
-        SECOND,
-    ];
-    let jobs =
-        [("holder", "b", "holder", ""), ("light", "a", "light", ""), ("hogs", "b", "second", "count = 3")];
-    let work = workload(&steps, &jobs) + "[lock.l]\ninherit = true\n";
-    let end = outcome(&contract("quota", "", ""), &machine(2, ""), &work);
-    let used = unit(&end, "a").used_ns;
-    assert!((50 * MS..=101 * MS).contains(&used), "a was charged {} ms", used / MS);
-}
-
-#[test]
-fn readers_share_a_lock() {
-    let steps = [("reader", "{ lock = \"m\", read = true, do = [{ cpu = \"100ms\" }] }")];
-    let jobs = [("r", "a", "reader", "count = 4")];
-    let run = |lock: &str| {
-        let work = workload(&steps, &jobs) + &format!("[lock.m]\n{lock}\n");
-        let end = outcome(&contract("isolate", "", ""), &machine(4, ""), &work);
-        (end.ended_ns, end.locks[0].waits, end.locks[0].waited_ns)
-    };
-    // Side by side; else one after the other: three wait, for 100, 200 and 300 ms.
-    assert_eq!(run("readers = true"), (100 * MS, 0, 0));
-    assert_eq!(run("readers = false"), (400 * MS, 3, 600 * MS));
-}
-
-#[test]
-fn a_writer_waits_for_readers_and_readers_for_it() {
-    // At 0 a reader, at 10 ms a writer, at 20 ms another reader, 100 ms each: the second reader does not overtake.
-    let steps = [
-        ("reader", "{ lock = \"m\", read = true, do = [{ cpu = \"100ms\" }] }"),
-        ("writer", "{ lock = \"m\", do = [{ cpu = \"100ms\" }] }"),
-    ];
-    let jobs =
-        [("r", "a", "reader", "count = 2\nevery = \"20ms\""), ("w", "a", "writer", "start = \"10ms\"")];
-    let work = workload(&steps, &jobs) + "[lock.m]\nreaders = true\n";
-    let end = outcome(&contract("isolate", "", ""), &machine(4, ""), &work);
-    assert_eq!((end.ended_ns, response(&end, "w")), (300 * MS, 190 * MS));
 }
 
 /// Two siblings that meet half-way.

@@ -63,6 +63,7 @@ impl Engine<'_> {
         self.audit_owners(&mut audit);
         self.audit_call_backs(&mut audit);
         self.audit_waits(&mut audit);
+        self.audit_locks(&mut audit);
         self.audit_frames(&mut audit);
         for (drive, disk) in self.drives.iter().zip(&self.scenario.hardware.disks) {
             let total = drive.figures().total();
@@ -136,6 +137,16 @@ impl Engine<'_> {
             (self.memory.being_written(), self.purposes.iter().map(Purpose::pages_out).sum::<u64>());
         audit.expect(self.now, told == under_way, || {
             format!("{told} pages are being written, and disks have {under_way} of them to write")
+        });
+    }
+
+    /// Who holds a lock that others wait for runs for them, and else nobody runs for another unit than its own.
+    fn audit_locks(&self, audit: &mut Audit) {
+        let wrong = self.runs_for_the_wrong();
+        audit.expect(self.now, wrong.is_none(), || {
+            let unit = |task: &Task| self.scenario.contract.units[task.runs_for as usize].path.as_str();
+            let name = wrong.map(|id| unit(&self.tasks[id as usize])).unwrap_or_default();
+            format!("a task runs for {name}, of which nobody waits for it")
         });
     }
 

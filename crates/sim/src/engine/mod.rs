@@ -10,6 +10,7 @@
 mod audit;
 mod cpu;
 mod files;
+mod locks;
 mod patience;
 mod program;
 mod steward;
@@ -33,6 +34,7 @@ use crate::timers::{TimerId, Timers};
 use audit::Audit;
 use cpu::Cpu;
 use files::{FileState, Purpose};
+use locks::Lock;
 use patience::Patience;
 use steward::Steward;
 use task::{Instance, Task};
@@ -91,16 +93,6 @@ pub(crate) struct Engine<'a> {
     steward: Steward,
     audit: Audit,
     patience: Patience,
-}
-
-/// A lock that blocks who waits for it.
-#[derive(Debug, Default)]
-struct Lock {
-    holders: Vec<TaskId>,
-    reading: bool,
-    queue: VecDeque<(TaskId, bool)>,
-    waits: u64,
-    waited_ns: Time,
 }
 
 /// What a timer is for.

@@ -74,6 +74,8 @@ pub(super) struct Task {
     /// The unit that it belongs to, and the one that it runs for.
     pub(super) unit: u32,
     pub(super) runs_for: u32,
+    /// Locks that it holds through which it may run for others, in the order in which it took them.
+    pub(super) held: Vec<u16>,
     /// Its wait for a CPU, if it waits for one.
     pub(super) waits: Option<Wait>,
     /// The cache of the CPU that it ran on last, as it left it.
@@ -172,6 +174,7 @@ impl Engine<'_> {
             since: self.now,
             unit: unit.0,
             runs_for: unit.0,
+            held: Vec::new(),
             waits: Some(self.patience.begin(self.now, unit.0)),
             cache: None,
         };
