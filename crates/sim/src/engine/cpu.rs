@@ -127,6 +127,7 @@ impl Engine<'_> {
             task.cache = self.caches.as_ref().map(|caches| caches.leave(at));
             if runnable {
                 task.since = self.now;
+                task.waits = Some(self.patience.begin(self.now, task.runs_for));
             }
         }
         self.cpus[at].task = next;
@@ -143,12 +144,12 @@ impl Engine<'_> {
 
     /// A task starts on a CPU: it pays for the switch and for what it has to bring into the cache again.
     fn switch_to(&mut self, id: u32, next: TaskId) {
+        self.end_wait(next);
         let costs = &self.scenario.hardware;
         let task = &mut self.tasks[next as usize];
         let cpu = &mut self.cpus[id as usize];
         let spent = &mut self.instances[task.instance as usize].spent;
         spent.waited_ns += self.now - task.since;
-        self.audit.waited(task.unit, self.now - task.since);
         cpu.switches += 1;
         let mut cost = if cpu.last == next { 0 } else { costs.kernel.switch_ns };
         if let Some(caches) = &mut self.caches {

@@ -10,6 +10,8 @@
 mod audit;
 mod cpu;
 mod files;
+mod locks;
+mod patience;
 mod program;
 mod steward;
 mod tally;
@@ -32,6 +34,8 @@ use crate::timers::{TimerId, Timers};
 use audit::Audit;
 use cpu::Cpu;
 use files::{FileState, Purpose};
+use locks::Lock;
+use patience::Patience;
 use steward::Steward;
 use task::{Instance, Task};
 
@@ -88,16 +92,7 @@ pub(crate) struct Engine<'a> {
 
     steward: Steward,
     audit: Audit,
-}
-
-/// A lock that blocks who waits for it.
-#[derive(Debug, Default)]
-struct Lock {
-    holders: Vec<TaskId>,
-    reading: bool,
-    queue: VecDeque<(TaskId, bool)>,
-    waits: u64,
-    waited_ns: Time,
+    patience: Patience,
 }
 
 /// What a timer is for.
@@ -175,6 +170,7 @@ impl<'a> Engine<'a> {
             flushing: 0,
             steward: Steward::new(scenario),
             audit: Audit::new(units),
+            patience: Patience::new(scenario),
         };
         engine.set_out();
         Ok(engine)

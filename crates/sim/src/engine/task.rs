@@ -3,6 +3,7 @@
 use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
 
+use super::patience::Wait;
 use super::{Engine, NONE, number};
 use crate::Time;
 use crate::chance::Chance;
@@ -70,8 +71,13 @@ pub(super) struct Task {
     pub(super) chance: Chance,
     /// Since when it waits for what it waits for.
     pub(super) since: Time,
-    /// The unit that it belongs to, whichever it runs for.
+    /// The unit that it belongs to, and the one that it runs for.
     pub(super) unit: u32,
+    pub(super) runs_for: u32,
+    /// Locks that it holds through which it may run for others, in the order in which it took them.
+    pub(super) held: Vec<u16>,
+    /// Its wait for a CPU, if it waits for one.
+    pub(super) waits: Option<Wait>,
     /// The cache of the CPU that it ran on last, as it left it.
     pub(super) cache: Option<Left>,
 }
@@ -167,6 +173,9 @@ impl Engine<'_> {
             chance,
             since: self.now,
             unit: unit.0,
+            runs_for: unit.0,
+            held: Vec::new(),
+            waits: Some(self.patience.begin(self.now, unit.0)),
             cache: None,
         };
         let id = if let Some(id) = self.free.pop() {
@@ -177,6 +186,7 @@ impl Engine<'_> {
             number(self.tasks.len() - 1)
         };
         self.kernel.start(self.now, id, unit.0);
+        self.patience.came(unit.0);
         if self.steward.came(unit.0) {
             // Who may not borrow would have no CPU until the next look, a quarter of a second later.
             self.timers.set(self.policy_timer(), self.now);
@@ -192,7 +202,8 @@ impl Engine<'_> {
         spent.blocked_ns += self.now - task.since;
         task.state = State::Runnable;
         task.since = self.now;
-        self.steward.became_runnable(task.unit);
+        task.waits = Some(self.patience.begin(self.now, task.runs_for));
+        self.steward.became_runnable(task.runs_for);
         self.kernel.wake(self.now, id);
     }
 
@@ -200,10 +211,12 @@ impl Engine<'_> {
     pub(super) fn end(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         task.state = State::Ended;
-        let (space, parent, instance, unit) = (task.space, task.parent, task.instance, task.unit);
+        let (space, parent, instance) = (task.space, task.parent, task.instance);
+        let (unit, runs_for) = (task.unit, task.runs_for);
         self.memory.close_space(space);
         self.feed_starved();
         self.steward.went(unit);
+        self.patience.went(runs_for);
         self.free.push(id);
         if parent == NONE {
             let instance = &mut self.instances[instance as usize];
