@@ -65,6 +65,8 @@ pub const KERNEL_ONE: Files = files!("kernel-intensive", "machine", "alone-one")
 pub const KERNEL_TWO: Files = files!("kernel-intensive", "machine", "alone-two");
 /// Ocean beside Flashlite and VCS (section 4.3).
 pub const CPU_ISOLATION: Files = files!("cpu-isolation", "machine", "workload");
+/// The same on two nodes, with memory that is farther from the other one. Ours.
+pub const CPU_ISOLATION_NUMA: Files = files!("cpu-isolation", "numa", "workload");
 /// Two users with a job each (section 4.4).
 pub const MEMORY_BALANCED: Files = files!("memory-isolation", "machine", "balanced");
 /// Two users, one of them with two jobs (section 4.4).

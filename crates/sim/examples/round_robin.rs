@@ -38,6 +38,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
         memory_bytes: 0,
         reuse_ns: 1,
         hot_bytes: 0,
+        stalled: 0,
         ops: vec![Op::Cpu { work, kernel: 0, bus_per_ms: 0 }],
     };
     let job = |unit: u32| Job {
@@ -52,7 +53,15 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
     };
     Scenario {
         contract,
-        hardware: Hardware { machine, kernel, cache: None, bus: None, contention: None, disks: Vec::new() },
+        hardware: Hardware {
+            machine,
+            kernel,
+            latency: None,
+            cache: None,
+            bus: None,
+            contention: None,
+            disks: Vec::new(),
+        },
         workload: Workload {
             horizon_ns: seconds * 1_000_000_000,
             programs: vec![program],

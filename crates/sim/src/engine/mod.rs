@@ -13,6 +13,7 @@ mod files;
 mod locks;
 mod patience;
 mod program;
+mod speed;
 mod steward;
 mod tally;
 mod task;
@@ -61,6 +62,7 @@ pub(crate) struct Engine<'a> {
     contention: Option<contention::Kernel>,
     bus: Option<contention::Bus>,
     caches: Option<contention::Caches>,
+    remote: Option<contention::Remote>,
     rates: Vec<u32>,
     slowdowns: Vec<u64>,
 
@@ -145,6 +147,10 @@ impl<'a> Engine<'a> {
                 .map(|costs| contention::Kernel::new(costs, cpus as usize)),
             bus: hardware.bus.as_ref().map(contention::Bus::new),
             caches: hardware.cache.as_ref().map(|cache| contention::Caches::new(cache, cpus as usize)),
+            remote: hardware
+                .latency
+                .as_ref()
+                .and_then(|latency| contention::Remote::new(latency, &hardware.machine)),
             rates: Vec::new(),
             slowdowns: Vec::new(),
             tasks: Vec::new(),

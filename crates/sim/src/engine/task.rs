@@ -105,9 +105,11 @@ pub struct Spent {
     pub lock_ns: u64,
     /// Waiting for memory that other CPUs had in their caches, or for the bus.
     pub stall_ns: u64,
+    /// Waiting for memory of other nodes for longer than for that of its own; but see `switch_ns`.
+    pub remote_ns: u64,
     /// Waiting on a CPU for other tasks of the job.
     pub spin_ns: u64,
-    /// Switches and cache refills.
+    /// Switches, and cache refills from wherever they come.
     pub switch_ns: u64,
     /// Runnable without a CPU.
     pub waited_ns: u64,
@@ -118,11 +120,17 @@ pub struct Spent {
 }
 
 impl Spent {
+    /// Time on CPUs for the work itself, with what hindered it.
+    pub fn computing_ns(&self) -> u64 {
+        self.work_ns + self.lock_ns + self.stall_ns + self.remote_ns
+    }
+
     /// Adds what another task, or job, spent.
     pub fn add(&mut self, other: &Spent) {
         self.work_ns += other.work_ns;
         self.lock_ns += other.lock_ns;
         self.stall_ns += other.stall_ns;
+        self.remote_ns += other.remote_ns;
         self.spin_ns += other.spin_ns;
         self.switch_ns += other.switch_ns;
         self.waited_ns += other.waited_ns;

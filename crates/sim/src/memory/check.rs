@@ -35,6 +35,7 @@ impl Memory {
                 ));
             }
         }
+        self.check_nodes()?;
         self.check_files()
     }
 

@@ -11,6 +11,7 @@ use commonhold_machine::{Machine, SyntheticError};
 use toml::de::DeTable;
 
 use super::keys::{BUS, CACHE, CONTENTION, DISK, KERNEL, Kind, MACHINE, OF_MODELS, Table};
+use super::latency;
 use super::limits::{BYTES_MAX, DISKS_MAX, SECTOR, TICK_MIN_NS};
 use super::model::{Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, KernelCosts};
 use super::values::{Entry, Parsed, Span, missing, number, number_32, read, tables};
@@ -75,6 +76,7 @@ impl Reader<'_, '_> {
         }
         let memory_bytes = machine.as_ref().map(Machine::memory_bytes);
         let kernel = self.kernel(find("kernel"), memory_bytes);
+        let nodes = machine.as_ref().map(|machine| machine.nodes.len());
         let disks = find("disk").map(|entry| self.disks(entry)).unwrap_or_default();
         if let Some(machine) = &mut machine {
             machine.disks = disks.iter().map(facts).collect();
@@ -89,6 +91,7 @@ impl Reader<'_, '_> {
         Hardware {
             machine: machine.unwrap_or(nowhere),
             kernel,
+            latency: find("latency").and_then(|entry| latency::read(self.document, entry, nodes)),
             cache: find("cache").map(|entry| self.cache(entry)),
             bus: find("bus").map(|entry| self.bus(entry)),
             contention: find("contention").map(|entry| self.contention(entry)),

@@ -23,6 +23,8 @@ pub struct Hardware {
     pub machine: Machine,
     /// What the kernel costs.
     pub kernel: KernelCosts,
+    /// How far the memory of the nodes is; without it all is equally far.
+    pub latency: Option<Latency>,
     /// Per-CPU cache, for what a migration costs; without it a migration is free.
     pub cache: Option<Cache>,
     /// The memory bus; without it memory traffic never waits.
@@ -92,6 +94,15 @@ pub struct Cache {
     pub line_bytes: u64,
     /// What fetching a line costs, in ns.
     pub miss_ns: Time,
+}
+
+/// What loads from memory take that miss all caches (seed 001, table 1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Latency {
+    /// From memory of the CPU's own node, in ns; at least 1.
+    pub local_ns: Time,
+    /// By the CPU's node, then by the memory's, in the machine's order, in ns; at least `local_ns`.
+    pub between_ns: Vec<Vec<Time>>,
 }
 
 /// The memory bus.
@@ -222,6 +233,8 @@ pub struct Program {
     pub reuse_ns: Time,
     /// Lines that it would have in the cache again after a migration, in bytes.
     pub hot_bytes: u64,
+    /// Part of its CPU time that it waits for memory, as long as that is all in its own node, in millionths.
+    pub stalled: u32,
     /// The steps, in order. Ends where the vector ends.
     pub ops: Vec<Op>,
 }

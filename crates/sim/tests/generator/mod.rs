@@ -77,6 +77,14 @@ impl Machine {
             let bytes = chance.one_of(&[64, 1024]);
             let _ = writeln!(text, "[cache]\nbytes = \"{bytes}KiB\"\nline = \"128B\"\nmiss = \"500ns\"");
         }
+        if *nodes > 1 && chance.once_in(2) {
+            let far = chance.one_of(&[
+                "remote = \"80ns\"",
+                "remote = \"200ns\"",
+                "distances = [[10, 21], [13, 10]]",
+            ]);
+            let _ = writeln!(text, "[latency]\n{far}");
+        }
         if *bus {
             let _ = writeln!(text, "[bus]\ntransactions = {}", chance.one_of(&[5000, 29_500]));
         }
@@ -243,6 +251,9 @@ fn program_keys(chance: &mut Chance, machine: &Machine) -> String {
     }
     if chance.once_in(3) {
         let _ = writeln!(text, "hot = \"{}KiB\"", chance.one_of(&[1, 32, 4096]));
+    }
+    if machine.nodes > 1 && chance.once_in(2) {
+        let _ = writeln!(text, "stalled = \"{}%\"", chance.one_of(&[10, 60, 100]));
     }
     text
 }
