@@ -2,9 +2,9 @@
 //!
 //! Conservation: CPU time that units used is the time that CPUs were busy, and busy and idle time is all there is; frames
 //! and sectors as their own books have them. Nobody is forgotten: every runnable task is on a CPU or in a queue. Nobody
-//! starves: no task waits for a CPU longer than a bound that its unit's queue explains. Every CPU that was called back came
-//! back within a tick, or within an interrupt. What does not hold is noted with the time, and the run goes on: the first
-//! note is where to look.
+//! starves: no task waits for a CPU longer than a bound that its unit's queue explains, or that a baseline has. Every CPU
+//! that was called back came back within a tick, or within an interrupt. What does not hold is noted with the time, and the
+//! run goes on: the first note is where to look.
 
 use commonhold_contract::{MILLIONTH, Scheme};
 use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY};
@@ -175,6 +175,7 @@ impl Engine<'_> {
             CallBack::Tick | CallBack::Entry => costs.tick_ns,
         };
         let most: u64 = audit.runnable_max.iter().map(|n| u64::from(*n)).sum();
+        let baseline = self.kernel.patience(costs.switch_ns, self.tasks.len() as u64);
         for id in self.scenario.contract.ids() {
             let unit = self.kernel.unit(id.0);
             audit.expect(self.now, unit.recall_ns_max <= bound, || {
@@ -192,7 +193,8 @@ impl Engine<'_> {
             };
             let turns = self.scenario.contract.units.len() as u64 + 4 * part;
             let queue = 4 * (costs.slice_ns + costs.switch_ns) * (most + 1) * part;
-            let bound = self.scenario.contract.machine.rotation_ns * turns + queue;
+            let own = self.scenario.contract.machine.rotation_ns * turns + queue;
+            let bound = baseline.unwrap_or(own);
             let waited = audit.waited_max[id.index()];
             audit.expect(self.now, waited <= bound, || {
                 let name = &self.scenario.contract.unit(id).path;

@@ -176,7 +176,7 @@ impl Engine<'_> {
             self.tasks.push(task);
             number(self.tasks.len() - 1)
         };
-        self.kernel.start(self.now, id, unit.0);
+        self.kernel.start(self.now, id, unit.0, Some(parent).filter(|parent| *parent != NONE));
         if self.steward.came(unit.0) {
             // Who may not borrow would have no CPU until the next look, a quarter of a second later.
             self.timers.set(self.policy_timer(), self.now);
@@ -201,6 +201,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         task.state = State::Ended;
         let (space, parent, instance, unit) = (task.space, task.parent, task.instance, task.unit);
+        self.kernel.end(self.now, id, Some(parent).filter(|parent| *parent != NONE));
         self.memory.close_space(space);
         self.feed_starved();
         self.steward.went(unit);

@@ -4,7 +4,7 @@ use commonhold_policy::frames::{Input, Look, State, step};
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::model::{CallBack, KernelCosts};
+use crate::scenario::model::{CallBack, KernelCosts, Scheduler};
 
 const A: UnitId = UnitId(2);
 const B: UnitId = UnitId(3);
@@ -16,6 +16,7 @@ fn hardware(frames: u64) -> Hardware {
     machine.nodes[0].memory_bytes = frames * 4096;
     let kernel = KernelCosts {
         tick_ns: 0,
+        scheduler: Scheduler::Commonhold,
         slice_ns: 10 * MS,
         switch_ns: 0,
         ipi_ns: 0,
