@@ -267,6 +267,12 @@ fn who_wakes_looks_for_a_cpu() {
         linux.floor.start(3, 0, Some(there));
         assert_eq!(looks_for(&mut linux, 9 * MS, 3), [cpu]);
     }
+    // Who would gain nothing puts nobody off: 6 ticks and the last CPU are worth 41 too, 7 are worth 42.
+    for (counter, kicked) in [(60, vec![]), (70, vec![0])] {
+        linux.rule.counters = vec![50 * MS, 20 * MS, 30 * MS, counter * MS];
+        linux.floor.start(3, 0, Some(0));
+        assert_eq!(looks_for(&mut linux, 9 * MS, 3), kicked);
+    }
     // Without that advantage it has to wait, unless it saved enough: 20 ticks are worth 40, more than 3 and 2, and by most
     // more than 2.
     linux.rule.counters = vec![150 * MS, 20 * MS, 30 * MS, 10 * MS];
