@@ -295,6 +295,7 @@ mod tests {
     fn differences_arrive_in_the_scenario() {
         let plain = on(LOCKS_STOCK, Scheme::Smp).scenario().unwrap();
         assert_eq!(plain.contract.machine.scheme, Scheme::Smp);
+        assert_eq!(plain.hardware.kernel.scheduler, Scheduler::IrixDecay);
         assert!(plain.hardware.contention.is_some() && !plain.workload.locks[0].inherit);
         let changed = on(LOCKS_STOCK, Scheme::Quota)
             .threshold(7)
@@ -307,6 +308,7 @@ mod tests {
             .scenario()
             .unwrap();
         assert_eq!(changed.contract.machine.scheme, Scheme::Quota);
+        assert_eq!(changed.hardware.kernel.scheduler, Scheduler::Commonhold);
         assert_eq!(changed.contract.machine.reserve, Amount::Part(0));
         assert_eq!(changed.contract.machine.cpu, CpuMode::Proportional);
         let hardware = changed.hardware;

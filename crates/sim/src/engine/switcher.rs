@@ -10,7 +10,6 @@ use crate::baseline::{Baseline, Decay, Epochs};
 use crate::scenario::{CallBack, Scenario, Scheduler};
 
 /// Who decides which task a CPU runs next, and where a woken task goes.
-#[expect(clippy::large_enum_variant, reason = "there is one per run, and it is asked at every switch")]
 pub(super) enum Switcher {
     /// The project's own.
     Commonhold(Kernel),
