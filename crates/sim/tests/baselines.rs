@@ -47,7 +47,9 @@ fn tasks_that_compute_get_equal_parts() {
             let part = u64::from(cpus) * 40 * S / u64::from(tasks);
             let worked: Vec<u64> =
                 ["a", "b"].iter().flat_map(|name| jobs(&end, name)).map(|job| job.spent.work_ns).collect();
-            worked.iter().for_each(|worked| near(*worked, part, 60));
+            for worked in &worked {
+                near(*worked, part, 60);
+            }
             assert_eq!(
                 (worked.iter().sum::<u64>(), end.idle_ns),
                 (u64::from(cpus) * 40 * S, 0),
