@@ -2,6 +2,7 @@
 
 use commonhold_contract::Scheme;
 use commonhold_sim::outcome::{JobOutcome, Outcome, Spent};
+use commonhold_sim::scenario::Scheduler;
 use serde::Serialize;
 
 use crate::figures::{NOTHING, count, cpus, duration, seconds};
@@ -18,15 +19,17 @@ pub struct Study {
     /// The scheme.
     #[serde(serialize_with = "as_text")]
     pub scheme: Scheme,
+    /// The scheduler.
+    #[serde(serialize_with = "as_text")]
+    pub scheduler: Scheduler,
     /// The latest end that was allowed, in ns of virtual time.
     pub horizon_ns: u64,
     /// One per seed.
     pub runs: Vec<Outcome>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
-fn as_text<S: serde::Serializer>(scheme: &Scheme, out: S) -> Result<S::Ok, S::Error> {
-    out.collect_str(scheme)
+fn as_text<T: core::fmt::Display, S: serde::Serializer>(word: &T, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_str(word)
 }
 
 /// The copies of one job over all runs.
@@ -95,7 +98,7 @@ pub fn text(study: &Study, style: Style) -> String {
 }
 
 fn heading(study: &Study) -> String {
-    let Study { scenario, machine, scheme, runs, .. } = study;
+    let Study { scenario, machine, scheme, scheduler, runs, .. } = study;
     let seeds = match runs.as_slice() {
         [one] => format!("seed {}", one.seed),
         several => format!(
@@ -105,7 +108,9 @@ fn heading(study: &Study) -> String {
         ),
     };
     let machine = if machine.is_empty() { String::new() } else { format!("{machine}, ") };
-    format!("{scenario}: {machine}scheme {scheme}, {seeds}\n")
+    let baseline =
+        if *scheduler == Scheduler::Commonhold { String::new() } else { format!("scheduler {scheduler}, ") };
+    format!("{scenario}: {machine}scheme {scheme}, {baseline}{seeds}\n")
 }
 
 /// Where a job's time for remote memory stands, if there is any: behind what it is a part of.

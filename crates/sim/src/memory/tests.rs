@@ -4,7 +4,7 @@ use commonhold_policy::frames::{Input, Look, State, step};
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::model::{CallBack, KernelCosts, Latency};
+use crate::scenario::model::{CallBack, KernelCosts, Latency, Scheduler};
 
 const A: UnitId = UnitId(2);
 const B: UnitId = UnitId(3);
@@ -21,6 +21,7 @@ fn hardware(frames: u64) -> Hardware {
     let between_ns = vec![vec![80, 160, 120], vec![160, 80, 160], vec![120, 160, 80]];
     let kernel = KernelCosts {
         tick_ns: 0,
+        scheduler: Scheduler::Commonhold,
         slice_ns: 10 * MS,
         switch_ns: 0,
         ipi_ns: 0,
