@@ -3,7 +3,7 @@
 use commonhold_dispatch::{NOBODY, TaskId};
 
 use super::program::Next;
-use super::speed::{ALONE, Slow, scaled, stretched};
+use super::speed::{ALONE, Slow, refill_from, scaled, stretched};
 use super::task::State;
 use super::{Engine, NONE};
 use crate::Time;
@@ -145,21 +145,18 @@ impl Engine<'_> {
     /// A task starts on a CPU: it pays for the switch and for what it has to bring into the cache again.
     fn switch_to(&mut self, id: u32, next: TaskId) {
         let costs = &self.scenario.hardware;
-        let (task, at) = (&self.tasks[next as usize], id as usize);
-        let refill = match &mut self.caches {
-            Some(caches) => {
-                let hot = self.scenario.workload.programs[task.program as usize].hot_bytes;
-                let refill = caches.arrive(at, hot, task.cache);
-                self.refill(at, next, refill)
-            }
-            None => 0,
-        };
-        let (task, cpu) = (&self.tasks[next as usize], &mut self.cpus[at]);
+        let task = &self.tasks[next as usize];
+        let cpu = &mut self.cpus[id as usize];
         let spent = &mut self.instances[task.instance as usize].spent;
         spent.waited_ns += self.now - task.since;
         self.audit.waited(task.unit, self.now - task.since);
         cpu.switches += 1;
-        let cost = if cpu.last == next { 0 } else { costs.kernel.switch_ns } + refill;
+        let mut cost = if cpu.last == next { 0 } else { costs.kernel.switch_ns };
+        if let Some(caches) = &mut self.caches {
+            let hot = self.scenario.workload.programs[task.program as usize].hot_bytes;
+            let refill = caches.arrive(id as usize, hot, task.cache);
+            cost += refill_from(self.remote.as_ref(), &self.memory, task.space, id as usize, refill);
+        }
         cpu.last = next;
         cpu.since = self.now + cost;
         if self.contention.is_none() && self.bus.is_none() {

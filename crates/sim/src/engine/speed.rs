@@ -1,11 +1,10 @@
 //! How fast a task gets on: what its neighbours (`crate::contention`) and its memory's place leave of a CPU's speed.
 
-use commonhold_dispatch::TaskId;
-
 use super::Engine;
 use super::task::Spent;
 use crate::Time;
-use crate::contention::Slowdown;
+use crate::contention::{Remote, Slowdown};
+use crate::memory::{Memory, SpaceId};
 
 /// In millionths: as fast as alone, with all memory local.
 pub(super) const ALONE: u64 = 1_000_000;
@@ -46,10 +45,13 @@ impl Slow {
 
     /// Books time in which so much work was done.
     pub(super) fn book(self, spent: &mut Spent, elapsed: Time, work: Time) {
+        spent.work_ns += work;
         let extra = elapsed - work;
+        if extra == 0 {
+            return;
+        }
         let part = |part| if part == 0 { 0 } else { scaled(extra, part, self.total - ALONE) };
         let (lock, remote) = (part(self.lock), part(self.remote));
-        spent.work_ns += work;
         spent.lock_ns += lock;
         spent.remote_ns += remote;
         spent.stall_ns += extra - lock - remote;
@@ -58,7 +60,14 @@ impl Slow {
 
 impl Engine<'_> {
     /// The task on a CPU looks at its memory from there: it came just now, or may have got pages.
+    #[inline]
     pub(super) fn look_at_memory(&mut self, at: usize) {
+        if self.remote.is_some() {
+            self.look_at_nodes(at);
+        }
+    }
+
+    fn look_at_nodes(&mut self, at: usize) {
         let (Some(remote), Some(task)) = (&self.remote, self.cpus[at].task) else { return };
         let (task, node) = (&self.tasks[task as usize], remote.node(at));
         self.memory.runs_in(task.space, node);
@@ -67,13 +76,18 @@ impl Engine<'_> {
         cpu.far = remote.slowdown(stalled, node, self.memory.pages_by_node(task.space));
         cpu.slow = cpu.slow.afar(cpu.far);
     }
+}
 
-    /// How long a task fetches its hot set into a CPU's cache, where it takes `local` from local memory, in ns.
-    pub(super) fn refill(&self, at: usize, task: TaskId, local: Time) -> Time {
-        let Some(remote) = &self.remote else { return local };
-        let pages = self.memory.pages_by_node(self.tasks[task as usize].space);
-        stretched(local, remote.slowdown(ALWAYS, remote.node(at), pages))
-    }
+/// How long a process fetches what takes so long from local memory into the cache of a CPU, in ns.
+pub(super) fn refill_from(
+    remote: Option<&Remote>,
+    memory: &Memory,
+    space: SpaceId,
+    cpu: usize,
+    local_ns: Time,
+) -> Time {
+    let Some(remote) = remote else { return local_ns };
+    stretched(local_ns, remote.slowdown(ALWAYS, remote.node(cpu), memory.pages_by_node(space)))
 }
 
 /// Time that work takes at a speed, rounded up.
