@@ -344,7 +344,9 @@ fn currencies(mode: &str, who: &[&str]) -> Outcome {
     for (number, unit) in ["a/x", "a/y", "b"].into_iter().enumerate() {
         // Who does nothing is there all the same: its tickets are not void, only idle.
         let (program, count) = if who.contains(&unit) { ("endless", 2) } else { ("sleeper", 1) };
-        work += &format!("[job.j{number}]\nunit = \"{unit}\"\nprogram = \"{program}\"\ncount = {count}\nbackground = true\n");
+        work += &format!(
+            "[job.j{number}]\nunit = \"{unit}\"\nprogram = \"{program}\"\ncount = {count}\nbackground = true\n"
+        );
     }
     outcome(&contract, &machine(2, "slice = \"5ms\""), &work)
 }
