@@ -267,7 +267,7 @@ pub(crate) struct Place {
 pub(crate) enum BackendChoice {
     /// The best that this machine offers
     Auto,
-    /// Control groups, and the project's own scheduler in the kernel (sched_ext)
+    /// Control groups, and the project's own scheduler in the kernel
     Kernel,
     /// Control groups, version 2
     Cgroup,

@@ -26,15 +26,11 @@ struct Kernel {
 
 impl Kernel {
     fn told(&mut self, what: String) -> Result<(), LiveError> {
-        match self.refuses.filter(|refused| what.starts_with(refused)) {
-            Some(_) => {
-                Err(LiveError::Unavailable { what: format!("no {what}"), remedy: "be patient".into() })
-            }
-            None => {
-                self.said.push(what);
-                Ok(())
-            }
+        if self.refuses.is_some_and(|refused| what.starts_with(refused)) {
+            return Err(LiveError::Unavailable { what: format!("no {what}"), remedy: "be patient".into() });
         }
+        self.said.push(what);
+        Ok(())
     }
 
     fn name(&self, cgroup: u64) -> String {
