@@ -292,7 +292,11 @@ fn a_reload_tells_what_changed() {
     let mut w = World::new(&["a", "b"]);
     w.begin().unwrap();
     let (a, b) = (w.unit("a"), w.unit("b"));
-    w.apply(vec![Action::Own { cpu: 0, unit: a }, Action::Own { cpu: 1, unit: b }]);
+    w.apply(vec![
+        Action::Own { cpu: 0, unit: a },
+        Action::Own { cpu: 1, unit: b },
+        Action::Weigh { unit: b, weight: 7_000 },
+    ]);
     w.said();
     w.have(&["b", "c", "b/d"]);
     let c = w.unit("c");
