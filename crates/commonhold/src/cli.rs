@@ -270,6 +270,8 @@ pub(crate) struct Place {
 pub(crate) enum BackendChoice {
     /// The best that this machine offers
     Auto,
+    /// Control groups, and the project's own scheduler in the kernel
+    Kernel,
     /// Control groups, version 2
     Cgroup,
     /// CPU affinity, and stop and continue: no privileges needed for one's own processes

@@ -76,16 +76,18 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     let reply: StatusReply = call(&mut stream, &Call::Status {})?;
+    let instead = reply.instead.as_ref();
+    let holder = status::Holder {
+        contract: &reply.contract,
+        backend: &reply.backend,
+        instead: instead.map(|it| status::Instead { of: &it.of, for_ns: it.for_ns, why: &it.why }),
+        problems: &reply.problems,
+    };
     if args.json {
-        let holder =
-            status::Holder { contract: &reply.contract, backend: &reply.backend, problems: &reply.problems };
         output::print(&status::json(holder, &reply.statement))?;
-        return Ok(Exit::Ok);
+    } else {
+        let table = status::text(&reply.statement, output::style());
+        output::print(&format!("{table}\n{}", status::holder(holder)))?;
     }
-    let table = status::text(&reply.statement, output::style());
-    let problems: Vec<String> =
-        reply.problems.iter().map(|problem| format!("problem: {problem}\n")).collect();
-    let (contract, backend, problems) = (reply.contract, reply.backend, problems.concat());
-    output::print(&format!("{table}\nContract {contract}, held by the {backend} backend.\n{problems}"))?;
     Ok(Exit::Ok)
 }

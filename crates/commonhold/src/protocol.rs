@@ -57,11 +57,23 @@ pub(crate) mod refusal {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StatusReply {
+    /// What holds CPU now.
     pub(crate) backend: String,
+    /// The backend that it stands in for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) instead: Option<Instead>,
     pub(crate) contract: String,
     pub(crate) statement: Statement,
     /// What could not be done so far, newest last.
     pub(crate) problems: Vec<String>,
+}
+
+/// A backend that is to hold CPU and does not: which, how long it has not, and why.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Instead {
+    pub(crate) of: String,
+    pub(crate) for_ns: u64,
+    pub(crate) why: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

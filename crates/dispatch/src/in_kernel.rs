@@ -92,10 +92,22 @@ pub enum Error {
 pub struct End {
     /// enum `scx_exit_kind`: 64 and above for an end in order, 1,024 and above for an error.
     pub kind: i32,
+    /// What an end in order was for, as the kernel's `SCX_ECODE_*` say; 0 for others.
+    pub code: i64,
     /// The kernel's reason.
     pub reason: String,
     /// Details, or nothing.
     pub message: String,
+}
+
+/// The kernel's `SCX_ECODE_ACT_RESTART`.
+const RESTART: i64 = 1 << 48;
+
+impl End {
+    /// Whether the kernel asks for it to be loaded anew: a CPU came or went.
+    pub fn asks_for_restart(&self) -> bool {
+        self.code & RESTART != 0
+    }
 }
 
 /// The mirror of `struct dispatch_end` (bpf/world.h).
@@ -284,6 +296,7 @@ impl Scheduler {
         let end = unsafe { self.end.at(0).read_volatile() };
         (end.kind != 0).then(|| End {
             kind: end.kind,
+            code: end.code,
             reason: text(&end.reason),
             message: text(&end.message),
         })

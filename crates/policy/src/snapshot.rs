@@ -15,8 +15,9 @@ pub struct Means {
     pub caps: bool,
     /// A unit can be stopped and continued as a whole.
     pub gates: bool,
-    /// The project's own scheduler decides at every switch, unit by unit: it lends idle CPUs and calls them back by itself,
-    /// and time-shares CPUs that nobody owns by weight. The policy then says who owns what, and plans no loans.
+    /// The project's own scheduler decides at every switch, unit by unit: it keeps units to the CPUs that they own, lends
+    /// idle ones and calls them back by itself, and time-shares CPUs that nobody owns by weight. The policy then says who
+    /// owns what, and plans neither loans nor CPU sets.
     pub switches: bool,
 }
 

@@ -1,19 +1,20 @@
 //! What clients ask of a hold, and who may ask it.
 
 use commonhold_contract::{UnitId, position};
-use commonhold_live::LiveBackend;
+use commonhold_live::{LiveBackend, clock};
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
 use serde::Serialize;
 
 use super::clients::Caller;
 use super::hold::Hold;
-use crate::protocol::{Call, EnterReply, Explanation, Refusal, Reply, StatusReply, WhereReply, refusal};
+use crate::protocol::{
+    Call, EnterReply, Explanation, Instead, Refusal, Reply, StatusReply, WhereReply, refusal,
+};
 
 /// What the daemon knows of itself beside what it holds.
 pub(super) struct About {
     pub(super) contract_path: String,
     pub(super) contract_text: String,
-    pub(super) backend: &'static str,
 }
 
 /// An answer, and whether a step must be made before it is sent.
@@ -42,12 +43,7 @@ type Answered = Result<Vec<u8>, Refusal>;
 pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call) -> Answer {
     let step_first = matches!(call, Call::Enter { .. });
     let answered = match call {
-        Call::Status {} => reply(&StatusReply {
-            backend: about.backend.to_owned(),
-            contract: about.contract_path.clone(),
-            statement: hold.statement(),
-            problems: hold.problems(),
-        }),
+        Call::Status {} => status(hold, about),
         Call::Where { pid } => find(hold, about, pid),
         Call::Enter { unit } => enter(hold, caller, &unit),
     };
@@ -55,6 +51,22 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call)
         Ok(message) => Answer { message, step_first },
         Err(refusal) => refused(&refusal),
     }
+}
+
+fn status(hold: &mut Hold, about: &About) -> Answered {
+    let held_by = hold.backend().held_by();
+    let instead = held_by.instead.map(|instead| Instead {
+        of: instead.of.to_owned(),
+        for_ns: clock::now().saturating_sub(instead.since),
+        why: instead.why,
+    });
+    reply(&StatusReply {
+        backend: held_by.backend.to_owned(),
+        instead,
+        contract: about.contract_path.clone(),
+        statement: hold.statement(),
+        problems: hold.problems(),
+    })
 }
 
 fn reply<T: Serialize>(parameters: &T) -> Answered {

@@ -8,7 +8,9 @@ use commonhold_contract::{Contract, Resource, Scheme, UnitId};
 use commonhold_dispatch::{BORROWS, LENDS, NOBODY, UnitRules};
 use commonhold_policy::check::Books;
 use commonhold_policy::frames::{self, Look};
-use commonhold_policy::{Action, Input, Means, Plan, Snapshot, State, UnitFacts, entitlement, step};
+use commonhold_policy::{
+    Action, Input, Means, Plan, Snapshot, State, UnitFacts, borrows, entitlement, lends, step,
+};
 
 use super::Engine;
 use crate::Time;
@@ -101,12 +103,9 @@ impl Engine<'_> {
     /// Whether units lend and borrow CPUs.
     pub(super) fn prepare_units(&mut self) {
         let contract = &self.scenario.contract;
-        let isolates = contract.machine.scheme == Scheme::Isolate;
         for id in contract.ids() {
-            let unit = contract.unit(id);
-            // What nobody holds is the common parts', who lend it to anybody.
-            let lends = isolates && (unit.lend.cpu || id.is_common());
-            let flags = if lends { LENDS } else { 0 } | if isolates && unit.borrow.cpu { BORROWS } else { 0 };
+            let lends = if lends(contract, id) { LENDS } else { 0 };
+            let flags = lends | if borrows(contract, id) { BORROWS } else { 0 };
             self.set_unit(id, 100, flags);
         }
     }
