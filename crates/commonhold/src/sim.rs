@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::cli::Sim;
 use crate::exit::{Exit, Failure};
-use crate::progress::Progress;
+use crate::progress::{Progress, RunProgress};
 use crate::{load, output};
 
 pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
@@ -53,6 +53,11 @@ fn run_all(
     seed: u64,
     runs: u64,
 ) -> Result<Vec<commonhold_sim::outcome::Outcome>, Failure> {
+    if runs == 1 {
+        let progress = RunProgress::new(scenario.workload.horizon_ns);
+        let outcome = commonhold_sim::run_watched(scenario, seed, progress.clock());
+        return outcome.map(|outcome| vec![outcome]).map_err(|e| Failure::new(Exit::Invalid, e));
+    }
     let progress = Progress::new("runs", usize::try_from(runs).unwrap_or(usize::MAX));
     let seeds = seed..seed.saturating_add(runs);
     let run = |seed| {

@@ -18,6 +18,7 @@ mod tally;
 mod task;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicU64;
 
 use commonhold_contract::Scheme;
 use commonhold_dispatch::{Kernel, Kick, Recall, Settings, TaskId};
@@ -48,6 +49,8 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Engine<'a> {
     scenario: &'a Scenario,
     seed: u64,
+    /// Shows the time to who looks on.
+    clock: &'a AtomicU64,
     now: Time,
     timers: Timers,
     /// Events so far: timers that went off.
@@ -107,7 +110,11 @@ enum Event {
 
 impl<'a> Engine<'a> {
     /// A machine at time 0, with its jobs' arrivals set.
-    pub(crate) fn new(scenario: &'a Scenario, seed: u64) -> Result<Engine<'a>, TooSmall> {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        seed: u64,
+        clock: &'a AtomicU64,
+    ) -> Result<Engine<'a>, TooSmall> {
         let hardware = &scenario.hardware;
         let cpus = u32::try_from(hardware.machine.cpus.len()).unwrap_or(u32::MAX);
         let units = scenario.contract.units.len();
@@ -130,6 +137,7 @@ impl<'a> Engine<'a> {
         let mut engine = Engine {
             scenario,
             seed,
+            clock,
             now: 0,
             timers: Timers::default(),
             events: 0,

@@ -4,6 +4,8 @@
 //! checker, and the checked plan to the switch-time scheduler: owners of CPUs, and weights. Memory is divided anew at
 //! each period by `commonhold_policy::frames`, and at once when a unit is short of what it is entitled to.
 
+use std::sync::atomic::Ordering;
+
 use commonhold_contract::{Contract, Resource, Scheme, UnitId};
 use commonhold_dispatch::{BORROWS, LENDS, NOBODY};
 use commonhold_policy::check::Books;
@@ -113,6 +115,7 @@ impl Engine<'_> {
 
     /// The policy looks at the machine, and what it plans is done.
     pub(super) fn policy_event(&mut self) {
+        self.clock.store(self.now, Ordering::Relaxed);
         let snapshot = self.snapshot();
         let (contract, machine) = (&self.scenario.contract, &self.scenario.hardware.machine);
         let state = core::mem::take(&mut self.steward.state);
