@@ -86,6 +86,10 @@ pub struct UnitOutcome {
     pub waited_max_ns: Time,
     /// Page frames that it had at the end.
     pub frames: u64,
+    /// Page frames that it had in the mean over the run, rounded down.
+    pub frames_mean: u64,
+    /// The most that it had at once.
+    pub frames_max: u64,
 }
 
 /// What a disk did.

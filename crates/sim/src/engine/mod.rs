@@ -204,6 +204,7 @@ impl<'a> Engine<'a> {
             let Some((at, id)) = self.timers.pop() else { break };
             if at > horizon {
                 self.now = horizon;
+                self.memory.at(horizon);
                 break;
             }
             self.now = at;

@@ -54,6 +54,7 @@ impl Engine<'_> {
 
     fn unit(&self, id: UnitId) -> UnitOutcome {
         let unit = self.kernel.unit(id.0);
+        let (frames_mean, frames_max) = self.memory.used_mean_and_max(id);
         UnitOutcome {
             name: self.path(id),
             entitled_micro_cpus: self.steward.entitled_mean(id.index(), self.now),
@@ -65,6 +66,8 @@ impl Engine<'_> {
             call_back_max_ns: unit.recall_ns_max,
             waited_max_ns: self.audit.waited_max[id.index()],
             frames: self.memory.used(id),
+            frames_mean,
+            frames_max,
         }
     }
 
