@@ -11,6 +11,7 @@ pub mod doctor;
 mod figures;
 mod html;
 pub mod plan;
+pub mod schemes;
 pub mod simulation;
 pub mod status;
 mod svg;
