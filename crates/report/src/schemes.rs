@@ -30,13 +30,13 @@ pub struct Alone {
 /// A disk's sector, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// What a unit had in the mean over some runs.
+/// What a unit had over some runs, in the mean where nothing else is said.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Had {
     /// CPU time, in ns.
     used_ns: u64,
-    /// Page frames in the mean, in bytes.
-    memory_bytes: u64,
+    /// Page frames at most, in bytes: means over runs of different lengths would not compare.
+    memory_bytes_max: u64,
     /// Transferred by disks, in bytes.
     disk_bytes: u64,
 }
@@ -50,7 +50,7 @@ impl Had {
         let sectors: u64 = disks.filter(|used| used.unit == unit).map(|used| used.sectors).sum();
         Some(Had {
             used_ns: mean(|unit| unit.used_ns)?,
-            memory_bytes: mean(|unit| unit.frames_mean)? * frame_bytes,
+            memory_bytes_max: units().map(|unit| unit.frames_max).max()? * frame_bytes,
             disk_bytes: sectors * SECTOR_BYTES / count.max(1),
         })
     }
@@ -152,10 +152,11 @@ impl Compared {
 pub fn text(schemes: &Schemes, style: Style) -> String {
     let mut out = heading(schemes) + "\n";
     out += &table(schemes).render(style);
-    out + "\n" + WHAT_ALONE_IS + "\n" + &closing_of(schemes)
+    out + "\n" + HOW_TO_READ + "\n" + &closing_of(schemes)
 }
 
-const WHAT_ALONE_IS: &str = "alone: the unit's jobs without the others', on its share. x: against alone.";
+const HOW_TO_READ: &str =
+    "alone: the unit's jobs without the others', on its share. x: against alone.\nmemory: at most.";
 
 fn heading(schemes: &Schemes) -> String {
     let Some(study) = schemes.studies.first() else { return String::new() };
@@ -199,7 +200,7 @@ fn table(schemes: &Schemes) -> Table {
 /// What a unit had: its name, and how it is shown.
 const FIGURES: [(&str, fn(&Had) -> String); 3] = [
     ("CPU time", |had| duration(had.used_ns)),
-    ("memory, mean", |had| bytes(had.memory_bytes)),
+    ("memory", |had| bytes(had.memory_bytes_max)),
     ("disk", |had| bytes(had.disk_bytes)),
 ];
 
@@ -274,7 +275,7 @@ pub fn html(schemes: &Schemes) -> String {
             page += &chart(unit, &job);
         }
     }
-    page += &format!("<h2>Figures</h2>\n{}<p>{}</p>\n", table(schemes).html(), escape(WHAT_ALONE_IS));
+    page += &format!("<h2>Figures</h2>\n{}<p>{}</p>\n", table(schemes).html(), escape(HOW_TO_READ));
     page += &format!("<p>{}</p>\n", escape(closing_of(schemes).trim_end()).replace('\n', "<br>\n"));
     page + crate::html::CLOSE
 }

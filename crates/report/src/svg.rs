@@ -53,8 +53,8 @@ pub(crate) struct ChartBar<'a> {
 
 /// Where the bars begin: right of their labels and figures, which a narrow screen shows first.
 const BARS_LEFT: f64 = 190.0;
-/// Left for a whisker's end.
-const BARS_RIGHT: f64 = 6.0;
+/// Left for half of the last mark's value.
+const BARS_RIGHT: f64 = 14.0;
 const BAR_PITCH: f64 = 34.0;
 const BAR_HEIGHT: f64 = 20.0;
 const BARS_TOP: f64 = 24.0;
