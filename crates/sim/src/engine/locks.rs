@@ -165,6 +165,11 @@ impl Engine<'_> {
         let before = core::mem::replace(&mut self.tasks[id as usize].runs_for, unit);
         self.patience.went(before);
         self.patience.came(unit);
+        if self.tasks[id as usize].state == State::Runnable {
+            // The policy is to know who wants CPUs: whose turn never comes has nothing to lend.
+            self.steward.blocked(before);
+            self.steward.became_runnable(unit);
+        }
         // It stands in another queue, and its wait begins anew.
         if let Some(wait) = &mut self.tasks[id as usize].waits {
             *wait = self.patience.begin(self.now, unit);

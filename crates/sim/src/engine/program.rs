@@ -49,7 +49,7 @@ impl Engine<'_> {
             let program = &self.scenario.workload.programs[task.program as usize];
             let Some(op) = program.ops.get(task.pc as usize).copied() else {
                 self.end(id);
-                self.steward.blocked(self.tasks[id as usize].unit);
+                self.steward.blocked(self.tasks[id as usize].runs_for);
                 return Next::Leave;
             };
             match self.perform(id, op) {
@@ -69,7 +69,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         task.state = state;
         task.since = self.now;
-        self.steward.blocked(task.unit);
+        self.steward.blocked(task.runs_for);
         Next::Leave
     }
 

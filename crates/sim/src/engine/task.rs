@@ -203,7 +203,7 @@ impl Engine<'_> {
         task.state = State::Runnable;
         task.since = self.now;
         task.waits = Some(self.patience.begin(self.now, task.runs_for));
-        self.steward.became_runnable(task.unit);
+        self.steward.became_runnable(task.runs_for);
         self.kernel.wake(self.now, id);
     }
 
