@@ -1,5 +1,6 @@
 //! What came out of a run: who ended when, who got what, and whether everything that must hold held.
 
+use commonhold_ledger::Statement;
 use serde::Serialize;
 
 pub use crate::engine::Spent;
@@ -29,6 +30,8 @@ pub struct Outcome {
     pub switches: u64,
     /// Waits for locks, with their time summed, by the workload's order.
     pub locks: Vec<LockOutcome>,
+    /// The ledger's accounts, from the same plans and snapshots as a daemon's.
+    pub ledger: Statement,
     /// Plans that the policy made.
     pub plans: u64,
     /// Events of the simulation.

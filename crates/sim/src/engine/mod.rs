@@ -287,8 +287,10 @@ impl<'a> Engine<'a> {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
         }
+        self.look();
         self.audit_all();
-        self.outcome()
+        let outcome = self.outcome();
+        self.audit_ledger(outcome)
     }
 }
 

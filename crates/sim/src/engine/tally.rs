@@ -25,6 +25,7 @@ impl Engine<'_> {
             idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
             switches: self.cpus.iter().map(|cpu| cpu.switches).sum(),
             locks: self.locks(),
+            ledger: self.steward.ledger.statement(&self.scenario.contract),
             plans: self.steward.plans,
             events: self.events,
             checks: self.audit.checks,
