@@ -50,7 +50,7 @@ pub struct Account {
 }
 
 /// Everything the ledger knows, for `status` and reports.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Statement {
     /// The scheme in force.
     pub scheme: Scheme,

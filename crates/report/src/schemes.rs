@@ -197,8 +197,10 @@ fn table(schemes: &Schemes) -> Table {
     table
 }
 
+type Shown = fn(&Had) -> String;
+
 /// What a unit had: its name, and how it is shown.
-const FIGURES: [(&str, fn(&Had) -> String); 3] = [
+const FIGURES: [(&str, Shown); 3] = [
     ("CPU time", |had| duration(had.used_ns)),
     ("memory", |had| bytes(had.memory_bytes_max)),
     ("disk", |had| bytes(had.disk_bytes)),

@@ -2,11 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use commonhold_contract::Scheme;
-use commonhold_ledger::Statement;
 use commonhold_report::schemes::{self, Alone, Schemes};
 use commonhold_report::simulation::Study;
 use commonhold_report::{Style, simulation};
-use commonhold_sim::outcome::{DiskOutcome, DiskUse, JobOutcome, Outcome, Spent, UnitOutcome};
+use commonhold_sim::outcome::{DiskOutcome, DiskUse, JobOutcome, Outcome, Spent, Statement, UnitOutcome};
 use insta::assert_snapshot;
 
 const MS: u64 = 1_000_000;
@@ -53,15 +52,7 @@ fn outcome(took_ms: Option<u64>) -> Outcome {
         idle_ns: 0,
         switches: 3,
         locks: Vec::new(),
-        ledger: Statement {
-            scheme: Scheme::Isolate,
-            cpus: 1,
-            elapsed_ns: 0,
-            capacity_ns: 0,
-            idle_ns: 0,
-            common_ns: 0,
-            accounts: Vec::new(),
-        },
+        ledger: Statement::default(),
         plans: 1,
         events: 10,
         checks: 5,

@@ -1,9 +1,9 @@
 //! What came out of a run: who ended when, who got what, and whether everything that must hold held.
 
-use commonhold_ledger::Statement;
 use serde::Serialize;
 
 pub use crate::engine::Spent;
+pub use commonhold_ledger::Statement;
 
 use crate::Time;
 
