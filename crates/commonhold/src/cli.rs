@@ -63,7 +63,11 @@ pub(crate) struct Check {
 /// Shown per copy of a job: working, its tasks' CPU time; no CPU, the time that they were ready to run without one; blocked,
 /// that for disks, memory, locks and each other, a parent's for its children too; faults, page faults that needed a disk.
 /// Per unit: entitled, CPUs in the mean over the run; lent and borrowed, CPU time on its home CPUs by others, and by it on
-/// others'; calls, CPUs that it called back, and how long that took.
+/// others'; calls, CPUs that it called back, and how long that took; memory, its page frames in the mean over the run, and
+/// at most.
+///
+/// --compare runs the scenario under smp, quota and isolate, and each unit's jobs alone on its share (under quota, without
+/// the others' jobs), all with the same seeds, and prints one table of it: response times, CPU time, memory and disk.
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
     /// A folder with contract.toml, machine.toml and workload.toml
@@ -83,6 +87,9 @@ pub(crate) struct Sim {
     /// The scheduler, whatever the machine says; a baseline of the published experiments needs the scheme smp
     #[arg(long, value_enum)]
     pub(crate) scheduler: Option<SchedulerChoice>,
+    /// Compare all schemes, and each unit alone on its share
+    #[arg(long, conflicts_with = "scheme")]
+    pub(crate) compare: bool,
     /// The first run's seed; each further run has the next
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub(crate) seed: u64,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use commonhold_live::roster::{MARKER, marker};
-use commonhold_report::status;
+use commonhold_report::{status, switches};
 use serde::de::DeserializeOwned;
 
 use crate::cli::{Exec, Status};
@@ -81,13 +81,17 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         contract: &reply.contract,
         backend: &reply.backend,
         instead: instead.map(|it| status::Instead { of: &it.of, for_ns: it.for_ns, why: &it.why }),
+        switches: &reply.switches,
         problems: &reply.problems,
     };
     if args.json {
         output::print(&status::json(holder, &reply.statement))?;
     } else {
-        let table = status::text(&reply.statement, output::style());
-        output::print(&format!("{table}\n{}", status::holder(holder)))?;
+        let mut tables = status::text(&reply.statement, output::style());
+        if reply.switches.iter().any(|unit| unit.switches > 0) {
+            tables += &format!("\n{}", switches::text(&reply.switches, output::style()));
+        }
+        output::print(&format!("{tables}\n{}", status::holder(holder)))?;
     }
     Ok(Exit::Ok)
 }

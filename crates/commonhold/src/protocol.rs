@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use commonhold_ledger::Statement;
+use commonhold_report::switches::UnitSwitches;
 use serde::{Deserialize, Serialize};
 
 /// The longest message either side takes, in bytes: what a status of 100,000 units needs, and no more.
@@ -64,6 +65,9 @@ pub(crate) struct StatusReply {
     pub(crate) instead: Option<Instead>,
     pub(crate) contract: String,
     pub(crate) statement: Statement,
+    /// What the scheduler in the kernel counted; empty where it is not the project's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) switches: Vec<UnitSwitches>,
     /// What could not be done so far, newest last.
     pub(crate) problems: Vec<String>,
 }

@@ -202,6 +202,25 @@ impl Scheduler {
         })
     }
 
+    /// A unit that has no tasks becomes another's: what was counted of it is void.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn clear(&mut self, unit: u32) {
+        let place = self.units.at(unit as usize);
+        // SAFETY: an element of the table. The scheduler writes these fields only for a unit that has tasks.
+        unsafe {
+            (&raw mut (*place).recalls).write_volatile(0);
+            (&raw mut (*place).recall_ns).write_volatile(0);
+            (&raw mut (*place).recall_ns_max).write_volatile(0);
+            (&raw mut (*place).recall_classes).write_volatile([0; LATENCIES]);
+        }
+        for cpu in 0..self.counts.cpus {
+            // SAFETY: as above.
+            unsafe { self.accounts.at(self.counts.account(unit, cpu)).write_volatile(Account::default()) };
+        }
+    }
+
     /// A unit as it is now.
     ///
     /// # Panics
@@ -218,7 +237,7 @@ impl Scheduler {
     pub fn account(&self, unit: u32, cpu: u32) -> Account {
         assert!(unit < self.counts.units, "unit {unit} of {}", self.counts.units);
         // SAFETY: as above.
-        unsafe { self.accounts.at(cpu as usize * self.counts.units as usize + unit as usize).read_volatile() }
+        unsafe { self.accounts.at(self.counts.account(unit, cpu)).read_volatile() }
     }
 
     /// A unit's account of the whole machine.
@@ -310,6 +329,10 @@ impl Scheduler {
 }
 
 impl Counts {
+    fn account(self, unit: u32, cpu: u32) -> usize {
+        cpu as usize * self.units as usize + unit as usize
+    }
+
     fn accounts(self) -> usize {
         self.units as usize * self.cpus as usize
     }

@@ -4,6 +4,7 @@ use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::Time;
 
 use crate::journal::Journal;
+use crate::kernel::Switched;
 use crate::roster::Roster;
 use crate::{Backend, LiveError};
 
@@ -47,6 +48,12 @@ pub trait LiveBackend: Backend {
 
     /// What holds the contract now.
     fn held_by(&self) -> HeldBy;
+
+    /// What a scheduler of the project's own counted of a unit, sub-units left out, since the backend began; nothing where
+    /// there is none.
+    fn switched(&self, _: UnitId) -> Option<Switched> {
+        None
+    }
 
     /// The end: what there is to undo, for the caretaker.
     fn into_journal(self: Box<Self>) -> Journal;

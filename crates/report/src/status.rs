@@ -4,6 +4,7 @@ use commonhold_contract::MILLIONTH;
 use commonhold_ledger::{Account, Statement};
 
 use crate::figures::{count, cpus, duration, percent_text};
+use crate::switches::UnitSwitches;
 use crate::table::{Paint, Style, Table, clean, fit, pad, wrap};
 
 /// What the columns of [`cells`] hold.
@@ -132,6 +133,9 @@ pub struct Holder<'a> {
     /// The backend that it stands in for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instead: Option<Instead<'a>>,
+    /// What the scheduler in the kernel counted; empty where it is not the project's own.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub switches: &'a [UnitSwitches],
     /// What could not be done so far, newest last.
     pub problems: &'a [String],
 }
@@ -149,7 +153,7 @@ pub struct Instead<'a> {
 
 /// What a daemon says of itself, below the statement.
 pub fn holder(holder: Holder<'_>) -> String {
-    let Holder { contract, backend, instead, problems } = holder;
+    let Holder { contract, backend, instead, switches: _, problems } = holder;
     let mut text = format!("Contract {contract}, held by the {backend} backend.\n");
     if let Some(Instead { of, for_ns, why }) = instead {
         text += &format!("The {of} backend does not hold it, for {}: {why}.\n", duration(for_ns));

@@ -11,6 +11,8 @@ pub mod outcome;
 pub mod scenario;
 mod timers;
 
+use std::sync::atomic::AtomicU64;
+
 use outcome::Outcome;
 use scenario::{Scenario, Scheduler};
 
@@ -47,6 +49,12 @@ pub type Time = u64;
 
 /// Runs a scenario. The same scenario and seed give the same outcome, to the byte, on any machine.
 pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Unfit> {
+    run_watched(scenario, seed, &AtomicU64::new(0))
+}
+
+/// The same, while others look on: `clock` shows the virtual time in ns, brought up to date at every look of the policy,
+/// which is at least four times a second of it.
+pub fn run_watched(scenario: &Scenario, seed: u64, clock: &AtomicU64) -> Result<Outcome, Unfit> {
     let (cpus, units) = (scenario.hardware.machine.cpus.len(), scenario.contract.units.len());
     if cpus > CPUS_MAX as usize {
         return Err(Unfit::Cpus(cpus));
@@ -58,5 +66,5 @@ pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Unfit> {
     if !scheduler.holds(scheme) {
         return Err(Unfit::Unheld(scheduler, scheme));
     }
-    Ok(engine::Engine::new(scenario, seed)?.run())
+    Ok(engine::Engine::new(scenario, seed, clock)?.run())
 }

@@ -20,6 +20,7 @@ mod patience;
 mod reign;
 mod scheduler;
 mod slots;
+mod switched;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::UNITS_MAX;
@@ -35,6 +36,7 @@ use scheduler::ThisKernel;
 
 pub use scheduler::BUILT_IN;
 pub(crate) use scheduler::NOT_BUILT_IN;
+pub use switched::Switched;
 
 /// What this backend can enforce while its scheduler rules.
 pub const MEANS: Means = Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true };
@@ -115,6 +117,10 @@ impl LiveBackend for KernelBackend {
         }
     }
 
+    fn switched(&self, unit: UnitId) -> Option<Switched> {
+        Some(self.reign.switched(unit))
+    }
+
     fn into_journal(self: Box<Self>) -> Journal {
         let KernelBackend { reign, cgroup } = *self;
         drop(reign);
@@ -130,7 +136,11 @@ impl Backend for KernelBackend {
     /// Looks first whether the scheduler still rules: the means that the next plan is made for are those of now.
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         self.reign.look(now);
-        self.cgroup.observe(now, watch)
+        let mut snapshot = self.cgroup.observe(now, watch)?;
+        for (unit, facts) in (0..).map(UnitId).zip(&mut snapshot.units) {
+            facts.loans = self.reign.switched(unit).loans();
+        }
+        Ok(snapshot)
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {

@@ -23,6 +23,7 @@ use super::cannot_hold;
 use super::patience::Patience;
 use super::scheduler::{Loader, Scheduler};
 use super::slots::{Slot, Slots};
+use super::switched::{Former, Switched};
 use crate::LiveError;
 
 /// Room for units that come later: so many times those that there are, and no less than [`UNITS_MIN`].
@@ -88,6 +89,7 @@ pub(super) struct Reign {
     units: BTreeMap<u32, Told>,
     /// Slots by CPU; nobody's CPUs are left out.
     owners: BTreeMap<u32, u32>,
+    former: Former,
     contract: Contract,
     now: Time,
     problems: Vec<LiveError>,
@@ -111,6 +113,7 @@ impl Reign {
             slot_of: Vec::new(),
             units: BTreeMap::new(),
             owners: BTreeMap::new(),
+            former: Former::default(),
             contract: contract.clone(),
             now,
             problems: Vec::new(),
@@ -129,6 +132,16 @@ impl Reign {
             State::Rules(_) => None,
             State::Rests(rest) => Some(rest),
         }
+    }
+
+    /// What was counted of a unit since the backend began.
+    pub(super) fn switched(&self, unit: UnitId) -> Switched {
+        let Some(slot) = self.slot(unit) else { return Switched::default() };
+        let now = match &self.state {
+            State::Rules(scheduler) => Some(scheduler.switched(slot)),
+            State::Rests(_) => None,
+        };
+        self.former.with(slot, now)
     }
 
     /// What went wrong since the last call.
@@ -298,6 +311,11 @@ impl Reign {
 
     fn rest(&mut self, why: String, until: Until) {
         let since = self.rest_now().map_or(self.now, |rest| rest.since);
+        if let State::Rules(scheduler) = &self.state {
+            for slot in self.units.keys().filter(|slot| **slot < self.room) {
+                self.former.keep(*slot, &scheduler.switched(*slot));
+            }
+        }
         // A scheduler that ruled is dropped here, and the kernel's own takes over.
         self.state = State::Rests(Rest { since, why, until });
     }
@@ -342,11 +360,17 @@ impl Reign {
             let released = match &mut self.state {
                 // Refused while a task of the unit's is on its way out: then at the next look.
                 State::Rules(scheduler) => {
-                    scheduler.forget(cgroup).and_then(|()| scheduler.set_unit(number, EMPTY)).is_ok()
+                    let released =
+                        scheduler.forget(cgroup).and_then(|()| scheduler.set_unit(number, EMPTY)).is_ok();
+                    if released {
+                        scheduler.clear(number);
+                    }
+                    released
                 }
                 State::Rests(_) => true,
             };
             if released {
+                self.former.drop(number);
                 self.slots.give_back(number);
             }
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use commonhold_dispatch::UnitRules;
 
+use super::switched::Switched;
 use crate::LiveError;
 use crate::observe::topology;
 
@@ -26,6 +27,12 @@ pub(super) trait Scheduler {
 
     /// A CPU has another owner, or [`NOBODY`](commonhold_dispatch::NOBODY). Only once it is attached.
     fn own(&mut self, cpu: u32, unit: u32) -> Result<(), LiveError>;
+
+    /// A unit without tasks becomes another's: nothing was counted of it.
+    fn clear(&mut self, unit: u32);
+
+    /// What it counted of a unit since it was loaded, up to the last switch of each CPU.
+    fn switched(&self, unit: u32) -> Switched;
 
     /// Why it does not schedule any more; nothing while it does.
     fn ended(&self) -> Option<Ended>;
@@ -81,7 +88,7 @@ mod in_kernel {
     use commonhold_dispatch::in_kernel::{self, End};
     use commonhold_dispatch::{Recall, Settings, UnitRules, near};
 
-    use super::{Ended, Scheduler};
+    use super::{Ended, Scheduler, Switched};
     use crate::LiveError;
     use crate::observe::topology;
 
@@ -134,6 +141,14 @@ mod in_kernel {
 
         fn own(&mut self, cpu: u32, unit: u32) -> Result<(), LiveError> {
             self.own(cpu, unit).map_err(refused)
+        }
+
+        fn clear(&mut self, unit: u32) {
+            self.clear(unit);
+        }
+
+        fn switched(&self, unit: u32) -> Switched {
+            Switched { account: self.account_of(unit), call_backs: self.unit(unit).call_backs() }
         }
 
         fn ended(&self) -> Option<Ended> {

@@ -8,13 +8,15 @@
 //! where to look.
 
 use commonhold_contract::{Scheme, UnitId};
-use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, TaskId};
+use commonhold_dispatch::{Account, BORROWS, KERNEL, LENDS, NOBODY, TaskId};
+use commonhold_policy::membership;
 
 use super::Engine;
 use super::files::Purpose;
 use super::patience::{Wait, call_back_ns};
 use super::task::{State, Task};
 use crate::Time;
+use crate::outcome::Outcome;
 
 /// Notes kept; further ones are counted.
 const NOTES_MAX: usize = 20;
@@ -219,12 +221,58 @@ impl Engine<'_> {
         });
     }
 
+    /// The ledger, which knows plans and snapshots alone, has the same accounts as the engine; its sums of sub-units are the
+    /// sums of theirs. Called with the outcome, which it completes.
+    pub(super) fn audit_ledger(&self, mut outcome: Outcome) -> Outcome {
+        let mut audit = self.audit.clone();
+        let ledger = &outcome.ledger;
+        let whole = (ledger.capacity_ns, ledger.idle_ns);
+        audit.expect(self.now, whole == (outcome.busy_ns + outcome.idle_ns, outcome.idle_ns), || {
+            format!(
+                "of the CPUs' time the ledger has {whole:?}, and {} ns were busy, {} ns idle",
+                outcome.busy_ns, outcome.idle_ns
+            )
+        });
+        let contract = &self.scenario.contract;
+        for (id, account) in contract.held().zip(&ledger.accounts) {
+            let family = || contract.held().filter(|other| membership::is_within(contract, *other, id));
+            let sum = |of: fn(&Account) -> u64| family().map(|id| of(self.kernel.account(id.0))).sum::<u64>();
+            let told = [account.used_ns, account.lent_ns, account.borrowed_ns, account.called_back];
+            let found = [
+                sum(Account::used_ns),
+                sum(|account| account.lent_ns),
+                sum(|account| account.borrowed_ns),
+                family().map(|id| self.kernel.unit(id.0).recalls).sum(),
+            ];
+            audit.expect(self.now, told == found, || {
+                format!(
+                    "{}: used, lent, borrowed, called back are {told:?} in the ledger, and {found:?}",
+                    account.unit
+                )
+            });
+            let mean = self.steward.entitled_mean(id.index(), self.now);
+            let entitled = u128::from(mean) * u128::from(self.now) / 1_000_000;
+            // Each entry of the ledger is rounded down to a ns, and the mean to a millionth.
+            let off = u128::from(account.entitled_ns).abs_diff(entitled);
+            let off_max = u128::from(self.steward.plans) + u128::from(self.now) / 1_000_000 + 1;
+            audit.expect(self.now, off <= off_max, || {
+                format!(
+                    "{}: entitled to {} ns in the ledger, and to {entitled} ns",
+                    account.unit, account.entitled_ns
+                )
+            });
+        }
+        (outcome.checks, outcome.broken, outcome.notes) = (audit.checks, audit.broken, audit.notes);
+        outcome
+    }
+
     /// A task has a CPU now, and waits no longer.
     pub(super) fn end_wait(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         let (since, unit, runs_for) = (task.since, task.unit, task.runs_for);
         let Some(wait) = task.waits else { return };
         self.audit.waited(unit, self.now - since);
+        self.steward.waited(unit, self.now - since);
         if let Err(bound) = self.is_borne(wait, runs_for) {
             let what = self.too_long(id, bound);
             self.audit.note(self.now, &what);

@@ -20,6 +20,7 @@ mod tally;
 mod task;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicU64;
 
 use commonhold_contract::Scheme;
 use commonhold_dispatch::{Kick, TaskId};
@@ -51,6 +52,8 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Engine<'a> {
     scenario: &'a Scenario,
     seed: u64,
+    /// Shows the time to who looks on.
+    clock: &'a AtomicU64,
     now: Time,
     timers: Timers,
     /// Events so far: timers that went off.
@@ -111,7 +114,11 @@ enum Event {
 
 impl<'a> Engine<'a> {
     /// A machine at time 0, with its jobs' arrivals set.
-    pub(crate) fn new(scenario: &'a Scenario, seed: u64) -> Result<Engine<'a>, TooSmall> {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        seed: u64,
+        clock: &'a AtomicU64,
+    ) -> Result<Engine<'a>, TooSmall> {
         let hardware = &scenario.hardware;
         let cpus = u32::try_from(hardware.machine.cpus.len()).unwrap_or(u32::MAX);
         let units = scenario.contract.units.len();
@@ -124,6 +131,7 @@ impl<'a> Engine<'a> {
         let mut engine = Engine {
             scenario,
             seed,
+            clock,
             now: 0,
             timers: Timers::default(),
             events: 0,
@@ -194,6 +202,7 @@ impl<'a> Engine<'a> {
             let Some((at, id)) = self.timers.pop() else { break };
             if at > horizon {
                 self.now = horizon;
+                self.memory.at(horizon);
                 break;
             }
             self.now = at;
@@ -276,8 +285,10 @@ impl<'a> Engine<'a> {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
         }
+        self.look();
         self.audit_all();
-        self.outcome()
+        let outcome = self.outcome();
+        self.audit_ledger(outcome)
     }
 }
 

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use commonhold_dispatch::Account;
 use commonhold_policy::{Reason, Step};
 
 use super::super::scheduler::Ended;
@@ -22,6 +23,8 @@ struct Kernel {
     refuses: Option<&'static str>,
     cpus: usize,
     names: BTreeMap<u64, String>,
+    /// Switches that the scheduler counted, by slot.
+    switches: BTreeMap<u32, u64>,
 }
 
 impl Kernel {
@@ -74,6 +77,15 @@ impl Scheduler for Loaded {
         self.0.borrow_mut().told(format!("own {cpu} {unit}"))
     }
 
+    fn clear(&mut self, unit: u32) {
+        self.0.borrow_mut().switches.remove(&unit);
+    }
+
+    fn switched(&self, unit: u32) -> Switched {
+        let switches = self.0.borrow().switches.get(&unit).copied().unwrap_or(0);
+        Switched { account: Account { switches, ..Account::default() }, ..Switched::default() }
+    }
+
     fn ended(&self) -> Option<Ended> {
         self.0.borrow().ended.clone()
     }
@@ -87,6 +99,7 @@ impl Loader for Fake {
         assert!(!kernel.loaded, "a kernel has one scheduler at a time");
         kernel.ended = None;
         kernel.told(format!("load {units}"))?;
+        kernel.switches.clear();
         kernel.loaded = true;
         Ok(Box::new(Loaded(Rc::clone(&self.0))))
     }
@@ -238,6 +251,31 @@ fn an_end_is_said_and_mended_after_a_pause() {
         format!("load 64, {COMMON_PARTS}unit 2 weighs 10000 flags 3, admit a 2, attach, own 3 2")
     );
     assert!(w.rules());
+}
+
+/// What was counted goes on over another load, and is nobody else's when a slot is.
+#[test]
+fn what_was_counted_stays_with_its_unit() {
+    let mut w = World::new(&["a", "b"]);
+    w.begin().unwrap();
+    let (a, b) = (w.unit("a"), w.unit("b"));
+    w.kernel.borrow_mut().switches = BTreeMap::from([(2, 100), (3, 7)]);
+    assert_eq!([a, b].map(|unit| w.reign().switched(unit).account.switches), [100, 7]);
+    w.end(false);
+    w.reign().look(SECOND);
+    assert_eq!(w.reign().switched(a).account.switches, 100, "while it rests");
+    w.reign().look(2 * SECOND);
+    w.kernel.borrow_mut().switches = BTreeMap::from([(2, 20)]);
+    assert_eq!([a, b].map(|unit| w.reign().switched(unit).account.switches), [120, 7]);
+    w.have(&["b"]);
+    w.follow();
+    std::fs::rename(w.top.path().join("a"), w.top.path().join("gone")).unwrap();
+    w.reign().look(3 * SECOND);
+    w.have(&["b", "c"]);
+    w.follow();
+    let c = w.unit("c");
+    assert!(w.said().contains("admit c 2"));
+    assert_eq!(w.reign().switched(c).account.switches, 0);
 }
 
 #[test]
