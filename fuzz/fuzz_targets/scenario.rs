@@ -50,6 +50,12 @@ fn check_machine(hardware: &Hardware) {
     assert!(kernel.frame_bytes.is_power_of_two() && kernel.slice_ns > kernel.switch_ns);
     assert!(kernel.memory_bytes + kernel.frame_bytes <= hardware.machine.memory_bytes());
     assert_eq!(hardware.machine.disks.len(), hardware.disks.len());
+    if let Some(latency) = &hardware.latency {
+        let nodes = hardware.machine.nodes.len();
+        assert!(latency.local_ns > 0 && latency.between_ns.len() == nodes);
+        assert!(latency.between_ns.iter().all(|row| row.len() == nodes));
+        assert!(latency.between_ns.iter().flatten().all(|ns| *ns >= latency.local_ns));
+    }
 }
 
 /// What the simulator relies on in a workload.

@@ -96,7 +96,7 @@ pub(crate) fn busy(spent: &Spent) -> u64 {
 
 /// What a job's work cost beyond what it costs alone, in ns.
 pub(crate) fn overhead(spent: &Spent) -> u64 {
-    spent.lock_ns + spent.stall_ns + spent.spin_ns + spent.switch_ns
+    spent.lock_ns + spent.stall_ns + spent.remote_ns + spent.spin_ns + spent.switch_ns
 }
 
 /// The smallest factor from one figure to the next: above 1 if they rise from each to the next.

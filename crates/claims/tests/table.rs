@@ -121,6 +121,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         work_ns: 1000 + number,
         lock_ns: 100 + 7 * number + job,
         stall_ns: 50 + 3 * number,
+        remote_ns: 10 + number,
         spin_ns: 0,
         switch_ns: 20 + number,
         waited_ns: 5,

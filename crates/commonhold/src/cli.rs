@@ -80,6 +80,9 @@ pub(crate) struct Sim {
     /// The scheme, whatever the contract says
     #[arg(long, value_enum)]
     pub(crate) scheme: Option<SchemeChoice>,
+    /// The scheduler, whatever the machine says; a baseline of the published experiments needs the scheme smp
+    #[arg(long, value_enum)]
+    pub(crate) scheduler: Option<SchedulerChoice>,
     /// The first run's seed; each further run has the next
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub(crate) seed: u64,
@@ -291,6 +294,27 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
             SchemeChoice::Smp => Self::Smp,
             SchemeChoice::Quota => Self::Quota,
             SchemeChoice::Isolate => Self::Isolate,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchedulerChoice {
+    /// The project's own
+    Commonhold,
+    /// IRIX 5: priorities that degrade with use
+    IrixDecay,
+    /// Linux 2.4: epochs
+    #[value(name = "linux-2.4")]
+    Linux24,
+}
+
+impl From<SchedulerChoice> for commonhold_sim::scenario::Scheduler {
+    fn from(choice: SchedulerChoice) -> Self {
+        match choice {
+            SchedulerChoice::Commonhold => Self::Commonhold,
+            SchedulerChoice::IrixDecay => Self::IrixDecay,
+            SchedulerChoice::Linux24 => Self::Linux24,
         }
     }
 }

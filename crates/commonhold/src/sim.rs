@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use commonhold_contract::render;
 use commonhold_report::simulation::{self, Study};
-use commonhold_sim::scenario::{Part, Read, Scenario, read};
+use commonhold_sim::scenario::{Overrides, Part, Read, Scenario, read_with};
 use rayon::prelude::*;
 
 use crate::cli::Sim;
@@ -14,14 +14,12 @@ use crate::progress::Progress;
 use crate::{load, output};
 
 pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
-    let (mut scenario, machine) = open(args)?;
-    if let Some(scheme) = args.scheme {
-        scenario.contract.machine.scheme = scheme.into();
-    }
+    let (scenario, machine) = open(args)?;
     let study = Study {
         scenario: name_of(args),
         machine,
         scheme: scenario.contract.machine.scheme,
+        scheduler: scenario.hardware.kernel.scheduler,
         horizon_ns: scenario.workload.horizon_ns,
         runs: run_all(&scenario, args.seed, args.runs)?,
     };
@@ -78,7 +76,9 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
     let workload = path(&args.workload, "workload.toml");
     let texts =
         [load::read(&contract)?, load::text_of(&machine, "machine")?, load::text_of(&workload, "workload")?];
-    let Read { scenario, machine: about, findings, .. } = read(&texts[0], &texts[1], &texts[2]);
+    let instead =
+        Overrides { scheme: args.scheme.map(Into::into), scheduler: args.scheduler.map(Into::into) };
+    let Read { scenario, machine: about, findings, .. } = read_with(&texts[0], &texts[1], &texts[2], instead);
     let mut said = String::new();
     if let Some(scenario) = &scenario {
         // What `check` says of the contract on this machine, its own warnings among it.

@@ -24,7 +24,7 @@
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
  * not lend never has others on its CPUs; no CPU idles while a task waits that may run there. Who sleeps saves nothing up
  * but one slice: a waking task's virtual time is at least its unit's less `slice_ns`, and a waking unit's pass at least that
- * of the sibling that ran last. Nobody waits for ever: whoever waits in a queue has a virtual time that stays while those
+ * of the sibling that ran last (less one slice if others of its tasks ran). Nobody waits for ever: whoever waits in a queue has a virtual time that stays while those
  * of all that run grow, and so has its unit's pass at every level; so after a bounded time it is the smallest. Tasks that
  * no queue can serve (their affinity allows none of the unit's CPUs) and the kernel's own threads wait in the queue of one
  * CPU, which it empties in turns with its home unit's.
@@ -45,6 +45,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define QUEUE_POOL DISPATCH_UNITS_MAX /* the queue of all units, where nothing is isolated; units' queues have their numbers */
 #define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
 #define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
+#define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
 static bool before(u64 a, u64 b)
 {
@@ -79,24 +80,27 @@ static u64 start_of(struct dispatch_task *task)
 
 /*
  * Who is active: a task runs or waits; a unit's own tasks if one of them does; a unit if its own tasks or a sub-unit are.
- * Who becomes active has saved nothing up: its pass catches up with that of those that were.
+ * Who becomes active has saved nothing up: its pass catches up with that of those that were. One that used less than it may,
+ * for want of tasks, stays one slice behind at most: else its next tasks would keep all others waiting for as long as it
+ * had been alone with its share.
  */
 static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 {
+	u64 credit = rules()->slice_ns * SHARE_UNIT;
 	struct dispatch_unit *parent;
+	bool comes;
 	u32 level;
 
 	if (task->state & DISPATCH_COUNTED)
 		return;
 	task->state |= DISPATCH_COUNTED;
-	if (add(&unit->own_active, 1))
-		return;
-	at_least(&unit->own_pass, unit->frontier);
+	comes = !add(&unit->own_active, 1);
+	at_least(&unit->own_pass, unit->frontier - (comes ? 0 : credit / OWN_WEIGHT));
 	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
-		if (add(&unit->active, 1))
-			break;
+		if (comes)
+			comes = !add(&unit->active, 1);
 		parent = unit_at(unit->parent);
-		at_least(&unit->pass, parent ? parent->frontier : world_pass());
+		at_least(&unit->pass, (parent ? parent->frontier : world_pass()) - (comes ? 0 : credit / (unit->weight ? unit->weight : 1)));
 		if (!parent)
 			break;
 		unit = parent;
@@ -442,11 +446,44 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, u32 id, stru
 	book(cpu, id, cpu->runs, now);
 }
 
-/* Lets a task that is at the end of its slice run on: nobody with a better claim waits. */
-static void run_on(struct task_struct *prev)
+/* A slice begins: the clocks by which those are placed who wake meanwhile are at least where its task and its units are. */
+static void advance_clocks(const struct dispatch_cpu *cpu, const struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
-		set_slice(prev, rules()->slice_ns);
+	struct dispatch_unit *clock = clock_of(task), *parent;
+	u32 level;
+
+	if (clock)
+		at_least(&clock->vtime, task->vtime);
+	if (rules()->pool)
+		return;
+	if (unit->below)
+		at_least(&unit->frontier, unit->own_pass);
+	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
+		parent = unit_at(unit->parent);
+		if (!parent) {
+			if (cpu->home == DISPATCH_NOBODY)
+				world_pass_at_least(unit->pass);
+			break;
+		}
+		at_least(&parent->frontier, unit->pass);
+		unit = parent;
+	}
+}
+
+/*
+ * Lets a task that is at the end of its slice run on: nobody with a better claim waits. Its next slice begins like any
+ * other: whoever has a CPU alone for long would else owe all that time to the first who comes.
+ */
+static void run_on(struct task_struct *prev, const struct dispatch_cpu *cpu, const struct dispatch_task *task)
+{
+	struct dispatch_unit *unit;
+
+	if (!task || !(prev->scx.flags & SCX_TASK_QUEUED))
+		return;
+	unit = unit_at(task->unit);
+	if (unit)
+		advance_clocks(cpu, task, unit);
+	set_slice(prev, rules()->slice_ns);
 }
 
 /* Moves the first task of the units that should be next to this CPU. `than`: unless that unit, which runs, had less. */
@@ -490,7 +527,7 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 		/* It was called back, or has another owner since: it is lent on, and may be called back. */
 		if (!mask_test(cpu->home, MASK_LENT, id))
 			lend(cpu, id, owner);
-		run_on(prev);
+		run_on(prev, cpu, task);
 	}
 }
 
@@ -531,13 +568,13 @@ static void dispatch_owned(u32 id, struct dispatch_cpu *cpu, struct task_struct 
 	if (take_home(cpu, at_home ? task->unit : DISPATCH_NOBODY))
 		return;
 	if (at_home) {
-		run_on(prev);
+		run_on(prev, cpu, task);
 		return;
 	}
 	if (!turn && take_common(cpu))
 		return;
 	if (unit && runs_anywhere(task->unit, unit))
-		run_on(prev);
+		run_on(prev, cpu, task);
 	else
 		dispatch_lent(id, cpu, prev, task);
 }
@@ -557,10 +594,10 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		charge(prev, cpu, id, task, unit);
 	if (rules()->pool) {
 		if (!scx_bpf_dsq_move_to_local(QUEUE_POOL))
-			run_on(prev);
+			run_on(prev, cpu, task);
 	} else if (cpu->home == DISPATCH_NOBODY) {
 		if (!take_next(DISPATCH_NOBODY, AMONG_ALL, goes_on ? task->unit : DISPATCH_NOBODY))
-			run_on(prev);
+			run_on(prev, cpu, task);
 	} else {
 		dispatch_owned(id, cpu, prev, task);
 	}
@@ -622,32 +659,12 @@ static void arrive(struct dispatch_task *task, const struct dispatch_cpu *cpu, u
 	task->cpu = id;
 }
 
-/* Those around a unit that runs learn how far it is: who wakes among them starts no earlier. */
-static void lead(struct dispatch_unit *unit, bool time_shared)
-{
-	struct dispatch_unit *parent;
-	u32 level;
-
-	if (unit->below)
-		at_least(&unit->frontier, unit->own_pass);
-	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
-		parent = unit_at(unit->parent);
-		if (!parent) {
-			if (time_shared)
-				world_pass_at_least(unit->pass);
-			break;
-		}
-		at_least(&parent->frontier, unit->pass);
-		unit = parent;
-	}
-}
-
 void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 {
 	struct dispatch_task *task = task_of(p);
 	u32 id = scx_bpf_task_cpu(p);
 	struct dispatch_cpu *cpu = cpu_at(id);
-	struct dispatch_unit *unit, *top, *owner, *clock;
+	struct dispatch_unit *unit, *top, *owner;
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
@@ -657,14 +674,11 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	cpu->runs = task->unit;
 	cpu->vtime = task->vtime;
 	arrive(task, cpu, id, cpu->since);
-	clock = clock_of(task);
-	if (clock)
-		at_least(&clock->vtime, task->vtime);
+	advance_clocks(cpu, task, unit);
 	if (rules()->pool)
 		return;
 	if ((top = unit_at(unit->top)))
 		add(&top->busy, 1);
-	lead(unit, cpu->home == DISPATCH_NOBODY);
 	if (cpu->home == DISPATCH_NOBODY)
 		return;
 	if (cpu->home == unit->top) {

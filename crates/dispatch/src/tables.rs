@@ -100,7 +100,7 @@ pub struct Unit {
 
 impl Unit {
     /// An outermost unit that nobody has said anything of yet.
-    pub(crate) fn new(number: u32) -> Unit {
+    pub fn new(number: u32) -> Unit {
         Unit {
             parent: NOBODY,
             top: number,

@@ -253,6 +253,24 @@ mod tests {
     }
 
     proptest! {
+        /// Credits stay below H(m) - 1 turns, and above -H(m), for m claims on any number of CPUs that are held in parts:
+        /// what a bound on the wait for a turn rests on.
+        #[test]
+        fn credits_stay_within_a_logarithm(cpus in 1u64..8, weights in proptest::collection::vec(1u64..100, 2..30), turns_dealt in 1u64..300) {
+            let machine = machine(&format!("cpus:{cpus} memory:1GiB"));
+            let claims = claims(&crate::share::split(cpus * MILLIONTH, &weights));
+            let homes = homes(&machine, &claims, &Owners::new());
+            let mut turns = Turns::default();
+            for n in 0..turns_dealt {
+                turns.rotate(&machine, &claims, &homes, n * 250 * MS, 250 * MS);
+            }
+            let turn = i128::from(MILLIONTH) * i128::from(250 * MS);
+            let harmonic: i128 = (1..=weights.len() as i128).map(|i| turn / i + 1).sum();
+            for (unit, credit) in &turns.credit {
+                prop_assert!((-harmonic..harmonic - turn + 1).contains(credit), "{unit:?}: {credit} of {turn}");
+            }
+        }
+
         /// Every CPU has one owner, whole parts are exact at all times, and over 100 rotations of uneven length each unit
         /// is within one turn of its claim.
         #[test]

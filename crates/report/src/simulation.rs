@@ -2,6 +2,7 @@
 
 use commonhold_contract::Scheme;
 use commonhold_sim::outcome::{JobOutcome, Outcome, Spent};
+use commonhold_sim::scenario::Scheduler;
 use serde::Serialize;
 
 use crate::figures::{NOTHING, count, cpus, duration, seconds};
@@ -18,15 +19,17 @@ pub struct Study {
     /// The scheme.
     #[serde(serialize_with = "as_text")]
     pub scheme: Scheme,
+    /// The scheduler.
+    #[serde(serialize_with = "as_text")]
+    pub scheduler: Scheduler,
     /// The latest end that was allowed, in ns of virtual time.
     pub horizon_ns: u64,
     /// One per seed.
     pub runs: Vec<Outcome>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
-fn as_text<S: serde::Serializer>(scheme: &Scheme, out: S) -> Result<S::Ok, S::Error> {
-    out.collect_str(scheme)
+fn as_text<T: core::fmt::Display, S: serde::Serializer>(word: &T, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_str(word)
 }
 
 /// The copies of one job over all runs.
@@ -95,7 +98,7 @@ pub fn text(study: &Study, style: Style) -> String {
 }
 
 fn heading(study: &Study) -> String {
-    let Study { scenario, machine, scheme, runs, .. } = study;
+    let Study { scenario, machine, scheme, scheduler, runs, .. } = study;
     let seeds = match runs.as_slice() {
         [one] => format!("seed {}", one.seed),
         several => format!(
@@ -105,30 +108,42 @@ fn heading(study: &Study) -> String {
         ),
     };
     let machine = if machine.is_empty() { String::new() } else { format!("{machine}, ") };
-    format!("{scenario}: {machine}scheme {scheme}, {seeds}\n")
+    let baseline =
+        if *scheduler == Scheduler::Commonhold { String::new() } else { format!("scheduler {scheduler}, ") };
+    format!("{scenario}: {machine}scheme {scheme}, {baseline}{seeds}\n")
 }
 
+/// Where a job's time for remote memory stands, if there is any: behind what it is a part of.
+const REMOTE_COLUMN: usize = 6;
+
 fn jobs_table(study: &Study) -> Table {
-    let heads =
-        ["job", "copies", "response", "shortest", "longest", "working", "no CPU", "blocked", "faults"];
+    let jobs = study.jobs();
+    // Where no memory is remote, nobody need read that none was.
+    let far = jobs.iter().any(|row| row.spent.remote_ns > 0);
+    let mut heads =
+        vec!["job", "copies", "response", "shortest", "longest", "working", "no CPU", "blocked", "faults"];
+    if far {
+        heads.insert(REMOTE_COLUMN, "of it remote");
+    }
     let mut table = Table::new(&heads);
-    for row in study.jobs() {
+    for row in jobs {
         let range = row.range();
         let per = |sum: u64| duration(sum / row.copies.max(1) as u64);
-        table.row(
-            if row.times.len() < row.copies { Paint::Bad } else { Paint::Plain },
-            vec![
-                row.name.clone(),
-                (row.copies / study.runs.len().max(1)).to_string(),
-                row.mean().map_or(NOTHING.to_owned(), seconds),
-                range.map_or(NOTHING.to_owned(), |(low, _)| seconds(low)),
-                range.map_or(NOTHING.to_owned(), |(_, high)| seconds(high)),
-                per(row.spent.work_ns + row.spent.lock_ns + row.spent.stall_ns),
-                per(row.spent.waited_ns),
-                per(row.spent.blocked_ns),
-                (row.spent.faults / row.copies.max(1) as u64).to_string(),
-            ],
-        );
+        let mut cells = vec![
+            row.name.clone(),
+            (row.copies / study.runs.len().max(1)).to_string(),
+            row.mean().map_or(NOTHING.to_owned(), seconds),
+            range.map_or(NOTHING.to_owned(), |(low, _)| seconds(low)),
+            range.map_or(NOTHING.to_owned(), |(_, high)| seconds(high)),
+            per(row.spent.computing_ns()),
+            per(row.spent.waited_ns),
+            per(row.spent.blocked_ns),
+            (row.spent.faults / row.copies.max(1) as u64).to_string(),
+        ];
+        if far {
+            cells.insert(REMOTE_COLUMN, per(row.spent.remote_ns));
+        }
+        table.row(if row.times.len() < row.copies { Paint::Bad } else { Paint::Plain }, cells);
     }
     table
 }
@@ -222,15 +237,24 @@ pub fn json(study: &Study) -> String {
 /// A line per copy of a job and run, with times in ns, under a line of names.
 pub fn csv(study: &Study) -> String {
     let mut out = String::from(
-        "seed,job,unit,started_ns,ended_ns,response_ns,work_ns,lock_ns,stall_ns,spin_ns,switch_ns,waited_ns,blocked_ns,faults\n",
+        "seed,job,unit,started_ns,ended_ns,response_ns,work_ns,lock_ns,stall_ns,remote_ns,spin_ns,switch_ns,waited_ns,blocked_ns,faults\n",
     );
     for run in &study.runs {
         for job in &run.jobs {
-            let Spent { work_ns, lock_ns, stall_ns, spin_ns, switch_ns, waited_ns, blocked_ns, faults } =
-                job.spent;
+            let Spent {
+                work_ns,
+                lock_ns,
+                stall_ns,
+                remote_ns,
+                spin_ns,
+                switch_ns,
+                waited_ns,
+                blocked_ns,
+                faults,
+            } = job.spent;
             let optional = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
             out += &format!(
-                "{},{},{},{},{},{},{work_ns},{lock_ns},{stall_ns},{spin_ns},{switch_ns},{waited_ns},{blocked_ns},{faults}\n",
+                "{},{},{},{},{},{},{work_ns},{lock_ns},{stall_ns},{remote_ns},{spin_ns},{switch_ns},{waited_ns},{blocked_ns},{faults}\n",
                 run.seed,
                 job.name,
                 job.unit,
@@ -244,10 +268,11 @@ pub fn csv(study: &Study) -> String {
 }
 
 /// Where a job's time went: its name in the page, and its colour.
-const PARTS: [(&str, &str); 6] = [
+const PARTS: [(&str, &str); 7] = [
     ("working", "#3a7ca5"),
     ("lock", "#c1666b"),
     ("stalled", "#e4b363"),
+    ("remote", "#8e6c8a"),
     ("overhead", "#8a8a8a"),
     ("without a CPU", "#b7b7a4"),
     ("blocked", "#d8e2dc"),
@@ -310,6 +335,7 @@ fn divided(spent: &Spent, left: f64, top: f64, long: f64) -> String {
         spent.work_ns,
         spent.lock_ns,
         spent.stall_ns,
+        spent.remote_ns,
         spent.spin_ns + spent.switch_ns,
         spent.waited_ns,
         spent.blocked_ns,
@@ -332,7 +358,7 @@ fn divided(spent: &Spent, left: f64, top: f64, long: f64) -> String {
 fn legend(y: f64) -> String {
     let mut out = String::new();
     for ((name, colour), place) in PARTS.iter().zip(0u32..) {
-        let x = f64::from(place) * 120.0;
+        let x = f64::from(place) * 102.0;
         out += &format!(
             "<rect x='{x}' y='{:.0}' width='10' height='10' fill='{colour}'/><text class='small' x='{}' y='{y:.0}'>{name}</text>\n",
             y - 9.0,

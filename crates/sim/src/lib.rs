@@ -1,6 +1,7 @@
 //! The simulated machine: a deterministic discrete-event simulator in which the project's own policies and its own
 //! switch-time scheduler run.
 
+mod baseline;
 mod chance;
 pub mod contention;
 pub mod disk;
@@ -11,8 +12,9 @@ pub mod scenario;
 mod timers;
 
 use outcome::Outcome;
-use scenario::Scenario;
+use scenario::{Scenario, Scheduler};
 
+use commonhold_contract::Scheme;
 use commonhold_dispatch::{CPUS_MAX, UNITS_MAX};
 use memory::TooSmall;
 
@@ -32,6 +34,12 @@ pub enum Unfit {
         "the contract has {0} units, `kernel` and `shared` among them: the simulator has room for {UNITS_MAX}; leave some out"
     )]
     Units(usize),
+    /// A scheduler that knows no units, under a scheme that needs them.
+    #[error(
+        "the scheduler {0} knows no units, and cannot hold the scheme {1}: take the scheme {smp}, or the scheduler {own}",
+        smp = Scheme::Smp, own = Scheduler::Commonhold
+    )]
+    Unheld(Scheduler, Scheme),
 }
 
 /// Nanoseconds of virtual time.
@@ -45,6 +53,10 @@ pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Unfit> {
     }
     if units > UNITS_MAX as usize {
         return Err(Unfit::Units(units));
+    }
+    let (scheduler, scheme) = (scenario.hardware.kernel.scheduler, scenario.contract.machine.scheme);
+    if !scheduler.holds(scheme) {
+        return Err(Unfit::Unheld(scheduler, scheme));
     }
     Ok(engine::Engine::new(scenario, seed)?.run())
 }

@@ -5,41 +5,7 @@
 mod scene;
 
 use commonhold_sim::outcome::Outcome;
-use scene::{MS, S, jobs, near, outcome, response, unit};
-
-/// A machine with so many CPUs, and what else its kernel costs. The clock ticks every 10 ms, slices last 30 ms.
-fn machine(cpus: u32, more: &str) -> String {
-    let mut text = format!("version = 1\nshape = \"cpus:{cpus} memory:64MiB\"\n[kernel]\n{more}\n");
-    let said = |key: &str| more.lines().any(|line| line.starts_with(key));
-    for (key, usual) in [("tick", "10ms"), ("slice", "30ms"), ("call_back", "now")] {
-        if !said(key) {
-            text += &format!("{key} = \"{usual}\"\n");
-        }
-    }
-    for key in ["switch", "ipi", "fault", "request", "fork"] {
-        if !said(key) {
-            text += &format!("{key} = \"0s\"\n");
-        }
-    }
-    text
-}
-
-/// Units a and b with these keys, under a scheme.
-fn contract(scheme: &str, a: &str, b: &str) -> String {
-    format!("version = 1\n[machine]\nscheme = \"{scheme}\"\n[unit.a]\n{a}\n[unit.b]\n{b}\n")
-}
-
-/// Programs by name, and jobs.
-fn workload(programs: &[(&str, &str)], jobs: &[(&str, &str, &str, &str)]) -> String {
-    let mut text = "version = 1\nhorizon = \"1h\"\n".to_owned();
-    for (name, steps) in programs {
-        text += &format!("[program.{name}]\ndo = [{steps}]\n");
-    }
-    for (name, unit, program, more) in jobs {
-        text += &format!("[job.{name}]\nunit = \"{unit}\"\nprogram = \"{program}\"\n{more}\n");
-    }
-    text
-}
+use scene::{MS, S, contract, jobs, machine, near, outcome, response, unit, workload};
 
 const SECOND: (&str, &str) = ("second", "{ cpu = \"1s\" }");
 /// It is there, and does nothing for an hour.
@@ -191,81 +157,6 @@ fn more_units_than_cpus_share_their_time() {
     }
 }
 
-/// How long `b` takes for a lock that a task of `a` holds, beside three others of `a` on one CPU, and what `b` is charged.
-fn contended(inherit: bool) -> (u64, u64) {
-    let lock = format!("[lock.m]\ninherit = {inherit}\n");
-    let steps = [
-        ("holder", "{ lock = \"m\", do = [{ cpu = \"100ms\" }] }"),
-        ("hog", "{ cpu = \"1s\" }"),
-        ("waiter", "{ lock = \"m\", do = [{ cpu = \"1ms\" }] }"),
-    ];
-    let jobs = [
-        ("h", "a", "holder", ""),
-        ("hogs", "a", "hog", "count = 3"),
-        ("w", "b", "waiter", "start = \"10ms\""),
-    ];
-    let work = workload(&steps, &jobs) + &lock;
-    // `b` owns its CPU from the beginning: somebody of it sleeps there.
-    let work = work
-        + "[program.sleeper]\ndo = [{ sleep = \"1h\" }]\n[job.s]\nunit = \"b\"\nprogram = \"sleeper\"\nbackground = true\n";
-    let end = outcome(&contract("quota", "", ""), &machine(2, ""), &work);
-    (response(&end, "w"), unit(&end, "b").used_ns)
-}
-
-#[test]
-fn who_waits_for_a_lock_lends_its_cpu_to_the_holder() {
-    // By turns of 30 ms among four, the holder runs at 0, 120, 240 and 360 ms: the lock is free at 370 ms, and the waiter,
-    // which came at 10 ms, is done after 361 ms. On the waiter's CPU the holder goes on at once: after 90 + 1 ms, all of
-    // which the waiter's unit is charged.
-    assert_eq!(contended(false), (361 * MS, MS));
-    assert_eq!(contended(true), (91 * MS, 91 * MS));
-}
-
-/// `b`'s holder keeps the lock for 100 ms of work beside three others; `a` comes for it after 10 ms and lends its CPU. From
-/// the release on the holder is `b`'s again: of its further second nothing is charged to `a`, which had the hold alone.
-#[test]
-fn a_lent_cpu_is_the_waiters_again_after_the_release() {
-    let steps = [
-        ("holder", "{ lock = \"l\", do = [{ cpu = \"100ms\" }] }, { cpu = \"1s\" }"),
-        ("light", "{ sleep = \"10ms\" }, { lock = \"l\", do = [{ cpu = \"1ms\" }] }, { sleep = \"5s\" }"),
-        SECOND,
-    ];
-    let jobs =
-        [("holder", "b", "holder", ""), ("light", "a", "light", ""), ("hogs", "b", "second", "count = 3")];
-    let work = workload(&steps, &jobs) + "[lock.l]\ninherit = true\n";
-    let end = outcome(&contract("quota", "", ""), &machine(2, ""), &work);
-    let used = unit(&end, "a").used_ns;
-    assert!((50 * MS..=101 * MS).contains(&used), "a was charged {} ms", used / MS);
-}
-
-#[test]
-fn readers_share_a_lock() {
-    let steps = [("reader", "{ lock = \"m\", read = true, do = [{ cpu = \"100ms\" }] }")];
-    let jobs = [("r", "a", "reader", "count = 4")];
-    let run = |lock: &str| {
-        let work = workload(&steps, &jobs) + &format!("[lock.m]\n{lock}\n");
-        let end = outcome(&contract("isolate", "", ""), &machine(4, ""), &work);
-        (end.ended_ns, end.locks[0].waits, end.locks[0].waited_ns)
-    };
-    // Side by side; else one after the other: three wait, for 100, 200 and 300 ms.
-    assert_eq!(run("readers = true"), (100 * MS, 0, 0));
-    assert_eq!(run("readers = false"), (400 * MS, 3, 600 * MS));
-}
-
-#[test]
-fn a_writer_waits_for_readers_and_readers_for_it() {
-    // At 0 a reader, at 10 ms a writer, at 20 ms another reader, 100 ms each: the second reader does not overtake.
-    let steps = [
-        ("reader", "{ lock = \"m\", read = true, do = [{ cpu = \"100ms\" }] }"),
-        ("writer", "{ lock = \"m\", do = [{ cpu = \"100ms\" }] }"),
-    ];
-    let jobs =
-        [("r", "a", "reader", "count = 2\nevery = \"20ms\""), ("w", "a", "writer", "start = \"10ms\"")];
-    let work = workload(&steps, &jobs) + "[lock.m]\nreaders = true\n";
-    let end = outcome(&contract("isolate", "", ""), &machine(4, ""), &work);
-    assert_eq!((end.ended_ns, response(&end, "w")), (300 * MS, 190 * MS));
-}
-
 /// Two siblings that meet half-way.
 fn meeting(cpus: u32, spin: bool) -> Outcome {
     let party = format!("{{ cpu = \"10ms\" }}, {{ barrier = 2, spin = {spin} }}, {{ cpu = \"10ms\" }}");
@@ -402,4 +293,44 @@ fn a_switch_costs_what_it_says() {
     let work = workload(&[("p", "{ cpu = \"60ms\" }")], &[("a", "a", "p", "count = 2")]);
     let end = outcome(&contract("isolate", "", ""), &machine(1, "switch = \"1ms\""), &work);
     assert_eq!((end.ended_ns, end.switches), (126 * MS, 6));
+}
+
+/// Whoever was alone for five seconds then shares with who comes: that it had the CPU alone is no debt. Two newcomers of 2 s
+/// each, at 5 s: each has a third of the CPU within a unit and without isolation, and a quarter where units compete, of
+/// which theirs has half. Nobody waits for longer than the others' slices of 30 ms, or their units'.
+#[test]
+fn who_was_alone_owes_nothing_to_who_comes() {
+    let work = |b: &str| {
+        workload(
+            &[ENDLESS, ("late", "{ cpu = \"2s\" }")],
+            &[("a", "a", "endless", "background = true"), ("b", b, "late", "start = \"5s\"\ncount = 2")],
+        )
+    };
+    let shared = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.a]\n[unit.b]\n".to_owned();
+    for (how, contract, b, seconds) in [
+        ("within a unit", contract("isolate", "", ""), "a", 6),
+        ("without isolation", contract("smp", "", ""), "b", 6),
+        ("on a time-shared CPU", shared, "b", 8),
+    ] {
+        let end = outcome(&contract, &machine(1, ""), &work(b));
+        let waited = end.units.iter().map(|unit| unit.waited_max_ns).max().unwrap();
+        assert!(waited <= 90 * MS, "{how}: {} ms", waited / MS);
+        near(response(&end, "b"), seconds * S, 10);
+    }
+}
+
+/// `b`, with three times the tickets, has one task for ten seconds, and then four: it has had no more than one of two
+/// time-shared CPUs, but what it left to `a` is no credit. `a` has its half of a CPU from then on: 3 s of work take it 6 s.
+#[test]
+fn who_used_less_than_its_share_has_saved_nothing_up() {
+    let contract = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.a]\n[unit.b]\ntickets = 300\n";
+    let jobs = [
+        ("b", "b", "endless", "background = true"),
+        ("more", "b", "endless", "start = \"10s\"\ncount = 3\nbackground = true"),
+        ("a", "a", "work", ""),
+    ];
+    let work = workload(&[ENDLESS, ("work", "{ cpu = \"13s\" }")], &jobs);
+    let end = outcome(contract, &machine(2, ""), &work);
+    near(response(&end, "a"), 16 * S, 10);
+    assert!(unit(&end, "a").waited_max_ns <= 200 * MS, "{} ms", unit(&end, "a").waited_max_ns / MS);
 }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const MACHINE: &str = r#"version = 1
 title = "größe"
 source = "seed 000"
-shape = "nodes:1 cpus:8 memory:44MiB"
+shape = "nodes:2 cpus:4 memory:22MiB"
 [kernel]
 tick = "10ms"
 slice = "30ms"
@@ -33,6 +33,9 @@ dirty_age = "30s"
 bytes = "1MiB"
 line = "128B"
 miss = "500ns"
+[latency]
+local = "100ns"
+distances = [[10, 17], [17, 10]]
 [bus]
 transactions = 29500
 [contention]
@@ -73,6 +76,7 @@ inherit = true
 memory = "1MiB"
 reuse = "300ms"
 hot = "256KiB"
+stalled = "30%"
 do = [
   { read = "source", bytes = "16KiB", random = true, spread = "50%" },
   { cpu = "400ms", spread = "20%", kernel = "30%", bus = 0.5 },
@@ -133,6 +137,12 @@ fn check_machine(text: &str) -> Parsed<Hardware> {
         assert!(!hardware.machine.cpus.is_empty());
         assert!(kernel.frame_bytes.is_power_of_two() && kernel.slice_ns > kernel.switch_ns);
         assert!(kernel.memory_bytes + kernel.frame_bytes <= hardware.machine.memory_bytes());
+        if let Some(latency) = &hardware.latency {
+            let nodes = hardware.machine.nodes.len();
+            assert!(latency.local_ns > 0 && latency.between_ns.len() == nodes);
+            assert!(latency.between_ns.iter().all(|row| row.len() == nodes));
+            assert!(latency.between_ns.iter().flatten().all(|ns| *ns >= latency.local_ns));
+        }
         let names = |disk: &commonhold_machine::Disk| disk.name.clone();
         assert!(hardware.machine.disks.iter().map(names).eq(hardware.disks.iter().map(|d| d.name.clone())));
     }

@@ -2,8 +2,9 @@
 //!
 //! Between two events the simulation is fluid: each running task progresses at a constant rate, so much of its work
 //! (time it takes alone on the machine) per unit of time. This module answers by how much each is slower than alone,
-//! given what runs beside it: [`Kernel`] for its kernel work, [`Bus`] for its memory traffic. The two are independent
-//! of each other, so a task's slowdown is their product. [`Caches`] says what coming back to a CPU costs, once.
+//! given what runs beside it: [`Kernel`] for its kernel work, [`Bus`] for its memory traffic; and given where its pages
+//! lie: [`Remote`]. The three are independent of each other, so a task's slowdown is their product. [`Caches`] says what
+//! coming back to a CPU costs, once.
 //!
 //! Slowdowns are whole millionths, one million for no slowdown, rounded to the nearest. Floating point appears only
 //! inside the formulas, with the four operations that every machine rounds alike.
@@ -11,10 +12,12 @@
 mod bus;
 mod kernel;
 mod refill;
+mod remote;
 
 pub use bus::Bus;
 pub use kernel::{Kernel, Slowdown};
 pub use refill::{Caches, Left, refill_ns};
+pub use remote::Remote;
 
 use commonhold_contract::MILLIONTH;
 

@@ -1,18 +1,20 @@
 //! Checks that run in every simulation: what must hold on any machine, whatever the policies decide.
 //!
-//! Conservation: CPU time that units used is the time that CPUs were busy, and busy and idle time is all there is; frames
-//! and sectors as their own books have them. Nobody is forgotten: every runnable task is on a CPU or in a queue. Nobody
-//! starves: no task waits for a CPU longer than a bound that its unit's queue explains. Every CPU that was called back came
-//! back within a tick, or within an interrupt. What does not hold is noted with the time, and the run goes on: the first
-//! note is where to look.
+//! Conservation: CPU time that units used is the time that CPUs were busy, and busy and idle time is all there is; free
+//! frames and those of all owners are the machine's, and each owner is there; sectors transferred are charged. Nobody is
+//! forgotten: every runnable task is on a CPU or in a queue. Nobody starves: no task waits for a CPU longer than its queue
+//! explains (see `patience`), or than a baseline lets it, be the wait over or not. Every CPU that was called back came back
+//! within a tick, or within an interrupt. What does not hold is noted with the time, and the run goes on: the first note is
+//! where to look.
 
-use commonhold_contract::{MILLIONTH, Scheme, UnitId};
-use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY};
+use commonhold_contract::{Scheme, UnitId};
+use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, TaskId};
 
 use super::Engine;
+use super::files::Purpose;
+use super::patience::{Wait, call_back_ns};
 use super::task::{State, Task};
 use crate::Time;
-use crate::scenario::CallBack;
 
 /// Notes kept; further ones are counted.
 const NOTES_MAX: usize = 20;
@@ -25,20 +27,11 @@ pub(crate) struct Audit {
     pub(crate) broken: u64,
     /// The longest wait for a CPU, by unit.
     pub(crate) waited_max: Vec<Time>,
-    /// The most tasks that were runnable at once, by unit.
-    runnable_max: Vec<u32>,
-    /// The least that a unit was entitled to while it had processes, in millionths of a CPU, a whole CPU at most.
-    entitled_min: Vec<u64>,
 }
 
 impl Audit {
     pub(super) fn new(units: usize) -> Audit {
-        Audit {
-            waited_max: vec![0; units],
-            runnable_max: vec![0; units],
-            entitled_min: vec![MILLIONTH; units],
-            ..Audit::default()
-        }
+        Audit { waited_max: vec![0; units], ..Audit::default() }
     }
 
     /// Something does not hold.
@@ -70,8 +63,9 @@ impl Engine<'_> {
         self.audit_tasks(&mut audit);
         self.audit_owners(&mut audit);
         self.audit_call_backs(&mut audit);
-        let memory = self.memory.check();
-        audit.expect(self.now, memory.is_ok(), || memory.err().unwrap_or_default());
+        self.audit_waits(&mut audit);
+        self.audit_locks(&mut audit);
+        self.audit_frames(&mut audit);
         for (drive, disk) in self.drives.iter().zip(&self.scenario.hardware.disks) {
             let total = drive.figures().total();
             audit.expect(self.now, total.sectors == total.charged_sectors, || {
@@ -111,19 +105,12 @@ impl Engine<'_> {
         audit.expect(self.now, wanting == known, || {
             format!("{wanting} tasks are runnable, and {known} are on CPUs and in queues")
         });
-        for (most, now) in audit.runnable_max.iter_mut().zip(&self.steward.runnable) {
-            *most = (*most).max(*now);
-        }
         let for_disks = |task: &&Task| matches!(task.state, State::Transfer | State::File | State::Throttled);
         let (stuck, under_way) =
             (self.tasks.iter().filter(for_disks).count(), self.purposes.len() - self.free_purposes.len());
         audit.expect(self.now, stuck == 0 || under_way > 0, || {
             format!("{stuck} tasks wait for disks, none of which has anything to do")
         });
-        let units = self.steward.entitled().iter().zip(&self.steward.present);
-        for (least, (now, present)) in audit.entitled_min.iter_mut().zip(units) {
-            *least = (*least).min(if *present == 0 { MILLIONTH } else { *now });
-        }
         let idle = self.cpus.iter().filter(|cpu| cpu.task.is_none()).count();
         // A CPU that was kicked this moment is on its way to the task; else, without isolation, none idles beside a queue.
         let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
@@ -133,6 +120,35 @@ impl Engine<'_> {
                 format!("{idle} CPUs idle while {waiting} tasks wait")
             });
         }
+    }
+
+    /// Free frames and those of each owner are all there are; each owner is a process that lives, a file, or the kernel, and
+    /// what is being written will be written.
+    fn audit_frames(&self, audit: &mut Audit) {
+        let memory = self.memory.check();
+        audit.expect(self.now, memory.is_ok(), || memory.err().unwrap_or_default());
+        for id in self.scenario.contract.ids() {
+            let (spaces, present) = (self.memory.spaces(id), u64::from(self.steward.present[id.index()]));
+            audit.expect(self.now, spaces == present, || {
+                let name = &self.scenario.contract.unit(id).path;
+                format!("{name}: {spaces} processes have memory, of {present} that are there")
+            });
+        }
+        let (told, under_way) =
+            (self.memory.being_written(), self.purposes.iter().map(Purpose::pages_out).sum::<u64>());
+        audit.expect(self.now, told == under_way, || {
+            format!("{told} pages are being written, and disks have {under_way} of them to write")
+        });
+    }
+
+    /// Who holds a lock that others wait for runs for them, and else nobody runs for another unit than its own.
+    fn audit_locks(&self, audit: &mut Audit) {
+        let wrong = self.runs_for_the_wrong();
+        audit.expect(self.now, wrong.is_none(), || {
+            let unit = |task: &Task| self.scenario.contract.units[task.runs_for as usize].path.as_str();
+            let name = wrong.map(|id| unit(&self.tasks[id as usize])).unwrap_or_default();
+            format!("a task runs for {name}, of which nobody waits for it")
+        });
     }
 
     /// No CPU idles beside a task that may run there, and whoever runs on another's CPU can be called back.
@@ -178,14 +194,9 @@ impl Engine<'_> {
         unit.0
     }
 
-    /// Every call-back within its bound (seed 000, section 3.1), and no wait for a CPU beyond a bound.
+    /// Every call-back within its bound (seed 000, section 3.1).
     fn audit_call_backs(&mut self, audit: &mut Audit) {
-        let costs = &self.scenario.hardware.kernel;
-        let bound = match costs.call_back {
-            CallBack::Now => costs.ipi_ns,
-            CallBack::Tick | CallBack::Entry => costs.tick_ns,
-        };
-        let most: u64 = audit.runnable_max.iter().map(|n| u64::from(*n)).sum();
+        let bound = call_back_ns(self.scenario);
         for id in self.scenario.contract.ids() {
             let unit = self.kernel.unit(id.0);
             audit.expect(self.now, unit.recall_ns_max <= bound, || {
@@ -195,20 +206,45 @@ impl Engine<'_> {
                     unit.recall_ns_max
                 )
             });
-            // A unit that owns a part of a CPU waits for its turn, and its tasks share what it gets then.
-            // `shared` may be entitled to nothing: it runs on what the others lend, and waits for as long as they do not.
-            let part = match audit.entitled_min[id.index()] {
-                0 => continue,
-                least => MILLIONTH.div_ceil(least),
-            };
-            let turns = self.scenario.contract.units.len() as u64 + 4 * part;
-            let queue = 4 * (costs.slice_ns + costs.switch_ns) * (most + 1) * part;
-            let bound = self.scenario.contract.machine.rotation_ns * turns + queue;
-            let waited = audit.waited_max[id.index()];
-            audit.expect(self.now, waited <= bound, || {
-                let name = &self.scenario.contract.unit(id).path;
-                format!("{name}: a task waited {waited} ns for a CPU, at most {bound} ns are explained by its queue")
-            });
         }
+    }
+
+    /// Nobody who waits for a CPU has waited for too long.
+    fn audit_waits(&mut self, audit: &mut Audit) {
+        let late = (0..)
+            .zip(&self.tasks)
+            .find_map(|(id, task)| self.is_borne(task.waits?, task.runs_for).err().map(|bound| (id, bound)));
+        audit.expect(self.now, late.is_none(), || {
+            late.map(|(id, bound)| self.too_long(id, bound)).unwrap_or_default()
+        });
+    }
+
+    /// A task has a CPU now, and waits no longer.
+    pub(super) fn end_wait(&mut self, id: TaskId) {
+        let task = &mut self.tasks[id as usize];
+        let (since, unit, runs_for) = (task.since, task.unit, task.runs_for);
+        let Some(wait) = task.waits else { return };
+        self.audit.waited(unit, self.now - since);
+        if let Err(bound) = self.is_borne(wait, runs_for) {
+            let what = self.too_long(id, bound);
+            self.audit.note(self.now, &what);
+        }
+        self.tasks[id as usize].waits = None;
+    }
+
+    /// Whether a wait is within its bound so far; else the bound.
+    fn is_borne(&self, wait: Wait, runs_for: u32) -> Result<(), Time> {
+        match self.kernel.patience(self.scenario.hardware.kernel.switch_ns, self.tasks.len() as u64) {
+            Some(bound) if self.now - wait.since > bound => Err(bound),
+            Some(_) => Ok(()),
+            None => self.patience.is_borne(self.now, wait, runs_for),
+        }
+    }
+
+    fn too_long(&self, id: TaskId, bound: Time) -> String {
+        let task = &self.tasks[id as usize];
+        let name = &self.scenario.contract.units[task.runs_for as usize].path;
+        let waited = task.waits.map_or(0, |wait| self.now - wait.since);
+        format!("{name}: a task waited {waited} ns for a CPU, at most {bound} ns are explained by its queue")
     }
 }

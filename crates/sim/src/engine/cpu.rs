@@ -3,17 +3,11 @@
 use commonhold_dispatch::{NOBODY, TaskId};
 
 use super::program::Next;
+use super::speed::{ALONE, Slow, refill_from, scaled, stretched};
 use super::task::State;
 use super::{Engine, NONE};
 use crate::Time;
-use crate::contention::Slowdown;
 use crate::scenario::CallBack;
-
-/// In millionths: as fast as alone.
-const ALONE: u64 = 1_000_000;
-
-/// The speed of a task that nobody hinders.
-const UNHINDERED: Slowdown = Slowdown { total: ALONE, lock: 0, stall: 0 };
 
 /// One CPU.
 #[derive(Debug, Clone)]
@@ -23,7 +17,9 @@ pub(super) struct Cpu {
     pub(super) since: Time,
     /// Up to when its time is accounted.
     pub(super) accounted: Time,
-    slow: Slowdown,
+    pub(super) slow: Slow,
+    /// What of it is for where the task's memory lies, as a factor in millionths.
+    pub(super) far: u64,
     next_tick: Time,
     /// It has to look for a task anew, then.
     kicked: Option<Time>,
@@ -43,7 +39,8 @@ impl Cpu {
             task: None,
             since: 0,
             accounted: 0,
-            slow: UNHINDERED,
+            slow: Slow::NOT,
+            far: ALONE,
             next_tick: Time::try_from(stagger).unwrap_or(tick_ns),
             kicked: None,
             last: NONE,
@@ -80,6 +77,9 @@ impl Engine<'_> {
                 let next = self.advance(task);
                 self.crowd_changed |= self.contended();
                 runnable = next == Next::Compute;
+                if runnable {
+                    self.look_at_memory(at);
+                }
                 look |= !runnable;
             }
             look |= self.kernel.slice_left(self.now, id) == 0;
@@ -127,6 +127,7 @@ impl Engine<'_> {
             task.cache = self.caches.as_ref().map(|caches| caches.leave(at));
             if runnable {
                 task.since = self.now;
+                task.waits = Some(self.patience.begin(self.now, task.runs_for));
             }
         }
         self.cpus[at].task = next;
@@ -137,28 +138,30 @@ impl Engine<'_> {
             }
             self.memory.ran(self.tasks[task as usize].space);
             self.switch_to(id, task);
+            self.look_at_memory(at);
         }
         self.crowd_changed |= self.contended();
     }
 
     /// A task starts on a CPU: it pays for the switch and for what it has to bring into the cache again.
     fn switch_to(&mut self, id: u32, next: TaskId) {
+        self.end_wait(next);
         let costs = &self.scenario.hardware;
-        let task = &mut self.tasks[next as usize];
+        let task = &self.tasks[next as usize];
         let cpu = &mut self.cpus[id as usize];
         let spent = &mut self.instances[task.instance as usize].spent;
         spent.waited_ns += self.now - task.since;
-        self.audit.waited(task.unit, self.now - task.since);
         cpu.switches += 1;
         let mut cost = if cpu.last == next { 0 } else { costs.kernel.switch_ns };
         if let Some(caches) = &mut self.caches {
             let hot = self.scenario.workload.programs[task.program as usize].hot_bytes;
-            cost += caches.arrive(id as usize, hot, task.cache);
+            let refill = caches.arrive(id as usize, hot, task.cache);
+            cost += refill_from(self.remote.as_ref(), &self.memory, task.space, id as usize, refill);
         }
         cpu.last = next;
         cpu.since = self.now + cost;
         if self.contention.is_none() && self.bus.is_none() {
-            cpu.slow = UNHINDERED;
+            cpu.slow = Slow::NOT;
         }
         self.instances[task.instance as usize].spent.switch_ns += cost;
     }
@@ -187,12 +190,7 @@ impl Engine<'_> {
         if task.left > 0 && stretched(task.left, slow.total) == 0 {
             task.left = 0;
         }
-        let extra = elapsed - work;
-        let lock =
-            if slow.total > ALONE { scaled(extra, slow.lock, slow.total - ALONE).min(extra) } else { 0 };
-        spent.work_ns += work;
-        spent.lock_ns += lock;
-        spent.stall_ns += extra - lock;
+        slow.book(spent, elapsed, work);
     }
 
     /// Accounts a CPU's time up to now as busy or idle.
@@ -262,14 +260,13 @@ impl Engine<'_> {
             let task = &self.tasks[id as usize];
             let part = if task.spins { 0 } else { task.kernel };
             let mut slow = match &self.contention {
-                Some(kernel) => kernel.slowdown(part, all - u64::from(part)),
-                None => UNHINDERED,
+                Some(kernel) => Slow::in_kernel(kernel.slowdown(part, all - u64::from(part))),
+                None => Slow::NOT,
             };
             if self.bus.is_some() {
-                // The two hinder each other's part of the work: their product (see crate::contention).
-                slow.total = scaled(slow.total, self.slowdowns[running], ALONE);
-                slow.stall = slow.total - ALONE - slow.lock;
+                slow = slow.at_bus(self.slowdowns[running]);
             }
+            slow = slow.afar(self.cpus[at].far);
             running += 1;
             if self.cpus[at].slow != slow {
                 self.settle(at);
@@ -290,18 +287,4 @@ impl Engine<'_> {
             self.arm(u32::try_from(cpu).unwrap_or(NOBODY));
         }
     }
-}
-
-/// Time that work takes at a speed, rounded up.
-fn stretched(work: Time, slow: u64) -> Time {
-    if slow == ALONE {
-        return work;
-    }
-    let whole = u128::from(work) * u128::from(slow);
-    Time::try_from(whole.div_ceil(u128::from(ALONE))).unwrap_or(Time::MAX / 2)
-}
-
-/// `value * part / whole`, rounded down.
-fn scaled(value: u64, part: u64, whole: u64) -> u64 {
-    u64::try_from(u128::from(value) * u128::from(part) / u128::from(whole)).unwrap_or(u64::MAX)
 }

@@ -62,6 +62,16 @@ pub(super) enum Purpose {
     Behind(PageOut),
 }
 
+impl Purpose {
+    /// Pages of memory that it writes.
+    pub(super) fn pages_out(&self) -> u64 {
+        match self {
+            Purpose::Out(out) | Purpose::Behind(out) => out.pages(),
+            Purpose::Free | Purpose::Nobody | Purpose::Task(_) | Purpose::Ahead { .. } => 0,
+        }
+    }
+}
+
 impl Engine<'_> {
     fn frame_bytes(&self) -> u64 {
         self.scenario.hardware.kernel.frame_bytes

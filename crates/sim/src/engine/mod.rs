@@ -4,21 +4,25 @@
 //! leaves it, a disk transfers, a sleeper sleeps. An event settles what went on so far, changes something, and sets the
 //! timers of whatever follows from that. There are no time steps: a machine where nothing happens costs nothing.
 //!
-//! Who runs where is decided by the switch-time scheduler (`commonhold_dispatch`), who owns which CPU and how much memory
+//! Who runs where is decided by the switch-time scheduler (`commonhold_dispatch`, or a baseline), who owns which CPU and how much memory
 //! by the policies (`commonhold_policy`); the engine carries out.
 
 mod audit;
 mod cpu;
 mod files;
+mod locks;
+mod patience;
 mod program;
+mod speed;
 mod steward;
+mod switcher;
 mod tally;
 mod task;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use commonhold_contract::Scheme;
-use commonhold_dispatch::{Kernel, Kick, Recall, Settings, TaskId, near};
+use commonhold_dispatch::{Kick, TaskId};
 
 use crate::Time;
 use crate::chance::Chance;
@@ -26,13 +30,16 @@ use crate::contention;
 use crate::disk::Drive;
 use crate::memory::{Memory, TooSmall};
 use crate::outcome::Outcome;
-use crate::scenario::{CallBack, DiskOrder, Scenario};
+use crate::scenario::{DiskOrder, Scenario};
 use crate::timers::{TimerId, Timers};
 
 use audit::Audit;
 use cpu::Cpu;
 use files::{FileState, Purpose};
+use locks::Lock;
+use patience::Patience;
 use steward::Steward;
+use switcher::Switcher;
 use task::{Instance, Task};
 
 pub use task::Spent;
@@ -49,7 +56,7 @@ pub(crate) struct Engine<'a> {
     /// Events so far: timers that went off.
     events: u64,
 
-    kernel: Kernel,
+    kernel: Switcher,
     kicks: Vec<Kick>,
     cpus: Vec<Cpu>,
     /// Kernel work and bus traffic slow each other down, and who runs has changed.
@@ -57,6 +64,7 @@ pub(crate) struct Engine<'a> {
     contention: Option<contention::Kernel>,
     bus: Option<contention::Bus>,
     caches: Option<contention::Caches>,
+    remote: Option<contention::Remote>,
     rates: Vec<u32>,
     slowdowns: Vec<u64>,
 
@@ -88,16 +96,7 @@ pub(crate) struct Engine<'a> {
 
     steward: Steward,
     audit: Audit,
-}
-
-/// A lock that blocks who waits for it.
-#[derive(Debug, Default)]
-struct Lock {
-    holders: Vec<TaskId>,
-    reading: bool,
-    queue: VecDeque<(TaskId, bool)>,
-    waits: u64,
-    waited_ns: Time,
+    patience: Patience,
 }
 
 /// What a timer is for.
@@ -117,18 +116,6 @@ impl<'a> Engine<'a> {
         let cpus = u32::try_from(hardware.machine.cpus.len()).unwrap_or(u32::MAX);
         let units = scenario.contract.units.len();
         let scheme = scenario.contract.machine.scheme;
-        let kernel = Kernel::new(&Settings {
-            cpus,
-            units: u32::try_from(units).unwrap_or(u32::MAX),
-            slice_ns: hardware.kernel.slice_ns,
-            preempt_ns: Settings::preempt_ns(hardware.kernel.slice_ns),
-            near: near(&hardware.machine, cpus),
-            pool: scheme == Scheme::Smp,
-            recall: match hardware.kernel.call_back {
-                CallBack::Now => Recall::Now,
-                CallBack::Tick | CallBack::Entry => Recall::Tick,
-            },
-        });
         let order = match scheme {
             Scheme::Smp => DiskOrder::Position,
             Scheme::Quota | Scheme::Isolate => DiskOrder::Fair,
@@ -140,7 +127,7 @@ impl<'a> Engine<'a> {
             now: 0,
             timers: Timers::default(),
             events: 0,
-            kernel,
+            kernel: Switcher::new(scenario),
             kicks: Vec::new(),
             cpus: (0..cpus).map(|cpu| Cpu::new(cpu, cpus, hardware.kernel.tick_ns)).collect(),
             crowd_changed: false,
@@ -150,6 +137,10 @@ impl<'a> Engine<'a> {
                 .map(|costs| contention::Kernel::new(costs, cpus as usize)),
             bus: hardware.bus.as_ref().map(contention::Bus::new),
             caches: hardware.cache.as_ref().map(|cache| contention::Caches::new(cache, cpus as usize)),
+            remote: hardware
+                .latency
+                .as_ref()
+                .and_then(|latency| contention::Remote::new(latency, &hardware.machine)),
             rates: Vec::new(),
             slowdowns: Vec::new(),
             tasks: Vec::new(),
@@ -175,6 +166,7 @@ impl<'a> Engine<'a> {
             flushing: 0,
             steward: Steward::new(scenario),
             audit: Audit::new(units),
+            patience: Patience::new(scenario),
         };
         engine.set_out();
         Ok(engine)
@@ -290,6 +282,6 @@ impl<'a> Engine<'a> {
 }
 
 /// An index as the number that the kernel's tables have for it. Scenarios are checked to stay far below.
-fn number(index: usize) -> u32 {
+pub(crate) fn number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

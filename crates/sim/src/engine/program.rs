@@ -49,7 +49,7 @@ impl Engine<'_> {
             let program = &self.scenario.workload.programs[task.program as usize];
             let Some(op) = program.ops.get(task.pc as usize).copied() else {
                 self.end(id);
-                self.steward.blocked(self.tasks[id as usize].unit);
+                self.steward.blocked(self.tasks[id as usize].runs_for);
                 return Next::Leave;
             };
             match self.perform(id, op) {
@@ -69,7 +69,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         task.state = state;
         task.since = self.now;
-        self.steward.blocked(task.unit);
+        self.steward.blocked(task.runs_for);
         Next::Leave
     }
 
@@ -197,63 +197,5 @@ impl Engine<'_> {
             }
         }
         Done::Next
-    }
-
-    fn acquire(&mut self, id: TaskId, number: u16, read: bool) -> Done {
-        if self.tasks[id as usize].stage == 1 {
-            return Done::Next; // it was handed over
-        }
-        let shared = read && self.scenario.workload.locks[number as usize].readers;
-        let lock = &mut self.locks[number as usize];
-        let free = lock.holders.is_empty() || (shared && lock.reading && lock.queue.is_empty());
-        if free {
-            lock.holders.push(id);
-            lock.reading = shared;
-            return Done::Next;
-        }
-        self.tasks[id as usize].stage = 1;
-        lock.queue.push_back((id, shared));
-        lock.waits += 1;
-        if self.scenario.workload.locks[number as usize].inherit {
-            self.lend_to_holders(id, number);
-        }
-        Done::Wait(State::Lock)
-    }
-
-    fn release(&mut self, id: TaskId, number: u16) {
-        let lock = &mut self.locks[number as usize];
-        lock.holders.retain(|holder| *holder != id);
-        let unit = self.tasks[id as usize].unit;
-        self.kernel.move_to_unit(self.now, id, unit);
-        if !self.locks[number as usize].holders.is_empty() {
-            return;
-        }
-        // First come, first served; readers that stand one behind the other go together.
-        loop {
-            let lock = &mut self.locks[number as usize];
-            let Some((next, shared)) = lock.queue.front().copied() else { break };
-            let free = lock.holders.is_empty() || (lock.reading && shared);
-            if !free {
-                break;
-            }
-            lock.queue.pop_front();
-            lock.holders.push(next);
-            lock.reading = shared;
-            lock.waited_ns += self.now - self.tasks[next as usize].since;
-            self.wake(next);
-        }
-        if self.scenario.workload.locks[number as usize].inherit
-            && let Some((first, _)) = self.locks[number as usize].queue.front().copied()
-        {
-            self.lend_to_holders(first, number);
-        }
-    }
-
-    /// Who waits for a lock lends its unit's CPUs to those who hold it, until they give it back (seed 000, section 3.4).
-    fn lend_to_holders(&mut self, waiter: TaskId, number: u16) {
-        let unit = self.tasks[waiter as usize].unit;
-        for holder in self.locks[number as usize].holders.clone() {
-            self.kernel.move_to_unit(self.now, holder, unit);
-        }
     }
 }

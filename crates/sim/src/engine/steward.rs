@@ -55,11 +55,6 @@ impl Steward {
         }
     }
 
-    /// What each unit is entitled to now, in millionths of a CPU.
-    pub(super) fn entitled(&self) -> &[u64] {
-        &self.entitled
-    }
-
     /// What a unit was entitled to in the mean, in millionths of a CPU.
     pub(super) fn entitled_mean(&self, unit: usize, now: Time) -> u64 {
         let latest = u128::from(self.entitled[unit]) * u128::from(now - self.planned_at);
@@ -140,8 +135,24 @@ impl Engine<'_> {
             Err(wrong) => self.audit.note(self.now, &wrong.join("; ")),
         }
         self.steward.take_in(plan.entitled, self.now);
+        self.expect_of_waits();
         self.audit_all();
         self.timers.set(self.policy_timer(), plan.next.max(self.now + 1));
+    }
+
+    /// What waits for CPUs may come to follows from what was planned.
+    fn expect_of_waits(&mut self) {
+        let contract = &self.scenario.contract;
+        self.patience.looked(self.now, self.kernel.home(0) == NOBODY);
+        let mut own = self.steward.entitled.clone();
+        for id in contract.held() {
+            if let Some(parent) = contract.unit(id).parent {
+                own[parent.index()] -= self.steward.entitled[id.index()];
+            }
+        }
+        for id in contract.ids().filter(|id| self.steward.present[id.index()] > 0) {
+            self.patience.entitled(id.0, own[id.index()], self.kernel.unit(id.0).weight);
+        }
     }
 
     fn snapshot(&mut self) -> Snapshot {

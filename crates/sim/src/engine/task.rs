@@ -3,6 +3,7 @@
 use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
 
+use super::patience::Wait;
 use super::{Engine, NONE, number};
 use crate::Time;
 use crate::chance::Chance;
@@ -70,8 +71,13 @@ pub(super) struct Task {
     pub(super) chance: Chance,
     /// Since when it waits for what it waits for.
     pub(super) since: Time,
-    /// The unit that it belongs to, whichever it runs for.
+    /// The unit that it belongs to, and the one that it runs for.
     pub(super) unit: u32,
+    pub(super) runs_for: u32,
+    /// Locks that it holds through which it may run for others, in the order in which it took them.
+    pub(super) held: Vec<u16>,
+    /// Its wait for a CPU, if it waits for one.
+    pub(super) waits: Option<Wait>,
     /// The cache of the CPU that it ran on last, as it left it.
     pub(super) cache: Option<Left>,
 }
@@ -99,9 +105,11 @@ pub struct Spent {
     pub lock_ns: u64,
     /// Waiting for memory that other CPUs had in their caches, or for the bus.
     pub stall_ns: u64,
+    /// Waiting for memory of other nodes for longer than for that of its own; but see `switch_ns`.
+    pub remote_ns: u64,
     /// Waiting on a CPU for other tasks of the job.
     pub spin_ns: u64,
-    /// Switches and cache refills.
+    /// Switches, and cache refills from wherever they come.
     pub switch_ns: u64,
     /// Runnable without a CPU.
     pub waited_ns: u64,
@@ -112,11 +120,17 @@ pub struct Spent {
 }
 
 impl Spent {
+    /// Time on CPUs for the work itself, with what hindered it.
+    pub fn computing_ns(&self) -> u64 {
+        self.work_ns + self.lock_ns + self.stall_ns + self.remote_ns
+    }
+
     /// Adds what another task, or job, spent.
     pub fn add(&mut self, other: &Spent) {
         self.work_ns += other.work_ns;
         self.lock_ns += other.lock_ns;
         self.stall_ns += other.stall_ns;
+        self.remote_ns += other.remote_ns;
         self.spin_ns += other.spin_ns;
         self.switch_ns += other.switch_ns;
         self.waited_ns += other.waited_ns;
@@ -167,6 +181,9 @@ impl Engine<'_> {
             chance,
             since: self.now,
             unit: unit.0,
+            runs_for: unit.0,
+            held: Vec::new(),
+            waits: Some(self.patience.begin(self.now, unit.0)),
             cache: None,
         };
         let id = if let Some(id) = self.free.pop() {
@@ -176,7 +193,8 @@ impl Engine<'_> {
             self.tasks.push(task);
             number(self.tasks.len() - 1)
         };
-        self.kernel.start(self.now, id, unit.0);
+        self.kernel.start(self.now, id, unit.0, Some(parent).filter(|parent| *parent != NONE));
+        self.patience.came(unit.0);
         if self.steward.came(unit.0) {
             // Who may not borrow would have no CPU until the next look, a quarter of a second later.
             self.timers.set(self.policy_timer(), self.now);
@@ -192,7 +210,8 @@ impl Engine<'_> {
         spent.blocked_ns += self.now - task.since;
         task.state = State::Runnable;
         task.since = self.now;
-        self.steward.became_runnable(task.unit);
+        task.waits = Some(self.patience.begin(self.now, task.runs_for));
+        self.steward.became_runnable(task.runs_for);
         self.kernel.wake(self.now, id);
     }
 
@@ -200,10 +219,13 @@ impl Engine<'_> {
     pub(super) fn end(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         task.state = State::Ended;
-        let (space, parent, instance, unit) = (task.space, task.parent, task.instance, task.unit);
+        let (space, parent, instance) = (task.space, task.parent, task.instance);
+        let (unit, runs_for) = (task.unit, task.runs_for);
+        self.kernel.end(self.now, id, Some(parent).filter(|parent| *parent != NONE));
         self.memory.close_space(space);
         self.feed_starved();
         self.steward.went(unit);
+        self.patience.went(runs_for);
         self.free.push(id);
         if parent == NONE {
             let instance = &mut self.instances[instance as usize];

@@ -5,7 +5,7 @@ use commonhold_contract::UnitId;
 use super::{Memory, UnitPages};
 
 impl Memory {
-    /// Whether frames are conserved and sums agree; else what is wrong. For tests, and for a simulation's end.
+    /// Whether frames are conserved and sums agree; else what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let used: u64 = self.units.iter().map(|unit| unit.used).sum();
         if used + self.free != self.frames {
@@ -35,7 +35,18 @@ impl Memory {
                 ));
             }
         }
+        self.check_nodes()?;
         self.check_files()
+    }
+
+    /// Processes of a unit that have memory.
+    pub fn spaces(&self, unit: UnitId) -> u64 {
+        self.units[unit.index()].spaces
+    }
+
+    /// Pages that are being written, whether they leave or stay: those of the page-outs that were given out.
+    pub fn being_written(&self) -> u64 {
+        self.units.iter().map(|unit| unit.leaving + unit.writing).sum()
     }
 
     fn check_files(&self) -> Result<(), String> {

@@ -26,7 +26,8 @@
 //!
 //! Limits: what a page holds is not known, so a hit on a file falls on its pages in proportion. A page overwritten or used
 //! while it is being written is not written again, nor kept. Pages that were read ahead may go before they are used: their
-//! reader counts as served when the read is done. Swap is as large as need be. Source: seed 000, sections 2.2
+//! reader counts as served when the read is done. Swap is as large as need be. In which node a page lies is told by
+//! `nodes`, and decides nothing here. Source: seed 000, sections 2.2
 //! (`kernel` and `shared`) and 3.2 (limits, refusal, per-unit paging, first touch).
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
@@ -37,6 +38,7 @@ use crate::scenario::model::Hardware;
 
 mod cache;
 mod check;
+mod nodes;
 mod reclaim;
 mod space;
 #[cfg(test)]
@@ -44,6 +46,7 @@ mod tests;
 mod writeback;
 
 use cache::CachedFile;
+use nodes::Nodes;
 use space::Space;
 
 pub use reclaim::Reclaimed;
@@ -140,6 +143,7 @@ pub struct Memory {
     request: u64,
     dirty_limit: u64,
     dirty_age_ns: Time,
+    nodes: Option<Nodes>,
     /// Whether anybody is allowed less than everything.
     holds: bool,
     units: Vec<UnitPages>,
@@ -175,6 +179,7 @@ impl Memory {
             request,
             dirty_limit: part_of(frames, costs.dirty_limit),
             dirty_age_ns: costs.dirty_age_ns,
+            nodes: Nodes::new(hardware, frames, kernel),
             holds: false,
             units,
             spaces: Vec::new(),
@@ -209,6 +214,7 @@ impl Memory {
         let (unit, resident) = (space.unit, space.resident());
         (space.open, space.clean, space.dirty, space.swapped) = (false, 0, 0, 0);
         self.units[unit.index()].spaces -= 1;
+        self.vacate(id, resident);
         self.uncharge(unit, resident);
         self.retire_space(id);
     }
@@ -246,6 +252,7 @@ impl Memory {
         let grant = self.charge(unit, pages);
         if grant == Grant::Granted {
             self.spaces[id.0 as usize].dirty += pages;
+            self.place(id, pages);
             self.units[unit.index()].counts.grown += pages;
             self.ran(id);
         }
@@ -259,6 +266,7 @@ impl Memory {
         let grant = self.charge(unit, pages);
         if grant == Grant::Granted {
             self.spaces[id.0 as usize].come_back(pages);
+            self.place(id, pages);
             self.units[unit.index()].counts.swapped_in += pages;
             self.ran(id);
         }

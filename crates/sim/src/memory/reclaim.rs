@@ -234,8 +234,9 @@ impl Memory {
         let number = |i: usize| u32::try_from(i).unwrap_or(u32::MAX);
         let (unit, source, freed, leaving) = match giver {
             Giver::Space(i) => {
-                let (freed, leaving) = self.spaces[i].give(pages);
-                (self.spaces[i].unit, Source::Space(SpaceId(number(i))), freed, leaving)
+                let (id, (freed, leaving)) = (SpaceId(number(i)), self.spaces[i].give(pages));
+                self.vacate(id, freed);
+                (self.spaces[i].unit, Source::Space(id), freed, leaving)
             }
             Giver::File(i, j) => {
                 let before = self.files[i].dirty();

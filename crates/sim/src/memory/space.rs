@@ -26,6 +26,9 @@ pub(super) struct Space {
     pub(super) leaving: u64,
     /// In swap alone.
     pub(super) swapped: u64,
+    /// The node that its process runs in, and how many of its frames lie in each: see [`super::nodes`].
+    pub(super) home: usize,
+    pub(super) lies: Vec<u64>,
     /// Pages that it owes the pager, in millionths; below 0: that it gave in advance.
     pub(super) due: i64,
     /// Rest of the division that decides how many of the pages that came back are modified.
@@ -43,6 +46,8 @@ impl Space {
             dirty: 0,
             leaving: 0,
             swapped: 0,
+            home: 0,
+            lies: Vec::new(),
             due: 0,
             modified_rest: 0,
         }

@@ -4,18 +4,24 @@ use commonhold_policy::frames::{Input, Look, State, step};
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::model::{CallBack, KernelCosts};
+use crate::scenario::model::{CallBack, KernelCosts, Latency, Scheduler};
 
 const A: UnitId = UnitId(2);
 const B: UnitId = UnitId(3);
 const MS: Time = 1_000_000;
 
-/// 4 KiB frames; 40 of them the kernel's; clusters of 4 pages, so a floor of 8; disk requests of 64 KiB, 16 pages.
+/// 4 KiB frames in three nodes, half of them in the first; 40 of them the kernel's; clusters of 4 pages, so a floor of 8;
+/// disk requests of 64 KiB, 16 pages. Node 2 is nearer to node 0 than node 1 is.
 fn hardware(frames: u64) -> Hardware {
-    let mut machine = Machine::synthetic("cpus:1 memory:4MiB").unwrap();
-    machine.nodes[0].memory_bytes = frames * 4096;
+    let mut machine = Machine::synthetic("nodes:3 cpus:1 memory:4MiB").unwrap();
+    let parts = [frames - frames / 2, frames / 4, frames / 2 - frames / 4];
+    for (node, frames) in machine.nodes.iter_mut().zip(parts) {
+        node.memory_bytes = frames * 4096;
+    }
+    let between_ns = vec![vec![80, 160, 120], vec![160, 80, 160], vec![120, 160, 80]];
     let kernel = KernelCosts {
         tick_ns: 0,
+        scheduler: Scheduler::Commonhold,
         slice_ns: 10 * MS,
         switch_ns: 0,
         ipi_ns: 0,
@@ -33,7 +39,8 @@ fn hardware(frames: u64) -> Hardware {
         dirty_limit: 200_000,
         dirty_age_ns: 30_000 * MS,
     };
-    Hardware { machine, kernel, cache: None, bus: None, contention: None, disks: Vec::new() }
+    let latency = Some(Latency { local_ns: 80, between_ns });
+    Hardware { machine, kernel, latency, cache: None, bus: None, contention: None, disks: Vec::new() }
 }
 
 /// Two units of equal rights.
@@ -110,6 +117,45 @@ fn frames_come_back_at_close() {
 }
 
 /// What is being written when its process ends is free when it is written, and not before.
+#[test]
+fn pages_come_where_they_are_touched_or_as_near_as_there_is_room() {
+    // 400 frames: 200, 100 and 100 by node, less the kernel's 20, 10 and 10.
+    let mut memory = memory(400, 400, 400);
+    let space = memory.open_space(A, 0);
+    memory.runs_in(space, 1);
+    assert_eq!(memory.grow(space, 10), Grant::Granted);
+    assert_eq!(memory.pages_by_node(space), [0, 10, 0]);
+    // 180 fit into node 0; the next from there is 2, 120 ns away.
+    memory.runs_in(space, 0);
+    assert_eq!(memory.grow(space, 190), Grant::Granted);
+    assert_eq!(memory.pages_by_node(space), [180, 10, 10]);
+    // 80 more fit into node 2, and 0 is full.
+    memory.runs_in(space, 2);
+    assert_eq!(memory.grow(space, 100), Grant::Granted);
+    assert_eq!(memory.pages_by_node(space), [180, 30, 90]);
+    memory.check().unwrap();
+}
+
+#[test]
+fn pages_are_taken_from_all_nodes_alike() {
+    let mut memory = memory(400, 400, 400);
+    let space = memory.open_space(A, 0);
+    for (node, pages) in [(0, 60), (1, 30), (2, 10)] {
+        memory.runs_in(space, node);
+        assert_eq!(memory.grow(space, pages), Grant::Granted);
+    }
+    let out = memory.reclaim(A, 50);
+    assert_eq!(memory.pages_by_node(space), [60, 30, 10], "on their way out they still take up frames");
+    write_all(&mut memory, out.writes);
+    assert_eq!(memory.pages_by_node(space).iter().sum::<u64>(), memory.resident(space));
+    // 30, 15 and 5, but for the rounding of each cluster of four.
+    assert_eq!(memory.pages_by_node(space), [29, 16, 5]);
+    // What comes back comes to where the process runs now.
+    memory.runs_in(space, 1);
+    assert_eq!(memory.swap_in(space, 8), Grant::Granted);
+    assert_eq!(memory.pages_by_node(space), [29, 24, 5]);
+}
+
 #[test]
 fn pages_in_flight_outlive_their_process() {
     let mut memory = memory(240, 40, 0);
@@ -435,7 +481,7 @@ enum Act {
     Reclaim(u8, u32),
     Done(usize),
     Wait(u64),
-    Ran(usize),
+    Ran(usize, usize),
     Allow(u64, u64),
 }
 
@@ -453,7 +499,7 @@ fn act() -> impl Strategy<Value = Act> {
         4 => (unit, pages).prop_map(|(u, n)| Act::Reclaim(u, n)),
         4 => at.clone().prop_map(Act::Done),
         1 => (0u64..100).prop_map(Act::Wait),
-        1 => at.prop_map(Act::Ran),
+        1 => (at, 0usize..3).prop_map(|(i, node)| Act::Ran(i, node)),
         1 => (0u64..300, 0u64..300).prop_map(|(a, b)| Act::Allow(a, b)),
     ]
 }
@@ -499,7 +545,7 @@ impl Trial {
             Act::Done(_) => {}
             Act::Wait(ms) => memory.at(memory.now + ms * MS),
             Act::Allow(a, b) => memory.allow(&[1_000, 1_000, a, b]),
-            Act::Close(i) | Act::Grow(i, _) | Act::Back(i, _) | Act::Ran(i) => {
+            Act::Close(i) | Act::Grow(i, _) | Act::Back(i, _) | Act::Ran(i, _) => {
                 if let Some(space) = self.space(i) {
                     self.act_on_space(space, act);
                 }
@@ -515,6 +561,7 @@ impl Trial {
             }
             Act::Grow(_, pages) => drop(self.memory.grow(space, pages)),
             Act::Back(_, pages) => drop(self.memory.swap_in(space, pages)),
+            Act::Ran(_, node) => self.memory.runs_in(space, node),
             _ => self.memory.ran(space),
         }
     }

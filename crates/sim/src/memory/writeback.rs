@@ -118,6 +118,7 @@ impl Memory {
             space.swapped += pages;
         }
         self.units[unit.index()].leaving -= pages;
+        self.vacate(id, pages);
         self.uncharge(unit, pages);
     }
 

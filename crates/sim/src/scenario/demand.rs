@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn program(ops: Vec<Op>) -> Program {
-        Program { name: "p".to_owned(), memory_bytes: 0, reuse_ns: 1, hot_bytes: 0, ops }
+        Program { name: "p".to_owned(), memory_bytes: 0, reuse_ns: 1, hot_bytes: 0, stalled: 0, ops }
     }
 
     fn kernel(fork_ns: u64) -> KernelCosts {

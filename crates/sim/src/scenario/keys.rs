@@ -1,10 +1,12 @@
 //! Every key of a machine and of a workload, once: the readers refuse what is not here, and the reference is made from it.
 
+use super::model::Scheduler;
 use commonhold_contract::document::{self, key};
 
 use super::limits::{
-    ACCESS_MAX_NS, BYTES_MAX, COUNT_MAX, DISK_BYTES_MIN, FRAME_MAX, FRAME_MIN, HORIZON_MAX_NS, KERNEL_MAX_NS,
-    RATE_MAX, RATE_MIN, SECTOR, STEP_MAX_NS, TICK_MIN_NS, TIMES_MAX,
+    ACCESS_MAX_NS, BYTES_MAX, COUNT_MAX, DISK_BYTES_MIN, DISTANCE_LOCAL, DISTANCE_MAX, FRAME_MAX, FRAME_MIN,
+    HORIZON_MAX_NS, KERNEL_MAX_NS, LATENCY_MAX_NS, RATE_MAX, RATE_MIN, SECTOR, STEP_MAX_NS, TICK_MIN_NS,
+    TIMES_MAX,
 };
 
 /// The version of both languages that this program reads.
@@ -54,6 +56,8 @@ pub(crate) enum Kind {
     Unit,
     /// A list of steps.
     Steps,
+    /// The distances of all nodes from each, a list of lists.
+    Distances { min: u64, max: u64 },
 }
 
 const WHOLE: u64 = commonhold_contract::MILLIONTH;
@@ -99,6 +103,13 @@ pub(crate) static MACHINE: Table = Table {
             "Each CPU's cache. Without this table, moving to another CPU costs nothing.",
         ),
         key(
+            "latency",
+            Kind::Table(&LATENCY),
+            "",
+            "{}",
+            "How far the memory of each node is. Without this table, all memory is equally far.",
+        ),
+        key(
             "bus",
             Kind::Table(&BUS),
             "",
@@ -130,7 +141,20 @@ pub(crate) static KERNEL: Table = Table {
             kernel_time(TICK_MIN_NS),
             "\"20ms\"",
             "\"30ms\"",
-            "How long a task runs before others get a turn.",
+            "How long a task runs before others get a turn. With linux-2.4: its counter at nice 0, which Linux sets to 60 ms.",
+        ),
+        // For comparison with published results; what the project runs is the first.
+        key(
+            "scheduler",
+            Kind::Choice(&[
+                Scheduler::Commonhold.name(),
+                Scheduler::IrixDecay.name(),
+                Scheduler::Linux24.name(),
+            ]),
+            "\"commonhold\"",
+            "\"irix-decay\"",
+            "Which task a CPU runs next: the project's own scheduler, or a baseline of the published experiments, of IRIX 5 or \
+             Linux 2.4. Baselines know no units: only with the scheme smp.",
         ),
         key("switch", kernel_time(0), "\"2us\"", "\"10us\"", "What a switch to another task costs."),
         key(
@@ -238,6 +262,37 @@ pub(crate) static CACHE: Table = Table {
         ),
         key("line", Kind::Bytes { min: 1, max: 1 << 20 }, "\"64B\"", "\"128B\"", "Size of one of its lines."),
         key("miss", kernel_time(0), "\"80ns\"", "\"500ns\"", "What fetching a line costs."),
+    ],
+};
+
+/// `[latency]`.
+pub(crate) static LATENCY: Table = Table {
+    title: "[latency]",
+    definition: "[latency]",
+    keys: &[
+        // An idle load on a present-day server of two sockets, in round figures.
+        key(
+            "local",
+            Kind::Time { min: 1, max: LATENCY_MAX_NS },
+            "\"80ns\"",
+            "\"1590ns\"",
+            "What a load from memory of the CPU's own node takes.",
+        ),
+        key(
+            "remote",
+            Kind::Time { min: 1, max: LATENCY_MAX_NS / DISTANCE_LOCAL * DISTANCE_MAX },
+            "",
+            "\"140ns\"",
+            "What one from another node's takes. Twice `local` if not said, as Linux takes it to be.",
+        ),
+        key(
+            "distances",
+            Kind::Distances { min: DISTANCE_LOCAL, max: DISTANCE_MAX },
+            "",
+            "[[10, 17], [17, 10]]",
+            "In place of `remote`: how far the nodes are from each other, a list for each node, as `numactl --hardware` \
+             prints them. 10 is a node from itself, 20 takes twice as long as `local`.",
+        ),
     ],
 };
 
@@ -443,6 +498,14 @@ pub(crate) static PROGRAM: Table = Table {
             "\"0B\"",
             "\"256KiB\"",
             "What it needs in the cache again when it has moved to another CPU.",
+        ),
+        key(
+            "stalled",
+            Kind::Part { min: 0, max: WHOLE },
+            "\"0%\"",
+            "\"30%\"",
+            "Part of its CPU time that it waits for memory, as long as that is all in its own node: where it is not, this \
+             part takes longer, as the machine's `[latency]` says.",
         ),
         key("do", Kind::Steps, "", "[{ cpu = \"1s\" }]", "Its steps, in order. Required."),
     ],

@@ -23,6 +23,15 @@ pub(crate) const KERNEL_MAX_NS: Time = HOUR_NS;
 /// The shortest clock tick and the shortest slice: each costs the simulator an event.
 pub(crate) const TICK_MIN_NS: Time = 10_000;
 
+/// The longest load from memory of the own node: a millisecond.
+pub(crate) const LATENCY_MAX_NS: Time = 1_000_000;
+
+/// How far a node is from itself, in the measure of the firmware's tables (ACPI SLIT, Linux's `LOCAL_DISTANCE`).
+pub(crate) const DISTANCE_LOCAL: u64 = 10;
+
+/// The farthest that is not out of reach in these tables.
+pub(crate) const DISTANCE_MAX: u64 = 254;
+
 /// The longest time of a disk access: a minute.
 pub(crate) const ACCESS_MAX_NS: Time = 60_000_000_000;
 

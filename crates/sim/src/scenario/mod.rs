@@ -6,13 +6,14 @@
 //! [`commonhold_contract::render`] shows them. No file is opened here. [`reference()`] lists every key.
 //!
 //! Code map, in the order of the flow: `values` (numbers and names, by the contract crate's `document`), `machine`,
-//! `workload` with `steps` (text to values), `check` (whether the values fit each other), `limits`.
+//! with `latency`, `workload` with `steps` (text to values), `check` (whether the values fit each other), `limits`.
 
 mod check;
 mod cycles;
 mod demand;
 mod folder;
 mod keys;
+mod latency;
 mod limits;
 mod locks;
 mod machine;
@@ -24,7 +25,7 @@ mod tests;
 mod values;
 mod workload;
 
-pub use folder::{Finding, Part, Read, read};
+pub use folder::{Finding, Overrides, Part, Read, read, read_with};
 pub use limits::{SECTOR, TASKS_MAX};
 pub use machine::parse_machine;
 pub use model::*;

@@ -1,6 +1,6 @@
 //! What a scenario says, after its files were read: amounts in nanoseconds, bytes and millionths, references as indices.
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::Machine;
 
 use crate::Time;
@@ -23,6 +23,8 @@ pub struct Hardware {
     pub machine: Machine,
     /// What the kernel costs.
     pub kernel: KernelCosts,
+    /// How far the memory of the nodes is; without it all is equally far.
+    pub latency: Option<Latency>,
     /// Per-CPU cache, for what a migration costs; without it a migration is free.
     pub cache: Option<Cache>,
     /// The memory bus; without it memory traffic never waits.
@@ -38,6 +40,8 @@ pub struct Hardware {
 pub struct KernelCosts {
     /// The clock tick, in ns; each CPU's ticks are staggered evenly over it. 0: no ticks.
     pub tick_ns: Time,
+    /// Which task a CPU runs next.
+    pub scheduler: Scheduler,
     /// How long a task runs before others get a turn, in ns.
     pub slice_ns: Time,
     /// What a switch to another task costs, in ns.
@@ -72,6 +76,42 @@ pub struct KernelCosts {
     pub dirty_age_ns: Time,
 }
 
+/// Who decides at every switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheduler {
+    /// The project's own.
+    Commonhold,
+    /// IRIX 5: priorities that degrade with use. Under the scheme `smp` only.
+    IrixDecay,
+    /// Linux 2.4: epochs. Under the scheme `smp` only.
+    Linux24,
+}
+
+impl Scheduler {
+    /// All of them.
+    pub const ALL: [Scheduler; 3] = [Scheduler::Commonhold, Scheduler::IrixDecay, Scheduler::Linux24];
+
+    /// As `machine.toml` and `commonhold sim --scheduler` have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scheduler::Commonhold => "commonhold",
+            Scheduler::IrixDecay => "irix-decay",
+            Scheduler::Linux24 => "linux-2.4",
+        }
+    }
+
+    /// Whether it can hold a scheme: only ours knows units.
+    pub fn holds(self, scheme: Scheme) -> bool {
+        self == Scheduler::Commonhold || scheme == Scheme::Smp
+    }
+}
+
+impl core::fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// When a CPU on loan goes back to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallBack {
@@ -92,6 +132,15 @@ pub struct Cache {
     pub line_bytes: u64,
     /// What fetching a line costs, in ns.
     pub miss_ns: Time,
+}
+
+/// What loads from memory take that miss all caches (seed 001, table 1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Latency {
+    /// From memory of the CPU's own node, in ns; at least 1.
+    pub local_ns: Time,
+    /// By the CPU's node, then by the memory's, in the machine's order, in ns; at least `local_ns`.
+    pub between_ns: Vec<Vec<Time>>,
 }
 
 /// The memory bus.
@@ -222,6 +271,8 @@ pub struct Program {
     pub reuse_ns: Time,
     /// Lines that it would have in the cache again after a migration, in bytes.
     pub hot_bytes: u64,
+    /// Part of its CPU time that it waits for memory, as long as that is all in its own node, in millionths.
+    pub stalled: u32,
     /// The steps, in order. Ends where the vector ends.
     pub ops: Vec<Op>,
 }

@@ -80,6 +80,7 @@ fn range(kind: Kind) -> String {
         Kind::Name(what) => format!("the name of a {what}"),
         Kind::Unit => "the path of a unit".to_owned(),
         Kind::Steps => "a list of steps".to_owned(),
+        Kind::Distances { min, max } => format!("a list of lists of numbers, {min} to {max}"),
     }
 }
 

@@ -4,8 +4,8 @@
 use commonhold_contract::{Contract, parse};
 
 use super::keys::{
-    BUS, CACHE, CONTENTION, DISK, FILE, JOB, KERNEL, Kind, LOCK, MACHINE, OF_MODELS, PROGRAM, STEPS, Table,
-    WORKLOAD,
+    BUS, CACHE, CONTENTION, DISK, FILE, JOB, KERNEL, Kind, LATENCY, LOCK, MACHINE, OF_MODELS, PROGRAM, STEPS,
+    Table, WORKLOAD,
 };
 use super::{
     Amount, Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, Op, Spread, Workload,
@@ -27,9 +27,9 @@ fn workload(text: &str) -> Workload {
     parsed.value.unwrap_or_else(|| panic!("{text}\n{:#?}", parsed.diagnostics))
 }
 
-/// A machine with one key of a table set.
+/// A machine of two nodes with one key of a table set.
 fn machine_with(table: &Table, line: &str) -> String {
-    let head = "version = 1\nshape = \"memory:64MiB\"\n";
+    let head = "version = 1\nshape = \"nodes:2 memory:32MiB\"\n";
     match table.definition {
         "machine.toml" => format!("{head}{line}"),
         "[disk.NAME]" => format!("{head}[disk.d0]\n{line}"),
@@ -39,7 +39,7 @@ fn machine_with(table: &Table, line: &str) -> String {
 
 #[test]
 fn every_key_of_a_machine_is_read_and_has_the_default_that_the_table_says() {
-    for table in [&MACHINE, &KERNEL, &CACHE, &BUS, &CONTENTION, &DISK] {
+    for table in [&MACHINE, &KERNEL, &CACHE, &LATENCY, &BUS, &CONTENTION, &DISK] {
         for key in table.keys {
             if matches!(key.kind, Kind::Version | Kind::Text | Kind::Shape) {
                 continue;

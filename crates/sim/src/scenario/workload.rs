@@ -126,6 +126,7 @@ fn program(
         memory_bytes: 0,
         reuse_ns: REUSE_NS,
         hot_bytes: 0,
+        stalled: 0,
         ops: Vec::new(),
     };
     let mut place = check::ProgramPlace { name: named.at.clone(), steps: Vec::new(), partial: true };
@@ -135,6 +136,7 @@ fn program(
             "memory" => program.memory_bytes = number(document, &entry).unwrap_or(0),
             "reuse" => program.reuse_ns = number(document, &entry).unwrap_or(REUSE_NS),
             "hot" => program.hot_bytes = number(document, &entry).unwrap_or(0),
+            "stalled" => program.stalled = number_32(document, &entry).unwrap_or(0),
             _ => {
                 said = true;
                 let steps = steps::read(document, known, &entry);

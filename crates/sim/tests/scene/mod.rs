@@ -1,5 +1,5 @@
 //! Scenarios as texts, and runs of them that must be sound.
-#![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(dead_code, clippy::format_push_string, reason = "texts of tests, of which every file uses a part")]
 
 use commonhold_contract::render;
 use commonhold_sim::outcome::{JobOutcome, Outcome, UnitOutcome};
@@ -68,4 +68,38 @@ pub(crate) fn unit<'a>(outcome: &'a Outcome, name: &str) -> &'a UnitOutcome {
 pub(crate) fn near(is: u64, should: u64, per_mille: u64) {
     let off = is.abs_diff(should);
     assert!(off * 1000 <= should * per_mille, "{is} is not within {per_mille} per mille of {should}");
+}
+
+/// A machine with so many CPUs on which nothing costs anything but what is said. The clock ticks every 10 ms, slices last 30 ms.
+pub(crate) fn machine(cpus: u32, more: &str) -> String {
+    let mut text = format!("version = 1\nshape = \"cpus:{cpus} memory:64MiB\"\n[kernel]\n{more}\n");
+    let said = |key: &str| more.lines().any(|line| line.starts_with(key));
+    for (key, usual) in [("tick", "10ms"), ("slice", "30ms"), ("call_back", "now")] {
+        if !said(key) {
+            text += &format!("{key} = \"{usual}\"\n");
+        }
+    }
+    for key in ["switch", "ipi", "fault", "request", "fork"] {
+        if !said(key) {
+            text += &format!("{key} = \"0s\"\n");
+        }
+    }
+    text
+}
+
+/// Units a and b with these keys, under a scheme.
+pub(crate) fn contract(scheme: &str, a: &str, b: &str) -> String {
+    format!("version = 1\n[machine]\nscheme = \"{scheme}\"\n[unit.a]\n{a}\n[unit.b]\n{b}\n")
+}
+
+/// Programs by name, and jobs.
+pub(crate) fn workload(programs: &[(&str, &str)], jobs: &[(&str, &str, &str, &str)]) -> String {
+    let mut text = "version = 1\nhorizon = \"1h\"\n".to_owned();
+    for (name, steps) in programs {
+        text += &format!("[program.{name}]\ndo = [{steps}]\n");
+    }
+    for (name, unit, program, more) in jobs {
+        text += &format!("[job.{name}]\nunit = \"{unit}\"\nprogram = \"{program}\"\n{more}\n");
+    }
+    text
 }

@@ -1,0 +1,149 @@
+//! How much slower a task is while it computes far from its memory.
+//!
+//! Problem: where CPUs and memory come in nodes, a CPU gets at the memory of its own node sooner than at another's (NUMA).
+//! How much longer does a task take on a CPU of one node whose pages lie in others?
+//!
+//! Terms: the *latency* λ(n, j) is what a load from memory of node j takes on a CPU of node n; λ(n, n) = ℓ is *local*, the
+//! others are *remote*. p(j) of a task's pages lie in node j (`crate::memory` says how they come there). A task is
+//! *stalled* for the part m of its CPU time: it waits for memory, as long as that is all local.
+//!
+//! Algorithm: it comes back to each of its pages as often as to any other. So its loads take in the mean
+//!
+//! ```text
+//! L(n) = Σ p(j) λ(n, j) / Σ p(j),        ν(n) = 1 + m (L(n) / ℓ - 1)
+//! ```
+//!
+//! and ν(n), in millionths rounded to the nearest, is its time per unit of work on node n. The refill of a cache is nothing
+//! but loads, so it takes L(n) / ℓ times as long, which is ν(n) for m = 1.
+//!
+//! When it is asked: whenever a task comes to a CPU, and whenever one that runs there has got pages. That is exact: pages
+//! that are taken from it meanwhile are taken from all nodes alike, which leaves L as it was but for rounding.
+//!
+//! Properties: 1 while all pages are local, or as far as local ones, and for a task that has none; never below 1; more with
+//! each latency, with m, and with each page that moves farther away; at most the largest latency by the local one.
+//! Constant work per node of the machine for a question.
+//!
+//! Limits: the path between two nodes carries any number of loads at once (seed 001, section 8, could not see its
+//! contention on Hector either); what the caches hold does not depend on where it comes from; only a process's own memory
+//! is far or near, not the kernel's, the files' or what processes share; pages stay where they are, as in seed 001,
+//! section 3, where migration and replication were switched off. Source: seed 001, section 3 and table 1.
+
+use commonhold_contract::MILLIONTH;
+use commonhold_machine::Machine;
+
+use crate::scenario::Latency;
+
+/// How far the memory of each node is from each CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remote {
+    latency: Latency,
+    /// The node of each CPU, as its place among the nodes.
+    node_of: Vec<usize>,
+}
+
+impl Remote {
+    /// `None` if no memory of that machine is remote: it has one node.
+    pub fn new(latency: &Latency, machine: &Machine) -> Option<Self> {
+        let place = |id: u32| machine.nodes.iter().position(|node| node.id == id);
+        let node_of = machine.cpus.iter().map(|cpu| place(cpu.node).unwrap_or(0)).collect();
+        (machine.nodes.len() > 1).then(|| Remote { latency: latency.clone(), node_of })
+    }
+
+    /// The node of a CPU, as its place among the machine's nodes.
+    #[must_use]
+    pub fn node(&self, cpu: usize) -> usize {
+        self.node_of[cpu]
+    }
+
+    /// The time per unit of work, in millionths, of a task on a CPU of `node` that is stalled for so many millionths of its
+    /// time, and of whose pages so many lie in each node; a list that ends early goes on with none.
+    #[must_use]
+    pub fn slowdown(&self, stalled_millionths: u32, node: usize, pages: &[u64]) -> u64 {
+        let row = self.latency.between_ns[node].iter().zip(pages);
+        let (mut all, mut beyond) = (0u128, 0u128);
+        for (latency_ns, pages) in row {
+            all += u128::from(*pages);
+            beyond += u128::from(*pages) * u128::from(latency_ns.saturating_sub(self.latency.local_ns));
+        }
+        let local = all * u128::from(self.latency.local_ns);
+        if beyond == 0 || local == 0 {
+            return MILLIONTH;
+        }
+        let more = (beyond * u128::from(stalled_millionths) + local / 2) / local;
+        MILLIONTH + u64::try_from(more).unwrap_or(u64::MAX - MILLIONTH)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Four nodes of two CPUs, these latencies.
+    fn remote(between_ns: [[u64; 4]; 4]) -> Remote {
+        let latency = Latency { local_ns: 100, between_ns: between_ns.map(Vec::from).to_vec() };
+        Remote::new(&latency, &Machine::synthetic("nodes:4 cpus:2").unwrap()).unwrap()
+    }
+
+    /// 100 ns at home, 150 ns and 250 ns elsewhere.
+    fn ring() -> Remote {
+        remote([[100, 150, 250, 150], [150, 100, 150, 250], [250, 150, 100, 150], [150, 250, 150, 100]])
+    }
+
+    #[test]
+    fn a_machine_of_one_node_has_no_remote_memory() {
+        let latency = Latency { local_ns: 100, between_ns: vec![vec![100]] };
+        assert_eq!(Remote::new(&latency, &Machine::synthetic("nodes:1 cpus:8").unwrap()), None);
+    }
+
+    #[test]
+    fn cpus_are_in_their_nodes() {
+        assert_eq!((0..8).map(|cpu| ring().node(cpu)).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn by_hand() {
+        // 30 pages at 100 ns, 10 at 250 ns: 137.5 ns in the mean. Stalled for 40 % of the time: 1 + 0.4 x 0.375.
+        assert_eq!(ring().slowdown(400_000, 2, &[10, 0, 30]), 1_150_000);
+        // One page in three at 150 ns, always stalled: 1.1666..
+        assert_eq!(ring().slowdown(1_000_000, 1, &[1, 2, 0, 0]), 1_166_667);
+    }
+
+    #[test]
+    fn who_has_no_pages_or_never_stalls_is_not_slowed() {
+        assert_eq!(ring().slowdown(1_000_000, 3, &[]), MILLIONTH);
+        assert_eq!(ring().slowdown(0, 3, &[7, 7, 7, 7]), MILLIONTH);
+    }
+
+    fn pages() -> impl Strategy<Value = Vec<u64>> {
+        prop::collection::vec(0u64..1 << 41, 4)
+    }
+
+    proptest! {
+        #[test]
+        fn slower_by_no_more_than_the_farthest_memory(pages in pages(), node in 0usize..4, stalled in 0u32..=1_000_000) {
+            let slow = ring().slowdown(stalled, node, &pages);
+            prop_assert!((MILLIONTH..=MILLIONTH + u64::from(stalled) * 3 / 2).contains(&slow));
+            prop_assert!(slow <= ring().slowdown(1_000_000, node, &pages));
+        }
+
+        #[test]
+        fn memory_as_far_as_local_memory_slows_nobody(pages in pages(), node in 0usize..4, stalled in 0u32..=1_000_000) {
+            prop_assert_eq!(remote([[100; 4]; 4]).slowdown(stalled, node, &pages), MILLIONTH);
+        }
+
+        #[test]
+        fn a_page_that_moves_away_makes_nobody_faster(pages in pages(), node in 0usize..4, to in 0usize..4) {
+            let mut moved = pages.clone();
+            let from = (0..4).find(|from| moved[*from] > 0);
+            let Some(from) = from else { return Ok(()) };
+            moved[from] -= 1;
+            moved[to] += 1;
+            let row = &ring().latency.between_ns[node];
+            let (before, after) = (ring().slowdown(500_000, node, &pages), ring().slowdown(500_000, node, &moved));
+            let holds = if row[to] >= row[from] { after >= before } else { after <= before };
+            prop_assert!(holds, "{} before, {} after", before, after);
+        }
+    }
+}

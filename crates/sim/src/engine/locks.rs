@@ -1,0 +1,180 @@
+//! Locks that block who waits for them, and whose CPUs their holders run on meanwhile.
+//!
+//! Problem: who waits for a lock waits for its holder to have a CPU, and the holder's unit may have none for it: isolation
+//! would be undone by a lock. Terms: a task *runs for* a unit if it stands in that unit's queue and is charged to it; usually
+//! its own. A lock that *inherits* lends its holders the CPUs of those who wait for it.
+//!
+//! Algorithm: a task runs for the unit that the first who waits for one of its locks runs for, of those who do not run for
+//! its own: its locks in the order in which it took them, each one's queue from the front. Else it runs for its own unit.
+//! When that changes for a task that waits for such a lock itself, the holders of that lock are looked at anew, and so on.
+//!
+//! Properties: along a chain (A waits for B's lock, B for C's) everybody runs for A's unit. A release gives back what was
+//! lent for that lock alone: who still holds a lock that somebody waits for goes on on the other's CPUs. Ends also where
+//! tasks wait for each other in a circle: each is looked at once per change. Limits: of several units that wait one lends,
+//! and not all in turns. Locks are given first come, first served; readers that stand one behind the other together.
+//! Source: seed 000, section 3.4 (inheritance of an SPU's resources by who holds a kernel lock); for chains Sha, Rajkumar,
+//! Lehoczky 1990 (priority inheritance).
+
+use std::collections::VecDeque;
+
+use commonhold_dispatch::TaskId;
+
+use super::Engine;
+use super::program::Done;
+use super::task::State;
+use crate::Time;
+use crate::scenario::Op;
+
+/// A lock that blocks who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Lock {
+    holders: Vec<TaskId>,
+    reading: bool,
+    /// Who waits for it, and whether to read.
+    queue: VecDeque<(TaskId, bool)>,
+    pub(super) waits: u64,
+    pub(super) waited_ns: Time,
+}
+
+impl Lock {
+    /// Whether it can be given to somebody: to a reader while others read, if nobody waits for his turn before.
+    fn is_free(&self, reads: bool) -> bool {
+        self.holders.is_empty() || (self.reading && reads)
+    }
+}
+
+impl Engine<'_> {
+    pub(super) fn acquire(&mut self, id: TaskId, number: u16, read: bool) -> Done {
+        if self.tasks[id as usize].stage == 1 {
+            return Done::Next; // it was handed over
+        }
+        let shared = read && self.scenario.workload.locks[number as usize].readers;
+        let lock = &mut self.locks[number as usize];
+        if lock.is_free(shared) && lock.queue.is_empty() {
+            self.give(id, number, shared);
+            return Done::Next;
+        }
+        self.tasks[id as usize].stage = 1;
+        lock.queue.push_back((id, shared));
+        lock.waits += 1;
+        if self.inherits(number) {
+            self.lend_to_holders(number);
+        }
+        Done::Wait(State::Lock)
+    }
+
+    pub(super) fn release(&mut self, id: TaskId, number: u16) {
+        self.locks[number as usize].holders.retain(|holder| *holder != id);
+        if self.inherits(number) {
+            self.tasks[id as usize].held.retain(|held| *held != number);
+        }
+        while let Some((next, shared)) = self.locks[number as usize].queue.front().copied()
+            && self.locks[number as usize].is_free(shared)
+        {
+            let lock = &mut self.locks[number as usize];
+            lock.queue.pop_front();
+            lock.waited_ns += self.now - self.tasks[next as usize].since;
+            self.give(next, number, shared);
+            self.wake(next);
+        }
+        if self.inherits(number) {
+            self.lend_to(vec![id]);
+            self.lend_to_holders(number);
+        }
+    }
+
+    fn inherits(&self, number: u16) -> bool {
+        self.scenario.workload.locks[number as usize].inherit
+    }
+
+    fn give(&mut self, id: TaskId, number: u16, reads: bool) {
+        let lock = &mut self.locks[number as usize];
+        lock.holders.push(id);
+        lock.reading = reads;
+        if self.inherits(number) {
+            self.tasks[id as usize].held.push(number);
+        }
+    }
+
+    fn lend_to_holders(&mut self, number: u16) {
+        self.lend_to(self.locks[number as usize].holders.clone());
+    }
+
+    /// Looks at tasks anew, and at those that they wait for.
+    fn lend_to(&mut self, mut tasks: Vec<TaskId>) {
+        let mut at = 0;
+        while let Some(id) = tasks.get(at).copied() {
+            at += 1;
+            let unit = self.inherited(id);
+            if unit == self.tasks[id as usize].runs_for {
+                continue;
+            }
+            self.run_for(id, unit);
+            let holders = self.waits_for(id).map(|number| self.locks[number as usize].holders.clone());
+            // Who was looked at is so again if it stands further down the chain, but not in a circle.
+            tasks.extend(holders.unwrap_or_default().iter().filter(|holder| !self.waits_on(**holder, id)));
+        }
+    }
+
+    /// The lock that inherits for which a task waits.
+    fn waits_for(&self, id: TaskId) -> Option<u16> {
+        let task = &self.tasks[id as usize];
+        let ops = &self.scenario.workload.programs[task.program as usize].ops;
+        match (task.state, ops.get(task.pc as usize)) {
+            (State::Lock, Some(Op::Acquire { lock, .. })) if self.inherits(*lock) => Some(*lock),
+            _ => None,
+        }
+    }
+
+    /// Whether a task waits for another, directly or through others.
+    fn waits_on(&self, id: TaskId, other: TaskId) -> bool {
+        let mut seen = vec![id];
+        let mut at = 0;
+        while let Some(id) = seen.get(at).copied() {
+            at += 1;
+            let holders = self.waits_for(id).map_or(&[][..], |number| &self.locks[number as usize].holders);
+            if holders.contains(&other) {
+                return true;
+            }
+            for holder in holders {
+                if !seen.contains(holder) {
+                    seen.push(*holder);
+                }
+            }
+        }
+        false
+    }
+
+    /// The unit that a task is to run for.
+    fn inherited(&self, id: TaskId) -> u32 {
+        let task = &self.tasks[id as usize];
+        let waiters = task.held.iter().flat_map(|number| &self.locks[*number as usize].queue);
+        let mut lenders = waiters.map(|(waiter, _)| self.tasks[*waiter as usize].runs_for);
+        lenders.find(|unit| *unit != task.unit).unwrap_or(task.unit)
+    }
+
+    /// A task that runs for another unit than it is to, if there is one outside of circles.
+    pub(super) fn runs_for_the_wrong(&self) -> Option<TaskId> {
+        let wrong = |id: &TaskId| self.tasks[*id as usize].runs_for != self.inherited(*id);
+        let live = (0..).zip(&self.tasks).filter(|(_, task)| task.state != State::Ended).map(|(id, _)| id);
+        live.filter(wrong).find(|id| !self.waits_on(*id, *id))
+    }
+
+    /// A task runs on a unit's CPUs from now on, and is charged to it.
+    fn run_for(&mut self, id: TaskId, unit: u32) {
+        let task = &mut self.tasks[id as usize];
+        let before = core::mem::replace(&mut task.runs_for, unit);
+        if task.state == State::Runnable {
+            // The policy gives a CPU to the unit that wants one: that is now the other.
+            self.steward.blocked(before);
+            self.steward.became_runnable(unit);
+        }
+        self.patience.went(before);
+        self.patience.came(unit);
+        // It stands in another queue, and its wait begins anew.
+        if let Some(wait) = &mut self.tasks[id as usize].waits {
+            *wait = self.patience.begin(self.now, unit);
+        }
+        self.kernel.move_to_unit(self.now, id, unit);
+    }
+}

@@ -1,0 +1,106 @@
+//! How fast a task gets on: what its neighbours (`crate::contention`) and its memory's place leave of a CPU's speed.
+
+use super::Engine;
+use super::task::Spent;
+use crate::Time;
+use crate::contention::{Remote, Slowdown};
+use crate::memory::{Memory, SpaceId};
+
+/// In millionths: as fast as alone, with all memory local.
+pub(super) const ALONE: u64 = 1_000_000;
+
+/// In millionths: stalled all of the time, as who does nothing but load.
+const ALWAYS: u32 = 1_000_000;
+
+/// Time per unit of a task's work, and by what it is more than one, in millionths. What is not for the two is stalls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slow {
+    pub(super) total: u64,
+    /// For the kernel's lock.
+    lock: u64,
+    /// For memory of other nodes.
+    remote: u64,
+}
+
+impl Slow {
+    /// Nobody hinders it.
+    pub(super) const NOT: Slow = Slow { total: ALONE, lock: 0, remote: 0 };
+
+    /// What its kernel work meets in the kernel.
+    pub(super) fn in_kernel(slow: Slowdown) -> Slow {
+        Slow { total: slow.total, lock: slow.lock, remote: 0 }
+    }
+
+    /// As much slower again for what it meets at the bus: their product (see `crate::contention`).
+    pub(super) fn at_bus(self, slowdown: u64) -> Slow {
+        Slow { total: scaled(self.total, slowdown, ALONE), ..self }
+    }
+
+    /// As much slower again for where its memory lies, in place of where it lay before.
+    pub(super) fn afar(self, slowdown: u64) -> Slow {
+        let near = self.total - self.remote;
+        let total = if slowdown == ALONE { near } else { scaled(near, slowdown, ALONE) };
+        Slow { total, remote: total - near, ..self }
+    }
+
+    /// Books time in which so much work was done.
+    pub(super) fn book(self, spent: &mut Spent, elapsed: Time, work: Time) {
+        spent.work_ns += work;
+        let extra = elapsed - work;
+        if extra == 0 {
+            return;
+        }
+        let part = |part| if part == 0 { 0 } else { scaled(extra, part, self.total - ALONE) };
+        let (lock, remote) = (part(self.lock), part(self.remote));
+        spent.lock_ns += lock;
+        spent.remote_ns += remote;
+        spent.stall_ns += extra - lock - remote;
+    }
+}
+
+impl Engine<'_> {
+    /// The task on a CPU looks at its memory from there: it came just now, or may have got pages.
+    #[inline]
+    pub(super) fn look_at_memory(&mut self, at: usize) {
+        if self.remote.is_some() {
+            self.look_at_nodes(at);
+        }
+    }
+
+    fn look_at_nodes(&mut self, at: usize) {
+        let (Some(remote), Some(task)) = (&self.remote, self.cpus[at].task) else { return };
+        let (task, node) = (&self.tasks[task as usize], remote.node(at));
+        self.memory.runs_in(task.space, node);
+        let stalled = self.scenario.workload.programs[task.program as usize].stalled;
+        let cpu = &mut self.cpus[at];
+        cpu.far = remote.slowdown(stalled, node, self.memory.pages_by_node(task.space));
+        cpu.slow = cpu.slow.afar(cpu.far);
+    }
+}
+
+/// How long a process fetches what takes so long from local memory into the cache of a CPU, in ns.
+pub(super) fn refill_from(
+    remote: Option<&Remote>,
+    memory: &Memory,
+    space: SpaceId,
+    cpu: usize,
+    local_ns: Time,
+) -> Time {
+    let Some(remote) = remote else { return local_ns };
+    stretched(local_ns, remote.slowdown(ALWAYS, remote.node(cpu), memory.pages_by_node(space)))
+}
+
+/// Time that work takes at a speed, rounded up.
+pub(super) fn stretched(work: Time, slow: u64) -> Time {
+    if slow == ALONE {
+        return work;
+    }
+    let whole = u128::from(work) * u128::from(slow);
+    // Half of what 64 bits hold is behind every horizon, and still fits when it is added to a time.
+    Time::try_from(whole.div_ceil(u128::from(ALONE))).unwrap_or(Time::MAX).min(Time::MAX / 2)
+}
+
+/// `value * part / whole`, rounded down.
+pub(super) fn scaled(value: u64, part: u64, whole: u64) -> u64 {
+    u64::try_from(u128::from(value) * u128::from(part) / u128::from(whole)).unwrap_or(u64::MAX)
+}
