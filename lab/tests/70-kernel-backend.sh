@@ -108,6 +108,35 @@ isolates() {
 measured isolates
 vmctl uncap > /dev/null
 
+# switched UNIT FIELD...: the sum of what the scheduler counted of a unit.
+switched() {
+	unit=$1
+	shift
+	sum=0
+	for field; do
+		found=$(sed "s/.*\"switches\":\[.*{\"unit\":\"$unit\",[^}]*\"$field\":\([0-9]*\).*/\1/" status.json)
+		sum=$((sum + found))
+	done
+}
+# Both count from the unit's beginning; ours up to the last switch of each CPU.
+counts_agree() {
+	cpu_usec "commonhold/$1"
+	commonhold status --json | tr -d ' \n' > status.json
+	switched "$1" home_ns borrowed_ns shared_ns
+	note "$1: $((sum / 1000)) us by the scheduler's count, $usec us by the kernel's"
+	within "$((sum / 1000))" $((usec - usec / 100)) $((usec + usec / 100))
+}
+for unit in a b; do
+	ok "what $unit used, the scheduler and the kernel count alike, within 1 %" counts_agree $unit
+done
+switched b borrowed_ns; borrowed=$sum
+switched a lent_ns; lent=$sum
+ok "what b had beyond its own is known" at_least "$borrowed" 1000000
+switched b called_back
+ok "b called CPUs back" at_least "$sum" 1
+ok "status shows it all" status_says 'at home'
+sed -n '/at home/,/^$/p; /moved in/,/^$/p' status.txt | sed 's/^/# /'
+
 # Thrown out: control groups hold at once, and the scheduler comes back after a second.
 echo S > /proc/sysrq-trigger
 ok "thrown out, it no longer schedules" wait_for 10 state_is disabled
