@@ -22,7 +22,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, Prog
 
 use crate::kernel::Settings;
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit, UnitRules,
+    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit, UnitRules,
 };
 
 /// Compiled by build.rs.

@@ -141,7 +141,7 @@ impl Reign {
             State::Rules(scheduler) => Some(scheduler.switched(slot)),
             State::Rests(_) => None,
         };
-        self.former.with(slot, now)
+        self.former.with(slot, now.as_ref())
     }
 
     /// What went wrong since the last call.

@@ -51,9 +51,11 @@ impl Former {
     }
 
     /// All that was counted of a slot's unit, with what the present scheduler has.
-    pub(super) fn with(&self, slot: u32, now: Option<Switched>) -> Switched {
+    pub(super) fn with(&self, slot: u32, now: Option<&Switched>) -> Switched {
         let mut sum = self.0.get(&slot).copied().unwrap_or_default();
-        sum.add(&now.unwrap_or_default());
+        if let Some(now) = now {
+            sum.add(now);
+        }
         sum
     }
 }
