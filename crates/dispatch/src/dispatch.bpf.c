@@ -55,7 +55,9 @@ static struct dispatch_unit *clock_of(const struct dispatch_task *task)
 static u64 start_of(struct dispatch_task *task)
 {
 	struct dispatch_unit *clock = clock_of(task);
-	u64 earliest = (clock ? clock->vtime : 0) - rules()->slice_ns;
+	u64 now = clock ? clock->vtime : 0;
+	/* Virtual time begins at 0: before that would be the end of a queue that is ordered by unsigned numbers. */
+	u64 earliest = now > rules()->slice_ns ? now - rules()->slice_ns : 0;
 
 	if (before(task->vtime, earliest))
 		task->vtime = earliest;
