@@ -315,6 +315,25 @@ mod tests {
     }
 
     #[test]
+    fn users_alone_are_placed_as_their_processes_are() {
+        let mut contract = contract();
+        let solo = contract.find("solo").unwrap();
+        let physics = contract.find("physics").unwrap();
+        let night = contract.find("physics/night-batch").unwrap();
+        let mut user = |unit: UnitId, who| {
+            contract.units[unit.index()].members.push(Member { kind: K::User(who), span: 0..0 });
+        };
+        // Nobody is called eve here; whoever is in no group of physics' is not in its sub-unit either.
+        user(solo, named("eve"));
+        user(solo, named("ana"));
+        user(night, Principal::Id(7));
+        user(night, named("ana"));
+        assert_eq!(by_user(&contract, &Book), BTreeMap::from([(1000, night)]));
+        contract.units[physics.index()].members.clear();
+        assert_eq!(by_user(&contract, &Book), BTreeMap::from([(1000, solo)]));
+    }
+
+    #[test]
     fn the_most_specific_rule_wins() {
         check(&process(5, &[501], "bash"), "students", Rule::Group);
         // ana is in both groups; her user rule is more specific than the students' group rule.
