@@ -3,7 +3,8 @@
 //! usage: load [--unit NAME=CGROUP:WEIGHT[:FLAGS]]... [--at-once CGROUP]... [--own CPUS=NAME]... [--recall now|tick]
 //!             [--slice MILLISECONDS] [--pool] [--for SECONDS]
 //!
-//! `--unit` admits a control group to a unit; FLAGS are `lend` and `borrow`, separated by commas. `--at-once` admits one to
+//! `--unit` admits a control group to a unit, which lies within another that stands before it if its NAME is that one's, a
+//! slash and its own; FLAGS are `lend` and `borrow`, separated by commas. `--at-once` admits one to
 //! the kernel's own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. All CPUs that
 //! nobody owns are time-shared by weight. Without `--for` it schedules until its standard input ends.
 //!
@@ -129,12 +130,9 @@ fn run(options: &Options) -> Result<(), Failure> {
     let mut scheduler = set_up(options, &names)?;
     scheduler.attach()?;
     for (cpus, name) in &options.owned {
-        let unit = names
-            .iter()
-            .position(|known| known == name)
-            .ok_or_else(|| format!("--own: no unit is named {name}"))?;
+        let unit = number_of_unit(&names, name)?;
         for &cpu in cpus {
-            scheduler.own(cpu, u32::try_from(unit)?)?;
+            scheduler.own(cpu, unit)?;
         }
     }
     println!("ready");
@@ -166,13 +164,23 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
     }
     for (id, unit) in (2..).zip(&options.units) {
         let Asked { weight, flags, .. } = *unit;
-        scheduler.set_unit(id, UnitRules { parent: NOBODY, weight, flags })?;
+        let parent = match unit.name.rsplit_once('/') {
+            Some((around, _)) => number_of_unit(names, around)?,
+            None => NOBODY,
+        };
+        scheduler.set_unit(id, UnitRules { parent, weight, flags })?;
         scheduler.admit(number_of(&unit.cgroup)?, id)?;
     }
     for cgroup in &options.at_once {
         scheduler.admit(number_of(cgroup)?, KERNEL)?;
     }
     Ok(scheduler)
+}
+
+fn number_of_unit(names: &[&str], name: &str) -> Result<u32, Failure> {
+    let found =
+        names.iter().position(|known| *known == name).ok_or_else(|| format!("no unit is named {name}"))?;
+    Ok(u32::try_from(found)?)
 }
 
 /// A control group's number: its directory's inode.
