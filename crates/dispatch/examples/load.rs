@@ -3,8 +3,8 @@
 //! usage: load [--unit NAME=CGROUP:WEIGHT[:FLAGS]]... [--at-once CGROUP]... [--own CPUS=NAME]... [--recall now|tick]
 //!             [--slice MILLISECONDS] [--pool] [--for SECONDS]
 //!
-//! `--unit` admits a control group to a unit; FLAGS are `lend` and `borrow`, separated by commas. `--at-once` admits one to
-//! the kernel's own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. All CPUs that
+//! `--unit` admits a control group to a unit; FLAGS are `lend` and `borrow`, separated by commas. A unit named `a.b` lies
+//! within `a`, which is named first. `--at-once` admits a control group to the kernel's own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. All CPUs that
 //! nobody owns are time-shared by weight. Without `--for` it schedules until its standard input ends.
 //!
 //! Prints `ready` once it schedules, and at the end a line per unit.
@@ -166,13 +166,20 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
     }
     for (id, unit) in (2..).zip(&options.units) {
         let Asked { weight, flags, .. } = *unit;
-        scheduler.set_unit(id, UnitRules { parent: NOBODY, weight, flags })?;
+        scheduler.set_unit(id, UnitRules { parent: parent_of(&unit.name, names)?, weight, flags })?;
         scheduler.admit(number_of(&unit.cgroup)?, id)?;
     }
     for cgroup in &options.at_once {
         scheduler.admit(number_of(cgroup)?, KERNEL)?;
     }
     Ok(scheduler)
+}
+
+/// The number of the unit around the one of this name.
+fn parent_of(name: &str, names: &[&str]) -> Result<u32, Failure> {
+    let Some((parent, _)) = name.rsplit_once('.') else { return Ok(NOBODY) };
+    let at = names.iter().position(|known| *known == parent);
+    Ok(u32::try_from(at.ok_or_else(|| format!("--unit {name}: no unit is named {parent}; name it before"))?)?)
 }
 
 /// A control group's number: its directory's inode.
@@ -204,12 +211,15 @@ fn wait(options: &Options, scheduler: &Scheduler) {
 fn report(scheduler: &Scheduler, id: u32, name: &str) {
     let (unit, account) = (scheduler.unit(id), scheduler.account_of(id));
     println!(
-        "unit {name} used_ns {} lent_ns {} borrowed_ns {} recalls {} recall_mean_ns {} recall_max_ns {}",
+        "unit {name} used_ns {} lent_ns {} borrowed_ns {} recalls {} recall_mean_ns {} recall_max_ns {} \
+         recall_p50_ns {} recall_p99_ns {}",
         account.used_ns(),
         account.lent_ns,
         account.borrowed_ns,
         unit.recalls,
         unit.recall_ns.checked_div(unit.recalls).unwrap_or(0),
         unit.recall_ns_max,
+        unit.recall_within_ns(500_000).unwrap_or(0),
+        unit.recall_within_ns(990_000).unwrap_or(0),
     );
 }
