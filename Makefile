@@ -5,6 +5,8 @@
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
+# With the kernel backend, where it can be built; looked at when needed, since packages may be installed before.
+FEATURES = $(shell scripts/features)
 
 run: packages-run build ## install what is missing, build, and show what isolation and sharing are worth here
 	target/release/commonhold demo
@@ -12,14 +14,14 @@ run: packages-run build ## install what is missing, build, and show what isolati
 test: packages-test lint unit lab ## everything that tests the project, the lab included where it can run
 
 build: ## the program, in target/release
-	$(CARGO) build --release --locked --package commonhold
+	$(CARGO) build --release --locked --package commonhold $(FEATURES)
 
 lint: ## formatting and lints, warnings forbidden
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- --deny warnings
+	$(CARGO) clippy --workspace --all-targets --locked $(FEATURES) -- --deny warnings
 
 unit: ## tests on this machine: unit, property, golden, and on real processes
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked $(FEATURES)
 
 lab: ## tests on an 8-CPU, 4-node machine in a virtual machine
 	lab/test
@@ -52,6 +54,7 @@ install: build ## program, man pages and completions below $(PREFIX)
 # Debian packages: installed by root, named to anybody else.
 packages-run:
 	@scripts/packages scripts/packages-run
+	@scripts/packages scripts/packages-kernel || echo "going on: without them there is no kernel backend"
 
 packages-test: packages-run
 	@scripts/packages lab/packages || echo "going on: what needs them is skipped, and says so"

@@ -1,11 +1,19 @@
 //! Compiles the scheduler natively, for the simulator; with the feature `kernel` also for the kernel.
 
 use std::env;
-use std::path::PathBuf;
-use std::process::Command;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-/// Compiles for BPF; the variable names another one.
-const CLANG: (&str, &str) = ("BPF_CLANG", "clang-19");
+/// Names another compiler for BPF than the first of [`CLANGS`] that is there.
+const CLANG: &str = "BPF_CLANG";
+/// In scripts/features, too.
+const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-21", "clang-18", "clang-17", "clang"];
+/// What libbpf needs; every machine has the C library.
+const LIBRARIES: [&str; 2] = ["libelf.a", "libz.a"];
 
 fn main() {
     for file in ["dispatch.bpf.c", "intf.h", "kernel.h", "world.h", "native", "bpf"] {
@@ -14,6 +22,11 @@ fn main() {
     for_the_simulator();
     if env::var_os("CARGO_FEATURE_KERNEL").is_some() {
         for_the_kernel();
+        if let Err(why) = link_libelf_in() {
+            println!(
+                "cargo::warning=the program will need the libraries libelf and zlib where it runs: {why}"
+            );
+        }
     }
 }
 
@@ -31,8 +44,8 @@ fn for_the_simulator() {
 
 /// Leaves `dispatch.bpf.o` in the output folder, where `in_kernel.rs` includes it from.
 fn for_the_kernel() {
-    println!("cargo::rerun-if-env-changed={}", CLANG.0);
-    let clang = env::var_os(CLANG.0).unwrap_or_else(|| CLANG.1.into());
+    println!("cargo::rerun-if-env-changed={CLANG}");
+    let clang = env::var_os(CLANG).unwrap_or_else(clang);
     // Set by the build of libbpf-sys, which is done by now.
     let headers = env::var_os("DEP_BPF_INCLUDE").map_or_else(
         || fail("libbpf-sys did not tell where its headers are: build it with its feature `vendored-libbpf`"),
@@ -55,10 +68,66 @@ fn for_the_kernel() {
         }
         Err(error) => fail(&format!(
             "{clang}, which compiles the scheduler for the kernel, cannot be run ({error}): install {}, or name another \
-             clang in the variable {}",
-            CLANG.1, CLANG.0
+             clang in the variable {CLANG}",
+            CLANGS[0]
         )),
     }
+}
+
+/// The first that is there; if none is, the first.
+fn clang() -> OsString {
+    let runs = |clang: &&&str| {
+        Command::new(clang).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    };
+    CLANGS.iter().find(runs).unwrap_or(&CLANGS[0]).into()
+}
+
+/// Has libelf and zlib linked into the program, so that it runs where they are not installed. libbpf-sys asks for whatever
+/// the linker finds first: that is what stands in a folder of its own, with nothing but the static ones.
+fn link_libelf_in() -> Result<(), String> {
+    let folder = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default().join("static");
+    let compiler = cc::Build::new().try_get_compiler().map_err(|error| error.to_string())?;
+    let mut found = Vec::new();
+    for library in LIBRARIES {
+        let asked = compiler.to_command().arg(format!("-print-file-name={library}")).output();
+        let answer = asked.map_err(|error| error.to_string())?.stdout;
+        // A name that is not found comes back as it was.
+        let path = PathBuf::from(String::from_utf8_lossy(&answer).trim());
+        found.push(path.is_absolute().then_some(path).ok_or(format!("there is no {library}"))?);
+    }
+    if !link_alone(&compiler, &found, &folder.with_file_name("alone")) {
+        return Err(format!("{} needs more than {}", LIBRARIES[0], LIBRARIES[1]));
+    }
+    fill(&folder, &found).map_err(|error| format!("{}: {error}", folder.display()))?;
+    println!("cargo::rustc-link-search=native={}", folder.display());
+    Ok(())
+}
+
+/// Whether the libraries need nothing but each other and the C library: some are built to need libzstd.
+fn link_alone(compiler: &cc::Tool, libraries: &[PathBuf], to: &Path) -> bool {
+    let program = to.with_extension("c");
+    fs::write(&program, "int main(void) { return 0; }\n").is_ok()
+        && compiler
+            .to_command()
+            .arg(&program)
+            .arg("-Wl,--whole-archive")
+            .args(libraries)
+            .args(["-Wl,--no-whole-archive", "-o"])
+            .arg(to)
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+}
+
+fn fill(folder: &Path, libraries: &[PathBuf]) -> io::Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    for library in libraries {
+        symlink(library, folder.join(library.file_name().unwrap_or_default()))?;
+    }
+    Ok(())
 }
 
 fn fail(why: &str) -> ! {

@@ -3,7 +3,7 @@
 //! The texts are those of `scenarios/`; they are built in, so that the claims can be checked where only the command is.
 
 use commonhold_contract::{Amount, CpuMode, Scheme};
-use commonhold_sim::scenario::{CallBack, DiskOrder, Scenario};
+use commonhold_sim::scenario::{CallBack, DiskOrder, Scenario, Scheduler};
 
 /// The three texts of a scenario. The order is that of reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +112,8 @@ pub struct Experiment {
 /// What is different from the texts; nothing where nothing is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
+    /// Who decides which task a CPU runs next.
+    pub scheduler: Option<Scheduler>,
     /// In which order every disk serves its queue.
     pub order: Option<DiskOrder>,
     /// By how many sectors a unit may be ahead on every disk.
@@ -131,6 +133,7 @@ pub struct Change {
 }
 
 const NOTHING: Change = Change {
+    scheduler: None,
     order: None,
     threshold_sectors: None,
     uncontended: false,
@@ -141,9 +144,11 @@ const NOTHING: Change = Change {
     in_time: false,
 };
 
-/// The files as they are, under a scheme.
+/// The files as they are, under a scheme. Without isolation the paper's system is IRIX 5.3 (section 4.2, table 3), and so
+/// is its scheduler here.
 pub const fn on(files: Files, scheme: Scheme) -> Experiment {
-    Experiment { files, scheme, change: NOTHING }
+    let scheduler = if matches!(scheme, Scheme::Smp) { Some(Scheduler::IrixDecay) } else { None };
+    Experiment { files, scheme, change: Change { scheduler, ..NOTHING } }
 }
 
 impl Experiment {
@@ -233,6 +238,7 @@ impl Change {
     fn words(&self) -> String {
         let millionths = |part: u64| format!("{}.{} %", part / 10_000, part / 1_000 % 10);
         let words = [
+            self.scheduler.map(|scheduler| format!("scheduler {scheduler}")),
             self.order.map(|order| format!("order {}", format!("{order:?}").to_lowercase())),
             self.threshold_sectors.map(|sectors| format!("threshold {sectors}")),
             self.uncontended.then(|| "no contention".to_owned()),
@@ -247,6 +253,7 @@ impl Change {
 
     fn apply(&self, scenario: &mut Scenario) {
         let kernel = &mut scenario.hardware.kernel;
+        kernel.scheduler = self.scheduler.unwrap_or(kernel.scheduler);
         for disk in &mut scenario.hardware.disks {
             disk.order = self.order.or(disk.order);
             disk.threshold_sectors = self.threshold_sectors.unwrap_or(disk.threshold_sectors);
@@ -283,13 +290,14 @@ mod tests {
             experiment.name(),
             "disk-make-and-copy/{machine, workload} isolate, order fair, threshold 16, call back now, reserve 8.0 %"
         );
-        assert_eq!(on(DUMP, Scheme::Smp).name(), "four-way/{machine, dump} smp");
+        assert_eq!(on(DUMP, Scheme::Smp).name(), "four-way/{machine, dump} smp, scheduler irix-decay");
     }
 
     #[test]
     fn differences_arrive_in_the_scenario() {
         let plain = on(LOCKS_STOCK, Scheme::Smp).scenario().unwrap();
         assert_eq!(plain.contract.machine.scheme, Scheme::Smp);
+        assert_eq!(plain.hardware.kernel.scheduler, Scheduler::IrixDecay);
         assert!(plain.hardware.contention.is_some() && !plain.workload.locks[0].inherit);
         let changed = on(LOCKS_STOCK, Scheme::Quota)
             .threshold(7)
@@ -302,6 +310,7 @@ mod tests {
             .scenario()
             .unwrap();
         assert_eq!(changed.contract.machine.scheme, Scheme::Quota);
+        assert_eq!(changed.hardware.kernel.scheduler, Scheduler::Commonhold);
         assert_eq!(changed.contract.machine.reserve, Amount::Part(0));
         assert_eq!(changed.contract.machine.cpu, CpuMode::Proportional);
         let hardware = changed.hardware;

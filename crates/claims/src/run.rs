@@ -196,7 +196,9 @@ mod tests {
         outcome.notes = vec!["a frame was lost".to_owned()];
         let checks = outcome.checks;
         let (measured, verdict) = judge(&GOOD, &runs);
-        let reason = format!("tiny smp, seed 2: 1 of {checks} checks did not hold: a frame was lost");
+        let reason = format!(
+            "tiny smp, scheduler irix-decay, seed 2: 1 of {checks} checks did not hold: a frame was lost"
+        );
         assert_eq!((measured, verdict), (None, Verdict::Void { reason }));
     }
 
@@ -205,7 +207,7 @@ mod tests {
         let runs = run(&[&BAD], &[1, 2], &|_| ());
         let (_, verdict) = judge(&BAD, &runs);
         assert!(
-            matches!(&verdict, Verdict::Void { reason } if reason.starts_with("broken smp, seed 1: broken is no scenario: ")),
+            matches!(&verdict, Verdict::Void { reason } if reason.starts_with("broken smp, scheduler irix-decay, seed 1: broken is no scenario: ")),
             "{verdict:?}"
         );
     }

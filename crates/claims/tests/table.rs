@@ -7,7 +7,9 @@ use std::path::Path;
 use commonhold_claims::experiments::Experiment;
 use commonhold_claims::{Row, Runs, SEEDS, assess, rows, run, select};
 use commonhold_report::claims::{Basis, Tolerance, Verdict};
-use commonhold_sim::outcome::{DiskOutcome, DiskUse, JobOutcome, LockOutcome, Outcome, Spent, UnitOutcome};
+use commonhold_sim::outcome::{
+    DiskOutcome, DiskUse, JobOutcome, LockOutcome, Outcome, Spent, Statement, UnitOutcome,
+};
 
 /// Every number and testable statement of seed 000.
 const CLAIMS: &str = "
@@ -146,6 +148,8 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         call_back_max_ns: 10_000_000 - number,
         waited_max_ns: 1,
         frames: 100,
+        frames_mean: 50,
+        frames_max: 200,
     };
     let of_disk =
         |id| DiskUse { unit: path(id), requests: 10 + number, sectors: 80, wait_ms: 5.0, service_ms: 3.0 };
@@ -171,6 +175,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         locks: (scenario.workload.locks.iter())
             .map(|lock| LockOutcome { name: lock.name.clone(), waits: 3, waited_ns: 300 + number })
             .collect(),
+        ledger: Statement::default(),
         plans: 1,
         events: 1,
         checks: 1,

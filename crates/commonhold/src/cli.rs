@@ -63,7 +63,11 @@ pub(crate) struct Check {
 /// Shown per copy of a job: working, its tasks' CPU time; no CPU, the time that they were ready to run without one; blocked,
 /// that for disks, memory, locks and each other, a parent's for its children too; faults, page faults that needed a disk.
 /// Per unit: entitled, CPUs in the mean over the run; lent and borrowed, CPU time on its home CPUs by others, and by it on
-/// others'; calls, CPUs that it called back, and how long that took.
+/// others'; calls, CPUs that it called back, and how long that took; memory, its page frames in the mean over the run, and
+/// at most.
+///
+/// --compare runs the scenario under smp, quota and isolate, and each unit's jobs alone on its share (under quota, without
+/// the others' jobs), all with the same seeds, and prints one table of it: response times, CPU time, memory and disk.
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
     /// A folder with contract.toml, machine.toml and workload.toml
@@ -80,6 +84,12 @@ pub(crate) struct Sim {
     /// The scheme, whatever the contract says
     #[arg(long, value_enum)]
     pub(crate) scheme: Option<SchemeChoice>,
+    /// The scheduler, whatever the machine says; a baseline of the published experiments needs the scheme smp
+    #[arg(long, value_enum)]
+    pub(crate) scheduler: Option<SchedulerChoice>,
+    /// Compare all schemes, and each unit alone on its share
+    #[arg(long, conflicts_with = "scheme")]
+    pub(crate) compare: bool,
     /// The first run's seed; each further run has the next
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub(crate) seed: u64,
@@ -267,6 +277,8 @@ pub(crate) struct Place {
 pub(crate) enum BackendChoice {
     /// The best that this machine offers
     Auto,
+    /// Control groups, and the project's own scheduler in the kernel
+    Kernel,
     /// Control groups, version 2
     Cgroup,
     /// CPU affinity, and stop and continue: no privileges needed for one's own processes
@@ -289,6 +301,27 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
             SchemeChoice::Smp => Self::Smp,
             SchemeChoice::Quota => Self::Quota,
             SchemeChoice::Isolate => Self::Isolate,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchedulerChoice {
+    /// The project's own
+    Commonhold,
+    /// IRIX 5: priorities that degrade with use
+    IrixDecay,
+    /// Linux 2.4: epochs
+    #[value(name = "linux-2.4")]
+    Linux24,
+}
+
+impl From<SchedulerChoice> for commonhold_sim::scenario::Scheduler {
+    fn from(choice: SchedulerChoice) -> Self {
+        match choice {
+            SchedulerChoice::Commonhold => Self::Commonhold,
+            SchedulerChoice::IrixDecay => Self::IrixDecay,
+            SchedulerChoice::Linux24 => Self::Linux24,
         }
     }
 }

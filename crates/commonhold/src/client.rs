@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use commonhold_live::roster::{MARKER, marker};
-use commonhold_report::status;
+use commonhold_report::{status, switches};
 use serde::de::DeserializeOwned;
 
 use crate::cli::{Exec, Status};
@@ -76,16 +76,22 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     let reply: StatusReply = call(&mut stream, &Call::Status {})?;
+    let instead = reply.instead.as_ref();
+    let holder = status::Holder {
+        contract: &reply.contract,
+        backend: &reply.backend,
+        instead: instead.map(|it| status::Instead { of: &it.of, for_ns: it.for_ns, why: &it.why }),
+        switches: &reply.switches,
+        problems: &reply.problems,
+    };
     if args.json {
-        let holder =
-            status::Holder { contract: &reply.contract, backend: &reply.backend, problems: &reply.problems };
         output::print(&status::json(holder, &reply.statement))?;
-        return Ok(Exit::Ok);
+    } else {
+        let mut tables = status::text(&reply.statement, output::style());
+        if reply.switches.iter().any(|unit| unit.switches > 0) {
+            tables += &format!("\n{}", switches::text(&reply.switches, output::style()));
+        }
+        output::print(&format!("{tables}\n{}", status::holder(holder)))?;
     }
-    let table = status::text(&reply.statement, output::style());
-    let problems: Vec<String> =
-        reply.problems.iter().map(|problem| format!("problem: {problem}\n")).collect();
-    let (contract, backend, problems) = (reply.contract, reply.backend, problems.concat());
-    output::print(&format!("{table}\nContract {contract}, held by the {backend} backend.\n{problems}"))?;
     Ok(Exit::Ok)
 }

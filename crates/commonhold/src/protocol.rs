@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use commonhold_ledger::Statement;
+use commonhold_report::switches::UnitSwitches;
 use serde::{Deserialize, Serialize};
 
 /// The longest message either side takes, in bytes: what a status of 100,000 units needs, and no more.
@@ -57,11 +58,26 @@ pub(crate) mod refusal {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StatusReply {
+    /// What holds CPU now.
     pub(crate) backend: String,
+    /// The backend that it stands in for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) instead: Option<Instead>,
     pub(crate) contract: String,
     pub(crate) statement: Statement,
+    /// What the scheduler in the kernel counted; empty where it is not the project's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) switches: Vec<UnitSwitches>,
     /// What could not be done so far, newest last.
     pub(crate) problems: Vec<String>,
+}
+
+/// A backend that is to hold CPU and does not: which, how long it has not, and why.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Instead {
+    pub(crate) of: String,
+    pub(crate) for_ns: u64,
+    pub(crate) why: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

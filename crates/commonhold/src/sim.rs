@@ -3,28 +3,25 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use commonhold_contract::render;
+use commonhold_contract::{Scheme, UnitId, render};
+use commonhold_report::schemes::{self, Alone, Schemes};
 use commonhold_report::simulation::{self, Study};
-use commonhold_sim::scenario::{Part, Read, Scenario, read};
+use commonhold_sim::outcome::Outcome;
+use commonhold_sim::scenario::{Overrides, Part, Read, Scenario, Scheduler, read_with};
 use rayon::prelude::*;
 
 use crate::cli::Sim;
 use crate::exit::{Exit, Failure};
-use crate::progress::Progress;
+use crate::progress::{Progress, RunProgress};
 use crate::{load, output};
 
 pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
-    let (mut scenario, machine) = open(args)?;
-    if let Some(scheme) = args.scheme {
-        scenario.contract.machine.scheme = scheme.into();
+    let (scenario, machine) = open(args)?;
+    if args.compare {
+        return compare(args, &scenario, &machine);
     }
-    let study = Study {
-        scenario: name_of(args),
-        machine,
-        scheme: scenario.contract.machine.scheme,
-        horizon_ns: scenario.workload.horizon_ns,
-        runs: run_all(&scenario, args.seed, args.runs)?,
-    };
+    let runs = run_all(std::slice::from_ref(&scenario), args.seed, args.runs)?;
+    let study = study(args, &scenario, &machine, runs);
     if let Some(path) = &args.html {
         output::write_page(path, &simulation::html(&study))?;
     }
@@ -34,6 +31,71 @@ pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
         _ => simulation::text(&study, output::style()),
     })?;
     Ok(if study.sound() { Exit::Ok } else { Exit::Broken })
+}
+
+fn study(args: &Sim, scenario: &Scenario, machine: &str, runs: Vec<Outcome>) -> Study {
+    Study {
+        scenario: name_of(args),
+        machine: machine.to_owned(),
+        scheme: scenario.contract.machine.scheme,
+        scheduler: scenario.hardware.kernel.scheduler,
+        horizon_ns: scenario.workload.horizon_ns,
+        frame_bytes: scenario.hardware.kernel.frame_bytes,
+        runs,
+    }
+}
+
+/// The scenario under every scheme, and each unit alone on its share.
+fn compare(args: &Sim, scenario: &Scenario, machine: &str) -> Result<Exit, Failure> {
+    let kinds = [Scheme::Smp, Scheme::Quota, Scheme::Isolate];
+    let mut scenarios: Vec<Scenario> = kinds.iter().map(|scheme| under(scenario, *scheme)).collect();
+    let units = units_that_end(scenario);
+    scenarios.extend(units.iter().map(|unit| alone(scenario, *unit)));
+    let mut outcomes = run_all(&scenarios, args.seed, args.runs)?.into_iter();
+    let mut next = || outcomes.by_ref().take(usize::try_from(args.runs).unwrap_or(usize::MAX)).collect();
+    let studies = scenarios.iter().take(kinds.len()).map(|scenario| study(args, scenario, machine, next()));
+    let studies = studies.collect();
+    let path = |unit: &UnitId| scenario.contract.unit(*unit).path.clone();
+    let alone = units.iter().map(|unit| Alone { unit: path(unit), runs: next() }).collect();
+    let schemes = Schemes { studies, alone };
+    if let Some(path) = &args.html {
+        output::write_page(path, &schemes::html(&schemes))?;
+    }
+    output::print(&match (args.json, args.csv) {
+        (true, _) => schemes::json(&schemes),
+        (_, true) => schemes::csv(&schemes),
+        _ => schemes::text(&schemes, output::style()),
+    })?;
+    Ok(if schemes.sound() { Exit::Ok } else { Exit::Broken })
+}
+
+/// A baseline's scheduler knows no units: where they are held, it is ours in its place.
+fn under(scenario: &Scenario, scheme: Scheme) -> Scenario {
+    let mut scenario = scenario.clone();
+    scenario.contract.machine.scheme = scheme;
+    let scheduler = &mut scenario.hardware.kernel.scheduler;
+    if !scheduler.holds(scheme) {
+        *scheduler = Scheduler::Commonhold;
+    }
+    scenario
+}
+
+/// Units with jobs that are waited for, in the contract's order.
+fn units_that_end(scenario: &Scenario) -> Vec<UnitId> {
+    let jobs = &scenario.workload.jobs;
+    let ends = |unit: &UnitId| jobs.iter().any(|job| job.unit == *unit && !job.background);
+    scenario.contract.ids().filter(ends).collect()
+}
+
+/// A unit's jobs without the others'. A quota keeps the others' shares for them; their jobs stay in their places, and never
+/// come, so that what is random about the unit's own stays the same.
+fn alone(scenario: &Scenario, unit: UnitId) -> Scenario {
+    let mut scenario = under(scenario, Scheme::Quota);
+    let never = scenario.workload.horizon_ns.saturating_add(1);
+    for job in scenario.workload.jobs.iter_mut().filter(|job| job.unit != unit) {
+        (job.background, job.start_ns) = (true, never);
+    }
+    scenario
 }
 
 /// What the scenario is called: its folder, and its workload where that is another than the folder's.
@@ -47,21 +109,39 @@ fn name_of(args: &Sim) -> String {
     }
 }
 
-/// Every run, by seed: the same whatever the number of threads.
-fn run_all(
-    scenario: &Scenario,
-    seed: u64,
-    runs: u64,
-) -> Result<Vec<commonhold_sim::outcome::Outcome>, Failure> {
-    let progress = Progress::new("runs", usize::try_from(runs).unwrap_or(usize::MAX));
+/// Every scenario with every seed, in this order: the same whatever the number of threads.
+fn run_all(scenarios: &[Scenario], seed: u64, runs: u64) -> Result<Vec<Outcome>, Failure> {
+    let invalid = |error| Failure::new(Exit::Invalid, error);
+    if let ([scenario], 1) = (scenarios, runs) {
+        let progress = RunProgress::new(scenario.workload.horizon_ns);
+        let outcome = commonhold_sim::run_watched(scenario, seed, progress.clock());
+        return outcome.map(|outcome| vec![outcome]).map_err(invalid);
+    }
     let seeds = seed..seed.saturating_add(runs);
-    let run = |seed| {
+    let all: Vec<(&Scenario, u64)> =
+        scenarios.iter().flat_map(|scenario| seeds.clone().map(move |seed| (scenario, seed))).collect();
+    let progress = Progress::new("runs", all.len());
+    let run = |(scenario, seed)| {
         let outcome = commonhold_sim::run(scenario, seed);
         progress.step();
         outcome
     };
-    let outcomes: Result<Vec<_>, _> = seeds.into_par_iter().map(run).collect();
-    outcomes.map_err(|e| Failure::new(Exit::Invalid, e))
+    let outcomes: Result<Vec<_>, _> = all.into_par_iter().map(run).collect();
+    outcomes.map_err(invalid)
+}
+
+/// Whether the scenario has its files; else all that it lacks, in one go.
+fn all_there(files: &[(&PathBuf, &str)]) -> Result<(), Failure> {
+    let missing: Vec<&(&PathBuf, &str)> = files.iter().filter(|(path, _)| !path.exists()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let said: Vec<String> =
+        missing.iter().map(|(path, what)| format!("{} (the {what})", path.display())).collect();
+    let options: Vec<String> = missing.iter().map(|(_, what)| format!("--{what}")).collect();
+    let these = if missing.len() == 1 { "this file is" } else { "these files are" };
+    let remedy = format!("write them, or name others with {}", options.join(", "));
+    Err(Failure::new(Exit::NoInput, format!("{these} missing: {}; {remedy}", said.join(", "))))
 }
 
 /// The scenario, if its files are right, and what its machine is called. Warnings are shown.
@@ -76,9 +156,12 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
     let contract = path(&args.contract, "contract.toml");
     let machine = path(&args.machine, "machine.toml");
     let workload = path(&args.workload, "workload.toml");
+    all_there(&[(&contract, "contract"), (&machine, "machine"), (&workload, "workload")])?;
     let texts =
         [load::read(&contract)?, load::text_of(&machine, "machine")?, load::text_of(&workload, "workload")?];
-    let Read { scenario, machine: about, findings, .. } = read(&texts[0], &texts[1], &texts[2]);
+    let instead =
+        Overrides { scheme: args.scheme.map(Into::into), scheduler: args.scheduler.map(Into::into) };
+    let Read { scenario, machine: about, findings, .. } = read_with(&texts[0], &texts[1], &texts[2], instead);
     let mut said = String::new();
     if let Some(scenario) = &scenario {
         // What `check` says of the contract on this machine, its own warnings among it.

@@ -20,19 +20,22 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     best.map(|(_, word)| word)
 }
 
-/// Levenshtein's distance, one row at a time.
+/// Levenshtein's distance, with two neighbours that changed places as one edit (optimal string alignment), row by row.
 fn edits(a: &[char], b: &[char]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
     for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
+        let (above, mut row) = (&rows[i], vec![i + 1]);
         for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+            let replaced = above[j] + usize::from(x != y);
+            let mut least = replaced.min(above[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
         }
+        rows.push(row);
     }
-    row[b.len()]
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -46,6 +49,8 @@ mod tests {
         assert_eq!(d("", "abc"), 3);
         assert_eq!(d("abc", ""), 3);
         assert_eq!(d("same", "same"), 0);
+        assert_eq!(d("raed", "read"), 1);
+        assert_eq!(d("ca", "abc"), 3);
     }
 
     #[test]
@@ -55,6 +60,7 @@ mod tests {
         assert_eq!(nearest("call_back", known), Some("call-back"));
         assert_eq!(nearest("Members", known), Some("members"));
         assert_eq!(nearest("gpu", known), Some("cpu"));
+        assert_eq!(nearest("cup", known), Some("cpu"));
         assert_eq!(nearest("weight", known), None);
         assert_eq!(nearest("", known), None);
     }

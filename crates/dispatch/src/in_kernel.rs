@@ -22,7 +22,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, Prog
 
 use crate::kernel::Settings;
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit, UnitRules,
+    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit, UnitRules,
 };
 
 /// Compiled by build.rs.
@@ -92,10 +92,22 @@ pub enum Error {
 pub struct End {
     /// enum `scx_exit_kind`: 64 and above for an end in order, 1,024 and above for an error.
     pub kind: i32,
+    /// What an end in order was for, as the kernel's `SCX_ECODE_*` say; 0 for others.
+    pub code: i64,
     /// The kernel's reason.
     pub reason: String,
     /// Details, or nothing.
     pub message: String,
+}
+
+/// The kernel's `SCX_ECODE_ACT_RESTART`.
+const RESTART: i64 = 1 << 48;
+
+impl End {
+    /// Whether the kernel asks for it to be loaded anew: a CPU came or went.
+    pub fn asks_for_restart(&self) -> bool {
+        self.code & RESTART != 0
+    }
 }
 
 /// The mirror of `struct dispatch_end` (bpf/world.h).
@@ -190,6 +202,25 @@ impl Scheduler {
         })
     }
 
+    /// A unit that has no tasks becomes another's: what was counted of it is void.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn clear(&mut self, unit: u32) {
+        let place = self.units.at(unit as usize);
+        // SAFETY: an element of the table. The scheduler writes these fields only for a unit that has tasks.
+        unsafe {
+            (&raw mut (*place).recalls).write_volatile(0);
+            (&raw mut (*place).recall_ns).write_volatile(0);
+            (&raw mut (*place).recall_ns_max).write_volatile(0);
+            (&raw mut (*place).recall_classes).write_volatile([0; LATENCIES]);
+        }
+        for cpu in 0..self.counts.cpus {
+            // SAFETY: as above.
+            unsafe { self.accounts.at(self.counts.account(unit, cpu)).write_volatile(Account::default()) };
+        }
+    }
+
     /// A unit as it is now.
     ///
     /// # Panics
@@ -206,7 +237,7 @@ impl Scheduler {
     pub fn account(&self, unit: u32, cpu: u32) -> Account {
         assert!(unit < self.counts.units, "unit {unit} of {}", self.counts.units);
         // SAFETY: as above.
-        unsafe { self.accounts.at(cpu as usize * self.counts.units as usize + unit as usize).read_volatile() }
+        unsafe { self.accounts.at(self.counts.account(unit, cpu)).read_volatile() }
     }
 
     /// A unit's account of the whole machine.
@@ -284,6 +315,7 @@ impl Scheduler {
         let end = unsafe { self.end.at(0).read_volatile() };
         (end.kind != 0).then(|| End {
             kind: end.kind,
+            code: end.code,
             reason: text(&end.reason),
             message: text(&end.message),
         })
@@ -297,6 +329,10 @@ impl Scheduler {
 }
 
 impl Counts {
+    fn account(self, unit: u32, cpu: u32) -> usize {
+        cpu as usize * self.units as usize + unit as usize
+    }
+
     fn accounts(self) -> usize {
         self.units as usize * self.cpus as usize
     }

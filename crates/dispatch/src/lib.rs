@@ -13,6 +13,6 @@ mod tables;
 pub use kernel::{Kernel, Kick, Settings, TaskId};
 pub use near::near;
 pub use tables::{
-    ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, DEPTH_MAX, KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall,
-    UNITS_MAX, Unit, UnitRules,
+    ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, DEPTH_MAX, KERNEL, LATENCIES, LENDS, NOBODY,
+    Near, Recall, UNITS_MAX, Unit, UnitRules,
 };

@@ -100,7 +100,7 @@ pub struct Unit {
 
 impl Unit {
     /// An outermost unit that nobody has said anything of yet.
-    pub(crate) fn new(number: u32) -> Unit {
+    pub fn new(number: u32) -> Unit {
         Unit {
             parent: NOBODY,
             top: number,
@@ -123,17 +123,50 @@ impl Unit {
         }
     }
 
-    /// A latency of call-backs that this part of them (in millionths) did not exceed, in ns: the upper end of its class,
-    /// and no more than the longest. Nothing where none was called back.
-    pub fn recall_within_ns(&self, millionths: u64) -> Option<u64> {
-        let all: u64 = self.recall_classes.iter().map(|count| u64::from(*count)).sum();
+    /// Its call-backs since the start.
+    pub fn call_backs(&self) -> CallBacks {
+        let classes = self.recall_classes.map(u64::from);
+        CallBacks { count: self.recalls, sum_ns: self.recall_ns, max_ns: self.recall_ns_max, classes }
+    }
+}
+
+/// A unit's call-backs of lent CPUs: how many, and how long they took, from the call to the first task of its own that ran
+/// there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CallBacks {
+    /// How many.
+    pub count: u64,
+    /// Their times summed, in ns.
+    pub sum_ns: u64,
+    /// The longest, in ns.
+    pub max_ns: u64,
+    /// How many took less than 1.024 us, 2.048 us, and so on, doubling; the last class has no end.
+    pub classes: [u64; LATENCIES],
+}
+
+impl CallBacks {
+    /// A time that this part of them (in millionths) did not exceed, in ns: the upper end of its class, and no more than
+    /// the longest. Nothing where none was called back.
+    pub fn within_ns(&self, millionths: u64) -> Option<u64> {
+        let all: u64 = self.classes.iter().sum();
         let wanted = (all * millionths).div_ceil(1_000_000).max(1);
         let mut sum = 0;
-        let class = self.recall_classes.iter().position(|count| {
-            sum += u64::from(*count);
+        let class = self.classes.iter().position(|count| {
+            sum += count;
             sum >= wanted
         })?;
-        Some(if class + 1 < LATENCIES { self.recall_ns_max.min(1024 << class) } else { self.recall_ns_max })
+        Some(if class + 1 < LATENCIES { self.max_ns.min(1024 << class) } else { self.max_ns })
+    }
+}
+
+impl std::ops::AddAssign for CallBacks {
+    fn add_assign(&mut self, other: CallBacks) {
+        self.count += other.count;
+        self.sum_ns += other.sum_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+        for (class, count) in self.classes.iter_mut().zip(other.classes) {
+            *class += count;
+        }
     }
 }
 
@@ -310,3 +343,21 @@ const _: () = assert!(size_of::<Cpu>() == 56);
 const _: () = assert!(size_of::<Own>() == 32);
 const _: () = assert!(size_of::<Task>() == 72);
 const _: () = assert!(size_of::<World>() == 120);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_the_call_backs_took_no_longer_than_its_class_ends() {
+        let mut some = CallBacks { count: 100, sum_ns: 0, max_ns: 5_000_000, classes: [0; LATENCIES] };
+        assert_eq!(some.within_ns(500_000), None);
+        (some.classes[3], some.classes[10], some.classes[LATENCIES - 1]) = (50, 49, 1);
+        assert_eq!(some.within_ns(500_000), Some(8_192));
+        assert_eq!(some.within_ns(990_000), Some(1_048_576));
+        assert_eq!(some.within_ns(1_000_000), Some(5_000_000));
+        // No class reaches beyond the longest.
+        some.max_ns = 1_000_000;
+        assert_eq!(some.within_ns(990_000), Some(1_000_000));
+    }
+}

@@ -1,6 +1,6 @@
 //! Tasks that change their unit while they run: the scheduler knows whose task is on the CPU from then on.
 
-use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Recall, Settings};
+use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Recall, Settings, UnitRules};
 
 const MS: u64 = 1_000_000;
 /// Two units beside the built-in ones.
@@ -9,10 +9,17 @@ const B: u32 = 3;
 
 /// CPUs of `A`, all of which lend, with one task of `A` that runs on CPU 0, and an idle rest.
 fn running(cpus: u32) -> Kernel {
-    let mut kernel =
-        Kernel::new(Settings { cpus, units: 4, slice_ns: 30 * MS, pool: false, recall: Recall::Now });
+    let mut kernel = Kernel::new(&Settings {
+        cpus,
+        units: 4,
+        slice_ns: 30 * MS,
+        preempt_ns: 0,
+        near: Vec::new(),
+        pool: false,
+        recall: Recall::Now,
+    });
     for unit in [A, B] {
-        kernel.set_unit(unit, 100, LENDS | BORROWS);
+        assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS }));
     }
     for cpu in 0..cpus {
         kernel.own(0, cpu, A);
@@ -32,9 +39,9 @@ fn each_unit_is_charged_for_its_own_part() {
     assert_eq!(kernel.runs(0), B);
     assert_eq!(kernel.uncharged(15 * MS), 5 * MS);
     assert_eq!(kernel.schedule(17 * MS, 0, false), None);
-    assert_eq!((kernel.unit(A).used_ns, kernel.unit(B).used_ns), (10 * MS, 7 * MS));
+    assert_eq!((kernel.account(A).used_ns(), kernel.account(B).used_ns()), (10 * MS, 7 * MS));
     // From the move on it was a guest on a CPU of `A`'s.
-    assert_eq!((kernel.unit(A).lent_ns, kernel.unit(B).borrowed_ns), (7 * MS, 7 * MS));
+    assert_eq!((kernel.account(A).lent_ns, kernel.account(B).borrowed_ns), (7 * MS, 7 * MS));
     assert_eq!(kernel.runs(0), NOBODY);
 }
 
@@ -58,7 +65,7 @@ fn a_guest_that_comes_home_is_not_called_back() {
     let mut kernel = running(1);
     kernel.move_to_unit(10 * MS, 0, B);
     kernel.move_to_unit(12 * MS, 0, A);
-    assert_eq!((kernel.runs(0), kernel.unit(B).used_ns), (A, 2 * MS));
+    assert_eq!((kernel.runs(0), kernel.account(B).used_ns()), (A, 2 * MS));
     kernel.start(20 * MS, 1, A);
     kernel.wake(20 * MS, 1);
     assert!(!kernel.has_kicks(), "there is no loan to call back");

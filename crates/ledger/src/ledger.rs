@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 use commonhold_machine::{CpuSet, Machine};
-use commonhold_policy::{Action, Plan, Snapshot, Time, UnitFacts};
+use commonhold_policy::{Action, Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
 use crate::{Account, Statement};
 
@@ -26,6 +26,21 @@ struct Own {
     called_back: u64,
     call_back_max_ns: u64,
     call_back_sum_ns: u64,
+}
+
+impl Own {
+    /// Takes in what the scheduler lent and called back by itself since the facts before.
+    fn charge_switch_loans(&mut self, now: SwitchLoans) {
+        let before = if self.counted { self.facts.loans } else { now };
+        self.lent_ns += now.lent_ns.saturating_sub(before.lent_ns);
+        self.borrowed_ns += now.borrowed_ns.saturating_sub(before.borrowed_ns);
+        self.called_back += now.called_back.saturating_sub(before.called_back);
+        self.call_back_sum_ns += now.call_back_sum_ns.saturating_sub(before.call_back_sum_ns);
+        if now.called_back > before.called_back {
+            // The longest since the backend began: no shorter than the longest since the ledger was opened.
+            self.call_back_max_ns = self.call_back_max_ns.max(now.call_back_max_ns);
+        }
+    }
 }
 
 /// The accounts of all units, from one snapshot to the next.
@@ -156,15 +171,15 @@ impl Ledger {
         let own = &mut self.units[index];
         own.entitled_ns += scale(own.entitled_micro_cpus, elapsed);
         let fresh = facts.at.saturating_sub(own.facts.at);
-        if own.counted && fresh == 0 {
-            own.facts.processes = facts.processes;
-            return;
-        }
         let used = if own.counted { facts.used_ns.saturating_sub(own.facts.used_ns) } else { 0 };
         let waited = if own.counted { facts.waited_ns.saturating_sub(own.facts.waited_ns) } else { 0 };
         own.used_ns += used;
         own.waited_ns += waited;
-        own.using_micro_cpus = if fresh == 0 { 0 } else { mul_div(used, MILLIONTH, fresh) };
+        own.charge_switch_loans(facts.loans);
+        // Facts of the same moment say nothing about a rate, but may say more about what was used until then.
+        if fresh > 0 || !own.counted {
+            own.using_micro_cpus = mul_div(used, MILLIONTH, fresh.max(1));
+        }
         (own.facts, own.counted) = (facts, true);
         self.blame(unit, waited);
     }
@@ -273,7 +288,7 @@ mod tests {
     const LIGHT: UnitId = UnitId(2);
 
     fn facts(at: Time, used_ns: u64, waited_ns: u64) -> UnitFacts {
-        UnitFacts { at, processes: 1, runnable: 1, used_ns, waited_ns }
+        UnitFacts { at, processes: 1, runnable: 1, used_ns, waited_ns, loans: SwitchLoans::default() }
     }
 
     fn because(action: Action) -> Step {
@@ -324,6 +339,34 @@ mod tests {
         );
         let whole = [statement.capacity_ns, statement.idle_ns, statement.common_ns].map(ms);
         assert_eq!((ms(statement.elapsed_ns), whole), (1_000, [2_000, 150, 50]));
+    }
+
+    /// A scheduler that lends at every switch: 300 ms of the light unit's CPU by the second look, of which 100 ms were before
+    /// the ledger was opened, and one call-back of 7 ms in between.
+    #[test]
+    fn loans_at_switches_are_taken_from_the_snapshots() {
+        let mut contract = Contract::default();
+        let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
+        assert_eq!([contract.add(None, "light"), contract.add(None, "heavy")], [LIGHT, HEAVY]);
+        let mut ledger = Ledger::open(&contract, &machine);
+        for (at, lent, called_back, took) in [(1_000, 100, 2, 9), (2_000, 300, 3, 16)] {
+            let mut units = vec![UnitFacts::default(); 4];
+            let of = |loans| UnitFacts { loans, ..facts(at * MS, at * MS, 0) };
+            let (sum, max) = (took * MS, 8 * MS);
+            units[LIGHT.index()] = of(SwitchLoans {
+                lent_ns: lent * MS,
+                called_back,
+                call_back_sum_ns: sum,
+                call_back_max_ns: max,
+                ..SwitchLoans::default()
+            });
+            units[HEAVY.index()] = of(SwitchLoans { borrowed_ns: lent * MS, ..SwitchLoans::default() });
+            ledger.observe(&machine, &Snapshot { at: at * MS, units, idle_ns: 0 });
+        }
+        let statement = ledger.statement(&contract);
+        let (light, heavy) = (statement.account("light").unwrap(), statement.account("heavy").unwrap());
+        assert_eq!((light.lent_ns, light.borrowed_ns, heavy.borrowed_ns), (200 * MS, 0, 200 * MS));
+        assert_eq!((light.called_back, light.call_back_sum_ns, light.call_back_max_ns), (1, 7 * MS, 8 * MS));
     }
 
     #[test]

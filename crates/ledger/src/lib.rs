@@ -35,7 +35,7 @@ pub struct Account {
     pub lent_ns: u64,
     /// CPU time it held on loan.
     pub borrowed_ns: u64,
-    /// Loans it made.
+    /// Loans it made by plans; those made at every switch are not counted one by one.
     pub loans: u64,
     /// Loans it called back.
     pub called_back: u64,
@@ -50,7 +50,7 @@ pub struct Account {
 }
 
 /// Everything the ledger knows, for `status` and reports.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Statement {
     /// The scheme in force.
     pub scheme: Scheme,

@@ -5,6 +5,7 @@ pub mod caretaker;
 pub mod cgroup;
 pub mod clock;
 pub mod journal;
+pub mod kernel;
 mod live_backend;
 pub mod names;
 pub mod observe;
@@ -13,7 +14,7 @@ mod signal;
 pub mod undo;
 pub mod user;
 
-pub use live_backend::LiveBackend;
+pub use live_backend::{HeldBy, Instead, LiveBackend};
 
 use std::path::PathBuf;
 

@@ -1,10 +1,32 @@
 //! What a daemon needs of a live backend beside the seam: members that come by `exec`, reloads, and an end.
 
 use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::Time;
 
 use crate::journal::Journal;
+use crate::kernel::Switched;
 use crate::roster::Roster;
 use crate::{Backend, LiveError};
+
+/// What holds a contract.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldBy {
+    /// The backend in force: `kernel`, `cgroup` or `user`.
+    pub backend: &'static str,
+    /// The backend that it stands in for.
+    pub instead: Option<Instead>,
+}
+
+/// A backend that is to hold a contract and does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instead {
+    /// Its name.
+    pub of: &'static str,
+    /// Since when it does not, on the backend's clock.
+    pub since: Time,
+    /// Why.
+    pub why: String,
+}
 
 /// A backend on a running machine.
 pub trait LiveBackend: Backend {
@@ -23,6 +45,15 @@ pub trait LiveBackend: Backend {
 
     /// The same, to let processes enter by `exec`.
     fn roster_mut(&mut self) -> &mut Roster;
+
+    /// What holds the contract now.
+    fn held_by(&self) -> HeldBy;
+
+    /// What a scheduler of the project's own counted of a unit, sub-units left out, since the backend began; nothing where
+    /// there is none.
+    fn switched(&self, _: UnitId) -> Option<Switched> {
+        None
+    }
 
     /// The end: what there is to undo, for the caretaker.
     fn into_journal(self: Box<Self>) -> Journal;

@@ -25,7 +25,7 @@ use commonhold_policy::{Action, Means, Plan, Snapshot, Time};
 
 use crate::journal::{Journal, ProcessKey};
 use crate::roster::{Roster, Scan, remap};
-use crate::{Backend, LiveBackend, LiveError};
+use crate::{Backend, HeldBy, LiveBackend, LiveError};
 
 use confine::Confinement;
 use gate::Gates;
@@ -262,6 +262,10 @@ impl LiveBackend for UserBackend {
 
     fn roster_mut(&mut self) -> &mut Roster {
         &mut self.roster
+    }
+
+    fn held_by(&self) -> HeldBy {
+        HeldBy { backend: "user", instead: None }
     }
 
     fn into_journal(self: Box<Self>) -> Journal {

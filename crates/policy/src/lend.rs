@@ -20,7 +20,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, Scheme, UnitId};
 
 use crate::partition::Owners;
 use crate::plan::{Action, Reason, Step};
@@ -75,6 +75,16 @@ impl Want {
         }
         self.now = wants;
     }
+}
+
+/// Whether a unit's idle CPUs may be lent. What nobody holds is the common parts', who lend it to anybody.
+pub fn lends(contract: &Contract, unit: UnitId) -> bool {
+    contract.machine.scheme == Scheme::Isolate && (unit.is_common() || contract.unit(unit).lend.cpu)
+}
+
+/// Whether a unit may be lent others' idle CPUs.
+pub fn borrows(contract: &Contract, unit: UnitId) -> bool {
+    contract.machine.scheme == Scheme::Isolate && contract.unit(unit).borrow.cpu
 }
 
 /// Everything that lending decides on.
@@ -243,7 +253,7 @@ impl Market<'_> {
     fn idle(&self, cpu: u32, lender: UnitId) -> bool {
         self.counts.kept(lender) > self.want(lender).settled as usize
             && !self.loans.contains_key(&cpu)
-            && self.may_lend(lender)
+            && lends(self.contract, lender)
     }
 
     /// Who may borrow and has a use for it.
@@ -257,15 +267,11 @@ impl Market<'_> {
         Waiter { unit, held: self.counts.held(unit), claim }
     }
 
-    fn may_lend(&self, unit: UnitId) -> bool {
-        unit.is_common() || self.contract.unit(unit).lend.cpu
-    }
-
     /// Whether it may borrow one more CPU and has a use for it.
     fn waits(&self, unit: UnitId) -> bool {
         let held = self.counts.held(unit);
         !unit.is_common()
-            && self.contract.unit(unit).borrow.cpu
+            && borrows(self.contract, unit)
             && self.want(unit).settled as usize > held
             && self.limits.get(&unit).is_none_or(|limit| held < *limit)
     }

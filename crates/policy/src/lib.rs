@@ -22,10 +22,10 @@ mod step;
 mod tally;
 mod waiting;
 
-pub use lend::SETTLE_NS;
+pub use lend::{SETTLE_NS, borrows, lends};
 pub use plan::{Action, Cpus, Plan, Reason, Step};
-pub use snapshot::{Means, Snapshot, UnitFacts};
-pub use step::{Input, State, partitions, step};
+pub use snapshot::{Means, Snapshot, SwitchLoans, UnitFacts};
+pub use step::{Input, State, needs_cap, partitions, step};
 
 /// Nanoseconds since an arbitrary start that never goes back: the backend's clock.
 pub type Time = u64;

@@ -15,8 +15,9 @@ pub struct Means {
     pub caps: bool,
     /// A unit can be stopped and continued as a whole.
     pub gates: bool,
-    /// The project's own scheduler decides at every switch, unit by unit: it lends idle CPUs and calls them back by itself,
-    /// and time-shares CPUs that nobody owns by weight. The policy then says who owns what, and plans no loans.
+    /// The project's own scheduler decides at every switch, unit by unit: it keeps units to the CPUs that they own, lends
+    /// idle ones and calls them back by itself, and time-shares CPUs that nobody owns by weight. The policy then says who
+    /// owns what, and plans neither loans nor CPU sets.
     pub switches: bool,
 }
 
@@ -34,6 +35,24 @@ pub struct UnitFacts {
     /// Time its members' threads spent runnable without a CPU since the backend began, in nanoseconds, where the kernel
     /// tells. Never goes back.
     pub waited_ns: u64,
+    /// Loans that no plan knows of, because they are made at every switch.
+    pub loans: SwitchLoans,
+}
+
+/// What a unit lent and borrowed by itself where the scheduler underneath lends at every switch ([`Means::switches`]), since
+/// the backend began. All nothing where plans make the loans. Never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SwitchLoans {
+    /// CPU time of others on its home CPUs, in nanoseconds.
+    pub lent_ns: u64,
+    /// CPU time of its own on others' home CPUs, in nanoseconds.
+    pub borrowed_ns: u64,
+    /// CPUs that it called back.
+    pub called_back: u64,
+    /// The times that this took, summed, in nanoseconds.
+    pub call_back_sum_ns: u64,
+    /// The longest of them.
+    pub call_back_max_ns: u64,
 }
 
 /// What the backend observed.

@@ -138,10 +138,10 @@ fn entitled(entitlement: &Entitlement) -> Vec<u64> {
 /// `shared` unit's, who lends it.
 fn claims(input: Input<'_>, entitlement: &Entitlement, facts: &[UnitFacts]) -> Vec<Claim> {
     let claim = |unit: UnitId| {
-        let micro = if nests(input.means) { entitlement.value(unit) } else { entitlement.own(unit) };
+        let micro = if input.means.weights { entitlement.value(unit) } else { entitlement.own(unit) };
         Claim { unit, micro }
     };
-    let competes = |unit: &UnitId| !nests(input.means) || input.contract.unit(*unit).parent.is_none();
+    let competes = |unit: &UnitId| !input.means.weights || input.contract.unit(*unit).parent.is_none();
     let there = |claim: &Claim| claim.micro > 0 || facts[claim.unit.index()].processes > 0;
     let mut claims: Vec<Claim> = input.contract.held().filter(competes).map(claim).filter(there).collect();
     if entitlement.unheld > 0 {
@@ -153,7 +153,7 @@ fn claims(input: Input<'_>, entitlement: &Entitlement, facts: &[UnitFacts]) -> V
 /// The facts of every unit: with weights, its sub-units' are its own.
 fn facts(input: Input<'_>) -> Vec<UnitFacts> {
     let mut facts: Vec<UnitFacts> = input.contract.ids().map(|id| input.snapshot.unit(id)).collect();
-    if nests(input.means) {
+    if input.means.weights {
         // Parents stand before their children: going backwards carries sums all the way up.
         for id in input.contract.held().rev() {
             if let Some(parent) = input.contract.unit(id).parent {
@@ -226,11 +226,6 @@ fn deal(state: &mut State, now: Time, input: Input<'_>, claims: &[Claim], steps:
 /// What must change for homes to be dealt out anew: who competes, and with how many whole CPUs.
 fn shape(claims: &[Claim]) -> impl Iterator<Item = (UnitId, u64)> {
     claims.iter().map(|claim| (claim.unit, claim.micro / MILLIONTH))
-}
-
-/// Whether the backend nests units: a unit's CPUs are then its sub-units' too, divided by weight. Else each stands by itself.
-fn nests(means: Means) -> bool {
-    means.weights
 }
 
 fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {
@@ -337,15 +332,14 @@ fn wanted(
         for unit in input.contract.held().filter(active) {
             let micro_cpus = entitlement.value(unit);
             let mut orders = Orders::none(Reason::Proportion { micro_cpus });
-            orders.weight = match nests(input.means) {
-                true => weight(input, entitlement, &levels, unit),
-                false => weight_of_all(input, entitlement.own(unit)),
-            };
+            orders.weight = weight(input, entitlement, &levels, unit);
             (orders.cap, orders.cap_because) = cap(input, unit, micro_cpus, partitioned);
             wanted.insert(unit, orders);
         }
     }
-    if partitioned {
+    // Where the scheduler keeps units to their CPUs, a CPU set would only narrow the affinity of their threads, whom it
+    // could then no longer lend a CPU.
+    if partitioned && !input.means.switches {
         confine(&mut wanted, state, input);
     }
     wanted
@@ -409,24 +403,43 @@ fn weight(
     u32::try_from(weight.clamp(1, 10_000)).unwrap_or(WEIGHT_USUAL)
 }
 
-/// A unit's weight against all others: its part of the machine, in parts of 10,000.
-fn weight_of_all(input: Input<'_>, own: u64) -> u32 {
-    let machine = input.machine.cpus.len() as u64 * MILLIONTH;
-    u32::try_from((own * 10_000 / machine).clamp(1, 10_000)).unwrap_or(WEIGHT_USUAL)
+/// Why a unit has a ceiling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ceiling {
+    /// It may not use what others leave: its entitlement is all that it gets.
+    Own,
+    /// The contract limits it.
+    Limit,
+}
+
+/// Whether a unit has a ceiling that no CPU set holds it to.
+fn ceiling(contract: &Contract, unit: UnitId, partitioned: bool) -> Option<Ceiling> {
+    let own = contract.unit(unit);
+    // In a partition the CPU set already holds a top-level unit to its own.
+    let alone = own.parent.is_none() && partitioned;
+    if !alone && (contract.machine.scheme == Scheme::Quota || !own.borrow.cpu) {
+        Some(Ceiling::Own)
+    } else {
+        own.limit.cpu.map(|_| Ceiling::Limit)
+    }
+}
+
+/// The first unit that only a cap holds to what the contract says, on a machine with so many CPUs: a backend whose means
+/// have none cannot hold this contract. With fewer active units it may do without.
+pub fn needs_cap(contract: &Contract, means: Means, cpus: usize) -> Option<UnitId> {
+    let partitioned = partitions(contract, means, contract.children(None).count(), cpus);
+    let held = contract.machine.scheme != Scheme::Smp;
+    contract.held().find(|unit| held && ceiling(contract, *unit, partitioned).is_some())
 }
 
 /// A unit's cap: its limit, or its entitlement where it may not use what others leave.
 fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (Option<u64>, Reason) {
-    let own = input.contract.unit(unit);
-    let alone = own.parent.is_none() && partitioned;
-    // In a partition the CPU set already holds a top-level unit to its own.
-    let may_not = !alone && (input.contract.machine.scheme == Scheme::Quota || !own.borrow.cpu);
-    match (cpu_limit(input, unit), may_not) {
-        (_, _) if !input.means.caps => (None, Reason::Proportion { micro_cpus }),
+    let ceiling = ceiling(input.contract, unit, partitioned).filter(|_| input.means.caps);
+    match (ceiling, cpu_limit(input, unit)) {
         // Who is entitled to nothing and may borrow nothing has the least that a kernel can hold.
-        (_, true) => (Some(micro_cpus.max(CAP_MICRO_MIN)), Reason::MayNotBorrow),
-        (Some(limit), false) if own.limit.cpu.is_some() => (Some(limit), Reason::Limit { micro_cpus: limit }),
-        (_, false) => (None, Reason::Proportion { micro_cpus }),
+        (Some(Ceiling::Own), _) => (Some(micro_cpus.max(CAP_MICRO_MIN)), Reason::MayNotBorrow),
+        (Some(Ceiling::Limit), Some(limit)) => (Some(limit), Reason::Limit { micro_cpus: limit }),
+        _ => (None, Reason::Proportion { micro_cpus }),
     }
 }
 

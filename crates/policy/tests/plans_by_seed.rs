@@ -35,7 +35,7 @@ const HASHES: [(&str, Means, Scheme, u64); 6] = [
     ("user quota", USER, Scheme::Quota, 0xA617_B676_CACF_E87D),
     ("cgroup isolate", CGROUP, Scheme::Isolate, 0xF63A_D4AC_EE8E_F8F7),
     ("cgroup quota", CGROUP, Scheme::Quota, 0x2AAB_1139_7B6B_EB52),
-    ("switches isolate", SWITCHES, Scheme::Isolate, 0xEB63_5094_AB39_235E),
+    ("switches isolate", SWITCHES, Scheme::Isolate, 0xD515_941D_CB0E_135E),
     ("user smp", USER, Scheme::Smp, 0xA1E4_EF66_9BFE_49F4),
 ];
 

@@ -452,6 +452,7 @@ fn figure(chart: &Chart) -> String {
         description: &description.join("; "),
         bars,
         bound: (1.0, chart.reference.clone()),
+        unit: "in % of the dashed line",
     });
     format!("<h3>{}</h3>\n<figure>\n{drawn}</figure>\n", escape(&chart.title))
 }

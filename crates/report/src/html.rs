@@ -109,6 +109,7 @@ fn response(comparison: &Comparison, job: Job) -> String {
         description: &description,
         bars: bars.iter().map(chart_bar).collect(),
         bound: (bound, format!("promised for isolate: at most {:.0}", bound * 100.0)),
+        unit: &format!("response time, {reference} = 100"),
     };
     let caption = match job {
         Job::Light if bars.iter().any(|bar| bar.range_s.is_some()) => {

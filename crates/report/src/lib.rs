@@ -11,9 +11,11 @@ pub mod doctor;
 mod figures;
 mod html;
 pub mod plan;
+pub mod schemes;
 pub mod simulation;
 pub mod status;
 mod svg;
+pub mod switches;
 mod table;
 pub mod tree;
 

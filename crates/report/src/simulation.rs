@@ -1,11 +1,12 @@
 //! Simulated runs: of one scenario, with several seeds, as text, JSON, CSV and HTML.
 
 use commonhold_contract::Scheme;
-use commonhold_sim::outcome::{JobOutcome, Outcome, Spent};
+use commonhold_sim::outcome::{JobOutcome, Outcome, Spent, UnitOutcome};
+use commonhold_sim::scenario::Scheduler;
 use serde::Serialize;
 
-use crate::figures::{NOTHING, count, cpus, duration, seconds};
-use crate::svg::escape;
+use crate::figures::{NOTHING, bytes, count, cpus, duration, seconds};
+use crate::svg::{AXIS_HEIGHT, Axis, add_axis, escape, step_for};
 use crate::table::{Paint, Style, Table};
 
 /// Runs of one scenario.
@@ -18,20 +19,24 @@ pub struct Study {
     /// The scheme.
     #[serde(serialize_with = "as_text")]
     pub scheme: Scheme,
+    /// The scheduler.
+    #[serde(serialize_with = "as_text")]
+    pub scheduler: Scheduler,
     /// The latest end that was allowed, in ns of virtual time.
     pub horizon_ns: u64,
+    /// Bytes of a page frame.
+    pub frame_bytes: u64,
     /// One per seed.
     pub runs: Vec<Outcome>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
-fn as_text<S: serde::Serializer>(scheme: &Scheme, out: S) -> Result<S::Ok, S::Error> {
-    out.collect_str(scheme)
+fn as_text<T: core::fmt::Display, S: serde::Serializer>(word: &T, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_str(word)
 }
 
 /// The copies of one job over all runs.
-struct JobRow {
-    name: String,
+pub(crate) struct JobRow {
+    pub(crate) name: String,
     copies: usize,
     /// Response times in s, of those that ended.
     times: Vec<f64>,
@@ -45,20 +50,29 @@ impl Study {
     }
 
     fn jobs(&self) -> Vec<JobRow> {
-        let mut rows: Vec<JobRow> = Vec::new();
-        for job in self.runs.iter().flat_map(|run| &run.jobs) {
-            let place = rows.iter().position(|row| row.name == job.name).unwrap_or_else(|| {
-                rows.push(JobRow::of(job));
-                rows.len() - 1
-            });
-            let row = &mut rows[place];
-            row.copies += 1;
-            #[expect(clippy::cast_precision_loss, reason = "times below 2^53 ns")]
-            row.times.extend(job.response_ns().map(|ns| ns as f64 / 1e9));
-            row.spent.add(&job.spent);
-        }
-        rows
+        rows_of(self.runs.iter().flat_map(|run| &run.jobs))
     }
+}
+
+/// The jobs of one unit in some runs.
+pub(crate) fn jobs_of(runs: &[Outcome], unit: &str) -> Vec<JobRow> {
+    rows_of(runs.iter().flat_map(|run| &run.jobs).filter(|job| job.unit == unit))
+}
+
+fn rows_of<'a>(jobs: impl Iterator<Item = &'a JobOutcome>) -> Vec<JobRow> {
+    let mut rows: Vec<JobRow> = Vec::new();
+    for job in jobs {
+        let place = rows.iter().position(|row| row.name == job.name).unwrap_or_else(|| {
+            rows.push(JobRow::of(job));
+            rows.len() - 1
+        });
+        let row = &mut rows[place];
+        row.copies += 1;
+        #[expect(clippy::cast_precision_loss, reason = "times below 2^53 ns")]
+        row.times.extend(job.response_ns().map(|ns| ns as f64 / 1e9));
+        row.spent.add(&job.spent);
+    }
+    rows
 }
 
 impl JobRow {
@@ -66,13 +80,18 @@ impl JobRow {
         JobRow { name: job.name.clone(), copies: 0, times: Vec::new(), spent: Spent::default() }
     }
 
-    fn mean(&self) -> Option<f64> {
+    /// Whether every copy in every run ended.
+    pub(crate) fn all_ended(&self) -> bool {
+        self.times.len() == self.copies
+    }
+
+    pub(crate) fn mean(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
         (!self.times.is_empty()).then(|| self.times.iter().sum::<f64>() / self.times.len() as f64)
     }
 
     /// The shortest and the longest.
-    fn range(&self) -> Option<(f64, f64)> {
+    pub(crate) fn range(&self) -> Option<(f64, f64)> {
         let low = self.times.iter().copied().reduce(f64::min)?;
         Some((low, self.times.iter().copied().reduce(f64::max)?))
     }
@@ -85,27 +104,34 @@ pub fn text(study: &Study, style: Style) -> String {
     out += &jobs_table(study).render(style);
     out.push('\n');
     out += &units_table(study).render(style);
+    out.push('\n');
+    out += &memory_table(study).render(style);
     if study.runs.iter().any(|run| run.disks.iter().any(|disk| disk.requests > 0)) {
         out.push('\n');
         out += &disks_table(study).render(style);
     }
     out.push('\n');
-    out += &closing(study);
-    out
+    out + &closing(&study.runs.iter().collect::<Vec<_>>(), study.horizon_ns)
 }
 
 fn heading(study: &Study) -> String {
-    let Study { scenario, machine, scheme, runs, .. } = study;
-    let seeds = match runs.as_slice() {
+    let Study { scenario, machine, scheme, scheduler, runs, .. } = study;
+    let machine = if machine.is_empty() { String::new() } else { format!("{machine}, ") };
+    let baseline =
+        if *scheduler == Scheduler::Commonhold { String::new() } else { format!("scheduler {scheduler}, ") };
+    format!("{scenario}: {machine}scheme {scheme}, {baseline}{}\n", seeds(runs))
+}
+
+/// `seed 1`, `seeds 1 to 7`.
+pub(crate) fn seeds(runs: &[Outcome]) -> String {
+    match runs {
         [one] => format!("seed {}", one.seed),
         several => format!(
             "seeds {} to {}",
             several.first().map_or(0, |run| run.seed),
             several.last().map_or(0, |run| run.seed)
         ),
-    };
-    let machine = if machine.is_empty() { String::new() } else { format!("{machine}, ") };
-    format!("{scenario}: {machine}scheme {scheme}, {seeds}\n")
+    }
 }
 
 /// Where a job's time for remote memory stands, if there is any: behind what it is a part of.
@@ -138,7 +164,7 @@ fn jobs_table(study: &Study) -> Table {
         if far {
             cells.insert(REMOTE_COLUMN, per(row.spent.remote_ns));
         }
-        table.row(if row.times.len() < row.copies { Paint::Bad } else { Paint::Plain }, cells);
+        table.row(if row.all_ended() { Paint::Plain } else { Paint::Bad }, cells);
     }
     table
 }
@@ -149,10 +175,7 @@ fn units_table(study: &Study) -> Table {
     let mut table = Table::new(&heads);
     let Some(first) = study.runs.first() else { return table };
     for unit in &first.units {
-        let same = || study.runs.iter().flat_map(|run| &run.units).filter(|other| other.name == unit.name);
-        let runs = study.runs.len() as u64;
-        let mean = |of: fn(&commonhold_sim::outcome::UnitOutcome) -> u64| same().map(of).sum::<u64>() / runs;
-        let most = |of: fn(&commonhold_sim::outcome::UnitOutcome) -> u64| same().map(of).max().unwrap_or(0);
+        let (mean, most) = mean_and_most(study, &unit.name);
         table.row(
             Paint::Plain,
             vec![
@@ -167,6 +190,32 @@ fn units_table(study: &Study) -> Table {
                 duration(most(|unit| unit.waited_max_ns)),
             ],
         );
+    }
+    table
+}
+
+/// The mean and the most of a figure of a unit over all runs.
+fn mean_and_most<'a>(
+    study: &'a Study,
+    unit: &'a str,
+) -> (impl Fn(Figure) -> u64 + 'a, impl Fn(Figure) -> u64 + 'a) {
+    let same = move || study.runs.iter().flat_map(|run| &run.units).filter(move |other| other.name == unit);
+    let runs = study.runs.len() as u64;
+    (move |of| same().map(of).sum::<u64>() / runs, move |of| same().map(of).max().unwrap_or(0))
+}
+
+/// One figure of a unit.
+type Figure = fn(&UnitOutcome) -> u64;
+
+/// What frames units had.
+fn memory_table(study: &Study) -> Table {
+    let mut table = Table::new(&["memory", "in the mean", "at most", "at the end"]);
+    let Some(first) = study.runs.first() else { return table };
+    for unit in &first.units {
+        let (mean, most) = mean_and_most(study, &unit.name);
+        let cells = [mean(|unit| unit.frames_mean), most(|unit| unit.frames_max), mean(|unit| unit.frames)];
+        let cells = cells.map(|frames| bytes(frames.saturating_mul(study.frame_bytes)));
+        table.row(Paint::Plain, std::iter::once(unit.name.clone()).chain(cells).collect());
     }
     table
 }
@@ -203,20 +252,21 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{}.{}%", tenths / 10, tenths % 10)
 }
 
-fn closing(study: &Study) -> String {
-    let sum = |of: fn(&Outcome) -> u64| study.runs.iter().map(of).sum::<u64>();
+/// What there is to say of runs that end at that horizon at the latest.
+pub(crate) fn closing(runs: &[&Outcome], horizon_ns: u64) -> String {
+    let sum = |of: fn(&Outcome) -> u64| runs.iter().map(|run| of(run)).sum::<u64>();
     let mut out = format!(
         "{}, {} events, {} switches; {} checks, {} broken\n",
-        count(study.runs.len(), "run"),
+        count(runs.len(), "run"),
         sum(|run| run.events),
         sum(|run| run.switches),
         sum(|run| run.checks),
         sum(|run| run.broken)
     );
-    if study.runs.iter().any(|run| run.cut_off) {
-        out += &format!("cut off at the horizon, {}: jobs were not finished\n", duration(study.horizon_ns));
+    if runs.iter().any(|run| run.cut_off) {
+        out += &format!("cut off at the horizon, {}: jobs were not finished\n", duration(horizon_ns));
     }
-    for run in &study.runs {
+    for run in runs {
         for note in &run.notes {
             out += &format!("broken with seed {}: {note}\n", run.seed);
         }
@@ -231,10 +281,16 @@ pub fn json(study: &Study) -> String {
 
 /// A line per copy of a job and run, with times in ns, under a line of names.
 pub fn csv(study: &Study) -> String {
-    let mut out = String::from(
-        "seed,job,unit,started_ns,ended_ns,response_ns,work_ns,lock_ns,stall_ns,remote_ns,spin_ns,switch_ns,waited_ns,blocked_ns,faults\n",
-    );
-    for run in &study.runs {
+    CSV_HEAD.to_owned() + &csv_lines("", &study.runs)
+}
+
+/// The names of the columns.
+pub(crate) const CSV_HEAD: &str = "seed,job,unit,started_ns,ended_ns,response_ns,work_ns,lock_ns,stall_ns,remote_ns,spin_ns,switch_ns,waited_ns,blocked_ns,faults\n";
+
+/// The lines of some runs, each of which begins with `first`.
+pub(crate) fn csv_lines(first: &str, runs: &[Outcome]) -> String {
+    let mut out = String::new();
+    for run in runs {
         for job in &run.jobs {
             let Spent {
                 work_ns,
@@ -249,7 +305,7 @@ pub fn csv(study: &Study) -> String {
             } = job.spent;
             let optional = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
             out += &format!(
-                "{},{},{},{},{},{},{work_ns},{lock_ns},{stall_ns},{remote_ns},{spin_ns},{switch_ns},{waited_ns},{blocked_ns},{faults}\n",
+                "{first}{},{},{},{},{},{},{work_ns},{lock_ns},{stall_ns},{remote_ns},{spin_ns},{switch_ns},{waited_ns},{blocked_ns},{faults}\n",
                 run.seed,
                 job.name,
                 job.unit,
@@ -275,29 +331,25 @@ const PARTS: [(&str, &str); 7] = [
 
 /// The study as a page.
 pub fn html(study: &Study) -> String {
-    let title = escape(&format!("{} under {}", study.scenario, study.scheme));
-    let mut page = format!(
-        concat!(
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
-            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
-            "<title>{title}</title>\n<style>\n{css}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
-        ),
-        title = title,
-        css = include_str!("page.css")
-    );
+    let mut page = crate::html::open(&format!("{} under {}", study.scenario, study.scheme), "");
     page += &format!("<p>{}</p>\n<h2>Response times</h2>\n", escape(heading(study).trim_end()));
     page += &response_bars(study);
     page += "<h2>Figures</h2>\n";
-    for table in [jobs_table(study), units_table(study), disks_table(study)] {
+    for table in [jobs_table(study), units_table(study), memory_table(study), disks_table(study)] {
         page += &table.html();
     }
-    page += &format!("<p>{}</p>\n", escape(closing(study).trim_end()).replace('\n', "<br>\n"));
-    page + "</main>\n</body>\n</html>\n"
+    page += &format!(
+        "<p>{}</p>\n",
+        escape(closing(&study.runs.iter().collect::<Vec<_>>(), study.horizon_ns).trim_end())
+            .replace('\n', "<br>\n")
+    );
+    page + crate::html::CLOSE
 }
 
 /// Where the bars begin, how wide the picture is, and how far apart they are.
 const LEFT: f64 = 190.0;
 const WIDTH: f64 = 720.0;
+const RIGHT: f64 = 18.0;
 const PITCH: f64 = 30.0;
 
 /// A bar per job, as long as its mean response, divided by where its tasks' time went.
@@ -305,13 +357,14 @@ fn response_bars(study: &Study) -> String {
     let jobs = study.jobs();
     let longest = jobs.iter().filter_map(JobRow::range).map(|(_, high)| high).fold(0.0, f64::max);
     #[expect(clippy::cast_precision_loss, reason = "a number of jobs")]
-    let height = PITCH * jobs.len() as f64 + 30.0;
+    let bottom = PITCH * jobs.len() as f64;
+    let height = bottom + AXIS_HEIGHT + 26.0;
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"response time of each job\">\n"
     );
     for (job, row) in jobs.iter().zip(0u32..) {
         let (top, Some(mean)) = (f64::from(row) * PITCH, job.mean()) else { continue };
-        let long = mean / longest * (WIDTH - LEFT - 10.0);
+        let long = mean / longest * (WIDTH - LEFT - RIGHT);
         svg += &format!(
             "<text x='0' y='{y:.1}'>{}</text><text class='figure' x='{x:.1}' y='{y:.1}' text-anchor='end'>{}</text>\n",
             escape(&job.name),
@@ -321,6 +374,9 @@ fn response_bars(study: &Study) -> String {
         );
         svg += &divided(&job.spent, LEFT, top + 5.0, long);
     }
+    let axis =
+        Axis { left: LEFT, right: WIDTH - RIGHT, until: longest, step: step_for(longest), unit: "seconds" };
+    add_axis(&mut svg, &axis, bottom);
     svg += &legend(height - 10.0);
     svg + "</svg>\n"
 }

@@ -4,6 +4,7 @@ use commonhold_contract::MILLIONTH;
 use commonhold_ledger::{Account, Statement};
 
 use crate::figures::{count, cpus, duration, percent_text};
+use crate::switches::UnitSwitches;
 use crate::table::{Paint, Style, Table, clean, fit, pad, wrap};
 
 /// What the columns of [`cells`] hold.
@@ -127,10 +128,38 @@ fn used_ns(statement: &Statement) -> u64 {
 pub struct Holder<'a> {
     /// Where the contract in force came from.
     pub contract: &'a str,
-    /// What holds CPU: `cgroup` or `user`.
+    /// What holds CPU: `kernel`, `cgroup` or `user`.
     pub backend: &'a str,
+    /// The backend that it stands in for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instead: Option<Instead<'a>>,
+    /// What the scheduler in the kernel counted; empty where it is not the project's own.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub switches: &'a [UnitSwitches],
     /// What could not be done so far, newest last.
     pub problems: &'a [String],
+}
+
+/// A backend that is to hold CPU and does not.
+#[derive(Debug, Clone, Copy, serde::Serialize)]
+pub struct Instead<'a> {
+    /// Its name.
+    pub of: &'a str,
+    /// How long it has not held, in nanoseconds.
+    pub for_ns: u64,
+    /// Why.
+    pub why: &'a str,
+}
+
+/// What a daemon says of itself, below the statement.
+pub fn holder(holder: Holder<'_>) -> String {
+    let Holder { contract, backend, instead, switches: _, problems } = holder;
+    let mut text = format!("Contract {contract}, held by the {backend} backend.\n");
+    if let Some(Instead { of, for_ns, why }) = instead {
+        text += &format!("The {of} backend does not hold it, for {}: {why}.\n", duration(for_ns));
+    }
+    text.extend(problems.iter().map(|problem| format!("problem: {problem}\n")));
+    text
 }
 
 /// The statement as JSON, with the ledger's own fields, after those of the daemon that made it.

@@ -34,6 +34,8 @@ pub(crate) struct BarChart<'a> {
     pub(crate) bars: Vec<ChartBar<'a>>,
     /// Where the dashed line of the promise stands, and its label.
     pub(crate) bound: (f64, String),
+    /// What a hundred on the axis stands for.
+    pub(crate) unit: &'a str,
 }
 
 /// One bar.
@@ -51,8 +53,8 @@ pub(crate) struct ChartBar<'a> {
 
 /// Where the bars begin: right of their labels and figures, which a narrow screen shows first.
 const BARS_LEFT: f64 = 190.0;
-/// Left for a whisker's end.
-const BARS_RIGHT: f64 = 6.0;
+/// Left for half of the last mark's value.
+const BARS_RIGHT: f64 = 14.0;
 const BAR_PITCH: f64 = 34.0;
 const BAR_HEIGHT: f64 = 20.0;
 const BARS_TOP: f64 = 24.0;
@@ -64,7 +66,7 @@ pub(crate) fn bars(chart: &BarChart) -> String {
     let x = |value: f64| BARS_LEFT + value / longest * (WIDTH - BARS_LEFT - BARS_RIGHT);
     #[allow(clippy::cast_precision_loss)]
     let bottom = BARS_TOP + BAR_PITCH * chart.bars.len() as f64;
-    let mut svg = open(chart.id, chart.title, chart.description, bottom + 2.0);
+    let mut svg = open(chart.id, chart.title, chart.description, bottom + AXIS_HEIGHT);
     for (bar, i) in chart.bars.iter().zip(0u32..) {
         let top = BARS_TOP + BAR_PITCH * f64::from(i) + (BAR_PITCH - BAR_HEIGHT) / 2.0;
         add_bar(&mut svg, bar, top, x);
@@ -78,6 +80,9 @@ pub(crate) fn bars(chart: &BarChart) -> String {
     svg += &format!(
         "<line class='axis' x1='{BARS_LEFT:.1}' y1='{BARS_TOP:.1}' x2='{BARS_LEFT:.1}' y2='{bottom:.1}'/>\n"
     );
+    let (until, unit) = (longest * 100.0, chart.unit);
+    let axis = Axis { left: BARS_LEFT, right: WIDTH - BARS_RIGHT, until, step: step_for(until), unit };
+    add_axis(&mut svg, &axis, bottom);
     svg + "</svg>\n"
 }
 
@@ -133,15 +138,13 @@ const PANEL_RIGHT: f64 = 18.0;
 const PANEL_HEIGHT: f64 = 54.0;
 const PANEL_PITCH: f64 = 74.0;
 const PANELS_TOP: f64 = 12.0;
-/// Below the last panel: the axis of time.
-const PANELS_BOTTOM: f64 = 26.0;
 
 /// Step lines: filled up to the entitlement, hatched beyond it, the entitlement as a dashed line.
 pub(crate) fn steps(chart: &TimeChart) -> String {
     #[allow(clippy::cast_precision_loss)]
     let bottom = PANELS_TOP + PANEL_PITCH * chart.panels.len() as f64;
     let mut svg =
-        open(chart.id, chart.title, chart.description, bottom - (PANEL_PITCH - PANEL_HEIGHT) + PANELS_BOTTOM);
+        open(chart.id, chart.title, chart.description, bottom - (PANEL_PITCH - PANEL_HEIGHT) + AXIS_HEIGHT);
     let id = escape(chart.id);
     svg += &format!(
         "<defs><pattern id='{id}-beyond' width='6' height='6' patternUnits='userSpaceOnUse'><path class='hatch' d='M-1 1L1 -1M0 6L6 0M5 7L7 5'/></pattern></defs>\n"
@@ -183,9 +186,9 @@ fn add_panel(svg: &mut String, chart: &TimeChart, panel: &Panel, top: f64) {
     };
     let name = escape(&fit(panel.unit, 14));
     *svg += &format!("<text x='0' y='{:.1}'>{name}</text>\n", top + 16.0);
-    for value in [0.0, chart.cpus] {
+    for (value, unit) in [(0.0, ""), (chart.cpus, if chart.cpus > 1.0 { " CPUs" } else { " CPU" })] {
         *svg += &format!(
-            "<text class='small' x='{:.1}' y='{:.1}' text-anchor='end'>{value}</text>\n",
+            "<text class='small' x='{:.1}' y='{:.1}' text-anchor='end'>{value}{unit}</text>\n",
             PANEL_LEFT - 7.0,
             y(value) + 4.0
         );
@@ -251,17 +254,50 @@ const MARKS_S: [f64; 16] = [
 
 fn add_time_axis(svg: &mut String, until_s: f64, top: f64) {
     let step = MARKS_S.into_iter().find(|step| until_s / step <= 8.0).unwrap_or(until_s / 8.0);
+    let axis = Axis { left: PANEL_LEFT, right: WIDTH - PANEL_RIGHT, until: until_s, step, unit: "seconds" };
+    add_axis(svg, &axis, top);
+}
+
+/// An axis from zero, left to right.
+pub(crate) struct Axis<'a> {
+    pub(crate) left: f64,
+    pub(crate) right: f64,
+    /// The value at its right end.
+    pub(crate) until: f64,
+    /// From one mark to the next; see [`step_for`].
+    pub(crate) step: f64,
+    /// What is counted.
+    pub(crate) unit: &'a str,
+}
+
+/// Height of an axis, below where it stands.
+pub(crate) const AXIS_HEIGHT: f64 = 36.0;
+
+/// A step of 1, 2 or 5 times a power of ten that leaves at most eight marks.
+pub(crate) fn step_for(until: f64) -> f64 {
+    let power = 10f64.powf((until / 8.0).max(1e-9).log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|by| by * power).find(|step| until / step <= 8.0).unwrap_or(until)
+}
+
+/// Marks with their values, and the unit below them at the right end.
+pub(crate) fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
+    let Axis { left, right, until, step, unit } = axis;
+    *svg += &format!(
+        "<line class='axis' x1='{left:.1}' y1='{top:.1}' x2='{right:.1}' y2='{top:.1}'/>\n\
+         <text class='small' x='{right:.1}' y='{:.1}' text-anchor='end'>{}</text>\n",
+        top + 33.0,
+        escape(unit)
+    );
     let mut mark = 0u32;
-    while step > 0.0 && f64::from(mark) * step <= until_s * (1.0 + 1e-9) {
-        let at_s = f64::from(mark) * step;
-        let x = time_x(at_s, until_s);
-        let unit = if mark == 0 { " s" } else { "" };
+    while *step > 0.0 && f64::from(mark) * step <= until * (1.0 + 1e-9) {
+        let at = f64::from(mark) * step;
+        let x = left + at / until * (right - left);
         // Rounded before it is written: 3 × 0.1 is not 0.3.
-        let label = (at_s * 10.0).round() / 10.0;
+        let label = (at * 1e6).round() / 1e6;
         *svg +=
             &format!("<line class='axis' x1='{x:.1}' y1='{top:.1}' x2='{x:.1}' y2='{:.1}'/>\n", top + 5.0);
         *svg += &format!(
-            "<text class='small' x='{x:.1}' y='{:.1}' text-anchor='middle'>{label}{unit}</text>\n",
+            "<text class='small' x='{x:.1}' y='{:.1}' text-anchor='middle'>{label}</text>\n",
             top + 19.0
         );
         mark += 1;

@@ -82,14 +82,14 @@ impl Table {
         };
         let heads: Vec<String> = self.heads.iter().map(|head| head.replace('\n', " ")).collect();
         let mut out = format!(
-            "<div class=\"scroll\"><table>\n<thead><tr>{}</tr></thead>\n<tbody>\n",
+            "<div class=\"wide\"><table>\n<thead><tr>{}</tr></thead>\n<tbody>\n",
             cells("th", &heads)
         );
         for row in &self.rows {
             out += &match row {
                 Row::Cells(_, row) => {
                     let (name, figures) = row.split_at(1.min(row.len()));
-                    let name = cells("th scope=\"row\"", name).replace("</th scope=\"row\">", "</th>");
+                    let name = name.first().map(|name| html_name(name)).unwrap_or_default();
                     format!("<tr>{name}{}</tr>\n", cells("td", figures))
                 }
                 Row::Line(_, text) => {
@@ -145,6 +145,15 @@ impl Table {
             *name = (*name).min(total.saturating_sub(taken).max(NAME_COLUMNS_MIN));
         }
         (widths, gap)
+    }
+}
+
+/// The head of a row, as far indented as in a terminal.
+fn html_name(name: &str) -> String {
+    let text = crate::svg::escape(name.trim());
+    match name.len() - name.trim_start().len() {
+        0 => format!("<th scope=\"row\">{text}</th>"),
+        spaces => format!("<th scope=\"row\" style=\"padding-left:{}rem\">{text}</th>", 1 + spaces / 2),
     }
 }
 

@@ -89,8 +89,31 @@ fn status_of_units_that_lend() {
     assert_fits(&text, 80);
     assert_snapshot!(text);
     let problems = ["the caretaker was killed".to_owned()];
-    let holder = status::Holder { contract: "lab.toml", backend: "user", problems: &problems };
+    let holder = status::Holder {
+        contract: "lab.toml",
+        backend: "user",
+        instead: None,
+        switches: &[],
+        problems: &problems,
+    };
     assert_snapshot!("status_of_units_that_lend_json", status::json(holder, &statement));
+    assert_eq!(
+        status::holder(holder),
+        "Contract lab.toml, held by the user backend.\nproblem: the caretaker was killed\n"
+    );
+    let instead = status::Instead { of: "kernel", for_ns: 12_000_000_000, why: "it stalled" };
+    let holder = status::Holder {
+        contract: "lab.toml",
+        backend: "cgroup",
+        instead: Some(instead),
+        switches: &[],
+        problems: &[],
+    };
+    assert_eq!(
+        status::holder(holder),
+        "Contract lab.toml, held by the cgroup backend.\nThe kernel backend does not hold it, for 12.0 s: it stalled.\n"
+    );
+    assert!(status::json(holder, &statement).contains("\"of\": \"kernel\""));
     assert!(status::text(&statement, COLOUR).contains("\x1b["));
 }
 

@@ -5,7 +5,7 @@
 use commonhold_contract::{Scheme, UnitId};
 use commonhold_machine::Machine;
 use commonhold_sim::scenario::{
-    Amount, CallBack, Hardware, Job, KernelCosts, Op, Program, Scenario, Spread, Workload,
+    Amount, CallBack, Hardware, Job, KernelCosts, Op, Program, Scenario, Scheduler, Spread, Workload,
 };
 
 fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) -> Scenario {
@@ -15,6 +15,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
     let machine = Machine::synthetic(&format!("cpus:{cpus} memory:64GiB")).expect("it is a machine");
     let kernel = KernelCosts {
         tick_ns: 0,
+        scheduler: Scheduler::Commonhold,
         slice_ns,
         switch_ns: 0,
         ipi_ns: 0,

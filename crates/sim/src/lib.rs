@@ -1,6 +1,7 @@
 //! The simulated machine: a deterministic discrete-event simulator in which the project's own policies and its own
 //! switch-time scheduler run.
 
+mod baseline;
 mod chance;
 pub mod contention;
 pub mod disk;
@@ -10,9 +11,12 @@ pub mod outcome;
 pub mod scenario;
 mod timers;
 
-use outcome::Outcome;
-use scenario::Scenario;
+use std::sync::atomic::AtomicU64;
 
+use outcome::Outcome;
+use scenario::{Scenario, Scheduler};
+
+use commonhold_contract::Scheme;
 use commonhold_dispatch::{CPUS_MAX, UNITS_MAX};
 use memory::TooSmall;
 
@@ -32,6 +36,12 @@ pub enum Unfit {
         "the contract has {0} units, `kernel` and `shared` among them: the simulator has room for {UNITS_MAX}; leave some out"
     )]
     Units(usize),
+    /// A scheduler that knows no units, under a scheme that needs them.
+    #[error(
+        "the scheduler {0} knows no units, and cannot hold the scheme {1}: take the scheme {smp}, or the scheduler {own}",
+        smp = Scheme::Smp, own = Scheduler::Commonhold
+    )]
+    Unheld(Scheduler, Scheme),
 }
 
 /// Nanoseconds of virtual time.
@@ -39,6 +49,12 @@ pub type Time = u64;
 
 /// Runs a scenario. The same scenario and seed give the same outcome, to the byte, on any machine.
 pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Unfit> {
+    run_watched(scenario, seed, &AtomicU64::new(0))
+}
+
+/// The same, while others look on: `clock` shows the virtual time in ns, brought up to date at every look of the policy,
+/// which is at least four times a second of it.
+pub fn run_watched(scenario: &Scenario, seed: u64, clock: &AtomicU64) -> Result<Outcome, Unfit> {
     let (cpus, units) = (scenario.hardware.machine.cpus.len(), scenario.contract.units.len());
     if cpus > CPUS_MAX as usize {
         return Err(Unfit::Cpus(cpus));
@@ -46,5 +62,9 @@ pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Unfit> {
     if units > UNITS_MAX as usize {
         return Err(Unfit::Units(units));
     }
-    Ok(engine::Engine::new(scenario, seed)?.run())
+    let (scheduler, scheme) = (scenario.hardware.kernel.scheduler, scenario.contract.machine.scheme);
+    if !scheduler.holds(scheme) {
+        return Err(Unfit::Unheld(scheduler, scheme));
+    }
+    Ok(engine::Engine::new(scenario, seed, clock)?.run())
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 pub use crate::engine::Spent;
+pub use commonhold_ledger::Statement;
 
 use crate::Time;
 
@@ -29,6 +30,8 @@ pub struct Outcome {
     pub switches: u64,
     /// Waits for locks, with their time summed, by the workload's order.
     pub locks: Vec<LockOutcome>,
+    /// The ledger's accounts, from the same plans and snapshots as a daemon's.
+    pub ledger: Statement,
     /// Plans that the policy made.
     pub plans: u64,
     /// Events of the simulation.
@@ -86,6 +89,10 @@ pub struct UnitOutcome {
     pub waited_max_ns: Time,
     /// Page frames that it had at the end.
     pub frames: u64,
+    /// Page frames that it had in the mean over the run, rounded down.
+    pub frames_mean: u64,
+    /// The most that it had at once.
+    pub frames_max: u64,
 }
 
 /// What a disk did.

@@ -5,6 +5,7 @@
 mod generator;
 mod scene;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use commonhold_sim::scenario::Scenario;
@@ -38,4 +39,15 @@ fn another_seed_gives_another_outcome() {
     let ends = |seed| commonhold_sim::run(&scenario, seed).unwrap().jobs;
     assert_eq!(ends(1), ends(1));
     assert_ne!(ends(1), ends(2));
+}
+
+#[test]
+fn who_looks_on_sees_the_time_and_changes_nothing() {
+    let texts = generator::texts(2);
+    let scenario = scene::scenario(&texts.contract, &texts.machine, &texts.workload);
+    let clock = AtomicU64::new(0);
+    let watched = commonhold_sim::run_watched(&scenario, 1, &clock).unwrap();
+    assert_eq!(watched, commonhold_sim::run(&scenario, 1).unwrap());
+    let behind = watched.ended_ns - clock.load(Ordering::Relaxed);
+    assert!(watched.ended_ns > 0 && behind <= 250 * scene::MS, "{behind} ns of {}", watched.ended_ns);
 }

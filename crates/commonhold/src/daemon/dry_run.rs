@@ -4,10 +4,10 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use commonhold_live::clock;
 use commonhold_live::names::SystemNames;
 use commonhold_live::observe::topology;
 use commonhold_live::roster::{Roster, Scan};
+use commonhold_live::{clock, kernel};
 use commonhold_policy::{Input, Means, Snapshot, State, step};
 use commonhold_report::plan;
 
@@ -24,7 +24,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let machine = topology::read(Path::new("/"))?;
     let (loaded, _) = start::load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
-    let (choice, why) = start::choose(args.backend)?;
+    let (choice, why) = start::choose(args.backend, &loaded.contract, &machine)?;
     let mut contract = loaded.contract;
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
     let begun = clock::now();
@@ -56,6 +56,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
 /// What a backend could enforce, without taking possession of anything.
 fn means(choice: &Choice) -> Means {
     match choice {
+        Choice::Kernel(_) => kernel::MEANS,
         Choice::Cgroup(place) => {
             let has = |controller: &str| place.controllers.contains(controller);
             Means {

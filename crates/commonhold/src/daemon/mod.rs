@@ -16,7 +16,7 @@ use commonhold_contract::Scheme;
 use commonhold_live::caretaker::Caretaker;
 use commonhold_live::names::SystemNames;
 use commonhold_live::observe::topology;
-use commonhold_live::{affinity, clock};
+use commonhold_live::{HeldBy, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::Time;
 use rustix::event::{Timespec, epoll};
@@ -127,6 +127,8 @@ struct Daemon<'a> {
     hotplug: (Time, CpuSet),
     /// Where this process may run.
     usable: CpuSet,
+    /// The backend in force when it was said last.
+    held_by: &'static str,
     /// Steps made.
     steps: usize,
     /// Failed looks in a row.
@@ -210,6 +212,7 @@ impl Daemon<'_> {
                 if self.args.verbose {
                     self.tell(&stepped.plan);
                 }
+                self.tell_of_another_backend();
                 Ok(())
             }
             Err(e) => {
@@ -228,6 +231,18 @@ impl Daemon<'_> {
         for step in &plan.steps {
             output::say(&format!("{}: {}", step.action.describe(contract), step.reason.describe(contract)));
         }
+    }
+
+    /// Says when another backend holds than the last time.
+    fn tell_of_another_backend(&mut self) {
+        let HeldBy { backend, instead } = self.hold.backend().held_by();
+        if backend == self.held_by {
+            return;
+        }
+        self.held_by = backend;
+        let why = instead
+            .map_or_else(|| "again".to_owned(), |instead| format!("not by {}: {}", instead.of, instead.why));
+        output::say(&format!("cpu     held by the {backend} backend ({why})"));
     }
 
     fn watch_hotplug(&mut self) {

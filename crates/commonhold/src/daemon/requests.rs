@@ -1,19 +1,22 @@
 //! What clients ask of a hold, and who may ask it.
 
 use commonhold_contract::{UnitId, position};
-use commonhold_live::LiveBackend;
+use commonhold_live::kernel::Switched;
+use commonhold_live::{LiveBackend, clock};
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
+use commonhold_report::switches::UnitSwitches;
 use serde::Serialize;
 
 use super::clients::Caller;
 use super::hold::Hold;
-use crate::protocol::{Call, EnterReply, Explanation, Refusal, Reply, StatusReply, WhereReply, refusal};
+use crate::protocol::{
+    Call, EnterReply, Explanation, Instead, Refusal, Reply, StatusReply, WhereReply, refusal,
+};
 
 /// What the daemon knows of itself beside what it holds.
 pub(super) struct About {
     pub(super) contract_path: String,
     pub(super) contract_text: String,
-    pub(super) backend: &'static str,
 }
 
 /// An answer, and whether a step must be made before it is sent.
@@ -42,12 +45,7 @@ type Answered = Result<Vec<u8>, Refusal>;
 pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call) -> Answer {
     let step_first = matches!(call, Call::Enter { .. });
     let answered = match call {
-        Call::Status {} => reply(&StatusReply {
-            backend: about.backend.to_owned(),
-            contract: about.contract_path.clone(),
-            statement: hold.statement(),
-            problems: hold.problems(),
-        }),
+        Call::Status {} => status(hold, about),
         Call::Where { pid } => find(hold, about, pid),
         Call::Enter { unit } => enter(hold, caller, &unit),
     };
@@ -55,6 +53,53 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call)
         Ok(message) => Answer { message, step_first },
         Err(refusal) => refused(&refusal),
     }
+}
+
+fn status(hold: &mut Hold, about: &About) -> Answered {
+    let held_by = hold.backend().held_by();
+    let instead = held_by.instead.map(|instead| Instead {
+        of: instead.of.to_owned(),
+        for_ns: clock::now().saturating_sub(instead.since),
+        why: instead.why,
+    });
+    reply(&StatusReply {
+        backend: held_by.backend.to_owned(),
+        instead,
+        contract: about.contract_path.clone(),
+        statement: hold.statement(),
+        switches: switches(hold),
+        problems: hold.problems(),
+    })
+}
+
+/// What the scheduler in the kernel counted of every unit, and of whoever is in none.
+fn switches(hold: &mut Hold) -> Vec<UnitSwitches> {
+    let units: Vec<(UnitId, String)> =
+        hold.contract.ids().map(|id| (id, hold.contract.unit(id).path.clone())).collect();
+    let backend = hold.backend();
+    let of = |(id, unit): (UnitId, String)| {
+        let Switched { account, call_backs } = backend.switched(id)?;
+        Some(UnitSwitches {
+            unit,
+            home_ns: account.home_ns,
+            borrowed_ns: account.borrowed_ns,
+            shared_ns: account.shared_ns,
+            lent_ns: account.lent_ns,
+            waited_own_ns: account.waited_own_ns,
+            waited_loan_ns: account.waited_loan_ns,
+            waited_higher_ns: account.waited_higher_ns,
+            called_back: call_backs.count,
+            call_back_p50_ns: call_backs.within_ns(500_000),
+            call_back_p99_ns: call_backs.within_ns(990_000),
+            call_back_max_ns: call_backs.within_ns(1_000_000),
+            moved_cache: account.moved_cache,
+            moved_node: account.moved_node,
+            moved_far: account.moved_far,
+            strays: account.strays,
+            switches: account.switches,
+        })
+    };
+    units.into_iter().filter_map(of).collect()
 }
 
 fn reply<T: Serialize>(parameters: &T) -> Answered {

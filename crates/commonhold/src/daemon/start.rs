@@ -6,14 +6,16 @@ use commonhold_contract::{Contract, MILLIONTH, PerResource, Resource, Scheme};
 use commonhold_live::caretaker::{Caretaker, Launch};
 use commonhold_live::cgroup::CgroupBackend;
 use commonhold_live::journal::Journal;
+use commonhold_live::kernel::{self, KernelBackend};
 use commonhold_live::names::SystemNames;
-use commonhold_live::observe::capability::{self, CgroupPlace};
+use commonhold_live::observe::capability::{self, Capabilities, CgroupPlace};
 use commonhold_live::observe::topology;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::undo;
 use commonhold_live::user::UserBackend;
 use commonhold_live::{LiveBackend, clock};
 use commonhold_machine::Machine;
+use commonhold_machine::capability::Row;
 use commonhold_policy::entitlement::{capacity, entitle};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
@@ -33,6 +35,7 @@ const NICE: i32 = -15;
 
 /// What holds CPU here, and why this and no other.
 pub(super) enum Choice {
+    Kernel(CgroupPlace),
     Cgroup(CgroupPlace),
     User,
 }
@@ -40,28 +43,56 @@ pub(super) enum Choice {
 impl Choice {
     pub(super) fn name(&self) -> &'static str {
         match self {
+            Choice::Kernel(_) => "kernel",
             Choice::Cgroup(_) => "cgroup",
             Choice::User => "user",
         }
     }
 }
 
-/// Chooses the backend; the second value says why.
-pub(super) fn choose(choice: BackendChoice) -> Result<(Choice, String), Failure> {
+/// Chooses the backend for a contract; the second value says why.
+pub(super) fn choose(
+    choice: BackendChoice,
+    contract: &Contract,
+    machine: &Machine,
+) -> Result<(Choice, String), Failure> {
     let capabilities = capability::probe(Path::new("/"));
-    match (choice, capabilities.cgroup) {
-        (BackendChoice::User, _) => Ok((Choice::User, "as asked".to_owned())),
-        (BackendChoice::Cgroup, Ok(place)) => Ok((Choice::Cgroup(place), "as asked".to_owned())),
-        (BackendChoice::Auto, Ok(place)) => {
-            Ok((Choice::Cgroup(place), "the best this machine offers".to_owned()))
+    let cannot_hold = kernel::cannot_hold(contract, machine.cpus.len());
+    let chosen = match choice {
+        BackendChoice::User => Choice::User,
+        BackendChoice::Cgroup => Choice::Cgroup(asked("cgroup", capabilities.cgroup)?),
+        BackendChoice::Kernel => {
+            let place = asked("kernel", capabilities.kernel)?;
+            if let Some(why) = cannot_hold {
+                let what =
+                    format!("the kernel backend cannot hold this contract: {why}; use `--backend cgroup`");
+                return Err(Failure::new(Exit::Unavailable, what));
+            }
+            Choice::Kernel(place)
         }
-        (BackendChoice::Cgroup, Err(row)) => {
-            let remedy = row.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
-            Err(Failure::new(Exit::Unavailable, format!("no cgroup backend here: {}{remedy}", row.reason)))
-        }
-        (BackendChoice::Auto, Err(row)) => {
-            Ok((Choice::User, format!("no cgroup backend here: {}", row.reason)))
-        }
+        BackendChoice::Auto => return Ok(best(capabilities, cannot_hold)),
+    };
+    Ok((chosen, "as asked".to_owned()))
+}
+
+/// Where a backend that was asked for may work, or why it cannot.
+fn asked(backend: &str, place: Result<CgroupPlace, Row>) -> Result<CgroupPlace, Failure> {
+    place.map_err(|row| {
+        let remedy = row.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+        Failure::new(Exit::Unavailable, format!("no {backend} backend here: {}{remedy}", row.reason))
+    })
+}
+
+/// The best backend for a contract that works here, and why it is none better.
+fn best(capabilities: Capabilities, cannot_hold: Option<String>) -> (Choice, String) {
+    match (capabilities.kernel, cannot_hold, capabilities.cgroup) {
+        (Ok(place), None, _) => (Choice::Kernel(place), "the best this machine offers".to_owned()),
+        (Ok(place), Some(why), _) => (Choice::Cgroup(place), format!("not by the kernel backend: {why}")),
+        (Err(row), _, Ok(place)) => (
+            Choice::Cgroup(place),
+            format!("the best this machine offers; no kernel backend here: {}", row.reason),
+        ),
+        (Err(_), _, Err(row)) => (Choice::User, format!("no cgroup backend here: {}", row.reason)),
     }
 }
 
@@ -83,7 +114,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let machine = topology::read(Path::new("/"))?;
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
-    let (choice, why) = choose(args.backend)?;
+    let (choice, why) = choose(args.backend, &loaded.contract, &machine)?;
     let directory = place::make(&args.place)?;
     let lock = lock(&directory)?;
     place::warn_of_others(&directory);
@@ -97,13 +128,18 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
     let contract = loaded.contract;
     let roster = Roster::new(Path::new("/proc"), &[caretaker.pid()])?;
-    let name = choice.name();
     let backend: Box<dyn LiveBackend> = match choice {
+        Choice::Kernel(place) => {
+            let cgroup = CgroupBackend::new(&place, &contract, roster, journal)?;
+            under_the_scheduler(cgroup, &contract, args.backend)?
+        }
         Choice::Cgroup(place) => Box::new(CgroupBackend::new(&place, &contract, roster, journal)?),
         Choice::User => Box::new(UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal)),
     };
-    announce(args, &contract, &machine, name, &why);
-    warn_of_turns(&contract, &machine, name);
+    let held_by = backend.held_by();
+    let why = held_by.instead.map_or(why, |it| format!("not by {}: {}", it.of, it.why));
+    announce(args, &contract, &machine, held_by.backend, &why);
+    warn_of_turns(&contract, &machine, held_by.backend);
     let clients = Clients::listen(&place::socket(&directory))?;
     let (now, machine_cpus) = (clock::now(), machine.cpu_set());
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
@@ -111,7 +147,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         args,
         hotplug: (now, topology::online(Path::new("/"))?),
         hold: Hold::new(contract, machine, backend),
-        about: About { contract_path: args.contract.display().to_string(), contract_text, backend: name },
+        about: About { contract_path: args.contract.display().to_string(), contract_text },
         caretaker,
         clients,
         signals,
@@ -119,10 +155,29 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         next: now,
         ends: length.map(|length| now.saturating_add(length)),
         usable: machine_cpus,
+        held_by: held_by.backend,
         steps: 0,
         blind: 0,
         _lock: lock,
     })
+}
+
+/// The `kernel` backend. Where the kernel refuses the scheduler after all, the `cgroup` backend does, unless the other was
+/// asked for.
+fn under_the_scheduler(
+    cgroup: CgroupBackend,
+    contract: &Contract,
+    choice: BackendChoice,
+) -> Result<Box<dyn LiveBackend>, Failure> {
+    match KernelBackend::new(cgroup, contract) {
+        Ok(backend) => Ok(Box::new(backend)),
+        Err(refused) if choice == BackendChoice::Auto => {
+            let (cgroup, error) = *refused;
+            output::complain(&format!("problem: {error}"));
+            Ok(Box::new(cgroup))
+        }
+        Err(refused) => Err(refused.1.into()),
+    }
 }
 
 /// Keeps a second daemon out: two would undo each other's work.

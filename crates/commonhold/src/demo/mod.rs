@@ -270,6 +270,7 @@ fn absolute(path: &Path) -> PathBuf {
 fn backend_word(backend: BackendChoice) -> &'static str {
     match backend {
         BackendChoice::Auto => "auto",
+        BackendChoice::Kernel => "kernel",
         BackendChoice::Cgroup => "cgroup",
         BackendChoice::User => "user",
     }

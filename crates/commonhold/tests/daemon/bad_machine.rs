@@ -27,6 +27,20 @@ fn the_cgroup_backend_where_there_is_none() {
 }
 
 #[test]
+fn the_kernel_backend_where_there_is_none() {
+    let place = Place::with(ONE);
+    let doctor = place.call(&["doctor", "--json"]);
+    let said = place.call(&["run", "contract.toml", "--backend", "kernel", "--dry-run"]);
+    if said.code == Some(0) {
+        println!("skipped: this machine has the kernel backend");
+        return;
+    }
+    said.refused(69, &["error: no kernel backend here: ", "; "]);
+    let reason = said.err.trim_start_matches("error: no kernel backend here: ").split(';').next().unwrap();
+    assert!(doctor.out.contains(reason), "{reason}");
+}
+
+#[test]
 fn processes_that_one_may_not_touch_are_reported_and_the_others_held() {
     if !is_root() || !has_cpus() {
         return;

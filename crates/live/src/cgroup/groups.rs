@@ -172,6 +172,11 @@ impl Groups {
         self.at(unit).map(|i| self.list[i].leaf())
     }
 
+    /// The cgroup of a unit with all that is in it; `None` for the common parts.
+    pub(super) fn dir(&self, unit: UnitId) -> Option<&Path> {
+        self.at(unit).map(|i| self.list[i].home.dir.as_path())
+    }
+
     /// CPU time of a unit's own processes since its cgroup was made, those that exited included, in nanoseconds.
     pub(super) fn used_ns(&self, unit: UnitId) -> Result<Option<u64>, LiveError> {
         let Some(i) = self.at(unit) else { return Ok(None) };

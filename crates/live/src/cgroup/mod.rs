@@ -39,7 +39,7 @@ use crate::observe::capability::CgroupPlace;
 use crate::observe::process::ProcFs;
 use crate::roster::{Changes, Roster, Scan};
 use crate::user::idle::Idle;
-use crate::{Backend, LiveBackend, LiveError};
+use crate::{Backend, HeldBy, LiveBackend, LiveError};
 use claim::Tree;
 use groups::Groups;
 use members::{Arrival, Members, forgets_affinity};
@@ -109,6 +109,11 @@ impl CgroupBackend {
     /// The end: the journal of what there is to undo, for the caretaker.
     pub fn close(self) -> Journal {
         self.journal
+    }
+
+    /// The cgroups of units: the unit's number in the contract, and the directory that has its processes and its sub-units.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (UnitId, &Path)> {
+        self.contract.held().filter_map(|unit| Some((unit, self.groups.dir(unit)?)))
     }
 
     /// Moves those who came or changed their unit, and forgets those who left.
@@ -282,6 +287,10 @@ impl LiveBackend for CgroupBackend {
 
     fn roster_mut(&mut self) -> &mut Roster {
         &mut self.roster
+    }
+
+    fn held_by(&self) -> HeldBy {
+        HeldBy { backend: "cgroup", instead: None }
     }
 
     fn into_journal(self: Box<Self>) -> Journal {

@@ -7,6 +7,7 @@
 mod cgroup;
 mod context;
 mod resources;
+mod sched_ext;
 mod surroundings;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use commonhold_machine::capability::{Area, Enforcer, Findings, Row, State};
 use self::cgroup::Cgroup;
 use self::context::Context;
 use super::{perf, topology};
+use crate::kernel;
 
 /// Where in the cgroup v2 hierarchy a subtree of ours may be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +45,9 @@ pub struct Capabilities {
     pub machine: Option<Machine>,
     /// All findings, by area in the order of [`Area::ALL`].
     pub rows: Vec<Row>,
+    /// Where the `kernel` backend can hold CPU: where the `cgroup` backend can, if the kernel takes the scheduler. Otherwise
+    /// the row that says why not.
+    pub kernel: Result<CgroupPlace, Row>,
     /// Where the `cgroup` backend can hold CPU. It needs the cpu controller; without cpuset, which the place's
     /// controllers tell, there are weights and caps but no home CPUs. Otherwise the row that says why not.
     pub cgroup: Result<CgroupPlace, Row>,
@@ -52,22 +57,24 @@ pub struct Capabilities {
 
 /// Looks at everything. `root` is `/`, or a folder that looks like it.
 pub fn probe(root: &Path) -> Capabilities {
-    probe_with(root, perf::count_cache_misses())
+    probe_with(root, perf::count_cache_misses(), kernel::BUILT_IN)
 }
 
-/// The same, given what opening a perf counter said: the one fact that is in no file.
-fn probe_with(root: &Path, counter: io::Result<()>) -> Capabilities {
+/// The same, given the facts that are in no file: what opening a perf counter said, and whether the scheduler is built in.
+fn probe_with(root: &Path, counter: io::Result<()>, built_in: bool) -> Capabilities {
     let context = Context::read(root);
     let cgroup = Cgroup::probe(&context);
     let backend = cgroup.backend(&context);
+    let kernel = sched_ext::backend(&context, &backend, built_in);
     let user = surroundings::user_backend(&context);
     let disks = topology::disk_names(&context.tree);
     let controller = |area, name| cgroup.controller(&context, area, name);
 
     let mut rows = cgroup.rows(&context);
-    rows.extend([backend.clone(), user.clone()]);
+    rows.extend([kernel.clone(), backend.clone(), user.clone()]);
     rows.extend([controller(Area::Cpu, "cpu"), controller(Area::Cpu, "cpuset")]);
-    rows.extend(resources::cpu(&context));
+    rows.push(resources::cpu(&context));
+    rows.extend(sched_ext::rows(&context, built_in));
     rows.push(controller(Area::Memory, "memory"));
     rows.extend(resources::memory(&context));
     rows.push(controller(Area::Disk, "io"));
@@ -79,8 +86,14 @@ fn probe_with(root: &Path, counter: io::Result<()>) -> Capabilities {
         rows.push(Row::no(Area::Surroundings, "facts of the machine", error.to_string()));
     });
 
-    let place = cgroup.typed(&context).filter(|_| backend.state != State::No);
-    Capabilities { machine: machine.ok(), rows, cgroup: place.ok_or(backend), user }
+    let place = |row: &Row| cgroup.typed(&context).filter(|_| row.state != State::No);
+    Capabilities {
+        machine: machine.ok(),
+        rows,
+        kernel: place(&kernel).ok_or(kernel),
+        cgroup: place(&backend).ok_or(backend),
+        user,
+    }
 }
 
 impl Capabilities {
@@ -101,12 +114,16 @@ impl Capabilities {
     }
 
     fn cpu_enforcer(&self) -> Enforcer {
-        let (name, why) = match &self.cgroup {
-            Ok(_) => {
-                let row = self.rows.iter().find(|row| row.area == Area::Cpu && row.name == "cgroup backend");
-                ("cgroup", row.map(|row| row.reason.clone()).unwrap_or_default())
+        let reason = |name: &str| {
+            let row = self.rows.iter().find(|row| row.area == Area::Cpu && row.name == name);
+            row.map(|row| row.reason.clone()).unwrap_or_default()
+        };
+        let (name, why) = match (&self.kernel, &self.cgroup) {
+            (Ok(_), _) => ("kernel", reason("kernel backend")),
+            (Err(kernel), Ok(_)) => {
+                ("cgroup", format!("{}; not kernel: {}", reason("cgroup backend"), kernel.reason))
             }
-            Err(row) => ("user", format!("{}; not cgroup: {}", self.user.reason, row.reason)),
+            (Err(_), Err(row)) => ("user", format!("{}; not cgroup: {}", self.user.reason, row.reason)),
         };
         Enforcer { resource: Area::Cpu, name: Some(name.to_owned()), why }
     }

@@ -50,6 +50,13 @@ pub fn online(root: &Path) -> Result<CpuSet, LiveError> {
     online_in(&Tree::new(root))
 }
 
+/// The CPU numbers that may ever be in use before the next boot: those that are offline or can be plugged in, too.
+pub fn possible(root: &Path) -> Result<CpuSet, LiveError> {
+    let path = format!("{CPUS}/possible");
+    let tree = Tree::new(root);
+    parse_list(&tree, &path, &tree.required(&path)?)
+}
+
 /// The machine as a process with that affinity may use it.
 pub fn read_for(root: &Path, allowed: &CpuSet) -> Result<Machine, LiveError> {
     let tree = Tree::new(root);

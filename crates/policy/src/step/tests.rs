@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 const USER: Means = Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false };
 const CGROUP: Means = Means { cpu_sets: true, weights: true, caps: true, gates: true, switches: false };
+const SWITCHES: Means = Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true };
 
 /// A machine whose units do what a test says, driven through the policy and the plan checker.
 struct World {
@@ -300,6 +301,79 @@ fn who_is_entitled_to_nothing_has_what_is_idle() {
         w.steps(0..3, 100);
         assert!(w.holds(1).len() == 1 && w.state.orders[&UnitId(3)].open);
     }
+}
+
+/// The scheduler keeps units to what they own by itself: owners and weights, and no CPU sets, loans, caps or gates.
+#[test]
+fn with_switches_the_plan_says_who_owns_what_and_confines_nobody() {
+    let mut w = World::new("cpus:4 memory:1GiB", SWITCHES, &[100, 300]);
+    w.run(0, 0);
+    w.run(1, 8);
+    let mut owned = 0;
+    for _ in 0..5 {
+        for step in &w.after(100).steps {
+            match step.action {
+                Action::Own { .. } => owned += 1,
+                Action::Weigh { .. } => {}
+                _ => panic!("{step:?}"),
+            }
+        }
+    }
+    assert_eq!(owned, 4);
+}
+
+/// The scheduler ends, and comes back: the first plan after the end confines every unit, and lends what is idle; the first
+/// after the return confines nobody, and takes loans and caps back. Nobody's own CPUs change.
+#[test]
+fn means_may_change_in_the_middle() {
+    let mut contract = Contract::default();
+    let physics = contract.add(None, "physics");
+    let night = contract.add(Some(physics), "night");
+    contract.add(None, "students");
+    contract.units[night.index()].borrow.cpu = false;
+    let mut w = World::of(contract, "cpus:4 memory:1GiB", SWITCHES);
+    w.run(1, 8);
+    w.run(2, 1);
+    w.steps(0..3, 100);
+    let owners = w.state.owners.clone();
+    let confined = |plan: &Plan| -> Vec<bool> {
+        let confine = |step: &Step| match &step.action {
+            Action::Confine { cpus, .. } => Some(cpus.is_some()),
+            Action::Own { .. } | Action::Disown { .. } => panic!("{step:?}"),
+            _ => None,
+        };
+        plan.steps.iter().filter_map(confine).collect()
+    };
+    w.means = CGROUP;
+    assert_eq!(confined(w.after(10)), [true, true]);
+    assert!(w.state.loans.len() == 1 && w.state.orders[&night].cap.is_some(), "{:?}", w.said());
+    w.means = SWITCHES;
+    assert_eq!(confined(w.after(10)), [false, false]);
+    assert!(w.state.loans.is_empty() && w.state.orders[&night].cap.is_none(), "{:?}", w.said());
+    assert_eq!(w.state.owners, owners);
+}
+
+/// What a scheduler without caps cannot hold: limits, and keeping to one's own where CPUs are time-shared, among all units
+/// or among the sub-units of one.
+#[test]
+fn some_contracts_need_caps() {
+    let mut contract = Contract::default();
+    let physics = contract.add(None, "physics");
+    let students = contract.add(None, "students");
+    let needs = |contract: &Contract, cpus| needs_cap(contract, SWITCHES, cpus);
+    assert_eq!(needs(&contract, 1), None);
+    contract.machine.scheme = Scheme::Quota;
+    assert_eq!((needs(&contract, 2), needs(&contract, 1)), (None, Some(physics)));
+    let night = contract.add(Some(students), "night");
+    assert_eq!(needs(&contract, 2), Some(night));
+    contract.machine.scheme = Scheme::Isolate;
+    assert_eq!(needs(&contract, 1), None);
+    contract.units[students.index()].borrow.cpu = false;
+    assert_eq!((needs(&contract, 2), needs(&contract, 1)), (None, Some(students)));
+    contract.units[physics.index()].limit.cpu = Some(commonhold_contract::Amount::Absolute(MILLIONTH));
+    assert_eq!(needs(&contract, 2), Some(physics));
+    contract.machine.scheme = Scheme::Smp;
+    assert_eq!(needs(&contract, 2), None);
 }
 
 #[test]

@@ -1,19 +1,22 @@
 //! Checks that run in every simulation: what must hold on any machine, whatever the policies decide.
 //!
 //! Conservation: CPU time that units used is the time that CPUs were busy, and busy and idle time is all there is; free
-//! frames and those of all owners are the machine's, and each owner is there; sectors transferred are charged. Nobody is forgotten: every runnable task is on a CPU or in a queue. Nobody
-//! starves: no task waits for a CPU longer than its queue explains (see `patience`), be the wait over or not. Every CPU that
-//! was called back came back within a tick, or within an interrupt. What does not hold is noted with the time, and the run goes on: the first
-//! note is where to look.
+//! frames and those of all owners are the machine's, and each owner is there; sectors transferred are charged. Nobody is
+//! forgotten: every runnable task is on a CPU or in a queue. Nobody starves: no task waits for a CPU longer than its queue
+//! explains (see `patience`), or than a baseline lets it, be the wait over or not. Every CPU that was called back came back
+//! within a tick, or within an interrupt. What does not hold is noted with the time, and the run goes on: the first note is
+//! where to look.
 
 use commonhold_contract::{Scheme, UnitId};
-use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, TaskId};
+use commonhold_dispatch::{Account, BORROWS, KERNEL, LENDS, NOBODY, TaskId};
+use commonhold_policy::membership;
 
 use super::Engine;
 use super::files::Purpose;
-use super::patience::call_back_ns;
+use super::patience::{Wait, call_back_ns};
 use super::task::{State, Task};
 use crate::Time;
+use crate::outcome::Outcome;
 
 /// Notes kept; further ones are counted.
 const NOTES_MAX: usize = 20;
@@ -210,12 +213,57 @@ impl Engine<'_> {
 
     /// Nobody who waits for a CPU has waited for too long.
     fn audit_waits(&mut self, audit: &mut Audit) {
-        let late = (0..).zip(&self.tasks).find_map(|(id, task)| {
-            self.patience.is_borne(self.now, task.waits?, task.runs_for).err().map(|bound| (id, bound))
-        });
+        let late = (0..)
+            .zip(&self.tasks)
+            .find_map(|(id, task)| self.is_borne(task.waits?, task.runs_for).err().map(|bound| (id, bound)));
         audit.expect(self.now, late.is_none(), || {
             late.map(|(id, bound)| self.too_long(id, bound)).unwrap_or_default()
         });
+    }
+
+    /// The ledger, which knows plans and snapshots alone, has the same accounts as the engine; its sums of sub-units are the
+    /// sums of theirs. Called with the outcome, which it completes.
+    pub(super) fn audit_ledger(&self, mut outcome: Outcome) -> Outcome {
+        let mut audit = self.audit.clone();
+        let ledger = &outcome.ledger;
+        let whole = (ledger.capacity_ns, ledger.idle_ns);
+        audit.expect(self.now, whole == (outcome.busy_ns + outcome.idle_ns, outcome.idle_ns), || {
+            format!(
+                "of the CPUs' time the ledger has {whole:?}, and {} ns were busy, {} ns idle",
+                outcome.busy_ns, outcome.idle_ns
+            )
+        });
+        let contract = &self.scenario.contract;
+        for (id, account) in contract.held().zip(&ledger.accounts) {
+            let family = || contract.held().filter(|other| membership::is_within(contract, *other, id));
+            let sum = |of: fn(&Account) -> u64| family().map(|id| of(self.kernel.account(id.0))).sum::<u64>();
+            let told = [account.used_ns, account.lent_ns, account.borrowed_ns, account.called_back];
+            let found = [
+                sum(Account::used_ns),
+                sum(|account| account.lent_ns),
+                sum(|account| account.borrowed_ns),
+                family().map(|id| self.kernel.unit(id.0).recalls).sum(),
+            ];
+            audit.expect(self.now, told == found, || {
+                format!(
+                    "{}: used, lent, borrowed, called back are {told:?} in the ledger, and {found:?}",
+                    account.unit
+                )
+            });
+            let mean = self.steward.entitled_mean(id.index(), self.now);
+            let entitled = u128::from(mean) * u128::from(self.now) / 1_000_000;
+            // Each entry of the ledger is rounded down to a ns, and the mean to a millionth.
+            let off = u128::from(account.entitled_ns).abs_diff(entitled);
+            let off_max = u128::from(self.steward.plans) + u128::from(self.now) / 1_000_000 + 1;
+            audit.expect(self.now, off <= off_max, || {
+                format!(
+                    "{}: entitled to {} ns in the ledger, and to {entitled} ns",
+                    account.unit, account.entitled_ns
+                )
+            });
+        }
+        (outcome.checks, outcome.broken, outcome.notes) = (audit.checks, audit.broken, audit.notes);
+        outcome
     }
 
     /// A task has a CPU now, and waits no longer.
@@ -224,11 +272,21 @@ impl Engine<'_> {
         let (since, unit, runs_for) = (task.since, task.unit, task.runs_for);
         let Some(wait) = task.waits else { return };
         self.audit.waited(unit, self.now - since);
-        if let Err(bound) = self.patience.is_borne(self.now, wait, runs_for) {
+        self.steward.waited(unit, self.now - since);
+        if let Err(bound) = self.is_borne(wait, runs_for) {
             let what = self.too_long(id, bound);
             self.audit.note(self.now, &what);
         }
         self.tasks[id as usize].waits = None;
+    }
+
+    /// Whether a wait is within its bound so far; else the bound.
+    fn is_borne(&self, wait: Wait, runs_for: u32) -> Result<(), Time> {
+        match self.kernel.patience(self.scenario.hardware.kernel.switch_ns, self.tasks.len() as u64) {
+            Some(bound) if self.now - wait.since > bound => Err(bound),
+            Some(_) => Ok(()),
+            None => self.patience.is_borne(self.now, wait, runs_for),
+        }
     }
 
     fn too_long(&self, id: TaskId, bound: Time) -> String {

@@ -165,7 +165,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         let before = core::mem::replace(&mut task.runs_for, unit);
         if task.state == State::Runnable {
-            // The policy gives a CPU to the unit that wants one: that is now the other.
+            // The policy is to know who wants CPUs: whose turn never comes has nothing to lend.
             self.steward.blocked(before);
             self.steward.became_runnable(unit);
         }

@@ -4,7 +4,7 @@
 //! leaves it, a disk transfers, a sleeper sleeps. An event settles what went on so far, changes something, and sets the
 //! timers of whatever follows from that. There are no time steps: a machine where nothing happens costs nothing.
 //!
-//! Who runs where is decided by the switch-time scheduler (`commonhold_dispatch`), who owns which CPU and how much memory
+//! Who runs where is decided by the switch-time scheduler (`commonhold_dispatch`, or a baseline), who owns which CPU and how much memory
 //! by the policies (`commonhold_policy`); the engine carries out.
 
 mod audit;
@@ -15,13 +15,15 @@ mod patience;
 mod program;
 mod speed;
 mod steward;
+mod switcher;
 mod tally;
 mod task;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicU64;
 
 use commonhold_contract::Scheme;
-use commonhold_dispatch::{Kernel, Kick, Recall, Settings, TaskId, near};
+use commonhold_dispatch::{Kick, TaskId};
 
 use crate::Time;
 use crate::chance::Chance;
@@ -29,7 +31,7 @@ use crate::contention;
 use crate::disk::Drive;
 use crate::memory::{Memory, TooSmall};
 use crate::outcome::Outcome;
-use crate::scenario::{CallBack, DiskOrder, Scenario};
+use crate::scenario::{DiskOrder, Scenario};
 use crate::timers::{TimerId, Timers};
 
 use audit::Audit;
@@ -38,6 +40,7 @@ use files::{FileState, Purpose};
 use locks::Lock;
 use patience::Patience;
 use steward::Steward;
+use switcher::Switcher;
 use task::{Instance, Task};
 
 pub use task::Spent;
@@ -49,12 +52,14 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Engine<'a> {
     scenario: &'a Scenario,
     seed: u64,
+    /// Shows the time to who looks on.
+    clock: &'a AtomicU64,
     now: Time,
     timers: Timers,
     /// Events so far: timers that went off.
     events: u64,
 
-    kernel: Kernel,
+    kernel: Switcher,
     kicks: Vec<Kick>,
     cpus: Vec<Cpu>,
     /// Kernel work and bus traffic slow each other down, and who runs has changed.
@@ -109,23 +114,15 @@ enum Event {
 
 impl<'a> Engine<'a> {
     /// A machine at time 0, with its jobs' arrivals set.
-    pub(crate) fn new(scenario: &'a Scenario, seed: u64) -> Result<Engine<'a>, TooSmall> {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        seed: u64,
+        clock: &'a AtomicU64,
+    ) -> Result<Engine<'a>, TooSmall> {
         let hardware = &scenario.hardware;
         let cpus = u32::try_from(hardware.machine.cpus.len()).unwrap_or(u32::MAX);
         let units = scenario.contract.units.len();
         let scheme = scenario.contract.machine.scheme;
-        let kernel = Kernel::new(&Settings {
-            cpus,
-            units: u32::try_from(units).unwrap_or(u32::MAX),
-            slice_ns: hardware.kernel.slice_ns,
-            preempt_ns: Settings::preempt_ns(hardware.kernel.slice_ns),
-            near: near(&hardware.machine, cpus),
-            pool: scheme == Scheme::Smp,
-            recall: match hardware.kernel.call_back {
-                CallBack::Now => Recall::Now,
-                CallBack::Tick | CallBack::Entry => Recall::Tick,
-            },
-        });
         let order = match scheme {
             Scheme::Smp => DiskOrder::Position,
             Scheme::Quota | Scheme::Isolate => DiskOrder::Fair,
@@ -134,10 +131,11 @@ impl<'a> Engine<'a> {
         let mut engine = Engine {
             scenario,
             seed,
+            clock,
             now: 0,
             timers: Timers::default(),
             events: 0,
-            kernel,
+            kernel: Switcher::new(scenario),
             kicks: Vec::new(),
             cpus: (0..cpus).map(|cpu| Cpu::new(cpu, cpus, hardware.kernel.tick_ns)).collect(),
             crowd_changed: false,
@@ -204,6 +202,7 @@ impl<'a> Engine<'a> {
             let Some((at, id)) = self.timers.pop() else { break };
             if at > horizon {
                 self.now = horizon;
+                self.memory.at(horizon);
                 break;
             }
             self.now = at;
@@ -286,12 +285,14 @@ impl<'a> Engine<'a> {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
         }
+        self.look();
         self.audit_all();
-        self.outcome()
+        let outcome = self.outcome();
+        self.audit_ledger(outcome)
     }
 }
 
 /// An index as the number that the kernel's tables have for it. Scenarios are checked to stay far below.
-fn number(index: usize) -> u32 {
+pub(crate) fn number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -4,11 +4,16 @@
 //! checker, and the checked plan to the switch-time scheduler: owners of CPUs, and weights. Memory is divided anew at
 //! each period by `commonhold_policy::frames`, and at once when a unit is short of what it is entitled to.
 
+use std::sync::atomic::Ordering;
+
 use commonhold_contract::{Contract, Resource, Scheme, UnitId};
 use commonhold_dispatch::{BORROWS, LENDS, NOBODY, UnitRules};
+use commonhold_ledger::Ledger;
 use commonhold_policy::check::Books;
 use commonhold_policy::frames::{self, Look};
-use commonhold_policy::{Action, Input, Means, Plan, Snapshot, State, UnitFacts, entitlement, step};
+use commonhold_policy::{
+    Action, Input, Means, Plan, Snapshot, State, SwitchLoans, UnitFacts, borrows, entitlement, lends, step,
+};
 
 use super::Engine;
 use crate::Time;
@@ -24,7 +29,10 @@ pub(crate) struct Steward {
     memory: frames::State,
     /// The contract with memory in frames.
     in_frames: Contract,
-    /// Processes and runnable threads, by unit.
+    pub(super) ledger: Ledger,
+    /// CPU time that tasks waited for, by unit, of waits that are over.
+    waited_ns: Vec<u64>,
+    /// Processes by unit, and runnable threads by the unit that they run for.
     pub(super) present: Vec<u32>,
     pub(super) runnable: Vec<u32>,
     pub(crate) plans: u64,
@@ -43,6 +51,8 @@ impl Steward {
             books: Books::default(),
             memory: frames::State::default(),
             in_frames: frames::in_frames(&scenario.contract, scenario.hardware.kernel.frame_bytes),
+            ledger: Ledger::open(&scenario.contract, &scenario.hardware.machine),
+            waited_ns: vec![0; units],
             present: vec![0; units],
             runnable: vec![0; units],
             plans: 0,
@@ -51,6 +61,11 @@ impl Steward {
             planned_at: 0,
             memory_at: 0,
         }
+    }
+
+    /// A task of a unit has waited so long for a CPU.
+    pub(super) fn waited(&mut self, unit: u32, span: Time) {
+        self.waited_ns[unit as usize] += span;
     }
 
     /// What a unit was entitled to in the mean, in millionths of a CPU.
@@ -101,12 +116,9 @@ impl Engine<'_> {
     /// Whether units lend and borrow CPUs.
     pub(super) fn prepare_units(&mut self) {
         let contract = &self.scenario.contract;
-        let isolates = contract.machine.scheme == Scheme::Isolate;
         for id in contract.ids() {
-            let unit = contract.unit(id);
-            // What nobody holds is the common parts', who lend it to anybody.
-            let lends = isolates && (unit.lend.cpu || id.is_common());
-            let flags = if lends { LENDS } else { 0 } | if isolates && unit.borrow.cpu { BORROWS } else { 0 };
+            let lends = if lends(contract, id) { LENDS } else { 0 };
+            let flags = lends | if borrows(contract, id) { BORROWS } else { 0 };
             self.set_unit(id, 100, flags);
         }
     }
@@ -121,7 +133,8 @@ impl Engine<'_> {
 
     /// The policy looks at the machine, and what it plans is done.
     pub(super) fn policy_event(&mut self) {
-        let snapshot = self.snapshot();
+        self.clock.store(self.now, Ordering::Relaxed);
+        let snapshot = self.look();
         let (contract, machine) = (&self.scenario.contract, &self.scenario.hardware.machine);
         let state = core::mem::take(&mut self.steward.state);
         let input = Input { contract, machine, means: MEANS, snapshot: &snapshot };
@@ -131,6 +144,7 @@ impl Engine<'_> {
         match self.steward.books.replay(contract, machine, &plan) {
             Ok(books) => {
                 self.steward.books = books;
+                self.steward.ledger.book(&plan, self.now);
                 self.carry_out(&plan);
             }
             Err(wrong) => self.audit.note(self.now, &wrong.join("; ")),
@@ -156,17 +170,35 @@ impl Engine<'_> {
         }
     }
 
+    /// What there is to see, entered into the ledger.
+    pub(super) fn look(&mut self) -> Snapshot {
+        let snapshot = self.snapshot();
+        self.steward.ledger.observe(&self.scenario.hardware.machine, &snapshot);
+        snapshot
+    }
+
     fn snapshot(&mut self) -> Snapshot {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
         }
         let units = (0..self.scenario.contract.units.len())
-            .map(|unit| UnitFacts {
-                at: self.now,
-                processes: self.steward.present[unit],
-                runnable: self.steward.runnable[unit],
-                used_ns: self.kernel.account(super::number(unit)).used_ns(),
-                waited_ns: 0,
+            .map(|unit| {
+                let (counted, account) =
+                    (self.kernel.unit(super::number(unit)), self.kernel.account(super::number(unit)));
+                UnitFacts {
+                    at: self.now,
+                    processes: self.steward.present[unit],
+                    runnable: self.steward.runnable[unit],
+                    used_ns: account.used_ns(),
+                    waited_ns: self.steward.waited_ns[unit],
+                    loans: SwitchLoans {
+                        lent_ns: account.lent_ns,
+                        borrowed_ns: account.borrowed_ns,
+                        called_back: counted.recalls,
+                        call_back_sum_ns: counted.recall_ns,
+                        call_back_max_ns: counted.recall_ns_max,
+                    },
+                }
             })
             .collect();
         Snapshot { at: self.now, units, idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum() }

@@ -25,6 +25,7 @@ impl Engine<'_> {
             idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
             switches: self.cpus.iter().map(|cpu| cpu.switches).sum(),
             locks: self.locks(),
+            ledger: self.steward.ledger.statement(&self.scenario.contract),
             plans: self.steward.plans,
             events: self.events,
             checks: self.audit.checks,
@@ -54,6 +55,7 @@ impl Engine<'_> {
 
     fn unit(&self, id: UnitId) -> UnitOutcome {
         let (unit, account) = (self.kernel.unit(id.0), self.kernel.account(id.0));
+        let (frames_mean, frames_max) = self.memory.used_mean_and_max(id);
         UnitOutcome {
             name: self.path(id),
             entitled_micro_cpus: self.steward.entitled_mean(id.index(), self.now),
@@ -65,6 +67,8 @@ impl Engine<'_> {
             call_back_max_ns: unit.recall_ns_max,
             waited_max_ns: self.audit.waited_max[id.index()],
             frames: self.memory.used(id),
+            frames_mean,
+            frames_max,
         }
     }
 

@@ -193,7 +193,7 @@ impl Engine<'_> {
             self.tasks.push(task);
             number(self.tasks.len() - 1)
         };
-        self.kernel.start(self.now, id, unit.0);
+        self.kernel.start(self.now, id, unit.0, Some(parent).filter(|parent| *parent != NONE));
         self.patience.came(unit.0);
         if self.steward.came(unit.0) {
             // Who may not borrow would have no CPU until the next look, a quarter of a second later.
@@ -221,6 +221,7 @@ impl Engine<'_> {
         task.state = State::Ended;
         let (space, parent, instance) = (task.space, task.parent, task.instance);
         let (unit, runs_for) = (task.unit, task.runs_for);
+        self.kernel.end(self.now, id, Some(parent).filter(|parent| *parent != NONE));
         self.memory.close_space(space);
         self.feed_starved();
         self.steward.went(unit);

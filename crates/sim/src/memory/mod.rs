@@ -117,6 +117,10 @@ pub struct TooSmall {
 #[derive(Debug, Clone, Default)]
 struct UnitPages {
     used: u64,
+    /// The most that it used at once; and used frames times ns, summed up to `counted_at`.
+    used_max: u64,
+    used_ns: u128,
+    counted_at: Time,
     allowed: u64,
     short: bool,
     /// Open spaces.
@@ -128,6 +132,25 @@ struct UnitPages {
     /// A request of at most so many pages is granted whatever the allowance says, once.
     pass: u64,
     counts: Counts,
+}
+
+impl UnitPages {
+    fn take(&mut self, now: Time, pages: u64) {
+        self.count(now);
+        self.used += pages;
+        self.used_max = self.used_max.max(self.used);
+    }
+
+    fn give(&mut self, now: Time, pages: u64) {
+        self.count(now);
+        self.used -= pages;
+    }
+
+    /// Takes what it used up to now into its sum.
+    fn count(&mut self, now: Time) {
+        self.used_ns += u128::from(self.used) * u128::from(now - self.counted_at);
+        self.counted_at = now;
+    }
 }
 
 /// The memory of a simulated machine.
@@ -168,7 +191,7 @@ impl Memory {
             return Err(TooSmall { frames, kernel, needed });
         }
         let mut units = vec![UnitPages { allowed: frames, ..UnitPages::default() }; contract.units.len()];
-        units[UnitId::KERNEL.index()].used = kernel;
+        units[UnitId::KERNEL.index()].take(0, kernel);
         Ok(Memory {
             now: 0,
             frames,
@@ -296,8 +319,8 @@ impl Memory {
     /// one that is read once.
     pub fn reference(&mut self, id: FileId, unit: UnitId, pages: u32) {
         for (owner, pages) in self.files[id.0 as usize].reference(unit, u64::from(pages), self.now) {
-            self.units[owner.index()].used -= pages;
-            self.units[UnitId::SHARED.index()].used += pages;
+            self.units[owner.index()].give(self.now, pages);
+            self.units[UnitId::SHARED.index()].take(self.now, pages);
         }
     }
 
@@ -325,6 +348,14 @@ impl Memory {
     /// Frames that are charged to a unit.
     pub fn used(&self, unit: UnitId) -> u64 {
         self.units[unit.index()].used
+    }
+
+    /// Frames that were charged to a unit in the mean from the beginning on, rounded down, and at most.
+    pub fn used_mean_and_max(&self, unit: UnitId) -> (u64, u64) {
+        let mut unit = self.units[unit.index()].clone();
+        unit.count(self.now);
+        let mean = unit.used_ns.checked_div(u128::from(self.now)).unwrap_or(0);
+        (u64::try_from(mean).unwrap_or(u64::MAX), unit.used_max)
     }
 
     /// Frames that are nobody's.
@@ -398,13 +429,13 @@ impl Memory {
             own.pass = 0;
             own.counts.forced += pages;
         }
-        own.used += pages;
+        own.take(self.now, pages);
         self.free -= pages;
         Grant::Granted
     }
 
     fn uncharge(&mut self, unit: UnitId, pages: u64) {
-        self.units[unit.index()].used -= pages;
+        self.units[unit.index()].give(self.now, pages);
         self.free += pages;
     }
 

@@ -4,7 +4,7 @@ use commonhold_policy::frames::{Input, Look, State, step};
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::model::{CallBack, KernelCosts, Latency};
+use crate::scenario::model::{CallBack, KernelCosts, Latency, Scheduler};
 
 const A: UnitId = UnitId(2);
 const B: UnitId = UnitId(3);
@@ -21,6 +21,7 @@ fn hardware(frames: u64) -> Hardware {
     let between_ns = vec![vec![80, 160, 120], vec![160, 80, 160], vec![120, 160, 80]];
     let kernel = KernelCosts {
         tick_ns: 0,
+        scheduler: Scheduler::Commonhold,
         slice_ns: 10 * MS,
         switch_ns: 0,
         ipi_ns: 0,
@@ -678,4 +679,22 @@ proptest! {
         prop_assert_eq!(&history[40], &history[59]);
         prop_assert!(history[59][3] >= 50);
     }
+}
+
+/// 10 frames from the beginning, 30 from 1 s to 3 s, 20 to 4 s: 90 frame-seconds in 4 s. Grants that are refused count for
+/// nothing.
+#[test]
+fn frames_are_counted_over_time() {
+    let mut memory = memory(1000, 30, 960);
+    memory.at(0);
+    let (first, second) = (memory.open_space(A, MS), memory.open_space(A, MS));
+    assert_eq!(memory.grow(first, 10), Grant::Granted);
+    memory.at(1_000 * MS);
+    assert_eq!(memory.grow(second, 20), Grant::Granted);
+    assert_eq!(memory.grow(second, 1), Grant::Short);
+    memory.at(3_000 * MS);
+    memory.close_space(first);
+    memory.at(4_000 * MS);
+    assert_eq!(memory.used_mean_and_max(A), (22, 30));
+    assert_eq!(memory.used_mean_and_max(UnitId::KERNEL), (40, 40));
 }

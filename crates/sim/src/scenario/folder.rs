@@ -1,10 +1,11 @@
 //! The three texts of a scenario, read together.
 
-use commonhold_contract::Diagnostic;
+use commonhold_contract::{Contract, Diagnostic, Scheme};
 
-use super::model::Scenario;
-use super::values::About;
-use super::{parse_machine, parse_workload};
+use super::machine::parse_with_place;
+use super::model::{Hardware, Scenario, Scheduler};
+use super::parse_workload;
+use super::values::{About, Span};
 
 /// One of a scenario's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +40,40 @@ pub struct Read {
     pub findings: Vec<Finding>,
 }
 
+/// What is asked for whatever the files say; nothing where nothing is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Overrides {
+    /// In place of the contract's scheme.
+    pub scheme: Option<Scheme>,
+    /// In place of the machine's scheduler.
+    pub scheduler: Option<Scheduler>,
+}
+
+impl Overrides {
+    fn apply(self, contract: &mut Contract, hardware: &mut Hardware) {
+        contract.machine.scheme = self.scheme.unwrap_or(contract.machine.scheme);
+        hardware.kernel.scheduler = self.scheduler.unwrap_or(hardware.kernel.scheduler);
+    }
+}
+
 /// Reads a scenario from the texts of its files. A workload names units and disks, so it is read when those are known.
 pub fn read(contract: &str, machine: &str, workload: &str) -> Read {
-    let (asked, hardware) = (commonhold_contract::parse(contract), parse_machine(machine));
+    read_with(contract, machine, workload, Overrides::default())
+}
+
+/// The same with something in place of what the files say.
+pub fn read_with(contract: &str, machine: &str, workload: &str, instead: Overrides) -> Read {
+    let (mut asked, (mut hardware, place)) =
+        (commonhold_contract::parse(contract), parse_with_place(machine));
+    if let (Some(contract), Some(machine)) = (&mut asked.contract, &mut hardware.value) {
+        instead.apply(contract, machine);
+        if let Some(place) = place
+            && let Some(wrong) = unheld(contract.machine.scheme, machine.kernel.scheduler, place)
+        {
+            hardware.diagnostics.push(wrong);
+            hardware.value = None;
+        }
+    }
     let mut read = Read {
         scenario: None,
         machine: hardware.about,
@@ -59,4 +91,14 @@ pub fn read(contract: &str, machine: &str, workload: &str) -> Read {
     }
     read.findings.retain(|finding| !finding.diagnostics.is_empty());
     read
+}
+
+/// A scheduler that knows no units, under a scheme that needs them.
+fn unheld(scheme: Scheme, scheduler: Scheduler, place: Span) -> Option<Diagnostic> {
+    let message =
+        format!("the scheduler {scheduler} knows no units, and cannot hold the contract's scheme {scheme}");
+    let help =
+        format!("write `scheme = \"{}\"` in the contract's [machine], or leave `scheduler` out", Scheme::Smp);
+    (!scheduler.holds(scheme))
+        .then(|| Diagnostic::error("unheld-scheme", place, message).label("knows no units").help(help))
 }

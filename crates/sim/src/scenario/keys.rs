@@ -1,5 +1,6 @@
 //! Every key of a machine and of a workload, once: the readers refuse what is not here, and the reference is made from it.
 
+use super::model::Scheduler;
 use commonhold_contract::document::{self, key};
 
 use super::limits::{
@@ -140,7 +141,20 @@ pub(crate) static KERNEL: Table = Table {
             kernel_time(TICK_MIN_NS),
             "\"20ms\"",
             "\"30ms\"",
-            "How long a task runs before others get a turn.",
+            "How long a task runs before others get a turn. With linux-2.4: its counter at nice 0, which Linux sets to 60 ms.",
+        ),
+        // For comparison with published results; what the project runs is the first.
+        key(
+            "scheduler",
+            Kind::Choice(&[
+                Scheduler::Commonhold.name(),
+                Scheduler::IrixDecay.name(),
+                Scheduler::Linux24.name(),
+            ]),
+            "\"commonhold\"",
+            "\"irix-decay\"",
+            "Which task a CPU runs next: the project's own scheduler, or a baseline of the published experiments, of IRIX 5 or \
+             Linux 2.4. Baselines know no units: only with the scheme smp.",
         ),
         key("switch", kernel_time(0), "\"2us\"", "\"10us\"", "What a switch to another task costs."),
         key(

@@ -13,7 +13,9 @@ use toml::de::DeTable;
 use super::keys::{BUS, CACHE, CONTENTION, DISK, KERNEL, Kind, MACHINE, OF_MODELS, Table};
 use super::latency;
 use super::limits::{BYTES_MAX, DISKS_MAX, SECTOR, TICK_MIN_NS};
-use super::model::{Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, KernelCosts};
+use super::model::{
+    Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, KernelCosts, Scheduler,
+};
 use super::values::{Entry, Parsed, Span, missing, number, number_32, read, tables};
 use crate::Time;
 
@@ -32,6 +34,7 @@ impl KernelCosts {
         KernelCosts {
             tick_ns: 4_000_000,
             slice_ns: 20_000_000,
+            scheduler: Scheduler::Commonhold,
             switch_ns: 2_000,
             ipi_ns: 1_000,
             fault_ns: 1_000,
@@ -53,10 +56,19 @@ impl KernelCosts {
 
 /// Reads a machine, and finds every mistake in one go.
 pub fn parse_machine(text: &str) -> Parsed<Hardware> {
-    read(text, &MACHINE, |document, entries| {
-        let mut reader = Reader { document };
-        reader.machine(&entries)
-    })
+    parse_with_place(text).0
+}
+
+/// The same, with the place of `scheduler`, where the machine says it: whether it can hold the scheme, the contract says.
+pub(super) fn parse_with_place(text: &str) -> (Parsed<Hardware>, Option<Span>) {
+    let mut place = None;
+    let parsed = read(text, &MACHINE, |document, entries| {
+        let mut reader = Reader { document, scheduler_at: None };
+        let hardware = reader.machine(&entries);
+        place = reader.scheduler_at;
+        hardware
+    });
+    (parsed, place)
 }
 
 /// Where each key of a table stands that has a value.
@@ -64,6 +76,7 @@ type Places = BTreeMap<&'static str, Span>;
 
 struct Reader<'d, 't> {
     document: &'d mut Document<'t>,
+    scheduler_at: Option<Span>,
 }
 
 impl Reader<'_, '_> {
@@ -154,6 +167,11 @@ impl Reader<'_, '_> {
                 kernel.memory_bytes = self.kernel_memory(entry, memory_bytes).unwrap_or(kernel.memory_bytes);
                 return;
             }
+            "scheduler" => {
+                self.scheduler_at = Some(document.span(entry.value));
+                kernel.scheduler = self.scheduler(entry).unwrap_or(kernel.scheduler);
+                return;
+            }
             "call_back" => {
                 kernel.call_back = self.call_back(entry).unwrap_or(kernel.call_back);
                 return;
@@ -170,6 +188,11 @@ impl Reader<'_, '_> {
             }
         };
         *long = number(document, entry).unwrap_or(*long);
+    }
+
+    fn scheduler(&mut self, entry: &Entry) -> Option<Scheduler> {
+        let word = self.word(entry)?;
+        Scheduler::ALL.into_iter().find(|scheduler| scheduler.name() == word)
     }
 
     fn call_back(&mut self, entry: &Entry) -> Option<CallBack> {

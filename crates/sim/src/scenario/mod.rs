@@ -25,7 +25,7 @@ mod tests;
 mod values;
 mod workload;
 
-pub use folder::{Finding, Part, Read, read};
+pub use folder::{Finding, Overrides, Part, Read, read, read_with};
 pub use limits::{SECTOR, TASKS_MAX};
 pub use machine::parse_machine;
 pub use model::*;

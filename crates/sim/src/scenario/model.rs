@@ -1,6 +1,6 @@
 //! What a scenario says, after its files were read: amounts in nanoseconds, bytes and millionths, references as indices.
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::Machine;
 
 use crate::Time;
@@ -40,6 +40,8 @@ pub struct Hardware {
 pub struct KernelCosts {
     /// The clock tick, in ns; each CPU's ticks are staggered evenly over it. 0: no ticks.
     pub tick_ns: Time,
+    /// Which task a CPU runs next.
+    pub scheduler: Scheduler,
     /// How long a task runs before others get a turn, in ns.
     pub slice_ns: Time,
     /// What a switch to another task costs, in ns.
@@ -72,6 +74,42 @@ pub struct KernelCosts {
     pub dirty_limit: u64,
     /// Dirty pages are written behind when they are this old, in ns.
     pub dirty_age_ns: Time,
+}
+
+/// Who decides at every switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheduler {
+    /// The project's own.
+    Commonhold,
+    /// IRIX 5: priorities that degrade with use. Under the scheme `smp` only.
+    IrixDecay,
+    /// Linux 2.4: epochs. Under the scheme `smp` only.
+    Linux24,
+}
+
+impl Scheduler {
+    /// All of them.
+    pub const ALL: [Scheduler; 3] = [Scheduler::Commonhold, Scheduler::IrixDecay, Scheduler::Linux24];
+
+    /// As `machine.toml` and `commonhold sim --scheduler` have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scheduler::Commonhold => "commonhold",
+            Scheduler::IrixDecay => "irix-decay",
+            Scheduler::Linux24 => "linux-2.4",
+        }
+    }
+
+    /// Whether it can hold a scheme: only ours knows units.
+    pub fn holds(self, scheme: Scheme) -> bool {
+        self == Scheduler::Commonhold || scheme == Scheme::Smp
+    }
+}
+
+impl core::fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// When a CPU on loan goes back to its owner.

@@ -4,7 +4,7 @@
 //! `Again`, which goes back to the first of them. What each step of the result stems from is kept beside it.
 
 use commonhold_contract::document::{Document, article};
-use commonhold_contract::{Diagnostic, quantity};
+use commonhold_contract::{Diagnostic, nearest, quantity};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -106,10 +106,7 @@ impl Reader<'_, '_> {
     fn verb(&mut self, table: &DeTable, at: &Span) -> Option<(&'static str, &'static Table)> {
         let mut verbs = STEPS.iter().filter(|(verb, _)| table.contains_key(*verb));
         let Some((verb, keys)) = verbs.next() else {
-            let verbs: Vec<&str> = STEPS.iter().map(|(verb, _)| *verb).collect();
-            let help = format!("a step has one of the keys {}", verbs.join(", "));
-            let diagnostic = Diagnostic::error("no-verb", at.clone(), "the step does not say what it does");
-            self.document.report(diagnostic.help(help));
+            self.no_verb(table, at);
             return None;
         };
         if let Some((second, _)) = verbs.find(|(second, _)| keys.key(second).is_none()) {
@@ -120,6 +117,24 @@ impl Reader<'_, '_> {
             return None;
         }
         Some((*verb, *keys))
+    }
+
+    /// Says what a step may do; where it has a key that no step has, what that may have been meant for.
+    fn no_verb(&mut self, table: &DeTable, at: &Span) {
+        let verbs: Vec<&str> = STEPS.iter().map(|(verb, _)| *verb).collect();
+        let mut help = format!("a step has one of the keys {}", verbs.join(", "));
+        let is_known = |name: &str| STEPS.iter().any(|(_, keys)| keys.key(name).is_some());
+        let mistyped = table.iter().filter(|(name, _)| !is_known(name.get_ref()));
+        let meant =
+            mistyped.filter_map(|(name, _)| Some((name, nearest(name.get_ref(), verbs.iter().copied())?)));
+        // The keys are in the order of their names: the first in the text is the one that is meant to be the verb.
+        let meant = meant.min_by_key(|(name, _)| name.span().start);
+        let place = meant.map_or(at.clone(), |(name, _)| self.document.span(name));
+        if let Some((_, verb)) = meant {
+            help = format!("did you mean `{verb}`? {help}");
+        }
+        let message = "the step does not say what it does";
+        self.document.report(Diagnostic::error("no-verb", place, message).help(help));
     }
 
     /// `None` if the step could not be read in full.

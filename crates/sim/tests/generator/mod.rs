@@ -22,7 +22,12 @@ pub(crate) fn texts(seed: u64) -> Texts {
     let mut chance = Chance::of(seed);
     let machine = Machine::draw(&mut chance);
     let (contract, units) = contract(&mut chance);
-    Texts { contract, machine: machine.text(&mut chance), workload: workload(&mut chance, &machine, &units) }
+    let pool = contract.contains("scheme = \"smp\"");
+    Texts {
+        contract,
+        machine: machine.text(&mut chance, pool),
+        workload: workload(&mut chance, &machine, &units),
+    }
 }
 
 /// What of a machine the workload has to know.
@@ -47,7 +52,8 @@ impl Machine {
         }
     }
 
-    fn text(&self, chance: &mut Chance) -> String {
+    /// `pool`: without isolation, so that it may have a baseline's scheduler.
+    fn text(&self, chance: &mut Chance, pool: bool) -> String {
         let Machine { cpus, nodes, memory_kib, disks, bus } = self;
         let mut text =
             format!("version = 1\nshape = \"nodes:{nodes} cpus:{cpus} memory:{memory_kib}KiB\"\n[kernel]\n");
@@ -73,6 +79,13 @@ impl Machine {
         ];
         text += &lines.join("\n");
         text += "\n";
+        if pool {
+            let _ = writeln!(
+                text,
+                "scheduler = \"{}\"",
+                chance.one_of(&["commonhold", "irix-decay", "linux-2.4", "irix-decay", "linux-2.4"])
+            );
+        }
         if chance.once_in(2) {
             let bytes = chance.one_of(&[64, 1024]);
             let _ = writeln!(text, "[cache]\nbytes = \"{bytes}KiB\"\nline = \"128B\"\nmiss = \"500ns\"");

@@ -7,7 +7,7 @@ use commonhold_machine::capability::{Area, Row, State};
 
 use super::CgroupPlace;
 use super::context::Context;
-use super::resources::sched_ext;
+use super::sched_ext::sched_ext;
 
 /// How a machine is set up so that cgroup v2 has all controllers.
 fn boot_v2(context: &Context) -> &'static str {

@@ -36,6 +36,12 @@ impl Context {
         }
     }
 
+    /// The kernel's version, where it can be told.
+    pub(super) fn release(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.kernel.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    }
+
     /// The mount of the cgroup v2 hierarchy; of several, the one at the usual place or the one that shows most.
     pub(super) fn cgroup2(&self) -> Option<&Mount> {
         let mounts = self.mounts.iter().filter(|mount| mount.kind == "cgroup2");
@@ -168,6 +174,7 @@ pub(super) enum Capability {
     SysAdmin = 21,
     SysNice = 23,
     Perfmon = 38,
+    Bpf = 39,
 }
 
 fn cpu_flags(text: &str) -> BTreeSet<String> {

@@ -7,9 +7,9 @@ use commonhold_machine::capability::{Area, Row};
 use super::context::{Capability, Context};
 use crate::observe::topology::is_layered_disk;
 
-/// The rows about the scheduler: PSI, `sched_ext`, BTF.
-pub(super) fn cpu(context: &Context) -> Vec<Row> {
-    vec![pressure(context, Area::Cpu), sched_ext(context), btf(context)]
+/// The row about CPU pressure.
+pub(super) fn cpu(context: &Context) -> Row {
+    pressure(context, Area::Cpu)
 }
 
 /// The rows about memory: PSI, swap, zram.
@@ -63,38 +63,6 @@ fn pressure(context: &Context, area: Area) -> Row {
         Err(error) => Row::no(area, what, format!("{file}: {}", plain(&error)))
             .remedy("boot with `psi=1` on the kernel command line (a kernel built with CONFIG_PSI=y)"),
     }
-}
-
-/// The kernel's extensible scheduler. This version does not use it, but another program's scheduler changes what
-/// cgroup weights mean.
-pub(super) fn sched_ext(context: &Context) -> Row {
-    let name = "sched_ext";
-    let Some(state) = context.tree.text("/sys/kernel/sched_ext/state") else {
-        let reason =
-            format!("kernel {} has no /sys/kernel/sched_ext; this version does not need it", context.kernel);
-        return Row::no(Area::Cpu, name, reason)
-            .remedy("boot a kernel, 6.12 or later, built with CONFIG_SCHED_CLASS_EXT=y");
-    };
-    if state == "disabled" {
-        let reason = "the kernel has it, and no scheduler is loaded; this version does not use it";
-        return Row::yes(Area::Cpu, name, reason);
-    }
-    let ops =
-        context.tree.text("/sys/kernel/sched_ext/root/ops").unwrap_or_else(|| "of unknown name".to_owned());
-    let reason =
-        format!("the scheduler `{ops}` is loaded ({state}): it divides CPU time, and may ignore cpu.weight");
-    let stop =
-        if context.systemd { "systemctl stop scx scx_loader" } else { "end the program that loaded it" };
-    Row::partly(Area::Cpu, name, reason).remedy(stop)
-}
-
-fn btf(context: &Context) -> Row {
-    let (name, file) = ("kernel types (BTF)", "/sys/kernel/btf/vmlinux");
-    if context.tree.exists(file) {
-        return Row::yes(Area::Cpu, name, format!("{file} is there; sched_ext needs it"));
-    }
-    Row::no(Area::Cpu, name, format!("{file} is not there; sched_ext needs it"))
-        .remedy("boot a kernel built with CONFIG_DEBUG_INFO_BTF=y")
 }
 
 const ADD_SWAP: &str =

@@ -68,12 +68,10 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
 }
 
 fn kernel(context: &Context) -> Row {
-    let mut numbers = context.kernel.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+    let Some(version) = context.release() else {
         let reason = format!("version `{}`: cannot tell whether it is recent enough", context.kernel);
         return Row::partly(Area::Surroundings, "kernel", reason);
     };
-    let version = (major, minor);
     if version >= KERNEL_MIN {
         return Row::yes(Area::Surroundings, "kernel", context.kernel.clone());
     }

@@ -30,7 +30,7 @@ fn no_counter() -> io::Result<()> {
 
 fn probed(files: &[(&str, &str)]) -> (tempfile::TempDir, Capabilities) {
     let dir = fake::tree(files);
-    let found = probe_with(dir.path(), no_counter());
+    let found = probe_with(dir.path(), no_counter(), true);
     (dir, found)
 }
 
@@ -206,6 +206,78 @@ fn another_schedulers_presence_is_a_reservation() {
     is(&found, "sched_ext", State::Yes, "no scheduler is loaded", "");
 }
 
+/// Everything that the `kernel` backend needs, and then one thing after the other is missing.
+#[test]
+fn the_kernel_backend_and_what_it_needs() {
+    const RELEASE: &str = "/proc/sys/kernel/osrelease";
+    const STATE: &str = "/sys/kernel/sched_ext/state";
+    const CONFIG: &str = "/boot/config-6.16.3-amd64";
+    let top = managed(TOP, "cpuset cpu");
+    let both = "CONFIG_SCHED_CLASS_EXT=y\nCONFIG_EXT_GROUP_SCHED=y\n";
+    let all = [
+        ROOT,
+        PURE_V2,
+        (RELEASE, "6.16.3-amd64\n"),
+        (STATE, "disabled\n"),
+        ("/sys/kernel/btf/vmlinux", ""),
+        (CONFIG, both),
+    ];
+    let probed = |built_in: bool, other: (&str, &str)| {
+        let dir = fake::tree(&with(&top, &all));
+        fake::add(&dir, &[other]);
+        if other.1.is_empty() {
+            std::fs::remove_file(dir.path().join(other.0.trim_start_matches('/'))).unwrap();
+        }
+        probe_with(dir.path(), no_counter(), built_in)
+    };
+    let found = probed(true, ROOT);
+    is(&found, "kernel backend", State::Yes, "loans at every switch", "");
+    assert_eq!(found.kernel.as_ref().ok(), found.cgroup.as_ref().ok());
+    assert_eq!(found.enforcers()[0].name.as_deref(), Some("kernel"));
+    // The configuration need not be there.
+    is(&probed(true, (CONFIG, "")), "kernel backend", State::Yes, "", "");
+    let missing = |built_in, other, reason, remedy| {
+        let found = probed(built_in, other);
+        is(&found, "kernel backend", State::No, reason, remedy);
+        assert!(
+            found.kernel.is_err() && found.enforcers()[0].why.contains(reason),
+            "{:?}",
+            found.enforcers()
+        );
+        found
+    };
+    let found = missing(false, ROOT, "built without the scheduler", "scripts/features");
+    is(&found, "our scheduler", State::No, "", "");
+    missing(true, (RELEASE, "6.12.1\n"), "6.12.1 is older than 6.13", "boot Linux 6.13");
+    missing(true, (STATE, ""), "has no /sys/kernel/sched_ext", "CONFIG_SCHED_CLASS_EXT=y");
+    missing(true, (STATE, "enabled\n"), "`of unknown name` is loaded (enabled)", "end the program");
+    missing(true, ("/sys/kernel/btf/vmlinux", ""), "vmlinux is not there", "CONFIG_DEBUG_INFO_BTF");
+    let without = "CONFIG_SCHED_CLASS_EXT=y\n# CONFIG_EXT_GROUP_SCHED is not set\n";
+    let found =
+        missing(true, (CONFIG, without), "without CONFIG_EXT_GROUP_SCHED", "CONFIG_EXT_GROUP_SCHED=y");
+    is(&found, "cgroups in sched_ext", State::No, "", "");
+    let unprivileged = "Uid:\t0\t0\t0\t0\nCapEff:\t0000008000000000\n";
+    let found = missing(true, (ROOT.0, unprivileged), "CAP_BPF and CAP_PERFMON", "run as root");
+    is(&found, "may load a scheduler", State::No, "", "");
+    let enough = probed(true, (ROOT.0, "Uid:\t0\t0\t0\t0\nCapEff:\t000000c000000000\n"));
+    is(&enough, "kernel backend", State::Yes, "", "");
+    let found = probed(true, ("/sys/fs/cgroup/cgroup.controllers", "memory\n"));
+    let reason = "it needs the cgroup backend: the cpu controller is missing";
+    is(&found, "kernel backend", State::No, reason, "");
+}
+
+#[test]
+fn our_own_scheduler_is_no_stranger() {
+    let (_dir, found) = probed(&[
+        ROOT,
+        ("/sys/kernel/sched_ext/state", "enabled\n"),
+        ("/sys/kernel/sched_ext/root/ops", "commonhold\n"),
+    ]);
+    is(&found, "sched_ext", State::Partly, "a daemon holds a contract with it", "commonhold status");
+    let old = [("/proc/sys/kernel/osrelease", "5.10.0"), ("/boot/config-5.10.0", "CONFIG_X86=y")];
+    is(&self::probed(&old).1, "sched_ext", State::No, "5.10.0 was built without CONFIG_SCHED_CLASS_EXT", "");
+}
+
 #[test]
 fn disks_their_weights_and_their_layers() {
     let disk = |name, dev, scheduler| {
@@ -282,7 +354,7 @@ fn the_bus_and_the_privileges() {
         ("/proc/stat", "cpu  10 0 10 70 0 0 0 10 5 0\n"),
     ];
     let dir = fake::tree(&[ROOT, files[0], files[1], files[2], files[3]]);
-    let found = probe_with(dir.path(), Ok(()));
+    let found = probe_with(dir.path(), Ok(()), true);
     is(&found, "bandwidth meter (MBM)", State::Yes, "`cqm_mbm_local`", "");
     is(&found, "bandwidth cap (MBA)", State::Yes, "`mba`", "");
     is(&found, "resctrl file system", State::No, "not mounted", "mount -t resctrl resctrl /sys/fs/resctrl");
@@ -291,14 +363,14 @@ fn the_bus_and_the_privileges() {
     fake::add(&dir, &[ORDINARY]);
     let denied = || Err(io::Error::from_raw_os_error(libc::EACCES));
     is(
-        &probe_with(dir.path(), Ok(())),
+        &probe_with(dir.path(), Ok(()), true),
         "hardware counters",
         State::Partly,
         "our own processes",
         "run as root",
     );
-    is(&probe_with(dir.path(), denied()), "hardware counters", State::No, "paranoid = 2", "sysctl");
-    is(&probe_with(dir.path(), denied()), "root", State::No, "user is 1000", "run as root");
+    is(&probe_with(dir.path(), denied(), true), "hardware counters", State::No, "paranoid = 2", "sysctl");
+    is(&probe_with(dir.path(), denied(), true), "root", State::No, "user is 1000", "run as root");
 }
 
 #[test]

@@ -1,0 +1,152 @@
+//! The `kernel` backend: units as control groups, scheduled by the project's own scheduler in the kernel (`sched_ext`).
+//!
+//! Problem: a daemon sees a few times a second who has work; whether the owner of a CPU has work for it changes a thousand
+//! times as often. So the policy says who owns which CPU, and the scheduler lends an idle one and calls it back at the
+//! switch itself.
+//!
+//! Algorithm: everything that cgroups do is done by the `cgroup` backend inside: who is in which unit, what they use, and
+//! cpu.weight, which holds the contract when the scheduler goes. Owners and weights go to the scheduler as well
+//! ([`reign`]), which knows a unit by its number ([`slots`]) and its tasks by the unit's cgroup; sub-units' cgroups lie in
+//! it. Without a scheduler this is the `cgroup` backend: its means, its orders.
+//!
+//! Properties: if the daemon ends, however it does, the kernel closes the scheduler's link and its own scheduler takes
+//! over; no task is lost. A scheduler that the kernel ended is loaded again, but not for ever ([`patience`]).
+//!
+//! Limits: the scheduler has no caps: contracts that need them are for the `cgroup` backend ([`cannot_hold`]). Real-time
+//! and deadline tasks are scheduled before all others by the kernel itself: they take CPUs of any unit, and are in the
+//! units' accounts by their cgroups only.
+
+mod patience;
+mod reign;
+mod scheduler;
+mod slots;
+mod switched;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_dispatch::UNITS_MAX;
+use commonhold_policy::{Means, Plan, Snapshot, Time, needs_cap};
+
+use crate::cgroup::CgroupBackend;
+use crate::journal::Journal;
+use crate::live_backend::{HeldBy, Instead};
+use crate::roster::Roster;
+use crate::{Backend, LiveBackend, LiveError, clock};
+use reign::{Place, Reign};
+use scheduler::ThisKernel;
+
+pub use scheduler::BUILT_IN;
+pub(crate) use scheduler::NOT_BUILT_IN;
+pub use switched::Switched;
+
+/// What this backend can enforce while its scheduler rules.
+pub const MEANS: Means = Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true };
+
+/// Why this backend's scheduler cannot hold a contract, on a machine with so many CPUs; nothing if it can.
+pub fn cannot_hold(contract: &Contract, cpus: usize) -> Option<String> {
+    if let Some(unit) = needs_cap(contract, MEANS, cpus) {
+        return Some(format!(
+            "what the contract says of unit {} (`limit`, or that it may not use what others leave) needs a cap on \
+             CPU time, which the scheduler does not have",
+            contract.unit(unit).path
+        ));
+    }
+    let units = contract.units.len();
+    (units > UNITS_MAX as usize).then(|| {
+        format!("{units} units, the built-in ones included, are more than the scheduler's {UNITS_MAX}")
+    })
+}
+
+/// Holds a contract by means of control groups and of a scheduler in the kernel.
+pub struct KernelBackend {
+    // In the order of ending: first the scheduler goes.
+    reign: Reign,
+    cgroup: CgroupBackend,
+}
+
+impl KernelBackend {
+    /// Loads the scheduler over a `cgroup` backend that has not observed yet: no process was moved. Fails with that backend,
+    /// as it was, where the kernel does not take the scheduler. A contract that it [`cannot_hold`] is no failure: cgroups
+    /// hold it.
+    pub fn new(
+        cgroup: CgroupBackend,
+        contract: &Contract,
+    ) -> Result<KernelBackend, Box<(CgroupBackend, LiveError)>> {
+        match Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), clock::now()) {
+            Ok(reign) => Ok(KernelBackend { reign, cgroup }),
+            Err(error) => Err(Box::new((cgroup, error))),
+        }
+    }
+}
+
+/// Where the units' processes are, or will be.
+fn places(cgroup: &CgroupBackend) -> Vec<Place> {
+    cgroup.places().map(|(unit, dir)| Place { unit, dir: dir.to_owned() }).collect()
+}
+
+impl LiveBackend for KernelBackend {
+    fn set_contract(&mut self, contract: &Contract) {
+        self.cgroup.set_contract(contract);
+        self.reign.follow(contract, &places(&self.cgroup));
+    }
+
+    fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
+        self.cgroup.take_users()
+    }
+
+    fn take_problems(&mut self) -> Vec<LiveError> {
+        let mut problems = self.reign.take_problems();
+        problems.extend(self.cgroup.take_problems());
+        problems
+    }
+
+    fn roster(&self) -> &Roster {
+        self.cgroup.roster()
+    }
+
+    fn roster_mut(&mut self) -> &mut Roster {
+        self.cgroup.roster_mut()
+    }
+
+    fn held_by(&self) -> HeldBy {
+        match self.reign.rest_now() {
+            None => HeldBy { backend: "kernel", instead: None },
+            Some(rest) => HeldBy {
+                backend: self.cgroup.held_by().backend,
+                instead: Some(Instead { of: "kernel", since: rest.since, why: rest.why.clone() }),
+            },
+        }
+    }
+
+    fn switched(&self, unit: UnitId) -> Option<Switched> {
+        Some(self.reign.switched(unit))
+    }
+
+    fn into_journal(self: Box<Self>) -> Journal {
+        let KernelBackend { reign, cgroup } = *self;
+        drop(reign);
+        cgroup.close()
+    }
+}
+
+impl Backend for KernelBackend {
+    fn means(&self) -> Means {
+        if self.reign.rest_now().is_none() { MEANS } else { self.cgroup.means() }
+    }
+
+    /// Looks first whether the scheduler still rules: the means that the next plan is made for are those of now.
+    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
+        self.reign.look(now);
+        let mut snapshot = self.cgroup.observe(now, watch)?;
+        for (unit, facts) in (0..).map(UnitId).zip(&mut snapshot.units) {
+            facts.loans = self.reign.switched(unit).loans();
+        }
+        Ok(snapshot)
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
+        let mut problems = self.cgroup.apply(plan);
+        self.reign.apply(plan);
+        problems.extend(self.reign.take_problems());
+        problems
+    }
+}

@@ -1,0 +1,129 @@
+//! The kernel's extensible scheduler: whether it is there and free, and whether the `kernel` backend can work with it.
+
+use commonhold_machine::capability::{Area, Row, State};
+
+use super::context::{Capability, Context};
+use crate::kernel::NOT_BUILT_IN;
+
+/// The first kernel that has all the functions that the scheduler calls (`scx_bpf_dsq_insert`).
+const KERNEL_MIN: (u32, u32) = (6, 13);
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// What `sched_ext` itself, and its knowledge of control groups, are called in a kernel's configuration.
+const OPTION: &str = "CONFIG_SCHED_CLASS_EXT";
+const OPTION_GROUPS: &str = "CONFIG_EXT_GROUP_SCHED";
+
+/// The rows about what a scheduler of our own needs.
+pub(super) fn rows(context: &Context, built_in: bool) -> Vec<Row> {
+    let mut rows = vec![scheduler(built_in), sched_ext(context)];
+    rows.extend(groups(context));
+    rows.extend([btf(context), may_load(context)]);
+    rows
+}
+
+/// Whether the `kernel` backend can hold CPU here. `cgroup` is the row of the `cgroup` backend, which it builds on.
+pub(super) fn backend(context: &Context, cgroup: &Row, built_in: bool) -> Row {
+    let name = "kernel backend";
+    let usable = |row: &Row| row.state == State::Yes;
+    let missing = rows(context, built_in).into_iter().chain([recent(context)]).find(|row| !usable(row));
+    let no = |row: Row| Row { area: Area::Cpu, name: name.to_owned(), state: State::No, ..row };
+    if let Some(row) = missing {
+        return no(row);
+    }
+    if cgroup.state == State::No {
+        return no(Row {
+            reason: format!("it needs the cgroup backend: {}", cgroup.reason),
+            ..cgroup.clone()
+        });
+    }
+    let means = "our scheduler in the kernel (sched_ext): home CPUs, loans at every switch, shares by weight";
+    Row::yes(Area::Cpu, name, means)
+}
+
+/// Whether this program has the scheduler in it.
+fn scheduler(built_in: bool) -> Row {
+    let name = "our scheduler";
+    if built_in {
+        return Row::yes(Area::Cpu, name, "it is in this program, for the kernel backend to load");
+    }
+    Row::no(Area::Cpu, name, NOT_BUILT_IN.0).remedy(NOT_BUILT_IN.1)
+}
+
+/// The kernel's extensible scheduler. Another program's scheduler keeps ours out, and changes what cgroup weights mean.
+pub(super) fn sched_ext(context: &Context) -> Row {
+    let name = "sched_ext";
+    let Some(state) = context.tree.text("/sys/kernel/sched_ext/state") else {
+        let configured = match option(context, OPTION) {
+            Some(false) => format!("was built without {OPTION}"),
+            _ => "has no /sys/kernel/sched_ext".to_owned(),
+        };
+        return Row::no(Area::Cpu, name, format!("kernel {} {configured}", context.kernel)).remedy(format!(
+            "boot a kernel, {}.{} or later, built with {OPTION}=y",
+            KERNEL_MIN.0, KERNEL_MIN.1
+        ));
+    };
+    if state == "disabled" {
+        return Row::yes(Area::Cpu, name, "the kernel has it, and no scheduler is loaded");
+    }
+    let ops =
+        context.tree.text("/sys/kernel/sched_ext/root/ops").unwrap_or_else(|| "of unknown name".to_owned());
+    if ops == "commonhold" {
+        let reason = format!("our own scheduler is loaded ({state}): a daemon holds a contract with it");
+        return Row::partly(Area::Cpu, name, reason)
+            .remedy("end the daemon that `commonhold status` tells of");
+    }
+    let reason =
+        format!("the scheduler `{ops}` is loaded ({state}): it divides CPU time, and may ignore cpu.weight");
+    let stop =
+        if context.systemd { "systemctl stop scx scx_loader" } else { "end the program that loaded it" };
+    Row::partly(Area::Cpu, name, reason).remedy(stop)
+}
+
+/// Whether schedulers are told of control groups, by which units are known; nothing where nothing tells.
+fn groups(context: &Context) -> Option<Row> {
+    let name = "cgroups in sched_ext";
+    let there = option(context, OPTION)? && option(context, OPTION_GROUPS)?;
+    Some(if there {
+        Row::yes(Area::Cpu, name, format!("the kernel was built with {OPTION_GROUPS}"))
+    } else {
+        Row::no(Area::Cpu, name, format!("the kernel was built without {OPTION_GROUPS}"))
+            .remedy(format!("boot a kernel built with {OPTION_GROUPS}=y"))
+    })
+}
+
+fn btf(context: &Context) -> Row {
+    let name = "kernel types (BTF)";
+    if context.tree.exists(BTF) {
+        return Row::yes(Area::Cpu, name, format!("{BTF} is there; sched_ext needs it"));
+    }
+    Row::no(Area::Cpu, name, format!("{BTF} is not there; sched_ext needs it"))
+        .remedy("boot a kernel built with CONFIG_DEBUG_INFO_BTF=y")
+}
+
+/// Loading a scheduler takes both capabilities, or the one that they were split from (Linux 5.8).
+fn may_load(context: &Context) -> Row {
+    let (name, what) = ("may load a scheduler", "CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON");
+    let has = |capability| context.status.has(capability);
+    if has(Capability::SysAdmin) || (has(Capability::Bpf) && has(Capability::Perfmon)) {
+        return Row::yes(Area::Cpu, name, format!("we have {what}"));
+    }
+    Row::no(Area::Cpu, name, format!("it needs {what}")).remedy("run as root")
+}
+
+fn recent(context: &Context) -> Row {
+    let name = "kernel for sched_ext";
+    match context.release() {
+        Some(release) if release < KERNEL_MIN => {
+            let (major, minor) = KERNEL_MIN;
+            Row::no(Area::Cpu, name, format!("kernel {} is older than {major}.{minor}", context.kernel))
+                .remedy(format!("boot Linux {major}.{minor} or later"))
+        }
+        _ => Row::yes(Area::Cpu, name, context.kernel.clone()),
+    }
+}
+
+/// Whether the running kernel was built with an option, where its configuration can be read. (The kernel's own copy in
+/// /proc/config.gz is compressed, and not looked at.)
+fn option(context: &Context, name: &str) -> Option<bool> {
+    let text = context.tree.text(format!("/boot/config-{}", context.kernel))?;
+    Some(text.lines().any(|line| line.strip_prefix(name) == Some("=y")))
+}

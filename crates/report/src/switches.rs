@@ -1,0 +1,119 @@
+//! What the scheduler in the kernel counted of each unit: tables for `status`, and JSON.
+
+use serde::{Deserialize, Serialize};
+
+use crate::figures::{NOTHING, duration};
+use crate::table::{Paint, Style, Table, clean};
+
+/// What was counted of one unit, its sub-units left out, since the daemon began. Times in nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitSwitches {
+    /// Its path.
+    pub unit: String,
+    /// CPU time of its tasks on CPUs that its outermost unit owned.
+    pub home_ns: u64,
+    /// CPU time of its tasks on CPUs that others owned.
+    pub borrowed_ns: u64,
+    /// CPU time of its tasks on CPUs that nobody owned.
+    pub shared_ns: u64,
+    /// CPU time of others' tasks on CPUs that it owned.
+    pub lent_ns: u64,
+    /// What its tasks waited for tasks of its own, or on CPUs that nobody owned for any.
+    pub waited_own_ns: u64,
+    /// What they waited for a CPU on loan that was called back.
+    pub waited_loan_ns: u64,
+    /// What they waited for real-time and deadline tasks that took their CPU.
+    pub waited_higher_ns: u64,
+    /// CPUs on loan that were called back.
+    pub called_back: u64,
+    /// Half of the call-backs took no longer; nothing where there were none.
+    pub call_back_p50_ns: Option<u64>,
+    /// 99 of 100 took no longer.
+    pub call_back_p99_ns: Option<u64>,
+    /// None took longer.
+    pub call_back_max_ns: Option<u64>,
+    /// Times that a task moved to a CPU with the same last-level cache.
+    pub moved_cache: u64,
+    /// Times that one moved to another of the same node.
+    pub moved_node: u64,
+    /// Times that one moved farther.
+    pub moved_far: u64,
+    /// Times that one waited on a CPU of others since its affinity allows none of the unit's.
+    pub strays: u64,
+    /// Times that one began to run.
+    pub switches: u64,
+}
+
+/// Two tables: where the units' tasks ran and what they waited for; and what was called back and moved.
+pub fn text(units: &[UnitSwitches], style: Style) -> String {
+    let mut time = Table::new(&[
+        "unit",
+        "at home",
+        "borrowed",
+        "shared",
+        "lent",
+        "waited\nfor own",
+        "waited\nfor loan",
+        "waited\nhigher",
+    ]);
+    let mut moves = Table::new(&[
+        "unit",
+        "called\nback",
+        "half\nwithin",
+        "99 %\nwithin",
+        "longest",
+        "moved in\ncache",
+        "in\nnode",
+        "farther",
+        "strays",
+        "switches",
+    ]);
+    for unit in units {
+        let times = [
+            unit.home_ns,
+            unit.borrowed_ns,
+            unit.shared_ns,
+            unit.lent_ns,
+            unit.waited_own_ns,
+            unit.waited_loan_ns,
+            unit.waited_higher_ns,
+        ];
+        let name = || vec![clean(&unit.unit)];
+        time.row(Paint::Plain, name().into_iter().chain(times.map(duration)).collect());
+        let latencies = [unit.call_back_p50_ns, unit.call_back_p99_ns, unit.call_back_max_ns];
+        let latencies = latencies.map(|ns| ns.map_or(NOTHING.to_owned(), duration));
+        let counts = [unit.moved_cache, unit.moved_node, unit.moved_far, unit.strays, unit.switches];
+        let cells = name().into_iter().chain([unit.called_back.to_string()]).chain(latencies);
+        moves.row(Paint::Plain, cells.chain(counts.map(|count| count.to_string())).collect());
+    }
+    format!("{}\n{}", time.render(style), moves.render(style))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_has_its_column() {
+        let light = UnitSwitches {
+            unit: "light".into(),
+            home_ns: 1_500_000_000,
+            borrowed_ns: 20_000_000,
+            lent_ns: 3_000_000_000,
+            waited_own_ns: 4_000_000,
+            waited_loan_ns: 120_000,
+            called_back: 311,
+            call_back_p50_ns: Some(16_384),
+            call_back_p99_ns: Some(131_072),
+            call_back_max_ns: Some(402_113),
+            moved_cache: 12,
+            moved_node: 3,
+            moved_far: 1,
+            strays: 7,
+            switches: 4_711,
+            ..UnitSwitches::default()
+        };
+        let idle = UnitSwitches { unit: "physics/night".into(), ..UnitSwitches::default() };
+        insta::assert_snapshot!(text(&[light, idle], Style::PLAIN));
+    }
+}

@@ -1,0 +1,184 @@
+//! Schedulers of the published experiments, to compare with: in the simulator only.
+//!
+//! The problem: a paper's gain is one over the scheduler that it replaced, so that scheduler has to be there too. Each is
+//! a [`Rule`], who runs next and whom a woken task puts off, on one [`Floor`], the CPUs with who is on them and whose time
+//! that is. Together they answer what the engine asks of a scheduler.
+//!
+//! | rule | system | seed |
+//! | --- | --- | --- |
+//! | [`Decay`] | IRIX 5: priorities that degrade with use and recover | 000, the scheme `smp` |
+//! | [`Epochs`] | Linux 2.4: time slices by epochs, one run queue | 003, the standard Linux scheduler |
+//!
+//! Limits: they know no units, so that they only make sense under the scheme `smp`; of a unit they keep nothing but the CPU
+//! time that its tasks used. CPUs have no owners, there are no loans, and nobody's time is lent to who holds a lock: to be
+//! told of such things changes nothing. CPU time is counted exactly, and not by who is there when the clock ticks.
+
+mod decay;
+mod epochs;
+mod floor;
+#[cfg(test)]
+mod tests;
+
+use commonhold_dispatch::{Account, Kick, NOBODY, TaskId, Unit};
+
+use crate::Time;
+
+pub(crate) use decay::Decay;
+pub(crate) use epochs::Epochs;
+use floor::Floor;
+
+/// Who runs next, and where.
+pub(crate) trait Rule {
+    /// A new task, not yet runnable, of a parent that may be running.
+    fn start(&mut self, id: TaskId, parent: Option<TaskId>);
+    /// A task of that parent is about to leave for good.
+    fn end(&mut self, id: TaskId, parent: Option<TaskId>);
+    /// A task was on a CPU from then to then.
+    fn ran(&mut self, id: TaskId, from: Time, to: Time);
+    /// A task becomes runnable: it waits, and a CPU that should look for a task is kicked.
+    fn wake(&mut self, floor: &mut Floor, now: Time, id: TaskId);
+    /// A task is not runnable any more.
+    fn leave(&mut self, id: TaskId);
+    /// A task that could go on lost its CPU to another.
+    fn put_off(&mut self, floor: &mut Floor, now: Time, id: TaskId);
+    /// Who runs on a CPU that is free; `previous` ran there and could go on. The CPU time of everybody on `floor` that
+    /// matters is charged here.
+    fn choose(&mut self, floor: &mut Floor, now: Time, cpu: u32, previous: Option<TaskId>) -> Option<TaskId>;
+    /// How long the task on a CPU may still run, in ns, if its time is charged up to `charged`.
+    fn slice_left(&self, now: Time, cpu: u32, id: TaskId, charged: Time) -> Time;
+    /// Beyond this wait for a CPU, in ns, somebody starves; so many tasks lived at once.
+    fn patience(&self, switch_ns: Time, tasks: u64) -> Time;
+
+    /// Charges everybody who is on a CPU up to now.
+    fn charge_all(&mut self, floor: &mut Floor, now: Time) {
+        for cpu in 0..floor.len() {
+            if let Some((id, from)) = floor.charge(now, cpu) {
+                self.ran(id, from, now);
+            }
+        }
+    }
+}
+
+/// The time in which everybody had a turn, and more: two of two slices each.
+fn turns(slice_ns: Time, tasks: u64) -> Time {
+    slice_ns.saturating_mul(4 * (tasks + 1))
+}
+
+/// A scheduler: a rule, and the CPUs.
+pub(crate) struct Baseline<R> {
+    rule: R,
+    floor: Floor,
+}
+
+impl<R: Rule> Baseline<R> {
+    /// So many CPUs, all idle, without tasks.
+    pub(crate) fn new(rule: R, cpus: u32, units: u32) -> Self {
+        Baseline { rule, floor: Floor::new(cpus, units) }
+    }
+
+    /// A new task of a unit, not yet runnable. Its parent is on a CPU, if it has one.
+    pub(crate) fn start(&mut self, now: Time, id: TaskId, unit: u32, parent: Option<TaskId>) {
+        if let Some(parent) = parent {
+            self.charge(now, self.floor.last(parent));
+        }
+        self.floor.start(id, unit, parent);
+        self.rule.start(id, parent);
+    }
+
+    /// A task that is on a CPU has done its last work; it leaves the CPU at the next [`Baseline::schedule`].
+    pub(crate) fn end(&mut self, now: Time, id: TaskId, parent: Option<TaskId>) {
+        self.charge(now, self.floor.last(id));
+        self.rule.end(id, parent);
+    }
+
+    /// A task becomes runnable.
+    pub(crate) fn wake(&mut self, now: Time, id: TaskId) {
+        self.floor.wait(id);
+        self.rule.wake(&mut self.floor, now, id);
+    }
+
+    /// A CPU looks for its next task. `runnable`: whether the one it runs could go on.
+    pub(crate) fn schedule(&mut self, now: Time, cpu: u32, runnable: bool) -> Option<TaskId> {
+        self.charge(now, cpu);
+        let mut previous = self.floor.take_off(now, cpu);
+        if let Some(id) = previous.filter(|_| !runnable) {
+            self.rule.leave(id);
+            previous = None;
+        }
+        if let Some(id) = previous {
+            self.floor.wait(id);
+        }
+        let next = self.rule.choose(&mut self.floor, now, cpu, previous);
+        if let Some(id) = next {
+            self.floor.put_on(now, cpu, id);
+        }
+        if let Some(id) = previous.filter(|id| next != Some(*id)) {
+            self.rule.put_off(&mut self.floor, now, id);
+        }
+        next
+    }
+
+    /// What is left of the slice of the task that a CPU runs, in ns.
+    pub(crate) fn slice_left(&self, now: Time, cpu: u32) -> Time {
+        let (current, charged) = self.floor.current(cpu);
+        current.map_or(0, |id| self.rule.slice_left(now, cpu, id, charged))
+    }
+
+    /// CPUs that have to look for a task anew, since this was asked last.
+    pub(crate) fn kicks(&mut self, take: &mut Vec<Kick>) {
+        self.floor.kicks(take);
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_kicks(&self) -> bool {
+        self.floor.has_kicks()
+    }
+
+    /// Tasks that are on CPUs or wait for one.
+    pub(crate) fn runnable(&self) -> u64 {
+        self.waiting()
+            + (0..self.floor.len()).filter(|cpu| self.floor.current(*cpu).0.is_some()).count() as u64
+    }
+
+    /// CPU time that running tasks' units have not been charged yet, in ns.
+    pub(crate) fn uncharged(&self, now: Time) -> Time {
+        let running = (0..self.floor.len()).map(|cpu| self.floor.current(cpu)).filter(|(id, _)| id.is_some());
+        running.map(|(_, charged)| now - charged).sum()
+    }
+
+    /// Tasks that wait for a CPU.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.floor.waiting().iter().map(|tasks| u64::from(*tasks)).sum()
+    }
+
+    /// Those of one unit.
+    pub(crate) fn waiting_in(&self, unit: u32) -> u32 {
+        self.floor.waiting()[unit as usize]
+    }
+
+    /// The unit whose task a CPU runs, or [`NOBODY`].
+    pub(crate) fn runs(&self, cpu: u32) -> u32 {
+        self.floor.current(cpu).0.map_or(NOBODY, |id| self.floor.unit_of(id))
+    }
+
+    /// A unit's counters.
+    pub(crate) fn unit(&self, unit: u32) -> &Unit {
+        self.floor.unit(unit)
+    }
+
+    /// A unit's account.
+    pub(crate) fn account(&self, unit: u32) -> &Account {
+        self.floor.account(unit)
+    }
+
+    /// See [`Rule::patience`].
+    pub(crate) fn patience(&self, switch_ns: Time, tasks: u64) -> Time {
+        self.rule.patience(switch_ns, tasks)
+    }
+
+    fn charge(&mut self, now: Time, cpu: u32) {
+        if let Some((id, from)) = self.floor.charge(now, cpu) {
+            self.rule.ran(id, from, now);
+        }
+    }
+}

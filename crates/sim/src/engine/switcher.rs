@@ -1,0 +1,184 @@
+//! The seam between the engine and whoever decides at every switch: the project's scheduler in its simulated kernel, or one
+//! of the baselines. All answer the same questions; what [`Kernel`] says of them holds here.
+
+use commonhold_contract::Scheme;
+use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};
+
+use super::number;
+use crate::Time;
+use crate::baseline::{Baseline, Decay, Epochs};
+use crate::scenario::{CallBack, Scenario, Scheduler};
+
+/// Who decides which task a CPU runs next, and where a woken task goes.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one per simulation, and a box would be a step at every question"
+)]
+pub(super) enum Switcher {
+    /// The project's own.
+    Commonhold(Kernel),
+    /// IRIX 5.
+    IrixDecay(Baseline<Decay>),
+    /// Linux 2.4.
+    Linux24(Baseline<Epochs>),
+}
+
+/// The same question to whichever it is.
+macro_rules! ask {
+    ($switcher:expr, $one:ident => $question:expr) => {
+        match $switcher {
+            Switcher::Commonhold($one) => $question,
+            Switcher::IrixDecay($one) => $question,
+            Switcher::Linux24($one) => $question,
+        }
+    };
+}
+
+impl Switcher {
+    /// The one that the scenario's machine has, with all CPUs idle.
+    pub(super) fn new(scenario: &Scenario) -> Switcher {
+        let costs = &scenario.hardware.kernel;
+        let (cpus, units) =
+            (number(scenario.hardware.machine.cpus.len()), number(scenario.contract.units.len()));
+        match costs.scheduler {
+            Scheduler::Commonhold => Switcher::Commonhold(Kernel::new(&Settings {
+                cpus,
+                units,
+                slice_ns: costs.slice_ns,
+                preempt_ns: Settings::preempt_ns(costs.slice_ns),
+                near: near(&scenario.hardware.machine, cpus),
+                pool: scenario.contract.machine.scheme == Scheme::Smp,
+                recall: match costs.call_back {
+                    CallBack::Now => Recall::Now,
+                    CallBack::Tick | CallBack::Entry => Recall::Tick,
+                },
+            })),
+            Scheduler::IrixDecay => {
+                Switcher::IrixDecay(Baseline::new(Decay::new(costs.slice_ns, cpus), cpus, units))
+            }
+            Scheduler::Linux24 => Switcher::Linux24(Baseline::new(Epochs::new(costs.slice_ns), cpus, units)),
+        }
+    }
+
+    /// A new task; `parent` is the one that created it, on its CPU.
+    pub(super) fn start(&mut self, now: Time, id: TaskId, unit: u32, parent: Option<TaskId>) {
+        match self {
+            Switcher::Commonhold(kernel) => kernel.start(now, id, unit),
+            Switcher::IrixDecay(baseline) => baseline.start(now, id, unit, parent),
+            Switcher::Linux24(baseline) => baseline.start(now, id, unit, parent),
+        }
+    }
+
+    /// A task has done its last work, and leaves its CPU at the next [`Switcher::schedule`].
+    pub(super) fn end(&mut self, now: Time, id: TaskId, parent: Option<TaskId>) {
+        match self {
+            Switcher::Commonhold(_) => {}
+            Switcher::IrixDecay(baseline) => baseline.end(now, id, parent),
+            Switcher::Linux24(baseline) => baseline.end(now, id, parent),
+        }
+    }
+
+    pub(super) fn wake(&mut self, now: Time, id: TaskId) {
+        ask!(self, one => one.wake(now, id));
+    }
+
+    pub(super) fn schedule(&mut self, now: Time, cpu: u32, runnable: bool) -> Option<TaskId> {
+        ask!(self, one => one.schedule(now, cpu, runnable))
+    }
+
+    /// A clock tick; baselines count time exactly, and need none.
+    pub(super) fn tick(&mut self, now: Time, cpu: u32) -> bool {
+        match self {
+            Switcher::Commonhold(kernel) => kernel.tick(now, cpu),
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) => false,
+        }
+    }
+
+    pub(super) fn slice_left(&self, now: Time, cpu: u32) -> Time {
+        ask!(self, one => one.slice_left(now, cpu))
+    }
+
+    pub(super) fn kicks(&mut self, take: &mut Vec<Kick>) {
+        ask!(self, one => one.kicks(take));
+    }
+
+    pub(super) fn has_kicks(&self) -> bool {
+        ask!(self, one => one.has_kicks())
+    }
+
+    /// Baselines know no owners.
+    pub(super) fn own(&mut self, now: Time, cpu: u32, unit: u32) {
+        if let Switcher::Commonhold(kernel) = self {
+            kernel.own(now, cpu, unit);
+        }
+    }
+
+    /// Whether it was taken. Baselines know no weights, and nothing of loans.
+    pub(super) fn set_unit(&mut self, now: Time, unit: u32, rules: UnitRules) -> bool {
+        match self {
+            Switcher::Commonhold(kernel) => kernel.set_unit(now, unit, rules),
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) => true,
+        }
+    }
+
+    /// Baselines do not lend a waiter's rights to who holds a lock.
+    pub(super) fn move_to_unit(&mut self, now: Time, id: TaskId, unit: u32) {
+        if let Switcher::Commonhold(kernel) = self {
+            kernel.move_to_unit(now, id, unit);
+        }
+    }
+
+    pub(super) fn runnable(&self) -> u64 {
+        ask!(self, one => one.runnable())
+    }
+
+    pub(super) fn waiting(&self) -> u64 {
+        ask!(self, one => one.waiting())
+    }
+
+    pub(super) fn waiting_in(&self, unit: u32) -> u32 {
+        ask!(self, one => one.waiting_in(unit))
+    }
+
+    pub(super) fn uncharged(&self, now: Time) -> Time {
+        ask!(self, one => one.uncharged(now))
+    }
+
+    pub(super) fn runs(&self, cpu: u32) -> u32 {
+        ask!(self, one => one.runs(cpu))
+    }
+
+    pub(super) fn unit(&self, unit: u32) -> &Unit {
+        ask!(self, one => one.unit(unit))
+    }
+
+    pub(super) fn account(&self, unit: u32) -> &Account {
+        ask!(self, one => one.account(unit))
+    }
+
+    /// The owner of a CPU; with a baseline, nobody.
+    pub(super) fn home(&self, cpu: u32) -> u32 {
+        match self {
+            Switcher::Commonhold(kernel) => kernel.home(cpu),
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) => NOBODY,
+        }
+    }
+
+    /// Baselines lend nothing that could come back.
+    pub(super) fn can_come_back(&self, cpu: u32) -> bool {
+        match self {
+            Switcher::Commonhold(kernel) => kernel.can_come_back(cpu),
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) => false,
+        }
+    }
+
+    /// The longest wait for a CPU that a baseline explains, in ns, where so many tasks lived at once. The project's own
+    /// scheduler has a bound by unit.
+    pub(super) fn patience(&self, switch_ns: Time, tasks: u64) -> Option<Time> {
+        match self {
+            Switcher::Commonhold(_) => None,
+            Switcher::IrixDecay(baseline) => Some(baseline.patience(switch_ns, tasks)),
+            Switcher::Linux24(baseline) => Some(baseline.patience(switch_ns, tasks)),
+        }
+    }
+}

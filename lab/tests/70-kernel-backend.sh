@@ -1,0 +1,187 @@
+# seconds: 420
+# needs: commonhold spin
+# The kernel backend, which `auto` takes here: who is where, that idle CPUs are lent and no CPU set stands in the way; that
+# control groups hold the contract when the scheduler is thrown out, and the scheduler comes back; that CPUs may come and
+# go; and that nothing is left when the daemon is killed.
+
+state=/sys/kernel/sched_ext/state
+ops=/sys/kernel/sched_ext/root/ops
+kernel_log=sched_ext.log
+cpu=/sys/devices/system/cpu/cpu7/online
+
+# doctor_says NAME STATE: the state of one row.
+commonhold doctor --json | tr -d ' \n' > doctor
+doctor_says() {
+	grep -q "\"name\":\"$(echo "$1" | tr -d ' ')\",\"state\":\"$2\"" doctor
+}
+doctor_says 'our scheduler' yes || skip "commonhold was built without the scheduler: see scripts/features"
+
+state_is() {
+	is "$(cat $state)" "$1"
+}
+said() {
+	grep -q -- "$1" "$daemon_log"
+}
+# status_says TEXT
+status_says() {
+	commonhold status > status.txt
+	grep -q -- "$1" status.txt
+}
+# sets UNIT...: the CPU sets of those units, in order; `-` for none.
+sets() {
+	for unit in "$@"; do
+		found=$(cat "$HELD/$unit/cpuset.cpus")
+		printf '%s ' "${found:--}"
+	done
+}
+no_sets() {
+	[ "$(sets a b c d)" = "- - - - " ]
+}
+all_sets() {
+	case " $(sets a b c d)" in *" - "*) return 1 ;; esac
+}
+# daemon_time: sets `daemon_ms` to the CPU time that the daemon has used, in milliseconds.
+daemon_time() {
+	read -r ran rest < "/proc/$daemon/schedstat"
+	daemon_ms=$((ran / 1000000))
+}
+# measure SECONDS: sets a, b and daemon_used to the thousandths of a CPU that units and the daemon got.
+measure() {
+	daemon_time; daemon_used=$daemon_ms
+	cpu_usec commonhold/a; a=$usec
+	cpu_usec commonhold/b; b=$usec
+	read -r from rest < /proc/uptime
+	pause "$1"
+	cpu_usec commonhold/a; a=$((usec - a))
+	cpu_usec commonhold/b; b=$((usec - b))
+	read -r to rest < /proc/uptime
+	daemon_time
+	elapsed=$((${to%.*}${to#*.} - ${from%.*}${from#*.}))
+	a=$((a / 10 / elapsed)) b=$((b / 10 / elapsed)) daemon_used=$(((daemon_ms - daemon_used) * 100 / elapsed))
+	note "thousandths of a CPU: a $a, b $b, the daemon $daemon_used"
+}
+# sleeper UNIT: a process that is there and wants no CPU, so that the unit holds its share.
+sleeper() {
+	commonhold exec "$1" -- sleep 600 > /dev/null 2>&1 &
+}
+sleepers_are_in() {
+	for unit in "$@"; do
+		[ -n "$(cat "$HELD/$unit/cgroup.procs")" ] || return 1
+	done
+}
+
+ok "the doctor sees nothing missing" doctor_says 'kernel backend' yes || commonhold doctor
+ok "the daemon holds the contract" start_daemon /job/contracts/four-units.toml || exit 1
+ok "by the kernel backend, unasked" said 'held by the kernel backend (the best'
+ok "it schedules" state_is enabled
+ok "under its name" is "$(cat $ops)" commonhold
+ok "status tells" status_says 'held by the kernel backend'
+
+for unit in b c d; do sleeper $unit; done
+ok "b, c and d hold their shares" wait_for 20 sleepers_are_in b c d
+ok "a is at work" enter_spinners a 8
+spinner=$(spinners_of a | head -n 1)
+ok "a's processes are in its control group" is "$(cgroup_of "$spinner")" /commonhold/a
+commonhold exec d -- sh -c 'spin 600 > /dev/null & wait' > /dev/null 2>&1 &
+ok "what a member starts is a member" wait_for 20 has_spinners d 1
+kill -KILL $(spinners_of d)
+ok "no CPU set keeps anybody in" no_sets
+ok "nor does an affinity" is "$(cpus_of "$spinner")" 0-7
+# 1 of 8 tickets.
+ok "the weights are there for when the scheduler goes" is "$(cat "$HELD/a/cpu.weight")" 1250
+cap_cpus
+
+lends() {
+	sleep 1
+	measure 5
+	ok "a, which holds one CPU, has those that the others leave idle" at_least $((a + daemon_used)) 7600
+}
+measured lends
+ok "b comes" enter_spinners b 8
+isolates() {
+	sleep 1
+	measure 5
+	ok "b has its two at once, and its part of what is idle" at_least "$b" 2000
+	ok "a has no less than its own" at_least "$a" 950
+	ok "the machine is in use" at_least $((a + b + daemon_used)) 7600
+}
+measured isolates
+vmctl uncap > /dev/null
+
+# switched UNIT FIELD...: the sum of what the scheduler counted of a unit.
+switched() {
+	unit=$1
+	shift
+	sum=0
+	for field; do
+		found=$(sed "s/.*\"switches\":\[.*{\"unit\":\"$unit\",[^}]*\"$field\":\([0-9]*\).*/\1/" status.json)
+		sum=$((sum + found))
+	done
+}
+# Both count from the unit's beginning; ours up to the last switch of each CPU.
+counts_agree() {
+	cpu_usec "commonhold/$1"
+	commonhold status --json | tr -d ' \n' > status.json
+	switched "$1" home_ns borrowed_ns shared_ns
+	note "$1: $((sum / 1000)) us by the scheduler's count, $usec us by the kernel's"
+	within "$((sum / 1000))" "$usec" 1
+}
+for unit in a b; do
+	ok "what $unit used, the scheduler and the kernel count alike, within 1 %" counts_agree $unit
+done
+switched b borrowed_ns; borrowed=$sum
+switched a lent_ns; lent=$sum
+ok "what b had beyond its own is known" at_least "$borrowed" 1000000
+switched b called_back
+ok "b called CPUs back" at_least "$sum" 1
+ok "status shows it all" status_says 'at home'
+sed -n '/at home/,/^$/p; /moved in/,/^$/p' status.txt | sed 's/^/# /'
+
+# Thrown out: control groups hold at once, and the scheduler comes back after a second.
+echo S > /proc/sysrq-trigger
+ok "thrown out, it no longer schedules" wait_for 10 state_is disabled
+ok "that is said, with the kernel's reason" wait_for 20 said 'problem: the kernel ended the scheduler: .*sysrq.*loaded again in 1 s'
+ok "CPU sets are in force" wait_for 20 said 'held by the cgroup backend (not by kernel'
+ok "it comes back" wait_for 60 state_is enabled
+ok "that is said" wait_for 20 said 'held by the kernel backend (again)'
+ok "CPU sets are gone" wait_for 20 no_sets
+echo S > /proc/sysrq-trigger
+ok "the second time, it is given longer" wait_for 20 said 'loaded again in 4 s'
+ok "every unit has its CPU set" wait_for 20 all_sets
+ok "status tells since when, and why" wait_for 5 status_says 'The kernel backend does not hold it, for .*the kernel ended the scheduler'
+grep 'backend' status.txt | sed 's/^/# /'
+ok "it comes back again" wait_for 60 status_says 'held by the kernel backend'
+
+echo 0 > $cpu
+ok "a CPU goes" wait_for 20 said 'CPUs changed: now 0-6'
+ok "the scheduler is there without it" wait_for 60 status_says 'held by the kernel backend'
+ok "and schedules" wait_for 20 state_is enabled
+echo 1 > $cpu
+ok "the CPU comes back" wait_for 20 said 'CPUs changed: now 0-7'
+ok "the scheduler is there with it" wait_for 60 status_says 'held by the kernel backend'
+ok "and schedules, on all CPUs" wait_for 20 state_is enabled
+ok "none of that was a failure" is "$(grep -c '^problem: the kernel ended the scheduler' "$daemon_log")" 2
+ok "processes are where they were" is "$(spinners_of a | wc -l) $(spinners_of b | wc -l)" "8 8"
+
+kill -KILL "$daemon"
+ok "with the daemon, the scheduler goes" wait_for 10 state_is disabled
+gone() { ! [ -d "$HELD" ]; }
+ok "and the control groups" wait_for 10 gone
+ok "its processes live on" kill -0 "$spinner"
+ok "anywhere" is "$(cpus_of "$spinner")" 0-7
+kill -KILL $(pidof spin)
+
+# A contract that needs a cap is the cgroup backend's, and the reason is said.
+printf 'version = 1\n[unit.a]\nlimit = { cpu = 2 }\n' > capped.toml
+ok "a contract with a limit is held, too" start_daemon capped.toml
+ok "by control groups, and it is said why" said 'held by the cgroup backend (not by the kernel backend: .*unit a .*cap'
+kill -TERM "$daemon"
+wait "$daemon"
+commonhold run capped.toml --backend kernel --for 1s > refused 2>&1
+ok "asked for, the kernel backend refuses it" is "$?" 69
+ok "with a remedy" grep -q 'use `--backend cgroup`' refused || cat refused
+
+# A change that the kernel complains of is seen here.
+dmesg | grep -e sched_ext -e 'WARNING:' > $kernel_log
+grep -v -x '.*sched_ext: BPF scheduler "commonhold" \(enabled\|disabled (.*)\)' $kernel_log | grep -v 'sysrq' > amiss
+ok "the kernel has nothing else to say about it" is "$(cat amiss)" ""
