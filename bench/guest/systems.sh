@@ -138,7 +138,7 @@ set_up() {
 		;;
 	simple) load scx_simple ;;
 	flatcg) weigh && load scx_flatcg ;;
-	layered) layers "$2" > layers.json && load scx_layered layers.json ;;
+	layered) layers "$2" > layers.json && load scx_layered f:layers.json ;;
 	partition | proportional) ours "$@" ;;
 	esac
 }

@@ -219,7 +219,7 @@ fn report(scheduler: &Scheduler, id: u32, name: &str) {
         unit.recalls,
         unit.recall_ns.checked_div(unit.recalls).unwrap_or(0),
         unit.recall_ns_max,
-        unit.recall_within_ns(500_000).unwrap_or(0),
-        unit.recall_within_ns(990_000).unwrap_or(0),
+        unit.call_backs().within_ns(500_000).unwrap_or(0),
+        unit.call_backs().within_ns(990_000).unwrap_or(0),
     );
 }
