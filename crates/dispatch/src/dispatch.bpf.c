@@ -13,13 +13,13 @@
  * Algorithm. Each unit has one queue, ordered by the tasks' virtual time: who had least CPU time for its weight (its nice
  * value) is next (in the place of the degrading priorities of seed 000, section 3.1). A woken task takes an idle home CPU,
  * its last one if it can and else the nearest; else an idle CPU that somebody lends; else it waits in its unit's queue, and
- * one lent home CPU is called back, the nearest: at once by an interrupt, or at the next tick. Where none is lent, it
- * interrupts a task of its own unit on its last CPU that is ahead of it by more than `preempt_ns`. A CPU that needs a task
- * chooses among the units within its home unit that wait: at every level of units the smallest pass is next (stride
- * scheduling; an idle unit's part thus goes to its siblings, as in the currencies of seed 004, section 5.2). If there is
- * none and the owner lends, the borrower with the largest claim is next: the one that runs on fewest CPUs for its weight,
- * and among equals the one with most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by
- * pass.
+ * one lent home CPU is called back, its last one if it can and else the nearest: at once by an interrupt, or at the next
+ * tick. Where none is lent, it interrupts a task of its own unit on its last CPU that is ahead of it by more than
+ * `preempt_ns`. A CPU that needs a task chooses among the units within its home unit that wait: at every level of units the
+ * smallest pass is next (stride scheduling; an idle unit's part thus goes to its siblings, as in the currencies of seed
+ * 004, section 5.2). If there is none and the owner lends, the borrower with the largest claim is next: the one that runs
+ * on fewest CPUs for its weight, and among equals the one with most tasks waiting. If the CPU is time-shared, all units of
+ * the machine are chosen among by pass.
  *
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
  * not lend never has others on its CPUs; no CPU idles while a task waits that may run there. Who sleeps saves nothing up
