@@ -1,6 +1,6 @@
 # The two commands of the README, and their parts. `make help` lists them.
 
-.PHONY: run test build lint unit lab audit fuzz random bench bench-simulator install packages-run packages-test help
+.PHONY: run test build lint unit lab audit fuzz random bench bench-simulator bench-lab install packages-run packages-test help
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
@@ -43,6 +43,10 @@ bench: build ## measure the numbers of PROMISES.md
 bench-simulator: ## the simulator's speed, and that of others on the same workload
 	@scripts/packages scripts/packages-bench || echo "going on: what needs them is skipped, and says so"
 	bench/simulator
+
+bench-lab: ## CPU schedulers side by side in the lab: the kernel's own, others', and ours
+	@scripts/packages lab/packages || echo "going on: what needs them is skipped, and says so"
+	bench/lab
 
 install: build ## program, man pages and completions below $(PREFIX)
 	install -D target/release/commonhold $(DESTDIR)$(PREFIX)/bin/commonhold

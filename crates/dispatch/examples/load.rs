@@ -4,9 +4,9 @@
 //!             [--slice MILLISECONDS] [--pool] [--for SECONDS]
 //!
 //! `--unit` admits a control group to a unit, which lies within another that stands before it if its NAME is that one's, a
-//! slash and its own; FLAGS are `lend` and `borrow`, separated by commas. `--at-once` admits one to
-//! the kernel's own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. All CPUs that
-//! nobody owns are time-shared by weight. Without `--for` it schedules until its standard input ends.
+//! slash and its own; FLAGS are `lend` and `borrow`, separated by commas. `--at-once` admits a control group to the kernel's
+//! own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. All CPUs that nobody owns are
+//! time-shared by weight. Without `--for` it schedules until its standard input ends.
 //!
 //! Prints `ready` once it schedules, and at the end a line per unit.
 
@@ -212,12 +212,15 @@ fn wait(options: &Options, scheduler: &Scheduler) {
 fn report(scheduler: &Scheduler, id: u32, name: &str) {
     let (unit, account) = (scheduler.unit(id), scheduler.account_of(id));
     println!(
-        "unit {name} used_ns {} lent_ns {} borrowed_ns {} recalls {} recall_mean_ns {} recall_max_ns {}",
+        "unit {name} used_ns {} lent_ns {} borrowed_ns {} recalls {} recall_mean_ns {} recall_max_ns {} \
+         recall_p50_ns {} recall_p99_ns {}",
         account.used_ns(),
         account.lent_ns,
         account.borrowed_ns,
         unit.recalls,
         unit.recall_ns.checked_div(unit.recalls).unwrap_or(0),
         unit.recall_ns_max,
+        unit.call_backs().within_ns(500_000).unwrap_or(0),
+        unit.call_backs().within_ns(990_000).unwrap_or(0),
     );
 }

@@ -13,13 +13,13 @@
  * Algorithm. Each unit has one queue, ordered by the tasks' virtual time: who had least CPU time for its weight (its nice
  * value) is next (in the place of the degrading priorities of seed 000, section 3.1). A woken task takes an idle home CPU,
  * its last one if it can and else the nearest; else an idle CPU that somebody lends; else it waits in its unit's queue, and
- * one lent home CPU is called back, the nearest: at once by an interrupt, or at the next tick. Where none is lent, it
- * interrupts a task of its own unit on its last CPU that is ahead of it by more than `preempt_ns`. A CPU that needs a task
- * chooses among the units within its home unit that wait: at every level of units the smallest pass is next (stride
- * scheduling; an idle unit's part thus goes to its siblings, as in the currencies of seed 004, section 5.2). If there is
- * none and the owner lends, the borrower with the largest claim is next: the one that runs on fewest CPUs for its weight,
- * and among equals the one with most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by
- * pass.
+ * one lent home CPU is called back, its last one if it can and else the nearest: at once by an interrupt, or at the next
+ * tick. Where none is lent, it interrupts a task of its own unit on its last CPU that is ahead of it by more than
+ * `preempt_ns`. A CPU that needs a task chooses among the units within its home unit that wait: at every level of units the
+ * smallest pass is next (stride scheduling; an idle unit's part thus goes to its siblings, as in the currencies of seed
+ * 004, section 5.2). If there is none and the owner lends, the borrower with the largest claim is next: the one that runs
+ * on fewest CPUs for its weight, and among equals the one with most tasks waiting. If the CPU is time-shared, all units of
+ * the machine are chosen among by pass.
  *
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
  * not lend never has others on its CPUs; no CPU idles while a task waits that may run there. Who sleeps saves nothing up
@@ -160,7 +160,8 @@ static bool call_back(struct task_struct *p, u32 top, u32 last)
 
 	if (!owner || !owner->away)
 		return false;
-	found = mask_take_near(p, top, MASK_LENT, last);
+	/* The one where it ran last needs no interrupt from elsewhere if that is where it was woken, and has its data. */
+	found = may_run(p, last) && mask_take(top, MASK_LENT, last) ? last : mask_take_near(p, top, MASK_LENT, last);
 	cpu = cpu_at(found);
 	if (!cpu)
 		return false; /* it came back by itself between the two looks */
@@ -180,6 +181,8 @@ static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *
 	struct dispatch_cpu *cpu = cpu_at(last);
 	s32 found;
 
+	if (!any_idle())
+		return -1; /* mostly: then no set of CPUs has to be looked at */
 	if (rules()->pool || runs_anywhere(id, unit)) {
 		if (cpu && may_run(p, last) && scx_bpf_test_and_clear_cpu_idle(last))
 			return last;
@@ -370,13 +373,14 @@ static bool goes_before(u32 id, const struct dispatch_unit *unit, u32 best, u32 
 /* The unit whose task a CPU should run next, among those that wait; not one of the `tried`, of which it could run none. */
 static u32 next_unit(u32 home, enum among among, const u32 *tried)
 {
-	u32 best = DISPATCH_NOBODY, best_top = DISPATCH_NOBODY, block, slot, id;
+	u32 best = DISPATCH_NOBODY, best_top = DISPATCH_NOBODY, block, slot, left, id;
 	struct dispatch_unit *unit;
 
 	bpf_for(block, 0, (rules()->units + WAITS_BLOCK - 1) / WAITS_BLOCK) {
 		if (!waits_in_block(block))
 			continue;
-		bpf_for(slot, 0, WAITS_BLOCK) {
+		left = rules()->units - block * WAITS_BLOCK;
+		bpf_for(slot, 0, left < WAITS_BLOCK ? left : WAITS_BLOCK) {
 			id = block * WAITS_BLOCK + slot;
 			if (!waits_in(id) || id == tried[0] || id == tried[1] || id == tried[2])
 				continue;

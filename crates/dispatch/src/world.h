@@ -11,6 +11,7 @@
  *   unit_of(p, args)                     the unit that a new task belongs to
  *   world_pass(), world_pass_at_least()  how far the time-shared CPUs are
  *   mask_*(id, which, ...)               sets of CPUs: a unit's, or for DISPATCH_NOBODY the machine's
+ *   any_idle()                           whether any CPU is
  *   mask_take_near(), pick_idle(...)     the nearest to a CPU, within the task's affinity
  *   may_run(p, cpu)                      within the task's affinity
  *   add(), add64()                       counters that several CPUs write; add() returns what was there before

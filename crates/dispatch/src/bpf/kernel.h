@@ -167,6 +167,7 @@ bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *mask) __ksym;
 bool bpf_cpumask_test_and_clear_cpu(u32 cpu, struct bpf_cpumask *mask) __ksym;
 u32 bpf_cpumask_first(const struct cpumask *mask) __ksym;
 bool bpf_cpumask_and(struct bpf_cpumask *result, const struct cpumask *one, const struct cpumask *other) __ksym;
+bool bpf_cpumask_empty(const struct cpumask *mask) __ksym;
 bool bpf_cpumask_intersects(const struct cpumask *one, const struct cpumask *other) __ksym;
 s32 scx_bpf_create_dsq(u64 queue, s32 node) __ksym;
 s32 scx_bpf_dsq_nr_queued(u64 queue) __ksym;

@@ -355,6 +355,15 @@ static s32 pick_idle_in(struct task_struct *p, const struct cpumask *mask, u32 g
 	return part ? scx_bpf_pick_idle_cpu(part, 0) : -1;
 }
 
+static bool any_idle(void)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	bool any = !bpf_cpumask_empty(idle);
+
+	scx_bpf_put_idle_cpumask(idle);
+	return any;
+}
+
 /* The idle CPU of a mask nearest to `last` within the task's affinity, no longer idle; negative if there is none. */
 static s32 pick_idle(struct task_struct *p, u32 id, enum mask which, u32 last)
 {

@@ -229,13 +229,16 @@ static inline u32 mask_take_near(const struct task_struct *p, u32 id, enum mask 
 	return found;
 }
 
+static inline bool any_idle(void)
+{
+	return world->idling;
+}
+
 /* The idle CPU of a mask nearest to `last` within the task's affinity, no longer idle; -1 if there is none. */
 static inline s32 pick_idle(const struct task_struct *p, u32 id, enum mask which, u32 last)
 {
-	u32 found = DISPATCH_NOBODY;
+	u32 found = nearest(p, which == MASK_ALL ? NULL : mask_at(id, which), world->idle, last);
 
-	if (world->idling)
-		found = nearest(p, which == MASK_ALL ? NULL : mask_at(id, which), world->idle, last);
 	return found != DISPATCH_NOBODY && scx_bpf_test_and_clear_cpu_idle(found) ? (s32)found : -1;
 }
 

@@ -1,0 +1,164 @@
+# The systems that bench/lab compares, and the contract that each is told. Sourced by bench/guest/measure.
+#
+# Two contracts. `halves`: the units light and heavy, four CPUs each. `tickets`: a, b, c, d of 1:2:3:2; and p and q of 1:3,
+# within p x and y of 1:3, within q x and y of 1:1. A system that cannot say one of them says so: see `holds`.
+
+CGROUPS=/sys/fs/cgroup
+UNITS="light heavy a b c d p p/x p/y q q/x q/y"
+
+weight_of() {
+	case $1 in
+	b | d) echo 200 ;;
+	c | q | p/y) echo 300 ;;
+	*) echo 100 ;;
+	esac
+}
+
+# cpus_of UNIT: whole CPUs, where a system deals those out.
+cpus_of() {
+	case $1 in
+	light) echo 0-3 ;;
+	heavy) echo 4-7 ;;
+	a) echo 0 ;;
+	b) echo 1-2 ;;
+	c) echo 3-5 ;;
+	d) echo 6-7 ;;
+	esac
+}
+
+units_of() {
+	case $1 in
+	halves) echo "light heavy" ;;
+	tickets) echo "a b c d" ;;
+	esac
+}
+
+# holds SYSTEM CONTRACT: whether the system can be told it: halves, tickets, or nested.
+holds() {
+	case $1:$2 in
+	plain:halves | plain:tickets) return 0 ;;
+	simple:* | plain:nested | cpusets:nested | layered:nested | partition:nested) return 1 ;;
+	esac
+}
+
+make_cgroups() {
+	for unit in $UNITS; do
+		mkdir -p "$CGROUPS/$unit"
+	done
+}
+
+# control CONTROLLER: for all units and those within them.
+control() {
+	for folder in "$CGROUPS" "$CGROUPS/p" "$CGROUPS/q"; do
+		echo "+$1" > "$folder/cgroup.subtree_control"
+	done
+}
+
+weigh() {
+	for unit in $UNITS; do
+		weight_of "$unit" > "$CGROUPS/$unit/cpu.weight"
+	done
+}
+
+schedules() {
+	[ "$(cat /sys/kernel/sched_ext/state)" = "$1" ]
+}
+
+# until_so SECONDS COMMAND...
+until_so() {
+	tries=$(($1 * 10))
+	shift
+	until "$@" 2> /dev/null; do
+		tries=$((tries - 1))
+		[ $tries -gt 0 ] || return 1
+		usleep 100000
+	done
+}
+
+# load PROGRAM [OPTION...]: a sched_ext scheduler, which ends on SIGINT.
+load() {
+	"$@" > scheduler.log 2>&1 < /dev/null &
+	scheduler=$!
+	until_so 30 schedules enabled || {
+		echo "@skip $system $1 was not loaded: $(tail -n 3 scheduler.log | tr '\n' ' ')"
+		return 1
+	}
+}
+
+layers() {
+	echo '['
+	for unit in $(units_of "$1"); do
+		case $unit in a) cpus=1 ;; b | d) cpus=2 ;; c) cpus=3 ;; *) cpus=4 ;; esac
+		echo '{"name":"'"$unit"'","matches":[[{"CgroupPrefix":"'"$unit"'"}]],"kind":{"Grouped":{"util_range":[0.5,0.6],'
+		echo '"cpus_range":['$cpus,$cpus'],"slice_us":10000}}},'
+	done
+	echo '{"name":"rest","matches":[[]],"kind":{"Open":{"preempt":true}}}]'
+}
+
+# Ours, until its descriptor 9 is closed. Once `commonhold run --backend kernel` holds contracts, this is what to replace.
+load_ours() {
+	[ -p hold ] || mkfifo hold
+	dispatch --at-once "$CGROUPS" "$@" < hold > scheduler.log 2>&1 9>&- &
+	scheduler=$!
+	exec 9> hold
+	until_so 30 grep -qx ready scheduler.log || {
+		echo "@skip $system it was not loaded: $(tail -n 3 scheduler.log | tr '\n' ' ')"
+		return 1
+	}
+}
+
+ours() {
+	options=
+	for unit in $UNITS; do
+		options="$options --unit $unit=$CGROUPS/$unit:$(weight_of "$unit"):lend,borrow"
+	done
+	if [ "$1" = partition ]; then
+		for unit in $(units_of "$2"); do
+			[ "$(nproc)" -gt 1 ] || { options="$options --own 0=light"; break; }
+			options="$options --own $(cpus_of "$unit")=$unit"
+		done
+	fi
+	load_ours $options
+}
+
+# set_up SYSTEM CONTRACT: it is in force; fails, and says why, where it cannot be.
+set_up() {
+	system=$1
+	make_cgroups
+	[ "$system" = plain ] || [ "$system" = simple ] || control cpu
+	case $system in
+	plain) ;;
+	weights) weigh ;;
+	cpusets)
+		control cpuset
+		for unit in $(units_of "$2"); do
+			cpus_of "$unit" > "$CGROUPS/$unit/cpuset.cpus"
+		done
+		;;
+	simple) load scx_simple ;;
+	flatcg) weigh && load scx_flatcg ;;
+	layered) layers "$2" > layers.json && load scx_layered f:layers.json ;;
+	partition | proportional) ours "$@" ;;
+	esac
+}
+
+# tear_down: the kernel's own scheduler, without control groups.
+tear_down() {
+	for unit in $UNITS; do
+		echo 1 > "$CGROUPS/$unit/cgroup.kill"
+	done
+	exec 9>&-
+	if [ -n "${scheduler:-}" ]; then
+		case $system in partition | proportional) ;; *) kill -INT $scheduler ;; esac
+		until_so 30 schedules disabled || kill -KILL $scheduler
+		wait $scheduler 2> /dev/null
+		scheduler=
+	fi
+	for try in 1 2 3 4 5 6 7 8 9 10; do
+		find "$CGROUPS" -mindepth 1 -depth -type d -exec rmdir {} + 2> /dev/null && break
+		usleep 200000
+	done
+	for folder in "$CGROUPS"; do
+		echo "-cpu -cpuset" > "$folder/cgroup.subtree_control" 2> /dev/null
+	done
+}

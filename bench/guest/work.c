@@ -1,0 +1,252 @@
+/*
+ * The jobs of bench/lab, and what measures them. Each prints one line of `name value` pairs.
+ *
+ *   work heavy SPINNERS FORKERS           keeps so many processes spinning, and so many forking, until it is killed
+ *   work compile JOBS WIDTH LOOPS REPEATS a compiler's way: JOBS short processes, WIDTH at once, REPEATS times
+ *   work latency SECONDS LOOPS            sleeps until the next 10 ms, computes LOOPS, and again: how late, how long
+ *   work pipe SECONDS                     two processes hand a byte to and fro
+ *   work used SECONDS CGROUP...           the CPU time that control groups get
+ *   work loops                            how many LOOPS one ms of CPU time does here
+ *
+ * Loops touch no memory: what they take follows from the CPU time alone.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <x86intrin.h>
+
+enum { SAMPLES_MAX = 20000, CGROUPS_MAX = 16, PERIOD_NS = 10000000, LOOPS_PER_FORK = 20000 };
+
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec now;
+
+	clock_gettime(clock, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t now_ns(void)
+{
+	return clock_ns(CLOCK_MONOTONIC);
+}
+
+static void compute(long loops)
+{
+	for (volatile long i = 0; i < loops; i++)
+		;
+}
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "work: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+/* A child that ends with this process. */
+static pid_t child(void)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		fail("cannot start a process");
+	if (!pid)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	return pid;
+}
+
+static int heavy(int spinners, int forkers)
+{
+	for (int i = 0; i < spinners; i++) {
+		if (!child())
+			for (;;)
+				compute(1000000);
+	}
+	for (int i = 0; i < forkers; i++) {
+		if (child())
+			continue;
+		for (;;) {
+			pid_t pid = child();
+
+			if (!pid) {
+				compute(LOOPS_PER_FORK);
+				_exit(0);
+			}
+			waitpid(pid, NULL, 0);
+		}
+	}
+	for (;;)
+		pause();
+}
+
+static int compile(int jobs, int width, long loops, int repeats)
+{
+	printf("compile_us");
+	for (int repeat = 0; repeat < repeats; repeat++) {
+		uint64_t begun = now_ns();
+		int running = 0;
+
+		for (int job = 0; job < jobs; job++) {
+			if (running == width) {
+				wait(NULL);
+				running--;
+			}
+			if (!child()) {
+				compute(loops);
+				_exit(0);
+			}
+			running++;
+		}
+		while (running--)
+			wait(NULL);
+		printf(" %lu", (unsigned long)((now_ns() - begun) / 1000));
+		fflush(stdout);
+	}
+	printf("\n");
+	return 0;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void spread(const char *name, uint64_t *samples, int count)
+{
+	const int parts[] = { 500, 950, 990, 1000 };
+	const char *names[] = { "p50", "p95", "p99", "max" };
+
+	qsort(samples, (size_t)count, sizeof(*samples), by_size);
+	for (int i = 0; i < 4; i++) {
+		int at = (count * parts[i] + 999) / 1000 - 1;
+
+		printf(" %s_%s_ns %lu", name, names[i], (unsigned long)samples[at < 0 ? 0 : at]);
+	}
+}
+
+static int latency(double seconds, long loops)
+{
+	static uint64_t late[SAMPLES_MAX], took[SAMPLES_MAX];
+	uint64_t end = now_ns() + (uint64_t)(seconds * 1e9), due = now_ns();
+	int count = 0;
+
+	prctl(PR_SET_TIMERSLACK, 1); /* unless asked, a sleep may take 50 us longer */
+	while (due < end && count < SAMPLES_MAX) {
+		struct timespec at;
+
+		due = now_ns() + PERIOD_NS;
+		at.tv_sec = (time_t)(due / 1000000000);
+		at.tv_nsec = (long)(due % 1000000000);
+		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+			;
+		late[count] = now_ns() - due;
+		compute(loops);
+		took[count++] = now_ns() - due;
+	}
+	printf("latency samples %d", count);
+	spread("late", late, count);
+	spread("took", took, count);
+	printf("\n");
+	return 0;
+}
+
+static int ping_pong(double seconds)
+{
+	int there[2], back[2];
+	uint64_t begun, end, ticks, trips = 0;
+	char byte = 0;
+
+	if (pipe(there) || pipe(back))
+		fail("pipe");
+	if (!child()) {
+		while (read(there[0], &byte, 1) == 1 && write(back[1], &byte, 1) == 1)
+			;
+		_exit(0);
+	}
+	for (int i = 0; i < 100; i++)
+		if (write(there[1], &byte, 1) != 1 || read(back[0], &byte, 1) != 1)
+			fail("pipe");
+	begun = now_ns();
+	ticks = __rdtsc();
+	end = begun + (uint64_t)(seconds * 1e9);
+	do {
+		for (int i = 0; i < 20; i++)
+			if (write(there[1], &byte, 1) != 1 || read(back[0], &byte, 1) != 1)
+				fail("pipe");
+		trips += 20;
+	} while (now_ns() < end);
+	ticks = __rdtsc() - ticks;
+	end = now_ns();
+	printf("pipe trips %lu trip_ns %lu trip_ticks %lu\n", (unsigned long)trips, (unsigned long)((end - begun) / trips),
+	       (unsigned long)(ticks / trips));
+	return 0;
+}
+
+static uint64_t usage_us(const char *cgroup)
+{
+	char path[4096];
+	unsigned long usage = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/cpu.stat", cgroup);
+	file = fopen(path, "r");
+	if (!file || fscanf(file, "usage_usec %lu", &usage) != 1)
+		fail(path);
+	fclose(file);
+	return usage;
+}
+
+static int used(double seconds, int count, char **cgroups)
+{
+	uint64_t before[CGROUPS_MAX], begun = now_ns();
+	struct timespec pause = { .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (long)seconds) * 1e9) };
+
+	if (count > CGROUPS_MAX)
+		count = CGROUPS_MAX;
+	for (int i = 0; i < count; i++)
+		before[i] = usage_us(cgroups[i]);
+	nanosleep(&pause, NULL);
+	printf("used elapsed_us %lu used_us", (unsigned long)((now_ns() - begun) / 1000));
+	for (int i = 0; i < count; i++)
+		printf(" %lu", (unsigned long)(usage_us(cgroups[i]) - before[i]));
+	printf("\n");
+	return 0;
+}
+
+static int calibrate(void)
+{
+	const long loops = 2000000;
+	uint64_t begun = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+
+	compute(loops);
+	printf("loops %lu\n", (unsigned long)((uint64_t)loops * 1000000 / (clock_ns(CLOCK_PROCESS_CPUTIME_ID) - begun)));
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+
+	if (!strcmp(what, "heavy") && argc == 4)
+		return heavy(atoi(argv[2]), atoi(argv[3]));
+	if (!strcmp(what, "compile") && argc == 6)
+		return compile(atoi(argv[2]), atoi(argv[3]), atol(argv[4]), atoi(argv[5]));
+	if (!strcmp(what, "latency") && argc == 4)
+		return latency(atof(argv[2]), atol(argv[3]));
+	if (!strcmp(what, "pipe") && argc == 3)
+		return ping_pong(atof(argv[2]));
+	if (!strcmp(what, "used") && argc > 3)
+		return used(atof(argv[2]), argc - 3, argv + 3);
+	if (!strcmp(what, "loops") && argc == 2)
+		return calibrate();
+	fprintf(stderr, "usage: see the head of bench/guest/work.c\n");
+	return 2;
+}
