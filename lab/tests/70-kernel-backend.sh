@@ -171,6 +171,19 @@ ok "its processes live on" kill -0 "$spinner"
 ok "anywhere" is "$(cpus_of "$spinner")" 0-7
 kill -KILL $(pidof spin)
 
+# Who executes a program as a user is in that user's unit from the start, however short it lives: the daemon, which looks
+# ten times a second, would see few of these.
+printf 'version = 1\n[unit.u]\nmembers = ["user:1234"]\n[unit.v]\n' > users.toml
+ok "a contract of users is held, too" start_daemon users.toml
+for i in $(seq 40); do
+	start-stop-daemon -S -c 1234:1234 -n nobody-of-that-name -a /bin/true || break
+done
+commonhold status --json | tr -d ' \n' > status.json
+switched u switches
+ok "what a user executes is in its unit before its first step" at_least "$sum" 40
+kill -TERM "$daemon"
+wait "$daemon"
+
 # A contract that needs a cap is the cgroup backend's, and the reason is said.
 printf 'version = 1\n[unit.a]\nlimit = { cpu = 2 }\n' > capped.toml
 ok "a contract with a limit is held, too" start_daemon capped.toml

@@ -860,6 +860,28 @@ void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *
 		change_unit(task, unit_in(p, to));
 }
 
+/*
+ * Who has executed a program, as another user perhaps than the one that it was started by, is in its user's unit before the
+ * program's first step. Who is in a unit's cgroup stays there.
+ */
+SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct *p)
+{
+	struct dispatch_task *task = task_of(p);
+	u32 user = p->cred->euid.val, others = DISPATCH_NOBODY, *unit;
+
+	if (!task || task->unit != DISPATCH_COMMON)
+		return 0;
+	unit = bpf_map_lookup_elem(&unit_of_user, &user);
+	if (!unit)
+		unit = bpf_map_lookup_elem(&unit_of_user, &others);
+	if (!unit)
+		return 0;
+	change_unit(task, *unit);
+	/* The CPU may be another unit's. */
+	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
+	return 0;
+}
+
 /* A task leaves this scheduler: it ends, or changes its scheduling class, perhaps while it waits. */
 void BPF_STRUCT_OPS(dispatch_disable, struct task_struct *p)
 {

@@ -12,6 +12,7 @@
 //! A unit without home CPUs runs on time-shared CPUs, or by borrowing. Where there is neither, its tasks wait until the
 //! kernel ends the scheduler for it: so leave the unit 1 one of the two, or admit its group to unit `KERNEL`.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -126,7 +127,7 @@ const _: () = assert!(size_of::<EndTable>() == 336);
 /// The scheduler, loaded into the kernel.
 pub struct Scheduler {
     // In the order of ending: first it stops scheduling, then its tables go.
-    link: Option<Link>,
+    links: Vec<Link>,
     units: Table<Unit>,
     accounts: Table<Account>,
     end: Table<EndTable>,
@@ -174,7 +175,7 @@ impl Scheduler {
                 cpus.at(cpu).write_volatile(Cpu::new(near));
             }
         }
-        Ok(Scheduler { link: None, units, accounts, end, counts, object })
+        Ok(Scheduler { links: Vec::new(), units, accounts, end, counts, object })
     }
 
     /// From now on it schedules. CPUs are time-shared until they are given owners.
@@ -184,8 +185,13 @@ impl Scheduler {
             .maps_mut()
             .find(|map| map.name() == "commonhold")
             .ok_or(Error::Part("table of callbacks"))?;
-        self.link =
-            Some(logged(|| ops.attach_struct_ops()).map_err(|(source, log)| Error::Attach { source, log })?);
+        let scheduling = logged(|| ops.attach_struct_ops());
+        self.links.push(scheduling.map_err(|(source, log)| Error::Attach { source, log })?);
+        let exec = self.program("dispatch_exec")?.attach().map_err(|source| Error::Use {
+            what: "whoever executes a program cannot be told its unit".to_owned(),
+            source,
+        })?;
+        self.links.push(exec);
         Ok(())
     }
 
@@ -285,6 +291,25 @@ impl Scheduler {
         }
     }
 
+    /// Whose program starts in which unit, by the number of its effective user; [`NOBODY`] stands for all others. It holds for
+    /// whoever is in no unit's control group when it executes a program, from before the program's first step.
+    pub fn set_users(&mut self, users: &BTreeMap<u32, u32>) -> Result<(), Error> {
+        let table = self
+            .object
+            .maps_mut()
+            .find(|map| map.name() == "unit_of_user")
+            .ok_or(Error::Part("table of users"))?;
+        let known: Vec<Vec<u8>> = table.keys().collect();
+        let wrong = |source| Error::Use { what: "the users' units cannot be changed".to_owned(), source };
+        for key in known.iter().filter(|key| !users.keys().any(|user| user.to_ne_bytes() == key.as_slice())) {
+            table.delete(key).map_err(wrong)?;
+        }
+        for (user, unit) in users {
+            table.update(&user.to_ne_bytes(), &unit.to_ne_bytes(), MapFlags::ANY).map_err(wrong)?;
+        }
+        Ok(())
+    }
+
     /// Gives a CPU another owner, an outermost unit or [`NOBODY`]. Only once it is attached: attaching makes all CPUs
     /// nobody's.
     pub fn own(&mut self, cpu: u32, unit: u32) -> Result<(), Error> {
@@ -293,6 +318,10 @@ impl Scheduler {
             what: format!("CPU {cpu} cannot be given to unit {unit}"),
             source,
         })
+    }
+
+    fn program(&mut self, name: &'static str) -> Result<libbpf_rs::ProgramMut<'_>, Error> {
+        self.object.progs_mut().find(|known| known.name() == name).ok_or(Error::Part(name))
     }
 
     /// Runs one of the programs that change the tables; its argument is a structure of numbers.
@@ -324,7 +353,7 @@ impl Scheduler {
     /// It stops scheduling, and the kernel's own scheduler takes over; the counters stay as they are. Done as well when
     /// this is dropped.
     pub fn detach(&mut self) {
-        self.link = None;
+        self.links.clear();
     }
 }
 

@@ -89,8 +89,9 @@ pub struct Kick {
     pub preempt: bool,
 }
 
-/// An entry of a unit's queue: the smallest virtual time first, then who came first.
-type Entry = Reverse<(u64, u64, TaskId)>;
+/// An entry of a unit's queue: the smallest virtual time first, then who came first. As in the kernel, virtual times are
+/// compared by their difference: what lies before the beginning of time is small, and not large.
+type Entry = Reverse<(i64, u64, TaskId)>;
 
 /// Where a task waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -549,7 +550,7 @@ impl Kernel {
         self.tickets += 1;
         let queue = u32::try_from(queue).unwrap_or(NO_QUEUE).min(self.world.rules.units);
         self.places[id as usize] = Place { ticket: self.tickets, queue };
-        self.queues[queue as usize].push(Reverse((vtime, self.tickets, id)));
+        self.queues[queue as usize].push(Reverse((vtime.cast_signed(), self.tickets, id)));
         self.queued[queue as usize] += 1;
     }
 

@@ -7,17 +7,15 @@ const MS: u64 = 1_000_000;
 const A: u32 = 2;
 const B: u32 = 3;
 
+/// So many CPUs, and slices of 30 ms.
+fn kernel(cpus: u32) -> Kernel {
+    let (slice_ns, near, recall) = (30 * MS, Vec::new(), Recall::Now);
+    Kernel::new(&Settings { cpus, units: 4, slice_ns, preempt_ns: 0, near, pool: false, recall })
+}
+
 /// CPUs of `A`, all of which lend, with one task of `A` that runs on CPU 0, and an idle rest.
 fn running(cpus: u32) -> Kernel {
-    let mut kernel = Kernel::new(&Settings {
-        cpus,
-        units: 4,
-        slice_ns: 30 * MS,
-        preempt_ns: 0,
-        near: Vec::new(),
-        pool: false,
-        recall: Recall::Now,
-    });
+    let mut kernel = kernel(cpus);
     for unit in [A, B] {
         assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS }));
     }
@@ -69,4 +67,31 @@ fn a_guest_that_comes_home_is_not_called_back() {
     kernel.start(20 * MS, 1, A);
     kernel.wake(20 * MS, 1);
     assert!(!kernel.has_kicks(), "there is no loan to call back");
+}
+
+/// A task that wakes is a slice behind its unit's clock; moved to a unit whose clock has hardly begun, it would stand before
+/// the beginning of time. That is not the end of the queue: it goes before who comes later.
+#[test]
+fn who_is_moved_to_a_young_unit_does_not_come_last() {
+    let mut kernel = kernel(2);
+    for (cpu, unit) in [(0, A), (1, B)] {
+        kernel.own(0, cpu, unit);
+        kernel.schedule(0, cpu, false);
+    }
+    // In B a task has run for two slices; another one sleeps.
+    for (task, unit) in [(0, B), (1, B), (2, A), (3, A)] {
+        kernel.start(0, task, unit);
+    }
+    kernel.wake(0, 0);
+    for now in [0, 30 * MS, 60 * MS] {
+        assert_eq!(kernel.schedule(now, 1, now > 0), Some(0));
+    }
+    // In A the first one begins.
+    kernel.wake(60 * MS, 2);
+    assert_eq!(kernel.schedule(60 * MS, 0, false), Some(2));
+    // B's sleeper wakes, waits, and is moved; then another of A's wakes.
+    kernel.wake(61 * MS, 1);
+    kernel.move_to_unit(61 * MS, 1, A);
+    kernel.wake(62 * MS, 3);
+    assert_eq!(kernel.schedule(90 * MS, 0, true), Some(1));
 }

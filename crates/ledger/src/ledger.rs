@@ -20,8 +20,11 @@ struct Own {
     waited_on_ns: BTreeMap<UnitId, u64>,
     entitled_micro_cpus: u64,
     entitled_ns: u64,
+    /// Of loans that plans made, and beside them of those made at switches.
     lent_ns: u64,
     borrowed_ns: u64,
+    lent_at_switches_ns: u64,
+    borrowed_at_switches_ns: u64,
     loans: u64,
     called_back: u64,
     call_back_max_ns: u64,
@@ -32,8 +35,8 @@ impl Own {
     /// Takes in what the scheduler lent and called back by itself since the facts before.
     fn charge_switch_loans(&mut self, now: SwitchLoans) {
         let before = if self.counted { self.facts.loans } else { now };
-        self.lent_ns += now.lent_ns.saturating_sub(before.lent_ns);
-        self.borrowed_ns += now.borrowed_ns.saturating_sub(before.borrowed_ns);
+        self.lent_at_switches_ns += now.lent_ns.saturating_sub(before.lent_ns);
+        self.borrowed_at_switches_ns += now.borrowed_ns.saturating_sub(before.borrowed_ns);
         self.called_back += now.called_back.saturating_sub(before.called_back);
         self.call_back_sum_ns += now.call_back_sum_ns.saturating_sub(before.call_back_sum_ns);
         if now.called_back > before.called_back {
@@ -45,8 +48,9 @@ impl Own {
 
 /// The accounts of all units, from one snapshot to the next.
 ///
-/// Conserved at every entry: CPU time used, idle and common sums to the machine's capacity; lent time equals borrowed time;
-/// the CPUs lent are those borrowed.
+/// Conserved at every entry: CPU time used, idle and common sums to the machine's capacity; of loans that plans make, lent
+/// time equals borrowed time, and the CPUs lent are those borrowed. Loans made at switches are counted by the scheduler, CPU
+/// by CPU and without stopping it, so that one side may be read a switch later than the other.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     units: Vec<Own>,
@@ -253,8 +257,8 @@ impl Ledger {
             using_micro_cpus: sum(&|own| own.using_micro_cpus),
             entitled_ns: own.map_or(0, |own| own.entitled_ns),
             used_ns: sum(&|own| own.used_ns),
-            lent_ns: sum(&|own| own.lent_ns),
-            borrowed_ns: sum(&|own| own.borrowed_ns),
+            lent_ns: sum(&|own| own.lent_ns + own.lent_at_switches_ns),
+            borrowed_ns: sum(&|own| own.borrowed_ns + own.borrowed_at_switches_ns),
             loans: sum(&|own| own.loans),
             called_back: sum(&|own| own.called_back),
             call_back_max_ns: family.iter().map(|(_, own)| own.call_back_max_ns).max().unwrap_or(0),

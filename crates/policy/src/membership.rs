@@ -12,11 +12,15 @@
 //! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit never moves
 //! a process out of another.
 
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
 use commonhold_contract::{Contract, Member, MemberKind, Principal, UnitId};
+
+/// No process has this number.
+const NO_PID: u32 = u32::MAX;
 
 /// What membership is decided on. Names of users and groups are numbers here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -159,6 +163,22 @@ fn matches(
     found
 }
 
+/// Where processes belong of which nothing is known but their user, for every user that the contract names. Who matches a
+/// more specific rule belongs elsewhere all the same.
+pub fn by_user(contract: &Contract, names: &impl Names) -> BTreeMap<u32, UnitId> {
+    let users =
+        contract.held().flat_map(|id| &contract.unit(id).members).filter_map(|member| match &member.kind {
+            MemberKind::User(Principal::Id(uid)) => Some(*uid),
+            MemberKind::User(Principal::Name(name)) => names.uid(name),
+            _ => None,
+        });
+    let place_of = |uid| {
+        let found = place(contract, names, &ProcessFacts { pid: NO_PID, uid, ..ProcessFacts::default() });
+        (found.rule == Rule::User).then_some((uid, found.unit))
+    };
+    users.filter_map(place_of).collect()
+}
+
 /// Whether `unit` is `encloser` or lies somewhere below it.
 pub fn is_within(contract: &Contract, mut unit: UnitId, encloser: UnitId) -> bool {
     loop {
@@ -292,6 +312,25 @@ mod tests {
 
     fn process(uid: u32, gids: &[u32], comm: &str) -> ProcessFacts {
         ProcessFacts { pid: 10, uid, gids: gids.to_vec(), comm: comm.to_owned(), ..ProcessFacts::default() }
+    }
+
+    #[test]
+    fn users_alone_are_placed_as_their_processes_are() {
+        let mut contract = contract();
+        let solo = contract.find("solo").unwrap();
+        let physics = contract.find("physics").unwrap();
+        let night = contract.find("physics/night-batch").unwrap();
+        let mut user = |unit: UnitId, who| {
+            contract.units[unit.index()].members.push(Member { kind: K::User(who), span: 0..0 });
+        };
+        // Nobody is called eve here; whoever is in no group of physics' is not in its sub-unit either.
+        user(solo, named("eve"));
+        user(solo, named("ana"));
+        user(night, Principal::Id(7));
+        user(night, named("ana"));
+        assert_eq!(by_user(&contract, &Book), BTreeMap::from([(1000, night)]));
+        contract.units[physics.index()].members.clear();
+        assert_eq!(by_user(&contract, &Book), BTreeMap::from([(1000, solo)]));
     }
 
     #[test]

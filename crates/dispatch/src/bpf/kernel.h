@@ -84,8 +84,17 @@ struct sched_ext_entity {
 	u32 weight; /* of its nice value: 100 is usual */
 };
 
+struct user_number {
+	u32 val;
+};
+
+struct cred {
+	struct user_number euid;
+};
+
 struct task_struct {
 	u32 flags; /* PF_KTHREAD */
+	const struct cred *cred;
 	struct sched_ext_entity scx;
 	s32 nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;

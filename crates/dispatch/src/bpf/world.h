@@ -6,8 +6,8 @@
 #ifndef DISPATCH_BPF_WORLD_H
 #define DISPATCH_BPF_WORLD_H
 
-#define CGROUP_DEPTH_MAX 32 /* below the root; a cgroup that lies deeper belongs to the default unit */
-#define UNIT_DEFAULT     1u /* of tasks whose cgroups belong to no unit */
+#define CGROUP_DEPTH_MAX 32 /* below the root; a cgroup that lies deeper belongs to no unit */
+#define USERS_MAX        8192u
 #define RETRIES_MAX      8  /* other CPUs may take what was found in a mask */
 #define MACHINE          DISPATCH_UNITS_MAX /* in the masks' table, the entry after the units */
 
@@ -98,6 +98,14 @@ struct {
 	__type(value, u32);
 } unit_of_cgroup SEC(".maps");
 
+/* The unit of a user, by number, and of all others by DISPATCH_NOBODY: for those who are in no unit's cgroup when they execute. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, USERS_MAX);
+	__type(key, u32);
+	__type(value, u32);
+} unit_of_user SEC(".maps");
+
 static __always_inline struct dispatch_rules *rules(void)
 {
 	return &dispatch_rules;
@@ -168,7 +176,7 @@ static u32 unit_of_tree(struct cgroup *cgroup)
 			return *unit;
 		cgroup = cgroup->self.parent->cgroup; /* of the root: NULL, since reading through NULL gives 0 here */
 	}
-	return UNIT_DEFAULT;
+	return DISPATCH_COMMON;
 }
 
 /* The unit of a task that is, or is about to be, in a cgroup. */

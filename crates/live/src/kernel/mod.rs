@@ -24,6 +24,7 @@ mod switched;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::UNITS_MAX;
+use commonhold_policy::membership::by_user;
 use commonhold_policy::{Means, Plan, Snapshot, Time, needs_cap};
 
 use crate::cgroup::CgroupBackend;
@@ -71,7 +72,8 @@ impl KernelBackend {
         cgroup: CgroupBackend,
         contract: &Contract,
     ) -> Result<KernelBackend, Box<(CgroupBackend, LiveError)>> {
-        match Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), clock::now()) {
+        let users = by_user(contract, cgroup.roster().names());
+        match Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), &users, clock::now()) {
             Ok(reign) => Ok(KernelBackend { reign, cgroup }),
             Err(error) => Err(Box::new((cgroup, error))),
         }
@@ -86,7 +88,8 @@ fn places(cgroup: &CgroupBackend) -> Vec<Place> {
 impl LiveBackend for KernelBackend {
     fn set_contract(&mut self, contract: &Contract) {
         self.cgroup.set_contract(contract);
-        self.reign.follow(contract, &places(&self.cgroup));
+        let users = by_user(contract, self.cgroup.roster().names());
+        self.reign.follow(contract, &places(&self.cgroup), &users);
     }
 
     fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {

@@ -89,6 +89,8 @@ pub(super) struct Reign {
     units: BTreeMap<u32, Told>,
     /// Slots by CPU; nobody's CPUs are left out.
     owners: BTreeMap<u32, u32>,
+    /// In whose slot who executes a program is, by its user; the default unit's is [`NOBODY`]'s.
+    users: BTreeMap<u32, u32>,
     former: Former,
     contract: Contract,
     now: Time,
@@ -101,6 +103,7 @@ impl Reign {
         loader: Box<dyn Loader>,
         contract: &Contract,
         places: &[Place],
+        users: &BTreeMap<u32, UnitId>,
         now: Time,
     ) -> Result<Reign, LiveError> {
         let rest = Rest { since: now, why: String::new(), until: Until::AnotherContract };
@@ -113,12 +116,14 @@ impl Reign {
             slot_of: Vec::new(),
             units: BTreeMap::new(),
             owners: BTreeMap::new(),
+            users: BTreeMap::new(),
             former: Former::default(),
             contract: contract.clone(),
             now,
             problems: Vec::new(),
         };
         reign.place(places);
+        reign.place_users(users);
         match reign.unfit() {
             Some(why) => reign.rest(why, Until::AnotherContract),
             None => reign.begin()?,
@@ -163,12 +168,13 @@ impl Reign {
         }
     }
 
-    /// Follows another contract, whose units have these cgroups; nobody was moved into new ones yet.
-    pub(super) fn follow(&mut self, contract: &Contract, places: &[Place]) {
+    /// Follows another contract, whose units have these cgroups and users; nobody was moved into new cgroups yet.
+    pub(super) fn follow(&mut self, contract: &Contract, places: &[Place], users: &BTreeMap<u32, UnitId>) {
         self.release_slots();
         self.contract.clone_from(contract);
-        let (units, owners) = (self.units.clone(), self.owners.clone());
+        let (units, owners, former_users) = (self.units.clone(), self.owners.clone(), self.users.clone());
         self.place(places);
+        self.place_users(users);
         let until = self.rest_now().map(|rest| rest.until);
         match (self.unfit(), until) {
             (Some(_), Some(Until::AnotherContract)) => {}
@@ -179,6 +185,9 @@ impl Reign {
             (None, None) => self.tell(|reign, scheduler| {
                 let orphans = owners.keys().filter(|cpu| !reign.owners.contains_key(cpu));
                 reign.tell_units(scheduler, &units)?;
+                if reign.users != former_users {
+                    scheduler.set_users(&reign.users)?;
+                }
                 orphans.copied().try_for_each(|cpu| scheduler.own(cpu, NOBODY))
             }),
         }
@@ -246,6 +255,14 @@ impl Reign {
         self.units.insert(slot, Told { rules, cgroup });
     }
 
+    /// Slots by user.
+    fn place_users(&mut self, users: &BTreeMap<u32, UnitId>) {
+        let slot = |(user, unit): (&u32, &UnitId)| Some((*user, self.slot(*unit)?));
+        let mut slots: BTreeMap<u32, u32> = users.iter().filter_map(slot).collect();
+        slots.extend(self.slot(self.contract.default_unit).map(|slot| (NOBODY, slot)));
+        self.users = slots;
+    }
+
     /// Why no scheduler can hold the contract.
     fn unfit(&self) -> Option<String> {
         if self.contract.machine.scheme == Scheme::Smp {
@@ -261,6 +278,7 @@ impl Reign {
         let room = (self.slots.count() * ROOM).clamp(UNITS_MIN, UNITS_MAX);
         let mut scheduler = self.loader.load(room)?;
         self.tell_units(scheduler.as_mut(), &BTreeMap::new())?;
+        scheduler.set_users(&self.users)?;
         scheduler.attach()?;
         self.owners.iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
         self.state = State::Rules(scheduler);

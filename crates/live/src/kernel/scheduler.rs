@@ -1,5 +1,6 @@
 //! The scheduler as the backend sees it, so that tests can stand in for the kernel.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use commonhold_dispatch::UnitRules;
@@ -21,6 +22,10 @@ pub(super) trait Scheduler {
 
     /// A cgroup that is gone needs no place any more.
     fn forget(&mut self, cgroup: u64) -> Result<(), LiveError>;
+
+    /// In which unit who executes a program is that is in no unit's cgroup yet, by its effective user;
+    /// [`NOBODY`](commonhold_dispatch::NOBODY) stands for all others.
+    fn set_users(&mut self, users: &BTreeMap<u32, u32>) -> Result<(), LiveError>;
 
     /// From now on it schedules.
     fn attach(&mut self) -> Result<(), LiveError>;
@@ -83,6 +88,7 @@ pub(crate) const NOT_BUILT_IN: (&str, &str) = (
 
 #[cfg(feature = "kernel")]
 mod in_kernel {
+    use std::collections::BTreeMap;
     use std::path::Path;
 
     use commonhold_dispatch::in_kernel::{self, End};
@@ -133,6 +139,10 @@ mod in_kernel {
 
         fn forget(&mut self, cgroup: u64) -> Result<(), LiveError> {
             self.forget(cgroup).map_err(refused)
+        }
+
+        fn set_users(&mut self, users: &BTreeMap<u32, u32>) -> Result<(), LiveError> {
+            self.set_users(users).map_err(refused)
         }
 
         fn attach(&mut self) -> Result<(), LiveError> {

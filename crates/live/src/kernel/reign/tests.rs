@@ -68,6 +68,13 @@ impl Scheduler for Loaded {
         kernel.told(what)
     }
 
+    fn set_users(&mut self, users: &BTreeMap<u32, u32>) -> Result<(), LiveError> {
+        let others = |user: &u32| if *user == NOBODY { "others".to_owned() } else { user.to_string() };
+        let users: Vec<String> =
+            users.iter().map(|(user, unit)| format!("{} {unit}", others(user))).collect();
+        self.0.borrow_mut().told(format!("users {}", users.join(" ")))
+    }
+
     fn attach(&mut self) -> Result<(), LiveError> {
         self.0.borrow_mut().told("attach".to_owned())
     }
@@ -114,6 +121,7 @@ struct World {
     kernel: Rc<RefCell<Kernel>>,
     top: tempfile::TempDir,
     contract: Contract,
+    users: BTreeMap<u32, UnitId>,
     reign: Option<Reign>,
 }
 
@@ -121,7 +129,8 @@ impl World {
     fn new(units: &[&str]) -> World {
         let kernel = Rc::new(RefCell::new(Kernel { cpus: 4, ..Kernel::default() }));
         let top = tempfile::tempdir().unwrap();
-        let mut world = World { kernel, top, contract: Contract::default(), reign: None };
+        let mut world =
+            World { kernel, top, contract: Contract::default(), users: BTreeMap::new(), reign: None };
         world.have(units);
         world
     }
@@ -150,7 +159,7 @@ impl World {
 
     fn begin(&mut self) -> Result<(), LiveError> {
         let loader = Box::new(Fake(Rc::clone(&self.kernel)));
-        self.reign = Some(Reign::new(loader, &self.contract, &self.places(), 0)?);
+        self.reign = Some(Reign::new(loader, &self.contract, &self.places(), &self.users, 0)?);
         Ok(())
     }
 
@@ -159,8 +168,8 @@ impl World {
     }
 
     fn follow(&mut self) {
-        let (contract, places) = (self.contract.clone(), self.places());
-        self.reign().follow(&contract, &places);
+        let (contract, places, users) = (self.contract.clone(), self.places(), self.users.clone());
+        self.reign().follow(&contract, &places, &users);
     }
 
     fn unit(&self, path: &str) -> UnitId {
@@ -200,7 +209,7 @@ fn everything_is_told_in_order_and_again_after_another_load() {
     w.begin().unwrap();
     let units = format!(
         "load 64, {COMMON_PARTS}unit 2 weighs 100 flags 3, admit a 2, unit 3 in 2 weighs 100 flags 3, admit a/b 3, \
-         unit 4 weighs 100 flags 3, admit c 4, attach"
+         unit 4 weighs 100 flags 3, admit c 4, users others 1, attach"
     );
     assert_eq!(w.said(), units);
     let (a, b, c) = (w.unit("a"), w.unit("a/b"), w.unit("c"));
@@ -248,7 +257,9 @@ fn an_end_is_said_and_mended_after_a_pause() {
     w.reign().look(11 * SECOND);
     assert_eq!(
         w.said(),
-        format!("load 64, {COMMON_PARTS}unit 2 weighs 10000 flags 3, admit a 2, attach, own 3 2")
+        format!(
+            "load 64, {COMMON_PARTS}unit 2 weighs 10000 flags 3, admit a 2, users others 1, attach, own 3 2"
+        )
     );
     assert!(w.rules());
 }
@@ -321,6 +332,22 @@ fn who_refuses_what_it_is_told_has_failed() {
     w.kernel.borrow_mut().refuses = None;
     w.reign().look(SECOND);
     assert!(w.rules() && w.said().ends_with("attach, own 3 2"));
+}
+
+/// Users are told by slot, and again only when they changed.
+#[test]
+fn users_are_told_by_slot() {
+    let mut w = World::new(&["a", "a/b"]);
+    let (a, b) = (w.unit("a"), w.unit("a/b"));
+    w.users = BTreeMap::from([(1000, a), (1001, b)]);
+    w.begin().unwrap();
+    assert!(w.said().ends_with("users 1000 2 1001 3 others 1, attach"));
+    w.follow();
+    assert_eq!(w.said(), "");
+    w.users.remove(&1000);
+    w.contract.default_unit = a;
+    w.follow();
+    assert_eq!(w.said(), "users 1001 3 others 2");
 }
 
 /// A reload numbers units anew: slots stay, what is new is told alone, and who is gone loses its CPUs at once and its slot
