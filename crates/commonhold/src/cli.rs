@@ -227,7 +227,7 @@ pub(crate) struct Demo {
     pub(crate) json: bool,
 }
 
-/// Write what the program knows of itself: man pages, completions, the contract's schema
+/// Write what the program knows of itself (man pages, completions, the contract's schema), or a workload from a recording
 #[derive(Debug, Args)]
 pub(crate) struct Generate {
     #[command(subcommand)]
@@ -250,6 +250,16 @@ pub(crate) enum What {
     Schema,
     /// Every key of a scenario's machine.toml and workload.toml, with its default and range, to standard output
     ScenarioReference,
+    /// A workload for `commonhold sim` from a recording of a live machine, to standard output
+    ///
+    /// The recording is the text of tracefs' `trace` with the events sched_switch, sched_wakeup, sched_wakeup_new and
+    /// sched_process_fork, on the clock `mono`. Lines before it say which threads are in which unit:
+    /// `# commonhold unit light: 101 102`; whom they fork is in their unit, and all others are not replayed. Every task
+    /// becomes a job with the CPU time of its bursts and the length of its sleeps. Lost events are an error.
+    Workload {
+        /// The recording
+        trace: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -1,13 +1,15 @@
-//! `commonhold generate`: man pages, completions and the schema, all from their one definition.
+//! `commonhold generate`: man pages, completions and the schema, all from their one definition; and recordings as workloads.
 
 use std::fs;
+use std::io::IsTerminal;
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
+use commonhold_contract::render;
 
 use crate::cli::{Cli, Generate, What};
 use crate::exit::{Exit, Failure};
-use crate::output;
+use crate::{load, output};
 
 pub(crate) fn main(args: &Generate) -> Result<Exit, Failure> {
     match &args.what {
@@ -18,9 +20,22 @@ pub(crate) fn main(args: &Generate) -> Result<Exit, Failure> {
             output::print(&String::from_utf8_lossy(&text))?;
         }
         What::ScenarioReference => output::print(&commonhold_sim::scenario::reference())?,
+        What::Workload { trace } => output::print(&workload(trace)?)?,
         What::Schema => output::print(&format!("{:#}", commonhold_contract::schema()))?,
     }
     Ok(Exit::Ok)
+}
+
+/// A recording of a live machine, as a workload.
+fn workload(trace: &Path) -> Result<String, Failure> {
+    let text = load::text_of(trace, "recording")?;
+    let name = trace.display().to_string();
+    let recording = commonhold_sim::trace::read(&text).map_err(|wrong| {
+        let colour = std::io::stderr().is_terminal();
+        Failure::new(Exit::Invalid, render(&[wrong], &text, &name, colour).trim_end())
+    })?;
+    let file = trace.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or(name);
+    Ok(recording.workload(&file))
 }
 
 fn man(directory: &Path) -> Result<(), Failure> {

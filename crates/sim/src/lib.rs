@@ -10,6 +10,7 @@ pub mod memory;
 pub mod outcome;
 pub mod scenario;
 mod timers;
+pub mod trace;
 
 use std::sync::atomic::AtomicU64;
 

@@ -26,6 +26,7 @@ mod values;
 mod workload;
 
 pub use folder::{Finding, Overrides, Part, Read, read, read_with};
+pub(crate) use limits::PROGRAMS_MAX;
 pub use limits::{SECTOR, TASKS_MAX};
 pub use machine::parse_machine;
 pub use model::*;

@@ -1,0 +1,264 @@
+//! From events to what each task did.
+
+use std::collections::BTreeMap;
+
+use commonhold_contract::Diagnostic;
+
+use super::event::{Event, Left, Line, line};
+use super::{End, Recorded, Recording, Step};
+use crate::Time;
+use crate::scenario::PROGRAMS_MAX;
+
+type Span = core::ops::Range<usize>;
+
+/// What the kernel's text resolves, in ns: no step is shorter.
+const STEP_MIN_NS: Time = 1_000;
+
+/// What a task does at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It was there when the recording began, and nothing was heard of it yet.
+    Unknown,
+    /// Forked, not woken yet.
+    New,
+    Running {
+        since: Time,
+    },
+    Ready,
+    Asleep {
+        since: Time,
+    },
+    Gone,
+}
+
+struct Task {
+    recorded: Recorded,
+    state: State,
+    /// CPU time since it last slept, in ns.
+    burst_ns: Time,
+}
+
+impl Task {
+    fn new(pid: u32, unit: String, start_ns: Time, state: State) -> Task {
+        let recorded = Recorded { pid, unit, start_ns, steps: Vec::new(), end: End::Gone };
+        Task { recorded, state, burst_ns: 0 }
+    }
+
+    /// What it computed since it last slept becomes a step.
+    fn end_burst(&mut self) {
+        let burst_ns = core::mem::take(&mut self.burst_ns);
+        self.recorded.steps.push(Step::Cpu(burst_ns.max(STEP_MIN_NS)));
+    }
+
+    fn slept(&mut self, ns: Time) {
+        self.recorded.steps.push(Step::Sleep(ns.max(STEP_MIN_NS)));
+    }
+
+    /// What it did when the recording ended at `now`.
+    fn close(mut self, now: Time) -> Recorded {
+        self.recorded.end = match self.state {
+            State::Running { since } => {
+                self.burst_ns += now - since;
+                End::Computing
+            }
+            State::Ready => End::Computing,
+            State::Unknown | State::Asleep { .. } => End::Asleep,
+            State::New | State::Gone => End::Gone,
+        };
+        if self.burst_ns > 0 {
+            self.end_burst();
+        }
+        self.recorded
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    tasks: Vec<Task>,
+    /// The task that has a number now.
+    by_pid: BTreeMap<u32, usize>,
+    /// First and last moment of the recording's clock, in ns.
+    begin: Option<Time>,
+    now: Time,
+    /// Since when tasks of no unit run.
+    others: BTreeMap<u32, Time>,
+    others_ns: Time,
+    sleeps: u64,
+    wakes: u64,
+    unwoken: u64,
+}
+
+pub(super) fn recording(text: &str) -> Result<Recording, Diagnostic> {
+    let mut reader = Reader::default();
+    let mut start = 0;
+    for whole in text.split_inclusive('\n') {
+        let said = whole.trim_end_matches(['\n', '\r']);
+        let at = start..start + said.len();
+        start += whole.len();
+        match line(said, at.clone())? {
+            Line::Unit(unit, pids) => reader.members(unit, &pids, &at)?,
+            Line::Event(time, event) => {
+                reader.advance(time, &at)?;
+                reader.event(event, &at)?;
+            }
+            Line::Other => {}
+        }
+    }
+    reader.end(text.len())
+}
+
+impl Reader {
+    fn members(&mut self, unit: &str, pids: &[u32], at: &Span) -> Result<(), Diagnostic> {
+        if self.begin.is_some() {
+            let help = "write these lines before the first event";
+            return Err(
+                Diagnostic::error("unit-line", at.clone(), "a unit's members after events").help(help)
+            );
+        }
+        for &pid in pids {
+            if self.by_pid.contains_key(&pid) {
+                let message = format!("thread {pid} is in a unit already");
+                return Err(Diagnostic::error("unit-line", at.clone(), message).help("name it once"));
+            }
+            self.add(Task::new(pid, unit.to_owned(), 0, State::Unknown), at)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, task: Task, at: &Span) -> Result<(), Diagnostic> {
+        // One program is the recording's own.
+        if self.tasks.len() + 1 >= PROGRAMS_MAX {
+            let message = format!("more than {} tasks, a workload's most", PROGRAMS_MAX - 1);
+            let help = "record for less time, or fewer short processes";
+            return Err(Diagnostic::error("too-many-tasks", at.clone(), message).help(help));
+        }
+        self.by_pid.insert(task.recorded.pid, self.tasks.len());
+        self.tasks.push(task);
+        Ok(())
+    }
+
+    /// Time goes on, to a moment of the recording's clock.
+    fn advance(&mut self, time: Time, at: &Span) -> Result<(), Diagnostic> {
+        let begin = *self.begin.get_or_insert(time);
+        match time.checked_sub(begin).filter(|now| *now >= self.now) {
+            Some(now) => self.now = now,
+            None => {
+                let message = "this event is earlier than the one before it";
+                let help = "record with one clock for all CPUs: `echo mono > trace_clock` in tracefs";
+                return Err(Diagnostic::error("out-of-order", at.clone(), message).help(help));
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: Event, at: &Span) -> Result<(), Diagnostic> {
+        match event {
+            Event::Switch { from, left, to } => {
+                self.leave(from, left, at)?;
+                self.enter(to, at)?;
+            }
+            Event::Wake { pid } => self.wake(pid),
+            Event::Fork { parent, child } => {
+                if let Some(&parent) = self.by_pid.get(&parent) {
+                    let unit = self.tasks[parent].recorded.unit.clone();
+                    self.add(Task::new(child, unit, self.now, State::New), at)?;
+                } else {
+                    // The number was one of a unit's, perhaps.
+                    self.by_pid.remove(&child);
+                }
+            }
+            Event::Other => {}
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, pid: u32, left: Left, at: &Span) -> Result<(), Diagnostic> {
+        let Some(&index) = self.by_pid.get(&pid) else {
+            // Of one that ran when the recording began, what it ran before its first event is not counted.
+            self.others_ns += self.others.remove(&pid).map_or(0, |since| self.now - since);
+            return Ok(());
+        };
+        let (task, now) = (&mut self.tasks[index], self.now);
+        let since = match task.state {
+            State::Running { since } => since,
+            State::Unknown => 0,
+            _ => return Err(missing(pid, "leaves a CPU on which it did not start", at)),
+        };
+        task.burst_ns += now - since;
+        task.state = match left {
+            Left::Runnable => State::Ready,
+            Left::Asleep => State::Asleep { since: now },
+            Left::Ended => State::Gone,
+        };
+        self.sleeps += u64::from(left == Left::Asleep);
+        Ok(())
+    }
+
+    fn enter(&mut self, pid: u32, at: &Span) -> Result<(), Diagnostic> {
+        let now = self.now;
+        let Some(&index) = self.by_pid.get(&pid) else {
+            // Number 0 is no task, but an idle CPU.
+            if pid != 0 {
+                self.others.insert(pid, now);
+            }
+            return Ok(());
+        };
+        let task = &mut self.tasks[index];
+        match task.state {
+            State::New => task.recorded.start_ns = now,
+            State::Asleep { .. } => self.unwoken += 1,
+            State::Ready | State::Unknown => {}
+            State::Running { .. } => return Err(missing(pid, "starts to run, and ran already", at)),
+            State::Gone => return Err(missing(pid, "starts to run, and had ended", at)),
+        }
+        task.state = State::Running { since: now };
+        Ok(())
+    }
+
+    fn wake(&mut self, pid: u32) {
+        self.wakes += 1;
+        let Some(&index) = self.by_pid.get(&pid) else { return };
+        let (task, now) = (&mut self.tasks[index], self.now);
+        match task.state {
+            State::New => task.recorded.start_ns = now,
+            State::Asleep { since } => {
+                task.end_burst();
+                task.slept(now - since);
+            }
+            State::Unknown => task.slept(now),
+            // Woken on its way to sleep.
+            State::Running { .. } | State::Ready | State::Gone => return,
+        }
+        task.state = State::Ready;
+    }
+
+    fn end(self, at: usize) -> Result<Recording, Diagnostic> {
+        let wrong =
+            |code, message: &str, help: &str| Err(Diagnostic::error(code, at..at, message).help(help));
+        if self.tasks.is_empty() {
+            let help = "write before the events who is in which unit: `# commonhold unit light: 101 102`";
+            return wrong("no-units", "the recording names no unit's threads", help);
+        }
+        if self.now == 0 {
+            let help =
+                "record with the events sched_switch, sched_wakeup, sched_wakeup_new and sched_process_fork";
+            return wrong("no-events", "the recording has no events, or all at one moment", help);
+        }
+        if self.sleeps > 0 && self.wakes == 0 {
+            let help = "record the events sched_wakeup and sched_wakeup_new, too";
+            return wrong("no-wake-ups", "tasks go to sleep, and none is ever woken", help);
+        }
+        let now = self.now;
+        Ok(Recording {
+            length_ns: now,
+            tasks: self.tasks.into_iter().map(|task| task.close(now)).collect(),
+            others_ns: self.others_ns,
+            unwoken: self.unwoken,
+        })
+    }
+}
+
+fn missing(pid: u32, what: &str, at: &Span) -> Diagnostic {
+    let help = "events are missing: record all of sched_switch, with a larger buffer, and cut no lines";
+    Diagnostic::error("missing-events", at.clone(), format!("task {pid} {what}")).help(help)
+}

@@ -1,0 +1,118 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use commonhold_contract::render;
+
+use super::{End, Recorded, Recording, Step, read};
+
+const MS: u64 = 1_000_000;
+
+/// Two units on one CPU: `a` (11) runs when the recording begins, `b` (12) waits, 13 of `b` sleeps; 14 is in no unit.
+const WRITTEN: &str = "\
+# commonhold unit a: 11
+# commonhold unit team/b: 12 13
+# tracer: nop
+#
+# entries-in-buffer/entries-written: 9/9   #P:1
+#
+#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+              a b-11      [000] d..2.   100.000000: sched_stat_runtime: comm=a pid=11 runtime=1 [ns]
+              a b-11      [000] d..2.   100.004000: sched_switch: prev_comm=a b prev_pid=11 prev_prio=120 prev_state=R+ ==> next_comm=x pid=9 next_pid=12 next_prio=120
+              b-12        [000] d..2.   100.007000: sched_switch: prev_comm=b prev_pid=12 prev_prio=120 prev_state=R ==> next_comm=a next_pid=11 next_prio=120
+              a-11        [000] d..2.   100.008000: sched_switch: prev_comm=a prev_pid=11 prev_prio=120 prev_state=S ==> next_comm=o next_pid=14 next_prio=120
+              o-14        [000] dN.2.   100.009000: sched_wakeup: comm=c pid=13 prio=120 target_cpu=000
+              o-14        [000] d..2.   100.010000: sched_switch: prev_comm=o prev_pid=14 prev_prio=120 prev_state=D ==> next_comm=b next_pid=12 next_prio=120
+              b-12        [000] .....   100.011000: sched_process_fork: comm=b pid=12 child_comm=b child_pid=20
+              b-12        [000] d..2.   100.012000: sched_wakeup_new: comm=b pid=20 prio=120 target_cpu=000
+              b-12        [000] d..2.   100.013000: sched_switch: prev_comm=b prev_pid=12 prev_prio=120 prev_state=S ==> next_comm=b next_pid=20 next_prio=120
+              b-20        [000] d..2.   100.015000: sched_wakeup: comm=a pid=11 prio=120 target_cpu=000
+              b-20        [000] d..2.   100.016000: sched_switch: prev_comm=b prev_pid=20 prev_prio=120 prev_state=Z ==> next_comm=c next_pid=13 next_prio=120
+              c-13        [000] d..2.   100.020000: sched_wakeup: comm=o pid=14 prio=120 target_cpu=000
+";
+
+fn task(pid: u32, unit: &str, start_ns: u64, steps: &[Step], end: End) -> Recorded {
+    Recorded { pid, unit: unit.to_owned(), start_ns, steps: steps.to_vec(), end }
+}
+
+#[test]
+fn bursts_and_sleeps_are_read() {
+    let (cpu, sleep) = (|ms| Step::Cpu(ms * MS), |ms| Step::Sleep(ms * MS));
+    let expected = Recording {
+        length_ns: 20 * MS,
+        tasks: vec![
+            task(11, "a", 0, &[cpu(5), sleep(7)], End::Computing),
+            task(12, "team/b", 0, &[cpu(6)], End::Asleep),
+            task(13, "team/b", 0, &[sleep(9), cpu(4)], End::Computing),
+            task(20, "team/b", 12 * MS, &[cpu(3)], End::Gone),
+        ],
+        others_ns: 2 * MS,
+        unwoken: 0,
+    };
+    assert_eq!(read(WRITTEN).unwrap(), expected);
+}
+
+#[test]
+fn a_sleep_that_a_signal_ended_is_none() {
+    let text = WRITTEN.lines().filter(|line| !line.contains("pid=13 prio=120 target")).fold(
+        String::new(),
+        |mut text, line| {
+            text += line;
+            text += "\n";
+            text
+        },
+    );
+    // 13 sleeps since before the beginning: what it did until it ran is not known, and counts as waiting.
+    let read = read(&text).unwrap();
+    assert_eq!(read.tasks[2].steps, [Step::Cpu(4 * MS)]);
+    let text = WRITTEN.replace("sched_wakeup: comm=a pid=11", "sched_wakeup: comm=o pid=99");
+    let text = text.replace("next_comm=c next_pid=13", "next_comm=a next_pid=11");
+    let read = super::read(&text).unwrap();
+    assert_eq!((read.unwoken, &read.tasks[0].steps[..]), (1, &[Step::Cpu(9 * MS)][..]));
+}
+
+#[test]
+fn a_workload_is_written() {
+    insta::assert_snapshot!(read(WRITTEN).unwrap().workload("a \"test\""));
+}
+
+/// The first thing wrong, as it is shown.
+fn refused(text: &str) -> String {
+    match read(text) {
+        Ok(recording) => format!("accepted: {recording:?}\n"),
+        Err(wrong) => render(&[wrong], text, "trace.txt", false),
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line() {
+    let lost = "CPU:1 [LOST 45 EVENTS]\n";
+    let cases = [
+        ("lost, by the header", WRITTEN.replace("9/9", "9/12")),
+        ("lost, by a line", WRITTEN.to_owned() + lost),
+        ("no units", WRITTEN.replace("# commonhold", "#")),
+        ("no events", "# commonhold unit a: 11\n".to_owned()),
+        ("a unit without a colon", WRITTEN.replace("unit a: 11", "unit a 11")),
+        ("a unit with a word", WRITTEN.replace("b: 12 13", "b: 12 x")),
+        ("a thread in two units", WRITTEN.replace("b: 12 13", "b: 12 11")),
+        ("no event", WRITTEN.to_owned() + "half a li"),
+        ("a cut value", WRITTEN.replace("next_pid=14", "")),
+        ("a damaged value", WRITTEN.replace("next_pid=14", "next_pid=1o4")),
+        ("another clock", WRITTEN.replace("100.010000", "100.000009")),
+        ("a missing switch to it", WRITTEN.replace("next_pid=20", "next_pid=30")),
+        (
+            "a missing switch from it",
+            WRITTEN.replace("prev_pid=12 prev_prio=120 prev_state=R ", "prev_pid=31 prev_state=R "),
+        ),
+        ("one that had ended", WRITTEN.replace("next_comm=c next_pid=13", "next_comm=c next_pid=20")),
+        ("no wake-ups", WRITTEN.replace("sched_wakeup", "sched_waking")),
+    ];
+    let shown: Vec<String> =
+        cases.iter().map(|(what, text)| format!("== {what}\n{}", refused(text))).collect();
+    insta::assert_snapshot!(shown.concat());
+}
+
+#[test]
+fn more_tasks_than_a_workload_has_programs_are_refused() {
+    let pids: Vec<String> = (1..2000).map(|pid: u32| pid.to_string()).collect();
+    let text = format!("# commonhold unit a: {}\n", pids.join(" "));
+    assert_eq!(read(&text).unwrap_err().code, "too-many-tasks");
+}

@@ -1,0 +1,126 @@
+# seconds: 240
+# needs: commonhold spin work
+# The same scheduler, twice: what three units do under the kernel backend is recorded, and replayed in the simulator with
+# the same contract. Who has how much of the machine, what is lent, and how often a CPU is called back, agree within the
+# bounds below; docs/conformance.md says why not exactly. The recording is kept in /out/conformance.
+
+tracefs=/sys/kernel/tracing
+kept=/out/conformance
+recorded_s=6
+
+mkdir -p $kept
+# member UNIT COMMAND...
+member() {
+	commonhold exec "$@" > /dev/null 2>&1 &
+}
+# pids UNIT [FILE]: sets `pids` to the processes of a unit, or to what else FILE lists; starts no process.
+pids() {
+	pids=
+	while read -r pid; do pids="$pids $pid"; done < "$HELD/$1/${2:-cgroup.procs}"
+}
+members_are() {
+	set --
+	pids light; set -- "$@" $pids; pids heavy; set -- "$@" $pids; pids brief
+	set -- "$@" $pids
+	[ $# -ge 15 ]
+}
+# signal_all SIGNAL
+signal_all() {
+	for unit in light heavy brief; do
+		pids $unit
+		kill -"$1" $pids 2> /dev/null
+	done
+}
+start_recording() {
+	mount -t tracefs none $tracefs 2> /dev/null
+	echo 0 > $tracefs/tracing_on
+	echo mono > $tracefs/trace_clock
+	echo 16384 > $tracefs/buffer_size_kb
+	for event in sched_switch sched_wakeup sched_wakeup_new sched_process_fork; do
+		echo 1 > $tracefs/events/sched/$event/enable || return 1
+	done
+	echo > $tracefs/trace
+}
+# counts WHEN: what kernel and scheduler have counted of each unit so far: sets u_UNIT_WHEN, and keeps the status.
+counts() {
+	commonhold status --json | tr -d ' \n' > "status-$1.json"
+	for unit in light heavy brief; do
+		cpu_usec "commonhold/$unit"
+		eval "u_${unit}_$1=$usec"
+	done
+}
+# switched UNIT FIELD: what the scheduler counted between both.
+switched() {
+	for when in after before; do
+		echo "$(sed "s/.*\"switches\":\[.*{\"unit\":\"$1\",[^}]*\"$2\":\([0-9]*\).*/\1/" status-$when.json)"
+	done | { read -r after; read -r before; echo $((after - before)); }
+}
+# simulated UNIT FIELD: the same in the simulation.
+simulated() {
+	sed "s/.*\"units\":\[.*{\"name\":\"$1\",[^}]*\"$2\":\([0-9]*\).*/\1/" sim.json
+}
+
+ok "the daemon holds the contract" start_daemon /job/conformance/contract.toml --backend kernel || exit 1
+for i in 1 2 3 4; do member light -- work cycle light 20 40 $i; done
+for i in 1 2 3; do member brief -- work fork brief 30 30 1$i; done
+for i in 1 2 3 4 5 6 7 8; do member heavy -- spin 600; done
+ok "all are at work" wait_for 60 members_are || exit 1
+ok "events can be recorded" start_recording || exit 1
+cap_cpus
+sleep 2
+
+# All stop, so that before and after what is recorded nothing is counted.
+signal_all STOP
+sleep 1
+signal_all STOP
+counts before
+for unit in light heavy brief; do
+	pids $unit cgroup.threads
+	echo "# commonhold unit $unit:$pids"
+done > recording
+echo 1 > $tracefs/tracing_on
+signal_all CONT
+pause $recorded_s
+echo 0 > $tracefs/tracing_on
+signal_all STOP
+vmctl uncap > /dev/null
+sleep 1
+signal_all STOP
+counts after
+signal_all KILL
+
+# Cut to what is read: names, priorities and flags are most of it.
+sed 's/^ *[^#].*-\([0-9]*\) *\(\[[0-9]*\]\) [^ ]* */ t-\1 \2 /
+	s/ prev_comm=.* prev_pid=/ prev_pid=/; s/ prev_prio=[0-9]*//; s/ next_comm=.* next_pid=/ next_pid=/; s/ next_prio=.*//
+	s/ child_comm=.* child_pid=/ child_pid=/; s/ comm=.* pid=/ pid=/; s/ prio=.*//' $tracefs/trace >> recording
+cp -r /job/conformance replayed
+cp recording replayed/trace.txt
+cp status-*.json $kept/
+convert() {
+	commonhold generate workload recording > replayed/workload.toml 2> refused || {
+		detail=$(cat refused)
+		return 1
+	}
+}
+ok "the recording is a workload" convert || exit 1
+commonhold sim replayed --json > sim.txt 2> /dev/null
+tr -d ' \n' < sim.txt > sim.json
+cp recording sim.json replayed/workload.toml $kept/
+head -n 5 replayed/workload.toml | sed 's/^/# /'
+
+# Tasks in no unit, such as the daemon, are not replayed: what they had goes to heavy, which takes whatever is left.
+others=$(sed -n 's/^# Not replayed: \([0-9]*\) us.*/\1/p' replayed/workload.toml)
+lent=0 sim_lent=0 called=0 sim_called=0
+for unit in light heavy brief; do
+	eval "used=\$((u_${unit}_after - u_${unit}_before))"
+	[ $unit = heavy ] && used=$((used + others))
+	ok "$unit: CPU time" within $(($(simulated $unit used_ns) / 1000)) $used 10
+	for field in lent_ns borrowed_ns called_back; do
+		note "$unit $field: $(switched $unit $field), $(simulated $unit $field) in the simulation"
+	done
+	lent=$((lent + $(switched $unit lent_ns))) sim_lent=$((sim_lent + $(simulated $unit lent_ns)))
+	called=$((called + $(switched $unit called_back))) sim_called=$((sim_called + $(simulated $unit called_back)))
+done
+ok "what is lent" within $((sim_lent / 1000)) $((lent / 1000)) 20
+ok "CPUs called back, by a factor of 1.5 at most: not fewer" at_least $((sim_called * 3)) $((called * 2))
+ok "nor more" at_most $((sim_called * 2)) $((called * 3))
