@@ -28,23 +28,23 @@ fn replayed() -> Outcome {
 const COUNTED: [Counted; 3] = [
     Counted {
         name: "light",
-        used_ns: 9631482500,
-        lent_ns: 17262520518,
-        borrowed_ns: 195985797,
+        used_ns: 9_631_482_500,
+        lent_ns: 17_262_520_518,
+        borrowed_ns: 195_985_797,
         called_back: 190,
     },
     Counted {
         name: "heavy",
-        used_ns: 23443298139,
-        lent_ns: 1687400906,
-        borrowed_ns: 11657595972,
+        used_ns: 23_443_298_139,
+        lent_ns: 1_687_400_906,
+        borrowed_ns: 11_657_595_972,
         called_back: 0,
     },
     Counted {
         name: "brief",
-        used_ns: 12395608988,
-        lent_ns: 3737985974,
-        borrowed_ns: 3018757692,
+        used_ns: 12_395_608_988,
+        lent_ns: 3_737_985_974,
+        borrowed_ns: 3_018_757_692,
         called_back: 54,
     },
 ];

@@ -140,14 +140,12 @@ impl Reader {
     /// Time goes on, to a moment of the recording's clock.
     fn advance(&mut self, time: Time, at: &Span) -> Result<(), Diagnostic> {
         let begin = *self.begin.get_or_insert(time);
-        match time.checked_sub(begin).filter(|now| *now >= self.now) {
-            Some(now) => self.now = now,
-            None => {
-                let message = "this event is earlier than the one before it";
-                let help = "record with one clock for all CPUs: `echo mono > trace_clock` in tracefs";
-                return Err(Diagnostic::error("out-of-order", at.clone(), message).help(help));
-            }
-        }
+        let Some(now) = time.checked_sub(begin).filter(|now| *now >= self.now) else {
+            let message = "this event is earlier than the one before it";
+            let help = "record with one clock for all CPUs: `echo mono > trace_clock` in tracefs";
+            return Err(Diagnostic::error("out-of-order", at.clone(), message).help(help));
+        };
+        self.now = now;
         Ok(())
     }
 

@@ -27,6 +27,8 @@
 //! does not wait for its children, nor one task for another's message. What no unit's task did (interrupts' own threads, a
 //! daemon) is not replayed, only counted.
 
+#![allow(clippy::result_large_err, reason = "a recording is read once, and has one error at most")]
+
 mod event;
 mod history;
 #[cfg(test)]
