@@ -20,10 +20,10 @@ unload() {
 	exec 9>&-
 	wait $loader
 }
-# spinners UNIT COUNT [NICE]: that many processes that spin enter a unit's control group.
+# spinners UNIT COUNT: that many processes that spin enter a unit's control group.
 spinners() {
 	for i in $(seq "$2"); do
-		nice -n "${3:-0}" sh -c "echo \$\$ > $CGROUPS/$1/cgroup.procs && exec spin 600" > /dev/null 9>&- &
+		sh -c "echo \$\$ > $CGROUPS/$1/cgroup.procs && exec spin 600" > /dev/null 9>&- &
 	done
 }
 # shares SECONDS UNIT...: sets `share` to what each unit got, in thousandths of all that they got together.
@@ -87,8 +87,9 @@ ok "it ends in order" unload
 mkdir "$CGROUPS/n" "$CGROUPS/n/usual" "$CGROUPS/n/nice"
 ok "it loads again, with one unit" load --unit "n=$CGROUPS/n:100"
 spinners n/usual 8
-spinners n/nice 8 5
+spinners n/nice 8
 sleep 1
+renice -n 5 $(cat "$CGROUPS/n/nice/cgroup.procs")
 by_nice() {
 	sleep 1
 	shares 10 n/usual n/nice

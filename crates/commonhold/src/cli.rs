@@ -252,8 +252,8 @@ pub(crate) enum What {
     ScenarioReference,
     /// A workload for `commonhold sim` from a recording of a live machine, to standard output
     ///
-    /// The recording is the text of tracefs' `trace` with the events sched_switch, sched_wakeup, sched_wakeup_new and
-    /// sched_process_fork, on the clock `mono`. Lines before it say which threads are in which unit:
+    /// The recording is the text of tracefs' `trace` with the events `sched_switch`, `sched_wakeup`, `sched_wakeup_new` and
+    /// `sched_process_fork`, on the clock `mono`. Lines before it say which threads are in which unit:
     /// `# commonhold unit light: 101 102`; whom they fork is in their unit, and all others are not replayed. Every task
     /// becomes a job with the CPU time of its bursts and the length of its sleeps. Lost events are an error.
     Workload {

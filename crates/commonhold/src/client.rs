@@ -89,7 +89,8 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
     } else {
         let mut tables = status::text(&reply.statement, output::style());
         if reply.switches.iter().any(|unit| unit.switches > 0) {
-            tables += &format!("\n{}", switches::text(&reply.switches, output::style()));
+            tables.push('\n');
+            tables += &switches::text(&reply.switches, output::style());
         }
         output::print(&format!("{tables}\n{}", status::holder(holder)))?;
     }
