@@ -20,10 +20,11 @@ unload() {
 	exec 9>&-
 	wait $loader
 }
-# spinners UNIT COUNT: that many processes that spin enter a unit's control group.
+# spinners UNIT COUNT [NICE]: that many processes that spin enter a unit's control group. (It is a thread that spins, which
+# has its nice value from who started it.)
 spinners() {
 	for i in $(seq "$2"); do
-		sh -c "echo \$\$ > $CGROUPS/$1/cgroup.procs && exec spin 600" > /dev/null 9>&- &
+		sh -c "renice -n ${3:-0} \$\$ && echo \$\$ > $CGROUPS/$1/cgroup.procs && exec spin 600" > /dev/null 9>&- &
 	done
 }
 # shares SECONDS UNIT...: sets `share` to what each unit got, in thousandths of all that they got together.
@@ -87,9 +88,8 @@ ok "it ends in order" unload
 mkdir "$CGROUPS/n" "$CGROUPS/n/usual" "$CGROUPS/n/nice"
 ok "it loads again, with one unit" load --unit "n=$CGROUPS/n:100"
 spinners n/usual 8
-spinners n/nice 8
+spinners n/nice 8 5
 sleep 1
-renice -n 5 $(cat "$CGROUPS/n/nice/cgroup.procs")
 by_nice() {
 	sleep 1
 	shares 10 n/usual n/nice
