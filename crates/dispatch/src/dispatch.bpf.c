@@ -24,10 +24,14 @@
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
  * not lend never has others on its CPUs; no CPU idles while a task waits that may run there. Who sleeps saves nothing up
  * but one slice: a waking task's virtual time is at least its unit's less `slice_ns`, and a waking unit's pass at least that
- * of the sibling that ran last (less one slice if others of its tasks ran). Nobody waits for ever: whoever waits in a queue has a virtual time that stays while those
- * of all that run grow, and so has its unit's pass at every level; so after a bounded time it is the smallest. Tasks that
- * no queue can serve (their affinity allows none of the unit's CPUs) and the kernel's own threads wait in the queue of one
- * CPU, which it empties in turns with its home unit's.
+ * of the sibling that ran last (less one slice if others of its tasks ran). Nobody waits for ever in a queue: whoever waits
+ * there has a virtual time that stays while those of all that run grow, and so has its unit's pass at every level; so after
+ * a bounded time it is the smallest. Tasks that no queue can serve (strays: their affinity allows none of the unit's CPUs)
+ * and the kernel's own threads wait at one CPU, which runs one of them in turns with its home unit's.
+ *
+ * A known fault: two or more of these that compute on one CPU follow each other there without a look at the unit's queue,
+ * so that a task that may run nowhere else waits until the kernel ends the scheduler (after TIMEOUT_MS). They need a queue
+ * by CPU, which has its turn like any other.
  *
  * Limits. Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
  * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU
