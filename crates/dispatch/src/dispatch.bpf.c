@@ -27,11 +27,8 @@
  * of the sibling that ran last (less one slice if others of its tasks ran). Nobody waits for ever in a queue: whoever waits
  * there has a virtual time that stays while those of all that run grow, and so has its unit's pass at every level; so after
  * a bounded time it is the smallest. Tasks that no queue can serve (strays: their affinity allows none of the unit's CPUs)
- * and the kernel's own threads wait at one CPU, which runs one of them in turns with its home unit's.
- *
- * A known fault: two or more of these that compute on one CPU follow each other there without a look at the unit's queue,
- * so that a task that may run nowhere else waits until the kernel ends the scheduler (after TIMEOUT_MS). They need a queue
- * by CPU, which has its turn like any other.
+ * and the kernel's own threads (but for when they wake) wait in a queue of one CPU, which has its turn there like its owner's
+ * tasks, and like those of DISPATCH_COMMON.
  *
  * Limits. Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
  * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU
@@ -47,6 +44,7 @@
 char _license[] SEC("license") = "Dual MIT/GPL";
 
 #define QUEUE_POOL DISPATCH_UNITS_MAX /* the queue of all units, where nothing is isolated; units' queues have their numbers */
+#define QUEUE_OF_CPU (DISPATCH_UNITS_MAX + 1) /* and its number: of tasks that must run there */
 #define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
 #define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
@@ -140,6 +138,12 @@ static void begin_wait(struct dispatch_task *task)
 
 static void end_wait(struct dispatch_task *task)
 {
+	struct dispatch_cpu *cpu;
+
+	if (task->state & DISPATCH_AT_CPU && (cpu = cpu_at(task->at))) {
+		task->state &= ~DISPATCH_AT_CPU;
+		add(&cpu->strays, -1);
+	}
 	if (!(task->state & DISPATCH_WAITS))
 		return;
 	task->state &= ~DISPATCH_WAITS;
@@ -153,6 +157,21 @@ static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner
 	cpu->recalled = scx_bpf_now();
 	if (rules()->recall == DISPATCH_RECALL_NOW)
 		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
+}
+
+/* A task waits in the queue of the CPU where it must run, which looks there when it is that queue's turn. */
+static void wait_at(struct task_struct *p, struct dispatch_task *task, u32 id, u64 enq_flags)
+{
+	struct dispatch_cpu *cpu = cpu_at(id);
+
+	end_wait(task);
+	if (cpu) {
+		task->state |= DISPATCH_AT_CPU;
+		task->at = id;
+		add(&cpu->strays, 1);
+	}
+	scx_bpf_dsq_insert(p, QUEUE_OF_CPU + id, rules()->slice_ns, enq_flags);
+	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);
 }
 
 /* Calls one lent home CPU of an outermost unit back, if there is one that was not called yet: the nearest to `last`. */
@@ -261,21 +280,19 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	count(task, unit);
 	task->since = scx_bpf_now();
 	task->cause = DISPATCH_WAIT_OWN;
-	/*
-	 * The kernel's threads go first where they are, but only on waking: one that always went first would keep the others
-	 * waiting for as long as it ran. Who is pinned to others' CPUs stays there as well, without going first.
-	 */
+	/* The kernel's threads go first where they are, but only on waking: one that always did would keep others waiting. */
 	if (task->unit == DISPATCH_KERNEL) {
 		if (enq_flags & SCX_ENQ_WAKEUP)
-			enq_flags |= SCX_ENQ_PREEMPT;
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags);
+			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags | SCX_ENQ_PREEMPT);
+		else
+			wait_at(p, task, last, enq_flags);
 		return;
 	}
 	if (!fits_queue(p, task->unit, unit)) {
 		task->state |= DISPATCH_STRAY;
 		if ((account = account_at(task->unit, last)))
 			account->strays++;
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags);
+		wait_at(p, task, last, enq_flags);
 		return;
 	}
 	task->state &= ~DISPATCH_STRAY;
@@ -549,66 +566,68 @@ static bool take_home(const struct dispatch_cpu *cpu, u32 runs)
 	return scx_bpf_dsq_move_to_local(cpu->home);
 }
 
-/* A task of those that run anywhere, in turns with the owner's. */
-static bool take_common(struct dispatch_cpu *cpu)
+/* A task of those that run anywhere. */
+static bool take_common(void)
 {
 	struct dispatch_unit *common = unit_at(DISPATCH_COMMON);
 
 	if (!waits_in(DISPATCH_COMMON) || !common || !(common->flags & DISPATCH_ANYWHERE))
 		return false;
-	if (!scx_bpf_dsq_move_to_local(DISPATCH_COMMON))
-		return false;
-	cpu->common = 1;
-	return true;
+	return scx_bpf_dsq_move_to_local(DISPATCH_COMMON);
 }
 
-/* The next task of a CPU that somebody owns. */
-static void dispatch_owned(u32 id, struct dispatch_cpu *cpu, struct task_struct *prev, const struct dispatch_task *task)
-{
-	bool goes_on = task && prev->scx.flags & SCX_TASK_QUEUED;
-	struct dispatch_unit *unit = goes_on ? unit_at(task->unit) : NULL;
-	bool at_home = unit && unit->top == cpu->home;
-	bool turn = !cpu->common;
+/* Whose turn it is at a CPU: a task that runs on has it as well. */
+enum turn {
+	TURN_OWN,    /* its owner's; of one that is time-shared, any unit's */
+	TURN_STRAYS, /* of those that must run there */
+	TURN_COMMON, /* of those that run anywhere */
+	TURNS,
+};
 
-	cpu->common = 0;
-	if (turn && take_common(cpu))
-		return;
-	if (take_home(cpu, at_home ? task->unit : DISPATCH_NOBODY))
-		return;
-	if (at_home) {
-		run_on(prev, cpu, task);
-		return;
-	}
-	if (!turn && take_common(cpu))
-		return;
-	if (unit && runs_anywhere(task->unit, unit))
-		run_on(prev, cpu, task);
-	else
-		dispatch_lent(id, cpu, prev, task);
+/* A task of those whose turn it is. `runs`: the unit whose task ran here by right and could go on. */
+static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, u32 runs)
+{
+	if (turn == TURN_STRAYS)
+		return cpu->strays && scx_bpf_dsq_move_to_local(QUEUE_OF_CPU + id);
+	if (turn == TURN_COMMON)
+		return !rules()->pool && cpu->home != DISPATCH_NOBODY && take_common();
+	if (rules()->pool)
+		return scx_bpf_dsq_move_to_local(QUEUE_POOL);
+	if (cpu->home == DISPATCH_NOBODY)
+		return take_next(DISPATCH_NOBODY, AMONG_ALL, runs);
+	return take_home(cpu, runs);
 }
 
 void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 {
 	struct dispatch_task *task = prev ? task_of(prev) : NULL;
 	struct dispatch_cpu *cpu = cpu_at(id);
-	struct dispatch_unit *unit;
-	bool goes_on;
+	struct dispatch_unit *unit = NULL;
+	bool by_right = false, anywhere = false;
+	u32 look, turn;
 
 	if (!cpu)
 		return;
 	/* Who may run on is charged first: it is compared with those that wait. */
-	goes_on = task && prev->scx.flags & SCX_TASK_QUEUED;
-	if (goes_on && (unit = unit_at(task->unit)))
+	if (task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit))) {
 		charge(prev, cpu, id, task, unit);
-	if (rules()->pool) {
-		if (!scx_bpf_dsq_move_to_local(QUEUE_POOL))
-			run_on(prev, cpu, task);
-	} else if (cpu->home == DISPATCH_NOBODY) {
-		if (!take_next(DISPATCH_NOBODY, AMONG_ALL, goes_on ? task->unit : DISPATCH_NOBODY))
-			run_on(prev, cpu, task);
-	} else {
-		dispatch_owned(id, cpu, prev, task);
+		anywhere = task->state & DISPATCH_STRAY || (!rules()->pool && runs_anywhere(task->unit, unit));
+		by_right = !anywhere && (rules()->pool || cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
 	}
+	bpf_for(look, 0, TURNS) {
+		turn = (cpu->turn + look) % TURNS;
+		if (!take_turn(id, cpu, turn, by_right ? task->unit : DISPATCH_NOBODY)) {
+			if (turn != TURN_OWN || !by_right)
+				continue;
+			run_on(prev, cpu, task);
+		}
+		cpu->turn = (turn + 1) % TURNS;
+		return;
+	}
+	if (rules()->pool || cpu->home == DISPATCH_NOBODY || anywhere)
+		run_on(prev, cpu, task);
+	else
+		dispatch_lent(id, cpu, prev, task);
 }
 
 /* The time from a call-back to the first task of the owner's. */
@@ -985,6 +1004,8 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(dispatch_init)
 		if (!cpu)
 			break;
 		error = make_groups(cpu, id);
+		if (!error)
+			error = scx_bpf_create_dsq(QUEUE_OF_CPU + id, SCX_ANY_NODE);
 		if (error)
 			return error;
 	}

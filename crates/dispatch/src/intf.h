@@ -97,14 +97,15 @@ struct dispatch_cpu {
 	u32 runs;     /* the unit whose task it runs, or DISPATCH_NOBODY */
 	u32 cache;    /* CPUs that share its last-level cache, and its node's: two groups of CPUs, by number below 2 * cpus; */
 	u32 node;     /* DISPATCH_NOBODY: the group is the whole machine, or the one above */
-	u32 common;   /* 1: a task of DISPATCH_COMMON had the last turn */
-	u32 unused;
+	u32 turn;     /* whose turn is next: see dispatch.bpf.c */
+	u32 strays;   /* tasks that wait in its own queue, or are about to */
 };
 
 enum dispatch_task_state {
 	DISPATCH_COUNTED = 1, /* among its unit's active tasks */
 	DISPATCH_WAITS   = 2, /* among those that wait in its unit's queue */
 	DISPATCH_STRAY   = 4, /* pinned to CPUs of others */
+	DISPATCH_AT_CPU  = 8, /* among those that wait in a CPU's own queue */
 };
 
 /* One task. */
@@ -115,7 +116,7 @@ struct dispatch_task {
 	u16 state; /* enum dispatch_task_state */
 	u16 cause; /* enum dispatch_cause */
 	u32 cpu;   /* where it ran last, or DISPATCH_NOBODY */
-	u32 unused;
+	u32 at;    /* in which CPU's own queue it waits */
 };
 
 /* The argument of dispatch_own(): a CPU and its owner from now on, an outermost unit or DISPATCH_NOBODY. */

@@ -179,11 +179,11 @@ impl Kernel {
             table,
             idle,
             masks,
-            queued: vec![0; units as usize + 1],
+            queued: vec![0; (units + 1 + cpus) as usize],
             waits: vec![0; (units + units.div_ceil(WAITS_BLOCK)) as usize],
             tasks: Vec::new(),
             places: Vec::new(),
-            queues: vec![BinaryHeap::new(); units as usize + 1],
+            queues: vec![BinaryHeap::new(); (units + 1 + cpus) as usize],
             runs: vec![
                 Run { current: None, charged: 0, preempted: false, local: VecDeque::new() };
                 cpus as usize
@@ -548,18 +548,21 @@ impl Kernel {
             return;
         }
         self.tickets += 1;
-        let queue = u32::try_from(queue).unwrap_or(NO_QUEUE).min(self.world.rules.units);
+        let queue = self.queue(queue);
         self.places[id as usize] = Place { ticket: self.tickets, queue };
         self.queues[queue as usize].push(Reverse((vtime.cast_signed(), self.tickets, id)));
         self.queued[queue as usize] += 1;
     }
 
+    /// Where a queue is kept: the units' first, then that of all units, then the CPUs' own.
+    fn queue(&self, queue: u64) -> u32 {
+        let (queue, units) = (u32::try_from(queue).unwrap_or(NO_QUEUE), self.world.rules.units);
+        if queue < UNITS_MAX { queue.min(units) } else { units.saturating_add(queue - UNITS_MAX) }
+    }
+
     /// Moves the first task of a queue that may run on this CPU to its local queue.
     fn move_to_local(&mut self, queue: u64) -> bool {
-        let Some(heap) = usize::try_from(queue).ok().map(|queue| queue.min(self.world.rules.units as usize))
-        else {
-            return false;
-        };
+        let heap = self.queue(queue) as usize;
         if self.queued[heap] == 0 {
             return false;
         }

@@ -236,8 +236,8 @@ pub(crate) struct Cpu {
     pub(crate) runs: u32,
     pub(crate) cache: u32,
     pub(crate) node: u32,
-    pub(crate) common: u32,
-    unused: u32,
+    turn: u32,
+    strays: u32,
 }
 
 impl Cpu {
@@ -252,8 +252,8 @@ impl Cpu {
             runs: NOBODY,
             cache: near.cache,
             node: near.node,
-            common: 0,
-            unused: 0,
+            turn: 0,
+            strays: 0,
         }
     }
 }
@@ -268,7 +268,7 @@ pub(crate) struct Own {
     state: u16,
     cause: u16,
     cpu: u32,
-    unused: u32,
+    at: u32,
 }
 
 /// The kernel's side of a task.
