@@ -2,8 +2,11 @@
 //!
 //! It reads plans and snapshots and nothing else, and asserts that its sums are conserved.
 
+mod disk;
 mod ledger;
+mod spread;
 
+pub use disk::DiskAccount;
 pub use ledger::Ledger;
 
 use std::collections::BTreeMap;
@@ -47,6 +50,9 @@ pub struct Account {
     pub waited_ns: u64,
     /// The part of `waited_ns` during which a home CPU of its own was on loan, by borrower.
     pub waited_on_ns: BTreeMap<String, u64>,
+    /// Disk bandwidth, where it is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskAccount>,
 }
 
 /// Everything the ledger knows, for `status` and reports.

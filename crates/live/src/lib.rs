@@ -4,6 +4,7 @@ pub mod affinity;
 pub mod caretaker;
 pub mod cgroup;
 pub mod clock;
+mod disk;
 pub mod journal;
 pub mod kernel;
 mod live_backend;

@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
+use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::membership::is_within;
 use commonhold_policy::{Action, Means, Plan, Snapshot, Time};
 
@@ -178,7 +179,7 @@ impl UserBackend {
                 }
                 self.enforce_gates()?;
             }
-            Action::Weigh { .. } | Action::Cap { .. } => {
+            Action::Weigh { .. } | Action::Cap { .. } | Action::WeighDisk { .. } | Action::CapDisk { .. } => {
                 return Err(LiveError::Unavailable {
                     what: format!("the user backend cannot order `{}`", action.describe(&self.contract)),
                     remedy: "use the cgroup backend: commonhold run --backend cgroup".to_owned(),
@@ -229,7 +230,7 @@ impl UserBackend {
             }
         }
         let idle_ns = self.idle.read(self.roster.procfs(), self.now)?;
-        Ok(Snapshot { at: self.now, units, idle_ns })
+        Ok(Snapshot { at: self.now, units, idle_ns, ..Snapshot::default() })
     }
 }
 
@@ -275,7 +276,14 @@ impl LiveBackend for UserBackend {
 
 impl Backend for UserBackend {
     fn means(&self) -> Means {
-        Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false }
+        Means {
+            cpu_sets: true,
+            weights: false,
+            caps: false,
+            gates: true,
+            switches: false,
+            disk: DiskMeans::NONE,
+        }
     }
 
     /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.

@@ -114,13 +114,13 @@ pub fn weights(shares: &[u64]) -> Vec<u64> {
 }
 
 /// Each unit's count.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meter {
     half_life_ns: Time,
     units: Vec<Use>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Use {
     weight: u64,
     transferred: Fading,
@@ -133,6 +133,13 @@ impl Meter {
     pub fn new(shares: &[u64], half_life_ns: Time) -> Meter {
         let units = weights(shares).into_iter().map(|weight| Use { weight, ..Use::default() }).collect();
         Meter { half_life_ns, units }
+    }
+
+    /// Other shares from now on; counts stay. Units beyond the end of `shares` keep theirs.
+    pub fn set_shares(&mut self, shares: &[u64]) {
+        for (index, weight) in weights(shares).into_iter().enumerate() {
+            self.entry_at(index).weight = weight;
+        }
     }
 
     /// A transfer for `unit` has begun.
@@ -168,15 +175,19 @@ impl Meter {
     }
 
     fn entry(&mut self, unit: UnitId) -> &mut Use {
-        if unit.index() >= self.units.len() {
-            self.units.resize(unit.index() + 1, Use { weight: 1, ..Use::default() });
+        self.entry_at(unit.index())
+    }
+
+    fn entry_at(&mut self, index: usize) -> &mut Use {
+        if index >= self.units.len() {
+            self.units.resize(index + 1, Use { weight: 1, ..Use::default() });
         }
-        &mut self.units[unit.index()]
+        &mut self.units[index]
     }
 }
 
 /// The fairness criterion, with who is denied at the moment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Criterion {
     /// The counts.
     pub meter: Meter,
@@ -188,6 +199,11 @@ impl Criterion {
     /// One that denies nobody yet. `threshold` is in sectors.
     pub fn new(shares: &[u64], half_life_ns: Time, threshold: u64) -> Criterion {
         Criterion { meter: Meter::new(shares, half_life_ns), threshold, denied: vec![false; shares.len()] }
+    }
+
+    /// Another threshold from now on, in sectors: on a live machine it follows what the disk carries.
+    pub fn set_threshold(&mut self, threshold: u64) {
+        self.threshold = threshold;
     }
 
     /// Evaluates the criterion for the unit whose request has just ended. `active` has that unit in it.

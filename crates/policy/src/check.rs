@@ -6,14 +6,15 @@
 //! Checked: a CPU has at most one owner, and in a partition exactly one; only an owner lends, each CPU once; what is called
 //! back or returned was lent; nobody lends or borrows who may not; `quota` lends nothing and `smp` orders nothing; a unit is
 //! confined to exactly what it owns and borrows, if that is anything; a shut gate stands only before a unit that holds
-//! nothing; weights are what a kernel takes; entitlements of the top level sum to the machine.
+//! nothing; weights and rates are what a kernel takes, a rate is not above the contract's limit, and `smp` leaves nobody with
+//! one; entitlements of the top level sum to the machine.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, MILLIONTH, Scheme, UnitId};
+use commonhold_contract::{Amount, Contract, MILLIONTH, Scheme, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 
 use crate::plan::{Action, Plan};
@@ -25,6 +26,8 @@ pub struct Books {
     borrower: BTreeMap<u32, UnitId>,
     confined: BTreeMap<UnitId, CpuSet>,
     shut: BTreeSet<UnitId>,
+    /// Units with a rate, by disk.
+    capped: BTreeSet<(UnitId, String)>,
 }
 
 impl Books {
@@ -55,6 +58,11 @@ impl Books {
                 .filter_map(|(u, cpus)| Some((number(*u)?, cpus.clone())))
                 .collect(),
             shut: self.shut.iter().filter_map(|unit| number(*unit)).collect(),
+            capped: self
+                .capped
+                .iter()
+                .filter_map(|(unit, disk)| Some((number(*unit)?, disk.clone())))
+                .collect(),
             owner,
         }
     }
@@ -121,6 +129,30 @@ impl Replay<'_> {
             Action::Gate { unit, open: false } => {
                 self.books.shut.insert(*unit);
             }
+            Action::WeighDisk { unit, disk, weight } => {
+                self.expect((1..=1_000).contains(weight), || {
+                    format!("unit {} has weight {weight} on disk {disk}", unit.0)
+                });
+            }
+            Action::CapDisk { unit, disk, read: None, write: None } => {
+                self.books.capped.remove(&(*unit, disk.clone()));
+            }
+            Action::CapDisk { unit, disk, read, write } => self.cap_disk(*unit, disk, *read, *write),
+        }
+    }
+
+    fn cap_disk(&mut self, unit: UnitId, disk: &str, read: Option<u64>, write: Option<u64>) {
+        self.books.capped.insert((unit, String::from(disk)));
+        let path = self.path(unit);
+        self.expect(!unit.is_common(), || format!("{path} is held to a rate on disk {disk}"));
+        let limit = match self.contract.units.get(unit.index()).and_then(|unit| unit.limit.disk) {
+            Some(Amount::Absolute(limit)) => limit,
+            _ => u64::MAX,
+        };
+        for rate in [read, write].into_iter().flatten() {
+            self.expect((1..=limit).contains(&rate), || {
+                format!("{path} may transfer {rate} bytes per second on disk {disk}")
+            });
         }
     }
 
@@ -163,6 +195,7 @@ impl Replay<'_> {
         if self.scheme() == Scheme::Smp {
             let free =
                 self.books.owner.is_empty() && self.books.confined.is_empty() && self.books.shut.is_empty();
+            let free = free && self.books.capped.is_empty();
             self.expect(free, || String::from("the scheme is smp and yet something is held"));
         }
     }

@@ -8,6 +8,7 @@ extern crate alloc;
 
 pub mod bandwidth;
 pub mod check;
+pub mod disk;
 pub mod entitlement;
 pub mod frames;
 mod free;

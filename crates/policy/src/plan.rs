@@ -6,6 +6,7 @@
 //! what a backend carries out, in the plan's order, without any choice of its own. Orders are differences: what an
 //! earlier plan ordered stays in force until another order on the same unit replaces it.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -89,6 +90,26 @@ pub enum Action {
         /// Whether they run.
         open: bool,
     },
+    /// Order: the unit's weight on a disk against its siblings, 1 to 1,000.
+    WeighDisk {
+        /// The unit.
+        unit: UnitId,
+        /// The disk's name.
+        disk: String,
+        /// Where 100 is the usual.
+        weight: u32,
+    },
+    /// Order: the unit, sub-units included, transfers no more than this. `None`: no bound that way.
+    CapDisk {
+        /// The unit.
+        unit: UnitId,
+        /// The disk's name.
+        disk: String,
+        /// Reading, in bytes per second.
+        read: Option<u64>,
+        /// Writing, in bytes per second.
+        write: Option<u64>,
+    },
 }
 
 /// Why.
@@ -154,6 +175,34 @@ pub enum Reason {
     HoldsAgain,
     /// The CPU is not there any more.
     CpuGone,
+    /// Its part of a disk, in millionths of what is transferred.
+    DiskPart {
+        /// Millionths.
+        part: u64,
+    },
+    /// It was ahead of its part of a disk, and another waited for it.
+    DiskWanted {
+        /// Its part, in millionths.
+        part: u64,
+        /// Who waited.
+        by: UnitId,
+        /// The last look at which that unit did not wait: the call-back's latency counts from here.
+        since: Time,
+    },
+    /// What it got of a disk was not its part, so that its weight is changed.
+    DiskCorrected {
+        /// Its part, in millionths.
+        part: u64,
+        /// The correction so far, in millionths of that.
+        by: u64,
+    },
+    /// The contract limits it on every disk.
+    DiskLimit {
+        /// Bytes per second.
+        bytes_per_s: u64,
+    },
+    /// Nobody else wants the disk.
+    DiskFree,
 }
 
 /// One step.
@@ -178,6 +227,9 @@ pub struct Plan {
     /// included; one element per unit. What nobody is entitled to is the `shared` unit's: the top level sums to the
     /// machine's CPUs.
     pub entitled: Vec<u64>,
+    /// What each unit's own processes are entitled to of what each disk transfers, in millionths; what nobody is entitled to is
+    /// the `shared` unit's. Empty where no disk was observed.
+    pub disk_entitled: Vec<u64>,
     /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Of all others the backend may hand in facts
     /// up to 100 ms old. Empty with `next` far off means that nothing can happen that would need a quick answer.
     pub watch: Vec<UnitId>,
@@ -197,7 +249,9 @@ impl Action {
             | Action::Confine { unit, .. }
             | Action::Weigh { unit, .. }
             | Action::Cap { unit, .. }
-            | Action::Gate { unit, .. } => unit,
+            | Action::Gate { unit, .. }
+            | Action::WeighDisk { unit, .. }
+            | Action::CapDisk { unit, .. } => unit,
             Action::Lend { borrower, .. }
             | Action::CallBack { borrower, .. }
             | Action::Return { borrower, .. } => borrower,
@@ -231,6 +285,21 @@ impl fmt::Display for Described<'_> {
             Action::Cap { unit, micro_cpus: None } => write!(f, "{}: no cap", name(unit)),
             Action::Gate { unit, open: true } => write!(f, "{}: continues", name(unit)),
             Action::Gate { unit, open: false } => write!(f, "{}: stopped until its turn", name(unit)),
+            Action::WeighDisk { unit, disk, weight } => {
+                write!(f, "{}: weight {weight} on disk {disk}", name(unit))
+            }
+            Action::CapDisk { unit, disk, read: None, write: None } => {
+                write!(f, "{}: no bound on disk {disk}", name(unit))
+            }
+            Action::CapDisk { unit, disk, read, write } => {
+                write!(
+                    f,
+                    "{}: at most {} read, {} written on disk {disk}",
+                    name(unit),
+                    Speed(*read),
+                    Speed(*write)
+                )
+            }
         }
     }
 }
@@ -274,6 +343,45 @@ impl fmt::Display for Because<'_> {
             Reason::NobodyThere => write!(f, "it has no processes any more"),
             Reason::HoldsAgain => write!(f, "it holds a cpu again"),
             Reason::CpuGone => write!(f, "the cpu is not there any more"),
+            Reason::DiskPart { part } => write!(f, "it is entitled to {} % of the disk", Percent(part)),
+            Reason::DiskWanted { part, by, .. } => {
+                let name = self.1.units.get(by.index()).map_or("?", |unit| unit.path.as_str());
+                write!(f, "it was ahead of its {} % of the disk, and {name} waits", Percent(part))
+            }
+            Reason::DiskCorrected { part, by } => {
+                write!(f, "for {} % of the disk, {} % of that weight is needed", Percent(part), Percent(by))
+            }
+            Reason::DiskLimit { bytes_per_s } => {
+                write!(f, "the contract limits it to {}", Speed(Some(bytes_per_s)))
+            }
+            Reason::DiskFree => write!(f, "nobody else wants the disk"),
+        }
+    }
+}
+
+/// Millionths as a percentage with at most one decimal.
+struct Percent(u64);
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tenths = self.0.saturating_add(500) / 1_000;
+        match tenths % 10 {
+            0 => write!(f, "{}", tenths / 10),
+            rest => write!(f, "{}.{rest}", tenths / 10),
+        }
+    }
+}
+
+/// A rate in a few digits: `12.5 MB/s`; `any amount` without one.
+struct Speed(Option<u64>);
+
+impl fmt::Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(rate) = self.0 else { return write!(f, "any amount") };
+        match rate {
+            0..10_000 => write!(f, "{rate} B/s"),
+            10_000..1_000_000 => write!(f, "{} kB/s", rate / 1_000),
+            _ => write!(f, "{}.{} MB/s", rate / 1_000_000, rate / 100_000 % 10),
         }
     }
 }

@@ -3,8 +3,9 @@
 use alloc::vec::Vec;
 
 use crate::Time;
+use crate::disk::{DiskFacts, DiskMeans};
 
-/// What a backend can enforce for CPU. The policy plans only what the backend can do.
+/// What a backend can enforce. The policy plans only what the backend can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Means {
     /// Units can be confined to sets of CPUs.
@@ -19,6 +20,8 @@ pub struct Means {
     /// idle ones and calls them back by itself, and time-shares CPUs that nobody owns by weight. The policy then says who
     /// owns what, and plans neither loans nor CPU sets.
     pub switches: bool,
+    /// What can be ordered for disks.
+    pub disk: DiskMeans,
 }
 
 /// One unit at one moment. Processes of sub-units are counted in the sub-unit alone.
@@ -65,6 +68,8 @@ pub struct Snapshot {
     pub units: Vec<UnitFacts>,
     /// CPU time nobody used since the backend began, summed over the machine's CPUs, in nanoseconds.
     pub idle_ns: u64,
+    /// The disks that were observed, in any order; none where nothing of them can be ordered.
+    pub disks: Vec<DiskFacts>,
 }
 
 impl Snapshot {

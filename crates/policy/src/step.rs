@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use commonhold_contract::{Contract, CpuMode, DEFAULT_TICKETS, MILLIONTH, Resource, Scheme, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 
+use crate::disk;
 use crate::entitlement::{self, Entitlement};
 use crate::lend::{Counts, Loan, Market, SETTLE_NS, Want};
 use crate::orders::{self, Orders, WEIGHT_USUAL};
@@ -40,6 +41,7 @@ pub struct State {
     /// Facts of the last look that was fresh, by unit.
     seen: BTreeMap<UnitId, UnitFacts>,
     orders: BTreeMap<UnitId, Orders>,
+    disks: disk::State,
 }
 
 impl State {
@@ -63,6 +65,7 @@ impl State {
         self.seen = self.seen.into_iter().filter_map(|(unit, facts)| Some((number(unit)?, facts))).collect();
         self.orders =
             self.orders.into_iter().filter_map(|(unit, orders)| Some((number(unit)?, orders))).collect();
+        self.disks = self.disks.renumbered(number);
         self
     }
 }
@@ -111,6 +114,7 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     plan.steps.extend(orders::differences(&state.orders, &wanted, gone));
     state.orders = wanted;
     (plan.next, plan.watch) = attention(&state, now, input);
+    disk::step(&mut state.disks, now, input, &mut plan);
     (state, plan)
 }
 

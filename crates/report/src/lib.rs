@@ -7,6 +7,7 @@
 
 pub mod claims;
 pub mod comparison;
+mod disks;
 pub mod doctor;
 mod figures;
 mod html;

@@ -108,6 +108,8 @@ enum ActionJson<'a> {
     Weigh { unit: &'a str, weight: u32 },
     Cap { unit: &'a str, micro_cpus: Option<u64> },
     Gate { unit: &'a str, open: bool },
+    WeighDisk { unit: &'a str, disk: &'a str, weight: u32 },
+    CapDisk { unit: &'a str, disk: &'a str, read_bytes_per_s: Option<u64>, written_bytes_per_s: Option<u64> },
 }
 
 #[derive(Serialize)]
@@ -129,6 +131,11 @@ enum ReasonJson<'a> {
     NobodyThere,
     HoldsAgain,
     CpuGone,
+    DiskPart { part: u64 },
+    DiskWanted { part: u64, by: &'a str, since_ns: u64 },
+    DiskCorrected { part: u64, by: u64 },
+    DiskLimit { bytes_per_s: u64 },
+    DiskFree,
 }
 
 /// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
@@ -178,6 +185,12 @@ fn action_json<'a>(contract: &'a Contract, action: &'a Action) -> ActionJson<'a>
         Action::Weigh { unit, weight } => ActionJson::Weigh { unit: name(unit), weight },
         Action::Cap { unit, micro_cpus } => ActionJson::Cap { unit: name(unit), micro_cpus },
         Action::Gate { unit, open } => ActionJson::Gate { unit: name(unit), open },
+        Action::WeighDisk { unit, ref disk, weight } => {
+            ActionJson::WeighDisk { unit: name(unit), disk, weight }
+        }
+        Action::CapDisk { unit, ref disk, read, write } => {
+            ActionJson::CapDisk { unit: name(unit), disk, read_bytes_per_s: read, written_bytes_per_s: write }
+        }
     }
 }
 
@@ -199,5 +212,12 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::NobodyThere => ReasonJson::NobodyThere,
         Reason::HoldsAgain => ReasonJson::HoldsAgain,
         Reason::CpuGone => ReasonJson::CpuGone,
+        Reason::DiskPart { part } => ReasonJson::DiskPart { part },
+        Reason::DiskWanted { part, by, since } => {
+            ReasonJson::DiskWanted { part, by: path(contract, by), since_ns: since }
+        }
+        Reason::DiskCorrected { part, by } => ReasonJson::DiskCorrected { part, by },
+        Reason::DiskLimit { bytes_per_s } => ReasonJson::DiskLimit { bytes_per_s },
+        Reason::DiskFree => ReasonJson::DiskFree,
     }
 }

@@ -3,6 +3,7 @@
 use commonhold_contract::MILLIONTH;
 use commonhold_ledger::{Account, Statement};
 
+use crate::disks;
 use crate::figures::{count, cpus, duration, percent_text};
 use crate::switches::UnitSwitches;
 use crate::table::{Paint, Style, Table, clean, fit, pad, wrap};
@@ -59,7 +60,7 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text += &line;
         text.push('\n');
     }
-    text
+    text + &disks::table(statement, style)
 }
 
 fn headline(statement: &Statement) -> String {

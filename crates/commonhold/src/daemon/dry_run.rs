@@ -5,9 +5,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use commonhold_live::names::SystemNames;
+use commonhold_live::observe::capability::CgroupPlace;
 use commonhold_live::observe::topology;
 use commonhold_live::roster::{Roster, Scan};
 use commonhold_live::{clock, kernel};
+use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::{Input, Means, Snapshot, State, step};
 use commonhold_report::plan;
 
@@ -40,7 +42,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let now = clock::now();
     roster.refresh(&contract, now, Scan::Quick)?;
     roster.account(now, &[])?;
-    let snapshot = Snapshot { at: now, units: roster.unit_facts(), idle_ns: 0 };
+    let snapshot = Snapshot { at: now, units: roster.unit_facts(), ..Snapshot::default() };
     let means = means(&choice);
     let input = Input { contract: &contract, machine: &machine, means, snapshot: &snapshot };
     let (_, plan) = step(State::default(), now, input);
@@ -56,7 +58,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
 /// What a backend could enforce, without taking possession of anything.
 fn means(choice: &Choice) -> Means {
     match choice {
-        Choice::Kernel(_) => kernel::MEANS,
+        Choice::Kernel(place) => Means { disk: disk(place), ..kernel::MEANS },
         Choice::Cgroup(place) => {
             let has = |controller: &str| place.controllers.contains(controller);
             Means {
@@ -65,8 +67,22 @@ fn means(choice: &Choice) -> Means {
                 caps: has("cpu"),
                 gates: true,
                 switches: false,
+                disk: disk(place),
             }
         }
-        Choice::User => Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false },
+        Choice::User => Means {
+            cpu_sets: true,
+            weights: false,
+            caps: false,
+            gates: true,
+            switches: false,
+            disk: DiskMeans::NONE,
+        },
     }
+}
+
+/// What it could order for disks.
+fn disk(place: &CgroupPlace) -> DiskMeans {
+    let io = place.controllers.contains("io");
+    DiskMeans { caps: io, weights: io }
 }

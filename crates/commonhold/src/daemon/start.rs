@@ -16,6 +16,7 @@ use commonhold_live::user::UserBackend;
 use commonhold_live::{LiveBackend, clock};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::Row;
+use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::entitlement::{capacity, entitle};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
@@ -139,6 +140,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let held_by = backend.held_by();
     let why = held_by.instead.map_or(why, |it| format!("not by {}: {}", it.of, it.why));
     announce(args, &contract, &machine, held_by.backend, &why);
+    announce_disk(&contract, backend.means().disk);
     warn_of_turns(&contract, &machine, held_by.backend);
     let clients = Clients::listen(&place::socket(&directory))?;
     let (now, machine_cpus) = (clock::now(), machine.cpu_set());
@@ -223,10 +225,21 @@ fn announce(args: &Run, contract: &Contract, machine: &Machine, backend: &str, w
     ));
     output::say(&format!("cpu     held by the {backend} backend ({why})"));
     let asked = asked_for(contract);
-    for resource in [Resource::Memory, Resource::Disk, Resource::Bus] {
+    for resource in [Resource::Memory, Resource::Bus] {
         let asked = if asked[resource] { ", though the contract asks for it" } else { "" };
         output::say(&format!("{:<7} not held by this version{asked}", resource.name()));
     }
+}
+
+/// Whether disks are held, and how.
+fn announce_disk(contract: &Contract, means: DiskMeans) {
+    let asked = if asked_for(contract)[Resource::Disk] { ", though the contract asks for it" } else { "" };
+    output::say(&if means.caps {
+        "disk    held by control groups: by weights where a disk heeds them, else by rates that follow use"
+            .to_owned()
+    } else {
+        format!("disk    not held: no io controller here{asked}; see `commonhold doctor`")
+    });
 }
 
 /// Where shares finer than a CPU are held by signals, their owners should know what that looks like.

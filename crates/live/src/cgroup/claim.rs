@@ -30,8 +30,8 @@ pub(super) const TOP: &str = "commonhold";
 pub(super) const ASIDE: &str = "commonhold.daemon";
 /// Who owns the subtree: `PID START`.
 const MARK: &str = "user.commonhold";
-/// The controllers that this backend can use.
-const CONTROLLERS: [&str; 2] = ["cpu", "cpuset"];
+/// The controllers that this backend can use. With io, memory says whose a page is that is written back.
+const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
 /// How often to go after processes that fork while they are moved out of a cgroup.
 const SWEEPS_MAX: usize = 100;
 

@@ -20,20 +20,22 @@
 
 mod claim;
 mod groups;
-mod knob;
+pub(crate) mod knob;
 mod layout;
 mod members;
 mod order;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
+use commonhold_policy::disk::{DiskFacts, DiskMeans};
 use commonhold_policy::membership::is_within;
 use commonhold_policy::{Action, Means, Plan, Snapshot, Time, UnitFacts};
 
 use crate::affinity;
+use crate::disk::Disks;
 use crate::journal::{Entry, Journal, ProcessKey};
 use crate::observe::capability::CgroupPlace;
 use crate::observe::process::ProcFs;
@@ -56,6 +58,7 @@ pub struct CgroupBackend {
     groups: Groups,
     members: Members,
     idle: Idle,
+    disks: Disks,
     facts: Vec<UnitFacts>,
     users: Vec<(UnitId, u32, String)>,
     scan: Scan,
@@ -96,6 +99,7 @@ impl CgroupBackend {
             journal,
             groups,
             idle: Idle::new(usable.clone()),
+            disks: Disks::new(&place.mount),
             members: Members::new(&place.mount, procfs, overwritten),
             facts: Vec::new(),
             users: Vec::new(),
@@ -180,6 +184,7 @@ impl CgroupBackend {
             Action::Confine { unit, .. } => (*unit, Some("cpuset")),
             Action::Weigh { unit, .. } | Action::Cap { unit, .. } => (*unit, Some("cpu")),
             Action::Gate { unit, .. } => (*unit, None),
+            Action::WeighDisk { unit, .. } | Action::CapDisk { unit, .. } => (*unit, Some("io")),
         };
         if let Err(error) = self.can_order(unit, controller) {
             return vec![error];
@@ -188,6 +193,12 @@ impl CgroupBackend {
             Action::Confine { cpus, .. } => self.groups.confine(unit, cpus.as_ref()),
             Action::Weigh { weight, .. } => self.groups.weigh(unit, *weight),
             Action::Cap { micro_cpus, .. } => self.groups.cap(unit, *micro_cpus),
+            Action::WeighDisk { disk, weight, .. } => {
+                self.in_dir(unit, |disks, dir| disks.weigh(dir, disk, *weight))
+            }
+            Action::CapDisk { disk, read, write, .. } => {
+                self.in_dir(unit, |disks, dir| disks.cap(dir, disk, *read, *write))
+            }
             Action::Gate { open, .. } => {
                 let mut problems: Vec<LiveError> = Vec::new();
                 if !open {
@@ -198,6 +209,21 @@ impl CgroupBackend {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// An order about disks on a unit's cgroup.
+    fn in_dir(&self, unit: UnitId, order: impl Fn(&Disks, &Path) -> Result<(), LiveError>) -> Vec<LiveError> {
+        self.groups.dir(unit).and_then(|dir| order(&self.disks, dir).err()).into_iter().collect()
+    }
+
+    /// What units do to disks, where the kernel counts it.
+    fn disk_facts(&mut self) -> Vec<DiskFacts> {
+        if !self.groups.tree().has("io") {
+            return Vec::new();
+        }
+        let leaf = |unit: UnitId| Some((unit, self.groups.leaf(unit)?));
+        let leaves: Vec<(UnitId, PathBuf)> = self.contract.held().filter_map(leaf).collect();
+        self.disks.observe(self.now, &leaves)
     }
 
     /// An order that cannot reach anybody is an error: never silently nothing.
@@ -301,7 +327,9 @@ impl LiveBackend for CgroupBackend {
 impl Backend for CgroupBackend {
     fn means(&self) -> Means {
         let (cpu_sets, cpu) = (self.groups.tree().has("cpuset"), self.groups.tree().has("cpu"));
-        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false }
+        let io = self.groups.tree().has("io");
+        let disk = DiskMeans { caps: io, weights: io };
+        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false, disk }
     }
 
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
@@ -320,7 +348,9 @@ impl Backend for CgroupBackend {
         self.problems.extend(self.groups.find_unstopped(now));
         self.roster.account(now, watch)?;
         let units = self.facts();
-        Ok(Snapshot { at: now, units, idle_ns: self.idle.read(self.roster.procfs(), now)? })
+        let disks = self.disk_facts();
+        let idle_ns = self.idle.read(self.roster.procfs(), now)?;
+        Ok(Snapshot { at: now, units, idle_ns, disks })
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {

@@ -24,6 +24,7 @@ mod switched;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::UNITS_MAX;
+use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::membership::by_user;
 use commonhold_policy::{Means, Plan, Snapshot, Time, needs_cap};
 
@@ -40,7 +41,8 @@ pub(crate) use scheduler::NOT_BUILT_IN;
 pub use switched::Switched;
 
 /// What this backend can enforce while its scheduler rules.
-pub const MEANS: Means = Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true };
+pub const MEANS: Means =
+    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, disk: DiskMeans::NONE };
 
 /// Why this backend's scheduler cannot hold a contract, on a machine with so many CPUs; nothing if it can.
 pub fn cannot_hold(contract: &Contract, cpus: usize) -> Option<String> {
@@ -133,7 +135,8 @@ impl LiveBackend for KernelBackend {
 
 impl Backend for KernelBackend {
     fn means(&self) -> Means {
-        if self.reign.rest_now().is_none() { MEANS } else { self.cgroup.means() }
+        let below = self.cgroup.means();
+        if self.reign.rest_now().is_none() { Means { disk: below.disk, ..MEANS } } else { below }
     }
 
     /// Looks first whether the scheduler still rules: the means that the next plan is made for are those of now.

@@ -6,6 +6,7 @@
 
 mod cgroup;
 mod context;
+mod disk;
 mod resources;
 mod sched_ext;
 mod surroundings;
@@ -67,7 +68,6 @@ fn probe_with(root: &Path, counter: io::Result<()>, built_in: bool) -> Capabilit
     let backend = cgroup.backend(&context);
     let kernel = sched_ext::backend(&context, &backend, built_in);
     let user = surroundings::user_backend(&context);
-    let disks = topology::disk_names(&context.tree);
     let controller = |area, name| cgroup.controller(&context, area, name);
 
     let mut rows = cgroup.rows(&context);
@@ -75,10 +75,11 @@ fn probe_with(root: &Path, counter: io::Result<()>, built_in: bool) -> Capabilit
     rows.extend([controller(Area::Cpu, "cpu"), controller(Area::Cpu, "cpuset")]);
     rows.push(resources::cpu(&context));
     rows.extend(sched_ext::rows(&context, built_in));
-    rows.push(controller(Area::Memory, "memory"));
+    let (memory, io) = (controller(Area::Memory, "memory"), controller(Area::Disk, "io"));
+    rows.push(memory.clone());
     rows.extend(resources::memory(&context));
-    rows.push(controller(Area::Disk, "io"));
-    rows.extend(resources::disk(&context, &disks));
+    rows.push(io.clone());
+    rows.extend(disk::rows(&context, &io, &memory));
     rows.extend(resources::bus(&context, counter));
     rows.extend(surroundings::privileges(&context));
     rows.extend(surroundings::surroundings(&context));
@@ -105,12 +106,27 @@ impl Capabilities {
             name: None,
             why: "checked in contracts, not held by this version yet".to_owned(),
         };
-        vec![self.cpu_enforcer(), unheld(Area::Memory), unheld(Area::Disk), unheld(Area::Bus)]
+        vec![self.cpu_enforcer(), unheld(Area::Memory), self.disk_enforcer(), unheld(Area::Bus)]
     }
 
     /// What `doctor` shows.
     pub fn findings(&self) -> Findings {
         Findings { machine: self.machine.clone(), enforcers: self.enforcers(), rows: self.rows.clone() }
+    }
+
+    /// Disks are held where control groups are, whatever holds CPU.
+    fn disk_enforcer(&self) -> Enforcer {
+        let mut disks =
+            self.rows.iter().filter(|row| row.area == Area::Disk && row.name.starts_with("disk "));
+        let unheld = |why: String| Enforcer { resource: Area::Disk, name: None, why };
+        match (&self.cgroup, disks.clone().find(|row| row.state != State::No), disks.next()) {
+            (Err(row), ..) => unheld(format!("no cgroup backend: {}", row.reason)),
+            (Ok(_), Some(row), _) => {
+                Enforcer { resource: Area::Disk, name: Some("cgroup".to_owned()), why: row.reason.clone() }
+            }
+            (Ok(_), None, Some(row)) => unheld(row.reason.clone()),
+            (Ok(_), None, None) => unheld("there is no disk in /sys/block".to_owned()),
+        }
     }
 
     fn cpu_enforcer(&self) -> Enforcer {

@@ -200,13 +200,8 @@ fn read_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
 }
 
 /// The names of the whole disks, as far as they can be read.
-pub(super) fn disk_names(tree: &Tree) -> Vec<String> {
+pub(crate) fn disk_names(tree: &Tree) -> Vec<String> {
     read_disks(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
-}
-
-/// Whether a device of /sys/block is made of others: device mapper and md.
-pub(super) fn is_layered_disk(name: &str) -> bool {
-    ["dm-", "md"].iter().any(|prefix| is_numbered(name, prefix))
 }
 
 /// Whether a device's name is that prefix and a number, with what may follow it (`md127`, `md_d0`, but not `mdisk`).

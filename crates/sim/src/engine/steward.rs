@@ -10,6 +10,7 @@ use commonhold_contract::{Contract, Resource, Scheme, UnitId};
 use commonhold_dispatch::{BORROWS, LENDS, NOBODY, UnitRules};
 use commonhold_ledger::Ledger;
 use commonhold_policy::check::Books;
+use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::frames::{self, Look};
 use commonhold_policy::{
     Action, Input, Means, Plan, Snapshot, State, SwitchLoans, UnitFacts, borrows, entitlement, lends, step,
@@ -20,7 +21,8 @@ use crate::Time;
 use crate::scenario::Scenario;
 
 /// What the switch-time scheduler can do.
-const MEANS: Means = Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true };
+const MEANS: Means =
+    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, disk: DiskMeans::NONE };
 
 /// What the policies remember, and what they are told.
 pub(crate) struct Steward {
@@ -201,7 +203,12 @@ impl Engine<'_> {
                 }
             })
             .collect();
-        Snapshot { at: self.now, units, idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum() }
+        Snapshot {
+            at: self.now,
+            units,
+            idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
+            ..Snapshot::default()
+        }
     }
 
     /// Decisions about owners and orders about weights; CPU sets follow from the owners at every switch.

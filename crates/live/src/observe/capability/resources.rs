@@ -5,7 +5,6 @@ use std::io;
 use commonhold_machine::capability::{Area, Row};
 
 use super::context::{Capability, Context};
-use crate::observe::topology::is_layered_disk;
 
 /// The row about CPU pressure.
 pub(super) fn cpu(context: &Context) -> Row {
@@ -15,17 +14,6 @@ pub(super) fn cpu(context: &Context) -> Row {
 /// The rows about memory: PSI, swap, zram.
 pub(super) fn memory(context: &Context) -> Vec<Row> {
     vec![pressure(context, Area::Memory), swap(context), zram(context)]
-}
-
-/// The rows about disks: PSI, io.cost, BFQ, layers. `disks` are the names of the whole disks.
-pub(super) fn disk(context: &Context, disks: &[String]) -> Vec<Row> {
-    let mut rows = vec![pressure(context, Area::Disk)];
-    if disks.is_empty() {
-        rows.push(Row::no(Area::Disk, "disks", "there is no disk in /sys/block"));
-        return rows;
-    }
-    rows.extend([io_cost(context, disks), bfq(context, disks), layers(context)]);
-    rows
 }
 
 /// The rows about the memory bus: resctrl and counters. `counter` is what opening a counter of our own said.
@@ -51,7 +39,7 @@ pub(super) fn bus(context: &Context, counter: io::Result<()>) -> Vec<Row> {
     ]
 }
 
-fn pressure(context: &Context, area: Area) -> Row {
+pub(super) fn pressure(context: &Context, area: Area) -> Row {
     let (file, what) = match area {
         Area::Disk => ("/proc/pressure/io", "io pressure (PSI)"),
         Area::Memory => ("/proc/pressure/memory", "memory pressure (PSI)"),
@@ -94,61 +82,6 @@ fn zram(context: &Context) -> Row {
     let reason =
         if there { "the kernel has it, but no swap is on it" } else { "the module zram is not loaded" };
     Row::no(Area::Memory, name, reason).remedy(ADD_ZRAM)
-}
-
-/// io.cost makes io.weight work. It is configured per disk, in the root cgroup only.
-fn io_cost(context: &Context, disks: &[String]) -> Row {
-    let name = "io.cost";
-    let mount = context.cgroup2().map(|mount| mount.point.join("io.cost.qos"));
-    let Some((file, text)) = mount.and_then(|file| context.tree.text(&file).map(|text| (file, text))) else {
-        let reason = "the top cgroup has no io.cost.qos, which comes with the io controller on cgroup v2";
-        return Row::no(Area::Disk, name, reason)
-            .remedy("with the io controller: boot a kernel built with CONFIG_BLK_CGROUP_IOCOST=y");
-    };
-    let device = |disk: &String| context.tree.text(format!("/sys/block/{disk}/dev"));
-    let enabled = |device: &String| {
-        let line = text.lines().find(|line| line.split_whitespace().next() == Some(device.as_str()));
-        line.is_some_and(|line| line.split_whitespace().any(|word| word == "enable=1"))
-    };
-    let off = disks.iter().find(|disk| !device(disk).as_ref().is_some_and(enabled));
-    match off {
-        None => Row::yes(Area::Disk, name, format!("enabled on {}", disks.join(", "))),
-        Some(disk) => {
-            let device = device(disk).unwrap_or_else(|| "MAJOR:MINOR".to_owned());
-            let remedy = format!("echo '{device} enable=1' > {}", file.display());
-            Row::partly(Area::Disk, name, format!("the kernel has it, but it is off on {disk}"))
-                .remedy(remedy)
-        }
-    }
-}
-
-fn bfq(context: &Context, disks: &[String]) -> Row {
-    let name = "BFQ";
-    let scheduler = |disk: &String| {
-        context.tree.text(format!("/sys/block/{disk}/queue/scheduler")).unwrap_or_else(|| "none".to_owned())
-    };
-    let shown =
-        disks.iter().map(|disk| format!("{disk}: {}", scheduler(disk))).collect::<Vec<_>>().join("; ");
-    let Some(without) = disks.iter().find(|disk| !scheduler(disk).contains("[bfq]")) else {
-        return Row::yes(Area::Disk, name, format!("schedules {}", disks.join(", ")));
-    };
-    let offered = scheduler(without).split_whitespace().any(|name| name == "bfq");
-    let load = if offered { "" } else { "modprobe bfq && " };
-    let remedy = format!("{load}echo bfq > /sys/block/{without}/queue/scheduler");
-    let any = disks.iter().any(|disk| scheduler(disk).contains("[bfq]"));
-    let row = if any { Row::partly(Area::Disk, name, shown) } else { Row::no(Area::Disk, name, shown) };
-    row.remedy(remedy)
-}
-
-fn layers(context: &Context) -> Row {
-    let name = "disks without layers";
-    let layered: Vec<String> =
-        context.tree.names("/sys/block").into_iter().filter(|name| is_layered_disk(name)).collect();
-    if layered.is_empty() {
-        return Row::yes(Area::Disk, name, "no device-mapper or md device: weights reach the disk");
-    }
-    let reason = format!("weights do not reach the disk through {}", layered.join(", "));
-    Row::partly(Area::Disk, name, reason)
 }
 
 fn resctrl(context: &Context) -> Row {

@@ -305,10 +305,38 @@ fn disks_their_weights_and_their_layers() {
         "sda: none [bfq]; sdb: [none]",
         "modprobe bfq && echo bfq > /sys/block/sdb/queue",
     );
-    is(&found, "disks without layers", State::Partly, "through dm-0", "");
+    is(&found, "disk sda", State::No, "cannot be held without the io controller", "");
     let (_dir, found) = probed(&with(&disk("sda", "8:0", "[bfq]"), &qos));
     is(&found, "io.cost", State::Yes, "enabled on sda", "");
     is(&found, "BFQ", State::Yes, "schedules sda", "");
+}
+
+#[test]
+fn how_each_disk_is_held_and_what_is_not() {
+    let top = managed(TOP, "cpu io memory");
+    let mounts = format!(
+        "{}31 23 8:1 / / rw - ext4 /dev/sda1 rw\n32 23 8:2 / /efi rw - vfat /dev/sda2 rw\n33 23 0:40 / /home rw - nfs4 a:/b rw\n",
+        PURE_V2.1
+    );
+    let files = [
+        ROOT,
+        ("/proc/self/mountinfo", mounts.as_str()),
+        ("/proc/self/cgroup", "0::/\n"),
+        ("/sys/block/sda/size", "8"),
+        ("/sys/block/sda/dev", "8:0"),
+        ("/sys/block/sda/queue/scheduler", "none [bfq]"),
+        ("/sys/block/sda/sda1/holders/dm-0/x", ""),
+        ("/sys/block/sdb/size", "8"),
+        ("/sys/block/sdb/dev", "8:16"),
+    ];
+    let (_dir, found) = probed(&with(&top, &files));
+    is(&found, "disk sda", State::Yes, "weights, which BFQ heeds", "");
+    is(&found, "disk sdb", State::Yes, "rates (io.max) that follow use", "");
+    is(&found, "layers on disks", State::Yes, "dm-0 on sda: requests are counted", "");
+    is(&found, "write-back is its owner's", State::Partly, "/efi (vfat) does not say", "ext4");
+    is(&found, "no file systems elsewhere", State::Partly, "/home (nfs4)", "where the disks are");
+    let disk = &found.enforcers()[2];
+    assert_eq!((disk.name.as_deref(), disk.why.contains("BFQ")), (Some("cgroup"), true), "{disk:?}");
 }
 
 #[test]

@@ -1,0 +1,246 @@
+//! The accounts of disk bandwidth.
+//!
+//! What a unit is entitled to is its part of what the units transferred together: a disk that nobody uses owes nothing.
+//! Conserved at every entry: what units and nobody were entitled to sums to what was transferred, and so what was lent is what
+//! was borrowed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use commonhold_contract::UnitId;
+use commonhold_policy::disk::DiskUse;
+use commonhold_policy::share::split;
+use commonhold_policy::{Action, Plan, Reason, Snapshot, Time};
+
+use crate::spread::Spread;
+
+/// The disk account of one unit since the ledger was opened, all disks together, sub-units included.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct DiskAccount {
+    /// What it is entitled to now of what each disk transfers, in millionths.
+    pub entitled_part: u64,
+    /// What it transferred over the last interval, in bytes per second.
+    pub using_bytes_per_s: u64,
+    /// Bytes it read.
+    pub read_bytes: u64,
+    /// Bytes it wrote, as far as the file systems say whose they are.
+    pub written_bytes: u64,
+    /// Its requests.
+    pub requests: u64,
+    /// Its part of what all units transferred, in bytes.
+    pub entitled_bytes: u64,
+    /// What others transferred of that, in bytes.
+    pub lent_bytes: u64,
+    /// What it transferred beyond that, in bytes.
+    pub borrowed_bytes: u64,
+    /// Time in which some process of it was stalled for a disk, in nanoseconds, where the kernel tells.
+    pub waited_ns: u64,
+    /// How often others were held to their parts because it waited.
+    pub called_back: u64,
+    /// The time that this took, from the last look at which it did not wait: half of the call-backs were no longer.
+    pub call_back_p50_ns: u64,
+    /// 99 of 100 were no longer.
+    pub call_back_p99_ns: u64,
+    /// The longest.
+    pub call_back_max_ns: u64,
+}
+
+/// One unit's own figures.
+#[derive(Debug, Clone, Default)]
+struct Own {
+    part: u64,
+    using: u64,
+    used: DiskUse,
+    entitled: u64,
+    lent: u64,
+    borrowed: u64,
+    call_backs: Spread,
+}
+
+/// The books of all units.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Disks {
+    units: BTreeMap<UnitId, Own>,
+    seen: BTreeMap<String, (Time, Vec<DiskUse>)>,
+    held: BTreeSet<(UnitId, String)>,
+}
+
+impl Disks {
+    /// Enters what happened up to the snapshot, under what was in force until then.
+    pub(crate) fn observe(&mut self, snapshot: &Snapshot) {
+        let fresh = |name: &str, at: Time| self.seen.get(name).is_none_or(|(seen, _)| *seen < at);
+        if !snapshot.disks.iter().any(|disk| fresh(&disk.name, disk.at)) {
+            return;
+        }
+        self.units.values_mut().for_each(|own| own.using = 0);
+        for disk in &snapshot.disks {
+            let Some((before_at, before)) =
+                self.seen.insert(disk.name.clone(), (disk.at, disk.units.clone()))
+            else {
+                continue;
+            };
+            let before = |index: usize| before.get(index).copied().unwrap_or_default();
+            let used: Vec<DiskUse> =
+                disk.units.iter().enumerate().map(|(index, used)| used.since(before(index))).collect();
+            self.charge(&used, disk.at.saturating_sub(before_at));
+        }
+        self.seen.retain(|name, _| snapshot.disks.iter().any(|disk| disk.name == *name));
+        self.stalls(snapshot);
+        self.assert_conserved();
+    }
+
+    /// What units did to one disk in one interval.
+    fn charge(&mut self, used: &[DiskUse], elapsed: Time) {
+        let mut ids: Vec<UnitId> = self.units.keys().copied().collect();
+        ids.extend((0..).zip(used).map(|(id, _)| UnitId(id)).filter(|id| !self.units.contains_key(id)));
+        let parts: Vec<u64> = ids.iter().map(|id| self.units.get(id).map_or(0, |own| own.part)).collect();
+        let all: u64 = used.iter().map(|used| used.bytes()).sum();
+        for (id, due) in ids.into_iter().zip(split(all, &parts)) {
+            let own = self.units.entry(id).or_default();
+            let used = used.get(id.index()).copied().unwrap_or_default();
+            own.used.read_bytes += used.read_bytes;
+            own.used.written_bytes += used.written_bytes;
+            own.used.requests += used.requests;
+            own.using += per_second(used.bytes(), elapsed);
+            // Before the first plan nobody is entitled to anything, and nothing is lent.
+            let due = if parts.iter().all(|part| *part == 0) { used.bytes() } else { due };
+            own.entitled += due;
+            own.lent += due.saturating_sub(used.bytes());
+            own.borrowed += used.bytes().saturating_sub(due);
+        }
+    }
+
+    /// A stall is a unit's, and every disk of the snapshot tells of it.
+    fn stalls(&mut self, snapshot: &Snapshot) {
+        let Some(disk) = snapshot.disks.first() else { return };
+        for (id, used) in (0..).map(UnitId).zip(&disk.units) {
+            self.units.entry(id).or_default().used.stalled_ns = used.stalled_ns;
+        }
+    }
+
+    /// Enters a plan that was carried out by `applied_at`.
+    pub(crate) fn book(&mut self, plan: &Plan, applied_at: Time) {
+        if !plan.disk_entitled.is_empty() {
+            self.units.values_mut().for_each(|own| own.part = 0);
+            for (id, part) in (0..).map(UnitId).zip(&plan.disk_entitled) {
+                self.units.entry(id).or_default().part = *part;
+            }
+        }
+        for step in &plan.steps {
+            let Action::CapDisk { unit, disk, read, write } = &step.action else { continue };
+            let key = (*unit, disk.clone());
+            if read.is_none() && write.is_none() {
+                self.held.remove(&key);
+            } else if let (true, Reason::DiskWanted { by, since, .. }) = (self.held.insert(key), step.reason)
+            {
+                self.units.entry(by).or_default().call_backs.add(applied_at.saturating_sub(since));
+            }
+        }
+    }
+
+    /// The same books after a reload: `number` gives a unit's number in the new contract.
+    pub(crate) fn renumber(&mut self, number: &dyn Fn(UnitId) -> Option<UnitId>) {
+        let units = std::mem::take(&mut self.units);
+        self.units = units.into_iter().filter_map(|(id, own)| Some((number(id)?, own))).collect();
+        let held = std::mem::take(&mut self.held);
+        self.held = held.into_iter().filter_map(|(id, disk)| Some((number(id)?, disk))).collect();
+        // The next snapshot is what the new contract's units are counted from.
+        self.seen.clear();
+    }
+
+    /// The account of a unit, given the unit and its sub-units, the unit first; none where no disk was observed.
+    pub(crate) fn account(&self, family: &[UnitId]) -> Option<DiskAccount> {
+        if self.seen.is_empty() && self.units.is_empty() {
+            return None;
+        }
+        let owns: Vec<&Own> = family.iter().filter_map(|id| self.units.get(id)).collect();
+        let sum = |figure: &dyn Fn(&Own) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
+        let mut call_backs = Spread::default();
+        owns.iter().for_each(|own| call_backs.merge(&own.call_backs));
+        Some(DiskAccount {
+            entitled_part: sum(&|own| own.part),
+            using_bytes_per_s: sum(&|own| own.using),
+            read_bytes: sum(&|own| own.used.read_bytes),
+            written_bytes: sum(&|own| own.used.written_bytes),
+            requests: sum(&|own| own.used.requests),
+            entitled_bytes: sum(&|own| own.entitled),
+            lent_bytes: sum(&|own| own.lent),
+            borrowed_bytes: sum(&|own| own.borrowed),
+            waited_ns: sum(&|own| own.used.stalled_ns.unwrap_or(0)),
+            called_back: call_backs.count(),
+            call_back_p50_ns: call_backs.within(500_000),
+            call_back_p99_ns: call_backs.within(990_000),
+            call_back_max_ns: call_backs.within(1_000_000),
+        })
+    }
+
+    fn assert_conserved(&self) {
+        let lent: u64 = self.units.values().map(|own| own.lent).sum();
+        let borrowed: u64 = self.units.values().map(|own| own.borrowed).sum();
+        assert_eq!(lent, borrowed, "disk bandwidth that is lent is what is borrowed");
+    }
+}
+
+fn per_second(bytes: u64, elapsed: Time) -> u64 {
+    u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(elapsed.max(1))).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commonhold_policy::disk::DiskFacts;
+    use commonhold_policy::{MS, Step};
+
+    const A: UnitId = UnitId(2);
+    const B: UnitId = UnitId(3);
+
+    fn snapshot(at: Time, a: u64, b: u64) -> Snapshot {
+        let used = |bytes| DiskUse {
+            read_bytes: bytes,
+            requests: bytes / 10,
+            stalled_ns: Some(at),
+            ..DiskUse::default()
+        };
+        let units = vec![DiskUse::default(), DiskUse::default(), used(a), used(b)];
+        let disk = DiskFacts { name: "sda".to_owned(), at, units, ..DiskFacts::default() };
+        Snapshot { at, disks: vec![disk], ..Snapshot::default() }
+    }
+
+    /// Parts 3:1. In a second 400 bytes are transferred, 100 of them by the first: 300 were its own, so 200 are lent.
+    #[test]
+    fn a_second_by_hand() {
+        let mut books = Disks::default();
+        assert_eq!(books.account(&[A]), None);
+        books.observe(&snapshot(1_000 * MS, 7, 9));
+        books.book(&Plan { disk_entitled: vec![0, 0, 750_000, 250_000], ..Plan::default() }, 0);
+        books.observe(&snapshot(2_000 * MS, 107, 309));
+        // The same facts again say nothing.
+        books.observe(&snapshot(2_000 * MS, 107, 309));
+        let (a, b) = (books.account(&[A]).unwrap_or_default(), books.account(&[B]).unwrap_or_default());
+        assert_eq!((a.read_bytes, a.entitled_bytes, a.lent_bytes, a.borrowed_bytes), (100, 300, 200, 0));
+        assert_eq!((b.read_bytes, b.entitled_bytes, b.lent_bytes, b.borrowed_bytes), (300, 100, 0, 200));
+        assert_eq!((b.using_bytes_per_s, b.entitled_part, b.waited_ns), (300, 250_000, 2_000 * MS));
+        let both = books.account(&[A, B]).unwrap_or_default();
+        assert_eq!((both.read_bytes, both.lent_bytes, both.requests), (400, 200, 40));
+    }
+
+    /// A call-back is booked when its order is new, not when its rate changes.
+    #[test]
+    fn a_call_back_is_counted_once() {
+        let mut books = Disks::default();
+        let order = |read| Step {
+            action: Action::CapDisk { unit: B, disk: "sda".to_owned(), read, write: read },
+            reason: Reason::DiskWanted { part: 1, by: A, since: 5 },
+        };
+        for (steps, at) in
+            [(vec![order(Some(9))], 105), (vec![order(Some(8))], 300), (vec![order(None)], 400)]
+        {
+            books.book(&Plan { steps, ..Plan::default() }, at);
+        }
+        let a = books.account(&[A]).unwrap_or_default();
+        assert_eq!((a.called_back, a.call_back_max_ns), (1, 100));
+        books.book(&Plan { steps: vec![order(Some(9))], ..Plan::default() }, 206);
+        assert_eq!(books.account(&[A]).unwrap_or_default().called_back, 2);
+        books.renumber(&|id| (id == A).then_some(B));
+        assert_eq!(books.account(&[B]).unwrap_or_default().called_back, 2);
+    }
+}

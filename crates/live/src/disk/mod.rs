@@ -1,0 +1,131 @@
+//! Disks on a live machine: which there are, what units do to them, and orders as the kernel's files want them.
+//!
+//! Facts are io.stat and io.pressure of each unit's own cgroup, read at most every 80 ms. Orders are io.max, and io.weight
+//! or io.bfq.weight of the cgroups that the `cgroup` backend made: they go when those go, so that the journal needs no entry
+//! of its own.
+//!
+//! A disk is a whole physical one. Requests to a partition, to LVM, dm-crypt or md arrive there with their cgroup, so that
+//! is where they are counted and held; the layers above would count them twice. File systems on the network have no disk
+//! here: they are outside of control.
+//!
+//! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-throttle.c, block/blk-iocost.c, block/bfq-cgroup.c.
+
+pub(crate) mod devices;
+mod stat;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use commonhold_contract::UnitId;
+use commonhold_policy::disk::{DiskFacts, DiskUse};
+use commonhold_policy::{MS, Time};
+
+use crate::LiveError;
+use crate::observe::files::Tree;
+use devices::{Device, Weigher};
+
+/// How old facts may be.
+const FRESH_NS: Time = 80 * MS;
+/// How often to look which disks there are, and what schedules them.
+const DEVICES_NS: Time = 5_000 * MS;
+
+/// The disks of a machine, and what units did to them.
+#[derive(Debug, Default)]
+pub(crate) struct Disks {
+    mount: PathBuf,
+    devices: Vec<Device>,
+    devices_at: Option<Time>,
+    facts: Vec<DiskFacts>,
+    at: Option<Time>,
+}
+
+impl Disks {
+    /// Those of a machine whose cgroups are mounted there.
+    pub(crate) fn new(mount: &Path) -> Disks {
+        Disks { mount: mount.to_owned(), ..Disks::default() }
+    }
+
+    /// What units did so far. `leaves` are the cgroups of their own processes; what cannot be read is left out, since a
+    /// cgroup may go at any time.
+    pub(crate) fn observe(&mut self, now: Time, leaves: &[(UnitId, PathBuf)]) -> Vec<DiskFacts> {
+        if self.at.is_some_and(|at| now < at.saturating_add(FRESH_NS)) {
+            return self.facts.clone();
+        }
+        if self.devices_at.is_none_or(|at| now >= at.saturating_add(DEVICES_NS)) {
+            self.devices = devices::read(&Tree::new(Path::new("/")), &self.mount);
+            self.devices_at = Some(now);
+        }
+        self.at = Some(now);
+        let units = leaves.iter().map(|(unit, _)| unit.index() + 1).max().unwrap_or(0);
+        let mut facts: BTreeMap<&str, DiskFacts> = BTreeMap::new();
+        for device in &self.devices {
+            let weighs = device.weigher.is_some();
+            let units = vec![DiskUse::default(); units];
+            let of = DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s: None, units };
+            facts.insert(&device.number, of);
+        }
+        for (unit, leaf) in leaves {
+            let read = |file: &str| std::fs::read_to_string(leaf.join(file)).ok();
+            let stalled_ns = read("io.pressure").and_then(|text| stat::stalled_ns(&text));
+            for disk in facts.values_mut() {
+                disk.units[unit.index()].stalled_ns = stalled_ns;
+            }
+            let Some(text) = read("io.stat") else { continue };
+            for (number, used) in stat::parse(&text) {
+                if let Some(disk) = facts.get_mut(number) {
+                    disk.units[unit.index()] = DiskUse { stalled_ns, ..used };
+                }
+            }
+        }
+        self.facts = facts.into_values().collect();
+        self.facts.clone()
+    }
+
+    /// The order of a weight, 1 to 1,000, for the cgroup `dir` against its siblings.
+    pub(crate) fn weigh(&self, dir: &Path, disk: &str, weight: u32) -> Result<(), LiveError> {
+        let device = self.device(disk)?;
+        let weigher = device.weigher.ok_or_else(|| LiveError::Unavailable {
+            what: format!("disk {disk} heeds no weights"),
+            remedy: "see `commonhold doctor` for what it needs".to_owned(),
+        })?;
+        let value = format!("{} {weight}", device.number);
+        stat::put_line(&dir.join(weigher.file()), &value, &value)
+    }
+
+    /// The order of a rate each way for everything in the cgroup `dir`.
+    pub(crate) fn cap(
+        &self,
+        dir: &Path,
+        disk: &str,
+        read: Option<u64>,
+        write: Option<u64>,
+    ) -> Result<(), LiveError> {
+        let number = &self.device(disk)?.number;
+        let text = |rate: Option<u64>| rate.map_or_else(|| "max".to_owned(), |rate| rate.to_string());
+        let wanted = format!("{number} rbps={} wbps={}", text(read), text(write));
+        // Of a device without any bound, the kernel shows nothing.
+        let shown = if read.is_none() && write.is_none() {
+            String::new()
+        } else {
+            format!("{wanted} riops=max wiops=max")
+        };
+        stat::put_line(&dir.join("io.max"), &wanted, &shown)
+    }
+
+    fn device(&self, disk: &str) -> Result<&Device, LiveError> {
+        self.devices.iter().find(|device| device.name == disk).ok_or_else(|| LiveError::Unavailable {
+            what: format!("disk {disk} is not there any more"),
+            remedy: "nothing needs to be done unless it should be".to_owned(),
+        })
+    }
+}
+
+impl Weigher {
+    /// The file of a cgroup that takes weights.
+    fn file(self) -> &'static str {
+        match self {
+            Weigher::IoCost => "io.weight",
+            Weigher::Bfq => "io.bfq.weight",
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The kernel's text about disks, read and written.
+
+use std::path::Path;
+
+use commonhold_policy::disk::DiskUse;
+
+use crate::LiveError;
+use crate::cgroup::knob::{failed, read, write};
+
+/// io.stat: a line per device, `259:0 rbytes=90112 wbytes=0 rios=22 wios=0 dbytes=0 dios=0` and perhaps more. Some kernels
+/// write the number of a device of which they have nothing to say, and no line break after it.
+pub(super) fn parse(text: &str) -> Vec<(&str, DiskUse)> {
+    let mut devices: Vec<(&str, DiskUse)> = Vec::new();
+    for word in text.split_whitespace() {
+        let Some((key, value)) = word.split_once('=') else {
+            if word.contains(':') {
+                devices.push((word, DiskUse::default()));
+            }
+            continue;
+        };
+        let (Some((_, used)), Ok(value)) = (devices.last_mut(), value.parse::<u64>()) else { continue };
+        match key {
+            "rbytes" => used.read_bytes = value,
+            "wbytes" => used.written_bytes = value,
+            "rios" | "wios" => used.requests += value,
+            _ => {}
+        }
+    }
+    devices
+}
+
+/// io.pressure: the time in which some task was stalled, in nanoseconds.
+pub(super) fn stalled_ns(text: &str) -> Option<u64> {
+    let some = text.lines().find(|line| line.starts_with("some "))?;
+    let total = some.split_whitespace().find_map(|word| word.strip_prefix("total="))?;
+    total.parse::<u64>().ok()?.checked_mul(1_000)
+}
+
+/// Writes one device's line into a file that has a line per device, and looks whether it then shows `shown`, which begins
+/// with the device; nothing stands for no line.
+pub(super) fn put_line(path: &Path, value: &str, shown: &str) -> Result<(), LiveError> {
+    write(path, value).map_err(|source| failed(path, format!("write `{value}`"), source))?;
+    let text = read(path).map_err(|source| failed(path, "read it back".to_owned(), source))?;
+    let number = value.split_whitespace().next();
+    let line = text.lines().find(|line| line.split_whitespace().next() == number).unwrap_or_default();
+    if line.trim() == shown {
+        return Ok(());
+    }
+    Err(LiveError::NotInForce {
+        path: path.to_owned(),
+        wrote: value.to_owned(),
+        read: line.to_owned(),
+        remedy: "; another program writes this file too: stop it, or let it leave this cgroup alone"
+            .to_owned(),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_unit_did_to_each_disk() {
+        let text = "8:0 259:0 rbytes=4096 wbytes=512 rios=1 wios=2 dbytes=0 dios=0 cost.usage=17\n253:0 rbytes=7 x=y\n";
+        let used = |read_bytes, written_bytes, requests| DiskUse {
+            read_bytes,
+            written_bytes,
+            requests,
+            stalled_ns: None,
+        };
+        assert_eq!(
+            parse(text),
+            [("8:0", used(0, 0, 0)), ("259:0", used(4096, 512, 3)), ("253:0", used(7, 0, 0))]
+        );
+        assert_eq!(parse(""), []);
+        assert_eq!(parse("rbytes=1"), []);
+    }
+
+    #[test]
+    fn stalls() {
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=99\n";
+        assert_eq!(stalled_ns(text), Some(1_234_000));
+        assert_eq!(stalled_ns("full total=1\n"), None);
+    }
+
+    #[test]
+    fn a_line_that_is_not_in_force_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("io.max");
+        std::fs::write(&path, "").unwrap();
+        // A plain file keeps what is written, as the kernel would if it took it.
+        put_line(&path, "8:0 rbps=1 wbps=max", "8:0 rbps=1 wbps=max").unwrap();
+        let error = put_line(&path, "8:0 rbps=2 wbps=max", "").unwrap_err().to_string();
+        assert!(error.contains("io.max: wrote `8:0 rbps=2 wbps=max` but reads back `8:0 rbps=2"), "{error}");
+    }
+}

@@ -1,0 +1,202 @@
+//! Who may use how much of a disk: from the counts of this moment to orders on control groups.
+//!
+//! Problem: whoever has more requests under way gets more of a disk. Linux lets nobody plug in a scheduler; what can be
+//! given are weights, where the device has a scheduler for them, and rates (io.max), which it can always be given. A rate
+//! that is fixed wastes what its owner's neighbours leave, so rates follow what is wanted.
+//!
+//! Terms: a unit is *active* if it transferred or waited since the last look; it *waits* if some task of it was stalled for
+//! a disk for a quarter of that time. A disk's *capacity* is what it carries at the moment with this mix of requests, in
+//! bytes per second. A unit's *part* is the capacity by share among the active units. What a unit *wants* is all, as long
+//! as it is believed, or a rate that was measured.
+//!
+//! Algorithm, for each disk at each look, where weights are not in force:
+//! 1. what units transferred since is charged to [`bandwidth`](crate::bandwidth), whose criterion says who is too far ahead;
+//! 2. the capacity follows what is transferred, and what is kept free for those who lend little: upwards at once, downwards
+//!    slowly;
+//! 3. a unit that waits wants all, and is believed for [`BELIEF_NS`]; what it then did not take of its part, it lends: it
+//!    wants a quarter more than it transfers. When it comes near that, it is believed again: the call-back;
+//! 4. the capacity is divided by share, nobody gets more than it wants, and what is left goes to who wants more;
+//! 5. whoever is ahead is held to what that gives it, less what came out too much, and stays so until nobody else wants the
+//!    disk. Of those who wait, one is always free: it takes what the others leave.
+//!
+//! Where weights are in force, units get those of their entitlements, corrected by what came out (`weigh`). Limits, and
+//! ceilings of those who may not borrow, are rates in both cases.
+//!
+//! Properties (tested): nobody is held while only one unit is active, or nobody is ahead; a unit that waits is given its part at the look that sees it; nobody is held to nothing.
+//!
+//! Limits: the measure is bytes, so seeks are nobody's; a unit that reads with one small request at a time is given room,
+//! not speed. Processes that stand in a unit beside its sub-units are held together with these. A capacity is learned
+//! from use, so that reservations and ceilings of a disk that was never busy begin too low, unless it was measured.
+//!
+//! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).
+
+mod capacity;
+mod facts;
+mod hold;
+mod weigh;
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Resource, Scheme, UnitId};
+
+use crate::entitlement::{self, Capacity, Entitlement};
+use crate::plan::{Action, Plan, Reason, Step};
+use crate::step::Input;
+use crate::{MS, Time};
+
+pub use facts::{DiskFacts, DiskMeans, DiskUse};
+use hold::Rates;
+
+/// How long a count of transfers remembers (seed 000, section 3.3).
+pub(crate) const HALF_LIFE_NS: Time = 500 * MS;
+
+/// How long a unit that waits is believed to want its whole part.
+pub const BELIEF_NS: Time = 1_000 * MS;
+
+/// How soon to look again while somebody uses a disk.
+const BUSY_NS: Time = 100 * MS;
+
+/// The lowest rate that anybody is held to, in bytes per second: a few small requests.
+pub const RATE_MIN: u64 = 64 << 10;
+
+/// The most that a unit may transfer each way, in bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskCap {
+    /// Reading.
+    pub read: u64,
+    /// Writing.
+    pub write: u64,
+}
+
+/// What is in force for one unit on one disk, with the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Order<T> {
+    value: T,
+    because: Reason,
+}
+
+/// One disk, as it was at the last look.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Disk {
+    rates: Rates,
+    weights: weigh::Weights,
+    caps: BTreeMap<UnitId, Order<DiskCap>>,
+}
+
+/// What is remembered of disks between steps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct State {
+    disks: BTreeMap<String, Disk>,
+}
+
+impl State {
+    /// The same state after a reload: orders stay in force, counts begin anew.
+    #[must_use]
+    pub(crate) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
+        let keep = |disk: Disk| Disk {
+            rates: disk.rates.forgotten(),
+            weights: disk.weights.renumbered(number),
+            caps: disk.caps.into_iter().filter_map(|(unit, cap)| Some((number(unit)?, cap))).collect(),
+        };
+        State { disks: self.disks.into_iter().map(|(name, disk)| (name, keep(disk))).collect() }
+    }
+}
+
+/// Decides what is to be done about disks now, and adds it to the plan. Costs nothing where no disk was observed.
+pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Plan) {
+    let present = present(input);
+    let parts = entitlement::entitle(input.contract, Resource::Disk, Capacity::Parts, &present);
+    if !input.snapshot.disks.is_empty() {
+        plan.disk_entitled.clone_from(&parts.own);
+        plan.disk_entitled[UnitId::SHARED.index()] = parts.unheld;
+    }
+    state.disks.retain(|name, _| input.snapshot.disks.iter().any(|facts| facts.name == *name));
+    for facts in &input.snapshot.disks {
+        let disk = state.disks.entry(facts.name.clone()).or_default();
+        let entitlement = match facts.bytes_per_s {
+            Some(known) => {
+                entitlement::entitle(input.contract, Resource::Disk, Capacity::Known(known), &present)
+            }
+            None => parts.clone(),
+        };
+        decide(disk, now, input, facts, &entitlement, &mut plan.steps);
+        if disk.rates.is_busy() {
+            plan.next = plan.next.min(now + BUSY_NS);
+        }
+    }
+}
+
+/// Whose tickets count: units with processes; under `quota` every unit without sub-units, as a fixed quota waits for its
+/// owner.
+fn present(input: Input<'_>) -> Vec<bool> {
+    let quota = input.contract.machine.scheme == Scheme::Quota;
+    let mut present: Vec<bool> = input
+        .contract
+        .ids()
+        .map(|id| !id.is_common() && (quota || input.snapshot.unit(id).processes > 0))
+        .collect();
+    for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
+        present[parent.index()] = input.snapshot.unit(parent).processes > 0;
+    }
+    present
+}
+
+/// One disk: counts, then orders as differences to those in force.
+fn decide(
+    disk: &mut Disk,
+    now: Time,
+    input: Input<'_>,
+    facts: &DiskFacts,
+    entitlement: &Entitlement,
+    steps: &mut Vec<Step>,
+) {
+    let held = input.contract.machine.scheme != Scheme::Smp;
+    disk.rates.observe(now, input, facts, entitlement);
+    let weighs = held && facts.weighs && input.means.disk.weights;
+    let weights =
+        if weighs { disk.weights.wanted(now, input, entitlement, &disk.rates) } else { BTreeMap::new() };
+    for (unit, order) in disk.weights.replace(weights) {
+        let action = Action::WeighDisk { unit, disk: facts.name.clone(), weight: order.value };
+        steps.push(Step { action, reason: order.because });
+    }
+    let mut caps = BTreeMap::new();
+    if held && input.means.disk.caps {
+        let shared = if weighs { BTreeMap::new() } else { disk.rates.hold(now) };
+        caps = capacity::capped(input, entitlement, facts, &disk.rates, &shared);
+    }
+    replace_caps(disk, caps, facts, steps);
+}
+
+/// Orders the differences to the rates in force. Less than a part in 64 is none: the kernel takes a while to follow.
+fn replace_caps(
+    disk: &mut Disk,
+    wanted: BTreeMap<UnitId, Order<DiskCap>>,
+    facts: &DiskFacts,
+    steps: &mut Vec<Step>,
+) {
+    let mut order = |unit, cap: Option<DiskCap>, reason| {
+        let (read, write) = (cap.map(|cap| cap.read), cap.map(|cap| cap.write));
+        let action = Action::CapDisk { unit, disk: facts.name.clone(), read, write };
+        steps.push(Step { action, reason });
+    };
+    for unit in disk.caps.keys().filter(|unit| !wanted.contains_key(unit)) {
+        order(*unit, None, Reason::DiskFree);
+    }
+    disk.caps.retain(|unit, _| wanted.contains_key(unit));
+    for (unit, new) in wanted {
+        let old = disk.caps.get(&unit).map(|order| order.value);
+        if old.is_none_or(|old| differs(old.read, new.value.read) || differs(old.write, new.value.write)) {
+            order(unit, Some(new.value), new.because);
+            disk.caps.insert(unit, new);
+        }
+    }
+}
+
+fn differs(old: u64, new: u64) -> bool {
+    old.abs_diff(new) > old / 64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! From rates that hold units to their parts, and limits, to orders each way.
+
+use alloc::collections::BTreeMap;
+
+use commonhold_contract::{Amount, Contract, MILLIONTH, Scheme, UnitId};
+
+use super::hold::{Held, Rate, Rates, mul_div};
+use super::{DiskCap, DiskFacts, Order, RATE_MIN};
+use crate::entitlement::Entitlement;
+use crate::membership::is_within;
+use crate::plan::Reason;
+use crate::step::Input;
+
+/// What every unit is held to on one disk, sub-units included.
+pub(super) fn capped(
+    input: Input<'_>,
+    entitlement: &Entitlement,
+    facts: &DiskFacts,
+    rates: &Rates,
+    held: &BTreeMap<UnitId, Held>,
+) -> BTreeMap<UnitId, Order<DiskCap>> {
+    let contract = input.contract;
+    let whole = facts.bytes_per_s.unwrap_or(rates.peak());
+    let mut caps = BTreeMap::new();
+    for unit in contract.held() {
+        let shared =
+            held.get(&unit).map(|held| Held { rate: family_rate(contract, held, unit, rates), ..*held });
+        let limit = limit(contract, unit, whole)
+            .map(|rate| Held { rate, because: Reason::DiskLimit { bytes_per_s: rate } });
+        let own = ceiling(input, entitlement, unit, whole);
+        let Some(tightest) = [limit, own, shared].into_iter().flatten().min_by_key(|held| held.rate) else {
+            continue;
+        };
+        let value = both_ways(tightest.rate.max(1), family(contract, unit, rates));
+        caps.insert(unit, Order { value, because: tightest.because });
+    }
+    caps
+}
+
+/// Who may not borrow, or nobody under `quota`, gets no more than it is entitled to. Nothing is known before a disk was used.
+fn ceiling(input: Input<'_>, entitlement: &Entitlement, unit: UnitId, whole: u64) -> Option<Held> {
+    let contract = input.contract;
+    let fixed = contract.machine.scheme == Scheme::Quota || !contract.unit(unit).borrow.disk;
+    let top: u64 =
+        contract.children(None).map(|unit| entitlement.value(unit)).sum::<u64>() + entitlement.unheld;
+    let rate = mul_div(whole, entitlement.value(unit), top.max(1)).max(RATE_MIN);
+    (fixed && whole > 0).then_some(Held { rate, because: Reason::MayNotBorrow })
+}
+
+/// A unit's own limit, in bytes per second.
+fn limit(contract: &Contract, unit: UnitId, whole: u64) -> Option<u64> {
+    match contract.unit(unit).limit.disk? {
+        Amount::Absolute(rate) => Some(rate),
+        amount @ Amount::Part(_) => {
+            (whole > 0).then(|| amount.of(above(contract, unit, whole)).max(RATE_MIN))
+        }
+    }
+}
+
+/// What a part of the enclosing unit is a part of: its limit, or else the disk.
+fn above(contract: &Contract, unit: UnitId, whole: u64) -> u64 {
+    contract.unit(unit).parent.map_or(whole, |parent| {
+        limit(contract, parent, whole).unwrap_or_else(|| above(contract, parent, whole))
+    })
+}
+
+/// Processes that stand beside sub-units share a rate with these: what is transferred by those is added.
+fn family_rate(contract: &Contract, held: &Held, unit: UnitId, rates: &Rates) -> u64 {
+    family(contract, unit, rates).total().saturating_sub(rates.rate(unit).total()).saturating_add(held.rate)
+}
+
+/// What a unit transfers, with its sub-units.
+pub(super) fn family(contract: &Contract, unit: UnitId, rates: &Rates) -> Rate {
+    let members = contract.held().filter(|id| is_within(contract, *id, unit)).map(|id| rates.rate(id));
+    members
+        .fold(Rate::default(), |sum, rate| Rate { read: sum.read + rate.read, write: sum.write + rate.write })
+}
+
+/// A rate for both ways together, as the kernel wants it for each: in proportion to what is transferred each way, at least a
+/// sixteenth, so that the other way can begin. Who does only one may do either at the full rate.
+fn both_ways(rate: u64, now: Rate) -> DiskCap {
+    let total = now.total();
+    let (read, write) = (mul_div(now.read, MILLIONTH, total), mul_div(now.write, MILLIONTH, total));
+    if read.min(write) < MILLIONTH / 64 {
+        return DiskCap { read: rate, write: rate };
+    }
+    let part = |micro: u64| mul_div(rate, micro.max(MILLIONTH / 16), MILLIONTH).max(1);
+    DiskCap { read: part(read), write: part(write) }
+}

@@ -1,0 +1,78 @@
+//! What a backend saw of disks, and what it can order.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use commonhold_contract::UnitId;
+
+use crate::Time;
+
+/// What a backend can order for disks. By default nothing, as in the simulator, whose disks schedule by themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiskMeans {
+    /// Units can be held to rates (io.max).
+    pub caps: bool,
+    /// Units can be given weights, on disks that heed them ([`DiskFacts::weighs`]).
+    pub weights: bool,
+}
+
+impl DiskMeans {
+    /// Nothing can be ordered.
+    pub const NONE: DiskMeans = DiskMeans { caps: false, weights: false };
+}
+
+/// What a unit's own processes did to one disk since the backend began. Never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiskUse {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written, write-back of what it wrote to files included where the file system says whose it was.
+    pub written_bytes: u64,
+    /// Requests, reading and writing.
+    pub requests: u64,
+    /// Time in which some task of it was stalled for a disk, whichever, in nanoseconds; `None` where the kernel does not tell.
+    pub stalled_ns: Option<u64>,
+}
+
+impl DiskUse {
+    /// Bytes both ways.
+    pub fn bytes(self) -> u64 {
+        self.read_bytes.saturating_add(self.written_bytes)
+    }
+
+    /// What happened since `before`.
+    #[must_use]
+    pub fn since(self, before: DiskUse) -> DiskUse {
+        DiskUse {
+            read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+            requests: self.requests.saturating_sub(before.requests),
+            stalled_ns: self
+                .stalled_ns
+                .zip(before.stalled_ns)
+                .map(|(now, before)| now.saturating_sub(before)),
+        }
+    }
+}
+
+/// One disk at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DiskFacts {
+    /// The kernel's name for it: `sda`.
+    pub name: String,
+    /// When these facts were read, on the backend's clock.
+    pub at: Time,
+    /// Whether it heeds weights: io.cost is on, or BFQ schedules it.
+    pub weighs: bool,
+    /// What it can transfer, in bytes per second, where that was measured.
+    pub bytes_per_s: Option<u64>,
+    /// What units did to it, by [`UnitId::index`]; units beyond its end did nothing.
+    pub units: Vec<DiskUse>,
+}
+
+impl DiskFacts {
+    /// What a unit did.
+    pub fn unit(&self, unit: UnitId) -> DiskUse {
+        self.units.get(unit.index()).copied().unwrap_or_default()
+    }
+}

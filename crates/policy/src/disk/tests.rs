@@ -1,0 +1,373 @@
+//! A disk in a loop with the policy: it carries so much, divides it by requests under way, and heeds caps and weights.
+
+use alloc::string::ToString;
+use alloc::vec;
+
+use commonhold_contract::{Amount, Contract};
+use commonhold_machine::Machine;
+use proptest::prelude::*;
+
+use super::*;
+use crate::check::Books;
+use crate::{Means, Snapshot, UnitFacts};
+
+const MB: u64 = 1_000_000;
+const STEP: Time = 100 * MS;
+
+/// What a unit asks of the disk.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    /// Requests under way: its part of the disk when nobody interferes.
+    depth: u64,
+    /// The most it takes, in bytes per second.
+    most: u64,
+    /// Whether it writes.
+    writes: bool,
+    /// Whether it waits even while it gets all that it takes: one request at a time.
+    waits: bool,
+}
+
+const IDLE: Load = Load { depth: 0, most: 0, writes: false, waits: false };
+
+fn greedy(depth: u64) -> Load {
+    Load { depth, most: u64::MAX, writes: false, waits: false }
+}
+
+struct Bench {
+    contract: Contract,
+    machine: Machine,
+    carries: u64,
+    weighs: bool,
+    /// What the disk makes of a weight: its square root, for a scheduler that evens out.
+    flattens: bool,
+    pressure: bool,
+    loads: BTreeMap<UnitId, Load>,
+    used: BTreeMap<UnitId, DiskUse>,
+    caps: BTreeMap<UnitId, (Option<u64>, Option<u64>)>,
+    weights: BTreeMap<UnitId, u32>,
+    state: crate::State,
+    books: Books,
+    now: Time,
+    steps: Vec<Step>,
+}
+
+impl Bench {
+    fn new(contract: Contract) -> Bench {
+        Bench {
+            contract,
+            machine: Machine::synthetic("cpus:4 memory:1GiB disks:1").unwrap(),
+            carries: 100 * MB,
+            weighs: false,
+            flattens: false,
+            pressure: true,
+            loads: BTreeMap::new(),
+            used: BTreeMap::new(),
+            caps: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            state: crate::State::default(),
+            books: Books::default(),
+            now: 1_000 * MS,
+            steps: Vec::new(),
+        }
+    }
+
+    /// A contract of top-level units with these tickets.
+    fn tickets(tickets: &[u64]) -> Bench {
+        let mut contract = Contract::default();
+        for (n, tickets) in tickets.iter().enumerate() {
+            let unit = contract.add(None, &format!("u{n}"));
+            contract.units[unit.index()].tickets = *tickets;
+        }
+        Bench::new(contract)
+    }
+
+    fn unit(n: u32) -> UnitId {
+        UnitId(n + 2)
+    }
+
+    fn load(&mut self, n: u32, load: Load) {
+        self.loads.insert(Bench::unit(n), load);
+    }
+
+    /// What each unit gets in one step: by depth (or weight), nobody above its cap or its most.
+    fn serve(&self) -> BTreeMap<UnitId, u64> {
+        let units: Vec<UnitId> = self.loads.keys().copied().collect();
+        let depth = |unit: &UnitId| self.loads[unit].depth;
+        let weight = |unit: &UnitId| {
+            let weight = u64::from(self.weights.get(unit).copied().unwrap_or(100));
+            match (depth(unit), self.weighs) {
+                (0, _) => 0,
+                (depth, false) => depth,
+                (_, true) if self.flattens => (weight * 10_000).isqrt(),
+                (_, true) => weight,
+            }
+        };
+        let room = |unit: &UnitId| {
+            let (read, write) = self.caps.get(unit).copied().unwrap_or((None, None));
+            let cap = if self.loads[unit].writes { write } else { read };
+            self.loads[unit].most.min(cap.unwrap_or(u64::MAX))
+        };
+        let weights: Vec<u64> = units.iter().map(weight).collect();
+        let rooms: Vec<u64> = units.iter().map(room).collect();
+        let (rates, _) = crate::share::split_capped(self.carries, &weights, &rooms);
+        units.into_iter().zip(rates).collect()
+    }
+
+    fn step(&mut self) {
+        self.now += STEP;
+        for (unit, rate) in self.serve() {
+            let load = self.loads[&unit];
+            let bytes = rate / 10;
+            let used = self.used.entry(unit).or_default();
+            if load.writes {
+                used.written_bytes += bytes
+            } else {
+                used.read_bytes += bytes
+            }
+            // Who takes less than it would like waits all the time.
+            let stalled = if load.depth > 0 && (load.waits || rate < load.most) { STEP } else { 0 };
+            used.stalled_ns = self.pressure.then(|| used.stalled_ns.unwrap_or(0) + stalled);
+        }
+        let n = self.contract.units.len();
+        let there = |id: UnitId| u32::from(self.loads.contains_key(&id));
+        let facts = |id: UnitId| UnitFacts { at: self.now, processes: there(id), ..UnitFacts::default() };
+        let disk = DiskFacts {
+            name: "sda".to_string(),
+            at: self.now,
+            weighs: self.weighs,
+            bytes_per_s: None,
+            units: (0..n)
+                .map(|i| self.used.get(&UnitId(u32::try_from(i).unwrap())).copied().unwrap_or_default())
+                .collect(),
+        };
+        let snapshot = Snapshot {
+            at: self.now,
+            units: self.contract.ids().map(facts).collect(),
+            disks: vec![disk],
+            ..Snapshot::default()
+        };
+        let means = Means {
+            cpu_sets: true,
+            weights: true,
+            caps: true,
+            gates: true,
+            switches: false,
+            disk: DiskMeans { caps: true, weights: true },
+        };
+        let input = Input { contract: &self.contract, machine: &self.machine, means, snapshot: &snapshot };
+        let (state, plan) = crate::step(self.state.clone(), self.now, input);
+        self.books = self.books.replay(&self.contract, &self.machine, &plan).unwrap();
+        self.state = state;
+        for step in plan.steps {
+            match step.action {
+                Action::CapDisk { unit, read: None, write: None, .. } => drop(self.caps.remove(&unit)),
+                Action::CapDisk { unit, read, write, .. } => drop(self.caps.insert(unit, (read, write))),
+                Action::WeighDisk { unit, weight, .. } => drop(self.weights.insert(unit, weight)),
+                _ => continue,
+            }
+            self.steps.push(step);
+        }
+    }
+
+    /// Runs on, and returns what each unit got of the whole since, in thousandths.
+    fn run(&mut self, seconds: u64) -> Vec<u64> {
+        let before = self.used.clone();
+        for _ in 0..seconds * 10 {
+            self.step();
+        }
+        let got: Vec<u64> = self
+            .contract
+            .held()
+            .map(|id| {
+                let used = |map: &BTreeMap<UnitId, DiskUse>| map.get(&id).copied().unwrap_or_default();
+                used(&self.used).since(used(&before)).bytes()
+            })
+            .collect();
+        let all: u64 = self.carries * seconds;
+        got.into_iter().map(|bytes| bytes * 1_000 / all).collect()
+    }
+}
+
+#[test]
+fn who_has_more_requests_has_no_more_than_its_part() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.load(0, greedy(1));
+    bench.load(1, greedy(31));
+    bench.run(3);
+    let got = bench.run(10);
+    assert!((485..=515).contains(&got[0]) && got[0] + got[1] >= 980, "{got:?}");
+}
+
+/// Seed 004, section 5.4: one unit has reserved half, four share the rest: 4:1.
+#[test]
+fn a_hard_half_against_four() {
+    let mut bench = Bench::tickets(&[100; 5]);
+    bench.contract.units[2].hard.disk = Some(Amount::Part(500_000));
+    // The four have twice the requests.
+    for n in 0..5 {
+        bench.load(n, greedy(if n == 0 { 1 } else { 2 }));
+    }
+    // Half reserved, and a fifth of the rest by tickets: 60 % against 10 % each, unless it holds no soft ones to speak of.
+    bench.contract.units[2].tickets = 1;
+    for n in 3..7 {
+        bench.contract.units[n].tickets = 1_000;
+    }
+    bench.run(3);
+    let got = bench.run(20);
+    let four: u64 = got[1..].iter().sum::<u64>() / 4;
+    assert!((3_800..=4_200).contains(&(got[0] * 1_000 / four)), "{got:?}");
+    assert!(got.iter().sum::<u64>() >= 980, "{got:?}");
+}
+
+#[test]
+fn what_is_idle_is_used_and_called_back_at_once() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.load(1, greedy(16));
+    let got = bench.run(5);
+    assert_eq!((got[1], bench.steps.len()), (1_000, 0), "who is alone is not held: {got:?}");
+    bench.load(0, greedy(1));
+    // The look that sees it waiting gives it its part: the first step shows it, the second has it.
+    bench.run(1);
+    let got = bench.run(2);
+    assert!(got[0] >= 470, "{got:?}");
+    let because = bench.steps[0].reason;
+    assert!(matches!(because, Reason::DiskWanted { by, .. } if by == Bench::unit(0)), "{because:?}");
+    bench.load(0, IDLE);
+    bench.run(2);
+    assert_eq!(bench.run(2)[1], 1_000, "{:?}", bench.caps);
+    assert!(bench.caps.is_empty());
+}
+
+#[test]
+fn what_a_waiting_unit_cannot_take_is_lent() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    // One small request at a time: it waits always, and gets 10 MB/s of 100 however free the disk is.
+    bench.load(0, Load { depth: 1, most: 10 * MB, writes: false, waits: true });
+    bench.load(1, greedy(31));
+    bench.run(10);
+    let got = bench.run(10);
+    assert!(got[0] >= 95 && got[1] >= 700, "{got:?}");
+}
+
+#[test]
+fn limits_hold_whatever_is_idle() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.contract.units[2].limit.disk = Some(Amount::Absolute(20 * MB));
+    bench.load(0, greedy(8));
+    bench.run(1);
+    let got = bench.run(5);
+    assert!((195..=200).contains(&got[0]), "{got:?}");
+    bench.contract.machine.scheme = Scheme::Smp;
+    bench.run(1);
+    assert!(bench.caps.is_empty(), "no isolation was asked for");
+}
+
+#[test]
+fn who_may_not_borrow_has_its_part_and_no_more() {
+    let mut bench = Bench::tickets(&[100, 300]);
+    bench.contract.units[2].borrow.disk = false;
+    bench.load(0, greedy(4));
+    bench.load(1, greedy(4));
+    bench.run(3);
+    bench.load(1, Load { most: 10 * MB, ..greedy(4) });
+    bench.run(5);
+    let got = bench.run(5);
+    assert!((240..=260).contains(&got[0]), "{got:?}");
+}
+
+#[test]
+fn who_does_not_lend_finds_its_part_free() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.contract.units[2].lend.disk = false;
+    bench.load(0, greedy(4));
+    bench.load(1, greedy(4));
+    bench.run(5);
+    bench.load(0, IDLE);
+    bench.run(5);
+    let got = bench.run(5);
+    assert!((450..=550).contains(&got[1]), "{got:?}");
+}
+
+#[test]
+fn reads_and_writes_are_held_together() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.load(0, greedy(1));
+    bench.load(1, Load { writes: true, ..greedy(31) });
+    bench.run(3);
+    let got = bench.run(10);
+    assert!((480..=520).contains(&got[0]), "{got:?}");
+}
+
+#[test]
+fn without_pressure_whoever_transfers_waits() {
+    let mut bench = Bench::tickets(&[100, 300]);
+    bench.pressure = false;
+    bench.load(0, greedy(31));
+    bench.load(1, greedy(1));
+    bench.run(3);
+    let got = bench.run(10);
+    assert!((235..=265).contains(&got[0]), "{got:?}");
+}
+
+#[test]
+fn weights_are_corrected_by_what_comes_out() {
+    let mut bench = Bench::tickets(&[100, 400]);
+    bench.weighs = true;
+    bench.load(0, greedy(8));
+    bench.load(1, greedy(8));
+    bench.step();
+    assert_eq!((bench.weights[&Bench::unit(0)], bench.weights[&Bench::unit(1)]), (100, 400));
+    assert!(bench.caps.is_empty());
+    // A scheduler that makes 2 of 4: 1/3 instead of 1/5.
+    bench.flattens = true;
+    bench.run(10);
+    let got = bench.run(10);
+    assert!((190..=210).contains(&got[0]), "{got:?} {:?}", bench.weights);
+    let corrected = |step: &Step| matches!(step.reason, Reason::DiskCorrected { .. });
+    assert!(bench.steps.iter().any(corrected));
+}
+
+#[test]
+fn sub_units_share_inside_their_encloser() {
+    let mut contract = Contract::default();
+    let outer = contract.add(None, "outer");
+    let (one, two) = (contract.add(Some(outer), "one"), contract.add(Some(outer), "two"));
+    let other = contract.add(None, "other");
+    let mut bench = Bench::new(contract);
+    for (unit, depth) in [(one, 1), (two, 8), (other, 31)] {
+        bench.loads.insert(unit, greedy(depth));
+    }
+    bench.run(4);
+    let got = bench.run(10);
+    let by = |unit: UnitId| got[unit.index() - 2];
+    assert!((235..=265).contains(&by(one)) && (235..=265).contains(&by(two)), "{got:?}");
+    assert!((480..=520).contains(&by(other)), "{got:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever comes and goes, the checker is content, nobody is starved, and the disk is in use.
+    #[test]
+    fn nobody_is_starved(
+        tickets in proptest::collection::vec(1u64..1_000, 2..6),
+        loads in proptest::collection::vec((0u32..6, 0u64..40, 1u64..200, any::<bool>()), 1..8),
+    ) {
+        let mut bench = Bench::tickets(&tickets);
+        let units = u32::try_from(tickets.len()).unwrap();
+        for (n, depth, most, writes) in loads {
+            bench.load(n % units, Load { depth, most: most * MB, writes, waits: false });
+            for _ in 0..15 {
+                bench.step();
+            }
+        }
+        bench.run(3);
+        let got = bench.run(5);
+        for (unit, load) in &bench.loads {
+            prop_assert!(load.depth == 0 || got[unit.index() - 2] > 0, "{unit:?} {got:?}");
+        }
+        let asked: u64 = bench.loads.values().filter(|load| load.depth > 0).map(|load| load.most).sum();
+        let carried = got.iter().sum::<u64>();
+        prop_assert!(carried * 100 >= (asked.min(bench.carries) / MB) * 700, "{got:?} of {asked}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Weights on disks that heed them, corrected by what comes out.
+//!
+//! Problem: what is written is not what is got. One scheduler maps weights to a scale of its own, a cost model may not fit
+//! the disk, and requests differ in size. Algorithm: a unit's weight is its part among its siblings; once a second, the
+//! siblings that waited all the time since are compared: who transferred less than its part of what they transferred
+//! together gets more weight, by half of what was missing, and the reverse. Bounds: a correction is between a quarter and
+//! four times. Limits: who does not wait is not corrected, since it has what it wants.
+
+use alloc::collections::BTreeMap;
+
+use commonhold_contract::{Contract, MILLIONTH, UnitId};
+
+use super::Order;
+use super::capacity::family;
+use super::hold::{Rates, mul_div};
+use crate::entitlement::Entitlement;
+use crate::membership::is_within;
+use crate::plan::Reason;
+use crate::step::Input;
+use crate::{MS, Time};
+
+/// How often weights are corrected.
+const CORRECT_NS: Time = 1_000 * MS;
+/// The usual weight, of whom nothing is ordered.
+const USUAL: u32 = 100;
+/// Bounds of a correction, in millionths.
+const CORRECTION: core::ops::RangeInclusive<u64> = MILLIONTH / 4..=MILLIONTH * 4;
+
+/// The weights in force on one disk, and what they are corrected by.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Weights {
+    in_force: BTreeMap<UnitId, Order<u32>>,
+    /// In millionths of the entitlement.
+    corrections: BTreeMap<UnitId, u64>,
+    corrected_at: Time,
+    /// Units that waited at every look since.
+    waited: BTreeMap<UnitId, bool>,
+}
+
+impl Weights {
+    pub(super) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> Weights {
+        let in_force =
+            self.in_force.into_iter().filter_map(|(unit, order)| Some((number(unit)?, order))).collect();
+        Weights { in_force, ..Weights::default() }
+    }
+
+    /// The weights that units are to have now.
+    pub(super) fn wanted(
+        &mut self,
+        now: Time,
+        input: Input<'_>,
+        entitlement: &Entitlement,
+        rates: &Rates,
+    ) -> BTreeMap<UnitId, Order<u32>> {
+        let contract = input.contract;
+        for unit in contract.held() {
+            let waits = contract.held().any(|id| is_within(contract, id, unit) && rates.waits(id));
+            *self.waited.entry(unit).or_insert(true) &= waits;
+        }
+        if now.saturating_sub(self.corrected_at) >= CORRECT_NS {
+            self.correct(contract, entitlement, rates);
+            self.corrected_at = now;
+            self.waited.clear();
+        }
+        let there = |unit: &UnitId| entitlement.value(*unit) > 0;
+        contract.held().filter(there).map(|unit| (unit, self.weight(contract, entitlement, unit))).collect()
+    }
+
+    /// A unit's weight among its siblings, as a part of a thousand: the smaller of the two scales that kernels have.
+    fn weight(&self, contract: &Contract, entitlement: &Entitlement, unit: UnitId) -> Order<u32> {
+        let level: u64 =
+            contract.children(contract.unit(unit).parent).map(|unit| entitlement.value(unit)).sum();
+        let part = mul_div(entitlement.value(unit), MILLIONTH, level);
+        let correction = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
+        // Half of the scale, so that there is room to correct upwards.
+        let weight = mul_div(mul_div(500, part, MILLIONTH), correction, MILLIONTH).clamp(1, 1_000);
+        let because = if correction == MILLIONTH {
+            Reason::DiskPart { part }
+        } else {
+            Reason::DiskCorrected { part, by: correction }
+        };
+        Order { value: u32::try_from(weight).unwrap_or(USUAL), because }
+    }
+
+    fn correct(&mut self, contract: &Contract, entitlement: &Entitlement, rates: &Rates) {
+        let levels = contract.held().map(Some).chain([None]);
+        for level in levels {
+            let waited = |unit: &UnitId| self.waited.get(unit).copied().unwrap_or(false);
+            let siblings: alloc::vec::Vec<UnitId> = contract.children(level).filter(waited).collect();
+            let got = |unit: UnitId| family(contract, unit, rates).total();
+            let all_got: u64 = siblings.iter().map(|unit| got(*unit)).sum();
+            let all: u64 = siblings.iter().map(|unit| entitlement.value(*unit)).sum();
+            if siblings.len() < 2 || all_got == 0 {
+                continue;
+            }
+            for unit in siblings {
+                let due = mul_div(all_got, entitlement.value(unit), all);
+                let ratio = mul_div(due, MILLIONTH, got(unit).max(1)).min(*CORRECTION.end());
+                // What is within 2 % is left alone: every change costs the disk's scheduler its history.
+                if ratio.abs_diff(MILLIONTH) < MILLIONTH / 50 {
+                    continue;
+                }
+                let old = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
+                let new = mul_div(old, MILLIONTH.midpoint(ratio), MILLIONTH);
+                self.corrections.insert(unit, new.clamp(*CORRECTION.start(), *CORRECTION.end()));
+            }
+        }
+    }
+
+    /// Puts weights in force; the differences, in which a weight that is no longer ordered is the usual one.
+    pub(super) fn replace(
+        &mut self,
+        wanted: BTreeMap<UnitId, Order<u32>>,
+    ) -> alloc::vec::Vec<(UnitId, Order<u32>)> {
+        let before = core::mem::replace(&mut self.in_force, wanted);
+        let usual = |unit: &UnitId| (*unit, Order { value: USUAL, because: Reason::NobodyThere });
+        let gone = before.keys().filter(|unit| !self.in_force.contains_key(unit)).map(usual);
+        let value = |unit: &UnitId| before.get(unit).map(|order| order.value);
+        let changed = self
+            .in_force
+            .iter()
+            .filter(|(unit, order)| value(unit) != Some(order.value))
+            .map(|(unit, order)| (*unit, *order));
+        gone.chain(changed).collect()
+    }
+}
