@@ -192,7 +192,9 @@ state_of() {
 disk() {
 	for serial in /sys/block/nvme*/device/serial; do
 		read -r found < "$serial"
-		[ "$found" = "$1" ] && basename "${serial%/device/serial}" | sed 's,^,/dev/,' && return
+		folder=${serial%/device/serial}
+		# One without a number is a way to another: the kernel keeps several ways to one drive apart.
+		[ "$found" = "$1" ] && [ -e "$folder/dev" ] && echo "/dev/${folder##*/}" && return
 	done
 	return 1
 }

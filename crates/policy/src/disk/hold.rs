@@ -177,8 +177,14 @@ impl Rates {
         // What is kept free for somebody shows nothing; it only is no reason to believe in less.
         let kept: u64 = self.active.union(&self.reserving).map(reserved).sum();
         let carried = total.max(kept.min(self.capacity));
-        let step = mul_div(self.capacity.saturating_sub(carried), self.elapsed, SETTLE_NS);
-        self.capacity = (self.capacity - step).max(carried);
+        // One interval may show more than the disk carries for long: a device that bursts, requests that end together.
+        let settle = if carried > self.capacity { HALF_LIFE_NS } else { SETTLE_NS };
+        let step = mul_div(carried.abs_diff(self.capacity), self.elapsed.min(settle), settle);
+        self.capacity = match self.capacity {
+            0 => carried,
+            capacity if carried > capacity => capacity + step,
+            capacity => capacity - step,
+        };
     }
 
     /// Who is ahead of its part of the counts of those who are active. The threshold is a part in 128 of what the disk
@@ -201,6 +207,7 @@ impl Rates {
     /// What every active unit wants.
     fn believe(&mut self, now: Time) {
         self.wants.retain(|unit, _| self.active.contains(unit));
+        let crowding: Vec<UnitId> = self.active.iter().copied().filter(|unit| self.crowds(*unit)).collect();
         for unit in &self.active {
             let (rate, waits) = (self.rate(*unit).total(), self.waiting.contains(unit));
             let measured = rate.saturating_add(rate / 4).saturating_add(self.capacity / 16);
@@ -209,8 +216,11 @@ impl Rates {
             let newcomer = if waits { all } else { Want { rate: measured, since: now } };
             let want = self.wants.entry(*unit).or_insert(newcomer);
             if want.rate == u64::MAX {
-                let tried = now.saturating_sub(want.since) >= BELIEF_NS && rate < part / 4 * 3;
-                if tried || !waits {
+                // Who has its part, or was kept from it by somebody who is not held yet, has not been tried.
+                if rate >= part / 4 * 3 || crowding.iter().any(|other| other != unit) {
+                    want.since = now;
+                }
+                if !waits || now.saturating_sub(want.since) >= BELIEF_NS {
                     *want = Want { rate: measured, since: now };
                 }
             } else if waits && rate >= want.rate / 8 * 7 {
@@ -219,6 +229,12 @@ impl Rates {
                 want.rate = want.rate.min(measured);
             }
         }
+    }
+
+    /// Whether a unit that is not held has more than its part.
+    fn crowds(&self, unit: UnitId) -> bool {
+        let part = self.part(unit);
+        !self.held.contains_key(&unit) && self.rate(unit).total() > part + part / 16
     }
 
     /// A unit's part of the capacity among those who are active.
