@@ -36,7 +36,8 @@ pub struct DiskAccount {
     pub waited_ns: u64,
     /// How often others were held to their parts because it waited.
     pub called_back: u64,
-    /// The time that this took, from the last look at which it did not wait: half of the call-backs were no longer.
+    /// The time that this took, from the last look at which it did not wait or had its part: half of the call-backs were no
+    /// longer.
     pub call_back_p50_ns: u64,
     /// 99 of 100 were no longer.
     pub call_back_p99_ns: u64,

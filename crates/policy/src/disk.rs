@@ -11,10 +11,11 @@
 //!
 //! Algorithm, for each disk at each look, where weights are not in force:
 //! 1. what units transferred since is charged to [`bandwidth`](crate::bandwidth), whose criterion says who is too far ahead;
-//! 2. the capacity follows what is transferred, and what is kept free for those who lend little: upwards at once, downwards
-//!    slowly;
-//! 3. a unit that waits wants all, and is believed for [`BELIEF_NS`]; what it then did not take of its part, it lends: it
-//!    wants a quarter more than it transfers. When it comes near that, it is believed again: the call-back;
+//! 2. the capacity follows what is transferred, and what is kept free for those who lend;
+//! 3. a unit that waits wants all, and is believed. Where it lacks its part, the others are held to theirs, and the capacity is
+//!    taken to be what is transferred meanwhile: a *trial*. What a unit still does not take, [`BELIEF_NS`] after the others
+//!    transfer a quarter less, it lends: it wants a quarter more than it transfers, and an eighth of the disk, so that it need
+//!    not queue. When it comes near that, or has less than it had in the trial, it is believed again: the call-back;
 //! 4. the capacity is divided by share, nobody gets more than it wants, and what is left goes to who wants more;
 //! 5. whoever is ahead is held to what that gives it, less what came out too much, and stays so until nobody else wants the
 //!    disk. Of those who wait, one is always free: it takes what the others leave.
@@ -25,7 +26,7 @@
 //! Properties (tested): nobody is held while only one unit is active, or nobody is ahead; a unit that waits is given its part at the look that sees it; nobody is held to nothing.
 //!
 //! Limits: the measure is bytes, so seeks are nobody's; a unit that reads with one small request at a time is given room,
-//! not speed. Processes that stand in a unit beside its sub-units are held together with these. A capacity is learned
+//! not speed. Requests that are with the disk already must end first: the price of a call-back. Processes that stand in a unit beside its sub-units are held together with these. A capacity is learned
 //! from use, so that reservations and ceilings of a disk that was never busy begin too low, unless it was measured.
 //!
 //! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).

@@ -186,7 +186,7 @@ pub enum Reason {
         part: u64,
         /// Who waited.
         by: UnitId,
-        /// The last look at which that unit did not wait: the call-back's latency counts from here.
+        /// The last look at which that unit did not wait, or had its part: the call-back's latency counts from here.
         since: Time,
     },
     /// What it got of a disk was not its part, so that its weight is changed.

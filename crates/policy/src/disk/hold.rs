@@ -42,8 +42,18 @@ impl Rate {
 struct Want {
     /// Bytes per second; `u64::MAX` while it is believed.
     rate: u64,
+    /// What it transferred when the others were held and it could have had more; `None` if that was not tried.
+    had: Option<u64>,
     /// Since when.
     since: Time,
+}
+
+/// Somebody waits and lacks its part: the others are held to theirs, to see whether it takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Trial {
+    /// What the disk was thought to carry when it began, and what the others transferred.
+    capacity: u64,
+    others: u64,
 }
 
 /// Why a unit is held at the moment: who waits, and since when it did not.
@@ -67,9 +77,12 @@ pub(super) struct Rates {
     /// Units that the criterion denies.
     ahead: BTreeSet<UnitId>,
     wants: BTreeMap<UnitId, Want>,
+    trial: Option<Trial>,
+    /// When the capacity was last believed to be what it was before a trial.
+    restored_at: Time,
     /// Units that do not lend what they do not use, while they hold a share.
     reserving: BTreeSet<UnitId>,
-    /// The last look at which each unit did not wait.
+    /// The last look at which each unit did not wait, or had its part.
     content: BTreeMap<UnitId, Time>,
     held: BTreeMap<UnitId, Held>,
     contended_at: Time,
@@ -169,7 +182,6 @@ impl Rates {
             let room = match self.wants.get(unit) {
                 _ if self.reserving.contains(unit) => self.part(*unit),
                 Some(want) if want.rate != u64::MAX => want.rate,
-                Some(want) if self.at.saturating_sub(want.since) < BELIEF_NS => self.part(*unit),
                 _ => 0,
             };
             room.max(self.rate(*unit).total())
@@ -178,7 +190,12 @@ impl Rates {
         let kept: u64 = self.active.union(&self.reserving).map(reserved).sum();
         let carried = total.max(kept.min(self.capacity));
         // One interval may show more than the disk carries for long: a device that bursts, requests that end together.
-        let settle = if carried > self.capacity { HALF_LIFE_NS } else { SETTLE_NS };
+        let settle = match (carried > self.capacity, self.trial) {
+            (true, _) => HALF_LIFE_NS,
+            // Whoever lacks its part waits for this.
+            (false, Some(_)) => AVERAGE_NS,
+            (false, None) => SETTLE_NS,
+        };
         let step = mul_div(carried.abs_diff(self.capacity), self.elapsed.min(settle), settle);
         self.capacity = match self.capacity {
             0 => carried,
@@ -207,34 +224,72 @@ impl Rates {
     /// What every active unit wants.
     fn believe(&mut self, now: Time) {
         self.wants.retain(|unit, _| self.active.contains(unit));
-        let crowding: Vec<UnitId> = self.active.iter().copied().filter(|unit| self.crowds(*unit)).collect();
+        let tried = self.is_tried();
         for unit in &self.active {
             let (rate, waits) = (self.rate(*unit).total(), self.waiting.contains(unit));
-            let measured = rate.saturating_add(rate / 4).saturating_add(self.capacity / 16);
-            let all = Want { rate: u64::MAX, since: now };
+            let measured = rate.saturating_add(rate / 4).saturating_add(self.capacity / 8);
+            let all = Want { rate: u64::MAX, had: None, since: now };
+            let content = Want { rate: measured, had: None, since: now };
             let part = self.part(*unit);
-            let newcomer = if waits { all } else { Want { rate: measured, since: now } };
-            let want = self.wants.entry(*unit).or_insert(newcomer);
-            if want.rate == u64::MAX {
-                // Who has its part, or was kept from it by somebody who is not held yet, has not been tried.
-                if rate >= part / 4 * 3 || crowding.iter().any(|other| other != unit) {
-                    want.since = now;
-                }
-                if !waits || now.saturating_sub(want.since) >= BELIEF_NS {
-                    *want = Want { rate: measured, since: now };
-                }
-            } else if waits && rate >= want.rate / 8 * 7 {
-                *want = all;
-            } else {
-                want.rate = want.rate.min(measured);
+            if rate >= part / 4 * 3 {
+                self.content.insert(*unit, now);
             }
+            let want = self.wants.entry(*unit).or_insert(if waits { all } else { content });
+            *want = match (want.rate, waits) {
+                (_, false) => content,
+                // Who has its part, or was kept from it until now, has not been tried.
+                (u64::MAX, true) if rate >= part / 4 * 3 || !tried => Want { since: now, ..all },
+                (u64::MAX, true) if now.saturating_sub(want.since) < BELIEF_NS => *want,
+                (u64::MAX, true) => Want { rate: measured, had: Some(rate), since: now },
+                // It comes near what it was left, or has less than it had then: it is called back.
+                (kept, true) if rate >= kept / 8 * 7 || want.had.is_none_or(|had| rate < had / 4 * 3) => all,
+                (kept, true) => Want { rate: kept.min(measured), ..*want },
+            };
         }
+        self.follow_trial();
     }
 
-    /// Whether a unit that is not held has more than its part.
-    fn crowds(&self, unit: UnitId) -> bool {
-        let part = self.part(unit);
-        !self.held.contains_key(&unit) && self.rate(unit).total() > part + part / 16
+    /// Units that are believed and have not got their parts.
+    fn lacking(&self) -> impl Iterator<Item = UnitId> + '_ {
+        let lacks = |unit: &UnitId| {
+            self.waiting.contains(unit)
+                && self.wants.get(unit).is_some_and(|want| want.rate == u64::MAX)
+                && self.rate(*unit).total() < self.part(*unit) / 4 * 3
+        };
+        self.active.iter().copied().filter(lacks)
+    }
+
+    /// What all but those who lack something transfer.
+    fn others(&self) -> u64 {
+        let lacking: BTreeSet<UnitId> = self.lacking().collect();
+        self.active.difference(&lacking).map(|unit| self.rate(*unit).total()).sum()
+    }
+
+    /// Whether those who are believed could have had their parts by now: the others transfer much less than they did.
+    fn is_tried(&self) -> bool {
+        self.trial.is_some_and(|trial| self.others() <= trial.others / 4 * 3)
+    }
+
+    /// A trial lasts as long as somebody lacks its part. Who could not take it is known not to be held back by the others,
+    /// and the disk to carry what it did before; unless that has just been tried, and hurt.
+    fn follow_trial(&mut self) {
+        let lacks = self.lacking().next().is_some();
+        let total: u64 = self.rates.values().map(|rate| rate.total()).sum();
+        match (self.trial, lacks) {
+            (None, true) => {
+                let hurt = self.at.saturating_sub(self.restored_at) < 4 * BELIEF_NS;
+                let capacity = if hurt { total } else { self.capacity };
+                self.trial = Some(Trial { capacity, others: self.others() });
+            }
+            (Some(trial), false) => {
+                if self.wants.values().any(|want| want.had.is_some()) {
+                    self.capacity = self.capacity.max(trial.capacity);
+                    self.restored_at = self.at;
+                }
+                self.trial = None;
+            }
+            _ => {}
+        }
     }
 
     /// A unit's part of the capacity among those who are active.

@@ -250,6 +250,19 @@ fn what_a_waiting_unit_cannot_take_is_lent() {
 }
 
 #[test]
+fn a_burst_at_first_is_not_what_the_disk_carries() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.carries = 1_000 * MB;
+    bench.load(1, greedy(31));
+    bench.run(1);
+    bench.carries = 100 * MB;
+    bench.load(0, greedy(1));
+    bench.run(6);
+    let got = bench.run(10);
+    assert!((470..=530).contains(&got[0]), "{got:?}");
+}
+
+#[test]
 fn limits_hold_whatever_is_idle() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.contract.units[2].limit.disk = Some(Amount::Absolute(20 * MB));
