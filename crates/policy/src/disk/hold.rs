@@ -204,8 +204,8 @@ impl Rates {
         };
     }
 
-    /// Who is ahead of its part of the counts of those who are active. The threshold is a part in 128 of what the disk
-    /// carries in two half-lives, which is what the counts come to.
+    /// Who is ahead of its part of the counts of those who are active. The threshold is a 64th of what the disk carries in a
+    /// half-life; the counts together come to one or two of these.
     fn evaluate(&mut self, now: Time) {
         let threshold = mul_div(self.capacity, HALF_LIFE_NS, 1_000 * MS) / SECTOR_BYTES / 64;
         self.ahead.clear();
