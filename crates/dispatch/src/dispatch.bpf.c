@@ -365,7 +365,7 @@ VERIFIED_ALONE bool had_less(u32 one, u32 other)
 /* Whether the task that a CPU runs is ahead of one that woke, by more than `preempt_ns`: then it has to go. */
 static bool is_ahead(const struct dispatch_task *task, const struct dispatch_unit *unit, const struct dispatch_cpu *cpu)
 {
-	u64 ran = scx_bpf_now() - cpu->since, margin = rules()->preempt_ns;
+	u64 ran = task->since - cpu->since, margin = rules()->preempt_ns;
 	struct competitor mine = { .weight = 1 }, its = { .weight = 1 };
 	struct dispatch_unit *other = unit_at(cpu->runs);
 
@@ -479,33 +479,58 @@ struct tried {
 	u32 unit[RACES_MAX];
 };
 
+/* What a CPU looks for, and what it has found. */
+struct search {
+	u32 home;
+	enum among among;
+	u32 best, best_top; /* DISPATCH_NOBODY: nothing yet */
+};
+
+/* Looks at a unit of which tasks wait. `alone`: no other does, and who takes its task sees whether it is in the queue yet. */
+static void consider(struct search *search, u32 id, const struct tried *tried, bool alone)
+{
+	struct dispatch_unit *unit = unit_at(id);
+
+	if (tried && (id == tried->unit[0] || id == tried->unit[1] || id == tried->unit[2]))
+		return;
+	if (!unit || !is_among(unit, search->home, search->among) || (!alone && scx_bpf_dsq_nr_queued(id) <= 0))
+		return;
+	if (goes_before(id, unit, search->best, search->best_top, search->among)) {
+		search->best = id;
+		search->best_top = unit->top;
+	}
+}
+
+/* Mostly tasks of one unit wait, and no loop is needed. */
+static void search_block(struct search *search, u32 block, const struct tried *tried, bool alone)
+{
+	u32 bits = waiting(block), look;
+
+	if (!bits)
+		return;
+	consider(search, block * WAITS_BLOCK + lowest(bits), tried, alone && !(bits & (bits - 1)));
+	bits &= bits - 1;
+	if (!bits)
+		return;
+	bpf_for(look, 1, WAITS_BLOCK) {
+		if (!bits)
+			break;
+		consider(search, block * WAITS_BLOCK + lowest(bits), tried, false);
+		bits &= bits - 1;
+	}
+}
+
 /* The unit whose task a CPU should run next, among those that wait; not one of the `tried`. */
 VERIFIED_ALONE u32 next_unit(u32 home, enum among among, const struct tried *tried)
 {
-	u32 best = DISPATCH_NOBODY, best_top = DISPATCH_NOBODY, block, look, bits, id;
-	struct dispatch_unit *unit;
+	struct search search = { .home = home, .among = among, .best = DISPATCH_NOBODY, .best_top = DISPATCH_NOBODY };
+	u32 blocks = (rules()->units + WAITS_BLOCK - 1) / WAITS_BLOCK, block;
 
-	bpf_for(block, 0, (rules()->units + WAITS_BLOCK - 1) / WAITS_BLOCK) {
-		bits = waiting(block);
-		if (!bits)
-			continue;
-		bpf_for(look, 0, WAITS_BLOCK) {
-			if (!bits)
-				break;
-			id = block * WAITS_BLOCK + lowest(bits);
-			bits &= bits - 1;
-			if (tried && (id == tried->unit[0] || id == tried->unit[1] || id == tried->unit[2]))
-				continue;
-			unit = unit_at(id);
-			if (!unit || !is_among(unit, home, among) || scx_bpf_dsq_nr_queued(id) <= 0)
-				continue;
-			if (goes_before(id, unit, best, best_top, among)) {
-				best = id;
-				best_top = unit->top;
-			}
-		}
-	}
-	return best;
+	search_block(&search, 0, tried, tried && blocks == 1);
+	if (blocks > 1)
+		bpf_for(block, 1, blocks)
+			search_block(&search, block, tried, false);
+	return search.best;
 }
 
 /* Books what a unit's task ran on a CPU since the last time, by whose the CPU was. */
@@ -622,7 +647,7 @@ static bool take_next(u32 home, enum among among, u32 than)
 	struct tried tried = { { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY } };
 	u32 look, next;
 
-	bpf_for(look, 0, RACES_MAX) {
+	for (look = 0; look < RACES_MAX; look++) {
 		next = next_unit(home, among, &tried);
 		if (next == DISPATCH_NOBODY)
 			break;
@@ -631,7 +656,7 @@ static bool take_next(u32 home, enum among among, u32 than)
 			break;
 		if (scx_bpf_dsq_move_to_local(next))
 			return true;
-		tried.unit[look % RACES_MAX] = next;
+		tried.unit[look] = next;
 	}
 	return false;
 }
@@ -706,16 +731,16 @@ static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, u32 runs
 
 void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 {
-	struct dispatch_task *task = prev ? task_of(prev) : NULL;
 	struct dispatch_cpu *cpu = cpu_at(id);
-	struct dispatch_unit *unit = NULL;
+	struct dispatch_task *task = NULL;
+	struct dispatch_unit *unit;
 	bool by_right = false, anywhere = false;
 	u32 look, turn;
 
 	if (!cpu)
 		return;
 	/* Who may run on is charged first: it is compared with those that wait. */
-	if (task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit))) {
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED && (task = task_of(prev)) && (unit = unit_at(task->unit))) {
 		charge(prev, cpu, id, task, unit);
 		anywhere = task->state & DISPATCH_STRAY || (!rules()->pool && runs_anywhere(task->unit, unit));
 		by_right = !anywhere && (rules()->pool || cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
@@ -725,7 +750,7 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 			task = NULL;
 		}
 	}
-	bpf_for(look, 0, TURNS) {
+	for (look = 0; look < TURNS; look++) {
 		turn = (cpu->turn + look) % TURNS;
 		if (!take_turn(id, cpu, turn, by_right ? task->unit : DISPATCH_NOBODY)) {
 			if (turn != TURN_OWN || !by_right)
@@ -814,7 +839,8 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	advance_clocks(cpu, task, unit);
 	if (rules()->pool)
 		return;
-	if ((top = unit_at(unit->top)))
+	top = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
+	if (top)
 		add(&top->busy, 1);
 	if (cpu->home == DISPATCH_NOBODY)
 		return;
@@ -850,11 +876,12 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 	} else {
 		uncount(task, unit);
 	}
-	unit = unit_at(cpu->runs); /* it may have moved to another unit since */
+	if (cpu->runs != task->unit)
+		unit = unit_at(cpu->runs); /* it has moved to another unit since */
 	cpu->runs = DISPATCH_NOBODY;
 	if (rules()->pool || !unit)
 		return;
-	owner = unit_at(unit->top);
+	owner = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
 	if (owner)
 		add(&owner->busy, -1);
 	if (cpu->home != unit->top && (owner = unit_at(cpu->home)) && mask_take(cpu->home, MASK_LENT, id))

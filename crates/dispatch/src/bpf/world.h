@@ -141,24 +141,33 @@ static __always_inline u32 waits_in(u32 id)
 }
 
 /*
- * Without a loop or a branch, lest the verifier go through all sets that there can be: the sign of a counter's negative is
- * the counter's bit. What the counter is, the compiler must not know.
+ * A bit per counter above 0, of eight: its negative's sign. Without a loop or a branch, lest the verifier go through all sets
+ * that there can be; and the compiler must not know what the counters are, since it would make branches.
  */
-static __always_inline u32 waiting(u32 block)
+static __always_inline u32 bits_of(const u32 *counters)
 {
-	u32 at = masked(block, DISPATCH_UNITS_MAX / WAITS_BLOCK), bits = 0, slot;
-	u32 *counters;
+	u32 bits = 0, slot;
 
-	if (!waits_of_block[at])
-		return 0;
-	counters = &waits_of_unit[at * WAITS_BLOCK];
 #pragma unroll
-	for (slot = 0; slot < WAITS_BLOCK; slot++) {
+	for (slot = 0; slot < 8; slot++) {
 		u64 counter = counters[slot];
 
 		asm volatile("" : "+r"(counter));
 		bits |= (u32)(-counter >> 63) << slot;
 	}
+	return bits;
+}
+
+static __always_inline u32 waiting(u32 block)
+{
+	u32 at = masked(block, DISPATCH_UNITS_MAX / WAITS_BLOCK), bits;
+	const u32 *counters = &waits_of_unit[at * WAITS_BLOCK];
+
+	if (!waits_of_block[at])
+		return 0;
+	bits = bits_of(counters) | bits_of(counters + 8) << 8;
+	if (dispatch_rules.units > 16)
+		bits |= bits_of(counters + 16) << 16 | bits_of(counters + 24) << 24;
 	return bits;
 }
 
