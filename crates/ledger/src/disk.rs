@@ -72,7 +72,9 @@ impl Disks {
         if !snapshot.disks.iter().any(|disk| fresh(&disk.name, disk.at)) {
             return;
         }
-        self.units.values_mut().for_each(|own| own.using = 0);
+        for own in self.units.values_mut() {
+            own.using = 0;
+        }
         for disk in &snapshot.disks {
             let Some((before_at, before)) =
                 self.seen.insert(disk.name.clone(), (disk.at, disk.units.clone()))
@@ -121,7 +123,9 @@ impl Disks {
     /// Enters a plan that was carried out by `applied_at`.
     pub(crate) fn book(&mut self, plan: &Plan, applied_at: Time) {
         if !plan.disk_entitled.is_empty() {
-            self.units.values_mut().for_each(|own| own.part = 0);
+            for own in self.units.values_mut() {
+                own.part = 0;
+            }
             for (id, part) in (0..).map(UnitId).zip(&plan.disk_entitled) {
                 self.units.entry(id).or_default().part = *part;
             }
@@ -156,7 +160,9 @@ impl Disks {
         let owns: Vec<&Own> = family.iter().filter_map(|id| self.units.get(id)).collect();
         let sum = |figure: &dyn Fn(&Own) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
         let mut call_backs = Spread::default();
-        owns.iter().for_each(|own| call_backs.merge(&own.call_backs));
+        for own in &owns {
+            call_backs.merge(&own.call_backs);
+        }
         Some(DiskAccount {
             entitled_part: sum(&|own| own.part),
             using_bytes_per_s: sum(&|own| own.using),

@@ -74,10 +74,13 @@ mod tests {
         #[test]
         fn parts_are_within_an_eighth(times in proptest::collection::vec(0u64..1_000_000_000, 1..200), part in 1u64..=1_000_000) {
             let mut spread = Spread::default();
-            times.iter().for_each(|time| spread.add(*time));
+            for time in &times {
+                spread.add(*time);
+            }
             let mut sorted = times.clone();
             sorted.sort_unstable();
-            let exact = sorted[(times.len() * part as usize).div_ceil(1_000_000) - 1];
+            let rank = (times.len() as u64 * part).div_ceil(1_000_000);
+            let exact = sorted[usize::try_from(rank).unwrap_or(1) - 1];
             let found = spread.within(part);
             prop_assert!(found >= exact && found <= exact + exact / PARTS + 1, "{} for {}", found, exact);
         }

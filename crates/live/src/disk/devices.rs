@@ -83,7 +83,7 @@ const REMOTE: [&str; 12] = [
     "gpfs",
 ];
 
-/// Kinds that charge write-back to the cgroup that wrote (those with SB_I_CGROUPWB: fs/ext2, ext4, btrfs, xfs, f2fs, and
+/// Kinds that charge write-back to the cgroup that wrote (those with `SB_I_CGROUPWB`: fs/ext2, ext4, btrfs, xfs, f2fs, and
 /// bcachefs).
 const CHARGES_WRITE_BACK: [&str; 7] = ["ext2", "ext3", "ext4", "btrfs", "xfs", "f2fs", "bcachefs"];
 

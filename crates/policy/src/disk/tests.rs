@@ -120,9 +120,9 @@ impl Bench {
             let bytes = rate / 10;
             let used = self.used.entry(unit).or_default();
             if load.writes {
-                used.written_bytes += bytes
+                used.written_bytes += bytes;
             } else {
-                used.read_bytes += bytes
+                used.read_bytes += bytes;
             }
             // Who takes less than it would like waits all the time.
             let stalled = if load.depth > 0 && (load.waits || rate < load.most) { STEP } else { 0 };
