@@ -9,7 +9,7 @@
 //! bytes per second. A unit's *part* is the capacity by share among the active units. What a unit *wants* is all, as long
 //! as it is believed, or a rate that was measured.
 //!
-//! Algorithm, for each disk at each look, where weights are not in force:
+//! Algorithm, for each disk at each look, where weights are not heeded:
 //! 1. what units transferred since is charged to [`bandwidth`](crate::bandwidth), whose criterion says who is too far ahead;
 //! 2. the capacity follows what is transferred, and what is kept free for those who lend;
 //! 3. a unit that waits wants all, and is believed. Where it lacks its part, the others are held to theirs, and the capacity is
@@ -20,7 +20,7 @@
 //! 5. whoever is ahead is held to what that gives it, less what came out too much, and stays so until nobody else wants the
 //!    disk. Of those who wait, one is always free: it takes what the others leave.
 //!
-//! Where weights are in force, units get those of their entitlements, corrected by what came out (`weigh`). Limits, and
+//! Where weights are heeded, units get those of their entitlements, corrected by what came out (`weigh`). Limits, and
 //! ceilings of those who may not borrow, are rates in both cases.
 //!
 //! Properties (tested): nobody is held while only one unit is active, or nobody is ahead; a unit that waits is given its part at the look that sees it; nobody is held to nothing.
@@ -155,7 +155,7 @@ fn decide(
 ) {
     let held = input.contract.machine.scheme != Scheme::Smp;
     disk.rates.observe(now, input, facts, entitlement);
-    let weighs = held && facts.weighs && input.means.disk.weights;
+    let weighs = held && facts.weighs && input.means.disk.weights && disk.weights.are_heeded(now);
     let weights =
         if weighs { disk.weights.wanted(now, input, entitlement, &disk.rates) } else { BTreeMap::new() };
     for (unit, order) in disk.weights.replace(weights) {

@@ -38,6 +38,7 @@ struct Bench {
     machine: Machine,
     carries: u64,
     weighs: bool,
+    claims_to_weigh: bool,
     /// What the disk makes of a weight: its square root, for a scheduler that evens out.
     flattens: bool,
     pressure: bool,
@@ -58,6 +59,7 @@ impl Bench {
             machine: Machine::synthetic("cpus:4 memory:1GiB disks:1").unwrap(),
             carries: 100 * MB,
             weighs: false,
+            claims_to_weigh: false,
             flattens: false,
             pressure: true,
             loads: BTreeMap::new(),
@@ -134,7 +136,7 @@ impl Bench {
         let disk = DiskFacts {
             name: "sda".to_string(),
             at: self.now,
-            weighs: self.weighs,
+            weighs: self.weighs || self.claims_to_weigh,
             bytes_per_s: None,
             units: (0..n)
                 .map(|i| self.used.get(&UnitId(u32::try_from(i).unwrap())).copied().unwrap_or_default())
@@ -338,6 +340,20 @@ fn weights_are_corrected_by_what_comes_out() {
     assert!((190..=210).contains(&got[0]), "{got:?} {:?}", bench.weights);
     let corrected = |step: &Step| matches!(step.reason, Reason::DiskCorrected { .. });
     assert!(bench.steps.iter().any(corrected));
+}
+
+#[test]
+fn weights_that_nobody_heeds_give_way_to_rates() {
+    let mut bench = Bench::tickets(&[100, 400]);
+    bench.load(0, greedy(8));
+    bench.load(1, greedy(8));
+    // The disk says that it heeds weights, and does not.
+    (bench.claims_to_weigh, bench.weighs) = (true, false);
+    bench.run(40);
+    let got = bench.run(10);
+    assert!((190..=210).contains(&got[0]), "{got:?} {:?}", bench.weights);
+    assert!(!bench.caps.is_empty());
+    assert_eq!(bench.weights[&Bench::unit(1)], 100, "the usual weight");
 }
 
 #[test]

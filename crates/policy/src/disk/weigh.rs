@@ -4,7 +4,9 @@
 //! the disk, and requests differ in size. Algorithm: a unit's weight is its part among its siblings; once a second, the
 //! siblings that waited all the time since are compared: who transferred less than its part of what they transferred
 //! together gets more weight, by half of what was missing, and the reverse. Bounds: a correction is between a quarter and
-//! four times. Limits: who does not wait is not corrected, since it has what it wants.
+//! four times. Weights whose correction is at its bound three times in a row, and still an eighth off, are not heeded: the disk
+//! is held by rates for [`UNHEEDED_NS`], and then tried again. Limits: who does not wait is not corrected, since it has what it
+//! wants.
 
 use alloc::collections::BTreeMap;
 
@@ -21,6 +23,10 @@ use crate::{MS, Time};
 
 /// How often weights are corrected.
 const CORRECT_NS: Time = 1_000 * MS;
+/// How long weights that were not heeded are left alone.
+const UNHEEDED_NS: Time = 60_000 * MS;
+/// How often in a row a correction must have failed.
+const FAILURES: u32 = 3;
 /// The usual weight, of whom nothing is ordered.
 const USUAL: u32 = 100;
 /// Bounds of a correction, in millionths.
@@ -33,6 +39,9 @@ pub(super) struct Weights {
     /// In millionths of the entitlement.
     corrections: BTreeMap<UnitId, u64>,
     corrected_at: Time,
+    /// Corrections that failed in a row, and when the last weights were given up.
+    failures: u32,
+    given_up_at: Option<Time>,
     /// Units that waited at every look since.
     waited: BTreeMap<UnitId, bool>,
 }
@@ -42,6 +51,14 @@ impl Weights {
         let in_force =
             self.in_force.into_iter().filter_map(|(unit, order)| Some((number(unit)?, order))).collect();
         Weights { in_force, ..Weights::default() }
+    }
+
+    /// Whether weights are worth giving: not where they were not heeded lately.
+    pub(super) fn are_heeded(&mut self, now: Time) -> bool {
+        if self.given_up_at.is_some_and(|at| now.saturating_sub(at) >= UNHEEDED_NS) {
+            self.given_up_at = None;
+        }
+        self.given_up_at.is_none()
     }
 
     /// The weights that units are to have now.
@@ -58,9 +75,17 @@ impl Weights {
             *self.waited.entry(unit).or_insert(true) &= waits;
         }
         if now.saturating_sub(self.corrected_at) >= CORRECT_NS {
-            self.correct(contract, entitlement, rates);
             self.corrected_at = now;
+            let failed = self.correct(contract, entitlement, rates);
             self.waited.clear();
+            self.failures = failed.map_or(self.failures, |failed| if failed { self.failures + 1 } else { 0 });
+            if self.failures >= FAILURES {
+                *self = Weights {
+                    in_force: core::mem::take(&mut self.in_force),
+                    given_up_at: Some(now),
+                    ..Weights::default()
+                };
+            }
         }
         let there = |unit: &UnitId| entitlement.value(*unit) > 0;
         contract.held().filter(there).map(|unit| (unit, self.weight(contract, entitlement, unit))).collect()
@@ -82,7 +107,9 @@ impl Weights {
         Order { value: u32::try_from(weight).unwrap_or(USUAL), because }
     }
 
-    fn correct(&mut self, contract: &Contract, entitlement: &Entitlement, rates: &Rates) {
+    /// One correction; whether it was of no use, or `None` where there was nothing to compare.
+    fn correct(&mut self, contract: &Contract, entitlement: &Entitlement, rates: &Rates) -> Option<bool> {
+        let mut failed = None;
         let levels = contract.held().map(Some).chain([None]);
         for level in levels {
             let waited = |unit: &UnitId| self.waited.get(unit).copied().unwrap_or(false);
@@ -96,15 +123,21 @@ impl Weights {
             for unit in siblings {
                 let due = mul_div(all_got, entitlement.value(unit), all);
                 let ratio = mul_div(due, MILLIONTH, got(unit).max(1)).min(*CORRECTION.end());
+                let off = ratio.abs_diff(MILLIONTH);
+                failed.get_or_insert(false);
                 // What is within 2 % is left alone: every change costs the disk's scheduler its history.
-                if ratio.abs_diff(MILLIONTH) < MILLIONTH / 50 {
+                if off < MILLIONTH / 50 {
                     continue;
                 }
                 let old = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
                 let new = mul_div(old, MILLIONTH.midpoint(ratio), MILLIONTH);
+                if off > MILLIONTH / 8 && !CORRECTION.contains(&new) {
+                    failed = Some(true);
+                }
                 self.corrections.insert(unit, new.clamp(*CORRECTION.start(), *CORRECTION.end()));
             }
         }
+        failed
     }
 
     /// Puts weights in force; the differences, in which a weight that is no longer ordered is the usual one.
