@@ -22,7 +22,7 @@ within_unit() {
 	unit=$1
 	shift
 	case $system in
-	ours*) commonhold exec "$unit" -- "$@" ;;
+	ours) commonhold exec "$unit" -- "$@" ;;
 	*) sh -c 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"' - "$base/$unit" "$@" ;;
 	esac > /dev/null 2>&1
 }
@@ -52,7 +52,7 @@ kilobytes() {
 
 begin() {
 	case $system in
-	ours*)
+	ours)
 		base=$HELD
 		start_daemon /job/disk.toml || cat "$daemon_log"
 		;;
@@ -65,10 +65,7 @@ begin() {
 		;;
 	esac
 	case $system in
-	*iocost) echo "$number enable=1" > $CGROUPS/io.cost.qos ;;
-	esac
-	case $system in
-	weights | iocost)
+	weights)
 		echo 400 > $base/half/io.weight
 		;;
 	rates)
@@ -80,10 +77,7 @@ begin() {
 end() {
 	end_load
 	case $system in
-	*iocost) echo "$number enable=0" > $CGROUPS/io.cost.qos ;;
-	esac
-	case $system in
-	ours*)
+	ours)
 		kill -TERM "$daemon"
 		wait "$daemon"
 		;;
@@ -95,7 +89,7 @@ end() {
 	esac
 }
 
-for system in ${SYSTEMS:-none weights iocost rates ours ours-iocost}; do
+for system in ${SYSTEMS:-none weights rates ours}; do
 	begin
 	echo "result $system alone $(job)"
 	within_unit b work read large "$device" 256 32 &
