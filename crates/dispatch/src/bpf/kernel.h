@@ -58,6 +58,8 @@ struct bpf_iter_num {
 #define SCX_KICK_PREEMPT   2ull
 #define SCX_OPS_KEEP_BUILTIN_IDLE 1ull
 #define SCX_OPS_ENQ_LAST   2ull
+#define SCX_OPS_ENQ_EXITING 4ull
+#define SCX_OPS_ENQ_MIGRATION_DISABLED 16ull
 #define SCX_OPS_NAME_LEN   128
 #define SCX_ANY_NODE       (-1)
 
@@ -99,6 +101,8 @@ struct task_struct {
 	struct sched_ext_entity scx;
 	s32 nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;
+	u16 migration_disabled;
+	s32 rcu_read_lock_nesting; /* only where RCU is preemptible */
 };
 
 /* Only pointed to; but the loader compares prototypes, and does not take a mere declaration for a struct. */
