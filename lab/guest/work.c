@@ -1,9 +1,21 @@
 /*
- * work cycle|fork NAME COMPUTE_MS SLEEP_MS SEED: for ever, in turns computes for so much CPU time and sleeps, each time
- * for half as much to one and a half times as much, drawn from SEED. With `fork`, a child computes, and is waited for.
+ * The jobs that the lab's tests and bench/lab give to the guest, and what measures some of them: those print one line of
+ * `name value` pairs.
  *
- * Its processes are called NAME. The loop touches no memory, so that what it takes does not depend on where it runs.
+ *   work cycle NAME COMPUTE_MS SLEEP_MS SEED   for ever, in turns computes for so much CPU time and sleeps, each time for
+ *                                         half as much to one and a half times as much, drawn from SEED, as process NAME
+ *   work fork NAME COMPUTE_MS SLEEP_MS SEED    the same; a child computes, and is waited for
+ *   work heavy SPINNERS FORKERS           keeps so many processes spinning, and so many forking, until it is killed
+ *   work compile JOBS WIDTH LOOPS REPEATS a compiler's way: JOBS short processes, WIDTH at once, REPEATS times
+ *   work latency SECONDS LOOPS            sleeps until the next 10 ms, computes LOOPS, and again: how late, how long
+ *   work pipe SECONDS                     two processes hand a byte to and fro
+ *   work used SECONDS CGROUP...           the CPU time that control groups get
+ *   work loops                            how many LOOPS one ms of CPU time does here
+ *
+ * Loops touch no memory: what they take follows from the CPU time alone.
  */
+#include <errno.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,71 +24,274 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <x86intrin.h>
 
-enum { LOOPS_PER_LOOK = 5000 };
+enum { SAMPLES_MAX = 20000, CGROUPS_MAX = 16, PERIOD_NS = 10000000, LOOPS_PER_FORK = 20000, LOOPS_PER_LOOK = 5000 };
 
-static uint64_t chance;
-
-/* Half of `mean` to one and a half of it. */
-static double around(double mean)
-{
-	chance = chance * 6364136223846793005u + 1442695040888963407u;
-	return mean * (0.5 + (double)(chance >> 33) / (double)(1u << 31));
-}
-
-static double cpu_ms(void)
+static uint64_t clock_ns(clockid_t clock)
 {
 	struct timespec now;
 
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-	return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+	clock_gettime(clock, &now);
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static void compute(double ms)
+static uint64_t now_ns(void)
 {
-	double until = cpu_ms() + ms;
-
-	while (cpu_ms() < until)
-		for (volatile int i = 0; i < LOOPS_PER_LOOK; i++)
-			;
+	return clock_ns(CLOCK_MONOTONIC);
 }
 
-static void rest(double ms)
+static void compute(long loops)
 {
-	long ns = (long)(ms * 1e6);
-	struct timespec span = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
+	for (volatile long i = 0; i < loops; i++)
+		;
+}
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "work: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static void compute_ms(double ms)
+{
+	uint64_t until = clock_ns(CLOCK_PROCESS_CPUTIME_ID) + (uint64_t)(ms * 1e6);
+
+	while (clock_ns(CLOCK_PROCESS_CPUTIME_ID) < until)
+		compute(LOOPS_PER_LOOK);
+}
+
+static void rest(double seconds)
+{
+	struct timespec span = { .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9) };
 
 	nanosleep(&span, NULL);
 }
 
-static int compute_in_child(double ms)
+/* A child that ends with this process. */
+static pid_t child(void)
 {
-	pid_t child = fork();
+	pid_t pid = fork();
 
-	if (child == 0) {
-		compute(ms);
+	if (pid < 0)
+		fail("cannot start a process");
+	if (!pid)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	return pid;
+}
+
+/* Half of `mean` to one and a half of it. */
+static double around(double mean, uint64_t *chance)
+{
+	*chance = *chance * 6364136223846793005u + 1442695040888963407u;
+	return mean * (0.5 + (double)(*chance >> 33) / (double)(1u << 31));
+}
+
+static int cycle(int forks, const char *name, double computed_ms, double slept_ms, uint64_t chance)
+{
+	prctl(PR_SET_NAME, name);
+	for (;;) {
+		double ms = around(computed_ms, &chance);
+
+		if (!forks) {
+			compute_ms(ms);
+		} else if (!child()) {
+			compute_ms(ms);
+			_exit(0);
+		} else {
+			wait(NULL);
+		}
+		rest(around(slept_ms, &chance) / 1e3);
+	}
+}
+
+static int heavy(int spinners, int forkers)
+{
+	for (int i = 0; i < spinners; i++) {
+		if (!child())
+			for (;;)
+				compute(1000000);
+	}
+	for (int i = 0; i < forkers; i++) {
+		if (child())
+			continue;
+		for (;;) {
+			pid_t pid = child();
+
+			if (!pid) {
+				compute(LOOPS_PER_FORK);
+				_exit(0);
+			}
+			waitpid(pid, NULL, 0);
+		}
+	}
+	for (;;)
+		pause();
+}
+
+static int compile(int jobs, int width, long loops, int repeats)
+{
+	printf("compile_us");
+	for (int repeat = 0; repeat < repeats; repeat++) {
+		uint64_t begun = now_ns();
+		int running = 0;
+
+		for (int job = 0; job < jobs; job++) {
+			if (running == width) {
+				wait(NULL);
+				running--;
+			}
+			if (!child()) {
+				compute(loops);
+				_exit(0);
+			}
+			running++;
+		}
+		while (running--)
+			wait(NULL);
+		printf(" %lu", (unsigned long)((now_ns() - begun) / 1000));
+		fflush(stdout);
+	}
+	printf("\n");
+	return 0;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void spread(const char *name, uint64_t *samples, int count)
+{
+	const int parts[] = { 500, 950, 990, 1000 };
+	const char *names[] = { "p50", "p95", "p99", "max" };
+
+	qsort(samples, (size_t)count, sizeof(*samples), by_size);
+	for (int i = 0; i < 4; i++) {
+		int at = (count * parts[i] + 999) / 1000 - 1;
+
+		printf(" %s_%s_ns %lu", name, names[i], (unsigned long)samples[at < 0 ? 0 : at]);
+	}
+}
+
+static int latency(double seconds, long loops)
+{
+	static uint64_t late[SAMPLES_MAX], took[SAMPLES_MAX];
+	uint64_t end = now_ns() + (uint64_t)(seconds * 1e9), due = now_ns();
+	int count = 0;
+
+	prctl(PR_SET_TIMERSLACK, 1); /* unless asked, a sleep may take 50 us longer */
+	while (due < end && count < SAMPLES_MAX) {
+		struct timespec at;
+
+		due = now_ns() + PERIOD_NS;
+		at.tv_sec = (time_t)(due / 1000000000);
+		at.tv_nsec = (long)(due % 1000000000);
+		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+			;
+		late[count] = now_ns() - due;
+		compute(loops);
+		took[count++] = now_ns() - due;
+	}
+	printf("latency samples %d", count);
+	spread("late", late, count);
+	spread("took", took, count);
+	printf("\n");
+	return 0;
+}
+
+static int ping_pong(double seconds)
+{
+	int there[2], back[2];
+	uint64_t begun, end, ticks, trips = 0;
+	char byte = 0;
+
+	if (pipe(there) || pipe(back))
+		fail("pipe");
+	if (!child()) {
+		while (read(there[0], &byte, 1) == 1 && write(back[1], &byte, 1) == 1)
+			;
 		_exit(0);
 	}
-	return child > 0 && waitpid(child, NULL, 0) == child;
+	for (int i = 0; i < 100; i++)
+		if (write(there[1], &byte, 1) != 1 || read(back[0], &byte, 1) != 1)
+			fail("pipe");
+	begun = now_ns();
+	ticks = __rdtsc();
+	end = begun + (uint64_t)(seconds * 1e9);
+	do {
+		for (int i = 0; i < 20; i++)
+			if (write(there[1], &byte, 1) != 1 || read(back[0], &byte, 1) != 1)
+				fail("pipe");
+		trips += 20;
+	} while (now_ns() < end);
+	ticks = __rdtsc() - ticks;
+	end = now_ns();
+	printf("pipe trips %lu trip_ns %lu trip_ticks %lu\n", (unsigned long)trips, (unsigned long)((end - begun) / trips),
+	       (unsigned long)(ticks / trips));
+	return 0;
+}
+
+static uint64_t usage_us(const char *cgroup)
+{
+	char path[4096];
+	unsigned long usage = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/cpu.stat", cgroup);
+	file = fopen(path, "r");
+	if (!file || fscanf(file, "usage_usec %lu", &usage) != 1)
+		fail(path);
+	fclose(file);
+	return usage;
+}
+
+static int used(double seconds, int count, char **cgroups)
+{
+	uint64_t before[CGROUPS_MAX], begun = now_ns();
+
+	if (count > CGROUPS_MAX)
+		count = CGROUPS_MAX;
+	for (int i = 0; i < count; i++)
+		before[i] = usage_us(cgroups[i]);
+	rest(seconds);
+	printf("used elapsed_us %lu used_us", (unsigned long)((now_ns() - begun) / 1000));
+	for (int i = 0; i < count; i++)
+		printf(" %lu", (unsigned long)(usage_us(cgroups[i]) - before[i]));
+	printf("\n");
+	return 0;
+}
+
+static int calibrate(void)
+{
+	const long loops = 2000000;
+	uint64_t begun = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+
+	compute(loops);
+	printf("loops %lu\n", (unsigned long)((uint64_t)loops * 1000000 / (clock_ns(CLOCK_PROCESS_CPUTIME_ID) - begun)));
+	return 0;
 }
 
 int main(int argc, char **argv)
 {
-	if (argc != 6 || (strcmp(argv[1], "cycle") != 0 && strcmp(argv[1], "fork") != 0)) {
-		fprintf(stderr, "usage: work cycle|fork NAME COMPUTE_MS SLEEP_MS SEED\n");
-		return 2;
-	}
-	prctl(PR_SET_NAME, argv[2]);
-	chance = strtoull(argv[5], NULL, 10);
-	for (;;) {
-		double ms = around(atof(argv[3]));
+	const char *what = argc > 1 ? argv[1] : "";
 
-		if (strcmp(argv[1], "cycle") == 0) {
-			compute(ms);
-		} else if (!compute_in_child(ms)) {
-			perror("work: cannot start a child");
-			return 1;
-		}
-		rest(around(atof(argv[4])));
-	}
+	if ((!strcmp(what, "cycle") || !strcmp(what, "fork")) && argc == 6)
+		return cycle(!strcmp(what, "fork"), argv[2], atof(argv[3]), atof(argv[4]), strtoull(argv[5], NULL, 10));
+	if (!strcmp(what, "heavy") && argc == 4)
+		return heavy(atoi(argv[2]), atoi(argv[3]));
+	if (!strcmp(what, "compile") && argc == 6)
+		return compile(atoi(argv[2]), atoi(argv[3]), atol(argv[4]), atoi(argv[5]));
+	if (!strcmp(what, "latency") && argc == 4)
+		return latency(atof(argv[2]), atol(argv[3]));
+	if (!strcmp(what, "pipe") && argc == 3)
+		return ping_pong(atof(argv[2]));
+	if (!strcmp(what, "used") && argc > 3)
+		return used(atof(argv[2]), argc - 3, argv + 3);
+	if (!strcmp(what, "loops") && argc == 2)
+		return calibrate();
+	fprintf(stderr, "usage: see the head of lab/guest/work.c\n");
+	return 2;
 }

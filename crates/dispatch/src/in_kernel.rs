@@ -48,7 +48,7 @@ pub enum Error {
     },
     /// The kernel does not take the program.
     #[error(
-        "the kernel does not load the scheduler: {source}{log}\nIt needs Linux 6.13 or later with CONFIG_SCHED_CLASS_EXT \
+        "the kernel does not load the scheduler: {source}{log}\nIt needs Linux 6.12 or later with CONFIG_SCHED_CLASS_EXT \
          and CONFIG_DEBUG_INFO_BTF, and CAP_SYS_ADMIN"
     )]
     Load {
