@@ -1239,24 +1239,35 @@ SEC("syscall") int dispatch_set_unit_from_outside(struct dispatch_setting *setti
 	return result;
 }
 
-SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
-	.select_cpu = (void *)dispatch_select_cpu,
-	.enqueue = (void *)dispatch_enqueue,
-	.dispatch = (void *)dispatch_dispatch,
-	.running = (void *)dispatch_running,
-	.stopping = (void *)dispatch_stopping,
-	.tick = (void *)dispatch_tick,
-	.update_idle = (void *)dispatch_update_idle,
-	.init_task = (void *)dispatch_init_task,
-	.disable = (void *)dispatch_disable,
-	.cgroup_move = (void *)dispatch_cgroup_move,
-	.init = (void *)dispatch_init,
+#define CALLBACKS \
+	.select_cpu = (void *)dispatch_select_cpu, \
+	.enqueue = (void *)dispatch_enqueue, \
+	.dispatch = (void *)dispatch_dispatch, \
+	.running = (void *)dispatch_running, \
+	.stopping = (void *)dispatch_stopping, \
+	.tick = (void *)dispatch_tick, \
+	.update_idle = (void *)dispatch_update_idle, \
+	.init_task = (void *)dispatch_init_task, \
+	.disable = (void *)dispatch_disable, \
+	.cgroup_move = (void *)dispatch_cgroup_move, \
+	.init = (void *)dispatch_init, \
 	.exit = (void *)dispatch_exit,
-	/*
-	 * EXITING and MIGRATION_DISABLED: the kernel would put those tasks where they ran last, before all others, and call no
-	 * one; one that was interrupted to give a CPU back would be chosen again at once, be interrupted again, and stay there.
-	 */
+
+/*
+ * EXITING and MIGRATION_DISABLED: the kernel would put those tasks where they ran last, before all others, and call no one;
+ * one that was interrupted to give a CPU back would be chosen again at once, be interrupted again, and stay there.
+ */
+SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
+	CALLBACKS
 	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_ENQ_MIGRATION_DISABLED | SCX_OPS_KEEP_BUILTIN_IDLE,
+	.timeout_ms = TIMEOUT_MS,
+	.name = "commonhold",
+};
+
+/* For kernels before 6.14, which have no such flag, and no such rule. */
+SEC(".struct_ops.link") struct sched_ext_ops commonhold_before_6_14 = {
+	CALLBACKS
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_KEEP_BUILTIN_IDLE,
 	.timeout_ms = TIMEOUT_MS,
 	.name = "commonhold",
 };
