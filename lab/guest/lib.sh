@@ -11,6 +11,8 @@ checks=0
 failures=0
 detail=
 daemon_log=/tmp/daemon.log
+daemon=                             # the daemon's process, see `start_daemon`
+scheduler_log=loaded                # what the scheduler's loader prints, see `load`
 
 rounds_left=0                       # see `measured`
 missed=0
@@ -171,6 +173,67 @@ cpu_usec() {
 	done < "$CGROUPS/$1/cpu.stat"
 }
 
+# sample CGROUP: sets `usec` as `cpu_usec` does, and `at` to the clock in hundredths of a second.
+sample() {
+	cpu_usec "$1"
+	read -r up idle < /proc/uptime
+	at=${up%.*}${up#*.}
+}
+
+# daemon_time: sets `daemon_ms` to the CPU time that the daemon has used, in milliseconds; 0 without one.
+daemon_time() {
+	ran=0
+	[ -z "$daemon" ] || read -r ran rest < "/proc/$daemon/schedstat"
+	daemon_ms=$((ran / 1000000))
+}
+
+# idle_time: sets `idle_cs` to the idle time of all CPUs together, in hundredths of a second.
+idle_time() {
+	read -r cpu user nice system idle iowait rest < /proc/stat
+	idle_cs=$((idle + iowait))
+}
+
+# measure SECONDS CGROUP...: sets used_NAME to the thousandths of a CPU that each control group got for so long, where NAME
+# is the last part of its path; `total` to their sum, `daemon_used` to what the daemon took, and `busy` to the part of the
+# eight CPUs that was in use, in hundredths of a per cent. Between its first and its last sample it starts no process.
+measure() {
+	seconds=$1
+	shift
+	idle_time
+	daemon_time
+	idle_from=$idle_cs daemon_from=$daemon_ms
+	for group; do
+		sample "$group"
+		eval "usec_${group##*/}=$usec at_${group##*/}=$at"
+	done
+	from=$at
+	pause "$seconds"
+	total=0
+	for group; do
+		sample "$group"
+		eval "used_${group##*/}=\$(((usec - usec_${group##*/}) / 10 / (at - at_${group##*/})))"
+		eval "total=\$((total + used_${group##*/}))"
+	done
+	idle_time
+	daemon_time
+	elapsed=$((at - from))
+	daemon_used=$(((daemon_ms - daemon_from) * 100 / elapsed))
+	busy=$((10000 - (idle_cs - idle_from) * 10000 / 8 / elapsed))
+	shown=
+	for group; do
+		shown="$shown ${group##*/} $(used_of "$group"),"
+	done
+	note "thousandths of a CPU:$shown the daemon $daemon_used; machine used $busy / 10000"
+}
+
+# used_of CGROUP, share_of CGROUP: what the last `measure` found, and its part of what all had, in thousandths.
+used_of() {
+	eval "echo \$used_${1##*/}"
+}
+share_of() {
+	echo $(($(used_of "$1") * 1000 / total))
+}
+
 # cap_cpus: the virtual CPUs get equal parts of the host from now on. Without it nothing measured here means anything.
 cap_cpus() {
 	answer=$(vmctl cap) || skip "the virtual CPUs cannot be capped on this host: ${answer#error: }"
@@ -208,4 +271,61 @@ start_daemon() {
 		detail="the daemon does not answer: $(tail -n 3 "$daemon_log" | tr '\n' ' ')"
 		return 1
 	}
+}
+
+# load OPTION...: the scheduler without the daemon, by lab's `dispatch`; all processes in no unit are light, and must not
+# wait. It ends when descriptor 9 is closed, so what a test starts beside it closes its copy: `9>&-`.
+load() {
+	[ -p hold ] || mkfifo hold
+	dispatch --at-once "$CGROUPS" "$@" < hold > $scheduler_log 2>&1 9>&- &
+	loader=$!
+	exec 9> hold
+	wait_for 60 grep -qx ready $scheduler_log || {
+		detail="not ready: $(tail -n 5 $scheduler_log | tr '\n' ' ')"
+		return 1
+	}
+}
+unload() {
+	exec 9>&-
+	wait $loader
+}
+
+# scheduling STATE: of sched_ext: enabled or disabled.
+scheduling() {
+	is "$(cat /sys/kernel/sched_ext/state)" "$1"
+}
+
+# counter UNIT NAME: from the lines that the loader ends with.
+counter() {
+	awk -v unit="$1" -v name="$2" \
+		'$1 == "unit" && $2 == unit { for (i = 3; i < NF; i += 2) if ($i == name) print $(i + 1) }' $scheduler_log
+}
+
+# spinners UNIT COUNT [NICE]: that many processes that spin enter a control group. (It is a thread that spins, which has its
+# nice value from who started it.)
+spinners() {
+	for i in $(seq "$2"); do
+		sh -c "renice -n ${3:-0} \$\$ && echo \$\$ > $CGROUPS/$1/cgroup.procs && exec spin 600" > /dev/null 9>&- &
+	done
+}
+members() {
+	cat "$CGROUPS/$1/cgroup.procs"
+}
+are_members() {
+	[ "$(members "$1" | wc -l)" -eq "$2" ]
+}
+
+# switch_count FILE UNIT FIELD: what the daemon's scheduler counted of a unit, by what `commonhold status --json` printed,
+# without blanks.
+switch_count() {
+	sed "s/.*\"switches\":\[.*{\"unit\":\"$2\",[^}]*\"$3\":\([0-9]*\).*/\1/" "$1"
+}
+
+# kernel_complaints [PATTERN]: what the kernel said of sched_ext or warned of, but for a scheduler's coming and going, and
+# what matches. A change that it complains of, such as a function that is about to go, is seen here. (6.12 remarks that
+# cpu.weight does not count, which is so: weights are told to the scheduler.)
+kernel_complaints() {
+	dmesg | grep -e sched_ext -e 'WARNING:' |
+		grep -v -x '.*sched_ext: BPF scheduler "commonhold" \(enabled\|disabled (unregistered from user space)\)' |
+		grep -v -e "${1:-^$}" -e '"commonhold" does not implement cgroup cpu.weight'
 }

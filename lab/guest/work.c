@@ -1,274 +1,360 @@
 /*
- * work cycle|fork NAME COMPUTE_MS SLEEP_MS SEED: for ever, in turns computes for so much CPU time and sleeps, each time
- * for half as much to one and a half times as much, drawn from SEED. With `fork`, a child computes, and is waited for.
+ * The jobs that the lab's tests and bench/lab give to the guest, and what measures some of them: those print one line of
+ * `name value` pairs.
  *
- * work touch NAME MIB PASSES [FILE [SKIP_MIB]]: has so much memory and touches every page of it, so many times (0: for
- * ever), and again whenever it gets SIGUSR1; says after each pass how long that took. The memory is its own, and written to,
- * or with FILE it is that file's from SKIP_MIB on, and read.
+ *   work cycle NAME COMPUTE_MS SLEEP_MS SEED   for ever, in turns computes for so much CPU time and sleeps, each time for
+ *                                         half as much to one and a half times as much, drawn from SEED, as process NAME
+ *   work fork NAME COMPUTE_MS SLEEP_MS SEED    the same; a child computes, and is waited for
+ *   work heavy SPINNERS FORKERS           keeps so many processes spinning, and so many forking, until it is killed
+ *   work compile JOBS WIDTH LOOPS REPEATS a compiler's way: JOBS short processes, WIDTH at once, REPEATS times
+ *   work latency SECONDS LOOPS            sleeps until the next 10 ms, computes LOOPS, and again: how late, how long
+ *   work pipe SECONDS                     two processes hand a byte to and fro
+ *   work used SECONDS CGROUP...           the CPU time that control groups get
+ *   work read NAME FILE KIB DEPTH         DEPTH processes called NAME read blocks of so many KiB from places drawn at random
+ *                                         in FILE, past the page cache, until they are killed
+ *   work files NAME DIR COUNT KIB         COUNT times writes a file, waits until it is on the disk, and reads it from there
+ *   work loops                            how many LOOPS one ms of CPU time does here
  *
- * work read NAME FILE KIB DEPTH [MIB]: DEPTH processes read blocks of so many KiB from places drawn at random in FILE, past the
- * page cache, so much each or for ever.
- *
- * work write NAME FILE MIB: writes so much through the page cache and waits until it is on the disk. 0: again and again.
- *
- * work files NAME DIR COUNT KIB: as a compiler does, COUNT times reads a file that is not in memory and writes one as large,
- * which reaches the disk before the next.
- *
- * Its processes are called NAME. The loop of `cycle` touches no memory, so that what it takes does not depend on where it
- * runs.
+ * Loops touch no memory: what they take follows from the CPU time alone.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <x86intrin.h>
 
-enum { LOOPS_PER_LOOK = 5000, PAGE = 4096, MIB = 1 << 20 };
+enum { SAMPLES_MAX = 20000, CGROUPS_MAX = 16, PERIOD_NS = 10000000, LOOPS_PER_FORK = 20000, LOOPS_PER_LOOK = 5000,
+       PAGE = 4096 };
 
-static uint64_t chance;
-
-/* Half of `mean` to one and a half of it. */
-static double around(double mean)
-{
-	chance = chance * 6364136223846793005u + 1442695040888963407u;
-	return mean * (0.5 + (double)(chance >> 33) / (double)(1u << 31));
-}
-
-static double ms_of(clockid_t clock)
+static uint64_t clock_ns(clockid_t clock)
 {
 	struct timespec now;
 
 	clock_gettime(clock, &now);
-	return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static void compute(double ms)
+static uint64_t now_ns(void)
 {
-	double until = ms_of(CLOCK_PROCESS_CPUTIME_ID) + ms;
-
-	while (ms_of(CLOCK_PROCESS_CPUTIME_ID) < until)
-		for (volatile int i = 0; i < LOOPS_PER_LOOK; i++)
-			;
+	return clock_ns(CLOCK_MONOTONIC);
 }
 
-static void rest(double ms)
+static void compute(long loops)
 {
-	long ns = (long)(ms * 1e6);
-	struct timespec span = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
+	for (volatile long i = 0; i < loops; i++)
+		;
+}
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "work: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static void compute_ms(double ms)
+{
+	uint64_t until = clock_ns(CLOCK_PROCESS_CPUTIME_ID) + (uint64_t)(ms * 1e6);
+
+	while (clock_ns(CLOCK_PROCESS_CPUTIME_ID) < until)
+		compute(LOOPS_PER_LOOK);
+}
+
+static void rest(double seconds)
+{
+	struct timespec span = { .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9) };
 
 	nanosleep(&span, NULL);
 }
 
-static int compute_in_child(double ms)
+/* A child that ends with this process. */
+static pid_t child(void)
 {
-	pid_t child = fork();
+	pid_t pid = fork();
 
-	if (child == 0) {
-		compute(ms);
+	if (pid < 0)
+		fail("cannot start a process");
+	if (!pid)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	return pid;
+}
+
+/* Half of `mean` to one and a half of it. */
+static double around(double mean, uint64_t *chance)
+{
+	*chance = *chance * 6364136223846793005u + 1442695040888963407u;
+	return mean * (0.5 + (double)(*chance >> 33) / (double)(1u << 31));
+}
+
+static int cycle(int forks, const char *name, double computed_ms, double slept_ms, uint64_t chance)
+{
+	prctl(PR_SET_NAME, name);
+	for (;;) {
+		double ms = around(computed_ms, &chance);
+
+		if (!forks) {
+			compute_ms(ms);
+		} else if (!child()) {
+			compute_ms(ms);
+			_exit(0);
+		} else {
+			wait(NULL);
+		}
+		rest(around(slept_ms, &chance) / 1e3);
+	}
+}
+
+static int heavy(int spinners, int forkers)
+{
+	for (int i = 0; i < spinners; i++) {
+		if (!child())
+			for (;;)
+				compute(1000000);
+	}
+	for (int i = 0; i < forkers; i++) {
+		if (child())
+			continue;
+		for (;;) {
+			pid_t pid = child();
+
+			if (!pid) {
+				compute(LOOPS_PER_FORK);
+				_exit(0);
+			}
+			waitpid(pid, NULL, 0);
+		}
+	}
+	for (;;)
+		pause();
+}
+
+static int compile(int jobs, int width, long loops, int repeats)
+{
+	printf("compile_us");
+	for (int repeat = 0; repeat < repeats; repeat++) {
+		uint64_t begun = now_ns();
+		int running = 0;
+
+		for (int job = 0; job < jobs; job++) {
+			if (running == width) {
+				wait(NULL);
+				running--;
+			}
+			if (!child()) {
+				compute(loops);
+				_exit(0);
+			}
+			running++;
+		}
+		while (running--)
+			wait(NULL);
+		printf(" %lu", (unsigned long)((now_ns() - begun) / 1000));
+		fflush(stdout);
+	}
+	printf("\n");
+	return 0;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void spread(const char *name, uint64_t *samples, int count)
+{
+	const int parts[] = { 500, 950, 990, 1000 };
+	const char *names[] = { "p50", "p95", "p99", "max" };
+
+	qsort(samples, (size_t)count, sizeof(*samples), by_size);
+	for (int i = 0; i < 4; i++) {
+		int at = (count * parts[i] + 999) / 1000 - 1;
+
+		printf(" %s_%s_ns %lu", name, names[i], (unsigned long)samples[at < 0 ? 0 : at]);
+	}
+}
+
+static int latency(double seconds, long loops)
+{
+	static uint64_t late[SAMPLES_MAX], took[SAMPLES_MAX];
+	uint64_t end = now_ns() + (uint64_t)(seconds * 1e9), due = now_ns();
+	int count = 0;
+
+	prctl(PR_SET_TIMERSLACK, 1); /* unless asked, a sleep may take 50 us longer */
+	while (due < end && count < SAMPLES_MAX) {
+		struct timespec at;
+
+		due = now_ns() + PERIOD_NS;
+		at.tv_sec = (time_t)(due / 1000000000);
+		at.tv_nsec = (long)(due % 1000000000);
+		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+			;
+		late[count] = now_ns() - due;
+		compute(loops);
+		took[count++] = now_ns() - due;
+	}
+	printf("latency samples %d", count);
+	spread("late", late, count);
+	spread("took", took, count);
+	printf("\n");
+	return 0;
+}
+
+static int ping_pong(double seconds)
+{
+	int there[2], back[2];
+	uint64_t begun, end, ticks, trips = 0;
+	char byte = 0;
+
+	if (pipe(there) || pipe(back))
+		fail("pipe");
+	if (!child()) {
+		while (read(there[0], &byte, 1) == 1 && write(back[1], &byte, 1) == 1)
+			;
 		_exit(0);
 	}
-	return child > 0 && waitpid(child, NULL, 0) == child;
+	for (int i = 0; i < 100; i++)
+		if (write(there[1], &byte, 1) != 1 || read(back[0], &byte, 1) != 1)
+			fail("pipe");
+	begun = now_ns();
+	ticks = __rdtsc();
+	end = begun + (uint64_t)(seconds * 1e9);
+	do {
+		for (int i = 0; i < 20; i++)
+			if (write(there[1], &byte, 1) != 1 || read(back[0], &byte, 1) != 1)
+				fail("pipe");
+		trips += 20;
+	} while (now_ns() < end);
+	ticks = __rdtsc() - ticks;
+	end = now_ns();
+	printf("pipe trips %lu trip_ns %lu trip_ticks %lu\n", (unsigned long)trips, (unsigned long)((end - begun) / trips),
+	       (unsigned long)(ticks / trips));
+	return 0;
 }
 
-static int cycle(char **argv)
+static uint64_t usage_us(const char *cgroup)
 {
-	chance = strtoull(argv[5], NULL, 10);
-	for (;;) {
-		double ms = around(atof(argv[3]));
+	char path[4096];
+	unsigned long usage = 0;
+	FILE *file;
 
-		if (strcmp(argv[1], "cycle") == 0) {
-			compute(ms);
-		} else if (!compute_in_child(ms)) {
-			perror("work: cannot start a child");
-			return 1;
-		}
-		rest(around(atof(argv[4])));
-	}
+	snprintf(path, sizeof(path), "%s/cpu.stat", cgroup);
+	file = fopen(path, "r");
+	if (!file || fscanf(file, "usage_usec %lu", &usage) != 1)
+		fail(path);
+	fclose(file);
+	return usage;
 }
 
-/* Memory of its own, or a file's. NULL, and errno says why, if there is none. */
-static volatile uint64_t *memory_of(size_t bytes, const char *file, off_t skip)
+static int used(double seconds, int count, char **cgroups)
 {
-	void *at;
+	uint64_t before[CGROUPS_MAX], begun = now_ns();
 
-	if (file) {
-		int fd = open(file, O_RDONLY);
-
-		at = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, skip);
-	} else {
-		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		/* Pages that are touched are the pages that there are. */
-		if (at != MAP_FAILED)
-			madvise(at, bytes, MADV_NOHUGEPAGE);
-	}
-	return at == MAP_FAILED ? NULL : at;
+	if (count > CGROUPS_MAX)
+		count = CGROUPS_MAX;
+	for (int i = 0; i < count; i++)
+		before[i] = usage_us(cgroups[i]);
+	rest(seconds);
+	printf("used elapsed_us %lu used_us", (unsigned long)((now_ns() - begun) / 1000));
+	for (int i = 0; i < count; i++)
+		printf(" %lu", (unsigned long)(usage_us(cgroups[i]) - before[i]));
+	printf("\n");
+	return 0;
 }
 
-static void pass(volatile uint64_t *at, size_t bytes, int write, unsigned long number)
+static int calibrate(void)
 {
-	double begun = ms_of(CLOCK_MONOTONIC);
-	uint64_t sum = 0;
+	const long loops = 2000000;
+	uint64_t begun = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 
-	for (size_t i = 0; i < bytes / sizeof *at; i += PAGE / sizeof *at) {
-		if (write)
-			at[i] = i + number;     /* a page of zeros would not be written to swap */
-		else
-			sum += at[i];
-	}
-	(void)sum;
-	printf("pass %lu: %.0f ms\n", number, ms_of(CLOCK_MONOTONIC) - begun);
-	fflush(stdout);
+	compute(loops);
+	printf("loops %lu\n", (unsigned long)((uint64_t)loops * 1000000 / (clock_ns(CLOCK_PROCESS_CPUTIME_ID) - begun)));
+	return 0;
 }
 
-static int touch(int argc, char **argv)
-{
-	size_t bytes = strtoull(argv[3], NULL, 10) * MIB;
-	unsigned long passes = strtoul(argv[4], NULL, 10);
-	const char *file = argc > 5 ? argv[5] : NULL;
-	off_t skip = argc > 6 ? strtoll(argv[6], NULL, 10) * MIB : 0;
-	volatile uint64_t *at = memory_of(bytes, file, skip);
-	sigset_t again;
-	int which;
-
-	if (!at) {
-		perror("work: no memory");
-		return 1;
-	}
-	sigemptyset(&again);
-	sigaddset(&again, SIGUSR1);
-	sigprocmask(SIG_BLOCK, &again, NULL);
-	for (unsigned long number = 1;; number++) {
-		pass(at, bytes, !file, number);
-		if (passes && number >= passes)
-			sigwait(&again, &which);
-	}
-}
-
-/* Reads blocks for ever, or so many: 0, or 1 with the reason said. */
-static int read_blocks(int fd, size_t block, uint64_t places, uint64_t count)
+/* Reads blocks from places drawn at random; as many as asked, or for ever if that is 0. */
+static void read_blocks(int fd, size_t block, uint64_t places, uint64_t count, uint64_t chance)
 {
 	void *buffer;
 
 	if (posix_memalign(&buffer, PAGE, block) != 0)
-		return 1;
+		fail("no memory");
 	for (uint64_t i = 0; count == 0 || i < count; i++) {
-		off_t place = (off_t)((uint64_t)(around(1.0) * 1e9) % places * block);
+		off_t place = (off_t)((uint64_t)around(1e9, &chance) % places * block);
 
-		if (pread(fd, buffer, block, place) != (ssize_t)block) {
-			perror("work: cannot read");
-			return 1;
-		}
+		if (pread(fd, buffer, block, place) != (ssize_t)block)
+			fail("cannot read");
 	}
 	free(buffer);
+}
+
+static int read_file(const char *name, const char *file, size_t block, int depth)
+{
+	int fd = open(file, O_RDONLY | O_DIRECT);
+	off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
+
+	if (size < (off_t)block)
+		fail(file);
+	prctl(PR_SET_NAME, name);
+	for (int i = 0; i < depth; i++)
+		if (!child())
+			read_blocks(fd, block, (uint64_t)size / block, 0, (uint64_t)getpid());
+	while (wait(NULL) > 0)
+		;
 	return 0;
 }
 
-static int read_file(int argc, char **argv)
+static int small_files(const char *name, const char *folder, long count, size_t bytes)
 {
-	size_t block = strtoull(argv[4], NULL, 10) * 1024;
-	long depth = strtol(argv[5], NULL, 10);
-	uint64_t count = argc > 6 ? strtoull(argv[6], NULL, 10) * MIB / block : 0;
-	int fd = open(argv[3], O_RDONLY | O_DIRECT);
-	off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
-	int failed = 0, status;
+	char path[4096], *content = calloc(1, bytes);
 
-	if (size < (off_t)block) {
-		perror("work: cannot open the file, or it is too small");
-		return 1;
-	}
-	for (long i = 0; i < depth; i++) {
-		if (fork() == 0) {
-			chance = (uint64_t)getpid();
-			_exit(read_blocks(fd, block, (uint64_t)size / block, count));
-		}
-	}
-	while (wait(&status) > 0)
-		failed |= status;
-	return failed != 0;
-}
+	prctl(PR_SET_NAME, name);
+	for (long i = 0; content && i < count; i++) {
+		snprintf(path, sizeof path, "%s/%ld", folder, i);
+		int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
 
-/* Writes a file of so many bytes and waits until it is on the disk. */
-static int write_file(const char *path, size_t bytes)
-{
-	static char block[MIB];
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-
-	memset(block, 'x', sizeof block);
-	for (size_t left = bytes; fd >= 0 && left > 0;) {
-		ssize_t n = write(fd, block, left < sizeof block ? left : sizeof block);
-
-		if (n <= 0)
-			break;
-		left -= (size_t)n;
-		if (left == 0 && fsync(fd) == 0 && close(fd) == 0)
-			return 0;
-	}
-	perror("work: cannot write");
-	return 1;
-}
-
-static int write_again(char **argv)
-{
-	size_t mib = strtoull(argv[4], NULL, 10);
-
-	while (mib == 0)
-		if (write_file(argv[3], 64ull * MIB) != 0)
-			return 1;
-	return write_file(argv[3], mib * MIB);
-}
-
-static int files(char **argv)
-{
-	long count = strtol(argv[4], NULL, 10);
-	size_t bytes = strtoull(argv[5], NULL, 10) * 1024;
-	double begun = ms_of(CLOCK_MONOTONIC);
-	char path[4096];
-
-	for (long i = 0; i < count; i++) {
-		snprintf(path, sizeof path, "%s/%ld", argv[3], i);
-		if (write_file(path, bytes) != 0)
-			return 1;
-		int fd = open(path, O_RDONLY | O_DIRECT);
-
-		if (fd < 0 || read_blocks(fd, bytes, 1, 1) != 0)
-			return 1;
+		if (fd < 0 || write(fd, content, bytes) != (ssize_t)bytes || fsync(fd) || close(fd))
+			fail(path);
+		fd = open(path, O_RDONLY | O_DIRECT);
+		if (fd < 0)
+			fail(path);
+		read_blocks(fd, bytes, 1, 1, 0);
 		close(fd);
 	}
-	printf("%.0f ms\n", ms_of(CLOCK_MONOTONIC) - begun);
+	free(content);
 	return 0;
 }
 
 int main(int argc, char **argv)
 {
-	const char *kind = argc > 1 ? argv[1] : "";
-	int cycles = argc == 6 && (strcmp(kind, "cycle") == 0 || strcmp(kind, "fork") == 0);
-	int touches = argc >= 5 && argc <= 7 && strcmp(kind, "touch") == 0;
-	int reads = (argc == 6 || argc == 7) && strcmp(kind, "read") == 0;
-	int writes = argc == 5 && strcmp(kind, "write") == 0;
-	int many = argc == 6 && strcmp(kind, "files") == 0;
+	const char *what = argc > 1 ? argv[1] : "";
 
-	if (!cycles && !touches && !reads && !writes && !many) {
-		fprintf(stderr, "usage: work cycle|fork NAME COMPUTE_MS SLEEP_MS SEED\n"
-				"       work touch NAME MIB PASSES [FILE [SKIP_MIB]]\n"
-				"       work read NAME FILE KIB DEPTH [MIB]\n"
-				"       work write NAME FILE MIB\n"
-				"       work files NAME DIR COUNT KIB\n");
-		return 2;
-	}
-	prctl(PR_SET_NAME, argv[2]);
-	if (reads)
-		return read_file(argc, argv);
-	if (writes)
-		return write_again(argv);
-	if (many)
-		return files(argv);
-	return touches ? touch(argc, argv) : cycle(argv);
+	if ((!strcmp(what, "cycle") || !strcmp(what, "fork")) && argc == 6)
+		return cycle(!strcmp(what, "fork"), argv[2], atof(argv[3]), atof(argv[4]), strtoull(argv[5], NULL, 10));
+	if (!strcmp(what, "heavy") && argc == 4)
+		return heavy(atoi(argv[2]), atoi(argv[3]));
+	if (!strcmp(what, "compile") && argc == 6)
+		return compile(atoi(argv[2]), atoi(argv[3]), atol(argv[4]), atoi(argv[5]));
+	if (!strcmp(what, "latency") && argc == 4)
+		return latency(atof(argv[2]), atol(argv[3]));
+	if (!strcmp(what, "pipe") && argc == 3)
+		return ping_pong(atof(argv[2]));
+	if (!strcmp(what, "used") && argc > 3)
+		return used(atof(argv[2]), argc - 3, argv + 3);
+	if (!strcmp(what, "read") && argc == 6)
+		return read_file(argv[2], argv[3], strtoull(argv[4], NULL, 10) * 1024, atoi(argv[5]));
+	if (!strcmp(what, "files") && argc == 6)
+		return small_files(argv[2], argv[3], atol(argv[4]), strtoull(argv[5], NULL, 10) * 1024);
+	if (!strcmp(what, "loops") && argc == 2)
+		return calibrate();
+	fprintf(stderr, "usage: see the head of lab/guest/work.c\n");
+	return 2;
 }

@@ -4,64 +4,13 @@
 # use goes to the others at once; and it comes back.
 
 units="a b c d"
+groups=
+for unit in $units; do groups="$groups commonhold/$unit"; done
 spinners=8
 
 # entitled UNIT: in thousandths of a CPU.
 entitled() {
 	case $1 in a) echo 1000 ;; b | d) echo 2000 ;; c) echo 3000 ;; esac
-}
-
-# What measures must not itself take CPU time from the units: between its first and its last sample, `measure` starts no
-# process.
-
-# sample UNIT: sets `usec` to its CPU time in microseconds, and `at` to the clock in hundredths of a second.
-sample() {
-	cpu_usec "commonhold/$1"
-	read -r up idle < /proc/uptime
-	at=${up%.*}${up#*.}
-}
-
-# daemon_time: sets `daemon_ms` to the CPU time that the daemon has used, in milliseconds.
-daemon_time() {
-	read -r ran rest < "/proc/$daemon/schedstat"
-	daemon_ms=$((ran / 1000000))
-}
-
-# idle_time: sets `idle_cs` to the idle time of all CPUs together, in hundredths of a second.
-idle_time() {
-	read -r cpu user nice system idle iowait rest < /proc/stat
-	idle_cs=$((idle + iowait))
-}
-
-# measure: sets used_UNIT to the thousandths of a CPU that each unit got, `total` to their sum, `daemon_used` to what the
-# daemon took beside, and `busy` to the part of the machine that was used, in hundredths of a per cent.
-measure() {
-	idle_time
-	daemon_time
-	idle_from=$idle_cs daemon_from=$daemon_ms
-	for unit in $units; do
-		sample "$unit"
-		eval "usec_$unit=$usec at_$unit=$at"
-	done
-	from=$at
-	pause 10
-	total=0
-	for unit in $units; do
-		sample "$unit"
-		eval "used_$unit=\$(((usec - usec_$unit) / 10 / (at - at_$unit)))"
-		eval "total=\$((total + used_$unit))"
-	done
-	idle_time
-	daemon_time
-	elapsed=$((at - from))
-	daemon_used=$(((daemon_ms - daemon_from) * 100 / elapsed))
-	busy=$((10000 - (idle_cs - idle_from) * 10000 / 8 / elapsed))
-	note "thousandths of a CPU: a $used_a, b $used_b, c $used_c, d $used_d; the daemon $daemon_used; machine used" \
-		"$busy / 10000"
-}
-
-used_of() {
-	eval "echo \$used_$1"
 }
 
 # shares_within PERCENT LABEL: each unit's part of what all of them got.
@@ -79,7 +28,7 @@ cap_cpus
 sleep 2
 
 all_busy() {
-	measure
+	measure 10 $groups
 	# A busy host makes the daemon dear, and the emulated CPUs uneven: an idle one is within 2 %, and its daemon below 300.
 	shares_within 6 "while all are busy"
 	ok "the machine is in use while all are busy" at_least "$busy" 9500
@@ -99,7 +48,7 @@ c_asleep() {
 	kill -CONT $stopped
 	sleep 1
 	kill -STOP $stopped
-	measure
+	measure 10 $groups
 	ok "the others use what c leaves idle, from the first moment on" at_least "$busy" 9500
 	no_less a b d
 }
@@ -108,7 +57,7 @@ measured c_asleep
 kill -CONT $stopped
 c_back() {
 	sleep 1
-	measure
+	measure 10 $groups
 	shares_within 6 "after c came back"
 }
 measured c_back
@@ -118,7 +67,7 @@ measured c_back
 kill -KILL $stopped
 c_gone() {
 	sleep 1
-	measure
+	measure 10 $groups
 	ok "the others use what c left when it went" at_least "$busy" 9000
 	no_less a b d
 }

@@ -3,20 +3,6 @@
 # The contract of the demonstration, examples/two-groups.toml, on eight CPUs: halves while both are busy, everything for
 # one while the other sleeps, and the demonstration itself.
 
-# measure SECONDS: sets light and heavy to the thousandths of a CPU that each got.
-measure() {
-	cpu_usec commonhold/light; light=$usec
-	cpu_usec commonhold/heavy; heavy=$usec
-	read -r from rest < /proc/uptime
-	pause "$1"
-	cpu_usec commonhold/light; light=$((usec - light))
-	cpu_usec commonhold/heavy; heavy=$((usec - heavy))
-	read -r to rest < /proc/uptime
-	elapsed=$((${to%.*}${to#*.} - ${from%.*}${from#*.}))
-	light=$((light / 10 / elapsed)) heavy=$((heavy / 10 / elapsed))
-	note "thousandths of a CPU: light $light, heavy $heavy"
-}
-
 ok "the daemon holds the contract" start_daemon /job/examples/two-groups.toml --backend cgroup || exit 1
 ok "light is at work" enter_spinners light 8
 ok "heavy is at work" enter_spinners heavy 8
@@ -24,22 +10,22 @@ cap_cpus
 stopped=$(spinners_of light)
 both_busy() {
 	sleep 1
-	measure 10
-	ok "both have the same" within "$((light * 1000 / heavy))" 1000 6
+	measure 10 commonhold/light commonhold/heavy
+	ok "both have the same" within $((used_light * 1000 / used_heavy)) 1000 6
 }
 measured both_busy
 light_asleep() {
 	kill -STOP $stopped
 	sleep 1
-	measure 5
-	ok "heavy has the machine while light sleeps" at_least "$heavy" 7000
+	measure 5 commonhold/light commonhold/heavy
+	ok "heavy has the machine while light sleeps" at_least "$used_heavy" 7000
 }
 measured light_asleep
 kill -CONT $stopped
 light_back() {
 	sleep 1
-	measure 10
-	ok "light has its half again" within "$((light * 1000 / heavy))" 1000 6
+	measure 10 commonhold/light commonhold/heavy
+	ok "light has its half again" within $((used_light * 1000 / used_heavy)) 1000 6
 }
 measured light_back
 

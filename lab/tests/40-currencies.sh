@@ -4,24 +4,9 @@
 # time-shared by weight. B3 sleeps through the first half.
 
 leaves="a/a1 a/a2 b/b1 b/b2 b/b3"
+groups=
+for leaf in $leaves; do groups="$groups commonhold/$leaf"; done
 spinners=8
-
-# measure SECONDS: sets used_LEAF, such as used_a1, to the microseconds of CPU time that each got, and `total` to their sum.
-measure() {
-	for leaf in $leaves; do
-		cpu_usec "commonhold/$leaf"
-		eval "used_${leaf#*/}=$usec"
-	done
-	pause "$1"
-	total=0
-	for leaf in $leaves; do
-		cpu_usec "commonhold/$leaf"
-		eval "used_${leaf#*/}=\$((usec - used_${leaf#*/}))"
-		eval "total=\$((total + used_${leaf#*/}))"
-	done
-	note "milliseconds: a1 $((used_a1 / 1000)), a2 $((used_a2 / 1000)), b1 $((used_b1 / 1000))," \
-		"b2 $((used_b2 / 1000)), b3 $((used_b3 / 1000))"
-}
 
 # halves: each currency has half, whatever goes on inside them. It is the kernel that divides, by weight on each CPU and by
 # balancing between them: in this emulated machine the halves were up to 5 % off over ten seconds, and leaves up to 30 %.
@@ -47,7 +32,7 @@ asleep=$(cat "$HELD/b/b3/cgroup.procs")
 kill -STOP $asleep
 b3_asleep() {
 	sleep 2
-	measure 10
+	measure 10 $groups
 	halves
 	more a2 a1
 	more b2 b1
@@ -57,7 +42,7 @@ measured b3_asleep
 kill -CONT $asleep
 b3_awake() {
 	sleep 4
-	measure 10
+	measure 10 $groups
 	halves
 	more a2 a1
 	more b2 b1

@@ -3,71 +3,18 @@
 # The switch-time scheduler in the kernel, without the daemon: loaded, it isolates two units, lends what one leaves idle,
 # calls it back, divides by weight what nobody owns; and when its loader goes, killed or not, the kernel's own takes over.
 
-state=/sys/kernel/sched_ext/state
 ops=/sys/kernel/sched_ext/root/ops
-log=loaded
-kernel_log=sched_ext.log
 
-# load OPTION...: the scheduler, with units a and b; all other processes are light, and must not wait. It ends when
-# descriptor 9 is closed, so what is started here closes its copy.
-load() {
-	dispatch --at-once "$CGROUPS" "$@" < hold > $log 2>&1 9>&- &
-	loader=$!
-	exec 9> hold
-	wait_for 20 grep -qx ready $log || {
-		detail="not ready: $(tail -n 5 $log | tr '\n' ' ')"
-		return 1
-	}
-}
-unload() {
-	exec 9>&-
-	wait $loader
-}
+# unit NAME WEIGHT [FLAGS]: the loader's option.
 unit() {
 	echo "--unit $1=$CGROUPS/$1:$2:${3:-}"
 }
 
-# spinners UNIT COUNT: that many processes that spin enter a unit's control group.
-spinners() {
-	for i in $(seq "$2"); do
-		sh -c "echo \$\$ > $CGROUPS/$1/cgroup.procs && exec spin 600" > /dev/null 9>&- &
-	done
-}
-members() {
-	cat "$CGROUPS/$1/cgroup.procs"
-}
-are_members() {
-	[ "$(members "$1" | wc -l)" -eq "$2" ]
-}
-
-# measure SECONDS: sets a and b to the thousandths of a CPU that each got.
-measure() {
-	cpu_usec a; a=$usec
-	cpu_usec b; b=$usec
-	read -r from rest < /proc/uptime
-	pause "$1"
-	cpu_usec a; a=$((usec - a))
-	cpu_usec b; b=$((usec - b))
-	read -r to rest < /proc/uptime
-	elapsed=$((${to%.*}${to#*.} - ${from%.*}${from#*.}))
-	a=$((a / 10 / elapsed)) b=$((b / 10 / elapsed))
-	note "thousandths of a CPU: a $a, b $b"
-}
-
-# counter UNIT NAME: from the lines that the loader ends with.
-counter() {
-	awk -v unit="$1" -v name="$2" '$1 == "unit" && $2 == unit { for (i = 3; i < NF; i += 2) if ($i == name) print $(i + 1) }' $log
-}
-
-mkfifo hold
 echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
 mkdir "$CGROUPS/a" "$CGROUPS/b"
-state_is() {
-	is "$(cat $state)" "$1"
-}
 
 ok "the kernel takes it" load $(unit a 100 lend,borrow) $(unit b 100 lend,borrow) --own 0-3=a --own 4-7=b || exit 1
-ok "it schedules" state_is enabled
+ok "it schedules" scheduling enabled
 ok "under its name" is "$(cat $ops)" commonhold
 spinners a 8
 spinners b 8
@@ -77,24 +24,24 @@ cap_cpus
 
 both_busy() {
 	sleep 1
-	measure 5
-	ok "both have the same" within $((a * 1000 / b)) 1000 3
-	ok "the machine is in use" at_least $((a + b)) 7600
+	measure 5 a b
+	ok "both have the same" within $((used_a * 1000 / used_b)) 1000 3
+	ok "the machine is in use" at_least "$total" 7600
 }
 measured both_busy
 asleep=$(members b)
 b_asleep() {
 	kill -STOP $asleep
 	sleep 1
-	measure 5
-	ok "a has the machine while b sleeps" at_least $a 7600
+	measure 5 a b
+	ok "a has the machine while b sleeps" at_least "$used_a" 7600
 }
 measured b_asleep
 kill -CONT $asleep
 b_back() {
 	sleep 1
-	measure 5
-	ok "both have the same after b came back" within $((a * 1000 / b)) 1000 3
+	measure 5 a b
+	ok "both have the same after b came back" within $((used_a * 1000 / used_b)) 1000 3
 }
 measured b_back
 
@@ -104,13 +51,13 @@ end_all() {
 	wait_for 10 are_members a 0 && wait_for 10 are_members b 0 && unload
 }
 ok "it ends in order" end_all
-ok "the kernel's own scheduler is back" wait_for 5 state_is disabled
-sed 's/^unit/# unit/; /^ready/d' $log
+ok "the kernel's own scheduler is back" wait_for 5 scheduling disabled
+sed 's/^unit/# unit/; /^ready/d' $scheduler_log
 cpu_usec a
 ok "it counted what a used as the kernel did" within $(($(counter a used_ns) / 1000)) "$usec" 2
 lent() {
 	awk -v sum="$1" '$1 == "unit" { for (i = 3; i < NF; i += 2) if ($i == sum) total += $(i + 1) }
-		END { printf "%d", total / 1000 }' $log
+		END { printf "%d", total / 1000 }' $scheduler_log
 }
 ok "what was lent was borrowed, in microseconds" is "$(lent lent_ns)" "$(lent borrowed_ns)"
 
@@ -131,7 +78,7 @@ called_back() {
 		usleep 300000
 	done
 	ok "it ends, calling back: $how" end_all
-	note "$how: $(grep '^unit b' $log)"
+	note "$how: $(grep '^unit b' $scheduler_log)"
 	ok "b called CPUs back: $how" at_least "$(counter b recalls)" 10
 	ok "and had them soon, in microseconds: $how" at_most $(($(counter b recall_mean_ns) / 1000)) 30000
 }
@@ -144,20 +91,20 @@ spinners a 8
 wait_for 10 are_members a 8
 quota() {
 	sleep 1
-	measure 5
-	ok "a keeps to its CPUs" at_most $a 4020
-	ok "and has them" at_least $a 3800
+	measure 5 a b
+	ok "a keeps to its CPUs" at_most "$used_a" 4020
+	ok "and has them" at_least "$used_a" 3800
 }
 measured quota
 
 # The kernel takes a scheduler whose loader is killed out of service.
 kill -KILL $loader
-ok "killed, it no longer schedules" wait_for 5 state_is disabled
+ok "killed, it no longer schedules" wait_for 5 scheduling disabled
 exec 9>&-
 killed() {
 	sleep 1
-	measure 3
-	ok "its tasks run on, wherever they like" at_least $a 7000
+	measure 3 a b
+	ok "its tasks run on, wherever they like" at_least "$used_a" 7000
 }
 measured killed
 kill -KILL $(members a)
@@ -169,14 +116,11 @@ spinners b 8
 wait_for 10 are_members b 8
 by_weight() {
 	sleep 1
-	measure 10
-	ok "time-shared CPUs are divided by weight" within $((b * 1000 / a)) 3000 5
-	ok "the machine is in use, time-shared" at_least $((a + b)) 7600
+	measure 10 a b
+	ok "time-shared CPUs are divided by weight" within $((used_b * 1000 / used_a)) 3000 5
+	ok "the machine is in use, time-shared" at_least "$total" 7600
 }
 measured by_weight
 ok "it ends in order, time-shared" end_all
 
-# A change that the kernel complains of, such as a function that is about to go, is seen here.
-dmesg | grep -e sched_ext -e 'WARNING:' > $kernel_log
-grep -v -x '.*sched_ext: BPF scheduler "commonhold" \(enabled\|disabled (unregistered from user space)\)' $kernel_log > amiss
-ok "the kernel has nothing to say about it" is "$(cat amiss)" ""
+ok "the kernel has nothing to say about it" is "$(kernel_complaints)" ""

@@ -2,59 +2,6 @@
 # needs: dispatch spin
 # The switch-time scheduler in the kernel, with units within units, nice values, and a thousand units.
 
-state=/sys/kernel/sched_ext/state
-log=loaded
-
-# load OPTION...: the scheduler; all other processes are light, and must not wait. It ends when descriptor 9 is closed, so
-# what is started here closes its copy.
-load() {
-	dispatch --at-once "$CGROUPS" "$@" < hold > $log 2>&1 9>&- &
-	loader=$!
-	exec 9> hold
-	wait_for 60 grep -qx ready $log || {
-		detail="not ready: $(tail -n 5 $log | tr '\n' ' ')"
-		return 1
-	}
-}
-unload() {
-	exec 9>&-
-	wait $loader
-}
-# spinners UNIT COUNT [NICE]: that many processes that spin enter a unit's control group. (It is a thread that spins, which
-# has its nice value from who started it.)
-spinners() {
-	for i in $(seq "$2"); do
-		sh -c "renice -n ${3:-0} \$\$ && echo \$\$ > $CGROUPS/$1/cgroup.procs && exec spin 600" > /dev/null 9>&- &
-	done
-}
-# shares SECONDS UNIT...: sets `share` to what each unit got, in thousandths of all that they got together.
-shares() {
-	seconds=$1
-	shift
-	before=
-	for unit; do
-		cpu_usec "$unit"
-		before="$before $usec"
-	done
-	pause "$seconds"
-	after=
-	for unit; do
-		cpu_usec "$unit"
-		after="$after $usec"
-	done
-	share=$(echo "$before;$after" | awk -F ';' '{
-		n = split($1, was, " "); split($2, is, " ")
-		for (i = 1; i <= n; i++) sum += is[i] - was[i]
-		for (i = 1; i <= n; i++) printf "%d ", (is[i] - was[i]) * 1000 / sum
-	}')
-	note "of $*: $share"
-}
-# share N: the Nth of them.
-share() {
-	echo "$share" | cut -d ' ' -f "$1"
-}
-
-mkfifo hold
 echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
 mkdir "$CGROUPS/p" "$CGROUPS/x" "$CGROUPS/y" "$CGROUPS/q"
 
@@ -66,24 +13,24 @@ cap_cpus
 sleep 1
 by_level() {
 	sleep 1
-	shares 10 x y q
-	ok "q has the half that is its own" within "$(share 3)" 500 6
-	ok "x has a quarter of the other half" within "$(share 1)" 125 10
-	ok "y has three" within "$(share 2)" 375 8
+	measure 10 x y q
+	ok "q has the half that is its own" within "$(share_of q)" 500 6
+	ok "x has a quarter of the other half" within "$(share_of x)" 125 10
+	ok "y has three" within "$(share_of y)" 375 8
 }
 measured by_level
-asleep=$(cat "$CGROUPS/y/cgroup.procs")
+asleep=$(members y)
 kill -STOP $asleep
 siblings() {
 	sleep 1
-	shares 10 x q
-	ok "what y leaves is x's, and not q's" within "$(share 1)" 500 6
+	measure 10 x q
+	ok "what y leaves is x's, and not q's" within "$(share_of x)" 500 6
 }
 measured siblings
 kill -CONT $asleep
 
 # Within a unit: nice 0 and nice 5 are 1024 and 335 parts. (Control groups count what processes cannot be asked for alone.)
-kill -KILL $(cat "$CGROUPS"/[xyq]/cgroup.procs)
+kill -KILL $(members x) $(members y) $(members q)
 ok "it ends in order" unload
 mkdir "$CGROUPS/n" "$CGROUPS/n/usual" "$CGROUPS/n/nice"
 ok "it loads again, with one unit" load --unit "n=$CGROUPS/n:100"
@@ -92,11 +39,11 @@ spinners n/nice 8 5
 sleep 1
 by_nice() {
 	sleep 1
-	shares 10 n/usual n/nice
-	ok "nice values divide a unit's time" within "$(share 2)" 246 15
+	measure 10 n/usual n/nice
+	ok "nice values divide a unit's time" within "$(share_of nice)" 246 15
 }
 measured by_nice
-kill -KILL $(cat "$CGROUPS"/n/*/cgroup.procs)
+kill -KILL $(members n/usual) $(members n/nice)
 ok "it ends in order again" unload
 
 # Strays: three tasks of q's are pinned to the only CPU of p. They have their turns there, and no more than that.
@@ -108,11 +55,11 @@ for i in 1 2 3; do
 done
 by_turns() {
 	sleep 1
-	shares 5 p q
-	ok "an owner has half of its CPU beside strays, however many" within "$(share 1)" 500 10
+	measure 5 p q
+	ok "an owner has half of its CPU beside strays, however many" within "$(share_of p)" 500 10
 }
 measured by_turns
-kill -KILL $(cat "$CGROUPS"/[pq]/cgroup.procs)
+kill -KILL $(members p) $(members q)
 ok "it ends in order, strays and all" unload
 vmctl uncap > /dev/null
 
@@ -128,7 +75,7 @@ for i in $(seq 1000); do
 done
 all_ended() { [ "$(wc -l < ended)" -eq 1000 ]; }
 ok "every unit's process comes to its end" wait_for 120 all_ended
-ok "it still schedules" is "$(cat $state)" enabled
+ok "it still schedules" scheduling enabled
 ok "it ends in order, with a thousand units" unload
-ran() { awk '$1 == "unit" && $2 ~ /^m/ { for (i = 3; i < NF; i += 2) if ($i == "used_ns" && $(i + 1) > 0) n++ } END { print n + 0 }' $log; }
+ran() { awk '$1 == "unit" && $2 ~ /^m/ { for (i = 3; i < NF; i += 2) if ($i == "used_ns" && $(i + 1) > 0) n++ } END { print n + 0 }' $scheduler_log; }
 ok "and counted something of each" is "$(ran)" 1000

@@ -4,9 +4,7 @@
 # control groups hold the contract when the scheduler is thrown out, and the scheduler comes back; that CPUs may come and
 # go; and that nothing is left when the daemon is killed.
 
-state=/sys/kernel/sched_ext/state
 ops=/sys/kernel/sched_ext/root/ops
-kernel_log=sched_ext.log
 cpu=/sys/devices/system/cpu/cpu7/online
 
 # doctor_says NAME STATE: the state of one row.
@@ -16,9 +14,6 @@ doctor_says() {
 }
 doctor_says 'our scheduler' yes || skip "commonhold was built without the scheduler: see scripts/features"
 
-state_is() {
-	is "$(cat $state)" "$1"
-}
 said() {
 	grep -q -- "$1" "$daemon_log"
 }
@@ -40,26 +35,6 @@ no_sets() {
 all_sets() {
 	case " $(sets a b c d)" in *" - "*) return 1 ;; esac
 }
-# daemon_time: sets `daemon_ms` to the CPU time that the daemon has used, in milliseconds.
-daemon_time() {
-	read -r ran rest < "/proc/$daemon/schedstat"
-	daemon_ms=$((ran / 1000000))
-}
-# measure SECONDS: sets a, b and daemon_used to the thousandths of a CPU that units and the daemon got.
-measure() {
-	daemon_time; daemon_used=$daemon_ms
-	cpu_usec commonhold/a; a=$usec
-	cpu_usec commonhold/b; b=$usec
-	read -r from rest < /proc/uptime
-	pause "$1"
-	cpu_usec commonhold/a; a=$((usec - a))
-	cpu_usec commonhold/b; b=$((usec - b))
-	read -r to rest < /proc/uptime
-	daemon_time
-	elapsed=$((${to%.*}${to#*.} - ${from%.*}${from#*.}))
-	a=$((a / 10 / elapsed)) b=$((b / 10 / elapsed)) daemon_used=$(((daemon_ms - daemon_used) * 100 / elapsed))
-	note "thousandths of a CPU: a $a, b $b, the daemon $daemon_used"
-}
 # sleeper UNIT: a process that is there and wants no CPU, so that the unit holds its share.
 sleeper() {
 	commonhold exec "$1" -- sleep 600 > /dev/null 2>&1 &
@@ -73,7 +48,7 @@ sleepers_are_in() {
 ok "the doctor sees nothing missing" doctor_says 'kernel backend' yes || commonhold doctor
 ok "the daemon holds the contract" start_daemon /job/contracts/four-units.toml || exit 1
 ok "by the kernel backend, unasked" said 'held by the kernel backend (the best'
-ok "it schedules" state_is enabled
+ok "it schedules" scheduling enabled
 ok "under its name" is "$(cat $ops)" commonhold
 ok "status tells" status_says 'held by the kernel backend'
 
@@ -93,17 +68,17 @@ cap_cpus
 
 lends() {
 	sleep 1
-	measure 5
-	ok "a, which holds one CPU, has those that the others leave idle" at_least $((a + daemon_used)) 7000
+	measure 5 commonhold/a commonhold/b
+	ok "a, which holds one CPU, has those that the others leave idle" at_least $((used_a + daemon_used)) 7000
 }
 measured lends
 ok "b comes" enter_spinners b 8
 isolates() {
 	sleep 1
-	measure 5
-	ok "b has its two at once, and its part of what is idle" at_least "$b" 1900
-	ok "a has no less than its own" at_least "$a" 900
-	ok "the machine is in use" at_least $((a + b + daemon_used)) 7000
+	measure 5 commonhold/a commonhold/b
+	ok "b has its two at once, and its part of what is idle" at_least "$used_b" 1900
+	ok "a has no less than its own" at_least "$used_a" 900
+	ok "the machine is in use" at_least $((total + daemon_used)) 7000
 }
 measured isolates
 vmctl uncap > /dev/null
@@ -114,8 +89,7 @@ switched() {
 	shift
 	sum=0
 	for field; do
-		found=$(sed "s/.*\"switches\":\[.*{\"unit\":\"$unit\",[^}]*\"$field\":\([0-9]*\).*/\1/" status.json)
-		sum=$((sum + found))
+		sum=$((sum + $(switch_count status.json "$unit" "$field")))
 	done
 }
 # Both count from the unit's beginning, ours up to the last switch of each CPU; while status is asked, time goes on.
@@ -141,10 +115,10 @@ sed -n '/at home/,/^$/p; /moved in/,/^$/p' status.txt | sed 's/^/# /'
 
 # Thrown out: control groups hold at once, and the scheduler comes back after a second.
 echo S > /proc/sysrq-trigger
-ok "thrown out, it no longer schedules" wait_for 10 state_is disabled
+ok "thrown out, it no longer schedules" wait_for 10 scheduling disabled
 ok "that is said, with the kernel's reason" wait_for 20 said 'problem: the kernel ended the scheduler: .*sysrq.*loaded again in 1 s'
 ok "CPU sets are in force" wait_for 20 said 'held by the cgroup backend (not by kernel'
-ok "it comes back" wait_for 60 state_is enabled
+ok "it comes back" wait_for 60 scheduling enabled
 ok "that is said" wait_for 20 said 'held by the kernel backend (again)'
 ok "CPU sets are gone" wait_for 20 no_sets
 echo S > /proc/sysrq-trigger
@@ -157,16 +131,16 @@ ok "it comes back again" wait_for 60 status_says 'held by the kernel backend'
 echo 0 > $cpu
 ok "a CPU goes" wait_for 20 said 'CPUs changed: now 0-6'
 ok "the scheduler is there without it" wait_for 60 status_says 'held by the kernel backend'
-ok "and schedules" wait_for 20 state_is enabled
+ok "and schedules" wait_for 20 scheduling enabled
 echo 1 > $cpu
 ok "the CPU comes back" wait_for 20 said 'CPUs changed: now 0-7'
 ok "the scheduler is there with it" wait_for 60 status_says 'held by the kernel backend'
-ok "and schedules, on all CPUs" wait_for 20 state_is enabled
+ok "and schedules, on all CPUs" wait_for 20 scheduling enabled
 ok "none of that was a failure" is "$(grep -c '^problem: the kernel ended the scheduler' "$daemon_log")" 2
 ok "processes are where they were" is "$(spinners_of a | wc -l) $(spinners_of b | wc -l)" "8 8"
 
 kill -KILL "$daemon"
-ok "with the daemon, the scheduler goes" wait_for 10 state_is disabled
+ok "with the daemon, the scheduler goes" wait_for 10 scheduling disabled
 gone() { ! [ -d "$HELD" ]; }
 ok "and the control groups" wait_for 10 gone
 ok "its processes live on" kill -0 "$spinner"
@@ -197,7 +171,4 @@ commonhold run capped.toml --backend kernel --for 1s > refused 2>&1
 ok "asked for, the kernel backend refuses it" is "$?" 69
 ok "with a remedy" grep -q 'use `--backend cgroup`' refused || cat refused
 
-# A change that the kernel complains of is seen here.
-dmesg | grep -e sched_ext -e 'WARNING:' > $kernel_log
-grep -v -x '.*sched_ext: BPF scheduler "commonhold" \(enabled\|disabled (.*)\)' $kernel_log | grep -v 'sysrq' > amiss
-ok "the kernel has nothing else to say about it" is "$(cat amiss)" ""
+ok "the kernel has nothing else to say about it" is "$(kernel_complaints 'sysrq\|BPF scheduler "commonhold" disabled (')" ""

@@ -52,7 +52,7 @@ counts() {
 # switched UNIT FIELD: what the scheduler counted between both.
 switched() {
 	for when in after before; do
-		echo "$(sed "s/.*\"switches\":\[.*{\"unit\":\"$1\",[^}]*\"$2\":\([0-9]*\).*/\1/" status-$when.json)"
+		switch_count "status-$when.json" "$1" "$2"
 	done | { read -r after; read -r before; echo $((after - before)); }
 }
 # simulated UNIT FIELD: the same in the simulation.

@@ -28,7 +28,7 @@
  * stays while those of all that run grow, and so has its unit's pass at every level; so after a bounded time it is the
  * smallest. Tasks that no queue can serve (strays: their affinity allows none of the unit's CPUs) and the kernel's own
  * threads (but for when they wake) wait in a queue of one CPU, which has its turn there like its owner's tasks, and like
- * those of DISPATCH_COMMON.
+ * those of DISPATCH_COMMON. So do tasks that may not leave their CPU for a moment, which others may wait for.
  *
  * Limits. Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
  * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU
@@ -46,6 +46,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define QUEUE_POOL DISPATCH_UNITS_MAX /* the queue of all units, where nothing is isolated; units' queues have their numbers */
 #define QUEUE_OF_CPU (DISPATCH_UNITS_MAX + 1) /* and its number: of tasks that must run there */
 #define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
+#define HELD_NS    500000ull /* how long a task runs that may not leave its CPU for a moment: such moments take microseconds */
 #define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
 #define LOOKS_MAX  4u  /* an idle CPU looks again, so many times, at what may have come while it fell idle */
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
@@ -172,7 +173,7 @@ static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner
 }
 
 /* A task waits in the queue of the CPU where it must run, which looks there when it is that queue's turn. */
-static void wait_at(struct task_struct *p, struct dispatch_task *task, u32 id, u64 enq_flags)
+static void wait_at(struct task_struct *p, struct dispatch_task *task, u32 id, u64 slice_ns, u64 enq_flags)
 {
 	struct dispatch_cpu *cpu = cpu_at(id);
 
@@ -182,7 +183,7 @@ static void wait_at(struct task_struct *p, struct dispatch_task *task, u32 id, u
 		task->at = id;
 		add(&cpu->strays, 1);
 	}
-	scx_bpf_dsq_insert(p, QUEUE_OF_CPU + id, rules()->slice_ns, enq_flags);
+	scx_bpf_dsq_insert(p, QUEUE_OF_CPU + id, slice_ns, enq_flags);
 	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);
 }
 
@@ -410,17 +411,23 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		if (enq_flags & SCX_ENQ_WAKEUP)
 			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags | SCX_ENQ_PREEMPT);
 		else
-			wait_at(p, task, last, enq_flags);
+			wait_at(p, task, last, rules()->slice_ns, enq_flags);
+		return;
+	}
+	task->state &= ~(DISPATCH_STRAY | DISPATCH_HELD);
+	/* For a moment it can run nowhere else, and others may wait for what it does there: a slice as short as such moments. */
+	if (is_held_here(p)) {
+		task->state |= DISPATCH_HELD;
+		wait_at(p, task, last, HELD_NS < rules()->slice_ns ? HELD_NS : rules()->slice_ns, enq_flags);
 		return;
 	}
 	if (!fits_queue(p, task->unit, unit)) {
 		task->state |= DISPATCH_STRAY;
 		if ((account = account_at(task->unit, last)))
 			account->strays++;
-		wait_at(p, task, last, enq_flags);
+		wait_at(p, task, last, rules()->slice_ns, enq_flags);
 		return;
 	}
-	task->state &= ~DISPATCH_STRAY;
 	begin_wait(task);
 	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
@@ -744,8 +751,8 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		charge(prev, cpu, id, task, unit);
 		anywhere = task->state & DISPATCH_STRAY || (!rules()->pool && runs_anywhere(task->unit, unit));
 		by_right = !anywhere && (rules()->pool || cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
-		/* Who has come to another unit does not run on: it is put into that one's queue. */
-		if (task->destined != DISPATCH_NOBODY) {
+		/* Who has come to another unit, or was held here, does not run on: it is put where it belongs now. */
+		if (task->destined != DISPATCH_NOBODY || task->state & DISPATCH_HELD) {
 			anywhere = by_right = false;
 			task = NULL;
 		}
@@ -847,7 +854,8 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	if (cpu->home == unit->top) {
 		if (cpu->recalled && top)
 			came_back(cpu, top, cpu->since);
-	} else if (!runs_anywhere(task->unit, unit) && !(task->state & DISPATCH_STRAY) && (owner = unit_at(cpu->home))) {
+	} else if (!runs_anywhere(task->unit, unit) && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)) &&
+		   (owner = unit_at(cpu->home))) {
 		/*
 		 * Not who runs anywhere, nor who can run nowhere else: called back, it would go on at once, be called back, and
 		 * never come to its end.
@@ -1231,20 +1239,35 @@ SEC("syscall") int dispatch_set_unit_from_outside(struct dispatch_setting *setti
 	return result;
 }
 
-SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
-	.select_cpu = (void *)dispatch_select_cpu,
-	.enqueue = (void *)dispatch_enqueue,
-	.dispatch = (void *)dispatch_dispatch,
-	.running = (void *)dispatch_running,
-	.stopping = (void *)dispatch_stopping,
-	.tick = (void *)dispatch_tick,
-	.update_idle = (void *)dispatch_update_idle,
-	.init_task = (void *)dispatch_init_task,
-	.disable = (void *)dispatch_disable,
-	.cgroup_move = (void *)dispatch_cgroup_move,
-	.init = (void *)dispatch_init,
+#define CALLBACKS \
+	.select_cpu = (void *)dispatch_select_cpu, \
+	.enqueue = (void *)dispatch_enqueue, \
+	.dispatch = (void *)dispatch_dispatch, \
+	.running = (void *)dispatch_running, \
+	.stopping = (void *)dispatch_stopping, \
+	.tick = (void *)dispatch_tick, \
+	.update_idle = (void *)dispatch_update_idle, \
+	.init_task = (void *)dispatch_init_task, \
+	.disable = (void *)dispatch_disable, \
+	.cgroup_move = (void *)dispatch_cgroup_move, \
+	.init = (void *)dispatch_init, \
 	.exit = (void *)dispatch_exit,
-	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_KEEP_BUILTIN_IDLE,
+
+/*
+ * EXITING and MIGRATION_DISABLED: the kernel would put those tasks where they ran last, before all others, and call no one;
+ * one that was interrupted to give a CPU back would be chosen again at once, be interrupted again, and stay there.
+ */
+SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
+	CALLBACKS
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_ENQ_MIGRATION_DISABLED | SCX_OPS_KEEP_BUILTIN_IDLE,
+	.timeout_ms = TIMEOUT_MS,
+	.name = "commonhold",
+};
+
+/* For kernels before 6.14, which have no such flag, and no such rule. */
+SEC(".struct_ops.link") struct sched_ext_ops commonhold_before_6_14 = {
+	CALLBACKS
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_KEEP_BUILTIN_IDLE,
 	.timeout_ms = TIMEOUT_MS,
 	.name = "commonhold",
 };

@@ -29,6 +29,10 @@ use crate::tables::{
 /// Compiled by build.rs.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch.bpf.o"));
 
+/// The tables of callbacks in the program: with all flags, and for kernels that do not know them all.
+const CALLBACKS: &str = "commonhold";
+const CALLBACKS_BEFORE_6_14: &str = "commonhold_before_6_14";
+
 /// The last lines of what libbpf and the verifier say that an error repeats: what is wrong stands at the end.
 const LOG_LINES: usize = 40;
 
@@ -48,7 +52,7 @@ pub enum Error {
     },
     /// The kernel does not take the program.
     #[error(
-        "the kernel does not load the scheduler: {source}{log}\nIt needs Linux 6.13 or later with CONFIG_SCHED_CLASS_EXT \
+        "the kernel does not load the scheduler: {source}{log}\nIt needs Linux 6.12 or later with CONFIG_SCHED_CLASS_EXT \
          and CONFIG_DEBUG_INFO_BTF, and CAP_SYS_ADMIN"
     )]
     Load {
@@ -180,12 +184,13 @@ impl Scheduler {
 
     /// From now on it schedules. CPUs are time-shared until they are given owners.
     pub fn attach(&mut self) -> Result<(), Error> {
-        let mut ops = self
-            .object
-            .maps_mut()
-            .find(|map| map.name() == "commonhold")
-            .ok_or(Error::Part("table of callbacks"))?;
-        let scheduling = logged(|| ops.attach_struct_ops());
+        let scheduling = match self.attach_callbacks(CALLBACKS)? {
+            // A kernel refuses flags that it does not know.
+            Err((source, _)) if source.kind() == libbpf_rs::ErrorKind::InvalidInput => {
+                self.attach_callbacks(CALLBACKS_BEFORE_6_14)?
+            }
+            other => other,
+        };
         self.links.push(scheduling.map_err(|(source, log)| Error::Attach { source, log })?);
         let exec = self.program("dispatch_exec")?.attach().map_err(|source| Error::Use {
             what: "whoever executes a program cannot be told its unit".to_owned(),
@@ -193,6 +198,12 @@ impl Scheduler {
         })?;
         self.links.push(exec);
         Ok(())
+    }
+
+    fn attach_callbacks(&mut self, table: &str) -> Result<Result<Link, Refusal>, Error> {
+        let mut maps = self.object.maps_mut();
+        let mut ops = maps.find(|map| map.name() == table).ok_or(Error::Part("table of callbacks"))?;
+        Ok(logged(|| ops.attach_struct_ops()))
     }
 
     /// Says what a unit is, before or after it schedules. It refuses a weight outside 1 to 10,000, more than
@@ -394,8 +405,11 @@ fn log_line(_: PrintLevel, line: String) {
     LOG.lock().unwrap_or_else(PoisonError::into_inner).push(line);
 }
 
+/// libbpf's error, and what it printed.
+type Refusal = (libbpf_rs::Error, String);
+
 /// Does something with libbpf; its error comes with the last lines of what libbpf printed meanwhile, each on a new line.
-fn logged<T>(work: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, (libbpf_rs::Error, String)> {
+fn logged<T>(work: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, Refusal> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let before = libbpf_rs::set_print(Some((PrintLevel::Warn, log_line)));
     let result = work();

@@ -108,6 +108,7 @@ enum dispatch_task_state {
 	DISPATCH_WAITS   = 2, /* among those that wait in its unit's queue */
 	DISPATCH_STRAY   = 4, /* pinned to CPUs of others */
 	DISPATCH_AT_CPU  = 8, /* among those that wait in a CPU's own queue */
+	DISPATCH_HELD    = 16, /* in the middle of something that it may not leave its CPU for */
 };
 
 /* One task. */

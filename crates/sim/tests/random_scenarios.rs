@@ -10,6 +10,7 @@ mod scene;
 
 use std::collections::BTreeSet;
 use std::env;
+use std::io::Write as _;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,7 +92,8 @@ fn collect(receive: &Receiver<(u64, Result<bool, String>)>, mut missing: BTreeSe
     let (mut ended, mut wrong) = (0, Vec::new());
     while let Some(first) = missing.first() {
         let Ok((seed, result)) = receive.recv_timeout(PATIENCE) else {
-            eprintln!("COMMONHOLD_SCENARIO={first}: it does not end");
+            // Not eprintln: what that prints is lost at this exit.
+            let _ = writeln!(std::io::stderr(), "COMMONHOLD_SCENARIO={first}: it does not end");
             std::process::exit(1); // a thread that does not come back cannot be joined
         };
         missing.remove(&seed);

@@ -5,7 +5,8 @@
  *
  * Kernel functions: where kernels differ, the newest prototype is tried first and the one before it is the fallback; the
  * loader resolves both as weak symbols, and drops the branch that the running kernel does not have. A name is looked up
- * without its last `___` and what follows. Older than 6.13 (scx_bpf_dsq_insert) is not supported.
+ * without its last `___` and what follows. 6.12, the first kernel with sched_ext, had other names for three of them; everything
+ * else that is used here is in it already.
  */
 #ifndef DISPATCH_BPF_KERNEL_H
 #define DISPATCH_BPF_KERNEL_H
@@ -58,6 +59,8 @@ struct bpf_iter_num {
 #define SCX_KICK_PREEMPT   2ull
 #define SCX_OPS_KEEP_BUILTIN_IDLE 1ull
 #define SCX_OPS_ENQ_LAST   2ull
+#define SCX_OPS_ENQ_EXITING 4ull
+#define SCX_OPS_ENQ_MIGRATION_DISABLED 16ull
 #define SCX_OPS_NAME_LEN   128
 #define SCX_ANY_NODE       (-1)
 
@@ -99,6 +102,8 @@ struct task_struct {
 	struct sched_ext_entity scx;
 	s32 nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;
+	u16 migration_disabled;
+	s32 rcu_read_lock_nesting; /* only where RCU is preemptible */
 };
 
 /* Only pointed to; but the loader compares prototypes, and does not take a mere declaration for a struct. */
@@ -190,11 +195,14 @@ s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 u64 scx_bpf_now___since_6_14(void) __ksym __weak;
 bool scx_bpf_task_set_slice___since_6_19(struct task_struct *p, u64 slice) __ksym __weak;
 bool scx_bpf_dsq_insert___v2___since_6_19(struct task_struct *p, u64 queue, u64 slice, u64 flags) __ksym __weak;
-void scx_bpf_dsq_insert___first(struct task_struct *p, u64 queue, u64 slice, u64 flags) __ksym __weak;
+void scx_bpf_dsq_insert___since_6_13(struct task_struct *p, u64 queue, u64 slice, u64 flags) __ksym __weak;
+void scx_bpf_dispatch___first(struct task_struct *p, u64 queue, u64 slice, u64 flags) __ksym __weak;
 bool __scx_bpf_dsq_insert_vtime___since_6_19(struct task_struct *p, struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
-void scx_bpf_dsq_insert_vtime___first(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags) __ksym __weak;
+void scx_bpf_dsq_insert_vtime___since_6_13(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags) __ksym __weak;
+void scx_bpf_dispatch_vtime___first(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___v2___since_7_1(u64 queue, u64 flags) __ksym __weak;
-bool scx_bpf_dsq_move_to_local___first(u64 queue) __ksym __weak;
+bool scx_bpf_dsq_move_to_local___since_6_13(u64 queue) __ksym __weak;
+bool scx_bpf_consume___first(u64 queue) __ksym __weak;
 
 static __always_inline u64 scx_bpf_now(void)
 {
@@ -205,8 +213,10 @@ static __always_inline void scx_bpf_dsq_insert(struct task_struct *p, u64 queue,
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_insert___v2___since_6_19))
 		scx_bpf_dsq_insert___v2___since_6_19(p, queue, slice, flags);
+	else if (bpf_ksym_exists(scx_bpf_dsq_insert___since_6_13))
+		scx_bpf_dsq_insert___since_6_13(p, queue, slice, flags);
 	else
-		scx_bpf_dsq_insert___first(p, queue, slice, flags);
+		scx_bpf_dispatch___first(p, queue, slice, flags);
 }
 
 static __always_inline void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags)
@@ -220,15 +230,19 @@ static __always_inline void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 
 
 	if (bpf_ksym_exists(__scx_bpf_dsq_insert_vtime___since_6_19))
 		__scx_bpf_dsq_insert_vtime___since_6_19(p, &args);
+	else if (bpf_ksym_exists(scx_bpf_dsq_insert_vtime___since_6_13))
+		scx_bpf_dsq_insert_vtime___since_6_13(p, queue, slice, vtime, flags);
 	else
-		scx_bpf_dsq_insert_vtime___first(p, queue, slice, vtime, flags);
+		scx_bpf_dispatch_vtime___first(p, queue, slice, vtime, flags);
 }
 
 static __always_inline bool scx_bpf_dsq_move_to_local(u64 queue)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___since_7_1))
 		return scx_bpf_dsq_move_to_local___v2___since_7_1(queue, 0);
-	return scx_bpf_dsq_move_to_local___first(queue);
+	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___since_6_13))
+		return scx_bpf_dsq_move_to_local___since_6_13(queue);
+	return scx_bpf_consume___first(queue);
 }
 
 /* Since 7.x the kernel warns of writing a task's slice directly; before, there was no other way. */

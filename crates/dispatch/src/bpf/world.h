@@ -310,6 +310,17 @@ static __always_inline bool may_run(struct task_struct *p, u32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 }
 
+/*
+ * Whether the task has migration disabled. Where RCU is preemptible (then tasks count their read locks), a BPF program counts
+ * as such a moment of the task that it interrupts: of the current one's, this program's own is not meant.
+ */
+static __always_inline bool is_held_here(struct task_struct *p)
+{
+	u32 own = bpf_core_field_exists(p->rcu_read_lock_nesting) && bpf_get_current_task_btf() == p;
+
+	return p->migration_disabled > own;
+}
+
 /* A mask of one of the other two tables, or NULL. */
 static __always_inline struct bpf_cpumask *group_at(u32 group)
 {

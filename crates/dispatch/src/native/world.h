@@ -196,6 +196,13 @@ static inline bool may_run(const struct task_struct *p, u32 cpu)
 	return !p->allowed || p->allowed[cpu / 64] >> cpu % 64 & 1;
 }
 
+/* Nobody is interrupted within the simulated kernel. */
+static inline bool is_held_here(const struct task_struct *p)
+{
+	(void)p;
+	return false;
+}
+
 static inline bool scx_bpf_test_and_clear_cpu_idle(u32 cpu)
 {
 	bool was = world->idle[cpu / 64] >> cpu % 64 & 1;

@@ -5,8 +5,8 @@ use commonhold_machine::capability::{Area, Row, State};
 use super::context::{Capability, Context};
 use crate::kernel::NOT_BUILT_IN;
 
-/// The first kernel that has all the functions that the scheduler calls (`scx_bpf_dsq_insert`).
-const KERNEL_MIN: (u32, u32) = (6, 13);
+/// The first kernel that has `sched_ext`.
+const KERNEL_MIN: (u32, u32) = (6, 12);
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 /// What `sched_ext` itself, and its knowledge of control groups, are called in a kernel's configuration.
 const OPTION: &str = "CONFIG_SCHED_CLASS_EXT";

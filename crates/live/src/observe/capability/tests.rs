@@ -248,7 +248,7 @@ fn the_kernel_backend_and_what_it_needs() {
     };
     let found = missing(false, ROOT, "built without the scheduler", "scripts/features");
     is(&found, "our scheduler", State::No, "", "");
-    missing(true, (RELEASE, "6.12.1\n"), "6.12.1 is older than 6.13", "boot Linux 6.13");
+    missing(true, (RELEASE, "6.11.9\n"), "6.11.9 is older than 6.12", "boot Linux 6.12");
     missing(true, (STATE, ""), "has no /sys/kernel/sched_ext", "CONFIG_SCHED_CLASS_EXT=y");
     missing(true, (STATE, "enabled\n"), "`of unknown name` is loaded (enabled)", "end the program");
     missing(true, ("/sys/kernel/btf/vmlinux", ""), "vmlinux is not there", "CONFIG_DEBUG_INFO_BTF");
