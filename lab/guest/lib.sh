@@ -188,6 +188,15 @@ state_of() {
 	sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status"
 }
 
+# disk SPEC: the device of the drive that the test's `# disks:` asks for in these words.
+disk() {
+	for serial in /sys/block/nvme*/device/serial; do
+		read -r found < "$serial"
+		[ "$found" = "$1" ] && basename "${serial%/device/serial}" | sed 's,^,/dev/,' && return
+	done
+	return 1
+}
+
 # start_daemon CONTRACT [OPTION...]: the daemon in the background; its process is $daemon, its output $daemon_log. Fails
 # if it does not hold the contract in time.
 start_daemon() {

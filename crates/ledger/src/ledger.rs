@@ -6,6 +6,7 @@ use commonhold_contract::{Contract, MILLIONTH, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_policy::{Action, Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
+use crate::memory::Memory;
 use crate::{Account, Statement};
 
 /// One unit's own figures, sub-units not included.
@@ -64,6 +65,7 @@ pub struct Ledger {
     idle_ns: u64,
     /// The backend's counter at the latest snapshot.
     idle_seen_ns: u64,
+    memory: Memory,
 }
 
 impl Ledger {
@@ -79,6 +81,7 @@ impl Ledger {
             capacity_ns: 0,
             idle_ns: 0,
             idle_seen_ns: 0,
+            memory: Memory::default(),
         }
     }
 
@@ -99,6 +102,7 @@ impl Ledger {
             let facts = snapshot.units.get(index).copied().unwrap_or_default();
             self.charge_unit(index, facts, elapsed);
         }
+        self.memory.observe(snapshot);
         self.assert_conserved();
     }
 
@@ -125,9 +129,16 @@ impl Ledger {
                     own.call_back_max_ns = own.call_back_max_ns.max(latency);
                 }
                 Action::Return { cpu, .. } => drop(self.loan.remove(&cpu)),
-                Action::Confine { .. } | Action::Weigh { .. } | Action::Cap { .. } | Action::Gate { .. } => {}
+                Action::Confine { .. }
+                | Action::Weigh { .. }
+                | Action::Cap { .. }
+                | Action::Gate { .. }
+                | Action::Guarantee { .. }
+                | Action::Allow { .. }
+                | Action::Reclaim { .. } => {}
             }
         }
+        self.memory.book(plan);
         self.assert_conserved();
     }
 
@@ -146,6 +157,7 @@ impl Ledger {
             }
         }
         self.units = units;
+        self.memory.renumber(contract, number);
         let owners = std::mem::take(&mut self.owner);
         self.owner = owners.into_iter().filter_map(|(cpu, unit)| Some((cpu, number(unit)?))).collect();
         let loans = std::mem::take(&mut self.loan);
@@ -225,6 +237,7 @@ impl Ledger {
             capacity_ns,
             idle_ns,
             common_ns: capacity_ns - used - idle_ns,
+            memory: self.memory.totals(),
             accounts,
         }
     }
@@ -265,6 +278,7 @@ impl Ledger {
             call_back_sum_ns: sum(&|own| own.call_back_sum_ns),
             waited_ns: sum(&|own| own.waited_ns),
             waited_on_ns,
+            memory: self.memory.account(&family.iter().map(|(id, _)| *id).collect::<Vec<_>>()),
         }
     }
 }
@@ -316,6 +330,7 @@ mod tests {
                 facts(at * MS, heavy * MS, 0),
             ],
             idle_ns: idle * MS,
+            ..Snapshot::default()
         };
         // What was there before the ledger was opened does not count.
         ledger.observe(&machine, &snapshot(5_000, (70, 7), 90, 1_000));
@@ -365,7 +380,7 @@ mod tests {
                 ..SwitchLoans::default()
             });
             units[HEAVY.index()] = of(SwitchLoans { borrowed_ns: lent * MS, ..SwitchLoans::default() });
-            ledger.observe(&machine, &Snapshot { at: at * MS, units, idle_ns: 0 });
+            ledger.observe(&machine, &Snapshot { at: at * MS, units, idle_ns: 0, ..Snapshot::default() });
         }
         let statement = ledger.statement(&contract);
         let (light, heavy) = (statement.account("light").unwrap(), statement.account("heavy").unwrap());

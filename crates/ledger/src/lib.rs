@@ -3,8 +3,11 @@
 //! It reads plans and snapshots and nothing else, and asserts that its sums are conserved.
 
 mod ledger;
+mod memory;
+mod spread;
 
 pub use ledger::Ledger;
+pub use memory::{MemoryAccount, MemoryTotals};
 
 use std::collections::BTreeMap;
 
@@ -47,6 +50,9 @@ pub struct Account {
     pub waited_ns: u64,
     /// The part of `waited_ns` during which a home CPU of its own was on loan, by borrower.
     pub waited_on_ns: BTreeMap<String, u64>,
+    /// Memory, where it is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryAccount>,
 }
 
 /// Everything the ledger knows, for `status` and reports.
@@ -64,6 +70,9 @@ pub struct Statement {
     pub idle_ns: u64,
     /// CPU time used by the common parts, by processes outside every unit, and by what was too short to be seen.
     pub common_ns: u64,
+    /// The machine's memory, where it is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryTotals>,
     /// Units that hold tickets, in the contract's order; a unit's figures include those of its sub-units except where the
     /// field says otherwise.
     pub accounts: Vec<Account>,

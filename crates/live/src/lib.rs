@@ -7,6 +7,7 @@ pub mod clock;
 pub mod journal;
 pub mod kernel;
 mod live_backend;
+pub(crate) mod memory;
 pub mod names;
 pub mod observe;
 pub mod roster;

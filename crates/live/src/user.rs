@@ -178,7 +178,11 @@ impl UserBackend {
                 }
                 self.enforce_gates()?;
             }
-            Action::Weigh { .. } | Action::Cap { .. } => {
+            Action::Weigh { .. }
+            | Action::Cap { .. }
+            | Action::Guarantee { .. }
+            | Action::Allow { .. }
+            | Action::Reclaim { .. } => {
                 return Err(LiveError::Unavailable {
                     what: format!("the user backend cannot order `{}`", action.describe(&self.contract)),
                     remedy: "use the cgroup backend: commonhold run --backend cgroup".to_owned(),
@@ -229,7 +233,7 @@ impl UserBackend {
             }
         }
         let idle_ns = self.idle.read(self.roster.procfs(), self.now)?;
-        Ok(Snapshot { at: self.now, units, idle_ns })
+        Ok(Snapshot { at: self.now, units, idle_ns, ..Snapshot::default() })
     }
 }
 
@@ -275,7 +279,7 @@ impl LiveBackend for UserBackend {
 
 impl Backend for UserBackend {
     fn means(&self) -> Means {
-        Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false }
+        Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE }
     }
 
     /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.

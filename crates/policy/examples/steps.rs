@@ -24,7 +24,8 @@ const SIZES: [(u32, u32, u32); 6] =
 const NODE_CPUS: u32 = 512;
 
 /// A confining backend without weights: the means that make the policy decide the most.
-const MEANS: Means = Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false };
+const MEANS: Means =
+    Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE };
 
 /// A machine, the units on it, and what the policy and its checker remember.
 struct World {

@@ -18,6 +18,10 @@ use commonhold_machine::{CpuSet, Machine};
 
 use crate::plan::{Action, Plan};
 
+mod memory;
+
+use memory::MemoryBooks;
+
 /// Who owns and borrows what, as the plans so far said.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Books {
@@ -25,6 +29,7 @@ pub struct Books {
     borrower: BTreeMap<u32, UnitId>,
     confined: BTreeMap<UnitId, CpuSet>,
     shut: BTreeSet<UnitId>,
+    memory: MemoryBooks,
 }
 
 impl Books {
@@ -35,6 +40,7 @@ impl Books {
             replay.action(&step.action);
         }
         replay.finish(plan);
+        replay.books.memory.replay(contract, machine, plan, &mut replay.wrong);
         if replay.wrong.is_empty() { Ok(replay.books) } else { Err(replay.wrong) }
     }
 
@@ -55,6 +61,7 @@ impl Books {
                 .filter_map(|(u, cpus)| Some((number(*u)?, cpus.clone())))
                 .collect(),
             shut: self.shut.iter().filter_map(|unit| number(*unit)).collect(),
+            memory: self.memory.renumbered(number),
             owner,
         }
     }
@@ -121,6 +128,8 @@ impl Replay<'_> {
             Action::Gate { unit, open: false } => {
                 self.books.shut.insert(*unit);
             }
+            // On books of their own.
+            Action::Guarantee { .. } | Action::Allow { .. } | Action::Reclaim { .. } => {}
         }
     }
 

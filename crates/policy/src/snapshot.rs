@@ -3,8 +3,9 @@
 use alloc::vec::Vec;
 
 use crate::Time;
+use crate::memory::{MemoryFacts, MemoryMeans};
 
-/// What a backend can enforce for CPU. The policy plans only what the backend can do.
+/// What a backend can enforce. The policy plans only what the backend can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Means {
     /// Units can be confined to sets of CPUs.
@@ -19,6 +20,20 @@ pub struct Means {
     /// idle ones and calls them back by itself, and time-shares CPUs that nobody owns by weight. The policy then says who
     /// owns what, and plans neither loans nor CPU sets.
     pub switches: bool,
+    /// What it can enforce for memory.
+    pub memory: MemoryMeans,
+}
+
+impl Means {
+    /// Nothing can be held: what others' means are made from that have only some.
+    pub const NONE: Means = Means {
+        cpu_sets: false,
+        weights: false,
+        caps: false,
+        gates: false,
+        switches: false,
+        memory: MemoryMeans::NONE,
+    };
 }
 
 /// One unit at one moment. Processes of sub-units are counted in the sub-unit alone.
@@ -65,6 +80,8 @@ pub struct Snapshot {
     pub units: Vec<UnitFacts>,
     /// CPU time nobody used since the backend began, summed over the machine's CPUs, in nanoseconds.
     pub idle_ns: u64,
+    /// Memory, where it was looked at; `None` where it was not, or is not held.
+    pub memory: Option<MemoryFacts>,
 }
 
 impl Snapshot {

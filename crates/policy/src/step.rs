@@ -11,6 +11,7 @@ use commonhold_machine::{CpuSet, Machine};
 
 use crate::entitlement::{self, Entitlement};
 use crate::lend::{Counts, Loan, Market, SETTLE_NS, Want};
+use crate::memory;
 use crate::orders::{self, Orders, WEIGHT_USUAL};
 use crate::partition::{self, Claim, Owners, Turns};
 use crate::plan::{Action, Plan, Reason, Step};
@@ -40,6 +41,7 @@ pub struct State {
     /// Facts of the last look that was fresh, by unit.
     seen: BTreeMap<UnitId, UnitFacts>,
     orders: BTreeMap<UnitId, Orders>,
+    memory: memory::State,
 }
 
 impl State {
@@ -63,6 +65,7 @@ impl State {
         self.seen = self.seen.into_iter().filter_map(|(unit, facts)| Some((number(unit)?, facts))).collect();
         self.orders =
             self.orders.into_iter().filter_map(|(unit, orders)| Some((number(unit)?, orders))).collect();
+        self.memory = self.memory.renumbered(number);
         self
     }
 }
@@ -110,6 +113,7 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let gone = if held { Reason::NobodyThere } else { Reason::Scheme(input.contract.machine.scheme) };
     plan.steps.extend(orders::differences(&state.orders, &wanted, gone));
     state.orders = wanted;
+    plan.memory = memory::step(&mut state.memory, now, input, &mut plan.steps);
     (plan.next, plan.watch) = attention(&state, now, input);
     (state, plan)
 }
@@ -466,6 +470,8 @@ fn attention(state: &State, now: Time, input: Input<'_>) -> (Time, Vec<UnitId>) 
     if !state.turns.owners.is_empty() && wants_any {
         next = next.min((state.turns.since + turn_ns(input, &state.claims)).max(now + MS));
     }
+    // Facts that are due and were not there will be at the next look, whenever that is.
+    next = state.memory.next().map_or(next, |at| next.min(at.max(now + 10 * MS)));
     watch.sort_unstable();
     watch.dedup();
     (next, watch)

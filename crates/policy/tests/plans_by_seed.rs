@@ -14,9 +14,12 @@ const HISTORIES: u64 = 60;
 /// Steps of a history.
 const STEPS: u64 = 50;
 
-const USER: Means = Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false };
-const CGROUP: Means = Means { cpu_sets: true, weights: true, caps: true, gates: false, switches: false };
-const SWITCHES: Means = Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true };
+const USER: Means =
+    Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE };
+const CGROUP: Means =
+    Means { cpu_sets: true, weights: true, caps: true, gates: false, switches: false, ..Means::NONE };
+const SWITCHES: Means =
+    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, ..Means::NONE };
 
 const MACHINES: [&str; 8] = [
     "cpus:1",

@@ -108,6 +108,9 @@ enum ActionJson<'a> {
     Weigh { unit: &'a str, weight: u32 },
     Cap { unit: &'a str, micro_cpus: Option<u64> },
     Gate { unit: &'a str, open: bool },
+    Guarantee { unit: &'a str, min: u64, low: u64, own: u64 },
+    Allow { unit: &'a str, bytes: Option<u64> },
+    Reclaim { unit: &'a str, bytes: u64 },
 }
 
 #[derive(Serialize)]
@@ -129,6 +132,14 @@ enum ReasonJson<'a> {
     NobodyThere,
     HoldsAgain,
     CpuGone,
+    EntitledTo { bytes: u64 },
+    Lends { bytes: u64 },
+    CallsBack { bytes: u64 },
+    Borrows { bytes: u64 },
+    GivesBack { bytes: u64 },
+    AtLimit,
+    NothingIdle,
+    Owes { allowed: u64 },
 }
 
 /// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
@@ -178,6 +189,11 @@ fn action_json<'a>(contract: &'a Contract, action: &'a Action) -> ActionJson<'a>
         Action::Weigh { unit, weight } => ActionJson::Weigh { unit: name(unit), weight },
         Action::Cap { unit, micro_cpus } => ActionJson::Cap { unit: name(unit), micro_cpus },
         Action::Gate { unit, open } => ActionJson::Gate { unit: name(unit), open },
+        Action::Guarantee { unit, min, low, own } => {
+            ActionJson::Guarantee { unit: name(unit), min, low, own }
+        }
+        Action::Allow { unit, bytes } => ActionJson::Allow { unit: name(unit), bytes },
+        Action::Reclaim { unit, bytes } => ActionJson::Reclaim { unit: name(unit), bytes },
     }
 }
 
@@ -199,5 +215,13 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::NobodyThere => ReasonJson::NobodyThere,
         Reason::HoldsAgain => ReasonJson::HoldsAgain,
         Reason::CpuGone => ReasonJson::CpuGone,
+        Reason::EntitledTo { bytes } => ReasonJson::EntitledTo { bytes },
+        Reason::Lends { bytes } => ReasonJson::Lends { bytes },
+        Reason::CallsBack { bytes } => ReasonJson::CallsBack { bytes },
+        Reason::Borrows { bytes } => ReasonJson::Borrows { bytes },
+        Reason::GivesBack { bytes } => ReasonJson::GivesBack { bytes },
+        Reason::AtLimit => ReasonJson::AtLimit,
+        Reason::NothingIdle => ReasonJson::NothingIdle,
+        Reason::Owes { allowed } => ReasonJson::Owes { allowed },
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let now = clock::now();
     roster.refresh(&contract, now, Scan::Quick)?;
     roster.account(now, &[])?;
-    let snapshot = Snapshot { at: now, units: roster.unit_facts(), idle_ns: 0 };
+    let snapshot = Snapshot { at: now, units: roster.unit_facts(), idle_ns: 0, ..Snapshot::default() };
     let means = means(&choice);
     let input = Input { contract: &contract, machine: &machine, means, snapshot: &snapshot };
     let (_, plan) = step(State::default(), now, input);
@@ -65,8 +65,11 @@ fn means(choice: &Choice) -> Means {
                 caps: has("cpu"),
                 gates: true,
                 switches: false,
+                ..Means::NONE
             }
         }
-        Choice::User => Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false },
+        Choice::User => {
+            Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE }
+        }
     }
 }

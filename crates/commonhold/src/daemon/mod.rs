@@ -41,6 +41,8 @@ const CLOCK: u64 = 0;
 const SIGNALS: u64 = 1;
 const LISTENER: u64 = 2;
 const CARETAKER: u64 = 3;
+/// A backend has a reason to look before it is time.
+const ALARM: u64 = 4;
 const CLIENTS: u64 = 16;
 
 pub(crate) fn main(args: &Run) -> Result<Exit, Failure> {
@@ -142,6 +144,9 @@ impl Daemon<'_> {
         self.waits.add(self.signals.as_fd(), SIGNALS)?;
         self.waits.add(self.clients.listener(), LISTENER)?;
         self.waits.add(self.caretaker.ended(), CARETAKER)?;
+        if let Some(alarm) = self.hold.backend().alarm() {
+            self.waits.add(alarm, ALARM)?;
+        }
         self.step()?;
         output::say("holding; stop with Ctrl-C or SIGTERM, reload with SIGHUP");
         let result = self.serve();
@@ -170,6 +175,10 @@ impl Daemon<'_> {
                     }
                     LISTENER => self.accept()?,
                     CARETAKER => self.keep_caretaker()?,
+                    ALARM => {
+                        self.hold.backend().hear();
+                        self.next = clock::now();
+                    }
                     client => self.serve_client(client - CLIENTS)?,
                 }
             }

@@ -17,6 +17,7 @@ use commonhold_live::{LiveBackend, clock};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::Row;
 use commonhold_policy::entitlement::{capacity, entitle};
+use commonhold_policy::memory::MemoryMeans;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
@@ -139,6 +140,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let held_by = backend.held_by();
     let why = held_by.instead.map_or(why, |it| format!("not by {}: {}", it.of, it.why));
     announce(args, &contract, &machine, held_by.backend, &why);
+    announce_memory(&contract, backend.means().memory);
     warn_of_turns(&contract, &machine, held_by.backend);
     let clients = Clients::listen(&place::socket(&directory))?;
     let (now, machine_cpus) = (clock::now(), machine.cpu_set());
@@ -223,10 +225,23 @@ fn announce(args: &Run, contract: &Contract, machine: &Machine, backend: &str, w
     ));
     output::say(&format!("cpu     held by the {backend} backend ({why})"));
     let asked = asked_for(contract);
-    for resource in [Resource::Memory, Resource::Disk, Resource::Bus] {
+    for resource in [Resource::Disk, Resource::Bus] {
         let asked = if asked[resource] { ", though the contract asks for it" } else { "" };
         output::say(&format!("{:<7} not held by this version{asked}", resource.name()));
     }
+}
+
+/// Whether memory is held, and how.
+fn announce_memory(contract: &Contract, means: MemoryMeans) {
+    let asked = if asked_for(contract)[Resource::Memory] { ", though the contract asks for it" } else { "" };
+    output::say(&match (means.bounds, means.guarantees) {
+        (false, _) => format!("memory  not held: no memory controller here{asked}; see `commonhold doctor`"),
+        (true, true) => "memory  held by control groups".to_owned(),
+        (true, false) => format!(
+            "memory  held by control groups, without guarantees{asked}: what encloses ours is not protected (memory.low is 0 \
+             there)"
+        ),
+    });
 }
 
 /// Where shares finer than a CPU are held by signals, their owners should know what that looks like.

@@ -31,7 +31,7 @@ pub(super) const ASIDE: &str = "commonhold.daemon";
 /// Who owns the subtree: `PID START`.
 const MARK: &str = "user.commonhold";
 /// The controllers that this backend can use.
-const CONTROLLERS: [&str; 2] = ["cpu", "cpuset"];
+const CONTROLLERS: [&str; 3] = ["cpu", "cpuset", "memory"];
 /// How often to go after processes that fork while they are moved out of a cgroup.
 const SWEEPS_MAX: usize = 100;
 
@@ -240,7 +240,7 @@ fn step_aside(base: &Path, procfs: &mut ProcFs, journal: &mut Journal) -> Result
 }
 
 /// Writes to the journal: nothing is done that could not be undone.
-pub(super) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), LiveError> {
+pub(crate) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), LiveError> {
     journal.record(entries).map_err(|source| LiveError::File {
         path: PathBuf::from("journal"),
         what: "record how to undo the next change, which is therefore not made".to_owned(),

@@ -29,26 +29,26 @@ pub(super) fn cpu_max(micro_cpus: Option<u64>) -> String {
 }
 
 /// The number behind `key` in a file of `key number` lines, such as cpu.stat and cgroup.events.
-pub(super) fn value_of(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn value_of(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// Writes a value as a whole: the kernel's files take one write, not several.
-pub(super) fn write(path: &Path, value: &str) -> io::Result<()> {
+pub(crate) fn write(path: &Path, value: &str) -> io::Result<()> {
     // An empty string would be no write at all; the kernel takes a newline for it.
     let text = if value.is_empty() { "\n" } else { value };
     OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
 /// What a file holds, without the white space around it.
-pub(super) fn read(path: &Path) -> io::Result<String> {
+pub(crate) fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.read_to_string(&mut text)?;
     Ok(text.trim().to_owned())
 }
 
 /// Writes a value and looks whether the kernel took it.
-pub(super) fn put(path: &Path, value: &str) -> Result<(), LiveError> {
+pub(crate) fn put(path: &Path, value: &str) -> Result<(), LiveError> {
     write(path, value).map_err(|source| failed(path, format!("write `{value}`"), source))?;
     expect(path, value, "; another program writes this file too: stop it, or let it leave this cgroup alone")
 }
@@ -98,7 +98,7 @@ fn expect(path: &Path, value: &str, remedy: &str) -> Result<(), LiveError> {
 }
 
 /// An error on one of the kernel's files, with what can be done about it.
-pub(super) fn failed(path: &Path, what: String, source: io::Error) -> LiveError {
+pub(crate) fn failed(path: &Path, what: String, source: io::Error) -> LiveError {
     let remedy = match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
             "; run as root, or below a delegated cgroup: systemd-run --user --scope -p Delegate=yes commonhold run ..."

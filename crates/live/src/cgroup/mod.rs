@@ -20,27 +20,31 @@
 
 mod claim;
 mod groups;
-mod knob;
+pub(crate) mod knob;
 mod layout;
 mod members;
 mod order;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::membership::is_within;
+use commonhold_policy::memory::MemoryMeans;
 use commonhold_policy::{Action, Means, Plan, Snapshot, Time, UnitFacts};
 
 use crate::affinity;
 use crate::journal::{Entry, Journal, ProcessKey};
+use crate::memory::Memory;
 use crate::observe::capability::CgroupPlace;
 use crate::observe::process::ProcFs;
 use crate::roster::{Changes, Roster, Scan};
 use crate::user::idle::Idle;
 use crate::{Backend, HeldBy, LiveBackend, LiveError};
 use claim::Tree;
+pub(crate) use claim::record;
 use groups::Groups;
 use members::{Arrival, Members, forgets_affinity};
 
@@ -55,6 +59,8 @@ pub struct CgroupBackend {
     journal: Journal,
     groups: Groups,
     members: Members,
+    /// `None` where the memory controller is not ours.
+    memory: Option<Memory>,
     idle: Idle,
     facts: Vec<UnitFacts>,
     users: Vec<(UnitId, u32, String)>,
@@ -90,8 +96,17 @@ impl CgroupBackend {
         }
         let mut groups = Groups::new(tree);
         problems.extend(groups.follow(contract, &mut journal, 0));
-        Ok(CgroupBackend {
+        let memory = match groups.tree().has("memory").then(|| Memory::new(place, &groups.tree().top)) {
+            Some(Ok(memory)) => Some(memory),
+            Some(Err(error)) => {
+                problems.push(error);
+                None
+            }
+            None => None,
+        };
+        let mut backend = CgroupBackend {
             contract: contract.clone(),
+            memory,
             roster,
             journal,
             groups,
@@ -103,7 +118,16 @@ impl CgroupBackend {
             now: 0,
             strays_at: 0,
             problems,
-        })
+        };
+        backend.follow_memory();
+        Ok(backend)
+    }
+
+    /// Tells the memory part where the units are.
+    fn follow_memory(&mut self) {
+        let Some(memory) = &mut self.memory else { return };
+        let place = |unit: UnitId| self.groups.charged(unit, self.contract.unit(unit).parent);
+        memory.follow(self.contract.held().filter_map(place).collect(), &mut self.journal);
     }
 
     /// The end: the journal of what there is to undo, for the caretaker.
@@ -179,6 +203,9 @@ impl CgroupBackend {
             | Action::Return { .. } => return Vec::new(),
             Action::Confine { unit, .. } => (*unit, Some("cpuset")),
             Action::Weigh { unit, .. } | Action::Cap { unit, .. } => (*unit, Some("cpu")),
+            Action::Guarantee { unit, .. } | Action::Allow { unit, .. } | Action::Reclaim { unit, .. } => {
+                (*unit, Some("memory"))
+            }
             Action::Gate { unit, .. } => (*unit, None),
         };
         if let Err(error) = self.can_order(unit, controller) {
@@ -195,6 +222,10 @@ impl CgroupBackend {
                 }
                 problems.extend(self.groups.gate(unit, *open, self.now));
                 problems
+            }
+            Action::Guarantee { .. } | Action::Allow { .. } | Action::Reclaim { .. } => {
+                let memory = self.memory.as_mut();
+                memory.map_or_else(Vec::new, |memory| memory.carry_out(action, &mut self.journal))
             }
             _ => Vec::new(),
         }
@@ -271,6 +302,7 @@ impl LiveBackend for CgroupBackend {
         self.scan = Scan::Full;
         let problems = self.groups.follow(contract, &mut self.journal, self.now);
         self.problems.extend(problems);
+        self.follow_memory();
     }
 
     fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
@@ -278,7 +310,19 @@ impl LiveBackend for CgroupBackend {
     }
 
     fn take_problems(&mut self) -> Vec<LiveError> {
+        let memory = self.memory.as_mut().map(Memory::take_problems);
+        self.problems.extend(memory.into_iter().flatten());
         std::mem::take(&mut self.problems)
+    }
+
+    fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        self.memory.as_ref()?.alarm()
+    }
+
+    fn hear(&mut self) {
+        if let Some(memory) = &mut self.memory {
+            memory.hear();
+        }
     }
 
     fn roster(&self) -> &Roster {
@@ -301,7 +345,8 @@ impl LiveBackend for CgroupBackend {
 impl Backend for CgroupBackend {
     fn means(&self) -> Means {
         let (cpu_sets, cpu) = (self.groups.tree().has("cpuset"), self.groups.tree().has("cpu"));
-        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false }
+        let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
+        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false, memory }
     }
 
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
@@ -320,11 +365,17 @@ impl Backend for CgroupBackend {
         self.problems.extend(self.groups.find_unstopped(now));
         self.roster.account(now, watch)?;
         let units = self.facts();
-        Ok(Snapshot { at: now, units, idle_ns: self.idle.read(self.roster.procfs(), now)? })
+        let units_of = self.contract.units.len();
+        let memory = self.memory.as_mut().and_then(|memory| memory.observe(now, units_of));
+        Ok(Snapshot { at: now, units, idle_ns: self.idle.read(self.roster.procfs(), now)?, memory })
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
-        plan.steps.iter().flat_map(|step| self.carry_out(&step.action)).collect()
+        let problems = plan.steps.iter().flat_map(|step| self.carry_out(&step.action)).collect();
+        if let Some(memory) = &mut self.memory {
+            memory.attend(plan.memory.as_ref());
+        }
+        problems
     }
 }
 

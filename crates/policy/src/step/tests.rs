@@ -5,9 +5,12 @@ use super::*;
 use crate::check::Books;
 use proptest::prelude::*;
 
-const USER: Means = Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false };
-const CGROUP: Means = Means { cpu_sets: true, weights: true, caps: true, gates: true, switches: false };
-const SWITCHES: Means = Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true };
+const USER: Means =
+    Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE };
+const CGROUP: Means =
+    Means { cpu_sets: true, weights: true, caps: true, gates: true, switches: false, ..Means::NONE };
+const SWITCHES: Means =
+    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, ..Means::NONE };
 
 /// A machine whose units do what a test says, driven through the policy and the plan checker.
 struct World {
@@ -60,7 +63,8 @@ impl World {
         for facts in &mut self.facts {
             facts.at = self.now;
         }
-        let snapshot = Snapshot { at: self.now, units: self.facts.clone(), idle_ns: 0 };
+        let snapshot =
+            Snapshot { at: self.now, units: self.facts.clone(), idle_ns: 0, ..Snapshot::default() };
         let input = Input {
             contract: &self.contract,
             machine: &self.machine,

@@ -20,7 +20,8 @@ use crate::Time;
 use crate::scenario::Scenario;
 
 /// What the switch-time scheduler can do.
-const MEANS: Means = Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true };
+const MEANS: Means =
+    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, ..Means::NONE };
 
 /// What the policies remember, and what they are told.
 pub(crate) struct Steward {
@@ -201,7 +202,12 @@ impl Engine<'_> {
                 }
             })
             .collect();
-        Snapshot { at: self.now, units, idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum() }
+        Snapshot {
+            at: self.now,
+            units,
+            idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
+            ..Snapshot::default()
+        }
     }
 
     /// Decisions about owners and orders about weights; CPU sets follow from the owners at every switch.

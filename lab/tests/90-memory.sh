@@ -1,0 +1,87 @@
+# seconds: 240
+# needs: commonhold work
+# disks: 6144
+# Memory: units are held to what they are entitled to; what one does not need is lent, and is back when it wants it; what is
+# reserved is kept from others whatever they do (seed 000, section 3.2; seed 004, section 5.3); and nothing is left when the
+# daemon is killed.
+
+mib=1048576
+drive=$(disk 6144)
+
+# value CGROUP FILE: what a file of a unit's control group holds.
+value() {
+	cat "$HELD/$1/$2"
+}
+# account UNIT FIELD: sets `found` to a figure of the unit's memory account.
+account() {
+	commonhold status --json | tr -d ' \n' > status.json
+	found=$(sed "s/.*{\"unit\":\"$1\",.*\"memory\":{\([^}]*\)}.*/\1/; s/.*\"$2\":\([0-9]*\).*/\1/" status.json)
+}
+account() {
+	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > status.json
+	found=$(sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\([^}]*\)}.*/,\1/p" status.json | sed "s/.*,\"$2\":\([0-9]*\).*/\1/")
+}
+total() {
+	sed 's/.*"memory":{"total":\([0-9]*\).*/\1/; q' status.json
+}
+# touch_in UNIT NAME MIB PASSES [FILE [SKIP]]: a process that touches memory; its passes go to NAME.log.
+touch_in() {
+	unit=$1 name=$2
+	shift
+	commonhold exec "$unit" -- work touch "$@" > "$name.log" 2>&1 &
+}
+# passes NAME COUNT: it has made so many.
+passes() {
+	[ "$(grep -c '^pass' "$1.log")" -ge "$2" ]
+}
+pid_of() {
+	for folder in /proc/[0-9]*; do
+		read -r name < "$folder/comm" && [ "$name" = "$1" ] && echo "${folder#/proc/}"
+	done 2> /dev/null
+}
+killed() {
+	sed -n 's/^oom_kill //p' "$HELD/memory.events"
+}
+
+mount -t debugfs none /sys/kernel/debug 2> /dev/null
+ok "the daemon holds the contract" start_daemon /job/contracts/memory.toml --verbose || exit 1
+ok "memory is held" grep -q '^memory  held by control groups$' "$daemon_log" || { cat "$daemon_log"; exit 1; }
+ok "there is a drive" test -b "$drive"
+
+# Who owns memory and needs little of it, and who needs more than it owns.
+touch_in owner small 16 1
+ok "the owner is there" wait_for 10 passes small 1
+touch_in borrower scan 1600 0 "$drive"
+lent_out() {
+	account owner entitled; entitled=$found
+	account owner used; used=$found
+	account borrower borrowed; borrowed=$found
+	account borrower used; in_use=$found
+	account borrower allowed; allowed=$found
+	could=$((entitled - used - $(total) * 8 / 100))
+	[ $((borrowed * 100)) -ge $((could * 95)) ] && [ $((in_use * 100)) -ge $((allowed * 95)) ]
+}
+ok "the borrower has what the owner does not need, less the reserve" wait_for 40 lent_out
+note "MiB: the owner holds $((entitled / mib)) and uses $((used / mib)); lent $((borrowed / mib)) of $((could / mib)), the borrower uses $((in_use / mib)) of $((allowed / mib))"
+ok "that is its bound" at_most $(($(value borrower memory.high) - allowed)) $((16 * mib))
+ok "what is entitled to is protected" at_least "$(value owner memory.low)" $((entitled - 16 * mib))
+
+# The owner wants 300 MiB at once, and has them.
+touch_in owner wants 300 2
+ok "the owner has what it wants" wait_for 20 passes wants 1
+note "$(head -n 1 wants.log)"
+called_back() {
+	account owner called_back
+	[ "$found" -ge 1 ]
+}
+ok "it called a loan back" wait_for 10 called_back
+account owner call_back_max_ns
+ok "within a second, in ms" at_most $((found / 1000000)) 1000
+account owner used
+ok "it uses what it wanted" at_least $((found / mib)) 310
+grep -e 'owner' -e 'borrower' "$daemon_log" | tail -n 30 | sed 's/^/# /'
+ok "nobody was killed" is "$(killed)" 0
+kill -KILL "$daemon"
+gone() { ! [ -d "$HELD" ]; }
+ok "a killed daemon leaves no control group" wait_for 10 gone
+ok "its processes live on" kill -0 "$(pid_of small)"
