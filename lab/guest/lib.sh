@@ -192,7 +192,10 @@ state_of() {
 disk() {
 	for serial in /sys/block/nvme*/device/serial; do
 		read -r found < "$serial"
-		[ "$found" = "$1" ] && basename "${serial%/device/serial}" | sed 's,^,/dev/,' && return
+		found=${found%% *}
+		folder=${serial%/device/serial}
+		# Beside it stands each path to it, which has no device.
+		[ "$found" = "$1" ] && [ -b "/dev/${folder##*/}" ] && echo "/dev/${folder##*/}" && return
 	done
 	return 1
 }

@@ -12,17 +12,15 @@ drive=$(disk 6144)
 value() {
 	cat "$HELD/$1/$2"
 }
-# account UNIT FIELD: sets `found` to a figure of the unit's memory account.
-account() {
-	commonhold status --json | tr -d ' \n' > status.json
-	found=$(sed "s/.*{\"unit\":\"$1\",.*\"memory\":{\([^}]*\)}.*/\1/; s/.*\"$2\":\([0-9]*\).*/\1/" status.json)
-}
+# account UNIT FIELD: sets `found` to a figure of the unit's memory account, 0 if there is none yet.
 account() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > status.json
-	found=$(sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\([^}]*\)}.*/,\1/p" status.json | sed "s/.*,\"$2\":\([0-9]*\).*/\1/")
+	found=$(sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" status.json | sed "s/.*,\"$2\":\([0-9]*\).*/\1/")
+	found=${found:-0}
 }
+# total: the machine's memory, as the last account had it.
 total() {
-	sed 's/.*"memory":{"total":\([0-9]*\).*/\1/; q' status.json
+	sed -n 's/.*"memory":{"total":\([0-9]*\).*/\1/p' status.json
 }
 # touch_in UNIT NAME MIB PASSES [FILE [SKIP]]: a process that touches memory; its passes go to NAME.log.
 touch_in() {
@@ -58,7 +56,8 @@ lent_out() {
 	account borrower borrowed; borrowed=$found
 	account borrower used; in_use=$found
 	account borrower allowed; allowed=$found
-	could=$((entitled - used - $(total) * 8 / 100))
+	whole=$(total)
+	could=$((entitled - used - whole * 8 / 100))
 	[ $((borrowed * 100)) -ge $((could * 95)) ] && [ $((in_use * 100)) -ge $((allowed * 95)) ]
 }
 ok "the borrower has what the owner does not need, less the reserve" wait_for 40 lent_out

@@ -10,6 +10,7 @@ pub mod comparison;
 pub mod doctor;
 mod figures;
 mod html;
+pub mod memory;
 pub mod plan;
 pub mod schemes;
 pub mod simulation;

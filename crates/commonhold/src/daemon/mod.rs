@@ -36,6 +36,9 @@ use signals::{Signals, Told};
 /// How often to look whether CPUs came or went.
 const HOTPLUG_NS: Time = 1_000_000_000;
 
+/// How soon after a step an alarm makes another one.
+const ALARM_NS: Time = 15_000_000;
+
 /// What an event is about; clients are numbered upwards from here.
 const CLOCK: u64 = 0;
 const SIGNALS: u64 = 1;
@@ -131,8 +134,9 @@ struct Daemon<'a> {
     usable: CpuSet,
     /// The backend in force when it was said last.
     held_by: &'static str,
-    /// Steps made.
+    /// Steps made, and when the last one was.
     steps: usize,
+    stepped_at: Time,
     /// Failed looks in a row.
     blind: u32,
     /// Keeps a second daemon out of the directory.
@@ -177,7 +181,7 @@ impl Daemon<'_> {
                     CARETAKER => self.keep_caretaker()?,
                     ALARM => {
                         self.hold.backend().hear();
-                        self.next = clock::now();
+                        self.next = self.next.min(self.stepped_at + ALARM_NS);
                     }
                     client => self.serve_client(client - CLIENTS)?,
                 }
@@ -208,6 +212,7 @@ impl Daemon<'_> {
     /// One step of the hold. A look that fails is tried again; after a hundred in a row the daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.watch_hotplug();
+        self.stepped_at = clock::now();
         match self.hold.step() {
             Ok(stepped) => {
                 self.blind = 0;

@@ -159,6 +159,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         usable: machine_cpus,
         held_by: held_by.backend,
         steps: 0,
+        stepped_at: now,
         blind: 0,
         _lock: lock,
     })

@@ -32,7 +32,7 @@ use std::path::Path;
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::membership::is_within;
-use commonhold_policy::memory::MemoryMeans;
+use commonhold_policy::memory::{MemoryFacts, MemoryMeans};
 use commonhold_policy::{Action, Means, Plan, Snapshot, Time, UnitFacts};
 
 use crate::affinity;
@@ -274,6 +274,18 @@ impl CgroupBackend {
         })
     }
 
+    /// The facts about memory, with what units' processes had before they came.
+    fn memory_facts(&mut self, now: Time) -> Option<MemoryFacts> {
+        let units = self.contract.units.len();
+        let mut facts = self.memory.as_mut()?.observe(now, units)?;
+        for member in self.roster.members().filter(|member| !member.placement.unit.is_common()) {
+            if let Some(unit) = facts.units.get_mut(member.placement.unit.index()) {
+                unit.elsewhere += self.members.charged_elsewhere(member.key);
+            }
+        }
+        Some(facts)
+    }
+
     /// The roster's facts, with the kernel's count of CPU time where a unit has a cgroup.
     fn facts(&mut self) -> Vec<UnitFacts> {
         let mut facts = self.roster.unit_facts();
@@ -365,8 +377,7 @@ impl Backend for CgroupBackend {
         self.problems.extend(self.groups.find_unstopped(now));
         self.roster.account(now, watch)?;
         let units = self.facts();
-        let units_of = self.contract.units.len();
-        let memory = self.memory.as_mut().and_then(|memory| memory.observe(now, units_of));
+        let memory = self.memory_facts(now);
         Ok(Snapshot { at: now, units, idle_ns: self.idle.read(self.roster.procfs(), now)?, memory })
     }
 

@@ -46,20 +46,15 @@ pub(super) struct Ages {
 }
 
 /// Whether this kernel shows generations to us.
-pub(crate) fn are_shown(file: &Path) -> bool {
+fn are_shown(file: &Path) -> bool {
     read(file).is_ok_and(|text| text.starts_with("memcg"))
-}
-
-/// Where the kernel shows generations.
-pub(crate) fn file() -> &'static Path {
-    Path::new(LRU_GEN)
 }
 
 impl Ages {
     /// Begins to age the control groups below `top`, a path as /proc/PID/cgroup has it; `None` where generations are not
     /// shown.
     pub(super) fn begin(top: String) -> Option<Ages> {
-        if !are_shown(file()) {
+        if !are_shown(Path::new(LRU_GEN)) {
             return None;
         }
         let ages = Ages { known: Known::default(), ended: Arc::default() };
@@ -67,7 +62,7 @@ impl Ages {
         let live = move || {
             while !ended.load(Ordering::Relaxed) {
                 let begun = Instant::now();
-                look(file(), &top, &known);
+                look(Path::new(LRU_GEN), &top, &known);
                 thread::sleep(AGE.max(begun.elapsed() * REST_TIMES));
             }
         };

@@ -16,7 +16,7 @@ use crate::cgroup::knob::{failed, value_of};
 const BYTES_MAX: usize = 16 << 10;
 
 /// Bytes of a page; what the kernel counts in pages is of this size on every machine that the program is built for.
-pub(super) fn page_bytes() -> u64 {
+pub(crate) fn page_bytes() -> u64 {
     // SAFETY: asks for a constant.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4_096)
 }
@@ -176,7 +176,7 @@ pub(super) fn stalled_ns(text: &str) -> u64 {
 
 /// The tightest bound on a control group and those that enclose it, up to the mount: what a container may use. `None`:
 /// there is none.
-pub(super) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
+pub(crate) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
     let bound = |dir: &Path, file: &str| {
         let text = std::fs::read_to_string(dir.join(file)).ok()?;
         text.trim().parse::<u64>().ok()
@@ -187,7 +187,7 @@ pub(super) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
 
 /// Whether what is written into memory.low below `dir` can be in force: every control group that encloses it must be
 /// protected itself, but for the hierarchy's root, which has no such file.
-pub(super) fn is_protected(dir: &Path, mount: &Path) -> bool {
+pub(crate) fn is_protected(dir: &Path, mount: &Path) -> bool {
     let above = dir.ancestors().take_while(|dir| dir.starts_with(mount));
     let unprotected = |dir: &Path| match std::fs::read_to_string(dir.join("memory.low")) {
         Ok(text) => text.trim() == "0",

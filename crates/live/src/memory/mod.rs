@@ -35,7 +35,7 @@ use alarms::Alarms;
 use facts::{Buffer, Charged, Group, MachineMemory, Source};
 use pager::Pager;
 
-pub(crate) use ages::{are_shown, file as generations};
+pub(crate) use facts::{is_protected, page_bytes, tightest_bound as bound_above};
 
 /// After so many looks that failed, nothing is held any more.
 const BLIND_MAX: u32 = 5;

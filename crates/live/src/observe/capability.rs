@@ -6,6 +6,7 @@
 
 mod cgroup;
 mod context;
+mod memory;
 mod resources;
 mod sched_ext;
 mod surroundings;
@@ -77,6 +78,7 @@ fn probe_with(root: &Path, counter: io::Result<()>, built_in: bool) -> Capabilit
     rows.extend(sched_ext::rows(&context, built_in));
     rows.push(controller(Area::Memory, "memory"));
     rows.extend(resources::memory(&context));
+    rows.extend(memory::rows(&context, cgroup.typed(&context).as_ref()));
     rows.push(controller(Area::Disk, "io"));
     rows.extend(resources::disk(&context, &disks));
     rows.extend(resources::bus(&context, counter));
@@ -105,7 +107,8 @@ impl Capabilities {
             name: None,
             why: "checked in contracts, not held by this version yet".to_owned(),
         };
-        vec![self.cpu_enforcer(), unheld(Area::Memory), unheld(Area::Disk), unheld(Area::Bus)]
+        let memory = memory::enforcer(self.cgroup.as_ref(), &self.rows);
+        vec![self.cpu_enforcer(), memory, unheld(Area::Disk), unheld(Area::Bus)]
     }
 
     /// What `doctor` shows.
