@@ -1,4 +1,4 @@
-# seconds: 240
+# seconds: 150
 # needs: commonhold work
 # disks: 6144
 # Memory: units are held to what they are entitled to; what one does not need is lent, and is back when it wants it; what is
@@ -78,9 +78,40 @@ account owner call_back_max_ns
 ok "within a second, in ms" at_most $((found / 1000000)) 1000
 account owner used
 ok "it uses what it wanted" at_least $((found / mib)) 310
-grep -e 'owner' -e 'borrower' "$daemon_log" | tail -n 30 | sed 's/^/# /'
+commonhold status | sed -n '/allowed/,/^memory/p' | sed 's/^/# /'
 ok "nobody was killed" is "$(killed)" 0
 kill -KILL "$daemon"
 gone() { ! [ -d "$HELD" ]; }
 ok "a killed daemon leaves no control group" wait_for 10 gone
 ok "its processes live on" kill -0 "$(pid_of small)"
+
+# Four units thrash; two of them have memory of their own.
+kill -KILL $(pid_of small) $(pid_of wants) $(pid_of scan)
+ok "the daemon holds hard reservations" start_daemon /job/contracts/hard-memory.toml --verbose || exit 1
+skip_mib=0
+for unit in large small third fourth; do
+	touch_in $unit $unit 700 0 "$drive" $skip_mib
+	skip_mib=$((skip_mib + 800))
+done
+all_thrash() {
+	for unit in large small third fourth; do
+		passes $unit 1 || return 1
+	done
+}
+ok "everybody has read what does not fit" wait_for 90 all_thrash
+# A second of pressure; then the least that the two have in five seconds, in MiB.
+sleep 1
+large=1000000 small=1000000
+for look in 1 2 3 4 5 6 7 8 9 10; do
+	read -r now < "$HELD/large/memory.current"
+	[ $((now / mib)) -lt $large ] && large=$((now / mib))
+	read -r now < "$HELD/small/memory.current"
+	[ $((now / mib)) -lt $small ] && small=$((now / mib))
+	pause 0.5
+done
+ok "the large reservation of 400 MiB holds, to 1 %" at_least "$large" 396
+ok "the small one of 280 MiB too" at_least "$small" 277
+for unit in large small third fourth; do
+	note "$unit: min $(($(value $unit memory.min) / mib)) low $(($(value $unit memory.low) / mib)) high $(($(value $unit memory.high) / mib)) now $(($(value $unit memory.current) / mib)) MiB"
+done
+ok "nobody was killed" is "$(killed)" 0

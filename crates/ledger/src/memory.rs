@@ -1,8 +1,11 @@
 //! The accounts of memory.
 //!
 //! Memory is held, not used up: so an account has what is so now, and that over time. A call-back is the lender's: it begins
-//! at the last look at which the lender did not want what it lent, and ends when nobody owes any more what he borrowed, so
-//! that what is reported is an upper bound.
+//! at the last look at which the lender did not want what it lent, and ends at the look at which borrowers have given back as
+//! much as was called back until then, so that what is reported is an upper bound. While a lender grows, every look may call
+//! back a little more: each counts for itself.
+
+use std::collections::VecDeque;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::memory::{MemoryPlan, Share, UnitMemory};
@@ -76,8 +79,6 @@ struct Own {
     used: u128,
     lent: u128,
     borrowed: u128,
-    /// Since when it calls back what it lent.
-    calling: Option<Time>,
     call_backs: Spread,
 }
 
@@ -90,6 +91,19 @@ pub(crate) struct Memory {
     at: Time,
     /// The latest look but one: when lenders were last seen not to want what they lent.
     content_at: Time,
+    /// All that was called back so far, and what of it is still owed.
+    called: u64,
+    owed: u64,
+    calls: VecDeque<Call>,
+}
+
+/// A call-back that goes on.
+#[derive(Debug, Clone)]
+struct Call {
+    since: Time,
+    /// What had been called back by then, with this.
+    until: u64,
+    lenders: Vec<usize>,
 }
 
 impl Memory {
@@ -117,18 +131,32 @@ impl Memory {
         let Some(memory) = &plan.memory else { return };
         self.units.resize(self.units.len().max(memory.units.len()), Own::default());
         self.totals.divided = memory.divided;
-        let owing = memory.units.iter().any(|share| share.called_back);
+        self.book_call_backs(plan.at, memory);
         for (own, share) in self.units.iter_mut().zip(&memory.units) {
-            if owing && share.lent < own.share.lent {
-                own.calling.get_or_insert(self.content_at);
-            }
-            if let Some(since) = own.calling.filter(|_| !owing) {
-                own.calling = None;
-                own.call_backs.add(plan.at.saturating_sub(since));
-            }
             own.share = *share;
         }
         assert_conserved(memory);
+    }
+
+    fn book_call_backs(&mut self, at: Time, memory: &MemoryPlan) {
+        let both = || self.units.iter().zip(&memory.units);
+        let owes = |(own, share): (&Own, &Share)| {
+            if share.called_back { own.facts.used.saturating_sub(share.allowed) } else { 0 }
+        };
+        let owed: u64 = both().map(owes).sum();
+        let sank = |(own, share): (&Own, &Share)| share.lent < own.share.lent;
+        let lenders: Vec<usize> = (0..).zip(both()).filter(|(_, pair)| sank(*pair)).map(|(i, _)| i).collect();
+        if owed > self.owed && !lenders.is_empty() {
+            self.called += owed - self.owed;
+            self.calls.push_back(Call { since: self.content_at, until: self.called, lenders });
+        }
+        self.owed = owed;
+        let back = self.called.saturating_sub(owed);
+        while let Some(call) = self.calls.pop_front_if(|call| call.until <= back) {
+            for lender in call.lenders {
+                self.units[lender].call_backs.add(at.saturating_sub(call.since));
+            }
+        }
     }
 
     /// The same accounts after a reload.
@@ -140,6 +168,7 @@ impl Memory {
             }
         }
         self.units = units;
+        self.calls.clear();
     }
 
     /// The machine's memory, if it was ever seen.

@@ -45,6 +45,8 @@ const DEBT_LOOK_NS: Time = 20 * MS;
 const RECLAIM_NS: Time = 250 * MS;
 /// What the common parts hold is taken as unchanged while it moves by no more than this part of the machine.
 const COMMON_PART: u64 = 256;
+/// Who is beyond its allowance by no more than this part of the machine owes nothing: a kernel hands out pages in batches.
+const SLACK_PART: u64 = 512;
 /// A unit presses that waited for memory for more than this part of the time.
 const STALL_PART: u64 = 20;
 /// How long a unit is not believed to have cold pages after it missed what it lent, the first time and at most.
@@ -209,12 +211,13 @@ pub(crate) fn step(
         frames::Input { contract: &contract, frames: facts.total / frame, units: &units, look };
     let (frames_state, allowances) = frames::step(core::mem::take(&mut state.frames), frames_input);
     state.frames = frames_state;
-    state.share_out(&allowances, frame);
+    let slack = facts.total / SLACK_PART;
+    state.share_out(&allowances, frame, slack);
     let wanted = orders::wanted(input, &state.shares(), state.divided(facts.total));
     orders::differences(&state.orders, &wanted, Reason::NobodyThere, steps);
     explain(steps, &allowances, frame);
     state.orders = wanted;
-    let owing = state.call_back(now, input, facts, 2 * frame, steps);
+    let owing = state.call_back(now, input, facts, slack, steps);
     let next = now + if owing { DEBT_LOOK_NS } else { period_ns(input.contract) };
     state.next = Some(next);
     let lends = |id: &UnitId| state.units[id.index()].share.lent > 0;
@@ -275,7 +278,7 @@ impl State {
             let seen = facts.units.get(id.index()).copied().unwrap_or_default();
             let short = unit.is_short(seen, elapsed, frame);
             unit.doubt(now, short, seen);
-            unit.used = damped(unit.used, seen.used, unit.share.entitled, facts.total / 512);
+            unit.used = damped(unit.used, seen.used, unit.share.entitled, facts.total / SLACK_PART);
             let cold = if now < unit.doubted_until { 0 } else { seen.cold.min(seen.used) };
             (unit.facts, unit.known) = (seen, true);
             all[id.index()] = Facts {
@@ -289,7 +292,7 @@ impl State {
         all
     }
 
-    fn share_out(&mut self, allowances: &[Allowance], frame: u64) {
+    fn share_out(&mut self, allowances: &[Allowance], frame: u64, slack: u64) {
         for (unit, allowance) in self.units.iter_mut().zip(allowances) {
             let before = unit.share;
             let share = Share {
@@ -301,7 +304,7 @@ impl State {
             };
             // Until what is beyond is there, the call-back goes on; who is allowed as much again owes nothing.
             let sank = share.borrowed < before.borrowed || before.called_back;
-            let beyond = unit.facts.used > share.allowed;
+            let beyond = unit.facts.used > share.allowed.saturating_add(slack);
             unit.share =
                 Share { called_back: sank && beyond && allowance.because != Because::Common, ..share };
         }

@@ -70,13 +70,27 @@ impl Default for Buffer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct MachineMemory {
     pub(super) total: u64,
-    pub(super) available: u64,
+    pub(super) free: u64,
     pub(super) swap_free: u64,
+    /// Pages of files, and what the kernel caches beside them and gives up when asked.
+    pub(super) cached: u64,
     /// What the kernel keeps for itself and for all control groups.
     pub(super) kernel: u64,
 }
 
 impl MachineMemory {
+    /// What those hold who are in no unit, and what the kernel keeps for itself; `ours` is what all units are charged.
+    /// MemAvailable would say nearly this; but it sinks by hundreds of megabytes while the kernel keeps more free for a while
+    /// (watermark_boost_factor), and entitlements would with it.
+    pub(super) fn common(&self, ours: &Charged, kept_free: u64) -> (u64, u64) {
+        let others = self.total.saturating_sub(self.free).saturating_sub(ours.current);
+        let cached = self.cached.saturating_sub(ours.cached);
+        // They need some of their cache, as the kernel itself has it in MemAvailable.
+        let needed = others.saturating_sub(cached) + kept_free.min(cached / 2);
+        let kernel = self.kernel.saturating_sub(ours.kernel).min(needed);
+        (kernel + kept_free, needed - kernel)
+    }
+
     /// From the text of /proc/meminfo; what a line does not say is 0.
     pub(super) fn parse(text: &str) -> MachineMemory {
         let bytes = |key: &str| {
@@ -86,8 +100,9 @@ impl MachineMemory {
         };
         MachineMemory {
             total: bytes("MemTotal"),
-            available: bytes("MemAvailable"),
+            free: bytes("MemFree"),
             swap_free: bytes("SwapFree"),
+            cached: ["Active(file)", "Inactive(file)", "SReclaimable"].into_iter().map(bytes).sum(),
             kernel: ["SUnreclaim", "KernelStack", "PageTables", "Percpu"].into_iter().map(bytes).sum(),
         }
     }
@@ -108,6 +123,8 @@ pub(super) struct Charged {
     pub(super) dirty: u64,
     pub(super) kernel: u64,
     pub(super) inactive_file: u64,
+    /// Pages of files, and what the kernel caches for it beside them.
+    pub(super) cached: u64,
     pub(super) refaulted: u64,
 }
 
@@ -137,7 +154,21 @@ impl Charged {
             dirty: value("file_dirty") + value("file_writeback"),
             kernel,
             inactive_file: value("inactive_file"),
+            cached: value("inactive_file") + value("active_file") + value("slab_reclaimable"),
             refaulted: refaults.saturating_mul(page),
+        }
+    }
+
+    /// Together with another one.
+    pub(super) fn with(self, other: &Charged) -> Charged {
+        Charged {
+            current: self.current + other.current,
+            anonymous: self.anonymous + other.anonymous,
+            dirty: self.dirty + other.dirty,
+            kernel: self.kernel + other.kernel,
+            inactive_file: self.inactive_file + other.inactive_file,
+            cached: self.cached + other.cached,
+            refaulted: self.refaulted + other.refaulted,
         }
     }
 
@@ -150,6 +181,7 @@ impl Charged {
             dirty: less(self.dirty, |c| c.dirty),
             kernel: less(self.kernel, |c| c.kernel),
             inactive_file: less(self.inactive_file, |c| c.inactive_file),
+            cached: less(self.cached, |c| c.cached),
             refaulted: less(self.refaulted, |c| c.refaulted),
         }
     }
@@ -165,6 +197,14 @@ impl Charged {
             ..UnitMemory::default()
         }
     }
+}
+
+/// What the kernel keeps free, in bytes: it begins to take pages from everybody at 1.25 times vm.min_free_kbytes, and
+/// stops at 1.5 times, or a little above where memory is large (watermark_scale_factor).
+pub(super) fn kept_free(total: u64) -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/vm/min_free_kbytes").unwrap_or_default();
+    let least = text.trim().parse::<u64>().unwrap_or(0).saturating_mul(1_024);
+    least.saturating_mul(2).max(least + total / 500)
 }
 
 /// Time in which somebody waited for memory, in nanoseconds, from the text of a memory.pressure.
@@ -204,7 +244,7 @@ mod tests {
     #[test]
     fn a_group_is_charged_what_memory_stat_says() {
         let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\ninactive_file 4000\n\
-                    slab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\n";
+                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\n";
         let seen = Charged::parse(text, 4_096);
         let expected = Charged {
             current: 0,
@@ -212,6 +252,7 @@ mod tests {
             dirty: 10,
             kernel: 200,
             inactive_file: 4_000,
+            cached: 4_700,
             refaulted: 5 * 4_096,
         };
         assert_eq!(seen, expected);
@@ -225,13 +266,27 @@ mod tests {
 
     #[test]
     fn the_machine_and_its_pressure() {
-        let text = "MemTotal:  2048 kB\nMemFree: 1 kB\nMemAvailable: 1024 kB\nSwapFree: 8 kB\nSUnreclaim: 3 kB\nPercpu: 1 kB\n";
+        let text = "MemTotal:  2048 kB\nMemFree: 1024 kB\nActive(file): 5 kB\nInactive(file): 2 kB\nSwapFree: 8 kB\nSUnreclaim: 3 kB\nPercpu: 1 kB\n";
         let seen = MachineMemory::parse(text);
-        let expected =
-            MachineMemory { total: 2 << 20, available: 1 << 20, swap_free: 8 << 10, kernel: 4 << 10 };
+        let expected = MachineMemory {
+            total: 2 << 20,
+            free: 1 << 20,
+            swap_free: 8 << 10,
+            cached: 7 << 10,
+            kernel: 4 << 10,
+        };
         assert_eq!(seen, expected);
         let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=9\n";
         assert_eq!((stalled_ns(text), stalled_ns("")), (1_234_000, 0));
+    }
+
+    /// Of 1,000: 100 free; units have 500, 300 of it cached; others 400, of which the kernel has 50 and the cache 150, and of
+    /// that they need 20, as much as the kernel keeps free.
+    #[test]
+    fn what_others_would_give_up_is_not_theirs() {
+        let machine = MachineMemory { total: 1_000, free: 100, swap_free: 0, cached: 450, kernel: 60 };
+        let ours = Charged { current: 500, cached: 300, kernel: 10, ..Charged::default() };
+        assert_eq!(machine.common(&ours, 20), (50 + 20, 400 - 150 + 20 - 50));
     }
 
     /// A container of 1 MiB in a slice with 512 KiB; protection holds only while everything above has it.

@@ -236,12 +236,7 @@ impl Memory {
         let machine = MachineMemory::parse(self.machine.read(&mut self.buffer)?);
         let top = |id: &UnitId| self.units.get(id).is_some_and(|unit| unit.place.parent.is_none());
         let ours = charged.iter().filter(|(id, _)| top(id)).map(|(_, charged)| *charged);
-        let ours = ours.fold(Charged::default(), |sum, one| Charged {
-            current: sum.current + one.current,
-            anonymous: sum.anonymous + one.anonymous,
-            kernel: sum.kernel + one.kernel,
-            ..sum
-        });
+        let ours = ours.fold(Charged::default(), |sum, one| sum.with(&one));
         let mut facts = self.divide(machine, ours)?;
         facts.units = vec![UnitMemory::default(); units];
         for id in charged.keys() {
@@ -265,14 +260,11 @@ impl Memory {
 
     /// What is divided, and what others hold of it. `ours` is what all units are charged.
     fn divide(&mut self, machine: MachineMemory, ours: Charged) -> Result<MemoryFacts, LiveError> {
-        // Nobody can have what the kernel does not call available, but for what units hold of that themselves.
-        let held = machine.total.saturating_sub(machine.available);
-        let common = held.saturating_sub(ours.anonymous + ours.kernel);
-        let kernel = machine.kernel.saturating_sub(ours.kernel).min(common);
+        let (kernel, shared) = machine.common(&ours, facts::kept_free(machine.total));
         let mut facts = MemoryFacts {
             total: machine.total,
             kernel,
-            shared: common - kernel,
+            shared,
             swap_free: machine.swap_free,
             units: Vec::new(),
         };
@@ -282,7 +274,7 @@ impl Memory {
         {
             let beside = around.read(&mut self.buffer)?.current.saturating_sub(ours.current);
             // What the machine lacks in all, we lack too.
-            let left = (facts.total - common).min(bound.saturating_sub(beside));
+            let left = facts.total.saturating_sub(kernel + shared).min(bound.saturating_sub(beside));
             (facts.total, facts.kernel, facts.shared) = (bound, 0, bound - left.min(bound));
         }
         Ok(facts)
