@@ -14,21 +14,21 @@
  * value) is next (in the place of the degrading priorities of seed 000, section 3.1). A woken task takes an idle home CPU,
  * its last one if it can and else the nearest; else an idle CPU that somebody lends; else it waits in its unit's queue, and
  * one lent home CPU is called back, its last one if it can and else the nearest: at once by an interrupt, or at the next
- * tick. Where none is lent, it interrupts a task of its own unit on its last CPU that is ahead of it by more than
- * `preempt_ns`. A CPU that needs a task chooses among the units within its home unit that wait: at every level of units the
- * smallest pass is next (stride scheduling; an idle unit's part thus goes to its siblings, as in the currencies of seed
- * 004, section 5.2). If there is none and the owner lends, the borrower with the largest claim is next: the one that runs
- * on fewest CPUs for its weight, and among equals the one with most tasks waiting. If the CPU is time-shared, all units of
- * the machine are chosen among by pass.
+ * tick. Where none is lent, it interrupts the task on its last CPU if that is ahead of it by more than `preempt_ns`: by
+ * virtual time within a unit, by pass where two units compete for the CPU. A CPU that needs a task chooses among the units
+ * within its home unit that wait: at every level of units the smallest pass is next (stride scheduling; an idle unit's part
+ * thus goes to its siblings, as in the currencies of seed 004, section 5.2). If there is none and the owner lends, the
+ * borrower with the largest claim is next: the one that runs on fewest CPUs for its weight, and among equals the one with
+ * most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by pass.
  *
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
  * not lend never has others on its CPUs; no CPU idles while a task waits that may run there. Who sleeps saves nothing up
  * but one slice: a waking task's virtual time is at least its unit's less `slice_ns`, and a waking unit's pass at least that
- * of the sibling that ran last (less one slice if others of its tasks ran). Nobody waits for ever in a queue: whoever waits
- * there has a virtual time that stays while those of all that run grow, and so has its unit's pass at every level; so after
- * a bounded time it is the smallest. Tasks that no queue can serve (strays: their affinity allows none of the unit's CPUs)
- * and the kernel's own threads (but for when they wake) wait in a queue of one CPU, which has its turn there like its owner's
- * tasks, and like those of DISPATCH_COMMON.
+ * of the sibling that ran last less so much. Nobody waits for ever in a queue: whoever waits there has a virtual time that
+ * stays while those of all that run grow, and so has its unit's pass at every level; so after a bounded time it is the
+ * smallest. Tasks that no queue can serve (strays: their affinity allows none of the unit's CPUs) and the kernel's own
+ * threads (but for when they wake) wait in a queue of one CPU, which has its turn there like its owner's tasks, and like
+ * those of DISPATCH_COMMON.
  *
  * Limits. Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
  * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU
@@ -47,6 +47,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define QUEUE_OF_CPU (DISPATCH_UNITS_MAX + 1) /* and its number: of tasks that must run there */
 #define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
 #define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
+#define LOOKS_MAX  4u  /* an idle CPU looks again, so many times, at what may have come while it fell idle */
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
 static bool before(u64 a, u64 b)
@@ -82,14 +83,26 @@ static u64 start_of(struct dispatch_task *task)
 
 /*
  * Who is active: a task runs or waits; a unit's own tasks if one of them does; a unit if its own tasks or a sub-unit are.
- * Who becomes active has saved nothing up: its pass catches up with that of those that were. One that used less than it may,
- * for want of tasks, stays one slice behind at most: else its next tasks would keep all others waiting for as long as it
- * had been alone with its share.
+ * Who becomes active has saved nothing up but one slice: its pass catches up with that of those that were, less so much. So
+ * does one that used less than it may, for want of tasks: else its next tasks would keep all others waiting for as long as
+ * it had been alone with its share.
+ *
+ * Here and below, what is done at every level of units is a function of its own that returns the next one, since a loop of
+ * BPF costs more than the work of one level, and most units are outermost.
  */
+static struct dispatch_unit *count_within(struct dispatch_unit *unit, bool *comes)
+{
+	struct dispatch_unit *parent = unit_at(unit->parent);
+	u64 credit = rules()->slice_ns * SHARE_UNIT / (unit->weight ? unit->weight : 1);
+
+	if (*comes)
+		*comes = !add(&unit->active, 1);
+	at_least(&unit->pass, (parent ? parent->frontier : world_pass()) - credit);
+	return parent;
+}
+
 static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	u64 credit = rules()->slice_ns * SHARE_UNIT;
-	struct dispatch_unit *parent;
 	bool comes;
 	u32 level;
 
@@ -97,16 +110,19 @@ static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 		return;
 	task->state |= DISPATCH_COUNTED;
 	comes = !add(&unit->own_active, 1);
-	at_least(&unit->own_pass, unit->frontier - (comes ? 0 : credit / OWN_WEIGHT));
-	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
-		if (comes)
-			comes = !add(&unit->active, 1);
-		parent = unit_at(unit->parent);
-		at_least(&unit->pass, (parent ? parent->frontier : world_pass()) - (comes ? 0 : credit / (unit->weight ? unit->weight : 1)));
-		if (!parent)
+	if (unit->below)
+		at_least(&unit->own_pass, unit->frontier - rules()->slice_ns * SHARE_UNIT / OWN_WEIGHT);
+	if (!(unit = count_within(unit, &comes)))
+		return;
+	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
+		if (!(unit = count_within(unit, &comes)))
 			break;
-		unit = parent;
-	}
+}
+
+/* The unit around one that has a part less that is active, if it sleeps now itself. */
+static struct dispatch_unit *uncount_within(struct dispatch_unit *unit)
+{
+	return add(&unit->active, -1) == 1 ? unit_at(unit->parent) : NULL;
 }
 
 static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
@@ -116,15 +132,11 @@ static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
 	if (!(task->state & DISPATCH_COUNTED))
 		return;
 	task->state &= ~DISPATCH_COUNTED;
-	if (add(&unit->own_active, -1) != 1)
+	if (add(&unit->own_active, -1) != 1 || !(unit = uncount_within(unit)))
 		return;
-	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
-		if (add(&unit->active, -1) != 1)
+	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
+		if (!(unit = uncount_within(unit)))
 			break;
-		unit = unit_at(unit->parent);
-		if (!unit)
-			break;
-	}
 }
 
 /* A task is among those that wait in its unit's queue, from before it is put there until it runs. */
@@ -154,7 +166,7 @@ static void end_wait(struct dispatch_task *task)
 static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 {
 	add(&owner->away, -1);
-	cpu->recalled = scx_bpf_now();
+	cpu->recalled = scx_bpf_now() ?: 1; /* at the beginning of a simulation: 0 says that it was not */
 	if (rules()->recall == DISPATCH_RECALL_NOW)
 		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
 }
@@ -226,13 +238,44 @@ static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *
 	return found;
 }
 
+/* A task belongs to another unit from now on. It does not run, nor stand in a queue, while this is called. */
+static void change_unit(struct dispatch_task *task, u32 id)
+{
+	struct dispatch_unit *from = unit_at(task->unit), *to = unit_at(id);
+	bool counted = task->state & DISPATCH_COUNTED;
+
+	if (!from || !to || task->unit == id)
+		return;
+	end_wait(task);
+	uncount(task, from);
+	task->unit = id;
+	if (!rules()->pool)
+		task->vtime += to->vtime - from->vtime; /* it stands to its new unit as it stood to the old one */
+	if (counted)
+		count(task, to);
+}
+
+/* Whoever executed a program as another user is in another unit since: see dispatch_exec(). */
+static void settle(struct dispatch_task *task)
+{
+	u32 unit = task->destined;
+
+	if (unit == DISPATCH_NOBODY)
+		return;
+	task->destined = DISPATCH_NOBODY;
+	change_unit(task, unit);
+}
+
 s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wake_flags)
 {
 	struct dispatch_task *task = task_of(p);
 	struct dispatch_unit *unit;
 	s32 cpu;
 
-	if (!task || !(unit = unit_at(task->unit)))
+	if (!task)
+		return last;
+	settle(task);
+	if (!(unit = unit_at(task->unit)))
 		return last;
 	cpu = take_idle(p, task->unit, unit, last);
 	if (cpu < 0)
@@ -253,16 +296,96 @@ static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit
 	return mask_meets(unit->top, MASK_HOMES, p) || mask_meets(DISPATCH_NOBODY, MASK_SHARED, p);
 }
 
-/* A task of the same unit that runs where the woken one ran last goes, if it is far enough ahead. */
-static void outrank(const struct dispatch_task *task, u32 last)
+/* One of those that compete, on the way up: at first a unit's own tasks, then the units around it. */
+struct competitor {
+	u64 pass;
+	u32 weight;
+	u32 within; /* the unit whose time it competes for, or DISPATCH_NOBODY: the machine's */
+	u32 depth;
+};
+
+static struct competitor as_unit(const struct dispatch_unit *unit)
+{
+	return (struct competitor){
+		.pass = unit->pass,
+		.weight = unit->weight ? unit->weight : 1,
+		.within = unit->parent,
+		.depth = unit->depth,
+	};
+}
+
+static struct competitor as_own_tasks(u32 id, const struct dispatch_unit *unit)
+{
+	return (struct competitor){ .pass = unit->own_pass, .weight = OWN_WEIGHT, .within = id, .depth = unit->depth + 1 };
+}
+
+static void climb(struct competitor *at)
+{
+	struct dispatch_unit *unit = unit_at(at->within);
+
+	if (unit)
+		*at = as_unit(unit);
+}
+
+/* What two units' own tasks are, or are in, at the level at which they compete. */
+static void meet(u32 one, u32 other, struct competitor *x, struct competitor *y)
+{
+	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
+	u32 level, depth;
+
+	if (!a || !b)
+		return;
+	if (a->parent == b->parent && one != other) {
+		*x = as_unit(a);
+		*y = as_unit(b);
+		return;
+	}
+	*x = as_own_tasks(one, a);
+	*y = as_own_tasks(other, b);
+	bpf_for(level, 0, 2 * DISPATCH_DEPTH_MAX) {
+		if (x->within == y->within)
+			break;
+		depth = y->depth;
+		if (y->depth >= x->depth)
+			climb(y);
+		if (x->depth >= depth)
+			climb(x);
+	}
+}
+
+/* Whether one unit's own tasks had less than another's, at the level at which the two compete. */
+VERIFIED_ALONE bool had_less(u32 one, u32 other)
+{
+	struct competitor x = {}, y = {};
+
+	meet(one, other, &x, &y);
+	return before(x.pass, y.pass);
+}
+
+/* Whether the task that a CPU runs is ahead of one that woke, by more than `preempt_ns`: then it has to go. */
+static bool is_ahead(const struct dispatch_task *task, const struct dispatch_unit *unit, const struct dispatch_cpu *cpu)
+{
+	u64 ran = task->since - cpu->since, margin = rules()->preempt_ns;
+	struct competitor mine = { .weight = 1 }, its = { .weight = 1 };
+	struct dispatch_unit *other = unit_at(cpu->runs);
+
+	if (rules()->pool || cpu->runs == task->unit)
+		return before(task->vtime + margin, cpu->vtime + ran);
+	/* Passes say nothing of a guest, or of the kernel's own threads, which go first. */
+	if (!other || cpu->runs == DISPATCH_KERNEL)
+		return false;
+	if (cpu->home != DISPATCH_NOBODY && (cpu->home != unit->top || cpu->home != other->top))
+		return false;
+	meet(task->unit, cpu->runs, &mine, &its);
+	return before(mine.pass + margin * SHARE_UNIT / mine.weight, its.pass + ran * SHARE_UNIT / its.weight);
+}
+
+/* Whoever runs where the woken task ran last goes, if it is far enough ahead. */
+static void outrank(const struct dispatch_task *task, const struct dispatch_unit *unit, u32 last)
 {
 	struct dispatch_cpu *cpu = cpu_at(last);
-	u64 ahead;
 
-	if (!rules()->preempt_ns || !cpu || (cpu->runs != task->unit && !rules()->pool))
-		return;
-	ahead = cpu->vtime + (scx_bpf_now() - cpu->since);
-	if (before(task->vtime + rules()->preempt_ns, ahead))
+	if (rules()->preempt_ns && cpu && is_ahead(task, unit, cpu))
 		scx_bpf_kick_cpu(last, SCX_KICK_PREEMPT);
 }
 
@@ -273,6 +396,8 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	struct dispatch_unit *unit;
 	s32 cpu, last = scx_bpf_task_cpu(p);
 
+	if (task)
+		settle(task);
 	if (!task || !(unit = unit_at(task->unit))) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags);
 		return;
@@ -307,49 +432,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	if (!rules()->pool && call_back(p, unit->top, last))
 		task->cause = DISPATCH_WAIT_LOAN;
 	else if (enq_flags & SCX_ENQ_WAKEUP)
-		outrank(task, last);
-}
-
-/* One of those that compete, on the way up: at first a unit's own tasks, then the units around it. */
-struct competitor {
-	u64 pass;
-	u32 within; /* the unit whose time it competes for, or DISPATCH_NOBODY: the machine's */
-	u32 depth;
-};
-
-static void climb(struct competitor *at)
-{
-	struct dispatch_unit *unit = unit_at(at->within);
-
-	if (!unit)
-		return;
-	at->pass = unit->pass;
-	at->within = unit->parent;
-	at->depth = unit->depth;
-}
-
-/* Whether one unit's own tasks had less than another's, at the level at which the two compete. */
-static bool had_less(u32 one, u32 other)
-{
-	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
-	struct competitor x, y;
-	u32 level;
-
-	if (!a || !b)
-		return a != NULL;
-	x = (struct competitor){ .pass = a->own_pass, .within = one, .depth = a->depth + 1 };
-	y = (struct competitor){ .pass = b->own_pass, .within = other, .depth = b->depth + 1 };
-	bpf_for(level, 0, 2 * DISPATCH_DEPTH_MAX) {
-		u32 depth = y.depth;
-
-		if (x.within == y.within)
-			break;
-		if (y.depth >= x.depth)
-			climb(&y);
-		if (x.depth >= depth)
-			climb(&x);
-	}
-	return before(x.pass, y.pass);
+		outrank(task, unit, last);
 }
 
 /* Whether one outermost unit runs on fewer CPUs for its weight than another, or on as many while more of it wait. */
@@ -391,30 +474,63 @@ static bool goes_before(u32 id, const struct dispatch_unit *unit, u32 best, u32 
 	return had_less(id, best);
 }
 
-/* The unit whose task a CPU should run next, among those that wait; not one of the `tried`, of which it could run none. */
-static u32 next_unit(u32 home, enum among among, const u32 *tried)
-{
-	u32 best = DISPATCH_NOBODY, best_top = DISPATCH_NOBODY, block, slot, left, id;
-	struct dispatch_unit *unit;
+/* Units that were found to wait, but none of whose tasks came to run: another CPU took them, or their affinity says no. */
+struct tried {
+	u32 unit[RACES_MAX];
+};
 
-	bpf_for(block, 0, (rules()->units + WAITS_BLOCK - 1) / WAITS_BLOCK) {
-		if (!waits_in_block(block))
-			continue;
-		left = rules()->units - block * WAITS_BLOCK;
-		bpf_for(slot, 0, left < WAITS_BLOCK ? left : WAITS_BLOCK) {
-			id = block * WAITS_BLOCK + slot;
-			if (!waits_in(id) || id == tried[0] || id == tried[1] || id == tried[2])
-				continue;
-			unit = unit_at(id);
-			if (!unit || !is_among(unit, home, among) || scx_bpf_dsq_nr_queued(id) <= 0)
-				continue;
-			if (goes_before(id, unit, best, best_top, among)) {
-				best = id;
-				best_top = unit->top;
-			}
-		}
+/* What a CPU looks for, and what it has found. */
+struct search {
+	u32 home;
+	enum among among;
+	u32 best, best_top; /* DISPATCH_NOBODY: nothing yet */
+};
+
+/* Looks at a unit of which tasks wait. `alone`: no other does, and who takes its task sees whether it is in the queue yet. */
+static void consider(struct search *search, u32 id, const struct tried *tried, bool alone)
+{
+	struct dispatch_unit *unit = unit_at(id);
+
+	if (tried && (id == tried->unit[0] || id == tried->unit[1] || id == tried->unit[2]))
+		return;
+	if (!unit || !is_among(unit, search->home, search->among) || (!alone && scx_bpf_dsq_nr_queued(id) <= 0))
+		return;
+	if (goes_before(id, unit, search->best, search->best_top, search->among)) {
+		search->best = id;
+		search->best_top = unit->top;
 	}
-	return best;
+}
+
+/* Mostly tasks of one unit wait, and no loop is needed. */
+static void search_block(struct search *search, u32 block, const struct tried *tried, bool alone)
+{
+	u32 bits = waiting(block), look;
+
+	if (!bits)
+		return;
+	consider(search, block * WAITS_BLOCK + lowest(bits), tried, alone && !(bits & (bits - 1)));
+	bits &= bits - 1;
+	if (!bits)
+		return;
+	bpf_for(look, 1, WAITS_BLOCK) {
+		if (!bits)
+			break;
+		consider(search, block * WAITS_BLOCK + lowest(bits), tried, false);
+		bits &= bits - 1;
+	}
+}
+
+/* The unit whose task a CPU should run next, among those that wait; not one of the `tried`. */
+VERIFIED_ALONE u32 next_unit(u32 home, enum among among, const struct tried *tried)
+{
+	struct search search = { .home = home, .among = among, .best = DISPATCH_NOBODY, .best_top = DISPATCH_NOBODY };
+	u32 blocks = (rules()->units + WAITS_BLOCK - 1) / WAITS_BLOCK, block;
+
+	search_block(&search, 0, tried, tried && blocks == 1);
+	if (blocks > 1)
+		bpf_for(block, 1, blocks)
+			search_block(&search, block, tried, false);
+	return search.best;
 }
 
 /* Books what a unit's task ran on a CPU since the last time, by whose the CPU was. */
@@ -438,22 +554,28 @@ static void book(struct dispatch_cpu *cpu, u32 id, u32 ran, u64 now)
 	}
 }
 
+/* A unit's pass goes on by what its tasks used. */
+static struct dispatch_unit *advance_within(struct dispatch_unit *unit, bool time_shared, u64 used)
+{
+	struct dispatch_unit *parent = unit_at(unit->parent);
+
+	if (parent || time_shared)
+		add64(&unit->pass, used * SHARE_UNIT / (unit->weight ? unit->weight : 1));
+	return parent;
+}
+
 /* The passes of a unit's own tasks, and of the units around them, go on by what they used. */
 static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 {
-	struct dispatch_unit *parent;
 	u32 level;
 
 	if (unit->below)
 		add64(&unit->own_pass, used);
-	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
-		parent = unit_at(unit->parent);
-		if (parent || time_shared)
-			add64(&unit->pass, used * SHARE_UNIT / (unit->weight ? unit->weight : 1));
-		if (!parent)
+	if (!(unit = advance_within(unit, time_shared, used)))
+		return;
+	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
+		if (!(unit = advance_within(unit, time_shared, used)))
 			break;
-		unit = parent;
-	}
 }
 
 /* Charges a task and its unit for what it ran on this CPU since the last time, and whoever's CPU it is. */
@@ -471,10 +593,23 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, u32 id, stru
 	book(cpu, id, cpu->runs, now);
 }
 
+/* A slice begins: the clock of the unit around is at least where this one is; of none around, the machine's. */
+static struct dispatch_unit *advance_clock_around(struct dispatch_unit *unit, bool time_shared)
+{
+	struct dispatch_unit *parent = unit_at(unit->parent);
+
+	if (parent)
+		at_least(&parent->frontier, unit->pass);
+	else if (time_shared)
+		world_pass_at_least(unit->pass);
+	return parent;
+}
+
 /* A slice begins: the clocks by which those are placed who wake meanwhile are at least where its task and its units are. */
 static void advance_clocks(const struct dispatch_cpu *cpu, const struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct dispatch_unit *clock = clock_of(task), *parent;
+	struct dispatch_unit *clock = clock_of(task);
+	bool time_shared = cpu->home == DISPATCH_NOBODY;
 	u32 level;
 
 	if (clock)
@@ -483,16 +618,11 @@ static void advance_clocks(const struct dispatch_cpu *cpu, const struct dispatch
 		return;
 	if (unit->below)
 		at_least(&unit->frontier, unit->own_pass);
-	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
-		parent = unit_at(unit->parent);
-		if (!parent) {
-			if (cpu->home == DISPATCH_NOBODY)
-				world_pass_at_least(unit->pass);
+	if (!(unit = advance_clock_around(unit, time_shared)))
+		return;
+	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
+		if (!(unit = advance_clock_around(unit, time_shared)))
 			break;
-		}
-		at_least(&parent->frontier, unit->pass);
-		unit = parent;
-	}
 }
 
 /*
@@ -514,10 +644,11 @@ static void run_on(struct task_struct *prev, const struct dispatch_cpu *cpu, con
 /* Moves the first task of the units that should be next to this CPU. `than`: unless that unit, which runs, had less. */
 static bool take_next(u32 home, enum among among, u32 than)
 {
-	u32 tried[RACES_MAX] = { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY }, look, next;
+	struct tried tried = { { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY } };
+	u32 look, next;
 
-	bpf_for(look, 0, RACES_MAX) {
-		next = next_unit(home, among, tried);
+	for (look = 0; look < RACES_MAX; look++) {
+		next = next_unit(home, among, &tried);
 		if (next == DISPATCH_NOBODY)
 			break;
 		/* Whoever ran does not wait in a queue: its unit goes on if it had less than those that do. */
@@ -525,7 +656,7 @@ static bool take_next(u32 home, enum among among, u32 than)
 			break;
 		if (scx_bpf_dsq_move_to_local(next))
 			return true;
-		tried[look % RACES_MAX] = next;
+		tried.unit[look] = next;
 	}
 	return false;
 }
@@ -600,21 +731,26 @@ static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, u32 runs
 
 void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 {
-	struct dispatch_task *task = prev ? task_of(prev) : NULL;
 	struct dispatch_cpu *cpu = cpu_at(id);
-	struct dispatch_unit *unit = NULL;
+	struct dispatch_task *task = NULL;
+	struct dispatch_unit *unit;
 	bool by_right = false, anywhere = false;
 	u32 look, turn;
 
 	if (!cpu)
 		return;
 	/* Who may run on is charged first: it is compared with those that wait. */
-	if (task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit))) {
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED && (task = task_of(prev)) && (unit = unit_at(task->unit))) {
 		charge(prev, cpu, id, task, unit);
 		anywhere = task->state & DISPATCH_STRAY || (!rules()->pool && runs_anywhere(task->unit, unit));
 		by_right = !anywhere && (rules()->pool || cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
+		/* Who has come to another unit does not run on: it is put into that one's queue. */
+		if (task->destined != DISPATCH_NOBODY) {
+			anywhere = by_right = false;
+			task = NULL;
+		}
 	}
-	bpf_for(look, 0, TURNS) {
+	for (look = 0; look < TURNS; look++) {
 		turn = (cpu->turn + look) % TURNS;
 		if (!take_turn(id, cpu, turn, by_right ? task->unit : DISPATCH_NOBODY)) {
 			if (turn != TURN_OWN || !by_right)
@@ -655,10 +791,8 @@ static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64
 /* Whether a task of an outermost unit's, or of one within it, waits. */
 static bool waits_for_home(u32 home, const struct dispatch_unit *owner)
 {
-	const u32 none[RACES_MAX] = { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY };
-
 	if (owner->below)
-		return next_unit(home, AMONG_HOME, none) != DISPATCH_NOBODY;
+		return next_unit(home, AMONG_HOME, NULL) != DISPATCH_NOBODY;
 	return scx_bpf_dsq_nr_queued(home) > 0;
 }
 
@@ -698,13 +832,15 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	end_wait(task);
 	cpu->since = scx_bpf_now();
 	cpu->booked = cpu->since;
+	cpu->looks = 0;
 	cpu->runs = task->unit;
 	cpu->vtime = task->vtime;
 	arrive(task, cpu, id, cpu->since);
 	advance_clocks(cpu, task, unit);
 	if (rules()->pool)
 		return;
-	if ((top = unit_at(unit->top)))
+	top = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
+	if (top)
 		add(&top->busy, 1);
 	if (cpu->home == DISPATCH_NOBODY)
 		return;
@@ -740,11 +876,12 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 	} else {
 		uncount(task, unit);
 	}
-	unit = unit_at(cpu->runs); /* it may have moved to another unit since */
+	if (cpu->runs != task->unit)
+		unit = unit_at(cpu->runs); /* it has moved to another unit since */
 	cpu->runs = DISPATCH_NOBODY;
 	if (rules()->pool || !unit)
 		return;
-	owner = unit_at(unit->top);
+	owner = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
 	if (owner)
 		add(&owner->busy, -1);
 	if (cpu->home != unit->top && (owner = unit_at(cpu->home)) && mask_take(cpu->home, MASK_LENT, id))
@@ -768,26 +905,10 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 		return -ENOMEM;
 	task->unit = unit_of(p, args);
 	task->cpu = DISPATCH_NOBODY;
+	task->destined = DISPATCH_NOBODY;
 	clock = clock_of(task);
 	task->vtime = clock ? clock->vtime : 0;
 	return 0;
-}
-
-/* A task belongs to another unit from now on. It does not run, nor stand in a queue, while this is called. */
-static void change_unit(struct dispatch_task *task, u32 id)
-{
-	struct dispatch_unit *from = unit_at(task->unit), *to = unit_at(id);
-	bool counted = task->state & DISPATCH_COUNTED;
-
-	if (!from || !to || task->unit == id)
-		return;
-	end_wait(task);
-	uncount(task, from);
-	task->unit = id;
-	if (!rules()->pool)
-		task->vtime += to->vtime - from->vtime; /* it stands to its new unit as it stood to the old one */
-	if (counted)
-		count(task, to);
 }
 
 /* A CPU gets another owner, or none. Called a few times a second, by whoever carries out the policy's plan. */
@@ -875,7 +996,10 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 }
 
 #ifdef __bpf__
-/* What only the kernel needs: making and ending it all, tasks that change their control group, and the table of callbacks. */
+/*
+ * What only the kernel needs: making and ending it all, tasks that change their control group, CPUs that fall idle while
+ * others look (the simulated kernel does one thing at a time), and the table of callbacks.
+ */
 
 #define TIMEOUT_MS 20000 /* a task that waits for longer ends the scheduler: the kernel's own takes over */
 
@@ -883,8 +1007,10 @@ void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *
 {
 	struct dispatch_task *task = task_of(p);
 
-	if (task)
-		change_unit(task, unit_in(p, to));
+	if (!task)
+		return;
+	task->destined = DISPATCH_NOBODY;
+	change_unit(task, unit_in(p, to));
 }
 
 /*
@@ -903,10 +1029,61 @@ SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct 
 		unit = bpf_map_lookup_elem(&unit_of_user, &others);
 	if (!unit)
 		return 0;
-	change_unit(task, *unit);
-	/* The CPU may be another unit's. */
+	/*
+	 * It changes its unit where it stops running, which the interrupt sees to: here nothing keeps the CPU's other callbacks
+	 * from it, nor another CPU's dispatch_cgroup_move().
+	 */
+	task->destined = *unit;
 	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
 	return 0;
+}
+
+/* Whether tasks of one of these units wait, or are about to. */
+VERIFIED_ALONE bool any_waits(u32 home, enum among among)
+{
+	u32 block, look, bits;
+	struct dispatch_unit *unit;
+
+	bpf_for(block, 0, (rules()->units + WAITS_BLOCK - 1) / WAITS_BLOCK) {
+		bits = waiting(block);
+		if (!bits)
+			continue;
+		bpf_for(look, 0, WAITS_BLOCK) {
+			if (!bits)
+				break;
+			unit = unit_at(block * WAITS_BLOCK + lowest(bits));
+			bits &= bits - 1;
+			if (unit && is_among(unit, home, among))
+				return true;
+		}
+	}
+	return false;
+}
+
+/* Whether there may be something to do for a CPU. */
+static bool may_have_work(const struct dispatch_cpu *cpu)
+{
+	struct dispatch_unit *owner = unit_at(cpu->home);
+
+	if (cpu->strays || rules()->pool || !owner)
+		return cpu->strays || any_waits(DISPATCH_NOBODY, AMONG_ALL);
+	return waits_in(DISPATCH_COMMON) || any_waits(cpu->home, AMONG_HOME) ||
+	       (owner->flags & DISPATCH_LENDS && any_waits(cpu->home, AMONG_BORROWERS));
+}
+
+/*
+ * A CPU is idle from now on, or not any more. Whoever put a task into a queue after this CPU looked, and before it was seen
+ * to be idle, woke nobody: so it looks again. More than once, since the kernel puts a task into its queue some time after
+ * it was counted; but not for ever, since whoever is counted may be on its way to another CPU.
+ */
+void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
+{
+	struct dispatch_cpu *cpu = cpu_at(id);
+
+	if (!cpu || !idle || cpu->looks >= LOOKS_MAX || !may_have_work(cpu))
+		return;
+	cpu->looks++;
+	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);
 }
 
 /* A task leaves this scheduler: it ends, or changes its scheduling class, perhaps while it waits. */
@@ -1061,12 +1238,13 @@ SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
 	.running = (void *)dispatch_running,
 	.stopping = (void *)dispatch_stopping,
 	.tick = (void *)dispatch_tick,
+	.update_idle = (void *)dispatch_update_idle,
 	.init_task = (void *)dispatch_init_task,
 	.disable = (void *)dispatch_disable,
 	.cgroup_move = (void *)dispatch_cgroup_move,
 	.init = (void *)dispatch_init,
 	.exit = (void *)dispatch_exit,
-	.flags = SCX_OPS_ENQ_LAST,
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_KEEP_BUILTIN_IDLE,
 	.timeout_ms = TIMEOUT_MS,
 	.name = "commonhold",
 };

@@ -99,6 +99,8 @@ struct dispatch_cpu {
 	u32 node;     /* DISPATCH_NOBODY: the group is the whole machine, or the one above */
 	u32 turn;     /* whose turn is next: see dispatch.bpf.c */
 	u32 strays;   /* tasks that wait in its own queue, or are about to */
+	u32 looks;    /* how often it looked again since it fell idle */
+	u32 unused;
 };
 
 enum dispatch_task_state {
@@ -117,6 +119,8 @@ struct dispatch_task {
 	u16 cause; /* enum dispatch_cause */
 	u32 cpu;   /* where it ran last, or DISPATCH_NOBODY */
 	u32 at;    /* in which CPU's own queue it waits */
+	u32 destined; /* the unit that it has come to by executing a program, or DISPATCH_NOBODY */
+	u32 unused;
 };
 
 /* The argument of dispatch_own(): a CPU and its owner from now on, an outermost unit or DISPATCH_NOBODY. */
@@ -136,7 +140,7 @@ struct dispatch_setting {
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_unit) == 192, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 96, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_cpu) == 56, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_task) == 32, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_cpu) == 64, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_task) == 40, "mirrored in tables.rs");
 
 #endif

@@ -238,6 +238,8 @@ pub(crate) struct Cpu {
     pub(crate) node: u32,
     turn: u32,
     strays: u32,
+    looks: u32,
+    unused: u32,
 }
 
 impl Cpu {
@@ -254,6 +256,8 @@ impl Cpu {
             node: near.node,
             turn: 0,
             strays: 0,
+            looks: 0,
+            unused: 0,
         }
     }
 }
@@ -269,6 +273,8 @@ pub(crate) struct Own {
     cause: u16,
     cpu: u32,
     at: u32,
+    destined: u32,
+    unused: u32,
 }
 
 /// The kernel's side of a task.
@@ -339,9 +345,9 @@ pub(crate) struct Setting {
 const _: () = assert!(size_of::<Rules>() == 32);
 const _: () = assert!(size_of::<Unit>() == 192);
 const _: () = assert!(size_of::<Account>() == 96);
-const _: () = assert!(size_of::<Cpu>() == 56);
-const _: () = assert!(size_of::<Own>() == 32);
-const _: () = assert!(size_of::<Task>() == 72);
+const _: () = assert!(size_of::<Cpu>() == 64);
+const _: () = assert!(size_of::<Own>() == 40);
+const _: () = assert!(size_of::<Task>() == 80);
 const _: () = assert!(size_of::<World>() == 120);
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
  *
  *   rules(), unit_at(id), cpu_at(id)     the tables; NULL for a number that is out of range, DISPATCH_NOBODY included
  *   account_at(unit, cpu)                likewise; natively one account for all CPUs
- *   waits_add(unit, by), waits_in(unit)  tasks that wait, or are about to, by unit and by blocks of units
- *   waits_in_block(block)
+ *   waits_add(unit, by), waits_in(unit)  tasks that wait, or are about to, by unit
+ *   waiting(block), lowest(bits)         a bit per unit of a block of which tasks wait; the number of the lowest bit
  *   task_of(p), new_task(p)              a task's own storage
  *   unit_of(p, args)                     the unit that a new task belongs to
  *   world_pass(), world_pass_at_least()  how far the time-shared CPUs are

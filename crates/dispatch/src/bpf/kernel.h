@@ -56,6 +56,7 @@ struct bpf_iter_num {
 #define SCX_ENQ_LAST       (1ull << 41)
 #define SCX_KICK_IDLE      1ull
 #define SCX_KICK_PREEMPT   2ull
+#define SCX_OPS_KEEP_BUILTIN_IDLE 1ull
 #define SCX_OPS_ENQ_LAST   2ull
 #define SCX_OPS_NAME_LEN   128
 #define SCX_ANY_NODE       (-1)
@@ -142,6 +143,7 @@ struct sched_ext_ops {
 	void (*tick)(struct task_struct *p);
 	void (*running)(struct task_struct *p);
 	void (*stopping)(struct task_struct *p, bool runnable);
+	void (*update_idle)(s32 cpu, bool idle);
 	void (*disable)(struct task_struct *p);
 	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
 	void (*cgroup_move)(struct task_struct *p, struct cgroup *from, struct cgroup *to);
@@ -155,6 +157,12 @@ struct sched_ext_ops {
 /* How the functions that the kernel calls are declared. */
 #define BPF_STRUCT_OPS(name, args...) SEC("struct_ops/" #name) BPF_PROG(name, ##args)
 #define BPF_STRUCT_OPS_SLEEPABLE(name, args...) SEC("struct_ops.s/" #name) BPF_PROG(name, ##args)
+
+/*
+ * A function of numbers, and of pointers that may be NULL, which the verifier checks by itself: others it follows anew
+ * wherever they are called, and loops within loops are too much for it then.
+ */
+#define VERIFIED_ALONE __attribute__((noinline))
 
 /* Kernel functions that all supported kernels have. */
 void bpf_rcu_read_lock(void) __ksym;

@@ -140,9 +140,45 @@ static __always_inline u32 waits_in(u32 id)
 	return waits_of_unit[masked(id, DISPATCH_UNITS_MAX)];
 }
 
-static __always_inline u32 waits_in_block(u32 block)
+/*
+ * A bit per counter above 0, of eight: its negative's sign. Without a loop or a branch, lest the verifier go through all sets
+ * that there can be; and the compiler must not know what the counters are, since it would make branches.
+ */
+static __always_inline u32 bits_of(const u32 *counters)
 {
-	return waits_of_block[masked(block, DISPATCH_UNITS_MAX / WAITS_BLOCK)];
+	u32 bits = 0, slot;
+
+#pragma unroll
+	for (slot = 0; slot < 8; slot++) {
+		u64 counter = counters[slot];
+
+		asm volatile("" : "+r"(counter));
+		bits |= (u32)(-counter >> 63) << slot;
+	}
+	return bits;
+}
+
+static __always_inline u32 waiting(u32 block)
+{
+	u32 at = masked(block, DISPATCH_UNITS_MAX / WAITS_BLOCK), bits;
+	const u32 *counters = &waits_of_unit[at * WAITS_BLOCK];
+
+	if (!waits_of_block[at])
+		return 0;
+	bits = bits_of(counters) | bits_of(counters + 8) << 8;
+	if (dispatch_rules.units > 16)
+		bits |= bits_of(counters + 16) << 16 | bits_of(counters + 24) << 24;
+	return bits;
+}
+
+/* The only bit of each word is multiplied to another number in the uppermost five. */
+static const u8 place_of_bit[32] = {
+	0, 1, 28, 2, 29, 14, 24, 3, 30, 22, 20, 15, 25, 17, 4, 8, 31, 27, 13, 23, 21, 19, 16, 7, 26, 12, 18, 6, 11, 5, 10, 9,
+};
+
+static __always_inline u32 lowest(u32 bits)
+{
+	return place_of_bit[(u32)((bits & -bits) * 0x077cb531u) >> 27];
 }
 
 static __always_inline void waits_add(u32 id, s32 by)

@@ -16,6 +16,7 @@ typedef int64_t s64;
 
 #define SEC(name)
 #define BPF_STRUCT_OPS(name, ...) name(__VA_ARGS__)
+#define VERIFIED_ALONE static
 #define bpf_for(i, from, to) for ((i) = (from); (i) < (to); (i)++)
 
 /* Values as in the kernel (include/linux/sched/ext.h). */

@@ -32,7 +32,7 @@ struct dispatch_world {
 	u32 idling;               /* how many CPUs are idle: mostly none, and then nobody has to look for one */
 };
 
-_Static_assert(sizeof(struct task_struct) == 72, "mirrored in tables.rs");
+_Static_assert(sizeof(struct task_struct) == 80, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_world) == 120, "mirrored in tables.rs");
 
 static _Thread_local struct dispatch_world *world;
@@ -84,9 +84,20 @@ static inline u32 waits_in(u32 id)
 	return id < world->rules.units ? world->waits[id] : 0;
 }
 
-static inline u32 waits_in_block(u32 block)
+static inline u32 waiting(u32 block)
 {
-	return world->waits[world->rules.units + block];
+	u32 first = block * WAITS_BLOCK, bits = 0;
+
+	if (!world->waits[world->rules.units + block])
+		return 0;
+	for (u32 slot = 0; slot < WAITS_BLOCK && first + slot < world->rules.units; slot++)
+		bits |= (u32)(world->waits[first + slot] != 0) << slot;
+	return bits;
+}
+
+static inline u32 lowest(u32 bits)
+{
+	return __builtin_ctz(bits);
 }
 
 static inline void waits_add(u32 id, s32 by)

@@ -99,6 +99,12 @@ impl Engine<'_> {
         audit.expect(self.now, busy == charged + running, || {
             format!("CPUs were busy for {busy} ns, units were charged {charged} ns and {running} ns are yet to be charged")
         });
+        let spent: u64 = self.instances.iter().map(|job| job.spent.on_cpus_ns()).sum();
+        let running = self.cpus.iter().filter(|cpu| cpu.task.is_some());
+        let unpaid: u64 = running.map(|cpu| cpu.since.saturating_sub(self.now)).sum();
+        audit.expect(self.now, spent == busy + unpaid, || {
+            format!("CPUs were busy for {busy} ns, jobs spent {spent} ns there, {unpaid} ns of that on switches to come")
+        });
     }
 
     fn audit_tasks(&mut self, audit: &mut Audit) {

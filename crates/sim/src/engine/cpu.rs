@@ -121,6 +121,9 @@ impl Engine<'_> {
         self.account(at);
         if let Some(left) = before {
             let task = &mut self.tasks[left as usize];
+            // Who goes before its switch is over has not paid for all of it.
+            let unpaid = self.cpus[at].since.saturating_sub(self.now);
+            self.instances[task.instance as usize].spent.switch_ns -= unpaid;
             if task.state != State::Ended {
                 self.memory.ran(task.space);
             }

@@ -125,6 +125,11 @@ impl Spent {
         self.work_ns + self.lock_ns + self.stall_ns + self.remote_ns
     }
 
+    /// Time on CPUs, for whatever.
+    pub fn on_cpus_ns(&self) -> u64 {
+        self.computing_ns() + self.spin_ns + self.switch_ns
+    }
+
     /// Adds what another task, or job, spent.
     pub fn add(&mut self, other: &Spent) {
         self.work_ns += other.work_ns;

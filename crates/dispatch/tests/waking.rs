@@ -1,0 +1,142 @@
+//! Tasks that wake where another unit's task runs: who goes first, and who is next among many units.
+
+use commonhold_dispatch::{BORROWS, Kernel, Kick, LENDS, NOBODY, Recall, Settings, UnitRules};
+
+const MS: u64 = 1_000_000;
+const SLICE: u64 = 20 * MS;
+/// Units beside the built-in ones.
+const A: u32 = 2;
+const B: u32 = 3;
+const C: u32 = 4;
+
+/// One CPU that nobody owns, and so many units of equal weight.
+fn kernel(units: u32) -> Kernel {
+    let (near, recall, preempt_ns) = (Vec::new(), Recall::Now, Settings::preempt_ns(SLICE));
+    let mut kernel =
+        Kernel::new(&Settings { cpus: 1, units, slice_ns: SLICE, preempt_ns, near, pool: false, recall });
+    for unit in A..units {
+        outermost(&mut kernel, unit, 100);
+    }
+    kernel
+}
+
+fn outermost(kernel: &mut Kernel, unit: u32, weight: u32) {
+    assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight, flags: LENDS | BORROWS }));
+}
+
+/// A new task wakes. Whether the CPU's task has to go for it.
+fn interrupts(kernel: &mut Kernel, now: u64, id: u32, unit: u32) -> bool {
+    kernel.start(now, id, unit);
+    wakes(kernel, now, id)
+}
+
+fn wakes(kernel: &mut Kernel, now: u64, id: u32) -> bool {
+    kernel.wake(now, id);
+    let mut kicks: Vec<Kick> = Vec::new();
+    kernel.kicks(&mut kicks);
+    kicks.iter().any(|kick| kick.preempt)
+}
+
+/// Task 0, of unit `A`, runs from the start.
+fn busy(units: u32) -> Kernel {
+    let mut kernel = kernel(units);
+    assert!(!interrupts(&mut kernel, 0, 0, A));
+    assert_eq!(kernel.schedule(0, 0, false), Some(0));
+    kernel
+}
+
+#[test]
+fn a_unit_that_had_less_by_more_than_a_quarter_of_a_slice_interrupts() {
+    // Nobody had anything before the start, so there is no credit to be had: B is behind by what A ran.
+    let mut kernel = busy(5);
+    assert!(!interrupts(&mut kernel, 4 * MS, 1, B));
+    assert!(interrupts(&mut kernel, 6 * MS, 2, C));
+    assert_eq!(kernel.schedule(6 * MS, 0, true), Some(1));
+}
+
+#[test]
+fn a_unit_that_slept_long_interrupts_at_once_but_has_saved_up_no_more_than_a_slice() {
+    let mut kernel = busy(4);
+    for turn in 1..=50 {
+        assert_eq!(kernel.schedule(turn * SLICE, 0, true), Some(0));
+    }
+    let now = 50 * SLICE + MS / 10;
+    assert!(interrupts(&mut kernel, now, 1, B));
+    assert_eq!(kernel.schedule(now, 0, true), Some(1));
+    // One slice of credit, and then the two take turns: after 60 slices B has had 30, and not more than one beyond.
+    for turn in 1..=60 {
+        kernel.schedule(now + turn * SLICE, 0, true);
+    }
+    let had = kernel.account(B).shared_ns;
+    assert!((30 * SLICE..=31 * SLICE).contains(&had), "{had}");
+}
+
+#[test]
+fn a_unit_that_had_more_does_not_interrupt() {
+    let mut kernel = busy(4);
+    assert!(interrupts(&mut kernel, SLICE / 2, 1, B));
+    assert_eq!(kernel.schedule(SLICE / 2, 0, true), Some(1));
+    // B runs for three slices while A sleeps: A was runnable, so it goes first; it is stopped for that.
+    assert_eq!(kernel.schedule(SLICE * 3 / 2, 0, true), Some(0));
+    assert_eq!(kernel.schedule(SLICE * 2, 0, false), Some(1));
+    for turn in 3..8 {
+        assert_eq!(kernel.schedule(turn * SLICE, 0, true), Some(1));
+    }
+    // A comes back, and B's task sleeps and wakes: what it had counts.
+    assert!(wakes(&mut kernel, 8 * SLICE, 0));
+    assert_eq!(kernel.schedule(8 * SLICE, 0, false), Some(0));
+    assert!(!wakes(&mut kernel, 8 * SLICE + MS, 1));
+}
+
+#[test]
+fn sub_units_of_an_owner_are_compared_on_its_cpus_and_guests_are_not() {
+    let mut kernel = kernel(6);
+    let within = UnitRules { parent: A, weight: 100, flags: 0 };
+    assert!(kernel.set_unit(0, C, within) && kernel.set_unit(0, 5, within));
+    kernel.own(0, 0, A);
+    kernel.kicks(&mut Vec::new());
+    kernel.schedule(0, 0, false);
+    assert!(!interrupts(&mut kernel, 0, 0, C));
+    assert_eq!(kernel.schedule(0, 0, false), Some(0));
+    assert!(!interrupts(&mut kernel, 10 * MS, 1, B), "whoever has no right to the CPU");
+    assert!(interrupts(&mut kernel, 10 * MS, 2, 5), "a sub-unit of the owner's");
+}
+
+#[test]
+fn a_cpu_that_is_called_back_at_the_beginning_of_time_is_called_back() {
+    let mut kernel = kernel(4);
+    kernel.own(0, 0, A);
+    kernel.schedule(0, 0, false);
+    interrupts(&mut kernel, 0, 0, B);
+    assert_eq!(kernel.schedule(0, 0, false), Some(0));
+    assert!(kernel.can_come_back(0));
+    assert!(interrupts(&mut kernel, 0, 1, A));
+    assert!(kernel.can_come_back(0), "it was called, at 0 ns");
+    assert_eq!(kernel.schedule(MS, 0, true), Some(1));
+    assert_eq!((kernel.unit(A).recalls, kernel.unit(A).recall_ns > 0), (1, true));
+}
+
+#[test]
+fn the_smallest_pass_is_next_in_whatever_block_of_units_it_lies() {
+    // Three blocks of 32 units; every unit has a task, and had a different time before.
+    let units = 90;
+    let mut kernel = kernel(units);
+    for unit in A..units {
+        // A weight that is different for each: all run for a slice, so the heaviest has the smallest pass.
+        outermost(&mut kernel, unit, 1 + unit * 37 % 89);
+        interrupts(&mut kernel, 0, unit - A, unit);
+    }
+    let mut now = 0;
+    let mut ran = Vec::new();
+    for _ in A..units {
+        ran.push(kernel.schedule(now, 0, true).map(|id| id + A));
+        now += SLICE;
+    }
+    // The first round: each once, since all began with nothing.
+    let mut sorted = ran.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (A..units).map(Some).collect::<Vec<_>>());
+    // Then the heaviest, of which there is one.
+    let heaviest = (A..units).max_by_key(|unit| unit * 37 % 89);
+    assert_eq!(kernel.schedule(now, 0, true).map(|id| id + A), heaviest);
+}
