@@ -152,7 +152,8 @@ impl Memory {
         }
         self.owed = owed;
         let back = self.called.saturating_sub(owed);
-        while let Some(call) = self.calls.pop_front_if(|call| call.until <= back) {
+        let done = self.calls.iter().take_while(|call| call.until <= back).count();
+        for call in self.calls.drain(..done) {
             for lender in call.lenders {
                 self.units[lender].call_backs.add(at.saturating_sub(call.since));
             }

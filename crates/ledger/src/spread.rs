@@ -72,13 +72,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_are_within_an_eighth(times in proptest::collection::vec(0u64..1_000_000_000, 1..200), part in 1u64..=1_000_000) {
+        fn parts_are_within_an_eighth(times in proptest::collection::vec(0u64..1_000_000_000, 1..200), part in 1usize..=1_000_000) {
             let mut spread = Spread::default();
-            times.iter().for_each(|time| spread.add(*time));
+            for time in &times {
+                spread.add(*time);
+            }
             let mut sorted = times.clone();
             sorted.sort_unstable();
-            let exact = sorted[(times.len() * part as usize).div_ceil(1_000_000) - 1];
-            let found = spread.within(part);
+            let exact = sorted[(times.len() * part).div_ceil(1_000_000) - 1];
+            let found = spread.within(part as u64);
             prop_assert!(found >= exact && found <= exact + exact / PARTS + 1, "{} for {}", found, exact);
         }
     }

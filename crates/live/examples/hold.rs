@@ -70,7 +70,7 @@ fn wait(backend: &mut UserBackend, job: UnitId) -> Result<(), LiveError> {
 
 fn plan(action: Action) -> Plan {
     let step = Step { action, reason: Reason::Scheme(Scheme::Isolate) };
-    Plan { at: clock::now(), steps: vec![step], next: 0, entitled: Vec::new(), watch: Vec::new() }
+    Plan { at: clock::now(), steps: vec![step], ..Plan::default() }
 }
 
 fn report(problems: Vec<LiveError>) {

@@ -52,8 +52,7 @@ impl Rig {
 
     fn apply(&mut self, action: Action) -> Vec<LiveError> {
         let step = Step { action, reason: Reason::HoldsChanged };
-        let plan =
-            Plan { at: clock::now(), steps: vec![step], next: 0, entitled: Vec::new(), watch: Vec::new() };
+        let plan = Plan { at: clock::now(), steps: vec![step], ..Plan::default() };
         self.backend.apply(&plan)
     }
 

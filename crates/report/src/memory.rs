@@ -6,7 +6,8 @@ use crate::figures::{bytes, duration};
 use crate::status::depth;
 use crate::table::{Paint, Style, Table, clean, wrap};
 
-/// What each unit holds, uses and lends; empty where memory is not held.
+/// What each unit holds, uses and lends; empty where memory is not held. JSON has more: what is cold, means over time, and
+/// how the times of call-backs are spread.
 pub fn text(statement: &Statement, style: Style) -> String {
     let Some(totals) = statement.memory else { return String::new() };
     let mut table = Table::new(&[
@@ -14,11 +15,9 @@ pub fn text(statement: &Statement, style: Style) -> String {
         "entitled",
         "allowed",
         "using",
-        "cold",
         "lent",
         "borrowed",
         "called\nback",
-        "99 %\nwithin",
         "longest",
         "waited",
     ]);
@@ -44,9 +43,9 @@ pub fn text(statement: &Statement, style: Style) -> String {
 }
 
 fn cells(name: String, memory: &MemoryAccount) -> Vec<String> {
-    let sizes = [memory.entitled, memory.allowed, memory.used, memory.cold, memory.lent, memory.borrowed];
+    let sizes = [memory.entitled, memory.allowed, memory.used, memory.lent, memory.borrowed];
     let took = |ns| if memory.called_back == 0 { String::new() } else { duration(ns) };
-    let times = [took(memory.call_back_p99_ns), took(memory.call_back_max_ns), duration(memory.waited_ns)];
+    let times = [took(memory.call_back_max_ns), duration(memory.waited_ns)];
     let counts = [memory.called_back.to_string()];
     [name].into_iter().chain(sizes.map(bytes)).chain(counts).chain(times).collect()
 }

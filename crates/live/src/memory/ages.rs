@@ -7,7 +7,7 @@
 //! Elsewhere, the files on the kernel's inactive list stand for it, and anonymous memory is never called cold.
 //!
 //! Limits: what a program only reads by system calls, again and again, may look colder than it is; the policy stops
-//! believing it when the unit misses what it lent. Source: multigen_lru.rst, "Working set estimation".
+//! believing it when the unit misses what it lent. Source: `multigen_lru.rst`, "Working set estimation".
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ struct Group {
     nodes: Vec<(u32, u64)>,
 }
 
-/// From the text of lru_gen: `memcg ID PATH`, below it `node ID`, below that `GENERATION AGE-IN-MS ANON FILE` in pages, the
+/// From the text of `lru_gen`: `memcg ID PATH`, below it `node ID`, below that `GENERATION AGE-IN-MS ANON FILE` in pages, the
 /// oldest first. Pages of a generation were not touched since the next one began.
 fn parse(text: &str, page: u64) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();

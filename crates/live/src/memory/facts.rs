@@ -80,8 +80,8 @@ pub(super) struct MachineMemory {
 
 impl MachineMemory {
     /// What those hold who are in no unit, and what the kernel keeps for itself; `ours` is what all units are charged.
-    /// MemAvailable would say nearly this; but it sinks by hundreds of megabytes while the kernel keeps more free for a while
-    /// (watermark_boost_factor), and entitlements would with it.
+    /// `MemAvailable` would say nearly this; but it sinks by hundreds of megabytes while the kernel keeps more free for a while
+    /// (`watermark_boost_factor`), and entitlements would with it.
     pub(super) fn common(&self, ours: &Charged, kept_free: u64) -> (u64, u64) {
         let others = self.total.saturating_sub(self.free).saturating_sub(ours.current);
         let cached = self.cached.saturating_sub(ours.cached);
@@ -199,12 +199,12 @@ impl Charged {
     }
 }
 
-/// What the kernel keeps free, in bytes: it begins to take pages from everybody at 1.25 times vm.min_free_kbytes, and
-/// stops at 1.5 times, or a little above where memory is large (watermark_scale_factor).
+/// What the kernel keeps free, in bytes: it begins to take pages from everybody at 1.25 times `vm.min_free_kbytes`, and
+/// stops at 1.5 times, or a little above where memory is large (`watermark_scale_factor`).
 pub(super) fn kept_free(total: u64) -> u64 {
     let text = std::fs::read_to_string("/proc/sys/vm/min_free_kbytes").unwrap_or_default();
     let least = text.trim().parse::<u64>().unwrap_or(0).saturating_mul(1_024);
-    least.saturating_mul(2).max(least + total / 500)
+    (least + least / 2).max(least + total / 500)
 }
 
 /// Time in which somebody waited for memory, in nanoseconds, from the text of a memory.pressure.

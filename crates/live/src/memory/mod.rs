@@ -172,7 +172,7 @@ impl Memory {
     fn move_bound(&mut self, unit: &mut Unit, to: &Place, journal: &mut Journal) {
         let (from, high) = (unit.place.leaf.clone(), unit.high.take());
         if high.is_some() {
-            let lifted = self.pager.bound(&from, "max".to_owned(), false);
+            let lifted = self.pager.bound(&from, "max", false);
             self.problems.extend(lifted.err());
             let bounded = self.put_bound(&to.leaf, high, false, journal);
             unit.high = high.filter(|_| bounded.is_ok());
@@ -346,7 +346,7 @@ impl Memory {
     ) -> Result<(), LiveError> {
         self.record(&leaf.join("memory.high"), "max", journal)?;
         let text = bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
-        self.pager.bound(leaf, text, sinks)
+        self.pager.bound(leaf, &text, sinks)
     }
 
     /// Keeps memory from others: `min` and `low` of the unit with its sub-units, and of `low` what its own processes' is.

@@ -57,11 +57,11 @@ impl Desk {
 
 impl Pager {
     /// Bounds a control group. A bound that `sinks` is written by a thread; another one is in force on return.
-    pub(super) fn bound(&mut self, dir: &Path, text: String, sinks: bool) -> Result<(), LiveError> {
+    pub(super) fn bound(&mut self, dir: &Path, text: &str, sinks: bool) -> Result<(), LiveError> {
         let desk = self.desk(dir);
         {
             let mut wanted = desk.lock();
-            wanted.bound.clone_from(&text);
+            text.clone_into(&mut wanted.bound);
             wanted.unwritten = sinks || wanted.working;
             if !sinks {
                 wanted.reclaim = 0;
@@ -71,8 +71,8 @@ impl Pager {
             self.work(dir);
             return Ok(());
         }
-        write_bound(&dir.join("memory.high"), &text)?;
-        expect(&desk, dir, &text)
+        write_bound(&dir.join("memory.high"), text)?;
+        expect(&desk, dir, text)
     }
 
     /// Takes so much from a control group, in place of what it was told before.
@@ -221,8 +221,8 @@ mod tests {
         let dir = group();
         let mut pager = Pager::default();
         for round in 1..50 {
-            pager.bound(dir.path(), (round * 10).to_string(), true).unwrap();
-            pager.bound(dir.path(), format!("{}", round * 1_000_000), false).unwrap();
+            pager.bound(dir.path(), &(round * 10).to_string(), true).unwrap();
+            pager.bound(dir.path(), &(round * 1_000_000).to_string(), false).unwrap();
         }
         let desk = pager.desk(dir.path());
         eventually("the thread rests", || !desk.lock().working);
