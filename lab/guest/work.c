@@ -13,6 +13,9 @@
  *   work read NAME FILE KIB DEPTH         DEPTH processes called NAME read blocks of so many KiB from places drawn at random
  *                                         in FILE, past the page cache, until they are killed
  *   work files NAME DIR COUNT KIB         COUNT times writes a file, waits until it is on the disk, and reads it from there
+ *   work touch NAME MIB PASSES [FILE [SKIP_MIB]]  has so much memory, of its own and written to, or FILE's from SKIP_MIB on
+ *                                         and read; touches every page of it so many times (0: for ever), and again at
+ *                                         every SIGUSR1, and says how long each pass took
  *   work loops                            how many LOOPS one ms of CPU time does here
  *
  * Loops touch no memory: what they take follows from the CPU time alone.
@@ -25,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -32,7 +36,7 @@
 #include <x86intrin.h>
 
 enum { SAMPLES_MAX = 20000, CGROUPS_MAX = 16, PERIOD_NS = 10000000, LOOPS_PER_FORK = 20000, LOOPS_PER_LOOK = 5000,
-       PAGE = 4096 };
+       PAGE = 4096, MIB = 1 << 20 };
 
 static uint64_t clock_ns(clockid_t clock)
 {
@@ -333,6 +337,64 @@ static int small_files(const char *name, const char *folder, long count, size_t 
 	return 0;
 }
 
+/* Memory of its own, or a file's. NULL, and errno says why, if there is none. */
+static volatile uint64_t *memory_of(size_t bytes, const char *file, off_t skip)
+{
+	void *at;
+
+	if (file) {
+		int fd = open(file, O_RDONLY);
+
+		at = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, skip);
+	} else {
+		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		/* Pages that are touched are the pages that there are. */
+		if (at != MAP_FAILED)
+			madvise(at, bytes, MADV_NOHUGEPAGE);
+	}
+	return at == MAP_FAILED ? NULL : at;
+}
+
+static void touch_all(volatile uint64_t *at, size_t bytes, int write, unsigned long number)
+{
+	double begun = (double)now_ns() / 1e6;
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < bytes / sizeof *at; i += PAGE / sizeof *at) {
+		if (write)
+			at[i] = i + number;     /* a page of zeros would not be written to swap */
+		else
+			sum += at[i];
+	}
+	(void)sum;
+	printf("pass %lu: %.0f ms\n", number, (double)now_ns() / 1e6 - begun);
+	fflush(stdout);
+}
+
+static int touch(int argc, char **argv)
+{
+	size_t bytes = strtoull(argv[3], NULL, 10) * MIB;
+	unsigned long passes = strtoul(argv[4], NULL, 10);
+	const char *file = argc > 5 ? argv[5] : NULL;
+	off_t skip = argc > 6 ? strtoll(argv[6], NULL, 10) * MIB : 0;
+	volatile uint64_t *at = memory_of(bytes, file, skip);
+	sigset_t again;
+	int which;
+
+	if (!at)
+		fail("no memory");
+	prctl(PR_SET_NAME, argv[2]);
+	sigemptyset(&again);
+	sigaddset(&again, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &again, NULL);
+	for (unsigned long number = 1;; number++) {
+		touch_all(at, bytes, !file, number);
+		if (passes && number >= passes)
+			sigwait(&again, &which);
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -353,6 +415,8 @@ int main(int argc, char **argv)
 		return read_file(argv[2], argv[3], strtoull(argv[4], NULL, 10) * 1024, atoi(argv[5]));
 	if (!strcmp(what, "files") && argc == 6)
 		return small_files(argv[2], argv[3], atol(argv[4]), strtoull(argv[5], NULL, 10) * 1024);
+	if (!strcmp(what, "touch") && argc >= 5 && argc <= 7)
+		return touch(argc, argv);
 	if (!strcmp(what, "loops") && argc == 2)
 		return calibrate();
 	fprintf(stderr, "usage: see the head of lab/guest/work.c\n");

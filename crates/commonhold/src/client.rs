@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use commonhold_live::roster::{MARKER, marker};
-use commonhold_report::{status, switches};
+use commonhold_report::{memory, status, switches};
 use serde::de::DeserializeOwned;
 
 use crate::cli::{Exec, Status};
@@ -88,6 +88,10 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         output::print(&status::json(holder, &reply.statement))?;
     } else {
         let mut tables = status::text(&reply.statement, output::style());
+        if reply.statement.memory.is_some() {
+            tables.push('\n');
+            tables += &memory::text(&reply.statement, output::style());
+        }
         if reply.switches.iter().any(|unit| unit.switches > 0) {
             tables.push('\n');
             tables += &switches::text(&reply.switches, output::style());

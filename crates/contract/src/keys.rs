@@ -119,6 +119,14 @@ pub(crate) static MACHINE: Table = Table {
             "The longest that a lender may wait for a CPU it lent.",
         ),
         key(
+            "call-back-memory",
+            Kind::Duration { min_ns: 100_000_000, max_ns: 60_000_000_000 },
+            "\"1s\"",
+            "\"500ms\"",
+            "The longest that calling back a loan of memory may take, by what such loans took so far; none is made that \
+             would take longer.",
+        ),
+        key(
             "default",
             Kind::UnitPath,
             "\"shared\"",

@@ -173,6 +173,8 @@ pub struct MachineRules {
     pub rotation_ns: u64,
     /// The longest a lender may wait for a CPU it lent, in nanoseconds (seed 000, section 3.1: 10 ms).
     pub call_back_ns: u64,
+    /// The longest that calling back a loan of memory may take, in nanoseconds: 1 s. The seeds name no time.
+    pub call_back_memory_ns: u64,
 }
 
 impl Default for MachineRules {
@@ -183,6 +185,7 @@ impl Default for MachineRules {
             reserve: Amount::Part(80_000),
             rotation_ns: 250_000_000,
             call_back_ns: 10_000_000,
+            call_back_memory_ns: 1_000_000_000,
         }
     }
 }

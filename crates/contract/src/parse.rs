@@ -50,6 +50,7 @@ mod tests {
             reserve = "512MiB"
             rotation = "100ms"
             call-back = "20ms"
+            call-back-memory = "500ms"
             default = "physics/batch"
             [unit.physics]
             members = ["group:physics", 'user:1000']
@@ -68,6 +69,7 @@ mod tests {
         assert_eq!((machine.cpu, machine.scheme), (CpuMode::Partition, Scheme::Quota));
         assert_eq!(machine.reserve, Amount::Absolute(512 << 20));
         assert_eq!((machine.rotation_ns, machine.call_back_ns), (100_000_000, 20_000_000));
+        assert_eq!(machine.call_back_memory_ns, 500_000_000);
         let physics = contract.unit(contract.find("physics").unwrap());
         let span = |part: &str| text.find(part).map(|start| start..start + part.len()).unwrap();
         let group = Member {

@@ -12,6 +12,7 @@ scheme = "isolate"
 reserve = "8%"
 rotation = "250ms"
 call-back = "10ms"
+call-back-memory = "1s"
 default = "physics/night-batch"
 [unit.physics]
 members = ["group:physics", "user:ana", "cgroup:/lab", "pid:77"]

@@ -7,6 +7,7 @@ use commonhold_machine::{CpuSet, Machine};
 use commonhold_policy::{Action, Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
 use crate::disk::Disks;
+use crate::memory::Memory;
 use crate::{Account, Statement};
 
 /// One unit's own figures, sub-units not included.
@@ -66,6 +67,7 @@ pub struct Ledger {
     /// The backend's counter at the latest snapshot.
     idle_seen_ns: u64,
     disks: Disks,
+    memory: Memory,
 }
 
 impl Ledger {
@@ -82,6 +84,7 @@ impl Ledger {
             idle_ns: 0,
             idle_seen_ns: 0,
             disks: Disks::default(),
+            memory: Memory::default(),
         }
     }
 
@@ -103,6 +106,7 @@ impl Ledger {
             self.charge_unit(index, facts, elapsed);
         }
         self.disks.observe(snapshot);
+        self.memory.observe(snapshot);
         self.assert_conserved();
     }
 
@@ -133,10 +137,14 @@ impl Ledger {
                 | Action::Weigh { .. }
                 | Action::Cap { .. }
                 | Action::Gate { .. }
+                | Action::Guarantee { .. }
+                | Action::Allow { .. }
+                | Action::Reclaim { .. }
                 | Action::WeighDisk { .. }
                 | Action::CapDisk { .. } => {}
             }
         }
+        self.memory.book(plan);
         self.disks.book(plan, applied_at);
         self.assert_conserved();
     }
@@ -157,6 +165,7 @@ impl Ledger {
         }
         self.units = units;
         self.disks.renumber(number);
+        self.memory.renumber(contract, number);
         let owners = std::mem::take(&mut self.owner);
         self.owner = owners.into_iter().filter_map(|(cpu, unit)| Some((cpu, number(unit)?))).collect();
         let loans = std::mem::take(&mut self.loan);
@@ -236,6 +245,7 @@ impl Ledger {
             capacity_ns,
             idle_ns,
             common_ns: capacity_ns - used - idle_ns,
+            memory: self.memory.totals(),
             accounts,
         }
     }
@@ -277,6 +287,7 @@ impl Ledger {
             waited_ns: sum(&|own| own.waited_ns),
             waited_on_ns,
             disk: self.disks.account(&family.iter().map(|(id, _)| *id).collect::<Vec<_>>()),
+            memory: self.memory.account(&family.iter().map(|(id, _)| *id).collect::<Vec<_>>()),
         }
     }
 }

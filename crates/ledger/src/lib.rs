@@ -4,10 +4,12 @@
 
 mod disk;
 mod ledger;
+mod memory;
 mod spread;
 
 pub use disk::DiskAccount;
 pub use ledger::Ledger;
+pub use memory::{MemoryAccount, MemoryTotals};
 
 use std::collections::BTreeMap;
 
@@ -53,6 +55,9 @@ pub struct Account {
     /// Disk bandwidth, where it is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskAccount>,
+    /// Memory, where it is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryAccount>,
 }
 
 /// Everything the ledger knows, for `status` and reports.
@@ -70,6 +75,9 @@ pub struct Statement {
     pub idle_ns: u64,
     /// CPU time used by the common parts, by processes outside every unit, and by what was too short to be seen.
     pub common_ns: u64,
+    /// The machine's memory, where it is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryTotals>,
     /// Units that hold tickets, in the contract's order; a unit's figures include those of its sub-units except where the
     /// field says otherwise.
     pub accounts: Vec<Account>,

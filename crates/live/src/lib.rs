@@ -8,6 +8,7 @@ mod disk;
 pub mod journal;
 pub mod kernel;
 mod live_backend;
+pub(crate) mod memory;
 pub mod names;
 pub mod observe;
 pub mod roster;

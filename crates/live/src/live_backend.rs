@@ -1,5 +1,7 @@
 //! What a daemon needs of a live backend beside the seam: members that come by `exec`, reloads, and an end.
 
+use std::os::fd::BorrowedFd;
+
 use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::Time;
 
@@ -54,6 +56,14 @@ pub trait LiveBackend: Backend {
     fn switched(&self, _: UnitId) -> Option<Switched> {
         None
     }
+
+    /// Becomes readable when there is a reason to look before the plan's next: a unit meets a bound of its memory.
+    fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Makes [`LiveBackend::alarm`] quiet until something else happens.
+    fn hear(&mut self) {}
 
     /// The end: what there is to undo, for the caretaker.
     fn into_journal(self: Box<Self>) -> Journal;

@@ -20,7 +20,6 @@ use std::collections::BTreeSet;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::membership::is_within;
 use commonhold_policy::{Action, Means, Plan, Snapshot, Time};
 
@@ -179,7 +178,13 @@ impl UserBackend {
                 }
                 self.enforce_gates()?;
             }
-            Action::Weigh { .. } | Action::Cap { .. } | Action::WeighDisk { .. } | Action::CapDisk { .. } => {
+            Action::Weigh { .. }
+            | Action::Cap { .. }
+            | Action::Guarantee { .. }
+            | Action::Allow { .. }
+            | Action::Reclaim { .. }
+            | Action::WeighDisk { .. }
+            | Action::CapDisk { .. } => {
                 return Err(LiveError::Unavailable {
                     what: format!("the user backend cannot order `{}`", action.describe(&self.contract)),
                     remedy: "use the cgroup backend: commonhold run --backend cgroup".to_owned(),
@@ -276,14 +281,7 @@ impl LiveBackend for UserBackend {
 
 impl Backend for UserBackend {
     fn means(&self) -> Means {
-        Means {
-            cpu_sets: true,
-            weights: false,
-            caps: false,
-            gates: true,
-            switches: false,
-            disk: DiskMeans::NONE,
-        }
+        Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE }
     }
 
     /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.

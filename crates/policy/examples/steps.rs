@@ -14,7 +14,6 @@ use std::time::Instant;
 use commonhold_contract::Contract;
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
-use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::{Input, MS, Means, Plan, Snapshot, State, UnitFacts, step};
 
 /// Sizes that are measured when none is named: CPUs, units and hardware threads per core.
@@ -25,14 +24,8 @@ const SIZES: [(u32, u32, u32); 6] =
 const NODE_CPUS: u32 = 512;
 
 /// A confining backend without weights: the means that make the policy decide the most.
-const MEANS: Means = Means {
-    cpu_sets: true,
-    weights: false,
-    caps: false,
-    gates: true,
-    switches: false,
-    disk: DiskMeans::NONE,
-};
+const MEANS: Means =
+    Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE };
 
 /// A machine, the units on it, and what the policy and its checker remember.
 struct World {

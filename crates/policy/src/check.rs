@@ -19,6 +19,10 @@ use commonhold_machine::{CpuSet, Machine};
 
 use crate::plan::{Action, Plan};
 
+mod memory;
+
+use memory::MemoryBooks;
+
 /// Who owns and borrows what, as the plans so far said.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Books {
@@ -28,6 +32,7 @@ pub struct Books {
     shut: BTreeSet<UnitId>,
     /// Units with a rate, by disk.
     capped: BTreeSet<(UnitId, String)>,
+    memory: MemoryBooks,
 }
 
 impl Books {
@@ -38,6 +43,7 @@ impl Books {
             replay.action(&step.action);
         }
         replay.finish(plan);
+        replay.books.memory.replay(contract, machine, plan, &mut replay.wrong);
         if replay.wrong.is_empty() { Ok(replay.books) } else { Err(replay.wrong) }
     }
 
@@ -63,6 +69,7 @@ impl Books {
                 .iter()
                 .filter_map(|(unit, disk)| Some((number(*unit)?, disk.clone())))
                 .collect(),
+            memory: self.memory.renumbered(number),
             owner,
         }
     }
@@ -129,6 +136,8 @@ impl Replay<'_> {
             Action::Gate { unit, open: false } => {
                 self.books.shut.insert(*unit);
             }
+            // On books of their own.
+            Action::Guarantee { .. } | Action::Allow { .. } | Action::Reclaim { .. } => {}
             Action::WeighDisk { unit, disk, weight } => {
                 self.expect((1..=1_000).contains(weight), || {
                     format!("unit {} has weight {weight} on disk {disk}", unit.0)

@@ -6,18 +6,19 @@
 //! nor `shared` uses. It is *allowed* that, less what it lends, plus what it borrows: allowed = entitled - lent + borrowed.
 //! It is *short* if a request of it was refused, or frames were taken from it, since the last look. The *reserve threshold*
 //! is what lenders keep of their idle frames, all of them together. A unit is *calm* after [`CALM_LOOKS`] looks at which it
-//! was there and not short.
+//! was there and not short. Frames are *cold* that are used but were not touched for long, where the machine can tell.
 //!
 //! Algorithm, under `isolate`, at each look: (1) The *excess* is what calm units that may lend do not use of their
-//! entitlement, and what nobody may be entitled to, less the reserve threshold. (2) Each borrower's *target*: the excess is
+//! entitlement, or what of it is cold, and what nobody may be entitled to, less the reserve threshold. (2) Each borrower's *target*: the excess is
 //! dealt down the tree by tickets among the units that may borrow, nobody beyond its limit, and nobody beyond what it uses
-//! now unless it is short. (3) A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames, and a borrower
+//! now unless it is short, nor beyond what could be called back from it in time. (3) A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames, and a borrower
 //! that does not use a loan gives it back at the same pace. (4) If all loans then exceed the excess, or a limit, those above
 //! their targets give back the difference at once: this is the call-back. (5) What is borrowed is lent by the lenders in
-//! proportion to what is idle of theirs. Under `smp` everybody is allowed everything, under `quota` what it is entitled to.
+//! proportion to what is unused of theirs, and then to what is cold. Under `smp` everybody is allowed everything, under `quota` what it is entitled to.
 //!
 //! Properties: allowances of the units sum to no more than what `kernel` and `shared` leave; a unit that is short is allowed
-//! at least its entitlement from the next look on, and one that is not short at least what it uses of it; who may not borrow
+//! at least its entitlement from the next look on, and one that is not short at least what it uses of it, less what is cold;
+//! who may not borrow
 //! is never allowed more than its entitlement; limits hold, of enclosing units too; with constant demands the allowances
 //! come to rest: the excess does not depend on what borrowers do with their loans, so that a loan is no reason to end it.
 //! Limits: an allowance that sank leaves its unit with more frames than it is allowed until they are paged out, and the
@@ -49,8 +50,13 @@ pub struct Facts {
     pub present: bool,
     /// Frames charged to it.
     pub used: u64,
+    /// Those of them that nobody has touched for long: they may be lent as if they were not used. At most `used`; a machine
+    /// that cannot tell says 0.
+    pub cold: u64,
     /// Whether a request of it was refused, or its own pager had to free frames, since the last look of either kind.
     pub short: bool,
+    /// It is lent no more than so many frames, because more could not be called back in time; `None`: any number.
+    pub callable: Option<u64>,
 }
 
 /// What kind of look this is.
@@ -255,15 +261,37 @@ impl<'a> Division<'a> {
         self.call_back(&mut loans, &target, excess);
         // What nobody is entitled to is lent first: nobody will call it back.
         let from_units = loans.iter().sum::<u64>().saturating_sub(self.entitlement.unheld);
-        let lent = split(from_units, &idle);
+        let lent = self.lenders(from_units, &idle);
         debug_assert!(lent.iter().zip(&idle).all(|(lent, idle)| lent <= idle), "only idle frames are lent");
         self.with(&lent, &loans, |id| self.because(id, &held, &loans, &lent, &rooms))
     }
 
-    /// What a unit may lend.
+    /// What a unit may lend. Who is beyond its entitlement gives that up first.
     fn idle(&self, unit: UnitId) -> u64 {
+        let facts = self.facts[unit.index()];
+        let cold = if self.beyond(unit) > 0 { 0 } else { facts.cold };
+        self.left_of_own(unit, facts.used.saturating_sub(cold))
+    }
+
+    /// What of that it does not even use.
+    fn unused(&self, unit: UnitId) -> u64 {
+        self.left_of_own(unit, self.facts[unit.index()].used)
+    }
+
+    /// What a unit may lend if it needs so many frames.
+    fn left_of_own(&self, unit: UnitId, needed: u64) -> u64 {
         let calm = self.calm[unit.index()] >= CALM_LOOKS && self.input.contract.unit(unit).lend.memory;
-        if calm { self.entitlement.own(unit).saturating_sub(self.facts[unit.index()].used) } else { 0 }
+        if calm { self.entitlement.own(unit).saturating_sub(needed) } else { 0 }
+    }
+
+    /// Who lends how much of what is lent in all: frames that are not used go before those that are cold, because nothing
+    /// is taken from anybody for them.
+    fn lenders(&self, from_units: u64, idle: &[u64]) -> Vec<u64> {
+        let unused = self.per_unit(|id| self.unused(id));
+        let cold: Vec<u64> = idle.iter().zip(&unused).map(|(idle, unused)| idle - unused).collect();
+        let first = from_units.min(unused.iter().sum());
+        let (of_unused, of_cold) = (split(first, &unused), split(from_units - first, &cold));
+        of_unused.iter().zip(of_cold).map(|(unused, cold)| unused + cold).collect()
     }
 
     /// What a unit uses beyond its entitlement.
@@ -285,9 +313,14 @@ impl<'a> Division<'a> {
         let more = facts.short && self.before[unit.index()] >= self.entitlement.own(unit);
         match (facts.present && self.input.contract.unit(unit).borrow.memory, more) {
             (false, _) => 0,
-            (true, true) => u64::MAX,
-            (true, false) => self.beyond(unit),
+            (true, true) => self.callable(unit),
+            (true, false) => self.beyond(unit).min(self.callable(unit)),
         }
+    }
+
+    /// What could be called back from a unit in time.
+    fn callable(&self, unit: UnitId) -> u64 {
+        self.facts[unit.index()].callable.unwrap_or(u64::MAX)
     }
 
     /// What may be lent to a unit beyond its entitlement, sub-units included, for its limit; `None`: no limit.
@@ -335,7 +368,7 @@ impl<'a> Division<'a> {
     fn towards(&self, unit: UnitId, held: u64, target: u64) -> u64 {
         let pace = (self.divided / GROWTH_PART).max(1);
         // What is used is not given up unless somebody needs it.
-        let keep = target.max(self.beyond(unit));
+        let keep = target.max(self.beyond(unit)).min(self.callable(unit).max(target));
         match self.input.look {
             Look::Period if held < target => target.min(held + pace),
             _ if held > keep => keep.max(held.saturating_sub(pace)),

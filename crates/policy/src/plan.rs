@@ -2,7 +2,8 @@
 //!
 //! Two kinds of steps. *Decisions* ([`Action::Own`], [`Action::Disown`], [`Action::Lend`], [`Action::CallBack`],
 //! [`Action::Return`]) say who holds which CPU; a backend may ignore them, the ledger and the plan checker do not.
-//! *Orders* ([`Action::Confine`], [`Action::Weigh`], [`Action::Cap`], [`Action::Gate`]) follow from the decisions and are
+//! *Orders* ([`Action::Confine`], [`Action::Weigh`], [`Action::Cap`], [`Action::Gate`], and [`Action::Guarantee`],
+//! [`Action::Allow`], [`Action::Reclaim`] for memory) follow from the decisions and are
 //! what a backend carries out, in the plan's order, without any choice of its own. Orders are differences: what an
 //! earlier plan ordered stays in force until another order on the same unit replaces it.
 
@@ -14,6 +15,7 @@ use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::CpuSet;
 
 use crate::Time;
+use crate::memory::MemoryPlan;
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +84,32 @@ pub enum Action {
         unit: UnitId,
         /// Millionths of a CPU.
         micro_cpus: Option<u64>,
+    },
+    /// Order: what others may not take from the unit, however short of memory they are. In bytes; 0 is nothing.
+    Guarantee {
+        /// The unit, with its sub-units.
+        unit: UnitId,
+        /// What is never taken (hard tickets).
+        min: u64,
+        /// What is not taken while anybody has more than that; at least `min`.
+        low: u64,
+        /// The part of `low` that is its own processes'.
+        own: u64,
+    },
+    /// Order: the unit's own processes use no more memory than this, entitled - lent + borrowed. `None`: no bound.
+    Allow {
+        /// The unit; its sub-units have orders of their own.
+        unit: UnitId,
+        /// Bytes.
+        bytes: Option<u64>,
+    },
+    /// Order: so much memory is taken from the unit's own processes now: what it borrowed is called back, or what it lends
+    /// is made free. An act, not a state: nothing stays in force.
+    Reclaim {
+        /// The unit.
+        unit: UnitId,
+        /// Bytes.
+        bytes: u64,
     },
     /// Order: the unit's processes run (open) or are stopped (closed).
     Gate {
@@ -203,6 +231,40 @@ pub enum Reason {
     },
     /// Nobody else wants the disk.
     DiskFree,
+    /// The unit's tickets are worth so much memory.
+    EntitledTo {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It lends memory that it does not need.
+    Lends {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It is short of memory that it lent, and has it back.
+    CallsBack {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It is short of memory, and others do not need theirs.
+    Borrows {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It gives memory back that it borrowed.
+    GivesBack {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It is short of memory, and at a limit of the contract.
+    AtLimit,
+    /// It is short of memory, and nobody has any to lend.
+    NothingIdle,
+    /// It uses more memory than it is allowed by now.
+    Owes {
+        /// What it is allowed, in bytes.
+        allowed: u64,
+    },
 }
 
 /// One step.
@@ -233,6 +295,8 @@ pub struct Plan {
     /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Of all others the backend may hand in facts
     /// up to 100 ms old. Empty with `next` far off means that nothing can happen that would need a quick answer.
     pub watch: Vec<UnitId>,
+    /// What was decided about memory; `None` where it was not observed, and what is in force stays.
+    pub memory: Option<MemoryPlan>,
 }
 
 impl Action {
@@ -249,6 +313,9 @@ impl Action {
             | Action::Confine { unit, .. }
             | Action::Weigh { unit, .. }
             | Action::Cap { unit, .. }
+            | Action::Guarantee { unit, .. }
+            | Action::Allow { unit, .. }
+            | Action::Reclaim { unit, .. }
             | Action::Gate { unit, .. }
             | Action::WeighDisk { unit, .. }
             | Action::CapDisk { unit, .. } => unit,
@@ -283,6 +350,22 @@ impl fmt::Display for Described<'_> {
                 write!(f, "{}: at most {} cpus", name(unit), Cpus(*micro))
             }
             Action::Cap { unit, micro_cpus: None } => write!(f, "{}: no cap", name(unit)),
+            Action::Guarantee { unit, min, low, .. } => {
+                write!(
+                    f,
+                    "{}: {} of memory are its own, {} in any case",
+                    name(unit),
+                    Bytes(*low),
+                    Bytes(*min)
+                )
+            }
+            Action::Allow { unit, bytes: Some(bytes) } => {
+                write!(f, "{}: at most {} of memory", name(unit), Bytes(*bytes))
+            }
+            Action::Allow { unit, bytes: None } => write!(f, "{}: any amount of memory", name(unit)),
+            Action::Reclaim { unit, bytes } => {
+                write!(f, "{}: gives up {} of memory", name(unit), Bytes(*bytes))
+            }
             Action::Gate { unit, open: true } => write!(f, "{}: continues", name(unit)),
             Action::Gate { unit, open: false } => write!(f, "{}: stopped until its turn", name(unit)),
             Action::WeighDisk { unit, disk, weight } => {
@@ -355,6 +438,16 @@ impl fmt::Display for Because<'_> {
                 write!(f, "the contract limits it to {}", Speed(Some(bytes_per_s)))
             }
             Reason::DiskFree => write!(f, "nobody else wants the disk"),
+            Reason::EntitledTo { bytes } => write!(f, "it is entitled to {}", Bytes(bytes)),
+            Reason::Lends { bytes } => write!(f, "it does not need {}, which others borrow", Bytes(bytes)),
+            Reason::CallsBack { bytes } => {
+                write!(f, "it is short, and has {} back that it lent", Bytes(bytes))
+            }
+            Reason::Borrows { bytes } => write!(f, "it is short, and borrows {}", Bytes(bytes)),
+            Reason::GivesBack { bytes } => write!(f, "it gives back {}", Bytes(bytes)),
+            Reason::AtLimit => write!(f, "it is short, and at a limit of the contract"),
+            Reason::NothingIdle => write!(f, "it is short, and nobody has memory to lend"),
+            Reason::Owes { allowed } => write!(f, "it is allowed {}", Bytes(allowed)),
         }
     }
 }
@@ -398,6 +491,23 @@ impl fmt::Display for Cpus {
             _ if rest % 100 == 0 => write!(f, "{whole}.{}", rest / 100),
             _ if rest % 10 == 0 => write!(f, "{whole}.{:02}", rest / 10),
             _ => write!(f, "{whole}.{rest:03}"),
+        }
+    }
+}
+
+/// Bytes in the largest binary measure of which there is one at least, with up to one place: `512 KiB`, `1.5 GiB`, `2 GiB`.
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let measures = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        let Some((measure, name)) = measures.into_iter().find(|(measure, _)| self.0 >= *measure) else {
+            return write!(f, "{} bytes", self.0);
+        };
+        let tenths = u128::from(self.0) * 10 / u128::from(measure);
+        match tenths % 10 {
+            0 => write!(f, "{} {name}", tenths / 10),
+            tenth => write!(f, "{}.{tenth} {name}", tenths / 10),
         }
     }
 }

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::Time;
 use crate::disk::{DiskFacts, DiskMeans};
+use crate::memory::{MemoryFacts, MemoryMeans};
 
 /// What a backend can enforce. The policy plans only what the backend can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,21 @@ pub struct Means {
     pub switches: bool,
     /// What can be ordered for disks.
     pub disk: DiskMeans,
+    /// What it can enforce for memory.
+    pub memory: MemoryMeans,
+}
+
+impl Means {
+    /// Nothing can be held: what others' means are made from that have only some.
+    pub const NONE: Means = Means {
+        cpu_sets: false,
+        weights: false,
+        caps: false,
+        gates: false,
+        switches: false,
+        disk: DiskMeans::NONE,
+        memory: MemoryMeans::NONE,
+    };
 }
 
 /// One unit at one moment. Processes of sub-units are counted in the sub-unit alone.
@@ -70,6 +86,8 @@ pub struct Snapshot {
     pub idle_ns: u64,
     /// The disks that were observed, in any order; none where nothing of them can be ordered.
     pub disks: Vec<DiskFacts>,
+    /// Memory, where it was looked at; `None` where it was not, or is not held.
+    pub memory: Option<MemoryFacts>,
 }
 
 impl Snapshot {

@@ -12,6 +12,7 @@ use commonhold_machine::{CpuSet, Machine};
 use crate::disk;
 use crate::entitlement::{self, Entitlement};
 use crate::lend::{Counts, Loan, Market, SETTLE_NS, Want};
+use crate::memory;
 use crate::orders::{self, Orders, WEIGHT_USUAL};
 use crate::partition::{self, Claim, Owners, Turns};
 use crate::plan::{Action, Plan, Reason, Step};
@@ -42,6 +43,7 @@ pub struct State {
     seen: BTreeMap<UnitId, UnitFacts>,
     orders: BTreeMap<UnitId, Orders>,
     disks: disk::State,
+    memory: memory::State,
 }
 
 impl State {
@@ -66,6 +68,7 @@ impl State {
         self.orders =
             self.orders.into_iter().filter_map(|(unit, orders)| Some((number(unit)?, orders))).collect();
         self.disks = self.disks.renumbered(number);
+        self.memory = self.memory.renumbered(number);
         self
     }
 }
@@ -113,6 +116,7 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let gone = if held { Reason::NobodyThere } else { Reason::Scheme(input.contract.machine.scheme) };
     plan.steps.extend(orders::differences(&state.orders, &wanted, gone));
     state.orders = wanted;
+    plan.memory = memory::step(&mut state.memory, now, input, &mut plan.steps);
     (plan.next, plan.watch) = attention(&state, now, input);
     disk::step(&mut state.disks, now, input, &mut plan);
     (state, plan)
@@ -470,6 +474,8 @@ fn attention(state: &State, now: Time, input: Input<'_>) -> (Time, Vec<UnitId>) 
     if !state.turns.owners.is_empty() && wants_any {
         next = next.min((state.turns.since + turn_ns(input, &state.claims)).max(now + MS));
     }
+    // Facts that are due and were not there will be at the next look, whenever that is.
+    next = state.memory.next().map_or(next, |at| next.min(at.max(now + 10 * MS)));
     watch.sort_unstable();
     watch.dedup();
     (next, watch)

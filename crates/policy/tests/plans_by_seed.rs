@@ -7,7 +7,6 @@
 use commonhold_contract::{Amount, Contract, MILLIONTH, Scheme, UnitId};
 use commonhold_machine::{Cpu, Machine};
 use commonhold_policy::check::Books;
-use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::{Input, MS, Means, Snapshot, State, UnitFacts, step};
 
 /// Histories of each kind.
@@ -15,18 +14,12 @@ const HISTORIES: u64 = 60;
 /// Steps of a history.
 const STEPS: u64 = 50;
 
-const USER: Means = Means {
-    cpu_sets: true,
-    weights: false,
-    caps: false,
-    gates: true,
-    switches: false,
-    disk: DiskMeans::NONE,
-};
+const USER: Means =
+    Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE };
 const CGROUP: Means =
-    Means { cpu_sets: true, weights: true, caps: true, gates: false, switches: false, disk: DiskMeans::NONE };
+    Means { cpu_sets: true, weights: true, caps: true, gates: false, switches: false, ..Means::NONE };
 const SWITCHES: Means =
-    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, disk: DiskMeans::NONE };
+    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, ..Means::NONE };
 
 const MACHINES: [&str; 8] = [
     "cpus:1",

@@ -11,6 +11,7 @@ mod disks;
 pub mod doctor;
 mod figures;
 mod html;
+pub mod memory;
 pub mod plan;
 pub mod schemes;
 pub mod simulation;

@@ -110,6 +110,9 @@ enum ActionJson<'a> {
     Gate { unit: &'a str, open: bool },
     WeighDisk { unit: &'a str, disk: &'a str, weight: u32 },
     CapDisk { unit: &'a str, disk: &'a str, read_bytes_per_s: Option<u64>, written_bytes_per_s: Option<u64> },
+    Guarantee { unit: &'a str, min: u64, low: u64, own: u64 },
+    Allow { unit: &'a str, bytes: Option<u64> },
+    Reclaim { unit: &'a str, bytes: u64 },
 }
 
 #[derive(Serialize)]
@@ -136,6 +139,14 @@ enum ReasonJson<'a> {
     DiskCorrected { part: u64, by: u64 },
     DiskLimit { bytes_per_s: u64 },
     DiskFree,
+    EntitledTo { bytes: u64 },
+    Lends { bytes: u64 },
+    CallsBack { bytes: u64 },
+    Borrows { bytes: u64 },
+    GivesBack { bytes: u64 },
+    AtLimit,
+    NothingIdle,
+    Owes { allowed: u64 },
 }
 
 /// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
@@ -191,6 +202,11 @@ fn action_json<'a>(contract: &'a Contract, action: &'a Action) -> ActionJson<'a>
         Action::CapDisk { unit, ref disk, read, write } => {
             ActionJson::CapDisk { unit: name(unit), disk, read_bytes_per_s: read, written_bytes_per_s: write }
         }
+        Action::Guarantee { unit, min, low, own } => {
+            ActionJson::Guarantee { unit: name(unit), min, low, own }
+        }
+        Action::Allow { unit, bytes } => ActionJson::Allow { unit: name(unit), bytes },
+        Action::Reclaim { unit, bytes } => ActionJson::Reclaim { unit: name(unit), bytes },
     }
 }
 
@@ -219,5 +235,13 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::DiskCorrected { part, by } => ReasonJson::DiskCorrected { part, by },
         Reason::DiskLimit { bytes_per_s } => ReasonJson::DiskLimit { bytes_per_s },
         Reason::DiskFree => ReasonJson::DiskFree,
+        Reason::EntitledTo { bytes } => ReasonJson::EntitledTo { bytes },
+        Reason::Lends { bytes } => ReasonJson::Lends { bytes },
+        Reason::CallsBack { bytes } => ReasonJson::CallsBack { bytes },
+        Reason::Borrows { bytes } => ReasonJson::Borrows { bytes },
+        Reason::GivesBack { bytes } => ReasonJson::GivesBack { bytes },
+        Reason::AtLimit => ReasonJson::AtLimit,
+        Reason::NothingIdle => ReasonJson::NothingIdle,
+        Reason::Owes { allowed } => ReasonJson::Owes { allowed },
     }
 }

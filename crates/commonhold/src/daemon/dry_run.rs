@@ -68,16 +68,12 @@ fn means(choice: &Choice) -> Means {
                 gates: true,
                 switches: false,
                 disk: disk(place),
+                ..Means::NONE
             }
         }
-        Choice::User => Means {
-            cpu_sets: true,
-            weights: false,
-            caps: false,
-            gates: true,
-            switches: false,
-            disk: DiskMeans::NONE,
-        },
+        Choice::User => {
+            Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE }
+        }
     }
 }
 

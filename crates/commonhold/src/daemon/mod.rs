@@ -36,11 +36,16 @@ use signals::{Signals, Told};
 /// How often to look whether CPUs came or went.
 const HOTPLUG_NS: Time = 1_000_000_000;
 
+/// How soon after a step an alarm makes another one.
+const ALARM_NS: Time = 15_000_000;
+
 /// What an event is about; clients are numbered upwards from here.
 const CLOCK: u64 = 0;
 const SIGNALS: u64 = 1;
 const LISTENER: u64 = 2;
 const CARETAKER: u64 = 3;
+/// A backend has a reason to look before it is time.
+const ALARM: u64 = 4;
 const CLIENTS: u64 = 16;
 
 pub(crate) fn main(args: &Run) -> Result<Exit, Failure> {
@@ -129,8 +134,9 @@ struct Daemon<'a> {
     usable: CpuSet,
     /// The backend in force when it was said last.
     held_by: &'static str,
-    /// Steps made.
+    /// Steps made, and when the last one was.
     steps: usize,
+    stepped_at: Time,
     /// Failed looks in a row.
     blind: u32,
     /// Keeps a second daemon out of the directory.
@@ -142,6 +148,9 @@ impl Daemon<'_> {
         self.waits.add(self.signals.as_fd(), SIGNALS)?;
         self.waits.add(self.clients.listener(), LISTENER)?;
         self.waits.add(self.caretaker.ended(), CARETAKER)?;
+        if let Some(alarm) = self.hold.backend().alarm() {
+            self.waits.add(alarm, ALARM)?;
+        }
         self.step()?;
         output::say("holding; stop with Ctrl-C or SIGTERM, reload with SIGHUP");
         let result = self.serve();
@@ -170,6 +179,10 @@ impl Daemon<'_> {
                     }
                     LISTENER => self.accept()?,
                     CARETAKER => self.keep_caretaker()?,
+                    ALARM => {
+                        self.hold.backend().hear();
+                        self.next = self.next.min(self.stepped_at + ALARM_NS);
+                    }
                     client => self.serve_client(client - CLIENTS)?,
                 }
             }
@@ -199,6 +212,7 @@ impl Daemon<'_> {
     /// One step of the hold. A look that fails is tried again; after a hundred in a row the daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.watch_hotplug();
+        self.stepped_at = clock::now();
         match self.hold.step() {
             Ok(stepped) => {
                 self.blind = 0;

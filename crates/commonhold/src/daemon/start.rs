@@ -18,6 +18,7 @@ use commonhold_machine::Machine;
 use commonhold_machine::capability::Row;
 use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::entitlement::{capacity, entitle};
+use commonhold_policy::memory::MemoryMeans;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
@@ -140,6 +141,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let held_by = backend.held_by();
     let why = held_by.instead.map_or(why, |it| format!("not by {}: {}", it.of, it.why));
     announce(args, &contract, &machine, held_by.backend, &why);
+    announce_memory(&contract, backend.means().memory);
     announce_disk(&contract, backend.means().disk);
     warn_of_turns(&contract, &machine, held_by.backend);
     let clients = Clients::listen(&place::socket(&directory))?;
@@ -159,6 +161,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         usable: machine_cpus,
         held_by: held_by.backend,
         steps: 0,
+        stepped_at: now,
         blind: 0,
         _lock: lock,
     })
@@ -225,7 +228,7 @@ fn announce(args: &Run, contract: &Contract, machine: &Machine, backend: &str, w
     ));
     output::say(&format!("cpu     held by the {backend} backend ({why})"));
     let asked = asked_for(contract);
-    for resource in [Resource::Memory, Resource::Bus] {
+    for resource in [Resource::Bus] {
         let asked = if asked[resource] { ", though the contract asks for it" } else { "" };
         output::say(&format!("{:<7} not held by this version{asked}", resource.name()));
     }
@@ -239,6 +242,19 @@ fn announce_disk(contract: &Contract, means: DiskMeans) {
             .to_owned()
     } else {
         format!("disk    not held: no io controller here{asked}; see `commonhold doctor`")
+    });
+}
+
+/// Whether memory is held, and how.
+fn announce_memory(contract: &Contract, means: MemoryMeans) {
+    let asked = if asked_for(contract)[Resource::Memory] { ", though the contract asks for it" } else { "" };
+    output::say(&match (means.bounds, means.guarantees) {
+        (false, _) => format!("memory  not held: no memory controller here{asked}; see `commonhold doctor`"),
+        (true, true) => "memory  held by control groups".to_owned(),
+        (true, false) => format!(
+            "memory  held by control groups, without guarantees{asked}: what encloses ours is not protected (memory.low is 0 \
+             there)"
+        ),
     });
 }
 

@@ -240,7 +240,7 @@ fn step_aside(base: &Path, procfs: &mut ProcFs, journal: &mut Journal) -> Result
 }
 
 /// Writes to the journal: nothing is done that could not be undone.
-pub(super) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), LiveError> {
+pub(crate) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), LiveError> {
     journal.record(entries).map_err(|source| LiveError::File {
         path: PathBuf::from("journal"),
         what: "record how to undo the next change, which is therefore not made".to_owned(),

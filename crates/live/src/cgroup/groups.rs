@@ -17,6 +17,7 @@ use super::layout::{Home, OWN, homes};
 use super::order::{Cell, want_inner, writes};
 use crate::LiveError;
 use crate::journal::Journal;
+use crate::memory::Place;
 
 /// How long to wait for a unit's processes to stop. A process stops when it next runs on a CPU, which takes well under a
 /// millisecond unless many others want that CPU, or it waits for a device.
@@ -170,6 +171,13 @@ impl Groups {
     /// Where a unit's own processes belong; `None` for the common parts.
     pub(super) fn leaf(&self, unit: UnitId) -> Option<PathBuf> {
         self.at(unit).map(|i| self.list[i].leaf())
+    }
+
+    /// Where a unit's memory is charged; `None` for the common parts, and where the cgroup could not be made.
+    pub(super) fn charged(&self, unit: UnitId, parent: Option<UnitId>) -> Option<Place> {
+        let group = &self.list[self.at(unit)?];
+        group.usage.as_ref()?;
+        Some(Place { unit, dir: group.home.dir.clone(), leaf: group.leaf(), parent })
     }
 
     /// The cgroup of a unit with all that is in it; `None` for the common parts.

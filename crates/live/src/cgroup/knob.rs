@@ -29,7 +29,7 @@ pub(super) fn cpu_max(micro_cpus: Option<u64>) -> String {
 }
 
 /// The number behind `key` in a file of `key number` lines, such as cpu.stat and cgroup.events.
-pub(super) fn value_of(text: &str, key: &str) -> Option<u64> {
+pub(crate) fn value_of(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
 }
 
 /// Writes a value and looks whether the kernel took it.
-pub(super) fn put(path: &Path, value: &str) -> Result<(), LiveError> {
+pub(crate) fn put(path: &Path, value: &str) -> Result<(), LiveError> {
     write(path, value).map_err(|source| failed(path, format!("write `{value}`"), source))?;
     expect(path, value, "; another program writes this file too: stop it, or let it leave this cgroup alone")
 }

@@ -47,6 +47,8 @@ pub(super) struct Members {
     origins: BTreeMap<ProcessKey, PathBuf>,
     /// How often each was moved back.
     returns: BTreeMap<ProcessKey, u8>,
+    /// What each had without a file when it was moved here: that stays charged to where it was. Bytes.
+    brought: BTreeMap<ProcessKey, u64>,
     /// Processes about which something was said: not again.
     reported: BTreeSet<ProcessKey>,
 }
@@ -61,6 +63,7 @@ impl Members {
             threads: Vec::new(),
             origins: BTreeMap::new(),
             returns: BTreeMap::new(),
+            brought: BTreeMap::new(),
             reported: BTreeSet::new(),
         }
     }
@@ -99,6 +102,7 @@ impl Members {
             let chosen = masks.filter(|(_, cpus)| cpus != every_cpu);
             entries.extend(chosen.map(|(tid, cpus)| Entry::Affinity { process, tid, cpus }));
         }
+        self.brought.insert(process, anonymous_bytes(process.pid).unwrap_or(0));
         self.origins.insert(process, here.clone());
         entries.push(Entry::Moved { process, from: here });
     }
@@ -210,12 +214,26 @@ impl Members {
         Some(self.mount.join(path.trim_start_matches('/')))
     }
 
+    /// What a process uses that is charged to where it came from, in bytes: what it had when it was moved here.
+    pub(super) fn charged_elsewhere(&self, process: ProcessKey) -> u64 {
+        self.brought.get(&process).copied().unwrap_or(0)
+    }
+
     /// A process is gone.
     pub(super) fn forget(&mut self, process: ProcessKey) {
         self.origins.remove(&process);
         self.returns.remove(&process);
+        self.brought.remove(&process);
         self.reported.remove(&process);
     }
+}
+
+/// What a process has in memory that is in no file, from /proc/PID/statm: resident less shared, in pages.
+fn anonymous_bytes(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut pages = text.split_whitespace().skip(1).map(|word| word.parse::<u64>().unwrap_or(0));
+    let (resident, shared) = (pages.next()?, pages.next()?);
+    Some(resident.saturating_sub(shared) * crate::memory::page_bytes())
 }
 
 /// Whether a kernel of this release forgets the affinity that a thread chose when a cgroup's CPUs change.

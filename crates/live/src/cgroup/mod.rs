@@ -26,23 +26,27 @@ mod members;
 mod order;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::disk::{DiskFacts, DiskMeans};
 use commonhold_policy::membership::is_within;
+use commonhold_policy::memory::{MemoryFacts, MemoryMeans};
 use commonhold_policy::{Action, Means, Plan, Snapshot, Time, UnitFacts};
 
 use crate::affinity;
 use crate::disk::Disks;
 use crate::journal::{Entry, Journal, ProcessKey};
+use crate::memory::Memory;
 use crate::observe::capability::CgroupPlace;
 use crate::observe::process::ProcFs;
 use crate::roster::{Changes, Roster, Scan};
 use crate::user::idle::Idle;
 use crate::{Backend, HeldBy, LiveBackend, LiveError};
 use claim::Tree;
+pub(crate) use claim::record;
 use groups::Groups;
 use members::{Arrival, Members, forgets_affinity};
 
@@ -57,6 +61,8 @@ pub struct CgroupBackend {
     journal: Journal,
     groups: Groups,
     members: Members,
+    /// `None` where the memory controller is not ours.
+    memory: Option<Memory>,
     idle: Idle,
     disks: Disks,
     facts: Vec<UnitFacts>,
@@ -93,8 +99,17 @@ impl CgroupBackend {
         }
         let mut groups = Groups::new(tree);
         problems.extend(groups.follow(contract, &mut journal, 0));
-        Ok(CgroupBackend {
+        let memory = match groups.tree().has("memory").then(|| Memory::new(place, &groups.tree().top)) {
+            Some(Ok(memory)) => Some(memory),
+            Some(Err(error)) => {
+                problems.push(error);
+                None
+            }
+            None => None,
+        };
+        let mut backend = CgroupBackend {
             contract: contract.clone(),
+            memory,
             roster,
             journal,
             groups,
@@ -107,7 +122,16 @@ impl CgroupBackend {
             now: 0,
             strays_at: 0,
             problems,
-        })
+        };
+        backend.follow_memory();
+        Ok(backend)
+    }
+
+    /// Tells the memory part where the units are.
+    fn follow_memory(&mut self) {
+        let Some(memory) = &mut self.memory else { return };
+        let place = |unit: UnitId| self.groups.charged(unit, self.contract.unit(unit).parent);
+        memory.follow(self.contract.held().filter_map(place).collect(), &mut self.journal);
     }
 
     /// The end: the journal of what there is to undo, for the caretaker.
@@ -183,6 +207,9 @@ impl CgroupBackend {
             | Action::Return { .. } => return Vec::new(),
             Action::Confine { unit, .. } => (*unit, Some("cpuset")),
             Action::Weigh { unit, .. } | Action::Cap { unit, .. } => (*unit, Some("cpu")),
+            Action::Guarantee { unit, .. } | Action::Allow { unit, .. } | Action::Reclaim { unit, .. } => {
+                (*unit, Some("memory"))
+            }
             Action::Gate { unit, .. } => (*unit, None),
             Action::WeighDisk { unit, .. } | Action::CapDisk { unit, .. } => (*unit, Some("io")),
         };
@@ -206,6 +233,10 @@ impl CgroupBackend {
                 }
                 problems.extend(self.groups.gate(unit, *open, self.now));
                 problems
+            }
+            Action::Guarantee { .. } | Action::Allow { .. } | Action::Reclaim { .. } => {
+                let memory = self.memory.as_mut();
+                memory.map_or_else(Vec::new, |memory| memory.carry_out(action, &mut self.journal))
             }
             _ => Vec::new(),
         }
@@ -269,6 +300,18 @@ impl CgroupBackend {
         })
     }
 
+    /// The facts about memory, with what units' processes had before they came.
+    fn memory_facts(&mut self, now: Time) -> Option<MemoryFacts> {
+        let units = self.contract.units.len();
+        let mut facts = self.memory.as_mut()?.observe(now, units)?;
+        for member in self.roster.members().filter(|member| !member.placement.unit.is_common()) {
+            if let Some(unit) = facts.units.get_mut(member.placement.unit.index()) {
+                unit.elsewhere += self.members.charged_elsewhere(member.key);
+            }
+        }
+        Some(facts)
+    }
+
     /// The roster's facts, with the kernel's count of CPU time where a unit has a cgroup.
     fn facts(&mut self) -> Vec<UnitFacts> {
         let mut facts = self.roster.unit_facts();
@@ -297,6 +340,7 @@ impl LiveBackend for CgroupBackend {
         self.scan = Scan::Full;
         let problems = self.groups.follow(contract, &mut self.journal, self.now);
         self.problems.extend(problems);
+        self.follow_memory();
     }
 
     fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
@@ -304,7 +348,19 @@ impl LiveBackend for CgroupBackend {
     }
 
     fn take_problems(&mut self) -> Vec<LiveError> {
+        let memory = self.memory.as_mut().map(Memory::take_problems);
+        self.problems.extend(memory.into_iter().flatten());
         std::mem::take(&mut self.problems)
+    }
+
+    fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        self.memory.as_ref()?.alarm()
+    }
+
+    fn hear(&mut self) {
+        if let Some(memory) = &mut self.memory {
+            memory.hear();
+        }
     }
 
     fn roster(&self) -> &Roster {
@@ -329,7 +385,8 @@ impl Backend for CgroupBackend {
         let (cpu_sets, cpu) = (self.groups.tree().has("cpuset"), self.groups.tree().has("cpu"));
         let io = self.groups.tree().has("io");
         let disk = DiskMeans { caps: io, weights: io };
-        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false, disk }
+        let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
+        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false, disk, memory }
     }
 
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
@@ -348,13 +405,18 @@ impl Backend for CgroupBackend {
         self.problems.extend(self.groups.find_unstopped(now));
         self.roster.account(now, watch)?;
         let units = self.facts();
+        let memory = self.memory_facts(now);
         let disks = self.disk_facts();
         let idle_ns = self.idle.read(self.roster.procfs(), now)?;
-        Ok(Snapshot { at: now, units, idle_ns, disks })
+        Ok(Snapshot { at: now, units, idle_ns, disks, memory })
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
-        plan.steps.iter().flat_map(|step| self.carry_out(&step.action)).collect()
+        let problems = plan.steps.iter().flat_map(|step| self.carry_out(&step.action)).collect();
+        if let Some(memory) = &mut self.memory {
+            memory.attend(plan.memory.as_ref());
+        }
+        problems
     }
 }
 

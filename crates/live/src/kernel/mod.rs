@@ -22,9 +22,10 @@ mod scheduler;
 mod slots;
 mod switched;
 
+use std::os::fd::BorrowedFd;
+
 use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::UNITS_MAX;
-use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::membership::by_user;
 use commonhold_policy::{Means, Plan, Snapshot, Time, needs_cap};
 
@@ -42,7 +43,7 @@ pub use switched::Switched;
 
 /// What this backend can enforce while its scheduler rules.
 pub const MEANS: Means =
-    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, disk: DiskMeans::NONE };
+    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, ..Means::NONE };
 
 /// Why this backend's scheduler cannot hold a contract, on a machine with so many CPUs; nothing if it can.
 pub fn cannot_hold(contract: &Contract, cpus: usize) -> Option<String> {
@@ -126,6 +127,14 @@ impl LiveBackend for KernelBackend {
         Some(self.reign.switched(unit))
     }
 
+    fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        self.cgroup.alarm()
+    }
+
+    fn hear(&mut self) {
+        self.cgroup.hear();
+    }
+
     fn into_journal(self: Box<Self>) -> Journal {
         let KernelBackend { reign, cgroup } = *self;
         drop(reign);
@@ -136,7 +145,11 @@ impl LiveBackend for KernelBackend {
 impl Backend for KernelBackend {
     fn means(&self) -> Means {
         let below = self.cgroup.means();
-        if self.reign.rest_now().is_none() { Means { disk: below.disk, ..MEANS } } else { below }
+        if self.reign.rest_now().is_none() {
+            Means { memory: below.memory, disk: below.disk, ..MEANS }
+        } else {
+            below
+        }
     }
 
     /// Looks first whether the scheduler still rules: the means that the next plan is made for are those of now.

@@ -7,6 +7,7 @@
 mod cgroup;
 mod context;
 mod disk;
+mod memory;
 mod resources;
 mod sched_ext;
 mod surroundings;
@@ -78,6 +79,7 @@ fn probe_with(root: &Path, counter: io::Result<()>, built_in: bool) -> Capabilit
     let (memory, io) = (controller(Area::Memory, "memory"), controller(Area::Disk, "io"));
     rows.push(memory.clone());
     rows.extend(resources::memory(&context));
+    rows.extend(memory::rows(&context, cgroup.typed(&context).as_ref()));
     rows.push(io.clone());
     rows.extend(disk::rows(&context, &io, &memory));
     rows.extend(resources::bus(&context, counter));
@@ -106,7 +108,8 @@ impl Capabilities {
             name: None,
             why: "checked in contracts, not held by this version yet".to_owned(),
         };
-        vec![self.cpu_enforcer(), unheld(Area::Memory), self.disk_enforcer(), unheld(Area::Bus)]
+        let memory = memory::enforcer(self.cgroup.as_ref(), &self.rows);
+        vec![self.cpu_enforcer(), memory, self.disk_enforcer(), unheld(Area::Bus)]
     }
 
     /// What `doctor` shows.

@@ -155,6 +155,7 @@ impl Bench {
             gates: true,
             switches: false,
             disk: DiskMeans { caps: true, weights: true },
+            ..Means::NONE
         };
         let input = Input { contract: &self.contract, machine: &self.machine, means, snapshot: &snapshot };
         let (state, plan) = crate::step(self.state.clone(), self.now, input);

@@ -3,21 +3,14 @@
 
 use super::*;
 use crate::check::Books;
-use crate::disk::DiskMeans;
 use proptest::prelude::*;
 
-const USER: Means = Means {
-    cpu_sets: true,
-    weights: false,
-    caps: false,
-    gates: true,
-    switches: false,
-    disk: DiskMeans::NONE,
-};
+const USER: Means =
+    Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE };
 const CGROUP: Means =
-    Means { cpu_sets: true, weights: true, caps: true, gates: true, switches: false, disk: DiskMeans::NONE };
+    Means { cpu_sets: true, weights: true, caps: true, gates: true, switches: false, ..Means::NONE };
 const SWITCHES: Means =
-    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, disk: DiskMeans::NONE };
+    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, ..Means::NONE };
 
 /// A machine whose units do what a test says, driven through the policy and the plan checker.
 struct World {

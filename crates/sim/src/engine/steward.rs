@@ -10,7 +10,6 @@ use commonhold_contract::{Contract, Resource, Scheme, UnitId};
 use commonhold_dispatch::{BORROWS, LENDS, NOBODY, UnitRules};
 use commonhold_ledger::Ledger;
 use commonhold_policy::check::Books;
-use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::frames::{self, Look};
 use commonhold_policy::{
     Action, Input, Means, Plan, Snapshot, State, SwitchLoans, UnitFacts, borrows, entitlement, lends, step,
@@ -22,7 +21,7 @@ use crate::scenario::Scenario;
 
 /// What the switch-time scheduler can do.
 const MEANS: Means =
-    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, disk: DiskMeans::NONE };
+    Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, ..Means::NONE };
 
 /// What the policies remember, and what they are told.
 pub(crate) struct Steward {

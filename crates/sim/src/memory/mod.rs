@@ -411,7 +411,7 @@ impl Memory {
     pub fn facts(&mut self) -> Vec<Facts> {
         let facts = |unit: &mut UnitPages| {
             let short = std::mem::take(&mut unit.short);
-            Facts { present: unit.spaces > 0, used: unit.used, short }
+            Facts { present: unit.spaces > 0, used: unit.used, short, ..Facts::default() }
         };
         self.units.iter_mut().map(facts).collect()
     }

@@ -178,7 +178,7 @@ fn a_full_unit_is_refused_while_frames_are_free() {
     let (space, other) = (grown(&mut memory, A, 60), grown(&mut memory, B, 20));
     assert_eq!(memory.free(), 120);
     assert_eq!(memory.grow(space, 1), Grant::Short);
-    assert_eq!(memory.facts()[2], Facts { present: true, used: 60, short: true });
+    assert_eq!(memory.facts()[2], Facts { present: true, used: 60, short: true, ..Facts::default() });
     assert!(!memory.facts()[2].short, "marks begin anew");
     let out = memory.reclaim(A, 1);
     assert_eq!((out.freed, out.waits), (0, true));
@@ -390,7 +390,7 @@ fn the_pager_marks_who_is_within_its_allowance() {
     memory.allow(&[240, 240, 60, 140]);
     // It uses 92, owes 32, and wants to have 4 free.
     write_all_of(&mut memory, A, 4);
-    assert_eq!(memory.facts()[2], Facts { present: true, used: 56, short: false });
+    assert_eq!(memory.facts()[2], Facts { present: true, used: 56, short: false, ..Facts::default() });
 }
 
 /// a was forced beyond its allowance of 60 until no frame was free. What b may have it gets from a, not from itself.

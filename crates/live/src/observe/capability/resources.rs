@@ -66,7 +66,8 @@ fn swaps(context: &Context) -> Vec<String> {
 fn swap(context: &Context) -> Row {
     let swaps = swaps(context);
     if swaps.is_empty() {
-        let reason = "there is none: memory that was lent can be called back only by ending processes";
+        let reason =
+            "there is none: only memory for pages of files can be lent, since no other could be called back";
         return Row::no(Area::Memory, "swap", reason).remedy(ADD_SWAP);
     }
     Row::yes(Area::Memory, "swap", swaps.join(", "))

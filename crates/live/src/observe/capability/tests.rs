@@ -72,7 +72,10 @@ fn root_on_a_pure_version_2_machine_has_the_top() {
     is(&found, "cgroup backend", State::Yes, "cpuset for home CPUs", "");
     is(&found, "nsdelegate", State::Yes, "", "");
     assert_eq!(found.enforcers()[0].name.as_deref(), Some("cgroup"));
-    assert_eq!(found.enforcers()[1].name, None, "memory is not held by this version");
+    assert_eq!(found.enforcers()[1].name.as_deref(), Some("cgroup"));
+    is(&found, "memory guarantees", State::Yes, "in force", "");
+    is(&found, "memory called back at once", State::Partly, "no cgroup here has memory.reclaim", "5.19");
+    is(&found, "cold pages known (MGLRU)", State::Partly, "this kernel has no generations", "CONFIG_LRU_GEN");
 }
 
 #[test]
@@ -82,6 +85,7 @@ fn an_ordinary_user_has_the_cgroup_that_was_delegated() {
     let (app_procs, manager_procs) =
         (format!("{manager}/app.slice/cgroup.procs"), format!("{manager}/cgroup.procs"));
     let (cgroup, kind) = (format!("0::{SCOPE}\n"), format!("{TOP}{SCOPE}/cgroup.type"));
+    let low = format!("{TOP}/user.slice/memory.low");
     let (dir, found) = probed(&with(
         &own,
         &[
@@ -91,6 +95,7 @@ fn an_ordinary_user_has_the_cgroup_that_was_delegated() {
             ("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids"),
             ("/run/systemd/system/x", ""),
             (&kind, "domain\n"),
+            (&low, "0\n"),
             (&app_procs, ""),
             (&manager_procs, ""),
         ],
@@ -100,6 +105,7 @@ fn an_ordinary_user_has_the_cgroup_that_was_delegated() {
     assert!(place.delegated && !place.controllers.contains("cpuset"));
     let reach = format!("only processes below {manager} can be moved");
     is(&found, "place for our cgroups", State::Partly, &reach, "run as root");
+    is(&found, "memory guarantees", State::Partly, "nothing is kept for them", "raise memory.low");
     is(
         &found,
         "cpuset controller",

@@ -1,0 +1,277 @@
+//! The accounts of memory.
+//!
+//! Memory is held, not used up: so an account has what is so now, and that over time. A call-back is the lender's: it begins
+//! at the last look at which the lender did not want what it lent, and ends at the look at which borrowers have given back as
+//! much as was called back until then, so that what is reported is an upper bound. While a lender grows, every look may call
+//! back a little more: each counts for itself.
+
+use std::collections::VecDeque;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::memory::{MemoryPlan, Share, UnitMemory};
+use commonhold_policy::{Plan, Snapshot, Time};
+
+use crate::spread::Spread;
+
+/// The memory account of one unit since the ledger was opened. Bytes, times in nanoseconds; sub-units included.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct MemoryAccount {
+    /// What it is entitled to now.
+    pub entitled: u64,
+    /// What it may use now: entitled - lent + borrowed.
+    pub allowed: u64,
+    /// What it uses now.
+    pub used: u64,
+    /// The part of that which was not touched for long, where the machine can tell.
+    pub cold: u64,
+    /// What it lends now.
+    pub lent: u64,
+    /// What it borrows now.
+    pub borrowed: u64,
+    /// What it was entitled to in the mean, and what it used, lent and borrowed.
+    pub entitled_mean: u64,
+    /// Used in the mean.
+    pub used_mean: u64,
+    /// Lent in the mean.
+    pub lent_mean: u64,
+    /// Borrowed in the mean.
+    pub borrowed_mean: u64,
+    /// How often it called back what it lent.
+    pub called_back: u64,
+    /// Half of its call-backs took no longer.
+    pub call_back_p50_ns: u64,
+    /// 99 of 100 of its call-backs took no longer.
+    pub call_back_p99_ns: u64,
+    /// The longest.
+    pub call_back_max_ns: u64,
+    /// Time in which one of its processes at least waited for memory.
+    pub waited_ns: u64,
+    /// What came back soon after it was taken from it.
+    pub refaulted: u64,
+    /// Processes that the kernel killed for want of memory.
+    pub killed: u64,
+    /// What its processes use that is charged elsewhere: they had it before they came.
+    pub elsewhere: u64,
+}
+
+/// The machine's memory, for the statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct MemoryTotals {
+    /// All of it.
+    pub total: u64,
+    /// What the kernel keeps for itself.
+    pub kernel: u64,
+    /// What those hold who are in no unit.
+    pub shared: u64,
+    /// What is divided among the units.
+    pub divided: u64,
+}
+
+/// One unit's own figures.
+#[derive(Debug, Clone, Default)]
+struct Own {
+    /// Counters at the opening, and now.
+    first: Option<UnitMemory>,
+    facts: UnitMemory,
+    share: Share,
+    /// Byte-nanoseconds.
+    entitled: u128,
+    used: u128,
+    lent: u128,
+    borrowed: u128,
+    call_backs: Spread,
+}
+
+/// The accounts of all units.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Memory {
+    units: Vec<Own>,
+    totals: MemoryTotals,
+    opened_at: Option<Time>,
+    at: Time,
+    /// The latest look but one: when lenders were last seen not to want what they lent.
+    content_at: Time,
+    /// All that was called back so far, and what of it is still owed.
+    called: u64,
+    owed: u64,
+    calls: VecDeque<Call>,
+}
+
+/// A call-back that goes on.
+#[derive(Debug, Clone)]
+struct Call {
+    since: Time,
+    /// What had been called back by then, with this.
+    until: u64,
+    lenders: Vec<usize>,
+}
+
+impl Memory {
+    /// Enters what was so up to the snapshot.
+    pub(crate) fn observe(&mut self, snapshot: &Snapshot) {
+        let Some(facts) = &snapshot.memory else { return };
+        self.units.resize(self.units.len().max(facts.units.len()), Own::default());
+        let elapsed = u128::from(self.opened_at.map_or(0, |_| snapshot.at.saturating_sub(self.at)));
+        self.opened_at.get_or_insert(snapshot.at);
+        for (own, facts) in self.units.iter_mut().zip(&facts.units) {
+            own.entitled += u128::from(own.share.entitled) * elapsed;
+            own.lent += u128::from(own.share.lent) * elapsed;
+            own.borrowed += u128::from(own.share.borrowed) * elapsed;
+            own.used += u128::from(own.facts.used) * elapsed;
+            own.first.get_or_insert(*facts);
+            own.facts = *facts;
+        }
+        (self.content_at, self.at) = (self.at, snapshot.at);
+        self.totals =
+            MemoryTotals { total: facts.total, kernel: facts.kernel, shared: facts.shared, ..self.totals };
+    }
+
+    /// Enters what was decided.
+    pub(crate) fn book(&mut self, plan: &Plan) {
+        let Some(memory) = &plan.memory else { return };
+        self.units.resize(self.units.len().max(memory.units.len()), Own::default());
+        self.totals.divided = memory.divided;
+        self.book_call_backs(plan.at, memory);
+        for (own, share) in self.units.iter_mut().zip(&memory.units) {
+            own.share = *share;
+        }
+        assert_conserved(memory);
+    }
+
+    fn book_call_backs(&mut self, at: Time, memory: &MemoryPlan) {
+        let both = || self.units.iter().zip(&memory.units);
+        let owes = |(own, share): (&Own, &Share)| {
+            if share.called_back { own.facts.used.saturating_sub(share.allowed) } else { 0 }
+        };
+        let owed: u64 = both().map(owes).sum();
+        let sank = |(own, share): (&Own, &Share)| share.lent < own.share.lent;
+        let lenders: Vec<usize> = (0..).zip(both()).filter(|(_, pair)| sank(*pair)).map(|(i, _)| i).collect();
+        if owed > self.owed && !lenders.is_empty() {
+            self.called += owed - self.owed;
+            self.calls.push_back(Call { since: self.content_at, until: self.called, lenders });
+        }
+        self.owed = owed;
+        let back = self.called.saturating_sub(owed);
+        let done = self.calls.iter().take_while(|call| call.until <= back).count();
+        for call in self.calls.drain(..done) {
+            for lender in call.lenders {
+                self.units[lender].call_backs.add(at.saturating_sub(call.since));
+            }
+        }
+    }
+
+    /// The same accounts after a reload.
+    pub(crate) fn renumber(&mut self, contract: &Contract, number: &dyn Fn(UnitId) -> Option<UnitId>) {
+        let mut units = vec![Own::default(); contract.units.len()];
+        for (old, own) in (0u32..).map(UnitId).zip(std::mem::take(&mut self.units)) {
+            if let Some(place) = number(old).and_then(|new| units.get_mut(new.index())) {
+                *place = own;
+            }
+        }
+        self.units = units;
+        self.calls.clear();
+    }
+
+    /// The machine's memory, if it was ever seen.
+    pub(crate) fn totals(&self) -> Option<MemoryTotals> {
+        self.opened_at.map(|_| self.totals)
+    }
+
+    /// The account of some units together, the first of which is the one that encloses the others.
+    pub(crate) fn account(&self, family: &[UnitId]) -> Option<MemoryAccount> {
+        let elapsed = u128::from(self.at.saturating_sub(self.opened_at?)).max(1);
+        let own = || family.iter().filter_map(|id| self.units.get(id.index()));
+        let sum = |part: fn(&Own) -> u64| own().map(part).sum::<u64>();
+        let mean = |part: fn(&Own) -> u128| {
+            u64::try_from(own().map(part).sum::<u128>() / elapsed).unwrap_or(u64::MAX)
+        };
+        let mut call_backs = Spread::default();
+        own().for_each(|own| call_backs.merge(&own.call_backs));
+        let since = |own: &Own, part: fn(&UnitMemory) -> u64| {
+            part(&own.facts).saturating_sub(own.first.as_ref().map_or(0, part))
+        };
+        Some(MemoryAccount {
+            entitled: sum(|own| own.share.entitled),
+            allowed: sum(|own| own.share.allowed),
+            used: sum(|own| own.facts.used),
+            cold: sum(|own| own.facts.cold),
+            lent: sum(|own| own.share.lent),
+            borrowed: sum(|own| own.share.borrowed),
+            entitled_mean: mean(|own| own.entitled),
+            used_mean: mean(|own| own.used),
+            lent_mean: mean(|own| own.lent),
+            borrowed_mean: mean(|own| own.borrowed),
+            called_back: call_backs.count(),
+            call_back_p50_ns: call_backs.within(500_000),
+            call_back_p99_ns: call_backs.within(990_000),
+            call_back_max_ns: call_backs.within(1_000_000),
+            waited_ns: own().map(|own| since(own, |facts| facts.stalled_ns)).sum(),
+            refaulted: own().map(|own| since(own, |facts| facts.refaulted)).sum(),
+            killed: own().map(|own| since(own, |facts| facts.killed)).sum(),
+            elsewhere: sum(|own| own.facts.elsewhere),
+        })
+    }
+}
+
+fn assert_conserved(memory: &MemoryPlan) {
+    let sum = |part: fn(&Share) -> u64| memory.units.iter().skip(2).map(part).sum::<u64>();
+    assert!(sum(|share| share.lent) <= sum(|share| share.borrowed), "memory that is lent is borrowed");
+    assert!(sum(|share| share.allowed) <= memory.divided, "no more memory is allowed than there is");
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use commonhold_policy::MS;
+    use commonhold_policy::memory::MemoryFacts;
+
+    const MIB: u64 = 1 << 20;
+
+    fn snapshot(at: Time, used: [u64; 2], stalled_ms: u64) -> Snapshot {
+        let unit =
+            |used: u64| UnitMemory { used: used * MIB, stalled_ns: stalled_ms * MS, ..UnitMemory::default() };
+        let units = vec![UnitMemory::default(), UnitMemory::default(), unit(used[0]), unit(used[1])];
+        let memory = MemoryFacts { total: 1_000 * MIB, units, ..MemoryFacts::default() };
+        Snapshot { at: at * MS, memory: Some(memory), ..Snapshot::default() }
+    }
+
+    fn plan(at: Time, lent: u64, called_back: bool) -> Plan {
+        let share = |lent: u64, borrowed: u64| Share {
+            entitled: 500 * MIB,
+            lent: lent * MIB,
+            borrowed: borrowed * MIB,
+            allowed: (500 - lent + borrowed) * MIB,
+            called_back: called_back && lent == 0,
+        };
+        let units = vec![Share::default(), Share::default(), share(lent, 0), share(0, lent)];
+        let memory = MemoryPlan { divided: 1_000 * MIB, units, ..MemoryPlan::default() };
+        Plan { at: at * MS, memory: Some(memory), ..Plan::default() }
+    }
+
+    /// A second at which 200 MiB are lent, then a call-back: wanted at some time after the look at 1,000 ms, seen at 1,010,
+    /// over at the look at 1,070.
+    #[test]
+    fn a_loan_and_its_call_back_by_hand() {
+        let units = [UnitId(2), UnitId(3)];
+        let mut memory = Memory::default();
+        assert_eq!(memory.account(&units[..1]), None);
+        for (at, used, stalled, lent, owes) in [
+            (0, [100, 500], 5, 200, false),
+            (1_000, [100, 700], 5, 200, false),
+            (1_010, [300, 700], 6, 0, true),
+            (1_070, [400, 500], 7, 0, false),
+        ] {
+            memory.observe(&snapshot(at, used, stalled));
+            memory.book(&plan(at, lent, owes));
+        }
+        let lender = memory.account(&units[..1]).unwrap();
+        assert_eq!((lender.used, lender.lent, lender.called_back), (400 * MIB, 0, 1));
+        assert_eq!(lender.call_back_max_ns, 70 * MS);
+        assert_eq!(lender.waited_ns, 2 * MS);
+        // 200 MiB for 1,010 of 1,070 ms.
+        assert_eq!(lender.lent_mean, 200 * MIB * 1_010 / 1_070);
+        let both = memory.account(&units).unwrap();
+        assert_eq!((both.entitled, both.used, both.called_back), (1_000 * MIB, 900 * MIB, 1));
+    }
+}

@@ -1,0 +1,168 @@
+//! Which memory of a unit is cold.
+//!
+//! Problem: a page that is used and a page that was used an hour ago are charged alike. Algorithm: where the kernel has its
+//! multi-generation LRU and lets us read it (debugfs), every control group of ours is made to begin a generation every
+//! [`AGE`]: pages found touched move to it, and what stays behind in generations older than [`COLD`] is cold. Walking page
+//! tables takes time, so the next walk comes no sooner than [`REST_TIMES`] times as long as the last one took; a thread of its own does it.
+//! Elsewhere, the files on the kernel's inactive list stand for it, and anonymous memory is never called cold.
+//!
+//! Limits: what a program only reads by system calls, again and again, may look colder than it is; the policy stops
+//! believing it when the unit misses what it lent. Source: `multigen_lru.rst`, "Working set estimation".
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::facts::page_bytes;
+use crate::cgroup::knob::{read, write};
+
+/// How often a generation begins.
+const AGE: Duration = Duration::from_secs(2);
+/// What was not touched for so long is cold.
+const COLD: Duration = Duration::from_secs(4);
+/// Aging takes at most 1/50 of a CPU.
+const REST_TIMES: u32 = 50;
+/// Where the kernel shows generations.
+const LRU_GEN: &str = "/sys/kernel/debug/lru_gen";
+
+/// Cold memory of a control group, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Cold {
+    pub(super) anonymous: u64,
+    pub(super) file: u64,
+}
+
+/// What is known of cold memory, by control group as the kernel names it.
+type Known = Arc<Mutex<BTreeMap<String, Cold>>>;
+
+/// The thread that knows.
+#[derive(Debug)]
+pub(super) struct Ages {
+    known: Known,
+    ended: Arc<AtomicBool>,
+}
+
+/// Whether this kernel shows generations to us.
+fn are_shown(file: &Path) -> bool {
+    read(file).is_ok_and(|text| text.starts_with("memcg"))
+}
+
+impl Ages {
+    /// Begins to age the control groups below `top`, a path as /proc/PID/cgroup has it; `None` where generations are not
+    /// shown.
+    pub(super) fn begin(top: String) -> Option<Ages> {
+        if !are_shown(Path::new(LRU_GEN)) {
+            return None;
+        }
+        let ages = Ages { known: Known::default(), ended: Arc::default() };
+        let (known, ended) = (Arc::clone(&ages.known), Arc::clone(&ages.ended));
+        let live = move || {
+            while !ended.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                look(Path::new(LRU_GEN), &top, &known);
+                thread::sleep(AGE.max(begun.elapsed() * REST_TIMES));
+            }
+        };
+        thread::Builder::new().name("ages".to_owned()).spawn(live).ok()?;
+        Some(ages)
+    }
+
+    /// Cold memory of a control group.
+    pub(super) fn of(&self, path: &str) -> Cold {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied().unwrap_or_default()
+    }
+}
+
+impl Drop for Ages {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reads the generations, takes note of what is cold, and begins the next ones.
+fn look(file: &Path, top: &str, known: &Known) {
+    let Ok(text) = read(file) else { return };
+    let groups = parse(&text, page_bytes());
+    let ours = |group: &&Group| PathBuf::from(&group.path).starts_with(top);
+    let cold = groups.iter().filter(ours).map(|group| (group.path.clone(), group.cold)).collect();
+    *known.lock().unwrap_or_else(PoisonError::into_inner) = cold;
+    for (group, node) in
+        groups.iter().filter(ours).flat_map(|group| group.nodes.iter().map(move |node| (group, node)))
+    {
+        // The last two: anonymous memory too, and even if there are as many generations as there can be. Refused when the
+        // generation is not the youngest any more: then another one has begun already.
+        let _ = write(file, &format!("+ {} {} {} 1 1", group.id, node.0, node.1));
+    }
+}
+
+/// A control group's generations.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Group {
+    id: u64,
+    path: String,
+    cold: Cold,
+    /// Node and youngest generation.
+    nodes: Vec<(u32, u64)>,
+}
+
+/// From the text of `lru_gen`: `memcg ID PATH`, below it `node ID`, below that `GENERATION AGE-IN-MS ANON FILE` in pages, the
+/// oldest first. Pages of a generation were not touched since the next one began.
+fn parse(text: &str, page: u64) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    // Pages of the generation before, of which it is not known yet when the next one began.
+    let mut before = Cold::default();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["memcg", id, rest @ ..] => {
+                let path = rest.first().copied().unwrap_or("/").to_owned();
+                groups.push(Group { id: id.parse().unwrap_or(0), path, ..Group::default() });
+            }
+            ["node", node] => {
+                before = Cold::default();
+                if let (Some(group), Ok(node)) = (groups.last_mut(), node.parse()) {
+                    group.nodes.push((node, 0));
+                }
+            }
+            [generation, age_ms, anonymous, file, ..] => {
+                let Some(group) = groups.last_mut() else { continue };
+                let number = |word: &str| {
+                    word.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().unwrap_or(0)
+                };
+                if Duration::from_millis(number(age_ms)) >= COLD {
+                    group.cold.anonymous += before.anonymous;
+                    group.cold.file += before.file;
+                }
+                before = Cold { anonymous: number(anonymous) * page, file: number(file) * page };
+                if let Some(node) = group.nodes.last_mut() {
+                    node.1 = number(generation);
+                }
+            }
+            _ => {}
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of /commonhold/a, generation 10 was not touched since 11 began, 7 s ago: 300 + 40 pages; 11 not for 3 s: too young.
+    #[test]
+    fn cold_is_what_is_older_than_a_generation_that_is_old_enough() {
+        let text = "memcg     1 /\n node     0\n          0     999999          5          6 \nmemcg    44 /commonhold/a\n \
+                    node     0\n         10       9000        300         40 \n         11       7000         20         10 \n         \
+                    12       3000          7          0 \n         13       1000          1          2 \n node     1\n          \
+                    2       8000          1          1 \n          3       5000          0          0 \n";
+        let groups = parse(text, 1);
+        assert_eq!(groups.len(), 2);
+        let a = &groups[1];
+        assert_eq!((a.id, a.path.as_str()), (44, "/commonhold/a"));
+        assert_eq!(a.cold, Cold { anonymous: 301, file: 41 });
+        assert_eq!(a.nodes, [(0, 13), (1, 3)]);
+    }
+}

@@ -1,0 +1,313 @@
+//! What the kernel tells about memory: of the machine, and of one control group.
+//!
+//! Source: cgroup-v2.rst, "Memory Interface Files"; proc.rst, "meminfo".
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use commonhold_policy::memory::UnitMemory;
+
+use crate::LiveError;
+use crate::cgroup::knob::{failed, value_of};
+
+/// Larger than any file that is read here: memory.stat has some sixty lines.
+const BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of a page; what the kernel counts in pages is of this size on every machine that the program is built for.
+pub(crate) fn page_bytes() -> u64 {
+    // SAFETY: asks for a constant.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4_096)
+}
+
+/// A file of the kernel that is read again and again.
+#[derive(Debug)]
+pub(super) struct Source {
+    path: PathBuf,
+    file: File,
+}
+
+impl Source {
+    pub(super) fn open(path: PathBuf) -> Result<Source, LiveError> {
+        match File::open(&path) {
+            Ok(file) => Ok(Source { path, file }),
+            Err(source) => Err(failed(&path, "open it".to_owned(), source)),
+        }
+    }
+
+    /// The same file, or nothing if this kernel does not have it.
+    pub(super) fn optional(path: PathBuf) -> Option<Source> {
+        Source::open(path).ok()
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn read<'a>(&self, buffer: &'a mut Buffer) -> Result<&'a str, LiveError> {
+        let n = match self.file.read_at(&mut buffer.0, 0) {
+            Ok(n) => n,
+            // Refused by a kernel that has the file but not the feature: pressure with `psi=0`.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => 0,
+            Err(source) => return Err(failed(&self.path, "read it".to_owned(), source)),
+        };
+        Ok(std::str::from_utf8(&buffer.0[..n]).unwrap_or_default())
+    }
+}
+
+/// Room for a file's text.
+#[derive(Debug)]
+pub(super) struct Buffer(Box<[u8]>);
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Buffer(vec![0; BYTES_MAX].into_boxed_slice())
+    }
+}
+
+/// The machine's memory as /proc/meminfo has it, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct MachineMemory {
+    pub(super) total: u64,
+    pub(super) free: u64,
+    pub(super) swap_free: u64,
+    /// Pages of files, and what the kernel caches beside them and gives up when asked.
+    pub(super) cached: u64,
+    /// What the kernel keeps for itself and for all control groups.
+    pub(super) kernel: u64,
+}
+
+impl MachineMemory {
+    /// What those hold who are in no unit, and what the kernel keeps for itself; `ours` is what all units are charged.
+    /// `MemAvailable` would say nearly this; but it sinks by hundreds of megabytes while the kernel keeps more free for a while
+    /// (`watermark_boost_factor`), and entitlements would with it.
+    pub(super) fn common(&self, ours: &Charged, kept_free: u64) -> (u64, u64) {
+        let others = self.total.saturating_sub(self.free).saturating_sub(ours.current);
+        let cached = self.cached.saturating_sub(ours.cached);
+        // They need some of their cache, as the kernel itself has it in MemAvailable.
+        let needed = others.saturating_sub(cached) + kept_free.min(cached / 2);
+        let kernel = self.kernel.saturating_sub(ours.kernel).min(needed);
+        (kernel + kept_free, needed - kernel)
+    }
+
+    /// From the text of /proc/meminfo; what a line does not say is 0.
+    pub(super) fn parse(text: &str) -> MachineMemory {
+        let bytes = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+            kib.unwrap_or(0).saturating_mul(1024)
+        };
+        MachineMemory {
+            total: bytes("MemTotal"),
+            free: bytes("MemFree"),
+            swap_free: bytes("SwapFree"),
+            cached: ["Active(file)", "Inactive(file)", "SReclaimable"].into_iter().map(bytes).sum(),
+            kernel: ["SUnreclaim", "KernelStack", "PageTables", "Percpu"].into_iter().map(bytes).sum(),
+        }
+    }
+}
+
+/// The files of one control group.
+#[derive(Debug)]
+pub(super) struct Group {
+    current: Source,
+    stat: Source,
+}
+
+/// What a control group is charged, with everything below it. Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Charged {
+    pub(super) current: u64,
+    pub(super) anonymous: u64,
+    pub(super) dirty: u64,
+    pub(super) kernel: u64,
+    pub(super) inactive_file: u64,
+    /// Pages of files, and what the kernel caches for it beside them.
+    pub(super) cached: u64,
+    pub(super) refaulted: u64,
+}
+
+impl Group {
+    pub(super) fn open(dir: &Path) -> Result<Group, LiveError> {
+        Ok(Group {
+            current: Source::open(dir.join("memory.current"))?,
+            stat: Source::open(dir.join("memory.stat"))?,
+        })
+    }
+
+    pub(super) fn read(&self, buffer: &mut Buffer) -> Result<Charged, LiveError> {
+        let current = self.current.read(buffer)?.trim().parse().unwrap_or(0);
+        Ok(Charged { current, ..Charged::parse(self.stat.read(buffer)?, page_bytes()) })
+    }
+}
+
+impl Charged {
+    /// From the text of memory.stat: sizes are in bytes there, events in pages.
+    fn parse(text: &str, page: u64) -> Charged {
+        let value = |key: &str| value_of(text, key).unwrap_or(0);
+        let kernel = value("kernel").saturating_sub(value("slab_reclaimable"));
+        let refaults = value("workingset_refault_anon") + value("workingset_refault_file");
+        Charged {
+            current: 0,
+            anonymous: value("anon") + value("shmem"),
+            dirty: value("file_dirty") + value("file_writeback"),
+            kernel,
+            inactive_file: value("inactive_file"),
+            cached: value("inactive_file") + value("active_file") + value("slab_reclaimable"),
+            refaulted: refaults.saturating_mul(page),
+        }
+    }
+
+    /// Together with another one.
+    pub(super) fn with(self, other: &Charged) -> Charged {
+        Charged {
+            current: self.current + other.current,
+            anonymous: self.anonymous + other.anonymous,
+            dirty: self.dirty + other.dirty,
+            kernel: self.kernel + other.kernel,
+            inactive_file: self.inactive_file + other.inactive_file,
+            cached: self.cached + other.cached,
+            refaulted: self.refaulted + other.refaulted,
+        }
+    }
+
+    /// Without what belongs to others within it.
+    pub(super) fn without(self, others: &[Charged]) -> Charged {
+        let less = |own: u64, of: fn(&Charged) -> u64| own.saturating_sub(others.iter().map(of).sum());
+        Charged {
+            current: less(self.current, |c| c.current),
+            anonymous: less(self.anonymous, |c| c.anonymous),
+            dirty: less(self.dirty, |c| c.dirty),
+            kernel: less(self.kernel, |c| c.kernel),
+            inactive_file: less(self.inactive_file, |c| c.inactive_file),
+            cached: less(self.cached, |c| c.cached),
+            refaulted: less(self.refaulted, |c| c.refaulted),
+        }
+    }
+
+    /// As the policy wants it, without what other files tell.
+    pub(super) fn unit(self) -> UnitMemory {
+        UnitMemory {
+            used: self.current,
+            anonymous: self.anonymous,
+            dirty: self.dirty,
+            kernel: self.kernel,
+            refaulted: self.refaulted,
+            ..UnitMemory::default()
+        }
+    }
+}
+
+/// What the kernel keeps free, in bytes: it begins to take pages from everybody at 1.25 times `vm.min_free_kbytes`, and
+/// stops at 1.5 times, or a little above where memory is large (`watermark_scale_factor`).
+pub(super) fn kept_free(total: u64) -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/vm/min_free_kbytes").unwrap_or_default();
+    let least = text.trim().parse::<u64>().unwrap_or(0).saturating_mul(1_024);
+    (least + least / 2).max(least + total / 500)
+}
+
+/// Time in which somebody waited for memory, in nanoseconds, from the text of a memory.pressure.
+pub(super) fn stalled_ns(text: &str) -> u64 {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "));
+    let total = some.and_then(|line| line.split_whitespace().find_map(|word| word.strip_prefix("total=")));
+    total.and_then(|us| us.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1_000)
+}
+
+/// The tightest bound on a control group and those that enclose it, up to the mount: what a container may use. `None`:
+/// there is none.
+pub(crate) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
+    let bound = |dir: &Path, file: &str| {
+        let text = std::fs::read_to_string(dir.join(file)).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let above = dir.ancestors().take_while(|dir| dir.starts_with(mount));
+    above.flat_map(|dir| [bound(dir, "memory.max"), bound(dir, "memory.high")]).flatten().min()
+}
+
+/// Whether what is written into memory.low below `dir` can be in force: every control group that encloses it must be
+/// protected itself, but for the hierarchy's root, which has no such file.
+pub(crate) fn is_protected(dir: &Path, mount: &Path) -> bool {
+    let above = dir.ancestors().take_while(|dir| dir.starts_with(mount));
+    let unprotected = |dir: &Path| match std::fs::read_to_string(dir.join("memory.low")) {
+        Ok(text) => text.trim() == "0",
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    };
+    !above.into_iter().any(unprotected)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_charged_what_memory_stat_says() {
+        let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\ninactive_file 4000\n\
+                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\n";
+        let seen = Charged::parse(text, 4_096);
+        let expected = Charged {
+            current: 0,
+            anonymous: 1_050,
+            dirty: 10,
+            kernel: 200,
+            inactive_file: 4_000,
+            cached: 4_700,
+            refaulted: 5 * 4_096,
+        };
+        assert_eq!(seen, expected);
+        let own = Charged { current: 10, ..expected }.without(&[Charged {
+            current: 4,
+            anonymous: 2_000,
+            ..Charged::default()
+        }]);
+        assert_eq!((own.current, own.anonymous, own.dirty), (6, 0, 10));
+    }
+
+    #[test]
+    fn the_machine_and_its_pressure() {
+        let text = "MemTotal:  2048 kB\nMemFree: 1024 kB\nActive(file): 5 kB\nInactive(file): 2 kB\nSwapFree: 8 kB\nSUnreclaim: 3 kB\nPercpu: 1 kB\n";
+        let seen = MachineMemory::parse(text);
+        let expected = MachineMemory {
+            total: 2 << 20,
+            free: 1 << 20,
+            swap_free: 8 << 10,
+            cached: 7 << 10,
+            kernel: 4 << 10,
+        };
+        assert_eq!(seen, expected);
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=9\n";
+        assert_eq!((stalled_ns(text), stalled_ns("")), (1_234_000, 0));
+    }
+
+    /// Of 1,000: 100 free; units have 500, 300 of it cached; others 400, of which the kernel has 50 and the cache 150, and of
+    /// that they need 20, as much as the kernel keeps free.
+    #[test]
+    fn what_others_would_give_up_is_not_theirs() {
+        let machine = MachineMemory { total: 1_000, free: 100, swap_free: 0, cached: 450, kernel: 60 };
+        let ours = Charged { current: 500, cached: 300, kernel: 10, ..Charged::default() };
+        assert_eq!(machine.common(&ours, 20), (50 + 20, 400 - 150 + 20 - 50));
+    }
+
+    /// A container of 1 MiB in a slice with 512 KiB; protection holds only while everything above has it.
+    #[test]
+    fn what_stands_above_bounds_and_protects() {
+        let mount = tempfile::tempdir().unwrap();
+        let dir = mount.path().join("slice/container");
+        std::fs::create_dir_all(&dir).unwrap();
+        assert_eq!(tightest_bound(&dir, mount.path()), None);
+        assert!(is_protected(&dir, mount.path()));
+        for (file, text) in [
+            ("slice/memory.high", "524288\n"),
+            ("slice/memory.max", "max\n"),
+            ("slice/container/memory.max", "1048576\n"),
+        ] {
+            std::fs::write(mount.path().join(file), text).unwrap();
+        }
+        assert_eq!(tightest_bound(&dir, mount.path()), Some(512 << 10));
+        std::fs::write(dir.join("memory.low"), "1000\n").unwrap();
+        assert!(is_protected(&dir, mount.path()));
+        std::fs::write(mount.path().join("slice/memory.low"), "0\n").unwrap();
+        assert!(!is_protected(&dir, mount.path()));
+    }
+}

@@ -1,0 +1,417 @@
+//! Memory of units that have control groups: what they use, and the orders on it.
+//!
+//! Problem: hold each unit to the memory that it is allowed, keep what it is entitled to from the others, and see what it
+//! does not need. Algorithm: guarantees become memory.min and memory.low, allowances memory.high, reclaim memory.reclaim
+//! ([`pager`]); facts come from memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and from
+//! /proc/meminfo; which pages are cold, the kernel's generations tell ([`ages`]). A lender that meets its bound wakes the
+//! daemon ([`alarms`]).
+//!
+//! Properties: memory.max is never written, so that nobody is killed by what is ordered here; every file's first content is
+//! in the journal before it is written, so that the caretaker lifts bounds whatever happens to the daemon; what cannot be
+//! written leaves a unit as it was, and is said.
+//!
+//! Limits: pages stay charged to the control group that first used them: what processes had before they came to a unit is
+//! charged elsewhere, and a file that two units read is charged to the one that read it first.
+
+mod ages;
+mod alarms;
+mod facts;
+mod pager;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use commonhold_contract::UnitId;
+use commonhold_policy::memory::{MemoryFacts, MemoryMeans, MemoryPlan, UnitMemory};
+use commonhold_policy::{Action, Time};
+
+use crate::LiveError;
+use crate::cgroup::knob;
+use crate::journal::{Entry, Journal};
+use crate::observe::capability::CgroupPlace;
+use ages::Ages;
+use alarms::Alarms;
+use facts::{Buffer, Charged, Group, MachineMemory, Source};
+use pager::Pager;
+
+pub(crate) use facts::{is_protected, page_bytes, tightest_bound as bound_above};
+
+/// After so many looks that failed, nothing is held any more.
+const BLIND_MAX: u32 = 5;
+
+/// Where a unit's control groups are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) unit: UnitId,
+    /// Of the unit with its sub-units.
+    pub(crate) dir: PathBuf,
+    /// Of its own processes: `dir`, or a leaf in it.
+    pub(crate) leaf: PathBuf,
+    /// The unit around it.
+    pub(crate) parent: Option<UnitId>,
+}
+
+/// The memory of all units.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    mount: PathBuf,
+    base: PathBuf,
+    top: PathBuf,
+    means: MemoryMeans,
+    units: BTreeMap<UnitId, Unit>,
+    machine: Source,
+    /// The subtree and what it stands in: what is bounded from above is divided as if it were the machine.
+    around: Option<Group>,
+    pager: Pager,
+    alarms: Option<Alarms>,
+    ages: Option<Ages>,
+    buffer: Buffer,
+    /// When facts are due.
+    due: Time,
+    /// Looks in a row at which there were none to be had.
+    blind: u32,
+    /// Files whose first content the journal has.
+    recorded: BTreeSet<PathBuf>,
+    problems: Vec<LiveError>,
+}
+
+/// One unit.
+#[derive(Debug)]
+struct Unit {
+    place: Place,
+    /// `None` where its files cannot be read.
+    files: Option<Files>,
+    /// What is in force; `None` is the kernel's own.
+    high: Option<u64>,
+    min: u64,
+    low: u64,
+    own: u64,
+}
+
+#[derive(Debug)]
+struct Files {
+    group: Group,
+    events: Source,
+    pressure: Option<Source>,
+}
+
+impl Files {
+    fn open(place: &Place) -> Result<Files, LiveError> {
+        // Without `local` there are the events of sub-units in it, too.
+        let events = Source::optional(place.leaf.join("memory.events.local"));
+        Ok(Files {
+            group: Group::open(&place.dir)?,
+            events: events.map_or_else(|| Source::open(place.leaf.join("memory.events")), Ok)?,
+            pressure: Source::optional(place.leaf.join("memory.pressure")),
+        })
+    }
+}
+
+impl Memory {
+    /// The memory of the units below `top`, at a place whose memory controller is ours to use.
+    pub(crate) fn new(place: &CgroupPlace, top: &Path) -> Result<Memory, LiveError> {
+        let machine = Source::open(PathBuf::from("/proc/meminfo"))?;
+        let path = top.strip_prefix(&place.mount).map(|path| format!("/{}", path.display()));
+        let bounded = place.delegated && facts::tightest_bound(&place.base, &place.mount).is_some();
+        let protected = !place.delegated || facts::is_protected(&place.base, &place.mount);
+        let reclaim = top.join("memory.reclaim").exists();
+        Ok(Memory {
+            mount: place.mount.clone(),
+            base: place.base.clone(),
+            top: top.to_owned(),
+            means: MemoryMeans { bounds: true, guarantees: protected, reclaim },
+            units: BTreeMap::new(),
+            machine,
+            around: if bounded { Some(Group::open(&place.base)?) } else { None },
+            pager: Pager::default(),
+            alarms: Alarms::new(),
+            ages: path.ok().and_then(Ages::begin),
+            buffer: Buffer::default(),
+            due: 0,
+            blind: 0,
+            recorded: BTreeSet::new(),
+            problems: Vec::new(),
+        })
+    }
+
+    /// What can be enforced here: nothing while nothing is seen, so that nobody is held to what was right once.
+    pub(crate) fn means(&self) -> MemoryMeans {
+        if self.blind < BLIND_MAX { self.means } else { MemoryMeans::NONE }
+    }
+
+    /// Follows the units: those that went are forgotten, and those that have a leaf of their own now are held there.
+    pub(crate) fn follow(&mut self, places: Vec<Place>, journal: &mut Journal) {
+        let mut before: BTreeMap<PathBuf, Unit> = std::mem::take(&mut self.units)
+            .into_values()
+            .map(|unit| (unit.place.dir.clone(), unit))
+            .collect();
+        for place in places {
+            let mut unit = before.remove(&place.dir).unwrap_or_else(|| Unit::new(place.clone()));
+            if unit.place.leaf != place.leaf {
+                self.move_bound(&mut unit, &place, journal);
+            }
+            unit.place = place;
+            self.reopen(&mut unit);
+            self.units.insert(unit.place.unit, unit);
+        }
+        for unit in before.into_values() {
+            self.let_go(&unit.place.leaf);
+        }
+        self.due = 0;
+    }
+
+    fn let_go(&mut self, leaf: &Path) {
+        self.pager.forget(leaf);
+        if let Some(alarms) = &mut self.alarms {
+            alarms.forget(leaf);
+        }
+    }
+
+    /// A unit's processes have stepped into a leaf of their own: the bound goes with them.
+    fn move_bound(&mut self, unit: &mut Unit, to: &Place, journal: &mut Journal) {
+        let (from, high) = (unit.place.leaf.clone(), unit.high.take());
+        if high.is_some() {
+            let lifted = self.pager.bound(&from, "max", false);
+            self.problems.extend(lifted.err());
+            let bounded = self.put_bound(&to.leaf, high, false, journal);
+            unit.high = high.filter(|_| bounded.is_ok());
+            self.problems.extend(bounded.err());
+        }
+        self.let_go(&from);
+    }
+
+    fn reopen(&mut self, unit: &mut Unit) {
+        if let Some(alarms) = &mut self.alarms {
+            alarms.forget(&unit.place.leaf);
+        }
+        unit.files = match Files::open(&unit.place) {
+            Ok(files) => Some(files),
+            Err(error) => {
+                self.problems.push(error);
+                None
+            }
+        };
+    }
+
+    /// What went wrong since the last call.
+    pub(crate) fn take_problems(&mut self) -> Vec<LiveError> {
+        self.problems.extend(self.pager.take_problems());
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Becomes readable when a unit that lends meets its bound.
+    pub(crate) fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        self.alarms.as_ref().map(Alarms::fd)
+    }
+
+    /// Makes the alarm's descriptor quiet; the next look is one at memory, too.
+    pub(crate) fn hear(&mut self) {
+        if let Some(alarms) = &mut self.alarms {
+            alarms.hear();
+        }
+    }
+
+    /// The facts, where they are due or somebody was woken for them. `None`: not now, or they cannot be had.
+    pub(crate) fn observe(&mut self, now: Time, units: usize) -> Option<MemoryFacts> {
+        let woken = self.alarms.as_mut().is_some_and(Alarms::take);
+        if !woken && now < self.due {
+            return None;
+        }
+        match self.read(units) {
+            Ok(facts) => {
+                self.blind = 0;
+                Some(facts)
+            }
+            Err(error) => {
+                self.blind = self.blind.saturating_add(1);
+                self.problems.push(error);
+                None
+            }
+        }
+    }
+
+    fn read(&mut self, units: usize) -> Result<MemoryFacts, LiveError> {
+        let charged = self.charged()?;
+        let machine = MachineMemory::parse(self.machine.read(&mut self.buffer)?);
+        let top = |id: &UnitId| self.units.get(id).is_some_and(|unit| unit.place.parent.is_none());
+        let ours = charged.iter().filter(|(id, _)| top(id)).map(|(_, charged)| *charged);
+        let ours = ours.fold(Charged::default(), |sum, one| sum.with(&one));
+        let mut facts = self.divide(machine, ours)?;
+        facts.units = vec![UnitMemory::default(); units];
+        for id in charged.keys() {
+            if let Some(place) = facts.units.get_mut(id.index()) {
+                *place = self.unit(*id, &charged)?;
+            }
+        }
+        Ok(facts)
+    }
+
+    /// What every unit is charged with its sub-units.
+    fn charged(&mut self) -> Result<BTreeMap<UnitId, Charged>, LiveError> {
+        let mut all = BTreeMap::new();
+        for (id, unit) in &self.units {
+            if let Some(files) = &unit.files {
+                all.insert(*id, files.group.read(&mut self.buffer)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// What is divided, and what others hold of it. `ours` is what all units are charged.
+    fn divide(&mut self, machine: MachineMemory, ours: Charged) -> Result<MemoryFacts, LiveError> {
+        let (kernel, shared) = machine.common(&ours, facts::kept_free(machine.total));
+        let mut facts = MemoryFacts {
+            total: machine.total,
+            kernel,
+            shared,
+            swap_free: machine.swap_free,
+            units: Vec::new(),
+        };
+        let bound = self.around.as_ref().and_then(|_| facts::tightest_bound(&self.base, &self.mount));
+        if let (Some(around), Some(bound)) = (&self.around, bound)
+            && bound < facts.total
+        {
+            let beside = around.read(&mut self.buffer)?.current.saturating_sub(ours.current);
+            // What the machine lacks in all, we lack too.
+            let left = facts.total.saturating_sub(kernel + shared).min(bound.saturating_sub(beside));
+            (facts.total, facts.kernel, facts.shared) = (bound, 0, bound - left.min(bound));
+        }
+        Ok(facts)
+    }
+
+    /// One unit's own facts, sub-units left out.
+    fn unit(&mut self, id: UnitId, charged: &BTreeMap<UnitId, Charged>) -> Result<UnitMemory, LiveError> {
+        let inside: Vec<Charged> = self
+            .units
+            .iter()
+            .filter(|(_, unit)| unit.place.parent == Some(id))
+            .filter_map(|(sub, _)| charged.get(sub).copied())
+            .collect();
+        let whole = charged.get(&id).copied().unwrap_or_default();
+        let own = whole.without(&inside);
+        let Some(unit) = self.units.get(&id) else { return Ok(UnitMemory::default()) };
+        let Some(files) = &unit.files else { return Ok(UnitMemory::default()) };
+        let events = files.events.read(&mut self.buffer)?;
+        let count = |key| knob::value_of(events, key).unwrap_or(0);
+        let (refused, killed) = (count("high"), count("oom_kill"));
+        let stalled_ns = match &files.pressure {
+            Some(pressure) => facts::stalled_ns(pressure.read(&mut self.buffer)?),
+            None => 0,
+        };
+        let cold = match &self.ages {
+            Some(ages) => {
+                let path = unit.place.leaf.strip_prefix(&self.mount).unwrap_or(&unit.place.leaf);
+                let cold = ages.of(&format!("/{}", path.display()));
+                cold.file + cold.anonymous
+            }
+            None => own.inactive_file,
+        };
+        Ok(UnitMemory { refused, killed, stalled_ns, cold: cold.min(own.current), ..own.unit() })
+    }
+
+    /// Carries out an order on memory.
+    pub(crate) fn carry_out(&mut self, action: &Action, journal: &mut Journal) -> Vec<LiveError> {
+        let done = match *action {
+            Action::Guarantee { unit, min, low, own } => self.guarantee(unit, [min, low, own], journal),
+            Action::Allow { unit, bytes } => self.allow(unit, bytes, journal),
+            Action::Reclaim { unit, bytes } => {
+                if let Some(unit) = self.units.get(&unit) {
+                    self.pager.reclaim(&unit.place.leaf, bytes);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        done.err().into_iter().collect()
+    }
+
+    fn allow(&mut self, id: UnitId, bytes: Option<u64>, journal: &mut Journal) -> Result<(), LiveError> {
+        let Some(unit) = self.units.get(&id) else { return Ok(()) };
+        let leaf = unit.place.leaf.clone();
+        let sinks = bytes.unwrap_or(u64::MAX) < unit.high.unwrap_or(u64::MAX);
+        self.put_bound(&leaf, bytes, sinks, journal)?;
+        if let Some(unit) = self.units.get_mut(&id) {
+            unit.high = bytes;
+        }
+        Ok(())
+    }
+
+    fn put_bound(
+        &mut self,
+        leaf: &Path,
+        bytes: Option<u64>,
+        sinks: bool,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        self.record(&leaf.join("memory.high"), "max", journal)?;
+        let text = bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
+        self.pager.bound(leaf, &text, sinks)
+    }
+
+    /// Keeps memory from others: `min` and `low` of the unit with its sub-units, and of `low` what its own processes' is.
+    fn guarantee(
+        &mut self,
+        id: UnitId,
+        [min, low, own]: [u64; 3],
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        let Some(unit) = self.units.get_mut(&id) else { return Ok(()) };
+        (unit.min, unit.low, unit.own) = (min, low, own);
+        let place = unit.place.clone();
+        let tops = || self.units.values().filter(|unit| unit.place.parent.is_none());
+        let (all_min, all_low) = (tops().map(|unit| unit.min).sum(), tops().map(|unit| unit.low).sum());
+        // What protects a unit must protect what encloses it.
+        let top = self.top.clone();
+        self.put_guarantee(&top, all_min, all_low, journal)?;
+        self.put_guarantee(&place.dir, min, low, journal)?;
+        if place.leaf != place.dir {
+            self.put_guarantee(&place.leaf, 0, own, journal)?;
+        }
+        Ok(())
+    }
+
+    fn put_guarantee(
+        &mut self,
+        dir: &Path,
+        min: u64,
+        low: u64,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        for (file, bytes) in [("memory.low", low), ("memory.min", min)] {
+            let path = dir.join(file);
+            self.record(&path, "0", journal)?;
+            knob::put(&path, &bytes.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Takes down how to undo what is about to be written for the first time.
+    fn record(&mut self, path: &Path, original: &str, journal: &mut Journal) -> Result<(), LiveError> {
+        if self.recorded.contains(path) {
+            return Ok(());
+        }
+        let entry = Entry::Knob { path: path.to_owned(), original: original.to_owned() };
+        crate::cgroup::record(journal, &[entry])?;
+        self.recorded.insert(path.to_owned());
+        Ok(())
+    }
+
+    /// Takes note of when facts are wanted, and whom to be woken for.
+    pub(crate) fn attend(&mut self, plan: Option<&MemoryPlan>) {
+        let Some(plan) = plan else { return };
+        self.due = plan.next;
+        let Some(alarms) = &mut self.alarms else { return };
+        for (id, unit) in &self.units {
+            if let Some(files) = &unit.files {
+                alarms.watch(&unit.place.leaf, &files.events, plan.watch.contains(id));
+            }
+        }
+    }
+}
+
+impl Unit {
+    fn new(place: Place) -> Unit {
+        Unit { place, files: None, high: None, min: 0, low: 0, own: 0 }
+    }
+}

@@ -1,0 +1,248 @@
+//! Taking memory from control groups without waiting for it.
+//!
+//! Problem: a kernel that is told a lower memory.high, or to reclaim, does so before it answers, which takes as long as the
+//! devices do that it writes to; the daemon has CPUs to call back meanwhile. Algorithm: what may take long is done by a
+//! thread for each control group, which ends when it has nothing to do. What is wanted is a target, not a queue: who is told
+//! anew while it works takes the latest. A bound that grows is written at once by whoever orders it.
+//!
+//! Properties: the bound written last is the one ordered last, whatever was in flight; reclaim goes in steps, so that a
+//! new target is seen soon; nothing of this outlives the daemon.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::LiveError;
+use crate::cgroup::knob::{failed, read};
+
+/// What is reclaimed at a time.
+const STEP_BYTES: u64 = 8 << 20;
+/// After so many steps in a row that took nothing, there is nothing to take.
+const FRUITLESS_MAX: u32 = 3;
+
+/// The threads, by control group.
+#[derive(Debug, Default)]
+pub(super) struct Pager {
+    desks: BTreeMap<PathBuf, Arc<Desk>>,
+}
+
+/// What is wanted of one control group.
+#[derive(Debug, Default)]
+struct Desk {
+    wanted: Mutex<Wanted>,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    /// The bound ordered last, as text, and whether it was written since.
+    bound: String,
+    unwritten: bool,
+    /// Bytes to take.
+    reclaim: u64,
+    /// A thread is at it.
+    working: bool,
+    problems: Vec<LiveError>,
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Wanted> {
+        // Nothing here panics with the lock held, and a bound is a bound.
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pager {
+    /// Bounds a control group. A bound that `sinks` is written by a thread; another one is in force on return.
+    pub(super) fn bound(&mut self, dir: &Path, text: &str, sinks: bool) -> Result<(), LiveError> {
+        let desk = self.desk(dir);
+        {
+            let mut wanted = desk.lock();
+            text.clone_into(&mut wanted.bound);
+            wanted.unwritten = sinks || wanted.working;
+            if !sinks {
+                wanted.reclaim = 0;
+            }
+        }
+        if sinks {
+            self.work(dir);
+            return Ok(());
+        }
+        write_bound(&dir.join("memory.high"), text)?;
+        expect(&desk, dir, text)
+    }
+
+    /// Takes so much from a control group, in place of what it was told before.
+    pub(super) fn reclaim(&mut self, dir: &Path, bytes: u64) {
+        self.desk(dir).lock().reclaim = bytes;
+        self.work(dir);
+    }
+
+    /// A control group is gone, or nobody wants anything of it any more.
+    pub(super) fn forget(&mut self, dir: &Path) {
+        if let Some(desk) = self.desks.remove(dir) {
+            let mut wanted = desk.lock();
+            (wanted.unwritten, wanted.reclaim) = (false, 0);
+        }
+    }
+
+    /// What went wrong since the last call.
+    pub(super) fn take_problems(&mut self) -> Vec<LiveError> {
+        self.desks.values().flat_map(|desk| std::mem::take(&mut desk.lock().problems)).collect()
+    }
+
+    fn desk(&mut self, dir: &Path) -> Arc<Desk> {
+        Arc::clone(self.desks.entry(dir.to_owned()).or_default())
+    }
+
+    /// Sees to it that a thread is at work for a control group.
+    fn work(&mut self, dir: &Path) {
+        let desk = self.desk(dir);
+        if std::mem::replace(&mut desk.lock().working, true) {
+            return;
+        }
+        let dir = dir.to_owned();
+        let thread = thread::Builder::new().name("memory".to_owned());
+        let (at, to) = (Arc::clone(&desk), dir.clone());
+        if let Err(source) = thread.spawn(move || work(&at, &to)) {
+            let mut wanted = desk.lock();
+            wanted.working = false;
+            wanted.problems.push(failed(&dir, "start a thread to take memory from it".to_owned(), source));
+        }
+    }
+}
+
+/// What to do next.
+enum Next {
+    Bound(String),
+    Reclaim(u64),
+    Rest,
+}
+
+/// A thread's life.
+fn work(desk: &Desk, dir: &Path) {
+    let mut fruitless = 0;
+    loop {
+        let done = match next(desk) {
+            Next::Rest => return,
+            Next::Bound(text) => {
+                write_bound(&dir.join("memory.high"), &text).and_then(|()| expect(desk, dir, &text))
+            }
+            Next::Reclaim(bytes) => take(desk, dir, bytes, &mut fruitless),
+        };
+        if let Err(error) = done {
+            let mut wanted = desk.lock();
+            wanted.problems.push(error);
+            (wanted.unwritten, wanted.reclaim) = (false, 0);
+        }
+    }
+}
+
+fn next(desk: &Desk) -> Next {
+    let mut wanted = desk.lock();
+    if std::mem::take(&mut wanted.unwritten) {
+        Next::Bound(wanted.bound.clone())
+    } else if wanted.reclaim > 0 {
+        Next::Reclaim(wanted.reclaim.min(STEP_BYTES))
+    } else {
+        wanted.working = false;
+        Next::Rest
+    }
+}
+
+/// Takes one step's worth. A kernel that cannot take all of it says so, and has taken some.
+fn take(desk: &Desk, dir: &Path, bytes: u64, fruitless: &mut u32) -> Result<(), LiveError> {
+    let file = dir.join("memory.reclaim");
+    match crate::cgroup::knob::write(&file, &bytes.to_string()) {
+        Ok(()) => *fruitless = 0,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => *fruitless += 1,
+        Err(source) => return Err(failed(&file, format!("write `{bytes}`"), source)),
+    }
+    let mut wanted = desk.lock();
+    wanted.reclaim = wanted.reclaim.saturating_sub(bytes);
+    if *fruitless >= FRUITLESS_MAX {
+        *fruitless = 0;
+        wanted.reclaim = 0;
+    }
+    Ok(())
+}
+
+/// Writes a bound. Since Linux 6.16 a file opened so only takes note of it; earlier kernels reclaim first.
+fn write_bound(file: &Path, text: &str) -> Result<(), LiveError> {
+    let open = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(file);
+    let written: io::Result<()> = open.and_then(|mut open| open.write_all(text.as_bytes()));
+    written.map_err(|source| failed(file, format!("write `{text}`"), source))
+}
+
+/// Looks whether the bound that was just written is in force, if it is still the one that is wanted.
+fn expect(desk: &Desk, dir: &Path, text: &str) -> Result<(), LiveError> {
+    let file = dir.join("memory.high");
+    let found = read(&file).map_err(|source| failed(&file, "read it back".to_owned(), source))?;
+    let wanted = desk.lock();
+    if found == text || wanted.bound != text || wanted.unwritten {
+        return Ok(());
+    }
+    Err(LiveError::NotInForce {
+        path: file,
+        wrote: text.to_owned(),
+        read: found,
+        remedy: "; another program writes this file too: stop it, or let it leave this cgroup alone"
+            .to_owned(),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn group() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["memory.high", "memory.reclaim"] {
+            std::fs::write(dir.path().join(file), "").unwrap();
+        }
+        dir
+    }
+
+    fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !holds() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn the_bound_ordered_last_is_the_one_that_stays() {
+        let dir = group();
+        let mut pager = Pager::default();
+        for round in 1..50 {
+            pager.bound(dir.path(), &(round * 10).to_string(), true).unwrap();
+            pager.bound(dir.path(), &(round * 1_000_000).to_string(), false).unwrap();
+        }
+        let desk = pager.desk(dir.path());
+        eventually("the thread rests", || !desk.lock().working);
+        assert_eq!(read(&dir.path().join("memory.high")).unwrap(), "49000000");
+        assert_eq!(pager.take_problems().len(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_and_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut pager = Pager::default();
+        pager.reclaim(dir.path(), 100 << 20);
+        let desk = pager.desk(dir.path());
+        eventually("the thread rests", || !desk.lock().working);
+        let problems = pager.take_problems();
+        assert_eq!(problems.len(), 1);
+        assert!(
+            problems[0].to_string().contains("memory.reclaim: cannot write `8388608`"),
+            "{}",
+            problems[0]
+        );
+    }
+}

@@ -1,0 +1,125 @@
+//! The plan checker's books of memory.
+//!
+//! Checked: allowances are what is entitled, less what is lent, plus what is borrowed, and sum to no more than is divided;
+//! what is lent has a borrower; nobody lends or borrows who may not, nor beyond a limit; bounds in force are those
+//! allowances; no unit is guaranteed more than it is entitled to; memory is taken only from who has a bound or is gone, and
+//! `smp` orders nothing.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_machine::Machine;
+
+use crate::membership::is_within;
+use crate::memory::{MemoryPlan, Share};
+use crate::plan::{Action, Plan};
+
+/// What is in force, as the plans so far said.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct MemoryBooks {
+    /// `min` and `low`.
+    guaranteed: BTreeMap<UnitId, (u64, u64)>,
+    allowed: BTreeMap<UnitId, u64>,
+}
+
+impl MemoryBooks {
+    /// Replays the steps about memory; what is wrong with them is added to `wrong`.
+    pub(super) fn replay(
+        &mut self,
+        contract: &Contract,
+        machine: &Machine,
+        plan: &Plan,
+        wrong: &mut Vec<String>,
+    ) {
+        for step in &plan.steps {
+            match step.action {
+                Action::Guarantee { unit, min, low, .. } => {
+                    self.guaranteed.insert(unit, (min, low));
+                }
+                Action::Allow { unit, bytes: Some(bytes) } => {
+                    self.allowed.insert(unit, bytes);
+                }
+                Action::Allow { unit, bytes: None } => {
+                    self.allowed.remove(&unit);
+                }
+                _ => {}
+            }
+        }
+        self.guaranteed.retain(|_, kept| *kept != (0, 0));
+        if contract.machine.scheme == Scheme::Smp && !(self.guaranteed.is_empty() && self.allowed.is_empty())
+        {
+            wrong.push(String::from("the scheme is smp and yet memory is held"));
+        }
+        let whole = machine.memory_bytes();
+        let kept: u64 = contract.children(None).filter_map(|id| self.guaranteed.get(&id)).map(|g| g.1).sum();
+        if kept > whole {
+            wrong.push(format!("{kept} bytes of memory are guaranteed of {whole}"));
+        }
+        if let Some(memory) = &plan.memory {
+            wrong.extend(conserved(contract, memory));
+            wrong.extend(contract.held().filter_map(|id| permitted(contract, memory, id)));
+            wrong.extend(contract.held().filter_map(|id| self.in_force(contract, memory, id)));
+        }
+    }
+
+    /// The books after a reload.
+    pub(super) fn renumbered(&self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> MemoryBooks {
+        MemoryBooks {
+            guaranteed: self.guaranteed.iter().filter_map(|(id, g)| Some((number(*id)?, *g))).collect(),
+            allowed: self.allowed.iter().filter_map(|(id, bytes)| Some((number(*id)?, *bytes))).collect(),
+        }
+    }
+
+    fn in_force(&self, contract: &Contract, memory: &MemoryPlan, id: UnitId) -> Option<String> {
+        let path = &contract.unit(id).path;
+        let entitled: u64 = contract
+            .held()
+            .filter(|sub| is_within(contract, *sub, id))
+            .map(|sub| share(memory, sub).entitled)
+            .sum();
+        let (min, low) = self.guaranteed.get(&id).copied().unwrap_or_default();
+        if min > low || low > entitled {
+            return Some(format!("{path} is guaranteed {min} and {low} bytes of {entitled}"));
+        }
+        let allowed = share(memory, id).allowed;
+        let held = self.allowed.get(&id).copied().unwrap_or(allowed);
+        (held != allowed).then(|| format!("{path} may use {held} bytes but is allowed {allowed}"))
+    }
+}
+
+fn share(memory: &MemoryPlan, id: UnitId) -> Share {
+    memory.units.get(id.index()).copied().unwrap_or_default()
+}
+
+fn conserved(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
+    let sum = |part: fn(Share) -> u64| contract.held().map(|id| part(share(memory, id))).sum::<u64>();
+    let (lent, borrowed) = (sum(|share| share.lent), sum(|share| share.borrowed));
+    let (allowed, divided) = (sum(|share| share.allowed), memory.divided);
+    let mut wrong = Vec::new();
+    if lent > borrowed {
+        wrong.push(format!("{lent} bytes of memory are lent and {borrowed} borrowed"));
+    }
+    if allowed > divided {
+        wrong.push(format!("{allowed} bytes of memory are allowed of {divided}"));
+    }
+    wrong
+}
+
+fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId) -> Option<String> {
+    let (unit, share) = (contract.unit(id), share(memory, id));
+    let path = &unit.path;
+    if share.allowed != (share.entitled + share.borrowed).saturating_sub(share.lent) {
+        return Some(format!("{path} is allowed {} bytes, which is not what it holds", share.allowed));
+    }
+    let isolate = contract.machine.scheme == Scheme::Isolate;
+    if share.lent > 0 && !(unit.lend.memory && isolate) {
+        return Some(format!("{path} lends memory and may not"));
+    }
+    if share.borrowed > 0 && !(unit.borrow.memory && isolate) {
+        return Some(format!("{path} borrows memory and may not"));
+    }
+    None
+}

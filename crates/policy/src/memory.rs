@@ -1,0 +1,404 @@
+//! Memory on a live machine: from what its kernel tells to orders on units.
+//!
+//! Problem: [`frames`] says who may use how much, from a few facts that a simulated machine knows exactly: what a unit uses,
+//! what of that nobody needs, and whether it was refused anything. A live kernel tells much more, and none of these. Terms:
+//! as in [`frames`]; a unit *owes* what it uses beyond what it is allowed, since its allowance sank.
+//!
+//! Algorithm, at each look at which memory was observed: (1) What is left to divide is the machine less what the kernel and
+//! those who are in no unit hold; both are taken as before while they move by less than 1/[`COMMON_PART`]. (2) A unit is
+//! short if it is at its allowance, and presses: pages that were taken from it came back, it waited for memory for more
+//! than 1/[`STALL_PART`] of the time, or its memory without a file grew. (3) Cold pages count as not needed, unless
+//! lending them was wrong lately: a unit that is short while it lends is not believed to be cold for [`DOUBT_NS`], each
+//! time twice as long. (4) What can be called back in time from a borrower ([`rates`]): clean pages of files at the rate at
+//! which such loans came back so far, then dirty and anonymous ones at theirs, the latter only into free swap. (5)
+//! [`frames`] decides. (6) Orders, as differences: guarantees (what no other unit's want may take), allowances, those that
+//! sink before those that grow, and reclaim from those who owe.
+//!
+//! Properties (tested): allowances of the units sum to no more than the machine has; a unit without processes is never
+//! held to anything, so that whoever comes finds room; where nothing was observed nothing is ordered, and what is in force
+//! stays; orders at rest are none. Limits: what a unit's processes used before they came to it is not charged to it, but to
+//! those who are in no unit. Source: seed 000, section 3.2; seed 004, sections 4 and 5.3.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, Scheme, UnitId};
+
+use crate::frames::{self, Allowance, Because, Facts, Look, in_frames};
+use crate::plan::{Action, Reason, Step};
+use crate::step::Input;
+use crate::{MS, Time};
+
+mod orders;
+mod rates;
+
+use orders::Orders;
+use rates::Rates;
+
+/// How often loans may grow. Longer where there are many units, since looking at each costs time.
+const PERIOD_NS: Time = 200 * MS;
+const PERIOD_PER_UNIT_NS: Time = 2 * MS;
+/// How often to look while somebody owes.
+const DEBT_LOOK_NS: Time = 20 * MS;
+/// After which reclaim is ordered again, if a unit still owes.
+const RECLAIM_NS: Time = 250 * MS;
+/// What the common parts hold is taken as unchanged while it moves by no more than this part of the machine.
+const COMMON_PART: u64 = 256;
+/// Who is beyond its allowance by no more than this part of the machine owes nothing: a kernel hands out pages in batches.
+const SLACK_PART: u64 = 512;
+/// A unit presses that waited for memory for more than this part of the time.
+const STALL_PART: u64 = 20;
+/// How long a unit is not believed to have cold pages after it missed what it lent, the first time and at most.
+const DOUBT_NS: Time = 10_000 * MS;
+const DOUBT_NS_MAX: Time = 640_000 * MS;
+
+/// What a backend can enforce for memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryMeans {
+    /// A unit's memory can be bounded: beyond that its own pages are taken, and it waits (memory.high).
+    pub bounds: bool,
+    /// What a unit is entitled to can be kept from others' wants (memory.min, memory.low).
+    pub guarantees: bool,
+    /// Pages can be taken from a unit at once (memory.reclaim).
+    pub reclaim: bool,
+}
+
+impl MemoryMeans {
+    /// Nothing can be held.
+    pub const NONE: MemoryMeans = MemoryMeans { bounds: false, guarantees: false, reclaim: false };
+}
+
+/// The machine's memory at one moment, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MemoryFacts {
+    /// All that the kernel manages.
+    pub total: u64,
+    /// What the kernel keeps for itself, charged to no unit.
+    pub kernel: u64,
+    /// What others than units hold and would not give up without paging, charged to no unit.
+    pub shared: u64,
+    /// Swap space that is free.
+    pub swap_free: u64,
+    /// One per unit of the contract; units that the list has not are taken as empty.
+    pub units: Vec<UnitMemory>,
+}
+
+/// One unit's memory: of its own processes, sub-units left out. Bytes, unless said otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UnitMemory {
+    /// Charged to it.
+    pub used: u64,
+    /// The part of it that belongs to no file: only swap could take it.
+    pub anonymous: u64,
+    /// The part that belongs to files and must be written before it can be given up.
+    pub dirty: u64,
+    /// The part that the kernel keeps for it, and would not give up.
+    pub kernel: u64,
+    /// The part that was not touched for long, if the machine can tell.
+    pub cold: u64,
+    /// How often it was held at its bound since it was made.
+    pub refused: u64,
+    /// What came back soon after it was taken, summed since it was made.
+    pub refaulted: u64,
+    /// Time in which one of its processes at least waited for memory, in nanoseconds since it was made; 0 where the
+    /// kernel does not tell.
+    pub stalled_ns: u64,
+    /// Processes that the kernel killed for want of memory, since it was made.
+    pub killed: u64,
+    /// What its processes use without a file and is charged elsewhere: they had it before they came to the unit.
+    pub elsewhere: u64,
+}
+
+/// What was decided about memory. Bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MemoryPlan {
+    /// When the next facts are wanted at the latest.
+    pub next: Time,
+    /// What is divided among the units.
+    pub divided: u64,
+    /// One per unit of the contract; sub-units left out.
+    pub units: Vec<Share>,
+    /// Units that lend: whoever of them meets its bound should be seen at once.
+    pub watch: Vec<UnitId>,
+}
+
+/// One unit's memory in a plan. Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Share {
+    /// What its own processes are entitled to.
+    pub entitled: u64,
+    /// What it lends.
+    pub lent: u64,
+    /// What it borrows.
+    pub borrowed: u64,
+    /// What it may use: entitled - lent + borrowed.
+    pub allowed: u64,
+    /// Whether its allowance sank because the memory is wanted elsewhere, so that what it uses beyond is called back.
+    pub called_back: bool,
+}
+
+/// What is remembered between looks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct State {
+    frames: frames::State,
+    /// One per unit.
+    units: Vec<Seen>,
+    /// What the kernel and the shared part were taken to hold.
+    kernel: u64,
+    shared: u64,
+    rates: Rates,
+    orders: BTreeMap<UnitId, Orders>,
+    looked_at: Option<Time>,
+    period_at: Time,
+    /// When to look next.
+    next: Option<Time>,
+}
+
+/// What is remembered of a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Seen {
+    facts: UnitMemory,
+    /// Whether there are facts from before.
+    known: bool,
+    /// What it was taken to use: see [`damped`].
+    used: u64,
+    share: Share,
+    /// It is not believed to be cold before.
+    doubted_until: Time,
+    doubt_ns: Time,
+    reclaimed_at: Option<Time>,
+}
+
+impl State {
+    /// The same state after a reload: `number` gives a unit's number in the new contract of `units` units.
+    #[must_use]
+    pub(crate) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
+        let orders = self.orders.into_iter();
+        // What is in force stays known; the rest is learnt anew within a few looks, and everybody has its own meanwhile.
+        State {
+            orders: orders.filter_map(|(unit, orders)| Some((number(unit)?, orders))).collect(),
+            rates: self.rates.forgetful(),
+            ..State::default()
+        }
+    }
+
+    /// When memory is to be looked at next, if it is held at all.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.next
+    }
+}
+
+/// Decides about memory, where it was observed; `None` where it was not.
+pub(crate) fn step(
+    state: &mut State,
+    now: Time,
+    input: Input<'_>,
+    steps: &mut Vec<Step>,
+) -> Option<MemoryPlan> {
+    let scheme = input.contract.machine.scheme;
+    if scheme == Scheme::Smp || !input.means.memory.bounds {
+        orders::differences(&state.orders, &BTreeMap::new(), Reason::Scheme(scheme), steps);
+        *state = State::default();
+        return None;
+    }
+    let facts = input.snapshot.memory.as_ref()?;
+    let frame = frame_bytes(facts.total);
+    let look = state.take_in(now, input, facts);
+    let (contract, units) =
+        (in_frames(input.contract, frame), state.units_in_frames(now, input, facts, frame));
+    let frames_input =
+        frames::Input { contract: &contract, frames: facts.total / frame, units: &units, look };
+    let (frames_state, allowances) = frames::step(core::mem::take(&mut state.frames), frames_input);
+    state.frames = frames_state;
+    let slack = facts.total / SLACK_PART;
+    state.share_out(&allowances, frame, slack);
+    let wanted = orders::wanted(input, &state.shares(), state.divided(facts.total));
+    orders::differences(&state.orders, &wanted, Reason::NobodyThere, steps);
+    explain(steps, &allowances, frame);
+    state.orders = wanted;
+    let owing = state.call_back(now, input, facts, slack, steps);
+    let next = now + if owing { DEBT_LOOK_NS } else { period_ns(input.contract) };
+    state.next = Some(next);
+    let lends = |id: &UnitId| state.units[id.index()].share.lent > 0;
+    let watch = input.contract.held().filter(lends).collect();
+    Some(MemoryPlan { next, divided: state.divided(facts.total), units: state.shares(), watch })
+}
+
+/// Memory is divided in pieces of 1/4096 of the machine, so that a page more or less changes nothing; in no less than 64 KiB.
+fn frame_bytes(total: u64) -> u64 {
+    (total / 4_096).next_power_of_two().clamp(64 << 10, 64 << 20)
+}
+
+fn period_ns(contract: &Contract) -> Time {
+    PERIOD_NS + PERIOD_PER_UNIT_NS * contract.units.len() as Time
+}
+
+impl State {
+    /// Takes note of the facts; what kind of look this is.
+    fn take_in(&mut self, now: Time, input: Input<'_>, facts: &MemoryFacts) -> Look {
+        self.units.resize(input.contract.units.len(), Seen::default());
+        for (held, seen) in [(&mut self.kernel, facts.kernel), (&mut self.shared, facts.shared)] {
+            if held.abs_diff(seen) > facts.total / COMMON_PART {
+                *held = seen;
+            }
+        }
+        if now.saturating_sub(self.period_at) < period_ns(input.contract) && self.looked_at.is_some() {
+            return Look::CallBack;
+        }
+        self.period_at = now;
+        Look::Period
+    }
+
+    fn divided(&self, total: u64) -> u64 {
+        total.saturating_sub(self.kernel).saturating_sub(self.shared)
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        self.units.iter().map(|unit| unit.share).collect()
+    }
+
+    /// The facts as [`frames`] understands them.
+    fn units_in_frames(
+        &mut self,
+        now: Time,
+        input: Input<'_>,
+        facts: &MemoryFacts,
+        frame: u64,
+    ) -> Vec<Facts> {
+        let elapsed = self.looked_at.map_or(0, |at| now.saturating_sub(at));
+        self.looked_at = Some(now);
+        let time = input.contract.machine.call_back_memory_ns;
+        let mut all = vec![Facts::default(); self.units.len()];
+        for (id, common) in [(UnitId::KERNEL, self.kernel), (UnitId::SHARED, self.shared)] {
+            all[id.index()].used = common.div_ceil(frame);
+        }
+        for id in input.contract.held() {
+            let unit = &mut self.units[id.index()];
+            let seen = facts.units.get(id.index()).copied().unwrap_or_default();
+            let short = unit.is_short(seen, elapsed, frame);
+            unit.doubt(now, short, seen);
+            unit.used = damped(unit.used, seen.used, unit.share.entitled, facts.total / SLACK_PART);
+            let cold = if now < unit.doubted_until { 0 } else { seen.cold.min(seen.used) };
+            (unit.facts, unit.known) = (seen, true);
+            all[id.index()] = Facts {
+                present: input.snapshot.unit(id).processes > 0,
+                used: unit.used.div_ceil(frame),
+                cold: (cold / frame).min(unit.used / frame),
+                short,
+                callable: Some(self.rates.callable(seen, facts.swap_free, time) / frame),
+            };
+        }
+        all
+    }
+
+    fn share_out(&mut self, allowances: &[Allowance], frame: u64, slack: u64) {
+        for (unit, allowance) in self.units.iter_mut().zip(allowances) {
+            let before = unit.share;
+            let share = Share {
+                entitled: allowance.entitled * frame,
+                lent: allowance.lent * frame,
+                borrowed: allowance.borrowed * frame,
+                allowed: allowance.allowed * frame,
+                called_back: false,
+            };
+            // Until what is beyond is there, the call-back goes on; who is allowed as much again owes nothing.
+            let sank = share.borrowed < before.borrowed || before.called_back;
+            let beyond = unit.facts.used > share.allowed.saturating_add(slack);
+            unit.share =
+                Share { called_back: sank && beyond && allowance.because != Because::Common, ..share };
+        }
+    }
+
+    /// Orders reclaim from those who owe. Whether somebody does.
+    fn call_back(
+        &mut self,
+        now: Time,
+        input: Input<'_>,
+        facts: &MemoryFacts,
+        slack: u64,
+        steps: &mut Vec<Step>,
+    ) -> bool {
+        let mut owing = false;
+        for id in input.contract.held() {
+            let unit = &mut self.units[id.index()];
+            let owed = unit.facts.used.saturating_sub(unit.share.allowed);
+            let owes = owed > slack && (unit.share.called_back || unit.share.lent > 0);
+            self.rates.watch(id, now, if owes { owed } else { 0 }, unit.facts, facts.swap_free);
+            if !owes {
+                unit.reclaimed_at = None;
+                continue;
+            }
+            owing = true;
+            let due = unit.reclaimed_at.is_none_or(|at| now.saturating_sub(at) >= RECLAIM_NS);
+            if due && input.means.memory.reclaim {
+                unit.reclaimed_at = Some(now);
+                let action = Action::Reclaim { unit: id, bytes: owed };
+                steps.push(Step { action, reason: Reason::Owes { allowed: unit.share.allowed } });
+            }
+        }
+        owing
+    }
+}
+
+impl Seen {
+    /// Whether the unit has too little: it is where its allowance ends, and presses.
+    fn is_short(&self, now: UnitMemory, elapsed: Time, frame: u64) -> bool {
+        let before = self.facts;
+        let refused = now.refused > before.refused;
+        let at_bound = refused || now.used.saturating_add(2 * frame) >= self.share.allowed;
+        let came_back = now.refaulted.saturating_sub(before.refaulted) >= frame;
+        let waited = now.stalled_ns.saturating_sub(before.stalled_ns) > elapsed / STALL_PART;
+        let grew = now.anonymous >= before.anonymous.saturating_add(frame);
+        self.known && self.share.allowed > 0 && at_bound && (came_back || waited || grew)
+    }
+
+    /// Who misses what it lent was not as cold as it looked.
+    fn doubt(&mut self, now: Time, short: bool, seen: UnitMemory) {
+        if short && self.share.lent > 0 && seen.refaulted > self.facts.refaulted {
+            let forgotten = now > self.doubted_until.saturating_add(DOUBT_NS_MAX);
+            self.doubt_ns =
+                if forgotten { DOUBT_NS } else { (self.doubt_ns * 2).clamp(DOUBT_NS, DOUBT_NS_MAX) };
+            self.doubted_until = now + self.doubt_ns;
+        }
+    }
+}
+
+/// What a unit is taken to use, so that a few pages more or less change nothing: a little more than it does, but not more
+/// than it is entitled to if it uses no more than that.
+fn damped(before: u64, used: u64, entitled: u64, grain: u64) -> u64 {
+    let fits = before >= used && before <= used.saturating_add(2 * grain);
+    if used > entitled {
+        if fits { before } else { used }
+    } else if fits && before <= entitled {
+        before
+    } else {
+        used.saturating_add(grain).min(entitled)
+    }
+}
+
+/// Gives the orders on allowances the reasons that [`frames`] gave.
+fn explain(steps: &mut [Step], allowances: &[Allowance], frame: u64) {
+    for step in steps {
+        if let Action::Allow { unit, bytes: Some(_) } = step.action
+            && let Some(allowance) = allowances.get(unit.index())
+        {
+            step.reason = match allowance.because {
+                Because::Common | Because::Entitled => {
+                    Reason::EntitledTo { bytes: allowance.entitled * frame }
+                }
+                Because::Scheme(scheme) => Reason::Scheme(scheme),
+                Because::Lends => Reason::Lends { bytes: allowance.lent * frame },
+                Because::CalledBack { frames } => Reason::CallsBack { bytes: frames * frame },
+                Because::Borrows => Reason::Borrows { bytes: allowance.borrowed * frame },
+                Because::GaveBack { frames } => Reason::GivesBack { bytes: frames * frame },
+                Because::MayNotBorrow => Reason::MayNotBorrow,
+                Because::Limit => Reason::AtLimit,
+                Because::NothingIdle => Reason::NothingIdle,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

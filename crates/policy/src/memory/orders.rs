@@ -1,0 +1,88 @@
+//! From what units may use to what a backend is to write, as differences to what is in force.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use commonhold_contract::UnitId;
+
+use super::Share;
+use crate::plan::{Action, Reason, Step};
+use crate::step::Input;
+
+/// What is in force for one unit, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Orders {
+    /// Of the unit with its sub-units: kept whatever happens, and kept as long as others have something to give.
+    min: u64,
+    low: u64,
+    /// The part of `low` that is its own processes'.
+    own: u64,
+    /// Of its own processes: `None` is no bound.
+    pub(super) high: Option<u64>,
+}
+
+/// What is to be in force. A unit without processes is held to nothing, so that whoever comes finds room.
+pub(super) fn wanted(input: Input<'_>, shares: &[Share], divided: u64) -> BTreeMap<UnitId, Orders> {
+    let values = values(input, shares);
+    let guarantees = input.means.memory.guarantees;
+    let order = |id: UnitId| {
+        let unit = input.contract.unit(id);
+        let value = values[id.index()];
+        let whole = unit.parent.map_or(divided, |parent| values[parent.index()]);
+        let min = unit.hard.memory.map_or(0, |hard| hard.of(whole).min(value));
+        let present = input.snapshot.unit(id).processes > 0;
+        let share = shares[id.index()];
+        Orders {
+            min: if guarantees { min } else { 0 },
+            low: if guarantees { value } else { 0 },
+            own: if guarantees { share.entitled } else { 0 },
+            high: present.then_some(share.allowed),
+        }
+    };
+    input
+        .contract
+        .held()
+        .map(|id| (id, order(id)))
+        .filter(|(_, orders)| *orders != Orders::default())
+        .collect()
+}
+
+/// What each unit is entitled to with its sub-units.
+fn values(input: Input<'_>, shares: &[Share]) -> Vec<u64> {
+    let mut values: Vec<u64> = vec![0; input.contract.units.len()];
+    // A parent stands before its children: going backwards carries sums all the way up.
+    for id in input.contract.held().rev() {
+        values[id.index()] += shares[id.index()].entitled;
+        if let Some(parent) = input.contract.unit(id).parent {
+            values[parent.index()] += values[id.index()];
+        }
+    }
+    values
+}
+
+/// The steps from the orders in force to those wanted: bounds that sink, guarantees, bounds that grow.
+pub(super) fn differences(
+    before: &BTreeMap<UnitId, Orders>,
+    wanted: &BTreeMap<UnitId, Orders>,
+    reason: Reason,
+    steps: &mut Vec<Step>,
+) {
+    let units: BTreeSet<UnitId> = before.keys().chain(wanted.keys()).copied().collect();
+    let of = |orders: &BTreeMap<UnitId, Orders>, unit| orders.get(&unit).copied().unwrap_or_default();
+    let pairs: Vec<(UnitId, Orders, Orders)> =
+        units.into_iter().map(|unit| (unit, of(before, unit), of(wanted, unit))).collect();
+    let bound = |high: Option<u64>| high.unwrap_or(u64::MAX);
+    let allow = |sinks: bool| {
+        let changed = pairs.iter().filter(|(_, old, new)| old.high != new.high);
+        let these = changed.filter(move |(_, old, new)| (bound(new.high) < bound(old.high)) == sinks);
+        these.map(|(unit, _, new)| Step { action: Action::Allow { unit: *unit, bytes: new.high }, reason })
+    };
+    let kept = |orders: &Orders| (orders.min, orders.low, orders.own);
+    let guarantees = pairs.iter().filter(|(_, old, new)| kept(old) != kept(new)).map(|(unit, _, new)| {
+        let action = Action::Guarantee { unit: *unit, min: new.min, low: new.low, own: new.own };
+        let reason = if new.low > 0 { Reason::EntitledTo { bytes: new.low } } else { reason };
+        Step { action, reason }
+    });
+    steps.extend(allow(true).chain(guarantees).chain(allow(false)));
+}

@@ -1,0 +1,122 @@
+//! The accounts of memory: a table below that of CPUs.
+
+use commonhold_ledger::{MemoryAccount, MemoryTotals, Statement};
+
+use crate::figures::{bytes, duration};
+use crate::status::depth;
+use crate::table::{Paint, Style, Table, clean, wrap};
+
+/// What each unit holds, uses and lends; empty where memory is not held. JSON has more: what is cold, means over time, and
+/// how the times of call-backs are spread.
+pub fn text(statement: &Statement, style: Style) -> String {
+    let Some(totals) = statement.memory else { return String::new() };
+    let mut table = Table::new(&[
+        "unit",
+        "entitled",
+        "allowed",
+        "using",
+        "lent",
+        "borrowed",
+        "called\nback",
+        "longest",
+        "waited",
+    ]);
+    for account in &statement.accounts {
+        let Some(memory) = &account.memory else { continue };
+        let indent = "  ".repeat(depth(&account.unit));
+        let name = account.unit.rsplit('/').next().unwrap_or(&account.unit);
+        table.row(Paint::Plain, cells(format!("{indent}{}", clean(name)), memory));
+        for line in remarks(memory)
+            .iter()
+            .flat_map(|remark| wrap(remark, style.width, &format!("{indent}  "), &format!("{indent}    ")))
+        {
+            table.line(Paint::Faint, line);
+        }
+    }
+    let mut text = table.render(style);
+    text.push('\n');
+    for line in wrap(&sums(totals), style.width, "", "  ") {
+        text += &line;
+        text.push('\n');
+    }
+    text
+}
+
+fn cells(name: String, memory: &MemoryAccount) -> Vec<String> {
+    let sizes = [memory.entitled, memory.allowed, memory.used, memory.lent, memory.borrowed];
+    let took = |ns| if memory.called_back == 0 { String::new() } else { duration(ns) };
+    let times = [took(memory.call_back_max_ns), duration(memory.waited_ns)];
+    let counts = [memory.called_back.to_string()];
+    [name].into_iter().chain(sizes.map(bytes)).chain(counts).chain(times).collect()
+}
+
+/// What a reader should know beside the figures.
+fn remarks(memory: &MemoryAccount) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if memory.killed > 0 {
+        remarks.push(format!("the kernel killed {} of its processes for want of memory", memory.killed));
+    }
+    if memory.elsewhere > 0 {
+        remarks.push(format!(
+            "{} that its processes use are charged elsewhere: they had them before they came",
+            bytes(memory.elsewhere)
+        ));
+    }
+    remarks
+}
+
+/// Where the machine's memory is: `memory 2.0 GiB = kernel ... + in no unit ... + divided ...`.
+fn sums(totals: MemoryTotals) -> String {
+    format!(
+        "memory {} = kernel {} + in no unit {} + divided among units {}",
+        bytes(totals.total),
+        bytes(totals.kernel),
+        bytes(totals.shared),
+        bytes(totals.divided)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commonhold_ledger::Account;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn every_figure_has_its_column() {
+        let account = |unit: &str, memory| Account { unit: unit.to_owned(), memory, ..Account::default() };
+        let owner = MemoryAccount {
+            entitled: 960 * MIB,
+            allowed: 480 * MIB,
+            used: 300 * MIB,
+            cold: 12 * MIB,
+            lent: 480 * MIB,
+            called_back: 3,
+            call_back_p99_ns: 80_000_000,
+            call_back_max_ns: 81_500_000,
+            waited_ns: 12_000_000,
+            killed: 1,
+            elsewhere: 40 * MIB,
+            ..MemoryAccount::default()
+        };
+        let borrower = MemoryAccount {
+            entitled: 960 * MIB,
+            allowed: 1_440 * MIB,
+            used: 1_440 * MIB,
+            borrowed: 480 * MIB,
+            ..owner.clone()
+        };
+        let borrower = MemoryAccount { lent: 0, called_back: 0, killed: 0, elsewhere: 0, ..borrower };
+        let totals =
+            MemoryTotals { total: 2_048 * MIB, kernel: 100 * MIB, shared: 28 * MIB, divided: 1_920 * MIB };
+        let accounts = vec![
+            account("owner", Some(owner)),
+            account("lab/borrower", Some(borrower)),
+            account("none", None),
+        ];
+        let statement = Statement { memory: Some(totals), accounts, ..Statement::default() };
+        insta::assert_snapshot!(text(&statement, Style::PLAIN));
+        assert_eq!(text(&Statement::default(), Style::PLAIN), "");
+    }
+}

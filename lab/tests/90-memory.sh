@@ -1,0 +1,124 @@
+# seconds: 150
+# needs: commonhold work
+# disks: 6144
+# Memory: units are held to what they are entitled to; what one does not need is lent, and is back when it wants it; what is
+# reserved is kept from others whatever they do (seed 000, section 3.2; seed 004, section 5.3); and nothing is left when the
+# daemon is killed.
+
+mib=1048576
+drive=$(disk 6144)
+
+# value CGROUP FILE: what a file of a unit's control group holds.
+value() {
+	cat "$HELD/$1/$2"
+}
+# account UNIT FIELD: sets `found` to a figure of the unit's memory account, 0 if there is none yet.
+account() {
+	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > status.json
+	found=$(sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" status.json | sed "s/.*,\"$2\":\([0-9]*\).*/\1/")
+	found=${found:-0}
+}
+# total: the machine's memory, as the last account had it.
+total() {
+	sed -n 's/.*"memory":{"total":\([0-9]*\).*/\1/p' status.json
+}
+# touch_in UNIT NAME MIB PASSES [FILE [SKIP]]: a process that touches memory; its passes go to NAME.log.
+touch_in() {
+	unit=$1 name=$2
+	shift
+	commonhold exec "$unit" -- work touch "$@" > "$name.log" 2>&1 &
+}
+# passes NAME COUNT: it has made so many.
+passes() {
+	[ "$(grep -c '^pass' "$1.log")" -ge "$2" ]
+}
+pid_of() {
+	for folder in /proc/[0-9]*; do
+		read -r name < "$folder/comm" && [ "$name" = "$1" ] && echo "${folder#/proc/}"
+	done 2> /dev/null
+}
+killed() {
+	sed -n 's/^oom_kill //p' "$HELD/memory.events"
+}
+
+mount -t debugfs none /sys/kernel/debug 2> /dev/null
+ok "the daemon holds the contract" start_daemon /job/contracts/memory.toml --verbose || exit 1
+ok "memory is held" grep -q '^memory  held by control groups$' "$daemon_log" || { cat "$daemon_log"; exit 1; }
+ok "there is a drive" test -b "$drive"
+
+# Who owns memory and needs little of it, and who needs more than it owns.
+touch_in owner small 16 1
+ok "the owner is there" wait_for 10 passes small 1
+touch_in borrower scan 1600 0 "$drive"
+lent_out() {
+	account owner entitled; entitled=$found
+	account owner used; used=$found
+	account borrower borrowed; borrowed=$found
+	account borrower used; in_use=$found
+	account borrower allowed; allowed=$found
+	whole=$(total)
+	could=$((entitled - used - whole * 8 / 100))
+	[ $((borrowed * 100)) -ge $((could * 95)) ] && [ $((in_use * 100)) -ge $((allowed * 95)) ]
+}
+ok "the borrower has what the owner does not need, less the reserve" wait_for 40 lent_out
+note "MiB: the owner holds $((entitled / mib)) and uses $((used / mib)); lent $((borrowed / mib)) of $((could / mib)), the borrower uses $((in_use / mib)) of $((allowed / mib))"
+is_bound() {
+	account borrower allowed
+	[ "$(value borrower memory.high)" = "$found" ]
+}
+ok "that is its bound" wait_for 10 is_bound
+ok "what is entitled to is protected" at_least "$(value owner memory.low)" $((entitled - 16 * mib))
+
+# The owner wants 300 MiB at once, and has them.
+touch_in owner wants 300 2
+ok "the owner has what it wants" wait_for 20 passes wants 1
+note "$(head -n 1 wants.log)"
+called_back() {
+	account owner called_back
+	[ "$found" -ge 1 ]
+}
+ok "it called a loan back" wait_for 10 called_back
+# The contract says a second; emulated on a busy host, taking pages is several times slower than on hardware.
+account owner call_back_p50_ns
+note "half of the call-backs within $((found / 1000000)) ms"
+account owner call_back_max_ns
+ok "the longest is bounded, in ms" at_most $((found / 1000000)) 3000
+account owner used
+ok "it uses what it wanted" at_least $((found / mib)) 310
+commonhold status | sed -n '/allowed/,/^memory/p' | sed 's/^/# /'
+ok "nobody was killed" is "$(killed)" 0
+kill -KILL "$daemon"
+gone() { ! [ -d "$HELD" ]; }
+ok "a killed daemon leaves no control group" wait_for 10 gone
+ok "its processes live on" kill -0 "$(pid_of small)"
+
+# Four units thrash; two of them have memory of their own.
+kill -KILL $(pid_of small) $(pid_of wants) $(pid_of scan)
+ok "the daemon holds hard reservations" start_daemon /job/contracts/hard-memory.toml --verbose || exit 1
+skip_mib=0
+for unit in large small third fourth; do
+	touch_in $unit $unit 700 0 "$drive" $skip_mib
+	skip_mib=$((skip_mib + 800))
+done
+all_thrash() {
+	for unit in large small third fourth; do
+		passes $unit 1 || return 1
+	done
+}
+ok "everybody has read what does not fit" wait_for 90 all_thrash
+# A second of pressure; then the least that the two have in five seconds, in MiB.
+sleep 1
+large=1000000 small=1000000
+for look in 1 2 3 4 5 6 7 8 9 10; do
+	read -r now < "$HELD/large/memory.current"
+	[ $((now / mib)) -lt $large ] && large=$((now / mib))
+	read -r now < "$HELD/small/memory.current"
+	[ $((now / mib)) -lt $small ] && small=$((now / mib))
+	pause 0.5
+done
+ok "the large reservation of 400 MiB holds, to 1 %" at_least "$large" 396
+ok "the small one of 280 MiB too" at_least "$small" 277
+for unit in large small third fourth; do
+	note "$unit: min $(($(value $unit memory.min) / mib)) low $(($(value $unit memory.low) / mib)) high $(($(value $unit memory.high) / mib)) now $(($(value $unit memory.current) / mib)) MiB"
+done
+ok "nobody was killed" is "$(killed)" 0
