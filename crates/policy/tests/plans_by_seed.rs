@@ -143,8 +143,8 @@ fn history(so_far: u64, seed: u64, means: Means, scheme: Scheme) -> u64 {
         let (after, plan) = step(state, snapshot.at, input);
         state = after;
         let checked = books.replay(&contract, &machine, &plan);
-        // What is said of disks came later, and is nothing where none was observed.
-        let plan = format!("{plan:?}").replace(", disk_entitled: []", "");
+        // What is said of disks and memory came later, and is nothing where they were not observed.
+        let plan = format!("{plan:?}").replace(", disk_entitled: []", "").replace(", memory: None", "");
         all = hash(all, &format!("{plan}{:?}", checked.as_ref().err()));
         books = checked.unwrap_or_default();
     }

@@ -143,6 +143,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     announce(args, &contract, &machine, held_by.backend, &why);
     announce_memory(&contract, backend.means().memory);
     announce_disk(&contract, backend.means().disk);
+    output::say(&format!("bus     not held by this version{}", though_asked(&contract, Resource::Bus)));
     warn_of_turns(&contract, &machine, held_by.backend);
     let clients = Clients::listen(&place::socket(&directory))?;
     let (now, machine_cpus) = (clock::now(), machine.cpu_set());
@@ -227,16 +228,16 @@ fn announce(args: &Run, contract: &Contract, machine: &Machine, backend: &str, w
         commonhold_report::tree::summary(machine)
     ));
     output::say(&format!("cpu     held by the {backend} backend ({why})"));
-    let asked = asked_for(contract);
-    for resource in [Resource::Bus] {
-        let asked = if asked[resource] { ", though the contract asks for it" } else { "" };
-        output::say(&format!("{:<7} not held by this version{asked}", resource.name()));
-    }
+}
+
+/// What is said of a resource that is not held.
+fn though_asked(contract: &Contract, resource: Resource) -> &'static str {
+    if asked_for(contract)[resource] { ", though the contract asks for it" } else { "" }
 }
 
 /// Whether disks are held, and how.
 fn announce_disk(contract: &Contract, means: DiskMeans) {
-    let asked = if asked_for(contract)[Resource::Disk] { ", though the contract asks for it" } else { "" };
+    let asked = though_asked(contract, Resource::Disk);
     output::say(&if means.caps {
         "disk    held by control groups: by weights where a disk heeds them, else by rates that follow use"
             .to_owned()
@@ -247,7 +248,7 @@ fn announce_disk(contract: &Contract, means: DiskMeans) {
 
 /// Whether memory is held, and how.
 fn announce_memory(contract: &Contract, means: MemoryMeans) {
-    let asked = if asked_for(contract)[Resource::Memory] { ", though the contract asks for it" } else { "" };
+    let asked = though_asked(contract, Resource::Memory);
     output::say(&match (means.bounds, means.guarantees) {
         (false, _) => format!("memory  not held: no memory controller here{asked}; see `commonhold doctor`"),
         (true, true) => "memory  held by control groups".to_owned(),
