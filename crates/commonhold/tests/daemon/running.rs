@@ -51,7 +51,10 @@ fn it_says_what_it_does_not_hold() {
     let daemon = place.run(&[]);
     let out = daemon.out();
     assert!(out.contains("cpu     held by the user backend (as asked)"), "{out}");
-    assert!(out.contains("memory  not held: no memory controller here, though the contract asks for it"), "{out}");
+    assert!(
+        out.contains("memory  not held: no memory controller here, though the contract asks for it"),
+        "{out}"
+    );
     assert!(out.contains("disk    not held: no io controller here; see `commonhold doctor`"), "{out}");
     assert!(out.contains("bus     not held by this version\n"), "{out}");
 }
