@@ -61,9 +61,10 @@ fn short_lives_count() {
     sleep(Duration::from_millis(200));
     used[1] = look(&mut roster, &contract, unit);
     let (counted, whole) = (used[1], cpu_ns(pid));
-    // The kernel tells children's time in hundredths of a second, rounded down: one of them, and one of its own.
+    // The kernel tells children's time in hundredths of a second, rounded down. One of fifteen that ends while a look reads
+    // the others may be missed, or be counted by itself and by its parent.
     assert!(
-        counted + 20_000_000 >= whole * 9 / 10 && counted <= whole + 40_000_000,
+        counted + 20_000_000 >= whole * 9 / 10 && counted <= whole * 11 / 10 + 40_000_000,
         "{counted} of {whole} ns"
     );
 }

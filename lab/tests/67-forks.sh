@@ -1,0 +1,25 @@
+# seconds: 120
+# needs: dispatch work
+# A guest that is called back while it may not leave its CPU: who forks is in the middle of that every few microseconds, and
+# one that the kernel chose again at once would be interrupted again, and come no further, and keep everybody waiting.
+
+echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
+mkdir "$CGROUPS/owner" "$CGROUPS/guest" "$CGROUPS/others"
+# The only CPU that the guests can have is the owner's: the other unit lends nothing.
+ok "the kernel takes it" load --unit "owner=$CGROUPS/owner:100:lend" --unit "guest=$CGROUPS/guest:100:borrow" \
+	--unit "others=$CGROUPS/others:100" --own 0=owner --own 1-7=others || exit 1
+sh -c "echo \$\$ > $CGROUPS/guest/cgroup.procs && exec work heavy 0 4" > /dev/null 9>&- &
+# value_of NAME: from the line that the owner's process ends with.
+value_of() {
+	sed -n "s/.* $1 \([0-9]*\).*/\1/p" late
+}
+sh -c "echo \$\$ > $CGROUPS/owner/cgroup.procs && exec work latency 20 1000" > late 9>&-
+cat late
+ok "the owner's process came to its end" grep -q '^latency samples' late
+ok "it was not kept waiting, in ms" at_most $(($(value_of late_max_ns) / 1000000)) 5000
+ok "it slept and woke all the time" at_least "$(value_of samples)" 500
+kill -KILL $(members guest)
+ok "the kernel keeps the scheduler" scheduling enabled
+ok "it ends in order" unload
+ok "CPUs were called back" at_least "$(counter owner recalls)" 500
+ok "the kernel has nothing to say about it" is "$(kernel_complaints)" ""
