@@ -189,7 +189,7 @@ daemon_time() {
 
 # idle_time: sets `idle_cs` to the idle time of all CPUs together, in hundredths of a second.
 idle_time() {
-	read -r cpu user nice system idle iowait rest < /proc/stat
+	read -r label user nice system idle iowait rest < /proc/stat
 	idle_cs=$((idle + iowait))
 }
 
@@ -318,7 +318,8 @@ are_members() {
 # switch_count FILE UNIT FIELD: what the daemon's scheduler counted of a unit, by what `commonhold status --json` printed,
 # without blanks.
 switch_count() {
-	sed "s/.*\"switches\":\[.*{\"unit\":\"$2\",[^}]*\"$3\":\([0-9]*\).*/\1/" "$1"
+	# The file ends without a newline, and so does what sed prints of it.
+	echo "$(sed "s/.*\"switches\":\[.*{\"unit\":\"$2\",[^}]*\"$3\":\([0-9]*\).*/\1/" "$1")"
 }
 
 # kernel_complaints [PATTERN]: what the kernel said of sched_ext or warned of, but for a scheduler's coming and going, and
