@@ -585,9 +585,8 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 			break;
 }
 
-/* Charges a task and its unit for what it ran on this CPU since the last time, and whoever's CPU it is. */
-static void charge(struct task_struct *p, struct dispatch_cpu *cpu, u32 id, struct dispatch_task *task,
-		   struct dispatch_unit *unit)
+/* Charges a task and its unit for what it ran on this CPU since the last time. It is booked later, once a slice: see book(). */
+static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispatch_task *task, struct dispatch_unit *unit)
 {
 	u64 now = scx_bpf_now(), used = now - cpu->since;
 	u32 weight = p->scx.weight;
@@ -597,7 +596,6 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, u32 id, stru
 	cpu->vtime = task->vtime;
 	if (!rules()->pool)
 		advance(unit, cpu->home == DISPATCH_NOBODY, used);
-	book(cpu, id, cpu->runs, now);
 }
 
 /* A slice begins: the clock of the unit around is at least where this one is; of none around, the machine's. */
@@ -636,12 +634,13 @@ static void advance_clocks(const struct dispatch_cpu *cpu, const struct dispatch
  * Lets a task that is at the end of its slice run on: nobody with a better claim waits. Its next slice begins like any
  * other: whoever has a CPU alone for long would else owe all that time to the first who comes.
  */
-static void run_on(struct task_struct *prev, const struct dispatch_cpu *cpu, const struct dispatch_task *task)
+static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, const struct dispatch_task *task)
 {
 	struct dispatch_unit *unit;
 
 	if (!task || !(prev->scx.flags & SCX_TASK_QUEUED))
 		return;
+	book(cpu, id, cpu->runs, cpu->since);
 	unit = unit_at(task->unit);
 	if (unit)
 		advance_clocks(cpu, task, unit);
@@ -690,7 +689,7 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 		/* It was called back, or has another owner since: it is lent on, and may be called back. */
 		if (!mask_test(cpu->home, MASK_LENT, id))
 			lend(cpu, id, owner);
-		run_on(prev, cpu, task);
+		run_on(prev, cpu, id, task);
 	}
 }
 
@@ -748,7 +747,7 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		return;
 	/* Who may run on is charged first: it is compared with those that wait. */
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED && (task = task_of(prev)) && (unit = unit_at(task->unit))) {
-		charge(prev, cpu, id, task, unit);
+		charge(prev, cpu, task, unit);
 		anywhere = task->state & DISPATCH_STRAY || (!rules()->pool && runs_anywhere(task->unit, unit));
 		by_right = !anywhere && (rules()->pool || cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
 		/* Who has come to another unit, or was held here, does not run on: it is put where it belongs now. */
@@ -762,13 +761,13 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		if (!take_turn(id, cpu, turn, by_right ? task->unit : DISPATCH_NOBODY)) {
 			if (turn != TURN_OWN || !by_right)
 				continue;
-			run_on(prev, cpu, task);
+			run_on(prev, cpu, id, task);
 		}
 		cpu->turn = (turn + 1) % TURNS;
 		return;
 	}
 	if (rules()->pool || cpu->home == DISPATCH_NOBODY || anywhere)
-		run_on(prev, cpu, task);
+		run_on(prev, cpu, id, task);
 	else
 		dispatch_lent(id, cpu, prev, task);
 }
@@ -876,7 +875,8 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
-	charge(p, cpu, id, task, unit);
+	charge(p, cpu, task, unit);
+	book(cpu, id, cpu->runs, cpu->since);
 	if (runnable) {
 		/* If it is not put into a queue now, then a higher class took the CPU. */
 		task->since = cpu->since;

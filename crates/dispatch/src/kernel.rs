@@ -11,7 +11,7 @@
 //! borrower, as in the scheduler itself.
 
 use std::cell::Cell;
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ptr;
 
@@ -91,7 +91,40 @@ pub struct Kick {
 
 /// An entry of a unit's queue: the smallest virtual time first, then who came first. As in the kernel, virtual times are
 /// compared by their difference: what lies before the beginning of time is small, and not large.
-type Entry = Reverse<(i64, u64, TaskId)>;
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    vtime: i64,
+    ticket: u64,
+    id: TaskId,
+}
+
+impl Entry {
+    /// The two as one number, which is compared without a branch.
+    fn key(&self) -> i128 {
+        i128::from(self.vtime) << 64 | i128::from(self.ticket)
+    }
+}
+
+impl Ord for Entry {
+    /// The heap's first is its largest: so it is the other way round.
+    fn cmp(&self, other: &Entry) -> Ordering {
+        other.key().cmp(&self.key())
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Entry {}
 
 /// Where a task waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,14 +149,17 @@ struct Run {
 
 /// A simulated kernel, with the scheduler loaded.
 pub struct Kernel {
+    /// What the scheduler sees: its pointers are to the tables below, which stay where they are and never grow.
     world: World,
     units: Vec<Unit>,
     accounts: Vec<Account>,
     table: Vec<Cpu>,
     idle: Vec<u64>,
     masks: Vec<u64>,
+    #[expect(dead_code, reason = "it is the scheduler that reads and writes it, through `world`")]
     groups: Vec<u64>,
     queued: Vec<u32>,
+    #[expect(dead_code, reason = "it is the scheduler that reads and writes it, through `world`")]
     waits: Vec<u32>,
     tasks: Vec<Task>,
     places: Vec<Place>,
@@ -153,34 +189,38 @@ impl Kernel {
         let mut idle = vec![0; words as usize];
         idle.copy_from_slice(&masks[shared..shared + words as usize]);
         let rules = Rules { slice_ns, preempt_ns, units, cpus, pool: u32::from(pool), recall: recall as u32 };
-        let table: Vec<Cpu> = (0..cpus as usize)
+        let mut table: Vec<Cpu> = (0..cpus as usize)
             .map(|cpu| Cpu::new(near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY })))
             .collect();
-        let none = ptr::null_mut();
+        let mut groups = groups(&table, words as usize);
+        let mut of_units: Vec<Unit> = (0..units).map(Unit::new).collect();
+        let mut accounts = vec![Account::default(); units as usize];
+        let mut queued = vec![0; (units + 1 + cpus) as usize];
+        let mut waits = vec![0; (units + units.div_ceil(WAITS_BLOCK)) as usize];
         Kernel {
             world: World {
                 rules,
                 now: 0,
                 pass: 0,
-                units: ptr::null_mut(),
-                accounts: ptr::null_mut(),
-                cpus: ptr::null_mut(),
-                idle: none,
-                masks: none,
-                groups: none,
-                queued: ptr::null_mut(),
-                waits: ptr::null_mut(),
+                units: of_units.as_mut_ptr(),
+                accounts: accounts.as_mut_ptr(),
+                cpus: table.as_mut_ptr(),
+                idle: idle.as_mut_ptr(),
+                masks: masks.as_mut_ptr(),
+                groups: groups.as_mut_ptr(),
+                queued: queued.as_mut_ptr(),
+                waits: waits.as_mut_ptr(),
                 words,
                 idling: cpus,
             },
-            units: (0..units).map(Unit::new).collect(),
-            accounts: vec![Account::default(); units as usize],
-            groups: groups(&table, words as usize),
+            units: of_units,
+            accounts,
+            groups,
             table,
             idle,
             masks,
-            queued: vec![0; (units + 1 + cpus) as usize],
-            waits: vec![0; (units + units.div_ceil(WAITS_BLOCK)) as usize],
+            queued,
+            waits,
             tasks: Vec::new(),
             places: Vec::new(),
             queues: vec![BinaryHeap::new(); (units + 1 + cpus) as usize],
@@ -337,6 +377,7 @@ impl Kernel {
 
     /// What is left of the slice of the task that a CPU runs, in ns. Of one that was preempted the interrupt decides when
     /// it goes, and not its slice.
+    #[inline]
     pub fn slice_left(&self, now: u64, cpu: u32) -> u64 {
         let run = &self.runs[cpu as usize];
         if run.preempted {
@@ -351,6 +392,7 @@ impl Kernel {
     }
 
     /// Whether any CPU was kicked since [`Kernel::kicks`].
+    #[inline]
     pub fn has_kicks(&self) -> bool {
         !self.kicks.is_empty()
     }
@@ -409,17 +451,9 @@ impl Kernel {
     fn call(&mut self, now: u64, cpu: u32, act: impl FnOnce(*mut Kernel)) {
         self.cpu = cpu;
         self.world.now = now;
-        self.world.units = self.units.as_mut_ptr();
-        self.world.accounts = self.accounts.as_mut_ptr();
-        self.world.cpus = self.table.as_mut_ptr();
-        self.world.idle = self.idle.as_mut_ptr();
-        self.world.masks = self.masks.as_mut_ptr();
-        self.world.groups = self.groups.as_mut_ptr();
-        self.world.waits = self.waits.as_mut_ptr();
-        self.world.queued = self.queued.as_mut_ptr();
         let kernel: *mut Kernel = self;
         let outer = CALLER.replace(kernel);
-        // SAFETY: the tables are this kernel's and outlive the call; they do not grow during it.
+        // SAFETY: the tables are this kernel's and outlive the call; they never grow.
         unsafe { dispatch_enter(&raw mut (*kernel).world) };
         act(kernel);
         CALLER.set(outer);
@@ -550,7 +584,7 @@ impl Kernel {
         self.tickets += 1;
         let queue = self.queue(queue);
         self.places[id as usize] = Place { ticket: self.tickets, queue };
-        self.queues[queue as usize].push(Reverse((vtime.cast_signed(), self.tickets, id)));
+        self.queues[queue as usize].push(Entry { vtime: vtime.cast_signed(), ticket: self.tickets, id });
         self.queued[queue as usize] += 1;
     }
 
@@ -568,17 +602,18 @@ impl Kernel {
         }
         let (mut skipped, mut found) = (Vec::new(), None);
         while let Some(entry) = self.queues[heap].pop() {
-            let Reverse((_, ticket, id)) = entry;
-            if self.places[id as usize].ticket != ticket {
+            if self.places[entry.id as usize].ticket != entry.ticket {
                 continue;
             }
-            if self.may_run(id) {
-                found = Some(id);
+            if self.may_run(entry.id) {
+                found = Some(entry.id);
                 break;
             }
             skipped.push(entry);
         }
-        self.queues[heap].extend(skipped);
+        if !skipped.is_empty() {
+            self.queues[heap].extend(skipped);
+        }
         let Some(id) = found else { return false };
         self.take_out(id);
         self.runs[self.cpu as usize].local.push_back(id);
