@@ -8,7 +8,7 @@ use commonhold_claims::experiments::Experiment;
 use commonhold_claims::{Row, Runs, SEEDS, assess, rows, run, select};
 use commonhold_report::claims::{Basis, Tolerance, Verdict};
 use commonhold_sim::outcome::{
-    DiskOutcome, DiskUse, JobOutcome, LockOutcome, Outcome, Spent, Statement, UnitOutcome,
+    DiskOutcome, DiskUse, JobOutcome, LockOutcome, MemoryCallBacks, Outcome, Spent, Statement, UnitOutcome,
 };
 
 /// Every number and testable statement of seed 000.
@@ -150,6 +150,8 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         frames: 100,
         frames_mean: 50,
         frames_max: 200,
+        memory_waited_ns: 0,
+        memory_call_backs: MemoryCallBacks::default(),
     };
     let of_disk =
         |id| DiskUse { unit: path(id), requests: 10 + number, sectors: 80, wait_ms: 5.0, service_ms: 3.0 };
@@ -166,8 +168,10 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         seed: 1,
         ended_ns: 100,
         cut_off: false,
+        swap_short_bytes: 0,
         jobs: scenario.workload.jobs.iter().enumerate().map(job).collect(),
         units: scenario.contract.ids().map(unit).collect(),
+        common: Vec::new(),
         disks: scenario.hardware.disks.iter().map(disk).collect(),
         busy_ns: 9,
         idle_ns: 9,

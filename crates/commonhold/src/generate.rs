@@ -40,7 +40,11 @@ fn workload(trace: &Path) -> Result<String, Failure> {
 
 fn man(directory: &Path) -> Result<(), Failure> {
     let cannot = |e: std::io::Error| {
-        Failure::new(Exit::System, format!("{}: cannot write man pages: {e}", directory.display()))
+        let remedy = "give a folder that you may write to, or the name of a new one";
+        Failure::new(
+            Exit::of_named(&e),
+            format!("{}: cannot write man pages: {e}; {remedy}", directory.display()),
+        )
     };
     fs::create_dir_all(directory).map_err(cannot)?;
     clap_mangen::generate_to(shown(), directory).map_err(cannot)

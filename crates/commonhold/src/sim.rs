@@ -3,11 +3,11 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use commonhold_contract::{Scheme, UnitId, render};
+use commonhold_contract::{Contract, Scheme, UnitId, duration_text, render};
 use commonhold_report::schemes::{self, Alone, Schemes};
 use commonhold_report::simulation::{self, Study};
 use commonhold_sim::outcome::Outcome;
-use commonhold_sim::scenario::{Overrides, Part, Read, Scenario, Scheduler, read_with};
+use commonhold_sim::scenario::{CallBack, Overrides, Part, Read, Scenario, Scheduler, read_with};
 use rayon::prelude::*;
 
 use crate::cli::Sim;
@@ -167,6 +167,8 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
         // What `check` says of the contract on this machine, its own warnings among it.
         let name = contract.display().to_string();
         said += &load::check_text(&texts[0], &name, &scenario.hardware.machine, None)?.warnings;
+        said += &not_limited(&scenario.contract);
+        said += &late(scenario);
     }
     let told = scenario.is_some();
     for finding in findings.into_iter().filter(|finding| !(told && finding.part == Part::Contract)) {
@@ -185,4 +187,36 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
         }
         None => Err(Failure::new(Exit::Invalid, said.trim_end())),
     }
+}
+
+/// Limits that a live machine would hold, and a simulated one does not.
+fn not_limited(contract: &Contract) -> String {
+    let limited = |id: &UnitId| {
+        let limit = &contract.unit(*id).limit;
+        contract.machine.scheme != Scheme::Smp && (limit.cpu.is_some() || limit.disk.is_some())
+    };
+    let said = |id: UnitId| {
+        let path = &contract.unit(id).path;
+        format!(
+            "warning: simulated, `{path}` may use more than its limit: of CPUs what it borrows, of disks anything; a live machine \
+             holds it to the limit\n"
+        )
+    };
+    contract.held().filter(limited).map(said).collect()
+}
+
+/// Where the machine may take longer to call a CPU back than the contract promises.
+fn late(scenario: &Scenario) -> String {
+    let promised_ns = scenario.contract.machine.call_back_ns;
+    let kernel = &scenario.hardware.kernel;
+    let at_once = kernel.call_back == CallBack::Now;
+    if scenario.contract.machine.scheme != Scheme::Isolate || at_once || kernel.tick_ns <= promised_ns {
+        return String::new();
+    }
+    format!(
+        "warning: the contract promises that a CPU is called back within {}, and this machine looks at its tick, every {}: \
+         write `call_back = \"now\"` in the machine file\n",
+        duration_text(promised_ns),
+        duration_text(kernel.tick_ns)
+    )
 }

@@ -67,6 +67,6 @@ fn every_command_has_a_man_page() {
 #[test]
 fn a_place_for_man_pages_that_is_none_is_refused() {
     let output = generate(&["man", "/dev/null/man"]);
-    assert_eq!(output.status.code(), Some(71));
+    assert_eq!(output.status.code(), Some(66));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/dev/null/man: cannot write man pages"));
 }

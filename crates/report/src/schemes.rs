@@ -156,7 +156,7 @@ pub fn text(schemes: &Schemes, style: Style) -> String {
 }
 
 const HOW_TO_READ: &str =
-    "alone: the unit's jobs without the others', on its share. x: against alone.\nmemory: at most.";
+    "alone: the unit's jobs without the others', on its share; x: against alone; memory: at most.";
 
 fn heading(schemes: &Schemes) -> String {
     let Some(study) = schemes.studies.first() else { return String::new() };

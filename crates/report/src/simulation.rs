@@ -1,7 +1,7 @@
 //! Simulated runs: of one scenario, with several seeds, as text, JSON, CSV and HTML.
 
 use commonhold_contract::Scheme;
-use commonhold_sim::outcome::{JobOutcome, Outcome, Spent, UnitOutcome};
+use commonhold_sim::outcome::{CommonMemory, JobOutcome, Outcome, Spent, UnitOutcome};
 use commonhold_sim::scenario::Scheduler;
 use serde::Serialize;
 
@@ -106,6 +106,10 @@ pub fn text(study: &Study, style: Style) -> String {
     out += &units_table(study).render(style);
     out.push('\n');
     out += &memory_table(study).render(style);
+    if let Some(loans) = memory_loans_table(study) {
+        out.push('\n');
+        out += &loans.render(style);
+    }
     if study.runs.iter().any(|run| run.disks.iter().any(|disk| disk.requests > 0)) {
         out.push('\n');
         out += &disks_table(study).render(style);
@@ -207,7 +211,7 @@ fn mean_and_most<'a>(
 /// One figure of a unit.
 type Figure = fn(&UnitOutcome) -> u64;
 
-/// What frames units had.
+/// What frames units had, and the parts that are no unit's.
 fn memory_table(study: &Study) -> Table {
     let mut table = Table::new(&["memory", "in the mean", "at most", "at the end"]);
     let Some(first) = study.runs.first() else { return table };
@@ -217,7 +221,43 @@ fn memory_table(study: &Study) -> Table {
         let cells = cells.map(|frames| bytes(frames.saturating_mul(study.frame_bytes)));
         table.row(Paint::Plain, std::iter::once(unit.name.clone()).chain(cells).collect());
     }
+    for (part, place) in first.common.iter().zip(0..) {
+        let all = || study.runs.iter().filter_map(|run| run.common.get(place));
+        let mean = |of: fn(&CommonMemory) -> u64| all().map(of).sum::<u64>() / study.runs.len() as u64;
+        let most = all().map(|part| part.frames_max).max().unwrap_or(0);
+        if most > 0 {
+            let cells = [mean(|part| part.frames_mean), most, mean(|part| part.frames)];
+            let cells = cells.map(|frames| bytes(frames.saturating_mul(study.frame_bytes)));
+            table.row(Paint::Faint, std::iter::once(part.name.clone()).chain(cells).collect());
+        }
+    }
     table
+}
+
+/// How long units waited for memory, and what calling back took that they had lent; nothing where nobody did.
+fn memory_loans_table(study: &Study) -> Option<Table> {
+    let mut table =
+        Table::new(&["memory", "waited for", "calls", "half within", "longest", "later than promised"]);
+    let waits = |unit: &UnitOutcome| unit.memory_waited_ns > 0 || unit.memory_call_backs.count > 0;
+    let first = study.runs.first()?;
+    if !study.runs.iter().flat_map(|run| &run.units).any(waits) {
+        return None;
+    }
+    for unit in &first.units {
+        let (mean, most) = mean_and_most(study, &unit.name);
+        let calls = mean(|unit| unit.memory_call_backs.count);
+        let took = |ns| if calls == 0 { NOTHING.to_owned() } else { duration(ns) };
+        let cells = vec![
+            unit.name.clone(),
+            duration(mean(|unit| unit.memory_waited_ns)),
+            calls.to_string(),
+            took(mean(|unit| unit.memory_call_backs.median_ns)),
+            took(most(|unit| unit.memory_call_backs.max_ns)),
+            mean(|unit| unit.memory_call_backs.late).to_string(),
+        ];
+        table.row(Paint::Plain, cells);
+    }
+    Some(table)
 }
 
 fn disks_table(study: &Study) -> Table {
@@ -265,6 +305,12 @@ pub(crate) fn closing(runs: &[&Outcome], horizon_ns: u64) -> String {
     );
     if runs.iter().any(|run| run.cut_off) {
         out += &format!("cut off at the horizon, {}: jobs were not finished\n", duration(horizon_ns));
+    }
+    if let Some(short @ 1..) = runs.iter().map(|run| run.swap_short_bytes).max() {
+        out += &format!(
+            "swap areas were too small by {}: a live machine would have run out of memory\n",
+            bytes(short)
+        );
     }
     for run in runs {
         for note in &run.notes {
@@ -335,7 +381,8 @@ pub fn html(study: &Study) -> String {
     page += &format!("<p>{}</p>\n<h2>Response times</h2>\n", escape(heading(study).trim_end()));
     page += &response_bars(study);
     page += "<h2>Figures</h2>\n";
-    for table in [jobs_table(study), units_table(study), memory_table(study), disks_table(study)] {
+    let tables = [jobs_table(study), units_table(study), memory_table(study)].into_iter();
+    for table in tables.chain(memory_loans_table(study)).chain([disks_table(study)]) {
         page += &table.html();
     }
     page += &format!(

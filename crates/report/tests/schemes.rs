@@ -5,7 +5,9 @@ use commonhold_contract::Scheme;
 use commonhold_report::schemes::{self, Alone, Schemes};
 use commonhold_report::simulation::Study;
 use commonhold_report::{Style, simulation};
-use commonhold_sim::outcome::{DiskOutcome, DiskUse, JobOutcome, Outcome, Spent, Statement, UnitOutcome};
+use commonhold_sim::outcome::{
+    DiskOutcome, DiskUse, JobOutcome, MemoryCallBacks, Outcome, Spent, Statement, UnitOutcome,
+};
 use insta::assert_snapshot;
 
 const MS: u64 = 1_000_000;
@@ -18,6 +20,7 @@ fn outcome(took_ms: Option<u64>) -> Outcome {
         seed: 7,
         ended_ns: ended_ns.unwrap_or(9_000 * MS),
         cut_off: ended_ns.is_none(),
+        swap_short_bytes: 0,
         jobs: vec![JobOutcome { name: "j".into(), unit: "u<".into(), started_ns: 0, ended_ns, spent }],
         units: vec![UnitOutcome {
             name: "u<".into(),
@@ -32,7 +35,10 @@ fn outcome(took_ms: Option<u64>) -> Outcome {
             frames: 1,
             frames_mean: 2,
             frames_max: 256,
+            memory_waited_ns: 0,
+            memory_call_backs: MemoryCallBacks::default(),
         }],
+        common: Vec::new(),
         disks: vec![DiskOutcome {
             name: "d".into(),
             busy_ns: 0,

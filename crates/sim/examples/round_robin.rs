@@ -5,7 +5,8 @@
 use commonhold_contract::{Scheme, UnitId};
 use commonhold_machine::Machine;
 use commonhold_sim::scenario::{
-    Amount, CallBack, Hardware, Job, KernelCosts, Op, Program, Scenario, Scheduler, Spread, Workload,
+    Amount, CallBack, Hardware, Job, KernelCosts, MemoryLoans, Op, Program, Scenario, Scheduler, Spread,
+    Workload,
 };
 
 fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) -> Scenario {
@@ -27,6 +28,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
         memory_bytes: 1 << 20,
         cluster_pages: 4,
         memory_period_ns: 100_000_000,
+        memory_loans: MemoryLoans::InTime,
         read_ahead: 0,
         write_behind: 1,
         request_sectors: 8,

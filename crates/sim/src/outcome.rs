@@ -16,10 +16,15 @@ pub struct Outcome {
     pub ended_ns: Time,
     /// Whether it ended at its horizon, with jobs unfinished.
     pub cut_off: bool,
+    /// The most by which what was swapped out exceeded the swap areas of all disks, at the looks of the memory policy, in
+    /// bytes. Where it is not 0, a live machine would have run out of memory.
+    pub swap_short_bytes: u64,
     /// Jobs, one entry per copy, in the order in which they came.
     pub jobs: Vec<JobOutcome>,
     /// Units of the contract that had processes, in the contract's order.
     pub units: Vec<UnitOutcome>,
+    /// Memory of the common parts: the kernel's, and what is shared.
+    pub common: Vec<CommonMemory>,
     /// Disks, in the machine's order.
     pub disks: Vec<DiskOutcome>,
     /// Time that CPUs were busy, and idle, summed over all, in ns.
@@ -90,6 +95,37 @@ pub struct UnitOutcome {
     /// Page frames that it had at the end.
     pub frames: u64,
     /// Page frames that it had in the mean over the run, rounded down.
+    pub frames_mean: u64,
+    /// The most that it had at once.
+    pub frames_max: u64,
+    /// How long its tasks waited for frames, summed over them, in ns: for others' pages to be written, or its own.
+    pub memory_waited_ns: Time,
+    /// Its call-backs of memory that it had lent.
+    pub memory_call_backs: MemoryCallBacks,
+}
+
+/// What a unit's call-backs of lent memory came to: from the moment at which it was short until all that it was allowed was
+/// its own or free, or it asked for nothing more that it did not get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct MemoryCallBacks {
+    /// How many there were.
+    pub count: u64,
+    /// Half of them took no longer, in ns.
+    pub median_ns: Time,
+    /// The longest, in ns; one that was not over when the run ended counts as far as it got.
+    pub max_ns: Time,
+    /// Those that took longer than the contract's `call-back-memory`.
+    pub late: u64,
+}
+
+/// What a part of memory had that is no unit's: the kernel's own, and what several units use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CommonMemory {
+    /// `kernel` or `shared`.
+    pub name: String,
+    /// Page frames that it had at the end.
+    pub frames: u64,
+    /// In the mean over the run, rounded down.
     pub frames_mean: u64,
     /// The most that it had at once.
     pub frames_max: u64,

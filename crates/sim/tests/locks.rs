@@ -178,4 +178,9 @@ fn a_circle_of_waiters_ends_at_the_horizon() {
     let end = chain(&steps, true);
     assert!(end.cut_off);
     assert_eq!(unit(&end, "a").used_ns, 10 * MS);
+    // Waits that have not ended are counted so far: all the rest of the run.
+    let waited = end.ended_ns - 10 * MS;
+    let a = end.jobs.iter().find(|job| job.name == "a").expect("a job of that name");
+    assert!(a.spent.blocked_ns >= waited - 20 * MS && a.spent.blocked_ns <= waited, "{:?}", a.spent);
+    assert!(end.locks.iter().all(|lock| lock.waited_ns >= waited - 20 * MS), "{:?}", end.locks);
 }

@@ -18,6 +18,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
+use commonhold_sim::outcome::Outcome;
 use commonhold_sim::scenario::Scenario;
 
 use generator::Texts;
@@ -42,6 +43,7 @@ fn attempt(seed: u64) -> Result<bool, String> {
     if first.cut_off != (first.ended_ns == scenario.workload.horizon_ns && unfinished(&scenario, &first)) {
         return Err(format!("it ended at {} ns, cut off: {}", first.ended_ns, first.cut_off));
     }
+    waits_are_parts(&first)?;
     let again = commonhold_sim::run(&scenario, seed).map_err(|error| error.to_string())?;
     match format!("{first:?}") == format!("{again:?}") {
         true => Ok(!first.cut_off),
@@ -49,8 +51,23 @@ fn attempt(seed: u64) -> Result<bool, String> {
     }
 }
 
+/// Waits for memory are waits: those of a unit are a part of the time for which its jobs were blocked.
+fn waits_are_parts(outcome: &Outcome) -> Result<(), String> {
+    for unit in &outcome.units {
+        let blocked = outcome.jobs.iter().filter(|job| job.unit == unit.name).map(|job| job.spent.blocked_ns);
+        let blocked: u64 = blocked.sum();
+        if unit.memory_waited_ns > blocked {
+            return Err(format!(
+                "{} waited {} ns for memory, of {blocked} ns",
+                unit.name, unit.memory_waited_ns
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Whether a job that is waited for has not ended.
-fn unfinished(scenario: &Scenario, outcome: &commonhold_sim::outcome::Outcome) -> bool {
+fn unfinished(scenario: &Scenario, outcome: &Outcome) -> bool {
     let waited_for =
         |name: &str| scenario.workload.jobs.iter().any(|job| job.name == name && !job.background);
     let expected: u64 =

@@ -73,7 +73,7 @@ impl Purpose {
 }
 
 impl Engine<'_> {
-    fn frame_bytes(&self) -> u64 {
+    pub(super) fn frame_bytes(&self) -> u64 {
         self.scenario.hardware.kernel.frame_bytes
     }
 
@@ -200,7 +200,7 @@ impl Engine<'_> {
                 Purpose::Task(task) => self.transferred(task),
                 Purpose::Ahead { file, from, to } => self.pages_came(file, from, to),
                 Purpose::Out(out) => {
-                    let _ = self.memory.written(out);
+                    self.page_out_ends(out);
                     self.feed_starved();
                     self.release_throttled();
                 }
@@ -479,7 +479,8 @@ impl Engine<'_> {
 
     /// Pages go to the disk: a file's to the file, a process's to swap. Write-behind is the `shared` unit's (seed 000,
     /// section 3.3); what a unit needs the frames of is its own.
-    fn write_out(&mut self, out: PageOut, behind: bool) {
+    pub(super) fn write_out(&mut self, out: PageOut, behind: bool) {
+        self.page_out_begins(&out);
         let pages = out.pages();
         let sectors = self.sectors(pages);
         let owner = out.charges().first().map_or(UnitId::SHARED, |(unit, _)| *unit);
@@ -506,10 +507,15 @@ impl Engine<'_> {
         self.instances.iter().find(|instance| instance.unit == unit).map_or(0, |instance| instance.disk)
     }
 
+    /// How large a drive's swap area is.
+    pub(super) fn swap_bytes(&self, drive: usize) -> u64 {
+        self.drives[drive].sectors() / 5 * SECTOR
+    }
+
     /// Swap is the last fifth of a drive, used from its beginning on and round.
     fn swap_slot(&mut self, drive: usize, sectors: u32) -> u64 {
         let all = self.drives[drive].sectors();
-        let (base, size) = (all / 5 * 4, all / 5);
+        let (base, size) = (all / 5 * 4, self.swap_bytes(drive) / SECTOR);
         let at = self.swap_at[drive];
         let at = if at + u64::from(sectors) > size { 0 } else { at };
         self.swap_at[drive] = at + u64::from(sectors);
@@ -520,6 +526,9 @@ impl Engine<'_> {
     fn make_room(&mut self, id: TaskId, pages: u64) -> Done {
         let unit = self.tasks[id as usize].unit;
         self.call_back_memory();
+        if self.came_back(Self::unit_id(unit), pages) {
+            return Done::Again;
+        }
         let wanted = pages.max(u64::from(self.scenario.hardware.kernel.cluster_pages));
         let reclaimed = self.memory.reclaim(Self::unit_id(unit), small(wanted));
         for out in reclaimed.writes {

@@ -83,6 +83,14 @@ impl Engine<'_> {
         }
     }
 
+    /// The run is over: whoever still waits has waited as long so far.
+    pub(super) fn count_waits_for_locks_that_go_on(&mut self) {
+        for lock in &mut self.locks {
+            let waited = lock.queue.iter().map(|(id, _)| self.now - self.tasks[*id as usize].since);
+            lock.waited_ns += waited.sum::<Time>();
+        }
+    }
+
     fn inherits(&self, number: u16) -> bool {
         self.scenario.workload.locks[number as usize].inherit
     }

@@ -10,6 +10,7 @@
 mod audit;
 mod cpu;
 mod files;
+mod loans;
 mod locks;
 mod patience;
 mod program;
@@ -37,6 +38,7 @@ use crate::timers::{TimerId, Timers};
 use audit::Audit;
 use cpu::Cpu;
 use files::{FileState, Purpose};
+use loans::Loans;
 use locks::Lock;
 use patience::Patience;
 use steward::Steward;
@@ -98,6 +100,7 @@ pub(crate) struct Engine<'a> {
     flushing: u32,
 
     steward: Steward,
+    loans: Loans,
     audit: Audit,
     patience: Patience,
 }
@@ -173,6 +176,7 @@ impl<'a> Engine<'a> {
             throttled: VecDeque::new(),
             flushing: 0,
             steward: Steward::new(scenario),
+            loans: Loans::new(scenario),
             audit: Audit::new(units),
             patience: Patience::new(scenario),
         };
@@ -287,6 +291,7 @@ impl<'a> Engine<'a> {
         }
         self.look();
         self.audit_all();
+        self.count_waits_that_go_on();
         let outcome = self.outcome();
         self.audit_ledger(outcome)
     }

@@ -67,7 +67,7 @@ struct Queue {
     left: u64,
     /// The least that it was entitled to while it had processes, in millionths of a CPU, a whole CPU at most.
     entitled: u64,
-    /// A wait of that time is within every bound.
+    /// A wait of that time is within the bound of all that wait now, who have at least the unit's present tasks as rivals.
     easy: Time,
     /// Whether the unit lies within another, or others within it.
     nested: bool,
@@ -134,12 +134,21 @@ impl Patience {
     pub(super) fn came(&mut self, unit: u32) {
         let queue = self.queue(unit);
         self.queues[queue].came += 1;
+        self.ease(queue);
     }
 
     /// A task leaves a unit.
     pub(super) fn went(&mut self, unit: u32) {
         let queue = self.queue(unit);
         self.queues[queue].left += 1;
+        self.ease(queue);
+    }
+
+    /// Works out anew what is within every bound: most waits are, and need no more than to be compared with that.
+    fn ease(&mut self, at: usize) {
+        let queue = &self.queues[at];
+        let present = (queue.came - queue.left).max(1);
+        self.queues[at].easy = self.bound_among(queue, present, 0).unwrap_or(Time::MAX);
     }
 
     /// A task of that unit begins to wait.
@@ -164,8 +173,7 @@ impl Patience {
             return;
         }
         self.queues[unit as usize].entitled = entitled;
-        let alone = self.bound_among(&self.queues[unit as usize], 1, 0);
-        self.queues[unit as usize].easy = alone.unwrap_or(Time::MAX);
+        self.ease(unit as usize);
     }
 
     /// Whether a wait is within its bound so far; else the bound.

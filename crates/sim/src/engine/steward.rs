@@ -254,6 +254,7 @@ impl Engine<'_> {
         for (facts, present) in facts.iter_mut().zip(&self.steward.present) {
             facts.present = *present > 0;
         }
+        self.bound_loans(&mut facts);
         let input = frames::Input {
             contract: &self.steward.in_frames,
             frames: self.memory.frames(),
@@ -264,6 +265,8 @@ impl Engine<'_> {
         self.steward.memory = state;
         let allowed: Vec<u64> = allowances.iter().map(|allowance| allowance.allowed).collect();
         self.memory.allow(&allowed);
+        self.note_loans(look, &facts, &allowances);
+        self.collect_debts();
         // Not at a call-back: whoever calls frames back would wake all who wait, each of whom calls back in turn.
         if look == Look::Period {
             self.feed_starved();

@@ -4,7 +4,7 @@ use commonhold_contract::UnitId;
 
 use super::Engine;
 use crate::Time;
-use crate::outcome::{DiskOutcome, DiskUse, JobOutcome, LockOutcome, Outcome, UnitOutcome};
+use crate::outcome::{CommonMemory, DiskOutcome, DiskUse, JobOutcome, LockOutcome, Outcome, UnitOutcome};
 
 impl Engine<'_> {
     pub(super) fn outcome(&self) -> Outcome {
@@ -12,6 +12,7 @@ impl Engine<'_> {
             seed: self.seed,
             ended_ns: self.now,
             cut_off: self.unfinished > 0,
+            swap_short_bytes: self.swap_short(),
             jobs: self.instances.iter().map(|instance| self.job(instance)).collect(),
             units: self
                 .scenario
@@ -20,6 +21,7 @@ impl Engine<'_> {
                 .filter(|id| self.was_there(*id))
                 .map(|id| self.unit(id))
                 .collect(),
+            common: self.common(),
             disks: (0..self.drives.len()).map(|drive| self.disk(drive)).collect(),
             busy_ns: self.cpus.iter().map(|cpu| cpu.busy_ns).sum(),
             idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
@@ -69,7 +71,17 @@ impl Engine<'_> {
             frames: self.memory.used(id),
             frames_mean,
             frames_max,
+            memory_waited_ns: self.waited_for_frames(id),
+            memory_call_backs: self.loans.call_backs(id, self.now),
         }
+    }
+
+    fn common(&self) -> Vec<CommonMemory> {
+        let part = |id: UnitId| {
+            let (frames_mean, frames_max) = self.memory.used_mean_and_max(id);
+            CommonMemory { name: self.path(id), frames: self.memory.used(id), frames_mean, frames_max }
+        };
+        [UnitId::KERNEL, UnitId::SHARED].map(part).into()
     }
 
     fn disk(&self, drive: usize) -> DiskOutcome {

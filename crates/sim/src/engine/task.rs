@@ -209,15 +209,39 @@ impl Engine<'_> {
 
     /// A task that was blocked can go on.
     pub(super) fn wake(&mut self, id: TaskId) {
+        self.count_block(id);
         let task = &mut self.tasks[id as usize];
-        debug_assert!(!matches!(task.state, State::Runnable | State::Ended));
-        let spent = &mut self.instances[task.instance as usize].spent;
-        spent.blocked_ns += self.now - task.since;
         task.state = State::Runnable;
         task.since = self.now;
         task.waits = Some(self.patience.begin(self.now, task.runs_for));
         self.steward.became_runnable(task.runs_for);
         self.kernel.wake(self.now, id);
+    }
+
+    /// Counts for how long a task has been blocked.
+    fn count_block(&mut self, id: TaskId) {
+        let task = &self.tasks[id as usize];
+        debug_assert!(!matches!(task.state, State::Runnable | State::Ended));
+        let blocked = self.now - task.since;
+        self.instances[task.instance as usize].spent.blocked_ns += blocked;
+        if task.state == State::Frame {
+            self.loans.waited(task.unit, blocked);
+        }
+    }
+
+    /// The run is over: waits are counted where they end, and whoever still waits has waited as long so far.
+    pub(super) fn count_waits_that_go_on(&mut self) {
+        for id in 0..number(self.tasks.len()) {
+            let task = &self.tasks[id as usize];
+            match task.state {
+                State::Runnable if task.waits.is_some() => {
+                    self.instances[task.instance as usize].spent.waited_ns += self.now - task.since;
+                }
+                State::Runnable | State::Ended => {}
+                _ => self.count_block(id),
+            }
+        }
+        self.count_waits_for_locks_that_go_on();
     }
 
     /// A task has done its last op.

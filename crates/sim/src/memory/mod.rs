@@ -49,7 +49,7 @@ use cache::CachedFile;
 use nodes::Nodes;
 use space::Space;
 
-pub use reclaim::Reclaimed;
+pub use reclaim::{Giveable, Reclaimed};
 pub use space::MODIFIED;
 pub use writeback::{PageOut, Source};
 
@@ -356,6 +356,23 @@ impl Memory {
         unit.count(self.now);
         let mean = unit.used_ns.checked_div(u128::from(self.now)).unwrap_or(0);
         (u64::try_from(mean).unwrap_or(u64::MAX), unit.used_max)
+    }
+
+    /// Whether a request of so many pages would be granted.
+    pub fn has_room(&self, unit: UnitId, pages: u64) -> bool {
+        let own = &self.units[unit.index()];
+        pages <= self.free && own.used + pages <= own.allowed
+    }
+
+    /// Whether all that the unit is allowed is its own or free.
+    pub fn is_whole(&self, unit: UnitId) -> bool {
+        let own = &self.units[unit.index()];
+        own.allowed.saturating_sub(own.used) <= self.free
+    }
+
+    /// Pages of processes that have a place in swap: those that are there alone, and those on their way.
+    pub fn swapped(&self) -> u64 {
+        self.spaces.iter().map(|space| space.swapped + space.leaving).sum()
     }
 
     /// Frames that are nobody's.

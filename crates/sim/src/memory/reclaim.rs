@@ -41,6 +41,17 @@ pub struct Reclaimed {
     pub forced: bool,
 }
 
+/// What a unit could give up, in pages; what is on its way out already is not in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Giveable {
+    /// Whose contents are on a disk: free at once.
+    pub clean: u64,
+    /// Of files, that must be written before.
+    pub dirty: u64,
+    /// Of processes, that must be written to swap before.
+    pub anonymous: u64,
+}
+
 /// Who gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
@@ -99,6 +110,46 @@ impl Memory {
             out.forced = true;
         }
         out
+    }
+
+    /// Takes what a unit owes: what only has to be dropped at once, the rest a part after the other, the next when some of
+    /// that is written. Nobody waits for it, so a unit that has nothing left to give goes on owing.
+    pub fn collect(&mut self, unit: UnitId) -> Reclaimed {
+        let (scope, mut out) = (Scope::One(unit), Reclaimed::default());
+        let owed = self.owed(unit);
+        out.freed += self.drop_clean(scope, owed);
+        loop {
+            let (owed, freed) = (self.owed(unit), out.freed);
+            let under_way = self.units[unit.index()].leaving;
+            let want = owed.min((CLUSTERS_AT_ONCE * self.cluster).saturating_sub(under_way));
+            self.page_out(scope, want, true, &mut out.freed, &mut out.writes);
+            // Clean pages of processes are free at once: more can be taken then.
+            if out.freed == freed || !out.writes.is_empty() {
+                return out;
+            }
+        }
+    }
+
+    /// What a unit uses beyond its allowance, less what is on its way out.
+    fn owed(&self, unit: UnitId) -> u64 {
+        let own = &self.units[unit.index()];
+        own.used.saturating_sub(own.allowed).saturating_sub(own.leaving)
+    }
+
+    /// What each unit could give.
+    pub fn giveable(&self) -> Vec<Giveable> {
+        let mut units = vec![Giveable::default(); self.units.len()];
+        for space in &self.spaces {
+            let unit = &mut units[space.unit.index()];
+            unit.clean += space.clean;
+            unit.anonymous += space.dirty;
+        }
+        for owned in self.files.iter().flat_map(|file| &file.owned) {
+            let unit = &mut units[owned.unit.index()];
+            unit.clean += owned.clean;
+            unit.dirty += owned.dirty + owned.writing;
+        }
+        units
     }
 
     /// No frame is free and the unit could not help itself, or need not: `within` its allowance.

@@ -4,7 +4,7 @@ use commonhold_policy::frames::{Input, Look, State, step};
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::model::{CallBack, KernelCosts, Latency, Scheduler};
+use crate::scenario::model::{CallBack, KernelCosts, Latency, MemoryLoans, Scheduler};
 
 const A: UnitId = UnitId(2);
 const B: UnitId = UnitId(3);
@@ -33,6 +33,7 @@ fn hardware(frames: u64) -> Hardware {
         memory_bytes: 40 * 4096,
         cluster_pages: 4,
         memory_period_ns: 100 * MS,
+        memory_loans: MemoryLoans::InTime,
         read_ahead: 0,
         write_behind: 1,
         request_sectors: 128,

@@ -12,6 +12,7 @@ use super::limits::{BYTES_MAX, FILE_FIFTHS, SECTOR, TASKS_MAX};
 use super::locks;
 use super::machine;
 use super::model::{File, Hardware, Job, Op, Workload};
+use super::swap;
 use super::values::Span;
 use crate::Time;
 
@@ -61,7 +62,7 @@ impl JobPlace {
 pub(crate) struct Subject<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) places: &'a Places,
-    hardware: &'a Hardware,
+    pub(crate) hardware: &'a Hardware,
 }
 
 /// Processes that meet at barriers: those that one step runs, or the copies of a job.
@@ -80,6 +81,7 @@ pub(crate) fn workload(document: &mut Document, workload: &Workload, places: &Pl
     document.report_all(subject.steps());
     document.report_all(subject.starts());
     document.report_all(subject.no_disk());
+    document.report_all(swap::check(&subject));
     let calls: Vec<Vec<Edge<(usize, usize)>>> =
         (0..workload.programs.len()).map(|program| subject.calls(program)).collect();
     let walk = walk(&calls);
@@ -490,7 +492,7 @@ const TIME_UNITS: [(&str, u128); 6] = [
     ("ns", 1),
 ];
 
-const BYTE_UNITS: [(&str, u128); 6] =
+pub(crate) const BYTE_UNITS: [(&str, u128); 6] =
     [("PiB", 1 << 50), ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 /// A length of time for people: exact where that is short.
@@ -500,7 +502,7 @@ fn about(ns: u128) -> String {
 }
 
 /// An amount for people, rounded down, to two digits at least.
-fn rounded(amount: u128, units: &[(&str, u128)]) -> String {
+pub(crate) fn rounded(amount: u128, units: &[(&str, u128)]) -> String {
     let (unit, scale) =
         units.iter().find(|(_, scale)| amount >= 10 * scale).unwrap_or(&units[units.len() - 1]);
     match amount / scale {

@@ -206,6 +206,16 @@ pub(crate) static KERNEL: Table = Table {
             "\"1s\"",
             "How often memory is redistributed among units.",
         ),
+        // What the project runs is the first; the second is for comparison with published results.
+        key(
+            "memory_loans",
+            Kind::Choice(&["in-time", "any"]),
+            "\"in-time\"",
+            "\"any\"",
+            "How much idle memory is lent to a unit that is short: no more than could be called back within the contract's \
+             call-back-memory, by the pages that it has and the pace at which pages were written so far; what is called \
+             back is then written at once (in-time). Or all of it, and pages are written when the lender needs them (any).",
+        ),
         // Enough that a disk can put them in order, few enough that a read does not wait long behind them.
         key(
             "write_behind",
@@ -564,8 +574,13 @@ const SPREAD: Key = key(
     "How the amount varies from time to time: evenly within this part of it, or exponentially (\"exponential\").",
 );
 const BYTES: Key = key("bytes", STEP_BYTES, "", "\"16KiB\"", "How much. Required.");
-const RANDOM: Key =
-    key("random", Kind::Switch, "false", "true", "Anywhere in the file; else where the last one ended.");
+const RANDOM: Key = key(
+    "random",
+    Kind::Switch,
+    "false",
+    "true",
+    "Anywhere in the file; else where the process' last one ended: a new process begins at the file's beginning.",
+);
 const DO: Key = key("do", Kind::Steps, "", "[{ cpu = \"1ms\" }]", "The steps. Required.");
 
 /// A step that computes.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::{Amount, Diagnostic, MILLIONTH, Problem, Resource, quantity};
+use commonhold_dispatch::CPUS_MAX;
 use commonhold_machine::{Machine, SyntheticError};
 use toml::de::DeTable;
 
@@ -14,7 +15,8 @@ use super::keys::{BUS, CACHE, CONTENTION, DISK, KERNEL, Kind, MACHINE, OF_MODELS
 use super::latency;
 use super::limits::{BYTES_MAX, DISKS_MAX, SECTOR, TICK_MIN_NS};
 use super::model::{
-    Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, KernelCosts, Scheduler,
+    Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, KernelCosts, MemoryLoans,
+    Scheduler,
 };
 use super::values::{Entry, Parsed, Span, missing, number, number_32, read, tables};
 use crate::Time;
@@ -45,6 +47,7 @@ impl KernelCosts {
             memory_bytes: Amount::Part(KERNEL_PART).of(memory_bytes),
             cluster_pages: 8,
             memory_period_ns: 100_000_000,
+            memory_loans: MemoryLoans::InTime,
             read_ahead: 2,
             write_behind: 8,
             request_sectors: 256,
@@ -115,6 +118,14 @@ impl Reader<'_, '_> {
     fn shape(&mut self, entry: &Entry) -> Option<Machine> {
         let text = self.document.string(entry, "a machine in words")?;
         match Machine::synthetic(text) {
+            Ok(machine) if machine.cpus.len() > CPUS_MAX as usize => {
+                let message =
+                    format!("a machine of {} CPUs, and {CPUS_MAX} are simulated at most", machine.cpus.len());
+                let span = self.document.span(entry.value);
+                let help = "give it fewer nodes, or fewer CPUs of each";
+                self.document.report(Diagnostic::error("bad-shape", span, message).help(help));
+                None
+            }
             Ok(machine) if machine.disks.is_empty() => Some(machine),
             Ok(machine) => {
                 let message = "the disks of a simulated machine are not part of its shape";
@@ -176,6 +187,10 @@ impl Reader<'_, '_> {
                 kernel.call_back = self.call_back(entry).unwrap_or(kernel.call_back);
                 return;
             }
+            "memory_loans" => {
+                kernel.memory_loans = self.memory_loans(entry).unwrap_or(kernel.memory_loans);
+                return;
+            }
             name => {
                 let short = match name {
                     "cluster" => &mut kernel.cluster_pages,
@@ -201,6 +216,13 @@ impl Reader<'_, '_> {
             "tick" => CallBack::Tick,
             "entry" => CallBack::Entry,
             _ => CallBack::Now,
+        })
+    }
+
+    fn memory_loans(&mut self, entry: &Entry) -> Option<MemoryLoans> {
+        Some(match self.word(entry)? {
+            "any" => MemoryLoans::Any,
+            _ => MemoryLoans::InTime,
         })
     }
 

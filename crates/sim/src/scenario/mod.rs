@@ -20,6 +20,7 @@ mod machine;
 pub(crate) mod model;
 mod reference;
 mod steps;
+mod swap;
 #[cfg(test)]
 mod tests;
 mod values;

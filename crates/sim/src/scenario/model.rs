@@ -64,6 +64,8 @@ pub struct KernelCosts {
     pub cluster_pages: u32,
     /// How often the memory policy redistributes, in ns.
     pub memory_period_ns: Time,
+    /// How much memory may be lent.
+    pub memory_loans: MemoryLoans,
     /// How many read-ahead requests are kept outstanding for a file that is read in sequence; 0: none.
     pub read_ahead: u32,
     /// How many write-behind requests are under way at once, at least 1.
@@ -121,6 +123,17 @@ pub enum CallBack {
     Entry,
     /// At once, by an inter-processor interrupt.
     Now,
+}
+
+/// How much memory a unit is lent that is short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryLoans {
+    /// No more than could be called back from it within the contract's `call-back-memory`, by what its pages are and how
+    /// fast pages were written so far; what is called back is written at once. As on live machines.
+    InTime,
+    /// All that is idle, whatever it takes to call it back; what is called back is written as it is needed (seed 000,
+    /// section 3.2, which has no bound).
+    Any,
 }
 
 /// A CPU's cache, for the refill after a switch or a migration.
@@ -315,7 +328,7 @@ pub enum Op {
         file: u16,
         /// How much, in bytes.
         bytes: Amount,
-        /// Anywhere in the file; else where the last one ended.
+        /// Anywhere in the file; else where the process' last one ended.
         random: bool,
     },
     /// Writes to a file, into the page cache.
@@ -324,7 +337,7 @@ pub enum Op {
         file: u16,
         /// How much, in bytes.
         bytes: Amount,
-        /// Anywhere in the file; else where the last one ended.
+        /// Anywhere in the file; else where the process' last one ended.
         random: bool,
         /// Waits until it is on the disk.
         sync: bool,

@@ -1,0 +1,93 @@
+//! Loans of memory: with the bound, memory in no file comes back in the promised time, without it it need not.
+
+mod scene;
+
+use commonhold_sim::outcome::UnitOutcome;
+use proptest::prelude::*;
+
+use scene::{MS, jobs, outcome, unit};
+
+/// A machine with one disk, and what is wanted of it.
+#[derive(Debug, Clone)]
+struct Case {
+    memory_mib: u64,
+    access_ms: u64,
+    rate_mib: u64,
+    promise_ms: u64,
+    /// Whether the borrower's pages are a file's.
+    writes: bool,
+    idle_s: u64,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    (128u64..256, 2u64..=6, 10u64..=40, 200u64..=1_000, any::<bool>(), 8u64..=12).prop_map(
+        |(memory_mib, access_ms, rate_mib, promise_ms, writes, idle_s)| Case {
+            memory_mib,
+            access_ms,
+            rate_mib,
+            promise_ms,
+            writes,
+            idle_s,
+        },
+    )
+}
+
+impl Case {
+    /// The lender sleeps while the borrower takes what there is, and then wants nearly all of its half within a second.
+    fn run(&self, loans: &str) -> UnitOutcome {
+        let Case { memory_mib, access_ms, rate_mib, promise_ms, writes, idle_s } = self;
+        let machine = format!(
+            "version = 1\nshape = \"cpus:2 memory:{memory_mib}MiB\"\n[kernel]\nmemory_loans = \"{loans}\"\n\
+             [disk.d0]\nmodel = \"fixed\"\naccess = \"{access_ms}ms\"\nrate = \"{rate_mib}MiB/s\"\nsize = \"100GiB\"\n"
+        );
+        let contract = format!(
+            "version = 1\n[machine]\nscheme = \"isolate\"\nreserve = \"1%\"\ncall-back-memory = \"{promise_ms}ms\"\n\
+             [unit.lender]\n[unit.borrower]\n"
+        );
+        let half = memory_mib * 96 / 200;
+        let (wanted, much) = (half * 98 / 100, memory_mib * 9 / 10);
+        let (also, memory) = if *writes {
+            (", { write = \"log\", bytes = \"1MiB\" }".to_owned(), much / 2)
+        } else {
+            (String::new(), much)
+        };
+        let workload = format!(
+            "version = 1\nhorizon = \"10min\"\n[file.log]\nsize = \"{memory_mib}MiB\"\n\
+             [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"500ms\"\ndo = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
+             [program.greedy]\nmemory = \"{memory}MiB\"\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\" }}{also}] }}]\n\
+             [job.lender]\nunit = \"lender\"\nprogram = \"burst\"\n\
+             [job.borrower]\nunit = \"borrower\"\nprogram = \"greedy\"\nbackground = true\n"
+        );
+        let end = outcome(&contract, &machine, &workload);
+        assert_eq!(end.broken, 0, "{:?}", end.notes);
+        assert!(jobs(&end, "lender").iter().all(|job| job.ended_ns.is_some()));
+        unit(&end, "lender").clone()
+    }
+}
+
+/// What a wait may be longer than the promise: half of it for a disk that the borrower uses meanwhile, and a few requests.
+fn slack_ns(promise_ns: u64) -> u64 {
+    promise_ns / 2 + 100 * MS
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn who_wants_its_memory_back_waits_no_longer_than_was_promised(case in cases()) {
+        let promise = case.promise_ms * MS;
+        let (bounded, any) = (case.run("in-time"), case.run("any"));
+        let most = promise + slack_ns(promise);
+        if case.writes {
+            // Its file's pages must be written by the disk that it goes on to write to: no bound follows, but it helps.
+            prop_assert!(
+                bounded.memory_waited_ns <= any.memory_waited_ns + slack_ns(promise),
+                "{} ms with the bound, {} ms without", bounded.memory_waited_ns / MS, any.memory_waited_ns / MS
+            );
+        } else {
+            prop_assert!(bounded.memory_waited_ns <= most, "{} ms with the bound", bounded.memory_waited_ns / MS);
+            prop_assert!(bounded.memory_call_backs.max_ns <= most, "{:?}", bounded.memory_call_backs);
+            prop_assert!(any.memory_waited_ns > most, "{} ms without", any.memory_waited_ns / MS);
+        }
+    }
+}
