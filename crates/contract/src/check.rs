@@ -23,6 +23,7 @@ pub(crate) fn unit(unit: &Unit, seen: &Seen, limits: &PerResource<Option<Span>>)
     let mut found = Vec::new();
     for resource in Resource::ALL {
         found.extend(zero_limit(unit, resource, limits));
+        found.extend(tiny_limit(unit, resource, limits));
         found.extend(hard_above_limit(unit, resource, seen, limits));
     }
     found.extend(repeated_members(unit));
@@ -37,6 +38,32 @@ fn zero_limit(unit: &Unit, resource: Resource, limits: &PerResource<Option<Span>
     }
     let message = format!("a {resource} limit of zero would let nothing of unit `{}` run", unit.path);
     Some(Diagnostic::error("zero-limit", span, message).help("write more than zero, or leave the limit out"))
+}
+
+/// The least that a limit is useful for, in the resource's own measure: a shell and a small program; what a kernel can
+/// hold a CPU to (1 ms in a second); a block in a second.
+fn least_limit(resource: Resource) -> (u64, &'static str) {
+    match resource {
+        Resource::Cpu => (MILLIONTH / 1_000, "the kernel holds no less than 0.001 CPUs"),
+        Resource::Memory => {
+            (4 << 20, "a shell and a small program need about 4MiB, and whoever has less pages without end")
+        }
+        Resource::Disk | Resource::Bus => (4 << 10, "what is transferred comes in blocks of 4KiB"),
+    }
+}
+
+/// Mostly a slip in the unit: `1B` for `1GB`.
+fn tiny_limit(unit: &Unit, resource: Resource, limits: &PerResource<Option<Span>>) -> Option<Diagnostic> {
+    let (least, why) = least_limit(resource);
+    let Amount::Absolute(limit @ 1..) = unit.limit[resource]? else { return None };
+    if limit >= least {
+        return None;
+    }
+    let amount = |value| crate::quantity::amount_text(resource, Amount::Absolute(value));
+    let message =
+        format!("a {resource} limit of {} lets next to nothing of unit `{}` run", amount(limit), unit.path);
+    let help = format!("write at least {}: {why}", amount(least));
+    Some(Diagnostic::warning("tiny-limit", limits[resource].clone()?, message).help(help))
 }
 
 /// A part and an absolute amount can only be compared on a machine.
@@ -93,6 +120,7 @@ pub(crate) fn siblings(contract: &Contract, parent: Option<&Seen>, units: &[Seen
     let mut found = conflicts(contract, units);
     for resource in Resource::ALL {
         found.extend(parts_above_whole(contract, parent, units, resource));
+        found.extend(parent.and_then(|parent| hard_above_encloser(contract, parent, units, resource)));
     }
     if let (Some(each), Some(first)) = (parent.and_then(|parent| parent.each.clone()), units.first()) {
         let message = "a unit that splits among its users cannot declare sub-units too";
@@ -153,6 +181,36 @@ fn parts_above_whole(
         diagnostic = diagnostic.related(seen.hard[resource].clone()?, label);
     }
     Some(diagnostic.label(format!("of `{}`", contract.unit(last.id).path)))
+}
+
+/// What sub-units reserve comes out of what their encloser reserved, if it did: the rest of the encloser's is by tickets, and
+/// shrinks as others come. (An encloser without a reservation is weighed on a machine, by what its tickets are worth.)
+fn hard_above_encloser(
+    contract: &Contract,
+    parent: &Seen,
+    units: &[Seen],
+    resource: Resource,
+) -> Option<Diagnostic> {
+    let hard = |seen: &Seen| match contract.unit(seen.id).hard[resource] {
+        Some(Amount::Absolute(amount)) => Some(amount),
+        _ => None,
+    };
+    let whole = hard(parent)?;
+    let asked = units.iter().filter_map(hard).fold(0, u64::saturating_add);
+    if asked <= whole {
+        return None;
+    }
+    let worst = units.iter().max_by_key(|seen| hard(seen))?;
+    let amount = |value| crate::quantity::amount_text(resource, Amount::Absolute(value));
+    let (path, whole, asked) = (&contract.unit(parent.id).path, amount(whole), amount(asked));
+    let message =
+        format!("the sub-units of `{path}` reserve {asked} of {resource}, and `{path}` itself only {whole}");
+    let diagnostic = Diagnostic::error("hard-above-encloser", worst.hard[resource].clone()?, message)
+        .label(format!("of `{}`", contract.unit(worst.id).path))
+        .related(parent.hard[resource].clone()?, format!("of `{path}`"));
+    Some(diagnostic.help(format!(
+        "raise the reservation of `{path}` to {asked}, lower those of its sub-units, or give them `tickets`"
+    )))
 }
 
 /// The unit that `machine.default` names.

@@ -109,22 +109,22 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Duration { min_ns: 10_000_000, max_ns: 10_000_000_000 },
             "\"250ms\"",
             "\"100ms\"",
-            "How often a CPU that several units hold in part changes its owner.",
+            "How often a CPU that several units hold in part changes its owner, 10 ms to 10 s.",
         ),
         key(
             "call-back",
             Kind::Duration { min_ns: 1_000_000, max_ns: 1_000_000_000 },
             "\"10ms\"",
             "\"20ms\"",
-            "The longest that a lender may wait for a CPU it lent.",
+            "The longest that a lender may wait for a CPU it lent, 1 ms to 1 s.",
         ),
         key(
             "call-back-memory",
             Kind::Duration { min_ns: 100_000_000, max_ns: 60_000_000_000 },
             "\"1s\"",
             "\"500ms\"",
-            "The longest that calling back a loan of memory may take, by what such loans took so far; none is made that \
-             would take longer.",
+            "The longest that calling back a loan of memory may take, 100 ms to 1 min, by how fast memory was taken so far; \
+             none is made that would take longer.",
         ),
         key(
             "default",

@@ -48,10 +48,19 @@ pub struct MemoryAccount {
     pub waited_ns: u64,
     /// What came back soon after it was taken from it.
     pub refaulted: u64,
+    /// What was taken from it by order: called back, to be lent, or on trial.
+    pub taken: u64,
+    /// The time in which that was at work.
+    pub taking_ns: u64,
     /// Processes that the kernel killed for want of memory.
     pub killed: u64,
     /// What its processes use that is charged elsewhere: they had it before they came.
     pub elsewhere: u64,
+    /// What it is charged for pages of files that other units map too: their part, by estimate.
+    pub for_others: u64,
+    /// What its pages take that are in compressed swap (zram): its part, by estimate; contained in `used`.
+    #[serde(default)]
+    pub packed: u64,
 }
 
 /// The machine's memory, for the statement.
@@ -207,8 +216,12 @@ impl Memory {
             call_back_max_ns: call_backs.within(1_000_000),
             waited_ns: own().map(|own| since(own, |facts| facts.stalled_ns)).sum(),
             refaulted: own().map(|own| since(own, |facts| facts.refaulted)).sum(),
+            taken: own().map(|own| since(own, |facts| facts.taken)).sum(),
+            taking_ns: own().map(|own| since(own, |facts| facts.taking_ns)).sum(),
             killed: own().map(|own| since(own, |facts| facts.killed)).sum(),
             elsewhere: sum(|own| own.facts.elsewhere),
+            for_others: sum(|own| own.facts.for_others),
+            packed: sum(|own| own.facts.packed),
         })
     }
 }
@@ -229,8 +242,16 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn snapshot(at: Time, used: [u64; 2], stalled_ms: u64) -> Snapshot {
-        let unit =
-            |used: u64| UnitMemory { used: used * MIB, stalled_ns: stalled_ms * MS, ..UnitMemory::default() };
+        let unit = |used: u64| UnitMemory {
+            used: used * MIB,
+            stalled_ns: stalled_ms * MS,
+            elsewhere: 3 * MIB,
+            for_others: 2 * MIB,
+            packed: MIB,
+            taken: used * MIB,
+            taking_ns: stalled_ms * MS / 2,
+            ..UnitMemory::default()
+        };
         let units = vec![UnitMemory::default(), UnitMemory::default(), unit(used[0]), unit(used[1])];
         let memory = MemoryFacts { total: 1_000 * MIB, units, ..MemoryFacts::default() };
         Snapshot { at: at * MS, memory: Some(memory), ..Snapshot::default() }
@@ -243,6 +264,7 @@ mod tests {
             borrowed: borrowed * MIB,
             allowed: (500 - lent + borrowed) * MIB,
             called_back: called_back && lent == 0,
+            ..Share::default()
         };
         let units = vec![Share::default(), Share::default(), share(lent, 0), share(0, lent)];
         let memory = MemoryPlan { divided: 1_000 * MIB, units, ..MemoryPlan::default() };
@@ -273,5 +295,83 @@ mod tests {
         assert_eq!(lender.lent_mean, 200 * MIB * 1_010 / 1_070);
         let both = memory.account(&units).unwrap();
         assert_eq!((both.entitled, both.used, both.called_back), (1_000 * MIB, 900 * MIB, 1));
+        assert_eq!((both.elsewhere, both.for_others, both.packed), (6 * MIB, 4 * MIB, 2 * MIB));
+        // Counted from the first look on.
+        assert_eq!((lender.taken, lender.taking_ns), (300 * MIB, MS));
+        // 500 MiB used for the first second and 700 for 10 ms, then 700 for 60.
+        let borrower = memory.account(&units[1..]).unwrap();
+        assert_eq!(borrower.used_mean, MIB * (500 * 1_000 + 700 * 70) / 1_070);
+    }
+
+    /// A reload exchanges the units' numbers while a call-back goes on: the accounts go on, and the call-back counts for
+    /// nobody.
+    #[test]
+    fn accounts_follow_their_units() {
+        let mut contract = Contract::default();
+        let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
+        let mut memory = Memory::default();
+        for (at, used, lent, owes) in [(0, [100, 500], 200, false), (1_000, [300, 700], 0, true)] {
+            memory.observe(&snapshot(at, used, at));
+            memory.book(&plan(at, lent, owes));
+        }
+        memory.renumber(&contract, &|unit| {
+            Some(if unit == a {
+                b
+            } else if unit == b {
+                a
+            } else {
+                unit
+            })
+        });
+        let lender = memory.account(&[b]).unwrap();
+        assert_eq!((lender.used, lender.lent_mean, lender.waited_ns), (300 * MIB, 200 * MIB, 1_000 * MS));
+        memory.observe(&snapshot(1_100, [500, 300], 1_000));
+        memory.book(&plan(1_100, 0, false));
+        assert_eq!(memory.account(&[a, b]).unwrap().called_back, 0);
+    }
+
+    /// Two lenders want 100 MiB each, one after the other: the first call-back is over while the second goes on.
+    #[test]
+    fn call_backs_end_in_the_order_in_which_they_began() {
+        let mut memory = Memory::default();
+        for (at, used, lent, owes) in [
+            (0, 700, 200, false),
+            (100, 700, 100, true),
+            (200, 700, 0, true),
+            (300, 600, 0, true),
+            (400, 500, 0, false),
+        ] {
+            memory.observe(&snapshot(at, [100, used], 0));
+            memory.book(&plan(at, lent, owes));
+        }
+        let lender = memory.account(&[UnitId(2)]).unwrap();
+        // From the look before each: 0 to 300 ms, and 100 to 400.
+        assert_eq!((lender.called_back, lender.call_back_max_ns), (2, 300 * MS));
+        assert_eq!(
+            lender.call_back_p50_ns,
+            300 * MS,
+            "the first waits for as much as was called back by then"
+        );
+    }
+
+    /// Who uses more than it is allowed is not called back from unless somebody wants it: neither where its allowance did
+    /// not sink for that, nor where no lender lends less; and a call-back of nobody's holds up no other.
+    #[test]
+    fn without_a_lender_there_is_no_call_back() {
+        for (lent, owes) in [(0, false), (200, true)] {
+            let mut memory = Memory::default();
+            memory.observe(&snapshot(0, [100, 700], 0));
+            memory.book(&plan(0, 200, false));
+            memory.observe(&snapshot(100, [100, 900], 0));
+            let mut wanted = plan(100, lent, owes);
+            if let Some(memory) = &mut wanted.memory {
+                memory.units[3].called_back = owes;
+            }
+            memory.book(&wanted);
+            assert_eq!((memory.calls.len(), memory.called), (0, 0), "{lent} {owes}");
+            memory.observe(&snapshot(200, [100, 500], 0));
+            memory.book(&plan(200, lent, false));
+            assert_eq!(memory.account(&[UnitId(2)]).unwrap().called_back, 0, "{lent} {owes}");
+        }
     }
 }

@@ -18,7 +18,10 @@
 //!    not queue. When it comes near that, or has less than it had in the trial, it is believed again: the call-back;
 //! 4. the capacity is divided by share, nobody gets more than it wants, and what is left goes to who wants more;
 //! 5. whoever is ahead is held to what that gives it, less what came out too much, and stays so until nobody else wants the
-//!    disk. Of those who wait, one is always free: it takes what the others leave.
+//!    disk. Of those who wait, one is always free: it takes what the others leave. Who is at its own limit wants no
+//!    more than that.
+//!
+//! Where a rate is held by stopping a unit, rates are for limits alone, and steps 2 to 5 order nothing.
 //!
 //! Where weights are heeded, units get those of their entitlements, corrected by what came out (`weigh`). Limits, and
 //! ceilings of those who may not borrow, are rates in both cases.
@@ -164,7 +167,8 @@ fn decide(
     }
     let mut caps = BTreeMap::new();
     if held && input.means.disk.caps {
-        let shared = if weighs { BTreeMap::new() } else { disk.rates.hold(now) };
+        let shares_by_rates = !weighs && !input.means.disk.limits_only;
+        let shared = if shares_by_rates { disk.rates.hold(now) } else { BTreeMap::new() };
         caps = capacity::capped(input, entitlement, facts, &disk.rates, &shared);
     }
     replace_caps(disk, caps, facts, steps);

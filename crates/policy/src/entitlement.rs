@@ -57,7 +57,7 @@ pub fn capacity(contract: &Contract, machine: &Machine, resource: Resource) -> C
             Capacity::Known(total.saturating_sub(contract.machine.reserve.of(total)))
         }
         // Entitlements are per disk: of several disks, the slowest known one is what an absolute amount is weighed against.
-        Resource::Disk => known(machine.disks.iter().map(|disk| disk.bytes_per_s).min().flatten()),
+        Resource::Disk => known(machine.disks.iter().filter_map(|disk| disk.bytes_per_s).min()),
         Resource::Bus => known(machine.bus_bytes_per_s),
     }
 }

@@ -8,11 +8,14 @@
 //! those who are in no unit hold; both are taken as before while they move by less than 1/[`COMMON_PART`]. (2) A unit is
 //! short if it is at its allowance, and presses: pages that were taken from it came back, it waited for memory for more
 //! than 1/[`STALL_PART`] of the time, or its memory without a file grew. (3) Cold pages count as not needed, unless
-//! lending them was wrong lately: a unit that is short while it lends is not believed to be cold for [`DOUBT_NS`], each
+//! lending them was wrong lately: a unit that is short while it lends, or to which pages come back so fast that it would
+//! have all that it lends within [`BACK_NS`], is not believed to be cold for [`DOUBT_NS`], each
 //! time twice as long. (4) What can be called back in time from a borrower ([`rates`]): clean pages of files at the rate at
-//! which such loans came back so far, then dirty and anonymous ones at theirs, the latter only into free swap. (5)
+//! which such pages were taken so far, then dirty and anonymous ones at theirs, the latter only into free swap; of the time
+//! comes off what passes until a look sees that a lender is short, and until another sees that all is back. (5)
 //! [`frames`] decides. (6) Orders, as differences: guarantees (what no other unit's want may take), allowances, those that
-//! sink before those that grow, and reclaim from those who owe.
+//! sink before those that grow, reclaim from those who owe, and where nobody does, on trial, a little from who borrows as
+//! much as its rate permits.
 //!
 //! Properties (tested): allowances of the units sum to no more than the machine has; a unit without processes is never
 //! held to anything, so that whoever comes finds room; where nothing was observed nothing is ordered, and what is in force
@@ -34,11 +37,14 @@ mod orders;
 mod rates;
 
 use orders::Orders;
-use rates::Rates;
+
+pub use rates::{Rates, Taken};
 
 /// How often loans may grow. Longer where there are many units, since looking at each costs time.
 const PERIOD_NS: Time = 200 * MS;
 const PERIOD_PER_UNIT_NS: Time = 2 * MS;
+/// While somebody lends, a look is taken this part of the promised time after the last one at the latest.
+const LOAN_LOOK_PART: u64 = 4;
 /// How often to look while somebody owes.
 const DEBT_LOOK_NS: Time = 20 * MS;
 /// After which reclaim is ordered again, if a unit still owes.
@@ -53,10 +59,17 @@ const STALL_PART: u64 = 20;
 const DOUBT_NS: Time = 10_000 * MS;
 const DOUBT_NS_MAX: Time = 640_000 * MS;
 
+/// What is lent is not cold if it comes back so fast that all of it would be back within this: pages that are wanted every
+/// five minutes are worth their memory (Gray and Putzolu, 1987).
+const BACK_NS: Time = 300_000 * MS;
+/// Over how long that is measured.
+const BACK_LOOK_NS: Time = 2_000 * MS;
+
 /// What a backend can enforce for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryMeans {
-    /// A unit's memory can be bounded: beyond that its own pages are taken, and it waits (memory.high).
+    /// A unit's memory can be bounded: beyond that its own pages are taken, and it waits (memory.high); or they are taken at the
+    /// next look.
     pub bounds: bool,
     /// What a unit is entitled to can be kept from others' wants (memory.min, memory.low).
     pub guarantees: bool,
@@ -80,6 +93,9 @@ pub struct MemoryFacts {
     pub shared: u64,
     /// Swap space that is free.
     pub swap_free: u64,
+    /// What a byte that is swapped out takes of the memory all the same, in thousandths: 0 unless swap is memory itself, and
+    /// compressed (zram, zswap).
+    pub packed_permille: u64,
     /// One per unit of the contract; units that the list has not are taken as empty.
     pub units: Vec<UnitMemory>,
 }
@@ -87,8 +103,10 @@ pub struct MemoryFacts {
 /// One unit's memory: of its own processes, sub-units left out. Bytes, unless said otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnitMemory {
-    /// Charged to it.
+    /// Charged to it, and what is `packed`.
     pub used: u64,
+    /// What its pages take that were swapped out to memory (zram): charged to nobody, so that no bound counts it.
+    pub packed: u64,
     /// The part of it that belongs to no file: only swap could take it.
     pub anonymous: u64,
     /// The part that belongs to files and must be written before it can be given up.
@@ -97,6 +115,8 @@ pub struct UnitMemory {
     pub kernel: u64,
     /// The part that was not touched for long, if the machine can tell.
     pub cold: u64,
+    /// The part of `cold` that belongs to no file: only swap could take it.
+    pub cold_anonymous: u64,
     /// How often it was held at its bound since it was made.
     pub refused: u64,
     /// What came back soon after it was taken, summed since it was made.
@@ -106,8 +126,15 @@ pub struct UnitMemory {
     pub stalled_ns: u64,
     /// Processes that the kernel killed for want of memory, since it was made.
     pub killed: u64,
+    /// What was taken from it by order, since it was made.
+    pub taken: u64,
+    /// The time in which that was at work, in nanoseconds.
+    pub taking_ns: u64,
     /// What its processes use without a file and is charged elsewhere: they had it before they came to the unit.
     pub elsewhere: u64,
+    /// The part of `used` that is others': pages of files that their processes map too, in equal parts. An estimate; 0 where
+    /// the machine does not tell.
+    pub for_others: u64,
 }
 
 /// What was decided about memory. Bytes.
@@ -134,6 +161,8 @@ pub struct Share {
     pub borrowed: u64,
     /// What it may use: entitled - lent + borrowed.
     pub allowed: u64,
+    /// What of that is taken to be in swap that is memory: what is charged may be so much less.
+    pub packed: u64,
     /// Whether its allowance sank because the memory is wanted elsewhere, so that what it uses beyond is called back.
     pub called_back: bool,
 }
@@ -167,7 +196,15 @@ struct Seen {
     /// It is not believed to be cold before.
     doubted_until: Time,
     doubt_ns: Time,
+    /// When it was last looked at what came back, and the counter then.
+    back_at: Time,
+    back: u64,
     reclaimed_at: Option<Time>,
+    /// At the last look.
+    short: bool,
+    /// What could be called back from it in time.
+    callable: u64,
+    taken: Taken,
 }
 
 impl State {
@@ -178,7 +215,7 @@ impl State {
         // What is in force stays known; the rest is learnt anew within a few looks, and everybody has its own meanwhile.
         State {
             orders: orders.filter_map(|(unit, orders)| Some((number(unit)?, orders))).collect(),
-            rates: self.rates.forgetful(),
+            rates: self.rates,
             ..State::default()
         }
     }
@@ -213,15 +250,18 @@ pub(crate) fn step(
     state.frames = frames_state;
     let slack = facts.total / SLACK_PART;
     state.share_out(&allowances, frame, slack);
-    let wanted = orders::wanted(input, &state.shares(), state.divided(facts.total));
+    let wanted = orders::wanted(input, &state.charged(), state.divided(facts.total));
     orders::differences(&state.orders, &wanted, Reason::NobodyThere, steps);
     explain(steps, &allowances, frame);
     state.orders = wanted;
     let owing = state.call_back(now, input, facts, slack, steps);
-    let next = now + if owing { DEBT_LOOK_NS } else { period_ns(input.contract) };
-    state.next = Some(next);
+    if !owing && input.means.memory.reclaim {
+        steps.extend(state.trial(now, input.contract, facts.total, frame));
+    }
     let lends = |id: &UnitId| state.units[id.index()].share.lent > 0;
-    let watch = input.contract.held().filter(lends).collect();
+    let watch: Vec<UnitId> = input.contract.held().filter(lends).collect();
+    let next = state.next_look(now, input.contract, owing, !watch.is_empty());
+    state.next = Some(next);
     Some(MemoryPlan { next, divided: state.divided(facts.total), units: state.shares(), watch })
 }
 
@@ -232,6 +272,17 @@ fn frame_bytes(total: u64) -> u64 {
 
 fn period_ns(contract: &Contract) -> Time {
     PERIOD_NS + PERIOD_PER_UNIT_NS * contract.units.len() as Time
+}
+
+/// How long nobody may look while somebody lends.
+fn loan_look_ns(contract: &Contract) -> Time {
+    period_ns(contract).min(contract.machine.call_back_memory_ns / LOAN_LOOK_PART)
+}
+
+/// What of the promised time is left for taking: a look passes before the lender is seen to be short, and one before all is
+/// seen to be back, beside what each takes.
+fn time_to_take_ns(contract: &Contract) -> Time {
+    contract.machine.call_back_memory_ns.saturating_sub(loan_look_ns(contract) + 2 * DEBT_LOOK_NS)
 }
 
 impl State {
@@ -250,12 +301,32 @@ impl State {
         Look::Period
     }
 
+    /// When to look next: soon while somebody owes, within the time that was promised while somebody lends, and when loans
+    /// may grow.
+    fn next_look(&self, now: Time, contract: &Contract, owing: bool, lent: bool) -> Time {
+        if owing {
+            return now + DEBT_LOOK_NS;
+        }
+        let period = (self.period_at + period_ns(contract)).max(now + DEBT_LOOK_NS);
+        if lent { period.min(now + loan_look_ns(contract)) } else { period }
+    }
+
     fn divided(&self, total: u64) -> u64 {
         total.saturating_sub(self.kernel).saturating_sub(self.shared)
     }
 
     fn shares(&self) -> Vec<Share> {
         self.units.iter().map(|unit| unit.share).collect()
+    }
+
+    /// The shares in what is charged: what is packed is a unit's too, and no bound and no guarantee counts it.
+    fn charged(&self) -> Vec<Share> {
+        let less = |unit: &Seen| Share {
+            entitled: unit.share.entitled.saturating_sub(unit.share.packed),
+            allowed: unit.share.allowed.saturating_sub(unit.share.packed),
+            ..unit.share
+        };
+        self.units.iter().map(less).collect()
     }
 
     /// The facts as [`frames`] understands them.
@@ -268,7 +339,9 @@ impl State {
     ) -> Vec<Facts> {
         let elapsed = self.looked_at.map_or(0, |at| now.saturating_sub(at));
         self.looked_at = Some(now);
-        let time = input.contract.machine.call_back_memory_ns;
+        let time = time_to_take_ns(input.contract);
+        // What swap has room for is promised once.
+        let mut swap_left = facts.swap_free;
         let mut all = vec![Facts::default(); self.units.len()];
         for (id, common) in [(UnitId::KERNEL, self.kernel), (UnitId::SHARED, self.shared)] {
             all[id.index()].used = common.div_ceil(frame);
@@ -277,16 +350,21 @@ impl State {
             let unit = &mut self.units[id.index()];
             let seen = facts.units.get(id.index()).copied().unwrap_or_default();
             let short = unit.is_short(seen, elapsed, frame);
-            unit.doubt(now, short, seen);
+            unit.doubt(now, short, seen, frame);
             unit.used = damped(unit.used, seen.used, unit.share.entitled, facts.total / SLACK_PART);
-            let cold = if now < unit.doubted_until { 0 } else { seen.cold.min(seen.used) };
-            (unit.facts, unit.known) = (seen, true);
+            if unit.share.packed.abs_diff(seen.packed) > facts.total / SLACK_PART {
+                // In whole frames, as everything that becomes a bound: a kernel rounds others.
+                unit.share.packed = seen.packed.div_ceil(frame) * frame;
+            }
+            let cold = if now < unit.doubted_until { 0 } else { cold(seen, facts, &mut swap_left) };
+            unit.callable = self.rates.callable(seen, facts, time);
+            (unit.facts, unit.known, unit.short) = (seen, true, short);
             all[id.index()] = Facts {
                 present: input.snapshot.unit(id).processes > 0,
                 used: unit.used.div_ceil(frame),
                 cold: (cold / frame).min(unit.used / frame),
                 short,
-                callable: Some(self.rates.callable(seen, facts.swap_free, time) / frame),
+                callable: Some(unit.callable / frame),
             };
         }
         all
@@ -300,6 +378,7 @@ impl State {
                 lent: allowance.lent * frame,
                 borrowed: allowance.borrowed * frame,
                 allowed: allowance.allowed * frame,
+                packed: before.packed,
                 called_back: false,
             };
             // Until what is beyond is there, the call-back goes on; who is allowed as much again owes nothing.
@@ -324,7 +403,7 @@ impl State {
             let unit = &mut self.units[id.index()];
             let owed = unit.facts.used.saturating_sub(unit.share.allowed);
             let owes = owed > slack && (unit.share.called_back || unit.share.lent > 0);
-            self.rates.watch(id, now, if owes { owed } else { 0 }, unit.facts, facts.swap_free);
+            self.rates.learn(&mut unit.taken, unit.facts, facts.swap_free, owes);
             if !owes {
                 unit.reclaimed_at = None;
                 continue;
@@ -338,6 +417,19 @@ impl State {
             }
         }
         owing
+    }
+
+    /// Takes a little from a unit that is short and borrows as much as could be called back from it in time, by what is known.
+    fn trial(&mut self, now: Time, contract: &Contract, total: u64, frame: u64) -> Option<Step> {
+        contract.held().find_map(|id| {
+            let unit = &self.units[id.index()];
+            let at_rate = unit.share.borrowed > 0 && unit.share.borrowed + 2 * frame > unit.callable;
+            if !(unit.short && at_rate) {
+                return None;
+            }
+            let bytes = self.rates.trial(now, unit.facts, unit.callable, total)?;
+            Some(Step { action: Action::Reclaim { unit: id, bytes }, reason: Reason::OnTrial })
+        })
     }
 }
 
@@ -353,15 +445,39 @@ impl Seen {
         self.known && self.share.allowed > 0 && at_bound && (came_back || waited || grew)
     }
 
-    /// Who misses what it lent was not as cold as it looked.
-    fn doubt(&mut self, now: Time, short: bool, seen: UnitMemory) {
-        if short && self.share.lent > 0 && seen.refaulted > self.facts.refaulted {
+    /// Who misses what it lent was not as cold as it looked: because it is short, or because it reads again what was taken
+    /// from it, though there is room for that.
+    fn doubt(&mut self, now: Time, short: bool, seen: UnitMemory, frame: u64) {
+        let missed = short && self.share.lent > 0 && seen.refaulted > self.facts.refaulted;
+        if self.comes_back(now, seen, frame) || missed {
             let forgotten = now > self.doubted_until.saturating_add(DOUBT_NS_MAX);
             self.doubt_ns =
                 if forgotten { DOUBT_NS } else { (self.doubt_ns * 2).clamp(DOUBT_NS, DOUBT_NS_MAX) };
             self.doubted_until = now + self.doubt_ns;
         }
     }
+
+    /// Whether so much came back lately that what it lends would be back within [`BACK_NS`]. What comes back while it is not
+    /// believed to be cold was taken before that.
+    fn comes_back(&mut self, now: Time, seen: UnitMemory, frame: u64) -> bool {
+        let elapsed = now.saturating_sub(self.back_at);
+        let watched = self.known && now >= self.doubted_until && self.share.lent > 0;
+        if watched && elapsed < BACK_LOOK_NS {
+            return false;
+        }
+        let came = seen.refaulted.saturating_sub(self.back);
+        (self.back_at, self.back) = (now, seen.refaulted);
+        let part = u128::from(self.share.lent) * u128::from(elapsed) / u128::from(BACK_NS);
+        watched && came >= 2 * frame && u128::from(came) >= part
+    }
+}
+
+/// What would come free if all cold pages of a unit were taken: of those in no file no more than fits into swap, less what they
+/// take there.
+fn cold(seen: UnitMemory, facts: &MemoryFacts, swap_left: &mut u64) -> u64 {
+    let anonymous = seen.cold_anonymous.min(*swap_left);
+    *swap_left -= anonymous;
+    seen.cold.saturating_sub(seen.cold_anonymous).saturating_add(rates::freed(anonymous, facts))
 }
 
 /// What a unit is taken to use, so that a few pages more or less change nothing: a little more than it does, but not more

@@ -265,6 +265,8 @@ pub enum Reason {
         /// What it is allowed, in bytes.
         allowed: u64,
     },
+    /// How fast memory comes back from it is measured, before more is lent to it.
+    OnTrial,
 }
 
 /// One step.
@@ -448,6 +450,7 @@ impl fmt::Display for Because<'_> {
             Reason::AtLimit => write!(f, "it is short, and at a limit of the contract"),
             Reason::NothingIdle => write!(f, "it is short, and nobody has memory to lend"),
             Reason::Owes { allowed } => write!(f, "it is allowed {}", Bytes(allowed)),
+            Reason::OnTrial => write!(f, "how fast it gives up memory decides what it may borrow"),
         }
     }
 }
@@ -465,8 +468,8 @@ impl fmt::Display for Percent {
     }
 }
 
-/// A rate in a few digits: `12.5 MB/s`; `any amount` without one.
-struct Speed(Option<u64>);
+/// A rate, in bytes per second, in a few digits: `12.5 MB/s`; `any amount` without one.
+pub struct Speed(pub Option<u64>);
 
 impl fmt::Display for Speed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

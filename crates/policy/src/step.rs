@@ -42,7 +42,7 @@ pub struct State {
     /// Facts of the last look that was fresh, by unit.
     seen: BTreeMap<UnitId, UnitFacts>,
     orders: BTreeMap<UnitId, Orders>,
-    disks: disk::State,
+    pub(crate) disks: disk::State,
     memory: memory::State,
 }
 

@@ -2,7 +2,7 @@
 
 use commonhold_ledger::{Account, DiskAccount, Statement};
 
-use crate::figures::{bytes, duration, part, percent_text};
+use crate::figures::{bytes, duration, part, percent_text, rate};
 use crate::status::depth;
 use crate::table::{Paint, Style, Table, clean};
 
@@ -40,7 +40,7 @@ fn cells(account: &Account, disk: &DiskAccount) -> [String; 10] {
     [
         "  ".repeat(depth(&account.unit)) + &clean(name),
         part(disk.entitled_part),
-        bytes(disk.using_bytes_per_s) + "/s",
+        rate(disk.using_bytes_per_s),
         bytes(disk.read_bytes),
         bytes(disk.written_bytes),
         percent_text(disk.read_bytes.saturating_add(disk.written_bytes), disk.entitled_bytes),
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(table(&statement, style), "");
         let disk = DiskAccount {
             entitled_part: 250_000,
-            using_bytes_per_s: 1 << 20,
+            using_bytes_per_s: 1_500_000,
             read_bytes: 3 << 20,
             written_bytes: 1 << 20,
             entitled_bytes: 8 << 20,
@@ -81,6 +81,6 @@ mod tests {
         let text = table(&statement, style);
         let row = text.lines().last().unwrap_or_default();
         let words: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(words.join(" "), "b 25% 1 MiB/s 3 MiB 1 MiB 50 4 MiB 0 B 2 (105.0 ms) 2.0 s", "{text}");
+        assert_eq!(words.join(" "), "b 25% 1.5 MB/s 3 MiB 1 MiB 50 4 MiB 0 B 2 (105.0 ms) 2.0 s", "{text}");
     }
 }

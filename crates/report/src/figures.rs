@@ -69,6 +69,19 @@ pub(crate) fn bytes(n: u64) -> String {
     format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), UNITS[power])
 }
 
+/// Bytes per second: `100 MB/s`, in powers of ten, as disks and contracts are sized.
+pub(crate) fn rate(n: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    let (mut power, mut unit) = (0, 1);
+    // The limit of a unit is where one decimal would round up to 1000.0.
+    while power + 1 < UNITS.len() && u128::from(n) * 20 >= (1000 * 20 - 1) * u128::from(unit) {
+        power += 1;
+        unit *= 1_000;
+    }
+    let number = tenths(n, unit);
+    format!("{} {}/s", number.strip_suffix(".0").unwrap_or(&number), UNITS[power])
+}
+
 /// Millionths of a whole: `25%`, `66.7%`.
 pub(crate) fn part(millionths: u64) -> String {
     let number = tenths(millionths, MILLIONTH / 100);
@@ -81,7 +94,7 @@ pub(crate) fn amount(resource: Resource, amount: Amount) -> String {
         (_, Amount::Part(millionths)) => part(millionths),
         (Resource::Cpu, Amount::Absolute(micro)) => cpus(micro),
         (Resource::Memory, Amount::Absolute(n)) => bytes(n),
-        (Resource::Disk | Resource::Bus, Amount::Absolute(n)) => format!("{}/s", bytes(n)),
+        (Resource::Disk | Resource::Bus, Amount::Absolute(n)) => rate(n),
     }
 }
 
@@ -133,6 +146,21 @@ mod tests {
             assert_eq!(seconds(s), "-");
         }
         assert_eq!(seconds(1e300), "213504.0 d");
+    }
+
+    #[test]
+    fn rates_are_in_powers_of_ten() {
+        for (n, text) in [
+            (0, "0 B/s"),
+            (999, "999 B/s"),
+            (1_500, "1.5 kB/s"),
+            (999_949, "999.9 kB/s"),
+            (999_950, "1 MB/s"),
+            (100_000_000, "100 MB/s"),
+            (u64::MAX, "18.4 EB/s"),
+        ] {
+            assert_eq!(rate(n), text, "{n}");
+        }
     }
 
     #[test]

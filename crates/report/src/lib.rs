@@ -7,9 +7,11 @@
 
 pub mod claims;
 pub mod comparison;
+pub mod cost_model;
 mod disks;
 pub mod doctor;
 mod figures;
+pub mod holdings;
 mod html;
 pub mod memory;
 pub mod plan;

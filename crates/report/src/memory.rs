@@ -50,6 +50,9 @@ fn cells(name: String, memory: &MemoryAccount) -> Vec<String> {
     [name].into_iter().chain(sizes.map(bytes)).chain(counts).chain(times).collect()
 }
 
+/// Libraries that several units map are nobody's concern.
+const SAID_MIN: u64 = 1 << 20;
+
 /// What a reader should know beside the figures.
 fn remarks(memory: &MemoryAccount) -> Vec<String> {
     let mut remarks = Vec::new();
@@ -60,6 +63,18 @@ fn remarks(memory: &MemoryAccount) -> Vec<String> {
         remarks.push(format!(
             "{} that its processes use are charged elsewhere: they had them before they came",
             bytes(memory.elsewhere)
+        ));
+    }
+    if memory.for_others >= SAID_MIN {
+        remarks.push(format!(
+            "about {} of what it is charged are other units' part of files that they map too",
+            bytes(memory.for_others)
+        ));
+    }
+    if memory.packed >= SAID_MIN {
+        remarks.push(format!(
+            "about {} of what it uses are its pages in compressed swap, which no bound of the kernel counts",
+            bytes(memory.packed)
         ));
     }
     remarks
@@ -98,6 +113,8 @@ mod tests {
             waited_ns: 12_000_000,
             killed: 1,
             elsewhere: 40 * MIB,
+            for_others: 25 * MIB,
+            packed: 30 * MIB,
             ..MemoryAccount::default()
         };
         let borrower = MemoryAccount {
@@ -107,7 +124,15 @@ mod tests {
             borrowed: 480 * MIB,
             ..owner.clone()
         };
-        let borrower = MemoryAccount { lent: 0, called_back: 0, killed: 0, elsewhere: 0, ..borrower };
+        let borrower = MemoryAccount {
+            lent: 0,
+            called_back: 0,
+            killed: 0,
+            elsewhere: 0,
+            for_others: 0,
+            packed: 0,
+            ..borrower
+        };
         let totals =
             MemoryTotals { total: 2_048 * MIB, kernel: 100 * MIB, shared: 28 * MIB, divided: 1_920 * MIB };
         let accounts = vec![

@@ -8,6 +8,7 @@ use commonhold_policy::{Action, Plan, Reason, Step};
 use serde::Serialize;
 
 use crate::figures::{count, cpus, duration};
+use crate::holdings::Holding;
 use crate::table::{Paint, Style, clean, wrap};
 
 /// The steps per unit, each with its number in the plan's order and its reason.
@@ -74,6 +75,8 @@ fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
 
 #[derive(Serialize)]
 struct PlanJson<'a> {
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    holdings: &'a [Holding],
     at_ns: u64,
     next_ns: u64,
     entitled: Vec<EntitledJson<'a>>,
@@ -147,12 +150,14 @@ enum ReasonJson<'a> {
     AtLimit,
     NothingIdle,
     Owes { allowed: u64 },
+    OnTrial,
 }
 
 /// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
-/// fields and as a sentence.
-pub fn json(contract: &Contract, plan: &Plan) -> String {
+/// fields and as a sentence. `holdings` says of each resource what would hold it.
+pub fn json(contract: &Contract, plan: &Plan, holdings: &[Holding]) -> String {
     let content = PlanJson {
+        holdings,
         at_ns: plan.at,
         next_ns: plan.next,
         entitled: (0..)
@@ -243,5 +248,6 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::AtLimit => ReasonJson::AtLimit,
         Reason::NothingIdle => ReasonJson::NothingIdle,
         Reason::Owes { allowed } => ReasonJson::Owes { allowed },
+        Reason::OnTrial => ReasonJson::OnTrial,
     }
 }

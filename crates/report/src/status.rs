@@ -1,10 +1,11 @@
 //! The ledger's statement: a table for `status`, a live table that is redrawn in place, and JSON.
 
-use commonhold_contract::MILLIONTH;
+use commonhold_contract::{MILLIONTH, Resource};
 use commonhold_ledger::{Account, Statement};
 
 use crate::disks;
 use crate::figures::{count, cpus, duration, percent_text};
+use crate::holdings::Holding;
 use crate::switches::UnitSwitches;
 use crate::table::{Paint, Style, Table, clean, fit, pad, wrap};
 
@@ -134,6 +135,9 @@ pub struct Holder<'a> {
     /// The backend that it stands in for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instead: Option<Instead<'a>>,
+    /// What holds each resource, or why nothing does.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub holdings: &'a [Holding],
     /// What the scheduler in the kernel counted; empty where it is not the project's own.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub switches: &'a [UnitSwitches],
@@ -152,13 +156,15 @@ pub struct Instead<'a> {
     pub why: &'a str,
 }
 
-/// What a daemon says of itself, below the statement.
+/// What a daemon says of itself, below the statement: of the CPU first, then of the other resources.
 pub fn holder(holder: Holder<'_>) -> String {
-    let Holder { contract, backend, instead, switches: _, problems } = holder;
+    let Holder { contract, backend, instead, holdings, switches: _, problems } = holder;
     let mut text = format!("Contract {contract}, held by the {backend} backend.\n");
     if let Some(Instead { of, for_ns, why }) = instead {
         text += &format!("The {of} backend does not hold it, for {}: {why}.\n", duration(for_ns));
     }
+    let others = holdings.iter().filter(|holding| holding.resource != Resource::Cpu.name());
+    text.extend(others.map(|holding| holding.line() + "\n"));
     text.extend(problems.iter().map(|problem| format!("problem: {problem}\n")));
     text
 }

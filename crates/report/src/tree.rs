@@ -97,7 +97,9 @@ fn footer(contract: &Contract, units: usize, style: Style) -> String {
         format!("What matches no unit falls in `{}`.", clean(default))
     };
     let lending = "Each lends and borrows what is idle unless it says otherwise.";
-    let text = format!("{}. {lending} {rest}", count(units, "unit"));
+    let memory =
+        "Memory is shown less the reserve; `run` divides what the kernel and processes in no unit leave.";
+    let text = format!("{}. {lending} {memory} {rest}", count(units, "unit"));
     wrap(&text, style.width, "", "").join("\n") + "\n"
 }
 
@@ -235,7 +237,7 @@ fn refusal(verb: &str, allowed: PerResource<bool>) -> Option<String> {
 }
 
 #[derive(Serialize)]
-struct TreeJson<'a> {
+struct TreeJson<'a, W> {
     machine: &'a Machine,
     scheme: commonhold_contract::Scheme,
     cpu_mode: commonhold_contract::CpuMode,
@@ -243,6 +245,8 @@ struct TreeJson<'a> {
     capacity: PerResource<Amount>,
     unheld: PerResource<Amount>,
     units: Vec<UnitJson<'a>>,
+    /// What is to be said of the contract all the same, as a contract in error has it.
+    warnings: &'a W,
 }
 
 #[derive(Serialize)]
@@ -266,7 +270,12 @@ struct ResourceJson {
 
 /// The tree as JSON: units in the contract's order. Amounts are `{"absolute": n}` in the resource's measure, or
 /// `{"part": n}` in millionths of the machine's whole where its capacity is not known.
-pub fn json(contract: &Contract, machine: &Machine, divisions: &PerResource<Division>) -> String {
+pub fn json(
+    contract: &Contract,
+    machine: &Machine,
+    divisions: &PerResource<Division>,
+    warnings: &impl Serialize,
+) -> String {
     let tree = Tree::new(contract, divisions);
     let content = TreeJson {
         machine,
@@ -276,6 +285,7 @@ pub fn json(contract: &Contract, machine: &Machine, divisions: &PerResource<Divi
         capacity: per_resource(|resource| divisions[resource].whole()),
         unheld: per_resource(|resource| divisions[resource].amount(divisions[resource].entitlement.unheld)),
         units: contract.held().map(|id| tree.unit_json(id)).collect(),
+        warnings,
     };
     crate::json("commonhold.tree", content)
 }

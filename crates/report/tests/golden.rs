@@ -4,9 +4,10 @@
 
 mod fixture;
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_policy::Plan;
 use commonhold_report::comparison::{self, Comparison};
+use commonhold_report::holdings::Holding;
 use commonhold_report::{Style, plan, status, tree};
 use insta::assert_snapshot;
 use unicode_width::UnicodeWidthStr;
@@ -27,7 +28,7 @@ fn tree_of_a_contract() {
     let text = tree::text(&contract, &machine, &divisions, Style::PLAIN);
     assert_fits(&text, 80);
     assert_snapshot!(text);
-    assert_snapshot!("tree_of_a_contract_json", tree::json(&contract, &machine, &divisions));
+    assert_snapshot!("tree_of_a_contract_json", tree::json(&contract, &machine, &divisions, &[0u8; 0]));
 }
 
 #[test]
@@ -63,13 +64,13 @@ fn plan_of_the_first_step() {
     let text = plan::text(&contract, &plan, Style::PLAIN);
     assert_fits(&text, 80);
     assert_snapshot!(text);
-    assert_snapshot!("plan_of_the_first_step_json", plan::json(&contract, &plan));
+    assert_snapshot!("plan_of_the_first_step_json", plan::json(&contract, &plan, &[]));
 }
 
 #[test]
 fn plan_of_every_action_and_reason_as_json() {
     let (contract, plan) = fixture::every_step();
-    assert_snapshot!(plan::json(&contract, &plan));
+    assert_snapshot!(plan::json(&contract, &plan, &[]));
 }
 
 #[test]
@@ -93,6 +94,7 @@ fn status_of_units_that_lend() {
         contract: "lab.toml",
         backend: "user",
         instead: None,
+        holdings: &[],
         switches: &[],
         problems: &problems,
     };
@@ -101,17 +103,22 @@ fn status_of_units_that_lend() {
         status::holder(holder),
         "Contract lab.toml, held by the user backend.\nproblem: the caretaker was killed\n"
     );
+    let holdings = [
+        Holding::held(Resource::Cpu, "by the cgroup backend"),
+        Holding::not_held(Resource::Memory, ": no memory controller here"),
+    ];
     let instead = status::Instead { of: "kernel", for_ns: 12_000_000_000, why: "it stalled" };
     let holder = status::Holder {
         contract: "lab.toml",
         backend: "cgroup",
         instead: Some(instead),
+        holdings: &holdings,
         switches: &[],
         problems: &[],
     };
     assert_eq!(
         status::holder(holder),
-        "Contract lab.toml, held by the cgroup backend.\nThe kernel backend does not hold it, for 12.0 s: it stalled.\n"
+        "Contract lab.toml, held by the cgroup backend.\nThe kernel backend does not hold it, for 12.0 s: it stalled.\nmemory  not held: no memory controller here\n"
     );
     assert!(status::json(holder, &statement).contains("\"of\": \"kernel\""));
     assert!(status::text(&statement, COLOUR).contains("\x1b["));

@@ -84,7 +84,7 @@ impl MemoryBooks {
         if min > low || low > entitled {
             return Some(format!("{path} is guaranteed {min} and {low} bytes of {entitled}"));
         }
-        let allowed = share(memory, id).allowed;
+        let allowed = share(memory, id).allowed.saturating_sub(share(memory, id).packed);
         let held = self.allowed.get(&id).copied().unwrap_or(allowed);
         (held != allowed).then(|| format!("{path} may use {held} bytes but is allowed {allowed}"))
     }

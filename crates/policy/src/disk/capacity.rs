@@ -20,7 +20,9 @@ pub(super) fn capped(
     held: &BTreeMap<UnitId, Held>,
 ) -> BTreeMap<UnitId, Order<DiskCap>> {
     let contract = input.contract;
-    let whole = facts.bytes_per_s.unwrap_or(rates.peak());
+    // Who is stopped for it is not held to a part of what nobody knows.
+    let known = if input.means.disk.limits_only { 0 } else { rates.peak() };
+    let whole = facts.bytes_per_s.unwrap_or(known);
     let mut caps = BTreeMap::new();
     for unit in contract.held() {
         let shared =
@@ -57,6 +59,12 @@ fn limit(contract: &Contract, unit: UnitId, whole: u64) -> Option<u64> {
     }
 }
 
+/// The lowest limit of a unit and of those around it.
+pub(super) fn limit_of_all(contract: &Contract, unit: UnitId, whole: u64) -> Option<u64> {
+    let outer = contract.unit(unit).parent.and_then(|parent| limit_of_all(contract, parent, whole));
+    [limit(contract, unit, whole), outer].into_iter().flatten().min()
+}
+
 /// What a part of the enclosing unit is a part of: its limit, or else the disk.
 fn above(contract: &Contract, unit: UnitId, whole: u64) -> u64 {
     contract.unit(unit).parent.map_or(whole, |parent| {
@@ -70,7 +78,7 @@ fn family_rate(contract: &Contract, held: &Held, unit: UnitId, rates: &Rates) ->
 }
 
 /// What a unit transfers, with its sub-units.
-pub(super) fn family(contract: &Contract, unit: UnitId, rates: &Rates) -> Rate {
+fn family(contract: &Contract, unit: UnitId, rates: &Rates) -> Rate {
     let members = contract.held().filter(|id| is_within(contract, *id, unit)).map(|id| rates.rate(id));
     members
         .fold(Rate::default(), |sum, rate| Rate { read: sum.read + rate.read, write: sum.write + rate.write })
@@ -86,4 +94,21 @@ fn both_ways(rate: u64, now: Rate) -> DiskCap {
     }
     let part = |micro: u64| mul_div(rate, micro.max(MILLIONTH / 16), MILLIONTH).max(1);
     DiskCap { read: part(read), write: part(write) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_has_its_part_and_room_to_begin() {
+        let ways = |read, write| {
+            let cap = both_ways(1_000, Rate { read, write });
+            (cap.read, cap.write)
+        };
+        assert_eq!(ways(100, 0), (1_000, 1_000), "who does only one may do either at the full rate");
+        assert_eq!(ways(75, 25), (750, 250));
+        assert_eq!(ways(97, 3), (970, 62), "a sixteenth at least");
+        assert_eq!(ways(0, 0), (1_000, 1_000));
+    }
 }

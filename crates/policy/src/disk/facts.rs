@@ -14,11 +14,14 @@ pub struct DiskMeans {
     pub caps: bool,
     /// Units can be given weights, on disks that heed them ([`DiskFacts::weighs`]).
     pub weights: bool,
+    /// Rates are held by stopping all of a unit: so they are for limits alone, and for ceilings where it is known what the disk
+    /// carries; nobody is held to a share by them.
+    pub limits_only: bool,
 }
 
 impl DiskMeans {
     /// Nothing can be ordered.
-    pub const NONE: DiskMeans = DiskMeans { caps: false, weights: false };
+    pub const NONE: DiskMeans = DiskMeans { caps: false, weights: false, limits_only: false };
 }
 
 /// What a unit's own processes did to one disk since the backend began. Never goes back.

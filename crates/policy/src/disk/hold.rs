@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{MILLIONTH, UnitId};
 
+use super::capacity::limit_of_all;
 use super::{BELIEF_NS, DiskFacts, DiskUse, HALF_LIFE_NS, RATE_MIN};
 use crate::bandwidth::Criterion;
 use crate::entitlement::Entitlement;
@@ -79,7 +80,9 @@ pub(super) struct Rates {
     wants: BTreeMap<UnitId, Want>,
     trial: Option<Trial>,
     /// When the capacity was last believed to be what it was before a trial.
-    restored_at: Time,
+    restored_at: Option<Time>,
+    /// What no unit may exceed, by its own limit or those around it.
+    limits: BTreeMap<UnitId, u64>,
     /// Units that do not lend what they do not use, while they hold a share.
     reserving: BTreeSet<UnitId>,
     /// The last look at which each unit did not wait, or had its part.
@@ -107,6 +110,11 @@ impl Rates {
     /// What a unit's own processes transfer.
     pub(super) fn rate(&self, unit: UnitId) -> Rate {
         self.rates.get(&unit).copied().unwrap_or_default()
+    }
+
+    /// What a unit's own processes transferred so far, in bytes.
+    pub(super) fn transferred(&self, unit: UnitId) -> u64 {
+        self.seen.get(&unit).map_or(0, |used| used.bytes())
     }
 
     /// Whether a unit waited for a disk lately.
@@ -137,6 +145,9 @@ impl Rates {
         self.shares = input.contract.held().map(|unit| (unit, shares[unit.index()])).collect();
         let criterion = self.criterion.get_or_insert_with(|| Criterion::new(&shares, HALF_LIFE_NS, 0));
         criterion.meter.set_shares(&shares);
+        let whole = facts.bytes_per_s.unwrap_or(self.peak);
+        let limit = |unit: UnitId| Some((unit, limit_of_all(input.contract, unit, whole)?));
+        self.limits = input.contract.held().filter_map(limit).collect();
         let keeps = |unit: &UnitId| !input.contract.unit(*unit).lend.disk && shares[unit.index()] > 0;
         self.reserving = input.contract.held().filter(keeps).collect();
         self.active.clear();
@@ -230,7 +241,7 @@ impl Rates {
             let measured = rate.saturating_add(rate / 4).saturating_add(self.capacity / 8);
             let all = Want { rate: u64::MAX, had: None, since: now };
             let content = Want { rate: measured, had: None, since: now };
-            let part = self.part(*unit);
+            let part = self.due(*unit);
             if rate >= part / 4 * 3 {
                 self.content.insert(*unit, now);
             }
@@ -254,7 +265,7 @@ impl Rates {
         let lacks = |unit: &UnitId| {
             self.waiting.contains(unit)
                 && self.wants.get(unit).is_some_and(|want| want.rate == u64::MAX)
-                && self.rate(*unit).total() < self.part(*unit) / 4 * 3
+                && self.rate(*unit).total() < self.due(*unit) / 4 * 3
         };
         self.active.iter().copied().filter(lacks)
     }
@@ -277,14 +288,14 @@ impl Rates {
         let total: u64 = self.rates.values().map(|rate| rate.total()).sum();
         match (self.trial, lacks) {
             (None, true) => {
-                let hurt = self.at.saturating_sub(self.restored_at) < 4 * BELIEF_NS;
+                let hurt = self.restored_at.is_some_and(|at| self.at.saturating_sub(at) < 4 * BELIEF_NS);
                 let capacity = if hurt { total } else { self.capacity };
                 self.trial = Some(Trial { capacity, others: self.others() });
             }
             (Some(trial), false) => {
                 if self.wants.values().any(|want| want.had.is_some()) {
                     self.capacity = self.capacity.max(trial.capacity);
-                    self.restored_at = self.at;
+                    self.restored_at = Some(self.at);
                 }
                 self.trial = None;
             }
@@ -296,6 +307,15 @@ impl Rates {
     fn part(&self, unit: UnitId) -> u64 {
         let sum: u64 = self.active.union(&self.reserving).map(|unit| self.share(*unit)).sum();
         mul_div(self.capacity, self.share(unit), sum.max(1))
+    }
+
+    /// What a unit that waits should come to have, as far as the contract lets it.
+    fn due(&self, unit: UnitId) -> u64 {
+        self.part(unit).min(self.limit(unit))
+    }
+
+    fn limit(&self, unit: UnitId) -> u64 {
+        self.limits.get(&unit).copied().unwrap_or(u64::MAX)
     }
 
     /// A unit's share; who holds none has next to nothing.
@@ -314,13 +334,14 @@ impl Rates {
         let contenders: Vec<UnitId> = self.active.union(&self.reserving).copied().collect();
         let shares: Vec<u64> = contenders.iter().map(|unit| self.share(*unit)).collect();
         let want = |unit: &UnitId| match self.wants.get(unit) {
-            Some(want) if !self.reserving.contains(unit) => want.rate,
-            _ => u64::MAX,
+            Some(want) if !self.reserving.contains(unit) => want.rate.min(self.limit(*unit)),
+            _ => self.limit(*unit),
         };
         let wants: Vec<u64> = contenders.iter().map(want).collect();
         let (gets, left) = split_capped(self.capacity, &shares, &wants);
         let whole: u64 = shares.iter().sum();
-        let nobody_lends = wants.iter().all(|want| *want == u64::MAX);
+        let believed = |unit: &UnitId| self.wants.get(unit).is_none_or(|want| want.rate == u64::MAX);
+        let nobody_lends = contenders.iter().all(|unit| self.reserving.contains(unit) || believed(unit));
         for ((unit, gets), share) in contenders.iter().zip(gets).zip(&shares) {
             let lacks = !self.reserving.is_empty() && !self.reserving.contains(unit);
             let fair = if nobody_lends { self.corrected(*unit, gets) } else { gets };
@@ -350,14 +371,17 @@ impl Rates {
     /// nobody's, and what the disk carries could not be seen. Where some do not lend, it is one of them.
     fn free_one(&mut self) {
         let Some(criterion) = &self.criterion else { return };
-        let may = |unit: &&UnitId| self.reserving.is_empty() || self.reserving.contains(*unit);
+        // Who is at its limit takes nothing of it.
+        let room = |unit: &UnitId| self.rate(*unit).total() < self.limit(*unit) / 8 * 7;
+        let may =
+            |unit: &&UnitId| room(unit) && (self.reserving.is_empty() || self.reserving.contains(*unit));
         if self.waiting.iter().filter(may).any(|unit| !self.held.contains_key(unit)) {
             return;
         }
         let standing = |unit: &UnitId| criterion.meter.standing(self.at, *unit);
         let lightest = self.waiting.iter().filter(may).min_by(|a, b| standing(a).compare(standing(b)));
-        if let Some(unit) = lightest {
-            self.held.remove(unit);
+        if let Some(unit) = lightest.copied() {
+            self.held.remove(&unit);
         }
     }
 

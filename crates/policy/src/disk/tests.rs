@@ -1,5 +1,7 @@
 //! A disk in a loop with the policy: it carries so much, divides it by requests under way, and heeds caps and weights.
 
+mod orders;
+
 use alloc::string::ToString;
 use alloc::vec;
 
@@ -39,9 +41,13 @@ struct Bench {
     carries: u64,
     weighs: bool,
     claims_to_weigh: bool,
+    /// Rates are held by stopping units.
+    limits_only: bool,
     /// What the disk makes of a weight: its square root, for a scheduler that evens out.
     flattens: bool,
     pressure: bool,
+    /// What is known of its bandwidth.
+    known: Option<u64>,
     loads: BTreeMap<UnitId, Load>,
     used: BTreeMap<UnitId, DiskUse>,
     caps: BTreeMap<UnitId, (Option<u64>, Option<u64>)>,
@@ -60,8 +66,10 @@ impl Bench {
             carries: 100 * MB,
             weighs: false,
             claims_to_weigh: false,
+            limits_only: false,
             flattens: false,
             pressure: true,
+            known: None,
             loads: BTreeMap::new(),
             used: BTreeMap::new(),
             caps: BTreeMap::new(),
@@ -137,7 +145,7 @@ impl Bench {
             name: "sda".to_string(),
             at: self.now,
             weighs: self.weighs || self.claims_to_weigh,
-            bytes_per_s: None,
+            bytes_per_s: self.known,
             units: (0..n)
                 .map(|i| self.used.get(&UnitId(u32::try_from(i).unwrap())).copied().unwrap_or_default())
                 .collect(),
@@ -154,7 +162,7 @@ impl Bench {
             caps: true,
             gates: true,
             switches: false,
-            disk: DiskMeans { caps: true, weights: true },
+            disk: DiskMeans { caps: true, weights: true, limits_only: self.limits_only },
             ..Means::NONE
         };
         let input = Input { contract: &self.contract, machine: &self.machine, means, snapshot: &snapshot };
@@ -222,6 +230,25 @@ fn a_hard_half_against_four() {
     assert!(got.iter().sum::<u64>() >= 980, "{got:?}");
 }
 
+/// Where a rate means to be stopped, nobody is held to a share, nor to a part of what a disk carries that was not measured.
+#[test]
+fn who_would_be_stopped_has_limits_alone() {
+    let mut bench = Bench::tickets(&[100, 100, 100]);
+    bench.limits_only = true;
+    bench.contract.units[2].limit.disk = Some(Amount::Absolute(5 * MB));
+    bench.contract.units[3].limit.disk = Some(Amount::Part(100_000));
+    bench.contract.units[4].borrow.disk = false;
+    for n in 0..3 {
+        bench.load(n, greedy(8));
+    }
+    bench.run(5);
+    let capped: Vec<UnitId> = bench.caps.keys().copied().collect();
+    assert_eq!(capped, [Bench::unit(0)], "{:?}", bench.caps);
+    bench.known = Some(100 * MB);
+    bench.run(1);
+    assert_eq!(bench.caps.len(), 3, "{:?}", bench.caps);
+}
+
 #[test]
 fn what_is_idle_is_used_and_called_back_at_once() {
     let mut bench = Bench::tickets(&[100, 100]);
@@ -276,6 +303,100 @@ fn limits_hold_whatever_is_idle() {
     bench.contract.machine.scheme = Scheme::Smp;
     bench.run(1);
     assert!(bench.caps.is_empty(), "no isolation was asked for");
+}
+
+/// A limit below a unit's part counts beside others too, and these have what it leaves; one above it changes nothing.
+#[test]
+fn a_limit_and_a_part_hold_together() {
+    for (limit, own, other) in [(20, 190..=200, 760..=805), (80, 480..=520, 480..=520)] {
+        let mut bench = Bench::tickets(&[100, 100]);
+        bench.contract.units[2].limit.disk = Some(Amount::Absolute(limit * MB));
+        bench.load(0, greedy(16));
+        bench.load(1, greedy(2));
+        bench.run(5);
+        let got = bench.run(10);
+        assert!(own.contains(&got[0]) && other.contains(&got[1]), "{limit}: {got:?}");
+    }
+}
+
+/// What an encloser's limit keeps from its sub-unit is the others', all of them.
+#[test]
+fn what_an_outer_limit_leaves_is_for_the_others() {
+    let mut contract = Contract::default();
+    let outer = contract.add(None, "outer");
+    let inner = contract.add(Some(outer), "inner");
+    let others = [contract.add(None, "b"), contract.add(None, "c")];
+    contract.units[outer.index()].limit.disk = Some(Amount::Absolute(10 * MB));
+    let mut bench = Bench::new(contract);
+    // The bench holds nobody to what is ordered for an encloser: the sub-unit takes what that would leave.
+    bench.loads.insert(inner, Load { most: 10 * MB, waits: true, ..greedy(8) });
+    bench.loads.insert(others[0], greedy(31));
+    bench.loads.insert(others[1], greedy(1));
+    bench.run(5);
+    let got = bench.run(10);
+    assert!(got[2..].iter().all(|got| (420..=470).contains(got)), "{got:?}");
+}
+
+/// However slow the disk and however small the share: a few small requests.
+#[test]
+fn nobody_is_held_to_nothing() {
+    let mut bench = Bench::tickets(&[1, 10_000, 10_000]);
+    bench.carries = 2 * MB;
+    for n in 0..3 {
+        bench.load(n, greedy(16));
+    }
+    bench.run(5);
+    let least = bench.caps.values().filter_map(|(read, _)| *read).min();
+    assert_eq!(least, Some(RATE_MIN), "{:?}", bench.caps);
+}
+
+/// A stall does not say for which disk: who never used this one does not wait for it.
+#[test]
+fn who_waits_for_another_disk_is_no_reason_here() {
+    let mut bench = Bench::tickets(&[100, 100, 100]);
+    bench.load(0, Load { depth: 1, most: 0, writes: false, waits: true });
+    bench.load(1, greedy(16));
+    let got = bench.run(5);
+    assert_eq!((got[1], bench.steps.len()), (1_000, 0), "{got:?} {:?}", bench.caps);
+}
+
+/// Who takes what it wants without waiting leaves the rest to those who wait, in equal parts.
+#[test]
+fn who_does_not_wait_wants_no_more() {
+    let mut bench = Bench::tickets(&[100, 100, 100]);
+    bench.load(0, Load { most: 10 * MB, ..greedy(40) });
+    bench.load(1, greedy(31));
+    bench.load(2, greedy(2));
+    bench.run(5);
+    let got = bench.run(10);
+    assert!(got[0] >= 95 && got[1..].iter().all(|got| (400..=480).contains(got)), "{got:?}");
+}
+
+/// A unit that was known to take little, and comes near what it was left, has its part again.
+#[test]
+fn who_wants_more_again_has_it() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.load(0, Load { depth: 1, most: 10 * MB, writes: false, waits: true });
+    bench.load(1, greedy(31));
+    bench.run(10);
+    bench.load(0, greedy(1));
+    bench.run(2);
+    let got = bench.run(5);
+    assert!(got[0] >= 450, "{got:?}");
+}
+
+/// Who was held and wants little now is free again half a second after the others left.
+#[test]
+fn nobody_stays_held_when_the_others_have_left() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.load(0, greedy(2));
+    bench.load(1, greedy(31));
+    bench.run(5);
+    assert!(!bench.caps.is_empty());
+    bench.load(0, IDLE);
+    bench.load(1, Load { most: MB, ..greedy(1) });
+    bench.run(2);
+    assert!(bench.caps.is_empty(), "{:?}", bench.caps);
 }
 
 #[test]

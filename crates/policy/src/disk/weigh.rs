@@ -13,7 +13,6 @@ use alloc::collections::BTreeMap;
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 
 use super::Order;
-use super::capacity::family;
 use super::hold::{Rates, mul_div};
 use crate::entitlement::Entitlement;
 use crate::membership::is_within;
@@ -42,8 +41,9 @@ pub(super) struct Weights {
     /// Corrections that failed in a row, and when the last weights were given up.
     failures: u32,
     given_up_at: Option<Time>,
-    /// Units that waited at every look since.
+    /// Units that waited at every look since, and what each had transferred by then, in bytes.
     waited: BTreeMap<UnitId, bool>,
+    before: BTreeMap<UnitId, u64>,
 }
 
 impl Weights {
@@ -78,6 +78,7 @@ impl Weights {
             self.corrected_at = now;
             let failed = self.correct(contract, entitlement, rates);
             self.waited.clear();
+            self.before = contract.held().map(|unit| (unit, transferred(contract, unit, rates))).collect();
             self.failures = failed.map_or(self.failures, |failed| if failed { self.failures + 1 } else { 0 });
             if self.failures >= FAILURES {
                 *self = Weights {
@@ -114,15 +115,19 @@ impl Weights {
         for level in levels {
             let waited = |unit: &UnitId| self.waited.get(unit).copied().unwrap_or(false);
             let siblings: alloc::vec::Vec<UnitId> = contract.children(level).filter(waited).collect();
-            let got = |unit: UnitId| family(contract, unit, rates).total();
-            let all_got: u64 = siblings.iter().map(|unit| got(*unit)).sum();
+            let got = |unit: UnitId| {
+                let before = self.before.get(&unit).copied().unwrap_or(u64::MAX);
+                transferred(contract, unit, rates).saturating_sub(before)
+            };
+            let got: BTreeMap<UnitId, u64> = siblings.iter().map(|unit| (*unit, got(*unit))).collect();
+            let all_got: u64 = got.values().sum();
             let all: u64 = siblings.iter().map(|unit| entitlement.value(*unit)).sum();
             if siblings.len() < 2 || all_got == 0 {
                 continue;
             }
             for unit in siblings {
                 let due = mul_div(all_got, entitlement.value(unit), all);
-                let ratio = mul_div(due, MILLIONTH, got(unit).max(1)).min(*CORRECTION.end());
+                let ratio = mul_div(due, MILLIONTH, got[&unit].max(1)).min(*CORRECTION.end());
                 let off = ratio.abs_diff(MILLIONTH);
                 failed.get_or_insert(false);
                 // What is within 2 % is left alone: every change costs the disk's scheduler its history.
@@ -156,4 +161,10 @@ impl Weights {
             .map(|(unit, order)| (*unit, *order));
         gone.chain(changed).collect()
     }
+}
+
+/// What a unit transferred so far, with its sub-units, in bytes.
+fn transferred(contract: &Contract, unit: UnitId, rates: &Rates) -> u64 {
+    let members = contract.held().filter(|id| is_within(contract, *id, unit));
+    members.map(|id| rates.transferred(id)).sum()
 }

@@ -1,97 +1,173 @@
 //! How fast memory comes back from a borrower.
 //!
 //! Problem: a loan that could not be ended within the promised time must not be made, and nobody knows how long ending it
-//! will take: clean pages of files are dropped, dirty ones are written, anonymous ones go to swap, each at the pace of
-//! devices and of other load. Algorithm: two rates, of pages that only have to be dropped and of those that have to be
-//! written, start from what slow machines do and follow what call-backs took: half way down at once, a quarter of the way up.
-//! A call-back counts for the rate of what it had to take mostly. Limits: a unit's pages are not known to be of one kind or
-//! the other when a loan is made, only what it has by now; without swap, what it has without a file is never lent for.
+//! will take: clean pages of files are dropped, dirty ones are written, anonymous ones go to swap, each at the pace of the
+//! CPUs, of devices and of other load. Algorithm: two rates, of pages that only have to be dropped and of those that have to
+//! be written. Both begin as a slow machine's, so that first loans are small; what a backend took, and the time that it
+//! worked at it, replaces that, and is followed from then on: half way down at once, a quarter of the way up. A lender that
+//! grows slowly does not make them look slow, since time without work does not count. So that a rate is known before it is
+//! relied on, a little is taken *on trial* from a borrower whose loan has come to where its rate ends, at first after
+//! [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
+//!
+//! What was taken counts for the rate of what there was enough of; a simulated machine, which knows of each page whether it
+//! was written, says so ([`Rates::learn_written`]), and drops pages in no time ([`Rates::free_to_drop`]). Limits: a unit's pages are not known to be of one kind or
+//! the other when a loan is made, only what it has by now; without swap, what it has without a file is never lent for;
+//! several borrowers that are called on at once are taken to be as fast as each alone.
 
-use alloc::collections::BTreeMap;
+use super::{MemoryFacts, UnitMemory};
+use crate::{MS, Time};
 
-use commonhold_contract::UnitId;
-
-use super::UnitMemory;
-use crate::Time;
-
-/// Bytes per second until something was measured.
-const DROPPED_PER_S: u64 = 2 << 30;
+/// Bytes per second until something was measured: half of what an emulated machine without hardware help reaches.
+const DROPPED_PER_S: u64 = 128 << 20;
 const WRITTEN_PER_S: u64 = 32 << 20;
 /// No rate sinks below, so that small loans are tried, and measured.
 const PER_S_MIN: u64 = 1 << 20;
-/// What comes back within a look or two says nothing about a rate.
+/// Less than this, taken in less than a second, says nothing about a rate.
 const BYTES_MIN: u64 = 8 << 20;
+/// Of the time that there is for taking, so many quarters are relied on.
+const RELIED_QUARTERS: u64 = 3;
+/// When something is taken on trial again: at first, and at most.
+const TRIAL_NS: Time = 500 * MS;
+const TRIAL_NS_MAX: Time = 64_000 * MS;
+/// What is taken on trial: a part of the machine, within bounds.
+const TRIAL_PART: u64 = 64;
+const TRIAL_BYTES_MAX: u64 = 64 << 20;
 
 const SECOND: u128 = 1_000_000_000;
 
-/// What is known about the pace of call-backs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Rates {
-    dropped_per_s: u64,
-    written_per_s: u64,
-    debts: BTreeMap<UnitId, Debt>,
+/// Bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rate {
+    per_s: u64,
+    measured: bool,
 }
 
-/// A call-back that goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Debt {
-    since: Time,
-    bytes: u64,
-    clean: bool,
+/// What is known about the pace of call-backs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rates {
+    dropped: Rate,
+    written: Rate,
+    trial_at: Time,
+    trial_rest: Time,
+}
+
+/// What was taken from a unit up to some moment, since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Taken {
+    /// Bytes.
+    pub bytes: u64,
+    /// The time in which that was at work, in nanoseconds.
+    pub ns: Time,
 }
 
 impl Default for Rates {
     fn default() -> Self {
-        Rates { dropped_per_s: DROPPED_PER_S, written_per_s: WRITTEN_PER_S, debts: BTreeMap::new() }
+        let assumed = |per_s| Rate { per_s, measured: false };
+        Rates {
+            dropped: assumed(DROPPED_PER_S),
+            written: assumed(WRITTEN_PER_S),
+            trial_at: 0,
+            trial_rest: TRIAL_NS,
+        }
+    }
+}
+
+impl Rate {
+    fn learn(&mut self, seen: u64) {
+        self.per_s = if self.measured { self.towards(seen) } else { seen }.max(PER_S_MIN);
+        self.measured = true;
+    }
+
+    fn towards(self, seen: u64) -> u64 {
+        if seen < self.per_s { self.per_s.midpoint(seen) } else { self.per_s + (seen - self.per_s) / 4 }
+    }
+}
+
+impl Taken {
+    /// What was taken since then, in bytes and in bytes per second, once that is enough to tell: then `self` is brought up
+    /// to `now`. `busy` while more is being taken.
+    fn pace(&mut self, now: Taken, busy: bool) -> Option<(u64, u64)> {
+        let (bytes, ns) = (now.bytes.saturating_sub(self.bytes), now.ns.saturating_sub(self.ns));
+        // The unit was made anew, or there is nothing to tell.
+        if now.ns < self.ns || now.bytes < self.bytes {
+            *self = now;
+            return None;
+        }
+        let (long, much) = (u128::from(ns) >= SECOND, bytes >= BYTES_MIN);
+        if ns == 0 || !long && (busy || !much) {
+            return None;
+        }
+        *self = now;
+        let per_s = u64::try_from(u128::from(bytes) * SECOND / u128::from(ns)).unwrap_or(u64::MAX);
+        Some((bytes, per_s))
     }
 }
 
 impl Rates {
-    /// The same rates, without the call-backs that go on.
-    pub(super) fn forgetful(self) -> Rates {
-        Rates { debts: BTreeMap::new(), ..self }
+    /// Those of a machine on which dropping clean pages takes no time.
+    #[must_use]
+    pub fn free_to_drop() -> Self {
+        Rates { dropped: Rate { per_s: u64::MAX, measured: true }, ..Rates::default() }
     }
 
-    /// How many bytes a unit with these could give back within a time, of which a fifth is for seeing and telling.
-    pub(super) fn callable(&self, unit: UnitMemory, swap_free: u64, time: Time) -> u64 {
-        let time = u128::from(time / 5 * 4);
+    /// How many bytes a unit with these could give back, where so much time (in ns) is left for taking them. Of the facts,
+    /// swap counts.
+    pub fn callable(&self, unit: UnitMemory, facts: &MemoryFacts, time: Time) -> u64 {
+        let time = u128::from(time / 4 * RELIED_QUARTERS);
         let clean = u128::from(clean(unit));
-        let dropped = u128::from(self.dropped_per_s);
+        let dropped = u128::from(self.dropped.per_s);
         let in_time = clean.min(dropped * time / SECOND);
-        let left = time - in_time * SECOND / dropped;
-        let written = (u128::from(self.written_per_s) * left / SECOND)
-            .min(u128::from(unit.dirty) + u128::from(swap_free));
-        u64::try_from(in_time + written).unwrap_or(u64::MAX)
+        let left = time.saturating_sub(in_time * SECOND / dropped);
+        let written = u64::try_from(u128::from(self.written.per_s) * left / SECOND).unwrap_or(u64::MAX);
+        let dirty = written.min(unit.dirty);
+        let swapped = freed((written - dirty).min(facts.swap_free), facts);
+        u64::try_from(in_time).unwrap_or(u64::MAX).saturating_add(dirty).saturating_add(swapped)
     }
 
-    /// Takes note of what a unit owes now, and learns when it owes no more.
-    pub(super) fn watch(&mut self, id: UnitId, now: Time, owed: u64, unit: UnitMemory, swap_free: u64) {
-        if owed == 0 {
-            if let Some(debt) = self.debts.remove(&id) {
-                self.learn(debt, now);
-            }
-            return;
-        }
-        let clean = clean(unit) >= owed || unit.dirty + swap_free == 0;
-        let debt = self.debts.entry(id).or_insert(Debt { since: now, bytes: owed, clean });
-        // It is called on for more, or had to write after all.
-        debt.bytes = debt.bytes.max(owed);
-        debt.clean &= clean;
+    /// Learns from what was taken from a unit since `before`, once that is enough to tell; `busy` while more is being taken.
+    pub(super) fn learn(&mut self, before: &mut Taken, unit: UnitMemory, swap_free: u64, busy: bool) {
+        let now = Taken { bytes: unit.taken, ns: unit.taking_ns };
+        let Some((bytes, per_s)) = before.pace(now, busy) else { return };
+        let had_clean = clean(unit) >= bytes;
+        let rate = if had_clean || unit.dirty.saturating_add(swap_free) == 0 {
+            &mut self.dropped
+        } else {
+            &mut self.written
+        };
+        rate.learn(per_s);
     }
 
-    fn learn(&mut self, debt: Debt, now: Time) {
-        if debt.bytes < BYTES_MIN {
-            return;
+    /// The same where all that was taken is known to have been written: `now` has nothing else.
+    pub fn learn_written(&mut self, before: &mut Taken, now: Taken, busy: bool) {
+        if let Some((_, per_s)) = before.pace(now, busy) {
+            self.written.learn(per_s);
         }
-        let took = u128::from(now.saturating_sub(debt.since).max(1));
-        let seen = u64::try_from(u128::from(debt.bytes) * SECOND / took).unwrap_or(u64::MAX);
-        let rate = if debt.clean { &mut self.dropped_per_s } else { &mut self.written_per_s };
-        *rate = if seen < *rate { rate.midpoint(seen) } else { *rate + (seen - *rate) / 4 };
-        *rate = (*rate).max(PER_S_MIN);
     }
+
+    /// How much to take now on trial from a unit whose loan has come to `callable`, on a machine of `total` bytes. Nothing
+    /// while it is too soon after the last time, or where the unit has little that only had to be dropped.
+    pub(super) fn trial(&mut self, now: Time, unit: UnitMemory, callable: u64, total: u64) -> Option<u64> {
+        let bytes = (total / TRIAL_PART).clamp(BYTES_MIN, TRIAL_BYTES_MAX).min(callable);
+        if now < self.trial_at || bytes == 0 || clean(unit) / 4 < bytes {
+            return None;
+        }
+        self.trial_at = now.saturating_add(self.trial_rest);
+        self.trial_rest = self.trial_rest.saturating_mul(2).min(TRIAL_NS_MAX);
+        Some(bytes)
+    }
+}
+
+/// What comes free when so many bytes are swapped out: less where swap is memory itself.
+pub(super) fn freed(swapped: u64, facts: &MemoryFacts) -> u64 {
+    let left = 1_000 - facts.packed_permille.min(1_000);
+    u64::try_from(u128::from(swapped) * u128::from(left) / 1_000).unwrap_or(swapped)
 }
 
 /// What only has to be dropped.
 fn clean(unit: UnitMemory) -> u64 {
-    unit.used.saturating_sub(unit.anonymous).saturating_sub(unit.dirty).saturating_sub(unit.kernel)
+    unit.used
+        .saturating_sub(unit.packed)
+        .saturating_sub(unit.anonymous)
+        .saturating_sub(unit.dirty)
+        .saturating_sub(unit.kernel)
 }

@@ -46,6 +46,7 @@ impl World {
                 kernel: 100 * MIB,
                 shared: 28 * MIB,
                 swap_free: 0,
+                packed_permille: 0,
                 units: vec![UnitMemory::default(); units],
             },
             present: vec![true; units],
@@ -105,6 +106,13 @@ impl World {
         memory.refused += 10;
         memory.refaulted += 64 * MIB;
     }
+
+    /// So much was taken from the unit by order, in so many milliseconds of work.
+    fn took(&mut self, unit: UnitId, mib: u64, ms: u64) {
+        let memory = self.of(unit);
+        memory.taken += mib * MIB;
+        memory.taking_ns += ms * MS;
+    }
 }
 
 /// What is ordered for a unit: MiB.
@@ -144,6 +152,7 @@ fn a_loan_grows_and_is_called_back_at_once() {
     let mut world = World::new(contract);
     world.of(units[0]).used = 60 * MIB;
     world.thrash(units[1], 960);
+    world.took(units[1], 64, 16);
     let mut shares = Vec::new();
     for _ in 0..20 {
         let allowed = shares.get(3).map_or(960, |share: &Share| share.allowed / MIB);
@@ -170,6 +179,12 @@ fn a_loan_grows_and_is_called_back_at_once() {
     );
     // It is looked at soon whether that is there.
     assert!(plan.is_some_and(|plan| plan.next == world.now + DEBT_LOOK_NS && plan.units[3].called_back));
+    // It is told again if it has not given up all after a while, not at every look.
+    let reclaims =
+        |steps: &[Step]| steps.iter().filter(|s| matches!(s.action, Action::Reclaim { .. })).count();
+    let (steps, plan) = world.look(20);
+    assert_eq!((reclaims(&steps), plan.map(|plan| plan.next)), (0, Some(world.now + DEBT_LOOK_NS)));
+    assert_eq!(reclaims(&world.look(240).0), 1);
     world.of(units[1]).used = 960 * MIB;
     let (steps, plan) = world.look(20);
     assert!(!steps.iter().any(|step| matches!(step.action, Action::Reclaim { .. })), "{steps:?}");
@@ -201,6 +216,7 @@ fn who_misses_what_was_cold_is_not_believed_for_a_while() {
     let (contract, units) = equals(2);
     let mut world = World::new(contract);
     (world.of(units[0]).used, world.of(units[0]).cold) = (960 * MIB, 500 * MIB);
+    world.took(units[1], 64, 16);
     let lent = |world: &mut World| {
         let allowed = world.share(UnitId(3)).allowed.max(960 * MIB) / MIB;
         world.thrash(units[1], allowed);
@@ -216,12 +232,82 @@ fn who_misses_what_was_cold_is_not_believed_for_a_while() {
     assert!((0..20).any(|_| lent(&mut world) > 0));
 }
 
+#[test]
+fn who_is_short_presses_at_its_bound() {
+    let at = |used: u64| UnitMemory { used: used * MIB, ..UnitMemory::default() };
+    let share = Share { allowed: 960 * MIB, ..Share::default() };
+    let before = Seen { facts: at(960), known: true, share, ..Seen::default() };
+    let short = |now: UnitMemory| before.is_short(now, 1_000 * MS, 512 << 10);
+    assert!(!short(at(960)));
+    assert!(short(UnitMemory { refaulted: MIB, ..at(960) }));
+    assert!(
+        short(UnitMemory { stalled_ns: 51 * MS, ..at(960) })
+            && !short(UnitMemory { stalled_ns: 50 * MS, ..at(960) })
+    );
+    assert!(short(UnitMemory { anonymous: MIB, ..at(960) }));
+    // Away from it, only if it was held there since the last look.
+    assert!(!short(UnitMemory { refaulted: MIB, ..at(900) }));
+    assert!(short(UnitMemory { refaulted: MIB, refused: 1, ..at(900) }));
+    assert!(!Seen { known: false, ..before }.is_short(
+        UnitMemory { refaulted: MIB, ..at(960) },
+        1,
+        512 << 10
+    ));
+}
+
+#[test]
+fn doubt_lasts_twice_as_long_each_time_until_it_is_forgotten() {
+    let share = Share { lent: MIB, ..Share::default() };
+    let mut unit = Seen { share, ..Seen::default() };
+    let missed = UnitMemory { refaulted: MIB, ..UnitMemory::default() };
+    let mut doubted = |now: Time, short: bool| {
+        unit.doubt(now, short, missed, 512 << 10);
+        unit.doubted_until.saturating_sub(now)
+    };
+    assert_eq!(doubted(0, false), 0);
+    assert_eq!(doubted(0, true), DOUBT_NS);
+    assert_eq!(doubted(DOUBT_NS, true), 2 * DOUBT_NS);
+    assert_eq!(doubted(4 * DOUBT_NS, true), 4 * DOUBT_NS);
+    let most = (0..10).map(|_| doubted(8 * DOUBT_NS, true)).last();
+    assert_eq!(most, Some(DOUBT_NS_MAX));
+    assert_eq!(doubted(9 * DOUBT_NS + 2 * DOUBT_NS_MAX, true), DOUBT_NS);
+}
+
+/// What encloses a unit is guaranteed with it. Of 1,920 MiB, a has 200 hard and half of the rest, 1,060 in all; of these, its
+/// sub-unit b has a tenth hard, and half of what is left beside a's own processes: 583.
+#[test]
+fn guarantees_enclose_those_of_sub_units() {
+    let mut contract = Contract::default();
+    let a = contract.add(None, "a");
+    let b = contract.add(Some(a), "b");
+    contract.add(None, "c");
+    contract.units[a.index()].hard.memory = Some(Amount::Absolute(200 * MIB));
+    contract.units[b.index()].hard.memory = Some(Amount::Part(MILLIONTH / 10));
+    let mut world = World::new(contract);
+    let (steps, _) = world.look(0);
+    let guarantee = |unit, [min, low, own]: [u64; 3]| {
+        steps.iter().any(|step| {
+            step.action == Action::Guarantee { unit, min: min * MIB, low: low * MIB, own: own * MIB }
+        })
+    };
+    assert!(guarantee(a, [200, 1_060, 477]) && guarantee(b, [106, 583, 583]), "{steps:?}");
+    // Where nothing can be guaranteed, bounds are all there is.
+    world.means.guarantees = false;
+    let (steps, _) = world.look(250);
+    assert!(
+        steps.iter().any(|step| step.action == Action::Guarantee { unit: a, min: 0, low: 0, own: 0 }),
+        "{steps:?}"
+    );
+    assert_eq!(world.share(a).allowed, 477 * MIB);
+}
+
 /// A page more or less, or a little in what others hold, changes no order.
 #[test]
 fn small_movements_are_no_reason_for_orders() {
     let (contract, units) = equals(3);
     let mut world = World::new(contract);
     world.of(units[0]).used = 100 * MIB;
+    world.took(units[1], 64, 16);
     for _ in 0..20 {
         let allowed = world.share(UnitId(3)).allowed.max(600 * MIB) / MIB;
         world.thrash(units[1], allowed);
@@ -250,6 +336,7 @@ fn nothing_is_held_that_should_not_be() {
         action: Action::Allow { unit: units[0], bytes: None },
         reason: Reason::NobodyThere
     }));
+    assert_eq!(world.share(units[1]).entitled, 1_920 * MIB, "who is away is entitled to nothing");
     world.means = MemoryMeans::NONE;
     world.look_at(250, None);
     assert!(world.in_force.is_empty());
@@ -261,34 +348,318 @@ fn nothing_is_held_that_should_not_be() {
 }
 
 #[test]
-fn rates_follow_what_call_backs_took() {
+fn rates_follow_what_taking_took() {
+    let (mut rates, mut before) = (Rates::default(), Taken::default());
+    let second = 1_000 * MS;
+    let seen = |taken: u64, ms: u64| UnitMemory {
+        used: 600 * MIB,
+        taken: taken * MIB,
+        taking_ns: ms * MS,
+        ..UnitMemory::default()
+    };
+    let swap = |mib: u64, packed_permille: u64| MemoryFacts {
+        swap_free: mib * MIB,
+        packed_permille,
+        ..MemoryFacts::default()
+    };
+    // Of 400 ms, three quarters count: at 128 MiB/s as long as nothing was measured.
+    let callable = |rates: &Rates| rates.callable(seen(0, 0), &swap(0, 0), 400 * MS) / MIB;
+    assert_eq!(callable(&rates), 128 * 3 / 10);
+    // 16 MiB in 16 ms: 1,000 MiB/s, which replaces what was assumed.
+    rates.learn(&mut before, seen(16, 16), 0, false);
+    assert_eq!(callable(&rates), 300);
+    // Too little to tell; while more is being taken, not yet; then 100 MiB in 500 ms, half way down from 1,000 to 200.
+    rates.learn(&mut before, seen(20, 300), 0, false);
+    rates.learn(&mut before, seen(100, 400), 0, true);
+    assert_eq!(callable(&rates), 300);
+    rates.learn(&mut before, seen(116, 516), 0, false);
+    assert_eq!(callable(&rates), 180);
+    // 40 MiB at 1,000 MiB/s: a quarter of the way up, to 700. Nothing in a second: half way down.
+    rates.learn(&mut before, seen(156, 556), 0, false);
+    assert_eq!(callable(&rates), 210);
+    rates.learn(&mut before, seen(156, 1_556), 0, true);
+    assert_eq!(callable(&rates), 105);
+    // The unit was made anew: what it counts is no measurement, and what follows is.
+    rates.learn(&mut before, seen(1, 1), 0, false);
+    assert_eq!(callable(&rates), 105);
+    rates.learn(&mut before, seen(65, 65), 0, false);
+    assert_eq!(callable(&rates), 153);
+    // Anonymous memory, with swap: 32 MiB/s at first; then 16 MiB were taken in a tenth of a second.
+    let anonymous = UnitMemory { anonymous: 600 * MIB, ..seen(0, 0) };
+    assert_eq!(rates.callable(anonymous, &swap(1_000, 0), second) / MIB, 24);
+    let took = UnitMemory { anonymous: 600 * MIB, ..seen(16, 100) };
+    rates.learn(&mut Taken::default(), took, 1_000 * MIB, false);
+    assert_eq!(rates.callable(anonymous, &swap(1_000, 0), second) / MIB, 120);
+    let callable_into = |swap: &MemoryFacts| rates.callable(anonymous, swap, second) / MIB;
+    assert_eq!(callable_into(&swap(10, 0)), 10, "no more than swap has room for");
+    // Swap that is memory: a quarter of each page stays there; of what has to be written to files, nothing does.
+    assert_eq!((callable_into(&swap(1_000, 250)), callable_into(&swap(40, 250))), (90, 30));
+    assert_eq!(callable_into(&swap(1_000, 1_000)), 0, "what cannot be compressed frees nothing");
+    let dirty = UnitMemory { dirty: 20 * MIB, ..anonymous };
+    assert_eq!(rates.callable(dirty, &swap(1_000, 250), second) / MIB, 20 + 75);
+    assert_eq!(callable(&rates), 153, "one rate is not the other");
+}
+
+#[test]
+fn a_machine_that_drops_in_no_time_learns_of_writes_alone() {
+    let (mut rates, mut before) = (Rates::free_to_drop(), Taken::default());
+    let unit = UnitMemory { used: 5_000 * MIB, anonymous: 600 * MIB, ..UnitMemory::default() };
+    let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
+    let taken = |mib: u64, ms: u64| Taken { bytes: mib * MIB, ns: ms * MS };
+    let callable = |rates: &Rates| rates.callable(unit, &facts, 1_000 * MS) / MIB;
+    assert_eq!(callable(&rates), 4_400 + 24, "what is clean costs no time");
+    rates.learn_written(&mut before, taken(4, 500), false);
+    assert_eq!(callable(&rates), 4_400 + 24, "too little to tell");
+    rates.learn_written(&mut before, taken(8, 1_000), true);
+    assert_eq!(callable(&rates), 4_400 + 6, "clean or not, it was written");
+}
+
+#[test]
+fn a_trial_takes_little_seldom_and_what_is_clean() {
     let mut rates = Rates::default();
     let clean = UnitMemory { used: 600 * MIB, ..UnitMemory::default() };
-    let second = 1_000 * MS;
-    // Of a quarter of a second, 200 ms at 2 GiB/s.
-    assert_eq!(rates.callable(clean, 0, second / 4) / MIB, 409);
-    // 100 MiB in 2 s: half way down from 2,048 to 50 MiB/s.
-    rates.watch(UnitId(2), 0, 100 * MIB, clean, 0);
-    rates.watch(UnitId(2), 2 * second, 0, clean, 0);
-    assert_eq!(rates.callable(clean, 0, second / 4) / MIB, 1_049 / 5);
-    // Anonymous memory, with swap: 25 MiB in 800 ms at first; then 16 MiB came back in a tenth of a second.
-    let anonymous = UnitMemory { used: 600 * MIB, anonymous: 600 * MIB, ..UnitMemory::default() };
-    assert_eq!(rates.callable(anonymous, 1_000 * MIB, second) / MIB, 25);
-    rates.watch(UnitId(3), 0, 16 * MIB, anonymous, 1_000 * MIB);
-    rates.watch(UnitId(3), 100 * MS, 0, anonymous, 1_000 * MIB);
-    assert_eq!(rates.callable(anonymous, 1_000 * MIB, second) / MIB, 64 * 8 / 10);
-    assert_eq!(rates.callable(anonymous, 10 * MIB, second) / MIB, 10, "no more than swap has room for");
+    let mixed = UnitMemory { anonymous: 500 * MIB, ..clean };
+    let mut trial = |ms: u64, unit, callable: u64, total: u64| {
+        rates.trial(ms * MS, unit, callable * MIB, total).map(|bytes| bytes / MIB)
+    };
+    assert_eq!(trial(0, mixed, 100, TOTAL), None);
+    assert_eq!(trial(0, clean, 100, TOTAL), Some(32));
+    assert_eq!((trial(499, clean, 100, TOTAL), trial(500, clean, 10, TOTAL)), (None, Some(10)));
+    assert_eq!((trial(1_499, clean, 100, TOTAL), trial(1_500, clean, 100, 1 << 40)), (None, Some(64)));
+}
+
+/// A loan begins small: of a second, 208 ms pass until a look and 40 until the last, and three quarters of the rest at 128
+/// MiB/s are 72 MiB. What is taken then, on trial, tells the rate, and the loan follows it: 64 MiB in 320 ms are 112 MiB.
+#[test]
+fn a_loan_waits_for_its_rate() {
+    let (contract, units) = equals(2);
+    let mut world = World::new(contract);
+    world.of(units[0]).used = 60 * MIB;
+    let trials = |world: &mut World, looks: u32| {
+        let mut trials = Vec::new();
+        for _ in 0..looks {
+            world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
+            for step in world.look(250).0 {
+                if let (Action::Reclaim { unit, bytes }, Reason::OnTrial) = (step.action, step.reason) {
+                    assert_eq!(unit, units[1]);
+                    trials.push(bytes / MIB);
+                }
+            }
+        }
+        trials
+    };
+    // Once a look, twice, four times as long after: within 20 looks of 250 ms at 0, 0.5, 1.5 and 3.5 s.
+    assert_eq!(trials(&mut world, 20), [32; 4]);
+    let borrowed = world.share(units[1]).borrowed / MIB;
+    assert!((71..=72).contains(&borrowed), "{borrowed}");
+    world.took(units[1], 64, 320);
+    trials(&mut world, 5);
+    let borrowed = world.share(units[1]).borrowed / MIB;
+    assert!((111..=113).contains(&borrowed), "{borrowed}");
+    // Who is short no more is left alone, however long ago the last trial was.
+    world.now += 100_000 * MS;
+    assert!(world.look(250).0.iter().all(|step| step.reason != Reason::OnTrial));
+    world.took(units[1], 64, 3_200);
+    trials(&mut world, 5);
+    let borrowed = world.share(units[1]).borrowed / MIB;
+    assert!((61..=63).contains(&borrowed), "a slower machine: {borrowed}");
+}
+
+/// What is lent though it is used is taken from its owner, where that can be ordered; nothing is called back from it.
+#[test]
+fn what_is_cold_is_taken_to_be_lent() {
+    for reclaim in [true, false] {
+        let (contract, units) = equals(2);
+        let mut world = World::new(contract);
+        world.means.reclaim = reclaim;
+        (world.of(units[0]).used, world.of(units[0]).cold) = (960 * MIB, 500 * MIB);
+        world.took(units[1], 64, 16);
+        let mut taken = false;
+        for _ in 0..10 {
+            world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
+            taken |= world.look(250).0.iter().any(|step| {
+                matches!(step.action, Action::Reclaim { unit, .. } if unit == units[0])
+                    && matches!(step.reason, Reason::Owes { .. })
+            });
+            assert!(!world.share(units[0]).called_back);
+        }
+        assert!(taken == reclaim && world.share(units[0]).lent > 0);
+    }
+}
+
+/// Cold memory in no file is lent as far as swap has room for it, less what it takes there; of two lenders, once.
+#[test]
+fn what_only_swap_could_take_is_lent_as_far_as_it_has_room() {
+    let most = |swap: u64, packed_permille: u64| {
+        let (contract, units) = equals(3);
+        let mut world = World::new(contract);
+        (world.facts.swap_free, world.facts.packed_permille) = (swap * MIB, packed_permille);
+        for owner in &units[..2] {
+            let memory = world.of(*owner);
+            (memory.used, memory.anonymous) = (640 * MIB, 640 * MIB);
+            (memory.cold, memory.cold_anonymous) = (500 * MIB, 500 * MIB);
+        }
+        world.took(units[2], 64, 16);
+        let shares = (0..30).map(|_| {
+            world.thrash(units[2], world.share(units[2]).allowed.max(640 * MIB) / MIB);
+            let shares = world.looks(1);
+            (shares[2].lent + shares[3].lent) / MIB
+        });
+        shares.max().unwrap_or_default()
+    };
+    assert_eq!(most(0, 0), 0);
+    // 300 MiB, less the reserve of 8 % of 2 GiB; 600 MiB of which a quarter stays.
+    assert!((134..=137).contains(&most(300, 0)), "{}", most(300, 0));
+    assert!((284..=287).contains(&most(600, 250)), "{}", most(600, 250));
+}
+
+/// What a unit has packed is used by it, and no bound and no guarantee of the kernel counts it: they are so much less.
+#[test]
+fn what_is_packed_comes_off_what_is_charged() {
+    let (contract, units) = equals(2);
+    let mut world = World::new(contract);
+    world.of(units[0]).used = 500 * MIB;
+    world.looks(2);
+    let high = |world: &World| world.in_force[&units[0]].high.map(|bytes| bytes / MIB);
+    assert_eq!(high(&world), Some(960));
+    world.of(units[0]).packed = 100 * MIB - 1_000;
+    let (steps, _) = world.look(250);
+    assert_eq!((high(&world), world.share(units[0]).allowed / MIB), (Some(860), 960));
+    assert!(
+        steps.iter().any(|step| matches!(
+            step.action,
+            Action::Guarantee { unit, low, .. } if unit == units[0] && low == 860 * MIB
+        )),
+        "{steps:?}"
+    );
+    // A few pages more change nothing.
+    world.of(units[0]).packed = 103 * MIB;
+    assert_eq!(world.look(250).0, []);
+}
+
+/// While a unit owes, nothing is taken on trial from another that borrows all that its rate permits.
+#[test]
+fn nothing_is_tried_while_somebody_owes() {
+    let (contract, units) = equals(3);
+    let mut world = World::new(contract);
+    world.of(units[0]).used = 60 * MIB;
+    // Both borrow all that their rate permits; the second may use more than that.
+    let press = |world: &mut World, beyond: u64| {
+        for (unit, more) in [(units[1], 0), (units[2], beyond)] {
+            let allowed = world.share(unit).allowed.max(640 * MIB) / MIB;
+            world.thrash(unit, allowed + more);
+        }
+        // A trial is due at every look, and reclaim is ordered anew.
+        world.now += 64_000 * MS;
+        let steps = world.look(250).0;
+        let said = |reason: fn(&Reason) -> bool| steps.iter().any(|step| reason(&step.reason));
+        let tried = said(|reason| *reason == Reason::OnTrial);
+        (tried, said(|reason| matches!(reason, Reason::Owes { .. })))
+    };
+    assert!((0..10).any(|_| press(&mut world, 0) == (true, false)), "somebody is tried");
+    // Its loan is ended by a limit, while the other's goes on at its rate.
+    world.contract.units[units[2].index()].limit.memory = Some(Amount::Absolute(640 * MIB));
+    world.contract.units[units[2].index()].borrow.memory = false;
+    let seen: Vec<(bool, bool)> = (0..3).map(|_| press(&mut world, 300)).collect();
+    assert_eq!(seen[0], (false, true), "{seen:?}");
+    let borrowed = world.share(units[1]).borrowed;
+    assert!(borrowed > 0, "the other could have been tried");
+}
+
+/// A lender that has room and reads again what was taken from it.
+fn lender(lent: u64, back_mib: &[u64], every_ms: u64) -> Vec<bool> {
+    lender_of(lent * MIB, MIB, back_mib, every_ms)
+}
+
+/// The same; `back` in units of so many bytes.
+fn lender_of(lent: u64, grain: u64, back: &[u64], every_ms: u64) -> Vec<bool> {
+    let share = Share { lent, allowed: 900 * MIB, ..Share::default() };
+    let mut unit = Seen { share, known: true, ..Seen::default() };
+    let mut now = 1_000_000 * MS;
+    unit.doubt(now, false, unit.facts, 512 << 10);
+    let looks = back.iter().map(|back| {
+        now += every_ms * MS;
+        unit.facts.refaulted += back * grain;
+        unit.doubt(now, false, unit.facts, 512 << 10);
+        now < unit.doubted_until
+    });
+    looks.collect()
+}
+
+/// 600 MiB are lent: 2 MiB a second would all be back within five minutes, a MiB in two seconds would not. What comes back
+/// in the ten seconds of doubt was taken before; and what comes back slowly from then on is believed.
+#[test]
+fn what_comes_back_was_not_cold() {
+    assert_eq!(lender(600, &[2, 2, 0], 1_000), [false, true, true]);
+    assert_eq!(lender(600, &[1, 0, 1, 0, 1, 0], 1_000), [false; 6]);
+    let back: Vec<u64> = [9; 11].into_iter().chain([0; 9]).collect();
+    let doubted = lender(600, &back, 1_000);
+    assert_eq!(doubted.iter().filter(|doubted| **doubted).count(), 10, "{doubted:?}");
+    // A few pages are nothing, however little is lent; and who lends nothing has not lost it here.
+    assert_eq!(lender(0, &[0], 2_000), [false]);
+    assert_eq!(lender_of(MIB, 1_000_000, &[1, 0, 1], 2_000), [false; 3]);
+    assert_eq!(lender_of(MIB, 1_000_000, &[2, 0, 0], 2_000), [true; 3]);
+    assert_eq!(lender(0, &[90, 90, 90], 2_000), [false; 3]);
+}
+
+#[test]
+fn a_reload_knows_what_is_in_force() {
+    let (contract, _) = equals(2);
+    let mut world = World::new(contract);
+    world.look(0);
+    world.state = core::mem::take(&mut world.state).renumbered(&Some);
+    assert_eq!(world.look(250).0, []);
+}
+
+/// Loans grow once a period, however often is looked in between.
+#[test]
+fn loans_grow_once_a_period() {
+    let (contract, units) = equals(2);
+    let mut world = World::new(contract);
+    world.of(units[0]).used = 60 * MIB;
+    world.took(units[1], 64, 16);
+    let borrowed = |world: &mut World, after_ms: u64| {
+        world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
+        world.look(after_ms);
+        world.share(units[1]).borrowed / MIB
+    };
+    let first = (0..10).map(|_| borrowed(&mut world, 250)).find(|borrowed| *borrowed > 0);
+    assert_eq!(first, Some(120));
+    assert_eq!([20, 20, 200].map(|ms| borrowed(&mut world, ms)), [120, 120, 240]);
+}
+
+/// A lender is looked at within a quarter of what was promised; otherwise a look is as long after the last as units make it.
+#[test]
+fn who_lends_is_looked_at_in_time() {
+    let (mut contract, units) = equals(2);
+    contract.machine.call_back_memory_ns = 200 * MS;
+    let mut world = World::new(contract);
+    world.of(units[0]).used = 60 * MIB;
+    let next = |world: &mut World| {
+        world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
+        world.look(250).1.map(|plan| plan.next - world.now)
+    };
+    assert_eq!(next(&mut world), Some(208 * MS));
+    for _ in 0..10 {
+        next(&mut world);
+    }
+    assert!(world.share(units[0]).lent > 0);
+    assert_eq!(next(&mut world), Some(50 * MS));
 }
 
 fn any_memory() -> impl Strategy<Value = UnitMemory> {
-    (0u64..3_000, 0u64..3_000, 0u64..500, 0u64..3_000, 0u64..3, 0u64..50).prop_map(
-        |(used, anonymous, dirty, cold, refused, refaulted)| UnitMemory {
+    (0u64..3_000, 0u64..3_000, 0u64..500, 0u64..3_000, 0u64..3, 0u64..50, 0u64..100, 0u64..2_000).prop_map(
+        |(used, anonymous, dirty, cold, refused, refaulted, taken, taking_ms)| UnitMemory {
             used: used * MIB,
+            packed: dirty.min(used) * MIB / 2,
+            cold_anonymous: cold.min(anonymous) * MIB,
             anonymous: anonymous.min(used) * MIB,
             dirty: dirty * MIB,
             cold: cold * MIB,
             refused,
             refaulted: refaulted * MIB,
+            taken: taken * MIB,
+            taking_ns: taking_ms * MS,
             ..UnitMemory::default()
         },
     )
@@ -328,5 +699,18 @@ proptest! {
                 prop_assert!(share.lent == 0 || share.borrowed == 0);
             }
         }
+    }
+
+    /// However often is looked: who has its pages back at less than the pace of five minutes is believed, and who has them
+    /// at twice that pace is not.
+    #[test]
+    fn doubt_follows_the_pace_at_which_pages_come_back(lent in 300u64..100_000, every_ms in 100u64..3_000) {
+        let paced = |percent: u64| {
+            let per_look = |n: u64| lent * percent * n * every_ms / 100 / 300_000;
+            let back: Vec<u64> = (0..100).map(|n| per_look(n + 1) - per_look(n)).collect();
+            lender(lent, &back, every_ms)
+        };
+        prop_assert!(paced(200 + 30_000 / lent).contains(&true));
+        prop_assert!(lent < 3_000 || !paced(50).contains(&true));
     }
 }

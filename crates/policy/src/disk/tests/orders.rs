@@ -1,0 +1,114 @@
+//! What is ordered, beside who gets how much.
+
+use super::*;
+
+/// Whether a part, in thousandths, is within 15 of what it should be.
+fn near(got: u64, due: u64) -> bool {
+    got.abs_diff(due) <= 15
+}
+
+#[test]
+fn a_reservation_in_bytes_counts_where_the_disk_was_measured() {
+    for (known, due) in [(None, 500), (Some(100 * MB), 800)] {
+        let mut bench = Bench::tickets(&[100, 100]);
+        bench.contract.units[2].hard.disk = Some(Amount::Absolute(60 * MB));
+        bench.known = known;
+        bench.load(0, greedy(1));
+        bench.load(1, greedy(31));
+        bench.run(3);
+        let got = bench.run(10);
+        assert!(near(got[0], due), "{known:?}: {got:?}");
+    }
+}
+
+#[test]
+fn a_quota_waits_for_its_owner() {
+    let mut bench = Bench::tickets(&[100, 300]);
+    bench.contract.machine.scheme = Scheme::Quota;
+    bench.load(0, greedy(4));
+    bench.run(3);
+    let got = bench.run(5);
+    assert!(near(got[0], 250), "{got:?}");
+}
+
+#[test]
+fn the_tightest_of_several_bounds_counts() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.contract.units[2].limit.disk = Some(Amount::Absolute(20 * MB));
+    bench.load(0, greedy(31));
+    bench.load(1, greedy(1));
+    bench.run(3);
+    let got = bench.run(5);
+    assert!(near(got[0], 200) && got[0] + got[1] >= 980, "{got:?}");
+}
+
+#[test]
+fn a_limit_inside_a_limit_is_a_part_of_it() {
+    let mut contract = Contract::default();
+    let outer = contract.add(None, "outer");
+    let inner = contract.add(Some(outer), "inner");
+    for unit in [outer, inner] {
+        contract.units[unit.index()].limit.disk = Some(Amount::Part(500_000));
+    }
+    let mut bench = Bench::new(contract);
+    bench.loads.insert(inner, greedy(8));
+    bench.run(3);
+    let got = bench.run(5);
+    assert!(near(got[inner.index() - 2], 250), "{got:?}");
+}
+
+#[test]
+fn after_a_reload_bounds_are_those_of_the_same_units() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.load(0, greedy(1));
+    bench.load(1, greedy(31));
+    bench.run(3);
+    let state = bench.state.clone().renumbered(&|unit| (unit == Bench::unit(1)).then_some(Bench::unit(0)));
+    let disk = &state.disks.disks["sda"];
+    assert!(bench.caps.contains_key(&Bench::unit(1)));
+    assert_eq!(disk.caps.keys().collect::<Vec<_>>(), [&Bench::unit(0)]);
+    assert!(!disk.rates.is_busy() && disk.rates.peak() > 0, "counts begin anew, what it carries stays known");
+}
+
+#[test]
+fn weights_that_give_what_they_should_are_written_once() {
+    let mut bench = Bench::tickets(&[100, 400]);
+    bench.weighs = true;
+    bench.load(0, greedy(8));
+    bench.load(1, greedy(8));
+    bench.run(10);
+    assert_eq!(bench.steps.len(), 2, "{:?}", bench.steps);
+    // Who has what it wants is no measure for others.
+    bench.load(0, Load { most: 5 * MB, ..greedy(8) });
+    bench.run(10);
+    assert_eq!(bench.weights[&Bench::unit(0)], 100);
+}
+
+#[test]
+fn weights_that_were_given_up_are_tried_again() {
+    let mut bench = Bench::tickets(&[100, 400]);
+    bench.load(0, greedy(8));
+    bench.load(1, greedy(8));
+    (bench.claims_to_weigh, bench.weighs) = (true, false);
+    bench.run(40);
+    assert!(!bench.caps.is_empty());
+    bench.weighs = true;
+    bench.run(60);
+    let got = bench.run(5);
+    assert!(bench.caps.is_empty() && near(got[0], 200), "{got:?}");
+}
+
+/// As in the lab: who has half has two requests under way, the four have four each.
+#[test]
+fn a_hard_half_with_few_requests_against_four() {
+    let mut bench = Bench::tickets(&[1, 1_000, 1_000, 1_000, 1_000]);
+    bench.contract.units[2].hard.disk = Some(Amount::Part(500_000));
+    for n in 0..5 {
+        bench.load(n, greedy(if n == 0 { 2 } else { 4 }));
+    }
+    bench.run(3);
+    let got = bench.run(20);
+    let four: u64 = got[1..].iter().sum::<u64>() / 4;
+    assert!((3_850..=4_150).contains(&(got[0] * 1_000 / four)), "{got:?}");
+    assert!(got.iter().sum::<u64>() >= 980, "{got:?}");
+}

@@ -1,0 +1,97 @@
+//! What `calibrate` measured of a disk.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::figures::{bytes, duration, rate};
+use crate::table::{Paint, Style, Table, clean};
+
+/// What a disk does one way.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Way {
+    /// Bytes per second, in large requests.
+    pub bytes_per_s: u64,
+    /// Requests of 4 KiB per second, in order.
+    pub sequential_per_s: u64,
+    /// Requests of 4 KiB per second, at random places.
+    pub random_per_s: u64,
+    /// What 95 of 100 of these took at most, in microseconds.
+    pub latency_us: u64,
+}
+
+/// A measurement, and where it is kept.
+#[derive(Debug, Serialize)]
+pub struct Shown<'a> {
+    /// The kernel's name for the disk.
+    pub disk: &'a str,
+    /// Its maker's name for the kind; empty where the kernel does not tell.
+    pub model: &'a str,
+    /// Its serial number; empty where there is none.
+    pub serial: &'a str,
+    /// Its size.
+    pub bytes: u64,
+    /// The size of the file that it was measured with.
+    pub file_bytes: u64,
+    /// Reading.
+    pub read: Way,
+    /// Writing.
+    pub written: Way,
+    /// The file that has it.
+    pub kept: &'a Path,
+}
+
+/// For people.
+pub fn text(shown: &Shown<'_>, style: Style) -> String {
+    let mut table = Table::new(&["", "read", "written"]);
+    let mut row = |name: &str, of: &dyn Fn(Way) -> String| {
+        table.row(Paint::Plain, vec![name.to_owned(), of(shown.read), of(shown.written)]);
+    };
+    row("large requests", &|way| rate(way.bytes_per_s));
+    row("4 KiB in order", &|way| format!("{} per s", way.sequential_per_s));
+    row("4 KiB anywhere", &|way| format!("{} per s", way.random_per_s));
+    row("95 % of these within", &|way| duration(way.latency_us.saturating_mul(1_000)));
+    let named: Vec<&str> = [shown.model, shown.serial].into_iter().filter(|text| !text.is_empty()).collect();
+    format!(
+        "disk {} ({}), measured with a file of {}\n\n{}\nkept in {}\n",
+        clean(shown.disk),
+        clean([named.join(", "), bytes(shown.bytes)].join(", ").trim_start_matches(", ")),
+        bytes(shown.file_bytes),
+        table.render(style),
+        clean(&shown.kept.display().to_string()),
+    )
+}
+
+/// For programs.
+pub fn json(shown: &Shown<'_>) -> String {
+    crate::json("commonhold.calibrate", shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_in_a_table() {
+        let way =
+            Way { bytes_per_s: 8_000_000, sequential_per_s: 1_950, random_per_s: 190, latency_us: 33_000 };
+        let shown = Shown {
+            disk: "sda",
+            model: "",
+            serial: "S1",
+            bytes: 512 << 20,
+            file_bytes: 40 << 20,
+            read: way,
+            written: Way { bytes_per_s: 1_234_567, ..way },
+            kept: Path::new("/var/lib/commonhold/disks/x.json"),
+        };
+        let expected = "disk sda (S1, 512 MiB), measured with a file of 40 MiB\n\n";
+        let text = text(&shown, Style::PLAIN);
+        assert!(text.starts_with(expected), "{text}");
+        let words =
+            |line: usize| text.lines().nth(line).unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(words(3).join(" "), "large requests 8 MB/s 1.2 MB/s", "{text}");
+        assert_eq!(words(6).join(" "), "95 % of these within 33.0 ms 33.0 ms", "{text}");
+        assert!(json(&shown).contains("\"random_per_s\": 190"));
+    }
+}
