@@ -1,7 +1,10 @@
 //! `commonhold check`.
 
+use std::path::Path;
+
 use commonhold_contract::{Contract, Diagnostic, PerResource, Resource, position};
 use commonhold_live::names::SystemNames;
+use commonhold_live::observe::capability;
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{capacity, entitle};
 use commonhold_report::tree::{self, Division};
@@ -20,27 +23,45 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     }
     let loaded = load::contract(&args.contract, &machine, names)?;
     output::complain_of(&loaded.warnings);
+    if args.machine.is_none() {
+        warn_of_unheld(&loaded.contract);
+    }
     let divisions = divide(&loaded.contract, &machine);
     output::print(&tree::text(&loaded.contract, &machine, &divisions, output::style()))?;
     Ok(Exit::Ok)
+}
+
+/// Resources that the contract asks for and nothing here would hold: the daemon says so too, but later.
+fn warn_of_unheld(contract: &Contract) {
+    let asked = load::asked_for(contract);
+    for enforcer in capability::probe(Path::new("/")).enforcers() {
+        let resource = Resource::ALL.into_iter().find(|resource| resource.name() == enforcer.resource.name());
+        if let (None, Some(resource)) = (&enforcer.name, resource.filter(|resource| asked[*resource])) {
+            output::complain(&format!(
+                "warning: the contract asks for {resource}, and nothing here holds it: {}; see `commonhold doctor`",
+                enforcer.why
+            ));
+        }
+    }
 }
 
 /// The tree, or what is wrong with the contract, as JSON.
 fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<Exit, Failure> {
     let text = load::read(&args.contract)?;
     let (contract, diagnostics) = load::diagnose(&text, machine, names);
-    if let Some(contract) = contract {
-        output::print(&tree::json(&contract, machine, &divide(&contract, machine)))?;
-        return Ok(Exit::Ok);
-    }
-    let places = |diagnostic: &Diagnostic| {
+    let place = |diagnostic: &Diagnostic| {
         let (line, column) = position(&text, diagnostic.span.start);
         serde_json::json!({ "line": line, "column": column, "diagnostic": diagnostic })
     };
+    let placed: Vec<_> = diagnostics.iter().map(place).collect();
+    if let Some(contract) = contract {
+        output::print(&tree::json(&contract, machine, &divide(&contract, machine), &placed))?;
+        return Ok(Exit::Ok);
+    }
     let document = serde_json::json!({
         "schema": "commonhold.diagnostics",
         "version": commonhold_report::JSON_VERSION,
-        "diagnostics": diagnostics.iter().map(places).collect::<Vec<_>>(),
+        "diagnostics": placed,
     });
     output::print(&format!("{document:#}"))?;
     Ok(Exit::Invalid)

@@ -23,6 +23,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Check(Check),
     Doctor(Doctor),
+    Calibrate(Calibrate),
     Run(Run),
     Exec(Exec),
     Status(Status),
@@ -41,7 +42,8 @@ pub(crate) enum Command {
 /// Check a contract: syntax, values, and whether a machine can give what it promises
 ///
 /// Prints the tree of units with what each is entitled to when all are active. Every error is shown at its place in the
-/// file, with what would be right.
+/// file, with what would be right. Memory is shown less the reserve: what the kernel and processes in no unit hold, which
+/// `run` takes off instead, is not known before.
 #[derive(Debug, Args)]
 pub(crate) struct Check {
     /// The contract, a TOML file (see `commonhold generate schema` for what it may say)
@@ -67,7 +69,8 @@ pub(crate) struct Check {
 /// at most.
 ///
 /// --compare runs the scenario under smp, quota and isolate, and each unit's jobs alone on its share (under quota, without
-/// the others' jobs), all with the same seeds, and prints one table of it: response times, CPU time, memory and disk.
+/// the others' jobs), all with the same seeds, and prints one table of it: response times, CPU time, memory and disk. A disk
+/// that nobody else uses is all its own, also alone.
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
     /// A folder with contract.toml, machine.toml and workload.toml
@@ -138,10 +141,33 @@ pub(crate) struct Doctor {
     pub(crate) machine: bool,
 }
 
+/// Measure a disk, so that what it carries is known and weights can count on it
+///
+/// Writes and reads a file of its own on a file system of the disk, past the page cache: in order and at random places, large
+/// requests and small ones. The file takes a quarter of what is free there, and 4 GiB at most; it has no name, and nothing of
+/// it is left. A disk that others use is refused. The result is
+/// kept in /var/lib/commonhold/disks by the disk's model, serial number and size: `check` weighs reservations in bytes per
+/// second against it, and `run --io-cost` gives it to the kernel. It takes seven times the given time, and a second.
+#[derive(Debug, Args)]
+pub(crate) struct Calibrate {
+    /// A folder on a file system of the disk
+    pub(crate) folder: PathBuf,
+    /// How long to measure each of seven kinds of requests; rates of disks that cache more need more
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub(crate) seconds: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Hold a contract until told to stop
 ///
 /// Runs in the foreground. SIGINT and SIGTERM end it, and everything it did is undone; SIGHUP reads the contract again, all
 /// or nothing. If it is killed, a caretaker process undoes everything within a second.
+///
+/// Memory and disks are held by control groups under `kernel` and `cgroup`, where their controllers can be used; under
+/// `user` more weakly: what a unit has too much of memory is paged out, disks heed priorities or not, and who exceeds a limit
+/// on them is stopped for a while. What is held and what is not is said at the start, with the reason, and by `status`.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The contract
@@ -149,16 +175,19 @@ pub(crate) struct Run {
     /// Stop after this time (`30s`, `500ms`, `2min`, `1h`)
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) length: Option<Duration>,
-    /// Print the plan for this moment, with reasons, and change nothing
+    /// Print the plan for this moment, with reasons, and what would be held and what not; change nothing
     #[arg(long)]
     #[allow(clippy::struct_field_names, reason = "the flag's name")]
     pub(crate) dry_run: bool,
-    /// How CPU is held
+    /// How CPU is held, and with it memory and disks
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
     /// The scheme, whatever the contract says
     #[arg(long, value_enum)]
     pub(crate) scheme: Option<SchemeChoice>,
+    /// Switch the kernel's io.cost on for the disks that `calibrate` measured, until the end: they are held by weights then
+    #[arg(long)]
+    pub(crate) io_cost: bool,
     /// Print every decision with its reason as it is made
     #[arg(long, short)]
     pub(crate) verbose: bool,
@@ -190,6 +219,17 @@ pub(crate) struct Exec {
 /// daemon began. lent, borrowed: CPU time of its own lent to others, and of others' held on loan. called back: loans it
 /// ended because it wanted the CPU, and the longest that took, at most. waited: time its threads were ready to run without
 /// a CPU, and on whose account. common: CPU time of everything outside the units.
+///
+/// Of disks, all together. entitled: the part of each that the unit holds now. using: what it reads and writes lately. used %:
+/// of what it was entitled to while it used them. lent, borrowed: bytes of its part that others transferred, and that it did
+/// of theirs, while it did not want them, or they. called back: times that it wanted its part again, and within what time 99
+/// of 100 had it. waited: time in which some process of it was stalled for a disk.
+///
+/// Of memory, in a table of its own where it is held: entitled, what the unit's tickets are worth of what is divided.
+/// allowed: what it may use now, which is that, less what it lends, plus what it borrows. using: what it is charged, files'
+/// pages included. lent, borrowed: now. called back: how often it wanted back what it lent, and the longest that took.
+/// waited: time in which one of its processes at least waited for memory. Below it: all memory, and where it is. Last, what
+/// is not held, and why.
 #[derive(Debug, Args)]
 pub(crate) struct Status {
     /// Print JSON

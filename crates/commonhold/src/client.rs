@@ -81,6 +81,7 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         contract: &reply.contract,
         backend: &reply.backend,
         instead: instead.map(|it| status::Instead { of: &it.of, for_ns: it.for_ns, why: &it.why }),
+        holdings: &reply.holdings,
         switches: &reply.switches,
         problems: &reply.problems,
     };

@@ -1,6 +1,7 @@
 //! Exit codes, and how a failure reaches the user: the one place where both are mapped.
 
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 
 /// Every exit code of the program. Those from 64 to 78 have the meaning of BSD's sysexits.
@@ -12,7 +13,7 @@ pub(crate) enum Exit {
     Invalid,
     /// The command line is wrong.
     Usage,
-    /// A file cannot be read.
+    /// A file cannot be read, or is not what was asked for.
     NoInput,
     /// No daemon runs here, or the machine lacks what was asked for.
     Unavailable,
@@ -61,12 +62,22 @@ impl Exit {
         }
     }
 
+    /// For what the system answered about a file or folder that the user named.
+    pub(crate) fn of_named(answer: &io::Error) -> Exit {
+        use io::ErrorKind::{AlreadyExists, IsADirectory, NotADirectory, NotFound, PermissionDenied};
+        match answer.kind() {
+            PermissionDenied => Exit::NotAllowed,
+            NotFound | AlreadyExists | NotADirectory | IsADirectory => Exit::NoInput,
+            _ => Exit::System,
+        }
+    }
+
     fn meaning(self) -> &'static str {
         match self {
             Exit::Ok => "all went well",
             Exit::Invalid => "the contract is invalid, or the machine cannot give what it promises",
             Exit::Usage => "the command line is wrong",
-            Exit::NoInput => "a file cannot be read",
+            Exit::NoInput => "a file cannot be read, or is not what was asked for",
             Exit::Unavailable => "no daemon runs here, or the machine lacks what was asked for",
             Exit::Broken => "sim: a check of the program's own did not hold: its result is not to be trusted",
             Exit::System => "the kernel refused what should have worked",

@@ -4,13 +4,12 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use commonhold_contract::{Contract, Diagnostic, MemberKind, Principal, Resource, amount_text, render};
+use commonhold_contract::{Contract, Diagnostic, PerResource, Resource, render};
 use commonhold_live::names::SystemNames;
 use commonhold_machine::Machine;
-use commonhold_policy::entitlement::{Ask, Capacity, Conflict, capacity, conflicts, entitle};
-use commonhold_policy::membership::Names;
 
 use crate::exit::{Exit, Failure};
+use crate::fit;
 
 /// The largest contract that is read: a file of 100,000 units is about 10 MB; more is a mistaken file name.
 const CONTRACT_BYTES_MAX: u64 = 64 << 20;
@@ -57,9 +56,7 @@ pub(crate) fn diagnose(
     let parsed = commonhold_contract::parse(text);
     let mut diagnostics = parsed.diagnostics;
     if let Some(contract) = &parsed.contract {
-        diagnostics.extend(conflicts(contract, machine).iter().map(|c| explain(contract, machine, c)));
-        diagnostics.extend(left_with_nothing(contract, machine));
-        diagnostics.extend(names.map(|names| unknown_names(contract, names)).unwrap_or_default());
+        diagnostics.extend(fit::diagnose(contract, machine, names));
         diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
     }
     let wrong = diagnostics.iter().any(Diagnostic::is_error);
@@ -112,90 +109,13 @@ pub(crate) fn machine(given: Option<&str>) -> Result<Machine, Failure> {
     Machine::synthetic(given).map_err(|e| Failure::new(Exit::Usage, format!("--machine: {e}")))
 }
 
-/// A conflict between contract and machine, in the contract's own words and place.
-fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagnostic {
-    let span = conflict.span.clone();
-    match conflict.what {
-        Ask::Hard { level, resource, asked, available } => {
-            let (asked, available) = (show(contract, machine, resource, asked), show(contract, machine, resource, available));
-            let (whose, at_least) = match level {
-                None => ("the units".to_owned(), "the machine has".to_owned()),
-                Some(id) => {
-                    let path = &contract.unit(id).path;
-                    (format!("the sub-units of `{path}`"), format!("when all units are active `{path}` holds"))
-                }
-            };
-            Diagnostic::error(
-                "hard-exceeds",
-                span,
-                format!("hard {resource} reservations of {whose} sum to {asked}, but {at_least} {available}"),
-            )
-            .label("the largest of them is here")
-            .help("lower the hard reservations, or turn some of them into soft `tickets`, which always fit")
-        }
-        Ask::Partition { units, cpus } => Diagnostic::error(
-            "partition-too-small",
-            span,
-            format!("`cpu = \"partition\"` with {units} units on {cpus} CPUs: not every unit can have a home CPU"),
-        )
-        .label("there is no CPU left for this unit")
-        .help("write `cpu = \"auto\"`, which time-shares where there are more units than CPUs, or nest the units"),
-    }
-}
-
-/// Units that the hard reservations of others leave nothing of the CPUs when all are active.
-fn left_with_nothing(contract: &Contract, machine: &Machine) -> Vec<Diagnostic> {
-    let everybody = vec![true; contract.units.len()];
-    let cpu = entitle(contract, Resource::Cpu, capacity(contract, machine, Resource::Cpu), &everybody);
-    let nothing = contract.held().filter(|id| cpu.value(*id) == 0);
-    let top = nothing.filter(|id| contract.unit(*id).parent.is_none_or(|parent| cpu.value(parent) > 0));
-    top.map(|id| {
-        let unit = contract.unit(id);
-        Diagnostic::warning(
-            "nothing-left",
-            unit.span.clone(),
-            format!("nothing of the CPUs is left for `{}` when all units are active", unit.path),
-        )
-        .label("it runs on what the others leave idle, and is stopped when they leave nothing")
-        .help("lower the `hard` reservations of the others, or give this unit one")
-    })
-    .collect()
-}
-
-fn show(contract: &Contract, machine: &Machine, resource: Resource, value: u64) -> String {
-    let amount = match capacity(contract, machine, resource) {
-        Capacity::Known(_) => commonhold_contract::Amount::Absolute(value),
-        Capacity::Parts => commonhold_contract::Amount::Part(value),
-    };
-    match amount {
-        // What is left of a machine's memory is no round number of bytes.
-        commonhold_contract::Amount::Absolute(bytes) if resource == Resource::Memory && bytes >= 10 << 20 => {
-            format!("{} MiB", bytes >> 20)
-        }
-        amount if resource == Resource::Cpu => format!("{} CPUs", amount_text(resource, amount)),
-        amount => amount_text(resource, amount),
-    }
-}
-
-/// Users and groups that this machine does not know: a typing error in a name would silently hold nobody.
-fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
-    let mut found = Vec::new();
-    for member in contract.units.iter().flat_map(|unit| &unit.members) {
-        let (kind, name, known) = match &member.kind {
-            MemberKind::User(Principal::Name(name)) => ("user", name, names.uid(name).is_some()),
-            MemberKind::Group(Principal::Name(name)) => ("group", name, names.gid(name).is_some()),
-            _ => continue,
-        };
-        if !known {
-            let tool = if kind == "user" { "useradd" } else { "groupadd" };
-            found.push(
-                Diagnostic::error("unknown-name", member.span.clone(), format!("this machine knows no {kind} `{name}`"))
-                    .label(format!("`getent {} {name}` finds nothing", if kind == "user" { "passwd" } else { "group" }))
-                    .help(format!(
-                        "correct the name, make it with `{tool} {name}`, or check for another machine with --machine"
-                    )),
-            );
+/// Resources that the contract says something about beside tickets.
+pub(crate) fn asked_for(contract: &Contract) -> PerResource<bool> {
+    let mut asked = PerResource::all(false);
+    for unit in contract.held().map(|id| contract.unit(id)) {
+        for resource in Resource::ALL {
+            asked[resource] |= unit.hard[resource].is_some() || unit.limit[resource].is_some();
         }
     }
-    found
+    asked
 }

@@ -1,5 +1,6 @@
 //! The command: parses flags, wires the parts, maps errors to exit codes.
 
+mod calibrate;
 mod check;
 mod claims;
 mod cli;
@@ -8,6 +9,7 @@ mod daemon;
 mod demo;
 mod doctor;
 mod exit;
+mod fit;
 mod generate;
 mod load;
 mod output;
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Check(args) => check::main(args),
         Command::Doctor(args) => doctor::main(args),
+        Command::Calibrate(args) => calibrate::main(args),
         Command::Run(args) => daemon::main(args),
         Command::Exec(args) => client::exec(args),
         Command::Status(args) => client::status(args),

@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use commonhold_ledger::Statement;
+use commonhold_report::holdings::Holding;
 use commonhold_report::switches::UnitSwitches;
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +65,9 @@ pub(crate) struct StatusReply {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) instead: Option<Instead>,
     pub(crate) contract: String,
+    /// What holds each resource, or why nothing does.
+    #[serde(default)]
+    pub(crate) holdings: Vec<Holding>,
     pub(crate) statement: Statement,
     /// What the scheduler in the kernel counted; empty where it is not the project's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -24,6 +24,7 @@ use commonhold_machine::CpuSet;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::LiveError;
+use crate::io_priority::IoPriority;
 use crate::observe::process::{ProcFs, is_alive};
 
 /// A process that cannot be mistaken for a later one with the same number.
@@ -51,6 +52,20 @@ pub enum Entry {
     Given {
         /// The mask.
         cpus: CpuSet,
+    },
+    /// A thread's own I/O priority is about to be replaced; this is the original.
+    Priority {
+        /// The thread's process.
+        process: ProcessKey,
+        /// The thread.
+        tid: u32,
+        /// What it had.
+        priority: IoPriority,
+    },
+    /// An I/O priority that the daemon gives to threads.
+    PriorityGiven {
+        /// The priority.
+        priority: IoPriority,
     },
     /// A process is about to be stopped (SIGSTOP).
     Stopped {
@@ -80,6 +95,13 @@ pub enum Entry {
         /// The file.
         path: PathBuf,
         /// What to write back.
+        original: String,
+    },
+    /// One device's line in a file that has a line per device is about to be written.
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// What to write so that the line is as it was; it begins with the device.
         original: String,
     },
 }
@@ -268,33 +290,47 @@ fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {
     LiveError::File { path: path.to_owned(), what: what.to_owned(), source, remedy: remedy.to_owned() }
 }
 
+/// The device that a line is about.
+pub(crate) fn first_word(line: &str) -> &str {
+    line.split_whitespace().next().unwrap_or_default()
+}
+
 /// The entries that still matter, in their order.
 ///
-/// Of a thread's affinities and of a process's origins the latest counts (its owner may have changed it in between), of
+/// Of a thread's affinities and priorities and of a process's origins the latest counts (its owner may have changed it in between), of
 /// a file's contents the first (the others are our own). A stopped process that was continued needs nothing.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut prioritized = BTreeSet::new();
     let mut kept: Vec<&Entry> = Vec::new();
     for entry in entries.iter().rev() {
         let keep = match entry {
             Entry::Affinity { process, tid, .. } => threads.insert((*process, *tid)) && alive(*process),
+            Entry::Priority { process, tid, .. } => prioritized.insert((*process, *tid)) && alive(*process),
             Entry::Stopped { process } => stops.insert(*process) && alive(*process),
             Entry::Continued { process } => {
                 stops.insert(*process);
                 false
             }
             Entry::Moved { process, .. } => origins.insert(*process) && alive(*process),
-            Entry::Given { .. } | Entry::Created { .. } | Entry::Knob { .. } => true,
+            Entry::Given { .. }
+            | Entry::PriorityGiven { .. }
+            | Entry::Created { .. }
+            | Entry::Knob { .. }
+            | Entry::Line { .. } => true,
         };
         if keep {
             kept.push(entry);
         }
     }
     let (mut given, mut created, mut knobs) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let (mut lines, mut priorities) = (BTreeSet::new(), BTreeSet::new());
     let first = kept.into_iter().rev().filter(|entry| match entry {
         Entry::Given { cpus } => given.insert(cpus.clone()),
+        Entry::PriorityGiven { priority } => priorities.insert(*priority),
         Entry::Created { cgroup } => created.insert(cgroup.clone()),
         Entry::Knob { path, .. } => knobs.insert(path.clone()),
+        Entry::Line { path, original } => lines.insert((path.clone(), first_word(original).to_owned())),
         _ => true,
     });
     first.cloned().collect()

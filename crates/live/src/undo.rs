@@ -1,15 +1,15 @@
 //! Undoing what a journal says was done.
 //!
-//! Algorithm: processes that were stopped continue, threads get back the CPUs they had, and control groups are emptied
-//! and removed, the last entry first. Members fork while this goes on, and a child has the affinity of a parent that was
+//! Algorithm: processes that were stopped continue, threads get back the CPUs and I/O priorities they had, and control groups are emptied
+//! and removed, the last entry first. Members fork while this goes on, and a child has the affinity and priority of a parent that was
 //! not restored yet: so everything is looked at again until a look finds nothing to do.
 //!
-//! Properties: idempotent. A thread is only touched while it has a mask that the daemon gave: one that its owner chose
+//! Properties: idempotent. A thread is only touched while it has a mask, or a priority, that the daemon gave: one that its owner chose
 //! meanwhile stays. A process is only continued while it is stopped and the journal says that the daemon stopped it: what
 //! a user stopped stays stopped. A process is only moved while it is in a control group that the daemon made.
 
-mod affinity;
 mod groups;
+mod inherited;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,6 +26,9 @@ use crate::signal;
 pub struct Undone {
     /// Threads that may run where they could before.
     pub threads: u32,
+    /// Threads with the I/O priority that they had.
+    #[serde(default)]
+    pub priorities: u32,
     /// Processes that were stopped and run again.
     pub continued: u32,
     /// Processes back in the control group they came from.
@@ -49,6 +52,7 @@ impl fmt::Display for Undone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = [
             (self.threads, "thread unpinned", "threads unpinned"),
+            (self.priorities, "I/O priority restored", "I/O priorities restored"),
             (self.continued, "process continued", "processes continued"),
             (self.moved, "process moved back", "processes moved back"),
             (self.removed, "control group removed", "control groups removed"),
@@ -84,7 +88,8 @@ pub fn undo(entries: &[Entry], proc: &Path) -> Undone {
     continue_stopped(entries, &mut procfs, &mut undone);
     // Before Linux 6.2 the way home overwrites an affinity once more: so affinities after the groups.
     groups::restore(entries, &mut procfs, &mut undone);
-    affinity::restore(entries, &mut procfs, &mut undone);
+    inherited::restore::<inherited::Affinity>(entries, &mut procfs, &mut undone);
+    inherited::restore::<inherited::Priority>(entries, &mut procfs, &mut undone);
     undone
 }
 

@@ -1,4 +1,5 @@
-//! The `user` backend: holds CPU with what any user may do to one's own processes, affinity and stop signals.
+//! The `user` backend: holds CPU with what any user may do to one's own processes, affinity and stop signals; disks with I/O
+//! priorities ([`priorities`]) and stops ([`disk`]); memory by having it paged out ([`memory`]), which takes privileges.
 //!
 //! Homes and loans are affinity masks on every thread of every member; a share finer than a CPU is a gate: the unit's
 //! processes are stopped and continued as a whole. New processes and threads inherit the mask of the one that made them,
@@ -13,14 +14,22 @@
 //! user's processes in a unit needs root to hold them.
 
 mod confine;
+mod disk;
 mod gate;
 pub(crate) mod idle;
+mod mappings;
+mod memory;
+pub(crate) mod pageout;
+mod portions;
+mod priorities;
 
 use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::membership::is_within;
+use commonhold_policy::memory::MemoryMeans;
 use commonhold_policy::{Action, Means, Plan, Snapshot, Time};
 
 use crate::journal::{Journal, ProcessKey};
@@ -28,11 +37,20 @@ use crate::roster::{Roster, Scan, remap};
 use crate::{Backend, HeldBy, LiveBackend, LiveError};
 
 use confine::Confinement;
+use disk::Disks;
 use gate::Gates;
 use idle::Idle;
+use memory::Memory;
+use priorities::Priorities;
 
 /// How often the masks of sleeping members are compared with what was given. Nanoseconds.
 const SECOND: Time = 1_000_000_000;
+
+/// What it can always enforce. Memory is held besides where [`UserBackend::with_memory`] was asked for.
+pub const MEANS: Means = Means { cpu_sets: true, gates: true, disk: disk::MEANS, ..Means::NONE };
+
+/// What it can enforce for memory where the kernel pages out for us ([`paging_out`](crate::observe::capability::paging_out)).
+pub use memory::MEANS as MEMORY_MEANS;
 
 /// A user seen in a unit with `each = "user"`: the unit, the user, and its name.
 pub type SeenUser = (UnitId, u32, String);
@@ -55,6 +73,10 @@ pub struct UserBackend {
     confinement: Confinement,
     gates: Gates,
     idle: Idle,
+    /// `None` where memory is not held.
+    memory: Option<Memory>,
+    disks: Disks,
+    priorities: Priorities,
     problems: Problems,
     users: Vec<SeenUser>,
     /// The contract changed since the last look.
@@ -94,12 +116,21 @@ impl UserBackend {
             confinement: Confinement::default(),
             gates: Gates::default(),
             idle: Idle::new(cpus),
+            memory: None,
+            disks: Disks::new(),
+            priorities: Priorities::default(),
             problems: Problems::default(),
             users: Vec::new(),
             anew: true,
             now: 0,
             compared_at: 0,
         }
+    }
+
+    /// The same, holding memory as well: for who may have the kernel page out.
+    pub fn with_memory(mut self) -> Result<Self, LiveError> {
+        self.memory = Some(Memory::new(self.contract.units.len())?);
+        Ok(self)
     }
 
     /// Notes that a process entered a unit by `exec`; it is there from the next look on. False if it is gone.
@@ -127,8 +158,9 @@ impl UserBackend {
 
     /// Whether the unit, or one around it, is stopped.
     fn is_closed(&self, unit: UnitId) -> bool {
-        lineage(&self.contract, unit)
-            .any(|unit| self.orders.get(unit.index()).is_some_and(|order| order.closed))
+        lineage(&self.contract, unit).any(|unit| {
+            self.disks.is_stopped(unit) || self.orders.get(unit.index()).is_some_and(|order| order.closed)
+        })
     }
 
     /// The units that an order on `unit` is about.
@@ -154,12 +186,14 @@ impl UserBackend {
         for (key, _) in &changes.left {
             self.confinement.forget(*key);
             self.gates.forget(*key);
+            self.priorities.forget(*key);
             self.problems.reported.retain(|(reported, _)| reported != key);
         }
         let joined = changes.joined.iter().map(|(key, _)| *key);
         let met: Vec<ProcessKey> = joined.chain(changes.moved.iter().map(|moved| moved.key)).collect();
         self.users.extend(changes.users);
         self.confine(&met);
+        self.prioritize(&met);
         Ok(!met.is_empty())
     }
 
@@ -172,19 +206,23 @@ impl UserBackend {
             }
             Action::Gate { unit, open } => {
                 let unit = *unit;
-                if self.order(unit)?.closed == *open {
-                    self.remember(unit, *open)?;
-                    self.order(unit)?.closed = !open;
-                }
+                let open_before = self.open_units();
+                self.order(unit)?.closed = !open;
+                self.remember(&open_before)?;
                 self.enforce_gates()?;
             }
+            Action::Allow { .. } | Action::Reclaim { .. } if self.memory.is_some() => {
+                if let Some(memory) = &mut self.memory {
+                    memory.order(action);
+                }
+            }
+            Action::WeighDisk { unit, weight, .. } => self.weigh_disk(*unit, *weight),
+            Action::CapDisk { unit, read, write, .. } => self.disks.cap(*unit, *read, *write),
             Action::Weigh { .. }
             | Action::Cap { .. }
             | Action::Guarantee { .. }
             | Action::Allow { .. }
-            | Action::Reclaim { .. }
-            | Action::WeighDisk { .. }
-            | Action::CapDisk { .. } => {
+            | Action::Reclaim { .. } => {
                 return Err(LiveError::Unavailable {
                     what: format!("the user backend cannot order `{}`", action.describe(&self.contract)),
                     remedy: "use the cgroup backend: commonhold run --backend cgroup".to_owned(),
@@ -213,11 +251,15 @@ impl UserBackend {
         })
     }
 
-    /// What a unit wants is not seen while it is stopped: it is remembered when it is closed.
-    fn remember(&mut self, unit: UnitId, open: bool) -> Result<(), LiveError> {
-        let units: Vec<UnitId> =
-            self.units_within(unit).into_iter().filter(|unit| !self.is_closed(*unit)).collect();
-        if !open && !units.is_empty() {
+    /// The units of the contract that are not stopped.
+    fn open_units(&self) -> Vec<UnitId> {
+        self.contract.held().filter(|unit| !self.is_closed(*unit)).collect()
+    }
+
+    /// What a unit wants is not seen while it is stopped: of those that were open and are closed now, it is remembered.
+    fn remember(&mut self, open_before: &[UnitId]) -> Result<(), LiveError> {
+        let units: Vec<UnitId> = open_before.iter().copied().filter(|unit| self.is_closed(*unit)).collect();
+        if !units.is_empty() {
             self.roster.account(self.now, &units)?;
             let facts = self.roster.unit_facts();
             for unit in units {
@@ -225,6 +267,13 @@ impl UserBackend {
             }
         }
         Ok(())
+    }
+
+    /// Looks what units had disks do, and which of them must wait for that.
+    fn hold_rates(&mut self) -> Result<(), LiveError> {
+        let open_before = self.open_units();
+        self.disks.observe(self.now, &self.contract, &mut self.roster)?;
+        self.remember(&open_before)
     }
 
     fn snapshot(&mut self) -> Result<Snapshot, LiveError> {
@@ -235,7 +284,11 @@ impl UserBackend {
             }
         }
         let idle_ns = self.idle.read(self.roster.procfs(), self.now)?;
-        Ok(Snapshot { at: self.now, units, idle_ns, ..Snapshot::default() })
+        let memory = match &mut self.memory {
+            Some(memory) => memory.observe(self.now, &self.contract, &mut self.roster)?,
+            None => None,
+        };
+        Ok(Snapshot { at: self.now, units, idle_ns, memory, disks: self.disks.facts() })
     }
 }
 
@@ -250,6 +303,11 @@ impl LiveBackend for UserBackend {
         }
         self.orders = orders;
         self.gates.remap(&map);
+        if let Some(memory) = &mut self.memory {
+            memory.remap(&map, contract.units.len());
+        }
+        self.disks.remap(&map, contract.units.len());
+        self.priorities.remap(&map);
         self.contract = contract.clone();
         self.anew = true;
     }
@@ -259,6 +317,12 @@ impl LiveBackend for UserBackend {
     }
 
     fn take_problems(&mut self) -> Vec<LiveError> {
+        for (process, kind, problem) in self.memory.iter_mut().flat_map(Memory::take_problems) {
+            match process {
+                Some(key) => self.problems.once(key, kind, || problem),
+                None => self.problems.add(problem),
+            }
+        }
         std::mem::take(&mut self.problems.unread)
     }
 
@@ -274,6 +338,14 @@ impl LiveBackend for UserBackend {
         HeldBy { backend: "user", instead: None }
     }
 
+    fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        self.disks.alarm()
+    }
+
+    fn hear(&mut self) {
+        self.disks.hear();
+    }
+
     fn into_journal(self: Box<Self>) -> Journal {
         (*self).close()
     }
@@ -281,7 +353,8 @@ impl LiveBackend for UserBackend {
 
 impl Backend for UserBackend {
     fn means(&self) -> Means {
-        Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE }
+        let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
+        Means { memory, ..MEANS }
     }
 
     /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.
@@ -289,10 +362,12 @@ impl Backend for UserBackend {
         // A clock that jumps back would make everything look fresh for as long.
         self.now = now.max(self.now);
         self.look()?;
+        self.hold_rates()?;
         self.enforce_gates()?;
         if self.now >= self.compared_at.saturating_add(SECOND) {
             self.compared_at = self.now;
             self.compare_masks();
+            self.prioritize_all();
         }
         self.roster.account(self.now, watch)?;
         self.snapshot()
@@ -300,6 +375,9 @@ impl Backend for UserBackend {
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
         let mut failed = Vec::new();
+        if let Some(memory) = &mut self.memory {
+            memory.attend(plan.memory.as_ref());
+        }
         if plan.steps.is_empty() {
             return failed;
         }
@@ -307,6 +385,9 @@ impl Backend for UserBackend {
         failed.extend(self.look().err());
         for step in &plan.steps {
             failed.extend(self.carry_out(&step.action).err());
+        }
+        if plan.steps.iter().any(|step| matches!(step.action, Action::WeighDisk { .. })) {
+            self.follow_weights();
         }
         failed.extend(self.take_problems());
         failed

@@ -355,3 +355,46 @@ fn another_users_process_is_reported_once_and_left_alone() {
     assert_eq!(said.matches("it is another user's: run commonhold as root").count(), 2, "{said}");
     assert_eq!(state(theirs.pid()), 'S');
 }
+
+/// A unit that writes as fast as it can is stopped in between, so that it keeps to its rate; without one it goes on.
+#[test]
+fn a_unit_is_held_to_its_rate_on_disks() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = directory.path().join("written");
+    let script = "while :; do dd if=/dev/zero of=\"$0\" bs=256k count=4 conv=fsync; done";
+    let job = start("sh", &["-c", script, file.to_str().unwrap()]);
+    let mut rig = Rig::new(&[&job]);
+    let written = |rig: &mut Rig| {
+        let disks = rig.observe().disks;
+        disks.first().map_or(0, |disk| disk.unit(rig.units[0]).written_bytes)
+    };
+    let mib = 1 << 20;
+    let mut seen = 0;
+    eventually("it is seen to write", || {
+        seen = written(&mut rig);
+        seen > 0 || std::fs::read_dir("/sys/block").is_ok_and(|mut disks| disks.next().is_none())
+    });
+    let cap = |rig: &mut Rig, write: Option<u64>| {
+        let disk = "all".to_owned();
+        let problems = rig.apply(Action::CapDisk { unit: rig.units[0], disk, read: None, write });
+        assert!(problems.is_empty(), "{problems:?}");
+    };
+    cap(&mut rig, Some(2 * mib));
+    let (begun, before) = (clock::now(), written(&mut rig));
+    assert!(rig.backend.alarm().is_some(), "somebody sees to it that who is stopped goes on");
+    let mut stopped = 0;
+    while clock::now() - begun < 3_000_000_000 {
+        written(&mut rig);
+        stopped += u32::from(states(job.pid()).contains(&'T'));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let held = written(&mut rig) - before;
+    // How much it wrote is no matter for a test: where looks come late, that is what it wrote in between.
+    assert!(stopped > 0 || held < 4 * mib, "it was never stopped and wrote {held} bytes");
+    cap(&mut rig, None);
+    eventually("it goes on", || {
+        written(&mut rig);
+        !states(job.pid()).contains(&'T')
+    });
+    drop(job);
+}

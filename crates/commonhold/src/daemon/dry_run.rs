@@ -5,14 +5,17 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use commonhold_live::names::SystemNames;
-use commonhold_live::observe::capability::CgroupPlace;
+use commonhold_live::observe::capability::{self, CgroupPlace};
 use commonhold_live::observe::topology;
 use commonhold_live::roster::{Roster, Scan};
-use commonhold_live::{clock, kernel};
+use commonhold_live::{clock, kernel, user};
+use commonhold_machine::capability::State as Found;
 use commonhold_policy::disk::DiskMeans;
+use commonhold_policy::memory::MemoryMeans;
 use commonhold_policy::{Input, Means, Snapshot, State, step};
 use commonhold_report::plan;
 
+use super::holdings;
 use super::start::{self, Choice};
 use super::users::expand;
 use crate::cli::Run;
@@ -46,11 +49,16 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let means = means(&choice);
     let input = Input { contract: &contract, machine: &machine, means, snapshot: &snapshot };
     let (_, plan) = step(State::default(), now, input);
+    let holdings = holdings::of(&contract, choice.name(), means, &start::by_backend(choice.name(), &why));
     if args.json {
-        output::print(&plan::json(&contract, &plan))?;
+        output::print(&plan::json(&contract, &plan, &holdings))?;
     } else {
         output::say(&format!("the {} backend would hold this ({why}):\n", choice.name()));
         output::print(&plan::text(&contract, &plan, output::style()))?;
+        output::say("\nThis plan is about CPUs; of each resource, `run` would say:");
+        for holding in &holdings {
+            output::say(&holding.line());
+        }
     }
     Ok(Exit::Ok)
 }
@@ -58,7 +66,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
 /// What a backend could enforce, without taking possession of anything.
 fn means(choice: &Choice) -> Means {
     match choice {
-        Choice::Kernel(place) => Means { disk: disk(place), ..kernel::MEANS },
+        Choice::Kernel(place) => Means { disk: disk(place), memory: place.memory(), ..kernel::MEANS },
         Choice::Cgroup(place) => {
             let has = |controller: &str| place.controllers.contains(controller);
             Means {
@@ -68,11 +76,13 @@ fn means(choice: &Choice) -> Means {
                 gates: true,
                 switches: false,
                 disk: disk(place),
-                ..Means::NONE
+                memory: place.memory(),
             }
         }
         Choice::User => {
-            Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE }
+            let pages_out = capability::paging_out(Path::new("/")).state != Found::No;
+            let memory = if pages_out { user::MEMORY_MEANS } else { MemoryMeans::NONE };
+            Means { memory, ..user::MEANS }
         }
     }
 }
@@ -80,5 +90,5 @@ fn means(choice: &Choice) -> Means {
 /// What it could order for disks.
 fn disk(place: &CgroupPlace) -> DiskMeans {
     let io = place.controllers.contains("io");
-    DiskMeans { caps: io, weights: io }
+    DiskMeans { caps: io, weights: io, limits_only: false }
 }

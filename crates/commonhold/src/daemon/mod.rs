@@ -3,6 +3,7 @@
 mod clients;
 mod dry_run;
 mod hold;
+mod holdings;
 mod requests;
 mod signals;
 mod start;

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::clients::Caller;
 use super::hold::Hold;
+use super::holdings;
 use crate::protocol::{
     Call, EnterReply, Explanation, Instead, Refusal, Reply, StatusReply, WhereReply, refusal,
 };
@@ -62,7 +63,10 @@ fn status(hold: &mut Hold, about: &About) -> Answered {
         for_ns: clock::now().saturating_sub(instead.since),
         why: instead.why,
     });
+    let means = hold.backend().means();
+    let by = format!("by the {} backend", held_by.backend);
     reply(&StatusReply {
+        holdings: holdings::of(&hold.contract, held_by.backend, means, &by),
         backend: held_by.backend.to_owned(),
         instead,
         contract: about.contract_path.clone(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use commonhold_contract::{Contract, MILLIONTH, PerResource, Resource, Scheme};
+use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme};
 use commonhold_live::caretaker::{Caretaker, Launch};
 use commonhold_live::cgroup::CgroupBackend;
 use commonhold_live::journal::Journal;
@@ -15,10 +15,8 @@ use commonhold_live::undo::undo;
 use commonhold_live::user::UserBackend;
 use commonhold_live::{LiveBackend, clock};
 use commonhold_machine::Machine;
-use commonhold_machine::capability::Row;
-use commonhold_policy::disk::DiskMeans;
+use commonhold_machine::capability::{Row, State};
 use commonhold_policy::entitlement::{capacity, entitle};
-use commonhold_policy::memory::MemoryMeans;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
@@ -26,7 +24,7 @@ use super::clients::Clients;
 use super::hold::Hold;
 use super::requests::About;
 use super::signals::Signals;
-use super::{Daemon, Waits, refused};
+use super::{Daemon, Waits, holdings, refused};
 use crate::cli::{BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
@@ -132,18 +130,29 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let roster = Roster::new(Path::new("/proc"), &[caretaker.pid()])?;
     let backend: Box<dyn LiveBackend> = match choice {
         Choice::Kernel(place) => {
-            let cgroup = CgroupBackend::new(&place, &contract, roster, journal)?;
+            let cgroup = weighing(CgroupBackend::new(&place, &contract, roster, journal)?, args);
             under_the_scheduler(cgroup, &contract, args.backend)?
         }
-        Choice::Cgroup(place) => Box::new(CgroupBackend::new(&place, &contract, roster, journal)?),
-        Choice::User => Box::new(UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal)),
+        Choice::Cgroup(place) => {
+            Box::new(weighing(CgroupBackend::new(&place, &contract, roster, journal)?, args))
+        }
+        Choice::User => {
+            if args.io_cost {
+                output::complain("warning: --io-cost is for control groups, which the user backend has not");
+            }
+            let user = UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal);
+            let pages_out = capability::paging_out(Path::new("/")).state != State::No;
+            Box::new(if pages_out { user.with_memory()? } else { user })
+        }
     };
     let held_by = backend.held_by();
     let why = held_by.instead.map_or(why, |it| format!("not by {}: {}", it.of, it.why));
-    announce(args, &contract, &machine, held_by.backend, &why);
-    announce_memory(&contract, backend.means().memory);
-    announce_disk(&contract, backend.means().disk);
-    output::say(&format!("bus     not held by this version{}", though_asked(&contract, Resource::Bus)));
+    announce(args, &contract, &machine);
+    for holding in
+        holdings::of(&contract, held_by.backend, backend.means(), &by_backend(held_by.backend, &why))
+    {
+        output::say(&holding.line());
+    }
     warn_of_turns(&contract, &machine, held_by.backend);
     let clients = Clients::listen(&place::socket(&directory))?;
     let (now, machine_cpus) = (clock::now(), machine.cpu_set());
@@ -166,6 +175,18 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         blind: 0,
         _lock: lock,
     })
+}
+
+/// With io.cost switched on where that was asked for.
+fn weighing(mut cgroup: CgroupBackend, args: &Run) -> CgroupBackend {
+    if args.io_cost {
+        let on = cgroup.switch_on_io_cost();
+        output::say(&match on.as_slice() {
+            [] => "io.cost is on for no disk: `commonhold calibrate FOLDER` measures one".to_owned(),
+            disks => format!("io.cost is on for {}, until the end", disks.join(", ")),
+        });
+    }
+    cgroup
 }
 
 /// The `kernel` backend. Where the kernel refuses the scheduler after all, the `cgroup` backend does, unless the other was
@@ -219,44 +240,19 @@ fn journal(directory: &Path) -> Result<Journal, Failure> {
     Ok(journal)
 }
 
-/// What is held, by what, and what is not.
-fn announce(args: &Run, contract: &Contract, machine: &Machine, backend: &str, why: &str) {
+/// Which contract is held, and where.
+fn announce(args: &Run, contract: &Contract, machine: &Machine) {
     output::say(&format!(
         "contract {}, scheme {}, on {}",
         args.contract.display(),
         contract.machine.scheme,
         commonhold_report::tree::summary(machine)
     ));
-    output::say(&format!("cpu     held by the {backend} backend ({why})"));
 }
 
-/// What is said of a resource that is not held.
-fn though_asked(contract: &Contract, resource: Resource) -> &'static str {
-    if asked_for(contract)[resource] { ", though the contract asks for it" } else { "" }
-}
-
-/// Whether disks are held, and how.
-fn announce_disk(contract: &Contract, means: DiskMeans) {
-    let asked = though_asked(contract, Resource::Disk);
-    output::say(&if means.caps {
-        "disk    held by control groups: by weights where a disk heeds them, else by rates that follow use"
-            .to_owned()
-    } else {
-        format!("disk    not held: no io controller here{asked}; see `commonhold doctor`")
-    });
-}
-
-/// Whether memory is held, and how.
-fn announce_memory(contract: &Contract, means: MemoryMeans) {
-    let asked = though_asked(contract, Resource::Memory);
-    output::say(&match (means.bounds, means.guarantees) {
-        (false, _) => format!("memory  not held: no memory controller here{asked}; see `commonhold doctor`"),
-        (true, true) => "memory  held by control groups".to_owned(),
-        (true, false) => format!(
-            "memory  held by control groups, without guarantees{asked}: what encloses ours is not protected (memory.low is 0 \
-             there)"
-        ),
-    });
+/// What holds CPU, for its [`Holding`](commonhold_report::holdings::Holding).
+pub(super) fn by_backend(backend: &str, why: &str) -> String {
+    format!("by the {backend} backend ({why})")
 }
 
 /// Where shares finer than a CPU are held by signals, their owners should know what that looks like.
@@ -272,15 +268,4 @@ fn warn_of_turns(contract: &Contract, machine: &Machine, backend: &str) {
              command runs in such a unit may report it as stopped",
         );
     }
-}
-
-/// Resources that the contract says something about beside tickets.
-fn asked_for(contract: &Contract) -> PerResource<bool> {
-    let mut asked = PerResource::all(false);
-    for unit in contract.held().map(|id| contract.unit(id)) {
-        for resource in Resource::ALL {
-            asked[resource] |= unit.hard[resource].is_some() || unit.limit[resource].is_some();
-        }
-    }
-    asked
 }

@@ -39,7 +39,15 @@ fn tickets_of_zero_and_below() {
 #[test]
 fn hard_reservations_that_exceed_the_machine() {
     let said = run("version = 1\n[unit.a]\nhard = { cpu = \"100000\" }\n");
-    said.refused(1, &["contract.toml:2:7", "sum to 100000", "but the machine has", "soft `tickets`"]);
+    said.refused(
+        1,
+        &[
+            "contract.toml:2:7",
+            "reservation of 100000 CPUs is too large",
+            "the machine has",
+            "soft `tickets`",
+        ],
+    );
 }
 
 #[test]

@@ -37,7 +37,7 @@ use commonhold_policy::memory::{MemoryFacts, MemoryMeans};
 use commonhold_policy::{Action, Means, Plan, Snapshot, Time, UnitFacts};
 
 use crate::affinity;
-use crate::disk::Disks;
+use crate::disk::{Disks, io_cost};
 use crate::journal::{Entry, Journal, ProcessKey};
 use crate::memory::Memory;
 use crate::observe::capability::CgroupPlace;
@@ -132,6 +132,14 @@ impl CgroupBackend {
         let Some(memory) = &mut self.memory else { return };
         let place = |unit: UnitId| self.groups.charged(unit, self.contract.unit(unit).parent);
         memory.follow(self.contract.held().filter_map(place).collect(), &mut self.journal);
+    }
+
+    /// Switches the kernel's io.cost on for every disk that was measured, so that weights count there, until the end. Returns
+    /// the names of the disks that it is on for; what fails is handed out by [`CgroupBackend::take_problems`].
+    pub fn switch_on_io_cost(&mut self) -> Vec<String> {
+        let (on, problems) = io_cost::switch_on(self.disks.mount(), &mut self.journal);
+        self.problems.extend(problems);
+        on
     }
 
     /// The end: the journal of what there is to undo, for the caretaker.
@@ -384,7 +392,7 @@ impl Backend for CgroupBackend {
     fn means(&self) -> Means {
         let (cpu_sets, cpu) = (self.groups.tree().has("cpuset"), self.groups.tree().has("cpu"));
         let io = self.groups.tree().has("io");
-        let disk = DiskMeans { caps: io, weights: io };
+        let disk = DiskMeans { caps: io, weights: io, limits_only: false };
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
         Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false, disk, memory }
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::model::{self, CostModel};
+use super::stat::line_of;
 use crate::observe::files::Tree;
 use crate::observe::topology::disk_names;
 
@@ -28,6 +30,10 @@ pub(crate) struct Device {
     pub(crate) schedulers: String,
     /// Devices of device mapper and md that stand on it, or on one of its partitions, however deep.
     pub(crate) layers: BTreeSet<String>,
+    /// What was measured of it.
+    pub(crate) model: Option<CostModel>,
+    /// Whether requests to it wait in a queue that can be scheduled: the ways to a multipath drive have none in common.
+    pub(crate) queues: bool,
 }
 
 /// The disks of a machine whose cgroup v2 hierarchy is mounted at `mount`.
@@ -39,7 +45,8 @@ pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
         let weigher = weigher(&schedulers, &qos, &number);
         let mut layers = BTreeSet::new();
         holders(tree, &name, &mut layers);
-        Some(Device { name, number, weigher, schedulers, layers })
+        let (model, queues) = (model::known(tree, &name), tree.exists(format!("/sys/block/{name}/mq")));
+        Some(Device { name, number, weigher, schedulers, layers, model, queues })
     };
     disk_names(tree).into_iter().filter_map(device).collect()
 }
@@ -50,7 +57,7 @@ fn weigher(schedulers: &str, qos: &str, number: &str) -> Option<Weigher> {
     if schedulers.contains("[bfq]") {
         return Some(Weigher::Bfq);
     }
-    let line = qos.lines().find(|line| line.split_whitespace().next() == Some(number))?;
+    let line = line_of(qos, number)?;
     line.split_whitespace().any(|word| word == "enable=1").then_some(Weigher::IoCost)
 }
 

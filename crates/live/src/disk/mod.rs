@@ -2,7 +2,7 @@
 //!
 //! Facts are io.stat and io.pressure of each unit's own cgroup, read at most every 80 ms. Orders are io.max, and io.weight
 //! or io.bfq.weight of the cgroups that the `cgroup` backend made: they go when those go, so that the journal needs no entry
-//! of its own.
+//! of its own. What is the whole machine's, the cost model that makes weights count, is in the journal (`io_cost`).
 //!
 //! A disk is a whole physical one. Requests to a partition, to LVM, dm-crypt or md arrive there with their cgroup, so that
 //! is where they are counted and held; the layers above would count them twice. File systems on the network have no disk
@@ -10,7 +10,11 @@
 //!
 //! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-throttle.c, block/blk-iocost.c, block/bfq-cgroup.c.
 
+mod below;
+pub mod calibrate;
 pub(crate) mod devices;
+pub(crate) mod io_cost;
+pub mod model;
 mod stat;
 
 use std::collections::BTreeMap;
@@ -45,6 +49,11 @@ impl Disks {
         Disks { mount: mount.to_owned(), ..Disks::default() }
     }
 
+    /// Where the machine's cgroups are mounted.
+    pub(crate) fn mount(&self) -> &Path {
+        &self.mount
+    }
+
     /// What units did so far. `leaves` are the cgroups of their own processes; what cannot be read is left out, since a
     /// cgroup may go at any time.
     pub(crate) fn observe(&mut self, now: Time, leaves: &[(UnitId, PathBuf)]) -> Vec<DiskFacts> {
@@ -60,8 +69,9 @@ impl Disks {
         let mut facts: BTreeMap<&str, DiskFacts> = BTreeMap::new();
         for device in &self.devices {
             let weighs = device.weigher.is_some();
+            let bytes_per_s = device.model.map(|model| model.bytes_per_s());
             let units = vec![DiskUse::default(); units];
-            let of = DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s: None, units };
+            let of = DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s, units };
             facts.insert(&device.number, of);
         }
         for (unit, leaf) in leaves {
@@ -127,5 +137,64 @@ impl Weigher {
             Weigher::IoCost => "io.weight",
             Weigher::Bfq => "io.bfq.weight",
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Disks as they were found a moment ago.
+    fn disks(weighers: &[Option<Weigher>]) -> Disks {
+        let device = |(n, weigher): (usize, &Option<Weigher>)| Device {
+            name: format!("sd{n}"),
+            number: format!("8:{n}"),
+            weigher: *weigher,
+            schedulers: String::new(),
+            layers: std::collections::BTreeSet::new(),
+            model: None,
+            queues: true,
+        };
+        Disks {
+            devices: weighers.iter().enumerate().map(device).collect(),
+            devices_at: Some(1),
+            ..Disks::default()
+        }
+    }
+
+    #[test]
+    fn facts_are_of_each_units_own_cgroup_and_no_older_than_said() {
+        let (dir, unit) = (tempfile::tempdir().unwrap(), UnitId(3));
+        let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
+        write("io.stat", "8:0 rbytes=10 wbytes=2 rios=1 wios=1\n9:9 rbytes=7\n");
+        write("io.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n");
+        let mut disks = disks(&[Some(Weigher::Bfq), None]);
+        let leaves = [(unit, dir.path().to_owned())];
+        let facts = disks.observe(100 * MS, &leaves);
+        let shown: Vec<_> = facts.iter().map(|disk| (disk.name.as_str(), disk.weighs, disk.at)).collect();
+        assert_eq!(shown, [("sd0", true, 100 * MS), ("sd1", false, 100 * MS)]);
+        let used = DiskUse { read_bytes: 10, written_bytes: 2, requests: 2, stalled_ns: Some(5_000) };
+        assert_eq!(facts[0].unit(unit), used);
+        assert_eq!(facts[1].unit(unit), DiskUse { stalled_ns: Some(5_000), ..DiskUse::default() });
+        write("io.stat", "8:0 rbytes=20 wbytes=2 rios=2 wios=1\n");
+        assert_eq!(disks.observe(179 * MS, &leaves)[0].unit(unit).read_bytes, 10, "they are fresh");
+        assert_eq!(disks.observe(180 * MS, &leaves)[0].unit(unit).read_bytes, 20);
+    }
+
+    #[test]
+    fn a_weight_goes_where_the_scheduler_takes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["io.weight", "io.bfq.weight"] {
+            std::fs::write(dir.path().join(file), "").unwrap();
+        }
+        let disks = disks(&[Some(Weigher::Bfq), Some(Weigher::IoCost), None]);
+        disks.weigh(dir.path(), "sd0", 300).unwrap();
+        disks.weigh(dir.path(), "sd1", 70).unwrap();
+        let text = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
+        assert_eq!((text("io.bfq.weight").as_str(), text("io.weight").as_str()), ("8:0 300", "8:1 70"));
+        let error = |disk: &str| disks.weigh(dir.path(), disk, 1).unwrap_err().to_string();
+        assert!(error("sd2").contains("disk sd2 heeds no weights"), "{}", error("sd2"));
+        assert!(error("sd9").contains("is not there any more"), "{}", error("sd9"));
     }
 }

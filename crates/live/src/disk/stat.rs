@@ -36,13 +36,17 @@ pub(super) fn stalled_ns(text: &str) -> Option<u64> {
     total.parse::<u64>().ok()?.checked_mul(1_000)
 }
 
+/// The line about one device, of a file that has a line per device.
+pub(crate) fn line_of<'t>(text: &'t str, number: &str) -> Option<&'t str> {
+    text.lines().find(|line| line.split_whitespace().next() == Some(number))
+}
+
 /// Writes one device's line into a file that has a line per device, and looks whether it then shows `shown`, which begins
 /// with the device; nothing stands for no line.
 pub(super) fn put_line(path: &Path, value: &str, shown: &str) -> Result<(), LiveError> {
     write(path, value).map_err(|source| failed(path, format!("write `{value}`"), source))?;
     let text = read(path).map_err(|source| failed(path, "read it back".to_owned(), source))?;
-    let number = value.split_whitespace().next();
-    let line = text.lines().find(|line| line.split_whitespace().next() == number).unwrap_or_default();
+    let line = line_of(&text, value.split_whitespace().next().unwrap_or_default()).unwrap_or_default();
     if line.trim() == shown {
         return Ok(());
     }

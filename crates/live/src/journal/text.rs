@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use commonhold_machine::CpuSet;
 
 use super::{Entry, ProcessKey};
+use crate::io_priority::IoPriority;
 
 /// The first line.
 pub(super) const HEADER: &[u8] = b"commonhold journal 1\n";
@@ -27,6 +28,11 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
             );
         }
         Entry::Given { cpus } => put(lines, b'G', &[cpus.to_string().as_bytes()]),
+        Entry::Priority { process, tid, priority } => {
+            let number = priority.number().to_string();
+            put(lines, b'P', &[key(process).as_bytes(), tid.to_string().as_bytes(), number.as_bytes()]);
+        }
+        Entry::PriorityGiven { priority } => put(lines, b'Q', &[priority.number().to_string().as_bytes()]),
         Entry::Stopped { process } => put(lines, b'S', &[key(process).as_bytes()]),
         Entry::Continued { process } => put(lines, b'R', &[key(process).as_bytes()]),
         Entry::Moved { process, from } => {
@@ -35,6 +41,9 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
         Entry::Created { cgroup } => put(lines, b'C', &[cgroup.as_os_str().as_bytes()]),
         Entry::Knob { path, original } => {
             put(lines, b'K', &[path.as_os_str().as_bytes(), original.as_bytes()]);
+        }
+        Entry::Line { path, original } => {
+            put(lines, b'L', &[path.as_os_str().as_bytes(), original.as_bytes()]);
         }
     }
 }
@@ -100,11 +109,17 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
             Entry::Affinity { process, tid, cpus: parse_cpus(field()?)? }
         }
         b"G" => Entry::Given { cpus: parse_cpus(field()?)? },
+        b"P" => {
+            let (process, tid) = (parse_key(field()?)?, parse_field(field()?)?);
+            Entry::Priority { process, tid, priority: parse_priority(field()?)? }
+        }
+        b"Q" => Entry::PriorityGiven { priority: parse_priority(field()?)? },
         b"S" => Entry::Stopped { process: parse_key(field()?)? },
         b"R" => Entry::Continued { process: parse_key(field()?)? },
         b"M" => Entry::Moved { process: parse_key(field()?)?, from: parse_path(field()?) },
         b"C" => Entry::Created { cgroup: parse_path(field()?) },
         b"K" => Entry::Knob { path: parse_path(field()?), original: String::from_utf8(field()?).ok()? },
+        b"L" => Entry::Line { path: parse_path(field()?), original: String::from_utf8(field()?).ok()? },
         _ => return None,
     };
     fields.next().is_none().then_some(entry)
@@ -117,6 +132,10 @@ fn parse_field<T: std::str::FromStr>(field: Vec<u8>) -> Option<T> {
 fn parse_cpus(field: Vec<u8>) -> Option<CpuSet> {
     // An empty mask is never one to restore: the kernel refuses it.
     parse_field::<CpuSet>(field).filter(|cpus| !cpus.is_empty())
+}
+
+fn parse_priority(field: Vec<u8>) -> Option<IoPriority> {
+    parse_field(field).map(IoPriority::from_number)
 }
 
 fn parse_path(field: Vec<u8>) -> PathBuf {
@@ -155,11 +174,19 @@ mod tests {
                 cpus
             }),
             some_cpus().prop_map(|cpus| Entry::Given { cpus }),
+            (some_key(), any::<u32>(), any::<u16>()).prop_map(|(process, tid, number)| Entry::Priority {
+                process,
+                tid,
+                priority: IoPriority::from_number(number)
+            }),
+            any::<u16>()
+                .prop_map(|number| Entry::PriorityGiven { priority: IoPriority::from_number(number) }),
             some_key().prop_map(|process| Entry::Stopped { process }),
             some_key().prop_map(|process| Entry::Continued { process }),
             (some_key(), some_path()).prop_map(|(process, from)| Entry::Moved { process, from }),
             some_path().prop_map(|cgroup| Entry::Created { cgroup }),
             (some_path(), any::<String>()).prop_map(|(path, original)| Entry::Knob { path, original }),
+            (some_path(), any::<String>()).prop_map(|(path, original)| Entry::Line { path, original }),
         ]
     }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use commonhold_policy::memory::UnitMemory;
 
+use super::swap::Packing;
 use crate::LiveError;
 use crate::cgroup::knob::{failed, value_of};
 
@@ -23,13 +24,13 @@ pub(crate) fn page_bytes() -> u64 {
 
 /// A file of the kernel that is read again and again.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     path: PathBuf,
     file: File,
 }
 
 impl Source {
-    pub(super) fn open(path: PathBuf) -> Result<Source, LiveError> {
+    pub(crate) fn open(path: PathBuf) -> Result<Source, LiveError> {
         match File::open(&path) {
             Ok(file) => Ok(Source { path, file }),
             Err(source) => Err(failed(&path, "open it".to_owned(), source)),
@@ -45,20 +46,24 @@ impl Source {
         &self.file
     }
 
-    pub(super) fn read<'a>(&self, buffer: &'a mut Buffer) -> Result<&'a str, LiveError> {
-        let n = match self.file.read_at(&mut buffer.0, 0) {
-            Ok(n) => n,
-            // Refused by a kernel that has the file but not the feature: pressure with `psi=0`.
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => 0,
-            Err(source) => return Err(failed(&self.path, "read it".to_owned(), source)),
-        };
+    pub(crate) fn read<'a>(&self, buffer: &'a mut Buffer) -> Result<&'a str, LiveError> {
+        let n = told(self.file.read_at(&mut buffer.0, 0))
+            .map_err(|source| failed(&self.path, "read it".to_owned(), source))?;
         Ok(std::str::from_utf8(&buffer.0[..n]).unwrap_or_default())
+    }
+}
+
+/// What was read, which is nothing where a kernel has the file but not the feature: pressure with `psi=0`.
+fn told(read: io::Result<usize>) -> io::Result<usize> {
+    match read {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(0),
+        read => read,
     }
 }
 
 /// Room for a file's text.
 #[derive(Debug)]
-pub(super) struct Buffer(Box<[u8]>);
+pub(crate) struct Buffer(Box<[u8]>);
 
 impl Default for Buffer {
     fn default() -> Self {
@@ -68,21 +73,24 @@ impl Default for Buffer {
 
 /// The machine's memory as /proc/meminfo has it, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct MachineMemory {
-    pub(super) total: u64,
-    pub(super) free: u64,
-    pub(super) swap_free: u64,
+pub(crate) struct MachineMemory {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+    pub(crate) swap_free: u64,
+    /// Pages that zswap holds, and what they take.
+    pub(crate) zswapped: u64,
+    pub(crate) zswap: u64,
     /// Pages of files, and what the kernel caches beside them and gives up when asked.
-    pub(super) cached: u64,
+    pub(crate) cached: u64,
     /// What the kernel keeps for itself and for all control groups.
-    pub(super) kernel: u64,
+    pub(crate) kernel: u64,
 }
 
 impl MachineMemory {
     /// What those hold who are in no unit, and what the kernel keeps for itself; `ours` is what all units are charged.
     /// `MemAvailable` would say nearly this; but it sinks by hundreds of megabytes while the kernel keeps more free for a while
     /// (`watermark_boost_factor`), and entitlements would with it.
-    pub(super) fn common(&self, ours: &Charged, kept_free: u64) -> (u64, u64) {
+    pub(crate) fn common(&self, ours: &Charged, kept_free: u64) -> (u64, u64) {
         let others = self.total.saturating_sub(self.free).saturating_sub(ours.current);
         let cached = self.cached.saturating_sub(ours.cached);
         // They need some of their cache, as the kernel itself has it in MemAvailable.
@@ -92,7 +100,7 @@ impl MachineMemory {
     }
 
     /// From the text of /proc/meminfo; what a line does not say is 0.
-    pub(super) fn parse(text: &str) -> MachineMemory {
+    pub(crate) fn parse(text: &str) -> MachineMemory {
         let bytes = |key: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
             let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
@@ -102,6 +110,8 @@ impl MachineMemory {
             total: bytes("MemTotal"),
             free: bytes("MemFree"),
             swap_free: bytes("SwapFree"),
+            zswapped: bytes("Zswapped"),
+            zswap: bytes("Zswap"),
             cached: ["Active(file)", "Inactive(file)", "SReclaimable"].into_iter().map(bytes).sum(),
             kernel: ["SUnreclaim", "KernelStack", "PageTables", "Percpu"].into_iter().map(bytes).sum(),
         }
@@ -113,19 +123,26 @@ impl MachineMemory {
 pub(super) struct Group {
     current: Source,
     stat: Source,
+    /// Without swap in the kernel there is none.
+    swapped: Option<Source>,
 }
 
 /// What a control group is charged, with everything below it. Bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Charged {
-    pub(super) current: u64,
-    pub(super) anonymous: u64,
-    pub(super) dirty: u64,
-    pub(super) kernel: u64,
-    pub(super) inactive_file: u64,
+pub(crate) struct Charged {
+    /// With `packed`.
+    pub(crate) current: u64,
+    /// What its pages on zram take: see [`super::swap`].
+    pub(crate) packed: u64,
+    /// What it has in swap.
+    pub(crate) swapped: u64,
+    pub(crate) anonymous: u64,
+    pub(crate) dirty: u64,
+    pub(crate) kernel: u64,
+    pub(crate) inactive_file: u64,
     /// Pages of files, and what the kernel caches for it beside them.
-    pub(super) cached: u64,
-    pub(super) refaulted: u64,
+    pub(crate) cached: u64,
+    pub(crate) refaulted: u64,
 }
 
 impl Group {
@@ -133,12 +150,17 @@ impl Group {
         Ok(Group {
             current: Source::open(dir.join("memory.current"))?,
             stat: Source::open(dir.join("memory.stat"))?,
+            swapped: Source::optional(dir.join("memory.swap.current")),
         })
     }
 
     pub(super) fn read(&self, buffer: &mut Buffer) -> Result<Charged, LiveError> {
         let current = self.current.read(buffer)?.trim().parse().unwrap_or(0);
-        Ok(Charged { current, ..Charged::parse(self.stat.read(buffer)?, page_bytes()) })
+        let swapped = match &self.swapped {
+            Some(file) => file.read(buffer)?.trim().parse().unwrap_or(0),
+            None => 0,
+        };
+        Ok(Charged { current, swapped, ..Charged::parse(self.stat.read(buffer)?, page_bytes()) })
     }
 }
 
@@ -150,6 +172,8 @@ impl Charged {
         let refaults = value("workingset_refault_anon") + value("workingset_refault_file");
         Charged {
             current: 0,
+            packed: 0,
+            swapped: 0,
             anonymous: value("anon") + value("shmem"),
             dirty: value("file_dirty") + value("file_writeback"),
             kernel,
@@ -159,10 +183,18 @@ impl Charged {
         }
     }
 
+    /// With what its pages on zram take, which nobody is charged.
+    pub(super) fn packed(self, packing: &Packing) -> Charged {
+        let packed = packing.of(self.swapped);
+        Charged { current: self.current.saturating_add(packed), packed, ..self }
+    }
+
     /// Together with another one.
     pub(super) fn with(self, other: &Charged) -> Charged {
         Charged {
             current: self.current + other.current,
+            packed: self.packed + other.packed,
+            swapped: self.swapped + other.swapped,
             anonymous: self.anonymous + other.anonymous,
             dirty: self.dirty + other.dirty,
             kernel: self.kernel + other.kernel,
@@ -177,6 +209,8 @@ impl Charged {
         let less = |own: u64, of: fn(&Charged) -> u64| own.saturating_sub(others.iter().map(of).sum());
         Charged {
             current: less(self.current, |c| c.current),
+            packed: less(self.packed, |c| c.packed),
+            swapped: less(self.swapped, |c| c.swapped),
             anonymous: less(self.anonymous, |c| c.anonymous),
             dirty: less(self.dirty, |c| c.dirty),
             kernel: less(self.kernel, |c| c.kernel),
@@ -190,6 +224,7 @@ impl Charged {
     pub(super) fn unit(self) -> UnitMemory {
         UnitMemory {
             used: self.current,
+            packed: self.packed,
             anonymous: self.anonymous,
             dirty: self.dirty,
             kernel: self.kernel,
@@ -201,7 +236,7 @@ impl Charged {
 
 /// What the kernel keeps free, in bytes: it begins to take pages from everybody at 1.25 times `vm.min_free_kbytes`, and
 /// stops at 1.5 times, or a little above where memory is large (`watermark_scale_factor`).
-pub(super) fn kept_free(total: u64) -> u64 {
+pub(crate) fn kept_free(total: u64) -> u64 {
     let text = std::fs::read_to_string("/proc/sys/vm/min_free_kbytes").unwrap_or_default();
     let least = text.trim().parse::<u64>().unwrap_or(0).saturating_mul(1_024);
     (least + least / 2).max(least + total / 500)
@@ -223,6 +258,18 @@ pub(crate) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
     };
     let above = dir.ancestors().take_while(|dir| dir.starts_with(mount));
     above.flat_map(|dir| [bound(dir, "memory.max"), bound(dir, "memory.high")]).flatten().min()
+}
+
+/// What a control group may still swap out, by its own bound on swap and those above; `None`: there is none.
+pub(super) fn swap_room(dir: &Path, mount: &Path) -> Option<u64> {
+    let number = |dir: &Path, file: &str| -> Option<u64> {
+        std::fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok()
+    };
+    let room = |dir: &Path| {
+        let most = number(dir, "memory.swap.max")?;
+        Some(most.saturating_sub(number(dir, "memory.swap.current").unwrap_or(0)))
+    };
+    dir.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(room).min()
 }
 
 /// Whether what is written into memory.low below `dir` can be in force: every control group that encloses it must be
@@ -248,6 +295,8 @@ mod tests {
         let seen = Charged::parse(text, 4_096);
         let expected = Charged {
             current: 0,
+            packed: 0,
+            swapped: 0,
             anonymous: 1_050,
             dirty: 10,
             kernel: 200,
@@ -264,14 +313,41 @@ mod tests {
         assert_eq!((own.current, own.anonymous, own.dirty), (6, 0, 10));
     }
 
+    /// What a unit has on zram is used by it, without its sub-units' part.
+    #[test]
+    fn what_is_packed_counts_as_used() {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, text) in [("current", "1000\n"), ("stat", "anon 900\n"), ("swap.current", "400\n")] {
+            std::fs::write(dir.path().join(format!("memory.{file}")), text).unwrap();
+        }
+        let seen = Group::open(dir.path()).unwrap().read(&mut Buffer::default()).unwrap();
+        assert_eq!((seen.current, seen.swapped), (1_000, 400));
+        let whole = seen.packed(&Packing::of_all(800, 300));
+        assert_eq!((whole.current, whole.packed), (1_150, 150));
+        let own = whole.without(&[Charged { current: 200, packed: 50, ..Charged::default() }]).unit();
+        assert_eq!((own.used, own.packed, own.anonymous), (950, 100, 900));
+        assert_eq!(whole.with(&whole).packed, 300);
+    }
+
+    /// `psi=0` leaves the file and refuses to read it: nothing is told. Any other refusal is said.
+    #[test]
+    fn a_feature_that_is_off_tells_nothing() {
+        let refused = |errno| told(Err(io::Error::from_raw_os_error(errno)));
+        assert_eq!(told(Ok(3)).unwrap(), 3);
+        assert_eq!(refused(libc::EOPNOTSUPP).unwrap(), 0);
+        assert_eq!(refused(libc::EIO).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+
     #[test]
     fn the_machine_and_its_pressure() {
-        let text = "MemTotal:  2048 kB\nMemFree: 1024 kB\nActive(file): 5 kB\nInactive(file): 2 kB\nSwapFree: 8 kB\nSUnreclaim: 3 kB\nPercpu: 1 kB\n";
+        let text = "MemTotal:  2048 kB\nMemFree: 1024 kB\nActive(file): 5 kB\nInactive(file): 2 kB\nSwapFree: 8 kB\nZswap: 2 kB\nZswapped: 6 kB\nSUnreclaim: 3 kB\nPercpu: 1 kB\n";
         let seen = MachineMemory::parse(text);
         let expected = MachineMemory {
             total: 2 << 20,
             free: 1 << 20,
             swap_free: 8 << 10,
+            zswapped: 6 << 10,
+            zswap: 2 << 10,
             cached: 7 << 10,
             kernel: 4 << 10,
         };
@@ -284,7 +360,8 @@ mod tests {
     /// that they need 20, as much as the kernel keeps free.
     #[test]
     fn what_others_would_give_up_is_not_theirs() {
-        let machine = MachineMemory { total: 1_000, free: 100, swap_free: 0, cached: 450, kernel: 60 };
+        let machine =
+            MachineMemory { total: 1_000, free: 100, cached: 450, kernel: 60, ..MachineMemory::default() };
         let ours = Charged { current: 500, cached: 300, kernel: 10, ..Charged::default() };
         assert_eq!(machine.common(&ours, 20), (50 + 20, 400 - 150 + 20 - 50));
     }
@@ -305,6 +382,14 @@ mod tests {
             std::fs::write(mount.path().join(file), text).unwrap();
         }
         assert_eq!(tightest_bound(&dir, mount.path()), Some(512 << 10));
+        // Swap: 100 of 300 are used in the container, and none may be in what encloses it.
+        assert_eq!(swap_room(&dir, mount.path()), None);
+        for (file, text) in [("max", "300\n"), ("current", "100\n")] {
+            std::fs::write(dir.join(format!("memory.swap.{file}")), text).unwrap();
+        }
+        assert_eq!(swap_room(&dir, mount.path()), Some(200));
+        std::fs::write(mount.path().join("slice/memory.swap.max"), "0\n").unwrap();
+        assert_eq!(swap_room(&dir, mount.path()), Some(0));
         std::fs::write(dir.join("memory.low"), "1000\n").unwrap();
         assert!(is_protected(&dir, mount.path()));
         std::fs::write(mount.path().join("slice/memory.low"), "0\n").unwrap();

@@ -3,7 +3,8 @@
 //! Problem: hold each unit to the memory that it is allowed, keep what it is entitled to from the others, and see what it
 //! does not need. Algorithm: guarantees become memory.min and memory.low, allowances memory.high, reclaim memory.reclaim
 //! ([`pager`]); facts come from memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and from
-//! /proc/meminfo; which pages are cold, the kernel's generations tell ([`ages`]). A lender that meets its bound wakes the
+//! /proc/meminfo; which pages are cold, the kernel's generations tell ([`ages`]); what a unit is charged for others is
+//! estimated ([`sharing`]), and what its pages take that are in swap that is memory ([`swap`]). A lender that meets its bound wakes the
 //! daemon ([`alarms`]).
 //!
 //! Properties: memory.max is never written, so that nobody is killed by what is ordered here; every file's first content is
@@ -17,6 +18,8 @@ mod ages;
 mod alarms;
 mod facts;
 mod pager;
+mod sharing;
+mod swap;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -30,12 +33,18 @@ use crate::LiveError;
 use crate::cgroup::knob;
 use crate::journal::{Entry, Journal};
 use crate::observe::capability::CgroupPlace;
-use ages::Ages;
+use ages::{Ages, Cold};
 use alarms::Alarms;
-use facts::{Buffer, Charged, Group, MachineMemory, Source};
+use facts::Group;
 use pager::Pager;
+use sharing::Sharing;
+use swap::Packing;
 
-pub(crate) use facts::{is_protected, page_bytes, tightest_bound as bound_above};
+pub(crate) use facts::{
+    Buffer, Charged, MachineMemory, Source, is_protected, kept_free, page_bytes,
+    tightest_bound as bound_above,
+};
+pub(crate) use swap::Swaps;
 
 /// After so many looks that failed, nothing is held any more.
 const BLIND_MAX: u32 = 5;
@@ -61,11 +70,13 @@ pub(crate) struct Memory {
     means: MemoryMeans,
     units: BTreeMap<UnitId, Unit>,
     machine: Source,
-    /// The subtree and what it stands in: what is bounded from above is divided as if it were the machine.
+    swaps: Swaps,
+    /// What the subtree stands in, if that is not the whole machine: where it is bounded, that is divided as if it were one.
     around: Option<Group>,
     pager: Pager,
     alarms: Option<Alarms>,
     ages: Option<Ages>,
+    sharing: Option<Sharing>,
     buffer: Buffer,
     /// When facts are due.
     due: Time,
@@ -108,25 +119,33 @@ impl Files {
     }
 }
 
+/// What could be enforced below a place, where control groups have `memory.reclaim` or not.
+pub(crate) fn means_at(place: &CgroupPlace, reclaim: bool) -> MemoryMeans {
+    if !place.controllers.contains("memory") {
+        return MemoryMeans::NONE;
+    }
+    let guarantees = !place.delegated || facts::is_protected(&place.base, &place.mount);
+    MemoryMeans { bounds: true, guarantees, reclaim }
+}
+
 impl Memory {
     /// The memory of the units below `top`, at a place whose memory controller is ours to use.
     pub(crate) fn new(place: &CgroupPlace, top: &Path) -> Result<Memory, LiveError> {
         let machine = Source::open(PathBuf::from("/proc/meminfo"))?;
         let path = top.strip_prefix(&place.mount).map(|path| format!("/{}", path.display()));
-        let bounded = place.delegated && facts::tightest_bound(&place.base, &place.mount).is_some();
-        let protected = !place.delegated || facts::is_protected(&place.base, &place.mount);
-        let reclaim = top.join("memory.reclaim").exists();
         Ok(Memory {
             mount: place.mount.clone(),
             base: place.base.clone(),
             top: top.to_owned(),
-            means: MemoryMeans { bounds: true, guarantees: protected, reclaim },
+            means: means_at(place, top.join("memory.reclaim").exists()),
             units: BTreeMap::new(),
             machine,
-            around: if bounded { Some(Group::open(&place.base)?) } else { None },
+            swaps: Swaps::open(),
+            around: if place.delegated { Some(Group::open(&place.base)?) } else { None },
             pager: Pager::default(),
             alarms: Alarms::new(),
             ages: path.ok().and_then(Ages::begin),
+            sharing: Sharing::begin(),
             buffer: Buffer::default(),
             due: 0,
             blind: 0,
@@ -157,6 +176,9 @@ impl Memory {
         }
         for unit in before.into_values() {
             self.let_go(&unit.place.leaf);
+        }
+        if let Some(sharing) = &self.sharing {
+            sharing.follow(self.units.values().map(|unit| unit.place.leaf.clone()).collect());
         }
         self.due = 0;
     }
@@ -232,12 +254,20 @@ impl Memory {
     }
 
     fn read(&mut self, units: usize) -> Result<MemoryFacts, LiveError> {
-        let charged = self.charged()?;
         let machine = MachineMemory::parse(self.machine.read(&mut self.buffer)?);
+        let above = self.around.as_ref().and_then(|_| facts::tightest_bound(&self.base, &self.mount));
+        let bound = above.filter(|bound| *bound < machine.total);
+        // What is compressed takes memory of the machine, and counts for no bound.
+        let packing = match bound {
+            None => self.swaps.read(machine, &mut self.buffer)?,
+            Some(_) => Packing::default(),
+        };
+        let charged = self.charged(&packing)?;
         let top = |id: &UnitId| self.units.get(id).is_some_and(|unit| unit.place.parent.is_none());
         let ours = charged.iter().filter(|(id, _)| top(id)).map(|(_, charged)| *charged);
         let ours = ours.fold(Charged::default(), |sum, one| sum.with(&one));
-        let mut facts = self.divide(machine, ours)?;
+        let mut facts = self.divide(machine, bound, ours)?;
+        facts.packed_permille = packing.permille;
         facts.units = vec![UnitMemory::default(); units];
         for id in charged.keys() {
             if let Some(place) = facts.units.get_mut(id.index()) {
@@ -248,30 +278,36 @@ impl Memory {
     }
 
     /// What every unit is charged with its sub-units.
-    fn charged(&mut self) -> Result<BTreeMap<UnitId, Charged>, LiveError> {
+    fn charged(&mut self, packing: &Packing) -> Result<BTreeMap<UnitId, Charged>, LiveError> {
         let mut all = BTreeMap::new();
         for (id, unit) in &self.units {
             if let Some(files) = &unit.files {
-                all.insert(*id, files.group.read(&mut self.buffer)?);
+                all.insert(*id, files.group.read(&mut self.buffer)?.packed(packing));
             }
         }
         Ok(all)
     }
 
-    /// What is divided, and what others hold of it. `ours` is what all units are charged.
-    fn divide(&mut self, machine: MachineMemory, ours: Charged) -> Result<MemoryFacts, LiveError> {
-        let (kernel, shared) = machine.common(&ours, facts::kept_free(machine.total));
+    /// What is divided, and what others hold of it. `bound` is what a container may use; `ours` what all units are charged.
+    fn divide(
+        &mut self,
+        machine: MachineMemory,
+        bound: Option<u64>,
+        ours: Charged,
+    ) -> Result<MemoryFacts, LiveError> {
+        let (kernel, shared) = machine.common(&ours, kept_free(machine.total));
         let mut facts = MemoryFacts {
             total: machine.total,
             kernel,
             shared,
             swap_free: machine.swap_free,
+            packed_permille: 0,
             units: Vec::new(),
         };
-        let bound = self.around.as_ref().and_then(|_| facts::tightest_bound(&self.base, &self.mount));
-        if let (Some(around), Some(bound)) = (&self.around, bound)
-            && bound < facts.total
-        {
+        if let Some(room) = self.around.as_ref().and_then(|_| facts::swap_room(&self.base, &self.mount)) {
+            facts.swap_free = facts.swap_free.min(room);
+        }
+        if let (Some(around), Some(bound)) = (&self.around, bound) {
             let beside = around.read(&mut self.buffer)?.current.saturating_sub(ours.current);
             // What the machine lacks in all, we lack too.
             let left = facts.total.saturating_sub(kernel + shared).min(bound.saturating_sub(beside));
@@ -302,12 +338,18 @@ impl Memory {
         let cold = match &self.ages {
             Some(ages) => {
                 let path = unit.place.leaf.strip_prefix(&self.mount).unwrap_or(&unit.place.leaf);
-                let cold = ages.of(&format!("/{}", path.display()));
-                cold.file + cold.anonymous
+                ages.of(&format!("/{}", path.display()))
             }
-            None => own.inactive_file,
+            None => Cold { file: own.inactive_file, anonymous: 0 },
         };
-        Ok(UnitMemory { refused, killed, stalled_ns, cold: cold.min(own.current), ..own.unit() })
+        let took = self.pager.taken(&unit.place.leaf);
+        let taking_ns = u64::try_from(took.time.as_nanos()).unwrap_or(u64::MAX);
+        let charged = own.current.saturating_sub(own.packed);
+        let cold_anonymous = cold.anonymous.min(charged);
+        let cold = (cold.file + cold_anonymous).min(charged);
+        let for_others = self.sharing.as_ref().map_or(0, |sharing| sharing.of(&unit.place.leaf));
+        let counts = UnitMemory { refused, killed, stalled_ns, taken: took.bytes, taking_ns, ..own.unit() };
+        Ok(UnitMemory { cold, cold_anonymous, for_others: for_others.min(charged), ..counts })
     }
 
     /// Carries out an order on memory.
@@ -413,5 +455,35 @@ impl Memory {
 impl Unit {
     fn new(place: Place) -> Unit {
         Unit { place, files: None, high: None, min: 0, low: 0, own: 0 }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A machine that cannot be read any more is held for four looks more, and not at the fifth; and again when it can.
+    #[test]
+    fn who_sees_nothing_holds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = CgroupPlace {
+            mount: dir.path().to_owned(),
+            base: dir.path().to_owned(),
+            controllers: ["memory".to_owned()].into(),
+            delegated: false,
+        };
+        let mut memory = Memory::new(&place, &dir.path().join("top")).unwrap();
+        assert!(memory.observe(1, 2).is_some_and(|facts| facts.total > 0));
+        // A folder can be opened, and not read.
+        let machine = std::mem::replace(&mut memory.machine, Source::open(dir.path().to_owned()).unwrap());
+        for look in 1..=BLIND_MAX {
+            assert!(memory.means().bounds, "look {look}");
+            assert_eq!(memory.observe(u64::from(look) + 1, 2), None);
+        }
+        assert_eq!(memory.means(), MemoryMeans::NONE);
+        assert_eq!(memory.take_problems().len(), 5);
+        memory.machine = machine;
+        assert!(memory.observe(10, 2).is_some() && memory.means().bounds);
     }
 }

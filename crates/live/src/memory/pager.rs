@@ -3,10 +3,11 @@
 //! Problem: a kernel that is told a lower memory.high, or to reclaim, does so before it answers, which takes as long as the
 //! devices do that it writes to; the daemon has CPUs to call back meanwhile. Algorithm: what may take long is done by a
 //! thread for each control group, which ends when it has nothing to do. What is wanted is a target, not a queue: who is told
-//! anew while it works takes the latest. A bound that grows is written at once by whoever orders it.
+//! anew while it works takes the latest. A bound that grows is written at once by whoever orders it. How long the kernel was
+//! at it is counted beside what it took, so that the policy knows a rate.
 //!
 //! Properties: the bound written last is the one ordered last, whatever was in flight; reclaim goes in steps, so that a
-//! new target is seen soon; nothing of this outlives the daemon.
+//! new target is seen soon, and no more than what is beyond the bound; nothing of this outlives the daemon.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -15,14 +16,18 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::LiveError;
-use crate::cgroup::knob::{failed, read};
+use crate::cgroup::knob::{failed, read, write};
 
 /// What is reclaimed at a time.
 const STEP_BYTES: u64 = 8 << 20;
 /// After so many steps in a row that took nothing, there is nothing to take.
 const FRUITLESS_MAX: u32 = 3;
+
+/// A bound that is written within this has taken nothing.
+const TAKING_MIN: Duration = Duration::from_millis(1);
 
 /// The threads, by control group.
 #[derive(Debug, Default)]
@@ -43,9 +48,28 @@ struct Wanted {
     unwritten: bool,
     /// Bytes to take.
     reclaim: u64,
+    /// Of a control group that uses more than its bound no more is taken than brings it there.
+    floor: Option<u64>,
+    /// What was taken so far.
+    taken: Taken,
     /// A thread is at it.
     working: bool,
     problems: Vec<LiveError>,
+}
+
+/// What was taken from a control group by order, and how long the kernel was at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Taken {
+    pub(super) bytes: u64,
+    pub(super) time: Duration,
+}
+
+impl Wanted {
+    fn took(&mut self, bytes: u64, time: Duration) {
+        self.taken.bytes = self.taken.bytes.saturating_add(bytes);
+        self.taken.time = self.taken.time.saturating_add(time);
+        self.reclaim = self.reclaim.saturating_sub(bytes);
+    }
 }
 
 impl Desk {
@@ -79,8 +103,19 @@ impl Pager {
 
     /// Takes so much from a control group, in place of what it was told before.
     pub(super) fn reclaim(&mut self, dir: &Path, bytes: u64) {
-        self.desk(dir).lock().reclaim = bytes;
+        {
+            let desk = self.desk(dir);
+            let mut wanted = desk.lock();
+            let bound = wanted.bound.parse().unwrap_or(u64::MAX);
+            wanted.floor = (used(dir) > bound).then_some(bound);
+            wanted.reclaim = bytes;
+        }
         self.work(dir);
+    }
+
+    /// What was taken from a control group since it was first ordered about.
+    pub(super) fn taken(&self, dir: &Path) -> Taken {
+        self.desks.get(dir).map(|desk| desk.lock().taken).unwrap_or_default()
     }
 
     /// A control group is gone, or nobody wants anything of it any more.
@@ -126,14 +161,17 @@ enum Next {
 
 /// A thread's life.
 fn work(desk: &Desk, dir: &Path) {
+    work_by(desk, dir, write);
+}
+
+/// The same; memory is taken by writing with `write`.
+fn work_by(desk: &Desk, dir: &Path, write: impl Fn(&Path, &str) -> io::Result<()>) {
     let mut fruitless = 0;
     loop {
         let done = match next(desk) {
             Next::Rest => return,
-            Next::Bound(text) => {
-                write_bound(&dir.join("memory.high"), &text).and_then(|()| expect(desk, dir, &text))
-            }
-            Next::Reclaim(bytes) => take(desk, dir, bytes, &mut fruitless),
+            Next::Bound(text) => bound(desk, dir, &text),
+            Next::Reclaim(bytes) => take(desk, dir, bytes, &mut fruitless, &write),
         };
         if let Err(error) = done {
             let mut wanted = desk.lock();
@@ -155,16 +193,47 @@ fn next(desk: &Desk) -> Next {
     }
 }
 
+/// What a control group is charged now; 0 where it does not tell.
+fn used(dir: &Path) -> u64 {
+    read(&dir.join("memory.current")).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// Writes a bound. Where the kernel took memory before it answered, that is counted, and not wanted once more.
+fn bound(desk: &Desk, dir: &Path, text: &str) -> Result<(), LiveError> {
+    let (before, begun) = (used(dir), Instant::now());
+    write_bound(&dir.join("memory.high"), text)?;
+    let time = begun.elapsed();
+    if time >= TAKING_MIN {
+        desk.lock().took(before.saturating_sub(used(dir)), time);
+    }
+    expect(desk, dir, text)
+}
+
 /// Takes one step's worth. A kernel that cannot take all of it says so, and has taken some.
-fn take(desk: &Desk, dir: &Path, bytes: u64, fruitless: &mut u32) -> Result<(), LiveError> {
+fn take(
+    desk: &Desk,
+    dir: &Path,
+    bytes: u64,
+    fruitless: &mut u32,
+    write: impl Fn(&Path, &str) -> io::Result<()>,
+) -> Result<(), LiveError> {
     let file = dir.join("memory.reclaim");
-    match crate::cgroup::knob::write(&file, &bytes.to_string()) {
+    if desk.lock().floor.is_some_and(|floor| used(dir) <= floor) {
+        desk.lock().reclaim = 0;
+        return Ok(());
+    }
+    let begun = Instant::now();
+    let mut taken = bytes;
+    match write(&file, &bytes.to_string()) {
         Ok(()) => *fruitless = 0,
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => *fruitless += 1,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {
+            *fruitless += 1;
+            taken = 0;
+        }
         Err(source) => return Err(failed(&file, format!("write `{bytes}`"), source)),
     }
     let mut wanted = desk.lock();
-    wanted.reclaim = wanted.reclaim.saturating_sub(bytes);
+    wanted.took(taken, begun.elapsed());
     if *fruitless >= FRUITLESS_MAX {
         *fruitless = 0;
         wanted.reclaim = 0;
@@ -200,7 +269,6 @@ fn expect(desk: &Desk, dir: &Path, text: &str) -> Result<(), LiveError> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
 
     fn group() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -230,6 +298,84 @@ mod tests {
         eventually("the thread rests", || !desk.lock().working);
         assert_eq!(read(&dir.path().join("memory.high")).unwrap(), "49000000");
         assert_eq!(pager.take_problems().len(), 0);
+    }
+
+    /// 20 MiB in steps of 8: as much is counted as was taken, with the time it took.
+    #[test]
+    fn what_is_taken_is_counted() {
+        let dir = group();
+        let mut pager = Pager::default();
+        assert_eq!(pager.taken(dir.path()), Taken::default());
+        pager.reclaim(dir.path(), 20 << 20);
+        eventually("all is taken", || pager.taken(dir.path()).bytes == 20 << 20);
+        assert!(pager.taken(dir.path()).time > Duration::ZERO);
+        assert_eq!(read(&dir.path().join("memory.reclaim")).unwrap(), (4 << 20).to_string());
+    }
+
+    /// Who was above its bound of 50 MiB and is no more owes nothing; who was not is taken from all the same, on trial.
+    #[test]
+    fn no_more_is_taken_than_is_beyond_the_bound() {
+        let dir = group();
+        let mut pager = Pager::default();
+        let current = dir.path().join("memory.current");
+        std::fs::write(&current, (40 << 20).to_string()).unwrap();
+        pager.bound(dir.path(), &(50 << 20).to_string(), false).unwrap();
+        pager.reclaim(dir.path(), 16 << 20);
+        eventually("all is taken", || pager.taken(dir.path()).bytes == 16 << 20);
+        let desk = pager.desk(dir.path());
+        eventually("the thread rests", || !desk.lock().working);
+        *desk.lock() =
+            Wanted { reclaim: 100 << 20, floor: Some(50 << 20), working: true, ..Wanted::default() };
+        work(&desk, dir.path());
+        assert_eq!(desk.lock().taken, Taken::default());
+        std::fs::write(&current, (60 << 20).to_string()).unwrap();
+        *desk.lock() =
+            Wanted { reclaim: 16 << 20, floor: Some(50 << 20), working: true, ..Wanted::default() };
+        work(&desk, dir.path());
+        assert_eq!(desk.lock().taken.bytes, 16 << 20);
+    }
+
+    /// Who is allowed more owes nothing, until it is told so anew.
+    #[test]
+    fn a_bound_that_grows_ends_a_debt() {
+        let dir = group();
+        let mut pager = Pager::default();
+        let desk = pager.desk(dir.path());
+        *desk.lock() = Wanted { reclaim: 100 << 20, working: true, ..Wanted::default() };
+        pager.bound(dir.path(), "1000", false).unwrap();
+        assert_eq!(desk.lock().reclaim, 0);
+    }
+
+    /// A kernel that took 30 of 40 MiB while a bound was written is asked for 10 more.
+    #[test]
+    fn what_a_bound_took_is_not_taken_again() {
+        let mut wanted = Wanted { reclaim: 40 << 20, ..Wanted::default() };
+        wanted.took(30 << 20, Duration::from_millis(5));
+        assert_eq!((wanted.reclaim, wanted.taken.bytes), (10 << 20, 30 << 20));
+    }
+
+    /// A kernel that finds nothing to take is asked three times, and that is no problem; one that cannot take at all is asked
+    /// once, and it is said. In between, what was taken counts.
+    #[test]
+    fn who_has_nothing_to_give_is_asked_three_times() {
+        let refuse = |errnos: &'static [i32]| {
+            let asked = std::cell::Cell::new(0);
+            let desk = Desk::default();
+            *desk.lock() = Wanted { reclaim: 100 << 20, working: true, ..Wanted::default() };
+            work_by(&desk, Path::new("/none"), |_, _| {
+                asked.set(asked.get() + 1);
+                match errnos.get(asked.get() - 1).or(errnos.last()) {
+                    Some(0) | None => Ok(()),
+                    Some(errno) => Err(io::Error::from_raw_os_error(*errno)),
+                }
+            });
+            let wanted = desk.lock();
+            assert!(wanted.reclaim == 0 && !wanted.working);
+            (asked.get(), wanted.taken.bytes >> 20, wanted.problems.len())
+        };
+        assert_eq!(refuse(&[libc::EAGAIN]), (3, 0, 0));
+        assert_eq!(refuse(&[libc::EAGAIN, libc::EINTR, 0, libc::EAGAIN]), (6, 8, 0));
+        assert_eq!(refuse(&[0, libc::EOPNOTSUPP]), (2, 8, 1));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use self::cgroup::Cgroup;
 use self::context::Context;
 use super::{perf, topology};
 use crate::kernel;
+use crate::user::pageout;
 
 /// Where in the cgroup v2 hierarchy a subtree of ours may be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,17 +54,45 @@ pub struct Capabilities {
     /// Where the `cgroup` backend can hold CPU. It needs the cpu controller; without cpuset, which the place's
     /// controllers tell, there are weights and caps but no home CPUs. Otherwise the row that says why not.
     pub cgroup: Result<CgroupPlace, Row>,
-    /// What the `user` backend can do: everything, or a part which the row states.
+    /// What the `user` backend can do for CPU: everything, or a part which the row states.
     pub user: Row,
+    /// Whether the `user` backend can have memory paged out, so that it holds memory.
+    pub user_memory: Row,
 }
 
 /// Looks at everything. `root` is `/`, or a folder that looks like it.
 pub fn probe(root: &Path) -> Capabilities {
-    probe_with(root, perf::count_cache_misses(), kernel::BUILT_IN)
+    let unwritten = Unwritten {
+        counter: perf::count_cache_misses(),
+        built_in: kernel::BUILT_IN,
+        pages_out: pageout::is_offered(),
+    };
+    probe_with(root, unwritten)
 }
 
-/// The same, given the facts that are in no file: what opening a perf counter said, and whether the scheduler is built in.
-fn probe_with(root: &Path, counter: io::Result<()>, built_in: bool) -> Capabilities {
+/// Whether the `user` backend can have memory paged out; a row with state no, and the reason, where it cannot.
+pub fn paging_out(root: &Path) -> Row {
+    memory::paging_out(&Context::read(root), pageout::is_offered())
+}
+
+/// How the `user` backend holds disks; a row with state no, and the reason, where it cannot.
+pub fn disks_by_user(root: &Path) -> Row {
+    disk::by_user(&Context::read(root))
+}
+
+/// Facts that are in no file.
+struct Unwritten {
+    /// What opening a perf counter said.
+    counter: io::Result<()>,
+    /// Whether the scheduler is built in.
+    built_in: bool,
+    /// Whether the kernel has the call to page out another process's memory.
+    pages_out: bool,
+}
+
+/// The same, given the facts that are in no file.
+fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
+    let Unwritten { counter, built_in, pages_out } = unwritten;
     let context = Context::read(root);
     let cgroup = Cgroup::probe(&context);
     let backend = cgroup.backend(&context);
@@ -80,6 +109,8 @@ fn probe_with(root: &Path, counter: io::Result<()>, built_in: bool) -> Capabilit
     rows.push(memory.clone());
     rows.extend(resources::memory(&context));
     rows.extend(memory::rows(&context, cgroup.typed(&context).as_ref()));
+    let user_memory = memory::paging_out(&context, pages_out);
+    rows.push(user_memory.clone());
     rows.push(io.clone());
     rows.extend(disk::rows(&context, &io, &memory));
     rows.extend(resources::bus(&context, counter));
@@ -96,6 +127,7 @@ fn probe_with(root: &Path, counter: io::Result<()>, built_in: bool) -> Capabilit
         kernel: place(&kernel).ok_or(kernel),
         cgroup: place(&backend).ok_or(backend),
         user,
+        user_memory,
     }
 }
 
@@ -108,7 +140,7 @@ impl Capabilities {
             name: None,
             why: "checked in contracts, not held by this version yet".to_owned(),
         };
-        let memory = memory::enforcer(self.cgroup.as_ref(), &self.rows);
+        let memory = memory::enforcer(self.cgroup.as_ref(), &self.rows, &self.user_memory);
         vec![self.cpu_enforcer(), memory, self.disk_enforcer(), unheld(Area::Bus)]
     }
 
@@ -117,17 +149,30 @@ impl Capabilities {
         Findings { machine: self.machine.clone(), enforcers: self.enforcers(), rows: self.rows.clone() }
     }
 
-    /// Disks are held where control groups are, whatever holds CPU.
+    /// Disks are held where control groups are, whatever holds CPU; without these by what the `user` backend can do.
     fn disk_enforcer(&self) -> Enforcer {
+        let by_groups = self.disks_by_groups();
+        let mut by_user = self.rows.iter().filter(|row| row.name == disk::BY_USER && row.state != State::No);
+        match (&self.cgroup, by_user.next()) {
+            (Err(_), Some(how)) => {
+                let why = format!("{}; not cgroup: {}", how.reason, by_groups.why);
+                Enforcer { name: Some("user".to_owned()), why, ..by_groups }
+            }
+            _ => by_groups,
+        }
+    }
+
+    fn disks_by_groups(&self) -> Enforcer {
         let mut disks =
             self.rows.iter().filter(|row| row.area == Area::Disk && row.name.starts_with("disk "));
         let unheld = |why: String| Enforcer { resource: Area::Disk, name: None, why };
         match (&self.cgroup, disks.clone().find(|row| row.state != State::No), disks.next()) {
+            // Without the io controller a cgroup backend would not help.
+            (_, None, Some(row)) => unheld(row.reason.clone()),
             (Err(row), ..) => unheld(format!("no cgroup backend: {}", row.reason)),
             (Ok(_), Some(row), _) => {
                 Enforcer { resource: Area::Disk, name: Some("cgroup".to_owned()), why: row.reason.clone() }
             }
-            (Ok(_), None, Some(row)) => unheld(row.reason.clone()),
             (Ok(_), None, None) => unheld("there is no disk in /sys/block".to_owned()),
         }
     }

@@ -5,6 +5,8 @@
 //! answer is given for a process that /proc hides from this user (mount option `hidepid`). What remains are failures of
 //! this program itself, such as too many open files: those are errors, so that nobody mistakes them for an exit.
 
+mod usage;
+
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -14,6 +16,9 @@ use rustix::io::Errno;
 
 use crate::LiveError;
 use crate::journal::ProcessKey;
+
+pub use usage::SchedStat;
+pub(crate) use usage::{Resident, Transferred};
 
 /// What a thread does, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +52,8 @@ pub struct Stat {
     pub kernel_thread: bool,
     /// How many threads it has.
     pub threads: u32,
+    /// Pages that had to be read from a disk before it could go on.
+    pub major_faults: u64,
     /// CPU time of the children that it waited for, and of theirs, in nanoseconds; the kernel tells it in hundredths of
     /// a second.
     pub children_ns: u64,
@@ -61,15 +68,6 @@ pub struct Identity {
     pub uid: u32,
     /// Effective and supplementary groups.
     pub gids: Vec<u32>,
-}
-
-/// What the scheduler counted for one thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SchedStat {
-    /// Time on a CPU, in nanoseconds.
-    pub ran_ns: u64,
-    /// Time runnable without a CPU, in nanoseconds.
-    pub waited_ns: u64,
 }
 
 /// An entry of /proc: a process, and the number of its directory's inode, which a later process with the same number
@@ -169,11 +167,6 @@ impl ProcFs {
     pub fn thread_state(&mut self, pid: u32, tid: u32) -> Result<Option<State>, LiveError> {
         let text = self.read(&format!("{pid}/task/{tid}/stat"))?;
         Ok(text.and_then(|text| parse_stat(tid, text)).map(|stat| stat.state))
-    }
-
-    /// What the scheduler counted for a thread; `None` if it is gone or this kernel does not count.
-    pub fn thread_schedstat(&mut self, pid: u32, tid: u32) -> Result<Option<SchedStat>, LiveError> {
-        Ok(self.read(&format!("{pid}/task/{tid}/schedstat"))?.and_then(parse_schedstat))
     }
 
     /// How many threads there are and the number given last to a new one: while both stay the same, nothing was born
@@ -306,7 +299,8 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     let parent = parse_number(fields.next()?)?;
     let session = parse_number(fields.nth(1)?)?;
     let flags: u64 = parse_number(fields.nth(2)?)?;
-    let (user, system): (u64, u64) = (parse_number(fields.nth(6)?)?, parse_number(fields.next()?)?);
+    let major_faults = parse_number(fields.nth(2)?)?;
+    let (user, system): (u64, u64) = (parse_number(fields.nth(3)?)?, parse_number(fields.next()?)?);
     let children_ns = (user + system).saturating_mul(TICK_NS);
     let threads = parse_number(fields.nth(2)?)?;
     let start = parse_number(fields.nth(1)?)?;
@@ -319,6 +313,7 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
         session,
         kernel_thread,
         threads,
+        major_faults,
         children_ns,
     })
 }
@@ -369,11 +364,6 @@ fn parse_cgroup(text: &[u8]) -> String {
         (None, None) => b"",
     };
     String::from_utf8_lossy(path).into_owned()
-}
-
-fn parse_schedstat(text: &[u8]) -> Option<SchedStat> {
-    let mut fields = text.split(u8::is_ascii_whitespace);
-    Some(SchedStat { ran_ns: parse_number(fields.next()?)?, waited_ns: parse_number(fields.next()?)? })
 }
 
 /// `0.00 0.01 0.05 1/123 4567`: runnable/all threads, and the last number given.

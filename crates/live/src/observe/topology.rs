@@ -16,8 +16,8 @@
 //!
 //! Disks are what stands at the bottom: loop, ram and zram devices are memory or files, and device-mapper and md arrays
 //! are made of disks that are listed themselves, so none of those is a disk here; neither are optical and floppy drives,
-//! hidden paths of a multipath disk, and drives without a medium. What a disk or the bus carries per second is not
-//! something that Linux knows.
+//! hidden paths of a multipath disk, and drives without a medium. What a disk carries per second is known if it was
+//! measured (`disk::model`); what the bus does is not something that Linux knows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,6 +25,7 @@ use std::path::Path;
 use commonhold_machine::{Cpu, CpuSet, Disk, Machine, Node};
 
 use super::files::Tree;
+use crate::disk::model;
 use crate::{LiveError, affinity};
 
 const CPUS: &str = "/sys/devices/system/cpu";
@@ -193,7 +194,8 @@ fn read_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
         let bytes = size.parse::<u64>().ok().and_then(|sectors| sectors.checked_mul(512));
         let bytes = bytes.ok_or_else(|| tree.malformed(&size_file, "a number of sectors", &size))?;
         if bytes > 0 {
-            disks.push(Disk { name, bytes, bytes_per_s: None });
+            let bytes_per_s = model::known(tree, &name).map(|model| model.bytes_per_s());
+            disks.push(Disk { name, bytes, bytes_per_s });
         }
     }
     Ok(disks)
@@ -293,7 +295,8 @@ mod tests {
 
     #[test]
     fn cores_caches_nodes_memory_and_disks() {
-        let machine = read_fake(&two_nodes(), ALL).unwrap();
+        let dir = two_nodes();
+        let machine = read_fake(&dir, ALL).unwrap();
         assert_eq!(column(&machine, |cpu| cpu.id), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(column(&machine, |cpu| cpu.node), [0, 0, 1, 1, 0, 0, 1, 1]);
         assert_eq!(column(&machine, |cpu| cpu.cache), [0, 0, 1, 1, 0, 0, 1, 1]);
@@ -305,6 +308,13 @@ mod tests {
         assert_eq!(machine.swap_bytes, 1 << 20);
         let disks: Vec<_> = machine.disks.iter().map(|disk| (disk.name.as_str(), disk.bytes)).collect();
         assert_eq!(disks, [("nvme0n1", 4000 * 512), ("sda", 2000 * 512)]);
+        // What was measured of a disk is known by what the disk is.
+        let way = r#"{"bytes_per_s":7000000,"sequential_per_s":2,"random_per_s":1,"latency_us":3}"#;
+        let model = format!(r#"{{"read":{way},"write":{way}}}"#);
+        fake::add(&dir, &[("/var/lib/commonhold/disks/__2048000.json", &model)]);
+        let again = read_fake(&dir, ALL).unwrap();
+        let rates: Vec<_> = again.disks.iter().map(|disk| disk.bytes_per_s).collect();
+        assert_eq!(rates, [Some(7_000_000), None]);
         assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
     }
 

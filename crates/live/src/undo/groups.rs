@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Undone;
-use crate::journal::{Entry, ProcessKey, compacted};
+use crate::journal::{Entry, ProcessKey, compacted, first_word};
 use crate::observe::process::{ProcFs, is_alive};
 
 /// How long what fails is tried again.
@@ -56,7 +56,7 @@ impl Tree {
         let is_ours = |path: &Path| path.ancestors().any(|path| created.contains(path));
         let foreign = entries.iter().filter(|entry| match entry {
             Entry::Moved { from, .. } => !is_ours(from),
-            Entry::Created { .. } | Entry::Knob { .. } => true,
+            Entry::Created { .. } | Entry::Knob { .. } | Entry::Line { .. } => true,
             _ => false,
         });
         let entries = compacted(&foreign.cloned().collect::<Vec<_>>(), |_| true);
@@ -75,6 +75,10 @@ impl Tree {
             Entry::Created { cgroup } => self.remove(cgroup, procfs, undone),
             Entry::Knob { path, original } => {
                 undone.knobs += u32::from(write_back(path, original)?);
+                Ok(())
+            }
+            Entry::Line { path, original } => {
+                undone.knobs += u32::from(write_line_back(path, original)?);
                 Ok(())
             }
             _ => Ok(()),
@@ -170,13 +174,34 @@ fn move_process(pid: u32, to: &Path) -> io::Result<bool> {
     }
 }
 
+/// Whether an error says that a file, or the device that it is about, is not there any more.
+fn is_gone(err: &io::Error) -> bool {
+    err.kind() == io::ErrorKind::NotFound || matches!(err.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
+}
+
+/// Writes a device's former line. False if it says so already, or has gone.
+fn write_line_back(path: &Path, original: &str) -> io::Result<bool> {
+    let now = match fs::read_to_string(path) {
+        Ok(now) => now,
+        Err(err) if is_gone(&err) => return Ok(false),
+        Err(err) => return Err(err),
+    };
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<BTreeSet<String>>();
+    let line = now.lines().find(|line| first_word(line) == first_word(original)).map(words);
+    if line.is_some_and(|line| words(original).is_subset(&line)) {
+        return Ok(false);
+    }
+    match fs::OpenOptions::new().write(true).open(path)?.write_all(format!("{original}\n").as_bytes()) {
+        Err(err) if is_gone(&err) => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
 /// Writes a file's former content. False if there is no such file or nothing to change.
 fn write_back(path: &Path, original: &str) -> io::Result<bool> {
     let now = match fs::read_to_string(path) {
         Ok(now) => now,
-        Err(err) if err.kind() == io::ErrorKind::NotFound || err.raw_os_error() == Some(libc::ENODEV) => {
-            return Ok(false);
-        }
+        Err(err) if is_gone(&err) => return Ok(false),
         Err(err) => return Err(err),
     };
     if now.trim() == original.trim() {
@@ -215,7 +240,7 @@ fn describe(entry: &Entry, err: &io::Error) -> String {
                 cgroup.display()
             )
         }
-        Entry::Knob { path, original } => {
+        Entry::Knob { path, original } | Entry::Line { path, original } => {
             format!("{}: cannot write back `{original}`: {err}; write it by hand", path.display())
         }
         _ => err.to_string(),
@@ -249,5 +274,22 @@ mod tests {
             assert_eq!((undone.knobs, undone.problems.len()), (expected, 0));
             assert_eq!(fs::read_to_string(&kept).unwrap(), "100\n");
         }
+    }
+
+    #[test]
+    fn a_device_gets_its_first_line_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("io.cost.qos");
+        let entry = |original: &str| Entry::Line { path: path.clone(), original: original.to_owned() };
+        let entries = [entry("8:0 enable=0 ctrl=auto"), entry("8:0 enable=1"), entry("8:16 enable=0")];
+        // A plain file keeps what is written at its beginning; the kernel's own takes it as the line.
+        fs::write(&path, "8:16 enable=0 ctrl=auto rpct=0.00\n8:0 enable=1 ctrl=user rpct=95.00\n").unwrap();
+        let mut undone = Undone::default();
+        restore(&entries, &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone);
+        assert_eq!((undone.knobs, undone.problems.len()), (1, 0));
+        assert!(fs::read_to_string(&path).unwrap().starts_with("8:0 enable=0 ctrl=auto\n"));
+        let mut undone = Undone::default();
+        restore(&entries[..1], &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone);
+        assert_eq!(undone.knobs, 0, "nothing is written twice");
     }
 }

@@ -52,7 +52,7 @@ impl UserBackend {
         if !self.gates.stopped.is_empty() {
             self.continue_released();
         }
-        if !self.orders.iter().any(|order| order.closed) {
+        if !self.contract.held().any(|unit| self.is_closed(unit)) {
             return Ok(());
         }
         for _ in 0..ROUNDS_MAX {

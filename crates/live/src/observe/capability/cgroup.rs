@@ -91,6 +91,10 @@ impl Cgroup {
             };
             let own = context.own_cgroup(None).map(|(_, own)| own).filter(|own| own != mount);
             let top = mount.display();
+            if context.cgroup2().is_some_and(|mount| mount.read_only) {
+                return Row::no(Area::Cgroup, name, format!("{top} is mounted read-only"))
+                    .remedy(make_writable(context, mount));
+            }
             let reason = match own {
                 Some(own) => {
                     format!("this user may write neither to {top} nor to its own cgroup, {}", own.display())
@@ -123,7 +127,9 @@ impl Cgroup {
             return Row::no(area, name, reason).remedy(pass_on(context, place, controller));
         }
         if self.kernel_has.contains(controller) {
-            return Row::no(area, name, "the kernel has it, but there is no place for our cgroups");
+            let no_place = self.place_row(context).reason;
+            let reason = format!("the kernel has it, but there is no place for our cgroups: {no_place}");
+            return Row::no(area, name, reason);
         }
         let v1_name = if controller == "io" { "blkio" } else { controller };
         if let Some(mount) = context.cgroup1(v1_name) {
@@ -201,6 +207,15 @@ fn get_a_place(context: &Context, mount: &Path) -> String {
         (0, _) => format!("mount -o remount,rw {}", mount.display()),
         (_, true) => "run as root, or `systemd-run --user --scope -p Delegate=yes commonhold ...`".to_owned(),
         (_, false) => "run as root".to_owned(),
+    }
+}
+
+/// Containers mostly see their control groups read-only, and may not change that from within.
+fn make_writable(context: &Context, mount: &Path) -> String {
+    let outside = "in a container, start it with its control groups writable (docker run --privileged --cgroupns private)";
+    match context.status.euid {
+        0 => format!("mount -o remount,rw {}; {outside}", mount.display()),
+        _ => outside.to_owned(),
     }
 }
 

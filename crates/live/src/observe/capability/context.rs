@@ -79,6 +79,8 @@ pub(super) struct Mount {
     pub(super) kind: String,
     /// The file system's own options; a v1 hierarchy names its controllers here.
     pub(super) options: Vec<String>,
+    /// Whether nothing may be written there, by the mount or by its file system.
+    pub(super) read_only: bool,
 }
 
 impl Mount {
@@ -102,10 +104,19 @@ fn parse_mount(line: &str) -> Option<Mount> {
     let (ours, filesystem) = line.split_once(" - ")?;
     let mut ours = ours.split(' ').skip(3);
     let (root, point) = (ours.next()?, ours.next()?);
+    let read_only =
+        |options: Option<&str>| options.is_some_and(|words| words.split(',').any(|word| word == "ro"));
+    let here = read_only(ours.next());
     let mut filesystem = filesystem.split(' ');
     let kind = filesystem.next()?.to_owned();
-    let options = filesystem.nth(1)?.split(',').map(str::to_owned).collect();
-    Some(Mount { point: unescape(point).into(), root: unescape(root).into(), kind, options })
+    let own = filesystem.nth(1)?;
+    Some(Mount {
+        point: unescape(point).into(),
+        root: unescape(root).into(),
+        kind,
+        options: own.split(',').map(str::to_owned).collect(),
+        read_only: here || read_only(Some(own)),
+    })
 }
 
 /// The kernel writes space, tab, newline and backslash in these paths as `\040` and the like.
@@ -171,6 +182,7 @@ impl Status {
 #[derive(Clone, Copy)]
 pub(super) enum Capability {
     Kill = 5,
+    SysPtrace = 19,
     SysAdmin = 21,
     SysNice = 23,
     Perfmon = 38,

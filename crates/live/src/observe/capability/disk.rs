@@ -1,8 +1,11 @@
 //! What can be held of disks, disk by disk, and what cannot: write-back that is nobody's, and file systems elsewhere.
 
-use commonhold_machine::capability::{Area, Row, State};
+use std::path::Path;
 
-use super::context::Context;
+use commonhold_machine::capability::{Area, Row, State};
+use commonhold_policy::Speed;
+
+use super::context::{Capability, Context};
 use super::resources::pressure;
 use crate::disk::devices::{self, Device, Weigher};
 
@@ -17,9 +20,8 @@ pub(super) fn rows(context: &Context, io: &Row, memory: &Row) -> Vec<Row> {
     }
     rows.extend(disks.iter().map(|disk| held(disk, io)));
     let names: Vec<String> = disks.iter().map(|disk| disk.name.clone()).collect();
-    rows.extend([io_cost(context, &names), bfq(context, &names), layers(&disks)]);
-    rows.push(write_back(context, memory));
-    rows.push(elsewhere(context));
+    rows.extend([io_cost(context, &disks, io), bfq(context, &names), measured(&disks), layers(&disks)]);
+    rows.extend([write_back(context, memory), by_user(context), elsewhere(context)]);
     rows
 }
 
@@ -45,29 +47,149 @@ fn held(disk: &Device, io: &Row) -> Row {
     }
 }
 
-/// io.cost makes io.weight work. It is configured per disk, in the root cgroup only.
-fn io_cost(context: &Context, disks: &[String]) -> Row {
+/// The row about the `user` backend.
+pub(super) const BY_USER: &str = "user backend, disks";
+
+/// How the `user` backend holds disks, and how much weaker than control groups.
+pub(super) fn by_user(context: &Context) -> Row {
+    let name = BY_USER;
+    let mount = context.cgroup2().map(|mount| mount.point.clone()).unwrap_or_default();
+    let disks = devices::read(&context.tree, &mount);
+    if disks.is_empty() {
+        return Row::no(Area::Disk, name, "there is no disk in /sys/block");
+    }
+    if !context.tree.exists("/proc/self/io") {
+        let reason =
+            "this kernel counts nobody's transfers (no /proc/PID/io): the user backend does not hold disks";
+        let remedy = "boot a kernel built with CONFIG_TASK_IO_ACCOUNTING=y";
+        return Row::no(Area::Disk, name, reason).remedy(remedy);
+    }
+    let heeds = |disk: &&Device| disk.weigher == Some(Weigher::Bfq);
+    let heeding = named(disks.iter().filter(heeds));
+    let deaf = disks.iter().filter(|disk| !heeds(disk));
+    let why = |disk: &Device| {
+        let scheduler = disk.schedulers.split(['[', ']']).nth(1).unwrap_or("none");
+        let word = if scheduler == "mq-deadline" { "mq-deadline heeds classes alone" } else { scheduler };
+        format!("{} ({word})", disk.name)
+    };
+    let deaf: Vec<String> = deaf.map(why).collect();
+    let shares = match (heeding.as_str(), deaf.is_empty()) {
+        ("", _) => format!("shares are not held: no scheduler heeds priorities on {}", deaf.join(", ")),
+        (heeding, true) => format!("shares by I/O priority in eight steps on {heeding}"),
+        (heeding, false) => {
+            format!("shares by I/O priority in eight steps on {heeding}, not on {}", deaf.join(", "))
+        }
+    };
+    let others = context.status.euid == 0 || context.status.has(Capability::SysPtrace);
+    let own = if others { "" } else { "; our own user's processes only" };
+    let reason = format!("limits by stopping a unit as a whole, all disks together; {shares}{own}");
+    let row = Row::partly(Area::Disk, name, reason);
+    match disks.iter().find(|disk| !heeds(disk)) {
+        Some(disk) => row.remedy(format!(
+            "use control groups, or as root echo bfq > /sys/block/{}/queue/scheduler",
+            disk.name
+        )),
+        None => row.remedy("use control groups"),
+    }
+}
+
+/// io.cost makes io.weight work. It is configured per disk, in the hierarchy's top cgroup only.
+fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
     let name = "io.cost";
-    let mount = context.cgroup2().map(|mount| mount.point.join("io.cost.qos"));
-    let Some((file, text)) = mount.and_then(|file| context.tree.text(&file).map(|text| (file, text))) else {
-        let reason = "the top cgroup has no io.cost.qos, which comes with the io controller on cgroup v2";
-        return Row::no(Area::Disk, name, reason)
-            .remedy("with the io controller: boot a kernel built with CONFIG_BLK_CGROUP_IOCOST=y");
+    let mount = context.cgroup2().map(|mount| mount.point.clone()).unwrap_or_default();
+    let file = mount.join("io.cost.qos");
+    if !context.tree.exists(&file) {
+        return without_io_cost(context, &mount, io);
+    }
+    // Where BFQ schedules, it is not needed.
+    let unheld = || disks.iter().filter(|disk| disk.weigher.is_none());
+    let off = unheld().find(|disk| disk.queues);
+    let cannot = match named(unheld().filter(|disk| !disk.queues)).as_str() {
+        "" => String::new(),
+        names => format!("; {names} cannot: requests wait in no queue of the kernel's there"),
     };
-    let device = |disk: &String| context.tree.text(format!("/sys/block/{disk}/dev"));
-    let enabled = |device: &String| {
-        let line = text.lines().find(|line| line.split_whitespace().next() == Some(device.as_str()));
-        line.is_some_and(|line| line.split_whitespace().any(|word| word == "enable=1"))
+    match (off, cannot.is_empty()) {
+        (None, true) => {
+            let on = named(disks.iter().filter(|disk| disk.weigher == Some(Weigher::IoCost)));
+            let reason =
+                if on.is_empty() { "not needed beside BFQ".to_owned() } else { format!("enabled on {on}") };
+            Row::yes(Area::Disk, name, reason)
+        }
+        (None, false) => {
+            let row = Row::partly(Area::Disk, name, format!("the kernel has it{cannot}"));
+            let multipath = unheld().any(|disk| !disk.queues && disk.name.starts_with("nvme"));
+            // The kernel's ways to one drive have queues, and what stands before them has none.
+            if multipath {
+                row.remedy("boot with `nvme_core.multipath=N` on the kernel command line")
+            } else {
+                row
+            }
+        }
+        (Some(disk), _) => {
+            let reason = format!("the kernel has it, but it is off on {}{cannot}", disk.name);
+            let how = match disk.model {
+                Some(_) => "commonhold run --io-cost".to_owned(),
+                None => "commonhold calibrate FOLDER, then commonhold run --io-cost".to_owned(),
+            };
+            let remedy =
+                format!("{how}; or, unmeasured, echo '{} enable=1' > {}", disk.number, file.display());
+            Row::partly(Area::Disk, name, reason).remedy(remedy)
+        }
+    }
+}
+
+/// Why the top cgroup has no io.cost.qos.
+fn without_io_cost(context: &Context, mount: &Path, io: &Row) -> Row {
+    let name = "io.cost";
+    if io.state == State::No {
+        let reason = format!("comes with the io controller, which is missing: {}", io.reason);
+        let row = Row::no(Area::Disk, name, reason);
+        return match &io.remedy {
+            Some(remedy) => row.remedy(remedy.clone()),
+            None => row,
+        };
+    }
+    // The hierarchy's own top has no events.
+    if context.tree.exists(mount.join("cgroup.events")) {
+        let reason = "what is mounted here is not the hierarchy's top, which alone has io.cost.qos";
+        return Row::no(Area::Disk, name, reason).remedy("look outside of this container");
+    }
+    let config = context.tree.text(format!("/boot/config-{}", context.kernel)).unwrap_or_default();
+    let reason = if config.lines().any(|line| line == "CONFIG_BLK_CGROUP_IOCOST=y") {
+        "the kernel was built with it, and its top cgroup has no io.cost.qos all the same"
+    } else {
+        "the io controller is there and the top cgroup has no io.cost.qos: this kernel was built without it"
     };
-    let off = disks.iter().find(|disk| !device(disk).as_ref().is_some_and(enabled));
-    match off {
-        None => Row::yes(Area::Disk, name, format!("enabled on {}", disks.join(", "))),
-        Some(disk) => {
-            let device = device(disk).unwrap_or_else(|| "MAJOR:MINOR".to_owned());
-            let remedy = format!("echo '{device} enable=1' > {}", file.display());
-            Row::partly(Area::Disk, name, format!("the kernel has it, but it is off on {disk}"))
+    Row::no(Area::Disk, name, reason).remedy("boot a kernel built with CONFIG_BLK_CGROUP_IOCOST=y")
+}
+
+fn named<'d>(disks: impl Iterator<Item = &'d Device>) -> String {
+    disks.map(|disk| disk.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// Of which disks it is known what they carry.
+fn measured(disks: &[Device]) -> Row {
+    let name = "what disks carry";
+    let known: Vec<String> = disks
+        .iter()
+        .filter_map(|disk| {
+            let model = disk.model?;
+            Some(format!(
+                "{}: {} read, {} written",
+                disk.name,
+                Speed(Some(model.read.bytes_per_s)),
+                Speed(Some(model.write.bytes_per_s))
+            ))
+        })
+        .collect();
+    let remedy = "commonhold calibrate FOLDER, a folder on a file system of the disk";
+    match known.len() {
+        0 => {
+            Row::no(Area::Disk, name, "no disk was measured: reservations in bytes per second count as none")
                 .remedy(remedy)
         }
+        all if all == disks.len() => Row::yes(Area::Disk, name, known.join("; ")),
+        _ => Row::partly(Area::Disk, name, known.join("; ")).remedy(remedy),
     }
 }
 

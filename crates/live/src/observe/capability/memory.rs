@@ -1,25 +1,55 @@
 //! What the kernel offers for holding memory, beside the memory controller itself.
 
 use commonhold_machine::capability::{Area, Enforcer, Row, State};
+use commonhold_policy::memory::MemoryMeans;
 
 use super::CgroupPlace;
-use super::context::Context;
-use crate::memory::{bound_above, is_protected};
+use super::context::{Capability, Context};
+use super::resources;
+use crate::memory::{bound_above, is_protected, means_at};
 
 /// Where the kernel shows generations of pages, and whether it makes any.
 const GENERATIONS: &str = "/sys/kernel/debug/lru_gen";
 const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 
+/// Where the kernel tells, for each page frame, which control group is charged.
+const CHARGED_TO: &str = "/proc/kpagecgroup";
+
+const GIVE_PAGING: &str =
+    "run as root, or `setcap cap_kill,cap_sys_nice,cap_sys_ptrace+ep $(command -v commonhold)`";
+
 /// The rows about guarantees, calling back, and cold pages. `place` is where our control groups would be.
 pub(super) fn rows(context: &Context, place: Option<&CgroupPlace>) -> Vec<Row> {
     let with_memory = place.filter(|place| place.controllers.contains("memory"));
-    let mut rows: Vec<Row> =
-        with_memory.map(|place| [guarantees(place), call_back(place)]).into_iter().flatten().collect();
-    rows.push(cold(context));
+    let mut rows: Vec<Row> = with_memory
+        .map(|place| [guarantees(context, place), call_back(place)])
+        .into_iter()
+        .flatten()
+        .collect();
+    rows.extend([cold(context), shared_files(context)]);
     rows
 }
 
-fn guarantees(place: &CgroupPlace) -> Row {
+/// Whether what a unit is charged for others can be told.
+fn shared_files(context: &Context) -> Row {
+    let name = "charges for others seen";
+    let unseen = "`status` does not tell what a unit is charged for files that others map too";
+    if !context.tree.exists(CHARGED_TO) {
+        return Row::partly(Area::Memory, name, format!("this kernel has no {CHARGED_TO}: {unseen}"))
+            .remedy("boot a kernel built with CONFIG_PROC_PAGE_MONITOR=y and CONFIG_MEMCG=y");
+    }
+    if context.status.euid != 0 {
+        return Row::partly(Area::Memory, name, format!("{CHARGED_TO} is for root: {unseen}"))
+            .remedy("run as root");
+    }
+    Row::yes(
+        Area::Memory,
+        name,
+        format!("{CHARGED_TO} tells who is charged for a page that several units map"),
+    )
+}
+
+fn guarantees(context: &Context, place: &CgroupPlace) -> Row {
     let name = "memory guarantees";
     if !place.delegated || is_protected(&place.base, &place.mount) {
         return Row::yes(
@@ -33,24 +63,38 @@ fn guarantees(place: &CgroupPlace) -> Row {
         "memory.low is 0 in {base} or above it: units are held to what they are allowed, but nothing is kept for them from \
          others on the machine"
     );
+    let root = if context.status.euid == 0 { "" } else { "run commonhold itself as root, or " };
     let remedy = format!(
-        "as root, run commonhold itself as root, or raise memory.low of {base} and of all that enclose it"
+        "as root{outside}, {root}raise memory.low of {base} and of all that enclose it",
+        outside = if place.base == place.mount { " outside of this container" } else { "" }
     );
     Row::partly(Area::Memory, name, reason).remedy(remedy)
+}
+
+impl CgroupPlace {
+    /// What could be enforced for memory here.
+    pub fn memory(&self) -> MemoryMeans {
+        means_at(self, has_reclaim(self))
+    }
+}
+
+/// Whether control groups here have memory.reclaim; the root never has.
+fn has_reclaim(place: &CgroupPlace) -> bool {
+    std::fs::read_dir(&place.base)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| entry.path().join("memory.reclaim").exists() || entry.file_name() == "memory.reclaim")
 }
 
 /// Kernels from 5.19 on have memory.reclaim; a bound in between takes more time, and makes the borrower wait.
 fn call_back(place: &CgroupPlace) -> Row {
     let name = "memory called back at once";
     let bound = bound_above(&place.base, &place.mount).filter(|_| place.delegated);
-    let has =
-        std::fs::read_dir(&place.base).into_iter().flatten().flatten().any(|entry| {
-            entry.path().join("memory.reclaim").exists() || entry.file_name() == "memory.reclaim"
-        });
     let within =
         bound.map(|bytes| format!("; we are bounded to {} MiB, which is what is divided", bytes >> 20));
     let within = within.unwrap_or_default();
-    if has {
+    if has_reclaim(place) {
         return Row::yes(Area::Memory, name, format!("the kernel has memory.reclaim{within}"));
     }
     let reason =
@@ -80,8 +124,42 @@ fn cold(context: &Context) -> Row {
     }
 }
 
-/// What holds memory.
-pub(super) fn enforcer(place: Result<&CgroupPlace, &Row>, rows: &[Row]) -> Enforcer {
+/// Whether the kernel pages out other processes' memory for us, which is how the `user` backend holds it. `offered` tells
+/// whether it has the call.
+pub(super) fn paging_out(context: &Context, offered: bool) -> Row {
+    let name = "user backend, memory";
+    let no = |why: &str, remedy: &str| {
+        let reason = format!("{why}: the user backend does not hold memory");
+        Row::no(Area::Memory, name, reason).remedy(remedy)
+    };
+    if !offered {
+        let remedy = "boot Linux 5.10 or later, built with CONFIG_ADVISE_SYSCALLS=y";
+        return no("the kernel does not have process_madvise", remedy);
+    }
+    if !context.tree.exists("/proc/self/pagemap") {
+        let remedy = "boot a kernel built with CONFIG_PROC_PAGE_MONITOR=y";
+        return no("this kernel has no /proc/PID/pagemap", remedy);
+    }
+    if !context.status.has(Capability::SysNice) {
+        return no("paging out others' memory takes CAP_SYS_NICE", GIVE_PAGING);
+    }
+    // Beside control groups: nothing is bounded while nobody looks, and nobody else is kept from what is a unit's.
+    let weaker =
+        "what a unit has mapped beyond its part is paged out after it took it; no guarantees, no cold pages";
+    let swapless = resources::swaps(context).is_empty();
+    let only_files = if swapless { ", and without swap pages of files only" } else { "" };
+    let others = context.status.euid == 0 || context.status.has(Capability::SysPtrace);
+    let own = if others { "" } else { "; our own user's processes only" };
+    let row = Row::partly(Area::Memory, name, format!("{weaker}{only_files}{own}"));
+    match (others, swapless) {
+        (false, _) => row.remedy(GIVE_PAGING),
+        (true, true) => row.remedy("use control groups, or add swap: see there"),
+        (true, false) => row.remedy("use control groups"),
+    }
+}
+
+/// What holds memory: control groups, or else what the `user` backend can do, of which `paging` tells.
+pub(super) fn enforcer(place: Result<&CgroupPlace, &Row>, rows: &[Row], paging: &Row) -> Enforcer {
     let found = |name: &str| rows.iter().find(|row| row.area == Area::Memory && row.name == name);
     let (name, why) = match place {
         Ok(place) if place.controllers.contains("memory") => {
@@ -93,11 +171,23 @@ pub(super) fn enforcer(place: Result<&CgroupPlace, &Row>, rows: &[Row]) -> Enfor
                 less.map_or(means.to_owned(), |row| format!("{means}; {}", row.reason)),
             )
         }
-        Ok(_) => {
-            let why = found("memory controller").map(|row| row.reason.clone()).unwrap_or_default();
-            (None, format!("the memory controller is missing: {why}"))
+        // Without the controller a cgroup backend would not help.
+        place => {
+            let missing = found("memory controller").filter(|row| place.is_ok() || row.state == State::No);
+            let why = match (missing, place) {
+                (Some(row), _) => format!("the memory controller is missing: {}", row.reason),
+                (None, Err(row)) => format!("no cgroup backend here: {}", row.reason),
+                (None, Ok(_)) => "the memory controller is missing".to_owned(),
+            };
+            // A cgroup backend holds CPU all the same, and then nothing holds memory.
+            match place {
+                Err(_) if paging.state != State::No => {
+                    (Some("user".to_owned()), format!("{}; not cgroup: {why}", paging.reason))
+                }
+                Err(_) => (None, format!("{why}; {}", paging.reason)),
+                Ok(_) => (None, why),
+            }
         }
-        Err(row) => (None, format!("no cgroup backend here: {}", row.reason)),
     };
     Enforcer { resource: Area::Memory, name, why }
 }

@@ -58,7 +58,7 @@ const ADD_SWAP: &str =
 const ADD_ZRAM: &str = "modprobe zram && d=$(zramctl --find --size 4G) && mkswap $d && swapon -p 100 $d";
 
 /// The devices and files in /proc/swaps.
-fn swaps(context: &Context) -> Vec<String> {
+pub(super) fn swaps(context: &Context) -> Vec<String> {
     let text = context.tree.text("/proc/swaps").unwrap_or_default();
     text.lines().skip(1).filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
 }
@@ -77,7 +77,11 @@ fn zram(context: &Context) -> Row {
     let name = "compressed swap (zram)";
     let used: Vec<String> = swaps(context).into_iter().filter(|swap| swap.contains("zram")).collect();
     if !used.is_empty() {
-        return Row::yes(Area::Memory, name, used.join(", "));
+        let reason = format!(
+            "{}; what a unit has there takes memory still, and counts as used by it",
+            used.join(", ")
+        );
+        return Row::yes(Area::Memory, name, reason);
     }
     let there = context.tree.names("/sys/block").iter().any(|name| name.starts_with("zram"));
     let reason =

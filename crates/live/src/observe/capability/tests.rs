@@ -7,7 +7,7 @@ use std::io;
 
 use commonhold_machine::capability::{Area, Row, State};
 
-use super::{Capabilities, probe, probe_with};
+use super::{Capabilities, Unwritten, probe, probe_with};
 use crate::observe::files::fake;
 
 const ROOT: (&str, &str) =
@@ -23,6 +23,10 @@ const PURE_V2: (&str, &str) = (
 const TOP: &str = "/sys/fs/cgroup";
 const SCOPE: &str = "/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope";
 
+fn unwritten(counter: io::Result<()>, built_in: bool) -> Unwritten {
+    Unwritten { counter, built_in, pages_out: true }
+}
+
 /// No perf counter, as in most virtual machines.
 fn no_counter() -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ENOENT))
@@ -30,7 +34,7 @@ fn no_counter() -> io::Result<()> {
 
 fn probed(files: &[(&str, &str)]) -> (tempfile::TempDir, Capabilities) {
     let dir = fake::tree(files);
-    let found = probe_with(dir.path(), no_counter(), true);
+    let found = probe_with(dir.path(), unwritten(no_counter(), true));
     (dir, found)
 }
 
@@ -76,6 +80,42 @@ fn root_on_a_pure_version_2_machine_has_the_top() {
     is(&found, "memory guarantees", State::Yes, "in force", "");
     is(&found, "memory called back at once", State::Partly, "no cgroup here has memory.reclaim", "5.19");
     is(&found, "cold pages known (MGLRU)", State::Partly, "this kernel has no generations", "CONFIG_LRU_GEN");
+    is(
+        &found,
+        "charges for others seen",
+        State::Partly,
+        "has no /proc/kpagecgroup",
+        "CONFIG_PROC_PAGE_MONITOR",
+    );
+}
+
+/// A container that sees its control group as the root, and may not write there: which is told, for every controller too.
+#[test]
+fn a_container_whose_control_groups_are_read_only_says_so() {
+    let mount = "30 25 0:26 / /sys/fs/cgroup ro,nosuid,nodev - cgroup2 cgroup rw,nsdelegate\n";
+    let (_dir, found) = probed(&[
+        ROOT,
+        ("/proc/self/mountinfo", mount),
+        ("/proc/self/cgroup", "0::/\n"),
+        ("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids"),
+    ]);
+    assert!(found.cgroup.is_err());
+    let place = "place for our cgroups";
+    is(
+        &found,
+        place,
+        State::No,
+        "/sys/fs/cgroup is mounted read-only",
+        "mount -o remount,rw /sys/fs/cgroup; in a container",
+    );
+    is(
+        &found,
+        "memory controller",
+        State::No,
+        "no place for our cgroups: /sys/fs/cgroup is mounted read-only",
+        "",
+    );
+    assert!(found.enforcers()[1].why.contains("read-only"), "{}", found.enforcers()[1].why);
 }
 
 #[test]
@@ -234,7 +274,7 @@ fn the_kernel_backend_and_what_it_needs() {
         if other.1.is_empty() {
             std::fs::remove_file(dir.path().join(other.0.trim_start_matches('/'))).unwrap();
         }
-        probe_with(dir.path(), no_counter(), built_in)
+        probe_with(dir.path(), unwritten(no_counter(), built_in))
     };
     let found = probed(true, ROOT);
     is(&found, "kernel backend", State::Yes, "loans at every switch", "");
@@ -291,6 +331,7 @@ fn disks_their_weights_and_their_layers() {
             (format!("/sys/block/{name}/size"), "8".to_owned()),
             (format!("/sys/block/{name}/dev"), format!("{dev}\n")),
             (format!("/sys/block/{name}/queue/scheduler"), format!("{scheduler}\n")),
+            (format!("/sys/block/{name}/mq/0/nr_tags"), "31\n".to_owned()),
         ]
     };
     let files =
@@ -313,8 +354,67 @@ fn disks_their_weights_and_their_layers() {
     );
     is(&found, "disk sda", State::No, "cannot be held without the io controller", "");
     let (_dir, found) = probed(&with(&disk("sda", "8:0", "[bfq]"), &qos));
-    is(&found, "io.cost", State::Yes, "enabled on sda", "");
+    is(&found, "io.cost", State::Yes, "not needed beside BFQ", "");
     is(&found, "BFQ", State::Yes, "schedules sda", "");
+    let (_dir, found) = probed(&with(&disk("sda", "8:0", "[none]"), &qos));
+    is(&found, "io.cost", State::Yes, "enabled on sda", "");
+}
+
+#[test]
+fn why_a_disk_has_no_cost_model() {
+    let top = managed(TOP, "cpu io memory");
+    let disk = |more: &[(&'static str, &'static str)]| {
+        let files = [
+            ROOT,
+            PURE_V2,
+            ("/proc/self/cgroup", "0::/\n"),
+            ("/proc/sys/kernel/osrelease", "6.12\n"),
+            ("/sys/block/nvme0n1/size", "1000\n"),
+            ("/sys/block/nvme0n1/dev", "259:0\n"),
+        ];
+        let files = [files.as_slice(), more].concat();
+        probed(&with(&top, &files)).1
+    };
+    is(&disk(&[]), "io.cost", State::No, "this kernel was built without it", "CONFIG_BLK_CGROUP_IOCOST=y");
+    let config = ("/boot/config-6.12", "CONFIG_X=y\nCONFIG_BLK_CGROUP_IOCOST=y\n");
+    is(&disk(&[config]), "io.cost", State::No, "was built with it", "");
+    let inner = ("/sys/fs/cgroup/cgroup.events", "populated 1\n");
+    is(&disk(&[inner]), "io.cost", State::No, "not the hierarchy's top", "outside of this container");
+    let file = ("/sys/fs/cgroup/io.cost.qos", "");
+    is(&disk(&[file]), "io.cost", State::Partly, "nvme0n1 cannot", "nvme_core.multipath=N");
+    let queue = ("/sys/block/nvme0n1/mq/0/nr_tags", "31\n");
+    is(
+        &disk(&[file, queue]),
+        "io.cost",
+        State::Partly,
+        "off on nvme0n1",
+        "commonhold calibrate FOLDER, then",
+    );
+    is(&disk(&[file]), "what disks carry", State::No, "no disk was measured", "commonhold calibrate");
+    let way = r#"{"bytes_per_s":8000000,"sequential_per_s":2,"random_per_s":1,"latency_us":3}"#;
+    let model = format!(r#"{{"read":{way},"write":{way}}}"#);
+    let known: &'static str = model.leak();
+    let found = disk(&[file, queue, ("/var/lib/commonhold/disks/__512000.json", known)]);
+    is(&found, "io.cost", State::Partly, "off on nvme0n1", "commonhold run --io-cost; or, unmeasured");
+    is(&found, "what disks carry", State::Yes, "nvme0n1: 8.0 MB/s read, 8.0 MB/s written", "");
+}
+
+#[test]
+fn what_does_not_hold_a_resource_is_its_own_controller() {
+    let (_dir, found) = probed(&[
+        ROOT,
+        (
+            "/proc/self/mountinfo",
+            "30 23 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n31 23 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n32 23 0:28 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio\n33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+        ),
+        ("/proc/self/cgroup", "0::/\n"),
+        ("/sys/block/sda/size", "8"),
+        ("/sys/block/sda/dev", "8:0"),
+    ]);
+    for (resource, controller) in [(1, "memory"), (2, "blkio")] {
+        let enforcer = &found.enforcers()[resource];
+        assert!(enforcer.name.is_none() && enforcer.why.contains(controller), "{enforcer:?}");
+    }
 }
 
 #[test]
@@ -388,7 +488,7 @@ fn the_bus_and_the_privileges() {
         ("/proc/stat", "cpu  10 0 10 70 0 0 0 10 5 0\n"),
     ];
     let dir = fake::tree(&[ROOT, files[0], files[1], files[2], files[3]]);
-    let found = probe_with(dir.path(), Ok(()), true);
+    let found = probe_with(dir.path(), unwritten(Ok(()), true));
     is(&found, "bandwidth meter (MBM)", State::Yes, "`cqm_mbm_local`", "");
     is(&found, "bandwidth cap (MBA)", State::Yes, "`mba`", "");
     is(&found, "resctrl file system", State::No, "not mounted", "mount -t resctrl resctrl /sys/fs/resctrl");
@@ -397,14 +497,20 @@ fn the_bus_and_the_privileges() {
     fake::add(&dir, &[ORDINARY]);
     let denied = || Err(io::Error::from_raw_os_error(libc::EACCES));
     is(
-        &probe_with(dir.path(), Ok(()), true),
+        &probe_with(dir.path(), unwritten(Ok(()), true)),
         "hardware counters",
         State::Partly,
         "our own processes",
         "run as root",
     );
-    is(&probe_with(dir.path(), denied(), true), "hardware counters", State::No, "paranoid = 2", "sysctl");
-    is(&probe_with(dir.path(), denied(), true), "root", State::No, "user is 1000", "run as root");
+    is(
+        &probe_with(dir.path(), unwritten(denied(), true)),
+        "hardware counters",
+        State::No,
+        "paranoid = 2",
+        "sysctl",
+    );
+    is(&probe_with(dir.path(), unwritten(denied(), true)), "root", State::No, "user is 1000", "run as root");
 }
 
 #[test]
@@ -452,4 +558,44 @@ fn this_machine_has_a_row_for_every_area_and_rows_are_sorted_by_area() {
     assert!(areas.is_sorted());
     areas.dedup();
     assert_eq!(areas, Area::ALL);
+}
+
+/// Without control groups, the `user` backend holds memory and disks, and it is said how much weaker that is.
+#[test]
+fn what_the_user_backend_holds_is_said_with_what_it_lacks() {
+    let files = [
+        ("/proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\nCpus_allowed_list:\t0-3\n"),
+        ("/proc/self/pagemap", ""),
+        ("/proc/self/io", "read_bytes: 0\n"),
+        ("/sys/block/sda/size", "2000\n"),
+        ("/sys/block/sda/dev", "8:0\n"),
+        ("/sys/block/sda/queue/scheduler", "none [mq-deadline] bfq\n"),
+    ];
+    let dir = fake::tree(&files);
+    let probe = |pages_out| probe_with(dir.path(), Unwritten { pages_out, ..unwritten(no_counter(), true) });
+    let found = probe(true);
+    is(&found, "user backend, memory", State::Partly, "without swap pages of files only", "add swap");
+    let reason =
+        "shares are not held: no scheduler heeds priorities on sda (mq-deadline heeds classes alone)";
+    is(&found, "user backend, disks", State::Partly, reason, "echo bfq > /sys/block/sda/queue/scheduler");
+    let held: Vec<_> = found.enforcers().iter().map(|enforcer| enforcer.name.clone()).collect();
+    let user = || Some("user".to_owned());
+    assert_eq!(held, [user(), user(), user(), None]);
+    assert!(found.enforcers()[1].why.contains("; not cgroup: "), "{:?}", found.enforcers()[1]);
+
+    is(&probe(false), "user backend, memory", State::No, "does not have process_madvise", "Linux 5.10");
+    assert_eq!(probe(false).enforcers()[1].name, None);
+
+    fake::add(
+        &dir,
+        &[
+            ("/sys/block/sda/queue/scheduler", "none [bfq]\n"),
+            ("/proc/swaps", "Filename\n/dev/sdb partition 1 0 -2\n"),
+            ("/proc/self/status", "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n"),
+        ],
+    );
+    let found = probe(true);
+    is(&found, "user backend, memory", State::No, "takes CAP_SYS_NICE", "setcap cap_kill,cap_sys_nice");
+    let reason = "in eight steps on sda; our own user's processes only";
+    is(&found, "user backend, disks", State::Partly, reason, "use control groups");
 }

@@ -1,0 +1,78 @@
+//! What holds each resource under a backend, or why nothing does: said when a daemon starts, by `--dry-run` and in `status`.
+
+use std::path::Path;
+
+use commonhold_contract::{Contract, Resource};
+use commonhold_live::observe::capability;
+use commonhold_machine::capability::State;
+use commonhold_policy::Means;
+use commonhold_policy::memory::MemoryMeans;
+use commonhold_report::holdings::Holding;
+
+use crate::load;
+
+/// All four, in the order of every table. `cpu` is what follows `held` of the CPU: it has reasons of its own.
+pub(super) fn of(contract: &Contract, backend: &str, means: Means, cpu: &str) -> Vec<Holding> {
+    let asked_for = load::asked_for(contract);
+    let asked = |resource| if asked_for[resource] { ", though the contract asks for it" } else { "" };
+    let disk = if backend == "user" {
+        disks_by_user(asked(Resource::Disk))
+    } else if means.disk.caps {
+        Holding::held(
+            Resource::Disk,
+            "by control groups: by weights where a disk heeds them, else by rates that follow use",
+        )
+    } else {
+        Holding::not_held(Resource::Disk, &missing("io", asked(Resource::Disk)))
+    };
+    vec![
+        Holding::held(Resource::Cpu, cpu),
+        memory(backend, means.memory, asked(Resource::Memory)),
+        disk,
+        Holding::not_held(Resource::Bus, &format!(" by this version{}", asked(Resource::Bus))),
+    ]
+}
+
+fn memory(backend: &str, means: MemoryMeans, asked: &str) -> Holding {
+    if backend == "user" {
+        return memory_by_user(means, asked);
+    }
+    match (means.bounds, means.guarantees) {
+        (false, _) => Holding::not_held(Resource::Memory, &missing("memory", asked)),
+        (true, true) => Holding::held(Resource::Memory, "by control groups"),
+        (true, false) => Holding::held(
+            Resource::Memory,
+            &format!(
+                "by control groups, without guarantees{asked}: what encloses ours is not protected (memory.low is 0 there)"
+            ),
+        ),
+    }
+}
+
+/// The `user` backend: as weakly as `doctor` says, or not at all.
+fn memory_by_user(means: MemoryMeans, asked: &str) -> Holding {
+    let found = capability::paging_out(Path::new("/"));
+    if means.bounds {
+        let how = format!("weakly{asked}: {}; see `commonhold doctor`", found.reason);
+        return Holding::held(Resource::Memory, &how);
+    }
+    // Found to be refused although nothing speaks against it, as in a container.
+    let why =
+        if found.state == State::No { found.reason } else { "the kernel pages nothing out for us".into() };
+    let remedy = found.remedy.unwrap_or_default();
+    Holding::not_held(Resource::Memory, &format!("{asked}: {why}; {remedy}"))
+}
+
+/// The `user` backend, by priorities and by stopping.
+fn disks_by_user(asked: &str) -> Holding {
+    let found = capability::disks_by_user(Path::new("/"));
+    if found.state == State::No {
+        return Holding::not_held(Resource::Disk, &format!("{asked}: {}", found.reason));
+    }
+    Holding::held(Resource::Disk, &format!("weakly{asked}: {}; see `commonhold doctor`", found.reason))
+}
+
+/// Why a resource is not held that needs a controller.
+fn missing(controller: &str, asked: &str) -> String {
+    format!(": no {controller} controller here{asked}; see `commonhold doctor`")
+}

@@ -1,0 +1,194 @@
+//! How a contract fits a machine: what can only be said of the two together.
+
+use commonhold_contract::{
+    Amount, Contract, Diagnostic, MemberKind, Principal, Resource, Unit, UnitId, amount_text,
+};
+use commonhold_live::names::SystemNames;
+use commonhold_machine::Machine;
+use commonhold_policy::entitlement::{Ask, Capacity, Conflict, Entitlement, capacity, conflicts, entitle};
+use commonhold_policy::membership::Names;
+
+/// Everything that is to be said of a contract on a machine. `names`: also ask this machine for its users and groups.
+pub(crate) fn diagnose(
+    contract: &Contract,
+    machine: &Machine,
+    names: Option<&SystemNames>,
+) -> Vec<Diagnostic> {
+    let mut found: Vec<Diagnostic> =
+        conflicts(contract, machine).iter().map(|conflict| explain(contract, machine, conflict)).collect();
+    for resource in Resource::ALL {
+        let whole = Whole::new(contract, machine, resource);
+        for id in contract.held() {
+            found.extend(whole.left_with_nothing(id));
+            found.extend(whole.hard_above_limit(id));
+            found.extend(whole.not_weighed(id));
+        }
+    }
+    found.extend(names.map(|names| unknown_names(contract, names)).unwrap_or_default());
+    found
+}
+
+/// A conflict between contract and machine, in the contract's own words and place.
+fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagnostic {
+    let span = conflict.span.clone();
+    match conflict.what {
+        Ask::Hard { level, resource, asked, available } => {
+            let (asked, available) = (show(contract, machine, resource, asked), show(contract, machine, resource, available));
+            let (whose, there_is) = match level {
+                None if resource == Resource::Memory => {
+                    let whole = show(contract, machine, resource, machine.memory_bytes());
+                    let reserve = amount_text(resource, contract.machine.reserve);
+                    ("the units".to_owned(), format!("there are {available} to divide: {whole} less the reserve of {reserve}"))
+                }
+                None => ("the units".to_owned(), format!("the machine has {available}")),
+                Some(id) => {
+                    let path = &contract.unit(id).path;
+                    let holds = format!("`{path}` holds {available} when all units are active");
+                    (format!("the sub-units of `{path}`"), holds)
+                }
+            };
+            let asking = contract.children(level).filter(|id| contract.unit(*id).hard[resource].is_some()).count();
+            let (message, label) = match asking {
+                1 => (format!("a hard {resource} reservation of {asked} is too large: {there_is}"), "this unit's"),
+                _ => (
+                    format!("hard {resource} reservations of {whose} sum to {asked}, but {there_is}"),
+                    "the largest of them is here",
+                ),
+            };
+            Diagnostic::error("hard-exceeds", span, message)
+                .label(label)
+                .help("lower the hard reservations, or turn some of them into soft `tickets`, which always fit")
+        }
+        Ask::Partition { units, cpus } => Diagnostic::error(
+            "partition-too-small",
+            span,
+            format!("`cpu = \"partition\"` with {units} units on {cpus} CPUs: not every unit can have a home CPU"),
+        )
+        .label("there is no CPU left for this unit")
+        .help("write `cpu = \"auto\"`, which time-shares where there are more units than CPUs, or nest the units"),
+    }
+}
+
+/// What there is of a resource, and what everybody has of it when all units are active.
+struct Whole<'a> {
+    contract: &'a Contract,
+    machine: &'a Machine,
+    resource: Resource,
+    capacity: Capacity,
+    entitled: Entitlement,
+}
+
+impl<'a> Whole<'a> {
+    fn new(contract: &'a Contract, machine: &'a Machine, resource: Resource) -> Whole<'a> {
+        let capacity = capacity(contract, machine, resource);
+        let everybody = vec![true; contract.units.len()];
+        let entitled = entitle(contract, resource, capacity, &everybody);
+        Whole { contract, machine, resource, capacity, entitled }
+    }
+
+    fn unit(&self, id: UnitId) -> &'a Unit {
+        self.contract.unit(id)
+    }
+
+    /// What the sub-units of a unit divide, or all units: percentages are of it.
+    fn around(&self, id: UnitId) -> u64 {
+        self.unit(id).parent.map_or(self.capacity.total(), |parent| self.entitled.value(parent))
+    }
+
+    /// A unit that the hard reservations of others, or the reserve, leave nothing when all are active.
+    fn left_with_nothing(&self, id: UnitId) -> Option<Diagnostic> {
+        let unit = self.unit(id);
+        // Within one that has nothing itself, that is the thing to say. Nobody divides the bus yet.
+        let encloser_has = unit.parent.is_none_or(|parent| self.entitled.value(parent) > 0);
+        if self.entitled.value(id) > 0 || !encloser_has || self.resource == Resource::Bus {
+            return None;
+        }
+        let (what, then) = match self.resource {
+            Resource::Cpu => {
+                ("the CPUs", "it runs on what the others leave idle, and is stopped when they leave nothing")
+            }
+            Resource::Memory => {
+                ("memory", "it has what the others leave idle, and loses it whenever they want it")
+            }
+            Resource::Disk | Resource::Bus => ("disks", "it transfers when the others leave them idle"),
+        };
+        let message = format!("nothing of {what} is left for `{}` when all units are active", unit.path);
+        let help = match self.resource == Resource::Memory && self.capacity.total() == 0 {
+            true => "the `reserve` is all of the machine's memory: lower it",
+            false => "lower the `hard` reservations of the others, or give this unit one",
+        };
+        Some(Diagnostic::warning("nothing-left", unit.span.clone(), message).label(then).help(help))
+    }
+
+    /// A reservation above the unit's limit, where one is a part and the other an amount: others are seen without a machine.
+    fn hard_above_limit(&self, id: UnitId) -> Option<Diagnostic> {
+        let unit = self.unit(id);
+        let (hard, limit) = (unit.hard[self.resource]?, unit.limit[self.resource]?);
+        let alike = matches!(hard, Amount::Part(_)) == matches!(limit, Amount::Part(_));
+        if alike || self.capacity == Capacity::Parts || hard.of(self.around(id)) <= limit.of(self.around(id))
+        {
+            return None;
+        }
+        let shown =
+            |amount: Amount| show(self.contract, self.machine, self.resource, amount.of(self.around(id)));
+        let resource = self.resource;
+        let message = format!("unit `{}` reserves more {resource} than its limit on this machine", unit.path);
+        let label = format!("it reserves {}, and is limited to {}", shown(hard), shown(limit));
+        let diagnostic = Diagnostic::error("hard-above-limit", unit.span.clone(), message).label(label);
+        Some(diagnostic.help("raise the limit, or lower the reservation"))
+    }
+
+    /// A reservation of bytes per second of a disk that nobody knows the bandwidth of: it counts as none.
+    fn not_weighed(&self, id: UnitId) -> Option<Diagnostic> {
+        let unit = self.unit(id);
+        let in_bytes = matches!(unit.hard[self.resource], Some(Amount::Absolute(_)));
+        if self.resource != Resource::Disk || self.capacity != Capacity::Parts || !in_bytes {
+            return None;
+        }
+        let message =
+            format!("what `{}` has reserved of disks, in bytes per second, counts as none", unit.path);
+        let diagnostic = Diagnostic::warning("not-weighed", unit.span.clone(), message)
+            .label("what a disk carries is not known, so that nobody can say what part of it this is");
+        Some(diagnostic.help(
+            "write a part, such as `hard = { disk = \"25%\" }`, or measure the disk: `commonhold calibrate FOLDER`",
+        ))
+    }
+}
+
+fn show(contract: &Contract, machine: &Machine, resource: Resource, value: u64) -> String {
+    let amount = match capacity(contract, machine, resource) {
+        Capacity::Known(_) => Amount::Absolute(value),
+        Capacity::Parts => Amount::Part(value),
+    };
+    match amount {
+        // What is left of a machine's memory is no round number of bytes.
+        Amount::Absolute(bytes) if resource == Resource::Memory && bytes >= 10 << 20 => {
+            format!("{} MiB", bytes >> 20)
+        }
+        amount if resource == Resource::Cpu => format!("{} CPUs", amount_text(resource, amount)),
+        amount => amount_text(resource, amount),
+    }
+}
+
+/// Users and groups that this machine does not know: a typing error in a name would silently hold nobody.
+fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for member in contract.units.iter().flat_map(|unit| &unit.members) {
+        let (kind, name, known) = match &member.kind {
+            MemberKind::User(Principal::Name(name)) => ("user", name, names.uid(name).is_some()),
+            MemberKind::Group(Principal::Name(name)) => ("group", name, names.gid(name).is_some()),
+            _ => continue,
+        };
+        if !known {
+            let tool = if kind == "user" { "useradd" } else { "groupadd" };
+            found.push(
+                Diagnostic::error("unknown-name", member.span.clone(), format!("this machine knows no {kind} `{name}`"))
+                    .label(format!("`getent {} {name}` finds nothing", if kind == "user" { "passwd" } else { "group" }))
+                    .help(format!(
+                        "correct the name, make it with `{tool} {name}`, or check for another machine with --machine"
+                    )),
+            );
+        }
+    }
+    found
+}

@@ -1,0 +1,141 @@
+//! The kernel's cost model, io.cost: switched on with what was measured, and off again at the end.
+//!
+//! Problem: io.weight counts for nothing unless io.cost is on for the disk, and with a model of another disk it counts for
+//! little. Algorithm: for every disk whose model is known, io.cost.model gets the coefficients and io.cost.qos is enabled.
+//! Both are lines in files of the top cgroup, of this disk alone: the journal has what they were before they are written,
+//! and whoever undoes the journal writes that back.
+//!
+//! The bounds on quality of service: no more is let through than 95 % of what the model says, so that requests wait in the
+//! kernel, which knows whose they are, and not in the disk, which does not. When more than 5 % of the requests take twice as
+//! long as with the disk full while it was measured, less is let through, down to a quarter.
+//!
+//! Left alone: a disk that BFQ schedules, which has weights of its own; one that the administrator has io.cost enabled for.
+//!
+//! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-iocost.c.
+
+use std::path::Path;
+
+use super::devices::{self, Device, Weigher};
+use super::model::{CostModel, Way};
+use super::stat::{line_of, put_line};
+use crate::LiveError;
+use crate::cgroup::record;
+use crate::journal::{Entry, Journal};
+use crate::observe::files::Tree;
+
+/// The part of the requests whose latency is looked at, and the bounds of what is let through, in per cent.
+const QUALITY: &str = "95.00";
+const LEAST: &str = "25.00";
+const MOST: &str = "95.00";
+
+/// The files, in the order in which they are written: undone in the reverse, a disk is off before its model goes.
+const FILES: [&str; 2] = ["io.cost.model", "io.cost.qos"];
+
+/// Switches io.cost on for every disk that was measured. Returns the names of those it is on for now, and what failed.
+pub(crate) fn switch_on(mount: &Path, journal: &mut Journal) -> (Vec<String>, Vec<LiveError>) {
+    let (mut on, mut problems) = (Vec::new(), Vec::new());
+    for device in devices::read(&Tree::new(Path::new("/")), mount) {
+        let Some(model) = device.model.filter(|_| device.weigher != Some(Weigher::Bfq)) else { continue };
+        if device.weigher.is_none()
+            && let Err(error) = switch_on_one(mount, &device, &model, journal)
+        {
+            problems.push(error);
+            continue;
+        }
+        on.push(device.name);
+    }
+    (on, problems)
+}
+
+fn switch_on_one(
+    mount: &Path,
+    device: &Device,
+    model: &CostModel,
+    journal: &mut Journal,
+) -> Result<(), LiveError> {
+    let values = [model_line(&device.number, model), quality_line(&device.number, model)];
+    for (file, value) in FILES.iter().zip(values) {
+        let path = mount.join(file);
+        let text = crate::cgroup::knob::read(&path).map_err(|source| LiveError::File {
+            path: path.clone(),
+            what: "read it".to_owned(),
+            source,
+            remedy: "; see `commonhold doctor` for what io.cost needs".to_owned(),
+        })?;
+        let original = original(file, line_of(&text, &device.number), &device.number);
+        record(journal, &[Entry::Line { path: path.clone(), original }])?;
+        put_line(&path, &value, &value)?;
+    }
+    Ok(())
+}
+
+/// What to write in order to have a line of the kernel's again. While the kernel chooses the values itself they are shown
+/// and must not be written, or they would count as chosen; a disk without a line is off, and chooses.
+fn original(file: &str, line: Option<&str>, number: &str) -> String {
+    let is_quality = file == "io.cost.qos";
+    match line {
+        Some(line) if !line.contains("ctrl=auto") => line.to_owned(),
+        Some(line) if is_quality && line.contains("enable=1") => format!("{number} enable=1 ctrl=auto"),
+        _ if is_quality => format!("{number} enable=0 ctrl=auto"),
+        _ => format!("{number} ctrl=auto"),
+    }
+}
+
+/// The line of io.cost.model, as the kernel shows it.
+fn model_line(number: &str, model: &CostModel) -> String {
+    let way = |letter: char, way: &Way| {
+        let Way { bytes_per_s, sequential_per_s, random_per_s, .. } = way;
+        format!(
+            "{letter}bps={bytes_per_s} {letter}seqiops={sequential_per_s} {letter}randiops={random_per_s}"
+        )
+    };
+    format!("{number} ctrl=user model=linear {} {}", way('r', &model.read), way('w', &model.write))
+}
+
+/// The line of io.cost.qos, as the kernel shows it.
+fn quality_line(number: &str, model: &CostModel) -> String {
+    let latency = |way: &Way| way.latency_us.saturating_mul(2).clamp(1_000, 10_000_000);
+    format!(
+        "{number} enable=1 ctrl=user rpct={QUALITY} rlat={} wpct={QUALITY} wlat={} min={LEAST} max={MOST}",
+        latency(&model.read),
+        latency(&model.write)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: CostModel = CostModel {
+        read: Way {
+            bytes_per_s: 8_000_000,
+            sequential_per_s: 2_000,
+            random_per_s: 1_900,
+            latency_us: 33_000,
+        },
+        write: Way { bytes_per_s: 7_000_000, sequential_per_s: 1_700, random_per_s: 1_600, latency_us: 1 },
+    };
+
+    #[test]
+    fn lines_as_the_kernel_shows_them() {
+        assert_eq!(
+            model_line("8:0", &MODEL),
+            "8:0 ctrl=user model=linear rbps=8000000 rseqiops=2000 rrandiops=1900 wbps=7000000 wseqiops=1700 wrandiops=1600"
+        );
+        assert_eq!(
+            quality_line("8:0", &MODEL),
+            "8:0 enable=1 ctrl=user rpct=95.00 rlat=66000 wpct=95.00 wlat=1000 min=25.00 max=95.00"
+        );
+    }
+
+    #[test]
+    fn what_the_kernel_chose_it_chooses_again() {
+        let was = |file, line| original(file, line, "8:0");
+        assert_eq!(was("io.cost.qos", None), "8:0 enable=0 ctrl=auto");
+        assert_eq!(was("io.cost.model", None), "8:0 ctrl=auto");
+        assert_eq!(was("io.cost.model", Some("8:0 ctrl=auto model=linear rbps=1")), "8:0 ctrl=auto");
+        assert_eq!(was("io.cost.qos", Some("8:0 enable=1 ctrl=auto rpct=0.00")), "8:0 enable=1 ctrl=auto");
+        let chosen = "8:0 enable=0 ctrl=user rpct=95.00 rlat=5000 wpct=95.00 wlat=5000 min=50.00 max=150.00";
+        assert_eq!(was("io.cost.qos", Some(chosen)), chosen);
+    }
+}

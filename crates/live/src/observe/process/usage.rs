@@ -1,0 +1,130 @@
+//! What one process holds of the memory, what it had disks do, and what the scheduler counted for its threads.
+
+use super::{ProcFs, parse_number};
+use crate::LiveError;
+
+/// What the scheduler counted for one thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SchedStat {
+    /// Time on a CPU, in nanoseconds.
+    pub ran_ns: u64,
+    /// Time runnable without a CPU, in nanoseconds.
+    pub waited_ns: u64,
+}
+
+/// Memory of a process that is there at the moment, in bytes. What several processes map is counted in each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Resident {
+    /// In no file: only swap could take it. Memory shared without a file is in it.
+    pub(crate) anonymous: u64,
+    /// Pages of files that it maps. What it reads and writes without mapping it is nobody's.
+    pub(crate) file: u64,
+}
+
+impl Resident {
+    /// Both.
+    pub(crate) fn bytes(self) -> u64 {
+        self.anonymous.saturating_add(self.file)
+    }
+
+    /// Together with another one.
+    pub(crate) fn with(self, other: Resident) -> Resident {
+        Resident {
+            anonymous: self.anonymous.saturating_add(other.anonymous),
+            file: self.file.saturating_add(other.file),
+        }
+    }
+}
+
+/// What a process had disks transfer, with what it counted for its children since it waited for them. Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Transferred {
+    /// Fetched from a disk.
+    pub(crate) read: u64,
+    /// Handed over to be written, to the cache as well.
+    pub(crate) written: u64,
+}
+
+impl ProcFs {
+    /// What the scheduler counted for a thread; `None` if it is gone or this kernel does not count.
+    pub fn thread_schedstat(&mut self, pid: u32, tid: u32) -> Result<Option<SchedStat>, LiveError> {
+        Ok(self.read(&format!("{pid}/task/{tid}/schedstat"))?.and_then(parse_schedstat))
+    }
+
+    /// What a process holds of the memory; `None` if it is gone, or has none, as threads of the kernel.
+    pub(crate) fn resident(&mut self, pid: u32) -> Result<Option<Resident>, LiveError> {
+        Ok(self.read(&format!("{pid}/status"))?.and_then(parse_resident))
+    }
+
+    /// The same with every page divided by those that map it: walks all of its pages. `None` if it is gone, not ours to
+    /// look at, or the kernel does not tell.
+    pub(crate) fn proportional(&mut self, pid: u32) -> Result<Option<Resident>, LiveError> {
+        Ok(self.read(&format!("{pid}/smaps_rollup"))?.and_then(parse_proportional))
+    }
+
+    /// What a process had disks transfer; `None` if it is gone, not ours to look at, or the kernel does not count.
+    pub(crate) fn transferred(&mut self, pid: u32) -> Result<Option<Transferred>, LiveError> {
+        Ok(self.read(&format!("{pid}/io"))?.and_then(parse_transferred))
+    }
+}
+
+fn parse_schedstat(text: &[u8]) -> Option<SchedStat> {
+    let mut fields = text.split(u8::is_ascii_whitespace);
+    Some(SchedStat { ran_ns: parse_number(fields.next()?)?, waited_ns: parse_number(fields.next()?)? })
+}
+
+/// The number of a line `KEY: 12 kB`, times `unit`.
+fn value(text: &str, key: &str, unit: u64) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    rest.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+fn parse_resident(text: &[u8]) -> Option<Resident> {
+    let text = String::from_utf8_lossy(text);
+    let kib = |key| value(&text, key, 1_024);
+    Some(Resident { anonymous: kib("RssAnon")?.checked_add(kib("RssShmem")?)?, file: kib("RssFile")? })
+}
+
+fn parse_proportional(text: &[u8]) -> Option<Resident> {
+    let text = String::from_utf8_lossy(text);
+    let kib = |key| value(&text, key, 1_024);
+    Some(Resident { anonymous: kib("Pss_Anon")?.checked_add(kib("Pss_Shmem")?)?, file: kib("Pss_File")? })
+}
+
+/// What was written into the cache and thrown away before it was written to a disk is taken off again.
+fn parse_transferred(text: &[u8]) -> Option<Transferred> {
+    let text = String::from_utf8_lossy(text);
+    let bytes = |key| value(&text, key, 1);
+    let written = bytes("write_bytes")?.saturating_sub(bytes("cancelled_write_bytes").unwrap_or(0));
+    Some(Transferred { read: bytes("read_bytes")?, written })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn what_the_kernel_shows() {
+        let status = b"Name:\tRssAnon: 1 kB\nVmRSS:\t   60 kB\nRssAnon:\t   10 kB\nRssFile:\t  20 kB\nRssShmem:\t 30 kB\n";
+        assert_eq!(parse_resident(status), Some(Resident { anonymous: 40 << 10, file: 20 << 10 }));
+        assert_eq!(parse_resident(b"Name:\tkthreadd\n"), None);
+        let rollup =
+            b"00400000-7ff ---p 0 00:00 0 [rollup]\nRss: 90 kB\nPss: 8 kB\nPss_Anon: 1 kB\nPss_File: 5 kB\nPss_Shmem: 2 kB\n";
+        assert_eq!(parse_proportional(rollup), Some(Resident { anonymous: 3 << 10, file: 5 << 10 }));
+        let io = b"rchar: 9\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 4096\n";
+        assert_eq!(parse_transferred(io), Some(Transferred { read: 4096, written: 4096 }));
+        assert_eq!(parse_transferred(b"rchar: 9\n"), None);
+    }
+
+    #[test]
+    fn this_process_has_memory_and_its_part_of_it_is_not_more() {
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let me = std::process::id();
+        let resident = procfs.resident(me).unwrap().unwrap();
+        assert!(resident.anonymous > 0 && resident.file > 0, "{resident:?}");
+        let part = procfs.proportional(me).unwrap();
+        assert!(part.is_none_or(|part| part.bytes() > 0 && part.file <= resident.file + (1 << 20)));
+    }
+}

@@ -1,0 +1,264 @@
+//! Giving threads back what they had and children are born with: CPUs and I/O priorities, those of descendants that the
+//! journal does not know included.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::io;
+
+use commonhold_machine::CpuSet;
+
+use super::Undone;
+use crate::LiveError;
+use crate::affinity;
+use crate::io_priority::{self, IoPriority};
+use crate::journal::{Entry, ProcessKey};
+use crate::observe::process::{Listed, ProcFs, Stat};
+use crate::roster::MARKER;
+
+/// More rounds than any storm of forks needs: each round halves the time in which a fork can go unseen, at least.
+const ROUNDS_MAX: usize = 50;
+
+/// Something of a thread's that its children are born with.
+pub(super) trait Inherited {
+    type Value: Ord + Clone + Display;
+    /// What it is called.
+    const NAME: &'static str;
+
+    /// What an entry says about it.
+    fn entry(entry: &Entry) -> Option<Said<Self::Value>>;
+    fn get(tid: u32) -> io::Result<Self::Value>;
+    fn set(tid: u32, value: &Self::Value) -> io::Result<()>;
+    /// Where what was restored is counted.
+    fn count(undone: &mut Undone) -> &mut u32;
+    /// What to do by hand.
+    fn remedy(tid: u32, value: &Self::Value) -> String;
+}
+
+/// An entry of the journal about something inherited.
+pub(super) enum Said<V> {
+    Original(ProcessKey, u32, V),
+    Given(V),
+}
+
+/// On which CPUs a thread may run.
+pub(super) enum Affinity {}
+
+impl Inherited for Affinity {
+    type Value = CpuSet;
+    const NAME: &'static str = "cpus";
+
+    fn entry(entry: &Entry) -> Option<Said<CpuSet>> {
+        match entry {
+            Entry::Affinity { process, tid, cpus } => Some(Said::Original(*process, *tid, cpus.clone())),
+            Entry::Given { cpus } => Some(Said::Given(cpus.clone())),
+            _ => None,
+        }
+    }
+
+    fn get(tid: u32) -> io::Result<CpuSet> {
+        affinity::get(tid)
+    }
+
+    fn set(tid: u32, cpus: &CpuSet) -> io::Result<()> {
+        affinity::set(tid, cpus)
+    }
+
+    fn count(undone: &mut Undone) -> &mut u32 {
+        &mut undone.threads
+    }
+
+    fn remedy(tid: u32, cpus: &CpuSet) -> String {
+        format!("taskset -pc {cpus} {tid}")
+    }
+}
+
+/// How disks serve a thread.
+pub(super) enum Priority {}
+
+impl Inherited for Priority {
+    type Value = IoPriority;
+    const NAME: &'static str = "I/O priority";
+
+    fn entry(entry: &Entry) -> Option<Said<IoPriority>> {
+        match entry {
+            Entry::Priority { process, tid, priority } => Some(Said::Original(*process, *tid, *priority)),
+            Entry::PriorityGiven { priority } => Some(Said::Given(*priority)),
+            _ => None,
+        }
+    }
+
+    fn get(tid: u32) -> io::Result<IoPriority> {
+        io_priority::get(tid)
+    }
+
+    fn set(tid: u32, priority: &IoPriority) -> io::Result<()> {
+        io_priority::set(tid, *priority)
+    }
+
+    fn count(undone: &mut Undone) -> &mut u32 {
+        &mut undone.priorities
+    }
+
+    fn remedy(tid: u32, _: &IoPriority) -> String {
+        format!("ionice -c 0 -p {tid}")
+    }
+}
+
+/// What the journal says about one thing.
+struct Record<V> {
+    given: BTreeSet<V>,
+    /// Originals by process and thread; the latest of each thread.
+    originals: BTreeMap<ProcessKey, BTreeMap<u32, V>>,
+}
+
+impl<V: Ord + Clone> Record<V> {
+    fn of<I: Inherited<Value = V>>(entries: &[Entry]) -> Record<V> {
+        let mut record = Record { given: BTreeSet::new(), originals: BTreeMap::new() };
+        for said in entries.iter().filter_map(I::entry) {
+            match said {
+                Said::Given(value) => {
+                    record.given.insert(value);
+                }
+                Said::Original(process, tid, value) => {
+                    record.originals.entry(process).or_default().insert(tid, value);
+                }
+            }
+        }
+        record
+    }
+
+    /// What a thread of a known process had: its own, or that of the first thread, which it was born with.
+    fn original(&self, process: ProcessKey, tid: u32) -> Option<&V> {
+        let threads = self.originals.get(&process)?;
+        threads.get(&tid).or_else(|| threads.get(&process.pid)).or_else(|| threads.values().next())
+    }
+}
+
+pub(super) fn restore<I: Inherited>(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
+    let record = Record::of::<I>(entries);
+    if record.originals.is_empty() {
+        return;
+    }
+    let mut refused = BTreeMap::new();
+    for _ in 0..ROUNDS_MAX {
+        match round::<I>(&record, procfs, &mut refused) {
+            Ok(0) => break,
+            Ok(restored) => *I::count(undone) += restored,
+            Err(err) => {
+                undone.problems.push(format!("the {} of processes: {err}", I::NAME));
+                break;
+            }
+        }
+    }
+    undone.problems.extend(refused.into_iter().map(|(tid, (value, err))| {
+        let (name, remedy) = (I::NAME, I::remedy(tid, &value));
+        format!("thread {tid}: cannot give it {name} {value} again: {err}; try: {remedy}")
+    }));
+}
+
+/// Threads that could not be restored: what they should have, and why not.
+type Refused<V> = BTreeMap<u32, (V, io::Error)>;
+
+/// One look at all processes. How many threads it restored.
+fn round<I: Inherited>(
+    record: &Record<I::Value>,
+    procfs: &mut ProcFs,
+    refused: &mut Refused<I::Value>,
+) -> Result<u32, LiveError> {
+    let mut listed: Vec<Listed> = Vec::new();
+    procfs.processes(&mut listed)?;
+    let mut stats: BTreeMap<u32, Stat> = BTreeMap::new();
+    for entry in listed {
+        if let Some(stat) = procfs.stat(entry.pid)? {
+            stats.insert(entry.pid, stat);
+        }
+    }
+    let mut restored = 0;
+    let mut threads = Vec::new();
+    for stat in stats.values().filter(|stat| !stat.kernel_thread) {
+        let pid = stat.key.pid;
+        let relative = if record.originals.contains_key(&stat.key) {
+            Some(stat.key)
+        } else if I::get(pid).is_ok_and(|now| record.given.contains(&now)) {
+            relative(record, procfs, &stats, stat)
+        } else {
+            None
+        };
+        let Some(relative) = relative else { continue };
+        if procfs.threads(pid, &mut threads)? {
+            restored +=
+                threads.iter().map(|tid| restore_thread::<I>(record, relative, *tid, refused)).sum::<u32>();
+        }
+    }
+    Ok(restored)
+}
+
+/// 1 if the thread was restored now.
+fn restore_thread<I: Inherited>(
+    record: &Record<I::Value>,
+    relative: ProcessKey,
+    tid: u32,
+    refused: &mut Refused<I::Value>,
+) -> u32 {
+    let (Ok(now), Some(original)) = (I::get(tid), record.original(relative, tid)) else { return 0 };
+    if now == *original || !record.given.contains(&now) || refused.contains_key(&tid) {
+        return 0;
+    }
+    match I::set(tid, original) {
+        Ok(()) => u32::from(I::get(tid).is_ok_and(|after| after != now)),
+        Err(err) if err.raw_os_error() == Some(libc::ESRCH) => 0,
+        Err(err) => {
+            refused.insert(tid, (original.clone(), err));
+            0
+        }
+    }
+}
+
+/// The member that a process unknown to the journal descends from: an ancestor; else, if its parent is gone, one of its
+/// session, or the member whose environment has the same marker.
+fn relative<V>(
+    record: &Record<V>,
+    procfs: &mut ProcFs,
+    stats: &BTreeMap<u32, Stat>,
+    stat: &Stat,
+) -> Option<ProcessKey> {
+    let is_member = |stat: &&Stat| record.originals.contains_key(&stat.key);
+    let mut ancestor = stats.get(&stat.parent);
+    for _ in 0..stats.len() {
+        match ancestor {
+            Some(found) if is_member(&found) => return Some(found.key),
+            Some(found) => ancestor = stats.get(&found.parent),
+            None => break,
+        }
+    }
+    // While its own parent is there and in its session, it descends from that, and from no member.
+    if stats.get(&stat.parent).is_some_and(|parent| parent.session == stat.session) {
+        return None;
+    }
+    let in_session = stats.values().find(|other| other.session == stat.session && is_member(other));
+    // A session keeps its leader's number from being used again, after its leader's end too.
+    let leader = || record.originals.keys().copied().find(|key| key.pid == stat.session);
+    if let Some(found) = in_session.map(|other| other.key).or_else(leader) {
+        return Some(found);
+    }
+    same_marker(record, procfs, stats, stat.key.pid).ok()?
+}
+
+/// A member of the same user with the same marker in its environment: another user could have written anything there.
+fn same_marker<V>(
+    record: &Record<V>,
+    procfs: &mut ProcFs,
+    stats: &BTreeMap<u32, Stat>,
+    pid: u32,
+) -> Result<Option<ProcessKey>, LiveError> {
+    let (Some(marker), Some(identity)) = (procfs.variable(pid, MARKER)?, procfs.identity(pid)?) else {
+        return Ok(None);
+    };
+    for other in stats.values().filter(|other| record.originals.contains_key(&other.key)) {
+        let same_user = procfs.identity(other.key.pid)?.is_some_and(|theirs| theirs.uid == identity.uid);
+        if same_user && procfs.variable(other.key.pid, MARKER)?.as_ref() == Some(&marker) {
+            return Ok(Some(other.key));
+        }
+    }
+    Ok(None)
+}

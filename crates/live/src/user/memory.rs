@@ -1,0 +1,270 @@
+//! Memory of units without control groups: what their processes hold, and paging out what is too much.
+//!
+//! Problem: hold each unit to the memory that it is allowed where nothing bounds it. Algorithm: at each look that is due,
+//! what /proc shows of each member is summed, pages that several map in the parts that are each's own ([`portions`]); what a
+//! unit has beyond its bound by more than [`SLACK_BYTES`] is paged out ([`pageout`]), and so is what the policy orders to be
+//! reclaimed. Nothing is bounded between two looks.
+//!
+//! What the policy is told: *used* is what its processes have mapped and is there; what they read and write without mapping
+//! it is the cache's, and nobody's. *Refused* counts looks at which it was paged out; *refaulted* is major faults, no more of them
+//! than pages were taken. Nothing is called cold or dirty, and nobody is seen to wait: so what is lent is what is not used.
+//!
+//! Properties: nobody is killed or slowed by a bound; what remains beyond it after paging is said once, until the unit is
+//! within it again; a look takes at most 1/[`REST_TIMES`] of the time. Where the kernel does not page out for us, nothing is held.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::memory::{MemoryFacts, MemoryMeans, MemoryPlan, UnitMemory};
+use commonhold_policy::{Action, Time};
+
+use super::pageout::{Holder, Pageout, Problem, Taken};
+use super::portions::Portions;
+use crate::LiveError;
+use crate::journal::ProcessKey;
+use crate::memory::{Buffer, Charged, MachineMemory, Source, Swaps, kept_free, page_bytes};
+use crate::observe::process::Resident;
+use crate::roster::Roster;
+
+/// Who is beyond its bound by less is left alone: looking for pages costs more.
+const SLACK_BYTES: u64 = 1 << 20;
+/// Looks take at most this part of the time.
+const REST_TIMES: u64 = 20;
+
+/// What can be enforced where the kernel pages out for us.
+pub const MEANS: MemoryMeans = MemoryMeans { bounds: true, guarantees: false, reclaim: true };
+
+/// The memory of all units.
+#[derive(Debug)]
+pub(super) struct Memory {
+    machine: Source,
+    swaps: Swaps,
+    buffer: Buffer,
+    /// By unit.
+    units: Vec<Unit>,
+    /// Major faults at the last look.
+    faults: BTreeMap<ProcessKey, u64>,
+    pageout: Pageout,
+    portions: Portions,
+    /// When facts are due, and before when they are not read whatever is due.
+    due: Time,
+    rest_until: Time,
+    problems: Vec<Problem>,
+}
+
+/// What is known of one unit.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unit {
+    /// `None`: it may use what it likes.
+    bound: Option<u64>,
+    /// At the last look.
+    used: u64,
+    /// On trial, so much is to be taken from it in all since it was made, whatever its bound is.
+    reclaim_to: u64,
+    refused: u64,
+    refaulted: u64,
+    /// It was said that it cannot be brought within its bound.
+    told: bool,
+}
+
+impl Memory {
+    /// The memory of units on this machine; `None` with the reason if the machine's own cannot be seen.
+    pub(super) fn new(units: usize) -> Result<Memory, LiveError> {
+        Ok(Memory {
+            machine: Source::open(PathBuf::from("/proc/meminfo"))?,
+            swaps: Swaps::open(),
+            buffer: Buffer::default(),
+            units: vec![Unit::default(); units],
+            faults: BTreeMap::new(),
+            pageout: Pageout::default(),
+            portions: Portions::default(),
+            due: 0,
+            rest_until: 0,
+            problems: Vec::new(),
+        })
+    }
+
+    /// What can be enforced: nothing once the kernel has refused.
+    pub(super) fn means(&self) -> MemoryMeans {
+        if self.pageout.is_refused() { MemoryMeans::NONE } else { MEANS }
+    }
+
+    /// Units have other numbers from now on, and there are so many.
+    pub(super) fn remap(&mut self, map: &[Option<UnitId>], units: usize) {
+        let before = std::mem::replace(&mut self.units, vec![Unit::default(); units]);
+        for (unit, to) in before.into_iter().zip(map) {
+            if let Some(place) = to.and_then(|to| self.units.get_mut(to.index())) {
+                *place = unit;
+            }
+        }
+        self.pageout.remap(map);
+        self.due = 0;
+    }
+
+    /// Takes note of an order. The next look carries it out.
+    pub(super) fn order(&mut self, action: &Action) {
+        match *action {
+            Action::Allow { unit, bytes } => {
+                if let Some(unit) = self.units.get_mut(unit.index()) {
+                    unit.bound = bytes;
+                }
+            }
+            Action::Reclaim { unit: id, bytes } => {
+                let taken = self.pageout.taken(id).bytes;
+                let unit = self.units.get_mut(id.index());
+                // Who is beyond its bound is brought there, and not further.
+                if let Some(unit) = unit.filter(|unit| unit.bound.is_none_or(|bound| unit.used <= bound)) {
+                    unit.reclaim_to = taken.saturating_add(bytes);
+                }
+            }
+            _ => return,
+        }
+        self.due = 0;
+    }
+
+    /// Takes note of when facts are wanted.
+    pub(super) fn attend(&mut self, plan: Option<&MemoryPlan>) {
+        if let Some(plan) = plan {
+            self.due = plan.next;
+        }
+    }
+
+    /// What went wrong since the last call.
+    pub(super) fn take_problems(&mut self) -> Vec<Problem> {
+        self.problems.extend(self.pageout.take_problems());
+        std::mem::take(&mut self.problems)
+    }
+
+    /// The facts, where they are due, and paging out what is too much by them. `None`: not now, or they cannot be had.
+    pub(super) fn observe(
+        &mut self,
+        now: Time,
+        contract: &Contract,
+        roster: &mut Roster,
+    ) -> Result<Option<MemoryFacts>, LiveError> {
+        if now < self.due.max(self.rest_until) || self.pageout.is_refused() {
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        let taken: Vec<Taken> = contract.ids().map(|unit| self.pageout.taken(unit)).collect();
+        let (mut holders, faults) = self.holders(contract, roster)?;
+        self.portions.follow(&holders);
+        self.portions.apply(&mut holders);
+        let facts = self.facts(contract, &holders, &taken, &faults)?;
+        self.hold(contract, &facts, &taken, &holders);
+        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.rest_until = now.saturating_add(took.saturating_mul(REST_TIMES));
+        Ok(Some(facts))
+    }
+
+    /// By unit, who holds how much, and how many bytes came in by major faults since the last look.
+    fn holders(
+        &mut self,
+        contract: &Contract,
+        roster: &mut Roster,
+    ) -> Result<(Vec<Vec<Holder>>, Vec<u64>), LiveError> {
+        let units = contract.units.len();
+        let (mut holders, mut faulted) = (vec![Vec::new(); units], vec![0; units]);
+        let members = roster.members().filter(|member| !member.placement.unit.is_common());
+        let members: Vec<_> = members.map(|member| (member.key, member.placement.unit.index())).collect();
+        let before = std::mem::take(&mut self.faults);
+        for (process, unit) in members.into_iter().filter(|(_, unit)| *unit < units) {
+            let Some(shown) = roster.procfs().resident(process.pid)? else { continue };
+            holders[unit].push(Holder { process, shown, own: shown });
+            if let Some(stat) = roster.procfs().stat(process.pid)?.filter(|stat| stat.key == process) {
+                let earlier = before.get(&process).copied().unwrap_or(stat.major_faults);
+                faulted[unit] += stat.major_faults.saturating_sub(earlier) * page_bytes();
+                self.faults.insert(process, stat.major_faults);
+            }
+        }
+        Ok((holders, faulted))
+    }
+
+    fn facts(
+        &mut self,
+        contract: &Contract,
+        holders: &[Vec<Holder>],
+        taken: &[Taken],
+        faulted: &[u64],
+    ) -> Result<MemoryFacts, LiveError> {
+        let machine = MachineMemory::parse(self.machine.read(&mut self.buffer)?);
+        let sums: Vec<Resident> = holders
+            .iter()
+            .map(|unit| unit.iter().fold(Resident::default(), |sum, holder| sum.with(holder.own)))
+            .collect();
+        let all = sums.iter().fold(Resident::default(), |sum, unit| sum.with(*unit));
+        let ours = Charged { current: all.bytes(), cached: all.file, ..Charged::default() };
+        let (kernel, shared) = machine.common(&ours, kept_free(machine.total));
+        self.units.resize(contract.units.len(), Unit::default());
+        let mut units = Vec::with_capacity(sums.len());
+        for (((unit, sum), taken), faulted) in self.units.iter_mut().zip(&sums).zip(taken).zip(faulted) {
+            unit.refaulted = unit.refaulted.saturating_add(*faulted).min(taken.bytes);
+            let used = sum.bytes();
+            unit.used = used;
+            unit.refused +=
+                u64::from(unit.bound.is_some_and(|bound| used > bound.saturating_add(SLACK_BYTES)));
+            units.push(UnitMemory {
+                used,
+                anonymous: sum.anonymous,
+                refused: unit.refused,
+                refaulted: unit.refaulted,
+                taken: taken.bytes,
+                taking_ns: u64::try_from(taken.time.as_nanos()).unwrap_or(u64::MAX),
+                ..UnitMemory::default()
+            });
+        }
+        let (swap_free, packed_permille) =
+            (machine.swap_free, self.swaps.read(machine, &mut self.buffer)?.permille);
+        Ok(MemoryFacts { total: machine.total, kernel, shared, swap_free, packed_permille, units })
+    }
+
+    /// Has paged out what units have too much, and says what cannot be.
+    fn hold(&mut self, contract: &Contract, facts: &MemoryFacts, taken: &[Taken], holders: &[Vec<Holder>]) {
+        for id in contract.held() {
+            let at = id.index();
+            let (Some(unit), Some(seen)) = (self.units.get_mut(at), facts.units.get(at)) else { continue };
+            let bound = unit.bound.unwrap_or(u64::MAX);
+            let beyond = Some(seen.used.saturating_sub(bound)).filter(|beyond| *beyond > SLACK_BYTES);
+            let wanted = beyond.unwrap_or(0).max(unit.reclaim_to.saturating_sub(taken[at].bytes));
+            self.pageout.want(id, wanted, taken[at], &holders[at], facts.swap_free > 0);
+            let stuck = self.pageout.is_stuck(id);
+            if stuck {
+                unit.reclaim_to = 0;
+            }
+            match (beyond, stuck && !self.pageout.is_refused()) {
+                (None, _) => unit.told = false,
+                (Some(beyond), true) if !std::mem::replace(&mut unit.told, true) => {
+                    let path = &contract.unit(id).path;
+                    self.problems.push((None, "", beyond_means(path, seen.used, bound, beyond, facts)));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What is said of a unit that cannot be brought within its bound.
+fn beyond_means(path: &str, used: u64, bound: u64, beyond: u64, facts: &MemoryFacts) -> LiveError {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let why = if facts.swap_free == 0 {
+        "no swap is free for what is in no file"
+    } else {
+        "it is locked, to be written first, mapped by several processes, or touched all the time"
+    };
+    let remedy = if facts.swap_free == 0 {
+        "add swap: see `commonhold doctor`; or use the cgroup backend, which slows a unit that grows"
+    } else {
+        "use the cgroup backend, which slows a unit that grows"
+    };
+    LiveError::Unavailable {
+        what: format!(
+            "unit `{path}` uses {} MiB and is allowed {}: {} MiB are beyond means, since {why}",
+            mib(used),
+            mib(bound),
+            mib(beyond)
+        ),
+        remedy: remedy.to_owned(),
+    }
+}
