@@ -14,6 +14,7 @@ daemon_log=/tmp/daemon.log
 daemon=                             # the daemon's process, see `start_daemon`
 scheduler_log=loaded                # what the scheduler's loader prints, see `load`
 
+capped=                             # see `cap_cpus`
 rounds_left=0                       # see `measured`
 missed=0
 
@@ -238,6 +239,20 @@ share_of() {
 cap_cpus() {
 	answer=$(vmctl cap) || skip "the virtual CPUs cannot be capped on this host: ${answer#error: }"
 	note "virtual CPUs capped: ${answer#ok }"
+	capped=yes
+}
+uncap_cpus() {
+	vmctl uncap > /dev/null
+	capped=
+}
+
+# uncapped COMMAND...: what takes long on capped CPUs, and is not measured.
+uncapped() {
+	[ -z "$capped" ] || vmctl uncap > /dev/null
+	"$@"
+	outcome=$?
+	[ -z "$capped" ] || vmctl cap > /dev/null
+	return $outcome
 }
 
 # cgroup_of PID, cpus_of PID, state_of PID: where a process is, the CPUs it may use, and its state (R, S, T, ...).
@@ -276,6 +291,9 @@ start_daemon() {
 # load OPTION...: the scheduler without the daemon, by lab's `dispatch`; all processes in no unit are light, and must not
 # wait. It ends when descriptor 9 is closed, so what a test starts beside it closes its copy: `9>&-`.
 load() {
+	uncapped load_scheduler "$@"
+}
+load_scheduler() {
 	[ -p hold ] || mkfifo hold
 	dispatch --at-once "$CGROUPS" "$@" < hold > $scheduler_log 2>&1 9>&- &
 	loader=$!
@@ -287,7 +305,7 @@ load() {
 }
 unload() {
 	exec 9>&-
-	wait $loader
+	uncapped wait $loader
 }
 
 # scheduling STATE: of sched_ext: enabled or disabled.
@@ -329,4 +347,39 @@ kernel_complaints() {
 	dmesg | grep -e sched_ext -e 'WARNING:' |
 		grep -v -x '.*sched_ext: BPF scheduler "commonhold" \(enabled\|disabled (unregistered from user space)\)' |
 		grep -v -e "${1:-^$}" -e '"commonhold" does not implement cgroup cpu.weight'
+}
+
+# value UNIT FILE: what a file of a unit's control group holds.
+value() {
+	cat "$HELD/$1/$2"
+}
+
+# account UNIT FIELD: sets `found` to a figure of the unit's memory account, 0 if there is none yet; status.json has them all.
+account() {
+	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > status.json
+	found=$(sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" status.json | sed "s/.*,\"$2\":\([0-9]*\).*/\1/")
+	found=${found:-0}
+}
+
+# touch_in UNIT NAME MIB PASSES [FILE [SKIP]]: a process that touches memory; its passes go to NAME.log.
+touch_in() {
+	unit=$1 name=$2
+	shift
+	commonhold exec "$unit" -- work touch "$@" > "$name.log" 2>&1 &
+}
+
+# passes NAME COUNT: it has made so many.
+passes() {
+	[ "$(grep -c '^pass' "$1.log")" -ge "$2" ]
+}
+
+# bytes UNIT: sets `bytes` to what a unit transferred so far, of the disk whose number (MAJOR:MINOR) is in `number`.
+bytes() {
+	bytes=0
+	while read -r device_number rest; do
+		[ "$device_number" = "$number" ] || continue
+		for word in $rest; do
+			case $word in rbytes=* | wbytes=*) bytes=$((bytes + ${word#*=})) ;; esac
+		done
+	done < "$HELD/$1/io.stat"
 }

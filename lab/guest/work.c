@@ -12,11 +12,16 @@
  *   work used SECONDS CGROUP...           the CPU time that control groups get
  *   work read NAME FILE KIB DEPTH         DEPTH processes called NAME read blocks of so many KiB from places drawn at random
  *                                         in FILE, past the page cache, until they are killed
- *   work files NAME DIR COUNT KIB         COUNT times writes a file, waits until it is on the disk, and reads it from there
+ *   work files NAME DIR COUNT KIB         COUNT times writes a file, waits until it is on the disk, and reads it from there;
+ *                                         how long that took
  *   work touch NAME MIB PASSES [FILE [SKIP_MIB]]  has so much memory, of its own and written to, or FILE's from SKIP_MIB on
  *                                         and read; touches every page of it so many times (0: for ever), and again at
  *                                         every SIGUSR1, and says how long each pass took
+ *   work sum NAME MIB PASSES [FILE [SKIP_MIB]]  the same, and reads all that is in the pages: a pass is work, too
+ *   work cached NAME FILE MIB SECONDS     reads pages from places drawn at random in the first MIB of FILE, by way of the
+ *                                         page cache, one a ms: how long that took
  *   work loops                            how many LOOPS one ms of CPU time does here
+ *   work turns                            from now on the emulator changes between its CPUs at least every 50 us (see turns())
  *
  * Loops touch no memory: what they take follows from the CPU time alone.
  */
@@ -28,6 +33,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/io.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -35,7 +41,7 @@
 #include <unistd.h>
 #include <x86intrin.h>
 
-enum { SAMPLES_MAX = 20000, CGROUPS_MAX = 16, PERIOD_NS = 10000000, LOOPS_PER_FORK = 20000, LOOPS_PER_LOOK = 5000,
+enum { REPEATS_MAX = 64, SAMPLES_MAX = 20000, CGROUPS_MAX = 16, PERIOD_NS = 10000000, LOOPS_PER_FORK = 20000, LOOPS_PER_LOOK = 5000,
        PAGE = 4096, MIB = 1 << 20 };
 
 static uint64_t clock_ns(clockid_t clock)
@@ -139,11 +145,28 @@ static int heavy(int spinners, int forkers)
 		pause();
 }
 
+/* The time for which CPUs were idle so far, of all of them together. */
+static uint64_t idle_us(void)
+{
+	unsigned long user, nice, system, idle, waiting;
+	FILE *stat = fopen("/proc/stat", "r");
+	int found = stat ? fscanf(stat, "cpu %lu %lu %lu %lu %lu", &user, &nice, &system, &idle, &waiting) : 0;
+
+	if (stat)
+		fclose(stat);
+	return found == 5 ? (idle + waiting) * 1000000ul / (unsigned long)sysconf(_SC_CLK_TCK) : 0;
+}
+
+/* How long each repetition took, and the CPU time of whatever ran meanwhile, of all CPUs together. */
 static int compile(int jobs, int width, long loops, int repeats)
 {
+	uint64_t used_us[REPEATS_MAX];
+
+	if (repeats > REPEATS_MAX)
+		repeats = REPEATS_MAX;
 	printf("compile_us");
 	for (int repeat = 0; repeat < repeats; repeat++) {
-		uint64_t begun = now_ns();
+		uint64_t begun = now_ns(), idle_before = idle_us(), took_us;
 		int running = 0;
 
 		for (int job = 0; job < jobs; job++) {
@@ -159,9 +182,14 @@ static int compile(int jobs, int width, long loops, int repeats)
 		}
 		while (running--)
 			wait(NULL);
-		printf(" %lu", (unsigned long)((now_ns() - begun) / 1000));
+		took_us = (now_ns() - begun) / 1000;
+		used_us[repeat] = took_us * (uint64_t)sysconf(_SC_NPROCESSORS_ONLN) - (idle_us() - idle_before);
+		printf(" %lu", (unsigned long)took_us);
 		fflush(stdout);
 	}
+	printf(" used_us");
+	for (int repeat = 0; repeat < repeats; repeat++)
+		printf(" %lu", (unsigned long)used_us[repeat]);
 	printf("\n");
 	return 0;
 }
@@ -319,6 +347,7 @@ static int read_file(const char *name, const char *file, size_t block, int depth
 static int small_files(const char *name, const char *folder, long count, size_t bytes)
 {
 	char path[4096], *content = calloc(1, bytes);
+	uint64_t begun = now_ns();
 
 	prctl(PR_SET_NAME, name);
 	for (long i = 0; content && i < count; i++) {
@@ -333,6 +362,7 @@ static int small_files(const char *name, const char *folder, long count, size_t 
 		read_blocks(fd, bytes, 1, 1, 0);
 		close(fd);
 	}
+	printf("files_ms %lu\n", (unsigned long)((now_ns() - begun) / 1000000));
 	free(content);
 	return 0;
 }
@@ -355,19 +385,20 @@ static volatile uint64_t *memory_of(size_t bytes, const char *file, off_t skip)
 	return at == MAP_FAILED ? NULL : at;
 }
 
-static void touch_all(volatile uint64_t *at, size_t bytes, int write, unsigned long number)
+/* Every `step`th word. */
+static void touch_all(volatile uint64_t *at, size_t bytes, int write, size_t step, unsigned long number)
 {
 	double begun = (double)now_ns() / 1e6;
 	uint64_t sum = 0;
 
-	for (size_t i = 0; i < bytes / sizeof *at; i += PAGE / sizeof *at) {
+	for (size_t i = 0; i < bytes / sizeof *at; i += step) {
 		if (write)
 			at[i] = i + number;     /* a page of zeros would not be written to swap */
 		else
 			sum += at[i];
 	}
 	(void)sum;
-	printf("pass %lu: %.0f ms\n", number, (double)now_ns() / 1e6 - begun);
+	printf("pass %lu: %.1f ms\n", number, (double)now_ns() / 1e6 - begun);
 	fflush(stdout);
 }
 
@@ -377,6 +408,7 @@ static int touch(int argc, char **argv)
 	unsigned long passes = strtoul(argv[4], NULL, 10);
 	const char *file = argc > 5 ? argv[5] : NULL;
 	off_t skip = argc > 6 ? strtoll(argv[6], NULL, 10) * MIB : 0;
+	size_t step = strcmp(argv[1], "sum") ? PAGE / sizeof(uint64_t) : 1;
 	volatile uint64_t *at = memory_of(bytes, file, skip);
 	sigset_t again;
 	int which;
@@ -388,10 +420,61 @@ static int touch(int argc, char **argv)
 	sigaddset(&again, SIGUSR1);
 	sigprocmask(SIG_BLOCK, &again, NULL);
 	for (unsigned long number = 1;; number++) {
-		touch_all(at, bytes, !file, number);
+		touch_all(at, bytes, !file, step, number);
 		if (passes && number >= passes)
 			sigwait(&again, &which);
 	}
+	return 0;
+}
+
+/*
+ * Where instructions are counted, the emulator's CPUs take turns of an eighth of the time to its next timer: of several ms
+ * where little happens, and who is woken waits for all the others' turns. So a timer is set going whose interrupt nobody
+ * gets: the old PC's, which this kernel does not use, with its pin masked. The kernel has to run with iomem=relaxed.
+ */
+static int turns(void)
+{
+	enum { IO_APIC = 0xfec00000, SELECT = 0, WINDOW = 4, PIN = 2, ENTRY = 16 + 2 * PIN, MASKED = 1 << 16 };
+	enum { COUNTER = 0x40, CONTROL = 0x43, RATE_GENERATOR = 0x34, EVERY_50_US = 60 };
+	int memory = open("/dev/mem", O_RDWR | O_SYNC);
+	volatile uint32_t *pins = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, IO_APIC);
+
+	if (memory < 0 || pins == MAP_FAILED)
+		fail("the interrupt controller in /dev/mem");
+	if (ioperm(COUNTER, 4, 1))
+		fail("the ports of the timer");
+	pins[SELECT] = ENTRY;
+	pins[WINDOW] |= MASKED;
+	outb(RATE_GENERATOR, CONTROL);
+	outb(EVERY_50_US, COUNTER);
+	outb(0, COUNTER);
+	return 0;
+}
+
+static int cached(const char *name, const char *file, uint64_t pages, double seconds)
+{
+	static uint64_t took[SAMPLES_MAX];
+	uint64_t end = now_ns() + (uint64_t)(seconds * 1e9), chance = 1;
+	int count = 0, fd = open(file, O_RDONLY);
+	char page[PAGE];
+
+	if (fd < 0)
+		fail(file);
+	/* What is read ahead would hide what is missing. */
+	posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+	prctl(PR_SET_NAME, name);
+	while (now_ns() < end && count < SAMPLES_MAX) {
+		off_t place = (off_t)((uint64_t)around(1e9, &chance) % pages * PAGE);
+		uint64_t begun = now_ns();
+
+		if (pread(fd, page, PAGE, place) != PAGE)
+			fail(file);
+		took[count++] = now_ns() - begun;
+		rest(0.001);
+	}
+	printf("cached reads %d", count);
+	spread("read", took, count);
+	printf("\n");
 	return 0;
 }
 
@@ -415,10 +498,14 @@ int main(int argc, char **argv)
 		return read_file(argv[2], argv[3], strtoull(argv[4], NULL, 10) * 1024, atoi(argv[5]));
 	if (!strcmp(what, "files") && argc == 6)
 		return small_files(argv[2], argv[3], atol(argv[4]), strtoull(argv[5], NULL, 10) * 1024);
-	if (!strcmp(what, "touch") && argc >= 5 && argc <= 7)
+	if ((!strcmp(what, "touch") || !strcmp(what, "sum")) && argc >= 5 && argc <= 7)
 		return touch(argc, argv);
+	if (!strcmp(what, "cached") && argc == 6)
+		return cached(argv[2], argv[3], strtoull(argv[4], NULL, 10) * (MIB / PAGE), atof(argv[5]));
 	if (!strcmp(what, "loops") && argc == 2)
 		return calibrate();
+	if (!strcmp(what, "turns") && argc == 2)
+		return turns();
 	fprintf(stderr, "usage: see the head of lab/guest/work.c\n");
 	return 2;
 }

@@ -1,10 +1,18 @@
 # needs: spin
 # The machine can be measured on: capped, a thread beside seven others does about the work that it does alone. Uncapped,
-# it does a quarter of it on a host with two cores. The bound leaves room for a host that is busy with other things.
+# it does a quarter of it on a host with two cores. A host's core that is shared with another machine's does half as much
+# for seconds at a time, so alone is what was slower, before or after, and the bound is half of it.
 
 cap_cpus
-alone=$(spin 3 1 | awk '{ print $6 }')
-spin 3 8 | awk '{ print $6 }' | sort -n > eight
-slowest=$(head -n 1 eight)
-note "loops in 3 s: $alone alone, $slowest to $(tail -n 1 eight) beside seven others: $(ratio "$slowest" "$alone")"
-ok "capped CPUs do not slow each other down" at_least "$slowest" $((alone * 6 / 10))
+loops_alone() {
+	spin 3 1 | awk '{ print $6 }'
+}
+capped() {
+	before=$(loops_alone)
+	spin 3 8 | awk '{ print $6 }' | sort -n > eight
+	after=$(loops_alone)
+	slowest=$(head -n 1 eight) alone=$((before < after ? before : after))
+	note "loops in 3 s: $before and $after alone, $slowest to $(tail -n 1 eight) beside seven others: $(ratio "$slowest" "$alone")"
+	ok "capped CPUs do not slow each other down" at_least "$slowest" $((alone / 2))
+}
+measured capped

@@ -24,7 +24,7 @@ cap_cpus
 
 both_busy() {
 	sleep 1
-	measure 5 a b
+	measure 3 a b
 	ok "both have the same" within $((used_a * 1000 / used_b)) 1000 3
 	ok "the machine is in use" at_least "$total" 7600
 }
@@ -33,14 +33,14 @@ asleep=$(members b)
 b_asleep() {
 	kill -STOP $asleep
 	sleep 1
-	measure 5 a b
+	measure 3 a b
 	ok "a has the machine while b sleeps" at_least "$used_a" 7600
 }
 measured b_asleep
 kill -CONT $asleep
 b_back() {
 	sleep 1
-	measure 5 a b
+	measure 3 a b
 	ok "both have the same after b came back" within $((used_a * 1000 / used_b)) 1000 3
 }
 measured b_back
@@ -91,7 +91,7 @@ spinners a 8
 wait_for 10 are_members a 8
 quota() {
 	sleep 1
-	measure 5 a b
+	measure 3 a b
 	ok "a keeps to its CPUs" at_most "$used_a" 4020
 	ok "and has them" at_least "$used_a" 3800
 }

@@ -61,7 +61,7 @@ by_turns() {
 measured by_turns
 kill -KILL $(members p) $(members q)
 ok "it ends in order, strays and all" unload
-vmctl uncap > /dev/null
+uncap_cpus
 
 # A thousand units, each with a process that has something to do: all come to their end.
 units=

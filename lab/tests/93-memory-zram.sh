@@ -1,0 +1,73 @@
+# seconds: 85
+# needs: commonhold work
+# disks: 3072
+# Memory where swap is memory: what a unit has on zram counts as used by it, its bound is so much less, and cold memory in no
+# file is lent less what it takes there.
+
+mib=1048576
+drive=$(disk 3072)
+[ -e /lib/modules/zram.ko ] || skip "no zram for this kernel"
+for module in lz4hc_compress zram; do
+	[ ! -e /lib/modules/$module.ko ] || insmod /lib/modules/$module.ko
+done
+mount -t debugfs none /sys/kernel/debug 2> /dev/null
+echo 1024M > /sys/block/zram0/disksize
+mkswap /dev/zram0 > /dev/null
+ok "swap is on zram" swapon /dev/zram0 || exit 1
+commonhold doctor > doctor.txt
+ok "doctor says that it is memory" grep -q "counts as used by it" doctor.txt
+
+ok "the daemon holds the contract" start_daemon /job/contracts/memory-patient.toml --verbose || exit 1
+# A unit that uses nearly all that it is entitled to, and never touches it again; and one who is short. What is in the pages
+# can be compressed to about half.
+commonhold exec owner -- work sum cold 700 1 > cold.log 2>&1 &
+ok "the owner has its memory" wait_for 30 passes cold 1
+touch_in borrower scan 1300 0 "$drive"
+# held: sets charged, high, packed, used and allowed of the owner, in MiB.
+held() {
+	account owner packed; packed=$((found / mib))
+	account owner used; used=$((found / mib))
+	account owner allowed; allowed=$((found / mib))
+	charged=$(($(value owner memory.current) / mib))
+	read -r high < "$HELD/owner/memory.high"
+	high=$((high / mib))
+	detail="$used of $allowed MiB: charged $charged, packed $packed, bound $high"
+}
+is_packed() {
+	held
+	[ "$packed" -ge 4 ] && [ "$(value owner memory.swap.current)" -ge $((8 * mib)) ]
+}
+ok "what is cold of it goes to zram, and counts" wait_for 40 is_packed
+agrees() {
+	held
+	# A little is not told anew: 1/512 of the machine for the bound, a look for the rest.
+	[ $((high + packed)) -le $((allowed + 6)) ] && [ $((high + packed)) -ge $((allowed - 6)) ] &&
+		[ $((charged + packed)) -le $((used + 8)) ] && [ $((charged + packed)) -ge $((used - 8)) ]
+}
+ok "used is what is charged and what is packed, and the bound is so much less" wait_for 20 agrees
+note "MiB: $detail; in swap $(($(value owner memory.swap.current) / mib))"
+takes() {
+	account owner packed; all=$found
+	account borrower packed; all=$(((all + found) / mib))
+	read -r orig compressed taken rest < /sys/block/zram0/mm_stat
+	detail="units $all, zram $((taken / mib)) MiB"
+	[ $((taken / mib)) -le $((all + 8)) ] && [ $((taken / mib)) -ge $((all - 8)) ]
+}
+ok "together that is what zram takes" wait_for 10 takes
+note "zram holds $((orig / mib)) MiB in $((taken / mib))"
+# How much of it is lent follows how fast taking memory was lately, which moves with the host.
+account borrower borrowed
+note "lent: $((found / mib)) MiB"
+commonhold status > status.txt
+ok "status says so" grep -q "pages in compressed swap" status.txt
+grep -e borrower -e owner -e compressed status.txt | sed 's/^/# /'
+kill -KILL $(pidof scan)
+kill -USR1 $(pidof cold)
+ok "the owner has it back" wait_for 20 passes cold 2
+note "$(tail -n 1 cold.log)"
+ok "nobody was killed" is "$(sed -n 's/^oom_kill //p' "$HELD/memory.events")" 0
+ok "without a problem" is "$(grep -c '^problem' "$daemon_log")" 0
+kill -TERM "$daemon"
+wait "$daemon"
+kill -KILL $(pidof cold)
+swapoff /dev/zram0
