@@ -22,21 +22,29 @@ within_unit() {
 	unit=$1
 	shift
 	case $system in
-	ours) commonhold exec "$unit" -- "$@" ;;
+	ours | ours-cost) commonhold exec "$unit" -- "$@" ;;
 	*) sh -c 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"' - "$base/$unit" "$@" ;;
-	esac > /dev/null 2>&1
+	esac
 }
 end_load() {
-	pids=$(pidof half a b c d large)
+	pids=$(pidof half a b c d large dd)
 	[ -z "$pids" ] || kill -KILL $pids
 	pause 2
 	sync
 	echo 3 > /proc/sys/vm/drop_caches
 }
-# job: how long a job with many small files takes in unit a, in milliseconds.
+# job: how long a job with many small files takes in unit a, in milliseconds, by its own clock.
 job() {
+	within_unit a work files small /mnt/disk/small 20 32 2> /dev/null | awk '{ print $2 }'
+}
+# copy UNIT SIZE: a copy of a file, until it is on the disk.
+copy() {
+	within_unit "$1" dd if="/mnt/disk/$2" of="/mnt/disk/$2-copy" bs=64k conv=fsync > /dev/null 2>&1
+}
+# small_copy: how long a small one takes in unit a, in milliseconds.
+small_copy() {
 	begun=$(uptime_cs)
-	within_unit a work files small /mnt/disk/small 20 32
+	copy a 2m
 	echo $((($(uptime_cs) - begun) * 10))
 }
 # kilobytes SECONDS UNIT...: thousands of bytes per second of each.
@@ -52,9 +60,12 @@ kilobytes() {
 
 begin() {
 	case $system in
-	ours)
+	ours | ours-cost)
 		base=$HELD
-		start_daemon /job/disk.toml || cat "$daemon_log"
+		more=
+		[ $system = ours ] || more=--io-cost
+		# Unquoted: an option or none.
+		start_daemon /job/disk.toml $more || cat "$daemon_log"
 		;;
 	*)
 		base=$CGROUPS/bench
@@ -65,7 +76,9 @@ begin() {
 		;;
 	esac
 	case $system in
-	weights)
+	cost)
+		echo "$model" > $CGROUPS/io.cost.model
+		echo "$quality" > $CGROUPS/io.cost.qos
 		echo 400 > $base/half/io.weight
 		;;
 	rates)
@@ -77,30 +90,49 @@ begin() {
 end() {
 	end_load
 	case $system in
-	ours)
+	ours | ours-cost)
 		kill -TERM "$daemon"
 		wait "$daemon"
 		;;
 	*)
 		for unit in $units; do rmdir "$base/$unit"; done
 		rmdir $base
+		[ $system != cost ] || echo "$number enable=0 ctrl=auto" > $CGROUPS/io.cost.qos
 		echo "-io -memory" > $CGROUPS/cgroup.subtree_control
 		;;
 	esac
 }
 
-for system in ${SYSTEMS:-none weights rates ours}; do
+for size in 2 48; do dd if=/dev/zero of=/mnt/disk/${size}m bs=1M count=$size conv=fsync 2> /dev/null; done
+# The disk's cost model, as the daemon gives it to the kernel.
+commonhold calibrate --seconds 2 /mnt/disk || exit 1
+line() {
+	grep "^$number " "$CGROUPS/$1"
+}
+start_daemon /job/disk.toml --io-cost || exit 1
+model=$(line io.cost.model) quality=$(line io.cost.qos)
+kill -TERM "$daemon"
+wait "$daemon"
+echo 3 > /proc/sys/vm/drop_caches
+
+for system in ${SYSTEMS:-none rates cost ours ours-cost}; do
 	begin
 	echo "result $system alone $(job)"
-	within_unit b work read large "$device" 256 32 &
+	echo "result $system copy-alone $(small_copy)"
+	end_load
+	copy b 48m &
+	pause 2
+	echo "result $system copy-beside $(small_copy)"
+	end_load
+	within_unit b work read large "$device" 256 32 > /dev/null 2>&1 &
 	pause 5
 	before=$(bytes b)
 	took=$(job)
 	echo "result $system beside $took"
 	echo "result $system copy $((($(bytes b) - before) / took))"
 	end_load
-	within_unit half work read half "$device" 64 2 &
-	for unit in a b c d; do within_unit $unit work read $unit "$device" 64 4 & done
+	within_unit half work read half "$device" 64 2 > /dev/null 2>&1 &
+	for unit in a b c d; do within_unit $unit work read $unit "$device" 64 4 > /dev/null 2>&1 & done
 	pause 6
 	set -- $(kilobytes 10 $units)
 	echo "result $system half $1"
