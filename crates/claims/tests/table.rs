@@ -168,6 +168,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         seed: 1,
         ended_ns: 100,
         cut_off: false,
+        stuck: Vec::new(),
         swap_short_bytes: 0,
         jobs: scenario.workload.jobs.iter().enumerate().map(job).collect(),
         units: scenario.contract.ids().map(unit).collect(),

@@ -1,7 +1,7 @@
 //! Simulated runs: of one scenario, with several seeds, as text, JSON, CSV and HTML.
 
 use commonhold_contract::Scheme;
-use commonhold_sim::outcome::{CommonMemory, JobOutcome, Outcome, Spent, UnitOutcome};
+use commonhold_sim::outcome::{CommonMemory, JobOutcome, Outcome, Spent, Stuck, UnitOutcome};
 use commonhold_sim::scenario::Scheduler;
 use serde::Serialize;
 
@@ -306,6 +306,11 @@ pub(crate) fn closing(runs: &[&Outcome], horizon_ns: u64) -> String {
     if runs.iter().any(|run| run.cut_off) {
         out += &format!("cut off at the horizon, {}: jobs were not finished\n", duration(horizon_ns));
     }
+    for run in runs {
+        for stuck in &run.stuck {
+            out += &format!("stuck with seed {}: {}\n", run.seed, waits_for_ever(stuck));
+        }
+    }
     if let Some(short @ 1..) = runs.iter().map(|run| run.swap_short_bytes).max() {
         out += &format!(
             "swap areas were too small by {}: a live machine would have run out of memory\n",
@@ -318,6 +323,22 @@ pub(crate) fn closing(runs: &[&Outcome], horizon_ns: u64) -> String {
         }
     }
     out
+}
+
+fn waits_for_ever(stuck: &Stuck) -> String {
+    let locks: Vec<String> = stuck.locks.iter().map(|lock| format!("`{lock}`")).collect();
+    let parts = [
+        (
+            stuck.for_locks,
+            format!("for {} {}", if locks.len() == 1 { "lock" } else { "locks" }, locks.join(", ")),
+        ),
+        (stuck.at_barriers, "at a barrier".to_owned()),
+        (stuck.for_children, "for children".to_owned()),
+    ];
+    let parts: Vec<String> =
+        parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    let (since, parts) = (duration(stuck.since_ns), parts.join(", "));
+    format!("{}: processes wait for each other for ever, since {since}: {parts}", stuck.job)
 }
 
 /// The study as JSON: every run in full.

@@ -20,6 +20,7 @@ fn outcome(took_ms: Option<u64>) -> Outcome {
         seed: 7,
         ended_ns: ended_ns.unwrap_or(9_000 * MS),
         cut_off: ended_ns.is_none(),
+        stuck: Vec::new(),
         swap_short_bytes: 0,
         jobs: vec![JobOutcome { name: "j".into(), unit: "u<".into(), started_ns: 0, ended_ns, spent }],
         units: vec![UnitOutcome {

@@ -16,6 +16,8 @@ pub struct Outcome {
     pub ended_ns: Time,
     /// Whether it ended at its horizon, with jobs unfinished.
     pub cut_off: bool,
+    /// Jobs whose processes waited for each other at the end, and would have for ever.
+    pub stuck: Vec<Stuck>,
     /// The most by which what was swapped out exceeded the swap areas of all disks, at the looks of the memory policy, in
     /// bytes. Where it is not 0, a live machine would have run out of memory.
     pub swap_short_bytes: u64,
@@ -47,6 +49,23 @@ pub struct Outcome {
     pub broken: u64,
     /// The first of those, in words.
     pub notes: Vec<String>,
+}
+
+/// Processes of a job, of all its copies, that wait for others that wait for them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Stuck {
+    /// The job's name in the workload.
+    pub job: String,
+    /// Since when the first of them waits, in ns.
+    pub since_ns: Time,
+    /// How many wait for locks, and for which.
+    pub for_locks: usize,
+    /// See `for_locks`.
+    pub locks: Vec<String>,
+    /// How many wait at barriers for siblings that never come.
+    pub at_barriers: usize,
+    /// How many wait for children that never end.
+    pub for_children: usize,
 }
 
 /// One copy of a job.

@@ -177,10 +177,26 @@ fn a_circle_of_waiters_ends_at_the_horizon() {
     ];
     let end = chain(&steps, true);
     assert!(end.cut_off);
+    let stuck: Vec<_> =
+        end.stuck.iter().map(|it| (it.job.as_str(), it.for_locks, it.locks.join(" "))).collect();
+    assert_eq!(stuck, [("a", 1, "two".to_owned()), ("b", 1, "one".to_owned()), ("c", 1, "one".to_owned())]);
     assert_eq!(unit(&end, "a").used_ns, 10 * MS);
     // Waits that have not ended are counted so far: all the rest of the run.
     let waited = end.ended_ns - 10 * MS;
     let a = end.jobs.iter().find(|job| job.name == "a").expect("a job of that name");
     assert!(a.spent.blocked_ns >= waited - 20 * MS && a.spent.blocked_ns <= waited, "{:?}", a.spent);
     assert!(end.locks.iter().all(|lock| lock.waited_ns >= waited - 20 * MS), "{:?}", end.locks);
+}
+
+/// Three at a barrier for two: the third waits for ever, and so does who started them; one that still computes does not.
+#[test]
+fn who_waits_at_a_barrier_for_nobody_is_stuck() {
+    let text = "version = 1\nhorizon = \"1s\"\n[program.meets]\ndo = [{ barrier = 2 }]\n\
+                [program.starts]\ndo = [{ run = \"meets\", times = 3, at_once = 3 }]\n\
+                [program.works]\ndo = [{ cpu = \"5s\" }]\n\
+                [job.starts]\nunit = \"a\"\nprogram = \"starts\"\n[job.works]\nunit = \"b\"\nprogram = \"works\"\n";
+    let end = outcome(&contract("isolate", "", ""), &machine(2, ""), text);
+    let stuck: Vec<_> =
+        end.stuck.iter().map(|it| (it.job.as_str(), it.for_locks, it.at_barriers, it.for_children)).collect();
+    assert_eq!(stuck, [("starts", 0, 1, 1)]);
 }

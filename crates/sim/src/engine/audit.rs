@@ -4,7 +4,8 @@
 //! frames and those of all owners are the machine's, and each owner is there; sectors transferred are charged. Nobody is
 //! forgotten: every runnable task is on a CPU or in a queue. Nobody starves: no task waits for a CPU longer than its queue
 //! explains (see `patience`), or than a baseline lets it, be the wait over or not. Every CPU that was called back came back
-//! within a tick, or within an interrupt. What does not hold is noted with the time, and the run goes on: the first note is
+//! within a tick, or within an interrupt; memory is lent only as far as it would be back in time, and comes back without a
+//! rest (see `loans`). What does not hold is noted with the time, and the run goes on: the first note is
 //! where to look.
 
 use commonhold_contract::{Scheme, UnitId};
@@ -68,6 +69,7 @@ impl Engine<'_> {
         self.audit_waits(&mut audit);
         self.audit_locks(&mut audit);
         self.audit_frames(&mut audit);
+        self.audit_loans(&mut audit);
         for (drive, disk) in self.drives.iter().zip(&self.scenario.hardware.disks) {
             let total = drive.figures().total();
             audit.expect(self.now, total.sectors == total.charged_sectors, || {

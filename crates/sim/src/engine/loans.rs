@@ -10,15 +10,20 @@
 //!
 //! Measured, on every machine: a call-back lasts from the moment at which a lender is short until all that it is allowed is
 //! its own or free, or until a period passed in which it asked for nothing that it did not get, or it has ended. One that
-//! goes on when the run ends counts as far as it got. That a call-back keeps to the promise is a figure and no check: as on
-//! a live machine, several borrowers that are called on at once are taken to be as fast as each alone, and a disk may have
-//! other work then than when its pace was learnt.
+//! goes on when the run ends counts as far as it got.
+//!
+//! Checked, where loans are bounded: no loan grows beyond what would be back within the promise; and while something is
+//! called back, whoever owes frames has some on their way as long as it has any to give, so that a call-back takes what disks
+//! need for it and no more. That this keeps to the promise is a figure (`late`): as on a live machine, several borrowers
+//! that are called on at once are taken to be as fast as each alone, and a disk may have other work then than when its pace
+//! was learnt.
 
 use commonhold_contract::{Scheme, UnitId};
 use commonhold_policy::frames::{Allowance, Because, Facts, Look};
 use commonhold_policy::memory::{MemoryFacts, Rates, Taken, UnitMemory};
 
 use super::Engine;
+use super::audit::Audit;
 use crate::Time;
 use crate::memory::{Giveable, PageOut};
 use crate::outcome::MemoryCallBacks;
@@ -46,8 +51,9 @@ struct Unit {
     /// What was written, and how long that took; and what of it the rates have learnt from.
     written: Taken,
     learnt: Taken,
-    /// Whether it lent at the last look.
+    /// Whether it lent at the last look, and how many frames it was allowed.
     lent: bool,
+    allowed: u64,
     /// Since when it calls back what it lent; and when it called last.
     call: Option<Time>,
     called_at: Option<Time>,
@@ -172,7 +178,16 @@ impl Engine<'_> {
             let waits = facts.short || !self.starved[i].is_empty();
             let unit = &mut self.loans.units[i];
             let calls = unit.lent && matches!(allowance.because, Because::CalledBack { .. });
-            unit.lent = allowance.lent > 0;
+            // A loan is made, or grows, only to where it could be called back in time. (What a unit had before others came
+            // becomes a loan when they come, without growing.)
+            let callable = facts.callable.filter(|_| allowance.because != Because::Common);
+            let callable = callable.map_or(u64::MAX, |callable| allowance.entitled.saturating_add(callable));
+            let (allowed, most) = (allowance.allowed, callable.max(unit.allowed));
+            self.audit.expect(self.now, allowed <= most, || {
+                let (name, promise) = (&self.scenario.contract.units[i].path, self.loans.promise);
+                format!("{name}: is allowed {allowed} frames, and beyond {most} none would be back within {promise} ns")
+            });
+            (unit.lent, unit.allowed) = (allowance.lent > 0, allowed);
             if calls && unit.call.is_none() {
                 (unit.call, unit.called_at) = (Some(self.now), Some(self.now));
             } else if look == Look::Period && !waits || !facts.present {
@@ -202,6 +217,21 @@ impl Engine<'_> {
             }
         }
         self.end_call_backs();
+    }
+
+    /// While a unit calls back what it lent, whoever owes pages has some on their way, as long as it has any to give: what
+    /// a call-back takes is what disks need for them.
+    pub(super) fn audit_loans(&self, audit: &mut Audit) {
+        let called = self.scenario.contract.held().any(|id| self.loans.units[id.index()].call.is_some());
+        if !self.loans.bounded || !called {
+            return;
+        }
+        for id in self.scenario.contract.held() {
+            audit.expect(self.now, !self.memory.rests(id), || {
+                let name = &self.scenario.contract.unit(id).path;
+                format!("{name}: owes frames that were called back, and gives none")
+            });
+        }
     }
 
     /// How long a unit's tasks waited for frames, in all.

@@ -41,6 +41,10 @@ impl Lock {
     fn is_free(&self, reads: bool) -> bool {
         self.holders.is_empty() || (self.reading && reads)
     }
+
+    pub(super) fn holders(&self) -> &[TaskId] {
+        &self.holders
+    }
 }
 
 impl Engine<'_> {
@@ -126,10 +130,14 @@ impl Engine<'_> {
 
     /// The lock that inherits for which a task waits.
     fn waits_for(&self, id: TaskId) -> Option<u16> {
+        self.lock_waited_for(id).filter(|lock| self.inherits(*lock))
+    }
+
+    pub(super) fn lock_waited_for(&self, id: TaskId) -> Option<u16> {
         let task = &self.tasks[id as usize];
         let ops = &self.scenario.workload.programs[task.program as usize].ops;
         match (task.state, ops.get(task.pc as usize)) {
-            (State::Lock, Some(Op::Acquire { lock, .. })) if self.inherits(*lock) => Some(*lock),
+            (State::Lock, Some(Op::Acquire { lock, .. })) => Some(*lock),
             _ => None,
         }
     }

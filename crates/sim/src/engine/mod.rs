@@ -16,6 +16,7 @@ mod patience;
 mod program;
 mod speed;
 mod steward;
+mod stuck;
 mod switcher;
 mod tally;
 mod task;

@@ -12,6 +12,7 @@ impl Engine<'_> {
             seed: self.seed,
             ended_ns: self.now,
             cut_off: self.unfinished > 0,
+            stuck: self.stuck(),
             swap_short_bytes: self.swap_short(),
             jobs: self.instances.iter().map(|instance| self.job(instance)).collect(),
             units: self

@@ -130,6 +130,15 @@ impl Memory {
         }
     }
 
+    /// Whether a unit owes pages and could give some, and yet none of its pages is on its way out.
+    pub fn rests(&self, unit: UnitId) -> bool {
+        let scope = Scope::One(unit);
+        self.owed(unit) > 0
+            && self.units[unit.index()].leaving == 0
+            && (self.oldest_clean(scope).is_some()
+                || !self.candidates(scope, FLOOR_CLUSTERS * self.cluster).is_empty())
+    }
+
     /// What a unit uses beyond its allowance, less what is on its way out.
     fn owed(&self, unit: UnitId) -> u64 {
         let own = &self.units[unit.index()];
