@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Whether this host is fit to measure on, while something is measured on it.
+
+usage: lab/fitness.py [SECONDS]     watches for so long (10) and says what it saw; exit status 0 fit, 1 not
+
+A virtual machine's neighbours show in none of its kernel's figures: a core whose other thread is a neighbour's does half as
+much per second of CPU time, and one that a neighbour has meanwhile counts the wait as work. So this looks at what a small
+fixed piece of work costs in CPU time, on each core in turn, at what else runs here, and at what the kernel knows to be stolen.
+"""
+import os
+import sys
+import threading
+import time
+
+# Ten looks a second, of about a millisecond each: a hundredth of one core.
+INTERVAL_S, PIECE_LOOPS = 0.1, 20_000
+# Fewer looks than these say nothing.
+LOOKS_MIN = 20
+# The slow tenth of the looks may cost so many times what the quick tenth does. Clock speeds that follow the load stay
+# below; a core that is shared with a neighbour goes to twice.
+UNEVEN_MAX = 1.4
+# Parts of all cores' time.
+STOLEN_MAX, OTHERS_MAX = 0.02, 0.15
+# Loops per microsecond of CPU time: 30 on a server's core of 2020, 17 on one that is shared.
+SPEED_MIN = 9.0
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def piece():
+    """A fixed piece of work: its loops per microsecond of CPU time."""
+    begun, total = time.thread_time_ns(), 0
+    for number in range(PIECE_LOOPS):
+        total += number & 7
+    return PIECE_LOOPS * 1000 / max(1, time.thread_time_ns() - begun)
+
+
+def host_time():
+    """Seconds since boot that all cores were busy, and that were stolen."""
+    with open("/proc/stat") as stat:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = (int(word) for word in stat.readline().split()[1:9])
+    return (user + nice + system + irq + softirq) / TICKS_PER_S, steal / TICKS_PER_S
+
+
+def time_of(names):
+    """{process: seconds of CPU time} of the processes whose name begins with one of these."""
+    used = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                name, _, rest = stat.read().partition("(")[2].rpartition(")")
+        except OSError:
+            continue                      # it ended meanwhile
+        if name.startswith(names):
+            fields = rest.split()
+            used[pid] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return used
+
+
+class Watch(threading.Thread):
+    """Watches until `verdict`. `names` are the processes that belong to what is measured."""
+
+    def __init__(self, names=("qemu-system",)):
+        super().__init__(daemon=True)
+        self.names, self.speeds, self.ended = names, [], threading.Event()
+        self.since, self.time, self.own = time.monotonic(), host_time(), time_of(names)
+        # Of those that came and went between two looks, the time is kept.
+        self.own_total, self.own_last = 0.0, self.own
+        self.start()
+
+    def run(self):
+        cores = sorted(os.sched_getaffinity(0))
+        number = 0
+        while not self.ended.wait(INTERVAL_S):
+            number += 1
+            os.sched_setaffinity(0, {cores[number % len(cores)]})     # this thread
+            self.speeds.append(piece())
+            if number % 10 == 0:
+                self.account()
+
+    def account(self):
+        now = time_of(self.names)
+        self.own_total += sum(used - self.own_last.get(pid, 0.0) for pid, used in now.items())
+        self.own_last = now
+
+    def verdict(self):
+        """None if the host was fit since the watch began; else what it was not."""
+        self.ended.set()
+        self.join()
+        self.account()
+        speeds = sorted(self.speeds)
+        if len(speeds) < LOOKS_MIN:
+            return None
+        cores = len(os.sched_getaffinity(0))
+        whole = (time.monotonic() - self.since) * cores
+        busy, stolen = (now - then for now, then in zip(host_time(), self.time))
+        tenth = len(speeds) // 10
+        slow, quick = sum(speeds[:tenth]) / tenth, sum(speeds[-tenth:]) / tenth
+        self.seen = (f"{slow:.0f} to {quick:.0f} loops per us of CPU time, "
+                     f"{stolen / whole:.1%} stolen, {max(0.0, busy - self.own_total) / whole:.1%} used by others")
+        if quick > slow * UNEVEN_MAX:
+            return f"its cores are shared with others: {self.seen}"
+        if speeds[len(speeds) // 2] < SPEED_MIN:
+            return f"its cores are too slow: {self.seen}, at least {SPEED_MIN:.0f} wanted"
+        if stolen > whole * STOLEN_MAX or busy - self.own_total > whole * OTHERS_MAX:
+            return f"it is busy with other things: {self.seen}"
+        return None
+
+
+def main():
+    watch = Watch()
+    time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    why = watch.verdict()
+    print(f"not fit to measure on: {why}" if why else f"fit: {watch.seen}")
+    return 1 if why else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
