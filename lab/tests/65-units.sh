@@ -46,6 +46,20 @@ measured by_nice
 kill -KILL $(members n/usual) $(members n/nice)
 ok "it ends in order again" unload
 
+# Where no more wait than run, too: one beside one, 1024 and 110 parts, on the only CPU of their unit. Who goes on is who had
+# less for its weight, whether it ran or waits.
+ok "it loads again, with one CPU" load --unit "n=$CGROUPS/n:100" --unit "q=$CGROUPS/q:100" --own 0=n --own 1-7=q
+spinners n/usual 1
+spinners n/nice 1 10
+on_one_cpu() {
+	sleep 1
+	measure 10 n/usual n/nice
+	ok "nice values divide a single CPU" within "$(share_of nice)" 97 35
+}
+measured on_one_cpu
+kill -KILL $(members n/usual) $(members n/nice)
+ok "it ends in order once more" unload
+
 # Strays: three tasks of q's are pinned to the only CPU of p. They have their turns there, and no more than that.
 ok "it loads again, with a CPU for p" load --unit "p=$CGROUPS/p:100" --unit "q=$CGROUPS/q:100:lend,borrow" --own 0=p \
 	--own 1-7=q

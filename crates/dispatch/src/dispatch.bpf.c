@@ -585,14 +585,21 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 			break;
 }
 
+/* The virtual time that so much CPU time is, by the task's nice value. */
+static u64 of_weight(u64 used, const struct task_struct *p)
+{
+	u32 weight = p->scx.weight;
+
+	return used * SHARE_UNIT / (weight ? weight : 1);
+}
+
 /* Charges a task and its unit for what it ran on this CPU since the last time. It is booked later, once a slice: see book(). */
 static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispatch_task *task, struct dispatch_unit *unit)
 {
 	u64 now = scx_bpf_now(), used = now - cpu->since;
-	u32 weight = p->scx.weight;
 
 	cpu->since = now;
-	task->vtime += used * SHARE_UNIT / (weight ? weight : 1);
+	task->vtime += of_weight(used, p);
 	cpu->vtime = task->vtime;
 	if (!rules()->pool)
 		advance(unit, cpu->home == DISPATCH_NOBODY, used);
@@ -647,8 +654,27 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, c
 	set_slice(prev, rules()->slice_ns);
 }
 
-/* Moves the first task of the units that should be next to this CPU. `than`: unless that unit, which runs, had less. */
-static bool take_next(u32 home, enum among among, u32 than)
+/* A task that ran here by right, and could go on. */
+struct goer {
+	u32 unit;   /* DISPATCH_NOBODY: there is none */
+	u32 weight; /* of its nice value */
+	u64 after;  /* its virtual time after another slice */
+};
+
+/*
+ * Whether it goes on rather than the first of its own queue. Those of one nice value take turns; of two the one goes on that
+ * would still be behind after another slice: in turns, each would have the same.
+ */
+static bool goes_on(u64 queue, const struct goer *goer)
+{
+	u64 vtime;
+	u32 weight;
+
+	return first_in(queue, &vtime, &weight) && weight != goer->weight && !before(vtime, goer->after);
+}
+
+/* Moves the first task of the units that should be next to this CPU; unless `goer` should. */
+static bool take_next(u32 home, enum among among, const struct goer *goer)
 {
 	struct tried tried = { { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY } };
 	u32 look, next;
@@ -658,7 +684,8 @@ static bool take_next(u32 home, enum among among, u32 than)
 		if (next == DISPATCH_NOBODY)
 			break;
 		/* Whoever ran does not wait in a queue: its unit goes on if it had less than those that do. */
-		if (than != DISPATCH_NOBODY && than != next && had_less(than, next))
+		if (goer->unit != DISPATCH_NOBODY &&
+		    (goer->unit == next ? goes_on(next, goer) : had_less(goer->unit, next)))
 			break;
 		if (scx_bpf_dsq_move_to_local(next))
 			return true;
@@ -679,11 +706,12 @@ static void lend(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *prev, const struct dispatch_task *task)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home), *unit;
+	struct goer nobody = { .unit = DISPATCH_NOBODY };
 
 	cpu->recalled = 0; /* whoever it was called back for has run elsewhere */
 	if (!owner || !(owner->flags & DISPATCH_LENDS))
 		return; /* a guest that ran here goes back to its unit's queue */
-	if (take_next(cpu->home, AMONG_BORROWERS, DISPATCH_NOBODY))
+	if (take_next(cpu->home, AMONG_BORROWERS, &nobody))
 		return;
 	if (task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit)) && unit->flags & DISPATCH_BORROWS) {
 		/* It was called back, or has another owner since: it is lent on, and may be called back. */
@@ -693,13 +721,15 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 	}
 }
 
-/* A task of the owner's, for one of its CPUs; `runs`: the unit within the owner whose task ran and could go on. */
-static bool take_home(const struct dispatch_cpu *cpu, u32 runs)
+/* A task of the owner's, for one of its CPUs. */
+static bool take_home(const struct dispatch_cpu *cpu, const struct goer *goer)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home);
 
 	if (owner && owner->below)
-		return take_next(cpu->home, AMONG_HOME, runs);
+		return take_next(cpu->home, AMONG_HOME, goer);
+	if (goer->unit != DISPATCH_NOBODY && goes_on(cpu->home, goer))
+		return false;
 	return scx_bpf_dsq_move_to_local(cpu->home);
 }
 
@@ -721,18 +751,19 @@ enum turn {
 	TURNS,
 };
 
-/* A task of those whose turn it is. `runs`: the unit whose task ran here by right and could go on. */
-static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, u32 runs)
+/* A task of those whose turn it is. */
+static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, const struct goer *goer)
 {
 	if (turn == TURN_STRAYS)
 		return cpu->strays && scx_bpf_dsq_move_to_local(QUEUE_OF_CPU + id);
 	if (turn == TURN_COMMON)
 		return !rules()->pool && cpu->home != DISPATCH_NOBODY && take_common();
 	if (rules()->pool)
-		return scx_bpf_dsq_move_to_local(QUEUE_POOL);
+		return (goer->unit == DISPATCH_NOBODY || !goes_on(QUEUE_POOL, goer)) &&
+		       scx_bpf_dsq_move_to_local(QUEUE_POOL);
 	if (cpu->home == DISPATCH_NOBODY)
-		return take_next(DISPATCH_NOBODY, AMONG_ALL, runs);
-	return take_home(cpu, runs);
+		return take_next(DISPATCH_NOBODY, AMONG_ALL, goer);
+	return take_home(cpu, goer);
 }
 
 void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
@@ -741,6 +772,7 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 	struct dispatch_task *task = NULL;
 	struct dispatch_unit *unit;
 	bool by_right = false, anywhere = false;
+	struct goer goer = { .unit = DISPATCH_NOBODY };
 	u32 look, turn;
 
 	if (!cpu)
@@ -756,9 +788,14 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 			task = NULL;
 		}
 	}
+	if (by_right) {
+		goer.unit = task->unit;
+		goer.weight = prev->scx.weight;
+		goer.after = task->vtime + of_weight(rules()->slice_ns, prev);
+	}
 	for (look = 0; look < TURNS; look++) {
 		turn = (cpu->turn + look) % TURNS;
-		if (!take_turn(id, cpu, turn, by_right ? task->unit : DISPATCH_NOBODY)) {
+		if (!take_turn(id, cpu, turn, &goer)) {
 			if (turn != TURN_OWN || !by_right)
 				continue;
 			run_on(prev, cpu, id, task);

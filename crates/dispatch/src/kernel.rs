@@ -620,6 +620,18 @@ impl Kernel {
         true
     }
 
+    /// The first task of a queue, and its virtual time.
+    fn first_in(&mut self, queue: u64) -> Option<(TaskId, u64)> {
+        let heap = self.queue(queue) as usize;
+        while let Some(entry) = self.queues[heap].peek() {
+            if self.places[entry.id as usize].ticket == entry.ticket {
+                return Some((entry.id, entry.vtime.cast_unsigned()));
+            }
+            self.queues[heap].pop();
+        }
+        None
+    }
+
     fn may_run(&self, id: TaskId) -> bool {
         let allowed = self.tasks[id as usize].allowed;
         // SAFETY: an affinity has a word per 64 CPUs, and lives as long as its task.
@@ -672,6 +684,18 @@ unsafe extern "C" fn scx_bpf_dsq_insert_vtime(
 unsafe extern "C" fn scx_bpf_dsq_move_to_local(queue: u64) -> bool {
     // SAFETY: as above.
     unsafe { (*caller()).move_to_local(queue) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn first_in(queue: u64, vtime: *mut u64, weight: *mut u32) -> bool {
+    // SAFETY: as above; the scheduler wants the numbers in variables of its own.
+    unsafe {
+        let kernel = caller();
+        let Some((id, first)) = (*kernel).first_in(queue) else { return false };
+        *vtime = first;
+        *weight = (&(*kernel).tasks)[id as usize].weight;
+    }
+    true
 }
 
 #[unsafe(no_mangle)]

@@ -41,6 +41,11 @@ struct bpf_iter_num {
 	u64 state[1];
 } __attribute__((aligned(8)));
 
+/* kernel/sched/ext: the verifier wants the kernel's name and size. */
+struct bpf_iter_scx_dsq {
+	u64 state[6];
+} __attribute__((aligned(8)));
+
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
@@ -86,6 +91,7 @@ struct sched_ext_entity {
 	u32 flags; /* SCX_TASK_QUEUED: runnable */
 	u64 slice; /* ns that it may still run */
 	u32 weight; /* of its nice value: 100 is usual */
+	u64 dsq_vtime; /* its place in the queue that it waits in */
 };
 
 struct user_number {
@@ -184,6 +190,9 @@ bool bpf_cpumask_empty(const struct cpumask *mask) __ksym;
 bool bpf_cpumask_intersects(const struct cpumask *one, const struct cpumask *other) __ksym;
 s32 scx_bpf_create_dsq(u64 queue, s32 node) __ksym;
 s32 scx_bpf_dsq_nr_queued(u64 queue) __ksym;
+s32 bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *at, u64 queue, u64 flags) __ksym;
+struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *at) __ksym;
+void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *at) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;
 void scx_bpf_put_idle_cpumask(const struct cpumask *mask) __ksym;
@@ -203,6 +212,22 @@ void scx_bpf_dispatch_vtime___first(struct task_struct *p, u64 queue, u64 slice,
 bool scx_bpf_dsq_move_to_local___v2___since_7_1(u64 queue, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___since_6_13(u64 queue) __ksym __weak;
 bool scx_bpf_consume___first(u64 queue) __ksym __weak;
+
+/* Virtual time and weight of the first task of a queue; false if nobody waits there. */
+static __always_inline bool first_in(u64 queue, u64 *vtime, u32 *weight)
+{
+	struct bpf_iter_scx_dsq at;
+	struct task_struct *p = NULL;
+
+	if (!bpf_iter_scx_dsq_new(&at, queue, 0))
+		p = bpf_iter_scx_dsq_next(&at);
+	if (p) {
+		*vtime = p->scx.dsq_vtime;
+		*weight = p->scx.weight;
+	}
+	bpf_iter_scx_dsq_destroy(&at);
+	return p;
+}
 
 static __always_inline u64 scx_bpf_now(void)
 {

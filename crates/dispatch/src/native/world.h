@@ -41,6 +41,7 @@ static _Thread_local struct dispatch_world *world;
 void scx_bpf_dsq_insert(struct task_struct *p, u64 queue, u64 slice, u64 flags);
 void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags);
 bool scx_bpf_dsq_move_to_local(u64 queue);
+bool first_in(u64 queue, u64 *vtime, u32 *weight);
 void scx_bpf_kick_cpu(u32 cpu, u64 flags);
 
 static inline u64 scx_bpf_now(void)

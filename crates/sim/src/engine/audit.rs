@@ -69,7 +69,6 @@ impl Engine<'_> {
         self.audit_waits(&mut audit);
         self.audit_locks(&mut audit);
         self.audit_frames(&mut audit);
-        self.audit_loans(&mut audit);
         for (drive, disk) in self.drives.iter().zip(&self.scenario.hardware.disks) {
             let total = drive.figures().total();
             audit.expect(self.now, total.sectors == total.charged_sectors, || {

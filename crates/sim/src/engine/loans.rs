@@ -23,7 +23,6 @@ use commonhold_policy::frames::{Allowance, Because, Facts, Look};
 use commonhold_policy::memory::{MemoryFacts, Rates, Taken, UnitMemory};
 
 use super::Engine;
-use super::audit::Audit;
 use crate::Time;
 use crate::memory::{Giveable, PageOut};
 use crate::outcome::MemoryCallBacks;
@@ -220,14 +219,15 @@ impl Engine<'_> {
     }
 
     /// While a unit calls back what it lent, whoever owes pages has some on their way, as long as it has any to give: what
-    /// a call-back takes is what disks need for them.
-    pub(super) fn audit_loans(&self, audit: &mut Audit) {
+    /// a call-back takes is what disks need for them. (Pages that come to be given later are taken at the next look, or
+    /// before, when a write ends or more are asked for.)
+    pub(super) fn expect_no_rest(&mut self) {
         let called = self.scenario.contract.held().any(|id| self.loans.units[id.index()].call.is_some());
         if !self.loans.bounded || !called {
             return;
         }
         for id in self.scenario.contract.held() {
-            audit.expect(self.now, !self.memory.rests(id), || {
+            self.audit.expect(self.now, !self.memory.rests(id), || {
                 let name = &self.scenario.contract.unit(id).path;
                 format!("{name}: owes frames that were called back, and gives none")
             });
@@ -260,6 +260,7 @@ impl Engine<'_> {
         let _ = self.memory.written(out);
         self.end_call_backs();
         self.collect_debts();
+        self.expect_no_rest();
     }
 }
 

@@ -267,6 +267,7 @@ impl Engine<'_> {
         self.memory.allow(&allowed);
         self.note_loans(look, &facts, &allowances);
         self.collect_debts();
+        self.expect_no_rest();
         // Not at a call-back: whoever calls frames back would wake all who wait, each of whom calls back in turn.
         if look == Look::Period {
             self.feed_starved();
