@@ -26,9 +26,11 @@
  * but one slice: a waking task's virtual time is at least its unit's less `slice_ns`, and a waking unit's pass at least that
  * of the sibling that ran last less so much. Nobody waits for ever in a queue: whoever waits there has a virtual time that
  * stays while those of all that run grow, and so has its unit's pass at every level; so after a bounded time it is the
- * smallest. Tasks that no queue can serve (strays: their affinity allows none of the unit's CPUs) and the kernel's own
- * threads (but for when they wake) wait in a queue of one CPU, which has its turn there like its owner's tasks, and like
- * those of DISPATCH_COMMON. So do tasks that may not leave their CPU for a moment, which others may wait for.
+ * smallest. How long that takes: the policy gives no unit less than a thousandth of its level's time, nor lets who holds a
+ * part of a CPU wait for a turn for longer than 5 s, where turns of 10 ms are short enough for that; and where a unit's tasks
+ * are a crowd, their slices are short. Tasks that no queue can serve (strays: their affinity allows none of the unit's CPUs)
+ * and the kernel's own threads (but for when they wake) wait in a queue of one CPU, which has its turn there like its owner's
+ * tasks, and like those of DISPATCH_COMMON. So do tasks that may not leave their CPU for a moment, which others may wait for.
  *
  * Limits. Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
  * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU
@@ -48,6 +50,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
 #define HELD_NS    500000ull /* how long a task runs that may not leave its CPU for a moment: such moments take microseconds */
 #define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
+#define CROWD      1000u /* from so many tasks of a unit for each CPU that it has, slices are short: all have turns in time */
 #define LOOKS_MAX  4u  /* an idle CPU looks again, so many times, at what may have come while it fell idle */
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
@@ -65,6 +68,12 @@ static void at_least(u64 *value, u64 least)
 static u64 queue_of(const struct dispatch_task *task)
 {
 	return rules()->pool ? QUEUE_POOL : task->unit;
+}
+
+/* The slice of a unit's tasks: at most a tick of most kernels where they are a crowd. */
+static u64 slice_of(const struct dispatch_unit *unit)
+{
+	return unit->own_active > CROWD * (unit->busy + 1) ? rules()->slice_ns / 8 : rules()->slice_ns;
 }
 
 /* Whose virtual time a task's is measured by: its unit's, or one for all where all wait in one queue. */
@@ -429,7 +438,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	begin_wait(task);
-	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task), enq_flags);
+	scx_bpf_dsq_insert_vtime(p, queue_of(task), slice_of(unit), start_of(task), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
 	cpu = take_idle(p, task->unit, unit, last);
 	if (cpu >= 0) {
@@ -1046,7 +1055,7 @@ int dispatch_set_unit(struct dispatch_setting *setting)
  * others look (the simulated kernel does one thing at a time), and the table of callbacks.
  */
 
-#define TIMEOUT_MS 20000 /* a task that waits for longer ends the scheduler: the kernel's own takes over */
+#define TIMEOUT_MS 30000 /* a task that waits for longer ends the scheduler: the kernel's own takes over; more is not allowed */
 
 void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {

@@ -27,6 +27,13 @@ const REST_NS: Time = 250 * MS;
 /// Where turns are all that a unit gets, they come round faster than the paper's 250 ms.
 const TURN_NS_MANY: Time = 100 * MS;
 
+/// Whoever holds a part of a CPU comes to a turn within this time, as long as turns need not be shorter than they may be for
+/// that: a kernel ends a scheduler under which a task waits for half a minute.
+const TURN_WAIT_NS: Time = 5_000 * MS;
+const TURN_NS_MIN: Time = 10 * MS;
+/// The smallest weight, for the same reason: it has its slice of 5 ms after a thousand others.
+const WEIGHT_MIN: u128 = 10;
+
 /// The smallest cap that the kernel takes: 1 ms in a second.
 const CAP_MICRO_MIN: u64 = MILLIONTH / 1_000;
 
@@ -238,7 +245,11 @@ fn shape(claims: &[Claim]) -> impl Iterator<Item = (UnitId, u64)> {
 
 fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {
     let period = input.contract.machine.rotation_ns;
-    if claims.len() > input.machine.cpus.len() { period.min(TURN_NS_MANY) } else { period }
+    let usual = if claims.len() > input.machine.cpus.len() { period.min(TURN_NS_MANY) } else { period };
+    // Elsewhere a turn costs more than a kernel's map, and no kernel minds.
+    let smallest = claims.iter().map(Claim::part).filter(|part| *part > 0 && input.means.switches).min();
+    let in_time = |part: u64| (TURN_WAIT_NS / MILLIONTH).saturating_mul(part).max(TURN_NS_MIN);
+    usual.min(smallest.map_or(usual, in_time))
 }
 
 /// The steps from the old owners to the new ones.
@@ -406,7 +417,9 @@ fn weight(
         value * u128::from(DEFAULT_TICKETS) / u128::from(own)
     } else {
         let siblings = levels.get(&parent).copied().unwrap_or(0);
-        (value * 10_000).checked_div(siblings).unwrap_or(u128::from(WEIGHT_USUAL))
+        (value * 10_000)
+            .checked_div(siblings)
+            .map_or(u128::from(WEIGHT_USUAL), |weight| weight.max(WEIGHT_MIN))
     };
     u32::try_from(weight.clamp(1, 10_000)).unwrap_or(WEIGHT_USUAL)
 }

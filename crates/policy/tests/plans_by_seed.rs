@@ -36,9 +36,9 @@ const MACHINES: [&str; 8] = [
 const HASHES: [(&str, Means, Scheme, u64); 6] = [
     ("user isolate", USER, Scheme::Isolate, 0xA027_9C9B_0AA5_59CA),
     ("user quota", USER, Scheme::Quota, 0xA617_B676_CACF_E87D),
-    ("cgroup isolate", CGROUP, Scheme::Isolate, 0xF63A_D4AC_EE8E_F8F7),
-    ("cgroup quota", CGROUP, Scheme::Quota, 0x2AAB_1139_7B6B_EB52),
-    ("switches isolate", SWITCHES, Scheme::Isolate, 0xD515_941D_CB0E_135E),
+    ("cgroup isolate", CGROUP, Scheme::Isolate, 0xB697_F3FF_D6D5_4808),
+    ("cgroup quota", CGROUP, Scheme::Quota, 0x51C5_90F1_E318_FB28),
+    ("switches isolate", SWITCHES, Scheme::Isolate, 0x274B_AEB6_6506_F36C),
     ("user smp", USER, Scheme::Smp, 0xA1E4_EF66_9BFE_49F4),
 ];
 

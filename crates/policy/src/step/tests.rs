@@ -325,6 +325,33 @@ fn with_switches_the_plan_says_who_owns_what_and_confines_nobody() {
     assert_eq!(owned, 4);
 }
 
+/// A kernel ends a scheduler under which a task waits for half a minute: however little a unit holds, its turns come within
+/// 5 s, and it has no more by that; and no weight is less than a thousandth.
+#[test]
+fn who_holds_little_has_its_turns_in_time() {
+    let mut w = World::new("cpus:8 memory:1GiB", SWITCHES, &[1, 2000]);
+    (0..2).for_each(|n| w.run(n, 16));
+    w.after(1);
+    let (mut had_ns, mut waits_ns, mut waited_ns) = (0, 0, 0);
+    while w.now < 60_000 * MS {
+        let (owns, elapsed_ms) = (!w.cpus(0).is_empty(), (w.plan.next - w.now).div_ceil(MS));
+        w.after(elapsed_ms);
+        if owns {
+            (had_ns, waits_ns) = (had_ns + elapsed_ms * MS, 0);
+        } else {
+            waits_ns += elapsed_ms * MS;
+            waited_ns = waited_ns.max(waits_ns);
+        }
+    }
+    assert!(waited_ns <= 5_100 * MS, "{} ms without a turn", waited_ns / MS);
+    let due_ns = 60_000 * MS * 8 / 2001;
+    assert!(had_ns.abs_diff(due_ns) <= due_ns / 5, "{} ms for {} ms", had_ns / MS, due_ns / MS);
+    let mut w = World::new("cpus:1 memory:1GiB", SWITCHES, &[1, 5000, 4999]);
+    (0..3).for_each(|n| w.run(n, 2));
+    w.after(1);
+    assert!(w.said().iter().any(|said| said.starts_with("u0: weight 10:")), "{:?}", w.said());
+}
+
 /// The scheduler ends, and comes back: the first plan after the end confines every unit, and lends what is idle; the first
 /// after the return confines nobody, and takes loans and caps back. Nobody's own CPUs change.
 #[test]
