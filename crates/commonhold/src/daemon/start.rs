@@ -24,7 +24,7 @@ use super::clients::Clients;
 use super::hold::Hold;
 use super::requests::About;
 use super::signals::Signals;
-use super::{Daemon, Waits, holdings, refused};
+use super::{Daemon, Waits, descriptors, holdings, refused};
 use crate::cli::{BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
@@ -46,6 +46,14 @@ impl Choice {
             Choice::Kernel(_) => "kernel",
             Choice::Cgroup(_) => "cgroup",
             Choice::User => "user",
+        }
+    }
+
+    /// How many files it keeps open for every unit.
+    fn files_per_unit(&self) -> usize {
+        match self {
+            Choice::Kernel(place) | Choice::Cgroup(place) => CgroupBackend::files_per_unit(place),
+            Choice::User => 0,
         }
     }
 }
@@ -115,6 +123,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
     let (choice, why) = choose(args.backend, &loaded.contract, &machine)?;
+    let files_each = choice.files_per_unit();
+    descriptors::make_room(loaded.contract.units.len(), files_each)?;
     let directory = place::make(&args.place)?;
     let lock = lock(&directory)?;
     place::warn_of_others(&directory);
@@ -165,6 +175,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         caretaker,
         clients,
         signals,
+        files_each,
         waits: Waits::new()?,
         next: now,
         ends: length.map(|length| now.saturating_add(length)),

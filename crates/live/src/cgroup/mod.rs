@@ -39,7 +39,7 @@ use commonhold_policy::{Action, Means, Plan, Snapshot, Time, UnitFacts};
 use crate::affinity;
 use crate::disk::{Disks, io_cost};
 use crate::journal::{Entry, Journal, ProcessKey};
-use crate::memory::Memory;
+use crate::memory::{self, Memory};
 use crate::observe::capability::CgroupPlace;
 use crate::observe::process::ProcFs;
 use crate::roster::{Changes, Roster, Scan};
@@ -125,6 +125,12 @@ impl CgroupBackend {
         };
         backend.follow_memory();
         Ok(backend)
+    }
+
+    /// How many files it keeps open for every unit at such a place.
+    pub fn files_per_unit(place: &CgroupPlace) -> usize {
+        let memory = if place.controllers.contains("memory") { memory::FILES_PER_UNIT } else { 0 };
+        groups::FILES_PER_UNIT + memory
     }
 
     /// Tells the memory part where the units are.
