@@ -27,7 +27,7 @@ mod order;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
@@ -66,6 +66,8 @@ pub struct CgroupBackend {
     idle: Idle,
     disks: Disks,
     facts: Vec<UnitFacts>,
+    /// Units without a process whose CPU time was read since they had one: it stands still.
+    still: Vec<bool>,
     users: Vec<(UnitId, u32, String)>,
     scan: Scan,
     now: Time,
@@ -117,6 +119,7 @@ impl CgroupBackend {
             disks: Disks::new(&place.mount),
             members: Members::new(&place.mount, procfs, overwritten),
             facts: Vec::new(),
+            still: Vec::new(),
             users: Vec::new(),
             scan: Scan::Full,
             now: 0,
@@ -267,8 +270,7 @@ impl CgroupBackend {
             return Vec::new();
         }
         let leaf = |unit: UnitId| Some((unit, self.groups.leaf(unit)?));
-        let leaves: Vec<(UnitId, PathBuf)> = self.contract.held().filter_map(leaf).collect();
-        self.disks.observe(self.now, &leaves)
+        self.disks.observe(self.now, || self.contract.held().filter_map(leaf).collect())
     }
 
     /// An order that cannot reach anybody is an error: never silently nothing.
@@ -330,6 +332,7 @@ impl CgroupBackend {
     fn facts(&mut self) -> Vec<UnitFacts> {
         let mut facts = self.roster.unit_facts();
         self.facts.resize(facts.len(), UnitFacts::default());
+        self.still.resize(facts.len(), false);
         for (unit, facts) in (0u32..).map(UnitId).zip(&mut facts) {
             if unit.is_common() {
                 continue;
@@ -339,7 +342,10 @@ impl CgroupBackend {
             facts.runnable = if facts.processes == 0 { 0 } else { wanting };
             // Facts are of one moment: as long as the others are the last look's, so is the CPU time.
             let fresh = facts.at != before.at || before.at == 0;
-            facts.used_ns = if fresh { self.used_ns(unit) } else { None }.unwrap_or(0).max(before.used_ns);
+            let empty = facts.processes == 0;
+            let due = fresh && !(empty && self.still[unit.index()]);
+            self.still[unit.index()] = empty && (due || self.still[unit.index()]);
+            facts.used_ns = if due { self.used_ns(unit) } else { None }.unwrap_or(0).max(before.used_ns);
         }
         self.facts.clone_from(&facts);
         facts
@@ -351,6 +357,7 @@ impl LiveBackend for CgroupBackend {
         self.remove_leaving();
         self.contract = contract.clone();
         self.facts.clear();
+        self.still.clear();
         self.scan = Scan::Full;
         let problems = self.groups.follow(contract, &mut self.journal, self.now);
         self.problems.extend(problems);
