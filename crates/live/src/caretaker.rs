@@ -5,11 +5,12 @@
 //! no other file open, and is never a member of a unit. A regular end goes the same way: there is one way of undoing.
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -17,14 +18,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::LiveError;
 use crate::journal::{self, Journal};
-use crate::undo::{Undone, undo};
+use crate::undo::{Undone, undo_visibly};
 
 /// What the caretaker says when it is ready.
 const READY: &str = "ready";
 
-/// How long the daemon waits for a caretaker to start, or to undo everything. It undoes within one second; the rest is
-/// for a machine that is short of everything.
+/// How long the daemon waits for a caretaker to start, or to say that it is at work. It undoes what is usual within one
+/// second; the rest is for a machine that is short of everything. A thousand control groups take their time, so what
+/// counts is that something is being undone.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// How often the caretaker says that it is at work.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
 /// The program that is to become the caretaker: it calls [`main`] with the journal's path and the descriptor, which it
 /// gets as its last two arguments.
@@ -145,16 +150,26 @@ impl Caretaker {
     }
 
     fn collect(&mut self) -> io::Result<Undone> {
-        if !self.readable()? {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "it is not done after 5 s"));
+        let mut report = Vec::new();
+        loop {
+            if self.report.buffer().is_empty() && !self.readable()? {
+                let why = format!("it has undone nothing for {} s", PATIENCE.tv_sec);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            let said = self.report.fill_buf()?;
+            if said.is_empty() {
+                break;
+            }
+            report.extend_from_slice(said);
+            let length = said.len();
+            self.report.consume(length);
         }
-        let mut report = String::new();
-        self.report.read_to_string(&mut report)?;
         self.child.wait()?;
-        if report.is_empty() {
+        // Signs of life are line breaks, which JSON may begin with.
+        if report.trim_ascii().is_empty() {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a report"));
         }
-        Ok(serde_json::from_str(&report)?)
+        Ok(serde_json::from_slice(&report)?)
     }
 
     /// Whether its report has something to read, or ended, within the time that the caretaker is given.
@@ -181,7 +196,13 @@ pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
     say(READY);
     await_end(&pipe);
     drop(pipe);
-    let undone = take_care(journal);
+    let mut said = Instant::now();
+    let undone = take_care(journal, &mut || {
+        if said.elapsed() >= SIGN_OF_LIFE {
+            said = Instant::now();
+            say("");
+        }
+    });
     say(&serde_json::to_string(&undone).unwrap_or_default());
     undone
 }
@@ -222,12 +243,12 @@ fn close_others(keep: i32) {
     }
 }
 
-fn take_care(path: &Path) -> Undone {
+fn take_care(path: &Path, progress: &mut dyn FnMut()) -> Undone {
     let problem = |what: String| Undone { problems: vec![what], ..Undone::default() };
     match journal::take_over(path) {
         Ok(None) => Undone::default(),
         Ok(Some((entries, taken))) => {
-            let mut undone = undo(&entries, Path::new("/proc"));
+            let mut undone = undo_visibly(&entries, Path::new("/proc"), progress);
             if let Err(err) = taken.remove() {
                 undone.problems.push(format!("{}: cannot remove: {err}; remove it by hand", path.display()));
             }
@@ -241,4 +262,36 @@ fn say(line: &str) {
     let mut out = io::stdout().lock();
     // Nobody listens when the daemon was killed.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A caretaker whose part is played by a shell.
+    fn played(script: &str) -> io::Result<Undone> {
+        let dir = tempfile::tempdir().unwrap();
+        let launch = Launch {
+            program: PathBuf::from("/bin/sh"),
+            arguments: ["-c", script].map(OsString::from).to_vec(),
+        };
+        let mut caretaker = Caretaker::spawn(&dir.path().join("journal"), &launch).unwrap();
+        caretaker.lifeline = None;
+        caretaker.collect()
+    }
+
+    #[test]
+    fn who_gives_signs_of_life_is_waited_for() {
+        let report = serde_json::to_string(&Undone { removed: 1_000, ..Undone::default() }).unwrap();
+        let wait = format!("echo {READY}; cat > /dev/null; for i in 1 2 3; do sleep 2; echo; done");
+        assert_eq!(played(&format!("{wait}; echo '{report}'")).unwrap().removed, 1_000);
+    }
+
+    #[test]
+    fn who_gives_none_is_not() {
+        let why = |script: &str| played(&format!("echo {READY}; {script}")).unwrap_err().to_string();
+        assert_eq!(why("exec sleep 7"), "it has undone nothing for 5 s");
+        assert_eq!(why("echo"), "it ended without a report");
+    }
 }

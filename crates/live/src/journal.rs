@@ -112,8 +112,11 @@ pub const FILE_NAME: &str = "journal";
 /// A journal larger than this is rewritten without the entries that nobody needs any more.
 const COMPACT_BYTES: u64 = 1 << 20;
 
-/// How long a new daemon waits for the caretaker of one that died, which undoes within one second.
+/// How long a new daemon waits for the caretaker of one that died, which undoes what is usual within one second; and for
+/// every KiB of its journal, some thirty control groups; but never longer than a person would.
 const TAKE_OVER: Duration = Duration::from_secs(3);
+const TAKE_OVER_PER_KIB: Duration = Duration::from_millis(500);
+const TAKE_OVER_MAX: Duration = Duration::from_secs(60);
 
 /// The open journal. Whoever has it open for writing holds the file's lock: the daemon, or the caretaker that undoes.
 #[derive(Debug)]
@@ -134,7 +137,7 @@ impl Journal {
     pub fn create(dir: &Path) -> Result<(Journal, Vec<Entry>), LiveError> {
         let path = dir.join(FILE_NAME);
         std::fs::create_dir_all(dir).map_err(|err| failed(dir, "create", err))?;
-        let mut file = open_locked(&path, TAKE_OVER)?;
+        let mut file = open_locked(&path, take_over_after)?;
         let mut content = Vec::new();
         let bytes = file.read_to_end(&mut content).map_err(|err| failed(&path, "read", err))?;
         let leftover = text::parse(&content);
@@ -222,7 +225,7 @@ pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, Live
     if !path.exists() {
         return Ok(None);
     }
-    let mut file = match open_locked(path, TAKE_OVER) {
+    let mut file = match open_locked(path, |_| TAKE_OVER) {
         Ok(file) => file,
         Err(LiveError::Unavailable { .. }) => return Ok(None),
         Err(err) => return Err(err),
@@ -245,9 +248,15 @@ impl Taken {
     }
 }
 
-/// Opens a journal and waits for its lock. The file may be replaced or removed by the one who had it before: what counts
+/// How long to wait for somebody who undoes a journal of so many bytes.
+fn take_over_after(bytes: u64) -> Duration {
+    let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
+    TAKE_OVER_PER_KIB.saturating_mul(kib).saturating_add(TAKE_OVER).min(TAKE_OVER_MAX)
+}
+
+/// Opens a journal and waits for its lock, as long as `patience` has for one of its length. The file may be replaced or removed by the one who had it before: what counts
 /// is the lock of the file that has the name.
-fn open_locked(path: &Path, patience: Duration) -> Result<File, LiveError> {
+fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, LiveError> {
     let begin = Instant::now();
     loop {
         let mut file = File::from(open(path).map_err(|err| failed(path, "open", err))?);
@@ -265,7 +274,7 @@ fn open_locked(path: &Path, patience: Duration) -> Result<File, LiveError> {
             file.rewind().map_err(|err| failed(path, "read", err))?;
             return Ok(file);
         }
-        if begin.elapsed() > patience {
+        if begin.elapsed() > patience(own.len()) {
             return Err(LiveError::Unavailable {
                 what: format!("{} is held by another commonhold that runs now", path.display()),
                 remedy: "stop that one first, or give this one a directory of its own".to_owned(),
@@ -394,11 +403,17 @@ mod tests {
     fn one_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let (journal, _) = Journal::create(dir.path()).unwrap();
-        let refused = open_locked(journal.path(), Duration::ZERO).unwrap_err().to_string();
+        let refused = open_locked(journal.path(), |_| Duration::ZERO).unwrap_err().to_string();
         assert!(refused.contains("is held by another commonhold"), "{refused}");
         let path = journal.path().to_owned();
         drop(journal);
-        open_locked(&path, Duration::ZERO).unwrap();
+        open_locked(&path, |_| Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_long_journal_is_waited_for_longer() {
+        let patience = [0, 1_023, 40 << 10, u64::MAX].map(take_over_after);
+        assert_eq!(patience.map(|patience| patience.as_millis()), [3_000, 3_000, 23_000, 60_000]);
     }
 
     #[test]
@@ -444,6 +459,6 @@ mod tests {
         assert!(bytes < COMPACT_BYTES + 100_000, "{bytes}");
         assert_eq!(Journal::read(journal.path()).unwrap().first(), Some(&given("0")));
         // Still locked, though it is another file now.
-        assert!(open_locked(journal.path(), Duration::ZERO).is_err());
+        assert!(open_locked(journal.path(), |_| Duration::ZERO).is_err());
     }
 }

@@ -19,6 +19,10 @@ pub mod user;
 
 pub use live_backend::{HeldBy, Instead, LiveBackend};
 
+/// What to do where a process has no descriptor left.
+pub const MORE_FILES: &str =
+    "; raise the limit on open files before it starts: `ulimit -n` as root, or LimitNOFILE= of the service";
+
 use std::path::PathBuf;
 
 use commonhold_contract::UnitId;

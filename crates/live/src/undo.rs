@@ -73,6 +73,11 @@ impl fmt::Display for Undone {
 
 /// Undoes a journal's entries. `proc` is where the procfs is mounted.
 pub fn undo(entries: &[Entry], proc: &Path) -> Undone {
+    undo_visibly(entries, proc, &mut || ())
+}
+
+/// The same, for those who wait: calls `progress` whenever something more was undone.
+pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn FnMut()) -> Undone {
     let mut undone = Undone::default();
     if entries.is_empty() {
         return undone;
@@ -86,10 +91,11 @@ pub fn undo(entries: &[Entry], proc: &Path) -> Undone {
     };
     // Stopped processes first: who waits for a person at a terminal should not wait for the rest.
     continue_stopped(entries, &mut procfs, &mut undone);
+    progress();
     // Before Linux 6.2 the way home overwrites an affinity once more: so affinities after the groups.
-    groups::restore(entries, &mut procfs, &mut undone);
-    inherited::restore::<inherited::Affinity>(entries, &mut procfs, &mut undone);
-    inherited::restore::<inherited::Priority>(entries, &mut procfs, &mut undone);
+    groups::restore(entries, &mut procfs, &mut undone, progress);
+    inherited::restore::<inherited::Affinity>(entries, &mut procfs, &mut undone, progress);
+    inherited::restore::<inherited::Priority>(entries, &mut procfs, &mut undone, progress);
     undone
 }
 

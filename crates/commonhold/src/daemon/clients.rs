@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use commonhold_live::MORE_FILES;
 use commonhold_live::journal::ProcessKey;
 
 use crate::exit::{Exit, Failure};
@@ -51,10 +52,9 @@ impl Clients {
     /// Opens the socket; what an earlier daemon left there is replaced (the caller holds the directory's lock).
     pub(super) fn listen(path: &Path) -> Result<Clients, Failure> {
         let cannot = |what: &str, e: io::Error| {
-            Failure::new(
-                Exit::System,
-                format!("{}: cannot {what}: {e}; choose another --directory", path.display()),
-            )
+            let no_descriptor = e.raw_os_error() == Some(libc::EMFILE);
+            let remedy = if no_descriptor { MORE_FILES } else { "; choose another --directory" };
+            Failure::new(Exit::System, format!("{}: cannot {what}: {e}{remedy}", path.display()))
         };
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(cannot("remove an old socket", e)),

@@ -1,6 +1,7 @@
 //! `commonhold run`: one thread that waits for the clock, for signals and for clients.
 
 mod clients;
+mod descriptors;
 mod dry_run;
 mod hold;
 mod holdings;
@@ -127,6 +128,8 @@ struct Daemon<'a> {
     caretaker: Caretaker,
     clients: Clients,
     signals: Signals,
+    /// Files that the backend keeps open for every unit.
+    files_each: usize,
     waits: Waits,
     next: Time,
     ends: Option<Time>,
@@ -291,7 +294,10 @@ impl Daemon<'_> {
     /// All or nothing: a contract that does not hold leaves the one in force as it is.
     fn reload(&mut self) -> Result<(), Failure> {
         let names = SystemNames::new();
-        let loaded = start::load_with_scheme(self.args, self.hold.machine(), &names);
+        let loaded = start::load_with_scheme(self.args, self.hold.machine(), &names).and_then(|loaded| {
+            descriptors::make_room(loaded.0.contract.units.len(), self.files_each)?;
+            Ok(loaded)
+        });
         match loaded {
             Ok((loaded, text)) => {
                 output::complain_of(&loaded.warnings);

@@ -13,7 +13,7 @@ use commonhold_live::observe::topology;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::undo;
 use commonhold_live::user::UserBackend;
-use commonhold_live::{LiveBackend, clock};
+use commonhold_live::{LiveBackend, LiveError, clock};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::{Row, State};
 use commonhold_policy::entitlement::{capacity, entitle};
@@ -24,7 +24,7 @@ use super::clients::Clients;
 use super::hold::Hold;
 use super::requests::About;
 use super::signals::Signals;
-use super::{Daemon, Waits, holdings, refused};
+use super::{Daemon, Waits, descriptors, holdings, refused};
 use crate::cli::{BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
@@ -46,6 +46,14 @@ impl Choice {
             Choice::Kernel(_) => "kernel",
             Choice::Cgroup(_) => "cgroup",
             Choice::User => "user",
+        }
+    }
+
+    /// How many files it keeps open for every unit.
+    fn files_per_unit(&self) -> usize {
+        match self {
+            Choice::Kernel(place) | Choice::Cgroup(place) => CgroupBackend::files_per_unit(place),
+            Choice::User => 0,
         }
     }
 }
@@ -115,6 +123,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
     let (choice, why) = choose(args.backend, &loaded.contract, &machine)?;
+    let files_each = choice.files_per_unit();
+    descriptors::make_room(loaded.contract.units.len(), files_each)?;
     let directory = place::make(&args.place)?;
     let lock = lock(&directory)?;
     place::warn_of_others(&directory);
@@ -128,13 +138,13 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
     let contract = loaded.contract;
     let roster = Roster::new(Path::new("/proc"), &[caretaker.pid()])?;
-    let backend: Box<dyn LiveBackend> = match choice {
+    let (backend, refused): (Box<dyn LiveBackend>, Option<LiveError>) = match choice {
         Choice::Kernel(place) => {
             let cgroup = weighing(CgroupBackend::new(&place, &contract, roster, journal)?, args);
             under_the_scheduler(cgroup, &contract, args.backend)?
         }
         Choice::Cgroup(place) => {
-            Box::new(weighing(CgroupBackend::new(&place, &contract, roster, journal)?, args))
+            (Box::new(weighing(CgroupBackend::new(&place, &contract, roster, journal)?, args)), None)
         }
         Choice::User => {
             if args.io_cost {
@@ -142,11 +152,12 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
             }
             let user = UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal);
             let pages_out = capability::paging_out(Path::new("/")).state != State::No;
-            Box::new(if pages_out { user.with_memory()? } else { user })
+            (Box::new(if pages_out { user.with_memory()? } else { user }), None)
         }
     };
     let held_by = backend.held_by();
     let why = held_by.instead.map_or(why, |it| format!("not by {}: {}", it.of, it.why));
+    let why = refused.as_ref().map_or(why, fallen_back);
     announce(args, &contract, &machine);
     for holding in
         holdings::of(&contract, held_by.backend, backend.means(), &by_backend(held_by.backend, &why))
@@ -155,16 +166,23 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     }
     warn_of_turns(&contract, &machine, held_by.backend);
     let clients = Clients::listen(&place::socket(&directory))?;
+    let online = topology::online(Path::new("/"))?;
     let (now, machine_cpus) = (clock::now(), machine.cpu_set());
+    let mut hold = Hold::new(contract, machine, backend);
+    if refused.is_some() {
+        // `status` has nobody else to ask: the backend that refused is gone.
+        hold.note(why);
+    }
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     Ok(Daemon {
         args,
-        hotplug: (now, topology::online(Path::new("/"))?),
-        hold: Hold::new(contract, machine, backend),
+        hotplug: (now, online),
+        hold,
         about: About { contract_path: args.contract.display().to_string(), contract_text },
         caretaker,
         clients,
         signals,
+        files_each,
         waits: Waits::new()?,
         next: now,
         ends: length.map(|length| now.saturating_add(length)),
@@ -190,21 +208,30 @@ fn weighing(mut cgroup: CgroupBackend, args: &Run) -> CgroupBackend {
 }
 
 /// The `kernel` backend. Where the kernel refuses the scheduler after all, the `cgroup` backend does, unless the other was
-/// asked for.
+/// asked for; then the second value is the refusal.
 fn under_the_scheduler(
     cgroup: CgroupBackend,
     contract: &Contract,
     choice: BackendChoice,
-) -> Result<Box<dyn LiveBackend>, Failure> {
+) -> Result<(Box<dyn LiveBackend>, Option<LiveError>), Failure> {
     match KernelBackend::new(cgroup, contract) {
-        Ok(backend) => Ok(Box::new(backend)),
+        Ok(backend) => Ok((Box::new(backend), None)),
         Err(refused) if choice == BackendChoice::Auto => {
             let (cgroup, error) = *refused;
             output::complain(&format!("problem: {error}"));
-            Ok(Box::new(cgroup))
+            Ok((Box::new(cgroup), Some(error)))
         }
         Err(refused) => Err(refused.1.into()),
     }
+}
+
+/// Why control groups hold what the scheduler was to hold. The remedy was said with the refusal itself.
+fn fallen_back(refused: &LiveError) -> String {
+    let what = match refused {
+        LiveError::Unavailable { what, .. } => what.clone(),
+        other => other.to_string(),
+    };
+    format!("not by the kernel backend: {what}")
 }
 
 /// Keeps a second daemon out: two would undo each other's work.
@@ -266,6 +293,23 @@ fn warn_of_turns(contract: &Contract, machine: &Machine, backend: &str) {
         output::say(
             "warning: units that hold a part of a CPU take turns, and their processes are stopped in between: a shell whose \
              command runs in such a unit may report it as stopped",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduler_that_was_refused_is_the_reason_that_is_said() {
+        let refused = LiveError::Unavailable {
+            what: "the kernel does not take it: Device or resource busy".to_owned(),
+            remedy: "`--backend cgroup` does without the scheduler".to_owned(),
+        };
+        assert_eq!(
+            by_backend("cgroup", &fallen_back(&refused)),
+            "by the cgroup backend (not by the kernel backend: the kernel does not take it: Device or resource busy)"
         );
     }
 }

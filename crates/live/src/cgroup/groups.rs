@@ -26,6 +26,9 @@ const FREEZE_WAIT: Duration = Duration::from_millis(10);
 /// After how long a unit that still has not stopped is reported, in nanoseconds.
 const FREEZE_LATE_NS: Time = 1_000_000_000;
 
+/// Files that are kept open for every unit: cpu.stat.
+pub(super) const FILES_PER_UNIT: usize = 1;
+
 /// Where an order lets processes run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Where {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use commonhold_machine::CpuSet;
 
-use crate::LiveError;
+use crate::{LiveError, MORE_FILES};
 
 /// The shortest quota and the longest period that the kernel accepts in cpu.max, in microseconds
 /// (`min_cfs_quota_period` and `max_cfs_quota_period` in kernel/sched/core.c).
@@ -109,6 +109,7 @@ pub(crate) fn failed(path: &Path, what: String, source: io::Error) -> LiveError 
         Some(libc::EBUSY) => {
             "; the cgroup still holds processes or cgroups of another program: move them out of it"
         }
+        Some(libc::EMFILE) => MORE_FILES,
         _ => "",
     };
     LiveError::File { path: path.to_owned(), what, source, remedy: remedy.to_owned() }
@@ -170,6 +171,13 @@ mod tests {
         assert_eq!(value_of(text, "user_usec"), Some(1000));
         assert_eq!(value_of(text, "system_usec"), None);
         assert_eq!(value_of(text, "usage"), None);
+    }
+
+    #[test]
+    fn who_has_no_descriptor_left_is_told_what_to_raise() {
+        let error =
+            failed(Path::new("cpu.stat"), "open it".to_owned(), io::Error::from_raw_os_error(libc::EMFILE));
+        assert!(error.to_string().contains("LimitNOFILE="), "{error}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod order;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
@@ -39,7 +39,7 @@ use commonhold_policy::{Action, Means, Plan, Snapshot, Time, UnitFacts};
 use crate::affinity;
 use crate::disk::{Disks, io_cost};
 use crate::journal::{Entry, Journal, ProcessKey};
-use crate::memory::Memory;
+use crate::memory::{self, Memory};
 use crate::observe::capability::CgroupPlace;
 use crate::observe::process::ProcFs;
 use crate::roster::{Changes, Roster, Scan};
@@ -66,6 +66,8 @@ pub struct CgroupBackend {
     idle: Idle,
     disks: Disks,
     facts: Vec<UnitFacts>,
+    /// Units without a process whose CPU time was read since they had one: it stands still.
+    still: Vec<bool>,
     users: Vec<(UnitId, u32, String)>,
     scan: Scan,
     now: Time,
@@ -117,6 +119,7 @@ impl CgroupBackend {
             disks: Disks::new(&place.mount),
             members: Members::new(&place.mount, procfs, overwritten),
             facts: Vec::new(),
+            still: Vec::new(),
             users: Vec::new(),
             scan: Scan::Full,
             now: 0,
@@ -125,6 +128,12 @@ impl CgroupBackend {
         };
         backend.follow_memory();
         Ok(backend)
+    }
+
+    /// How many files it keeps open for every unit at such a place.
+    pub fn files_per_unit(place: &CgroupPlace) -> usize {
+        let memory = if place.controllers.contains("memory") { memory::FILES_PER_UNIT } else { 0 };
+        groups::FILES_PER_UNIT + memory
     }
 
     /// Tells the memory part where the units are.
@@ -261,8 +270,7 @@ impl CgroupBackend {
             return Vec::new();
         }
         let leaf = |unit: UnitId| Some((unit, self.groups.leaf(unit)?));
-        let leaves: Vec<(UnitId, PathBuf)> = self.contract.held().filter_map(leaf).collect();
-        self.disks.observe(self.now, &leaves)
+        self.disks.observe(self.now, || self.contract.held().filter_map(leaf).collect())
     }
 
     /// An order that cannot reach anybody is an error: never silently nothing.
@@ -324,6 +332,7 @@ impl CgroupBackend {
     fn facts(&mut self) -> Vec<UnitFacts> {
         let mut facts = self.roster.unit_facts();
         self.facts.resize(facts.len(), UnitFacts::default());
+        self.still.resize(facts.len(), false);
         for (unit, facts) in (0u32..).map(UnitId).zip(&mut facts) {
             if unit.is_common() {
                 continue;
@@ -333,7 +342,10 @@ impl CgroupBackend {
             facts.runnable = if facts.processes == 0 { 0 } else { wanting };
             // Facts are of one moment: as long as the others are the last look's, so is the CPU time.
             let fresh = facts.at != before.at || before.at == 0;
-            facts.used_ns = if fresh { self.used_ns(unit) } else { None }.unwrap_or(0).max(before.used_ns);
+            let empty = facts.processes == 0;
+            let due = fresh && !(empty && self.still[unit.index()]);
+            self.still[unit.index()] = empty && (due || self.still[unit.index()]);
+            facts.used_ns = if due { self.used_ns(unit) } else { None }.unwrap_or(0).max(before.used_ns);
         }
         self.facts.clone_from(&facts);
         facts
@@ -345,6 +357,7 @@ impl LiveBackend for CgroupBackend {
         self.remove_leaving();
         self.contract = contract.clone();
         self.facts.clear();
+        self.still.clear();
         self.scan = Scan::Full;
         let problems = self.groups.follow(contract, &mut self.journal, self.now);
         self.problems.extend(problems);

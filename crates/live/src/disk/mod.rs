@@ -18,6 +18,8 @@ pub mod model;
 mod stat;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::UnitId;
@@ -30,6 +32,8 @@ use devices::{Device, Weigher};
 
 /// How old facts may be.
 const FRESH_NS: Time = 80 * MS;
+/// More than io.stat of a machine with a thousand disks.
+const TEXT_MAX: u64 = 1 << 18;
 /// How often to look which disks there are, and what schedules them.
 const DEVICES_NS: Time = 5_000 * MS;
 
@@ -55,8 +59,12 @@ impl Disks {
     }
 
     /// What units did so far. `leaves` are the cgroups of their own processes; what cannot be read is left out, since a
-    /// cgroup may go at any time.
-    pub(crate) fn observe(&mut self, now: Time, leaves: &[(UnitId, PathBuf)]) -> Vec<DiskFacts> {
+    /// cgroup may go at any time. Nobody is looked at where there is no disk.
+    pub(crate) fn observe(
+        &mut self,
+        now: Time,
+        leaves: impl FnOnce() -> Vec<(UnitId, PathBuf)>,
+    ) -> Vec<DiskFacts> {
         if self.at.is_some_and(|at| now < at.saturating_add(FRESH_NS)) {
             return self.facts.clone();
         }
@@ -65,6 +73,7 @@ impl Disks {
             self.devices_at = Some(now);
         }
         self.at = Some(now);
+        let leaves = if self.devices.is_empty() { Vec::new() } else { leaves() };
         let units = leaves.iter().map(|(unit, _)| unit.index() + 1).max().unwrap_or(0);
         let mut facts: BTreeMap<&str, DiskFacts> = BTreeMap::new();
         for device in &self.devices {
@@ -74,13 +83,12 @@ impl Disks {
             let of = DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s, units };
             facts.insert(&device.number, of);
         }
-        for (unit, leaf) in leaves {
-            let read = |file: &str| std::fs::read_to_string(leaf.join(file)).ok();
-            let stalled_ns = read("io.pressure").and_then(|text| stat::stalled_ns(&text));
+        for (unit, leaf) in &leaves {
+            let stalled_ns = read_text(&leaf.join("io.pressure")).and_then(|text| stat::stalled_ns(&text));
             for disk in facts.values_mut() {
                 disk.units[unit.index()].stalled_ns = stalled_ns;
             }
-            let Some(text) = read("io.stat") else { continue };
+            let Some(text) = read_text(&leaf.join("io.stat")) else { continue };
             for (number, used) in stat::parse(&text) {
                 if let Some(disk) = facts.get_mut(number) {
                     disk.units[unit.index()] = DiskUse { stalled_ns, ..used };
@@ -130,6 +138,13 @@ impl Disks {
     }
 }
 
+/// The text of a file of the kernel's, without asking for its length first: that is 0, and a call more for each.
+fn read_text(path: &Path) -> Option<String> {
+    let mut text = Vec::with_capacity(1 << 10);
+    File::open(path).ok()?.take(TEXT_MAX).read_to_end(&mut text).ok()?;
+    String::from_utf8(text).ok()
+}
+
 impl Weigher {
     /// The file of a cgroup that takes weights.
     fn file(self) -> &'static str {
@@ -171,15 +186,25 @@ mod tests {
         write("io.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n");
         let mut disks = disks(&[Some(Weigher::Bfq), None]);
         let leaves = [(unit, dir.path().to_owned())];
-        let facts = disks.observe(100 * MS, &leaves);
+        let facts = disks.observe(100 * MS, || leaves.to_vec());
         let shown: Vec<_> = facts.iter().map(|disk| (disk.name.as_str(), disk.weighs, disk.at)).collect();
         assert_eq!(shown, [("sd0", true, 100 * MS), ("sd1", false, 100 * MS)]);
         let used = DiskUse { read_bytes: 10, written_bytes: 2, requests: 2, stalled_ns: Some(5_000) };
         assert_eq!(facts[0].unit(unit), used);
         assert_eq!(facts[1].unit(unit), DiskUse { stalled_ns: Some(5_000), ..DiskUse::default() });
         write("io.stat", "8:0 rbytes=20 wbytes=2 rios=2 wios=1\n");
-        assert_eq!(disks.observe(179 * MS, &leaves)[0].unit(unit).read_bytes, 10, "they are fresh");
-        assert_eq!(disks.observe(180 * MS, &leaves)[0].unit(unit).read_bytes, 20);
+        assert_eq!(
+            disks.observe(179 * MS, || panic!("nobody is looked at"))[0].unit(unit).read_bytes,
+            10,
+            "they are fresh"
+        );
+        assert_eq!(disks.observe(180 * MS, || leaves.to_vec())[0].unit(unit).read_bytes, 20);
+    }
+
+    #[test]
+    fn where_there_is_no_disk_nobody_is_looked_at() {
+        let mut none = disks(&[]);
+        assert!(none.observe(100 * MS, || panic!("nobody is looked at")).is_empty());
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub(crate) use facts::{
 };
 pub(crate) use swap::Swaps;
 
+/// Files that are kept open for every unit: those of [`Files`]. One that is opened for each look costs more than its read.
+pub(crate) const FILES_PER_UNIT: usize = 5;
+
 /// After so many looks that failed, nothing is held any more.
 const BLIND_MAX: u32 = 5;
 

@@ -14,24 +14,34 @@ use super::Undone;
 use crate::journal::{Entry, ProcessKey, compacted, first_word};
 use crate::observe::process::{ProcFs, is_alive};
 
-/// How long what fails is tried again.
+/// How long what fails is tried again while nothing else succeeds: the more there is to undo, the longer that takes.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 /// Time between two tries.
 const PAUSE: Duration = Duration::from_millis(5);
 
-pub(super) fn restore(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
+pub(super) fn restore(
+    entries: &[Entry],
+    procfs: &mut ProcFs,
+    undone: &mut Undone,
+    progress: &mut dyn FnMut(),
+) {
     let tree = Tree::of(entries);
     let mut pending: Vec<&Entry> = tree.entries.iter().rev().collect();
-    let begin = Instant::now();
+    let mut succeeded = Instant::now();
     while !pending.is_empty() {
         let mut failed = Vec::new();
+        let inside = tree.inside();
         for entry in pending {
-            if let Err(err) = tree.undo_one(entry, procfs, undone) {
-                failed.push((entry, err));
+            match tree.undo_one(entry, &inside, procfs, undone) {
+                Ok(()) => {
+                    succeeded = Instant::now();
+                    progress();
+                }
+                Err(err) => failed.push((entry, err)),
             }
         }
-        if begin.elapsed() > PATIENCE {
+        if !failed.is_empty() && succeeded.elapsed() > PATIENCE {
             undone.problems.extend(failed.iter().map(|(entry, err)| describe(entry, err)));
             return;
         }
@@ -64,10 +74,17 @@ impl Tree {
         Tree { entries, created, origins }
     }
 
-    fn undo_one(&self, entry: &Entry, procfs: &mut ProcFs, undone: &mut Undone) -> io::Result<()> {
+    /// `inside` are those who were in our groups when this round began; who was born there since is found in its group.
+    fn undo_one(
+        &self,
+        entry: &Entry,
+        inside: &BTreeSet<u32>,
+        procfs: &mut ProcFs,
+        undone: &mut Undone,
+    ) -> io::Result<()> {
         match entry {
             Entry::Moved { process, from } => {
-                if is_alive(procfs, *process).map_err(io::Error::other)? && self.is_inside(process.pid) {
+                if inside.contains(&process.pid) && is_alive(procfs, *process).map_err(io::Error::other)? {
                     undone.moved += u32::from(move_process(process.pid, from)?);
                 }
                 Ok(())
@@ -85,8 +102,9 @@ impl Tree {
         }
     }
 
-    fn is_inside(&self, pid: u32) -> bool {
-        self.created.iter().any(|group| processes(group).contains(&pid))
+    /// Who is in one of our groups.
+    fn inside(&self) -> BTreeSet<u32> {
+        self.created.iter().flat_map(|group| processes(group)).collect()
     }
 
     /// Moves out whoever is in a group, removes what others made below it, and then the group.
@@ -270,10 +288,44 @@ mod tests {
         let entries = [knob(&kept, "100"), knob(&kept, "200"), knob(&gone, "1")];
         for expected in [1, 0] {
             let mut undone = Undone::default();
-            restore(&entries, &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone);
+            restore(&entries, &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone, &mut || ());
             assert_eq!((undone.knobs, undone.problems.len()), (expected, 0));
             assert_eq!(fs::read_to_string(&kept).unwrap(), "100\n");
         }
+    }
+
+    /// What fails first is tried again however long the rest takes, and given up when nothing has succeeded for a while.
+    #[test]
+    fn patience_counts_from_the_last_success() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = |n: u32| dir.path().join(format!("group{n}"));
+        let blocked = group(9).join("file");
+        for n in 0..10 {
+            fs::create_dir(group(n)).unwrap();
+        }
+        // A plain directory with a file in it cannot be removed, as a group with processes cannot.
+        fs::write(&blocked, "").unwrap();
+        let entries: Vec<Entry> = (0..10).map(|n| Entry::Created { cgroup: group(n) }).collect();
+        let undo = |free: bool| {
+            let (mut undone, mut successes) = (Undone::default(), 0u32);
+            restore(&entries, &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone, &mut || {
+                successes += 1;
+                if successes < 5 {
+                    thread::sleep(PATIENCE / 3);
+                } else if free {
+                    let _ = fs::remove_file(&blocked);
+                }
+            });
+            (undone.removed, undone.problems.len(), successes)
+        };
+        assert_eq!(
+            undo(true),
+            (10, 0, 10),
+            "it took longer than a failure's patience, and the first was tried again"
+        );
+        fs::create_dir(group(9)).unwrap();
+        fs::write(&blocked, "").unwrap();
+        assert_eq!(undo(false), (0, 1, 9), "what never succeeds is given up, and said");
     }
 
     #[test]
@@ -285,11 +337,11 @@ mod tests {
         // A plain file keeps what is written at its beginning; the kernel's own takes it as the line.
         fs::write(&path, "8:16 enable=0 ctrl=auto rpct=0.00\n8:0 enable=1 ctrl=user rpct=95.00\n").unwrap();
         let mut undone = Undone::default();
-        restore(&entries, &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone);
+        restore(&entries, &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone, &mut || ());
         assert_eq!((undone.knobs, undone.problems.len()), (1, 0));
         assert!(fs::read_to_string(&path).unwrap().starts_with("8:0 enable=0 ctrl=auto\n"));
         let mut undone = Undone::default();
-        restore(&entries[..1], &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone);
+        restore(&entries[..1], &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone, &mut || ());
         assert_eq!(undone.knobs, 0, "nothing is written twice");
     }
 }

@@ -134,7 +134,12 @@ impl<V: Ord + Clone> Record<V> {
     }
 }
 
-pub(super) fn restore<I: Inherited>(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
+pub(super) fn restore<I: Inherited>(
+    entries: &[Entry],
+    procfs: &mut ProcFs,
+    undone: &mut Undone,
+    progress: &mut dyn FnMut(),
+) {
     let record = Record::of::<I>(entries);
     if record.originals.is_empty() {
         return;
@@ -143,7 +148,10 @@ pub(super) fn restore<I: Inherited>(entries: &[Entry], procfs: &mut ProcFs, undo
     for _ in 0..ROUNDS_MAX {
         match round::<I>(&record, procfs, &mut refused) {
             Ok(0) => break,
-            Ok(restored) => *I::count(undone) += restored,
+            Ok(restored) => {
+                *I::count(undone) += restored;
+                progress();
+            }
             Err(err) => {
                 undone.problems.push(format!("the {} of processes: {err}", I::NAME));
                 break;

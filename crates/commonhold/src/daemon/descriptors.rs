@@ -1,0 +1,86 @@
+//! Room for the files that a daemon keeps open: some for every unit that has a control group.
+//!
+//! Shells and service managers give a soft limit of 1,024 for the sake of programs that use `select`, which this one does
+//! not, and a hard limit for all others: that is taken, and raised where a contract needs more, which only root may. Nobody
+//! inherits it who could mind: the daemon starts the caretaker and nothing else, and `exec` is a process of its own.
+
+use commonhold_live::MORE_FILES;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::exit::{Exit, Failure};
+
+/// What is open beside the units' files: clients, the scheduler's tables, the journal, what the threads look at.
+const BESIDE: u64 = 256;
+
+/// Room for so many units at least: users who get one of their own come later.
+const UNITS_MIN: usize = 256;
+
+/// Makes room for so many units with so many open files each. Refused where that cannot be had: a daemon that runs out of
+/// descriptors halfway leaves units that nobody holds.
+pub(super) fn make_room(units: usize, files_each: usize) -> Result<(), Failure> {
+    let needed = files(units, files_each);
+    let limit = getrlimit(Resource::Nofile);
+    let taken = wanted(limit, files(units.max(UNITS_MIN), files_each), needed)
+        .into_iter()
+        .find(|wanted| *wanted == limit || setrlimit(Resource::Nofile, *wanted).is_ok());
+    match taken.unwrap_or(limit).current {
+        Some(has) if has < needed => Err(too_few(units, needed, has)),
+        _ => Ok(()),
+    }
+}
+
+fn files(units: usize, each: usize) -> u64 {
+    u64::try_from(units.saturating_mul(each)).unwrap_or(u64::MAX).saturating_add(BESIDE)
+}
+
+/// What to ask for, best first. The last needs no privileges.
+fn wanted(limit: Rlimit, roomy: u64, needed: u64) -> [Rlimit; 3] {
+    // `None`: no limit.
+    let at_least = |files: u64| limit.maximum.map(|hard| hard.max(files));
+    let all = |files: Option<u64>| Rlimit { current: files, maximum: files };
+    [all(at_least(roomy)), all(at_least(needed)), all(limit.maximum)]
+}
+
+fn too_few(units: usize, needed: u64, has: u64) -> Failure {
+    let what = format!(
+        "{units} units, the built-in ones included, need {needed} open files, and this process may have {has}{MORE_FILES}"
+    );
+    Failure::new(Exit::Unavailable, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(soft: u64, hard: u64) -> Rlimit {
+        Rlimit { current: Some(soft), maximum: Some(hard) }
+    }
+
+    #[test]
+    fn what_is_there_is_taken_and_no_more_than_needed_is_raised() {
+        let same = |files| [limit(files, files); 3];
+        assert_eq!(wanted(limit(1_024, 524_288), 6_256, 6_256), same(524_288), "the hard limit is enough");
+        let raised = [limit(9_000, 9_000), limit(6_256, 6_256), limit(4_096, 4_096)];
+        assert_eq!(wanted(limit(1_024, 4_096), 9_000, 6_256), raised);
+        let none = Rlimit { current: None, maximum: None };
+        assert_eq!(wanted(Rlimit { current: Some(1_024), ..none }, 9_000, 6_256), [none; 3]);
+    }
+
+    #[test]
+    fn the_hard_limit_is_taken() {
+        make_room(1, 6).expect("every machine allows 262 open files");
+        let now = getrlimit(Resource::Nofile);
+        assert_eq!(now.current, now.maximum);
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_refused_with_the_number_and_the_remedy() {
+        // More than fs.nr_open can allow: root is refused, too.
+        let refused = make_room(usize::MAX, 6).expect_err("no machine allows it").to_string();
+        assert!(
+            refused.contains("included, need 18446744073709551615 open files, and this process may have")
+        );
+        assert!(refused.contains("`ulimit -n`") && refused.contains("LimitNOFILE="), "{refused}");
+        assert_eq!((files(1_000, 6), files(usize::MAX, 6)), (6_256, u64::MAX));
+    }
+}

@@ -1,0 +1,55 @@
+# seconds: 150
+# needs: commonhold spin
+# A contract of a thousand units under the kernel backend, with the usual limit on open files: it is held, its busy units
+# get what their tickets say, and its end undoes all of it.
+
+units=1000
+
+said() {
+	grep -q -- "$1" "$daemon_log"
+}
+commonhold doctor --json | tr -d ' \n' | grep -q '"name":"ourscheduler","state":"yes"' ||
+	skip "commonhold was built without the scheduler: see scripts/features"
+
+{
+	printf 'version = 1\n[unit.one]\ntickets = 100\n[unit.three]\ntickets = 300\n'
+	seq $((units - 2)) | sed 's/.*/[unit.m&]/'
+} > thousand.toml
+
+is "$(ulimit -S -n)" 1024 || note "the soft limit on open files is $(ulimit -S -n) here, not the usual 1024"
+# A thousand control groups take ten seconds to make, and more on a busy host.
+starts() {
+	start_daemon "$@" || wait_for 40 commonhold status --json
+}
+ok "the daemon holds a contract of $units units" starts thousand.toml || exit 1
+ok "by the kernel backend" said 'held by the kernel backend (the best'
+ok "it schedules" scheduling enabled
+ok "every unit has its control group" is "$(find "$HELD" -mindepth 1 -maxdepth 1 -type d | wc -l)" $units
+open=$(ls "/proc/$daemon/fd" | wc -l)
+ok "it keeps no more files open than it made room for" [ "$open" -le $((units * 6 + 256)) ]
+note "$open files are open"
+ok "nothing went wrong" is "$(grep -c '^problem' "$daemon_log")" 0
+
+enter_both() {
+	enter_spinners one 8 && enter_spinners three 8
+}
+ok "two units are at work" enter_both
+cap_cpus
+by_tickets() {
+	sleep 1
+	measure 5 commonhold/one commonhold/three
+	ok "who has three times the tickets has three times the time" within "$(share_of three)" 750 15
+}
+measured by_tickets
+uncap_cpus
+kill -KILL $(pidof spin)
+
+kill -TERM "$daemon"
+begun=$(uptime_cs)
+wait "$daemon"
+ok "it ends with status 0" is "$?" 0
+note "the end took $((($(uptime_cs) - begun) * 10)) ms: $(grep '^undone' "$daemon_log")"
+ok "with everything undone" [ ! -d "$HELD" ]
+ok "the scheduler is gone" scheduling disabled
+ok "and said so" said '^undone: .*control groups removed'
+ok "the kernel has nothing else to say about it" is "$(kernel_complaints)" ""
