@@ -254,8 +254,8 @@ fn take_over_after(bytes: u64) -> Duration {
     TAKE_OVER_PER_KIB.saturating_mul(kib).saturating_add(TAKE_OVER).min(TAKE_OVER_MAX)
 }
 
-/// Opens a journal and waits for its lock, as long as `patience` has for one of its length. The file may be replaced or removed by the one who had it before: what counts
-/// is the lock of the file that has the name.
+/// Opens a journal and waits for its lock, as long as `patience` has for one of its length. The file may be replaced or
+/// removed by the one who had it before: what counts is the lock of the file that has the name.
 fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, LiveError> {
     let begin = Instant::now();
     loop {

@@ -39,7 +39,7 @@ impl Engine<'_> {
                         of_job.locks.push(lock.clone());
                     }
                 }
-                None if self.wait_of(task) == State::Barrier => of_job.at_barriers += 1,
+                None if Self::wait_of(task) == State::Barrier => of_job.at_barriers += 1,
                 None => of_job.for_children += 1,
             }
         }
@@ -48,12 +48,12 @@ impl Engine<'_> {
 
     fn who_goes_on(&self) -> Vec<bool> {
         let waits = |task| {
-            matches!(self.wait_of(task), State::Lock | State::Barrier | State::Children | State::Ended)
+            matches!(Self::wait_of(task), State::Lock | State::Barrier | State::Children | State::Ended)
         };
         let mut goes_on: Vec<bool> = self.tasks.iter().map(|task| !waits(task)).collect();
         loop {
             let families = Families::of(self, &goes_on);
-            let woken = |task: &Task, id| match self.wait_of(task) {
+            let woken = |task: &Task, id| match Self::wait_of(task) {
                 State::Lock => {
                     let lock = self.lock_waited_for(id).map(|lock| &self.locks[lock as usize]);
                     lock.is_some_and(|lock| lock.holders().iter().all(|holder| goes_on[*holder as usize]))
@@ -78,7 +78,7 @@ impl Engine<'_> {
     }
 
     /// What a task waits for; who spins at a barrier waits there as well.
-    fn wait_of(&self, task: &Task) -> State {
+    fn wait_of(task: &Task) -> State {
         if task.state == State::Runnable && task.spins { State::Barrier } else { task.state }
     }
 

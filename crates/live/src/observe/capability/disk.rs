@@ -211,7 +211,8 @@ fn bfq(context: &Context, disks: &[String]) -> Row {
     row.remedy(remedy)
 }
 
-/// Requests carry their cgroup through device mapper and md, so that it is the disk below that counts and holds them.
+/// Requests carry their cgroup through device mapper and md, so that it is the disk below that counts and holds them. Where
+/// parity must be written with the data, an array's own threads write both, in no unit's name.
 fn layers(disks: &[Device]) -> Row {
     let name = "layers on disks";
     let on = |disk: &Device| {
@@ -222,7 +223,10 @@ fn layers(disks: &[Device]) -> Row {
     if layered.is_empty() {
         return Row::yes(Area::Disk, name, "no device-mapper or md device");
     }
-    let reason = format!("{}: requests are counted and held at the disk below", layered.join("; "));
+    let layered = layered.join("; ");
+    let reason = format!(
+        "{layered}: requests are counted and held at the disk below, but for writes to RAID 4 to 6, which nobody is charged for"
+    );
     Row::yes(Area::Disk, name, reason)
 }
 
