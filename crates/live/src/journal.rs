@@ -67,14 +67,14 @@ pub enum Entry {
         /// The priority.
         priority: IoPriority,
     },
-    /// A process's own oom_score_adj is about to be replaced; this is the original.
+    /// A process's own `oom_score_adj` is about to be replaced; this is the original.
     OomScore {
         /// The process.
         process: ProcessKey,
         /// What it had.
         value: i16,
     },
-    /// An oom_score_adj that the daemon gives to processes.
+    /// An `oom_score_adj` that the daemon gives to processes.
     OomScoreGiven {
         /// The value.
         value: i16,

@@ -4,8 +4,8 @@
 //! thousandths as many pages as a thousandth of memory and swap. At 1000 the smallest process has more points than the
 //! largest at 0; -1000 is never killed. Processes are born with the value of who made them.
 //!
-//! Who may lower the value (CAP_SYS_RESOURCE) also sets, by each write, below what its owner may not go from then on. So it is
-//! written without that: up and back again it is not needed. Source: fs/proc/base.c (`__set_oom_adj`), mm/oom_kill.c.
+//! Who may lower the value (`CAP_SYS_RESOURCE`) also sets, by each write, below what its owner may not go from then on. So it is
+//! written without that: up and back again it is not needed. Source: fs/proc/base.c (`__set_oom_adj`), `mm/oom_kill.c`.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,6 +1,6 @@
 //! Undoing what a journal says was done.
 //!
-//! Algorithm: processes that were stopped continue, threads get back the CPUs and I/O priorities they had, processes their oom_score_adj, and control groups are emptied
+//! Algorithm: processes that were stopped continue, threads get back the CPUs and I/O priorities they had, processes their `oom_score_adj`, and control groups are emptied
 //! and removed, the last entry first. Members fork while this goes on, and a child has the affinity and priority of a parent that was
 //! not restored yet: so everything is looked at again until a look finds nothing to do.
 //!
@@ -29,7 +29,7 @@ pub struct Undone {
     /// Threads with the I/O priority that they had.
     #[serde(default)]
     pub priorities: u32,
-    /// Processes with the oom_score_adj that they had.
+    /// Processes with the `oom_score_adj` that they had.
     #[serde(default)]
     pub oom_scores: u32,
     /// Processes that were stopped and run again.

@@ -78,7 +78,7 @@ pub struct MemoryMeans {
     pub guarantees: bool,
     /// Pages can be taken from a unit at once (memory.reclaim).
     pub reclaim: bool,
-    /// Units can be told from each other when a kernel that is out of memory kills (oom_score_adj).
+    /// Units can be told from each other when a kernel that is out of memory kills (`oom_score_adj`).
     pub kill_order: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Giving threads back what they had and children are born with: CPUs, I/O priorities and oom_score_adj, those of descendants that the
+//! Giving threads back what they had and children are born with: CPUs, I/O priorities and `oom_score_adj`, those of descendants that the
 //! journal does not know included.
 
 use std::collections::{BTreeMap, BTreeSet};
