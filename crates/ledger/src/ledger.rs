@@ -140,6 +140,7 @@ impl Ledger {
                 | Action::Guarantee { .. }
                 | Action::Allow { .. }
                 | Action::Reclaim { .. }
+                | Action::Expose { .. }
                 | Action::WeighDisk { .. }
                 | Action::CapDisk { .. } => {}
             }

@@ -67,6 +67,18 @@ pub enum Entry {
         /// The priority.
         priority: IoPriority,
     },
+    /// A process's own `oom_score_adj` is about to be replaced; this is the original.
+    OomScore {
+        /// The process.
+        process: ProcessKey,
+        /// What it had.
+        value: i16,
+    },
+    /// An `oom_score_adj` that the daemon gives to processes.
+    OomScoreGiven {
+        /// The value.
+        value: i16,
+    },
     /// A process is about to be stopped (SIGSTOP).
     Stopped {
         /// The process.
@@ -306,16 +318,17 @@ pub(crate) fn first_word(line: &str) -> &str {
 
 /// The entries that still matter, in their order.
 ///
-/// Of a thread's affinities and priorities and of a process's origins the latest counts (its owner may have changed it in between), of
+/// Of a thread's affinities and priorities and of a process's scores and origins the latest counts (its owner may have changed it in between), of
 /// a file's contents the first (the others are our own). A stopped process that was continued needs nothing.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let mut prioritized = BTreeSet::new();
+    let (mut prioritized, mut scored) = (BTreeSet::new(), BTreeSet::new());
     let mut kept: Vec<&Entry> = Vec::new();
     for entry in entries.iter().rev() {
         let keep = match entry {
             Entry::Affinity { process, tid, .. } => threads.insert((*process, *tid)) && alive(*process),
             Entry::Priority { process, tid, .. } => prioritized.insert((*process, *tid)) && alive(*process),
+            Entry::OomScore { process, .. } => scored.insert(*process) && alive(*process),
             Entry::Stopped { process } => stops.insert(*process) && alive(*process),
             Entry::Continued { process } => {
                 stops.insert(*process);
@@ -324,6 +337,7 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
             Entry::Moved { process, .. } => origins.insert(*process) && alive(*process),
             Entry::Given { .. }
             | Entry::PriorityGiven { .. }
+            | Entry::OomScoreGiven { .. }
             | Entry::Created { .. }
             | Entry::Knob { .. }
             | Entry::Line { .. } => true,
@@ -333,10 +347,11 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
         }
     }
     let (mut given, mut created, mut knobs) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let (mut lines, mut priorities) = (BTreeSet::new(), BTreeSet::new());
+    let (mut lines, mut priorities, mut scores) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let first = kept.into_iter().rev().filter(|entry| match entry {
         Entry::Given { cpus } => given.insert(cpus.clone()),
         Entry::PriorityGiven { priority } => priorities.insert(*priority),
+        Entry::OomScoreGiven { value } => scores.insert(*value),
         Entry::Created { cgroup } => created.insert(cgroup.clone()),
         Entry::Knob { path, .. } => knobs.insert(path.clone()),
         Entry::Line { path, original } => lines.insert((path.clone(), first_word(original).to_owned())),

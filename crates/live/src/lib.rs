@@ -12,6 +12,7 @@ mod live_backend;
 pub(crate) mod memory;
 pub mod names;
 pub mod observe;
+pub mod oom_score;
 pub mod roster;
 mod signal;
 pub mod undo;

@@ -42,6 +42,11 @@ pub trait LiveBackend: Backend {
     /// What went wrong in observing since the last call. What went wrong in applying, [`Backend::apply`] returns.
     fn take_problems(&mut self) -> Vec<LiveError>;
 
+    /// What is wrong now, for as long as it is: said when it begins, and shown until it is over.
+    fn standing(&self) -> Vec<&LiveError> {
+        Vec::new()
+    }
+
     /// Who is in which unit.
     fn roster(&self) -> &Roster;
 

@@ -1,6 +1,6 @@
 //! Undoing what a journal says was done.
 //!
-//! Algorithm: processes that were stopped continue, threads get back the CPUs and I/O priorities they had, and control groups are emptied
+//! Algorithm: processes that were stopped continue, threads get back the CPUs and I/O priorities they had, processes their `oom_score_adj`, and control groups are emptied
 //! and removed, the last entry first. Members fork while this goes on, and a child has the affinity and priority of a parent that was
 //! not restored yet: so everything is looked at again until a look finds nothing to do.
 //!
@@ -29,6 +29,9 @@ pub struct Undone {
     /// Threads with the I/O priority that they had.
     #[serde(default)]
     pub priorities: u32,
+    /// Processes with the `oom_score_adj` that they had.
+    #[serde(default)]
+    pub oom_scores: u32,
     /// Processes that were stopped and run again.
     pub continued: u32,
     /// Processes back in the control group they came from.
@@ -53,6 +56,7 @@ impl fmt::Display for Undone {
         let counts = [
             (self.threads, "thread unpinned", "threads unpinned"),
             (self.priorities, "I/O priority restored", "I/O priorities restored"),
+            (self.oom_scores, "oom_score_adj restored", "oom_score_adj restored"),
             (self.continued, "process continued", "processes continued"),
             (self.moved, "process moved back", "processes moved back"),
             (self.removed, "control group removed", "control groups removed"),
@@ -96,6 +100,7 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     groups::restore(entries, &mut procfs, &mut undone, progress);
     inherited::restore::<inherited::Affinity>(entries, &mut procfs, &mut undone, progress);
     inherited::restore::<inherited::Priority>(entries, &mut procfs, &mut undone, progress);
+    inherited::restore::<inherited::OomScore>(entries, &mut procfs, &mut undone, progress);
     undone
 }
 

@@ -222,7 +222,8 @@ impl UserBackend {
             | Action::Cap { .. }
             | Action::Guarantee { .. }
             | Action::Allow { .. }
-            | Action::Reclaim { .. } => {
+            | Action::Reclaim { .. }
+            | Action::Expose { .. } => {
                 return Err(LiveError::Unavailable {
                     what: format!("the user backend cannot order `{}`", action.describe(&self.contract)),
                     remedy: "use the cgroup backend: commonhold run --backend cgroup".to_owned(),

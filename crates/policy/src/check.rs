@@ -137,7 +137,10 @@ impl Replay<'_> {
                 self.books.shut.insert(*unit);
             }
             // On books of their own.
-            Action::Guarantee { .. } | Action::Allow { .. } | Action::Reclaim { .. } => {}
+            Action::Guarantee { .. }
+            | Action::Allow { .. }
+            | Action::Reclaim { .. }
+            | Action::Expose { .. } => {}
             Action::WeighDisk { unit, disk, weight } => {
                 self.expect((1..=1_000).contains(weight), || {
                     format!("unit {} has weight {weight} on disk {disk}", unit.0)

@@ -15,7 +15,8 @@
 //! comes off what passes until a look sees that a lender is short, and until another sees that all is back. (5)
 //! [`frames`] decides. (6) Orders, as differences: guarantees (what no other unit's want may take), allowances, those that
 //! sink before those that grow, reclaim from those who owe, and where nobody does, on trial, a little from who borrows as
-//! much as its rate permits.
+//! much as its rate permits. (7) While memory is short, those that hold more than they are entitled to go first if the
+//! kernel has to kill ([`killing`]).
 //!
 //! Properties (tested): allowances of the units sum to no more than the machine has; a unit without processes is never
 //! held to anything, so that whoever comes finds room; where nothing was observed nothing is ordered, and what is in force
@@ -33,11 +34,13 @@ use crate::plan::{Action, Reason, Step};
 use crate::step::Input;
 use crate::{MS, Time};
 
+mod killing;
 mod orders;
 mod rates;
 
 use orders::Orders;
 
+pub use killing::Beyond;
 pub use rates::{Rates, Taken};
 
 /// How often loans may grow. Longer where there are many units, since looking at each costs time.
@@ -75,11 +78,14 @@ pub struct MemoryMeans {
     pub guarantees: bool,
     /// Pages can be taken from a unit at once (memory.reclaim).
     pub reclaim: bool,
+    /// Units can be told from each other when a kernel that is out of memory kills (`oom_score_adj`).
+    pub kill_order: bool,
 }
 
 impl MemoryMeans {
     /// Nothing can be held.
-    pub const NONE: MemoryMeans = MemoryMeans { bounds: false, guarantees: false, reclaim: false };
+    pub const NONE: MemoryMeans =
+        MemoryMeans { bounds: false, guarantees: false, reclaim: false, kill_order: false };
 }
 
 /// The machine's memory at one moment, in bytes.
@@ -148,6 +154,8 @@ pub struct MemoryPlan {
     pub units: Vec<Share>,
     /// Units that lend: whoever of them meets its bound should be seen at once.
     pub watch: Vec<UnitId>,
+    /// Units that are beyond what they may use, where memory is short and nothing can be taken from them.
+    pub beyond: Vec<Beyond>,
 }
 
 /// One unit's memory in a plan. Bytes.
@@ -178,6 +186,7 @@ pub struct State {
     shared: u64,
     rates: Rates,
     orders: BTreeMap<UnitId, Orders>,
+    killing: killing::State,
     looked_at: Option<Time>,
     period_at: Time,
     /// When to look next.
@@ -216,6 +225,7 @@ impl State {
         State {
             orders: orders.filter_map(|(unit, orders)| Some((number(unit)?, orders))).collect(),
             rates: self.rates,
+            killing: self.killing.renumbered(number),
             ..State::default()
         }
     }
@@ -236,6 +246,7 @@ pub(crate) fn step(
     let scheme = input.contract.machine.scheme;
     if scheme == Scheme::Smp || !input.means.memory.bounds {
         orders::differences(&state.orders, &BTreeMap::new(), Reason::Scheme(scheme), steps);
+        state.killing.end(Reason::Scheme(scheme), steps);
         *state = State::default();
         return None;
     }
@@ -254,6 +265,11 @@ pub(crate) fn step(
     orders::differences(&state.orders, &wanted, Reason::NobodyThere, steps);
     explain(steps, &allowances, frame);
     state.orders = wanted;
+    let beyond = if input.means.memory.kill_order {
+        state.killing.step(input.contract, facts, &state.shares(), state.divided(facts.total), steps)
+    } else {
+        Vec::new()
+    };
     let owing = state.call_back(now, input, facts, slack, steps);
     if !owing && input.means.memory.reclaim {
         steps.extend(state.trial(now, input.contract, facts.total, frame));
@@ -262,7 +278,7 @@ pub(crate) fn step(
     let watch: Vec<UnitId> = input.contract.held().filter(lends).collect();
     let next = state.next_look(now, input.contract, owing, !watch.is_empty());
     state.next = Some(next);
-    Some(MemoryPlan { next, divided: state.divided(facts.total), units: state.shares(), watch })
+    Some(MemoryPlan { next, divided: state.divided(facts.total), units: state.shares(), watch, beyond })
 }
 
 /// Memory is divided in pieces of 1/4096 of the machine, so that a page more or less changes nothing; in no less than 64 KiB.

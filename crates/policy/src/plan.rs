@@ -3,7 +3,7 @@
 //! Two kinds of steps. *Decisions* ([`Action::Own`], [`Action::Disown`], [`Action::Lend`], [`Action::CallBack`],
 //! [`Action::Return`]) say who holds which CPU; a backend may ignore them, the ledger and the plan checker do not.
 //! *Orders* ([`Action::Confine`], [`Action::Weigh`], [`Action::Cap`], [`Action::Gate`], and [`Action::Guarantee`],
-//! [`Action::Allow`], [`Action::Reclaim`] for memory) follow from the decisions and are
+//! [`Action::Allow`], [`Action::Reclaim`], [`Action::Expose`] for memory) follow from the decisions and are
 //! what a backend carries out, in the plan's order, without any choice of its own. Orders are differences: what an
 //! earlier plan ordered stays in force until another order on the same unit replaces it.
 
@@ -110,6 +110,13 @@ pub enum Action {
         unit: UnitId,
         /// Bytes.
         bytes: u64,
+    },
+    /// Order: of a kernel that is out of memory and kills, the unit's own processes are to be killed before others'.
+    Expose {
+        /// The unit.
+        unit: UnitId,
+        /// Or no more than others'.
+        exposed: bool,
     },
     /// Order: the unit's processes run (open) or are stopped (closed).
     Gate {
@@ -267,6 +274,13 @@ pub enum Reason {
     },
     /// How fast memory comes back from it is measured, before more is lent to it.
     OnTrial,
+    /// Memory is short, and the unit uses more than it is entitled to, which only its processes' end would free.
+    Beyond {
+        /// How much, in bytes.
+        bytes: u64,
+    },
+    /// Memory is short no more, or the unit is within what it is entitled to.
+    Enough,
 }
 
 /// One step.
@@ -318,6 +332,7 @@ impl Action {
             | Action::Guarantee { unit, .. }
             | Action::Allow { unit, .. }
             | Action::Reclaim { unit, .. }
+            | Action::Expose { unit, .. }
             | Action::Gate { unit, .. }
             | Action::WeighDisk { unit, .. }
             | Action::CapDisk { unit, .. } => unit,
@@ -367,6 +382,12 @@ impl fmt::Display for Described<'_> {
             Action::Allow { unit, bytes: None } => write!(f, "{}: any amount of memory", name(unit)),
             Action::Reclaim { unit, bytes } => {
                 write!(f, "{}: gives up {} of memory", name(unit), Bytes(*bytes))
+            }
+            Action::Expose { unit, exposed: true } => {
+                write!(f, "{}: if the kernel must kill for memory, it goes first", name(unit))
+            }
+            Action::Expose { unit, exposed: false } => {
+                write!(f, "{}: if the kernel must kill for memory, it goes by its size again", name(unit))
             }
             Action::Gate { unit, open: true } => write!(f, "{}: continues", name(unit)),
             Action::Gate { unit, open: false } => write!(f, "{}: stopped until its turn", name(unit)),
@@ -451,6 +472,10 @@ impl fmt::Display for Because<'_> {
             Reason::NothingIdle => write!(f, "it is short, and nobody has memory to lend"),
             Reason::Owes { allowed } => write!(f, "it is allowed {}", Bytes(allowed)),
             Reason::OnTrial => write!(f, "how fast it gives up memory decides what it may borrow"),
+            Reason::Beyond { bytes } => {
+                write!(f, "memory is short, and it uses {} beyond what it is entitled to", Bytes(bytes))
+            }
+            Reason::Enough => write!(f, "memory is short no more, or it is within what it is entitled to"),
         }
     }
 }

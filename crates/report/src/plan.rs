@@ -116,6 +116,7 @@ enum ActionJson<'a> {
     Guarantee { unit: &'a str, min: u64, low: u64, own: u64 },
     Allow { unit: &'a str, bytes: Option<u64> },
     Reclaim { unit: &'a str, bytes: u64 },
+    Expose { unit: &'a str, exposed: bool },
 }
 
 #[derive(Serialize)]
@@ -151,6 +152,8 @@ enum ReasonJson<'a> {
     NothingIdle,
     Owes { allowed: u64 },
     OnTrial,
+    Beyond { bytes: u64 },
+    Enough,
 }
 
 /// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
@@ -212,6 +215,7 @@ fn action_json<'a>(contract: &'a Contract, action: &'a Action) -> ActionJson<'a>
         }
         Action::Allow { unit, bytes } => ActionJson::Allow { unit: name(unit), bytes },
         Action::Reclaim { unit, bytes } => ActionJson::Reclaim { unit: name(unit), bytes },
+        Action::Expose { unit, exposed } => ActionJson::Expose { unit: name(unit), exposed },
     }
 }
 
@@ -249,5 +253,7 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::NothingIdle => ReasonJson::NothingIdle,
         Reason::Owes { allowed } => ReasonJson::Owes { allowed },
         Reason::OnTrial => ReasonJson::OnTrial,
+        Reason::Beyond { bytes } => ReasonJson::Beyond { bytes },
+        Reason::Enough => ReasonJson::Enough,
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Hold {
     ledger: Ledger,
     watch: Vec<UnitId>,
     problems: VecDeque<String>,
+    /// Problems that last.
+    standing: Vec<String>,
     /// How often each problem came up, so that one that stays is said once.
     said: BTreeMap<String, u64>,
 }
@@ -50,6 +52,7 @@ impl Hold {
             books: Books::default(),
             watch: Vec::new(),
             problems: VecDeque::new(),
+            standing: Vec::new(),
             said: BTreeMap::new(),
         }
     }
@@ -80,7 +83,9 @@ impl Hold {
             }
         }
         let next = plan.next;
-        Ok(Stepped { next, plan, new_problems: self.keep(problems) })
+        let mut new_problems = self.keep(problems);
+        new_problems.extend(self.stand());
+        Ok(Stepped { next, plan, new_problems })
     }
 
     /// Looks until no new user wants a sub-unit: at most once more for every level of the contract.
@@ -131,9 +136,9 @@ impl Hold {
         self.backend.as_mut()
     }
 
-    /// What could not be done lately, newest last.
+    /// What could not be done lately, newest last, and then what is wrong now.
     pub(super) fn problems(&self) -> Vec<String> {
-        self.problems.iter().cloned().collect()
+        self.problems.iter().chain(&self.standing).cloned().collect()
     }
 
     /// Ends the hold; what is left to undo is in the journal.
@@ -146,12 +151,20 @@ impl Hold {
         self.problems.push_back(problem);
     }
 
+    /// Takes note of the problems that last; those that began are returned.
+    fn stand(&mut self) -> Vec<String> {
+        let now: Vec<String> =
+            self.backend.standing().iter().map(|problem| printable(&problem.to_string())).collect();
+        let new = now.iter().filter(|problem| !self.standing.contains(problem)).cloned().collect();
+        self.standing = now;
+        new
+    }
+
     /// Keeps problems for `status`; those that were not said before are returned.
     fn keep(&mut self, problems: Vec<String>) -> Vec<String> {
         let mut new = Vec::new();
         for problem in problems {
-            // The names of other people's programs are in it: no escape code of theirs reaches a terminal.
-            let problem = problem.replace(char::is_control, "\u{fffd}");
+            let problem = printable(&problem);
             let times = self.said.entry(problem.clone()).or_insert(0);
             *times += 1;
             if *times == 1 {
@@ -164,4 +177,9 @@ impl Hold {
         }
         new
     }
+}
+
+/// The names of other people's programs are in it: no escape code of theirs reaches a terminal.
+fn printable(problem: &str) -> String {
+    problem.replace(char::is_control, "\u{fffd}")
 }

@@ -19,6 +19,7 @@
 //! each. A cap below 0.1 % of a CPU is held as 0.1 %.
 
 mod claim;
+mod exposure;
 mod groups;
 pub(crate) mod knob;
 mod layout;
@@ -42,11 +43,12 @@ use crate::journal::{Entry, Journal, ProcessKey};
 use crate::memory::{self, Memory};
 use crate::observe::capability::CgroupPlace;
 use crate::observe::process::ProcFs;
-use crate::roster::{Changes, Roster, Scan};
+use crate::roster::{Changes, Roster, Scan, remap};
 use crate::user::idle::Idle;
 use crate::{Backend, HeldBy, LiveBackend, LiveError};
 use claim::Tree;
 pub(crate) use claim::record;
+use exposure::Exposure;
 use groups::Groups;
 use members::{Arrival, Members, forgets_affinity};
 
@@ -63,6 +65,7 @@ pub struct CgroupBackend {
     members: Members,
     /// `None` where the memory controller is not ours.
     memory: Option<Memory>,
+    exposure: Exposure,
     idle: Idle,
     disks: Disks,
     facts: Vec<UnitFacts>,
@@ -112,6 +115,7 @@ impl CgroupBackend {
         let mut backend = CgroupBackend {
             contract: contract.clone(),
             memory,
+            exposure: Exposure::default(),
             roster,
             journal,
             groups,
@@ -224,9 +228,10 @@ impl CgroupBackend {
             | Action::Return { .. } => return Vec::new(),
             Action::Confine { unit, .. } => (*unit, Some("cpuset")),
             Action::Weigh { unit, .. } | Action::Cap { unit, .. } => (*unit, Some("cpu")),
-            Action::Guarantee { unit, .. } | Action::Allow { unit, .. } | Action::Reclaim { unit, .. } => {
-                (*unit, Some("memory"))
-            }
+            Action::Guarantee { unit, .. }
+            | Action::Allow { unit, .. }
+            | Action::Reclaim { unit, .. }
+            | Action::Expose { unit, .. } => (*unit, Some("memory")),
             Action::Gate { unit, .. } => (*unit, None),
             Action::WeighDisk { unit, .. } | Action::CapDisk { unit, .. } => (*unit, Some("io")),
         };
@@ -250,6 +255,10 @@ impl CgroupBackend {
                 }
                 problems.extend(self.groups.gate(unit, *open, self.now));
                 problems
+            }
+            Action::Expose { exposed, .. } => {
+                self.exposure.order(unit, *exposed);
+                Vec::new()
             }
             Action::Guarantee { .. } | Action::Allow { .. } | Action::Reclaim { .. } => {
                 let memory = self.memory.as_mut();
@@ -355,6 +364,7 @@ impl CgroupBackend {
 impl LiveBackend for CgroupBackend {
     fn set_contract(&mut self, contract: &Contract) {
         self.remove_leaving();
+        self.exposure.remap(&remap(&self.contract, contract));
         self.contract = contract.clone();
         self.facts.clear();
         self.still.clear();
@@ -372,6 +382,10 @@ impl LiveBackend for CgroupBackend {
         let memory = self.memory.as_mut().map(Memory::take_problems);
         self.problems.extend(memory.into_iter().flatten());
         std::mem::take(&mut self.problems)
+    }
+
+    fn standing(&self) -> Vec<&LiveError> {
+        self.exposure.standing().collect()
     }
 
     fn alarm(&self) -> Option<BorrowedFd<'_>> {
@@ -433,7 +447,15 @@ impl Backend for CgroupBackend {
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
-        let problems = plan.steps.iter().flat_map(|step| self.carry_out(&step.action)).collect();
+        let mut problems: Vec<LiveError> =
+            plan.steps.iter().flat_map(|step| self.carry_out(&step.action)).collect();
+        if let Some(memory) = &plan.memory {
+            self.exposure.tell(&self.contract, memory);
+        }
+        let ordered = plan.steps.iter().any(|step| matches!(step.action, Action::Expose { .. }));
+        if ordered || plan.memory.is_some() || self.exposure.is_ending() {
+            problems.extend(self.exposure.follow(&mut self.roster, &mut self.journal));
+        }
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.memory.as_ref());
         }

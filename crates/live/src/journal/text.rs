@@ -33,6 +33,10 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
             put(lines, b'P', &[key(process).as_bytes(), tid.to_string().as_bytes(), number.as_bytes()]);
         }
         Entry::PriorityGiven { priority } => put(lines, b'Q', &[priority.number().to_string().as_bytes()]),
+        Entry::OomScore { process, value } => {
+            put(lines, b'O', &[key(process).as_bytes(), value.to_string().as_bytes()]);
+        }
+        Entry::OomScoreGiven { value } => put(lines, b'N', &[value.to_string().as_bytes()]),
         Entry::Stopped { process } => put(lines, b'S', &[key(process).as_bytes()]),
         Entry::Continued { process } => put(lines, b'R', &[key(process).as_bytes()]),
         Entry::Moved { process, from } => {
@@ -114,6 +118,8 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
             Entry::Priority { process, tid, priority: parse_priority(field()?)? }
         }
         b"Q" => Entry::PriorityGiven { priority: parse_priority(field()?)? },
+        b"O" => Entry::OomScore { process: parse_key(field()?)?, value: parse_field(field()?)? },
+        b"N" => Entry::OomScoreGiven { value: parse_field(field()?)? },
         b"S" => Entry::Stopped { process: parse_key(field()?)? },
         b"R" => Entry::Continued { process: parse_key(field()?)? },
         b"M" => Entry::Moved { process: parse_key(field()?)?, from: parse_path(field()?) },
@@ -181,6 +187,8 @@ mod tests {
             }),
             any::<u16>()
                 .prop_map(|number| Entry::PriorityGiven { priority: IoPriority::from_number(number) }),
+            (some_key(), any::<i16>()).prop_map(|(process, value)| Entry::OomScore { process, value }),
+            any::<i16>().prop_map(|value| Entry::OomScoreGiven { value }),
             some_key().prop_map(|process| Entry::Stopped { process }),
             some_key().prop_map(|process| Entry::Continued { process }),
             (some_key(), some_path()).prop_map(|(process, from)| Entry::Moved { process, from }),

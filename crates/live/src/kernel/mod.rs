@@ -105,6 +105,10 @@ impl LiveBackend for KernelBackend {
         problems
     }
 
+    fn standing(&self) -> Vec<&LiveError> {
+        self.cgroup.standing()
+    }
+
     fn roster(&self) -> &Roster {
         self.cgroup.roster()
     }

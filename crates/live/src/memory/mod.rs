@@ -128,7 +128,7 @@ pub(crate) fn means_at(place: &CgroupPlace, reclaim: bool) -> MemoryMeans {
         return MemoryMeans::NONE;
     }
     let guarantees = !place.delegated || facts::is_protected(&place.base, &place.mount);
-    MemoryMeans { bounds: true, guarantees, reclaim }
+    MemoryMeans { bounds: true, guarantees, reclaim, kill_order: true }
 }
 
 impl Memory {

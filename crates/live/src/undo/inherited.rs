@@ -1,4 +1,4 @@
-//! Giving threads back what they had and children are born with: CPUs and I/O priorities, those of descendants that the
+//! Giving threads back what they had and children are born with: CPUs, I/O priorities and `oom_score_adj`, those of descendants that the
 //! journal does not know included.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,7 @@ use crate::affinity;
 use crate::io_priority::{self, IoPriority};
 use crate::journal::{Entry, ProcessKey};
 use crate::observe::process::{Listed, ProcFs, Stat};
+use crate::oom_score;
 use crate::roster::MARKER;
 
 /// More rounds than any storm of forks needs: each round halves the time in which a fork can go unseen, at least.
@@ -101,6 +102,38 @@ impl Inherited for Priority {
 
     fn remedy(tid: u32, _: &IoPriority) -> String {
         format!("ionice -c 0 -p {tid}")
+    }
+}
+
+/// How readily the kernel kills a process; all its threads have the same.
+pub(super) enum OomScore {}
+
+impl Inherited for OomScore {
+    type Value = i16;
+    const NAME: &'static str = "oom_score_adj";
+
+    fn entry(entry: &Entry) -> Option<Said<i16>> {
+        match entry {
+            Entry::OomScore { process, value } => Some(Said::Original(*process, process.pid, *value)),
+            Entry::OomScoreGiven { value } => Some(Said::Given(*value)),
+            _ => None,
+        }
+    }
+
+    fn get(tid: u32) -> io::Result<i16> {
+        oom_score::get(tid)
+    }
+
+    fn set(tid: u32, value: &i16) -> io::Result<()> {
+        oom_score::set(tid, *value)
+    }
+
+    fn count(undone: &mut Undone) -> &mut u32 {
+        &mut undone.oom_scores
+    }
+
+    fn remedy(tid: u32, value: &i16) -> String {
+        format!("choom -n {value} -p {tid}")
     }
 }
 

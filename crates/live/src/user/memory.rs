@@ -34,7 +34,8 @@ const SLACK_BYTES: u64 = 1 << 20;
 const REST_TIMES: u64 = 20;
 
 /// What can be enforced where the kernel pages out for us.
-pub const MEANS: MemoryMeans = MemoryMeans { bounds: true, guarantees: false, reclaim: true };
+pub const MEANS: MemoryMeans =
+    MemoryMeans { bounds: true, guarantees: false, reclaim: true, kill_order: false };
 
 /// The memory of all units.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 //! allowances; no unit is guaranteed more than it is entitled to; memory is taken only from who has a bound or is gone, and
 //! `smp` orders nothing.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -23,6 +23,7 @@ pub(super) struct MemoryBooks {
     /// `min` and `low`.
     guaranteed: BTreeMap<UnitId, (u64, u64)>,
     allowed: BTreeMap<UnitId, u64>,
+    exposed: BTreeSet<UnitId>,
 }
 
 impl MemoryBooks {
@@ -45,12 +46,18 @@ impl MemoryBooks {
                 Action::Allow { unit, bytes: None } => {
                     self.allowed.remove(&unit);
                 }
+                Action::Expose { unit, exposed: true } => {
+                    self.exposed.insert(unit);
+                }
+                Action::Expose { unit, exposed: false } => {
+                    self.exposed.remove(&unit);
+                }
                 _ => {}
             }
         }
         self.guaranteed.retain(|_, kept| *kept != (0, 0));
-        if contract.machine.scheme == Scheme::Smp && !(self.guaranteed.is_empty() && self.allowed.is_empty())
-        {
+        let none = self.guaranteed.is_empty() && self.allowed.is_empty() && self.exposed.is_empty();
+        if contract.machine.scheme == Scheme::Smp && !none {
             wrong.push(String::from("the scheme is smp and yet memory is held"));
         }
         let whole = machine.memory_bytes();
@@ -70,6 +77,7 @@ impl MemoryBooks {
         MemoryBooks {
             guaranteed: self.guaranteed.iter().filter_map(|(id, g)| Some((number(*id)?, *g))).collect(),
             allowed: self.allowed.iter().filter_map(|(id, bytes)| Some((number(*id)?, *bytes))).collect(),
+            exposed: self.exposed.iter().filter_map(|id| number(*id)).collect(),
         }
     }
 

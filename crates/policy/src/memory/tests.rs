@@ -1,3 +1,5 @@
+use alloc::collections::BTreeSet;
+
 use commonhold_contract::{Amount, MILLIONTH};
 use commonhold_machine::Machine;
 use proptest::prelude::*;
@@ -9,7 +11,7 @@ use crate::snapshot::{Means, Snapshot, UnitFacts};
 
 const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 2_048 * MIB;
-const MEMORY: MemoryMeans = MemoryMeans { bounds: true, guarantees: true, reclaim: true };
+const MEMORY: MemoryMeans = MemoryMeans { bounds: true, guarantees: true, reclaim: true, kill_order: true };
 
 /// Equal top-level units.
 fn equals(n: usize) -> (Contract, Vec<UnitId>) {
@@ -665,6 +667,93 @@ fn any_memory() -> impl Strategy<Value = UnitMemory> {
     )
 }
 
+/// Who is to be killed first, as the orders of a look change it.
+fn exposed(steps: &[Step], before: &mut BTreeSet<UnitId>) {
+    for step in steps {
+        match step.action {
+            Action::Expose { unit, exposed: true } => assert!(before.insert(unit), "ordered twice"),
+            Action::Expose { unit, exposed: false } => assert!(before.remove(&unit), "taken back twice"),
+            _ => {}
+        }
+    }
+}
+
+/// So much of a unit is in no file.
+fn fill(world: &mut World, unit: UnitId, mib: u64) {
+    let memory = world.of(unit);
+    (memory.used, memory.anonymous) = (mib * MIB, mib * MIB);
+}
+
+/// Of 1,920 MiB, u0 has no more than its 960, and u1 has more: it goes first from when less than 163 MiB are left (8 % of 2,048)
+/// until 245 are again, and nothing is ordered twice. What it may drop is no reason, nor what swap takes.
+#[test]
+fn who_is_beyond_its_entitlement_goes_first_while_memory_is_short() {
+    let (contract, units) = equals(2);
+    let mut world = World::new(contract);
+    let mut first = BTreeSet::new();
+    let mut look = |world: &mut World, owner: u64, mib: u64| {
+        fill(world, units[0], owner);
+        fill(world, units[1], mib);
+        let (steps, plan) = world.look(250);
+        exposed(&steps, &mut first);
+        (first.iter().copied().collect::<Vec<_>>(), plan.map_or(vec![], |plan| plan.beyond))
+    };
+    let beyond = |mib: u64| vec![Beyond { unit: units[1], bytes: mib * MIB }];
+    assert_eq!(look(&mut world, 750, 1_000), (vec![], vec![]), "170 MiB are left");
+    assert_eq!(look(&mut world, 800, 1_000), (vec![units[1]], beyond(40)), "120 are");
+    assert_eq!(look(&mut world, 800, 1_050), (vec![units[1]], beyond(90)));
+    assert_eq!(look(&mut world, 690, 1_000), (vec![units[1]], beyond(40)), "230 are: not yet enough");
+    assert_eq!(look(&mut world, 670, 1_000), (vec![], vec![]), "250 are");
+    assert_eq!(look(&mut world, 900, 1_000).0, [units[1]]);
+    world.facts.swap_free = 1_024 * MIB;
+    assert_eq!(look(&mut world, 900, 1_000), (vec![], vec![]), "there is swap");
+    world.facts.swap_free = 0;
+    assert_eq!(look(&mut world, 900, 1_000).0, [units[1]]);
+    assert_eq!(look(&mut world, 900, 950).0, [], "it is within its own");
+
+    // 100 MiB are left; what is clean is not held.
+    fill(&mut world, units[0], 900);
+    fill(&mut world, units[1], 920);
+    world.of(units[1]).used = 1_020 * MIB;
+    assert!(!world.look(250).0.iter().any(|step| matches!(step.action, Action::Expose { .. })));
+}
+
+/// Those who are in no unit take 900 MiB: units are entitled to half as much as before, and none of them is to blame.
+#[test]
+fn what_is_in_no_unit_exposes_nobody() {
+    let (contract, units) = equals(2);
+    let mut world = World::new(contract);
+    fill(&mut world, units[0], 800);
+    fill(&mut world, units[1], 100);
+    world.looks(3);
+    world.facts.shared = 900 * MIB;
+    let (steps, plan) = world.look(250);
+    assert!(plan.is_some_and(|plan| plan.units[units[0].index()].entitled < 600 * MIB));
+    assert!(!steps.iter().any(|step| matches!(step.action, Action::Expose { .. })), "{steps:?}");
+}
+
+/// A unit that is within its entitlement is not exposed for what one of its sub-units takes of another; when it is beyond, that
+/// sub-unit is, and nobody under `smp`.
+#[test]
+fn sub_units_are_exposed_when_what_is_around_them_is_beyond() {
+    let (mut contract, units) = equals(2);
+    let sub = contract.add(Some(units[0]), "sub");
+    contract.add(Some(units[0]), "other");
+    let mut world = World::new(contract);
+    fill(&mut world, sub, 900);
+    fill(&mut world, units[1], 940);
+    let mut first = BTreeSet::new();
+    exposed(&world.look(250).0, &mut first);
+    assert_eq!(first, BTreeSet::new(), "80 MiB are left");
+    fill(&mut world, sub, 1_010);
+    fill(&mut world, units[1], 850);
+    exposed(&world.look(250).0, &mut first);
+    assert_eq!(first, BTreeSet::from([sub]));
+    world.contract.machine.scheme = Scheme::Smp;
+    exposed(&world.look(250).0, &mut first);
+    assert_eq!(first, BTreeSet::new());
+}
+
 proptest! {
     /// Whatever a machine says, the checker agrees with every plan; who is short of its own has it; nobody who is away is held.
     #[test]
@@ -683,6 +772,7 @@ proptest! {
             (unit.lend.memory, unit.borrow.memory) = (false, false);
         }
         let mut world = World::new(contract);
+        let mut first = BTreeSet::new();
         for (units, present, after, kernel, swap) in history {
             let mut seen = vec![UnitMemory::default(); 2];
             seen.extend(units);
@@ -690,8 +780,20 @@ proptest! {
             world.facts.units.clone_from(&seen);
             (world.facts.kernel, world.facts.swap_free) = (kernel * MIB, swap * MIB);
             world.present = [true, true].into_iter().chain(present).take(6).collect();
-            let (_, plan) = world.look(after);
+            let (steps, plan) = world.look(after);
             let plan = plan.unwrap_or_default();
+            exposed(&steps, &mut first);
+            let taken = |id: UnitId| {
+                let seen = seen.get(id.index()).copied().unwrap_or_default();
+                seen.used.min(seen.anonymous + seen.kernel + seen.packed)
+            };
+            let left = TOTAL.saturating_sub(
+                world.facts.kernel + world.facts.shared + world.contract.held().map(taken).sum::<u64>(),
+            );
+            for id in &first {
+                prop_assert!(taken(*id) > plan.units[id.index()].entitled, "within its entitlement");
+                prop_assert!(left + world.facts.swap_free <= TOTAL * 12 / 100, "memory is not short");
+            }
             for id in world.contract.held() {
                 let share = plan.units[id.index()];
                 let orders = world.in_force.get(&id).copied().unwrap_or_default();

@@ -1,0 +1,132 @@
+//! Whom a kernel that is out of memory is to kill first.
+//!
+//! Problem: a bound slows a unit that takes memory in no file, and on a machine without swap nothing can be taken from it
+//! again; so it gets there, if slowly, and then the kernel kills the largest process there is, be its unit within what it is
+//! entitled to or not. Terms: a unit *holds* what it uses but for clean and dirty pages of files, which a kernel takes
+//! before it kills. What is *left* is what is divided less what units hold, and what still fits into swap. Memory is *short*
+//! from when less than the contract's reserve is left until half as much again is.
+//!
+//! Algorithm: while memory is short, the units that hold more than they are entitled to are exposed: they, and every unit
+//! around them with all that is in it. What a unit would be entitled to if those who are in no unit held nothing counts:
+//! for theirs no unit is to blame.
+//!
+//! Properties (tested): nobody is exposed while memory is not short; who holds no more than it is entitled to, or lives in a
+//! unit that does not, never is; what one look orders, a look at the same facts does not order again.
+
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, UnitId};
+
+use super::{MemoryFacts, SLACK_PART, Share, UnitMemory, rates};
+use crate::plan::{Action, Reason, Step};
+
+/// Memory is short where less than this part of the machine is left, however small the contract's reserve.
+const RESERVE_PART_MIN: u64 = 64;
+
+/// What is remembered between looks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct State {
+    short: bool,
+    exposed: BTreeSet<UnitId>,
+}
+
+/// What a unit uses that nothing can be done about but by way of swap. Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beyond {
+    /// The unit.
+    pub unit: UnitId,
+    /// How much of that is beyond what it may use.
+    pub bytes: u64,
+}
+
+/// What is in memory and cannot be dropped or written to a file.
+fn holds(unit: UnitMemory) -> u64 {
+    unit.used.min(unit.anonymous.saturating_add(unit.kernel).saturating_add(unit.packed))
+}
+
+impl State {
+    /// Exposes those whom `facts` show to be beyond what `shares` entitle them to, of what is `divided`, and no others.
+    /// Those that are exposed and beyond what they may use, too.
+    pub(super) fn step(
+        &mut self,
+        contract: &Contract,
+        facts: &MemoryFacts,
+        shares: &[Share],
+        divided: u64,
+        steps: &mut Vec<Step>,
+    ) -> Vec<Beyond> {
+        let held: Vec<u64> =
+            contract.ids().map(|id| facts.units.get(id.index()).copied().map_or(0, holds)).collect();
+        let of_units: u64 = contract.held().map(|id| held[id.index()]).sum();
+        let common = facts.kernel.saturating_add(facts.shared).saturating_add(of_units);
+        let left = facts.total.saturating_sub(common).saturating_add(rates::freed(facts.swap_free, facts));
+        let reserve = contract.machine.reserve.of(facts.total).max(facts.total / RESERVE_PART_MIN);
+        self.short = left < if self.short { reserve.saturating_add(reserve / 2) } else { reserve };
+
+        let own: Vec<u64> = contract.ids().map(|id| shares[id.index()].entitled).collect();
+        let (held_within, entitled_within) = (within(contract, &held), within(contract, &own));
+        let whole = facts.total.saturating_sub(facts.kernel).max(divided);
+        let blameless = |entitled: u64| {
+            let part = (u128::from(entitled) * u128::from(whole)).checked_div(u128::from(divided));
+            part.and_then(|part| u64::try_from(part).ok()).unwrap_or(u64::MAX)
+        };
+        let slack = facts.total / SLACK_PART;
+        let is_beyond = |id: UnitId| {
+            let slack = if self.exposed.contains(&id) { 0 } else { slack };
+            let beyond = |held: u64, entitled: u64| held > blameless(entitled).saturating_add(slack);
+            let mut around = core::iter::successors(Some(id), |id| contract.unit(*id).parent);
+            beyond(held[id.index()], own[id.index()])
+                && around.all(|id| beyond(held_within[id.index()], entitled_within[id.index()]))
+        };
+        let exposed: BTreeSet<UnitId> = contract.held().filter(|id| self.short && is_beyond(*id)).collect();
+        self.become_exposed(exposed, Reason::Enough, steps, |id| {
+            held[id.index()].saturating_sub(own[id.index()])
+        });
+        let beyond = |unit: &UnitId| {
+            let bytes = held[unit.index()].saturating_sub(shares[unit.index()].allowed);
+            (bytes > slack).then_some(Beyond { unit: *unit, bytes })
+        };
+        self.exposed.iter().filter_map(beyond).collect()
+    }
+
+    /// Nobody is exposed any more.
+    pub(super) fn end(&mut self, reason: Reason, steps: &mut Vec<Step>) {
+        self.become_exposed(BTreeSet::new(), reason, steps, |_| 0);
+        self.short = false;
+    }
+
+    fn become_exposed(
+        &mut self,
+        exposed: BTreeSet<UnitId>,
+        otherwise: Reason,
+        steps: &mut Vec<Step>,
+        bytes: impl Fn(UnitId) -> u64,
+    ) {
+        let order = |unit: UnitId, exposed, reason| Step { action: Action::Expose { unit, exposed }, reason };
+        let gone = self.exposed.difference(&exposed).map(|unit| order(*unit, false, otherwise));
+        let new = exposed.difference(&self.exposed);
+        let new = new.map(|unit| order(*unit, true, Reason::Beyond { bytes: bytes(*unit) }));
+        steps.extend(gone.chain(new));
+        self.exposed = exposed;
+    }
+
+    /// The same after a reload: see [`super::State::renumbered`].
+    pub(super) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
+        State { exposed: self.exposed.into_iter().filter_map(number).collect(), ..self }
+    }
+}
+
+/// The sums over each unit with all that is in it.
+fn within(contract: &Contract, own: &[u64]) -> Vec<u64> {
+    let mut sums = vec![0; own.len()];
+    // A parent stands before its children: going backwards carries sums all the way up.
+    for id in contract.held().rev() {
+        sums[id.index()] += own[id.index()];
+        if let Some(parent) = contract.unit(id).parent {
+            sums[parent.index()] += sums[id.index()];
+        }
+    }
+    sums
+}
