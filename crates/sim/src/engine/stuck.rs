@@ -2,10 +2,10 @@
 //!
 //! Problem: a run whose processes wait for each other in a circle goes on to its horizon and looks as if it had only been too
 //! short. Algorithm: who computes, sleeps, or waits for a disk or for memory will go on. Who waits for a lock goes on if all
-//! its holders do; for children, if one of them does, or will be started; at a barrier, if a sibling that is not there
-//! yet goes on, or more are to come. What no such chain reaches waits for ever. Properties: nobody is called stuck who could
-//! still be woken by anybody; who waits at a barrier for a sibling that runs for ever without coming is not called stuck.
-//! Cost: a pass over all tasks for each link of the longest chain of waits.
+//! its holders do; for children, if one of them does; at a barrier, if a sibling that is not there yet goes on, or more are
+//! to come. What no such chain reaches waits for ever. Properties: nobody is called stuck who could still be woken by
+//! anybody; who waits at a barrier for a sibling that runs for ever without coming is not called stuck. Cost: a pass over all
+//! tasks for each link of the longest chain of waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
