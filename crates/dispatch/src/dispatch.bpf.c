@@ -70,10 +70,14 @@ static u64 queue_of(const struct dispatch_task *task)
 	return rules()->pool ? QUEUE_POOL : task->unit;
 }
 
-/* The slice of a unit's tasks: at most a tick of most kernels where they are a crowd. */
+/* The slice of a unit's tasks: at most a tick of most kernels where they are a crowd for the CPUs that they are on. */
 static u64 slice_of(const struct dispatch_unit *unit)
 {
-	return unit->own_active > CROWD * (unit->busy + 1) ? rules()->slice_ns / 8 : rules()->slice_ns;
+	const struct dispatch_unit *top;
+
+	if (unit->own_active <= CROWD || rules()->pool || !(top = unit_at(unit->top)))
+		return rules()->slice_ns;
+	return unit->own_active > CROWD * (top->busy + 1) ? rules()->slice_ns / 8 : rules()->slice_ns;
 }
 
 /* Whose virtual time a task's is measured by: its unit's, or one for all where all wait in one queue. */
