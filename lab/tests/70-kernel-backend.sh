@@ -111,7 +111,7 @@ ok "what b had beyond its own is known" at_least "$borrowed" 1000000
 switched b called_back
 ok "b called CPUs back" at_least "$sum" 1
 ok "status shows it all" status_says 'at home'
-sed -n '/at home/,/^$/p; /moved in/,/^$/p' status.txt | sed 's/^/# /'
+sed -n '/at home/,/^$/p; /waited/,/^$/p; /moved in/,/^$/p' status.txt | sed 's/^/# /'
 
 # Thrown out: control groups hold at once, and the scheduler comes back after a second.
 echo S > /proc/sysrq-trigger

@@ -567,10 +567,9 @@ static void book(struct dispatch_cpu *cpu, u32 id, u32 ran, u64 now)
 		account->shared_ns += used;
 	} else if (cpu->home == unit->top) {
 		account->home_ns += used;
-	} else {
-		account->borrowed_ns += used;
-		if ((owner = account_at(cpu->home, id)))
-			owner->lent_ns += used;
+	} else if ((owner = account_at(cpu->home, id))) {
+		*(cpu->on_loan ? &account->borrowed_ns : &account->visiting_ns) += used;
+		*(cpu->on_loan ? &owner->lent_ns : &owner->visited_ns) += used;
 	}
 }
 
@@ -711,6 +710,7 @@ static bool take_next(u32 home, enum among among, const struct goer *goer)
 static void lend(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 {
 	cpu->recalled = 0;
+	cpu->on_loan = 1;
 	mask_set(cpu->home, MASK_LENT, id);
 	add(&owner->away, 1);
 }
@@ -852,18 +852,44 @@ static bool waits_for_home(u32 home, const struct dispatch_unit *owner)
 	return scx_bpf_dsq_nr_queued(home) > 0;
 }
 
+/*
+ * What of a task's wait, since then, a higher class had the CPU where it comes to run. Nobody tells when such a class takes
+ * a CPU: it had it where the task could have run, and none of this scheduler's did, for longer than a switch takes. Those
+ * that wait behind the first who comes are told of it too.
+ */
+static u64 higher_ns(struct dispatch_cpu *cpu, u64 since, u64 now)
+{
+	u64 from = cpu->since;
+
+	at_least(&from, since);
+	if (now - from > HIGHER_NS) {
+		cpu->higher_from = from;
+		cpu->higher_to = now;
+	} else if (!before(since, cpu->higher_to)) {
+		return 0;
+	} else {
+		from = cpu->higher_from;
+		at_least(&from, since);
+	}
+	return cpu->higher_to - from;
+}
+
 /* What a task waited for, and how far it came. */
-static void arrive(struct dispatch_task *task, const struct dispatch_cpu *cpu, u32 id, u64 now)
+static void arrive(struct dispatch_task *task, struct dispatch_cpu *cpu, u32 id, u64 now)
 {
 	struct dispatch_account *account = account_at(task->unit, id);
 	struct dispatch_cpu *from = cpu_at(task->cpu);
 	u32 cause = task->cause;
+	u64 higher;
 
 	if (!account)
 		return;
 	account->switches++;
-	if (task->since && before(task->since, now) && cause < DISPATCH_CAUSES)
-		account->waited_ns[cause] += now - task->since;
+	if (task->since && before(task->since, now) && cause < DISPATCH_CAUSES) {
+		higher = higher_ns(cpu, task->since, now);
+		account->waited_ns[DISPATCH_WAIT_HIGHER] += higher;
+		account->waited_ns[cause] += now - task->since - higher;
+	}
 	task->since = 0;
 	if (from && task->cpu != id) {
 		if (from->node != cpu->node)
@@ -882,16 +908,17 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	u32 id = scx_bpf_task_cpu(p);
 	struct dispatch_cpu *cpu = cpu_at(id);
 	struct dispatch_unit *unit, *top, *owner;
+	u64 now = scx_bpf_now();
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
 	end_wait(task);
-	cpu->since = scx_bpf_now();
-	cpu->booked = cpu->since;
+	arrive(task, cpu, id, now);
+	cpu->since = cpu->booked = now;
 	cpu->looks = 0;
+	cpu->on_loan = 0;
 	cpu->runs = task->unit;
 	cpu->vtime = task->vtime;
-	arrive(task, cpu, id, cpu->since);
 	advance_clocks(cpu, task, unit);
 	if (rules()->pool)
 		return;
@@ -1138,7 +1165,10 @@ void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
 {
 	struct dispatch_cpu *cpu = cpu_at(id);
 
-	if (!cpu || !idle || cpu->looks >= LOOKS_MAX || !may_have_work(cpu))
+	if (!cpu)
+		return;
+	cpu->since = scx_bpf_now(); /* so long nobody else had it: see higher_ns() */
+	if (!idle || cpu->looks >= LOOKS_MAX || !may_have_work(cpu))
 		return;
 	cpu->looks++;
 	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);

@@ -30,7 +30,7 @@ enum dispatch_unit_flags {
 enum dispatch_cause {
 	DISPATCH_WAIT_OWN,    /* tasks of its own unit, or another's on a CPU that is time-shared */
 	DISPATCH_WAIT_LOAN,   /* a CPU on loan that was called back for it */
-	DISPATCH_WAIT_HIGHER, /* real-time, deadline or stop tasks that took its CPU */
+	DISPATCH_WAIT_HIGHER, /* real-time, deadline or stop tasks that had its CPU, or the one where it came to run */
 	DISPATCH_CAUSES,
 };
 
@@ -78,9 +78,11 @@ struct dispatch_unit {
 /* One unit's account of one CPU, in ns since the start. Only that CPU writes it. */
 struct dispatch_account {
 	u64 home_ns;                      /* its tasks, where it owned the CPU */
-	u64 borrowed_ns;                  /* its tasks, where another did */
+	u64 borrowed_ns;                  /* its tasks, where another did, who lent it and could call it back */
+	u64 visiting_ns;                  /* its tasks, where another did, and they had turns: see dispatch.bpf.c on strays */
 	u64 shared_ns;                    /* its tasks, where nobody did */
-	u64 lent_ns;                      /* others' tasks, where it owned the CPU */
+	u64 lent_ns;                      /* others' tasks that borrowed, where it owned the CPU */
+	u64 visited_ns;                   /* others' tasks that visited, where it owned the CPU */
 	u64 waited_ns[DISPATCH_CAUSES];   /* its tasks that came to run here, before */
 	u64 moved[DISPATCH_DISTANCES];    /* its tasks that came to run here and ran elsewhere before */
 	u64 strays;                       /* times its tasks waited here since their affinity allows no CPU of the unit's */
@@ -89,10 +91,11 @@ struct dispatch_account {
 
 /* One CPU. Its user sets `cache` and `node` before the start, and `home` by dispatch_own(); the scheduler the rest. */
 struct dispatch_cpu {
-	u64 since;    /* up to when its task was charged */
+	u64 since;    /* up to when its task was charged, or it idled */
 	u64 booked;   /* up to when its time stands in the accounts */
 	u64 recalled; /* when it was called back; 0: it is not */
 	u64 vtime;    /* its task's virtual time when it was charged last */
+	u64 higher_from, higher_to; /* when a higher class had it last */
 	u32 home;     /* the unit that owns it, or DISPATCH_NOBODY: time-shared */
 	u32 runs;     /* the unit whose task it runs, or DISPATCH_NOBODY */
 	u32 cache;    /* CPUs that share its last-level cache, and its node's: two groups of CPUs, by number below 2 * cpus; */
@@ -100,7 +103,7 @@ struct dispatch_cpu {
 	u32 turn;     /* whose turn is next: see dispatch.bpf.c */
 	u32 strays;   /* tasks that wait in its own queue, or are about to */
 	u32 looks;    /* how often it looked again since it fell idle */
-	u32 unused;
+	u32 on_loan;  /* 1: its task borrows it */
 };
 
 enum dispatch_task_state {
@@ -140,8 +143,8 @@ struct dispatch_setting {
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_unit) == 192, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_account) == 96, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_cpu) == 64, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_account) == 112, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_cpu) == 80, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 40, "mirrored in tables.rs");
 
 #endif

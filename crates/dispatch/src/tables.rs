@@ -176,17 +176,21 @@ impl std::ops::AddAssign for CallBacks {
 pub struct Account {
     /// Its tasks on its own CPUs.
     pub home_ns: u64,
-    /// Its tasks on CPUs of others.
+    /// Its tasks on CPUs of others, who lent them.
     pub borrowed_ns: u64,
+    /// Its tasks on CPUs of others where they had turns: those that run anywhere, or could run nowhere else.
+    pub visiting_ns: u64,
     /// Its tasks on CPUs of nobody.
     pub shared_ns: u64,
-    /// Others' tasks on its own CPUs.
+    /// Others' tasks on its own CPUs, which it lent.
     pub lent_ns: u64,
+    /// Others' tasks on its own CPUs where they had turns.
+    pub visited_ns: u64,
     /// What its tasks waited for others of their own unit, or on time-shared CPUs for any.
     pub waited_own_ns: u64,
     /// What they waited for a CPU on loan that was called back.
     pub waited_loan_ns: u64,
-    /// What they waited for real-time and deadline tasks that took their CPU.
+    /// What they waited for real-time and deadline tasks that had their CPU, or the one where they came to run.
     pub waited_higher_ns: u64,
     /// Times that a task moved to a CPU with the same last-level cache.
     pub moved_cache: u64,
@@ -203,7 +207,7 @@ pub struct Account {
 impl Account {
     /// CPU time of its tasks, wherever.
     pub fn used_ns(&self) -> u64 {
-        self.home_ns + self.borrowed_ns + self.shared_ns
+        self.home_ns + self.borrowed_ns + self.visiting_ns + self.shared_ns
     }
 }
 
@@ -211,8 +215,10 @@ impl std::ops::AddAssign for Account {
     fn add_assign(&mut self, other: Account) {
         self.home_ns += other.home_ns;
         self.borrowed_ns += other.borrowed_ns;
+        self.visiting_ns += other.visiting_ns;
         self.shared_ns += other.shared_ns;
         self.lent_ns += other.lent_ns;
+        self.visited_ns += other.visited_ns;
         self.waited_own_ns += other.waited_own_ns;
         self.waited_loan_ns += other.waited_loan_ns;
         self.waited_higher_ns += other.waited_higher_ns;
@@ -232,6 +238,8 @@ pub(crate) struct Cpu {
     pub(crate) booked: u64,
     pub(crate) recalled: u64,
     pub(crate) vtime: u64,
+    higher_from: u64,
+    higher_to: u64,
     pub(crate) home: u32,
     pub(crate) runs: u32,
     pub(crate) cache: u32,
@@ -239,7 +247,7 @@ pub(crate) struct Cpu {
     turn: u32,
     strays: u32,
     looks: u32,
-    unused: u32,
+    on_loan: u32,
 }
 
 impl Cpu {
@@ -250,6 +258,8 @@ impl Cpu {
             booked: 0,
             recalled: 0,
             vtime: 0,
+            higher_from: 0,
+            higher_to: 0,
             home: NOBODY,
             runs: NOBODY,
             cache: near.cache,
@@ -257,7 +267,7 @@ impl Cpu {
             turn: 0,
             strays: 0,
             looks: 0,
-            unused: 0,
+            on_loan: 0,
         }
     }
 }
@@ -344,8 +354,8 @@ pub(crate) struct Setting {
 
 const _: () = assert!(size_of::<Rules>() == 32);
 const _: () = assert!(size_of::<Unit>() == 192);
-const _: () = assert!(size_of::<Account>() == 96);
-const _: () = assert!(size_of::<Cpu>() == 64);
+const _: () = assert!(size_of::<Account>() == 112);
+const _: () = assert!(size_of::<Cpu>() == 80);
 const _: () = assert!(size_of::<Own>() == 40);
 const _: () = assert!(size_of::<Task>() == 80);
 const _: () = assert!(size_of::<World>() == 120);

@@ -1,6 +1,6 @@
 //! Tasks that change their unit while they run: the scheduler knows whose task is on the CPU from then on.
 
-use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Recall, Settings, UnitRules};
+use commonhold_dispatch::{ANYWHERE, BORROWS, COMMON, Kernel, LENDS, NOBODY, Recall, Settings, UnitRules};
 
 const MS: u64 = 1_000_000;
 /// Two units beside the built-in ones.
@@ -41,6 +41,22 @@ fn each_unit_is_charged_for_its_own_part() {
     // From the move on it was a guest on a CPU of `A`'s.
     assert_eq!((kernel.account(A).lent_ns, kernel.account(B).borrowed_ns), (7 * MS, 7 * MS));
     assert_eq!(kernel.runs(0), NOBODY);
+}
+
+/// Who runs anywhere has turns on an owner's CPU: that is no loan, which could be called back.
+#[test]
+fn who_visits_does_not_borrow() {
+    let mut kernel = running(1);
+    assert!(kernel.set_unit(0, COMMON, UnitRules { parent: NOBODY, weight: 100, flags: ANYWHERE }));
+    kernel.start(0, 1, COMMON);
+    kernel.wake(0, 1);
+    assert_eq!(kernel.schedule(30 * MS, 0, true), Some(0), "it is the owner's turn");
+    assert_eq!(kernel.schedule(60 * MS, 0, true), Some(1));
+    assert!(!kernel.can_come_back(0));
+    assert_eq!(kernel.schedule(90 * MS, 0, true), Some(0));
+    let (owner, visitor) = (kernel.account(A), kernel.account(COMMON));
+    assert_eq!((owner.lent_ns, owner.visited_ns), (0, 30 * MS));
+    assert_eq!((visitor.borrowed_ns, visitor.visiting_ns, visitor.used_ns()), (0, 30 * MS, 30 * MS));
 }
 
 #[test]

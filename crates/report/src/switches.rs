@@ -12,17 +12,21 @@ pub struct UnitSwitches {
     pub unit: String,
     /// CPU time of its tasks on CPUs that its outermost unit owned.
     pub home_ns: u64,
-    /// CPU time of its tasks on CPUs that others owned.
+    /// CPU time of its tasks on CPUs that others owned, and lent.
     pub borrowed_ns: u64,
+    /// CPU time of its tasks on CPUs that others owned, where they had turns: they run anywhere, or could nowhere else.
+    pub visiting_ns: u64,
     /// CPU time of its tasks on CPUs that nobody owned.
     pub shared_ns: u64,
-    /// CPU time of others' tasks on CPUs that it owned.
+    /// CPU time of others' tasks on CPUs that it owned, and lent.
     pub lent_ns: u64,
+    /// CPU time of others' tasks on CPUs that it owned, where those had turns.
+    pub visited_ns: u64,
     /// What its tasks waited for tasks of its own, or on CPUs that nobody owned for any.
     pub waited_own_ns: u64,
     /// What they waited for a CPU on loan that was called back.
     pub waited_loan_ns: u64,
-    /// What they waited for real-time and deadline tasks that took their CPU.
+    /// What they waited for real-time and deadline tasks that had their CPU, or the one where they came to run.
     pub waited_higher_ns: u64,
     /// CPUs on loan that were called back.
     pub called_back: u64,
@@ -44,49 +48,35 @@ pub struct UnitSwitches {
     pub switches: u64,
 }
 
-/// Two tables: where the units' tasks ran and what they waited for; and what was called back and moved.
+/// Three tables: where CPU time was had and given; what was waited for and called back; and how far tasks moved.
 pub fn text(units: &[UnitSwitches], style: Style) -> String {
-    let mut time = Table::new(&[
+    let mut had = Table::new(&["unit", "at home", "borrowed", "visiting", "shared", "lent", "visited"]);
+    let mut waited = Table::new(&[
         "unit",
-        "at home",
-        "borrowed",
-        "shared",
-        "lent",
         "waited\nfor own",
         "waited\nfor loan",
         "waited\nhigher",
-    ]);
-    let mut moves = Table::new(&[
-        "unit",
         "called\nback",
         "half\nwithin",
         "99 %\nwithin",
         "longest",
-        "moved in\ncache",
-        "in\nnode",
-        "farther",
-        "strays",
-        "switches",
     ]);
+    let mut moved = Table::new(&["unit", "moved in\ncache", "in\nnode", "farther", "strays", "switches"]);
     for unit in units {
-        let times = [
-            unit.home_ns,
-            unit.borrowed_ns,
-            unit.shared_ns,
-            unit.lent_ns,
-            unit.waited_own_ns,
-            unit.waited_loan_ns,
-            unit.waited_higher_ns,
-        ];
-        let name = || vec![clean(&unit.unit)];
-        time.row(Paint::Plain, name().into_iter().chain(times.map(duration)).collect());
+        let mut row = |table: &mut Table, cells: Vec<String>| {
+            table.row(Paint::Plain, [clean(&unit.unit)].into_iter().chain(cells).collect());
+        };
+        let times =
+            [unit.home_ns, unit.borrowed_ns, unit.visiting_ns, unit.shared_ns, unit.lent_ns, unit.visited_ns];
+        row(&mut had, times.map(duration).into());
+        let waits = [unit.waited_own_ns, unit.waited_loan_ns, unit.waited_higher_ns].map(duration);
         let latencies = [unit.call_back_p50_ns, unit.call_back_p99_ns, unit.call_back_max_ns];
         let latencies = latencies.map(|ns| ns.map_or(NOTHING.to_owned(), duration));
+        row(&mut waited, waits.into_iter().chain([unit.called_back.to_string()]).chain(latencies).collect());
         let counts = [unit.moved_cache, unit.moved_node, unit.moved_far, unit.strays, unit.switches];
-        let cells = name().into_iter().chain([unit.called_back.to_string()]).chain(latencies);
-        moves.row(Paint::Plain, cells.chain(counts.map(|count| count.to_string())).collect());
+        row(&mut moved, counts.map(|count| count.to_string()).into());
     }
-    format!("{}\n{}", time.render(style), moves.render(style))
+    [had, waited, moved].map(|table| table.render(style)).join("\n")
 }
 
 #[cfg(test)]
@@ -100,6 +90,7 @@ mod tests {
             home_ns: 1_500_000_000,
             borrowed_ns: 20_000_000,
             lent_ns: 3_000_000_000,
+            visited_ns: 70_000_000,
             waited_own_ns: 4_000_000,
             waited_loan_ns: 120_000,
             called_back: 311,

@@ -32,6 +32,9 @@ typedef u32 __wsum;
 
 enum { false = 0, true = 1 };
 
+/* A CPU that runs no task of this scheduler's for longer, while one waits for it, is had by a higher class. */
+#define HIGHER_NS 100000ull
+
 /* include/uapi/linux/bpf.h */
 enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_TASK_STORAGE = 29 };
 enum { BPF_F_NO_PREALLOC = 1, BPF_F_MMAPABLE = 1024 };

@@ -19,6 +19,8 @@ typedef int64_t s64;
 #define VERIFIED_ALONE static
 #define bpf_for(i, from, to) for ((i) = (from); (i) < (to); (i)++)
 
+#define HIGHER_NS (~0ull) /* the simulated kernel has no higher classes */
+
 /* Values as in the kernel (include/linux/sched/ext.h). */
 #define SCX_DSQ_LOCAL    ((1ull << 63) | 2)
 #define SCX_TASK_QUEUED  1u
