@@ -34,8 +34,9 @@ fuzz: ## the parsers under libFuzzer, for a minute each (needs a nightly toolcha
 	fuzz/run 60 contract
 	fuzz/run 60 scenario
 
-random: ## 20,000 random scenarios against the simulator's own checks
+random: ## 20,000 random scenarios against the simulator's own checks, and 300 contracts under which somebody might starve
 	COMMONHOLD_SCENARIOS=20000 $(CARGO) test --release --locked --package commonhold-sim --test random_scenarios
+	COMMONHOLD_SCENARIOS=300 $(CARGO) test --release --locked --package commonhold-sim --test starvation
 
 bench: build ## measure the numbers of PROMISES.md
 	bench/promises

@@ -26,9 +26,9 @@
  * but one slice: a waking task's virtual time is at least its unit's less `slice_ns`, and a waking unit's pass at least that
  * of the sibling that ran last less so much. Nobody waits for ever in a queue: whoever waits there has a virtual time that
  * stays while those of all that run grow, and so has its unit's pass at every level; so after a bounded time it is the
- * smallest. How long that takes: the policy gives no unit less than a thousandth of its level's time, nor lets who holds a
- * part of a CPU wait for a turn for longer than 5 s, where turns of 10 ms are short enough for that; and where a unit's tasks
- * are a crowd, their slices are short. Tasks that no queue can serve (strays: their affinity allows none of the unit's CPUs)
+ * smallest. Nobody waits there for so long that the kernel ends the scheduler: the policy gives no unit less than a thousandth
+ * of its level's time, nor lets who holds a part of a CPU wait for a turn for longer than 5 s, where turns of 10 ms are short
+ * enough for that; and whose tasks wait for long nevertheless, they are rescued: see rescue.h. Tasks that no queue can serve (strays: their affinity allows none of the unit's CPUs)
  * and the kernel's own threads (but for when they wake) wait in a queue of one CPU, which has its turn there like its owner's
  * tasks, and like those of DISPATCH_COMMON. So do tasks that may not leave their CPU for a moment, which others may wait for.
  *
@@ -50,7 +50,6 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
 #define HELD_NS    500000ull /* how long a task runs that may not leave its CPU for a moment: such moments take microseconds */
 #define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
-#define CROWD      1000u /* from so many tasks of a unit for each CPU that it has, slices are short: all have turns in time */
 #define LOOKS_MAX  4u  /* an idle CPU looks again, so many times, at what may have come while it fell idle */
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
@@ -59,25 +58,23 @@ static bool before(u64 a, u64 b)
 	return (s64)(a - b) < 0;
 }
 
+/* Now, where 0 says "never": which it is at the beginning of a simulation. */
+static u64 moment(void)
+{
+	return scx_bpf_now() ?: 1;
+}
+
 static void at_least(u64 *value, u64 least)
 {
 	if (before(*value, least))
 		*value = least;
 }
 
+#include "rescue.h"
+
 static u64 queue_of(const struct dispatch_task *task)
 {
 	return rules()->pool ? QUEUE_POOL : task->unit;
-}
-
-/* The slice of a unit's tasks: at most a tick of most kernels where they are a crowd for the CPUs that they are on. */
-static u64 slice_of(const struct dispatch_unit *unit)
-{
-	const struct dispatch_unit *top;
-
-	if (unit->own_active <= CROWD || rules()->pool || !(top = unit_at(unit->top)))
-		return rules()->slice_ns;
-	return unit->own_active > CROWD * (top->busy + 1) ? rules()->slice_ns / 8 : rules()->slice_ns;
 }
 
 /* Whose virtual time a task's is measured by: its unit's, or one for all where all wait in one queue. */
@@ -86,12 +83,23 @@ static struct dispatch_unit *clock_of(const struct dispatch_task *task)
 	return unit_at(rules()->pool ? DISPATCH_KERNEL : task->unit);
 }
 
-/* Who slept starts where those are that it competes with, less one slice: it runs soon, and has saved nothing up. */
+/*
+ * Who slept starts where those are that it competes with, less one slice: it runs soon, and has saved nothing up. Who had much
+ * for its nice value starts not so far behind that it would wait for too long.
+ */
 static u64 start_of(struct dispatch_task *task)
 {
 	struct dispatch_unit *clock = clock_of(task);
+	u64 slice_ns = rules()->slice_ns, lead;
 
-	at_least(&task->vtime, (clock ? clock->vtime : 0) - rules()->slice_ns);
+	if (!clock)
+		return task->vtime;
+	at_least(&task->vtime, clock->vtime - slice_ns);
+	if (before(clock->vtime + slice_ns, task->vtime)) {
+		lead = lead_of(clock);
+		if (before(clock->vtime + lead, task->vtime))
+			task->vtime = clock->vtime + lead;
+	}
 	return task->vtime;
 }
 
@@ -180,7 +188,7 @@ static void end_wait(struct dispatch_task *task)
 static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 {
 	add(&owner->away, -1);
-	cpu->recalled = scx_bpf_now() ?: 1; /* at the beginning of a simulation: 0 says that it was not */
+	cpu->recalled = moment();
 	if (rules()->recall == DISPATCH_RECALL_NOW)
 		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
 }
@@ -296,7 +304,7 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 		return last;
 	count(task, unit);
 	start_of(task);
-	task->since = scx_bpf_now();
+	task->since = moment();
 	task->cause = DISPATCH_WAIT_OWN;
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, 0);
 	return cpu;
@@ -417,7 +425,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	count(task, unit);
-	task->since = scx_bpf_now();
+	task->since = moment();
 	task->cause = DISPATCH_WAIT_OWN;
 	/* The kernel's threads go first where they are, but only on waking: one that always did would keep others waiting. */
 	if (task->unit == DISPATCH_KERNEL) {
@@ -442,7 +450,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	begin_wait(task);
-	scx_bpf_dsq_insert_vtime(p, queue_of(task), slice_of(unit), start_of(task), enq_flags);
+	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
 	cpu = take_idle(p, task->unit, unit, last);
 	if (cpu >= 0) {
@@ -611,7 +619,7 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 	u64 now = scx_bpf_now(), used = now - cpu->since;
 
 	cpu->since = now;
-	task->vtime += of_weight(used, p);
+	task->vtime += of_weight(used, p) * pace(unit);
 	cpu->vtime = task->vtime;
 	if (!rules()->pool)
 		advance(unit, cpu->home == DISPATCH_NOBODY, used);
@@ -806,6 +814,9 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		goer.weight = prev->scx.weight;
 		goer.after = task->vtime + of_weight(rules()->slice_ns, prev);
 	}
+	/* Up to when this CPU was charged is now, or a slice ago at most. */
+	if (!before(cpu->since, rescues()->at) && rescue(cpu))
+		return;
 	for (look = 0; look < TURNS; look++) {
 		turn = (cpu->turn + look) % TURNS;
 		if (!take_turn(id, cpu, turn, &goer)) {
@@ -875,20 +886,26 @@ static u64 higher_ns(struct dispatch_cpu *cpu, u64 since, u64 now)
 }
 
 /* What a task waited for, and how far it came. */
-static void arrive(struct dispatch_task *task, struct dispatch_cpu *cpu, u32 id, u64 now)
+static void arrive(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, struct dispatch_cpu *cpu,
+		   u32 id, u64 now)
 {
 	struct dispatch_account *account = account_at(task->unit, id);
 	struct dispatch_cpu *from = cpu_at(task->cpu);
 	u32 cause = task->cause;
-	u64 higher;
+	u64 waited, higher;
 
 	if (!account)
 		return;
 	account->switches++;
+	if (cpu->rescue)
+		account->rescues++;
 	if (task->since && before(task->since, now) && cause < DISPATCH_CAUSES) {
+		waited = now - task->since;
 		higher = higher_ns(cpu, task->since, now);
 		account->waited_ns[DISPATCH_WAIT_HIGHER] += higher;
-		account->waited_ns[cause] += now - task->since - higher;
+		account->waited_ns[cause] += waited - higher;
+		if ((waited > SLOW_NS || unit->slow_ns) && !rules()->pool)
+			note_wait(p, unit, waited);
 	}
 	task->since = 0;
 	if (from && task->cpu != id) {
@@ -909,14 +926,17 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	struct dispatch_cpu *cpu = cpu_at(id);
 	struct dispatch_unit *unit, *top, *owner;
 	u64 now = scx_bpf_now();
+	bool rescued;
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
+	rescued = is_rescued(cpu);
 	end_wait(task);
-	arrive(task, cpu, id, now);
+	arrive(p, task, unit, cpu, id, now);
 	cpu->since = cpu->booked = now;
 	cpu->looks = 0;
 	cpu->on_loan = 0;
+	unit->served = now;
 	cpu->runs = task->unit;
 	cpu->vtime = task->vtime;
 	advance_clocks(cpu, task, unit);
@@ -930,11 +950,11 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	if (cpu->home == unit->top) {
 		if (cpu->recalled && top)
 			came_back(cpu, top, cpu->since);
-	} else if (!runs_anywhere(task->unit, unit) && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)) &&
+	} else if (!rescued && !runs_anywhere(task->unit, unit) && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)) &&
 		   (owner = unit_at(cpu->home))) {
 		/*
 		 * Not who runs anywhere, nor who can run nowhere else: called back, it would go on at once, be called back, and
-		 * never come to its end.
+		 * never come to its end. Nor who has waited for too long.
 		 */
 		lend(cpu, id, owner);
 		/* The owner's task may have come while this one was on its way here. */

@@ -65,9 +65,11 @@ struct dispatch_unit {
 	u32 away;          /* of the outermost: home CPUs that run others' tasks now and are not called back */
 	u32 busy;          /* of the outermost: CPUs that run its tasks or its sub-units' */
 	u64 vtime;         /* its tasks' virtual time: that of the task that ran last; who wakes starts no earlier */
+	u64 served;        /* when a task of its own came to run last */
 	u64 pass;          /* CPU time over weight, among its siblings: the smallest is next */
 	u64 own_pass;      /* the same of its own tasks, among its sub-units */
 	u64 frontier;      /* the pass of the sub-unit (or of its own tasks) that ran last: who wakes starts no earlier */
+	u64 slow_ns;       /* how long its tasks wait of late: see rescue.h */
 	u64 recalls;       /* CPUs called back */
 	u64 recall_ns;     /* from the call to the first task of its own that ran there, summed */
 	u64 recall_ns_max; /* the longest of them */
@@ -87,6 +89,14 @@ struct dispatch_account {
 	u64 moved[DISPATCH_DISTANCES];    /* its tasks that came to run here and ran elsewhere before */
 	u64 strays;                       /* times its tasks waited here since their affinity allows no CPU of the unit's */
 	u64 switches;                     /* times that a task of its began to run */
+	u64 rescues;                      /* times that one did out of turn, after waiting for too long: see rescue.h */
+};
+
+/* Whether a CPU has taken a task out of turn that had waited for too long: see rescue.h. */
+enum dispatch_rescue {
+	DISPATCH_RESCUE_NONE,
+	DISPATCH_RESCUE_TAKEN, /* it is about to run */
+	DISPATCH_RESCUE_RUNS,
 };
 
 /* One CPU. Its user sets `cache` and `node` before the start, and `home` by dispatch_own(); the scheduler the rest. */
@@ -104,6 +114,8 @@ struct dispatch_cpu {
 	u32 strays;   /* tasks that wait in its own queue, or are about to */
 	u32 looks;    /* how often it looked again since it fell idle */
 	u32 on_loan;  /* 1: its task borrows it */
+	u32 rescue;   /* enum dispatch_rescue */
+	u32 unused;
 };
 
 enum dispatch_task_state {
@@ -142,9 +154,9 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 192, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_account) == 112, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_cpu) == 80, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 208, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_cpu) == 88, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 40, "mirrored in tables.rs");
 
 #endif

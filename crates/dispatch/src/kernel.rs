@@ -16,8 +16,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::ptr;
 
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, NOBODY, Near, Owned, Recall, Rules, Setting, Task, UNITS_MAX, Unit, UnitRules,
-    WAITS_BLOCK, World,
+    Account, CPUS_MAX, Cpu, NOBODY, Near, Owned, RESCUE_RUNS, Recall, Rescues, Rules, Setting, Task,
+    UNITS_MAX, Unit, UnitRules, WAITS_BLOCK, World,
 };
 
 /// A task's number: an index, used again after its end.
@@ -202,6 +202,7 @@ impl Kernel {
                 rules,
                 now: 0,
                 pass: 0,
+                rescues: Rescues::default(),
                 units: of_units.as_mut_ptr(),
                 accounts: accounts.as_mut_ptr(),
                 cpus: table.as_mut_ptr(),
@@ -430,6 +431,11 @@ impl Kernel {
         // The second mask of a unit is that of its home CPUs on loan.
         let lent = (home as usize * 2 + 1) * self.world.words as usize;
         recalled != 0 || self.masks[lent + cpu as usize / 64] >> (cpu % 64) & 1 == 1
+    }
+
+    /// Whether a CPU runs a task out of turn that had waited for too long.
+    pub fn is_rescuing(&self, cpu: u32) -> bool {
+        self.table[cpu as usize].rescue == RESCUE_RUNS
     }
 
     /// A unit's account.

@@ -85,9 +85,11 @@ pub struct Unit {
     pub(crate) away: u32,
     pub(crate) busy: u32,
     pub(crate) vtime: u64,
+    served: u64,
     pub(crate) pass: u64,
     pub(crate) own_pass: u64,
     pub(crate) frontier: u64,
+    slow_ns: u64,
     /// CPUs called back.
     pub recalls: u64,
     /// From the call to the first task of its own that ran there, summed, in ns.
@@ -113,9 +115,11 @@ impl Unit {
             away: 0,
             busy: 0,
             vtime: 0,
+            served: 0,
             pass: 0,
             own_pass: 0,
             frontier: 0,
+            slow_ns: 0,
             recalls: 0,
             recall_ns: 0,
             recall_ns_max: 0,
@@ -202,6 +206,8 @@ pub struct Account {
     pub strays: u64,
     /// Times that one began to run.
     pub switches: u64,
+    /// Times that one began to run out of turn, after waiting for too long.
+    pub rescues: u64,
 }
 
 impl Account {
@@ -227,6 +233,7 @@ impl std::ops::AddAssign for Account {
         self.moved_far += other.moved_far;
         self.strays += other.strays;
         self.switches += other.switches;
+        self.rescues += other.rescues;
     }
 }
 
@@ -248,7 +255,12 @@ pub(crate) struct Cpu {
     strays: u32,
     looks: u32,
     on_loan: u32,
+    pub(crate) rescue: u32,
+    unused: u32,
 }
+
+/// A CPU runs a task out of turn that had waited for too long.
+pub(crate) const RESCUE_RUNS: u32 = 2;
 
 impl Cpu {
     /// One that nobody owns, and that runs nothing.
@@ -268,6 +280,8 @@ impl Cpu {
             strays: 0,
             looks: 0,
             on_loan: 0,
+            rescue: 0,
+            unused: 0,
         }
     }
 }
@@ -318,12 +332,22 @@ impl Task {
     }
 }
 
+/// Whose tasks are rescued, and when.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Rescues {
+    at: u64,
+    unit: u32,
+    given: u32,
+}
+
 /// One simulated machine's tables.
 #[repr(C)]
 pub(crate) struct World {
     pub(crate) rules: Rules,
     pub(crate) now: u64,
     pub(crate) pass: u64,
+    pub(crate) rescues: Rescues,
     pub(crate) units: *mut Unit,
     pub(crate) accounts: *mut Account,
     pub(crate) cpus: *mut Cpu,
@@ -353,12 +377,12 @@ pub(crate) struct Setting {
 }
 
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 192);
-const _: () = assert!(size_of::<Account>() == 112);
-const _: () = assert!(size_of::<Cpu>() == 80);
+const _: () = assert!(size_of::<Unit>() == 208);
+const _: () = assert!(size_of::<Account>() == 120);
+const _: () = assert!(size_of::<Cpu>() == 88);
 const _: () = assert!(size_of::<Own>() == 40);
 const _: () = assert!(size_of::<Task>() == 80);
-const _: () = assert!(size_of::<World>() == 120);
+const _: () = assert!(size_of::<World>() == 136);
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@
  *   task_of(p), new_task(p)              a task's own storage
  *   unit_of(p, args)                     the unit that a new task belongs to
  *   world_pass(), world_pass_at_least()  how far the time-shared CPUs are
+ *   rescues()                            whose tasks are rescued, and when
  *   mask_*(id, which, ...)               sets of CPUs: a unit's, or for DISPATCH_NOBODY the machine's
  *   any_idle()                           whether any CPU is
  *   mask_take_near(), pick_idle(...)     the nearest to a CPU, within the task's affinity
@@ -29,6 +30,13 @@ enum mask {
 	MASK_SHARED = 0,   /* of the machine: time-shared CPUs */
 	MASK_LENDABLE = 1, /* of the machine: CPUs whose owner lends */
 	MASK_ALL = 2,      /* of the machine: all CPUs */
+};
+
+/* See rescue.h. */
+struct dispatch_rescues {
+	u64 at;    /* when the next task is rescued, or looked for */
+	u32 unit;  /* that of the last one */
+	u32 given; /* tasks of that unit that were rescued in its turn */
 };
 
 #ifdef __bpf__

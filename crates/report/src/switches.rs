@@ -46,6 +46,8 @@ pub struct UnitSwitches {
     pub strays: u64,
     /// Times that one began to run.
     pub switches: u64,
+    /// Times that one began to run out of turn, after waiting for longer than 5 s.
+    pub rescues: u64,
 }
 
 /// Three tables: where CPU time was had and given; what was waited for and called back; and how far tasks moved.
@@ -61,7 +63,8 @@ pub fn text(units: &[UnitSwitches], style: Style) -> String {
         "99 %\nwithin",
         "longest",
     ]);
-    let mut moved = Table::new(&["unit", "moved in\ncache", "in\nnode", "farther", "strays", "switches"]);
+    let mut moved =
+        Table::new(&["unit", "moved in\ncache", "in\nnode", "farther", "strays", "switches", "rescues"]);
     for unit in units {
         let mut row = |table: &mut Table, cells: Vec<String>| {
             table.row(Paint::Plain, [clean(&unit.unit)].into_iter().chain(cells).collect());
@@ -73,7 +76,8 @@ pub fn text(units: &[UnitSwitches], style: Style) -> String {
         let latencies = [unit.call_back_p50_ns, unit.call_back_p99_ns, unit.call_back_max_ns];
         let latencies = latencies.map(|ns| ns.map_or(NOTHING.to_owned(), duration));
         row(&mut waited, waits.into_iter().chain([unit.called_back.to_string()]).chain(latencies).collect());
-        let counts = [unit.moved_cache, unit.moved_node, unit.moved_far, unit.strays, unit.switches];
+        let counts =
+            [unit.moved_cache, unit.moved_node, unit.moved_far, unit.strays, unit.switches, unit.rescues];
         row(&mut moved, counts.map(|count| count.to_string()).into());
     }
     [had, waited, moved].map(|table| table.render(style)).join("\n")

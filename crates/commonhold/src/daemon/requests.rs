@@ -103,6 +103,7 @@ fn switches(hold: &mut Hold) -> Vec<UnitSwitches> {
             moved_far: account.moved_far,
             strays: account.strays,
             switches: account.switches,
+            rescues: account.rescues,
         })
     };
     units.into_iter().filter_map(of).collect()

@@ -31,6 +31,7 @@ struct mask_slot {
 SEC(".data.rules") struct dispatch_rules dispatch_rules;
 SEC(".data.end") struct dispatch_end dispatch_end;
 u64 pass_of_world;
+struct dispatch_rescues rescues_of_world;
 u32 waits_of_unit[DISPATCH_UNITS_MAX];
 u32 waits_of_block[DISPATCH_UNITS_MAX / WAITS_BLOCK];
 
@@ -230,6 +231,11 @@ static u32 unit_of(struct task_struct *p, struct scx_init_task_args *args)
 static __always_inline void set_slice(struct task_struct *p, u64 ns)
 {
 	task_set_slice(p, ns);
+}
+
+static __always_inline struct dispatch_rescues *rescues(void)
+{
+	return &rescues_of_world;
 }
 
 static __always_inline u64 world_pass(void)

@@ -20,6 +20,7 @@ struct dispatch_world {
 	struct dispatch_rules rules;
 	u64 now;                  /* the simulated clock, in ns */
 	u64 pass;                 /* how far the time-shared CPUs are */
+	struct dispatch_rescues rescues;
 	struct dispatch_unit *units;
 	struct dispatch_account *accounts;
 	struct dispatch_cpu *cpus;
@@ -33,7 +34,7 @@ struct dispatch_world {
 };
 
 _Static_assert(sizeof(struct task_struct) == 80, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_world) == 120, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_world) == 136, "mirrored in tables.rs");
 
 static _Thread_local struct dispatch_world *world;
 
@@ -126,6 +127,11 @@ static inline u32 unit_of(const struct task_struct *p, const struct scx_init_tas
 static inline void set_slice(struct task_struct *p, u64 ns)
 {
 	p->scx.slice = ns;
+}
+
+static inline struct dispatch_rescues *rescues(void)
+{
+	return &world->rescues;
 }
 
 static inline u64 world_pass(void)

@@ -160,7 +160,8 @@ impl Engine<'_> {
         });
     }
 
-    /// No CPU idles beside a task that may run there, and whoever runs on another's CPU can be called back.
+    /// No CPU idles beside a task that may run there, and whoever runs on another's CPU can be called back, or is there for
+    /// a moment since it had waited for too long.
     fn audit_owners(&mut self, audit: &mut Audit) {
         let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
         if self.scenario.contract.machine.scheme == Scheme::Smp || !settled {
@@ -179,7 +180,8 @@ impl Engine<'_> {
                     format!("CPU {cpu} idles while a task of {} waits", name.unwrap_or_default())
                 });
             } else if home != NOBODY && runs != KERNEL && self.outermost(runs) != home {
-                audit.expect(self.now, self.kernel.can_come_back(cpu), || {
+                let comes_back = self.kernel.can_come_back(cpu) || self.kernel.is_rescuing(cpu);
+                audit.expect(self.now, comes_back, || {
                     format!("CPU {cpu} is on loan, and its owner cannot call it back")
                 });
             }

@@ -172,6 +172,14 @@ impl Switcher {
         }
     }
 
+    /// Baselines take nobody out of turn.
+    pub(super) fn is_rescuing(&self, cpu: u32) -> bool {
+        match self {
+            Switcher::Commonhold(kernel) => kernel.is_rescuing(cpu),
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) => false,
+        }
+    }
+
     /// The longest wait for a CPU that a baseline explains, in ns, where so many tasks lived at once. The project's own
     /// scheduler has a bound by unit.
     pub(super) fn patience(&self, switch_ns: Time, tasks: u64) -> Option<Time> {

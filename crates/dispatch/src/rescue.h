@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * Nobody waits for too long, whatever part a unit has and however many tasks share it.
+ *
+ * Problem. In queues ordered by virtual time, a task waits for as long as its unit's CPU time takes to go round: tasks times
+ * slices over the unit's part. A contract can make that part a thousandth, a user can start ten thousand tasks, and a nice
+ * value can make one of them wait for seventy rounds; but a kernel ends a scheduler, and with it the isolation of all units,
+ * as soon as one task has waited for 30 s.
+ *
+ * Algorithm. Each unit remembers how long its tasks wait of late: the longest wait, less an eighth of it for every shorter one
+ * since, and nothing below a tenth of a second. By it,
+ * - no task's virtual time is further ahead of its unit's than what goes round in 10 s, nor than 32 slices (`lead_of`): nice
+ *   values order a queue only as far as all have their turn;
+ * - slices are an eighth from 2 s on, of those that wait already too, and count as whole ones: a kernel with a tick of 1 ms
+ *   has five turns where there was one;
+ * - from 5 s on the unit is *late*, and so is one of which tasks wait and none came to run for so long. Late tasks are
+ *   *rescued*: CPUs take them out of turn, whoever owns them, often enough that all that wait in late units run once in 5 s,
+ *   and so seldom that they use a tenth of the machine at most. Who is late is looked for once a second.
+ *
+ * Properties. A rescue is charged like any other turn: what a late unit gets by it, it gets less of in its own. So shares
+ * stay what the contract says, unless all of the unit's part is less than its rescues: then it gets more than its part, one
+ * short slice for each task in 5 s. A unit is known to be late within 6 s. Then those of its tasks that come to wait are within
+ * two slices of each other, and a turn is a slice: so each comes to run within three rounds, 21 s after it came,
+ * as long as a tenth of the machine serves all late tasks in 5 s: 800 of them on eight CPUs by slices of 5 ms, 6,400 by short
+ * ones. crates/sim/tests/starvation.rs tries contracts, crowds and modes.
+ *
+ * Limits. A queue is not sorted anew: a task of a large nice value that waits already is up to 32 slices behind a crowd that
+ * comes after it, which is 20 s for a thousand tasks on each of the unit's CPUs. A unit that slept may be taken for late as it
+ * wakes: then a task of it runs sooner than it should. Without isolation (`pool`) there is nobody to take time from.
+ */
+#ifndef DISPATCH_RESCUE_H
+#define DISPATCH_RESCUE_H
+
+#define SECOND    1000000000ull
+#define SLOW_NS   (SECOND / 10) /* shorter waits are nothing to remember */
+#define CROWD_NS  (2 * SECOND)  /* slices are short from here on, */
+#define LATE_NS   (5 * SECOND)  /* and here tasks are rescued */
+#define ROUND_NS  (5 * SECOND)  /* in which all that are late have a turn */
+#define LEAD_NS   (10 * SECOND) /* in which those of all nice values have one, */
+#define LEAD_MAX  32            /* as long as that is not more than so many rounds */
+
+/* How many times faster than usual a unit's tasks take turns; their virtual time goes by as much faster. */
+static u32 pace(const struct dispatch_unit *unit)
+{
+	return unit->slow_ns > CROWD_NS ? 8 : 1;
+}
+
+/* How far ahead of its unit's a task's virtual time may be. */
+static u64 lead_of(const struct dispatch_unit *unit)
+{
+	u64 rounds = LEAD_NS / (unit->slow_ns ? unit->slow_ns : SLOW_NS);
+
+	return rules()->slice_ns * (rounds > LEAD_MAX ? LEAD_MAX : rounds ? rounds : 1);
+}
+
+/* A task of this unit comes to run, and waited for so long. */
+static void note_wait(struct task_struct *p, struct dispatch_unit *unit, u64 waited)
+{
+	u64 slow = unit->slow_ns - unit->slow_ns / 8;
+
+	if (slow < waited)
+		slow = waited;
+	unit->slow_ns = slow > SLOW_NS ? slow : 0;
+	if (pace(unit) > 1)
+		set_slice(p, rules()->slice_ns / pace(unit));
+}
+
+/*
+ * A late unit of which tasks wait, or DISPATCH_NOBODY: each in its turn, for as many tasks as it has. Says when the next task
+ * is to be rescued.
+ */
+VERIFIED_ALONE u32 next_late(u64 now)
+{
+	u32 id, waits, first = DISPATCH_NOBODY, after = DISPATCH_NOBODY, tasks = 0, last = rescues()->unit;
+	u64 pause, least = rules()->slice_ns * 10 / rules()->cpus;
+	struct dispatch_unit *unit;
+	bool stays = false;
+
+	bpf_for(id, 0, rules()->units) {
+		unit = unit_at(id);
+		waits = waits_in(id);
+		if (!unit || !waits || (unit->slow_ns <= LATE_NS && before(now, unit->served + LATE_NS)))
+			continue;
+		tasks += waits;
+		if (id == last && rescues()->given < waits)
+			stays = true;
+		if (first == DISPATCH_NOBODY)
+			first = id;
+		if (after == DISPATCH_NOBODY && id > last)
+			after = id;
+	}
+	if (!tasks || rules()->pool) {
+		rescues()->at = now + SECOND;
+		return DISPATCH_NOBODY;
+	}
+	pause = ROUND_NS / tasks;
+	rescues()->at = now + (pause < least ? least : pause);
+	if (!stays) {
+		rescues()->unit = after == DISPATCH_NOBODY ? first : after;
+		rescues()->given = 0;
+	}
+	rescues()->given++;
+	return rescues()->unit;
+}
+
+/* Whether the task that comes to run is the one that this CPU has taken out of turn. */
+static bool is_rescued(struct dispatch_cpu *cpu)
+{
+	cpu->rescue = cpu->rescue == DISPATCH_RESCUE_TAKEN ? DISPATCH_RESCUE_RUNS : DISPATCH_RESCUE_NONE;
+	return cpu->rescue;
+}
+
+/* Gives a CPU the first task of a late unit, if there is one. */
+static bool rescue(struct dispatch_cpu *cpu)
+{
+	u32 late = next_late(cpu->since);
+
+	if (late == DISPATCH_NOBODY || !scx_bpf_dsq_move_to_local(late))
+		return false;
+	cpu->rescue = DISPATCH_RESCUE_TAKEN;
+	return true;
+}
+
+#endif
