@@ -212,7 +212,7 @@ fn wait(options: &Options, scheduler: &Scheduler) {
 fn report(scheduler: &Scheduler, id: u32, name: &str) {
     let (unit, account) = (scheduler.unit(id), scheduler.account_of(id));
     println!(
-        "unit {name} used_ns {} lent_ns {} borrowed_ns {} visited_ns {} visiting_ns {} waited_higher_ns {} recalls {} recall_mean_ns {} recall_max_ns {} \
+        "unit {name} used_ns {} lent_ns {} borrowed_ns {} visited_ns {} visiting_ns {} waited_higher_ns {} rescues {} switches {} recalls {} recall_mean_ns {} recall_max_ns {} \
          recall_p50_ns {} recall_p99_ns {}",
         account.used_ns(),
         account.lent_ns,
@@ -220,6 +220,8 @@ fn report(scheduler: &Scheduler, id: u32, name: &str) {
         account.visited_ns,
         account.visiting_ns,
         account.waited_higher_ns,
+        account.rescues,
+        account.switches,
         unit.recalls,
         unit.recall_ns.checked_div(unit.recalls).unwrap_or(0),
         unit.recall_ns_max,

@@ -36,6 +36,7 @@
 #define CROWD_NS  (2 * SECOND)  /* slices are short from here on, */
 #define LATE_NS   (5 * SECOND)  /* and here tasks are rescued */
 #define ROUND_NS  (5 * SECOND)  /* in which all that are late have a turn */
+#define GIVEN_MAX 64            /* of one unit, before others have their turns */
 #define LEAD_NS   (10 * SECOND) /* in which those of all nice values have one, */
 #define LEAD_MAX  32            /* as long as that is not more than so many rounds */
 
@@ -66,8 +67,8 @@ static void note_wait(struct task_struct *p, struct dispatch_unit *unit, u64 wai
 }
 
 /*
- * A late unit of which tasks wait, or DISPATCH_NOBODY: each in its turn, for as many tasks as it has. Says when the next task
- * is to be rescued.
+ * A late unit of which tasks wait, or DISPATCH_NOBODY: each in its turn, for as many tasks as it has, but not so many that the
+ * others would wait for a crowd. Says when the next task is to be rescued.
  */
 VERIFIED_ALONE u32 next_late(u64 now)
 {
@@ -82,7 +83,7 @@ VERIFIED_ALONE u32 next_late(u64 now)
 		if (!unit || !waits || (unit->slow_ns <= LATE_NS && before(now, unit->served + LATE_NS)))
 			continue;
 		tasks += waits;
-		if (id == last && rescues()->given < waits)
+		if (id == last && rescues()->given < (waits < GIVEN_MAX ? waits : GIVEN_MAX))
 			stays = true;
 		if (first == DISPATCH_NOBODY)
 			first = id;
