@@ -1,0 +1,245 @@
+//! Loads the scheduler into the running kernel, sets up units, and prints what became of them.
+//!
+//! usage: load [--unit NAME=CGROUP:WEIGHT[:FLAGS]]... [--at-once CGROUP]... [--own CPUS=NAME]... [--recall now|tick]
+//!             [--slice MILLISECONDS] [--pool] [--for SECONDS] [--timeout MILLISECONDS] [--fault CGROUP]
+//!
+//! `--unit` admits a control group to a unit, which lies within another that stands before it if its NAME is that one's, a
+//! slash and its own; FLAGS are `lend` and `borrow`, separated by commas. `--at-once` admits a control group to the kernel's
+//! own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. All CPUs that nobody owns are
+//! time-shared by weight. Without `--for` it schedules until its standard input ends. What is not named is as the daemon has
+//! it: the slice, and which CPUs are near each other.
+//!
+//! For tests of how the kernel ends it: `--timeout` is how long a task may wait, and whoever enters the control group of
+//! `--fault` is put into a queue that does not exist.
+//!
+//! Prints `ready` once it schedules, and at the end a line per unit; if the kernel ended it, then why.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use commonhold_dispatch::in_kernel::Scheduler;
+use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules};
+use commonhold_live::kernel;
+
+/// How often it looks whether the kernel ended the scheduler.
+const LOOK: Duration = Duration::from_millis(100);
+/// Whose number is fixed: the kernel's, and that of all who are in no other unit.
+const NAMES: [&str; 2] = ["kernel", "others"];
+
+type Failure = Box<dyn std::error::Error>;
+
+/// What one `--unit` says.
+struct Asked {
+    name: String,
+    cgroup: String,
+    weight: u32,
+    flags: u32,
+}
+
+/// What the command line says.
+struct Options {
+    units: Vec<Asked>,
+    at_once: Vec<String>,
+    owned: Vec<(Vec<u32>, String)>,
+    recall: Recall,
+    slice_ms: Option<u64>,
+    pool: bool,
+    seconds: Option<u64>,
+    timeout_ms: Option<u32>,
+    fault: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match options(std::env::args().skip(1)).and_then(|options| run(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> {
+    let mut options = Options {
+        units: Vec::new(),
+        at_once: Vec::new(),
+        owned: Vec::new(),
+        recall: Recall::Now,
+        slice_ms: None,
+        pool: false,
+        seconds: None,
+        timeout_ms: None,
+        fault: None,
+    };
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--unit" => options.units.push(asked(&value()?)?),
+            "--at-once" => options.at_once.push(value()?),
+            "--own" => options.owned.push(owned(&value()?)?),
+            "--recall" => options.recall = recall(&value()?)?,
+            "--slice" => options.slice_ms = Some(value()?.parse()?),
+            "--pool" => options.pool = true,
+            "--for" => options.seconds = Some(value()?.parse()?),
+            "--timeout" => options.timeout_ms = Some(value()?.parse()?),
+            "--fault" => options.fault = Some(value()?),
+            _ => return Err(format!("{word} is not an option: see the head of examples/load.rs").into()),
+        }
+    }
+    Ok(options)
+}
+
+fn asked(value: &str) -> Result<Asked, Failure> {
+    let wrong = || format!("--unit {value}: expected NAME=CGROUP:WEIGHT[:lend,borrow]");
+    let (name, rest) = value.split_once('=').ok_or_else(wrong)?;
+    let mut parts = rest.split(':');
+    let (cgroup, weight) = parts.next().zip(parts.next()).ok_or_else(wrong)?;
+    let mut flags = 0;
+    for flag in parts.next().unwrap_or_default().split(',').filter(|flag| !flag.is_empty()) {
+        flags |= match flag {
+            "lend" => LENDS,
+            "borrow" => BORROWS,
+            _ => return Err(wrong().into()),
+        };
+    }
+    Ok(Asked { name: name.into(), cgroup: cgroup.into(), weight: weight.parse()?, flags })
+}
+
+fn owned(value: &str) -> Result<(Vec<u32>, String), Failure> {
+    let (list, name) = value.split_once('=').ok_or_else(|| format!("--own {value}: expected CPUS=NAME"))?;
+    Ok((cpus(list)?, name.into()))
+}
+
+fn recall(value: &str) -> Result<Recall, Failure> {
+    match value {
+        "now" => Ok(Recall::Now),
+        "tick" => Ok(Recall::Tick),
+        _ => Err(format!("--recall {value}: expected now or tick").into()),
+    }
+}
+
+/// CPU numbers as the kernel writes them: `0-3,6`.
+fn cpus(list: &str) -> Result<Vec<u32>, Failure> {
+    let mut cpus = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse::<u32>()?..=last.parse::<u32>()?);
+    }
+    Ok(cpus)
+}
+
+fn run(options: &Options) -> Result<(), Failure> {
+    let names: Vec<&str> =
+        NAMES.into_iter().chain(options.units.iter().map(|unit| unit.name.as_str())).collect();
+    let mut scheduler = set_up(options, &names)?;
+    scheduler.attach()?;
+    for (cpus, name) in &options.owned {
+        let unit = number_of_unit(&names, name)?;
+        for &cpu in cpus {
+            scheduler.own(cpu, unit)?;
+        }
+    }
+    if let Some(cgroup) = &options.fault {
+        let unit = scheduler.add_unit_without_queue();
+        scheduler.admit(number_of(cgroup)?, unit)?;
+    }
+    println!("ready");
+    wait(options, &scheduler);
+    let end = scheduler.ended();
+    scheduler.detach();
+    for (id, name) in (0..).zip(&names) {
+        report(&scheduler, id, name);
+    }
+    end.map_or(Ok(()), |end| {
+        Err(format!("the kernel ended the scheduler: {}: {} (kind {})", end.reason, end.message, end.kind)
+            .into())
+    })
+}
+
+fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
+    let shipped = kernel::settings(u32::try_from(names.len())?)?;
+    let slice_ns = options.slice_ms.map_or(shipped.slice_ns, |ms| ms * 1_000_000);
+    let settings = Settings {
+        slice_ns,
+        preempt_ns: Settings::preempt_ns(slice_ns),
+        pool: options.pool,
+        recall: options.recall,
+        ..shipped
+    };
+    let mut scheduler = match options.timeout_ms {
+        Some(timeout_ms) => Scheduler::load_impatient(&settings, timeout_ms)?,
+        None => Scheduler::load(&settings)?,
+    };
+    for id in 0..2 {
+        scheduler.set_unit(id, UnitRules { parent: NOBODY, weight: 100, flags: BORROWS })?;
+    }
+    for (id, unit) in (2..).zip(&options.units) {
+        let Asked { weight, flags, .. } = *unit;
+        let parent = match unit.name.rsplit_once('/') {
+            Some((around, _)) => number_of_unit(names, around)?,
+            None => NOBODY,
+        };
+        scheduler.set_unit(id, UnitRules { parent, weight, flags })?;
+        scheduler.admit(number_of(&unit.cgroup)?, id)?;
+    }
+    for cgroup in &options.at_once {
+        scheduler.admit(number_of(cgroup)?, KERNEL)?;
+    }
+    Ok(scheduler)
+}
+
+fn number_of_unit(names: &[&str], name: &str) -> Result<u32, Failure> {
+    let found =
+        names.iter().position(|known| *known == name).ok_or_else(|| format!("no unit is named {name}"))?;
+    Ok(u32::try_from(found)?)
+}
+
+/// A control group's number: its directory's inode.
+fn number_of(cgroup: &str) -> Result<u64, Failure> {
+    Ok(fs::metadata(cgroup)
+        .map_err(|error| format!("{cgroup}: {error}; name a control group's directory"))?
+        .ino())
+}
+
+/// Until its time is up, its input ends, or the kernel ends the scheduler.
+fn wait(options: &Options, scheduler: &Scheduler) {
+    static INPUT_ENDED: AtomicBool = AtomicBool::new(false);
+    let begun = Instant::now();
+    if options.seconds.is_none() {
+        thread::spawn(|| {
+            let _ = io::copy(&mut io::stdin().lock().take(u64::MAX), &mut io::sink());
+            INPUT_ENDED.store(true, Ordering::Release);
+        });
+    }
+    let over = || match options.seconds {
+        Some(seconds) => begun.elapsed() >= Duration::from_secs(seconds),
+        None => INPUT_ENDED.load(Ordering::Acquire),
+    };
+    while !over() && scheduler.ended().is_none() {
+        thread::sleep(LOOK);
+    }
+}
+
+fn report(scheduler: &Scheduler, id: u32, name: &str) {
+    let (unit, account) = (scheduler.unit(id), scheduler.account_of(id));
+    println!(
+        "unit {name} used_ns {} lent_ns {} borrowed_ns {} recalls {} recall_mean_ns {} recall_max_ns {} \
+         recall_p50_ns {} recall_p99_ns {} moved_cache {} moved_node {} moved_far {}",
+        account.used_ns(),
+        account.lent_ns,
+        account.borrowed_ns,
+        unit.recalls,
+        unit.recall_ns.checked_div(unit.recalls).unwrap_or(0),
+        unit.recall_ns_max,
+        unit.call_backs().within_ns(500_000).unwrap_or(0),
+        unit.call_backs().within_ns(990_000).unwrap_or(0),
+        account.moved_cache,
+        account.moved_node,
+        account.moved_far,
+    );
+}
