@@ -67,6 +67,7 @@ struct dispatch_unit {
 	u64 vtime;         /* its tasks' virtual time: that of the task that ran last; who wakes starts no earlier */
 	u64 pass;          /* CPU time over weight, among its siblings: the smallest is next */
 	u64 own_pass;      /* the same of its own tasks, among its sub-units */
+	u64 loan_pass;     /* of the outermost: CPU time on others' CPUs over weight: the smallest borrows next */
 	u64 frontier;      /* the pass of the sub-unit (or of its own tasks) that ran last: who wakes starts no earlier */
 	u64 recalls;       /* CPUs called back */
 	u64 recall_ns;     /* from the call to the first task of its own that ran there, summed */
@@ -139,7 +140,7 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 192, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 200, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 96, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 64, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 40, "mirrored in tables.rs");

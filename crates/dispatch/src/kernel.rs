@@ -202,6 +202,7 @@ impl Kernel {
                 rules,
                 now: 0,
                 pass: 0,
+                loan_pass: 0,
                 units: of_units.as_mut_ptr(),
                 accounts: accounts.as_mut_ptr(),
                 cpus: table.as_mut_ptr(),

@@ -87,6 +87,7 @@ pub struct Unit {
     pub(crate) vtime: u64,
     pub(crate) pass: u64,
     pub(crate) own_pass: u64,
+    pub(crate) loan_pass: u64,
     pub(crate) frontier: u64,
     /// CPUs called back.
     pub recalls: u64,
@@ -115,6 +116,7 @@ impl Unit {
             vtime: 0,
             pass: 0,
             own_pass: 0,
+            loan_pass: 0,
             frontier: 0,
             recalls: 0,
             recall_ns: 0,
@@ -314,6 +316,7 @@ pub(crate) struct World {
     pub(crate) rules: Rules,
     pub(crate) now: u64,
     pub(crate) pass: u64,
+    pub(crate) loan_pass: u64,
     pub(crate) units: *mut Unit,
     pub(crate) accounts: *mut Account,
     pub(crate) cpus: *mut Cpu,
@@ -343,12 +346,12 @@ pub(crate) struct Setting {
 }
 
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 192);
+const _: () = assert!(size_of::<Unit>() == 200);
 const _: () = assert!(size_of::<Account>() == 96);
 const _: () = assert!(size_of::<Cpu>() == 64);
 const _: () = assert!(size_of::<Own>() == 40);
 const _: () = assert!(size_of::<Task>() == 80);
-const _: () = assert!(size_of::<World>() == 120);
+const _: () = assert!(size_of::<World>() == 128);
 
 #[cfg(test)]
 mod tests {
