@@ -37,9 +37,10 @@ ok "a wait: it loads, to be ended after two seconds" load $(unit a borrow) $(uni
 spinners a 1
 over "a wait" 'runnable task stall: .* failed to run for [0-9.]*s (kind 1026)'
 
-ok "an error: it loads" load $(unit a lend,borrow) $(unit b lend,borrow) --own 0-3=a --own 4-7=b --fault "$CGROUPS/fault"
+ok "an error: it loads" load $(unit a lend,borrow) $(unit b lend,borrow) --own 0-3=a --own 4-7=b
 spinners a 8
 ok "an error: a is at work" wait_for 10 are_members a 8
+ok "an error: its tables are spoilt" dispatch --break "$CGROUPS/fault"
 ok "an error: it schedules" scheduling enabled
 spinners fault 1
 over "an error" 'runtime error: non-existent DSQ 0x4 .*(kind 1024)'

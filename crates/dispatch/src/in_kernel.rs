@@ -135,7 +135,6 @@ pub struct Scheduler {
     links: Vec<Link>,
     units: Table<Unit>,
     accounts: Table<Account>,
-    rules: Table<Rules>,
     end: Table<EndTable>,
     counts: Counts,
     object: Object,
@@ -192,7 +191,7 @@ impl Scheduler {
                 cpus.at(cpu).write_volatile(Cpu::new(near));
             }
         }
-        Ok(Scheduler { links: Vec::new(), units, accounts, rules, end, counts, object })
+        Ok(Scheduler { links: Vec::new(), units, accounts, end, counts, object })
     }
 
     /// From now on it schedules. CPUs are time-shared until they are given owners.
@@ -332,21 +331,6 @@ impl Scheduler {
             table.update(&user.to_ne_bytes(), &unit.to_ne_bytes(), MapFlags::ANY).map_err(wrong)?;
         }
         Ok(())
-    }
-
-    /// One unit more than it was loaded for, without a queue: its first task is an error, and the kernel ends the scheduler.
-    /// For tests of that end, once it is attached; its accounts are void from then on.
-    ///
-    /// # Panics
-    /// If there are [`UNITS_MAX`] units.
-    pub fn add_unit_without_queue(&mut self) -> u32 {
-        let unit = self.counts.units;
-        // SAFETY: elements of the tables. What the scheduler reads of them is a number each, either before or after.
-        unsafe {
-            self.units.at(unit as usize).write_volatile(Unit { weight: 100, ..Unit::new(unit) });
-            (&raw mut (*self.rules.at(0)).units).write_volatile(unit + 1);
-        }
-        unit
     }
 
     /// Gives a CPU another owner, an outermost unit or [`NOBODY`]. Only once it is attached: attaching makes all CPUs

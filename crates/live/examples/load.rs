@@ -1,7 +1,8 @@
 //! Loads the scheduler into the running kernel, sets up units, and prints what became of them.
 //!
 //! usage: load [--unit NAME=CGROUP:WEIGHT[:FLAGS]]... [--at-once CGROUP]... [--own CPUS=NAME]... [--recall now|tick]
-//!             [--slice MILLISECONDS] [--pool] [--for SECONDS] [--timeout MILLISECONDS] [--fault CGROUP]
+//!             [--slice MILLISECONDS] [--pool] [--for SECONDS] [--timeout MILLISECONDS]
+//!        load --break CGROUP
 //!
 //! `--unit` admits a control group to a unit, which lies within another that stands before it if its NAME is that one's, a
 //! slash and its own; FLAGS are `lend` and `borrow`, separated by commas. `--at-once` admits a control group to the kernel's
@@ -9,8 +10,8 @@
 //! time-shared by weight. Without `--for` it schedules until its standard input ends. What is not named is as the daemon has
 //! it: the slice, and which CPUs are near each other.
 //!
-//! For tests of how the kernel ends it: `--timeout` is how long a task may wait, and whoever enters the control group of
-//! `--fault` is put into a queue that does not exist.
+//! For tests of how the kernel ends it: `--timeout` is how long a task may wait; `--break` loads nothing, but has whoever enters
+//! that control group put into a queue that does not exist, by the scheduler that runs, whoever loaded it.
 //!
 //! Prints `ready` once it schedules, and at the end a line per unit; if the kernel ended it, then why.
 
@@ -23,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use commonhold_dispatch::in_kernel::Scheduler;
-use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules};
+use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules, sabotage};
 use commonhold_live::kernel;
 
 /// How often it looks whether the kernel ended the scheduler.
@@ -51,17 +52,25 @@ struct Options {
     pool: bool,
     seconds: Option<u64>,
     timeout_ms: Option<u32>,
-    fault: Option<String>,
 }
 
 fn main() -> ExitCode {
-    match options(std::env::args().skip(1)).and_then(|options| run(&options)) {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.as_slice() {
+        [word, cgroup] if word == "--break" => take_queue_away(cgroup),
+        _ => options(words.into_iter()).and_then(|options| run(&options)),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("load: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn take_queue_away(cgroup: &str) -> Result<(), Failure> {
+    Ok(sabotage::take_queue_away(number_of(cgroup)?)?)
 }
 
 fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> {
@@ -74,7 +83,6 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> 
         pool: false,
         seconds: None,
         timeout_ms: None,
-        fault: None,
     };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -87,7 +95,6 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> 
             "--pool" => options.pool = true,
             "--for" => options.seconds = Some(value()?.parse()?),
             "--timeout" => options.timeout_ms = Some(value()?.parse()?),
-            "--fault" => options.fault = Some(value()?),
             _ => return Err(format!("{word} is not an option: see the head of examples/load.rs").into()),
         }
     }
@@ -143,10 +150,6 @@ fn run(options: &Options) -> Result<(), Failure> {
         for &cpu in cpus {
             scheduler.own(cpu, unit)?;
         }
-    }
-    if let Some(cgroup) = &options.fault {
-        let unit = scheduler.add_unit_without_queue();
-        scheduler.admit(number_of(cgroup)?, unit)?;
     }
     println!("ready");
     wait(options, &scheduler);
