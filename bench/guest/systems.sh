@@ -90,12 +90,12 @@ layers() {
 	for unit in $(units_of "$1"); do
 		case $unit in a) cpus=1 ;; b | d) cpus=2 ;; c) cpus=3 ;; *) cpus=4 ;; esac
 		echo '{"name":"'"$unit"'","matches":[[{"CgroupPrefix":"'"$unit"'"}]],"kind":{"Grouped":{"util_range":[0.5,0.6],'
-		echo '"cpus_range":['$cpus,$cpus'],"slice_us":10000}}},'
+		echo '"cpus_range":['$cpus,$cpus'],"slice_us":5000}}},'
 	done
 	echo '{"name":"rest","matches":[[]],"kind":{"Open":{"preempt":true}}}]'
 }
 
-# Ours, until its descriptor 9 is closed. Once `commonhold run --backend kernel` holds contracts, this is what to replace.
+# Ours, as the daemon sets it up (slices of 5 ms, near CPUs first), until its descriptor 9 is closed. Once `commonhold run --backend kernel` holds contracts, this is what to replace.
 load_ours() {
 	[ -p hold ] || mkfifo hold
 	dispatch --at-once "$CGROUPS" "$@" < hold > scheduler.log 2>&1 9>&- &

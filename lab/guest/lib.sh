@@ -361,10 +361,10 @@ are_members() {
 }
 
 # switch_count FILE UNIT FIELD: what the daemon's scheduler counted of a unit, by what `commonhold status --json` printed,
-# without blanks.
+# without blanks. (Its accounts, of plans and looks, have fields of the same names.)
 switch_count() {
 	# The file ends without a newline, and so does what sed prints of it.
-	echo "$(sed "s/.*\"switches\":\[.*{\"unit\":\"$2\",[^}]*\"$3\":\([0-9]*\).*/\1/" "$1")"
+	echo "$(sed "s/.*\"switches\":\[\([^]]*\)\].*/\1/; s/.*{\"unit\":\"$2\",[^}]*\"$3\":\([0-9]*\).*/\1/" "$1")"
 }
 
 # kernel_complaints [PATTERN]: what the kernel said of sched_ext or warned of, but for a scheduler's coming and going, and

@@ -1,7 +1,8 @@
 # seconds: 300
 # needs: dispatch spin
 # The switch-time scheduler in the kernel, without the daemon: loaded, it isolates two units, lends what one leaves idle,
-# calls it back, divides by weight what nobody owns; and when its loader goes, killed or not, the kernel's own takes over.
+# calls it back, divides by weight what nobody owns and what several borrow, and keeps who wakes near; and when its loader
+# goes, killed or not, the kernel's own takes over.
 
 ops=/sys/kernel/sched_ext/root/ops
 
@@ -11,7 +12,7 @@ unit() {
 }
 
 echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
-mkdir "$CGROUPS/a" "$CGROUPS/b"
+mkdir "$CGROUPS/a" "$CGROUPS/b" "$CGROUPS/c"
 
 ok "the kernel takes it" load $(unit a 100 lend,borrow) $(unit b 100 lend,borrow) --own 0-3=a --own 4-7=b || exit 1
 ok "it schedules" scheduling enabled
@@ -122,5 +123,65 @@ by_weight() {
 }
 measured by_weight
 ok "it ends in order, time-shared" end_all
+
+ok "it loads again, with CPUs that c lends" load $(unit a 100 borrow) $(unit b 300 borrow) $(unit c 100 lend) --own 0-7=c
+spinners a 8
+spinners b 8
+wait_for 10 are_members b 8
+by_claim() {
+	sleep 1
+	measure 5 a b
+	ok "borrowers divide what is lent by weight" within $((used_b * 1000 / used_a)) 3000 5
+	ok "all of it" at_least "$total" 7600
+}
+measured by_claim
+ok "it ends in order, lent" end_all
+uncap_cpus
+
+# Who wakes where somebody else runs goes to the nearest idle CPU of its unit's. Two CPUs are a node: from 6 it is 7, although
+# four more of a's are idle, with lower numbers. The waker writes down where it wakes.
+ok "it loads again, with CPUs of three nodes for a" load $(unit a 100) $(unit b 100) --own 2-7=a --own 0-1=b
+taskset -p 3 $$ > /dev/null     # this script is nowhere near
+taskset -p 3 "$loader" > /dev/null
+mkfifo words
+touch wakes
+cat > waker << 'END'
+while read -r word; do
+	read -r stat < /proc/$$/stat
+	set -- $stat
+	shift 38
+	echo "$1"
+done
+END
+sh -c "echo \$\$ > $CGROUPS/a/cgroup.procs && exec sh waker" < words > wakes 9>&- &
+waker=$!
+exec 8> words
+ok "the waker is there" wait_for 10 are_members a 1
+sh -c "echo \$\$ > $CGROUPS/a/cgroup.procs && exec taskset 40 spin 600" > /dev/null 8>&- 9>&- &
+hog=$!
+ok "so is who takes its CPU" wait_for 10 are_members a 2
+woken() { [ "$(wc -l < wakes)" -eq "$1" ]; }
+wake() {
+	echo wake >&8
+	times=$((times + 1))
+	wait_for 10 woken $times
+}
+times=0
+for i in $(seq 16); do
+	kill -STOP $hog
+	taskset -p 40 $waker > /dev/null
+	wake || break
+	taskset -p ff $waker > /dev/null
+	kill -CONT $hog
+	usleep 50000
+	wake || break
+done
+note "it woke on $(tr '\n' ' ' < wakes)"
+# Of 16; a thread of the kernel's may be there.
+ok "who wakes stays on its node" at_least "$(grep -c '^7$' wakes)" 10
+exec 8>&-
+taskset -p ff $$ > /dev/null
+ok "it ends in order, near and far" end_all
+note "$(grep '^unit a' $scheduler_log | sed 's/used_ns.*moved/moved/')"
 
 ok "the kernel has nothing to say about it" is "$(kernel_complaints)" ""

@@ -1,8 +1,8 @@
 # seconds: 420
-# needs: commonhold spin
+# needs: commonhold dispatch spin
 # The kernel backend, which `auto` takes here: who is where, that idle CPUs are lent and no CPU set stands in the way; that
-# control groups hold the contract when the scheduler is thrown out, and the scheduler comes back; that CPUs may come and
-# go; and that nothing is left when the daemon is killed.
+# control groups hold the contract when the scheduler is thrown out or has an error, and the scheduler comes back; that CPUs
+# may come and go; and that nothing is left when the daemon is killed.
 
 ops=/sys/kernel/sched_ext/root/ops
 cpu=/sys/devices/system/cpu/cpu7/online
@@ -121,8 +121,11 @@ ok "CPU sets are in force" wait_for 20 said 'held by the cgroup backend (not by 
 ok "it comes back" wait_for 60 scheduling enabled
 ok "that is said" wait_for 20 said 'held by the kernel backend (again)'
 ok "CPU sets are gone" wait_for 20 no_sets
-echo S > /proc/sysrq-trigger
-ok "the second time, it is given longer" wait_for 20 said 'loaded again in 4 s'
+# An error in it is no other end. (The process that meets it runs on, like all.)
+ok "its tables are spoilt" dispatch --break "$HELD/c"
+sleeper c
+ok "an error ends it, and is said" wait_for 20 said 'problem: the kernel ended the scheduler: runtime error: non-existent DSQ'
+ok "the second time, it is given longer" said 'loaded again in 4 s'
 ok "every unit has its CPU set" wait_for 20 all_sets
 ok "status tells since when, and why" wait_for 5 status_says 'The kernel backend does not hold it, for .*the kernel ended the scheduler'
 grep 'backend' status.txt | sed 's/^/# /'
@@ -171,4 +174,4 @@ commonhold run capped.toml --backend kernel --for 1s > refused 2>&1
 ok "asked for, the kernel backend refuses it" is "$?" 69
 ok "with a remedy" grep -q 'use `--backend cgroup`' refused || cat refused
 
-ok "the kernel has nothing else to say about it" is "$(kernel_complaints 'sysrq\|BPF scheduler "commonhold" disabled (')" ""
+ok "the kernel has nothing else to say about it" is "$(kernel_complaints 'sysrq\|BPF scheduler "commonhold" disabled (\|non-existent DSQ\|sched_ext_ops_')" ""

@@ -120,9 +120,14 @@ for unit in light heavy brief; do
 	for field in lent_ns borrowed_ns called_back; do
 		note "$unit $field: $(switched $unit $field), $(simulated $unit $field) in the simulation"
 	done
+	calls=$(switched $unit called_back) sim_calls=$(simulated $unit called_back)
+	ok "$unit: CPUs called back, within a factor of three: not less" at_least $((sim_calls * 3 + 20)) "$calls"
+	ok "$unit: nor more" at_most "$sim_calls" $((calls * 3 + 20))
 	lent=$((lent + $(switched $unit lent_ns))) sim_lent=$((sim_lent + $(simulated $unit lent_ns)))
-	called=$((called + $(switched $unit called_back))) sim_called=$((sim_called + $(simulated $unit called_back)))
+	called=$((called + calls)) sim_called=$((sim_called + sim_calls))
 done
 note "lent: $lent ns, $sim_lent ns in the simulation; CPUs called back: $called, $sim_called"
 ok "something is lent in both, within a factor of two: not less" at_least $((sim_lent / 1000000 * 2)) $((lent / 1000000))
 ok "nor more" at_most $((sim_lent / 1000000)) $((lent / 1000000 * 2))
+ok "CPUs are called back in both, within a factor of two: not less" at_least $((sim_called * 2)) $called
+ok "nor more often" at_most $sim_called $((called * 2))

@@ -18,8 +18,9 @@
  * virtual time within a unit, by pass where two units compete for the CPU. A CPU that needs a task chooses among the units
  * within its home unit that wait: at every level of units the smallest pass is next (stride scheduling; an idle unit's part
  * thus goes to its siblings, as in the currencies of seed 004, section 5.2). If there is none and the owner lends, the
- * borrower with the largest claim is next: the one that runs on fewest CPUs for its weight, and among equals the one with
- * most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by pass.
+ * borrower with the largest claim is next: the one that had least of what others lend for its weight (stride scheduling, too),
+ * and among equals the one with most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by
+ * pass.
  *
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
  * not lend never has others on its CPUs; no CPU idles while a task waits that may run there. Who sleeps saves nothing up
@@ -51,6 +52,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define HELD_NS    500000ull /* how long a task runs that may not leave its CPU for a moment: such moments take microseconds */
 #define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
 #define LOOKS_MAX  4u  /* an idle CPU looks again, so many times, at what may have come while it fell idle */
+#define LOAN_SLICES 4 /* how far a borrower may be behind: see advance_loan() */
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
 static bool before(u64 a, u64 b)
@@ -310,6 +312,16 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 	return cpu;
 }
 
+/*
+ * Whether a task on this CPU is there since its owner lends it. Not who runs anywhere, nor who can run nowhere else: called
+ * back, it would go on at once, be called back, and never come to its end. (Nor who has waited for too long: see rescue.h.)
+ */
+static bool is_guest(const struct dispatch_cpu *cpu, const struct dispatch_task *task, const struct dispatch_unit *unit)
+{
+	return cpu->home != DISPATCH_NOBODY && cpu->home != unit->top && !runs_anywhere(task->unit, unit) &&
+	       !(task->state & (DISPATCH_STRAY | DISPATCH_HELD));
+}
+
 /* Whether a task can be served from its unit's queue at all: it may run on one of the CPUs that look there. */
 static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit *unit)
 {
@@ -463,7 +475,19 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		outrank(task, unit, last);
 }
 
-/* Whether one outermost unit runs on fewer CPUs for its weight than another, or on as many while more of it wait. */
+/* A slice, in the measure of an outermost unit's loan pass. */
+static u64 loan_slice(const struct dispatch_unit *unit)
+{
+	return rules()->slice_ns * SHARE_UNIT / (unit->weight ? unit->weight : 1);
+}
+
+/* What it runs on now is charged later, and counts as a slice each: else one unit would take all CPUs that are lent at a time. */
+static u64 loan_of(const struct dispatch_unit *unit)
+{
+	return unit->loan_pass + unit->busy * loan_slice(unit);
+}
+
+/* Whether one outermost unit had less of others' CPUs for its weight than another, or as much while more of it wait. */
 static bool larger_claim(u32 one, u32 other)
 {
 	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
@@ -471,9 +495,9 @@ static bool larger_claim(u32 one, u32 other)
 
 	if (!a || !b)
 		return a != NULL;
-	mine = (u64)a->busy * b->weight;
-	its = (u64)b->busy * a->weight;
-	return mine < its || (mine == its && waits_in(one) > waits_in(other));
+	mine = loan_of(a);
+	its = loan_of(b);
+	return before(mine, its) || (mine == its && waits_in(one) > waits_in(other));
 }
 
 /* Among which units a CPU looks for its next task. */
@@ -605,6 +629,17 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 			break;
 }
 
+/*
+ * An outermost unit's loan pass goes on by what was used on another's CPU. Who did not borrow for long has saved up no more
+ * than some slices of each CPU that it runs on: what those had may be charged so late, since slices end with ticks, that one
+ * who does borrow is as far behind.
+ */
+static void advance_loan(struct dispatch_unit *top, u64 used)
+{
+	at_least(&top->loan_pass, world_loan_pass() - (top->busy + 1) * LOAN_SLICES * loan_slice(top));
+	add64(&top->loan_pass, used * SHARE_UNIT / (top->weight ? top->weight : 1));
+}
+
 /* The virtual time that so much CPU time is, by the task's nice value. */
 static u64 of_weight(u64 used, const struct task_struct *p)
 {
@@ -617,12 +652,16 @@ static u64 of_weight(u64 used, const struct task_struct *p)
 static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispatch_task *task, struct dispatch_unit *unit)
 {
 	u64 now = scx_bpf_now(), used = now - cpu->since;
+	struct dispatch_unit *top;
 
 	cpu->since = now;
 	task->vtime += of_weight(used, p) * pace(unit);
 	cpu->vtime = task->vtime;
-	if (!rules()->pool)
-		advance(unit, cpu->home == DISPATCH_NOBODY, used);
+	if (rules()->pool)
+		return;
+	advance(unit, cpu->home == DISPATCH_NOBODY, used);
+	if (cpu->on_loan && (top = unit_at(unit->top)))
+		advance_loan(top, used);
 }
 
 /* A slice begins: the clock of the unit around is at least where this one is; of none around, the machine's. */
@@ -642,12 +681,15 @@ static void advance_clocks(const struct dispatch_cpu *cpu, const struct dispatch
 {
 	struct dispatch_unit *clock = clock_of(task);
 	bool time_shared = cpu->home == DISPATCH_NOBODY;
+	struct dispatch_unit *top;
 	u32 level;
 
 	if (clock)
 		at_least(&clock->vtime, task->vtime);
 	if (rules()->pool)
 		return;
+	if (is_guest(cpu, task, unit) && (top = unit_at(unit->top)))
+		world_loan_pass_at_least(top->loan_pass);
 	if (unit->below)
 		at_least(&unit->frontier, unit->own_pass);
 	if (!(unit = advance_clock_around(unit, time_shared)))
@@ -674,12 +716,33 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, c
 	set_slice(prev, rules()->slice_ns);
 }
 
-/* A task that ran here by right, and could go on. */
+/* A task that ran here, by right or as a guest, and could go on. */
 struct goer {
 	u32 unit;   /* DISPATCH_NOBODY: there is none */
 	u32 weight; /* of its nice value */
 	u64 after;  /* its virtual time after another slice */
 };
+
+static struct goer as_goer(const struct dispatch_task *task, const struct task_struct *p)
+{
+	return (struct goer){
+		.unit = task->unit,
+		.weight = p->scx.weight,
+		.after = task->vtime + of_weight(rules()->slice_ns, p),
+	};
+}
+
+/* Whether its unit goes before another one, which waits. */
+static bool keeps(const struct goer *goer, u32 next, enum among among)
+{
+	struct dispatch_unit *unit, *other;
+
+	if (among != AMONG_BORROWERS)
+		return had_less(goer->unit, next);
+	unit = unit_at(goer->unit);
+	other = unit_at(next);
+	return unit && other && goes_before(goer->unit, unit, next, other->top, among);
+}
 
 /*
  * Whether it goes on rather than the first of its own queue. Those of one nice value take turns; of two the one goes on that
@@ -705,7 +768,7 @@ static bool take_next(u32 home, enum among among, const struct goer *goer)
 			break;
 		/* Whoever ran does not wait in a queue: its unit goes on if it had less than those that do. */
 		if (goer->unit != DISPATCH_NOBODY &&
-		    (goer->unit == next ? goes_on(next, goer) : had_less(goer->unit, next)))
+		    (goer->unit == next ? goes_on(next, goer) : keeps(goer, next, among)))
 			break;
 		if (scx_bpf_dsq_move_to_local(next))
 			return true;
@@ -727,14 +790,18 @@ static void lend(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *prev, const struct dispatch_task *task)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home), *unit;
-	struct goer nobody = { .unit = DISPATCH_NOBODY };
+	struct goer goer = { .unit = DISPATCH_NOBODY };
+	bool borrows = task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit)) &&
+		       unit->flags & DISPATCH_BORROWS;
 
 	cpu->recalled = 0; /* whoever it was called back for has run elsewhere */
 	if (!owner || !(owner->flags & DISPATCH_LENDS))
 		return; /* a guest that ran here goes back to its unit's queue */
-	if (take_next(cpu->home, AMONG_BORROWERS, &nobody))
+	if (borrows)
+		goer = as_goer(task, prev);
+	if (take_next(cpu->home, AMONG_BORROWERS, &goer))
 		return;
-	if (task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit)) && unit->flags & DISPATCH_BORROWS) {
+	if (borrows) {
 		/* It was called back, or has another owner since: it is lent on, and may be called back. */
 		if (!mask_test(cpu->home, MASK_LENT, id))
 			lend(cpu, id, owner);
@@ -809,11 +876,8 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 			task = NULL;
 		}
 	}
-	if (by_right) {
-		goer.unit = task->unit;
-		goer.weight = prev->scx.weight;
-		goer.after = task->vtime + of_weight(rules()->slice_ns, prev);
-	}
+	if (by_right)
+		goer = as_goer(task, prev);
 	/* Up to when this CPU was charged is now, or a slice ago at most. */
 	if (!before(cpu->since, rescues()->at) && rescue(cpu))
 		return;
@@ -950,12 +1014,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	if (cpu->home == unit->top) {
 		if (cpu->recalled && top)
 			came_back(cpu, top, cpu->since);
-	} else if (!rescued && !runs_anywhere(task->unit, unit) && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)) &&
-		   (owner = unit_at(cpu->home))) {
-		/*
-		 * Not who runs anywhere, nor who can run nowhere else: called back, it would go on at once, be called back, and
-		 * never come to its end. Nor who has waited for too long.
-		 */
+	} else if (!rescued && is_guest(cpu, task, unit) && (owner = unit_at(cpu->home))) {
 		lend(cpu, id, owner);
 		/* The owner's task may have come while this one was on its way here. */
 		if (waits_for_home(cpu->home, owner) && mask_take(cpu->home, MASK_LENT, id))

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 
-use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, ProgramInput};
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, OpenMapMut, PrintLevel, ProgramInput};
 
 use crate::kernel::Settings;
 use crate::tables::{
@@ -32,6 +32,7 @@ static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch.bpf.o
 /// The tables of callbacks in the program: with all flags, and for kernels that do not know them all.
 const CALLBACKS: &str = "commonhold";
 const CALLBACKS_BEFORE_6_14: &str = "commonhold_before_6_14";
+const TABLES: [&str; 2] = [CALLBACKS, CALLBACKS_BEFORE_6_14];
 
 /// The last lines of what libbpf and the verifier say that an error repeats: what is wrong stands at the end.
 const LOG_LINES: usize = 40;
@@ -149,10 +150,21 @@ struct Counts {
 impl Scheduler {
     /// Loads it, without letting it schedule yet: units have weight 0 and no flags, CPUs no owners.
     pub fn load(settings: &Settings) -> Result<Self, Error> {
+        Self::load_with(settings, None)
+    }
+
+    /// The same, but the kernel ends it when a task has waited for so long (30 s otherwise, which is the most that it
+    /// allows): for tests of that end.
+    pub fn load_impatient(settings: &Settings, timeout_ms: u32) -> Result<Self, Error> {
+        Self::load_with(settings, Some(timeout_ms))
+    }
+
+    fn load_with(settings: &Settings, timeout_ms: Option<u32>) -> Result<Self, Error> {
         fits("units", settings.units, UNITS_MAX)?;
         fits("CPUs", settings.cpus, CPUS_MAX)?;
         let counts = Counts { units: settings.units, cpus: settings.cpus };
-        let object = logged(|| load(counts)).map_err(|(source, log)| Error::Load { source, log })?;
+        let object =
+            logged(|| load(counts, timeout_ms)).map_err(|(source, log)| Error::Load { source, log })?;
         let units: Table<Unit> = Table::map(&object, "units", UNITS_MAX as usize)?;
         let accounts = Table::map(&object, "accounts", counts.accounts())?;
         let cpus: Table<Cpu> = Table::map(&object, "cpus", CPUS_MAX as usize)?;
@@ -378,14 +390,34 @@ impl Counts {
     }
 }
 
+/// Where the tables of callbacks have the time that a task may wait, in ms: a `u32` behind twelve callbacks and the flags
+/// (`struct sched_ext_ops` in bpf/kernel.h); and what stands there (`TIMEOUT_MS` in dispatch.bpf.c).
+const TIMEOUT_AT: usize = 12 * 8 + 8;
+const TIMEOUT_MS: u32 = 30_000;
+
 /// The program in the kernel, with room for that many accounts.
-fn load(counts: Counts) -> libbpf_rs::Result<Object> {
+fn load(counts: Counts, timeout_ms: Option<u32>) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
     let room = u32::try_from(counts.accounts()).unwrap_or(u32::MAX);
     for mut map in open.maps_mut().filter(|map| map.name() == "accounts") {
         map.set_max_entries(room)?;
     }
+    if let Some(timeout_ms) = timeout_ms {
+        for mut map in open.maps_mut().filter(|map| TABLES.iter().any(|table| map.name() == *table)) {
+            set_timeout(&mut map, timeout_ms)?;
+        }
+    }
     open.load()
+}
+
+fn set_timeout(callbacks: &mut OpenMapMut<'_>, timeout_ms: u32) -> libbpf_rs::Result<()> {
+    match callbacks.initial_value_mut().and_then(|value| value.get_mut(TIMEOUT_AT..TIMEOUT_AT + 4)) {
+        Some(place) if *place == TIMEOUT_MS.to_ne_bytes() => {
+            place.copy_from_slice(&timeout_ms.to_ne_bytes());
+            Ok(())
+        }
+        _ => Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL)),
+    }
 }
 
 fn fits(what: &'static str, number: u32, room: u32) -> Result<(), Error> {
@@ -504,6 +536,17 @@ mod tests {
         assert_eq!(size("cpus"), size_of::<Cpu>());
         assert_eq!(size(".data.rules"), size_of::<Rules>());
         assert_eq!(size(".data.end"), size_of::<EndTable>());
+    }
+
+    #[test]
+    fn how_long_a_task_may_wait_stands_where_it_is_looked_for() {
+        let mut object = ObjectBuilder::default().open_memory(PROGRAM).unwrap();
+        for table in TABLES {
+            let mut map = object.maps_mut().find(|map| map.name() == table).unwrap();
+            set_timeout(&mut map, 2_000).unwrap();
+            // It does not stand there any more.
+            assert!(set_timeout(&mut map, 2_000).is_err());
+        }
     }
 
     #[test]

@@ -68,6 +68,7 @@ struct dispatch_unit {
 	u64 served;        /* when a task of its own came to run last */
 	u64 pass;          /* CPU time over weight, among its siblings: the smallest is next */
 	u64 own_pass;      /* the same of its own tasks, among its sub-units */
+	u64 loan_pass;     /* of the outermost: CPU time on others' CPUs over weight: the smallest borrows next */
 	u64 frontier;      /* the pass of the sub-unit (or of its own tasks) that ran last: who wakes starts no earlier */
 	u64 slow_ns;       /* how long its tasks wait of late: see rescue.h */
 	u64 recalls;       /* CPUs called back */
@@ -154,7 +155,7 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 208, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 216, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 88, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 40, "mirrored in tables.rs");

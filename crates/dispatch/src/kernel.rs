@@ -203,6 +203,7 @@ impl Kernel {
                 now: 0,
                 pass: 0,
                 rescues: Rescues::default(),
+                loan_pass: 0,
                 units: of_units.as_mut_ptr(),
                 accounts: accounts.as_mut_ptr(),
                 cpus: table.as_mut_ptr(),

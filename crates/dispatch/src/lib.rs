@@ -8,6 +8,8 @@
 pub mod in_kernel;
 mod kernel;
 mod near;
+#[cfg(feature = "kernel")]
+pub mod sabotage;
 mod tables;
 
 pub use kernel::{Kernel, Kick, Settings, TaskId};

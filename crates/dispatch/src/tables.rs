@@ -88,6 +88,7 @@ pub struct Unit {
     served: u64,
     pub(crate) pass: u64,
     pub(crate) own_pass: u64,
+    pub(crate) loan_pass: u64,
     pub(crate) frontier: u64,
     slow_ns: u64,
     /// CPUs called back.
@@ -118,6 +119,7 @@ impl Unit {
             served: 0,
             pass: 0,
             own_pass: 0,
+            loan_pass: 0,
             frontier: 0,
             slow_ns: 0,
             recalls: 0,
@@ -348,6 +350,7 @@ pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) pass: u64,
     pub(crate) rescues: Rescues,
+    pub(crate) loan_pass: u64,
     pub(crate) units: *mut Unit,
     pub(crate) accounts: *mut Account,
     pub(crate) cpus: *mut Cpu,
@@ -377,12 +380,12 @@ pub(crate) struct Setting {
 }
 
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 208);
+const _: () = assert!(size_of::<Unit>() == 216);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 88);
 const _: () = assert!(size_of::<Own>() == 40);
 const _: () = assert!(size_of::<Task>() == 80);
-const _: () = assert!(size_of::<World>() == 136);
+const _: () = assert!(size_of::<World>() == 144);
 
 #[cfg(test)]
 mod tests {

@@ -11,6 +11,7 @@
  *   unit_of(p, args)                     the unit that a new task belongs to
  *   world_pass(), world_pass_at_least()  how far the time-shared CPUs are
  *   rescues()                            whose tasks are rescued, and when
+ *   world_loan_pass(), and so on         how far those are that borrow
  *   mask_*(id, which, ...)               sets of CPUs: a unit's, or for DISPATCH_NOBODY the machine's
  *   any_idle()                           whether any CPU is
  *   mask_take_near(), pick_idle(...)     the nearest to a CPU, within the task's affinity

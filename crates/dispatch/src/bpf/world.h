@@ -32,6 +32,7 @@ SEC(".data.rules") struct dispatch_rules dispatch_rules;
 SEC(".data.end") struct dispatch_end dispatch_end;
 u64 pass_of_world;
 struct dispatch_rescues rescues_of_world;
+u64 pass_of_loans;
 u32 waits_of_unit[DISPATCH_UNITS_MAX];
 u32 waits_of_block[DISPATCH_UNITS_MAX / WAITS_BLOCK];
 
@@ -248,6 +249,18 @@ static __always_inline void world_pass_at_least(u64 pass)
 {
 	if ((s64)(pass_of_world - pass) < 0)
 		pass_of_world = pass;
+}
+
+static __always_inline u64 world_loan_pass(void)
+{
+	return pass_of_loans;
+}
+
+/* As above: whoever begins to borrow then has that much more. */
+static __always_inline void world_loan_pass_at_least(u64 pass)
+{
+	if ((s64)(pass_of_loans - pass) < 0)
+		pass_of_loans = pass;
 }
 
 static __always_inline u32 add(u32 *counter, s32 by)

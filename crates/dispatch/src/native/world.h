@@ -21,6 +21,7 @@ struct dispatch_world {
 	u64 now;                  /* the simulated clock, in ns */
 	u64 pass;                 /* how far the time-shared CPUs are */
 	struct dispatch_rescues rescues;
+	u64 loan_pass;            /* how far those are that borrow */
 	struct dispatch_unit *units;
 	struct dispatch_account *accounts;
 	struct dispatch_cpu *cpus;
@@ -34,7 +35,7 @@ struct dispatch_world {
 };
 
 _Static_assert(sizeof(struct task_struct) == 80, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_world) == 136, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_world) == 144, "mirrored in tables.rs");
 
 static _Thread_local struct dispatch_world *world;
 
@@ -143,6 +144,17 @@ static inline void world_pass_at_least(u64 pass)
 {
 	if ((s64)(world->pass - pass) < 0)
 		world->pass = pass;
+}
+
+static inline u64 world_loan_pass(void)
+{
+	return world->loan_pass;
+}
+
+static inline void world_loan_pass_at_least(u64 pass)
+{
+	if ((s64)(world->loan_pass - pass) < 0)
+		world->loan_pass = pass;
 }
 
 static inline u32 add(u32 *counter, s32 by)

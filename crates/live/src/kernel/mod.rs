@@ -37,8 +37,8 @@ use crate::{Backend, LiveBackend, LiveError, clock};
 use reign::{Place, Reign};
 use scheduler::ThisKernel;
 
-pub use scheduler::BUILT_IN;
 pub(crate) use scheduler::NOT_BUILT_IN;
+pub use scheduler::{BUILT_IN, settings};
 pub use switched::Switched;
 
 /// What this backend can enforce while its scheduler rules.

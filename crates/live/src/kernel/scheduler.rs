@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use commonhold_dispatch::UnitRules;
+use commonhold_dispatch::{Recall, Settings, UnitRules, near};
 
 use super::switched::Switched;
 use crate::LiveError;
@@ -86,37 +86,39 @@ pub(crate) const NOT_BUILT_IN: (&str, &str) = (
     "build it where `scripts/features` finds clang and the headers of libelf and zlib: `make build`",
 );
 
+/// How long a task runs before others of its unit get their turn. Isolation does not hang on it, since call-backs
+/// interrupt: it is what a task waits at most for each one before it in its unit, so short enough not to be noticed at
+/// a keyboard, and long enough that refilling a cache (well below a millisecond) costs little.
+const SLICE_NS: u64 = 5_000_000;
+
+/// What the scheduler is set up with on this machine, for so many units.
+pub fn settings(units: u32) -> Result<Settings, LiveError> {
+    let root = Path::new("/");
+    // CPUs may come while it schedules, so the tables have room for all that there may ever be.
+    let cpus = topology::possible(root)?.iter().last().map_or(1, |last| last + 1);
+    Ok(Settings {
+        cpus,
+        units,
+        slice_ns: SLICE_NS,
+        preempt_ns: Settings::preempt_ns(SLICE_NS),
+        near: near(&topology::read(root)?, cpus),
+        pool: false,
+        recall: Recall::Now,
+    })
+}
+
 #[cfg(feature = "kernel")]
 mod in_kernel {
     use std::collections::BTreeMap;
-    use std::path::Path;
 
+    use commonhold_dispatch::UnitRules;
     use commonhold_dispatch::in_kernel::{self, End};
-    use commonhold_dispatch::{Recall, Settings, UnitRules, near};
 
-    use super::{Ended, Scheduler, Switched};
+    use super::{Ended, Scheduler, Switched, settings};
     use crate::LiveError;
-    use crate::observe::topology;
-
-    /// How long a task runs before others of its unit get their turn. Isolation does not hang on it, since call-backs
-    /// interrupt: it is what a task waits at most for each one before it in its unit, so short enough not to be noticed at
-    /// a keyboard, and long enough that refilling a cache (well below a millisecond) costs little.
-    const SLICE_NS: u64 = 5_000_000;
 
     pub(super) fn load(units: u32) -> Result<Box<dyn Scheduler>, LiveError> {
-        let root = Path::new("/");
-        // CPUs may come while it schedules, so the tables have room for all that there may ever be.
-        let cpus = topology::possible(root)?.iter().last().map_or(1, |last| last + 1);
-        let settings = Settings {
-            cpus,
-            units,
-            slice_ns: SLICE_NS,
-            preempt_ns: Settings::preempt_ns(SLICE_NS),
-            near: near(&topology::read(root)?, cpus),
-            pool: false,
-            recall: Recall::Now,
-        };
-        Ok(Box::new(in_kernel::Scheduler::load(&settings).map_err(refused)?))
+        Ok(Box::new(in_kernel::Scheduler::load(&settings(units)?).map_err(refused)?))
     }
 
     /// What the scheduler's errors say names the remedy where there is one.

@@ -1,14 +1,19 @@
 //! Loads the scheduler into the running kernel, sets up units, and prints what became of them.
 //!
 //! usage: load [--unit NAME=CGROUP:WEIGHT[:FLAGS]]... [--at-once CGROUP]... [--own CPUS=NAME]... [--recall now|tick]
-//!             [--slice MILLISECONDS] [--pool] [--for SECONDS]
+//!             [--slice MILLISECONDS] [--pool] [--for SECONDS] [--timeout MILLISECONDS]
+//!        load --break CGROUP
 //!
 //! `--unit` admits a control group to a unit, which lies within another that stands before it if its NAME is that one's, a
 //! slash and its own; FLAGS are `lend` and `borrow`, separated by commas. `--at-once` admits a control group to the kernel's
 //! own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. All CPUs that nobody owns are
-//! time-shared by weight. Without `--for` it schedules until its standard input ends.
+//! time-shared by weight. Without `--for` it schedules until its standard input ends. What is not named is as the daemon has
+//! it: the slice, and which CPUs are near each other.
 //!
-//! Prints `ready` once it schedules, and at the end a line per unit.
+//! For tests of how the kernel ends it: `--timeout` is how long a task may wait; `--break` loads nothing, but has whoever enters
+//! that control group put into a queue that does not exist, by the scheduler that runs, whoever loaded it.
+//!
+//! Prints `ready` once it schedules, and at the end a line per unit; if the kernel ended it, then why.
 
 use std::fs;
 use std::io::{self, Read};
@@ -19,14 +24,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use commonhold_dispatch::in_kernel::Scheduler;
-use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules};
+use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules, sabotage};
+use commonhold_live::kernel;
 
 /// How often it looks whether the kernel ended the scheduler.
 const LOOK: Duration = Duration::from_millis(100);
 /// Whose number is fixed: the kernel's, and that of all who are in no other unit.
 const NAMES: [&str; 2] = ["kernel", "others"];
-/// The CPU numbers that this machine may ever have, such as `0-7`.
-const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -44,13 +48,19 @@ struct Options {
     at_once: Vec<String>,
     owned: Vec<(Vec<u32>, String)>,
     recall: Recall,
-    slice_ms: u64,
+    slice_ms: Option<u64>,
     pool: bool,
     seconds: Option<u64>,
+    timeout_ms: Option<u32>,
 }
 
 fn main() -> ExitCode {
-    match options(std::env::args().skip(1)).and_then(|options| run(&options)) {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match words.as_slice() {
+        [word, cgroup] if word == "--break" => take_queue_away(cgroup),
+        _ => options(words.into_iter()).and_then(|options| run(&options)),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("load: {error}");
@@ -59,15 +69,20 @@ fn main() -> ExitCode {
     }
 }
 
+fn take_queue_away(cgroup: &str) -> Result<(), Failure> {
+    Ok(sabotage::take_queue_away(number_of(cgroup)?)?)
+}
+
 fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> {
     let mut options = Options {
         units: Vec::new(),
         at_once: Vec::new(),
         owned: Vec::new(),
         recall: Recall::Now,
-        slice_ms: 10,
+        slice_ms: None,
         pool: false,
         seconds: None,
+        timeout_ms: None,
     };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -76,9 +91,10 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> 
             "--at-once" => options.at_once.push(value()?),
             "--own" => options.owned.push(owned(&value()?)?),
             "--recall" => options.recall = recall(&value()?)?,
-            "--slice" => options.slice_ms = value()?.parse()?,
+            "--slice" => options.slice_ms = Some(value()?.parse()?),
             "--pool" => options.pool = true,
             "--for" => options.seconds = Some(value()?.parse()?),
+            "--timeout" => options.timeout_ms = Some(value()?.parse()?),
             _ => return Err(format!("{word} is not an option: see the head of examples/load.rs").into()),
         }
     }
@@ -143,22 +159,25 @@ fn run(options: &Options) -> Result<(), Failure> {
         report(&scheduler, id, name);
     }
     end.map_or(Ok(()), |end| {
-        Err(format!("the kernel ended the scheduler: {} {}", end.reason, end.message).into())
+        Err(format!("the kernel ended the scheduler: {}: {} (kind {})", end.reason, end.message, end.kind)
+            .into())
     })
 }
 
 fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
-    let possible = fs::read_to_string(POSSIBLE).map_err(|error| format!("{POSSIBLE}: {error}"))?;
+    let shipped = kernel::settings(u32::try_from(names.len())?)?;
+    let slice_ns = options.slice_ms.map_or(shipped.slice_ns, |ms| ms * 1_000_000);
     let settings = Settings {
-        cpus: cpus(&possible)?.last().map_or(1, |last| last + 1),
-        units: u32::try_from(names.len())?,
-        slice_ns: options.slice_ms * 1_000_000,
-        preempt_ns: Settings::preempt_ns(options.slice_ms * 1_000_000),
-        near: Vec::new(),
+        slice_ns,
+        preempt_ns: Settings::preempt_ns(slice_ns),
         pool: options.pool,
         recall: options.recall,
+        ..shipped
     };
-    let mut scheduler = Scheduler::load(&settings)?;
+    let mut scheduler = match options.timeout_ms {
+        Some(timeout_ms) => Scheduler::load_impatient(&settings, timeout_ms)?,
+        None => Scheduler::load(&settings)?,
+    };
     for id in 0..2 {
         scheduler.set_unit(id, UnitRules { parent: NOBODY, weight: 100, flags: BORROWS })?;
     }
@@ -212,8 +231,9 @@ fn wait(options: &Options, scheduler: &Scheduler) {
 fn report(scheduler: &Scheduler, id: u32, name: &str) {
     let (unit, account) = (scheduler.unit(id), scheduler.account_of(id));
     println!(
-        "unit {name} used_ns {} lent_ns {} borrowed_ns {} visited_ns {} visiting_ns {} waited_higher_ns {} rescues {} switches {} recalls {} recall_mean_ns {} recall_max_ns {} \
-         recall_p50_ns {} recall_p99_ns {}",
+        "unit {name} used_ns {} lent_ns {} borrowed_ns {} visited_ns {} visiting_ns {} waited_higher_ns {} rescues {} \
+         switches {} recalls {} recall_mean_ns {} recall_max_ns {} recall_p50_ns {} recall_p99_ns {} moved_cache {} \
+         moved_node {} moved_far {}",
         account.used_ns(),
         account.lent_ns,
         account.borrowed_ns,
@@ -227,5 +247,8 @@ fn report(scheduler: &Scheduler, id: u32, name: &str) {
         unit.recall_ns_max,
         unit.call_backs().within_ns(500_000).unwrap_or(0),
         unit.call_backs().within_ns(990_000).unwrap_or(0),
+        account.moved_cache,
+        account.moved_node,
+        account.moved_far,
     );
 }

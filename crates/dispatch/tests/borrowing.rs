@@ -1,0 +1,138 @@
+//! Who borrows: a lent CPU goes to the borrower that had least of such for its weight, so that borrowers who always have work
+//! divide what is lent by their weights.
+
+use commonhold_dispatch::{BORROWS, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules};
+
+const MS: u64 = 1_000_000;
+const SLICE: u64 = 5 * MS;
+/// The owner, which has nothing to do, and two that borrow, with claims of 1:3.
+const OWNER: u32 = 2;
+const ONE: u32 = 3;
+const THREE: u32 = 4;
+
+/// CPUs that always have something to run.
+struct Busy {
+    kernel: Kernel,
+    /// When each CPU's slice ends.
+    due: Vec<u64>,
+    runs: Vec<Option<TaskId>>,
+    tasks: TaskId,
+}
+
+impl Busy {
+    /// So many CPUs are lent, and the borrowers have some of their own. Slices begin at different times, evenly spread, unless
+    /// `at_once`.
+    fn new(lent: u32, at_once: bool, own: [u32; 2]) -> Busy {
+        let cpus = lent + own[0] + own[1];
+        let (near, recall) = (Vec::new(), Recall::Now);
+        let mut kernel = Kernel::new(&Settings {
+            cpus,
+            units: 5,
+            slice_ns: SLICE,
+            preempt_ns: 0,
+            near,
+            pool: false,
+            recall,
+        });
+        for (unit, weight, flags) in [(OWNER, 100, LENDS), (ONE, 100, BORROWS), (THREE, 300, BORROWS)] {
+            assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight, flags }));
+        }
+        for cpu in 0..cpus {
+            let unit = match cpu {
+                cpu if cpu < lent => OWNER,
+                cpu if cpu < lent + own[0] => ONE,
+                _ => THREE,
+            };
+            kernel.own(0, cpu, unit);
+            kernel.schedule(0, cpu, false);
+        }
+        kernel.kicks(&mut Vec::new());
+        let begins = |cpu: u64| if at_once { 0 } else { cpu * SLICE / u64::from(cpus) };
+        Busy {
+            kernel,
+            due: (0..u64::from(cpus)).map(begins).collect(),
+            runs: vec![None; cpus as usize],
+            tasks: 0,
+        }
+    }
+
+    /// As many tasks of a unit wake as there are CPUs, and never sleep.
+    fn come(&mut self, now: u64, unit: u32) {
+        for _ in 0..self.runs.len() {
+            self.kernel.start(now, self.tasks, unit);
+            self.kernel.wake(now, self.tasks);
+            self.tasks += 1;
+        }
+    }
+
+    fn run(&mut self, until: u64) {
+        while let Some((at, now)) = (0..).zip(self.due.iter().copied()).min_by_key(|(_, now)| *now)
+            && now < until
+        {
+            let cpu = u32::try_from(at).expect("few CPUs");
+            self.runs[at] = self.kernel.schedule(now, cpu, self.runs[at].is_some());
+            assert!(self.runs[at].is_some(), "CPU {cpu} idles at {now} ns");
+            self.due[at] = now + self.kernel.slice_left(now, cpu);
+            self.kernel.kicks(&mut Vec::new());
+        }
+    }
+
+    fn borrowed(&self, unit: u32) -> u64 {
+        self.kernel.account(unit).borrowed_ns
+    }
+}
+
+/// Four slices is what one turn of the lighter borrower more or less makes: three of the other's, and its own.
+#[test]
+fn borrowers_divide_what_is_lent_by_weight_within_a_turn_however_many_cpus_it_is() {
+    for (lent, at_once) in (1..=16).flat_map(|lent| [(lent, true), (lent, false)]) {
+        for own in [[0, 0], [1, 3]] {
+            let mut busy = Busy::new(lent, at_once, own);
+            busy.come(0, ONE);
+            busy.come(0, THREE);
+            busy.run(4_000 * MS);
+            let (one, three) = (busy.borrowed(ONE), busy.borrowed(THREE));
+            let off = (3 * one).abs_diff(three);
+            assert!(
+                off <= 4 * SLICE,
+                "{lent} CPUs lent, slices at once: {at_once}, own: {own:?}: {one} and {three} ns, {off} from 1:3"
+            );
+        }
+    }
+}
+
+/// The kernel's own threads run anywhere. What they had of lent CPUs is more than what either borrower had, and no measure.
+#[test]
+fn who_runs_anywhere_does_not_count_among_borrowers() {
+    for lent in 1..=4 {
+        let mut busy = Busy::new(lent, false, [0, 0]);
+        for unit in [ONE, THREE, KERNEL] {
+            busy.come(0, unit);
+        }
+        busy.run(4_000 * MS);
+        let (one, three) = (busy.borrowed(ONE), busy.borrowed(THREE));
+        let off = (3 * one).abs_diff(three);
+        let visiting = busy.kernel.account(KERNEL).visiting_ns;
+        assert!(visiting > one && off <= 4 * SLICE, "{lent} CPUs lent: {one} and {three} ns");
+    }
+}
+
+/// What nobody else borrowed is owed to nobody: who comes late has its part from then on, and beyond that at most some
+/// slices of each CPU and of one more.
+#[test]
+fn who_did_not_borrow_for_long_has_saved_nothing_up() {
+    let lent = 4;
+    for (first, late, part) in [(ONE, THREE, 3), (THREE, ONE, 1)] {
+        let mut busy = Busy::new(lent, false, [0, 0]);
+        busy.come(0, first);
+        busy.run(1_000 * MS);
+        busy.come(1_000 * MS, late);
+        busy.run(2_000 * MS);
+        let (had, right) = (busy.borrowed(late), part * 1_000 * MS * u64::from(lent) / 4);
+        let most = 4 * u64::from(lent + 1) * SLICE;
+        assert!(
+            had.abs_diff(right) <= most,
+            "unit {late} had {had} ns, {right} is its part, {most} more or less"
+        );
+    }
+}

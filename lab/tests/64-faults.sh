@@ -1,0 +1,69 @@
+# seconds: 150
+# needs: dispatch spin chrt
+# How the kernel ends the scheduler, and what does not end it: a task that waits for too long, and an error in the program,
+# do; then the kernel's own takes over, the loader says why, and everybody runs on. A real-time task that keeps a unit's
+# only CPU for ten seconds does not.
+
+# unit NAME [FLAGS]: the loader's option.
+unit() {
+	echo "--unit $1=$CGROUPS/$1:100:${2:-}"
+}
+# runs UNIT: its tasks have CPU time.
+runs() {
+	cpu_usec "$1"; from=$usec
+	usleep 50000
+	cpu_usec "$1"
+	[ "$usec" -gt "$from" ]
+}
+# over WHAT REASON: it was ended, for that reason, and a runs on.
+over() {
+	ok "$1: the kernel's own scheduler is back" wait_for 20 scheduling disabled
+	ok "$1: the loader ends, too" wait_for 20 grep -q '^load: ' $scheduler_log
+	grep '^load: ' $scheduler_log | sed 's/^/# /'
+	ok "$1: it says why" grep -q "^load: the kernel ended the scheduler: $2" $scheduler_log
+	exec 9>&-
+	wait "$loader"
+	ok "$1: and fails" is $? 1
+	ok "$1: who was there runs on" wait_for 10 runs a
+	kill -KILL $(members a)
+	ok "$1: and ends" wait_for 10 are_members a 0
+}
+
+echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
+mkdir "$CGROUPS/a" "$CGROUPS/b" "$CGROUPS/fault"
+
+# a has no CPU, and nobody lends it one.
+ok "a wait: it loads, to be ended after two seconds" load $(unit a borrow) $(unit b) --own 0-7=b --timeout 2000 || exit 1
+spinners a 1
+over "a wait" 'runnable task stall: .* failed to run for [0-9.]*s (kind 1026)'
+
+ok "an error: it loads" load $(unit a lend,borrow) $(unit b lend,borrow) --own 0-3=a --own 4-7=b
+spinners a 8
+ok "an error: a is at work" wait_for 10 are_members a 8
+ok "an error: its tables are spoilt" dispatch --break "$CGROUPS/fault"
+ok "an error: it schedules" scheduling enabled
+spinners fault 1
+over "an error" 'runtime error: non-existent DSQ 0x4 .*(kind 1024)'
+kill -KILL $(members fault)
+
+# CPU 7 is all that a has. Whoever is real-time goes before all others: what the kernel keeps from it (0.05 s of each second)
+# is all that there is for a until it ends.
+ok "a hog: it loads" load $(unit a) $(unit b) --own 7=a --own 0-6=b
+spinners a 1
+ok "a hog: a is at work" wait_for 10 runs a
+chrt -f 50 taskset 80 spin 10 > /dev/null 9>&- &
+hog=$!
+sleep 1
+cpu_usec a; from=$usec
+sleep 8
+cpu_usec a
+note "in 8 s beside a real-time hog, a had $((usec - from)) us"
+wait $hog
+ok "a hog: the scheduler is there after it" scheduling enabled
+ok "a hog: a runs on" wait_for 10 runs a
+kill -KILL $(members a)
+ok "a hog: it ends in order" unload
+ok "a hog: nothing was said against it" is "$(grep '^load: ' $scheduler_log)" ""
+
+# What the kernel said of it was asked for: the tests that come after this one look for what was not.
+dmesg -c > /dev/null
