@@ -6,7 +6,7 @@ use crate::figures::{NOTHING, duration};
 use crate::table::{Paint, Style, Table, clean};
 
 /// What was counted of one unit, its sub-units left out, since the daemon began. Times in nanoseconds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UnitSwitches {
     /// Its path.
     pub unit: String,
@@ -42,6 +42,44 @@ pub struct UnitSwitches {
     pub strays: u64,
     /// Times that one began to run.
     pub switches: u64,
+    /// Call-backs by how long they took, from the call to the first task of its own; classes without one are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub call_backs: Vec<Latency>,
+    /// The times by CPU, where they were asked for; CPUs where all are 0 are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<CpuSwitches>,
+}
+
+/// A class of call-backs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// They took no less than this many microseconds.
+    pub from_us: f64,
+    /// They took less than this; nothing where the class has no end.
+    pub below_us: Option<f64>,
+    /// How many they were.
+    pub count: u64,
+}
+
+/// A unit's times on one CPU, as those of [`UnitSwitches`] on all. Nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuSwitches {
+    /// The CPU's number.
+    pub cpu: u32,
+    /// CPU time of its tasks while its outermost unit owned the CPU.
+    pub home_ns: u64,
+    /// CPU time of its tasks while another did.
+    pub borrowed_ns: u64,
+    /// CPU time of its tasks while nobody did.
+    pub shared_ns: u64,
+    /// CPU time of others' tasks while it did.
+    pub lent_ns: u64,
+    /// What its tasks that came to run here had waited for tasks of their own, or for any where nobody owned the CPU.
+    pub waited_own_ns: u64,
+    /// What they had waited for a CPU on loan that was called back.
+    pub waited_loan_ns: u64,
+    /// What they had waited for real-time and deadline tasks.
+    pub waited_higher_ns: u64,
 }
 
 /// Two tables: where the units' tasks ran and what they waited for; and what was called back and moved.
