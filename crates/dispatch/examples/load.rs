@@ -213,7 +213,7 @@ fn report(scheduler: &Scheduler, id: u32, name: &str) {
     let (unit, account) = (scheduler.unit(id), scheduler.account_of(id));
     println!(
         "unit {name} used_ns {} lent_ns {} borrowed_ns {} recalls {} recall_mean_ns {} recall_max_ns {} \
-         recall_p50_ns {} recall_p99_ns {}",
+         recall_p50_ns {} recall_p99_ns {} strays {} switches {}",
         account.used_ns(),
         account.lent_ns,
         account.borrowed_ns,
@@ -222,5 +222,7 @@ fn report(scheduler: &Scheduler, id: u32, name: &str) {
         unit.recall_ns_max,
         unit.call_backs().within_ns(500_000).unwrap_or(0),
         unit.call_backs().within_ns(990_000).unwrap_or(0),
+        account.strays,
+        account.switches,
     );
 }
