@@ -16,7 +16,8 @@ const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-21", "clang-18", "clan
 const LIBRARIES: [&str; 2] = ["libelf.a", "libz.a"];
 
 fn main() {
-    for file in ["dispatch.bpf.c", "intf.h", "kernel.h", "rescue.h", "world.h", "native", "bpf"] {
+    for file in ["dispatch.bpf.c", "intf.h", "kernel.h", "matches.h", "rescue.h", "world.h", "native", "bpf"]
+    {
         println!("cargo::rerun-if-changed=src/{file}");
     }
     for_the_simulator();
@@ -33,6 +34,7 @@ fn main() {
 fn for_the_simulator() {
     cc::Build::new()
         .file("src/native/dispatch.c")
+        .file("src/native/matches.c")
         .std("gnu11")
         .opt_level(2)
         .warnings(true)

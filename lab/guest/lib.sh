@@ -146,6 +146,12 @@ at_least() {
 	}
 }
 
+# no_fewer ACTUAL MINIMUM: integers of which the host says nothing: what is too few is a fault of ours.
+no_fewer() {
+	detail="$1, no fewer than $2"
+	[ "$1" -ge "$2" ]
+}
+
 # at_most ACTUAL MAXIMUM: integers.
 at_most() {
 	detail="$1, at most $2"
@@ -364,7 +370,7 @@ are_members() {
 # without blanks. (Its accounts, of plans and looks, have fields of the same names.)
 switch_count() {
 	# The file ends without a newline, and so does what sed prints of it.
-	echo "$(sed "s/.*\"switches\":\[\([^]]*\)\].*/\1/; s/.*{\"unit\":\"$2\",[^}]*\"$3\":\([0-9]*\).*/\1/" "$1")"
+	echo "$(sed "s/.*\"switches\":\[.*{\"unit\":\"$2\",[^][}]*\"$3\":\([0-9]*\).*/\1/" "$1")"
 }
 
 # kernel_complaints [PATTERN]: what the kernel said of sched_ext or warned of, but for a scheduler's coming and going, and

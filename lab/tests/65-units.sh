@@ -75,6 +75,8 @@ by_turns() {
 measured by_turns
 kill -KILL $(members p) $(members q)
 ok "it ends in order, strays and all" unload
+ok "they were counted as strays" no_fewer "$(counter q strays)" 1
+ok "who is at home was not" is "$(counter p strays)" 0
 uncap_cpus
 
 # A thousand units, each with a process that has something to do: all come to their end.

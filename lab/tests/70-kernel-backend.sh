@@ -2,7 +2,8 @@
 # needs: commonhold dispatch spin
 # The kernel backend, which `auto` takes here: who is where, that idle CPUs are lent and no CPU set stands in the way; that
 # control groups hold the contract when the scheduler is thrown out or has an error, and the scheduler comes back; that CPUs
-# may come and go; and that nothing is left when the daemon is killed.
+# may come and go; that nothing is left when the daemon is killed; and that who executes a program is in its unit before the
+# first step.
 
 ops=/sys/kernel/sched_ext/root/ops
 cpu=/sys/devices/system/cpu/cpu7/online
@@ -108,6 +109,14 @@ done
 switched b borrowed_ns; borrowed=$sum
 switched a lent_ns; lent=$sum
 ok "what b had beyond its own is known" at_least "$borrowed" 1000000
+# The kernel's own threads are in its unit, which is never one with strays: nor is anybody here pinned to others' CPUs.
+switched kernel switches
+ok "the kernel's threads are counted as the kernel's" no_fewer "$sum" 1
+for unit in kernel shared a b c d; do
+	of=$unit
+	switched "$of" strays
+	ok "there is no stray of $of" is "$sum" 0
+done
 switched b called_back
 ok "b called CPUs back" at_least "$sum" 1
 ok "status shows it all" status_says 'at home'
@@ -150,19 +159,77 @@ ok "its processes live on" kill -0 "$spinner"
 ok "anywhere" is "$(cpus_of "$spinner")" 0-7
 kill -KILL $(pidof spin)
 
-# Who executes a program as a user is in that user's unit from the start, however short it lives: the daemon, which looks
-# ten times a second, would see few of these.
-printf 'version = 1\n[unit.u]\nmembers = ["user:1234"]\n[unit.v]\n' > users.toml
-ok "a contract of users is held, too" start_daemon users.toml
-echo 'somebody:x:1234:1234::/:/bin/sh' >> /etc/passwd
-for i in $(seq 40); do
-	start-stop-daemon -S -c somebody -n nobody-of-that-name -a "$(command -v spin)" -- 0.001 > /dev/null || break
-done
-commonhold status --json | tr -d ' \n' > status.json
-switched u switches
-ok "what a user executes is in its unit before its first step" at_least "$sum" 40
+# Who executes a program is in its unit from the start, however short it lives: the daemon, which looks ten times a second,
+# would see few of these.
+cat > rules.toml <<'EOF'
+version = 1
+[unit.u]
+members = ["user:1234"]
+[unit.g]
+members = ["group:4321"]
+[unit.e]
+members = ["group:4322"]
+each = "user"
+[unit.c]
+members = ["command:brief*", "command:maker"]
+[unit.v]
+EOF
+for i in 4 5 6; do echo "user$i:x:123$i:123$i::/:/bin/sh"; done >> /etc/passwd
+printf 'physics:x:4321:user5\nstudents:x:4322:user6\n' >> /etc/group
+ok "a contract of rules is held, too" start_daemon rules.toml
+# as USER PROGRAM ARGUMENT...
+as() {
+	user=$1 program=$2
+	shift 2
+	start-stop-daemon -S -c "$user" -n nobody-of-that-name -a "$program" -- "$@"
+}
+# executed NAME UNIT COMMAND...: 40 programs that end at once, and all of them were in the unit.
+executed() {
+	name=$1 of=$2
+	shift 2
+	commonhold status --json | tr -d ' \n' > status.json
+	switched "$of" switches; before=$sum
+	for i in $(seq 40); do "$@" > /dev/null || break; done
+	commonhold status --json | tr -d ' \n' > status.json
+	switched "$of" switches
+	ok "$name is in its unit before its first step" no_fewer $((sum - before)) 40
+}
+spin=$(command -v spin)
+cp "$spin" brief-job
+printf '#!/bin/sh\nfor i in $(seq 40); do spin 0.001 > /dev/null; done\n' > maker
+chmod +x maker
+maker() {
+	[ "$i" -gt 1 ] || ./maker
+}
+executed "what a user executes" u as user4 "$spin" 0.001
+executed "what a member of a group executes" g as user5 "$spin" 0.001
+executed "a command" c ./brief-job 0.001
+executed "what a command starts" c maker
+# Where the daemon decides otherwise, as for who takes another name without executing anything, its decision is the one that
+# lasts: it looks at most a quarter of a second later, and what a program said holds for five seconds.
+printf '#!/bin/sh\necho renamed > /proc/$$/comm\nwhile read -r -t 0.02 x <> never || :; do :; done\n' > brief-name
+chmod +x brief-name
+[ -p never ] || mkfifo never
+./brief-name &
+renamed=$!
+quiet() {
+	commonhold status --json | tr -d ' \n' > status.json
+	switched c switches; before=$sum
+	sleep 1
+	commonhold status --json | tr -d ' \n' > status.json
+	switched c switches
+	[ "$sum" -eq "$before" ]
+}
+ok "who is called otherwise is in that unit no more" wait_for 20 quiet
+ok "though it goes on" kill -0 $renamed
+kill -KILL $renamed
+# The first of a user's processes is for the daemon: it makes the sub-unit.
+as user6 "$(command -v sleep)" 600 > /dev/null &
+ok "a user has a sub-unit" wait_for 20 test -d "$HELD/e/user6"
+executed "what a user with a sub-unit executes" 'e\/user6' as user6 "$spin" 0.001
 kill -TERM "$daemon"
 wait "$daemon"
+kill $(pidof sleep)
 
 # A contract that needs a cap is the cgroup backend's, and the reason is said.
 printf 'version = 1\n[unit.a]\nlimit = { cpu = 2 }\n' > capped.toml

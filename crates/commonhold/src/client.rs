@@ -75,7 +75,7 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         output::print(&text)?;
         return Ok(Exit::Ok);
     }
-    let reply: StatusReply = call(&mut stream, &Call::Status {})?;
+    let reply: StatusReply = call(&mut stream, &Call::Status { by_cpu: args.json })?;
     let instead = reply.instead.as_ref();
     let holder = status::Holder {
         contract: &reply.contract,

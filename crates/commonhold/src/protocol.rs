@@ -18,9 +18,13 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "method", content = "parameters")]
 pub(crate) enum Call {
-    /// All accounts.
+    /// All accounts; those of the scheduler in the kernel by CPU, too, if asked for: where there are many CPUs and units, that
+    /// is much.
     #[serde(rename = "io.commonhold.Status")]
-    Status {},
+    Status {
+        #[serde(default)]
+        by_cpu: bool,
+    },
     /// Which unit a process is in, and why.
     #[serde(rename = "io.commonhold.Where")]
     Where { pid: u32 },

@@ -53,6 +53,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
 #define LOOKS_MAX  4u  /* an idle CPU looks again, so many times, at what may have come while it fell idle */
 #define LOAN_SLICES 4 /* how far a borrower may be behind: see advance_loan() */
+#define PLACED_NS  5000000000ull /* how long a program says its task's unit, unless the daemon does: many of its looks */
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
 static bool before(u64 a, u64 b)
@@ -279,13 +280,20 @@ static void change_unit(struct dispatch_task *task, u32 id)
 		count(task, to);
 }
 
-/* Whoever executed a program as another user is in another unit since: see dispatch_exec(). */
+/*
+ * Whoever executed a program may be in another unit since: see dispatch_exec(). What a program said holds until the daemon
+ * moves the task into the unit's control group. Where it does not, it knows better: its decision is that of the control group.
+ */
 static void settle(struct dispatch_task *task)
 {
 	u32 unit = task->destined;
 
-	if (unit == DISPATCH_NOBODY)
-		return;
+	if (unit == DISPATCH_NOBODY) {
+		if (task->placed == DISPATCH_BY_CGROUP || before(scx_bpf_now(), task->placed_at + PLACED_NS))
+			return;
+		unit = task->base;
+		task->placed = DISPATCH_BY_CGROUP;
+	}
 	task->destined = DISPATCH_NOBODY;
 	change_unit(task, unit);
 }
@@ -1067,9 +1075,10 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 
 	if (!task)
 		return -ENOMEM;
-	task->unit = unit_of(p, args);
+	task->unit = task->base = unit_of(p, args);
 	task->cpu = DISPATCH_NOBODY;
 	task->destined = DISPATCH_NOBODY;
+	inherit(task, args);
 	clock = clock_of(task);
 	task->vtime = clock ? clock->vtime : 0;
 	return 0;
@@ -1170,34 +1179,43 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
 	struct dispatch_task *task = task_of(p);
+	u32 unit = unit_in(p, to);
 
-	if (!task)
+	/* From one group to another of the same unit: what its program put it into, it is in all the same. */
+	if (!task || (task->placed != DISPATCH_BY_CGROUP && unit == task->base))
 		return;
+	task->base = unit;
 	task->destined = DISPATCH_NOBODY;
-	change_unit(task, unit_in(p, to));
+	task->placed = DISPATCH_BY_CGROUP;
+	change_unit(task, unit);
 }
 
 /*
- * Who has executed a program, as another user perhaps than the one that it was started by, is in its user's unit before the
- * program's first step. Who is in a unit's cgroup stays there.
+ * Who has executed a program, as another user perhaps than the one that it was started by, is in the unit that the contract's
+ * rules say before the program's first step: see matches.h. Process 1 is in no unit.
  */
 SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct *p)
 {
 	struct dispatch_task *task = task_of(p);
-	u32 user = p->cred->euid.val, others = DISPATCH_NOBODY, *unit;
+	struct dispatch_facts facts = {};
+	struct dispatch_place found;
+	u32 unit;
 
-	if (!task || task->unit != DISPATCH_COMMON)
+	if (!task || p->tgid == 1)
 		return 0;
-	unit = bpf_map_lookup_elem(&unit_of_user, &user);
-	if (!unit)
-		unit = bpf_map_lookup_elem(&unit_of_user, &others);
-	if (!unit)
+	read_facts(p, &facts);
+	facts.heir = task->heir;
+	found = place(&facts, task->base);
+	task->placed = found.by;
+	task->placed_at = scx_bpf_now();
+	unit = task->destined == DISPATCH_NOBODY ? task->unit : task->destined;
+	if (found.unit == unit)
 		return 0;
 	/*
 	 * It changes its unit where it stops running, which the interrupt sees to: here nothing keeps the CPU's other callbacks
 	 * from it, nor another CPU's dispatch_cgroup_move().
 	 */
-	task->destined = *unit;
+	task->destined = found.unit;
 	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
 	return 0;
 }

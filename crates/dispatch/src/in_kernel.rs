@@ -12,7 +12,6 @@
 //! A unit without home CPUs runs on time-shared CPUs, or by borrowing. Where there is neither, its tasks wait until the
 //! kernel ends the scheduler for it: so leave the unit 1 one of the two, or admit its group to unit `KERNEL`.
 
-use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,6 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, OpenMapMut, PrintLevel, ProgramInput};
 
 use crate::kernel::Settings;
+use crate::matches::{self, Lists, Match};
 use crate::tables::{
     Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit, UnitRules,
 };
@@ -135,6 +135,9 @@ pub struct Scheduler {
     links: Vec<Link>,
     units: Table<Unit>,
     accounts: Table<Account>,
+    matches: Table<Match>,
+    /// In which half of that table the lists are that are in force.
+    second_half: bool,
     end: Table<EndTable>,
     counts: Counts,
     object: Object,
@@ -168,6 +171,7 @@ impl Scheduler {
         let units: Table<Unit> = Table::map(&object, "units", UNITS_MAX as usize)?;
         let accounts = Table::map(&object, "accounts", counts.accounts())?;
         let cpus: Table<Cpu> = Table::map(&object, "cpus", CPUS_MAX as usize)?;
+        let matches = Table::map(&object, "matches", matches::ENTRIES)?;
         let end = Table::map(&object, ".data.end", 1)?;
         let rules: Table<Rules> = Table::map(&object, ".data.rules", 1)?;
         let &Settings { cpus: count_of_cpus, units: count, slice_ns, preempt_ns, ref near, pool, recall } =
@@ -191,7 +195,7 @@ impl Scheduler {
                 cpus.at(cpu).write_volatile(Cpu::new(near));
             }
         }
-        Ok(Scheduler { links: Vec::new(), units, accounts, end, counts, object })
+        Ok(Scheduler { links: Vec::new(), units, accounts, matches, second_half: false, end, counts, object })
     }
 
     /// From now on it schedules. CPUs are time-shared until they are given owners.
@@ -281,6 +285,14 @@ impl Scheduler {
         sum
     }
 
+    /// A unit's accounts of all CPUs, by number.
+    ///
+    /// # Panics
+    /// If there is no such unit.
+    pub fn accounts(&self, unit: u32) -> Vec<Account> {
+        (0..self.counts.cpus).map(|cpu| self.account(unit, cpu)).collect()
+    }
+
     /// Tasks of a control group, and of those below that belong to no other unit, belong to a unit from now on: those that
     /// enter it, and at [`Scheduler::attach`] those that are in it.
     ///
@@ -314,23 +326,15 @@ impl Scheduler {
         }
     }
 
-    /// Whose program starts in which unit, by the number of its effective user; [`NOBODY`] stands for all others. It holds for
-    /// whoever is in no unit's control group when it executes a program, from before the program's first step.
-    pub fn set_users(&mut self, users: &BTreeMap<u32, u32>) -> Result<(), Error> {
-        let table = self
-            .object
-            .maps_mut()
-            .find(|map| map.name() == "unit_of_user")
-            .ok_or(Error::Part("table of users"))?;
-        let known: Vec<Vec<u8>> = table.keys().collect();
-        let wrong = |source| Error::Use { what: "the users' units cannot be changed".to_owned(), source };
-        for key in known.iter().filter(|key| !users.keys().any(|user| user.to_ne_bytes() == key.as_slice())) {
-            table.delete(key).map_err(wrong)?;
+    /// The rules for who executes a program, from now on: they decide before the program's first step. Who is in a unit's
+    /// control group stays in that unit, or comes to one within it.
+    pub fn set_matches(&mut self, lists: &Lists) {
+        self.second_half = !self.second_half;
+        for (at, entry) in matches::entries(lists, self.second_half) {
+            // SAFETY: an element of the table. A program that reads it meanwhile finds a list's beginning as it was or as it
+            // is, and both lists are there: plain integers in any case, and the program ends whatever they say.
+            unsafe { self.matches.at(at).write_volatile(entry) };
         }
-        for (user, unit) in users {
-            table.update(&user.to_ne_bytes(), &unit.to_ne_bytes(), MapFlags::ANY).map_err(wrong)?;
-        }
-        Ok(())
     }
 
     /// Gives a CPU another owner, an outermost unit or [`NOBODY`]. Only once it is attached: attaching makes all CPUs
@@ -523,8 +527,16 @@ mod tests {
     fn the_program_has_the_parts_that_are_looked_for_by_name() {
         let object = ObjectBuilder::default().open_memory(PROGRAM).unwrap();
         let maps: Vec<_> = object.maps().map(|map| map.name().to_string_lossy().into_owned()).collect();
-        for part in ["commonhold", "units", "accounts", "cpus", "unit_of_cgroup", ".data.rules", ".data.end"]
-        {
+        for part in [
+            "commonhold",
+            "units",
+            "accounts",
+            "cpus",
+            "unit_of_cgroup",
+            "matches",
+            ".data.rules",
+            ".data.end",
+        ] {
             assert!(maps.iter().any(|map| map == part), "{part} is not among {maps:?}");
         }
         for part in ["dispatch_own_cpu", "dispatch_set_unit_from_outside"] {
@@ -534,6 +546,7 @@ mod tests {
         assert_eq!(size("units"), size_of::<Unit>());
         assert_eq!(size("accounts"), size_of::<Account>());
         assert_eq!(size("cpus"), size_of::<Cpu>());
+        assert_eq!(size("matches"), size_of::<Match>());
         assert_eq!(size(".data.rules"), size_of::<Rules>());
         assert_eq!(size(".data.end"), size_of::<EndTable>());
     }

@@ -12,6 +12,8 @@
 #define DISPATCH_NOBODY      0xffffffffu /* no unit, no CPU, no group of CPUs */
 #define DISPATCH_KERNEL      0u          /* the unit of the kernel's own threads: runs anywhere, at once */
 #define DISPATCH_COMMON      1u          /* the unit of whoever belongs to no other */
+#define DISPATCH_GLOB_MAX    64u         /* bytes of a pattern, with its end */
+#define DISPATCH_MATCHES_MAX 4096u       /* in all lists of a contract: see dispatch_match */
 #define DISPATCH_LATENCIES   24u         /* classes of latencies: see dispatch_unit.recall_classes */
 
 /* How a lent CPU is called back. */
@@ -130,14 +132,50 @@ enum dispatch_task_state {
 /* One task. */
 struct dispatch_task {
 	u64 vtime; /* CPU time it has had over its weight, in its unit's measure */
+	u64 placed_at; /* when a program that it executed put it into its unit, in ns */
 	u64 since; /* since when it waits */
 	u32 unit;  /* its unit */
 	u16 state; /* enum dispatch_task_state */
-	u16 cause; /* enum dispatch_cause */
+	u8 cause;  /* enum dispatch_cause */
+	u8 placed; /* enum dispatch_placed */
 	u32 cpu;   /* where it ran last, or DISPATCH_NOBODY */
 	u32 at;    /* in which CPU's own queue it waits */
 	u32 destined; /* the unit that it has come to by executing a program, or DISPATCH_NOBODY */
+	u32 heir;  /* the unit that a `command:` rule had put its parent into when it was born, or DISPATCH_NOBODY */
+	u32 base;  /* the unit of its control group */
 	u32 unused;
+};
+
+/* What put a task into its unit. */
+enum dispatch_placed {
+	DISPATCH_BY_CGROUP,  /* its control group */
+	DISPATCH_BY_RULE,    /* its user or its groups, or the unit of who matches nothing */
+	DISPATCH_BY_COMMAND, /* its program, or its parent's: what it starts belongs there, too */
+};
+
+/* What is tested of who executes a program. */
+enum dispatch_test {
+	DISPATCH_TEST_END,       /* none: the list ends, and who came so far stays */
+	DISPATCH_TEST_LIST,      /* none: the list goes on at the entry `value` */
+	DISPATCH_TEST_COMMAND,   /* whether `glob` matches its name or its program's */
+	DISPATCH_TEST_INHERITED, /* whether it is the heir of a unit of this level, or of one below: that is its unit then */
+	DISPATCH_TEST_USER,      /* whether it is the effective user `value`'s */
+	DISPATCH_TEST_GROUP,     /* whether it is in the group `value` */
+	DISPATCH_TEST_OTHERWISE, /* passed by all */
+	DISPATCH_TEST_UNKNOWN,   /* what cannot be tested here: then it stays where its control group says */
+};
+
+/*
+ * The rules of the contract, in lists, for who executes a program: the first test that is passed says the unit, and the
+ * unit's own list goes on. The entry with a unit's number says where its list begins, DISPATCH_COMMON's that of the outermost
+ * units; the entries after the units' are the lists, in two halves, of which one is in force while the other is written.
+ */
+struct dispatch_match {
+	u32 test;   /* enum dispatch_test */
+	u32 value;
+	u32 unit;   /* of who passes */
+	u32 unused;
+	char glob[DISPATCH_GLOB_MAX]; /* `*` is any text, `?` any character; ends with 0 */
 };
 
 /* The argument of dispatch_own(): a CPU and its owner from now on, an outermost unit or DISPATCH_NOBODY. */
@@ -158,6 +196,7 @@ _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_unit) == 216, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 88, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_task) == 40, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_task) == 56, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_match) == 80, "mirrored in matches.rs");
 
 #endif

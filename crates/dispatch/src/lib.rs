@@ -7,12 +7,14 @@
 #[cfg(feature = "kernel")]
 pub mod in_kernel;
 mod kernel;
+mod matches;
 mod near;
 #[cfg(feature = "kernel")]
 pub mod sabotage;
 mod tables;
 
 pub use kernel::{Kernel, Kick, Settings, TaskId};
+pub use matches::{Lists, Match, decision};
 pub use near::near;
 pub use tables::{
     ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, DEPTH_MAX, KERNEL, LATENCIES, LENDS, NOBODY,

@@ -151,6 +151,14 @@ pub struct CallBacks {
 }
 
 impl CallBacks {
+    /// By how long they took: the least of the class in ns, what it is below (nothing: the class has no end), and how many.
+    pub fn classes(&self) -> impl Iterator<Item = (u64, Option<u64>, u64)> + '_ {
+        self.classes.iter().enumerate().map(|(class, count)| {
+            let from = if class == 0 { 0 } else { 512 << class };
+            (from, (class + 1 < LATENCIES).then_some(1024 << class), *count)
+        })
+    }
+
     /// A time that this part of them (in millionths) did not exceed, in ns: the upper end of its class, and no more than
     /// the longest. Nothing where none was called back.
     pub fn within_ns(&self, millionths: u64) -> Option<u64> {
@@ -293,13 +301,17 @@ impl Cpu {
 #[repr(C)]
 pub(crate) struct Own {
     pub(crate) vtime: u64,
+    placed_at: u64,
     since: u64,
     pub(crate) unit: u32,
     state: u16,
-    cause: u16,
+    cause: u8,
+    placed: u8,
     cpu: u32,
     at: u32,
     destined: u32,
+    heir: u32,
+    base: u32,
     unused: u32,
 }
 
@@ -383,8 +395,8 @@ const _: () = assert!(size_of::<Rules>() == 32);
 const _: () = assert!(size_of::<Unit>() == 216);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 88);
-const _: () = assert!(size_of::<Own>() == 40);
-const _: () = assert!(size_of::<Task>() == 80);
+const _: () = assert!(size_of::<Own>() == 56);
+const _: () = assert!(size_of::<Task>() == 96);
 const _: () = assert!(size_of::<World>() == 144);
 
 #[cfg(test)]
@@ -399,6 +411,12 @@ mod tests {
         assert_eq!(some.within_ns(500_000), Some(8_192));
         assert_eq!(some.within_ns(990_000), Some(1_048_576));
         assert_eq!(some.within_ns(1_000_000), Some(5_000_000));
+        let classes: Vec<_> = some.classes().filter(|(_, _, count)| *count > 0).collect();
+        assert_eq!(
+            classes,
+            [(4_096, Some(8_192), 50), (524_288, Some(1_048_576), 49), (4_294_967_296, None, 1)]
+        );
+        assert_eq!(some.classes().next(), Some((0, Some(1_024), 0)));
         // No class reaches beyond the longest.
         some.max_ns = 1_000_000;
         assert_eq!(some.within_ns(990_000), Some(1_000_000));

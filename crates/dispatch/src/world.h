@@ -9,6 +9,7 @@
  *   waiting(block), lowest(bits)         a bit per unit of a block of which tasks wait; the number of the lowest bit
  *   task_of(p), new_task(p)              a task's own storage
  *   unit_of(p, args)                     the unit that a new task belongs to
+ *   inherit(task, args)                  where a new task is that is in no unit's control group
  *   world_pass(), world_pass_at_least()  how far the time-shared CPUs are
  *   rescues()                            whose tasks are rescued, and when
  *   world_loan_pass(), and so on         how far those are that borrow

@@ -233,7 +233,7 @@ fn report(scheduler: &Scheduler, id: u32, name: &str) {
     println!(
         "unit {name} used_ns {} lent_ns {} borrowed_ns {} visited_ns {} visiting_ns {} waited_higher_ns {} rescues {} \
          switches {} recalls {} recall_mean_ns {} recall_max_ns {} recall_p50_ns {} recall_p99_ns {} moved_cache {} \
-         moved_node {} moved_far {}",
+         moved_node {} moved_far {} strays {}",
         account.used_ns(),
         account.lent_ns,
         account.borrowed_ns,
@@ -250,5 +250,6 @@ fn report(scheduler: &Scheduler, id: u32, name: &str) {
         account.moved_cache,
         account.moved_node,
         account.moved_far,
+        account.strays,
     );
 }

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use commonhold_contract::{Contract, UnitId};
+use commonhold_dispatch::Account;
 use commonhold_policy::Time;
 
 use crate::journal::Journal;
@@ -60,6 +61,11 @@ pub trait LiveBackend: Backend {
     /// there is none.
     fn switched(&self, _: UnitId) -> Option<Switched> {
         None
+    }
+
+    /// The accounts of which that is the sum, by the CPU's number.
+    fn accounts(&self, _: UnitId) -> Vec<Account> {
+        Vec::new()
     }
 
     /// Becomes readable when there is a reason to look before the plan's next: a unit meets a bound of its memory.

@@ -12,15 +12,11 @@
 //! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit never moves
 //! a process out of another.
 
-use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
 use commonhold_contract::{Contract, Member, MemberKind, Principal, UnitId};
-
-/// No process has this number.
-const NO_PID: u32 = u32::MAX;
 
 /// What membership is decided on. Names of users and groups are numbers here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -163,20 +159,58 @@ fn matches(
     found
 }
 
-/// Where processes belong of which nothing is known but their user, for every user that the contract names. Who matches a
-/// more specific rule belongs elsewhere all the same.
-pub fn by_user(contract: &Contract, names: &impl Names) -> BTreeMap<u32, UnitId> {
-    let users =
-        contract.held().flat_map(|id| &contract.unit(id).members).filter_map(|member| match &member.kind {
-            MemberKind::User(Principal::Id(uid)) => Some(*uid),
-            MemberKind::User(Principal::Name(name)) => names.uid(name),
-            _ => None,
-        });
-    let place_of = |uid| {
-        let found = place(contract, names, &ProcessFacts { pid: NO_PID, uid, ..ProcessFacts::default() });
-        (found.rule == Rule::User).then_some((uid, found.unit))
-    };
-    users.filter_map(place_of).collect()
+/// What can be tested of a process at the moment when it executes a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Test {
+    /// A `command:` pattern.
+    Command(String),
+    /// Whether a `command:` rule put its parent into the unit, or into one below it.
+    Inherited,
+    /// Effective user.
+    User(u32),
+    /// One of its groups.
+    Group(u32),
+    /// Whoever nothing else matched.
+    Otherwise,
+}
+
+/// A test, and where who passes it belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selector {
+    /// The test.
+    pub test: Test,
+    /// The unit; of [`Test::Inherited`] any of the level's.
+    pub unit: Option<UnitId>,
+}
+
+/// The decision of [`place`] as lists, for whoever decides without this function: the test that is passed first among the
+/// units directly below `level` says the unit, and that unit's list goes on; who passes none stays. It decides for
+/// processes that no `cgroup` and no `pid` rule matches, and neither they nor their parents entered by `exec`.
+pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>) -> Vec<Selector> {
+    let mut ranked: Vec<(Rule, usize, Selector)> = Vec::new();
+    for unit in contract.children(level) {
+        for member in &contract.unit(unit).members {
+            let (rule, test) = match &member.kind {
+                MemberKind::Command(glob) => (Rule::Command, Some(Test::Command(glob.clone()))),
+                MemberKind::User(user) => (Rule::User, uid_of(names, user).map(Test::User)),
+                MemberKind::Group(group) => (Rule::Group, gid_of(names, group).map(Test::Group)),
+                MemberKind::Cgroup(_) | MemberKind::Pid(_) => continue,
+            };
+            let rank = if let Some(Test::Command(glob)) = &test { literal(glob) } else { 0 };
+            ranked.extend(test.map(|test| (rule, rank, Selector { test, unit: Some(unit) })));
+        }
+    }
+    // Stable: of equal ones the first in the file stays first.
+    ranked.sort_by_key(|(rule, rank, _)| core::cmp::Reverse((*rule, *rank)));
+    let commands = ranked.iter().take_while(|(rule, _, _)| *rule == Rule::Command).count();
+    let mut selectors: Vec<Selector> = ranked.into_iter().map(|(_, _, selector)| selector).collect();
+    if contract.children(level).next().is_some() {
+        selectors.insert(commands, Selector { test: Test::Inherited, unit: None });
+    }
+    if level.is_none() {
+        selectors.push(Selector { test: Test::Otherwise, unit: Some(contract.default_unit) });
+    }
+    selectors
 }
 
 /// Whether `unit` is `encloser` or lies somewhere below it.
@@ -210,23 +244,32 @@ pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts
     allowed
 }
 
+fn uid_of(names: &impl Names, user: &Principal) -> Option<u32> {
+    match user {
+        Principal::Id(uid) => Some(*uid),
+        Principal::Name(name) => names.uid(name),
+    }
+}
+
+fn gid_of(names: &impl Names, group: &Principal) -> Option<u32> {
+    match group {
+        Principal::Id(gid) => Some(*gid),
+        Principal::Name(name) => names.gid(name),
+    }
+}
+
+/// The characters of a pattern that stand for themselves.
+fn literal(glob: &str) -> usize {
+    glob.chars().filter(|c| !matches!(c, '*' | '?')).count()
+}
+
 fn matches_member(names: &impl Names, process: &ProcessFacts, member: &Member) -> Option<(Rule, usize)> {
-    let id = |principal: &Principal, lookup: &dyn Fn(&str) -> Option<u32>| match principal {
-        Principal::Id(id) => Some(*id),
-        Principal::Name(name) => lookup(name),
-    };
     match &member.kind {
-        MemberKind::Group(group) => {
-            let gid = id(group, &|name| names.gid(name))?;
-            process.gids.contains(&gid).then_some((Rule::Group, 0))
-        }
-        MemberKind::User(user) => {
-            (id(user, &|name| names.uid(name))? == process.uid).then_some((Rule::User, 0))
-        }
+        MemberKind::Group(group) => process.gids.contains(&gid_of(names, group)?).then_some((Rule::Group, 0)),
+        MemberKind::User(user) => (uid_of(names, user)? == process.uid).then_some((Rule::User, 0)),
         MemberKind::Command(glob) => {
-            let literal = glob.chars().filter(|c| !matches!(c, '*' | '?')).count();
             let hit = glob_matches(glob, &process.program) || glob_matches(glob, &process.comm);
-            hit.then_some((Rule::Command, literal))
+            hit.then_some((Rule::Command, literal(glob)))
         }
         MemberKind::Cgroup(path) => {
             let path = path.trim_end_matches('/');
@@ -315,22 +358,25 @@ mod tests {
     }
 
     #[test]
-    fn users_alone_are_placed_as_their_processes_are() {
-        let mut contract = contract();
-        let solo = contract.find("solo").unwrap();
-        let physics = contract.find("physics").unwrap();
-        let night = contract.find("physics/night-batch").unwrap();
-        let mut user = |unit: UnitId, who| {
-            contract.units[unit.index()].members.push(Member { kind: K::User(who), span: 0..0 });
+    fn a_levels_tests_stand_in_the_order_of_their_rules() {
+        let contract = contract();
+        let unit = |path: &str| contract.find(path);
+        let list = |level| -> Vec<(Test, Option<UnitId>)> {
+            selectors(&contract, &Book, level).into_iter().map(|found| (found.test, found.unit)).collect()
         };
-        // Nobody is called eve here; whoever is in no group of physics' is not in its sub-unit either.
-        user(solo, named("eve"));
-        user(solo, named("ana"));
-        user(night, Principal::Id(7));
-        user(night, named("ana"));
-        assert_eq!(by_user(&contract, &Book), BTreeMap::from([(1000, night)]));
-        contract.units[physics.index()].members.clear();
-        assert_eq!(by_user(&contract, &Book), BTreeMap::from([(1000, solo)]));
+        let top = [
+            (Test::Command("make".to_owned()), unit("solo")),
+            (Test::Inherited, None),
+            (Test::User(1000), unit("physics")),
+            (Test::Group(500), unit("physics")),
+            (Test::Group(501), unit("students")),
+            (Test::Otherwise, Some(UnitId::SHARED)),
+        ];
+        assert_eq!(list(None), top);
+        let night =
+            [(Test::Command("simulate*".to_owned()), unit("physics/night-batch")), (Test::Inherited, None)];
+        assert_eq!(list(unit("physics")), night);
+        assert_eq!(list(unit("students")), []);
     }
 
     #[test]

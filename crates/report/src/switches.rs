@@ -6,7 +6,7 @@ use crate::figures::{NOTHING, duration};
 use crate::table::{Paint, Style, Table, clean};
 
 /// What was counted of one unit, its sub-units left out, since the daemon began. Times in nanoseconds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UnitSwitches {
     /// Its path.
     pub unit: String,
@@ -48,6 +48,48 @@ pub struct UnitSwitches {
     pub switches: u64,
     /// Times that one began to run out of turn, after waiting for longer than 5 s.
     pub rescues: u64,
+    /// Call-backs by how long they took, from the call to the first task of its own; classes without one are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub call_backs: Vec<Latency>,
+    /// The times by CPU, where they were asked for; CPUs where all are 0 are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<CpuSwitches>,
+}
+
+/// A class of call-backs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// They took no less than this many microseconds.
+    pub from_us: f64,
+    /// They took less than this; nothing where the class has no end.
+    pub below_us: Option<f64>,
+    /// How many they were.
+    pub count: u64,
+}
+
+/// A unit's times on one CPU, as those of [`UnitSwitches`] on all. Nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuSwitches {
+    /// The CPU's number.
+    pub cpu: u32,
+    /// CPU time of its tasks while its outermost unit owned the CPU.
+    pub home_ns: u64,
+    /// CPU time of its tasks while another did, and lent it.
+    pub borrowed_ns: u64,
+    /// CPU time of its tasks while another did, where they had turns.
+    pub visiting_ns: u64,
+    /// CPU time of its tasks while nobody did.
+    pub shared_ns: u64,
+    /// CPU time of others' tasks while it did, and lent it.
+    pub lent_ns: u64,
+    /// CPU time of others' tasks while it did, where those had turns.
+    pub visited_ns: u64,
+    /// What its tasks that came to run here had waited for tasks of their own, or for any where nobody owned the CPU.
+    pub waited_own_ns: u64,
+    /// What they had waited for a CPU on loan that was called back.
+    pub waited_loan_ns: u64,
+    /// What they had waited for real-time and deadline tasks.
+    pub waited_higher_ns: u64,
 }
 
 /// Three tables: where CPU time was had and given; what was waited for and called back; and how far tasks moved.
@@ -66,7 +108,7 @@ pub fn text(units: &[UnitSwitches], style: Style) -> String {
     let mut moved =
         Table::new(&["unit", "moved in\ncache", "in\nnode", "farther", "strays", "switches", "rescues"]);
     for unit in units {
-        let mut row = |table: &mut Table, cells: Vec<String>| {
+        let row = |table: &mut Table, cells: Vec<String>| {
             table.row(Paint::Plain, [clean(&unit.unit)].into_iter().chain(cells).collect());
         };
         let times =

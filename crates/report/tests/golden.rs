@@ -8,6 +8,7 @@ use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_policy::Plan;
 use commonhold_report::comparison::{self, Comparison};
 use commonhold_report::holdings::Holding;
+use commonhold_report::switches::{CpuSwitches, Latency, UnitSwitches};
 use commonhold_report::{Style, plan, status, tree};
 use insta::assert_snapshot;
 use unicode_width::UnicodeWidthStr;
@@ -122,6 +123,36 @@ fn status_of_units_that_lend() {
     );
     assert!(status::json(holder, &statement).contains("\"of\": \"kernel\""));
     assert!(status::text(&statement, COLOUR).contains("\x1b["));
+}
+
+#[test]
+fn status_of_the_kernel_backend_has_cpus_and_latencies_in_json() {
+    let unit = UnitSwitches {
+        unit: "light".into(),
+        home_ns: 1_500_000_000,
+        lent_ns: 7_000,
+        called_back: 12,
+        call_back_p50_ns: Some(16_384),
+        switches: 4_711,
+        call_backs: vec![
+            Latency { from_us: 0.0, below_us: Some(1.024), count: 4 },
+            Latency { from_us: 4_294_967.296, below_us: None, count: 8 },
+        ],
+        cpus: vec![
+            CpuSwitches { cpu: 0, home_ns: 1_400_000_000, waited_own_ns: 5, ..CpuSwitches::default() },
+            CpuSwitches { cpu: 7, home_ns: 100_000_000, lent_ns: 7_000, ..CpuSwitches::default() },
+        ],
+        ..UnitSwitches::default()
+    };
+    let holder = status::Holder {
+        contract: "lab.toml",
+        backend: "kernel",
+        instead: None,
+        holdings: &[],
+        switches: &[unit],
+        problems: &[],
+    };
+    assert_snapshot!(status::json(holder, &fixture::nothing()));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! What clients ask of a hold, and who may ask it.
 
 use commonhold_contract::{UnitId, position};
-use commonhold_live::kernel::Switched;
+use commonhold_live::kernel::{Account, CallBacks, Switched};
 use commonhold_live::{LiveBackend, clock};
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
-use commonhold_report::switches::UnitSwitches;
+use commonhold_report::switches::{CpuSwitches, Latency, UnitSwitches};
 use serde::Serialize;
 
 use super::clients::Caller;
@@ -46,7 +46,7 @@ type Answered = Result<Vec<u8>, Refusal>;
 pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call) -> Answer {
     let step_first = matches!(call, Call::Enter { .. });
     let answered = match call {
-        Call::Status {} => status(hold, about),
+        Call::Status { by_cpu } => status(hold, about, by_cpu),
         Call::Where { pid } => find(hold, about, pid),
         Call::Enter { unit } => enter(hold, caller, &unit),
     };
@@ -56,7 +56,7 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call)
     }
 }
 
-fn status(hold: &mut Hold, about: &About) -> Answered {
+fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
     let held_by = hold.backend().held_by();
     let instead = held_by.instead.map(|instead| Instead {
         of: instead.of.to_owned(),
@@ -71,13 +71,13 @@ fn status(hold: &mut Hold, about: &About) -> Answered {
         instead,
         contract: about.contract_path.clone(),
         statement: hold.statement(),
-        switches: switches(hold),
+        switches: switches(hold, by_cpu),
         problems: hold.problems(),
     })
 }
 
 /// What the scheduler in the kernel counted of every unit, and of whoever is in none.
-fn switches(hold: &mut Hold) -> Vec<UnitSwitches> {
+fn switches(hold: &mut Hold, by_cpu: bool) -> Vec<UnitSwitches> {
     let units: Vec<(UnitId, String)> =
         hold.contract.ids().map(|id| (id, hold.contract.unit(id).path.clone())).collect();
     let backend = hold.backend();
@@ -104,9 +104,39 @@ fn switches(hold: &mut Hold) -> Vec<UnitSwitches> {
             strays: account.strays,
             switches: account.switches,
             rescues: account.rescues,
+            call_backs: latencies(&call_backs),
+            cpus: if by_cpu { on_each(&backend.accounts(id)) } else { Vec::new() },
         })
     };
     units.into_iter().filter_map(of).collect()
+}
+
+/// The classes that have any.
+fn latencies(call_backs: &CallBacks) -> Vec<Latency> {
+    let classes = call_backs.classes().filter(|(_, _, count)| *count > 0);
+    #[allow(clippy::cast_precision_loss, reason = "bounds are powers of two")]
+    let us = |ns: u64| ns as f64 / 1000.0;
+    classes
+        .map(|(from_ns, below_ns, count)| Latency { from_us: us(from_ns), below_us: below_ns.map(us), count })
+        .collect()
+}
+
+/// The CPUs on which there is anything to tell.
+fn on_each(accounts: &[Account]) -> Vec<CpuSwitches> {
+    let of = |(cpu, account): (u32, &Account)| CpuSwitches {
+        cpu,
+        home_ns: account.home_ns,
+        borrowed_ns: account.borrowed_ns,
+        visiting_ns: account.visiting_ns,
+        shared_ns: account.shared_ns,
+        lent_ns: account.lent_ns,
+        visited_ns: account.visited_ns,
+        waited_own_ns: account.waited_own_ns,
+        waited_loan_ns: account.waited_loan_ns,
+        waited_higher_ns: account.waited_higher_ns,
+    };
+    let empty = |found: &CpuSwitches| *found == CpuSwitches { cpu: found.cpu, ..CpuSwitches::default() };
+    (0..).zip(accounts).map(of).filter(|found| !empty(found)).collect()
 }
 
 fn reply<T: Serialize>(parameters: &T) -> Answered {

@@ -115,7 +115,7 @@ impl Session {
         let begun = Instant::now();
         while begun.elapsed() < START {
             if let Ok(mut stream) = place::connect(&self.place) {
-                let reply: StatusReply = call(&mut stream, &Call::Status {})?;
+                let reply: StatusReply = call(&mut stream, &Call::Status { by_cpu: false })?;
                 self.backend = reply.backend;
                 return Ok(());
             }
@@ -133,7 +133,7 @@ impl Session {
     }
 
     pub(super) fn status(&self) -> Result<Statement, Failure> {
-        let reply: StatusReply = call(&mut place::connect(&self.place)?, &Call::Status {})?;
+        let reply: StatusReply = call(&mut place::connect(&self.place)?, &Call::Status { by_cpu: false })?;
         Ok(reply.statement)
     }
 

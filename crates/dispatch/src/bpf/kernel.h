@@ -101,12 +101,30 @@ struct user_number {
 	u32 val;
 };
 
+struct group_number {
+	u32 val;
+};
+
+struct group_info {
+	s32 ngroups;
+	struct group_number gid[]; /* ascending */
+};
+
 struct cred {
 	struct user_number euid;
+	struct group_number egid;
+	struct group_info *group_info; /* of the supplementary groups */
+};
+
+struct mm_struct {
+	unsigned long arg_start; /* where its first argument is */
 };
 
 struct task_struct {
 	u32 flags; /* PF_KTHREAD */
+	s32 tgid;
+	char comm[16];
+	struct mm_struct *mm;
 	const struct cred *cred;
 	struct sched_ext_entity scx;
 	s32 nr_cpus_allowed;

@@ -7,7 +7,6 @@
 #define DISPATCH_BPF_WORLD_H
 
 #define CGROUP_DEPTH_MAX 32 /* below the root; a cgroup that lies deeper belongs to no unit */
-#define USERS_MAX        8192u
 #define RETRIES_MAX      8  /* other CPUs may take what was found in a mask */
 #define MACHINE          DISPATCH_UNITS_MAX /* in the masks' table, the entry after the units */
 
@@ -33,6 +32,7 @@ SEC(".data.end") struct dispatch_end dispatch_end;
 u64 pass_of_world;
 struct dispatch_rescues rescues_of_world;
 u64 pass_of_loans;
+volatile u32 nought_of_all; /* written by nobody */
 u32 waits_of_unit[DISPATCH_UNITS_MAX];
 u32 waits_of_block[DISPATCH_UNITS_MAX / WAITS_BLOCK];
 
@@ -100,13 +100,14 @@ struct {
 	__type(value, u32);
 } unit_of_cgroup SEC(".maps");
 
-/* The unit of a user, by number, and of all others by DISPATCH_NOBODY: for those who are in no unit's cgroup when they execute. */
+/* The contract's rules for who executes a program. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, USERS_MAX);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DISPATCH_UNITS_MAX + 2 * DISPATCH_MATCHES_MAX);
 	__type(key, u32);
-	__type(value, u32);
-} unit_of_user SEC(".maps");
+	__type(value, struct dispatch_match);
+} matches SEC(".maps");
 
 static __always_inline struct dispatch_rules *rules(void)
 {
@@ -227,6 +228,100 @@ static u32 unit_of(struct task_struct *p, struct scx_init_task_args *args)
 {
 	/* A kernel without CONFIG_EXT_GROUP_SCHED does not tell the cgroup. */
 	return unit_in(p, bpf_core_field_exists(args->cgroup) ? args->cgroup : NULL);
+}
+
+/*
+ * A new task that is in no unit's control group is where its parent's program, user or groups put that: its own are the same.
+ * One that is in a unit's is in that unit, or within it.
+ */
+static void inherit(struct dispatch_task *task, struct scx_init_task_args *args)
+{
+	struct dispatch_task *parent = args->fork ? task_of(bpf_get_current_task_btf()) : NULL;
+	struct dispatch_unit *around, *own;
+	u32 unit;
+
+	task->heir = DISPATCH_NOBODY;
+	if (!parent || parent->placed == DISPATCH_BY_CGROUP)
+		return;
+	unit = parent->destined == DISPATCH_NOBODY ? parent->unit : parent->destined;
+	if (parent->placed == DISPATCH_BY_COMMAND)
+		task->heir = unit;
+	around = unit_at(task->unit);
+	own = unit_at(unit);
+	if (task->unit != DISPATCH_COMMON && (!around || !own || around->top != own->top))
+		return;
+	task->unit = unit;
+	task->placed = parent->placed;
+	task->placed_at = parent->placed_at;
+}
+
+static const struct dispatch_match *match_at(u32 number)
+{
+	return bpf_map_lookup_elem(&matches, &number);
+}
+
+static u32 parent_of(u32 id)
+{
+	struct dispatch_unit *unit = unit_at(id);
+
+	return unit ? unit->parent : DISPATCH_NOBODY;
+}
+
+static __always_inline u32 nought(void)
+{
+	return nought_of_all;
+}
+
+VERIFIED_ALONE bool has_group(u32 group);
+
+#include "../matches.h"
+
+#define GROUPS_MAX 65536u /* the kernel's NGROUPS_MAX; a power of two */
+
+/* Of the current task. Groups ascend: half of them are left at every step. */
+VERIFIED_ALONE bool has_group(u32 group)
+{
+	const struct cred *cred = bpf_get_current_task_btf()->cred;
+	const struct group_info *groups = cred->group_info;
+	u32 low = 0, high = groups->ngroups, nothing = nought(), middle, found, step;
+
+	if (cred->egid.val == group)
+		return true;
+	bpf_for(step, 0, 17) {
+		low += nothing;
+		high += nothing;
+		if (low >= high)
+			break;
+		middle = (low + high) / 2;
+		if (bpf_probe_read_kernel(&found, sizeof(found), &groups->gid[middle % GROUPS_MAX]))
+			break;
+		if (found == group)
+			return true;
+		if (found < group)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return false;
+}
+
+/* Of the task that has just executed a program: its first argument is in memory still. */
+static void read_facts(struct task_struct *p, struct dispatch_facts *facts)
+{
+	const u32 room = DISPATCH_TEXTS - DISPATCH_COMM - 1;
+	char *texts = facts->texts.bytes;
+	long length = bpf_probe_read_user_str(&texts[DISPATCH_COMM], room, (void *)p->mm->arg_start);
+	u32 at;
+
+	facts->user = p->cred->euid.val;
+	facts->program = nought() + DISPATCH_TEXTS - 1;
+	bpf_probe_read_kernel_str(texts, DISPATCH_COMM, p->comm);
+	if (length <= 0 || length >= room)
+		return; /* none, or a part of it */
+	facts->program = nought() + DISPATCH_COMM;
+	bpf_for(at, DISPATCH_COMM, DISPATCH_TEXTS)
+		if (texts[at % DISPATCH_TEXTS] == '/')
+			facts->program = at + 1;
 }
 
 static __always_inline void set_slice(struct task_struct *p, u64 ns)

@@ -34,7 +34,7 @@ struct dispatch_world {
 	u32 idling;               /* how many CPUs are idle: mostly none, and then nobody has to look for one */
 };
 
-_Static_assert(sizeof(struct task_struct) == 80, "mirrored in tables.rs");
+_Static_assert(sizeof(struct task_struct) == 96, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_world) == 144, "mirrored in tables.rs");
 
 static _Thread_local struct dispatch_world *world;
@@ -123,6 +123,13 @@ static inline u32 unit_of(const struct task_struct *p, const struct scx_init_tas
 {
 	(void)args;
 	return p->own.unit;
+}
+
+/* Units are said of every simulated task. */
+static inline void inherit(struct dispatch_task *task, const struct scx_init_task_args *args)
+{
+	(void)args;
+	task->heir = DISPATCH_NOBODY;
 }
 
 static inline void set_slice(struct task_struct *p, u64 ns)

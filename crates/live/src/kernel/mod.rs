@@ -7,7 +7,8 @@
 //! Algorithm: everything that cgroups do is done by the `cgroup` backend inside: who is in which unit, what they use, and
 //! cpu.weight, which holds the contract when the scheduler goes. Owners and weights go to the scheduler as well
 //! ([`reign`]), which knows a unit by its number ([`slots`]) and its tasks by the unit's cgroup; sub-units' cgroups lie in
-//! it. Without a scheduler this is the `cgroup` backend: its means, its orders.
+//! it. Who executes a program is in its unit before the next look brings it into the unit's cgroup, since the scheduler has
+//! the contract's rules as well ([`matches`]). Without a scheduler this is the `cgroup` backend: its means, its orders.
 //!
 //! Properties: if the daemon ends, however it does, the kernel closes the scheduler's link and its own scheduler takes
 //! over; no task is lost. A scheduler that the kernel ended is loaded again, but not for ever ([`patience`]).
@@ -16,6 +17,7 @@
 //! and deadline tasks are scheduled before all others by the kernel itself: they take CPUs of any unit, and are in the
 //! units' accounts by their cgroups only.
 
+mod matches;
 mod patience;
 mod reign;
 mod scheduler;
@@ -26,7 +28,6 @@ use std::os::fd::BorrowedFd;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::UNITS_MAX;
-use commonhold_policy::membership::by_user;
 use commonhold_policy::{Means, Plan, Snapshot, Time, needs_cap};
 
 use crate::cgroup::CgroupBackend;
@@ -34,9 +35,11 @@ use crate::journal::Journal;
 use crate::live_backend::{HeldBy, Instead};
 use crate::roster::Roster;
 use crate::{Backend, LiveBackend, LiveError, clock};
+use matches::levels;
 use reign::{Place, Reign};
 use scheduler::ThisKernel;
 
+pub use commonhold_dispatch::{Account, CallBacks};
 pub(crate) use scheduler::NOT_BUILT_IN;
 pub use scheduler::{BUILT_IN, settings};
 pub use switched::Switched;
@@ -75,8 +78,8 @@ impl KernelBackend {
         cgroup: CgroupBackend,
         contract: &Contract,
     ) -> Result<KernelBackend, Box<(CgroupBackend, LiveError)>> {
-        let users = by_user(contract, cgroup.roster().names());
-        match Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), &users, clock::now()) {
+        let levels = levels(contract, cgroup.roster().names());
+        match Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now()) {
             Ok(reign) => Ok(KernelBackend { reign, cgroup }),
             Err(error) => Err(Box::new((cgroup, error))),
         }
@@ -91,8 +94,8 @@ fn places(cgroup: &CgroupBackend) -> Vec<Place> {
 impl LiveBackend for KernelBackend {
     fn set_contract(&mut self, contract: &Contract) {
         self.cgroup.set_contract(contract);
-        let users = by_user(contract, self.cgroup.roster().names());
-        self.reign.follow(contract, &places(&self.cgroup), &users);
+        let levels = levels(contract, self.cgroup.roster().names());
+        self.reign.follow(contract, &places(&self.cgroup), levels);
     }
 
     fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
@@ -129,6 +132,10 @@ impl LiveBackend for KernelBackend {
 
     fn switched(&self, unit: UnitId) -> Option<Switched> {
         Some(self.reign.switched(unit))
+    }
+
+    fn accounts(&self, unit: UnitId) -> Vec<Account> {
+        self.reign.accounts(unit)
     }
 
     fn alarm(&self) -> Option<BorrowedFd<'_>> {

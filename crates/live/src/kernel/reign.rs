@@ -16,10 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
-use commonhold_dispatch::{ANYWHERE, BORROWS, COMMON, KERNEL, LENDS, NOBODY, UNITS_MAX, UnitRules};
+use commonhold_dispatch::{
+    ANYWHERE, Account, BORROWS, COMMON, KERNEL, LENDS, Lists, NOBODY, UNITS_MAX, UnitRules,
+};
 use commonhold_policy::{Action, Plan, Time, borrows, lends};
 
 use super::cannot_hold;
+use super::matches::{Levels, in_slots};
 use super::patience::Patience;
 use super::scheduler::{Loader, Scheduler};
 use super::slots::{Slot, Slots};
@@ -89,8 +92,8 @@ pub(super) struct Reign {
     units: BTreeMap<u32, Told>,
     /// Slots by CPU; nobody's CPUs are left out.
     owners: BTreeMap<u32, u32>,
-    /// In whose slot who executes a program is, by its user; the default unit's is [`NOBODY`]'s.
-    users: BTreeMap<u32, u32>,
+    /// The contract's rules for who executes a program, by slot.
+    matches: Lists,
     former: Former,
     contract: Contract,
     now: Time,
@@ -103,7 +106,7 @@ impl Reign {
         loader: Box<dyn Loader>,
         contract: &Contract,
         places: &[Place],
-        users: &BTreeMap<u32, UnitId>,
+        levels: Levels,
         now: Time,
     ) -> Result<Reign, LiveError> {
         let rest = Rest { since: now, why: String::new(), until: Until::AnotherContract };
@@ -116,14 +119,14 @@ impl Reign {
             slot_of: Vec::new(),
             units: BTreeMap::new(),
             owners: BTreeMap::new(),
-            users: BTreeMap::new(),
+            matches: Lists::new(),
             former: Former::default(),
             contract: contract.clone(),
             now,
             problems: Vec::new(),
         };
         reign.place(places);
-        reign.place_users(users);
+        reign.matches = reign.lists(levels);
         match reign.unfit() {
             Some(why) => reign.rest(why, Until::AnotherContract),
             None => reign.begin()?,
@@ -149,6 +152,16 @@ impl Reign {
         self.former.with(slot, now.as_ref())
     }
 
+    /// The accounts by CPU of which [`Reign::switched`] has the sum.
+    pub(super) fn accounts(&self, unit: UnitId) -> Vec<Account> {
+        let Some(slot) = self.slot(unit) else { return Vec::new() };
+        let now = match &self.state {
+            State::Rules(scheduler) => scheduler.accounts(slot),
+            State::Rests(_) => Vec::new(),
+        };
+        self.former.cpus_with(slot, &now)
+    }
+
     /// What went wrong since the last call.
     pub(super) fn take_problems(&mut self) -> Vec<LiveError> {
         std::mem::take(&mut self.problems)
@@ -168,13 +181,14 @@ impl Reign {
         }
     }
 
-    /// Follows another contract, whose units have these cgroups and users; nobody was moved into new cgroups yet.
-    pub(super) fn follow(&mut self, contract: &Contract, places: &[Place], users: &BTreeMap<u32, UnitId>) {
+    /// Follows another contract, whose units have these cgroups and rules; nobody was moved into new cgroups yet.
+    pub(super) fn follow(&mut self, contract: &Contract, places: &[Place], levels: Levels) {
         self.release_slots();
         self.contract.clone_from(contract);
-        let (units, owners, former_users) = (self.units.clone(), self.owners.clone(), self.users.clone());
+        let (units, owners) = (self.units.clone(), self.owners.clone());
         self.place(places);
-        self.place_users(users);
+        let lists = self.lists(levels);
+        let former = std::mem::replace(&mut self.matches, lists);
         let until = self.rest_now().map(|rest| rest.until);
         match (self.unfit(), until) {
             (Some(_), Some(Until::AnotherContract)) => {}
@@ -185,8 +199,8 @@ impl Reign {
             (None, None) => self.tell(|reign, scheduler| {
                 let orphans = owners.keys().filter(|cpu| !reign.owners.contains_key(cpu));
                 reign.tell_units(scheduler, &units)?;
-                if reign.users != former_users {
-                    scheduler.set_users(&reign.users)?;
+                if reign.matches != former {
+                    scheduler.set_matches(&reign.matches);
                 }
                 orphans.copied().try_for_each(|cpu| scheduler.own(cpu, NOBODY))
             }),
@@ -255,12 +269,9 @@ impl Reign {
         self.units.insert(slot, Told { rules, cgroup });
     }
 
-    /// Slots by user.
-    fn place_users(&mut self, users: &BTreeMap<u32, UnitId>) {
-        let slot = |(user, unit): (&u32, &UnitId)| Some((*user, self.slot(*unit)?));
-        let mut slots: BTreeMap<u32, u32> = users.iter().filter_map(slot).collect();
-        slots.extend(self.slot(self.contract.default_unit).map(|slot| (NOBODY, slot)));
-        self.users = slots;
+    /// The rules by slot.
+    fn lists(&self, levels: Levels) -> Lists {
+        in_slots(levels, |unit| self.slot(unit))
     }
 
     /// Why no scheduler can hold the contract.
@@ -278,7 +289,7 @@ impl Reign {
         let room = (self.slots.count() * ROOM).clamp(UNITS_MIN, UNITS_MAX);
         let mut scheduler = self.loader.load(room)?;
         self.tell_units(scheduler.as_mut(), &BTreeMap::new())?;
-        scheduler.set_users(&self.users)?;
+        scheduler.set_matches(&self.matches);
         scheduler.attach()?;
         self.owners.iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
         self.state = State::Rules(scheduler);
@@ -331,7 +342,7 @@ impl Reign {
         let since = self.rest_now().map_or(self.now, |rest| rest.since);
         if let State::Rules(scheduler) = &self.state {
             for slot in self.units.keys().filter(|slot| **slot < self.room) {
-                self.former.keep(*slot, &scheduler.switched(*slot));
+                self.former.keep(*slot, &scheduler.switched(*slot), &scheduler.accounts(*slot));
             }
         }
         // A scheduler that ruled is dropped here, and the kernel's own takes over.

@@ -1,9 +1,8 @@
 //! The scheduler as the backend sees it, so that tests can stand in for the kernel.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use commonhold_dispatch::{Recall, Settings, UnitRules, near};
+use commonhold_dispatch::{Account, Lists, Recall, Settings, UnitRules, near};
 
 use super::switched::Switched;
 use crate::LiveError;
@@ -23,9 +22,8 @@ pub(super) trait Scheduler {
     /// A cgroup that is gone needs no place any more.
     fn forget(&mut self, cgroup: u64) -> Result<(), LiveError>;
 
-    /// In which unit who executes a program is that is in no unit's cgroup yet, by its effective user;
-    /// [`NOBODY`](commonhold_dispatch::NOBODY) stands for all others.
-    fn set_users(&mut self, users: &BTreeMap<u32, u32>) -> Result<(), LiveError>;
+    /// In which unit who executes a program is, until the next look moves it there.
+    fn set_matches(&mut self, lists: &Lists);
 
     /// From now on it schedules.
     fn attach(&mut self) -> Result<(), LiveError>;
@@ -38,6 +36,9 @@ pub(super) trait Scheduler {
 
     /// What it counted of a unit since it was loaded, up to the last switch of each CPU.
     fn switched(&self, unit: u32) -> Switched;
+
+    /// The accounts by CPU of which [`Scheduler::switched`] has the sum.
+    fn accounts(&self, unit: u32) -> Vec<Account>;
 
     /// Why it does not schedule any more; nothing while it does.
     fn ended(&self) -> Option<Ended>;
@@ -109,10 +110,9 @@ pub fn settings(units: u32) -> Result<Settings, LiveError> {
 
 #[cfg(feature = "kernel")]
 mod in_kernel {
-    use std::collections::BTreeMap;
 
-    use commonhold_dispatch::UnitRules;
     use commonhold_dispatch::in_kernel::{self, End};
+    use commonhold_dispatch::{Account, Lists, UnitRules};
 
     use super::{Ended, Scheduler, Switched, settings};
     use crate::LiveError;
@@ -143,8 +143,8 @@ mod in_kernel {
             self.forget(cgroup).map_err(refused)
         }
 
-        fn set_users(&mut self, users: &BTreeMap<u32, u32>) -> Result<(), LiveError> {
-            self.set_users(users).map_err(refused)
+        fn set_matches(&mut self, lists: &Lists) {
+            self.set_matches(lists);
         }
 
         fn attach(&mut self) -> Result<(), LiveError> {
@@ -161,6 +161,10 @@ mod in_kernel {
 
         fn switched(&self, unit: u32) -> Switched {
             Switched { account: self.account_of(unit), call_backs: self.unit(unit).call_backs() }
+        }
+
+        fn accounts(&self, unit: u32) -> Vec<Account> {
+            self.accounts(unit)
         }
 
         fn ended(&self) -> Option<Ended> {

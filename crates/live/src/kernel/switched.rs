@@ -35,14 +35,24 @@ impl Switched {
     }
 }
 
+/// What schedulers that ended had counted of a unit.
+#[derive(Debug, Default)]
+struct Sum {
+    all: Switched,
+    /// By the CPU's number.
+    cpus: Vec<Account>,
+}
+
 /// What schedulers that ended had counted, by slot.
 #[derive(Debug, Default)]
-pub(super) struct Former(BTreeMap<u32, Switched>);
+pub(super) struct Former(BTreeMap<u32, Sum>);
 
 impl Former {
-    /// A scheduler goes; this is what it counted.
-    pub(super) fn keep(&mut self, slot: u32, counted: &Switched) {
-        self.0.entry(slot).or_default().add(counted);
+    /// A scheduler goes; this is what it counted, and the same by CPU.
+    pub(super) fn keep(&mut self, slot: u32, counted: &Switched, cpus: &[Account]) {
+        let sum = self.0.entry(slot).or_default();
+        sum.all.add(counted);
+        add_each(&mut sum.cpus, cpus);
     }
 
     /// A slot's unit is gone.
@@ -52,10 +62,25 @@ impl Former {
 
     /// All that was counted of a slot's unit, with what the present scheduler has.
     pub(super) fn with(&self, slot: u32, now: Option<&Switched>) -> Switched {
-        let mut sum = self.0.get(&slot).copied().unwrap_or_default();
+        let mut sum = self.0.get(&slot).map(|sum| sum.all).unwrap_or_default();
         if let Some(now) = now {
             sum.add(now);
         }
         sum
+    }
+
+    /// The same by CPU.
+    pub(super) fn cpus_with(&self, slot: u32, now: &[Account]) -> Vec<Account> {
+        let mut cpus = self.0.get(&slot).map(|sum| sum.cpus.clone()).unwrap_or_default();
+        add_each(&mut cpus, now);
+        cpus
+    }
+}
+
+/// Adds accounts to those of the same CPUs.
+fn add_each(to: &mut Vec<Account>, accounts: &[Account]) {
+    to.resize(to.len().max(accounts.len()), Account::default());
+    for (sum, account) in to.iter_mut().zip(accounts) {
+        *sum += *account;
     }
 }

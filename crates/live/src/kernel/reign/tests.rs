@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use commonhold_dispatch::Account;
+use commonhold_policy::membership::{Selector, Test};
 use commonhold_policy::{Reason, Step};
 
 use super::super::scheduler::Ended;
@@ -68,11 +69,10 @@ impl Scheduler for Loaded {
         kernel.told(what)
     }
 
-    fn set_users(&mut self, users: &BTreeMap<u32, u32>) -> Result<(), LiveError> {
-        let others = |user: &u32| if *user == NOBODY { "others".to_owned() } else { user.to_string() };
-        let users: Vec<String> =
-            users.iter().map(|(user, unit)| format!("{} {unit}", others(user))).collect();
-        self.0.borrow_mut().told(format!("users {}", users.join(" ")))
+    fn set_matches(&mut self, lists: &Lists) {
+        let lists: Vec<String> =
+            lists.iter().map(|(level, list)| format!("of {level} {}", list.len())).collect();
+        self.0.borrow_mut().said.push(format!("rules {}", lists.join(" ")).trim_end().to_owned());
     }
 
     fn attach(&mut self) -> Result<(), LiveError> {
@@ -91,6 +91,11 @@ impl Scheduler for Loaded {
     fn switched(&self, unit: u32) -> Switched {
         let switches = self.0.borrow().switches.get(&unit).copied().unwrap_or(0);
         Switched { account: Account { switches, ..Account::default() }, ..Switched::default() }
+    }
+
+    /// All on CPU 1.
+    fn accounts(&self, unit: u32) -> Vec<Account> {
+        vec![Account::default(), self.switched(unit).account]
     }
 
     fn ended(&self) -> Option<Ended> {
@@ -121,7 +126,7 @@ struct World {
     kernel: Rc<RefCell<Kernel>>,
     top: tempfile::TempDir,
     contract: Contract,
-    users: BTreeMap<u32, UnitId>,
+    levels: Levels,
     reign: Option<Reign>,
 }
 
@@ -130,7 +135,7 @@ impl World {
         let kernel = Rc::new(RefCell::new(Kernel { cpus: 4, ..Kernel::default() }));
         let top = tempfile::tempdir().unwrap();
         let mut world =
-            World { kernel, top, contract: Contract::default(), users: BTreeMap::new(), reign: None };
+            World { kernel, top, contract: Contract::default(), levels: Levels::new(), reign: None };
         world.have(units);
         world
     }
@@ -159,7 +164,7 @@ impl World {
 
     fn begin(&mut self) -> Result<(), LiveError> {
         let loader = Box::new(Fake(Rc::clone(&self.kernel)));
-        self.reign = Some(Reign::new(loader, &self.contract, &self.places(), &self.users, 0)?);
+        self.reign = Some(Reign::new(loader, &self.contract, &self.places(), self.levels.clone(), 0)?);
         Ok(())
     }
 
@@ -168,8 +173,8 @@ impl World {
     }
 
     fn follow(&mut self) {
-        let (contract, places, users) = (self.contract.clone(), self.places(), self.users.clone());
-        self.reign().follow(&contract, &places, &users);
+        let (contract, places, levels) = (self.contract.clone(), self.places(), self.levels.clone());
+        self.reign().follow(&contract, &places, levels);
     }
 
     fn unit(&self, path: &str) -> UnitId {
@@ -209,7 +214,7 @@ fn everything_is_told_in_order_and_again_after_another_load() {
     w.begin().unwrap();
     let units = format!(
         "load 64, {COMMON_PARTS}unit 2 weighs 100 flags 3, admit a 2, unit 3 in 2 weighs 100 flags 3, admit a/b 3, \
-         unit 4 weighs 100 flags 3, admit c 4, users others 1, attach"
+         unit 4 weighs 100 flags 3, admit c 4, rules, attach"
     );
     assert_eq!(w.said(), units);
     let (a, b, c) = (w.unit("a"), w.unit("a/b"), w.unit("c"));
@@ -257,9 +262,7 @@ fn an_end_is_said_and_mended_after_a_pause() {
     w.reign().look(11 * SECOND);
     assert_eq!(
         w.said(),
-        format!(
-            "load 64, {COMMON_PARTS}unit 2 weighs 10000 flags 3, admit a 2, users others 1, attach, own 3 2"
-        )
+        format!("load 64, {COMMON_PARTS}unit 2 weighs 10000 flags 3, admit a 2, rules, attach, own 3 2")
     );
     assert!(w.rules());
 }
@@ -278,6 +281,7 @@ fn what_was_counted_stays_with_its_unit() {
     w.reign().look(2 * SECOND);
     w.kernel.borrow_mut().switches = BTreeMap::from([(2, 20)]);
     assert_eq!([a, b].map(|unit| w.reign().switched(unit).account.switches), [120, 7]);
+    assert_eq!([a, b].map(|unit| w.reign().accounts(unit)[1].switches), [120, 7]);
     w.have(&["b"]);
     w.follow();
     std::fs::rename(w.top.path().join("a"), w.top.path().join("gone")).unwrap();
@@ -287,6 +291,7 @@ fn what_was_counted_stays_with_its_unit() {
     let c = w.unit("c");
     assert!(w.said().contains("admit c 2"));
     assert_eq!(w.reign().switched(c).account.switches, 0);
+    assert_eq!(w.reign().accounts(c), [Account::default(); 2]);
 }
 
 #[test]
@@ -334,20 +339,20 @@ fn who_refuses_what_it_is_told_has_failed() {
     assert!(w.rules() && w.said().ends_with("attach, own 3 2"));
 }
 
-/// Users are told by slot, and again only when they changed.
+/// Rules are told by slot, and again only when they changed.
 #[test]
-fn users_are_told_by_slot() {
+fn rules_are_told_by_slot() {
     let mut w = World::new(&["a", "a/b"]);
     let (a, b) = (w.unit("a"), w.unit("a/b"));
-    w.users = BTreeMap::from([(1000, a), (1001, b)]);
+    let user = |uid, unit| Selector { test: Test::User(uid), unit: Some(unit) };
+    w.levels = Levels::from([(None, vec![user(1000, a), user(1001, a)]), (Some(a), vec![user(1000, b)])]);
     w.begin().unwrap();
-    assert!(w.said().ends_with("users 1000 2 1001 3 others 1, attach"));
+    assert!(w.said().ends_with("rules of 1 2 of 2 1, attach"));
     w.follow();
     assert_eq!(w.said(), "");
-    w.users.remove(&1000);
-    w.contract.default_unit = a;
+    w.levels.remove(&Some(a));
     w.follow();
-    assert_eq!(w.said(), "users 1001 3 others 2");
+    assert_eq!(w.said(), "rules of 1 2");
 }
 
 /// A reload numbers units anew: slots stay, what is new is told alone, and who is gone loses its CPUs at once and its slot

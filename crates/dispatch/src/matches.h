@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * In which unit who executes a program is, before the program's first step.
+ *
+ * Problem. The policy decides who belongs where (policy/src/membership.rs), but it sees a new process at its next look only:
+ * until then it would be in no unit, and what ends sooner would never be in one.
+ *
+ * Algorithm. The policy's rules come as lists (struct dispatch_match), most specific first. The decision begins at the unit
+ * of the control group that the process is in, or at the outermost units if it is in none: who is in a unit's control group
+ * stays in that unit, or comes to one within it.
+ *
+ * Properties. For a process that no `cgroup:` or `pid:` rule matches, and that did not enter by `exec` nor its parent, it is
+ * the policy's decision (live/src/kernel/matches.rs tests it at random). The same source is compiled for the kernel and
+ * natively for that test.
+ *
+ * Limits. Texts are compared as bytes; names of programs with no more than DISPATCH_TEXTS bytes of path are known.
+ *
+ * Who includes it has match_at(number), parent_of(unit), has_group(group), and nought(), which is 0. The
+ * verifier does not know that it is, and forgets what it knew of a number when that is added: else it would follow a loop for
+ * all that it knows of every position in a text.
+ */
+#ifndef DISPATCH_MATCHES_H
+#define DISPATCH_MATCHES_H
+
+#define DISPATCH_COMM  16u  /* bytes of a task's name, with its end */
+#define DISPATCH_TEXTS 256u /* bytes of `texts`; a power of two */
+#define GLOB_STEPS     (DISPATCH_GLOB_MAX * DISPATCH_TEXTS)
+
+/* What is known of who executes a program. */
+struct dispatch_facts {
+	u32 user;    /* effective */
+	u32 heir;    /* as dispatch_task.heir */
+	u32 program; /* where in `texts` the base name of its first argument begins; at a 0 if it has none */
+	u32 unused;
+	struct dispatch_texts {
+		char bytes[DISPATCH_TEXTS];
+	} texts; /* its name, from the beginning; then the path of its program; then 0 */
+};
+
+struct dispatch_place {
+	u32 unit;
+	u32 by; /* enum dispatch_placed */
+};
+
+/*
+ * Whether the pattern of an entry matches the whole text that begins there. On a mismatch, the last `*` swallows one byte more: of a
+ * character of several bytes too, but then nothing that a pattern has in its place begins there.
+ */
+VERIFIED_ALONE bool glob_matches(u32 number, const struct dispatch_texts *texts, u32 text)
+{
+	const struct dispatch_match *match = match_at(number);
+	u32 glob = 0, star = DISPATCH_GLOB_MAX, swallowed = 0, step;
+	u32 within = 0; /* 1: `?` matched, and its character may have more bytes */
+	u32 nothing = nought();
+	char byte, wanted;
+
+	if (!match || !texts || !texts->bytes[text % DISPATCH_TEXTS])
+		return false;
+	bpf_for(step, 0, GLOB_STEPS) {
+		glob += nothing;
+		star += nothing;
+		swallowed += nothing;
+		text += nothing;
+		within += nothing;
+		byte = texts->bytes[text % DISPATCH_TEXTS];
+		wanted = match->glob[glob % DISPATCH_GLOB_MAX];
+		if (within && (byte & 0xc0) == 0x80) {
+			text++;
+			continue;
+		}
+		within = 0;
+		if (wanted == '*') {
+			star = glob++;
+			swallowed = text;
+		} else if (!byte) {
+			return !wanted;
+		} else if (wanted == '?' || wanted == byte) {
+			within = wanted == '?';
+			glob++;
+			text++;
+		} else if (star < DISPATCH_GLOB_MAX) {
+			glob = star + 1;
+			text = ++swallowed;
+		} else {
+			return false;
+		}
+	}
+	return false;
+}
+
+/* The unit directly below `level` that is a unit or encloses it; DISPATCH_NOBODY as the level is outside of all. */
+VERIFIED_ALONE u32 unit_below(u32 level, u32 unit)
+{
+	u32 parent, step;
+
+	bpf_for(step, 0, DISPATCH_DEPTH_MAX) {
+		parent = unit == DISPATCH_NOBODY ? DISPATCH_NOBODY : parent_of(unit);
+		if (parent == level)
+			return unit;
+		unit = parent;
+	}
+	return DISPATCH_NOBODY;
+}
+
+/* The unit of who passes a test, or DISPATCH_NOBODY. */
+static u32 passed(u32 number, const struct dispatch_match *match, const struct dispatch_facts *facts, u32 level)
+{
+	bool hit = false;
+
+	switch (match->test) {
+	case DISPATCH_TEST_COMMAND:
+		hit = glob_matches(number, &facts->texts, 0) || glob_matches(number, &facts->texts, facts->program);
+		break;
+	case DISPATCH_TEST_INHERITED:
+		return facts->heir == DISPATCH_NOBODY ? DISPATCH_NOBODY : unit_below(level, facts->heir);
+	case DISPATCH_TEST_USER:
+		hit = match->value == facts->user;
+		break;
+	case DISPATCH_TEST_GROUP:
+		hit = has_group(match->value);
+		break;
+	case DISPATCH_TEST_OTHERWISE:
+		hit = true;
+		break;
+	}
+	return hit ? match->unit : DISPATCH_NOBODY;
+}
+
+/* Where a process belongs whose control group is that unit's. */
+static struct dispatch_place place(const struct dispatch_facts *facts, u32 base)
+{
+	u32 level = base == DISPATCH_COMMON ? DISPATCH_NOBODY : base, at = base, unit, step;
+	struct dispatch_place stays = { .unit = base, .by = DISPATCH_BY_CGROUP }, found = stays;
+	const struct dispatch_match *match;
+	u32 nothing = nought();
+
+	bpf_for(step, 0, DISPATCH_MATCHES_MAX) {
+		at += nothing;
+		level += nothing;
+		found.unit += nothing;
+		found.by += nothing;
+		match = match_at(at);
+		if (!match || match->test == DISPATCH_TEST_UNKNOWN)
+			return stays;
+		if (match->test == DISPATCH_TEST_END)
+			break;
+		if (match->test == DISPATCH_TEST_LIST) {
+			at = match->value;
+			continue;
+		}
+		unit = passed(at, match, facts, level);
+		if (unit == DISPATCH_NOBODY) {
+			at++;
+			continue;
+		}
+		found.by = match->test == DISPATCH_TEST_COMMAND || match->test == DISPATCH_TEST_INHERITED ?
+				   DISPATCH_BY_COMMAND : DISPATCH_BY_RULE;
+		found.unit = level = at = unit;
+	}
+	return found;
+}
+
+#endif

@@ -1,0 +1,246 @@
+//! The contract's rules for who executes a program, as the scheduler takes them: the mirror of `struct dispatch_match`
+//! (intf.h), which matches.h explains.
+
+use std::collections::BTreeMap;
+
+use crate::tables::{NOBODY, UNITS_MAX};
+
+/// Entries of all lists together.
+const MATCHES_MAX: usize = 4096;
+/// Bytes of a pattern, with its end.
+const GLOB_MAX: usize = 64;
+/// Entries of the table: where each unit's list begins, and the lists twice.
+pub(crate) const ENTRIES: usize = UNITS_MAX as usize + 2 * MATCHES_MAX;
+
+const END: u32 = 0;
+const LIST: u32 = 1;
+const COMMAND: u32 = 2;
+const INHERITED: u32 = 3;
+const USER: u32 = 4;
+const GROUP: u32 = 5;
+const OTHERWISE: u32 = 6;
+const UNKNOWN: u32 = 7;
+
+/// A test, and the unit of who passes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Match {
+    test: u32,
+    value: u32,
+    unit: u32,
+    unused: u32,
+    glob: [u8; GLOB_MAX],
+}
+
+const _: () = assert!(size_of::<Match>() == 80);
+
+/// By unit, the tests for the units directly within it, in the order in which they are made; [`COMMON`](crate::COMMON) has
+/// those for the outermost units.
+pub type Lists = BTreeMap<u32, Vec<Match>>;
+
+impl Match {
+    const fn new(test: u32, value: u32, unit: u32) -> Match {
+        Match { test, value, unit, unused: 0, glob: [0; GLOB_MAX] }
+    }
+
+    /// Whether a pattern matches the task's name or that of its program. A pattern that is too long cannot be tested: who
+    /// comes to it in the list stays in the unit of its control group.
+    pub fn command(glob: &str, unit: u32) -> Match {
+        if glob.len() >= GLOB_MAX {
+            return Match::new(UNKNOWN, 0, NOBODY);
+        }
+        let mut found = Match::new(COMMAND, 0, unit);
+        found.glob[..glob.len()].copy_from_slice(glob.as_bytes());
+        found
+    }
+
+    /// Whether its parent was put by its program into one of these units, or deeper.
+    pub fn inherited() -> Match {
+        Match::new(INHERITED, 0, NOBODY)
+    }
+
+    /// Whether it is a user's.
+    pub fn user(uid: u32, unit: u32) -> Match {
+        Match::new(USER, uid, unit)
+    }
+
+    /// Whether it is in a group.
+    pub fn group(gid: u32, unit: u32) -> Match {
+        Match::new(GROUP, gid, unit)
+    }
+
+    /// Passed by all.
+    pub fn otherwise(unit: u32) -> Match {
+        Match::new(OTHERWISE, 0, unit)
+    }
+}
+
+/// Which entries to write, in this order, for lists to be in force: what is in force so far is in the other half. Lists that
+/// do not fit are left out, all of them: then everybody stays where its control group says.
+pub(crate) fn entries(lists: &Lists, second_half: bool) -> Vec<(usize, Match)> {
+    let length: usize = lists.values().map(|list| list.len() + 1).sum();
+    let nothing = Lists::new();
+    let lists = if length <= MATCHES_MAX { lists } else { &nothing };
+    let mut at = UNITS_MAX as usize + if second_half { MATCHES_MAX } else { 0 };
+    let mut starts = vec![Match::new(END, 0, NOBODY); UNITS_MAX as usize];
+    let mut entries = Vec::with_capacity(length + starts.len());
+    for (unit, list) in lists.iter().filter(|(unit, _)| **unit < UNITS_MAX) {
+        // In a table of 9,216 entries.
+        starts[*unit as usize] = Match::new(LIST, u32::try_from(at).unwrap_or(0), NOBODY);
+        for entry in list.iter().copied().chain([Match::new(END, 0, NOBODY)]) {
+            entries.push((at, entry));
+            at += 1;
+        }
+    }
+    entries.extend(starts.into_iter().enumerate());
+    entries
+}
+
+/// The decision as the kernel makes it, made here: for tests.
+pub mod decision {
+    use super::{END, ENTRIES, Lists, Match, NOBODY, entries};
+
+    const COMM: usize = 16;
+    const TEXTS: usize = 256;
+
+    /// Who executes a program.
+    #[derive(Debug, Clone, Default)]
+    pub struct Executes<'a> {
+        /// The unit of its control group, or [`COMMON`](crate::COMMON).
+        pub base: u32,
+        /// Its effective user.
+        pub uid: u32,
+        /// All of its groups.
+        pub gids: &'a [u32],
+        /// Its name, of 15 bytes at most.
+        pub comm: &'a str,
+        /// Its first argument; empty if it has none. One of more than 238 bytes counts as none.
+        pub program: &'a str,
+        /// The unit that its parent's program put that into.
+        pub heir: Option<u32>,
+    }
+
+    #[repr(C)]
+    struct Case {
+        matches: *const Match,
+        parents: *const u32,
+        groups: *const u32,
+        matches_count: u32,
+        units: u32,
+        groups_count: u32,
+        base: u32,
+    }
+
+    #[repr(C)]
+    struct Facts {
+        user: u32,
+        heir: u32,
+        program: u32,
+        unused: u32,
+        texts: [u8; TEXTS],
+    }
+
+    const _: () = assert!(size_of::<Facts>() == 272);
+
+    #[repr(C)]
+    struct Place {
+        unit: u32,
+        by: u32,
+    }
+
+    unsafe extern "C" {
+        fn dispatch_place(case: *const Case, facts: *const Facts) -> Place;
+    }
+
+    /// The unit, and whether what it starts belongs there, too. `parents` has the unit around each, or [`NOBODY`].
+    ///
+    /// # Panics
+    /// If a name is longer than the kernel's are.
+    pub fn decide(lists: &Lists, parents: &[u32], who: &Executes<'_>) -> (u32, bool) {
+        let mut table = vec![Match::new(END, 0, NOBODY); ENTRIES];
+        for (at, entry) in entries(lists, true) {
+            table[at] = entry;
+        }
+        let mut texts = [0; TEXTS];
+        assert!(who.comm.len() < COMM, "a task's name has 15 bytes at most: {}", who.comm);
+        texts[..who.comm.len()].copy_from_slice(who.comm.as_bytes());
+        let mut program = TEXTS - 1;
+        if COMM + who.program.len() < TEXTS - 1 {
+            texts[COMM..COMM + who.program.len()].copy_from_slice(who.program.as_bytes());
+            program = COMM + who.program.rfind('/').map_or(0, |slash| slash + 1);
+        }
+        let number = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let case = Case {
+            matches: table.as_ptr(),
+            parents: parents.as_ptr(),
+            groups: who.gids.as_ptr(),
+            matches_count: number(table.len()),
+            units: number(parents.len()),
+            groups_count: number(who.gids.len()),
+            base: who.base,
+        };
+        let facts = Facts {
+            user: who.uid,
+            heir: who.heir.unwrap_or(NOBODY),
+            program: number(program),
+            unused: 0,
+            texts,
+        };
+        // SAFETY: both live for the call, their pointers are to as many elements as they say, and C keeps none of them.
+        let place = unsafe { dispatch_place(&raw const case, &raw const facts) };
+        (place.unit, place.by == 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decision::{Executes, decide};
+    use super::*;
+    use crate::COMMON;
+
+    #[test]
+    fn patterns_match_as_a_shells_do() {
+        for (glob, text, hit) in [
+            ("make", "make", true),
+            ("make", "cmake", false),
+            ("make", "makes", false),
+            ("*make", "cmake", true),
+            ("sim*late", "simulate", true),
+            ("sim*late", "simulated", false),
+            ("?c", "cc", true),
+            ("?c", "c", false),
+            ("*", "", false),
+            ("a*b*c", "aXbYbZc", true),
+            ("**", "x", true),
+            ("?x", "\u{e9}x", true),
+            ("??x", "\u{e9}x", false),
+            ("*??", "\u{e9}", false),
+            ("*\u{e9}", "a\u{e9}\u{e9}", true),
+        ] {
+            let lists = Lists::from([(COMMON, vec![Match::command(glob, 2)])]);
+            let parents = [NOBODY; 3];
+            for who in [
+                Executes { base: COMMON, comm: text, ..Executes::default() },
+                Executes { base: COMMON, program: &format!("/usr/a/{text}"), ..Executes::default() },
+            ] {
+                assert_eq!(decide(&lists, &parents, &who).0 == 2, hit, "{glob} against {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_tested_leaves_the_rest_of_the_list_to_others() {
+        let long = "x".repeat(GLOB_MAX);
+        let list = |matches: Vec<Match>| Lists::from([(COMMON, matches)]);
+        let who = Executes { base: COMMON, uid: 7, comm: "make", ..Executes::default() };
+        let lists = list(vec![Match::command("make", 2), Match::command(&long, 2), Match::user(7, 3)]);
+        assert_eq!(decide(&lists, &[NOBODY; 4], &who), (2, true));
+        let lists = list(vec![Match::command(&long, 2), Match::user(7, 3)]);
+        assert_eq!(decide(&lists, &[NOBODY; 4], &who), (COMMON, false));
+        // More than there is room for.
+        let lists = list(vec![Match::user(7, 3); MATCHES_MAX]);
+        assert_eq!(decide(&lists, &[NOBODY; 4], &who), (COMMON, false));
+        let lists = list(vec![Match::user(7, 3); MATCHES_MAX - 1]);
+        assert_eq!(decide(&lists, &[NOBODY; 4], &who), (3, false));
+    }
+}

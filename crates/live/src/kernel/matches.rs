@@ -1,0 +1,154 @@
+//! The contract's rules of membership, as the scheduler takes them: so that who executes a program is in its unit before the
+//! program's first step, however soon it ends.
+//!
+//! The rules are the policy's ([`selectors`]), in its order. The scheduler knows of who executes a program its user, its
+//! groups, its name, and whether a `command:` rule put its parent into a unit; also where its control group is, since who was
+//! moved into a unit's stays there, or comes to a unit within it.
+//!
+//! Limits: left to the next look are `pid:` and `cgroup:` rules; a change of user or groups without a program being executed;
+//! who leaves the unit that it was moved to, by executing a program of another's; and the first process of a user that has
+//! no sub-unit yet where `each = "user"`.
+//!
+//! Property (tested at random): but for those, the decision is [`place`](commonhold_policy::membership::place)'s.
+
+use std::collections::BTreeMap;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_dispatch::{COMMON, Lists, Match};
+use commonhold_policy::membership::{Names, Selector, Test, selectors};
+
+/// By unit that has units directly within it, the tests that choose among these; `None` for the outermost units.
+pub(super) type Levels = BTreeMap<Option<UnitId>, Vec<Selector>>;
+
+/// The tests of a contract.
+pub(super) fn levels(contract: &Contract, names: &impl Names) -> Levels {
+    let levels = contract.held().map(Some).chain([None]);
+    levels
+        .map(|level| (level, selectors(contract, names, level)))
+        .filter(|(_, tests)| !tests.is_empty())
+        .collect()
+}
+
+/// The same by the units' slots.
+pub(super) fn in_slots(levels: Levels, slot: impl Fn(UnitId) -> Option<u32>) -> Lists {
+    let list = |(level, tests): (Option<UnitId>, Vec<Selector>)| {
+        let matches = tests.into_iter().filter_map(|test| to_match(&test, &slot)).collect();
+        Some((level.map_or(Some(COMMON), &slot)?, matches))
+    };
+    levels.into_iter().filter_map(list).collect()
+}
+
+fn to_match(Selector { test, unit }: &Selector, slot: impl Fn(UnitId) -> Option<u32>) -> Option<Match> {
+    let unit = unit.map(slot);
+    Some(match test {
+        Test::Inherited => Match::inherited(),
+        Test::Command(glob) => Match::command(glob, unit??),
+        Test::User(uid) => Match::user(*uid, unit??),
+        Test::Group(gid) => Match::group(*gid, unit??),
+        // Who is in no unit already is where it belongs.
+        Test::Otherwise => Match::otherwise(unit?.filter(|slot| *slot != COMMON)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use commonhold_contract::{Member, MemberKind, Principal};
+    use commonhold_dispatch::NOBODY;
+    use commonhold_dispatch::decision::{Executes, decide};
+    use commonhold_policy::membership::{Placement, ProcessFacts, Rule, is_within, place};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Nobody;
+    impl Names for Nobody {
+        fn uid(&self, _: &str) -> Option<u32> {
+            None
+        }
+        fn gid(&self, _: &str) -> Option<u32> {
+            None
+        }
+    }
+
+    /// Numbers stand for slots: units in the contract's order, and the shared part where the scheduler has it.
+    fn slot_of(unit: UnitId) -> u32 {
+        match unit {
+            UnitId::KERNEL => 0,
+            UnitId::SHARED => COMMON,
+            UnitId(number) => number + 100,
+        }
+    }
+
+    fn members() -> impl Strategy<Value = Vec<MemberKind>> {
+        let member = prop_oneof![
+            (0..4u32).prop_map(|uid| MemberKind::User(Principal::Id(uid))),
+            (0..4u32).prop_map(|gid| MemberKind::Group(Principal::Id(gid))),
+            "[ab*?]{1,4}".prop_map(MemberKind::Command),
+            // Names that nobody has.
+            Just(MemberKind::User(Principal::Name("x".to_owned()))),
+        ];
+        proptest::collection::vec(member, 0..4)
+    }
+
+    prop_compose! {
+        /// Units below one another, each with rules; any of them, or the shared part, is the default.
+        fn contracts()(
+            units in proptest::collection::vec((any::<prop::sample::Index>(), members()), 1..9),
+            default in any::<prop::sample::Index>(),
+        ) -> Contract {
+            let mut contract = Contract::default();
+            let mut ids: Vec<Option<UnitId>> = vec![None];
+            for (number, (parent, members)) in units.into_iter().enumerate() {
+                let id = contract.add(ids[parent.index(ids.len())], &format!("u{number}"));
+                let members = members.into_iter().map(|kind| Member { kind, span: 0..0 });
+                contract.units[id.index()].members.extend(members);
+                ids.push(Some(id));
+            }
+            contract.default_unit = ids[default.index(ids.len())].unwrap_or(UnitId::SHARED);
+            contract
+        }
+    }
+
+    prop_compose! {
+        fn processes()(
+            uid in 0..4u32,
+            gids in proptest::collection::vec(0..4u32, 0..3),
+            comm in "[ab]{0,4}",
+            program in "[ab]{0,4}",
+        ) -> ProcessFacts {
+            ProcessFacts { pid: 10, uid, gids, comm, program, ..ProcessFacts::default() }
+        }
+    }
+
+    proptest! {
+        /// A process of a process: each is where the policy places it, by its own rules and by what it inherits; and if its
+        /// parent was moved already, it is still found within the parent's unit whenever it belongs there.
+        #[test]
+        fn the_scheduler_decides_as_the_policy_does(
+            contract in contracts(), parent in processes(), child in processes(),
+        ) {
+            let lists = in_slots(levels(&contract, &Nobody), |unit| Some(slot_of(unit)));
+            let mut around = vec![NOBODY; 100 + contract.units.len()];
+            for unit in contract.held() {
+                around[slot_of(unit) as usize] = contract.unit(unit).parent.map_or(NOBODY, slot_of);
+            }
+            let decided = |process: &ProcessFacts, base: u32, heir| {
+                let ProcessFacts { uid, gids, comm, program, .. } = process;
+                let program = &format!("/bin/{program}");
+                decide(&lists, &around, &Executes { base, uid: *uid, gids, comm, program, heir })
+            };
+            let said = |placed: Placement| (slot_of(placed.unit), placed.rule == Rule::Command);
+            let first = place(&contract, &Nobody, &parent);
+            prop_assert_eq!(decided(&parent, COMMON, None), said(first));
+            let child = ProcessFacts { parent: Some(first), ..child };
+            let second = place(&contract, &Nobody, &child);
+            let heir = (first.rule == Rule::Command).then_some(slot_of(first.unit));
+            prop_assert_eq!(decided(&child, COMMON, heir), said(second));
+            // A default unit within another is where some belong who left that other one.
+            let outermost = contract.unit(contract.default_unit).parent.is_none();
+            if outermost && is_within(&contract, second.unit, first.unit) {
+                prop_assert_eq!(decided(&child, slot_of(first.unit), heir).0, slot_of(second.unit));
+            }
+        }
+    }
+}
