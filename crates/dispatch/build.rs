@@ -16,8 +16,19 @@ const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-21", "clang-18", "clan
 const LIBRARIES: [&str; 2] = ["libelf.a", "libz.a"];
 
 fn main() {
-    for file in ["dispatch.bpf.c", "intf.h", "kernel.h", "matches.h", "rescue.h", "world.h", "native", "bpf"]
-    {
+    for file in [
+        "accounts.h",
+        "choice.h",
+        "dispatch.bpf.c",
+        "intf.h",
+        "kernel.h",
+        "matches.h",
+        "rescue.h",
+        "tree.h",
+        "world.h",
+        "native",
+        "bpf",
+    ] {
         println!("cargo::rerun-if-changed=src/{file}");
     }
     for_the_simulator();

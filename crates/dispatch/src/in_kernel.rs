@@ -395,7 +395,7 @@ impl Counts {
 }
 
 /// Where the tables of callbacks have the time that a task may wait, in ms: a `u32` behind twelve callbacks and the flags
-/// (`struct sched_ext_ops` in bpf/kernel.h); and what stands there (`TIMEOUT_MS` in dispatch.bpf.c).
+/// (`struct sched_ext_ops` in bpf/kernel.h); and what stands there (`TIMEOUT_MS` in bpf/ops.h).
 const TIMEOUT_AT: usize = 12 * 8 + 8;
 const TIMEOUT_MS: u32 = 30_000;
 

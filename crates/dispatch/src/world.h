@@ -47,4 +47,21 @@ struct dispatch_rescues {
 #include "native/world.h"
 #endif
 
+static bool before(u64 a, u64 b)
+{
+	return (s64)(a - b) < 0;
+}
+
+/* Now, where 0 says "never": which it is at the beginning of a simulation. */
+static u64 moment(void)
+{
+	return scx_bpf_now() ?: 1;
+}
+
+static void at_least(u64 *value, u64 least)
+{
+	if (before(*value, least))
+		*value = least;
+}
+
 #endif

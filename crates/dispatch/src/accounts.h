@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * What is counted, by unit and CPU: where CPU time was had, what was waited for, how far tasks moved, how long call-backs took.
+ */
+#ifndef DISPATCH_ACCOUNTS_H
+#define DISPATCH_ACCOUNTS_H
+
+/* Books what a unit's task ran on a CPU since the last time, by whose the CPU was. */
+static void book(struct dispatch_cpu *cpu, u32 id, u32 ran, u64 now)
+{
+	struct dispatch_account *account = account_at(ran, id), *owner;
+	struct dispatch_unit *unit = unit_at(ran);
+	u64 used = now - cpu->booked;
+
+	cpu->booked = now;
+	if (!account || !unit || (s64)used <= 0)
+		return;
+	if (cpu->home == DISPATCH_NOBODY) {
+		account->shared_ns += used;
+	} else if (cpu->home == unit->top) {
+		account->home_ns += used;
+	} else if ((owner = account_at(cpu->home, id))) {
+		*(cpu->on_loan ? &account->borrowed_ns : &account->visiting_ns) += used;
+		*(cpu->on_loan ? &owner->lent_ns : &owner->visited_ns) += used;
+	}
+}
+
+/* The time from a call-back to the first task of the owner's. */
+static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64 now)
+{
+	u64 took = now - cpu->recalled, end = 1024;
+	u32 class;
+
+	cpu->recalled = 0;
+	if ((s64)took < 0)
+		took = 0; /* the clocks of two CPUs */
+	add64(&owner->recalls, 1);
+	add64(&owner->recall_ns, took);
+	if (took > owner->recall_ns_max)
+		owner->recall_ns_max = took;
+	bpf_for(class, 0, DISPATCH_LATENCIES) {
+		if (took < end || class == DISPATCH_LATENCIES - 1) {
+			add(&owner->recall_classes[class], 1);
+			break;
+		}
+		end *= 2;
+	}
+}
+
+/*
+ * What of a task's wait, since then, a higher class had the CPU where it comes to run. Nobody tells when such a class takes
+ * a CPU: it had it where the task could have run, and none of this scheduler's did, for longer than a switch takes. Those
+ * that wait behind the first who comes are told of it too.
+ */
+static u64 higher_ns(struct dispatch_cpu *cpu, u64 since, u64 now)
+{
+	u64 from = cpu->since;
+
+	at_least(&from, since);
+	if (now - from > HIGHER_NS) {
+		cpu->higher_from = from;
+		cpu->higher_to = now;
+	} else if (!before(since, cpu->higher_to)) {
+		return 0;
+	} else {
+		from = cpu->higher_from;
+		at_least(&from, since);
+	}
+	return cpu->higher_to - from;
+}
+
+/* What a task waited for, and how far it came. */
+static void arrive(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, struct dispatch_cpu *cpu,
+		   u32 id, u64 now)
+{
+	struct dispatch_account *account = account_at(task->unit, id);
+	struct dispatch_cpu *from = cpu_at(task->cpu);
+	u32 cause = task->cause;
+	u64 waited, higher;
+
+	if (!account)
+		return;
+	account->switches++;
+	if (cpu->rescue)
+		account->rescues++;
+	if (task->since && before(task->since, now) && cause < DISPATCH_CAUSES) {
+		waited = now - task->since;
+		higher = higher_ns(cpu, task->since, now);
+		account->waited_ns[DISPATCH_WAIT_HIGHER] += higher;
+		account->waited_ns[cause] += waited - higher;
+		if ((waited > SLOW_NS || unit->slow_ns) && !rules()->pool)
+			note_wait(p, unit, waited);
+	}
+	task->since = 0;
+	if (from && task->cpu != id) {
+		if (from->node != cpu->node)
+			account->moved[DISPATCH_MOVED_FAR]++;
+		else if (from->cache != cpu->cache)
+			account->moved[DISPATCH_MOVED_NODE]++;
+		else
+			account->moved[DISPATCH_MOVED_CACHE]++;
+	}
+	task->cpu = id;
+}
+
+#endif

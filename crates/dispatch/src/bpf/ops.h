@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * What only the kernel needs of the scheduler: making and ending it all, tasks that change their control group or execute a
+ * program, CPUs that fall idle while others look (the simulated kernel does one thing at a time), and the table of callbacks.
+ */
+#ifndef DISPATCH_BPF_OPS_H
+#define DISPATCH_BPF_OPS_H
+
+#define LOOKS_MAX  4u  /* an idle CPU looks again, so many times, at what may have come while it fell idle */
+#define TIMEOUT_MS 30000 /* a task that waits for longer ends the scheduler: the kernel's own takes over; more is not allowed */
+
+void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
+{
+	struct dispatch_task *task = task_of(p);
+	u32 unit = unit_in(p, to);
+
+	/* From one group to another of the same unit: what its program put it into, it is in all the same. */
+	if (!task || (task->placed != DISPATCH_BY_CGROUP && unit == task->base))
+		return;
+	task->base = unit;
+	task->destined = DISPATCH_NOBODY;
+	task->placed = DISPATCH_BY_CGROUP;
+	change_unit(task, unit);
+}
+
+/*
+ * Who has executed a program, as another user perhaps than the one that it was started by, is in the unit that the contract's
+ * rules say before the program's first step: see matches.h. Process 1 is in no unit.
+ */
+SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct *p)
+{
+	struct dispatch_task *task = task_of(p);
+	struct dispatch_facts facts = {};
+	struct dispatch_place found;
+	u32 unit;
+
+	if (!task || p->tgid == 1)
+		return 0;
+	read_facts(p, &facts);
+	facts.heir = task->heir;
+	found = place(&facts, task->base);
+	task->placed = found.by;
+	task->placed_at = scx_bpf_now();
+	unit = task->destined == DISPATCH_NOBODY ? task->unit : task->destined;
+	if (found.unit == unit)
+		return 0;
+	/*
+	 * It changes its unit where it stops running, which the interrupt sees to: here nothing keeps the CPU's other callbacks
+	 * from it, nor another CPU's dispatch_cgroup_move().
+	 */
+	task->destined = found.unit;
+	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
+	return 0;
+}
+
+/* Whether tasks of one of these units wait, or are about to. */
+VERIFIED_ALONE bool any_waits(u32 home, enum among among)
+{
+	u32 block, look, bits;
+	struct dispatch_unit *unit;
+
+	bpf_for(block, 0, (rules()->units + WAITS_BLOCK - 1) / WAITS_BLOCK) {
+		bits = waiting(block);
+		if (!bits)
+			continue;
+		bpf_for(look, 0, WAITS_BLOCK) {
+			if (!bits)
+				break;
+			unit = unit_at(block * WAITS_BLOCK + lowest(bits));
+			bits &= bits - 1;
+			if (unit && is_among(unit, home, among))
+				return true;
+		}
+	}
+	return false;
+}
+
+/* Whether there may be something to do for a CPU. */
+static bool may_have_work(const struct dispatch_cpu *cpu)
+{
+	struct dispatch_unit *owner = unit_at(cpu->home);
+
+	if (cpu->strays || rules()->pool || !owner)
+		return cpu->strays || any_waits(DISPATCH_NOBODY, AMONG_ALL);
+	return waits_in(DISPATCH_COMMON) || any_waits(cpu->home, AMONG_HOME) ||
+	       (owner->flags & DISPATCH_LENDS && any_waits(cpu->home, AMONG_BORROWERS));
+}
+
+/*
+ * A CPU is idle from now on, or not any more. Whoever put a task into a queue after this CPU looked, and before it was seen
+ * to be idle, woke nobody: so it looks again. More than once, since the kernel puts a task into its queue some time after
+ * it was counted; but not for ever, since whoever is counted may be on its way to another CPU.
+ */
+void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
+{
+	struct dispatch_cpu *cpu = cpu_at(id);
+
+	if (!cpu)
+		return;
+	cpu->since = scx_bpf_now(); /* so long nobody else had it: see higher_ns() */
+	if (!idle || cpu->looks >= LOOKS_MAX || !may_have_work(cpu))
+		return;
+	cpu->looks++;
+	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);
+}
+
+/* A task leaves this scheduler: it ends, or changes its scheduling class, perhaps while it waits. */
+void BPF_STRUCT_OPS(dispatch_disable, struct task_struct *p)
+{
+	struct dispatch_task *task = task_of(p);
+	struct dispatch_unit *unit;
+
+	if (!task)
+		return;
+	end_wait(task);
+	unit = unit_at(task->unit);
+	if (unit)
+		uncount(task, unit);
+}
+
+/* Puts a mask with no CPU, or with all of them, in its place in a table. */
+static s32 make_mask(void *table, u32 index, bool full)
+{
+	struct mask_slot *slot = bpf_map_lookup_elem(table, &index);
+	struct bpf_cpumask *mask = bpf_cpumask_create();
+	u32 cpu;
+
+	if (!mask)
+		return -ENOMEM;
+	if (!slot) {
+		bpf_cpumask_release(mask);
+		return -ENOMEM;
+	}
+	if (full)
+		bpf_for(cpu, 0, rules()->cpus)
+			bpf_cpumask_set_cpu(cpu, mask);
+	mask = bpf_kptr_xchg(&slot->set, mask);
+	if (mask)
+		bpf_cpumask_release(mask);
+	return 0;
+}
+
+/* Puts a CPU into a group of near ones, which is made when its first comes. */
+static s32 join_group(u32 group, u32 cpu)
+{
+	struct bpf_cpumask *mask;
+	s32 error;
+
+	if (group == DISPATCH_NOBODY)
+		return 0;
+	bpf_rcu_read_lock();
+	mask = group_at(group);
+	if (mask)
+		bpf_cpumask_set_cpu(cpu, mask);
+	bpf_rcu_read_unlock();
+	if (mask)
+		return 0;
+	error = make_mask(&groups, group, false);
+	if (error)
+		return error;
+	bpf_rcu_read_lock();
+	mask = group_at(group);
+	if (mask)
+		bpf_cpumask_set_cpu(cpu, mask);
+	bpf_rcu_read_unlock();
+	return 0;
+}
+
+static s32 make_groups(struct dispatch_cpu *cpu, u32 id)
+{
+	s32 error = make_mask(&scratches, id, false);
+
+	if (!error)
+		error = join_group(cpu->cache, id);
+	if (!error)
+		error = join_group(cpu->node, id);
+	return error;
+}
+
+static s32 make_unit(u32 id)
+{
+	s32 error = scx_bpf_create_dsq(id, SCX_ANY_NODE);
+
+	if (!error)
+		error = make_mask(&masks, 2 * id + MASK_HOMES, false);
+	if (!error)
+		error = make_mask(&masks, 2 * id + MASK_LENT, false);
+	return error;
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(dispatch_init)
+{
+	struct dispatch_cpu *cpu;
+	s32 error;
+	u32 id;
+
+	bpf_for(id, 0, rules()->cpus) {
+		cpu = cpu_at(id);
+		if (!cpu)
+			break;
+		error = make_groups(cpu, id);
+		if (!error)
+			error = scx_bpf_create_dsq(QUEUE_OF_CPU + id, SCX_ANY_NODE);
+		if (error)
+			return error;
+	}
+	bpf_for(id, 0, rules()->units) {
+		error = make_unit(id);
+		if (error)
+			return error;
+	}
+	error = scx_bpf_create_dsq(QUEUE_POOL, SCX_ANY_NODE);
+	if (!error)
+		error = make_mask(&masks, 2 * MACHINE + MASK_SHARED, true);
+	if (!error)
+		error = make_mask(&masks, 2 * MACHINE + MASK_LENDABLE, false);
+	return error;
+}
+
+void BPF_STRUCT_OPS(dispatch_exit, struct scx_exit_info *info)
+{
+	bpf_probe_read_kernel_str(dispatch_end.reason, sizeof(dispatch_end.reason), info->reason);
+	bpf_probe_read_kernel_str(dispatch_end.message, sizeof(dispatch_end.message), info->msg);
+	dispatch_end.code = info->exit_code;
+	barrier();
+	dispatch_end.kind = info->kind;
+}
+
+/* dispatch_own(), for user space: BPF_PROG_TEST_RUN with the struct as the context. */
+SEC("syscall") int dispatch_own_cpu(struct dispatch_owned *owned)
+{
+	int result;
+
+	bpf_rcu_read_lock();
+	result = dispatch_own(owned);
+	bpf_rcu_read_unlock();
+	return result;
+}
+
+/* dispatch_set_unit(), likewise. */
+SEC("syscall") int dispatch_set_unit_from_outside(struct dispatch_setting *setting)
+{
+	struct dispatch_setting own = *setting; /* the verifier tells a context from other memory, instruction by instruction */
+	int result;
+
+	bpf_rcu_read_lock();
+	result = dispatch_set_unit(&own);
+	bpf_rcu_read_unlock();
+	return result;
+}
+
+#define CALLBACKS \
+	.select_cpu = (void *)dispatch_select_cpu, \
+	.enqueue = (void *)dispatch_enqueue, \
+	.dispatch = (void *)dispatch_dispatch, \
+	.running = (void *)dispatch_running, \
+	.stopping = (void *)dispatch_stopping, \
+	.tick = (void *)dispatch_tick, \
+	.update_idle = (void *)dispatch_update_idle, \
+	.init_task = (void *)dispatch_init_task, \
+	.disable = (void *)dispatch_disable, \
+	.cgroup_move = (void *)dispatch_cgroup_move, \
+	.init = (void *)dispatch_init, \
+	.exit = (void *)dispatch_exit,
+
+/*
+ * EXITING and MIGRATION_DISABLED: the kernel would put those tasks where they ran last, before all others, and call no one;
+ * one that was interrupted to give a CPU back would be chosen again at once, be interrupted again, and stay there.
+ */
+SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
+	CALLBACKS
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_ENQ_MIGRATION_DISABLED | SCX_OPS_KEEP_BUILTIN_IDLE,
+	.timeout_ms = TIMEOUT_MS,
+	.name = "commonhold",
+};
+
+/* For kernels before 6.14, which have no such flag, and no such rule. */
+SEC(".struct_ops.link") struct sched_ext_ops commonhold_before_6_14 = {
+	CALLBACKS
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_KEEP_BUILTIN_IDLE,
+	.timeout_ms = TIMEOUT_MS,
+	.name = "commonhold",
+};
+
+#endif

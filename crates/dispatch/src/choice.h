@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * The unit whose task a CPU should run next: among those within its owner by pass, among those that borrow by claim.
+ */
+#ifndef DISPATCH_CHOICE_H
+#define DISPATCH_CHOICE_H
+
+#define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
+#define LOAN_SLICES 4 /* how far a borrower may be behind: see advance_loan() */
+
+/* A slice, in the measure of an outermost unit's loan pass. */
+static u64 loan_slice(const struct dispatch_unit *unit)
+{
+	return rules()->slice_ns * SHARE_UNIT / (unit->weight ? unit->weight : 1);
+}
+
+/* What it runs on now is charged later, and counts as a slice each: else one unit would take all CPUs that are lent at a time. */
+static u64 loan_of(const struct dispatch_unit *unit)
+{
+	return unit->loan_pass + unit->busy * loan_slice(unit);
+}
+
+/* Whether one outermost unit had less of others' CPUs for its weight than another, or as much while more of it wait. */
+static bool larger_claim(u32 one, u32 other)
+{
+	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
+	u64 mine, its;
+
+	if (!a || !b)
+		return a != NULL;
+	mine = loan_of(a);
+	its = loan_of(b);
+	return before(mine, its) || (mine == its && waits_in(one) > waits_in(other));
+}
+
+/*
+ * An outermost unit's loan pass goes on by what was used on another's CPU. Who did not borrow for long has saved up no more
+ * than some slices of each CPU that it runs on: what those had may be charged so late, since slices end with ticks, that one
+ * who does borrow is as far behind.
+ */
+static void advance_loan(struct dispatch_unit *top, u64 used)
+{
+	at_least(&top->loan_pass, world_loan_pass() - (top->busy + 1) * LOAN_SLICES * loan_slice(top));
+	add64(&top->loan_pass, used * SHARE_UNIT / (top->weight ? top->weight : 1));
+}
+
+/* Among which units a CPU looks for its next task. */
+enum among {
+	AMONG_HOME,      /* those within its owner */
+	AMONG_BORROWERS, /* those outside its owner that borrow */
+	AMONG_ALL,
+};
+
+static bool is_among(const struct dispatch_unit *unit, u32 home, enum among among)
+{
+	if (among == AMONG_HOME)
+		return unit->top == home;
+	if (among == AMONG_BORROWERS)
+		return unit->top != home && unit->flags & DISPATCH_BORROWS;
+	return true;
+}
+
+/* Whether a unit's tasks go before those of the best one so far. */
+static bool goes_before(u32 id, const struct dispatch_unit *unit, u32 best, u32 best_top, enum among among)
+{
+	if (best == DISPATCH_NOBODY)
+		return true;
+	if (among == AMONG_BORROWERS && unit->top != best_top)
+		return larger_claim(unit->top, best_top);
+	return had_less(id, best);
+}
+
+/* Units that were found to wait, but none of whose tasks came to run: another CPU took them, or their affinity says no. */
+struct tried {
+	u32 unit[RACES_MAX];
+};
+
+/* What a CPU looks for, and what it has found. */
+struct search {
+	u32 home;
+	enum among among;
+	u32 best, best_top; /* DISPATCH_NOBODY: nothing yet */
+};
+
+/* Looks at a unit of which tasks wait. `alone`: no other does, and who takes its task sees whether it is in the queue yet. */
+static void consider(struct search *search, u32 id, const struct tried *tried, bool alone)
+{
+	struct dispatch_unit *unit = unit_at(id);
+
+	if (tried && (id == tried->unit[0] || id == tried->unit[1] || id == tried->unit[2]))
+		return;
+	if (!unit || !is_among(unit, search->home, search->among) || (!alone && scx_bpf_dsq_nr_queued(id) <= 0))
+		return;
+	if (goes_before(id, unit, search->best, search->best_top, search->among)) {
+		search->best = id;
+		search->best_top = unit->top;
+	}
+}
+
+/* Mostly tasks of one unit wait, and no loop is needed. */
+static void search_block(struct search *search, u32 block, const struct tried *tried, bool alone)
+{
+	u32 bits = waiting(block), look;
+
+	if (!bits)
+		return;
+	consider(search, block * WAITS_BLOCK + lowest(bits), tried, alone && !(bits & (bits - 1)));
+	bits &= bits - 1;
+	if (!bits)
+		return;
+	bpf_for(look, 1, WAITS_BLOCK) {
+		if (!bits)
+			break;
+		consider(search, block * WAITS_BLOCK + lowest(bits), tried, false);
+		bits &= bits - 1;
+	}
+}
+
+/* The unit whose task a CPU should run next, among those that wait; not one of the `tried`. */
+VERIFIED_ALONE u32 next_unit(u32 home, enum among among, const struct tried *tried)
+{
+	struct search search = { .home = home, .among = among, .best = DISPATCH_NOBODY, .best_top = DISPATCH_NOBODY };
+	u32 blocks = (rules()->units + WAITS_BLOCK - 1) / WAITS_BLOCK, block;
+
+	search_block(&search, 0, tried, tried && blocks == 1);
+	if (blocks > 1)
+		bpf_for(block, 1, blocks)
+			search_block(&search, block, tried, false);
+	return search.best;
+}
+
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * Units within units: which of them are active, how much CPU time each had for its weight among its siblings (its pass), and
+ * which of two had less.
+ */
+#ifndef DISPATCH_TREE_H
+#define DISPATCH_TREE_H
+
+#define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
+#define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
+
+/*
+ * Who is active: a task runs or waits; a unit's own tasks if one of them does; a unit if its own tasks or a sub-unit are.
+ * Who becomes active has saved nothing up but one slice: its pass catches up with that of those that were, less so much. So
+ * does one that used less than it may, for want of tasks: else its next tasks would keep all others waiting for as long as
+ * it had been alone with its share.
+ *
+ * Here and below, what is done at every level of units is a function of its own that returns the next one, since a loop of
+ * BPF costs more than the work of one level, and most units are outermost.
+ */
+static struct dispatch_unit *count_within(struct dispatch_unit *unit, bool *comes)
+{
+	struct dispatch_unit *parent = unit_at(unit->parent);
+	u64 credit = rules()->slice_ns * SHARE_UNIT / (unit->weight ? unit->weight : 1);
+
+	if (*comes)
+		*comes = !add(&unit->active, 1);
+	at_least(&unit->pass, (parent ? parent->frontier : world_pass()) - credit);
+	return parent;
+}
+
+static void count(struct dispatch_task *task, struct dispatch_unit *unit)
+{
+	bool comes;
+	u32 level;
+
+	if (task->state & DISPATCH_COUNTED)
+		return;
+	task->state |= DISPATCH_COUNTED;
+	comes = !add(&unit->own_active, 1);
+	if (unit->below)
+		at_least(&unit->own_pass, unit->frontier - rules()->slice_ns * SHARE_UNIT / OWN_WEIGHT);
+	if (!(unit = count_within(unit, &comes)))
+		return;
+	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
+		if (!(unit = count_within(unit, &comes)))
+			break;
+}
+
+/* The unit around one that has a part less that is active, if it sleeps now itself. */
+static struct dispatch_unit *uncount_within(struct dispatch_unit *unit)
+{
+	return add(&unit->active, -1) == 1 ? unit_at(unit->parent) : NULL;
+}
+
+static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
+{
+	u32 level;
+
+	if (!(task->state & DISPATCH_COUNTED))
+		return;
+	task->state &= ~DISPATCH_COUNTED;
+	if (add(&unit->own_active, -1) != 1 || !(unit = uncount_within(unit)))
+		return;
+	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
+		if (!(unit = uncount_within(unit)))
+			break;
+}
+
+/* One of those that compete, on the way up: at first a unit's own tasks, then the units around it. */
+struct competitor {
+	u64 pass;
+	u32 weight;
+	u32 within; /* the unit whose time it competes for, or DISPATCH_NOBODY: the machine's */
+	u32 depth;
+};
+
+static struct competitor as_unit(const struct dispatch_unit *unit)
+{
+	return (struct competitor){
+		.pass = unit->pass,
+		.weight = unit->weight ? unit->weight : 1,
+		.within = unit->parent,
+		.depth = unit->depth,
+	};
+}
+
+static struct competitor as_own_tasks(u32 id, const struct dispatch_unit *unit)
+{
+	return (struct competitor){ .pass = unit->own_pass, .weight = OWN_WEIGHT, .within = id, .depth = unit->depth + 1 };
+}
+
+static void climb(struct competitor *at)
+{
+	struct dispatch_unit *unit = unit_at(at->within);
+
+	if (unit)
+		*at = as_unit(unit);
+}
+
+/* What two units' own tasks are, or are in, at the level at which they compete. */
+static void meet(u32 one, u32 other, struct competitor *x, struct competitor *y)
+{
+	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
+	u32 level, depth;
+
+	if (!a || !b)
+		return;
+	if (a->parent == b->parent && one != other) {
+		*x = as_unit(a);
+		*y = as_unit(b);
+		return;
+	}
+	*x = as_own_tasks(one, a);
+	*y = as_own_tasks(other, b);
+	bpf_for(level, 0, 2 * DISPATCH_DEPTH_MAX) {
+		if (x->within == y->within)
+			break;
+		depth = y->depth;
+		if (y->depth >= x->depth)
+			climb(y);
+		if (x->depth >= depth)
+			climb(x);
+	}
+}
+
+/* Whether one unit's own tasks had less than another's, at the level at which the two compete. */
+VERIFIED_ALONE bool had_less(u32 one, u32 other)
+{
+	struct competitor x = {}, y = {};
+
+	meet(one, other, &x, &y);
+	return before(x.pass, y.pass);
+}
+
+/* A unit's pass goes on by what its tasks used. */
+static struct dispatch_unit *advance_within(struct dispatch_unit *unit, bool time_shared, u64 used)
+{
+	struct dispatch_unit *parent = unit_at(unit->parent);
+
+	if (parent || time_shared)
+		add64(&unit->pass, used * SHARE_UNIT / (unit->weight ? unit->weight : 1));
+	return parent;
+}
+
+/* The passes of a unit's own tasks, and of the units around them, go on by what they used. */
+static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
+{
+	u32 level;
+
+	if (unit->below)
+		add64(&unit->own_pass, used);
+	if (!(unit = advance_within(unit, time_shared, used)))
+		return;
+	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
+		if (!(unit = advance_within(unit, time_shared, used)))
+			break;
+}
+
+/* A slice begins: the clock of the unit around is at least where this one is; of none around, the machine's. */
+static struct dispatch_unit *advance_clock_around(struct dispatch_unit *unit, bool time_shared)
+{
+	struct dispatch_unit *parent = unit_at(unit->parent);
+
+	if (parent)
+		at_least(&parent->frontier, unit->pass);
+	else if (time_shared)
+		world_pass_at_least(unit->pass);
+	return parent;
+}
+
+#endif
