@@ -73,16 +73,14 @@ static struct dispatch_unit *clock_of(const struct dispatch_task *task)
 static u64 start_of(struct dispatch_task *task)
 {
 	struct dispatch_unit *clock = clock_of(task);
-	u64 slice_ns = rules()->slice_ns, lead;
+	u64 slice_ns = rules()->slice_ns;
 
 	if (!clock)
 		return task->vtime;
+	let_clock_go_on(clock, task->since);
 	at_least(&task->vtime, clock->vtime - slice_ns);
-	if (before(clock->vtime + slice_ns, task->vtime)) {
-		lead = lead_of(clock);
-		if (before(clock->vtime + lead, task->vtime))
-			task->vtime = clock->vtime + lead;
-	}
+	if (before(clock->vtime + LEAD_MAX * slice_ns, task->vtime))
+		task->vtime = clock->vtime + LEAD_MAX * slice_ns;
 	return task->vtime;
 }
 
@@ -235,8 +233,8 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 	if (cpu < 0)
 		return last;
 	count(task, unit);
-	start_of(task);
 	task->since = moment();
+	start_of(task);
 	task->cause = DISPATCH_WAIT_OWN;
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, 0);
 	return cpu;

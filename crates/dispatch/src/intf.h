@@ -73,6 +73,8 @@ struct dispatch_unit {
 	u64 loan_pass;     /* of the outermost: CPU time on others' CPUs over weight: the smallest borrows next */
 	u64 frontier;      /* the pass of the sub-unit (or of its own tasks) that ran last: who wakes starts no earlier */
 	u64 slow_ns;       /* how long its tasks wait of late: see rescue.h */
+	u64 clock_set;     /* when the virtual time was last seen to go on with time: likewise */
+	u64 clock_was;     /* and what it was then */
 	u64 recalls;       /* CPUs called back */
 	u64 recall_ns;     /* from the call to the first task of its own that ran there, summed */
 	u64 recall_ns_max; /* the longest of them */
@@ -193,7 +195,7 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 216, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 232, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 88, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 56, "mirrored in tables.rs");

@@ -8,25 +8,25 @@
  * as soon as one task has waited for 30 s.
  *
  * Algorithm. Each unit remembers how long its tasks wait of late: the longest wait, less an eighth of it for every shorter one
- * since, and nothing below a tenth of a second. By it,
- * - no task's virtual time is further ahead of its unit's than what goes round in 10 s, nor than 32 slices (`lead_of`): nice
- *   values order a queue only as far as all have their turn;
- * - slices are an eighth from 2 s on, of those that wait already too, and count as whole ones: a kernel with a tick of 1 ms
- *   has five turns where there was one;
- * - from 5 s on the unit is *late*, and so is one of which tasks wait and none came to run for so long. Late tasks are
+ * since, and nothing below a tenth of a second.
+ * - A unit's clock, by which those are placed that come to its queue, goes on by a 64th of the time that passes at least
+ *   (`let_clock_go_on`), as it does anyhow where no more than 64 tasks share a CPU; and nobody is placed further ahead of it
+ *   than 32 slices (`LEAD_MAX`). So nice values order those that came within 10 s; who waits for longer is before all who come.
+ * - Slices are an eighth from 2 s on, of those that wait already too, and count as whole ones: a kernel with a tick of 1 ms
+ *   has five turns where there was one.
+ * - From 5 s on the unit is *late*, and so is one of which tasks wait and none came to run for so long. Late tasks are
  *   *rescued*: CPUs take them out of turn, whoever owns them, often enough that all that wait in late units run once in 5 s,
  *   and so seldom that they use a tenth of the machine at most. Who is late is looked for once a second.
  *
  * Properties. A rescue is charged like any other turn: what a late unit gets by it, it gets less of in its own. So shares
  * stay what the contract says, unless all of the unit's part is less than its rescues: then it gets more than its part, one
- * short slice for each task in 5 s. A unit is known to be late within 6 s. Then those of its tasks that come to wait are within
- * two slices of each other, and a turn is a slice: so each comes to run within three rounds, 21 s after it came,
- * as long as a tenth of the machine serves all late tasks in 5 s: 800 of them on eight CPUs by slices of 5 ms, 6,400 by short
- * ones. crates/sim/tests/starvation.rs tries contracts, crowds and modes.
+ * short slice for each task in 5 s. Whoever waits has all before it that come after it within 10 s, and no others; a unit is
+ * known to be late within 6 s, and then one round of its tasks takes 5 s: so each comes to run within 21 s, as long as a tenth
+ * of the machine serves all late tasks in 5 s: 800 of them on eight CPUs by slices of 5 ms, 6,400 by short ones.
+ * crates/sim/tests/starvation.rs tries contracts, crowds and modes.
  *
- * Limits. A queue is not sorted anew: a task of a large nice value that waits already is up to 32 slices behind a crowd that
- * comes after it, which is 20 s for a thousand tasks on each of the unit's CPUs. A unit that slept may be taken for late as it
- * wakes: then a task of it runs sooner than it should. Without isolation (`pool`) there is nobody to take time from.
+ * Limits. A unit that slept may be taken for late as it wakes: then a task of it runs sooner than it should. Without isolation
+ * (`pool`) there is nobody to take time from.
  */
 #ifndef DISPATCH_RESCUE_H
 #define DISPATCH_RESCUE_H
@@ -37,8 +37,9 @@
 #define LATE_NS   (5 * SECOND)  /* and here tasks are rescued */
 #define ROUND_NS  (5 * SECOND)  /* in which all that are late have a turn */
 #define GIVEN_MAX 64            /* of one unit, before others have their turns */
-#define LEAD_NS   (10 * SECOND) /* in which those of all nice values have one, */
-#define LEAD_MAX  32            /* as long as that is not more than so many rounds */
+#define LEAD_MAX  32            /* slices that a task may be ahead of its unit's clock, */
+#define CLOCK_PART 64           /* which goes on by this part of the time that passes: by so much in 10 s */
+#define CLOCK_NS  (SECOND / 10) /* looked at so often */
 
 /* How many times faster than usual a unit's tasks take turns; their virtual time goes by as much faster. */
 static u32 pace(const struct dispatch_unit *unit)
@@ -46,12 +47,17 @@ static u32 pace(const struct dispatch_unit *unit)
 	return unit->slow_ns > CROWD_NS ? 8 : 1;
 }
 
-/* How far ahead of its unit's a task's virtual time may be. */
-static u64 lead_of(const struct dispatch_unit *unit)
+/* A unit's clock goes on with time, however many tasks share its part. */
+static void let_clock_go_on(struct dispatch_unit *unit, u64 now)
 {
-	u64 rounds = LEAD_NS / (unit->slow_ns ? unit->slow_ns : SLOW_NS);
+	u64 passed = now - unit->clock_set;
 
-	return rules()->slice_ns * (rounds > LEAD_MAX ? LEAD_MAX : rounds ? rounds : 1);
+	if ((s64)passed < (s64)CLOCK_NS)
+		return;
+	if (unit->clock_set)
+		at_least(&unit->vtime, unit->clock_was + passed / CLOCK_PART);
+	unit->clock_set = now;
+	unit->clock_was = unit->vtime;
 }
 
 /* A task of this unit comes to run, and waited for so long. */

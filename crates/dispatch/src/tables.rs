@@ -91,6 +91,8 @@ pub struct Unit {
     pub(crate) loan_pass: u64,
     pub(crate) frontier: u64,
     slow_ns: u64,
+    clock_set: u64,
+    clock_was: u64,
     /// CPUs called back.
     pub recalls: u64,
     /// From the call to the first task of its own that ran there, summed, in ns.
@@ -122,6 +124,8 @@ impl Unit {
             loan_pass: 0,
             frontier: 0,
             slow_ns: 0,
+            clock_set: 0,
+            clock_was: 0,
             recalls: 0,
             recall_ns: 0,
             recall_ns_max: 0,
@@ -392,7 +396,7 @@ pub(crate) struct Setting {
 }
 
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 216);
+const _: () = assert!(size_of::<Unit>() == 232);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 88);
 const _: () = assert!(size_of::<Own>() == 56);

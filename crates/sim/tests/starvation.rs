@@ -13,8 +13,11 @@ use std::env;
 use commonhold_sim::outcome::Outcome;
 use scene::{MS, S, outcome};
 
-/// After 30 s the kernel ends a scheduler under which a task waits; some of that is left for what is not simulated.
-const BORNE_NS: u64 = 25 * S;
+/// After so long the kernel ends a scheduler under which a task waits.
+const BORNE_NS: u64 = 30 * S;
+/// Some of that is left for what is not simulated, as long as a tenth of the machine can serve all who may be late in time.
+const BORNE_BY_FEW_NS: u64 = 25 * S;
+const FEW: u64 = 100;
 
 /// Contracts that a plain `cargo test` tries.
 const SCENARIOS: u64 = 10;
@@ -59,7 +62,9 @@ fn nobody_waits_too_long(cpus: u64, machine: &str, units: &[Unit]) {
         let (waited, used) = (found.waited_max_ns / MS, found.used_ns / MS);
         format!("{}: {keys}, {busy} busy, waited {waited} ms, used {used} ms\n", unit.path)
     };
-    assert!(longest <= BORNE_NS, "{cpus} CPUs, {machine}\n{}", units.iter().map(shown).collect::<String>());
+    let few = units.iter().map(|unit| unit.busy).sum::<u64>() <= FEW * cpus;
+    let borne = if few { BORNE_BY_FEW_NS } else { BORNE_NS };
+    assert!(longest <= borne, "{cpus} CPUs, {machine}\n{}", units.iter().map(shown).collect::<String>());
 }
 
 #[test]
