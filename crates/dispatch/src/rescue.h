@@ -10,8 +10,9 @@
  * Algorithm. Each unit remembers how long its tasks wait of late: the longest wait, less an eighth of it for every shorter one
  * since, and nothing below a tenth of a second.
  * - A unit's clock, by which those are placed that come to its queue, goes on by a 64th of the time that passes at least
- *   (`let_clock_go_on`), as it does anyhow where no more than 64 tasks share a CPU; and nobody is placed further ahead of it
- *   than 32 slices (`LEAD_MAX`). So nice values order those that came within 10 s; who waits for longer is before all who come.
+ *   (`let_clock_go_on`), as it does anyhow where no more than 64 tasks of nice 0 share a CPU; and nobody is placed further
+ *   ahead of it than 32 slices (`LEAD_MAX`). So nice values order those that came within 10 s; who waits for longer is before
+ *   all who come.
  * - Slices are an eighth from 2 s on, of those that wait already too, and count as whole ones: a kernel with a tick of 1 ms
  *   has five turns where there was one.
  * - From 5 s on the unit is *late*, and so is one of which tasks wait and none came to run for so long. Late tasks are
@@ -25,7 +26,8 @@
  * of the machine serves all late tasks in 5 s: 800 of them on eight CPUs by slices of 5 ms, 6,400 by short ones.
  * crates/sim/tests/starvation.rs tries contracts, crowds and modes.
  *
- * Limits. A unit that slept may be taken for late as it wakes: then a task of it runs sooner than it should. Without isolation
+ * Limits. Nice values of -18 and less, and any where more than 64 tasks share a CPU, count for less than the kernel gives them.
+ * A unit that slept may be taken for late as it wakes: then a task of it runs sooner than it should. Without isolation
  * (`pool`) there is nobody to take time from.
  */
 #ifndef DISPATCH_RESCUE_H
