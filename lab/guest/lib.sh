@@ -21,6 +21,8 @@ daemon_log=/tmp/daemon.log
 daemon=                             # the daemon's process, see `start_daemon`
 scheduler_log=loaded                # what the scheduler's loader prints, see `load`
 
+begins="lab: a test begins"
+echo "$begins" > /dev/kmsg          # see `kernel_complaints`
 capped=                             # see `cap_cpus`
 measuring=                          # see `measured`
 rounds_left=0
@@ -373,11 +375,13 @@ switch_count() {
 	echo "$(sed "s/.*\"switches\":\[.*{\"unit\":\"$2\",[^][}]*\"$3\":\([0-9]*\).*/\1/" "$1")"
 }
 
-# kernel_complaints [PATTERN]: what the kernel said of sched_ext or warned of, but for a scheduler's coming and going, and
-# what matches. A change that it complains of, such as a function that is about to go, is seen here. (6.12 remarks that
-# cpu.weight does not count, which is so: weights are told to the scheduler.)
+# kernel_complaints [PATTERN]: what the kernel said of sched_ext or warned of since the test began (others before it in this
+# boot make it complain on purpose), but for a scheduler's coming and going, and what matches. A change that it complains of,
+# such as a function that is about to go, is seen here. (6.12 remarks that cpu.weight does not count, which is so: weights
+# are told to the scheduler.)
 kernel_complaints() {
-	dmesg | grep -e sched_ext -e 'WARNING:' |
+	dmesg | awk -v begins="$begins" 'index($0, begins) { n = 0 } { said[n++] = $0 } END { for (i = 0; i < n; i++) print said[i] }' |
+		grep -e sched_ext -e 'WARNING:' |
 		grep -v -x '.*sched_ext: BPF scheduler "commonhold" \(enabled\|disabled (unregistered from user space)\)' |
 		grep -v -e "${1:-^$}" -e '"commonhold" does not implement cgroup cpu.weight'
 }
