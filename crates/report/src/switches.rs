@@ -10,24 +10,9 @@ use crate::table::{Paint, Style, Table, clean};
 pub struct UnitSwitches {
     /// Its path.
     pub unit: String,
-    /// CPU time of its tasks on CPUs that its outermost unit owned.
-    pub home_ns: u64,
-    /// CPU time of its tasks on CPUs that others owned, and lent.
-    pub borrowed_ns: u64,
-    /// CPU time of its tasks on CPUs that others owned, where they had turns: they run anywhere, or could nowhere else.
-    pub visiting_ns: u64,
-    /// CPU time of its tasks on CPUs that nobody owned.
-    pub shared_ns: u64,
-    /// CPU time of others' tasks on CPUs that it owned, and lent.
-    pub lent_ns: u64,
-    /// CPU time of others' tasks on CPUs that it owned, where those had turns.
-    pub visited_ns: u64,
-    /// What its tasks waited for tasks of its own, or on CPUs that nobody owned for any.
-    pub waited_own_ns: u64,
-    /// What they waited for a CPU on loan that was called back.
-    pub waited_loan_ns: u64,
-    /// What they waited for real-time and deadline tasks that had their CPU, or the one where they came to run.
-    pub waited_higher_ns: u64,
+    /// On all CPUs.
+    #[serde(flatten)]
+    pub times: Times,
     /// CPUs on loan that were called back.
     pub called_back: u64,
     /// Half of the call-backs took no longer; nothing where there were none.
@@ -67,28 +52,36 @@ pub struct Latency {
     pub count: u64,
 }
 
-/// A unit's times on one CPU, as those of [`UnitSwitches`] on all. Nanoseconds.
+/// A unit's times on one CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuSwitches {
     /// The CPU's number.
     pub cpu: u32,
-    /// CPU time of its tasks while its outermost unit owned the CPU.
+    /// There.
+    #[serde(flatten)]
+    pub times: Times,
+}
+
+/// Where a unit's tasks had CPU time, and what they waited for. Nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Times {
+    /// CPU time of its tasks on CPUs that its outermost unit owned.
     pub home_ns: u64,
-    /// CPU time of its tasks while another did, and lent it.
+    /// CPU time of its tasks on CPUs that others owned, and lent.
     pub borrowed_ns: u64,
-    /// CPU time of its tasks while another did, where they had turns.
+    /// CPU time of its tasks on CPUs that others owned, where they had turns: they run anywhere, or could nowhere else.
     pub visiting_ns: u64,
-    /// CPU time of its tasks while nobody did.
+    /// CPU time of its tasks on CPUs that nobody owned.
     pub shared_ns: u64,
-    /// CPU time of others' tasks while it did, and lent it.
+    /// CPU time of others' tasks on CPUs that it owned, and lent.
     pub lent_ns: u64,
-    /// CPU time of others' tasks while it did, where those had turns.
+    /// CPU time of others' tasks on CPUs that it owned, where those had turns.
     pub visited_ns: u64,
-    /// What its tasks that came to run here had waited for tasks of their own, or for any where nobody owned the CPU.
+    /// What its tasks waited for tasks of its own, or on CPUs that nobody owned for any.
     pub waited_own_ns: u64,
-    /// What they had waited for a CPU on loan that was called back.
+    /// What they waited for a CPU on loan that was called back.
     pub waited_loan_ns: u64,
-    /// What they had waited for real-time and deadline tasks.
+    /// What they waited for real-time and deadline tasks that had their CPU, or the one where they came to run.
     pub waited_higher_ns: u64,
 }
 
@@ -111,10 +104,11 @@ pub fn text(units: &[UnitSwitches], style: Style) -> String {
         let row = |table: &mut Table, cells: Vec<String>| {
             table.row(Paint::Plain, [clean(&unit.unit)].into_iter().chain(cells).collect());
         };
-        let times =
-            [unit.home_ns, unit.borrowed_ns, unit.visiting_ns, unit.shared_ns, unit.lent_ns, unit.visited_ns];
+        let Times { home_ns, borrowed_ns, visiting_ns, shared_ns, lent_ns, visited_ns, .. } = unit.times;
+        let times = [home_ns, borrowed_ns, visiting_ns, shared_ns, lent_ns, visited_ns];
         row(&mut had, times.map(duration).into());
-        let waits = [unit.waited_own_ns, unit.waited_loan_ns, unit.waited_higher_ns].map(duration);
+        let Times { waited_own_ns, waited_loan_ns, waited_higher_ns, .. } = unit.times;
+        let waits = [waited_own_ns, waited_loan_ns, waited_higher_ns].map(duration);
         let latencies = [unit.call_back_p50_ns, unit.call_back_p99_ns, unit.call_back_max_ns];
         let latencies = latencies.map(|ns| ns.map_or(NOTHING.to_owned(), duration));
         row(&mut waited, waits.into_iter().chain([unit.called_back.to_string()]).chain(latencies).collect());
@@ -133,12 +127,15 @@ mod tests {
     fn every_figure_has_its_column() {
         let light = UnitSwitches {
             unit: "light".into(),
-            home_ns: 1_500_000_000,
-            borrowed_ns: 20_000_000,
-            lent_ns: 3_000_000_000,
-            visited_ns: 70_000_000,
-            waited_own_ns: 4_000_000,
-            waited_loan_ns: 120_000,
+            times: Times {
+                home_ns: 1_500_000_000,
+                borrowed_ns: 20_000_000,
+                lent_ns: 3_000_000_000,
+                visited_ns: 70_000_000,
+                waited_own_ns: 4_000_000,
+                waited_loan_ns: 120_000,
+                ..Times::default()
+            },
             called_back: 311,
             call_back_p50_ns: Some(16_384),
             call_back_p99_ns: Some(131_072),

@@ -8,7 +8,7 @@ use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_policy::Plan;
 use commonhold_report::comparison::{self, Comparison};
 use commonhold_report::holdings::Holding;
-use commonhold_report::switches::{CpuSwitches, Latency, UnitSwitches};
+use commonhold_report::switches::{CpuSwitches, Latency, Times, UnitSwitches};
 use commonhold_report::{Style, plan, status, tree};
 use insta::assert_snapshot;
 use unicode_width::UnicodeWidthStr;
@@ -129,8 +129,7 @@ fn status_of_units_that_lend() {
 fn status_of_the_kernel_backend_has_cpus_and_latencies_in_json() {
     let unit = UnitSwitches {
         unit: "light".into(),
-        home_ns: 1_500_000_000,
-        lent_ns: 7_000,
+        times: Times { home_ns: 1_500_000_000, lent_ns: 7_000, ..Times::default() },
         called_back: 12,
         call_back_p50_ns: Some(16_384),
         switches: 4_711,
@@ -139,8 +138,11 @@ fn status_of_the_kernel_backend_has_cpus_and_latencies_in_json() {
             Latency { from_us: 4_294_967.296, below_us: None, count: 8 },
         ],
         cpus: vec![
-            CpuSwitches { cpu: 0, home_ns: 1_400_000_000, waited_own_ns: 5, ..CpuSwitches::default() },
-            CpuSwitches { cpu: 7, home_ns: 100_000_000, lent_ns: 7_000, ..CpuSwitches::default() },
+            CpuSwitches {
+                cpu: 0,
+                times: Times { home_ns: 1_400_000_000, waited_own_ns: 5, ..Times::default() },
+            },
+            CpuSwitches { cpu: 7, times: Times { home_ns: 100_000_000, lent_ns: 7_000, ..Times::default() } },
         ],
         ..UnitSwitches::default()
     };

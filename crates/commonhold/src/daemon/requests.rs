@@ -4,7 +4,7 @@ use commonhold_contract::{UnitId, position};
 use commonhold_live::kernel::{Account, CallBacks, Switched};
 use commonhold_live::{LiveBackend, clock};
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
-use commonhold_report::switches::{CpuSwitches, Latency, UnitSwitches};
+use commonhold_report::switches::{CpuSwitches, Latency, Times, UnitSwitches};
 use serde::Serialize;
 
 use super::clients::Caller;
@@ -85,15 +85,7 @@ fn switches(hold: &mut Hold, by_cpu: bool) -> Vec<UnitSwitches> {
         let Switched { account, call_backs } = backend.switched(id)?;
         Some(UnitSwitches {
             unit,
-            home_ns: account.home_ns,
-            borrowed_ns: account.borrowed_ns,
-            visiting_ns: account.visiting_ns,
-            shared_ns: account.shared_ns,
-            lent_ns: account.lent_ns,
-            visited_ns: account.visited_ns,
-            waited_own_ns: account.waited_own_ns,
-            waited_loan_ns: account.waited_loan_ns,
-            waited_higher_ns: account.waited_higher_ns,
+            times: times(&account),
             called_back: call_backs.count,
             call_back_p50_ns: call_backs.within_ns(500_000),
             call_back_p99_ns: call_backs.within_ns(990_000),
@@ -123,8 +115,12 @@ fn latencies(call_backs: &CallBacks) -> Vec<Latency> {
 
 /// The CPUs on which there is anything to tell.
 fn on_each(accounts: &[Account]) -> Vec<CpuSwitches> {
-    let of = |(cpu, account): (u32, &Account)| CpuSwitches {
-        cpu,
+    let of = |(cpu, account): (u32, &Account)| CpuSwitches { cpu, times: times(account) };
+    (0..).zip(accounts).map(of).filter(|found| found.times != Times::default()).collect()
+}
+
+fn times(account: &Account) -> Times {
+    Times {
         home_ns: account.home_ns,
         borrowed_ns: account.borrowed_ns,
         visiting_ns: account.visiting_ns,
@@ -134,9 +130,7 @@ fn on_each(accounts: &[Account]) -> Vec<CpuSwitches> {
         waited_own_ns: account.waited_own_ns,
         waited_loan_ns: account.waited_loan_ns,
         waited_higher_ns: account.waited_higher_ns,
-    };
-    let empty = |found: &CpuSwitches| *found == CpuSwitches { cpu: found.cpu, ..CpuSwitches::default() };
-    (0..).zip(accounts).map(of).filter(|found| !empty(found)).collect()
+    }
 }
 
 fn reply<T: Serialize>(parameters: &T) -> Answered {
