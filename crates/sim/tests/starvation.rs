@@ -88,7 +88,7 @@ fn of_a_small_part_of_a_unit() {
 
 #[test]
 fn of_a_crowd() {
-    let units = [unit("a", "", 5_000), unit("b", "tickets = 700\nlend = false", 8)];
+    let units = [unit("a", "", 8_000), unit("b", "tickets = 700\nlend = false", 8)];
     nobody_waits_too_long(8, "", &units);
 }
 
