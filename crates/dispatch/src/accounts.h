@@ -5,11 +5,10 @@
 #ifndef DISPATCH_ACCOUNTS_H
 #define DISPATCH_ACCOUNTS_H
 
-/* Books what a unit's task ran on a CPU since the last time, by whose the CPU was. */
-static void book(struct dispatch_cpu *cpu, u32 id, u32 ran, u64 now)
+/* Books what the task of a unit, which a CPU runs, ran there since the last time, by whose the CPU was. */
+static void book(struct dispatch_cpu *cpu, u32 id, const struct dispatch_unit *unit, u64 now)
 {
-	struct dispatch_account *account = account_at(ran, id), *owner;
-	struct dispatch_unit *unit = unit_at(ran);
+	struct dispatch_account *account = account_at(cpu->runs, id), *owner;
 	u64 used = now - cpu->booked;
 
 	cpu->booked = now;
@@ -69,14 +68,29 @@ static u64 higher_ns(struct dispatch_cpu *cpu, u64 since, u64 now)
 	return cpu->higher_to - from;
 }
 
+/* A task runs on another CPU than before. */
+static void move(struct dispatch_task *task, struct dispatch_account *account, const struct dispatch_cpu *to, u32 id)
+{
+	struct dispatch_cpu *from = cpu_at(task->cpu);
+
+	task->cpu = id;
+	if (!from)
+		return;
+	if (from->node != to->node)
+		account->moved[DISPATCH_MOVED_FAR]++;
+	else if (from->cache != to->cache)
+		account->moved[DISPATCH_MOVED_NODE]++;
+	else
+		account->moved[DISPATCH_MOVED_CACHE]++;
+}
+
 /* What a task waited for, and how far it came. */
 static void arrive(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, struct dispatch_cpu *cpu,
 		   u32 id, u64 now)
 {
 	struct dispatch_account *account = account_at(task->unit, id);
-	struct dispatch_cpu *from = cpu_at(task->cpu);
 	u32 cause = task->cause;
-	u64 waited, higher;
+	u64 waited, higher = 0;
 
 	if (!account)
 		return;
@@ -85,22 +99,16 @@ static void arrive(struct task_struct *p, struct dispatch_task *task, struct dis
 		account->rescues++;
 	if (task->since && before(task->since, now) && cause < DISPATCH_CAUSES) {
 		waited = now - task->since;
-		higher = higher_ns(cpu, task->since, now);
-		account->waited_ns[DISPATCH_WAIT_HIGHER] += higher;
+		/* Mostly it is less than what is looked at more closely. */
+		if (waited > HIGHER_NS)
+			account->waited_ns[DISPATCH_WAIT_HIGHER] += higher = higher_ns(cpu, task->since, now);
 		account->waited_ns[cause] += waited - higher;
 		if ((waited > SLOW_NS || unit->slow_ns) && !rules()->pool)
 			note_wait(p, unit, waited);
 	}
 	task->since = 0;
-	if (from && task->cpu != id) {
-		if (from->node != cpu->node)
-			account->moved[DISPATCH_MOVED_FAR]++;
-		else if (from->cache != cpu->cache)
-			account->moved[DISPATCH_MOVED_NODE]++;
-		else
-			account->moved[DISPATCH_MOVED_CACHE]++;
-	}
-	task->cpu = id;
+	if (task->cpu != id)
+		move(task, account, cpu, id);
 }
 
 #endif

@@ -62,19 +62,19 @@ static u64 queue_of(const struct dispatch_task *task)
 	return rules()->pool ? QUEUE_POOL : task->unit;
 }
 
-/* Whose virtual time a task's is measured by: its unit's, or one for all where all wait in one queue. */
-static struct dispatch_unit *clock_of(const struct dispatch_task *task)
+/* Whose virtual time that of a unit's tasks is measured by: its own, or one for all where all wait in one queue. */
+static struct dispatch_unit *clock_of(struct dispatch_unit *unit)
 {
-	return unit_at(rules()->pool ? DISPATCH_KERNEL : task->unit);
+	return rules()->pool ? unit_at(DISPATCH_KERNEL) : unit;
 }
 
 /*
  * Who slept starts where those are that it competes with, less one slice: it runs soon, and has saved nothing up. Who had much
  * for its nice value starts not so far behind that it would wait for too long.
  */
-static u64 start_of(struct dispatch_task *task)
+static u64 start_of(struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct dispatch_unit *clock = clock_of(task);
+	struct dispatch_unit *clock = clock_of(unit);
 	u64 slice_ns = rules()->slice_ns;
 
 	if (!clock)
@@ -236,7 +236,7 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 		return last;
 	count(task, unit);
 	task->since = moment();
-	start_of(task);
+	start_of(task, unit);
 	task->cause = DISPATCH_WAIT_OWN;
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, 0);
 	return cpu;
@@ -326,7 +326,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	begin_wait(task);
-	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task), enq_flags);
+	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task, unit), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
 	cpu = take_idle(p, task->unit, unit, last);
 	if (cpu >= 0) {
@@ -366,7 +366,7 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 /* A slice begins: the clocks by which those are placed who wake meanwhile are at least where its task and its units are. */
 static void advance_clocks(const struct dispatch_cpu *cpu, const struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct dispatch_unit *clock = clock_of(task);
+	struct dispatch_unit *clock = clock_of(unit);
 	bool time_shared = cpu->home == DISPATCH_NOBODY;
 	struct dispatch_unit *top;
 	u32 level;
@@ -396,10 +396,11 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, c
 
 	if (!task || !(prev->scx.flags & SCX_TASK_QUEUED))
 		return;
-	book(cpu, id, cpu->runs, cpu->since);
 	unit = unit_at(task->unit);
-	if (unit)
+	if (unit) {
+		book(cpu, id, unit, cpu->since);
 		advance_clocks(cpu, task, unit);
+	}
 	set_slice(prev, rules()->slice_ns);
 }
 
@@ -641,7 +642,6 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
 	charge(p, cpu, task, unit);
-	book(cpu, id, cpu->runs, cpu->since);
 	if (runnable) {
 		/* If it is not put into a queue now, then a higher class took the CPU. */
 		task->since = cpu->since;
@@ -651,6 +651,7 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 	}
 	if (cpu->runs != task->unit)
 		unit = unit_at(cpu->runs); /* it has moved to another unit since */
+	book(cpu, id, unit, cpu->since);
 	cpu->runs = DISPATCH_NOBODY;
 	if (rules()->pool || !unit)
 		return;
@@ -680,7 +681,7 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 	task->cpu = DISPATCH_NOBODY;
 	task->destined = DISPATCH_NOBODY;
 	inherit(task, args);
-	clock = clock_of(task);
+	clock = clock_of(unit_at(task->unit));
 	task->vtime = clock ? clock->vtime : 0;
 	return 0;
 }
@@ -695,7 +696,7 @@ int dispatch_own(struct dispatch_owned *owned)
 		return 0;
 	/* What the task there ran so far, it ran under the owner so far. */
 	if (cpu->runs != DISPATCH_NOBODY)
-		book(cpu, owned->cpu, cpu->runs, scx_bpf_now());
+		book(cpu, owned->cpu, unit_at(cpu->runs), scx_bpf_now());
 	if ((owner = unit_at(cpu->home))) {
 		mask_clear(cpu->home, MASK_HOMES, owned->cpu);
 		if (mask_take(cpu->home, MASK_LENT, owned->cpu))
