@@ -15,8 +15,9 @@
  * its last one if it can and else the nearest; else an idle CPU that somebody lends; else it waits in its unit's queue, and
  * one lent home CPU is called back, its last one if it can and else the nearest: at once by an interrupt, or at the next
  * tick. Where none is lent, it interrupts the task on its last CPU if that is ahead of it by more than `preempt_ns`: by
- * virtual time within a unit, by pass where two units compete for the CPU. A CPU that needs a task chooses among the units
- * within its home unit that wait: at every level of units the smallest pass is next (stride scheduling; an idle unit's part
+ * pass where two units compete for the CPU; by virtual time within a unit, and there a message interrupts
+ * nobody before a millisecond of its turn is over (then a tick does), since two switches for each message cost more than the
+ * message. A CPU that needs a task chooses among the units within its home unit that wait: at every level of units the smallest pass is next (stride scheduling; an idle unit's part
  * thus goes to its siblings, as in the currencies of seed 004, section 5.2). If there is none and the owner lends, the
  * borrower with the largest claim is next: the one that had least of what others lend for its weight (stride scheduling, too),
  * and among equals the one with most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by
@@ -55,6 +56,7 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define QUEUE_POOL DISPATCH_UNITS_MAX /* the queue of all units, where nothing is isolated; units' queues have their numbers */
 #define QUEUE_OF_CPU (DISPATCH_UNITS_MAX + 1) /* and its number: of tasks that must run there */
 #define HELD_NS    500000ull /* how long a task runs that may not leave its CPU for a moment: such moments take microseconds */
+#define UNDISTURBED_NS 1000000ull /* for so long no message interrupts a task of the same unit: the cost of a hundred switches */
 #define PLACED_NS  5000000000ull /* how long a program says its task's unit, unless the daemon does: many of its looks */
 
 static u64 queue_of(const struct dispatch_task *task)
@@ -232,8 +234,12 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 	if (!(unit = unit_at(task->unit)))
 		return last;
 	cpu = take_idle(p, task->unit, unit, last);
-	if (cpu < 0)
+	if (cpu < 0) {
+		task->state &= ~DISPATCH_TOLD;
+		if (wake_flags & SCX_WAKE_SYNC)
+			task->state |= DISPATCH_TOLD;
 		return last;
+	}
 	count(task, unit);
 	task->since = moment();
 	start_of(task, unit);
@@ -278,12 +284,17 @@ static bool is_ahead(const struct dispatch_task *task, const struct dispatch_uni
 	return before(mine.pass + margin * SHARE_UNIT / mine.weight, its.pass + ran * SHARE_UNIT / its.weight);
 }
 
-/* Whoever runs where the woken task ran last goes, if it is far enough ahead. */
+/* Whoever runs where the woken task ran last goes, if it is far enough ahead: at once, or when it has run for a while. */
 static void outrank(const struct dispatch_task *task, const struct dispatch_unit *unit, u32 last)
 {
 	struct dispatch_cpu *cpu = cpu_at(last);
 
-	if (rules()->preempt_ns && cpu && is_ahead(task, unit, cpu))
+	if (!rules()->preempt_ns || !cpu || !is_ahead(task, unit, cpu))
+		return;
+	if (task->state & DISPATCH_TOLD && (rules()->pool || cpu->runs == task->unit) &&
+	    before(task->since, cpu->since + UNDISTURBED_NS))
+		cpu->outranked = 1;
+	else
 		scx_bpf_kick_cpu(last, SCX_KICK_PREEMPT);
 }
 
@@ -337,6 +348,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		task->cause = DISPATCH_WAIT_LOAN;
 	else if (enq_flags & SCX_ENQ_WAKEUP)
 		outrank(task, unit, last);
+	task->state &= ~DISPATCH_TOLD;
 }
 
 /* The virtual time that so much CPU time is, by the task's nice value. */
@@ -401,6 +413,7 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, c
 		book(cpu, id, unit, cpu->since);
 		advance_clocks(cpu, task, unit);
 	}
+	cpu->outranked = 0;
 	set_slice(prev, rules()->slice_ns);
 }
 
@@ -610,6 +623,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	cpu->since = cpu->booked = now;
 	cpu->looks = 0;
 	cpu->on_loan = 0;
+	cpu->outranked = 0;
 	unit->served = now;
 	cpu->runs = task->unit;
 	cpu->vtime = task->vtime;
@@ -666,7 +680,7 @@ void BPF_STRUCT_OPS(dispatch_tick, struct task_struct *p)
 {
 	struct dispatch_cpu *cpu = cpu_at(scx_bpf_task_cpu(p));
 
-	if (cpu && cpu->recalled)
+	if (cpu && (cpu->recalled || (cpu->outranked && !before(scx_bpf_now(), cpu->since + UNDISTURBED_NS))))
 		set_slice(p, 0);
 }
 

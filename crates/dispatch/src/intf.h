@@ -47,7 +47,7 @@ enum dispatch_distance {
 /* Set before the scheduler starts, and constant from then on but for `pool`. */
 struct dispatch_rules {
 	u64 slice_ns;   /* how long a task runs before others get their turn */
-	u64 preempt_ns; /* who wakes interrupts a task of its unit that had so much more than its part; 0: nobody */
+	u64 preempt_ns; /* who wakes interrupts a task that had so much more than its part; 0: nobody */
 	u32 units;      /* units that may exist: 0 .. units - 1 */
 	u32 cpus;       /* CPU numbers are below this */
 	u32 pool;       /* 1: no isolation; every task on any CPU, all tasks equal */
@@ -120,7 +120,7 @@ struct dispatch_cpu {
 	u32 looks;    /* how often it looked again since it fell idle */
 	u32 on_loan;  /* 1: its task borrows it */
 	u32 rescue;   /* enum dispatch_rescue */
-	u32 unused;
+	u32 outranked; /* 1: a message waits until its task, of the same unit, has run for a while */
 };
 
 enum dispatch_task_state {
@@ -129,6 +129,7 @@ enum dispatch_task_state {
 	DISPATCH_STRAY   = 4, /* pinned to CPUs of others */
 	DISPATCH_AT_CPU  = 8, /* among those that wait in a CPU's own queue */
 	DISPATCH_HELD    = 16, /* in the middle of something that it may not leave its CPU for */
+	DISPATCH_TOLD    = 32, /* woken by one that is about to sleep, and not queued yet */
 };
 
 /* One task. */

@@ -24,6 +24,7 @@ use crate::tables::{
 pub type TaskId = u32;
 
 const QUEUED: u32 = 1;
+const WAKE_SYNC: u64 = 1 << 4;
 const ENQ_WAKEUP: u64 = 1;
 const ENQ_HEAD: u64 = 1 << 4;
 const ENQ_PREEMPT: u64 = 1 << 32;
@@ -255,13 +256,22 @@ impl Kernel {
 
     /// A task becomes runnable. Where it will be looked for is among the [`Kernel::kicks`].
     pub fn wake(&mut self, now: u64, id: TaskId) {
+        self.wake_by(now, id, 0);
+    }
+
+    /// As [`Kernel::wake`], by a task that is about to sleep: as who writes into a pipe is taken to be.
+    pub fn wake_by_message(&mut self, now: u64, id: TaskId) {
+        self.wake_by(now, id, WAKE_SYNC);
+    }
+
+    fn wake_by(&mut self, now: u64, id: TaskId, wake_flags: u64) {
         let last = self.tasks[id as usize].cpu;
         self.tasks[id as usize].flags |= QUEUED;
         self.call(now, last, |kernel| {
             // SAFETY: as in `start`; `kernel` is the one that the callbacks act on, and nobody else holds it.
             unsafe {
                 let task = (*kernel).task(id);
-                let chosen = dispatch_select_cpu(task, last.cast_signed(), ENQ_WAKEUP).cast_unsigned();
+                let chosen = dispatch_select_cpu(task, last.cast_signed(), wake_flags).cast_unsigned();
                 let taken = (*kernel).placed(id);
                 (*task).cpu = chosen;
                 if taken {

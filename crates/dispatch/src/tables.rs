@@ -270,7 +270,7 @@ pub(crate) struct Cpu {
     looks: u32,
     on_loan: u32,
     pub(crate) rescue: u32,
-    unused: u32,
+    outranked: u32,
 }
 
 /// A CPU runs a task out of turn that had waited for too long.
@@ -295,7 +295,7 @@ impl Cpu {
             looks: 0,
             on_loan: 0,
             rescue: 0,
-            unused: 0,
+            outranked: 0,
         }
     }
 }

@@ -32,6 +32,10 @@ fn interrupts(kernel: &mut Kernel, now: u64, id: u32, unit: u32) -> bool {
 
 fn wakes(kernel: &mut Kernel, now: u64, id: u32) -> bool {
     kernel.wake(now, id);
+    has_to_go(kernel)
+}
+
+fn has_to_go(kernel: &mut Kernel) -> bool {
     let mut kicks: Vec<Kick> = Vec::new();
     kernel.kicks(&mut kicks);
     kicks.iter().any(|kick| kick.preempt)
@@ -69,6 +73,36 @@ fn a_unit_that_slept_long_interrupts_at_once_but_has_saved_up_no_more_than_a_sli
     }
     let had = kernel.account(B).shared_ns;
     assert!((30 * SLICE..=31 * SLICE).contains(&had), "{had}");
+}
+
+#[test]
+fn a_message_interrupts_nobody_of_its_unit_before_a_millisecond() {
+    // Task 1 slept for long: it has a slice of credit when it wakes.
+    let mut kernel = busy(4);
+    interrupts(&mut kernel, 0, 1, A);
+    kernel.schedule(SLICE, 0, true);
+    assert_eq!(kernel.schedule(SLICE + MS, 0, false), Some(0));
+    let begins = 20 * SLICE;
+    for turn in 2..=20 {
+        assert_eq!(kernel.schedule(turn * SLICE, 0, true), Some(0));
+    }
+    kernel.wake_by_message(begins + MS / 4, 1);
+    assert!(!has_to_go(&mut kernel), "the task there has just begun");
+    assert!(!kernel.tick(begins + MS / 2, 0));
+    assert!(kernel.tick(begins + MS, 0), "it has run for a millisecond");
+    assert_eq!(kernel.schedule(begins + MS, 0, true), Some(1));
+    assert!(!kernel.tick(begins + 15 * MS, 0), "nobody woke since");
+    // Who has run for so long already goes at once; so does who is not woken by a message, or is another unit's.
+    assert_eq!(kernel.schedule(begins + 16 * MS, 0, false), Some(0));
+    kernel.wake_by_message(begins + 18 * MS, 1);
+    assert!(has_to_go(&mut kernel));
+    assert_eq!(kernel.schedule(begins + 18 * MS, 0, true), Some(1));
+    assert_eq!(kernel.schedule(begins + 19 * MS, 0, false), Some(0));
+    assert!(wakes(&mut kernel, begins + 19 * MS + MS / 4, 1));
+    assert_eq!(kernel.schedule(begins + 20 * MS, 0, true), Some(1));
+    kernel.start(begins + 20 * MS, 2, B);
+    kernel.wake_by_message(begins + 20 * MS, 2);
+    assert!(has_to_go(&mut kernel));
 }
 
 #[test]

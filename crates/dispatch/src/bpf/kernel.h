@@ -60,6 +60,7 @@ struct bpf_iter_scx_dsq {
 /* include/linux/sched/ext.h and kernel/sched/ext/: values that programs compiled once rely on. */
 #define SCX_DSQ_LOCAL      ((1ull << 63) | 2)
 #define SCX_TASK_QUEUED    1u
+#define SCX_WAKE_SYNC      16ull /* by one that is about to sleep */
 #define SCX_ENQ_WAKEUP     1ull
 #define SCX_ENQ_PREEMPT    (1ull << 32)
 #define SCX_ENQ_LAST       (1ull << 41)
