@@ -120,6 +120,14 @@ fn refused(what: &str, e: rustix::io::Errno) -> Failure {
     Failure::new(Exit::System, format!("cannot {what}: {e}"))
 }
 
+/// Which CPUs the machine had when it was looked at last.
+struct Hotplug {
+    looked: Time,
+    online: CpuSet,
+    /// Whether it was said that they cannot be looked at.
+    told: bool,
+}
+
 /// A running daemon.
 struct Daemon<'a> {
     args: &'a Run,
@@ -133,7 +141,7 @@ struct Daemon<'a> {
     waits: Waits,
     next: Time,
     ends: Option<Time>,
-    hotplug: (Time, CpuSet),
+    hotplug: Hotplug,
     /// Where this process may run.
     usable: CpuSet,
     /// The backend in force when it was said last.
@@ -265,18 +273,29 @@ impl Daemon<'_> {
 
     fn watch_hotplug(&mut self) {
         let now = clock::now();
-        if now < self.hotplug.0.saturating_add(HOTPLUG_NS) {
+        if now < self.hotplug.looked.saturating_add(HOTPLUG_NS) {
             return;
         }
-        self.hotplug.0 = now;
-        let online = topology::online(Path::new("/"));
-        if let Ok(online) = online
-            && online != self.hotplug.1
-            && let Ok(machine) = topology::read(Path::new("/"))
-        {
-            output::say(&format!("CPUs changed: now {online}"));
-            self.hotplug.1 = online;
-            self.hold.set_machine(machine);
+        self.hotplug.looked = now;
+        let root = Path::new("/");
+        let changed = topology::online(root).and_then(|online| {
+            if online == self.hotplug.online { Ok(None) } else { Ok(Some((topology::read(root)?, online))) }
+        });
+        match changed {
+            Ok(Some((machine, online))) => {
+                output::say(&format!("CPUs changed: now {online}"));
+                self.hotplug = Hotplug { looked: now, online, told: false };
+                self.hold.set_machine(machine);
+            }
+            Ok(None) => {}
+            Err(e) if !self.hotplug.told => {
+                let known = &self.hotplug.online;
+                output::complain(&format!(
+                    "problem: the machine's CPUs cannot be looked at: {e}; it is held as if they were still {known}"
+                ));
+                self.hotplug.told = true;
+            }
+            Err(_) => {}
         }
     }
 

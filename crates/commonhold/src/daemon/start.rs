@@ -24,7 +24,7 @@ use super::clients::Clients;
 use super::hold::Hold;
 use super::requests::About;
 use super::signals::Signals;
-use super::{Daemon, Waits, descriptors, holdings, refused};
+use super::{Daemon, Hotplug, Waits, descriptors, holdings, refused};
 use crate::cli::{BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
@@ -176,7 +176,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     Ok(Daemon {
         args,
-        hotplug: (now, online),
+        hotplug: Hotplug { looked: now, online, told: false },
         hold,
         about: About { contract_path: args.contract.display().to_string(), contract_text },
         caretaker,
