@@ -4,6 +4,7 @@
 # within p x and y of 1:3, within q x and y of 1:1. A system that cannot say one of them says so: see `holds`.
 
 CGROUPS=/sys/fs/cgroup
+tree=$CGROUPS # where the units are; the daemon has them below its own group
 UNITS="light heavy a b c d p p/x p/y q q/x q/y"
 
 weight_of() {
@@ -11,6 +12,14 @@ weight_of() {
 	b | d) echo 200 ;;
 	c | q | p/y) echo 300 ;;
 	*) echo 100 ;;
+	esac
+}
+
+# place_of UNIT: its control group; `filler` is no unit.
+place_of() {
+	case $1 in
+	filler) echo "$CGROUPS/filler" ;;
+	*) echo "$tree/$1" ;;
 	esac
 }
 
@@ -95,7 +104,43 @@ layers() {
 	echo '{"name":"rest","matches":[[]],"kind":{"Open":{"preempt":true}}}]'
 }
 
-# Ours, as the daemon sets it up (slices of 5 ms, near CPUs first), until its descriptor 9 is closed. Once `commonhold run --backend kernel` holds contracts, this is what to replace.
+# contract MODE CONTRACT: as users write it. p and q are in it where they can be held.
+contract() {
+	printf 'version = 1\n[machine]\ncpu = "%s"\n' "$1"
+	units=$(units_of "$2")
+	[ "$2" = halves ] || ! holds "$1" nested || units="$units p p/x p/y q q/x q/y"
+	for unit in $units; do
+		printf '[unit.%s]\ntickets = %s\n' "$(echo "$unit" | sed 's,/,.unit.,')" "$(weight_of "$unit")"
+	done
+}
+
+# Ours, as users run it.
+run_ours() {
+	contract "$@" > contract.toml
+	commonhold run --backend kernel contract.toml > scheduler.log 2>&1 < /dev/null 9>&- &
+	scheduler=$!
+	until_so 60 commonhold status --json > /dev/null || {
+		echo "@skip $system it does not hold the contract: $(tail -n 3 scheduler.log | tr '\n' ' ')"
+		return 1
+	}
+	tree=$CGROUPS/commonhold
+}
+
+# What the scheduler counted of the light unit. Without the daemon it is told at the end, which this is then.
+counters() {
+	if [ "$tree" = "$CGROUPS" ]; then
+		exec 9>&-
+		wait $scheduler
+		sed -n 's/^unit light //p' scheduler.log
+	else
+		commonhold status --json | tr -d ' ",' | awk -F: '
+			$1 == "unit" { unit = $2 }
+			unit == "light" && $2 != "null" && sub("^called_back", "recalls", $1) { printf "%s %s ", $1, $2 }
+			unit == "light" && $2 != "null" && sub("^call_back_", "recall_", $1) { printf "%s %s ", $1, $2 }'
+	fi
+}
+
+# The scheduler alone, without the daemon: for what a switch costs. Until its descriptor 9 is closed.
 load_ours() {
 	[ -p hold ] || mkfifo hold
 	dispatch --at-once "$CGROUPS" "$@" < hold > scheduler.log 2>&1 9>&- &
@@ -107,17 +152,12 @@ load_ours() {
 	}
 }
 
-ours() {
+scheduler_alone() {
 	options=
 	for unit in $UNITS; do
 		options="$options --unit $unit=$CGROUPS/$unit:$(weight_of "$unit"):lend,borrow"
 	done
-	if [ "$1" = partition ]; then
-		for unit in $(units_of "$2"); do
-			[ "$(nproc)" -gt 1 ] || { options="$options --own 0=light"; break; }
-			options="$options --own $(cpus_of "$unit")=$unit"
-		done
-	fi
+	[ "$1" != partition ] || options="$options --own 0=light"
 	load_ours $options
 }
 
@@ -138,22 +178,23 @@ set_up() {
 	simple) load scx_simple ;;
 	flatcg) weigh && load scx_flatcg ;;
 	layered) layers "$2" > layers.json && load scx_layered f:layers.json ;;
-	partition | proportional) ours "$@" ;;
+	partition | proportional) if [ "$(nproc)" -gt 1 ]; then run_ours "$@"; else scheduler_alone "$@"; fi ;;
 	esac
 }
 
 # tear_down: the kernel's own scheduler, without control groups.
 tear_down() {
 	for unit in $UNITS; do
-		echo 1 > "$CGROUPS/$unit/cgroup.kill"
+		[ ! -d "$tree/$unit" ] || echo 1 > "$tree/$unit/cgroup.kill"
 	done
 	exec 9>&-
 	if [ -n "${scheduler:-}" ]; then
-		case $system in partition | proportional) ;; *) kill -INT $scheduler ;; esac
+		case $system:$tree in partition:$CGROUPS | proportional:$CGROUPS) ;; *) kill -INT $scheduler ;; esac
 		until_so 30 schedules disabled || kill -KILL $scheduler
 		wait $scheduler 2> /dev/null
 		scheduler=
 	fi
+	tree=$CGROUPS
 	for try in 1 2 3 4 5 6 7 8 9 10; do
 		find "$CGROUPS" -mindepth 1 -depth -type d -exec rmdir {} + 2> /dev/null && break
 		usleep 200000
