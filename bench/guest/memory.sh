@@ -212,13 +212,15 @@ wants() {
 	pause 3
 	! is_ours || tell $phase-called $(($(account owner call_back_max_ns) / 1000000))
 }
-# The same where the heavy unit writes, so that what it has must be written before it can be taken.
+# The same where the heavy unit writes, so that what it has must be written before it can be taken, and the owner wants so
+# much that it is.
 dirty() {
 	within_unit owner work touch small 16 1 > small.log 2>&1 &
 	within_unit borrower dd if=/dev/zero of=$heavys bs=64k count=100000 2> /dev/null &
 	pause 10
 	! is_ours || tell dirty-lent $(($(account borrower borrowed) / mib))
 	tell dirty-dirty $(($(sed -n 's/^file_dirty //p' $base/borrower/memory.stat) / mib))
+	want_mib=$job_mib
 	wants
 }
 

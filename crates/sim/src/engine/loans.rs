@@ -199,6 +199,9 @@ impl Engine<'_> {
 
     /// Loans that together could not be called back in time do not grow.
     fn expect_time_for_all(&mut self, facts: &[Facts], allowances: &[Allowance]) {
+        if !self.loans.bounded {
+            return;
+        }
         let promise = self.loans.promise;
         let part = |(facts, allowance): (&Facts, &Allowance)| {
             let callable = facts.callable.filter(|_| allowance.borrowed > 0)?;
