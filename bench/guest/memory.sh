@@ -1,14 +1,21 @@
-# In the guest: a light and a heavy unit with equal parts of the memory, under several kinds of control, one after the other.
-# Prints a line per measurement, which begins with `result`: SYSTEM WHAT VALUE.
+# In the guest, whose clock counts instructions: a light and a heavy unit with equal parts of the memory under one kind of
+# control, in phases. Prints a line per measurement, which begins with `result`: WHAT VALUE. Given: system, phases.
 PATH=/job:$PATH
 . /job/lib.sh
 trap - EXIT
-slow=$(disk 4096:300000000)
-own=$(disk 1024:100000000)
+# Two drives whose time is the guest's: 200 us for a request of up to 64 KiB, one at a time, and nothing to read or to keep.
+insmod /lib/modules/configfs.ko
+insmod /lib/modules/null_blk.ko nr_devices=2 gb=8 irqmode=2 completion_nsec=200000 hw_queue_depth=1 submit_queues=1
+heavys=/dev/nullb0 own=/dev/nullb1
 mib=1048576
-set_mib=300                             # what the light unit works with, of a file on a drive of its own
-want_mib=256
-rounds=8
+set_mib=300                             # what the light unit works with
+want_mib=300 back_mib=256
+job_mib=700                             # of which half of the memory holds one and not two
+make_mib=250
+scan_mib=2600                           # more than there is: who does not wait for a drive takes the host's time for the guest's
+rounds=3
+# A drive that nobody has open loses what is cached of it.
+exec 7< $heavys 8< $own
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
 
 # meminfo KEY: in bytes.
@@ -19,47 +26,70 @@ meminfo() {
 current() {
 	cat "$base/$1/memory.current"
 }
+tell() {
+	echo "result $1 $2"
+}
+within_group() {
+	group=$1
+	shift
+	sh -c 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"' - "$group" "$@"
+}
 # within_unit UNIT COMMAND...
 within_unit() {
 	unit=$1
 	shift
-	case $system in
-	ours | patient) commonhold exec "$unit" -- "$@" ;;
-	*) sh -c 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"' - "$base/$unit" "$@" ;;
-	esac
+	if is_ours; then
+		commonhold exec "$unit" -- "$@"
+	else
+		within_group "$base/$unit" "$@"
+	fi
 }
-# started NAME LOG: its first pass is over.
-started() {
-	grep -q '^pass 1:' "$1.log"
-}
-# job NAME: the light unit's set, read once and then again each second: the middle of what those passes took, in ms.
-job() {
-	within_unit owner work sum light $set_mib 1 "$own" > "$1.log" 2>&1 &
-	wait_for 60 started "$1" || cat "$1.log"
-	for round in $(seq $rounds); do
-		pause 1
-		kill -USR1 $(pidof light)
-	done
-	wait_for 30 done_passes "$1" $((rounds + 1))
-	kill -KILL $(pidof light)
-	sed -n 's/^pass [0-9]*: \([0-9]*\)\..*/\1/p' "$1.log" | tail -n $rounds | sort -n | sed -n "$((rounds / 2))p"
+is_ours() {
+	[ $system = ours ]
 }
 done_passes() {
 	[ "$(grep -c '^pass' "$1.log")" -ge "$2" ]
 }
+# came_back UNIT: pages that were taken from it and came back so far, and faults that waited for a drive.
+came_back() {
+	sed -n 's/^workingset_refault_[a-z]* //p' "$base/$1/memory.stat" | { sum=0; while read -r n; do sum=$((sum + n)); done; echo $sum; }
+}
+# job NAME UNIT MIB: a set of the unit's, read once and then again each second: sets `mean` to the time of those passes, in
+# us, and `back` to the pages that had been taken from it.
+job() {
+	within_unit "$2" work sum light "$3" 1 $own > "$1.log" 2>&1 &
+	wait_for 60 done_passes "$1" 1 || cat "$1.log"
+	before=$(came_back "$2")
+	for round in $(seq $rounds); do
+		pause 1
+		kill -USR1 $(pidof light)
+		wait_for 30 done_passes "$1" $((round + 1))
+	done
+	back=$(($(came_back "$2") - before))
+	kill -KILL $(pidof light)
+	mean=$(awk '$1 == "pass" && $2 != "1:" { sum += $3; n++ } END { printf "%d", n ? sum / n * 1000 : 0 }' "$1.log")
+}
+# pulsed UNIT MIB SKIP: a set on the heavy units' drive, touched each second from now on.
+pulsed() {
+	within_unit "$1" work touch pulse "$2" 1 $heavys "$3" > "pulse-$1-$3.log" 2>&1 &
+	wait_for 60 done_passes "pulse-$1-$3" 1
+}
+pulses() {
+	while pause 1; kill -USR1 $(pidof pulse) 2> /dev/null; do :; done
+}
 scan() {
-	within_unit borrower work touch scan 1700 0 "$slow" > scan.log 2>&1 &
+	within_unit borrower work touch scan $scan_mib 0 $heavys > scan.log 2>&1 &
 }
 end_load() {
-	pids=$(pidof scan light small wants reads filler spin)
+	pids=$(pidof pulse scan light small wants reads dd)
 	[ -z "$pids" ] || kill -KILL $pids
 	pause 1
 	echo 3 > /proc/sys/vm/drop_caches
-	pause 1
+	pause 2
 }
 killed() {
 	sum=0
-	for unit in owner borrower; do
+	for unit in $units; do
 		count=$(sed -n 's/^oom_kill //p' "$base/$unit/memory.events")
 		sum=$((sum + count))
 	done
@@ -71,81 +101,172 @@ account() {
 		sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" | sed "s/.*,\"$2\":\([0-9]*\).*/\1/"
 }
 
+# begin CONTRACT UNIT...: control is in force, each unit's part of the memory being equal.
 begin() {
-	case $system in
-	ours | patient)
+	contract=$1
+	shift
+	units=$*
+	part=$(($(meminfo MemAvailable) / $#))
+	if is_ours; then
 		base=$HELD
-		contract=/job/memory.toml
-		[ $system = ours ] || contract=/job/memory-patient.toml
-		start_daemon $contract --backend cgroup || cat "$daemon_log"
-		;;
-	*)
-		base=$CGROUPS/bench
-		echo "+memory" > $CGROUPS/cgroup.subtree_control
-		mkdir -p $base
-		echo "+memory" > $base/cgroup.subtree_control
-		mkdir -p $base/owner $base/borrower
-		;;
-	esac
+		start_daemon /job/$contract.toml --backend cgroup --verbose || cat "$daemon_log"
+		return
+	fi
+	base=$CGROUPS/bench
+	echo "+memory +io" > $CGROUPS/cgroup.subtree_control
+	mkdir -p $base
+	echo "+memory +io" > $base/cgroup.subtree_control
 	case $system in
-	low)
-		echo $((half * 2)) > $base/memory.low
-		for unit in owner borrower; do echo $half > $base/$unit/memory.low; done
-		;;
-	high)
-		for unit in owner borrower; do echo $half > $base/$unit/memory.high; done
-		;;
+	low | static) echo $((part * $#)) > $base/memory.low ;;
 	esac
+	for unit; do
+		mkdir -p $base/$unit
+		case $system in
+		low | static) echo $part > $base/$unit/memory.low ;;
+		esac
+		case $system in
+		high) echo $part > $base/$unit/memory.high ;;
+		static)
+			echo $((part * 3 / 2)) > $base/$unit/memory.high
+			[ ! -e $base/$unit/io.weight ] || echo 100 > $base/$unit/io.weight
+			;;
+		esac
+	done
 }
 end() {
 	end_load
-	case $system in
-	ours | patient)
+	tell killed-$phase "$(killed)"
+	if is_ours; then
 		kill -TERM "$daemon"
 		wait "$daemon"
-		;;
-	*)
-		for unit in owner borrower; do rmdir "$base/$unit"; done
+		cp "$daemon_log" /out/daemon-$phase.log
+	else
+		for unit in $units; do rmdir $base/$unit; done
 		rmdir $base
-		echo "-memory" > $CGROUPS/cgroup.subtree_control
-		;;
-	esac
-}
-# use_of_idle: what the borrower uses beyond its half, in percent of what the owner does not use of its own, less the reserve.
-use_of_idle() {
-	idle=$((half - $(current owner) - total * 8 / 100))
-	echo $((($(current borrower) - half) * 100 / idle))
+	fi
 }
 
-echo 3 > /proc/sys/vm/drop_caches
-total=$(meminfo MemTotal)
-half=$(($(meminfo MemAvailable) / 2))
-for system in ${SYSTEMS:-none low high ours patient}; do
-	begin
-	# Alone: the emulator's second core is kept as busy as it will be.
-	spin 600 > /dev/null 2>&1 &
-	echo "result $system alone $(job alone)"
+# What is compared with has a filler beside it, which does as the heavy unit does, in 64 MiB: the clock goes on with the
+# instructions of all.
+fill() {
+	echo "+memory" > $CGROUPS/cgroup.subtree_control
+	mkdir -p $CGROUPS/filler
+	echo $((64 * mib)) > $CGROUPS/filler/memory.max
+	within_group $CGROUPS/filler "$@" > filler.log 2>&1 &
+}
+end_filler() {
+	kill -KILL $(cat $CGROUPS/filler/cgroup.procs)
+	wait_for 20 rmdir $CGROUPS/filler
+}
+# The light unit's set beside a heavy one.
+isolation() {
+	fill work touch scan $scan_mib 0 $heavys
+	job alone owner $set_mib
+	tell alone $mean
+	within_unit owner work cached reads $own $set_mib 3 > reads.log 2>&1
+	tell_reads alone
+	end_filler
 	end_load
+	scan
+	pause 4
+	job beside owner $set_mib
+	tell beside $mean
+	tell beside_back $back
+	within_unit owner work cached reads $own $set_mib 6 > reads.log 2>&1
+	tell_reads read
+}
+tell_reads() {
+	for part in p50 p99 max; do
+		tell "$1_$part" $(($(sed -n "s/.*read_${part}_ns \([0-9]*\).*/\1/p" reads.log) / 1000))
+	done
+}
 
-	# The owner needs little, and then 256 MiB at once.
+# The owner needs little, and then much at once: what the heavy unit has of what is idle, and how long until it is back.
+sharing() {
 	within_unit owner work touch small 16 1 > small.log 2>&1 &
 	scan
-	pause 25
-	echo "result $system shared $(use_of_idle)"
+	# Who reads so much for the first time is not short yet: that shows in the second round.
+	pause 15
+	# What it uses beyond its half, in percent of what the owner does not use of its own, less the reserve.
+	idle=$((part - $(current owner) - $(meminfo MemTotal) * 8 / 100))
+	tell sharing-shared $((($(current borrower) - part) * 100 / idle))
+	wants
+}
+# wants: the owner wants $want_mib at once; from when its use grows until the borrower has $back_mib less.
+wants() {
+	had=$(current borrower)
+	from=$(($(current owner) + 4 * mib))
+	begun=
 	within_unit owner work touch wants $want_mib 1 > wants.log 2>&1 &
-	wait_for 60 started wants
-	echo "result $system had $(sed -n 's/^pass 1: \([0-9]*\)\..*/\1/p' wants.log)"
-	pause 3
-	[ $base != $HELD ] || echo "result $system called $(($(account owner call_back_max_ns) / 1000000))"
-	kill -KILL $(pidof wants small)
-	pause 2
-
-	# Its own work beside the other's.
-	echo "result $system beside $(job beside)"
-	within_unit owner work cached reads "$own" $set_mib 6 > reads.log 2>&1
-	for part in p50 p99 max; do
-		echo "result $system read_$part $(($(sed -n "s/.*read_${part}_ns \([0-9]*\).*/\1/p" reads.log) / 1000))"
+	deadline=$(($(uptime_cs) + 2000))
+	# Read by the shell itself, which starts no process.
+	while read -r up idle < /proc/uptime && now=${up%.*}${up#*.} && [ "$now" -lt $deadline ]; do
+		read -r owners < $base/owner/memory.current
+		read -r borrowers < $base/borrower/memory.current
+		[ -n "$begun" ] || [ "$owners" -lt $from ] || begun=$now
+		[ $borrowers -gt $((had - back_mib * mib)) ] || { tell $phase-back $(((now - begun) * 10)); break; }
+		pause 0.01
 	done
-	echo "result $system killed $(killed)"
+	wait_for 60 done_passes wants 1
+	tell $phase-had "$(sed -n 's/^pass 1: \([0-9]*\)\..*/\1/p' wants.log)"
+	pause 3
+	! is_ours || tell $phase-called $(($(account owner call_back_max_ns) / 1000000))
+}
+# The same where the heavy unit writes, so that what it has must be written before it can be taken, and the owner wants so
+# much that it is.
+dirty() {
+	within_unit owner work touch small 16 1 > small.log 2>&1 &
+	within_unit borrower dd if=/dev/zero of=$heavys bs=64k count=100000 2> /dev/null &
+	pause 10
+	! is_ours || tell dirty-lent $(($(account borrower borrowed) / mib))
+	tell dirty-dirty $(($(sed -n 's/^file_dirty //p' $base/borrower/memory.stat) / mib))
+	want_mib=$job_mib
+	wants
+}
+
+# Seed 000, section 4.4: memory for one job each; first a job each, then the other unit has two.
+pair() {
+	pulsed borrower $job_mib 0
+	fill sh -c "work touch pulse $job_mib 1 $heavys $((2 * job_mib)) & exec work touch pulse $job_mib 1 $heavys $((3 * job_mib))"
+	pulses &
+	job balanced owner $job_mib
+	tell balanced $mean
+	end_filler
+	pulsed borrower $job_mib $job_mib
+	pause 5
+	job unbalanced owner $job_mib
+	tell unbalanced $mean
+	tell pair_back $back
+	tell pair_kept $(($(current owner) / mib))
+}
+
+# Seed 000, section 1.1, MP4+D: four units with a make each, whose sources fit into each one's part, and a dump of the
+# fourth's to the first one's drive.
+four() {
+	skip=$make_mib
+	for unit in b c d; do
+		pulsed $unit $make_mib $skip
+		skip=$((skip + make_mib))
+	done
+	pulses &
+	fill dd if=/dev/zero of=$own bs=64k seek=20000 count=60000
+	job four a $make_mib
+	tell four-alone $mean
+	end_filler
+	within_unit d dd if=/dev/zero of=$own bs=64k seek=20000 count=60000 2> /dev/null &
+	pause 5
+	job dump a $make_mib
+	tell dump $mean
+	tell dump_back $back
+}
+
+# Until what the kernel still does after its start is done.
+sleep 10
+for phase in $phases; do
+	case $phase in
+	four) begin four a b c d ;;
+	*) begin memory owner borrower ;;
+	esac
+	$phase
 	end
 done

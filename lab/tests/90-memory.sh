@@ -1,4 +1,4 @@
-# seconds: 150
+# seconds: 190
 # needs: commonhold work
 # disks: 6144
 # Memory: units are held to what they are entitled to; what one does not need is lent, and is back when it wants it; what is
@@ -97,11 +97,14 @@ ok "its processes live on" kill -0 "$(pid_of small)"
 
 # Four units thrash; two of them have memory of their own.
 kill -KILL $(pid_of small) $(pid_of scan)
-ok "the daemon holds hard reservations" start_daemon /job/contracts/hard-memory.toml --verbose || exit 1
+cp /job/contracts/hard-memory.toml contract.toml
+ok "the daemon holds hard reservations" start_daemon contract.toml --verbose || exit 1
 skip_mib=0
 for unit in large small third fourth; do
-	touch_in $unit $unit 700 0 "$drive" $skip_mib
-	skip_mib=$((skip_mib + 800))
+	size=500
+	case $unit in large) size=1300 ;; small) size=900 ;; esac
+	touch_in $unit $unit $size 0 "$drive" $skip_mib
+	skip_mib=$((skip_mib + size))
 done
 all_thrash() {
 	for unit in large small third fourth; do
@@ -124,4 +127,33 @@ ok "the small one of 280 MiB too" at_least "$small" 277
 for unit in large small third fourth; do
 	note "$unit: min $(($(value $unit memory.min) / mib)) low $(($(value $unit memory.low) / mib)) high $(($(value $unit memory.high) / mib)) now $(($(value $unit memory.current) / mib)) MiB"
 done
+ok "the kernel has the large reservation" is "$(value large memory.min)" $((400 * mib))
+ok "and the small one" is "$(value small memory.min)" $((280 * mib))
+
+# Reservations of 60 % and 35 %, beyond which their units have nothing: the guarantee is the bound.
+cp /job/contracts/hard-memory-most.toml contract.toml
+kill -HUP "$daemon"
+# part UNIT: what it has, in thousandths of what is guaranteed to it.
+part() {
+	echo $(($(value "$1" memory.current) / ($(value "$1" memory.min) / 1000)))
+}
+has_its_own() {
+	for unit in large small; do
+		[ "$(value $unit memory.high)" -le $(($(value $unit memory.min) / 100 * 101)) ] || return 1
+		[ "$(part $unit)" -ge 990 ] || return 1
+	done
+}
+ok "who has 60 % and 35 % reserved has that, and no more" wait_for 40 has_its_own
+sleep 1
+large=10000 small=10000
+for look in 1 2 3 4 5 6; do
+	now=$(part large)
+	[ "$now" -lt $large ] && large=$now
+	now=$(part small)
+	[ "$now" -lt $small ] && small=$now
+	pause 0.5
+done
+note "MiB: large min $(($(value large memory.min) / mib)) high $(($(value large memory.high) / mib)), small min $(($(value small memory.min) / mib)) high $(($(value small memory.high) / mib))"
+ok "60 % hold to 1 %, in thousandths" no_fewer "$large" 990
+ok "35 % too" no_fewer "$small" 990
 ok "nobody was killed" is "$(killed)" 0

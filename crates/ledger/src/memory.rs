@@ -3,7 +3,8 @@
 //! Memory is held, not used up: so an account has what is so now, and that over time. A call-back is the lender's: it begins
 //! at the last look at which the lender did not want what it lent, and ends at the look at which borrowers have given back as
 //! much as was called back until then, so that what is reported is an upper bound. While a lender grows, every look may call
-//! back a little more: each counts for itself.
+//! back a little more: each counts for itself. What a borrower
+//! takes beyond its bound was never lent: it is not called back, though a call-back ends only with the borrower at its bound.
 
 use std::collections::VecDeque;
 
@@ -88,7 +89,18 @@ struct Own {
     used: u128,
     lent: u128,
     borrowed: u128,
+    /// What it has still to give back of what was called back from it.
+    owed: u64,
     call_backs: Spread,
+}
+
+impl Own {
+    /// What of its use was within its allowance so far, and is not from now on: what it had taken beyond that, or takes from
+    /// now on, was never lent.
+    fn newly_called(&self, share: &Share) -> Option<u64> {
+        let within = self.facts.used.min(self.share.allowed);
+        share.called_back.then(|| within.saturating_sub(share.allowed))
+    }
 }
 
 /// The accounts of all units.
@@ -100,9 +112,8 @@ pub(crate) struct Memory {
     at: Time,
     /// The latest look but one: when lenders were last seen not to want what they lent.
     content_at: Time,
-    /// All that was called back so far, and what of it is still owed.
+    /// All that was called back so far.
     called: u64,
-    owed: u64,
     calls: VecDeque<Call>,
 }
 
@@ -148,19 +159,21 @@ impl Memory {
     }
 
     fn book_call_backs(&mut self, at: Time, memory: &MemoryPlan) {
-        let both = || self.units.iter().zip(&memory.units);
-        let owes = |(own, share): (&Own, &Share)| {
-            if share.called_back { own.facts.used.saturating_sub(share.allowed) } else { 0 }
-        };
-        let owed: u64 = both().map(owes).sum();
         let sank = |(own, share): (&Own, &Share)| share.lent < own.share.lent;
-        let lenders: Vec<usize> = (0..).zip(both()).filter(|(_, pair)| sank(*pair)).map(|(i, _)| i).collect();
-        if owed > self.owed && !lenders.is_empty() {
-            self.called += owed - self.owed;
+        let both = self.units.iter().zip(&memory.units);
+        let lenders: Vec<usize> = (0..).zip(both).filter(|(_, pair)| sank(*pair)).map(|(i, _)| i).collect();
+        let mut called = 0;
+        for (own, share) in self.units.iter_mut().zip(&memory.units) {
+            let more = own.newly_called(share).filter(|_| !lenders.is_empty()).unwrap_or(0);
+            let beyond = if share.called_back { own.facts.used.saturating_sub(share.allowed) } else { 0 };
+            own.owed = own.owed.saturating_add(more).min(beyond);
+            called += more;
+        }
+        if called > 0 {
+            self.called += called;
             self.calls.push_back(Call { since: self.content_at, until: self.called, lenders });
         }
-        self.owed = owed;
-        let back = self.called.saturating_sub(owed);
+        let back = self.called.saturating_sub(self.units.iter().map(|own| own.owed).sum());
         let done = self.calls.iter().take_while(|call| call.until <= back).count();
         for call in self.calls.drain(..done) {
             for lender in call.lenders {
@@ -174,7 +187,7 @@ impl Memory {
         let mut units = vec![Own::default(); contract.units.len()];
         for (old, own) in (0u32..).map(UnitId).zip(std::mem::take(&mut self.units)) {
             if let Some(place) = number(old).and_then(|new| units.get_mut(new.index())) {
-                *place = own;
+                *place = Own { owed: 0, ..own };
             }
         }
         self.units = units;
@@ -352,6 +365,29 @@ mod tests {
             300 * MS,
             "the first waits for as much as was called back by then"
         );
+    }
+
+    /// A borrower that has 50 MiB more than it may when 200 are called back, and grows by 30 while one more is called: 201 are
+    /// owed, and what it took beyond that is no debt of a loan; all is back when it is at its bound.
+    #[test]
+    fn growth_beyond_a_bound_is_not_called_back() {
+        let mut memory = Memory::default();
+        for (at, used, lent, owes, owed) in [
+            (0, 750, 201, false, 0),
+            (100, 751, 1, true, 200),
+            (200, 781, 0, true, 201),
+            (300, 600, 0, true, 100),
+            (400, 650, 0, true, 100),
+            (500, 500, 0, false, 0),
+        ] {
+            memory.observe(&snapshot(at, [100, used], 0));
+            memory.book(&plan(at, lent, owes));
+            let sum: u64 = memory.units.iter().map(|own| own.owed).sum();
+            assert_eq!(sum, owed * MIB, "at {at}");
+        }
+        assert_eq!(memory.called, 201 * MIB);
+        let lender = memory.account(&[UnitId(2)]).unwrap();
+        assert_eq!((lender.called_back, lender.call_back_max_ns), (2, 500 * MS));
     }
 
     /// Who uses more than it is allowed is not called back from unless somebody wants it: neither where its allowance did

@@ -11,7 +11,8 @@
 //! Algorithm, under `isolate`, at each look: (1) The *excess* is what calm units that may lend do not use of their
 //! entitlement, or what of it is cold, and what nobody may be entitled to, less the reserve threshold. (2) Each borrower's *target*: the excess is
 //! dealt down the tree by tickets among the units that may borrow, nobody beyond its limit, and nobody beyond what it uses
-//! now unless it is short, nor beyond what could be called back from it in time. (3) A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames, and a borrower
+//! now unless it is short, nor beyond what could be called back in time, from it and from all who borrow together: each takes a
+//! part of that time. (3) A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames, and a borrower
 //! that does not use a loan gives it back at the same pace. (4) If all loans then exceed the excess, or a limit, those above
 //! their targets give back the difference at once: this is the call-back. (5) What is borrowed is lent by the lenders in
 //! proportion to what is unused of theirs, and then to what is cold. Under `smp` everybody is allowed everything, under `quota` what it is entitled to.
@@ -55,7 +56,8 @@ pub struct Facts {
     pub cold: u64,
     /// Whether a request of it was refused, or its own pager had to free frames, since the last look of either kind.
     pub short: bool,
-    /// It is lent no more than so many frames, because more could not be called back in time; `None`: any number.
+    /// It is lent no more than so many frames, because more could not be called back from it in time, if from nobody else;
+    /// `None`: any number.
     pub callable: Option<u64>,
 }
 
@@ -256,8 +258,17 @@ impl<'a> Division<'a> {
         let rooms = self.rooms();
         let mut target = self.nothing();
         self.deal(None, excess, &rooms, &mut target);
+        self.fit_in_time(&mut target, &self.nothing());
+        // What is used is not given up unless somebody needs it.
+        let beyond = |id: UnitId| target[id.index()].max(self.beyond(id).min(self.callable(id)));
+        let mut keep = self.per_unit(beyond);
+        self.fit_in_time(&mut keep, &target);
         let held = self.per_unit(|id| self.held(id));
-        let mut loans = self.per_unit(|id| self.towards(id, held[id.index()], target[id.index()]));
+        let towards = |id: UnitId| self.towards(held[id.index()], target[id.index()], keep[id.index()]);
+        let mut loans = self.per_unit(towards);
+        // One loan grows as fast as another shrinks: until that has come back, the growing one waits.
+        let shrunk: Vec<u64> = loans.iter().zip(&held).map(|(loan, held)| *loan.min(held)).collect();
+        self.fit_in_time(&mut loans, &shrunk);
         self.call_back(&mut loans, &target, excess);
         // What nobody is entitled to is lent first: nobody will call it back.
         let from_units = loans.iter().sum::<u64>().saturating_sub(self.entitlement.unheld);
@@ -364,11 +375,26 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// A loan's next size, from its size and its target, as long as nobody calls anything back.
-    fn towards(&self, unit: UnitId, held: u64, target: u64) -> u64 {
+    /// Takes from loans what is beyond `floor`, in proportion to the time that it would take to call back, until all loans
+    /// together could be called back in the time in which each alone could be as far as it is callable.
+    fn fit_in_time(&self, loans: &mut [u64], floor: &[u64]) {
+        let parts = |loans: &[u64]| {
+            let part = |id: UnitId| part_of_time(loans[id.index()], self.facts[id.index()].callable);
+            self.per_unit(part)
+        };
+        let (all, least) = (parts(loans), parts(floor));
+        let above: Vec<u64> = all.iter().zip(&least).map(|(all, least)| all.saturating_sub(*least)).collect();
+        let over = all.iter().sum::<u64>().saturating_sub(ALL_TIME).min(above.iter().sum());
+        for (i, cut) in split(over, &above).into_iter().enumerate().filter(|(_, cut)| *cut > 0) {
+            let frames = u128::from(cut) * u128::from(self.facts[i].callable.unwrap_or(0));
+            let frames = u64::try_from(frames.div_ceil(u128::from(ALL_TIME))).unwrap_or(u64::MAX);
+            loans[i] = loans[i].saturating_sub(frames).max(floor[i]);
+        }
+    }
+
+    /// A loan's next size, from its size, its target, and what is kept of it as long as nobody calls anything back.
+    fn towards(&self, held: u64, target: u64, keep: u64) -> u64 {
         let pace = (self.divided / GROWTH_PART).max(1);
-        // What is used is not given up unless somebody needs it.
-        let keep = target.max(self.beyond(unit)).min(self.callable(unit).max(target));
         match self.input.look {
             Look::Period if held < target => target.min(held + pace),
             _ if held > keep => keep.max(held.saturating_sub(pace)),
@@ -432,6 +458,31 @@ fn present(contract: &Contract, facts: &[Facts]) -> Vec<bool> {
         }
     }
     counts
+}
+
+/// The time that there is for calling back.
+const ALL_TIME: u64 = 1 << 30;
+
+/// What part of it a loan takes, of which so much could be called back in all of it. More than all where that is too much.
+fn part_of_time(loan: u64, callable: Option<u64>) -> u64 {
+    match callable {
+        None => 0,
+        _ if loan == 0 => 0,
+        Some(callable) => {
+            let part = (u128::from(loan) * u128::from(ALL_TIME)).div_ceil(u128::from(callable.max(1)));
+            // Thousands of these can be summed.
+            u64::try_from(part).unwrap_or(u64::MAX).min(ALL_TIME << 16)
+        }
+    }
+}
+
+/// Whether loans take so nearly all the time for calling back that `more` frames to one of them would not fit: each with
+/// what could be called back from that borrower in all of it.
+pub(crate) fn fills_time(loans: impl Iterator<Item = (u64, u64)>, more: u64) -> bool {
+    let loans: Vec<(u64, u64)> = loans.filter(|(loan, _)| *loan > 0).collect();
+    let all: u64 = loans.iter().map(|(loan, callable)| part_of_time(*loan, Some(*callable))).sum();
+    let least = loans.iter().map(|(_, callable)| part_of_time(more, Some(*callable))).min();
+    least.is_some_and(|least| all + least > ALL_TIME)
 }
 
 /// Takes what the loans of these units sum to beyond `most` from those above their targets, in proportion to how far above.

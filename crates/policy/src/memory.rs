@@ -435,12 +435,16 @@ impl State {
         owing
     }
 
-    /// Takes a little from a unit that is short and borrows as much as could be called back from it in time, by what is known.
+    /// Takes a little from a unit that is short and borrows, where as much is lent as could be called back in time, by what is
+    /// known.
     fn trial(&mut self, now: Time, contract: &Contract, total: u64, frame: u64) -> Option<Step> {
+        let loans = contract.held().map(|id| &self.units[id.index()]);
+        if !frames::fills_time(loans.map(|unit| (unit.share.borrowed, unit.callable)), 2 * frame) {
+            return None;
+        }
         contract.held().find_map(|id| {
             let unit = &self.units[id.index()];
-            let at_rate = unit.share.borrowed > 0 && unit.share.borrowed + 2 * frame > unit.callable;
-            if !(unit.short && at_rate) {
+            if !(unit.short && unit.share.borrowed > 0) {
                 return None;
             }
             let bytes = self.rates.trial(now, unit.facts, unit.callable, total)?;

@@ -6,8 +6,7 @@ use crate::figures::{bytes, duration};
 use crate::status::depth;
 use crate::table::{Paint, Style, Table, clean, wrap};
 
-/// What each unit holds, uses and lends; empty where memory is not held. JSON has more: what is cold, means over time, and
-/// how the times of call-backs are spread.
+/// What each unit holds, uses and lends; empty where memory is not held. JSON has more: what is cold, and means over time.
 pub fn text(statement: &Statement, style: Style) -> String {
     let Some(totals) = statement.memory else { return String::new() };
     let mut table = Table::new(&[
@@ -56,6 +55,13 @@ const SAID_MIN: u64 = 1 << 20;
 /// What a reader should know beside the figures.
 fn remarks(memory: &MemoryAccount) -> Vec<String> {
     let mut remarks = Vec::new();
+    if memory.called_back > 0 {
+        remarks.push(format!(
+            "what it lent was back within {} in half of the cases, within {} in 99 of 100",
+            duration(memory.call_back_p50_ns),
+            duration(memory.call_back_p99_ns)
+        ));
+    }
     if memory.killed > 0 {
         remarks.push(format!("the kernel killed {} of its processes for want of memory", memory.killed));
     }
@@ -108,6 +114,7 @@ mod tests {
             cold: 12 * MIB,
             lent: 480 * MIB,
             called_back: 3,
+            call_back_p50_ns: 40_000_000,
             call_back_p99_ns: 80_000_000,
             call_back_max_ns: 81_500_000,
             waited_ns: 12_000_000,

@@ -17,35 +17,39 @@ struct Case {
     /// Whether the borrower's pages are a file's.
     writes: bool,
     idle_s: u64,
+    borrowers: u64,
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    (128u64..256, 2u64..=6, 10u64..=40, 200u64..=1_000, any::<bool>(), 8u64..=12).prop_map(
-        |(memory_mib, access_ms, rate_mib, promise_ms, writes, idle_s)| Case {
+    (128u64..256, 2u64..=6, 10u64..=40, 200u64..=1_000, any::<bool>(), 8u64..=12, 1u64..=2).prop_map(
+        |(memory_mib, access_ms, rate_mib, promise_ms, writes, idle_s, borrowers)| Case {
             memory_mib,
             access_ms,
             rate_mib,
             promise_ms,
             writes,
             idle_s,
+            borrowers,
         },
     )
 }
 
 impl Case {
-    /// The lender sleeps while the borrower takes what there is, and then wants nearly all of its half within a second.
+    /// The lender sleeps while the borrowers take what there is, and then wants nearly all of its part within a second.
     fn run(&self, loans: &str) -> UnitOutcome {
-        let Case { memory_mib, access_ms, rate_mib, promise_ms, writes, idle_s } = self;
+        let Case { memory_mib, access_ms, rate_mib, promise_ms, writes, idle_s, borrowers } = self;
         let machine = format!(
             "version = 1\nshape = \"cpus:2 memory:{memory_mib}MiB\"\n[kernel]\nmemory_loans = \"{loans}\"\n\
              [disk.d0]\nmodel = \"fixed\"\naccess = \"{access_ms}ms\"\nrate = \"{rate_mib}MiB/s\"\nsize = \"100GiB\"\n"
         );
+        let each = |of: &dyn Fn(u64) -> String| (0..*borrowers).map(of).collect::<String>();
         let contract = format!(
             "version = 1\n[machine]\nscheme = \"isolate\"\nreserve = \"1%\"\ncall-back-memory = \"{promise_ms}ms\"\n\
-             [unit.lender]\n[unit.borrower]\n"
+             [unit.lender]\n{}",
+            each(&|i| format!("[unit.borrower{i}]\n"))
         );
-        let half = memory_mib * 96 / 200;
-        let (wanted, much) = (half * 98 / 100, memory_mib * 9 / 10);
+        let part = memory_mib * 96 / 100 / (borrowers + 1);
+        let (wanted, much) = (part * 98 / 100, memory_mib * 9 / 10);
         let (also, memory) = if *writes {
             (", { write = \"log\", bytes = \"1MiB\" }".to_owned(), much / 2)
         } else {
@@ -56,7 +60,10 @@ impl Case {
              [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"500ms\"\ndo = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
              [program.greedy]\nmemory = \"{memory}MiB\"\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\" }}{also}] }}]\n\
              [job.lender]\nunit = \"lender\"\nprogram = \"burst\"\n\
-             [job.borrower]\nunit = \"borrower\"\nprogram = \"greedy\"\nbackground = true\n"
+             {}",
+            each(&|i| format!(
+                "[job.b{i}]\nunit = \"borrower{i}\"\nprogram = \"greedy\"\nbackground = true\n"
+            ))
         );
         let end = outcome(&contract, &machine, &workload);
         assert_eq!(end.broken, 0, "{:?}", end.notes);
@@ -71,7 +78,7 @@ fn slack_ns(promise_ns: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 12, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 10, ..ProptestConfig::default() })]
 
     #[test]
     fn who_wants_its_memory_back_waits_no_longer_than_was_promised(case in cases()) {
@@ -87,7 +94,7 @@ proptest! {
         } else {
             prop_assert!(bounded.memory_waited_ns <= most, "{} ms with the bound", bounded.memory_waited_ns / MS);
             prop_assert!(bounded.memory_call_backs.max_ns <= most, "{:?}", bounded.memory_call_backs);
-            prop_assert!(any.memory_waited_ns > most, "{} ms without", any.memory_waited_ns / MS);
+            prop_assert!(case.borrowers > 1 || any.memory_waited_ns > most, "{} ms without", any.memory_waited_ns / MS);
         }
     }
 }

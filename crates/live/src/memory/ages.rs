@@ -2,7 +2,9 @@
 //!
 //! Problem: a page that is used and a page that was used an hour ago are charged alike. Algorithm: where the kernel has its
 //! multi-generation LRU and lets us read it (debugfs), every control group of ours is made to begin a generation every
-//! [`AGE`]: pages found touched move to it, and what stays behind in generations older than [`COLD`] is cold. Walking page
+//! [`AGE`]: pages found touched since the last time move to the one that was the youngest until then, and what stays behind
+//! was not touched between the two. What was touched since the youngest began is not known yet; so cold is what stayed behind
+//! for [`COLD`] before that. Walking page
 //! tables takes time, so the next walk comes no sooner than [`REST_TIMES`] times as long as the last one took; a thread of its own does it.
 //! Elsewhere, the files on the kernel's inactive list stand for it, and anonymous memory is never called cold.
 //!
@@ -20,9 +22,9 @@ use super::facts::page_bytes;
 use crate::cgroup::knob::{read, write};
 
 /// How often a generation begins.
-const AGE: Duration = Duration::from_secs(2);
-/// What was not touched for so long is cold.
-const COLD: Duration = Duration::from_secs(4);
+const AGE: Duration = Duration::from_secs(5);
+/// What was not touched for so long is cold: two generations, of the four that there are at most.
+const COLD: Duration = Duration::from_secs(10);
 /// Aging takes at most 1/50 of a CPU.
 const REST_TIMES: u32 = 50;
 /// Where the kernel shows generations.
@@ -87,58 +89,90 @@ fn look(file: &Path, top: &str, known: &Known) {
     let Ok(text) = read(file) else { return };
     let groups = parse(&text, page_bytes());
     let ours = |group: &&Group| PathBuf::from(&group.path).starts_with(top);
-    let cold = groups.iter().filter(ours).map(|group| (group.path.clone(), group.cold)).collect();
+    let cold = groups.iter().filter(ours).map(|group| (group.path.clone(), group.cold())).collect();
     *known.lock().unwrap_or_else(PoisonError::into_inner) = cold;
-    for (group, node) in
-        groups.iter().filter(ours).flat_map(|group| group.nodes.iter().map(move |node| (group, node)))
-    {
+    let youngest =
+        groups.iter().filter(ours).flat_map(|group| group.youngest().map(move |of| (group.id, of)));
+    for (group, (node, generation)) in youngest {
         // The last two: anonymous memory too, and even if there are as many generations as there can be. Refused when the
         // generation is not the youngest any more: then another one has begun already.
-        let _ = write(file, &format!("+ {} {} {} 1 1", group.id, node.0, node.1));
+        let _ = write(file, &format!("+ {group} {node} {generation} 1 1"));
     }
 }
 
 /// A control group's generations.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 struct Group {
     id: u64,
     path: String,
-    cold: Cold,
-    /// Node and youngest generation.
-    nodes: Vec<(u32, u64)>,
+    nodes: Vec<Node>,
+}
+
+impl Group {
+    fn cold(&self) -> Cold {
+        self.nodes.iter().fold(Cold::default(), |sum, node| sum.with(node.cold()))
+    }
+
+    /// Nodes, and the youngest generation of each.
+    fn youngest(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.nodes.iter().filter_map(|node| Some((node.id, node.generations.last()?.number)))
+    }
+}
+
+/// Of one node's generations: the ages are those of the beginning, youngest last.
+#[derive(Debug, Clone, Default)]
+struct Node {
+    id: u32,
+    generations: Vec<Generation>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Generation {
+    number: u64,
+    age: Duration,
+    pages: Cold,
+}
+
+impl Node {
+    /// What was not touched from when the next generation began until the youngest did, where that is long enough.
+    fn cold(&self) -> Cold {
+        let Some(youngest) = self.generations.last() else { return Cold::default() };
+        let stayed = |next: &Generation| next.age.saturating_sub(youngest.age) >= COLD;
+        let pairs = self.generations.windows(2).filter(|pair| stayed(&pair[1]));
+        pairs.fold(Cold::default(), |sum, pair| sum.with(pair[0].pages))
+    }
+}
+
+impl Cold {
+    fn with(self, other: Cold) -> Cold {
+        Cold { anonymous: self.anonymous + other.anonymous, file: self.file + other.file }
+    }
 }
 
 /// From the text of `lru_gen`: `memcg ID PATH`, below it `node ID`, below that `GENERATION AGE-IN-MS ANON FILE` in pages, the
-/// oldest first. Pages of a generation were not touched since the next one began.
+/// oldest first.
 fn parse(text: &str, page: u64) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    // Pages of the generation before, of which it is not known yet when the next one began.
-    let mut before = Cold::default();
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["memcg", id, rest @ ..] => {
                 let path = rest.first().copied().unwrap_or("/").to_owned();
-                groups.push(Group { id: id.parse().unwrap_or(0), path, ..Group::default() });
+                groups.push(Group { id: id.parse().unwrap_or(0), path, nodes: Vec::new() });
             }
             ["node", node] => {
-                before = Cold::default();
-                if let (Some(group), Ok(node)) = (groups.last_mut(), node.parse()) {
-                    group.nodes.push((node, 0));
+                if let (Some(group), Ok(id)) = (groups.last_mut(), node.parse()) {
+                    group.nodes.push(Node { id, ..Node::default() });
                 }
             }
             [generation, age_ms, anonymous, file, ..] => {
-                let Some(group) = groups.last_mut() else { continue };
                 let number = |word: &str| {
                     word.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().unwrap_or(0)
                 };
-                if Duration::from_millis(number(age_ms)) >= COLD {
-                    group.cold.anonymous += before.anonymous;
-                    group.cold.file += before.file;
-                }
-                before = Cold { anonymous: number(anonymous) * page, file: number(file) * page };
-                if let Some(node) = group.nodes.last_mut() {
-                    node.1 = number(generation);
+                let pages = Cold { anonymous: number(anonymous) * page, file: number(file) * page };
+                let age = Duration::from_millis(number(age_ms));
+                if let Some(node) = groups.last_mut().and_then(|group| group.nodes.last_mut()) {
+                    node.generations.push(Generation { number: number(generation), age, pages });
                 }
             }
             _ => {}
@@ -151,18 +185,20 @@ fn parse(text: &str, page: u64) -> Vec<Group> {
 mod tests {
     use super::*;
 
-    /// Of /commonhold/a, generation 10 was not touched since 11 began, 7 s ago: 300 + 40 pages; 11 not for 3 s: too young.
+    /// Of /commonhold/a, 13 began 5 s ago. Generation 10 was not touched from when 11 began, 16 s ago, until then: 300 + 40
+    /// pages; 11 from 12 on, 14.9 s ago: too young by a little. On the other node, 1 was not for 12 s.
     #[test]
-    fn cold_is_what_is_older_than_a_generation_that_is_old_enough() {
+    fn cold_is_what_stayed_behind_for_long_enough() {
         let text = "memcg     1 /\n node     0\n          0     999999          5          6 \nmemcg    44 /commonhold/a\n \
-                    node     0\n         10       9000        300         40 \n         11       7000         20         10 \n         \
-                    12       3000          7          0 \n         13       1000          1          2 \n node     1\n          \
-                    2       8000          1          1 \n          3       5000          0          0 \n";
+                    node     0\n         10      21000        300         40 \n         11      16000         20         10 \n         \
+                    12      14900          7          0 \n         13       5000          1          2 \n node     1\n          \
+                    1      30000          3          3 \n          2      17000          1          1 \n          3       5000          0          0 \n";
         let groups = parse(text, 1);
         assert_eq!(groups.len(), 2);
+        assert_eq!(groups[0].cold(), Cold::default(), "nothing is known without a next one");
         let a = &groups[1];
         assert_eq!((a.id, a.path.as_str()), (44, "/commonhold/a"));
-        assert_eq!(a.cold, Cold { anonymous: 301, file: 41 });
-        assert_eq!(a.nodes, [(0, 13), (1, 3)]);
+        assert_eq!(a.cold(), Cold { anonymous: 303, file: 43 });
+        assert_eq!(a.youngest().collect::<Vec<_>>(), [(0, 13), (1, 3)]);
     }
 }

@@ -11,8 +11,9 @@
 //!
 //! What was taken counts for the rate of what there was enough of; a simulated machine, which knows of each page whether it
 //! was written, says so ([`Rates::learn_written`]), and drops pages in no time ([`Rates::free_to_drop`]). Limits: a unit's pages are not known to be of one kind or
-//! the other when a loan is made, only what it has by now; without swap, what it has without a file is never lent for;
-//! several borrowers that are called on at once are taken to be as fast as each alone.
+//! the other when a loan is made, only what it has by now; without swap, what it has without a file is never lent for.
+//! Several borrowers that are called on at once are taken to share the time ([`frames`](crate::frames)), also where their
+//! pages could be taken side by side.
 
 use super::{MemoryFacts, UnitMemory};
 use crate::{MS, Time};

@@ -12,10 +12,10 @@
 //! its own or free, or until a period passed in which it asked for nothing that it did not get, or it has ended. One that
 //! goes on when the run ends counts as far as it got.
 //!
-//! Checked, where loans are bounded: no loan grows beyond what would be back within the promise; and while something is
+//! Checked, where loans are bounded: no loan grows beyond what would be back within the promise, if all are called back at
+//! once; and while something is
 //! called back, whoever owes frames has some on their way as long as it has any to give, so that a call-back takes what disks
-//! need for it and no more. That this keeps to the promise is a figure (`late`): as on a live machine, several borrowers
-//! that are called on at once are taken to be as fast as each alone, and a disk may have other work then than when its pace
+//! need for it and no more. That this keeps to the promise is a figure (`late`): a disk may have other work then than when its pace
 //! was learnt.
 
 use commonhold_contract::{Scheme, UnitId};
@@ -173,6 +173,7 @@ impl Engine<'_> {
             let (all, taken) = self.swap();
             self.loans.swap_short = self.loans.swap_short.max(taken.saturating_sub(all));
         }
+        self.expect_time_for_all(facts, allowances);
         for (i, (facts, allowance)) in facts.iter().zip(allowances).enumerate() {
             let waits = facts.short || !self.starved[i].is_empty();
             let unit = &mut self.loans.units[i];
@@ -194,6 +195,27 @@ impl Engine<'_> {
             }
         }
         self.end_call_backs();
+    }
+
+    /// Loans that together could not be called back in time do not grow.
+    fn expect_time_for_all(&mut self, facts: &[Facts], allowances: &[Allowance]) {
+        if !self.loans.bounded {
+            return;
+        }
+        let promise = self.loans.promise;
+        let part = |(facts, allowance): (&Facts, &Allowance)| {
+            let callable = facts.callable.filter(|_| allowance.borrowed > 0)?;
+            Some(u128::from(allowance.borrowed) * 1_000_000 / u128::from(callable.max(1)))
+        };
+        let time: u128 = facts.iter().zip(allowances).filter_map(part).sum();
+        let grew = allowances.iter().zip(&self.loans.units).any(|(allowance, unit)| {
+            allowance.because != Because::Common && allowance.allowed > unit.allowed.max(allowance.entitled)
+        });
+        self.audit.expect(self.now, time <= 1_000_000 || !grew, || {
+            format!(
+                "a loan grows, though all of them would take {time} millionths of {promise} ns to come back"
+            )
+        });
     }
 
     /// Call-backs are over that brought everything back.
