@@ -46,6 +46,7 @@ pub(super) fn device(text: &str) -> Option<DeviceUse> {
     let sum = |fields: [usize; 2]| fields.iter().map(|field| values[*field]).fold(0, u64::saturating_add);
     Some(DeviceUse {
         requests: sum([0, 4]),
+        bytes: sum([2, 6]).saturating_mul(512),
         taken_ns: sum([3, 7]).saturating_mul(1_000_000),
         under_way: values[8],
     })
@@ -99,10 +100,13 @@ mod tests {
     #[test]
     fn what_a_device_did() {
         let text = "  100  7 8000  250  40  0 320  30  3  200  285  0 0 0 0  5 9\n";
-        assert_eq!(device(text), Some(DeviceUse { requests: 140, taken_ns: 280_000_000, under_way: 3 }));
+        assert_eq!(
+            device(text),
+            Some(DeviceUse { requests: 140, bytes: 8_320 * 512, taken_ns: 280_000_000, under_way: 3 })
+        );
         assert_eq!(
             device("1 2 3 4 5 6 7 8 9 10 11"),
-            Some(DeviceUse { requests: 6, taken_ns: 12_000_000, under_way: 9 })
+            Some(DeviceUse { requests: 6, bytes: 10 * 512, taken_ns: 12_000_000, under_way: 9 })
         );
         assert_eq!((device("1 2 3"), device("a b c")), (None, None));
     }

@@ -63,6 +63,8 @@ impl DiskUse {
 pub struct DeviceUse {
     /// Requests that ended. Never goes back.
     pub requests: u64,
+    /// What these transferred. Never goes back.
+    pub bytes: u64,
     /// How long these took in the device, all together, in nanoseconds. Never goes back.
     pub taken_ns: u64,
     /// Requests that are in it now.

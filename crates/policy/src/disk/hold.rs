@@ -74,7 +74,7 @@ pub(super) struct Rates {
     reserving: BTreeSet<UnitId>,
     /// The last look at which each unit did not wait, or had its part.
     content: BTreeMap<UnitId, Time>,
-    /// The last look at which each unit took half of its part or was ahead of it.
+    /// The last look at which each unit took half of its part.
     heavy_at: BTreeMap<UnitId, Time>,
     held: BTreeMap<UnitId, Held>,
     /// What those who are held may transfer together, and what that was when the queue was long last, in bytes per second.
@@ -221,15 +221,15 @@ impl Rates {
             if rate >= part / 4 * 3 {
                 self.content.insert(*unit, now);
             }
-            if rate >= part / 2 || self.ahead.contains(unit) {
+            if rate >= part / 2 {
                 self.heavy_at.insert(*unit, now);
             }
         }
     }
 
-    /// What all transfer.
+    /// What all transfer: what the device does, or else what units send there.
     fn total(&self) -> u64 {
-        self.rates.values().map(|rate| rate.total()).sum()
+        self.queue.carried().unwrap_or_else(|| self.rates.values().map(|rate| rate.total()).sum())
     }
 
     /// A unit's part of the capacity among those who used the disk lately.
@@ -288,7 +288,11 @@ impl Rates {
         let keeps_free = |unit: &UnitId| !self.reserving.is_empty() && !self.reserving.contains(unit);
         // Beside one that is held, so is whoever has its part: what all have together is then known, and leaves no queue.
         let has_part = |unit: &UnitId| !begins && self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
-        let heavy = |unit: &UnitId| self.ahead.contains(unit) || keeps_free(unit) || has_part(unit);
+        // Beside those who pause, and those who are kept from it, whoever moves anything is ahead.
+        let is_ahead =
+            |unit: &UnitId| self.ahead.contains(unit) && self.rate(*unit).total() >= self.part(*unit) / 2;
+        let clears = now < self.clear_until;
+        let heavy = |unit: &UnitId| !clears && (is_ahead(unit) || keeps_free(unit) || has_part(unit));
         let new = self.active.iter().filter(|unit| heavy(unit) && !self.held.contains_key(unit));
         let new: Vec<UnitId> = new.copied().collect();
         if new.is_empty() {
@@ -320,7 +324,7 @@ impl Rates {
             // Among those who are held a queue harms nobody's part; beside them it does.
             let all = self.active.iter().all(|unit| self.held.contains_key(unit));
             self.allowed = self.queue.drained(self.brink, DRAIN_NS, self.brink / if all { 64 } else { 16 });
-        } else if got >= self.allowed / 8 * 7 {
+        } else if self.held.keys().any(|unit| self.waiting.contains(unit) && self.takes_all(*unit)) {
             // Near what was too much the last time, slowly.
             let near = self.allowed.abs_diff(self.brink) < self.capacity / 16;
             self.allowed = self.allowed.saturating_add(self.capacity / if near { 128 } else { 16 });
@@ -357,7 +361,7 @@ impl Rates {
 }
 
 /// The average after one more sample; the first one counts as it is.
-fn averaged(average: u64, sample: u64, elapsed: Time) -> u64 {
+pub(super) fn averaged(average: u64, sample: u64, elapsed: Time) -> u64 {
     if average == 0 {
         return sample;
     }
@@ -365,7 +369,7 @@ fn averaged(average: u64, sample: u64, elapsed: Time) -> u64 {
     mul_div(average, AVERAGE_NS, whole).saturating_add(mul_div(sample, elapsed, whole))
 }
 
-fn per_second(bytes: u64, elapsed: Time) -> u64 {
+pub(super) fn per_second(bytes: u64, elapsed: Time) -> u64 {
     mul_div(bytes, 1_000 * MS, elapsed.max(1))
 }
 

@@ -14,7 +14,7 @@
 //! Limits: it is the mean of all requests, so that large ones of one unit are what small ones of another are measured by.
 
 use super::DeviceUse;
-use super::hold::mul_div;
+use super::hold::{averaged, mul_div, per_second};
 use crate::{MS, Time};
 
 /// How long a mean time must take at least to say something: less is the clock's grain.
@@ -29,6 +29,8 @@ pub(super) struct Queue {
     took_ns: Time,
     is_crowded: bool,
     is_long: bool,
+    /// What the device did, in bytes per second, averaged.
+    carried: Option<u64>,
 }
 
 impl Queue {
@@ -41,6 +43,8 @@ impl Queue {
         }
         let requests = now.requests.saturating_sub(before.requests);
         let taken_ns = now.taken_ns.saturating_sub(before.taken_ns);
+        let bytes_per_s = per_second(now.bytes.saturating_sub(before.bytes), elapsed);
+        self.carried = Some(averaged(self.carried.unwrap_or(0), bytes_per_s, elapsed));
         if requests == 0 {
             // Nothing ends, and something is there: it takes longer all the time.
             self.took_ns = if now.under_way > 0 { self.took_ns.saturating_add(elapsed) } else { 0 };
@@ -63,6 +67,11 @@ impl Queue {
     /// By how much requests take longer than five quarters of what they need; 0 where the queue is short, or nobody knows.
     pub(super) fn excess_ns(&self) -> Time {
         if self.is_long { self.excess_of(self.took_ns) } else { 0 }
+    }
+
+    /// What the device did, in bytes per second, averaged; what was sent to it and waits there is not in that.
+    pub(super) fn carried(&self) -> Option<u64> {
+        self.carried
     }
 
     /// How long what is in the device takes until it is done, where that is more than one request: as long as the last ones

@@ -146,6 +146,7 @@ impl Bench {
         }
         let requests = served.values().map(|rate| rate / 10).sum::<u64>() / REQUEST;
         self.device.requests += requests;
+        self.device.bytes += served.values().map(|rate| rate / 10).sum::<u64>();
         self.device.taken_ns += requests * takes_ns;
         self.device.under_way = requests * takes_ns / STEP;
         for (unit, rate) in served {
