@@ -104,7 +104,7 @@ apart() {
 	ok "who is alone on a second disk has all of it" at_least $c 7200
 }
 measured apart
-ok "nobody is held there" is "$(cat $HELD/*/io.max | grep -vc "^$number ")" 0
+ok "nobody is held there" is "$(cat $HELD/[abcd]/io.max | grep -vc "^$number ")" 0
 kill -KILL $(pidof large c)
 drop
 
@@ -141,7 +141,7 @@ shares() {
 	measure 8 half a b c d
 	four=$(((rate_a + rate_b + rate_c + rate_d) / 4))
 	ok "who has reserved half makes four times the progress of each of the four" within "$(ratio $rate_half $four)" 4 20
-	ok "the disk is in use" at_least $rates 7200
+	ok "the disk is in use" at_least $rates 6800
 }
 measured shares
 sed -n '/disk/p' "$daemon_log" | tail -n 5 | sed 's/^/# /'
@@ -149,7 +149,7 @@ kill -KILL $(pidof half)
 pause 2
 idle() {
 	measure 5 a b c d
-	ok "what it leaves, the others use" at_least $rates 7200
+	ok "what it leaves, the others use" at_least $rates 7000
 	ok "in equal parts" within "$(ratio $rate_a $rate_b)" 1 15
 }
 measured idle
