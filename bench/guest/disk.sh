@@ -4,6 +4,7 @@ PATH=/job:$PATH
 . /job/lib.sh
 trap - EXIT
 device=$(disk 512:8000000)
+carries=8000                        # thousands of bytes per second
 number=$(cat "/sys/block/${device#/dev/}/dev")
 units="half a b c d"
 base=$CGROUPS/bench
@@ -12,6 +13,9 @@ mke2fs=/job/mke2fs
 $mke2fs -q -F -t ext4 -E lazy_itable_init=0 -O ^has_journal "$device" || exit 1
 mount -t ext4 "$device" /mnt/disk || exit 1
 mkdir -p /mnt/disk/small
+# As many dirty pages as suit a disk that is so slow: two seconds of it.
+echo 16777216 > /proc/sys/vm/dirty_bytes
+echo 8388608 > /proc/sys/vm/dirty_background_bytes
 
 # bytes UNIT: what a unit transferred so far.
 bytes() {
@@ -27,15 +31,32 @@ within_unit() {
 	esac
 }
 end_load() {
+	[ ! -e copying ] || kill -KILL "$(cat copying)"
+	rm -f copying
 	pids=$(pidof half a b c d large dd)
 	[ -z "$pids" ] || kill -KILL $pids
 	pause 2
 	sync
 	echo 3 > /proc/sys/vm/drop_caches
 }
-# job: how long a job with many small files takes in unit a, in milliseconds, by its own clock.
-job() {
-	within_unit a work files small /mnt/disk/small 20 32 2> /dev/null | awk '{ print $2 }'
+# build WHAT: a compiler's way in unit a, by its own clock: how long it took in ms, its reads in us, and what else unit b had
+# meanwhile: in kB/s, and in per cent of what a left of the disk.
+build() {
+	from_a=$(bytes a) from_b=$(bytes b) begun=$(uptime_cs)
+	within_unit a work build build /mnt/disk/small 150 32 30 > built 2> /dev/null
+	read -r words took rest < built
+	lasted=$((($(uptime_cs) - begun) * 10))
+	a=$((($(bytes a) - from_a) / lasted)) b=$((($(bytes b) - from_b) / lasted))
+	echo "result $system $1 $took"
+	awk -v what="$system $1" '{ print "result " what "-p50 " int($4 / 1000); print "result " what "-p99 " int($8 / 1000) }' built
+	echo "result $system $1-light $a"
+	echo "result $system $1-heavy $b"
+	echo "result $system $1-used $((b * 100 / (carries - a)))"
+}
+# large_copy: in unit b, again and again, from the disk and to it.
+large_copy() {
+	within_unit b sh -c 'echo $$ > copying
+		while dd if=/mnt/disk/64m of=/mnt/disk/64m-copy bs=256k conv=fsync; do echo 1 > /proc/sys/vm/drop_caches; done' > /dev/null 2>&1 &
 }
 # copy UNIT SIZE: a copy of a file, until it is on the disk.
 copy() {
@@ -103,7 +124,8 @@ end() {
 	esac
 }
 
-for size in 2 48; do dd if=/dev/zero of=/mnt/disk/${size}m bs=1M count=$size conv=fsync 2> /dev/null; done
+for size in 2 48 64; do dd if=/dev/zero of=/mnt/disk/${size}m bs=1M count=$size conv=fsync 2> /dev/null; done
+work files files /mnt/disk/small 150 32 > /dev/null
 # The disk's cost model, as the daemon gives it to the kernel.
 commonhold calibrate --seconds 2 /mnt/disk || exit 1
 line() {
@@ -117,19 +139,21 @@ echo 3 > /proc/sys/vm/drop_caches
 
 for system in ${SYSTEMS:-none rates cost ours ours-cost}; do
 	begin
-	echo "result $system alone $(job)"
+	build build
+	end_load
+	large_copy
+	pause 5
+	build copied
+	end_load
+	within_unit b work read large "$device" 256 32 > /dev/null 2>&1 &
+	pause 5
+	build read
+	end_load
 	echo "result $system copy-alone $(small_copy)"
 	end_load
 	copy b 48m &
 	pause 2
 	echo "result $system copy-beside $(small_copy)"
-	end_load
-	within_unit b work read large "$device" 256 32 > /dev/null 2>&1 &
-	pause 5
-	before=$(bytes b)
-	took=$(job)
-	echo "result $system beside $took"
-	echo "result $system copy $((($(bytes b) - before) / took))"
 	end_load
 	within_unit half work read half "$device" 64 2 > /dev/null 2>&1 &
 	for unit in a b c d; do within_unit $unit work read $unit "$device" 64 4 > /dev/null 2>&1 & done

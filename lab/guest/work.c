@@ -14,6 +14,11 @@
  *                                         in FILE, past the page cache, until they are killed
  *   work files NAME DIR COUNT KIB         COUNT times writes a file, waits until it is on the disk, and reads it from there;
  *                                         how long that took
+ *   work build NAME DIR COUNT KIB REST_MS a compiler's way with a disk: COUNT times reads a file from there, rests for as long
+ *                                         as a compiler would compute (so that this does not depend on how fast the emulated
+ *                                         CPUs are at the moment), writes one and waits until it is on the disk; the files
+ *                                         are made by `work files`. How long all took, and the reads;
+ *                                         after 30 s it ends, and how long all would have taken is reckoned
  *   work touch NAME MIB PASSES [FILE [SKIP_MIB]]  has so much memory, of its own and written to, or FILE's from SKIP_MIB on
  *                                         and read; touches every page of it so many times (0: for ever), and again at
  *                                         every SIGUSR1, and says how long each pass took
@@ -40,6 +45,8 @@
 #include <time.h>
 #include <unistd.h>
 #include <x86intrin.h>
+
+static const uint64_t BUILD_NS_MAX = 30000000000u;
 
 enum { REPEATS_MAX = 64, SAMPLES_MAX = 20000, CGROUPS_MAX = 16, PERIOD_NS = 10000000, LOOPS_PER_FORK = 20000, LOOPS_PER_LOOK = 5000,
        PAGE = 4096, MIB = 1 << 20 };
@@ -367,6 +374,38 @@ static int small_files(const char *name, const char *folder, long count, size_t 
 	return 0;
 }
 
+static int build(const char *name, const char *folder, int count, size_t bytes, double rest_ms)
+{
+	static uint64_t took[SAMPLES_MAX];
+	char path[4096], *content = calloc(1, bytes);
+	uint64_t begun = now_ns();
+	int done = 0;
+
+	prctl(PR_SET_NAME, name);
+	while (content && done < count && done < SAMPLES_MAX && now_ns() - begun < BUILD_NS_MAX) {
+		uint64_t asked = now_ns();
+		int i = done, fd;
+
+		snprintf(path, sizeof path, "%s/%d", folder, i);
+		fd = open(path, O_RDONLY | O_DIRECT);
+		if (fd < 0)
+			fail(path);
+		read_blocks(fd, bytes, 1, 1, 0);
+		close(fd);
+		took[done++] = now_ns() - asked;
+		rest(rest_ms / 1e3);
+		snprintf(path, sizeof path, "%s/%d.o", folder, i);
+		fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+		if (fd < 0 || write(fd, content, bytes) != (ssize_t)bytes || fsync(fd) || close(fd))
+			fail(path);
+	}
+	printf("build_ms %lu", (unsigned long)((now_ns() - begun) / 1000000 * (uint64_t)count / (uint64_t)(done ? done : 1)));
+	spread("read", took, done);
+	printf("\n");
+	free(content);
+	return 0;
+}
+
 /* Memory of its own, or a file's. NULL, and errno says why, if there is none. */
 static volatile uint64_t *memory_of(size_t bytes, const char *file, off_t skip)
 {
@@ -498,6 +537,8 @@ int main(int argc, char **argv)
 		return read_file(argv[2], argv[3], strtoull(argv[4], NULL, 10) * 1024, atoi(argv[5]));
 	if (!strcmp(what, "files") && argc == 6)
 		return small_files(argv[2], argv[3], atol(argv[4]), strtoull(argv[5], NULL, 10) * 1024);
+	if (!strcmp(what, "build") && argc == 7)
+		return build(argv[2], argv[3], atoi(argv[4]), strtoull(argv[5], NULL, 10) * 1024, atof(argv[6]));
 	if ((!strcmp(what, "touch") || !strcmp(what, "sum")) && argc >= 5 && argc <= 7)
 		return touch(argc, argv);
 	if (!strcmp(what, "cached") && argc == 6)

@@ -1,42 +1,50 @@
 //! Who may use how much of a disk: from the counts of this moment to orders on control groups.
 //!
-//! Problem: whoever has more requests under way gets more of a disk. Linux lets nobody plug in a scheduler; what can be
+//! Problem: whoever has more requests under way gets more of a disk, and others wait behind them. Linux lets nobody plug in a scheduler; what can be
 //! given are weights, where the device has a scheduler for them, and rates (io.max), which it can always be given. A rate
 //! that is fixed wastes what its owner's neighbours leave, so rates follow what is wanted.
 //!
 //! Terms: a unit is *active* if it transferred or waited since the last look; it *waits* if some task of it was stalled for
-//! a disk for a quarter of that time. A disk's *capacity* is what it carries at the moment with this mix of requests, in
-//! bytes per second. A unit's *part* is the capacity by share among the active units. What a unit *wants* is all, as long
-//! as it is believed, or a rate that was measured.
+//! a disk for a quarter of that time. The *crowd* are those who were active in the last five seconds. A disk's *capacity* is
+//! what it carries at the moment with this mix of requests, in bytes per second. A unit's *part* is the capacity by share
+//! among the crowd. The *queue* is in the device, and long when requests take longer there than they need ([`queue`]).
+//!
+//! What holds a unit back that has a request at a time is not how much others transfer but how much of theirs is in the device
+//! before it. How much it transfers tells nothing of what it would: a unit that waits always and moves little may be one that
+//! takes no more, or one that is kept from its part. So what others are lent is not what it leaves, but what leaves no queue.
 //!
 //! Algorithm, for each disk at each look, where weights are not heeded:
 //! 1. what units transferred since is charged to [`bandwidth`](crate::bandwidth), whose criterion says who is too far ahead;
-//! 2. the capacity follows what is transferred, and what is kept free for those who lend;
-//! 3. a unit that waits wants all, and is believed. Where it lacks its part, the others are held to theirs, and the capacity is
-//!    taken to be what is transferred meanwhile: a *trial*. What a unit still does not take, [`BELIEF_NS`] after the others
-//!    transfer a quarter less, it lends: it wants a quarter more than it transfers, and an eighth of the disk, so that it need
-//!    not queue. When it comes near that, or has less than it had in the trial, it is believed again: the call-back;
-//! 4. the capacity is divided by share, nobody gets more than it wants, and what is left goes to who wants more;
-//! 5. whoever is ahead is held to what that gives it, less what came out too much, and stays so until nobody else wants the
-//!    disk. Of those who wait, one is always free: it takes what the others leave. Who is at its own limit wants no
-//!    more than that.
+//! 2. the capacity follows what is transferred: with a queue it is that, without one that at least;
+//! 3. whoever is ahead is *held*, and beside it whoever takes its part, until it takes less than half of its part for a second, or
+//!    nobody else is in the crowd. All others are free: they have not got their parts;
+//! 4. those who are held may transfer their parts *together*, and more as long as there is no queue: a sixteenth of the
+//!    capacity more at each look, and slower where a queue began the last time. With a queue they may transfer less, by so
+//!    much as lets it go within 300 ms, down to seven eighths of their parts: that is where fairness ends and isolation does.
+//!    They divide it by share; what one does not take the others have;
+//! 5. who had the disk to itself has a queue there when somebody comes: it transfers next to nothing until that is done.
 //!
 //! Where a rate is held by stopping a unit, rates are for limits alone, and steps 2 to 5 order nothing.
 //!
 //! Where weights are heeded, units get those of their entitlements, corrected by what came out (`weigh`). Limits, and
 //! ceilings of those who may not borrow, are rates in both cases.
 //!
-//! Properties (tested): nobody is held while only one unit is active, or nobody is ahead; a unit that waits is given its part at the look that sees it; nobody is held to nothing.
+//! Properties (tested): nobody is held while only one unit is in the crowd, or nobody is ahead; a unit that waits is given its
+//! part at the look that sees it; a unit within its part is not delayed by more than what others may send at once; nobody is
+//! held to nothing.
 //!
-//! Limits: the measure is bytes, so seeks are nobody's; a unit that reads with one small request at a time is given room,
-//! not speed. Requests that are with the disk already must end first: the price of a call-back. Processes that stand in a unit beside its sub-units are held together with these. A capacity is learned
-//! from use, so that reservations and ceilings of a disk that was never busy begin too low, unless it was measured.
+//! Limits: the measure is bytes, so seeks are nobody's. A rate is the kernel's, which lets pass at the begin of each 100 ms what
+//! may pass in them: a device without a cache has a queue then, whatever is ordered, so that others are held to their parts
+//! beside a unit that is in the crowd, although they could have more. Requests that are with the disk already must end first:
+//! the price of a call-back. Processes that stand in a unit beside its sub-units are held together with these. A capacity is
+//! learned from use, so that reservations and ceilings of a disk that was never busy begin too low, unless it was measured.
 //!
 //! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).
 
 mod capacity;
 mod facts;
 mod hold;
+mod queue;
 mod weigh;
 
 use alloc::collections::BTreeMap;
@@ -50,14 +58,11 @@ use crate::plan::{Action, Plan, Reason, Step};
 use crate::step::Input;
 use crate::{MS, Time};
 
-pub use facts::{DiskFacts, DiskMeans, DiskUse};
+pub use facts::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
 use hold::Rates;
 
 /// How long a count of transfers remembers (seed 000, section 3.3).
 pub(crate) const HALF_LIFE_NS: Time = 500 * MS;
-
-/// How long a unit that waits is believed to want its whole part.
-pub const BELIEF_NS: Time = 1_000 * MS;
 
 /// How soon to look again while somebody uses a disk.
 const BUSY_NS: Time = 100 * MS;

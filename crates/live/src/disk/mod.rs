@@ -80,7 +80,10 @@ impl Disks {
             let weighs = device.weigher.is_some();
             let bytes_per_s = device.model.map(|model| model.bytes_per_s());
             let units = vec![DiskUse::default(); units];
-            let of = DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s, units };
+            let stat = PathBuf::from(format!("/sys/block/{}/stat", device.name));
+            let whole = read_text(&stat).and_then(|text| stat::device(&text));
+            let of =
+                DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s, device: whole, units };
             facts.insert(&device.number, of);
         }
         for (unit, leaf) in &leaves {

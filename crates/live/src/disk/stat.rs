@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use commonhold_policy::disk::DiskUse;
+use commonhold_policy::disk::{DeviceUse, DiskUse};
 
 use crate::LiveError;
 use crate::cgroup::knob::{failed, read, write};
@@ -34,6 +34,22 @@ pub(super) fn stalled_ns(text: &str) -> Option<u64> {
     let some = text.lines().find(|line| line.starts_with("some "))?;
     let total = some.split_whitespace().find_map(|word| word.strip_prefix("total="))?;
     total.parse::<u64>().ok()?.checked_mul(1_000)
+}
+
+/// A disk's own `stat` (Documentation/block/stat.rst): for reading, writing, discarding and flushing the requests that ended,
+/// those that were merged with others, sectors, and milliseconds; what is in flight stands after the second. Older kernels know
+/// no more than the first eleven.
+pub(super) fn device(text: &str) -> Option<DeviceUse> {
+    let values: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
+    let values = values.filter(|values| values.len() >= 11)?;
+    // A flush is the device's work for many, and no request that waits behind others.
+    let sum = |fields: [usize; 2]| fields.iter().map(|field| values[*field]).fold(0, u64::saturating_add);
+    Some(DeviceUse {
+        requests: sum([0, 4]),
+        bytes: sum([2, 6]).saturating_mul(512),
+        taken_ns: sum([3, 7]).saturating_mul(1_000_000),
+        under_way: values[8],
+    })
 }
 
 /// The line about one device, of a file that has a line per device.
@@ -79,6 +95,20 @@ mod tests {
         );
         assert_eq!(parse(""), []);
         assert_eq!(parse("rbytes=1"), []);
+    }
+
+    #[test]
+    fn what_a_device_did() {
+        let text = "  100  7 8000  250  40  0 320  30  3  200  285  0 0 0 0  5 9\n";
+        assert_eq!(
+            device(text),
+            Some(DeviceUse { requests: 140, bytes: 8_320 * 512, taken_ns: 280_000_000, under_way: 3 })
+        );
+        assert_eq!(
+            device("1 2 3 4 5 6 7 8 9 10 11"),
+            Some(DeviceUse { requests: 6, bytes: 10 * 512, taken_ns: 12_000_000, under_way: 9 })
+        );
+        assert_eq!((device("1 2 3"), device("a b c")), (None, None));
     }
 
     #[test]

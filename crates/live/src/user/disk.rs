@@ -293,6 +293,7 @@ impl Disks {
             at,
             weighs: self.heeds_priorities(),
             bytes_per_s: first.model.filter(|_| single).map(|model| model.bytes_per_s()),
+            device: None,
             units: units.collect(),
         }]
     }

@@ -58,6 +58,19 @@ impl DiskUse {
     }
 }
 
+/// What a device did in all, whoever asked for it, since it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceUse {
+    /// Requests that ended. Never goes back.
+    pub requests: u64,
+    /// What these transferred. Never goes back.
+    pub bytes: u64,
+    /// How long these took in the device, all together, in nanoseconds. Never goes back.
+    pub taken_ns: u64,
+    /// Requests that are in it now.
+    pub under_way: u64,
+}
+
 /// One disk at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DiskFacts {
@@ -69,6 +82,8 @@ pub struct DiskFacts {
     pub weighs: bool,
     /// What it can transfer, in bytes per second, where that was measured.
     pub bytes_per_s: Option<u64>,
+    /// What the device did; `None` where the kernel does not tell.
+    pub device: Option<DeviceUse>,
     /// What units did to it, by [`UnitId::index`]; units beyond its end did nothing.
     pub units: Vec<DiskUse>,
 }

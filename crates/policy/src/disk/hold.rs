@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use commonhold_contract::{MILLIONTH, UnitId};
 
 use super::capacity::limit_of_all;
-use super::{BELIEF_NS, DiskFacts, DiskUse, HALF_LIFE_NS, RATE_MIN};
+use super::queue::Queue;
+use super::{DiskFacts, DiskUse, HALF_LIFE_NS, RATE_MIN};
 use crate::bandwidth::Criterion;
 use crate::entitlement::Entitlement;
 use crate::plan::Reason;
@@ -18,10 +19,15 @@ use crate::{MS, Time};
 const SECTOR_BYTES: u64 = 512;
 /// Rates are averaged over about this long.
 const AVERAGE_NS: Time = 300 * MS;
-/// A capacity that is too high for what is transferred now comes down over about this long.
-const SETTLE_NS: Time = 2_000 * MS;
-/// How long a unit stays held when nobody else wants the disk any more: longer than a pause between two requests.
-const RELEASE_NS: Time = 500 * MS;
+/// Who used the disk so lately still counts: longer than most pauses in which a job computes, so that what it finds in the
+/// device when it comes back is little.
+const CROWD_NS: Time = 5_000 * MS;
+/// A unit that takes less than half of its part for so long is not held any more.
+const LIGHT_NS: Time = 1_000 * MS;
+/// How long what is queued in the device may take to go, beside what comes.
+const DRAIN_NS: Time = 300 * MS;
+/// The longest for which those who had the disk to themselves are kept from it, until what they have there is done.
+const CLEAR_NS_MAX: Time = 2_000 * MS;
 
 /// What a unit does, one way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,25 +42,6 @@ impl Rate {
     pub(super) fn total(self) -> u64 {
         self.read.saturating_add(self.write)
     }
-}
-
-/// What an active unit wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Want {
-    /// Bytes per second; `u64::MAX` while it is believed.
-    rate: u64,
-    /// What it transferred when the others were held and it could have had more; `None` if that was not tried.
-    had: Option<u64>,
-    /// Since when.
-    since: Time,
-}
-
-/// Somebody waits and lacks its part: the others are held to theirs, to see whether it takes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Trial {
-    /// What the disk was thought to carry when it began, and what the others transferred.
-    capacity: u64,
-    others: u64,
 }
 
 /// Why a unit is held at the moment: who waits, and since when it did not.
@@ -75,20 +62,27 @@ pub(super) struct Rates {
     criterion: Option<Criterion>,
     active: BTreeSet<UnitId>,
     waiting: BTreeSet<UnitId>,
+    /// When each unit was active last.
+    used_at: BTreeMap<UnitId, Time>,
+    /// Those who used the disk lately.
+    crowd: BTreeSet<UnitId>,
     /// Units that the criterion denies.
     ahead: BTreeSet<UnitId>,
-    wants: BTreeMap<UnitId, Want>,
-    trial: Option<Trial>,
-    /// When the capacity was last believed to be what it was before a trial.
-    restored_at: Option<Time>,
     /// What no unit may exceed, by its own limit or those around it.
     limits: BTreeMap<UnitId, u64>,
     /// Units that do not lend what they do not use, while they hold a share.
     reserving: BTreeSet<UnitId>,
     /// The last look at which each unit did not wait, or had its part.
     content: BTreeMap<UnitId, Time>,
+    /// The last look at which each unit took half of its part.
+    heavy_at: BTreeMap<UnitId, Time>,
     held: BTreeMap<UnitId, Held>,
-    contended_at: Time,
+    /// What those who are held may transfer together, and what that was when the queue was long last, in bytes per second.
+    allowed: u64,
+    brink: u64,
+    /// Until when those who are held transfer next to nothing.
+    clear_until: Time,
+    queue: Queue,
     /// What the disk carries with the present mix of requests, and the most it ever carried, in bytes per second.
     capacity: u64,
     peak: u64,
@@ -140,6 +134,7 @@ impl Rates {
             return;
         }
         self.at = facts.at;
+        self.queue.observe(self.elapsed, facts.device);
         let mut shares: Vec<u64> = input.contract.ids().map(|id| entitlement.own(id)).collect();
         shares[..2].fill(0);
         self.shares = input.contract.held().map(|unit| (unit, shares[unit.index()])).collect();
@@ -155,6 +150,9 @@ impl Rates {
         for unit in input.contract.held() {
             self.take_in(now, unit, facts.unit(unit));
         }
+        let lately = |at: &Time| now.saturating_sub(*at) < CROWD_NS;
+        self.used_at.retain(|_, at| lately(at));
+        self.crowd = self.used_at.keys().chain(&self.reserving).copied().collect();
         self.follow_capacity();
         self.evaluate(now);
     }
@@ -177,6 +175,7 @@ impl Rates {
         // A stall does not say for which disk; one that this unit has not used for a while is not meant.
         if used.bytes() > 0 || (stalled && rate.total() > 0) {
             self.active.insert(unit);
+            self.used_at.insert(unit, now);
             if stalled {
                 self.waiting.insert(unit);
                 return;
@@ -185,29 +184,17 @@ impl Rates {
         self.content.insert(unit, now);
     }
 
-    /// What is transferred now, and what those leave who could have had more, is what the disk carries.
+    /// With a queue in the device, what is transferred now is what it carries, unless all who use it are held and take what they
+    /// may; otherwise it carries that at least.
     fn follow_capacity(&mut self) {
-        let total: u64 = self.rates.values().map(|rate| rate.total()).sum();
+        let total = self.total();
         self.peak = self.peak.max(total);
-        let reserved = |unit: &UnitId| {
-            let room = match self.wants.get(unit) {
-                _ if self.reserving.contains(unit) => self.part(*unit),
-                Some(want) if want.rate != u64::MAX => want.rate,
-                _ => 0,
-            };
-            room.max(self.rate(*unit).total())
-        };
-        // What is kept free for somebody shows nothing; it only is no reason to believe in less.
-        let kept: u64 = self.active.union(&self.reserving).map(reserved).sum();
-        let carried = total.max(kept.min(self.capacity));
+        let kept = |unit: &UnitId| self.held.contains_key(unit) && self.takes_all(*unit);
+        let full = self.queue.excess_ns() > 0 && !self.active.iter().all(kept);
+        let carried = if full { total } else { total.max(self.capacity) };
         // One interval may show more than the disk carries for long: a device that bursts, requests that end together.
-        let settle = match (carried > self.capacity, self.trial) {
-            (true, _) => HALF_LIFE_NS,
-            // Whoever lacks its part waits for this.
-            (false, Some(_)) => AVERAGE_NS,
-            (false, None) => SETTLE_NS,
-        };
-        let step = mul_div(carried.abs_diff(self.capacity), self.elapsed.min(settle), settle);
+        let elapsed = self.elapsed.min(HALF_LIFE_NS);
+        let step = mul_div(carried.abs_diff(self.capacity), elapsed, HALF_LIFE_NS);
         self.capacity = match self.capacity {
             0 => carried,
             capacity if carried > capacity => capacity + step,
@@ -222,90 +209,32 @@ impl Rates {
         self.ahead.clear();
         let Some(criterion) = &mut self.criterion else { return };
         criterion.set_threshold(threshold);
-        let total = criterion.meter.total(self.at, self.active.iter().copied());
+        let total = criterion.meter.total(self.at, self.crowd.iter().copied());
         for unit in &self.active {
             criterion.check(self.at, *unit, total);
             if !criterion.passes(self.at, *unit, total) {
                 self.ahead.insert(*unit);
             }
         }
-        self.believe(now);
-    }
-
-    /// What every active unit wants.
-    fn believe(&mut self, now: Time) {
-        self.wants.retain(|unit, _| self.active.contains(unit));
-        let tried = self.is_tried();
         for unit in &self.active {
-            let (rate, waits) = (self.rate(*unit).total(), self.waiting.contains(unit));
-            let measured = rate.saturating_add(rate / 4).saturating_add(self.capacity / 8);
-            let all = Want { rate: u64::MAX, had: None, since: now };
-            let content = Want { rate: measured, had: None, since: now };
-            let part = self.due(*unit);
+            let (rate, part) = (self.rate(*unit).total(), self.due(*unit));
             if rate >= part / 4 * 3 {
                 self.content.insert(*unit, now);
             }
-            let want = self.wants.entry(*unit).or_insert(if waits { all } else { content });
-            *want = match (want.rate, waits) {
-                (_, false) => content,
-                // Who has its part, or was kept from it until now, has not been tried.
-                (u64::MAX, true) if rate >= part / 4 * 3 || !tried => Want { since: now, ..all },
-                (u64::MAX, true) if now.saturating_sub(want.since) < BELIEF_NS => *want,
-                (u64::MAX, true) => Want { rate: measured, had: Some(rate), since: now },
-                // It comes near what it was left, or has less than it had then: it is called back.
-                (kept, true) if rate >= kept / 8 * 7 || want.had.is_none_or(|had| rate < had / 4 * 3) => all,
-                (kept, true) => Want { rate: kept.min(measured), ..*want },
-            };
-        }
-        self.follow_trial();
-    }
-
-    /// Units that are believed and have not got their parts.
-    fn lacking(&self) -> impl Iterator<Item = UnitId> + '_ {
-        let lacks = |unit: &UnitId| {
-            self.waiting.contains(unit)
-                && self.wants.get(unit).is_some_and(|want| want.rate == u64::MAX)
-                && self.rate(*unit).total() < self.due(*unit) / 4 * 3
-        };
-        self.active.iter().copied().filter(lacks)
-    }
-
-    /// What all but those who lack something transfer.
-    fn others(&self) -> u64 {
-        let lacking: BTreeSet<UnitId> = self.lacking().collect();
-        self.active.difference(&lacking).map(|unit| self.rate(*unit).total()).sum()
-    }
-
-    /// Whether those who are believed could have had their parts by now: the others transfer much less than they did.
-    fn is_tried(&self) -> bool {
-        self.trial.is_some_and(|trial| self.others() <= trial.others / 4 * 3)
-    }
-
-    /// A trial lasts as long as somebody lacks its part. Who could not take it is known not to be held back by the others,
-    /// and the disk to carry what it did before; unless that has just been tried, and hurt.
-    fn follow_trial(&mut self) {
-        let lacks = self.lacking().next().is_some();
-        let total: u64 = self.rates.values().map(|rate| rate.total()).sum();
-        match (self.trial, lacks) {
-            (None, true) => {
-                let hurt = self.restored_at.is_some_and(|at| self.at.saturating_sub(at) < 4 * BELIEF_NS);
-                let capacity = if hurt { total } else { self.capacity };
-                self.trial = Some(Trial { capacity, others: self.others() });
+            if rate >= part / 2 {
+                self.heavy_at.insert(*unit, now);
             }
-            (Some(trial), false) => {
-                if self.wants.values().any(|want| want.had.is_some()) {
-                    self.capacity = self.capacity.max(trial.capacity);
-                    self.restored_at = Some(self.at);
-                }
-                self.trial = None;
-            }
-            _ => {}
         }
     }
 
-    /// A unit's part of the capacity among those who are active.
+    /// What all transfer: what the device does, or else what units send there.
+    fn total(&self) -> u64 {
+        self.queue.carried().unwrap_or_else(|| self.rates.values().map(|rate| rate.total()).sum())
+    }
+
+    /// A unit's part of the capacity among those who used the disk lately.
     fn part(&self, unit: UnitId) -> u64 {
-        let sum: u64 = self.active.union(&self.reserving).map(|unit| self.share(*unit)).sum();
+        let sum: u64 = self.crowd.iter().map(|unit| self.share(*unit)).sum();
         mul_div(self.capacity, self.share(unit), sum.max(1))
     }
 
@@ -325,64 +254,99 @@ impl Rates {
 
     /// Who is held to what rate from now on.
     pub(super) fn hold(&mut self, now: Time) -> BTreeMap<UnitId, Held> {
-        if self.active.len() > 1 && !self.waiting.is_empty() || !self.reserving.is_empty() {
-            self.contended_at = now;
-        }
-        if now.saturating_sub(self.contended_at) >= RELEASE_NS {
+        if self.crowd.len() < 2 && self.reserving.is_empty() {
             self.held.clear();
+            return BTreeMap::new();
         }
-        let contenders: Vec<UnitId> = self.active.union(&self.reserving).copied().collect();
-        let shares: Vec<u64> = contenders.iter().map(|unit| self.share(*unit)).collect();
-        let want = |unit: &UnitId| match self.wants.get(unit) {
-            Some(want) if !self.reserving.contains(unit) => want.rate.min(self.limit(*unit)),
-            _ => self.limit(*unit),
-        };
-        let wants: Vec<u64> = contenders.iter().map(want).collect();
-        let (gets, left) = split_capped(self.capacity, &shares, &wants);
-        let whole: u64 = shares.iter().sum();
-        let believed = |unit: &UnitId| self.wants.get(unit).is_none_or(|want| want.rate == u64::MAX);
-        let nobody_lends = contenders.iter().all(|unit| self.reserving.contains(unit) || believed(unit));
-        for ((unit, gets), share) in contenders.iter().zip(gets).zip(&shares) {
-            let lacks = !self.reserving.is_empty() && !self.reserving.contains(unit);
-            let fair = if nobody_lends { self.corrected(*unit, gets) } else { gets };
-            let rate = fair.saturating_add(left).max(self.capacity / 256).max(RATE_MIN);
-            if let Some(held) = self.held.get_mut(unit) {
-                held.rate = rate;
-            } else if (self.ahead.contains(unit) || lacks) && now == self.contended_at {
-                let because = self.because(now, *unit, mul_div(*share, MILLIONTH, whole));
-                self.held.insert(*unit, Held { rate, because });
-            }
+        self.choose_held(now);
+        self.allow();
+        let units: Vec<UnitId> = self.held.keys().copied().collect();
+        let shares: Vec<u64> = units.iter().map(|unit| self.share(*unit)).collect();
+        let wants: Vec<u64> = units.iter().map(|unit| self.wanted(*unit)).collect();
+        let clears = now < self.clear_until;
+        let allowed = if clears { self.allowed / 64 } else { self.allowed };
+        let (gets, _) = split_capped(allowed, &shares, &wants);
+        for (unit, gets) in units.iter().zip(gets) {
+            let least = if clears { RATE_MIN } else { RATE_MIN.max(self.capacity / 256) };
+            self.held.entry(*unit).and_modify(|held| held.rate = gets.max(least));
         }
-        self.free_one();
-        // Who pauses is not active and keeps its rate until the disk is free.
         self.held.clone()
     }
 
-    /// A rate, less as much as what came out was more than the unit's part of the counts; at least three quarters of it.
-    fn corrected(&self, unit: UnitId, rate: u64) -> u64 {
-        let Some(criterion) = &self.criterion else { return rate };
-        let used = |unit: &UnitId| criterion.meter.standing(self.at, *unit).used;
-        let whole: u64 = self.active.iter().map(|unit| self.share(*unit)).sum();
-        let due = mul_div(self.active.iter().map(used).sum(), self.share(unit), whole);
-        mul_div(rate, due, used(&unit)).clamp(rate / 4 * 3, rate)
-    }
-
-    /// One of those who wait is free, the one that had least for its share: with everybody held, what one leaves would be
-    /// nobody's, and what the disk carries could not be seen. Where some do not lend, it is one of them.
-    fn free_one(&mut self) {
-        let Some(criterion) = &self.criterion else { return };
-        // Who is at its limit takes nothing of it.
-        let room = |unit: &UnitId| self.rate(*unit).total() < self.limit(*unit) / 8 * 7;
-        let may =
-            |unit: &&UnitId| room(unit) && (self.reserving.is_empty() || self.reserving.contains(*unit));
-        if self.waiting.iter().filter(may).any(|unit| !self.held.contains_key(unit)) {
+    /// Whoever is ahead is held, until it takes much less than its part, or all others have left. What is allowed together
+    /// comes and goes with it.
+    fn choose_held(&mut self, now: Time) {
+        let (at, begins) = (self.at, self.held.is_empty());
+        let whole: u64 = self.crowd.iter().map(|unit| self.share(*unit)).sum();
+        let is_light =
+            |unit: &UnitId| self.heavy_at.get(unit).is_none_or(|since| at.saturating_sub(*since) >= LIGHT_NS);
+        let light: Vec<UnitId> = self.held.keys().filter(|unit| is_light(unit)).copied().collect();
+        for unit in light {
+            self.held.remove(&unit);
+            self.allowed = self.allowed.saturating_sub(self.rate(unit).total());
+        }
+        let keeps_free = |unit: &UnitId| !self.reserving.is_empty() && !self.reserving.contains(unit);
+        // Beside one that is held, so is whoever has its part: what all have together is then known, and leaves no queue.
+        let has_part = |unit: &UnitId| !begins && self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
+        // Beside those who pause, and those who are kept from it, whoever moves anything is ahead.
+        let is_ahead =
+            |unit: &UnitId| self.ahead.contains(unit) && self.rate(*unit).total() >= self.part(*unit) / 2;
+        let clears = now < self.clear_until;
+        let heavy = |unit: &UnitId| !clears && (is_ahead(unit) || keeps_free(unit) || has_part(unit));
+        let new = self.active.iter().filter(|unit| heavy(unit) && !self.held.contains_key(unit));
+        let new: Vec<UnitId> = new.copied().collect();
+        if new.is_empty() {
             return;
         }
-        let standing = |unit: &UnitId| criterion.meter.standing(self.at, *unit);
-        let lightest = self.waiting.iter().filter(may).min_by(|a, b| standing(a).compare(standing(b)));
-        if let Some(unit) = lightest.copied() {
-            self.held.remove(&unit);
+        for unit in new {
+            let part = mul_div(self.share(unit), MILLIONTH, whole);
+            self.held.insert(unit, Held { rate: 0, because: self.because(now, unit, part) });
+            self.allowed = self.allowed.saturating_add(self.rate(unit).total().min(self.part(unit)));
         }
+        if begins {
+            self.allowed = 0;
+            self.brink = self.capacity;
+            self.clear_until = now.saturating_add(self.queue.backlog_ns().min(CLEAR_NS_MAX));
+        }
+    }
+
+    /// What those who are held may transfer together: their parts, and beyond that as much as leaves the queue in the device
+    /// short; an eighth less than their parts until it is. What one does not take, another one has.
+    fn allow(&mut self) {
+        let parts: u64 = self.held.keys().map(|unit| self.due(*unit)).sum();
+        let got: u64 = self.held.keys().map(|unit| self.rate(*unit).total()).sum();
+        let least = parts / 8 * 7;
+        if self.queue.excess_ns() > 0 {
+            if self.allowed <= least {
+                self.queue.relent();
+            }
+            self.brink = self.allowed.min(got).max(least);
+            // Among those who are held a queue harms nobody's part; beside them it does.
+            let all = self.active.iter().all(|unit| self.held.contains_key(unit));
+            self.allowed = self.queue.drained(self.brink, DRAIN_NS, self.brink / if all { 64 } else { 16 });
+        } else if self.held.keys().any(|unit| self.waiting.contains(unit) && self.takes_all(*unit)) {
+            // Near what was too much the last time, slowly.
+            let near = self.allowed.abs_diff(self.brink) < self.capacity / 16;
+            self.allowed = self.allowed.saturating_add(self.capacity / if near { 128 } else { 16 });
+        }
+        let kept = |unit: &&UnitId| !self.held.contains_key(unit);
+        let kept: u64 = self.reserving.iter().filter(kept).map(|unit| self.part(*unit)).sum();
+        let most = if self.reserving.is_empty() { u64::MAX } else { self.capacity.saturating_sub(kept) };
+        self.allowed = self.allowed.max(least).min(most);
+    }
+
+    /// Whether a unit takes what it may.
+    fn takes_all(&self, unit: UnitId) -> bool {
+        let had = self.held.get(&unit).map_or(0, |held| held.rate);
+        self.rate(unit).total() >= had / 4 * 3
+    }
+
+    /// What a unit that is held could take: all, unless it left some of what it had.
+    fn wanted(&self, unit: UnitId) -> u64 {
+        let rate = self.rate(unit).total();
+        let more = rate.saturating_add(rate / 4).saturating_add(self.capacity / 16);
+        let all = self.waiting.contains(&unit) && self.takes_all(unit);
+        self.limit(unit).min(if all { u64::MAX } else { more.max(self.due(unit)) })
     }
 
     /// Who is ahead is so of those who wait; the one that has waited longest is named.
@@ -397,7 +361,7 @@ impl Rates {
 }
 
 /// The average after one more sample; the first one counts as it is.
-fn averaged(average: u64, sample: u64, elapsed: Time) -> u64 {
+pub(super) fn averaged(average: u64, sample: u64, elapsed: Time) -> u64 {
     if average == 0 {
         return sample;
     }
@@ -405,7 +369,7 @@ fn averaged(average: u64, sample: u64, elapsed: Time) -> u64 {
     mul_div(average, AVERAGE_NS, whole).saturating_add(mul_div(sample, elapsed, whole))
 }
 
-fn per_second(bytes: u64, elapsed: Time) -> u64 {
+pub(super) fn per_second(bytes: u64, elapsed: Time) -> u64 {
     mul_div(bytes, 1_000 * MS, elapsed.max(1))
 }
 

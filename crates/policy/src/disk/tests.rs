@@ -1,5 +1,6 @@
 //! A disk in a loop with the policy: it carries so much, divides it by requests under way, and heeds caps and weights.
 
+mod fifo;
 mod orders;
 
 use alloc::string::ToString;
@@ -50,6 +51,9 @@ struct Bench {
     known: Option<u64>,
     loads: BTreeMap<UnitId, Load>,
     used: BTreeMap<UnitId, DiskUse>,
+    device: DeviceUse,
+    /// A device that serves request after request, in place of the loads.
+    fifo: Option<fifo::Fifo>,
     caps: BTreeMap<UnitId, (Option<u64>, Option<u64>)>,
     weights: BTreeMap<UnitId, u32>,
     state: crate::State,
@@ -72,6 +76,8 @@ impl Bench {
             known: None,
             loads: BTreeMap::new(),
             used: BTreeMap::new(),
+            device: DeviceUse::default(),
+            fifo: None,
             caps: BTreeMap::new(),
             weights: BTreeMap::new(),
             state: crate::State::default(),
@@ -123,9 +129,27 @@ impl Bench {
         units.into_iter().zip(rates).collect()
     }
 
-    fn step(&mut self) {
-        self.now += STEP;
-        for (unit, rate) in self.serve() {
+    /// What a device does in one step, first come first served: a request of 64 KiB takes there what it takes those who get less
+    /// than their cap and their most, and so have all their requests there.
+    fn pour(&mut self) {
+        const REQUEST: u64 = 64 << 10;
+        let served = self.serve();
+        let per = |bytes: u64, rate: u64| bytes * 1_000_000 / rate.max(1) * 1_000;
+        let mut takes_ns = per(REQUEST, self.carries);
+        for (unit, rate) in &served {
+            let load = self.loads[unit];
+            let (read, write) = self.caps.get(unit).copied().unwrap_or((None, None));
+            let cap = if load.writes { write } else { read }.unwrap_or(u64::MAX);
+            if load.depth > 0 && *rate < load.most.min(cap) {
+                takes_ns = takes_ns.max(per(REQUEST * load.depth, *rate));
+            }
+        }
+        let requests = served.values().map(|rate| rate / 10).sum::<u64>() / REQUEST;
+        self.device.requests += requests;
+        self.device.bytes += served.values().map(|rate| rate / 10).sum::<u64>();
+        self.device.taken_ns += requests * takes_ns;
+        self.device.under_way = requests * takes_ns / STEP;
+        for (unit, rate) in served {
             let load = self.loads[&unit];
             let bytes = rate / 10;
             let used = self.used.entry(unit).or_default();
@@ -138,14 +162,25 @@ impl Bench {
             let stalled = if load.depth > 0 && (load.waits || rate < load.most) { STEP } else { 0 };
             used.stalled_ns = self.pressure.then(|| used.stalled_ns.unwrap_or(0) + stalled);
         }
+    }
+
+    fn step(&mut self) {
+        self.now += STEP;
+        if let Some(fifo) = &mut self.fifo {
+            fifo.run(&self.caps);
+            (self.used, self.device) = (fifo.used.clone(), fifo.device);
+        } else {
+            self.pour();
+        }
         let n = self.contract.units.len();
-        let there = |id: UnitId| u32::from(self.loads.contains_key(&id));
+        let there = |id: UnitId| u32::from(self.loads.contains_key(&id) || self.fifo.is_some());
         let facts = |id: UnitId| UnitFacts { at: self.now, processes: there(id), ..UnitFacts::default() };
         let disk = DiskFacts {
             name: "sda".to_string(),
             at: self.now,
             weighs: self.weighs || self.claims_to_weigh,
             bytes_per_s: self.known,
+            device: Some(self.device),
             units: (0..n)
                 .map(|i| self.used.get(&UnitId(u32::try_from(i).unwrap())).copied().unwrap_or_default())
                 .collect(),
@@ -263,7 +298,7 @@ fn what_is_idle_is_used_and_called_back_at_once() {
     let because = bench.steps[0].reason;
     assert!(matches!(because, Reason::DiskWanted { by, .. } if by == Bench::unit(0)), "{because:?}");
     bench.load(0, IDLE);
-    bench.run(2);
+    bench.run(5);
     assert_eq!(bench.run(2)[1], 1_000, "{:?}", bench.caps);
     assert!(bench.caps.is_empty());
 }
@@ -395,7 +430,7 @@ fn nobody_stays_held_when_the_others_have_left() {
     assert!(!bench.caps.is_empty());
     bench.load(0, IDLE);
     bench.load(1, Load { most: MB, ..greedy(1) });
-    bench.run(2);
+    bench.run(6);
     assert!(bench.caps.is_empty(), "{:?}", bench.caps);
 }
 

@@ -1,0 +1,155 @@
+//! Whether requests queue in a device, by how long they take there.
+//!
+//! Problem: whoever has one request at a time waits for all that others have in the device. How long that is, no count of
+//! bytes tells: a device that carries all that is asked of it answers at once, and one that is asked for a little more than it
+//! carries has, after a while, all that anybody may have under way.
+//!
+//! Algorithm: the kernel tells how many requests a device ended and how long these took in all, so the mean time that one took
+//! since the last look, and how many were in the device on the mean (their time over the time that passed). The least mean
+//! time seen is what requests *need*; it is forgotten by a part in 512 at a look, since other requests need another time. A
+//! queue is *long* when requests take more than twice what they need, and more than one and a half of them are there: a
+//! device that does many at once is not full as long as they take no longer, and one that does one at a time is not as
+//! long as hardly two are there.
+//!
+//! Limits: it is the mean of all requests, so that large ones of one unit are what small ones of another are measured by.
+
+use super::DeviceUse;
+use super::hold::{averaged, mul_div, per_second};
+use crate::{MS, Time};
+
+/// How long a mean time must take at least to say something: less is the clock's grain.
+const GRAIN_NS: Time = MS / 20;
+
+/// How long requests take in one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Queue {
+    seen: Option<DeviceUse>,
+    /// What a request needs, and took on the mean in the last interval.
+    needed_ns: Time,
+    took_ns: Time,
+    is_crowded: bool,
+    is_long: bool,
+    /// What the device did, in bytes per second, averaged.
+    carried: Option<u64>,
+}
+
+impl Queue {
+    /// Takes in what the device did in the last `elapsed` nanoseconds.
+    pub(super) fn observe(&mut self, elapsed: Time, device: Option<DeviceUse>) {
+        let before = core::mem::replace(&mut self.seen, device);
+        let (Some(now), Some(before)) = (device, before) else { return };
+        if elapsed == 0 {
+            return;
+        }
+        let requests = now.requests.saturating_sub(before.requests);
+        let taken_ns = now.taken_ns.saturating_sub(before.taken_ns);
+        let bytes_per_s = per_second(now.bytes.saturating_sub(before.bytes), elapsed);
+        self.carried = Some(averaged(self.carried.unwrap_or(0), bytes_per_s, elapsed));
+        if requests == 0 {
+            // Nothing ends, and something is there: it takes longer all the time.
+            self.took_ns = if now.under_way > 0 { self.took_ns.saturating_add(elapsed) } else { 0 };
+            self.is_long = now.under_way > 1 && self.excess_of(self.took_ns) > 0;
+            return;
+        }
+        self.took_ns = taken_ns / requests;
+        // What waits tells nothing of what it needs.
+        let forgotten = if self.is_long { 0 } else { self.needed_ns / 512 };
+        self.needed_ns = match self.needed_ns {
+            // At first, as if the device did one at a time.
+            0 => (elapsed / requests).min(self.took_ns),
+            needed => needed.saturating_add(forgotten).min(self.took_ns),
+        }
+        .max(GRAIN_NS);
+        self.is_crowded = taken_ns > elapsed.saturating_add(elapsed / 4);
+        self.is_long = self.is_crowded && self.excess_of(self.took_ns) > 0;
+    }
+
+    /// By how much requests take longer than five quarters of what they need; 0 where the queue is short, or nobody knows.
+    pub(super) fn excess_ns(&self) -> Time {
+        if self.is_long { self.excess_of(self.took_ns) } else { 0 }
+    }
+
+    /// What the device did, in bytes per second, averaged; what was sent to it and waits there is not in that.
+    pub(super) fn carried(&self) -> Option<u64> {
+        self.carried
+    }
+
+    /// How long what is in the device takes until it is done, where that is more than one request: as long as the last ones
+    /// took.
+    pub(super) fn backlog_ns(&self) -> Time {
+        if self.is_crowded { self.took_ns } else { 0 }
+    }
+
+    /// Nothing more can be done about a queue that is long: perhaps requests need more than was thought.
+    pub(super) fn relent(&mut self) {
+        self.needed_ns = self.needed_ns.saturating_add(self.needed_ns / 32);
+    }
+
+    /// What is left of `rate` if what is queued is to go within that time, where a queue is long: at least so much less, and at
+    /// most by half.
+    pub(super) fn drained(&self, rate: u64, within_ns: Time, least: u64) -> u64 {
+        match self.excess_ns() {
+            0 => rate,
+            excess => {
+                rate - mul_div(rate, excess.min(within_ns), within_ns).clamp(least.min(rate / 2), rate / 2)
+            }
+        }
+    }
+
+    fn excess_of(&self, took_ns: Time) -> Time {
+        took_ns.saturating_sub(self.needed_ns.saturating_add(self.needed_ns / 4))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A queue after looks every 100 ms, of each of which: requests that ended, what each took in microseconds.
+    fn seen(looks: &[(u64, u64)]) -> Queue {
+        let (mut queue, mut device) = (Queue::default(), DeviceUse::default());
+        queue.observe(0, Some(device));
+        for (requests, took_us) in looks {
+            device.requests += requests;
+            device.taken_ns += requests * took_us * 1_000;
+            device.under_way = 2;
+            queue.observe(100 * MS, Some(device));
+        }
+        queue
+    }
+
+    #[test]
+    fn a_queue_is_long_when_requests_wait_for_each_other() {
+        assert_eq!(seen(&[(10, 4_000)]).excess_ns(), 0, "nothing to compare with");
+        // 10 of 4 ms each in 100 ms: one is there for 40 % of the time. Then 25 of 40 ms: ten are there.
+        let long = seen(&[(10, 4_000), (25, 40_000)]).excess_ns();
+        assert!((34 * MS..=35 * MS).contains(&long), "{long}");
+        assert_eq!(seen(&[(10, 4_000), (2, 40_000)]).excess_ns(), 0, "slow, and nothing else is there");
+        assert_eq!(seen(&[(1_000, 100), (20_000, 120)]).excess_ns(), 0, "twenty at once, as quick as one");
+        assert!(seen(&[(10, 4_000), (25, 20_000), (0, 0), (0, 0)]).excess_ns() > 200 * MS, "nothing ends");
+        // 25 of 40 ms, first of all: one at a time would be 4 ms each.
+        assert_eq!(seen(&[(25, 40_000)]).excess_ns(), 35 * MS);
+    }
+
+    #[test]
+    fn what_requests_need_is_forgotten_slowly() {
+        // One at a time, which need four milliseconds, and then ten.
+        let large = alloc::vec![(9, 10_000); 2_000];
+        let looks: alloc::vec::Vec<_> =
+            [(10, 4_000)].into_iter().chain(large).chain([(20, 10_000)]).collect();
+        assert_eq!(seen(&looks).excess_ns(), 0, "larger requests need longer");
+        assert!(seen(&[looks[0], looks[1], (20, 10_000)]).excess_ns() > 0);
+        let mut stubborn = seen(&[(10, 4_000), (25, 40_000)]);
+        let before = stubborn.excess_ns();
+        (0..100).for_each(|_| stubborn.relent());
+        assert!(before > 0 && stubborn.excess_ns() == 0, "nothing can be done about it");
+    }
+
+    #[test]
+    fn what_is_queued_is_drained_in_time() {
+        let long = seen(&[(10, 4_000), (25, 65_000)]);
+        assert!((798..=802).contains(&long.drained(1_000, 300 * MS, 10)), "60 ms of 300 are a fifth");
+        assert_eq!(seen(&[(10, 4_000), (25, 900_000)]).drained(1_000, 300 * MS, 10), 500);
+        assert_eq!(seen(&[]).drained(1_000, 300 * MS, 10), 1_000);
+    }
+}
