@@ -287,7 +287,6 @@ impl Daemon<'_> {
                 self.hotplug = Hotplug { looked: now, online, told: false };
                 self.hold.set_machine(machine);
             }
-            Ok(None) => {}
             Err(e) if !self.hotplug.told => {
                 let known = &self.hotplug.online;
                 output::complain(&format!(
@@ -295,7 +294,7 @@ impl Daemon<'_> {
                 ));
                 self.hotplug.told = true;
             }
-            Err(_) => {}
+            Ok(None) | Err(_) => {}
         }
     }
 
