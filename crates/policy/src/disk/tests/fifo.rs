@@ -178,7 +178,7 @@ fn beside(burst_bytes: u64, light: Job, heavy: Job) -> Outcome {
     };
     let ([alone, _], _) = run(&[light]);
     let ([got, had], held) = run(&[light, heavy]);
-    let idle_used = had * 100 / (8 * MB * SECONDS - alone).max(1);
+    let idle_used = had * 100 / (8 * MB * SECONDS).saturating_sub(alone).max(1);
     Outcome { slowdown: alone * 100 / got.max(1), idle_used, held }
 }
 
