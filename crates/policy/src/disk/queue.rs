@@ -7,9 +7,9 @@
 //! Algorithm: the kernel tells how many requests a device ended and how long these took in all, so the mean time that one took
 //! since the last look, and how many were in the device on the mean (their time over the time that passed). The least mean
 //! time seen is what requests *need*; it is forgotten by a part in 512 at a look, since other requests need another time. A
-//! queue is *long* when requests take more than twice what they need, and more than one and a half of them are there: a
-//! device that does many at once is not full as long as they take no longer, and one that does one at a time is not as
-//! long as hardly two are there.
+//! queue is *long* when requests take more than five quarters of what they need, and more than one and a quarter of them are
+//! there: a device that does many at once is not full as long as they take no longer, and one that does one at a time is not
+//! as long as hardly two are there.
 //!
 //! Limits: it is the mean of all requests, so that large ones of one unit are what small ones of another are measured by.
 
