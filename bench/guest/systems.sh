@@ -126,18 +126,13 @@ run_ours() {
 	tree=$CGROUPS/commonhold
 }
 
-# What the scheduler counted of the light unit. Without the daemon it is told at the end, which this is then.
+# What the daemon's scheduler counted of the light unit, in the words of the loader, which tells it at its end.
 counters() {
-	if [ "$tree" = "$CGROUPS" ]; then
-		exec 9>&-
-		wait $scheduler
-		sed -n 's/^unit light //p' scheduler.log
-	else
-		commonhold status --json | tr -d ' ",' | awk -F: '
-			$1 == "unit" { unit = $2 }
-			unit == "light" && $2 != "null" && sub("^called_back", "recalls", $1) { printf "%s %s ", $1, $2 }
-			unit == "light" && $2 != "null" && sub("^call_back_", "recall_", $1) { printf "%s %s ", $1, $2 }'
-	fi
+	commonhold status --json | tr -d ' ",' | awk -F: '
+		$1 == "unit" { unit = $2 }
+		$1 == "switches" { counted = 1 }
+		!counted || unit != "light" || $2 == "null" || told[$1]++ { next }
+		sub("^called_back", "recalls", $1) || sub("^call_back_", "recall_", $1) { printf "%s %s ", $1, $2 }'
 }
 
 # The scheduler alone, without the daemon: for what a switch costs. Until its descriptor 9 is closed.

@@ -1,4 +1,4 @@
-# seconds: 85
+# seconds: 140
 # needs: commonhold work
 # disks: 3072
 # Memory where swap is memory: what a unit has on zram counts as used by it, its bound is so much less, and cold memory in no
@@ -37,7 +37,7 @@ is_packed() {
 	held
 	[ "$packed" -ge 4 ] && [ "$(value owner memory.swap.current)" -ge $((8 * mib)) ]
 }
-ok "what is cold of it goes to zram, and counts" wait_for 40 is_packed
+ok "what is cold of it goes to zram, and counts" wait_for 90 is_packed
 agrees() {
 	held
 	# A little is not told anew: 1/512 of the machine for the bound, a look for the rest.
