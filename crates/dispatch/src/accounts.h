@@ -49,7 +49,8 @@ static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64
 /*
  * What of a task's wait, since then, a higher class had the CPU where it comes to run. Nobody tells when such a class takes
  * a CPU: it had it where the task could have run, and none of this scheduler's did, for longer than a switch takes. Those
- * that wait behind the first who comes are told of it too.
+ * that wait behind the first who comes are told of it too. Only the last such time of a CPU is remembered: who waited through
+ * several is told of one.
  */
 static u64 higher_ns(struct dispatch_cpu *cpu, u64 since, u64 now)
 {

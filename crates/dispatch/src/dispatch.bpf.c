@@ -11,17 +11,17 @@
  * compete with its sub-units as if they were one, of weight 100.
  *
  * Algorithm. Each unit has one queue, ordered by the tasks' virtual time: who had least CPU time for its weight (its nice
- * value) is next (in the place of the degrading priorities of seed 000, section 3.1). A woken task takes an idle home CPU,
- * its last one if it can and else the nearest; else an idle CPU that somebody lends; else it waits in its unit's queue, and
- * one lent home CPU is called back, its last one if it can and else the nearest: at once by an interrupt, or at the next
- * tick. Where none is lent, it interrupts the task on its last CPU if that is ahead of it by more than `preempt_ns`: by
- * pass where two units compete for the CPU; by virtual time within a unit, and there a message interrupts
- * nobody before a millisecond of its turn is over (then a tick does), since two switches for each message cost more than the
- * message. A CPU that needs a task chooses among the units within its home unit that wait: at every level of units the smallest pass is next (stride scheduling; an idle unit's part
- * thus goes to its siblings, as in the currencies of seed 004, section 5.2). If there is none and the owner lends, the
- * borrower with the largest claim is next: the one that had least of what others lend for its weight (stride scheduling, too),
- * and among equals the one with most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by
- * pass.
+ * value) is next (in the place of the degrading priorities of seed 000, section 3.1). A woken task takes an idle home CPU, its
+ * last one if it can and else the nearest; else an idle CPU that somebody lends; else it waits in its unit's queue, and one
+ * lent home CPU is called back, its last one if it can and else the nearest: at once by an interrupt, or at the next tick.
+ * Where none is lent, it interrupts the task on its last CPU if that is ahead of it by more than `preempt_ns`: by pass where
+ * two units compete for the CPU; by virtual time within a unit, and there a message interrupts nobody before a millisecond of
+ * its turn is over (then a tick does), since two switches for each message cost more than the message. A CPU that needs a task
+ * chooses among the units within its home unit that wait: at every level of units the smallest pass is next (stride
+ * scheduling; an idle unit's part thus goes to its siblings, as in the currencies of seed 004, section 5.2). If there is none
+ * and the owner lends, the borrower with the largest claim is next: the one that had least of what others lend for its weight
+ * (stride scheduling, too), and among equals the one with most tasks waiting. If the CPU is time-shared, all units of the
+ * machine are chosen among by pass.
  *
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
  * not lend never has others on its CPUs, but for visits: turns of those that run anywhere, of those that can run nowhere else,

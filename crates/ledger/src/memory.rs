@@ -3,8 +3,8 @@
 //! Memory is held, not used up: so an account has what is so now, and that over time. A call-back is the lender's: it begins
 //! at the last look at which the lender did not want what it lent, and ends at the look at which borrowers have given back as
 //! much as was called back until then, so that what is reported is an upper bound. While a lender grows, every look may call
-//! back a little more: each counts for itself. What a borrower
-//! takes beyond its bound was never lent: it is not called back, though a call-back ends only with the borrower at its bound.
+//! back a little more: each counts for itself. What a borrower takes beyond its bound was never lent: it is not called back,
+//! though a call-back ends only with the borrower at its bound.
 
 use std::collections::VecDeque;
 
