@@ -47,26 +47,42 @@ static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64
 }
 
 /*
- * What of a task's wait, since then, a higher class had the CPU where it comes to run. Nobody tells when such a class takes
- * a CPU: it had it where the task could have run, and none of this scheduler's did, for longer than a switch takes. Those
- * that wait behind the first who comes are told of it too. Only the last such time of a CPU is remembered: who waited through
- * several is told of one.
+ * A task comes to run on a CPU. Nobody tells when a higher class takes one: it had it where none of this scheduler's tasks
+ * did, and it did not idle, for longer than a switch takes. Short times that are near each other are remembered as one.
  */
-static u64 higher_ns(struct dispatch_cpu *cpu, u64 since, u64 now)
+static void note_higher(struct dispatch_cpu *cpu, u64 now)
 {
+	struct dispatch_stretch *last = &cpu->higher[cpu->stretches % DISPATCH_STRETCHES];
 	u64 from = cpu->since;
 
-	at_least(&from, since);
-	if (now - from > HIGHER_NS) {
-		cpu->higher_from = from;
-		cpu->higher_to = now;
-	} else if (!before(since, cpu->higher_to)) {
-		return 0;
+	if (!from)
+		return; /* it has not run anything yet */
+	if (last->to && before(now, last->from + STRETCH_NS)) {
+		last->had += now - from;
 	} else {
-		from = cpu->higher_from;
-		at_least(&from, since);
+		last = &cpu->higher[++cpu->stretches % DISPATCH_STRETCHES];
+		last->from = from;
+		last->had = now - from;
 	}
-	return cpu->higher_to - from;
+	last->to = now;
+}
+
+/* What of a task's wait, since then, a higher class had the CPU where it comes to run, as far back as is remembered. */
+static u64 higher_ns(const struct dispatch_cpu *cpu, u64 since)
+{
+	const struct dispatch_stretch *stretch;
+	u64 from, sum = 0;
+	u32 back;
+
+	bpf_for(back, 0, DISPATCH_STRETCHES) {
+		stretch = &cpu->higher[(cpu->stretches - back) % DISPATCH_STRETCHES];
+		if (!before(since, stretch->to))
+			break;
+		from = stretch->from;
+		at_least(&from, since);
+		sum += stretch->had < stretch->to - from ? stretch->had : stretch->to - from;
+	}
+	return sum;
 }
 
 /* A task runs on another CPU than before. */
@@ -95,14 +111,16 @@ static void arrive(struct task_struct *p, struct dispatch_task *task, struct dis
 
 	if (!account)
 		return;
+	if (now - cpu->since > HIGHER_NS)
+		note_higher(cpu, now);
 	account->switches++;
 	if (cpu->rescue)
 		account->rescues++;
 	if (task->since && before(task->since, now) && cause < DISPATCH_CAUSES) {
 		waited = now - task->since;
-		/* Mostly it is less than what is looked at more closely. */
+		/* Mostly it is less than what is remembered. */
 		if (waited > HIGHER_NS)
-			account->waited_ns[DISPATCH_WAIT_HIGHER] += higher = higher_ns(cpu, task->since, now);
+			account->waited_ns[DISPATCH_WAIT_HIGHER] += higher = higher_ns(cpu, task->since);
 		account->waited_ns[cause] += waited - higher;
 		if ((waited > SLOW_NS || unit->slow_ns) && !rules()->pool)
 			note_wait(p, unit, waited);

@@ -15,6 +15,7 @@
 #define DISPATCH_GLOB_MAX    64u         /* bytes of a pattern, with its end */
 #define DISPATCH_MATCHES_MAX 4096u       /* in all lists of a contract: see dispatch_match */
 #define DISPATCH_LATENCIES   24u         /* classes of latencies: see dispatch_unit.recall_classes */
+#define DISPATCH_STRETCHES   8u          /* see dispatch_cpu.higher; a power of two */
 
 /* How a lent CPU is called back. */
 enum dispatch_recall {
@@ -104,13 +105,19 @@ enum dispatch_rescue {
 	DISPATCH_RESCUE_RUNS,
 };
 
+/* A time in which a higher class had a CPU: all of it, or the greater part. */
+struct dispatch_stretch {
+	u64 from, to;
+	u64 had; /* ns of it */
+};
+
 /* One CPU. Its user sets `cache` and `node` before the start, and `home` by dispatch_own(); the scheduler the rest. */
 struct dispatch_cpu {
 	u64 since;    /* up to when its task was charged, or it idled */
 	u64 booked;   /* up to when its time stands in the accounts */
 	u64 recalled; /* when it was called back; 0: it is not */
 	u64 vtime;    /* its task's virtual time when it was charged last */
-	u64 higher_from, higher_to; /* when a higher class had it last */
+	struct dispatch_stretch higher[DISPATCH_STRETCHES]; /* when a higher class had it of late, in a ring */
 	u32 home;     /* the unit that owns it, or DISPATCH_NOBODY: time-shared */
 	u32 runs;     /* the unit whose task it runs, or DISPATCH_NOBODY */
 	u32 cache;    /* CPUs that share its last-level cache, and its node's: two groups of CPUs, by number below 2 * cpus; */
@@ -121,6 +128,8 @@ struct dispatch_cpu {
 	u32 on_loan;  /* 1: its task borrows it */
 	u32 rescue;   /* enum dispatch_rescue */
 	u32 outranked; /* 1: a message waits until its task, of the same unit, has run for a while */
+	u32 stretches; /* when a higher class had it: times so far, the last of them at this place of the ring */
+	u32 unused;
 };
 
 enum dispatch_task_state {
@@ -198,7 +207,7 @@ struct dispatch_setting {
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_unit) == 232, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_cpu) == 88, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_cpu) == 272, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 56, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_match) == 80, "mirrored in matches.rs");
 

@@ -251,6 +251,15 @@ impl std::ops::AddAssign for Account {
     }
 }
 
+/// A time in which a higher class had a CPU.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Stretch {
+    from: u64,
+    to: u64,
+    had: u64,
+}
+
 /// One CPU.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -259,8 +268,7 @@ pub(crate) struct Cpu {
     pub(crate) booked: u64,
     pub(crate) recalled: u64,
     pub(crate) vtime: u64,
-    higher_from: u64,
-    higher_to: u64,
+    higher: [Stretch; 8],
     pub(crate) home: u32,
     pub(crate) runs: u32,
     pub(crate) cache: u32,
@@ -271,6 +279,8 @@ pub(crate) struct Cpu {
     on_loan: u32,
     pub(crate) rescue: u32,
     outranked: u32,
+    stretches: u32,
+    unused: u32,
 }
 
 /// A CPU runs a task out of turn that had waited for too long.
@@ -284,8 +294,7 @@ impl Cpu {
             booked: 0,
             recalled: 0,
             vtime: 0,
-            higher_from: 0,
-            higher_to: 0,
+            higher: [Stretch { from: 0, to: 0, had: 0 }; 8],
             home: NOBODY,
             runs: NOBODY,
             cache: near.cache,
@@ -296,6 +305,8 @@ impl Cpu {
             on_loan: 0,
             rescue: 0,
             outranked: 0,
+            stretches: 0,
+            unused: 0,
         }
     }
 }
@@ -398,7 +409,7 @@ pub(crate) struct Setting {
 const _: () = assert!(size_of::<Rules>() == 32);
 const _: () = assert!(size_of::<Unit>() == 232);
 const _: () = assert!(size_of::<Account>() == 120);
-const _: () = assert!(size_of::<Cpu>() == 88);
+const _: () = assert!(size_of::<Cpu>() == 272);
 const _: () = assert!(size_of::<Own>() == 56);
 const _: () = assert!(size_of::<Task>() == 96);
 const _: () = assert!(size_of::<World>() == 144);

@@ -34,6 +34,8 @@ enum { false = 0, true = 1 };
 
 /* A CPU that runs no task of this scheduler's for longer, while one waits for it, is had by a higher class. */
 #define HIGHER_NS 100000ull
+/* Such times that begin and end within this are remembered as one. */
+#define STRETCH_NS 20000000ull
 
 /* include/uapi/linux/bpf.h */
 enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_TASK_STORAGE = 29 };

@@ -97,7 +97,7 @@ void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
 
 	if (!cpu)
 		return;
-	cpu->since = scx_bpf_now(); /* so long nobody else had it: see higher_ns() */
+	cpu->since = scx_bpf_now(); /* so long nobody else had it: see note_higher() */
 	if (!idle || cpu->looks >= LOOKS_MAX || !may_have_work(cpu))
 		return;
 	cpu->looks++;

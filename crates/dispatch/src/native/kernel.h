@@ -21,6 +21,7 @@ typedef int64_t s64;
 #define bpf_for(i, from, to) for ((i) = (from); (i) < (to); (i)++)
 
 #define HIGHER_NS (~0ull) /* the simulated kernel has no higher classes */
+#define STRETCH_NS 0ull
 
 /* Values as in the kernel (include/linux/sched/ext.h). */
 #define SCX_DSQ_LOCAL    ((1ull << 63) | 2)
