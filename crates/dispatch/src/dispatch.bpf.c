@@ -375,7 +375,16 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 		advance_loan(top, used);
 }
 
-/* A slice begins: the clocks by which those are placed who wake meanwhile are at least where its task and its units are. */
+/* Whether a task runs since its unit is next: not who goes first whatever its unit had, or has the turn of one CPU. */
+static bool is_next(const struct dispatch_cpu *cpu, const struct dispatch_task *task)
+{
+	return task->unit != DISPATCH_KERNEL && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)) && !cpu->rescue;
+}
+
+/*
+ * A slice begins: the clocks by which those are placed who wake meanwhile are at least where its task and its units are. A
+ * unit of which a task runs out of turn may be far ahead of all that wait: its pass says nothing of where those are.
+ */
 static void advance_clocks(const struct dispatch_cpu *cpu, const struct dispatch_task *task, struct dispatch_unit *unit)
 {
 	struct dispatch_unit *clock = clock_of(unit);
@@ -385,12 +394,14 @@ static void advance_clocks(const struct dispatch_cpu *cpu, const struct dispatch
 
 	if (clock)
 		at_least(&clock->vtime, task->vtime);
-	if (rules()->pool)
+	if (rules()->pool || !is_next(cpu, task))
 		return;
 	if (is_guest(cpu, task, unit) && (top = unit_at(unit->top)))
 		world_loan_pass_at_least(top->loan_pass);
-	if (unit->below)
+	if (unit->below) {
+		at_least(&unit->own_pass, unit->frontier - credit_of(OWN_WEIGHT));
 		at_least(&unit->frontier, unit->own_pass);
+	}
 	if (!(unit = advance_clock_around(unit, time_shared)))
 		return;
 	bpf_for(level, 1, DISPATCH_DEPTH_MAX)

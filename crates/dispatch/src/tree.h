@@ -11,21 +11,25 @@
 
 /*
  * Who is active: a task runs or waits; a unit's own tasks if one of them does; a unit if its own tasks or a sub-unit are.
- * Who becomes active has saved nothing up but one slice: its pass catches up with that of those that were, less so much. So
- * does one that used less than it may, for want of tasks: else its next tasks would keep all others waiting for as long as
- * it had been alone with its share.
+ * Who becomes active has saved nothing up but one slice: its pass catches up with that of the sibling that was next last,
+ * less so much. So does one that used less than it may, for want of tasks, when another task of its wakes or a slice begins:
+ * else it would keep all others waiting for as long as it had been alone with its share.
  *
  * Here and below, what is done at every level of units is a function of its own that returns the next one, since a loop of
  * BPF costs more than the work of one level, and most units are outermost.
  */
+static u64 credit_of(u32 weight)
+{
+	return rules()->slice_ns * SHARE_UNIT / (weight ? weight : 1);
+}
+
 static struct dispatch_unit *count_within(struct dispatch_unit *unit, bool *comes)
 {
 	struct dispatch_unit *parent = unit_at(unit->parent);
-	u64 credit = rules()->slice_ns * SHARE_UNIT / (unit->weight ? unit->weight : 1);
 
 	if (*comes)
 		*comes = !add(&unit->active, 1);
-	at_least(&unit->pass, (parent ? parent->frontier : world_pass()) - credit);
+	at_least(&unit->pass, (parent ? parent->frontier : world_pass()) - credit_of(unit->weight));
 	return parent;
 }
 
@@ -39,7 +43,7 @@ static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 	task->state |= DISPATCH_COUNTED;
 	comes = !add(&unit->own_active, 1);
 	if (unit->below)
-		at_least(&unit->own_pass, unit->frontier - rules()->slice_ns * SHARE_UNIT / OWN_WEIGHT);
+		at_least(&unit->own_pass, unit->frontier - credit_of(OWN_WEIGHT));
 	if (!(unit = count_within(unit, &comes)))
 		return;
 	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
@@ -161,10 +165,16 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 static struct dispatch_unit *advance_clock_around(struct dispatch_unit *unit, bool time_shared)
 {
 	struct dispatch_unit *parent = unit_at(unit->parent);
+	u64 clock;
 
-	if (parent)
-		at_least(&parent->frontier, unit->pass);
-	else if (time_shared)
+	if (!parent && !time_shared)
+		return NULL;
+	clock = parent ? parent->frontier : world_pass();
+	if (before(unit->pass, clock))
+		at_least(&unit->pass, clock - credit_of(unit->weight));
+	else if (parent)
+		parent->frontier = unit->pass;
+	else
 		world_pass_at_least(unit->pass);
 	return parent;
 }

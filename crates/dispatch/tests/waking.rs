@@ -1,6 +1,6 @@
 //! Tasks that wake where another unit's task runs: who goes first, and who is next among many units.
 
-use commonhold_dispatch::{BORROWS, Kernel, Kick, LENDS, NOBODY, Recall, Settings, UnitRules};
+use commonhold_dispatch::{BORROWS, KERNEL, Kernel, Kick, LENDS, NOBODY, Recall, Settings, UnitRules};
 
 const MS: u64 = 1_000_000;
 const SLICE: u64 = 20 * MS;
@@ -103,6 +103,34 @@ fn a_message_interrupts_nobody_of_its_unit_before_a_millisecond() {
     kernel.start(begins + 20 * MS, 2, B);
     kernel.wake_by_message(begins + 20 * MS, 2);
     assert!(has_to_go(&mut kernel));
+}
+
+#[test]
+fn whose_tasks_wake_loses_nothing_by_those_that_run_out_of_turn() {
+    // The kernel's own threads go first, whatever they had: what they had is no measure of where the others are.
+    let mut kernel = kernel(4);
+    for unit in [A, B] {
+        outermost(&mut kernel, unit, 5_000);
+    }
+    for (id, unit) in [(0, A), (1, B), (2, B), (3, KERNEL)] {
+        kernel.start(0, id, unit);
+        kernel.wake(0, id);
+    }
+    let (mut now, mut asleep) = (0, Vec::new());
+    let mut runs = kernel.schedule(now, 0, false);
+    while now < 100 * SLICE {
+        // Tasks 0 and 1 run on; 2 and 3 sleep after a millisecond, and wake at the end of a slice of the others'.
+        let sleeps = runs >= Some(2);
+        now += if sleeps { MS } else { SLICE };
+        if sleeps {
+            asleep.extend(runs);
+        } else {
+            asleep.drain(..).for_each(|id| kernel.wake(now, id));
+        }
+        runs = kernel.schedule(now, 0, !sleeps);
+    }
+    let (a, b) = (kernel.account(A).shared_ns, kernel.account(B).shared_ns);
+    assert!(a.abs_diff(b) <= 3 * SLICE, "{a} {b}");
 }
 
 #[test]

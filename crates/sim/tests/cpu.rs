@@ -334,3 +334,21 @@ fn who_used_less_than_its_share_has_saved_nothing_up() {
     near(response(&end, "a"), 16 * S, 10);
     assert!(unit(&end, "a").waited_max_ns <= 200 * MS, "{} ms", unit(&end, "a").waited_max_ns / MS);
 }
+
+/// `a` has three of four CPUs' worth of tasks for ten seconds, and one ticket's holder `c` the fourth: `a` could have had nearly
+/// all four. That is no credit against `b`, which comes with as many tickets as `a` has: they have two CPUs each from then on
+/// (less a hundredth of `c`'s), though none of `a`'s tasks ever slept.
+#[test]
+fn who_runs_on_with_less_than_its_share_has_saved_nothing_up_either() {
+    let contract =
+        "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.a]\n[unit.b]\n[unit.c]\ntickets = 1\n";
+    let jobs = [
+        ("a", "a", "endless", "count = 3\nbackground = true"),
+        ("c", "c", "endless", "background = true"),
+        ("b", "b", "work", "start = \"10s\"\ncount = 4"),
+    ];
+    let work = workload(&[ENDLESS, ("work", "{ cpu = \"2s\" }")], &jobs);
+    let end = outcome(contract, &machine(4, ""), &work);
+    // Eight seconds of work on two CPUs.
+    near(response(&end, "b"), 4 * S, 20);
+}
