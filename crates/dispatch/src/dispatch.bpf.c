@@ -26,8 +26,8 @@
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
  * not lend never has others on its CPUs, but for visits: turns of those that run anywhere, of those that can run nowhere else,
  * and of those that have waited for too long. No CPU idles while a task waits that may run there. Who sleeps saves nothing up
- * but one slice: a waking task's virtual time is at least its unit's less `slice_ns`, and a waking unit's pass at least that
- * of the sibling that ran last less so much. Nobody waits for ever in a queue: whoever waits there has a virtual time that
+ * but one slice: a waking task's virtual time is at least its unit's less `slice_ns`; and a waking unit's pass is at least that
+ * of the siblings that were next less so much, and two slices of theirs for each other CPU, by which those may be apart. Nobody waits for ever in a queue: whoever waits there has a virtual time that
  * stays while those of all that run grow, and so has its unit's pass at every level; so after a bounded time it is the
  * smallest. Nobody waits there for so long that the kernel ends the scheduler: the policy gives no unit less than a thousandth
  * of its level's time, nor lets who holds a part of a CPU wait for a turn for longer than 5 s, where turns of 10 ms are short
@@ -375,38 +375,33 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 		advance_loan(top, used);
 }
 
-/* Whether a task runs since its unit is next: not who goes first whatever its unit had, or has the turn of one CPU. */
-static bool is_next(const struct dispatch_cpu *cpu, const struct dispatch_task *task)
-{
-	return task->unit != DISPATCH_KERNEL && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)) && !cpu->rescue;
-}
-
 /*
- * A slice begins: the clocks by which those are placed who wake meanwhile are at least where its task and its units are. A
- * unit of which a task runs out of turn may be far ahead of all that wait: its pass says nothing of where those are.
+ * A unit is next: the clocks by which its siblings, and those of the units around it, are placed that wake meanwhile are at
+ * least where it is. That is not said of a unit of which a task runs out of turn (a thread of the kernel's, one that must run
+ * there, one that is rescued): it may be far ahead of all that wait.
  */
-static void advance_clocks(const struct dispatch_cpu *cpu, const struct dispatch_task *task, struct dispatch_unit *unit)
+static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 {
-	struct dispatch_unit *clock = clock_of(unit);
-	bool time_shared = cpu->home == DISPATCH_NOBODY;
-	struct dispatch_unit *top;
 	u32 level;
 
-	if (clock)
-		at_least(&clock->vtime, task->vtime);
-	if (rules()->pool || !is_next(cpu, task))
-		return;
-	if (is_guest(cpu, task, unit) && (top = unit_at(unit->top)))
-		world_loan_pass_at_least(top->loan_pass);
 	if (unit->below) {
 		at_least(&unit->own_pass, unit->frontier - credit_of(OWN_WEIGHT));
-		at_least(&unit->frontier, unit->own_pass);
+		at_least(&unit->frontier, unit->own_pass - 2 * (rules()->cpus - 1) * credit_of(OWN_WEIGHT));
 	}
 	if (!(unit = advance_clock_around(unit, time_shared)))
 		return;
 	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
 		if (!(unit = advance_clock_around(unit, time_shared)))
 			break;
+}
+
+/* A slice begins: the clock by which those of the same unit are placed that wake meanwhile is at least where its task is. */
+static void advance_clock_within(const struct dispatch_task *task, struct dispatch_unit *unit)
+{
+	struct dispatch_unit *clock = clock_of(unit);
+
+	if (clock)
+		at_least(&clock->vtime, task->vtime);
 }
 
 /*
@@ -422,7 +417,9 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, c
 	unit = unit_at(task->unit);
 	if (unit) {
 		book(cpu, id, unit, cpu->since);
-		advance_clocks(cpu, task, unit);
+		advance_clock_within(task, unit);
+		if (!rules()->pool && task->unit != DISPATCH_KERNEL && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)))
+			advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
 	}
 	cpu->outranked = 0;
 	set_slice(prev, rules()->slice_ns);
@@ -472,6 +469,7 @@ static bool goes_on(u64 queue, const struct goer *goer)
 static bool take_next(u32 home, enum among among, const struct goer *goer)
 {
 	struct tried tried = { { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY } };
+	struct dispatch_unit *unit;
 	u32 look, next;
 
 	for (look = 0; look < RACES_MAX; look++) {
@@ -482,6 +480,8 @@ static bool take_next(u32 home, enum among among, const struct goer *goer)
 		if (goer->unit != DISPATCH_NOBODY &&
 		    (goer->unit == next ? goes_on(next, goer) : keeps(goer, next, among)))
 			break;
+		if ((unit = unit_at(next)))
+			advance_clocks(unit, home == DISPATCH_NOBODY);
 		if (scx_bpf_dsq_move_to_local(next))
 			return true;
 		tried.unit[look] = next;
@@ -517,6 +517,8 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 		/* It was called back, or has another owner since: it is lent on, and may be called back. */
 		if (!mask_test(cpu->home, MASK_LENT, id))
 			lend(cpu, id, owner);
+		if ((unit = unit_at(unit->top)))
+			world_loan_pass_at_least(unit->loan_pass);
 		run_on(prev, cpu, id, task);
 	}
 }
@@ -624,11 +626,14 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	struct dispatch_cpu *cpu = cpu_at(id);
 	struct dispatch_unit *unit, *top, *owner;
 	u64 now = scx_bpf_now();
-	bool rescued;
+	bool rescued, direct;
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
 	rescued = is_rescued(cpu);
+	/* It took an idle CPU: it was in no queue, and does not go on here after a higher class, as if nothing had been. */
+	direct = !(task->state & (DISPATCH_WAITS | DISPATCH_AT_CPU)) && task->cause == DISPATCH_WAIT_OWN &&
+		 task->unit != DISPATCH_KERNEL;
 	end_wait(task);
 	arrive(p, task, unit, cpu, id, now);
 	cpu->since = cpu->booked = now;
@@ -638,10 +643,12 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	unit->served = now;
 	cpu->runs = task->unit;
 	cpu->vtime = task->vtime;
-	advance_clocks(cpu, task, unit);
+	advance_clock_within(task, unit);
 	if (rules()->pool)
 		return;
 	top = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
+	if (direct)
+		advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
 	if (top)
 		add(&top->busy, 1);
 	if (cpu->home == DISPATCH_NOBODY)
@@ -650,6 +657,8 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 		if (cpu->recalled && top)
 			came_back(cpu, top, cpu->since);
 	} else if (!rescued && is_guest(cpu, task, unit) && (owner = unit_at(cpu->home))) {
+		if (top)
+			world_loan_pass_at_least(top->loan_pass);
 		lend(cpu, id, owner);
 		/* The owner's task may have come while this one was on its way here. */
 		if (waits_for_home(cpu->home, owner) && mask_take(cpu->home, MASK_LENT, id))

@@ -11,9 +11,9 @@
 
 /*
  * Who is active: a task runs or waits; a unit's own tasks if one of them does; a unit if its own tasks or a sub-unit are.
- * Who becomes active has saved nothing up but one slice: its pass catches up with that of the sibling that was next last,
- * less so much. So does one that used less than it may, for want of tasks, when another task of its wakes or a slice begins:
- * else it would keep all others waiting for as long as it had been alone with its share.
+ * Who becomes active has saved nothing up but one slice: its pass catches up with the clock of the unit around (see
+ * advance_clock_around()), less so much. So does one that used less than it may, for want of tasks, when another task of its
+ * wakes or a slice begins: else it would keep all others waiting for as long as it had been alone with its share.
  *
  * Here and below, what is done at every level of units is a function of its own that returns the next one, since a loop of
  * BPF costs more than the work of one level, and most units are outermost.
@@ -161,21 +161,28 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 			break;
 }
 
-/* A slice begins: the clock of the unit around is at least where this one is; of none around, the machine's. */
+/*
+ * A unit is next: the clock of the unit around is where this one is, or of none around, the machine's; less what it may be
+ * ahead of those that should be next. A task that ends its slice is in no queue for a moment, and a CPU that looks then takes
+ * another unit's; and one unit may come to run on all CPUs at a time, and be charged for all of them later. (Slices end with
+ * ticks, and are up to twice as long.)
+ */
 static struct dispatch_unit *advance_clock_around(struct dispatch_unit *unit, bool time_shared)
 {
 	struct dispatch_unit *parent = unit_at(unit->parent);
-	u64 clock;
+	u64 slice = credit_of(unit->weight), reached = unit->pass - 2 * (rules()->cpus - 1) * slice, clock;
 
 	if (!parent && !time_shared)
 		return NULL;
 	clock = parent ? parent->frontier : world_pass();
-	if (before(unit->pass, clock))
-		at_least(&unit->pass, clock - credit_of(unit->weight));
+	if (before(unit->pass, clock - slice))
+		unit->pass = clock - slice;
+	else if (!before(clock, reached))
+		return parent;
 	else if (parent)
-		parent->frontier = unit->pass;
+		parent->frontier = reached;
 	else
-		world_pass_at_least(unit->pass);
+		world_pass_at_least(reached);
 	return parent;
 }
 

@@ -11,6 +11,13 @@ use crate::plan::{Action, Reason, Step};
 /// Weight that cgroups have unless told otherwise.
 pub(crate) const WEIGHT_USUAL: u32 = 100;
 
+/// The weight of a unit, 1 to 10,000, before a plan says any: the usual one. No plan says that of [`UnitId::SHARED`]: on
+/// time-shared CPUs it counts for as much as all units together, as it has turns with the owner of a home CPU. Who comes to the
+/// machine and is in no unit, to see what is going on there for instance, does not wait for those who use all of it.
+pub const fn first_weight(unit: UnitId) -> u32 {
+    if unit.0 == UnitId::SHARED.0 { 10_000 } else { WEIGHT_USUAL }
+}
+
 /// What is in force for one unit, each with the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Orders {

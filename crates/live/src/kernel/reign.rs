@@ -19,7 +19,7 @@ use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_dispatch::{
     ANYWHERE, Account, BORROWS, COMMON, KERNEL, LENDS, Lists, NOBODY, UNITS_MAX, UnitRules,
 };
-use commonhold_policy::{Action, Plan, Time, borrows, lends};
+use commonhold_policy::{Action, Plan, Time, borrows, first_weight, lends};
 
 use super::cannot_hold;
 use super::matches::{Levels, in_slots};
@@ -32,10 +32,8 @@ use crate::LiveError;
 /// Room for units that come later: so many times those that there are, and no less than [`UNITS_MIN`].
 const ROOM: u32 = 2;
 const UNITS_MIN: u32 = 64;
-/// The weight of who was given none: that of cgroups.
-const WEIGHT_USUAL: u32 = 100;
 /// A slot that is nobody's.
-const EMPTY: UnitRules = UnitRules { parent: NOBODY, weight: WEIGHT_USUAL, flags: 0 };
+const EMPTY: UnitRules = UnitRules { parent: NOBODY, weight: 100, flags: 0 };
 
 /// A unit that has a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -263,7 +261,7 @@ impl Reign {
         self.slot_of[unit.index()] = Some(slot);
         // Enclosers stand before their sub-units.
         let parent = self.contract.unit(unit).parent.and_then(|parent| self.slot(parent));
-        let weight = self.units.get(&slot).map_or(WEIGHT_USUAL, |told| told.rules.weight);
+        let weight = self.units.get(&slot).map_or(first_weight(unit), |told| told.rules.weight);
         let rules =
             UnitRules { parent: parent.unwrap_or(NOBODY), weight, flags: flags(&self.contract, unit) };
         self.units.insert(slot, Told { rules, cgroup });

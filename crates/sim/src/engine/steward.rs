@@ -12,7 +12,8 @@ use commonhold_ledger::Ledger;
 use commonhold_policy::check::Books;
 use commonhold_policy::frames::{self, Look};
 use commonhold_policy::{
-    Action, Input, Means, Plan, Snapshot, State, SwitchLoans, UnitFacts, borrows, entitlement, lends, step,
+    Action, Input, Means, Plan, Snapshot, State, SwitchLoans, UnitFacts, borrows, entitlement, first_weight,
+    lends, step,
 };
 
 use super::Engine;
@@ -120,7 +121,7 @@ impl Engine<'_> {
         for id in contract.ids() {
             let lends = if lends(contract, id) { LENDS } else { 0 };
             let flags = lends | if borrows(contract, id) { BORROWS } else { 0 };
-            self.set_unit(id, 100, flags);
+            self.set_unit(id, first_weight(id), flags);
         }
     }
 

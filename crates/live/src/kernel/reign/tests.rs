@@ -205,7 +205,7 @@ impl World {
     }
 }
 
-const COMMON_PARTS: &str = "unit 0 weighs 100 flags 3, unit 1 weighs 100 flags 7, ";
+const COMMON_PARTS: &str = "unit 0 weighs 100 flags 3, unit 1 weighs 10000 flags 7, ";
 
 /// Two units, one with a sub-unit: told from without to within, admitted before it schedules, owners after.
 #[test]
