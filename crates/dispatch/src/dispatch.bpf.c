@@ -24,17 +24,18 @@
  * machine are chosen among by pass.
  *
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
- * not lend never has others on its CPUs, but for visits: turns of those that run anywhere, of those that can run nowhere else,
- * and of those that have waited for too long. No CPU idles while a task waits that may run there. Who sleeps saves nothing up
- * but one slice: a waking task's virtual time is at least its unit's less `slice_ns`; and a waking unit's pass is at least that
- * of the siblings that were next less so much, and two slices of theirs for each other CPU, by which those may be apart. Nobody waits for ever in a queue: whoever waits there has a virtual time that
- * stays while those of all that run grow, and so has its unit's pass at every level; so after a bounded time it is the
- * smallest. Nobody waits there for so long that the kernel ends the scheduler: the policy gives no unit less than a thousandth
- * of its level's time, nor lets who holds a part of a CPU wait for a turn for longer than 5 s, where turns of 10 ms are short
- * enough for that; and whose tasks wait for long nevertheless, they are rescued: see rescue.h. Tasks that no queue can serve
- * (strays: their affinity allows none of the unit's CPUs) and the kernel's own threads (but for when they wake) wait in a
- * queue of one CPU, which has its turn there like its owner's tasks, and like those of DISPATCH_COMMON. So do tasks that may
- * not leave their CPU for a moment, which others may wait for.
+ * not lend never has others on its CPUs, but for visits: turns of those that run anywhere, of those that can run nowhere
+ * else, and of those that have waited for too long. No CPU idles while a task waits that may run there. Who sleeps saves
+ * nothing up but one slice: a waking task's virtual time is at least its unit's less `slice_ns`; and a waking unit's pass is
+ * at least that of the siblings that were next less so much, and two slices of theirs for each other CPU, by which those may
+ * be apart. Nobody waits for ever in a queue: whoever waits there has a virtual time that stays while those of all that run
+ * grow, and so has its unit's pass at every level; so after a bounded time it is the smallest. Nobody waits there for so
+ * long that the kernel ends the scheduler: the policy gives no unit less than a thousandth of its level's time, nor lets who
+ * holds a part of a CPU wait for a turn for longer than 5 s, where turns of 10 ms are short enough for that; and whose tasks
+ * wait for long nevertheless, they are rescued: see rescue.h. Tasks that no queue can serve (strays: their affinity allows
+ * none of the unit's CPUs) and the kernel's own threads (but for when they wake) wait in a queue of one CPU, which has its
+ * turn there like its owner's tasks, and like those of DISPATCH_COMMON. So do tasks that may not leave their CPU for a
+ * moment, which others may wait for.
  *
  * Limits. Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
  * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU
