@@ -4,8 +4,9 @@
 //! multi-generation LRU and lets us read it (debugfs), every control group of ours is made to begin a generation every
 //! [`AGE`]: pages found touched since the last time move to the one that was the youngest until then, and what stays behind
 //! was not touched between the two. What was touched since the youngest began is not known yet; so cold is what stayed behind
-//! for [`COLD`] before that. Walking page
-//! tables takes time, so the next walk comes no sooner than [`REST_TIMES`] times as long as the last one took; a thread of its own does it.
+//! for [`COLD`] before that. Walking page tables takes time: so a kernel that has begun a generation by itself, since it takes
+//! pages from the control group anyway, is not asked for another; and the next walk comes no sooner than [`REST_TIMES`] times
+//! as long as the last one took; a thread of its own does it.
 //! Elsewhere, the files on the kernel's inactive list stand for it, and anonymous memory is never called cold.
 //!
 //! Limits: what a program only reads by system calls, again and again, may look colder than it is; the policy stops
@@ -23,6 +24,8 @@ use crate::cgroup::knob::{read, write};
 
 /// How often a generation begins.
 const AGE: Duration = Duration::from_secs(5);
+/// One that began by itself less than this ago will do.
+const YOUNG: Duration = Duration::from_secs(4);
 /// What was not touched for so long is cold: two generations, of the four that there are at most.
 const COLD: Duration = Duration::from_secs(10);
 /// Aging takes at most 1/50 of a CPU.
@@ -91,8 +94,7 @@ fn look(file: &Path, top: &str, known: &Known) {
     let ours = |group: &&Group| PathBuf::from(&group.path).starts_with(top);
     let cold = groups.iter().filter(ours).map(|group| (group.path.clone(), group.cold())).collect();
     *known.lock().unwrap_or_else(PoisonError::into_inner) = cold;
-    let youngest =
-        groups.iter().filter(ours).flat_map(|group| group.youngest().map(move |of| (group.id, of)));
+    let youngest = groups.iter().filter(ours).flat_map(|group| group.due().map(move |of| (group.id, of)));
     for (group, (node, generation)) in youngest {
         // The last two: anonymous memory too, and even if there are as many generations as there can be. Refused when the
         // generation is not the youngest any more: then another one has begun already.
@@ -113,9 +115,10 @@ impl Group {
         self.nodes.iter().fold(Cold::default(), |sum, node| sum.with(node.cold()))
     }
 
-    /// Nodes, and the youngest generation of each.
-    fn youngest(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.nodes.iter().filter_map(|node| Some((node.id, node.generations.last()?.number)))
+    /// Nodes in which another generation is to begin, and the youngest of each.
+    fn due(&self) -> impl Iterator<Item = (u32, u64)> {
+        let youngest = self.nodes.iter().filter_map(|node| Some((node.id, node.generations.last()?)));
+        youngest.filter(|(_, last)| last.age >= YOUNG).map(|(node, last)| (node, last.number))
     }
 }
 
@@ -186,19 +189,21 @@ mod tests {
     use super::*;
 
     /// Of /commonhold/a, 13 began 5 s ago. Generation 10 was not touched from when 11 began, 16 s ago, until then: 300 + 40
-    /// pages; 11 from 12 on, 14.9 s ago: too young by a little. On the other node, 1 was not for 12 s.
+    /// pages; 11 from 12 on, 14.9 s ago: too young by a little. On the other node, 1 was not for 12 s. On the last the kernel began
+    /// one by itself: another would tell nothing.
     #[test]
     fn cold_is_what_stayed_behind_for_long_enough() {
         let text = "memcg     1 /\n node     0\n          0     999999          5          6 \nmemcg    44 /commonhold/a\n \
                     node     0\n         10      21000        300         40 \n         11      16000         20         10 \n         \
                     12      14900          7          0 \n         13       5000          1          2 \n node     1\n          \
-                    1      30000          3          3 \n          2      17000          1          1 \n          3       5000          0          0 \n";
+                    1      30000          3          3 \n          2      17000          1          1 \n          3       5000          0          0 \n node     2\n          \
+                    7       3900          0          0 \n";
         let groups = parse(text, 1);
         assert_eq!(groups.len(), 2);
         assert_eq!(groups[0].cold(), Cold::default(), "nothing is known without a next one");
         let a = &groups[1];
         assert_eq!((a.id, a.path.as_str()), (44, "/commonhold/a"));
         assert_eq!(a.cold(), Cold { anonymous: 303, file: 43 });
-        assert_eq!(a.youngest().collect::<Vec<_>>(), [(0, 13), (1, 3)]);
+        assert_eq!(a.due().collect::<Vec<_>>(), [(0, 13), (1, 3)]);
     }
 }
