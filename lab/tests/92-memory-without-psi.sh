@@ -24,7 +24,7 @@ note "MiB: the owner is allowed $((kept / mib)), the borrower $((high / mib))"
 enabled=/sys/kernel/mm/lru_gen/enabled
 if [ -e $enabled ]; then
 	echo n > $enabled
-	commonhold doctor > doctor.txt
+	commonhold doctor | tr -s ' \n' ' ' > doctor.txt
 	ok "doctor says that no generations are made" grep -q "the kernel has generations, but makes none" doctor.txt
 	ok "they are still shown" grep -q '^memcg' /sys/kernel/debug/lru_gen
 	touch_in owner read 120 1 "$drive" 1200
