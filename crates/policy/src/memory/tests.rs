@@ -314,7 +314,7 @@ fn of_a_reservation_only_what_is_not_used_is_lent() {
     contract.machine.reserve = Amount::Part(0);
     let mut world = World::new(contract);
     world.took(units[1], 64, 16);
-    let mut kept = |world: &mut World, used: u64, cold: u64| {
+    let kept = |world: &mut World, used: u64, cold: u64| {
         for _ in 0..25 {
             (world.of(units[0]).used, world.of(units[0]).cold) = (used * MIB, cold * MIB);
             let allowed = world.share(units[1]).allowed.max(660 * MIB) / MIB;
