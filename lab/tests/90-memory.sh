@@ -200,8 +200,9 @@ for look in 1 2 3 4 5 6; do
 	pause 0.5
 done
 note "MiB: large min $(($(value large memory.min) / mib)) high $(($(value large memory.high) / mib)), small min $(($(value small memory.min) / mib)) high $(($(value small memory.high) / mib))"
-ok "60 % hold to 1 %, in thousandths" no_fewer "$large" 990
-ok "35 % too" no_fewer "$small" 990
+# To 1 %, and what is divided may have moved by 1/256 since the account.
+ok "60 % hold to 1 %, in thousandths" no_fewer "$large" 986
+ok "35 % too" no_fewer "$small" 986
 ok "and who has 60 % has no more, to 1 %" no_fewer 1010 $most
 ok "no bound was below a guarantee" is "$contradictions" 0
 ok "nobody was killed" is "$(killed)" 0
