@@ -13,7 +13,7 @@ want_mib=300 back_mib=256
 job_mib=700                             # of which half of the memory holds one and not two
 make_mib=250
 scan_mib=2600                           # more than there is: who does not wait for a drive takes the host's time for the guest's
-rounds=3
+rounds=6                                # so that what the daemon does now and then counts as often as it happens
 # A drive that nobody has open loses what is cached of it.
 exec 7< $heavys 8< $own
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
@@ -54,17 +54,28 @@ done_passes() {
 came_back() {
 	sed -n 's/^workingset_refault_[a-z]* //p' "$base/$1/memory.stat" | { sum=0; while read -r n; do sum=$((sum + n)); done; echo $sum; }
 }
+# daemon_us: sets `daemon_us` to the CPU time of all threads of the daemon so far.
+daemon_us() {
+	daemon_us=0
+	for thread in /proc/${daemon:-none}/task/*/schedstat; do
+		[ -r "$thread" ] && read -r ran rest < "$thread" && daemon_us=$((daemon_us + ran / 1000))
+	done
+}
 # job NAME UNIT MIB: a set of the unit's, read once and then again each second: sets `mean` to the time of those passes, in
-# us, and `back` to the pages that had been taken from it.
+# us, `back` to the pages that had been taken from it, and `daemon_permille` to what the daemon took of one CPU.
 job() {
 	within_unit "$2" work sum light "$3" 1 $own > "$1.log" 2>&1 &
 	wait_for 60 done_passes "$1" 1 || cat "$1.log"
 	before=$(came_back "$2")
+	daemon_us
+	began_us=$daemon_us from=$(uptime_cs)
 	for round in $(seq $rounds); do
 		pause 1
 		kill -USR1 $(pidof light)
 		wait_for 30 done_passes "$1" $((round + 1))
 	done
+	daemon_us
+	daemon_permille=$(((daemon_us - began_us) / 10 / ($(uptime_cs) - from)))
 	back=$(($(came_back "$2") - before))
 	kill -KILL $(pidof light)
 	mean=$(awk '$1 == "pass" && $2 != "1:" { sum += $3; n++ } END { printf "%d", n ? sum / n * 1000 : 0 }' "$1.log")
@@ -172,6 +183,7 @@ isolation() {
 	job beside owner $set_mib
 	tell beside $mean
 	tell beside_back $back
+	tell beside_daemon $daemon_permille
 	within_unit owner work cached reads $own $set_mib 6 > reads.log 2>&1
 	tell_reads read
 }
@@ -237,6 +249,7 @@ pair() {
 	job unbalanced owner $job_mib
 	tell unbalanced $mean
 	tell pair_back $back
+	tell pair_daemon $daemon_permille
 	tell pair_kept $(($(current owner) / mib))
 }
 

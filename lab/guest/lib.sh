@@ -391,11 +391,18 @@ value() {
 	cat "$HELD/$1/$2"
 }
 
-# account UNIT FIELD: sets `found` to a figure of the unit's memory account, 0 if there is none yet; status.json has them all.
-account() {
+# statement: puts all accounts into status.json, a line for each unit. field UNIT FIELD: sets `found` to a figure of the unit's
+# memory account there, 0 if there is none yet. account UNIT FIELD: both.
+statement() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > status.json
+}
+field() {
 	found=$(sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" status.json | sed "s/.*,\"$2\":\([0-9]*\).*/\1/")
 	found=${found:-0}
+}
+account() {
+	statement
+	field "$@"
 }
 
 # touch_in UNIT NAME MIB PASSES [FILE [SKIP]]: a process that touches memory; its passes go to NAME.log.

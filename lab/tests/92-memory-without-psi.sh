@@ -2,14 +2,16 @@
 # boot: psi=0
 # needs: commonhold work
 # disks: 3072
-# Memory on a kernel that does not tell who waits for it: who is short is seen by what comes back, and is lent to.
+# Memory on a kernel that tells less: not who waits for it, so that who is short is seen by what comes back, and is lent to; and
+# not how old pages are, so that inactive pages of files stand for those that are cold.
 
 mib=1048576
+drive=$(disk 3072)
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
 ok "the kernel tells no pressure" test ! -e /proc/pressure/memory
 ok "the daemon holds the contract" start_daemon /job/contracts/memory-patient.toml --verbose || exit 1
 commonhold exec owner -- work touch small 16 1 > small.log 2>&1 &
-commonhold exec borrower -- work touch scan 1000 0 "$(disk 3072)" > scan.log 2>&1 &
+commonhold exec borrower -- work touch scan 1000 0 "$drive" > scan.log 2>&1 &
 borrows() {
 	read -r high < $HELD/borrower/memory.high
 	read -r kept < $HELD/owner/memory.high
@@ -17,4 +19,22 @@ borrows() {
 }
 ok "who is short borrows" wait_for 60 borrows
 note "MiB: the owner is allowed $((kept / mib)), the borrower $((high / mib))"
+
+# Generations are switched off while the daemon runs; the kernel shows those that were all the same.
+enabled=/sys/kernel/mm/lru_gen/enabled
+if [ -e $enabled ]; then
+	echo n > $enabled
+	commonhold doctor | tr -s ' \n' ' ' > doctor.txt
+	ok "doctor says that no generations are made" grep -q "the kernel has generations, but makes none" doctor.txt
+	ok "they are still shown" grep -q '^memcg' /sys/kernel/debug/lru_gen
+	touch_in owner read 120 1 "$drive" 1200
+	ok "the owner reads a file once" wait_for 20 passes read 1
+	is_cold() {
+		account owner cold
+		[ "$found" -ge $((60 * mib)) ]
+	}
+	ok "what is inactive of it is cold" wait_for 30 is_cold
+	note "MiB: $((found / mib)) are cold"
+	echo y > $enabled
+fi
 ok "without a problem" is "$(grep -c '^problem' "$daemon_log")" 0

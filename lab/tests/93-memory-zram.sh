@@ -1,4 +1,5 @@
-# seconds: 140
+# seconds: 110
+# memory: 1024
 # needs: commonhold work
 # disks: 3072
 # Memory where swap is memory: what a unit has on zram counts as used by it, its bound is so much less, and cold memory in no
@@ -11,7 +12,7 @@ for module in lz4hc_compress zram; do
 	[ ! -e /lib/modules/$module.ko ] || insmod /lib/modules/$module.ko
 done
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
-echo 1024M > /sys/block/zram0/disksize
+echo 512M > /sys/block/zram0/disksize
 mkswap /dev/zram0 > /dev/null
 ok "swap is on zram" swapon /dev/zram0 || exit 1
 commonhold doctor > doctor.txt
@@ -20,14 +21,15 @@ ok "doctor says that it is memory" grep -q "counts as used by it" doctor.txt
 ok "the daemon holds the contract" start_daemon /job/contracts/memory-patient.toml --verbose || exit 1
 # A unit that uses nearly all that it is entitled to, and never touches it again; and one who is short. What is in the pages
 # can be compressed to about half.
-commonhold exec owner -- work sum cold 700 1 > cold.log 2>&1 &
+commonhold exec owner -- work sum cold 300 1 > cold.log 2>&1 &
 ok "the owner has its memory" wait_for 30 passes cold 1
-touch_in borrower scan 1300 0 "$drive"
+touch_in borrower scan 600 0 "$drive"
 # held: sets charged, high, packed, used and allowed of the owner, in MiB.
 held() {
-	account owner packed; packed=$((found / mib))
-	account owner used; used=$((found / mib))
-	account owner allowed; allowed=$((found / mib))
+	statement
+	field owner packed; packed=$((found / mib))
+	field owner used; used=$((found / mib))
+	field owner allowed; allowed=$((found / mib))
 	charged=$(($(value owner memory.current) / mib))
 	read -r high < "$HELD/owner/memory.high"
 	high=$((high / mib))
@@ -47,8 +49,9 @@ agrees() {
 ok "used is what is charged and what is packed, and the bound is so much less" wait_for 20 agrees
 note "MiB: $detail; in swap $(($(value owner memory.swap.current) / mib))"
 takes() {
-	account owner packed; all=$found
-	account borrower packed; all=$(((all + found) / mib))
+	statement
+	field owner packed; all=$found
+	field borrower packed; all=$(((all + found) / mib))
 	read -r orig compressed taken rest < /sys/block/zram0/mm_stat
 	detail="units $all, zram $((taken / mib)) MiB"
 	[ $((taken / mib)) -le $((all + 8)) ] && [ $((taken / mib)) -ge $((all - 8)) ]

@@ -1,11 +1,12 @@
-# seconds: 120
+# seconds: 100
+# memory: 1024
 # needs: commonhold work
 # disks: 6144
 # Two units, memory for one job each. One unit has two jobs: the other's job keeps its memory (seed 000, section 4.4). Then
 # who borrows writes: what it has is back within the time that the contract states, though it must be written first.
 
 mib=1048576
-job_mib=700
+job_mib=330
 drive=$(disk 6144)
 # came_back UNIT: pages of files that were taken from it, and that it read again.
 came_back() {
@@ -51,7 +52,7 @@ borrows_dirty() {
 ok "who writes borrows" wait_for 30 borrows_dirty
 note "MiB: $lent are lent, $dirty of what the unit has are dirty"
 account owner called_back; calls_before=$found
-touch_in owner wants 400 1
+touch_in owner wants 180 1
 called_back() {
 	account owner called_back
 	[ "$found" -gt "$calls_before" ]

@@ -288,7 +288,7 @@ impl Ledger {
             waited_ns: sum(&|own| own.waited_ns),
             waited_on_ns,
             disk: self.disks.account(&family.iter().map(|(id, _)| *id).collect::<Vec<_>>()),
-            memory: self.memory.account(&family.iter().map(|(id, _)| *id).collect::<Vec<_>>()),
+            memory: self.memory.account(contract, &family.iter().map(|(id, _)| *id).collect::<Vec<_>>()),
         }
     }
 }

@@ -9,7 +9,7 @@ mod spread;
 
 pub use disk::DiskAccount;
 pub use ledger::Ledger;
-pub use memory::{MemoryAccount, MemoryTotals};
+pub use memory::{CallBacks, MemoryAccount, MemoryTotals};
 
 use std::collections::BTreeMap;
 

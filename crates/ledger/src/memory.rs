@@ -5,8 +5,12 @@
 //! much as was called back until then, so that what is reported is an upper bound. While a lender grows, every look may call
 //! back a little more: each counts for itself. What a borrower takes beyond its bound was never lent: it is not called back,
 //! though a call-back ends only with the borrower at its bound.
+//!
+//! Nobody's page is lent to anybody in particular: what is idle is lent together, and dealt among those who are short. So a
+//! loan that is called back is one of each lender that called to each borrower that had to give back then: it is over when
+//! that borrower has given back its part. The lender's own call-back is over when all of them have.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::memory::{MemoryPlan, Share, UnitMemory};
@@ -62,6 +66,33 @@ pub struct MemoryAccount {
     /// What its pages take that are in compressed swap (zram): its part, by estimate; contained in `used`.
     #[serde(default)]
     pub packed: u64,
+    /// Its loans that were called back, by the path of the unit that gave back.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub called_back_from: BTreeMap<String, CallBacks>,
+}
+
+/// The loans of one unit to another that were called back, and how long that took. Nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct CallBacks {
+    /// How many.
+    pub loans: u64,
+    /// Half of them took no longer.
+    pub p50_ns: u64,
+    /// 99 of 100 of them took no longer.
+    pub p99_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+impl From<&Spread> for CallBacks {
+    fn from(spread: &Spread) -> Self {
+        CallBacks {
+            loans: spread.count(),
+            p50_ns: spread.within(500_000),
+            p99_ns: spread.within(990_000),
+            max_ns: spread.within(1_000_000),
+        }
+    }
 }
 
 /// The machine's memory, for the statement.
@@ -91,7 +122,11 @@ struct Own {
     borrowed: u128,
     /// What it has still to give back of what was called back from it.
     owed: u64,
+    /// Its debts.
+    from_it: Calls,
+    /// What it lent and called back, and of that what each borrower had to give back.
     call_backs: Spread,
+    by_borrower: BTreeMap<UnitId, Spread>,
 }
 
 impl Own {
@@ -112,9 +147,15 @@ pub(crate) struct Memory {
     at: Time,
     /// The latest look but one: when lenders were last seen not to want what they lent.
     content_at: Time,
-    /// All that was called back so far.
+    calls: Calls,
+}
+
+/// Call-backs that go on, from one unit or from all, in the order in which they began.
+#[derive(Debug, Clone, Default)]
+struct Calls {
+    /// All that was called back so far, in bytes.
     called: u64,
-    calls: VecDeque<Call>,
+    going_on: VecDeque<Call>,
 }
 
 /// A call-back that goes on.
@@ -124,6 +165,22 @@ struct Call {
     /// What had been called back by then, with this.
     until: u64,
     lenders: Vec<usize>,
+}
+
+impl Calls {
+    fn begin(&mut self, since: Time, bytes: u64, lenders: &[usize]) {
+        if bytes > 0 {
+            self.called += bytes;
+            self.going_on.push_back(Call { since, until: self.called, lenders: lenders.to_vec() });
+        }
+    }
+
+    /// Takes out those that are over when only so much is owed.
+    fn over(&mut self, owed: u64) -> Vec<Call> {
+        let back = self.called.saturating_sub(owed);
+        let done = self.going_on.iter().take_while(|call| call.until <= back).count();
+        self.going_on.drain(..done).collect()
+    }
 }
 
 impl Memory {
@@ -163,19 +220,23 @@ impl Memory {
         let both = self.units.iter().zip(&memory.units);
         let lenders: Vec<usize> = (0..).zip(both).filter(|(_, pair)| sank(*pair)).map(|(i, _)| i).collect();
         let mut called = 0;
-        for (own, share) in self.units.iter_mut().zip(&memory.units) {
+        let mut back = Vec::new();
+        for (unit, (own, share)) in (0u32..).map(UnitId).zip(self.units.iter_mut().zip(&memory.units)) {
             let more = own.newly_called(share).filter(|_| !lenders.is_empty()).unwrap_or(0);
             let beyond = if share.called_back { own.facts.used.saturating_sub(share.allowed) } else { 0 };
             own.owed = own.owed.saturating_add(more).min(beyond);
+            own.from_it.begin(self.content_at, more, &lenders);
+            back.extend(own.from_it.over(own.owed).into_iter().map(|call| (unit, call)));
             called += more;
         }
-        if called > 0 {
-            self.called += called;
-            self.calls.push_back(Call { since: self.content_at, until: self.called, lenders });
+        for (borrower, call) in back {
+            for lender in call.lenders {
+                let spread = self.units[lender].by_borrower.entry(borrower).or_default();
+                spread.add(at.saturating_sub(call.since));
+            }
         }
-        let back = self.called.saturating_sub(self.units.iter().map(|own| own.owed).sum());
-        let done = self.calls.iter().take_while(|call| call.until <= back).count();
-        for call in self.calls.drain(..done) {
+        self.calls.begin(self.content_at, called, &lenders);
+        for call in self.calls.over(self.units.iter().map(|own| own.owed).sum()) {
             for lender in call.lenders {
                 self.units[lender].call_backs.add(at.saturating_sub(call.since));
             }
@@ -187,11 +248,13 @@ impl Memory {
         let mut units = vec![Own::default(); contract.units.len()];
         for (old, own) in (0u32..).map(UnitId).zip(std::mem::take(&mut self.units)) {
             if let Some(place) = number(old).and_then(|new| units.get_mut(new.index())) {
-                *place = Own { owed: 0, ..own };
+                let named = own.by_borrower.into_iter();
+                let by_borrower = named.filter_map(|(unit, spread)| Some((number(unit)?, spread))).collect();
+                *place = Own { owed: 0, from_it: Calls::default(), by_borrower, ..own };
             }
         }
         self.units = units;
-        self.calls.clear();
+        self.calls = Calls::default();
     }
 
     /// The machine's memory, if it was ever seen.
@@ -200,7 +263,7 @@ impl Memory {
     }
 
     /// The account of some units together, the first of which is the one that encloses the others.
-    pub(crate) fn account(&self, family: &[UnitId]) -> Option<MemoryAccount> {
+    pub(crate) fn account(&self, contract: &Contract, family: &[UnitId]) -> Option<MemoryAccount> {
         let elapsed = u128::from(self.at.saturating_sub(self.opened_at?)).max(1);
         let own = || family.iter().filter_map(|id| self.units.get(id.index()));
         let sum = |part: fn(&Own) -> u64| own().map(part).sum::<u64>();
@@ -209,6 +272,12 @@ impl Memory {
         };
         let mut call_backs = Spread::default();
         own().for_each(|own| call_backs.merge(&own.call_backs));
+        let call_backs = CallBacks::from(&call_backs);
+        let mut by_borrower: BTreeMap<&str, Spread> = BTreeMap::new();
+        for (id, spread) in own().flat_map(|own| &own.by_borrower) {
+            let path = contract.units.get(id.index()).map_or("?", |unit| unit.path.as_str());
+            by_borrower.entry(path).or_default().merge(spread);
+        }
         let since = |own: &Own, part: fn(&UnitMemory) -> u64| {
             part(&own.facts).saturating_sub(own.first.as_ref().map_or(0, part))
         };
@@ -223,10 +292,14 @@ impl Memory {
             used_mean: mean(|own| own.used),
             lent_mean: mean(|own| own.lent),
             borrowed_mean: mean(|own| own.borrowed),
-            called_back: call_backs.count(),
-            call_back_p50_ns: call_backs.within(500_000),
-            call_back_p99_ns: call_backs.within(990_000),
-            call_back_max_ns: call_backs.within(1_000_000),
+            called_back: call_backs.loans,
+            call_back_p50_ns: call_backs.p50_ns,
+            call_back_p99_ns: call_backs.p99_ns,
+            call_back_max_ns: call_backs.max_ns,
+            called_back_from: by_borrower
+                .into_iter()
+                .map(|(path, spread)| (path.to_owned(), CallBacks::from(&spread)))
+                .collect(),
             waited_ns: own().map(|own| since(own, |facts| facts.stalled_ns)).sum(),
             refaulted: own().map(|own| since(own, |facts| facts.refaulted)).sum(),
             taken: own().map(|own| since(own, |facts| facts.taken)).sum(),
@@ -253,6 +326,14 @@ mod tests {
     use commonhold_policy::memory::MemoryFacts;
 
     const MIB: u64 = 1 << 20;
+
+    /// A lender `a` and a borrower `b`.
+    fn contract() -> Contract {
+        let mut contract = Contract::default();
+        contract.add(None, "a");
+        contract.add(None, "b");
+        contract
+    }
 
     fn snapshot(at: Time, used: [u64; 2], stalled_ms: u64) -> Snapshot {
         let unit = |used: u64| UnitMemory {
@@ -290,7 +371,7 @@ mod tests {
     fn a_loan_and_its_call_back_by_hand() {
         let units = [UnitId(2), UnitId(3)];
         let mut memory = Memory::default();
-        assert_eq!(memory.account(&units[..1]), None);
+        assert_eq!(memory.account(&contract(), &units[..1]), None);
         for (at, used, stalled, lent, owes) in [
             (0, [100, 500], 5, 200, false),
             (1_000, [100, 700], 5, 200, false),
@@ -300,19 +381,21 @@ mod tests {
             memory.observe(&snapshot(at, used, stalled));
             memory.book(&plan(at, lent, owes));
         }
-        let lender = memory.account(&units[..1]).unwrap();
+        let lender = memory.account(&contract(), &units[..1]).unwrap();
         assert_eq!((lender.used, lender.lent, lender.called_back), (400 * MIB, 0, 1));
         assert_eq!(lender.call_back_max_ns, 70 * MS);
+        let loan = CallBacks { loans: 1, p50_ns: 70 * MS, p99_ns: 70 * MS, max_ns: 70 * MS };
+        assert_eq!(lender.called_back_from, BTreeMap::from([("b".to_owned(), loan)]));
         assert_eq!(lender.waited_ns, 2 * MS);
         // 200 MiB for 1,010 of 1,070 ms.
         assert_eq!(lender.lent_mean, 200 * MIB * 1_010 / 1_070);
-        let both = memory.account(&units).unwrap();
+        let both = memory.account(&contract(), &units).unwrap();
         assert_eq!((both.entitled, both.used, both.called_back), (1_000 * MIB, 900 * MIB, 1));
         assert_eq!((both.elsewhere, both.for_others, both.packed), (6 * MIB, 4 * MIB, 2 * MIB));
         // Counted from the first look on.
         assert_eq!((lender.taken, lender.taking_ns), (300 * MIB, MS));
         // 500 MiB used for the first second and 700 for 10 ms, then 700 for 60.
-        let borrower = memory.account(&units[1..]).unwrap();
+        let borrower = memory.account(&contract(), &units[1..]).unwrap();
         assert_eq!(borrower.used_mean, MIB * (500 * 1_000 + 700 * 70) / 1_070);
     }
 
@@ -320,14 +403,13 @@ mod tests {
     /// nobody.
     #[test]
     fn accounts_follow_their_units() {
-        let mut contract = Contract::default();
-        let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
+        let (units, a, b) = (contract(), UnitId(2), UnitId(3));
         let mut memory = Memory::default();
         for (at, used, lent, owes) in [(0, [100, 500], 200, false), (1_000, [300, 700], 0, true)] {
             memory.observe(&snapshot(at, used, at));
             memory.book(&plan(at, lent, owes));
         }
-        memory.renumber(&contract, &|unit| {
+        memory.renumber(&units, &|unit| {
             Some(if unit == a {
                 b
             } else if unit == b {
@@ -336,11 +418,57 @@ mod tests {
                 unit
             })
         });
-        let lender = memory.account(&[b]).unwrap();
+        let lender = memory.account(&contract(), &[b]).unwrap();
         assert_eq!((lender.used, lender.lent_mean, lender.waited_ns), (300 * MIB, 200 * MIB, 1_000 * MS));
         memory.observe(&snapshot(1_100, [500, 300], 1_000));
         memory.book(&plan(1_100, 0, false));
-        assert_eq!(memory.account(&[a, b]).unwrap().called_back, 0);
+        assert_eq!(memory.account(&contract(), &[a, b]).unwrap().called_back, 0);
+    }
+
+    /// `a` and `b` lend 100 MiB each, `c` and `d` borrow as much; both lenders want theirs at 100 ms. `c` has given back at 200,
+    /// `d` at 400: so each of the four loans has its own time, and each lender's call-back lasts until 400.
+    #[test]
+    fn a_loan_is_over_when_its_borrower_has_given_back() {
+        let mut contract = contract();
+        contract.add(None, "c");
+        contract.add(None, "d");
+        let mut memory = Memory::default();
+        for (at, lent, used) in
+            [(0, 100, [600, 600]), (100, 0, [600, 600]), (200, 0, [500, 550]), (400, 0, [500, 500])]
+        {
+            let mut seen = snapshot(at, [100, 100], 0);
+            let facts = &mut seen.memory.as_mut().unwrap().units;
+            facts.extend(used.map(|used| UnitMemory { used: used * MIB, ..UnitMemory::default() }));
+            let mut wanted = plan(at, lent, false);
+            let decided = wanted.memory.as_mut().unwrap();
+            let (lends, borrows) = (decided.units[2], decided.units[3]);
+            let owes = |used: u64| Share { called_back: lent == 0 && used > 500, ..borrows };
+            decided.divided = 2_000 * MIB;
+            decided.units.truncate(2);
+            decided.units.extend([lends, lends, owes(used[0]), owes(used[1])]);
+            memory.observe(&seen);
+            memory.book(&wanted);
+        }
+        let all = [UnitId(2), UnitId(3)];
+        for lender in [&all[..1], &all[1..]] {
+            let account = memory.account(&contract, lender).unwrap();
+            assert_eq!((account.called_back, account.call_back_max_ns), (1, 400 * MS));
+            let took = |borrower: &str| {
+                (account.called_back_from[borrower].loans, account.called_back_from[borrower].p99_ns)
+            };
+            assert_eq!((took("c"), took("d")), ((1, 200 * MS), (1, 400 * MS)));
+        }
+        // Of both together.
+        assert_eq!(memory.account(&contract, &all).unwrap().called_back_from["d"].loans, 2);
+        // A reload in which `c` goes, and `d` has its number.
+        memory.renumber(&contract, &|id| match id.0 {
+            4 => None,
+            5 => Some(UnitId(4)),
+            _ => Some(id),
+        });
+        let lender = memory.account(&contract, &all[..1]).unwrap();
+        assert_eq!(lender.called_back_from.keys().collect::<Vec<_>>(), ["c"]);
+        assert_eq!(lender.called_back_from["c"].max_ns, 400 * MS);
     }
 
     /// Two lenders want 100 MiB each, one after the other: the first call-back is over while the second goes on.
@@ -357,7 +485,7 @@ mod tests {
             memory.observe(&snapshot(at, [100, used], 0));
             memory.book(&plan(at, lent, owes));
         }
-        let lender = memory.account(&[UnitId(2)]).unwrap();
+        let lender = memory.account(&contract(), &[UnitId(2)]).unwrap();
         // From the look before each: 0 to 300 ms, and 100 to 400.
         assert_eq!((lender.called_back, lender.call_back_max_ns), (2, 300 * MS));
         assert_eq!(
@@ -385,8 +513,8 @@ mod tests {
             let sum: u64 = memory.units.iter().map(|own| own.owed).sum();
             assert_eq!(sum, owed * MIB, "at {at}");
         }
-        assert_eq!(memory.called, 201 * MIB);
-        let lender = memory.account(&[UnitId(2)]).unwrap();
+        assert_eq!(memory.calls.called, 201 * MIB);
+        let lender = memory.account(&contract(), &[UnitId(2)]).unwrap();
         assert_eq!((lender.called_back, lender.call_back_max_ns), (2, 500 * MS));
     }
 
@@ -404,10 +532,10 @@ mod tests {
                 memory.units[3].called_back = owes;
             }
             memory.book(&wanted);
-            assert_eq!((memory.calls.len(), memory.called), (0, 0), "{lent} {owes}");
+            assert_eq!((memory.calls.going_on.len(), memory.calls.called), (0, 0), "{lent} {owes}");
             memory.observe(&snapshot(200, [100, 500], 0));
             memory.book(&plan(200, lent, false));
-            assert_eq!(memory.account(&[UnitId(2)]).unwrap().called_back, 0, "{lent} {owes}");
+            assert_eq!(memory.account(&contract(), &[UnitId(2)]).unwrap().called_back, 0, "{lent} {owes}");
         }
     }
 }

@@ -9,8 +9,8 @@
 //! was there and not short. Frames are *cold* that are used but were not touched for long, where the machine can tell.
 //!
 //! Algorithm, under `isolate`, at each look: (1) The *excess* is what calm units that may lend do not use of their
-//! entitlement, or what of it is cold, and what nobody may be entitled to, less the reserve threshold. (2) Each borrower's *target*: the excess is
-//! dealt down the tree by tickets among the units that may borrow, nobody beyond its limit, and nobody beyond what it uses
+//! entitlement, or what of it is cold and not reserved (hard), and what nobody may be entitled to, less the reserve
+//! threshold. (2) Each borrower's *target*: the excess is dealt down the tree by tickets among the units that may borrow, nobody beyond its limit, and nobody beyond what it uses
 //! now unless it is short, nor beyond what could be called back in time, from it and from all who borrow together: each takes a
 //! part of that time. (3) A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames, and a borrower
 //! that does not use a loan gives it back at the same pace. (4) If all loans then exceed the excess, or a limit, those above
@@ -18,9 +18,8 @@
 //! proportion to what is unused of theirs, and then to what is cold. Under `smp` everybody is allowed everything, under `quota` what it is entitled to.
 //!
 //! Properties: allowances of the units sum to no more than what `kernel` and `shared` leave; a unit that is short is allowed
-//! at least its entitlement from the next look on, and one that is not short at least what it uses of it, less what is cold;
-//! who may not borrow
-//! is never allowed more than its entitlement; limits hold, of enclosing units too; with constant demands the allowances
+//! at least its entitlement from the next look on, and one that is not short at least what it uses of it, less what is cold,
+//! and at least what it uses of a reservation; who may not borrow is never allowed more than its entitlement; limits hold, of enclosing units too; with constant demands the allowances
 //! come to rest: the excess does not depend on what borrowers do with their loans, so that a loan is no reason to end it.
 //! Limits: an allowance that sank leaves its unit with more frames than it is allowed until they are paged out, and the
 //! reserve is what a lender lives on meanwhile; siblings have no right of first refusal; an absent unit's frames (its page
@@ -277,11 +276,27 @@ impl<'a> Division<'a> {
         self.with(&lent, &loans, |id| self.because(id, &held, &loans, &lent, &rooms))
     }
 
-    /// What a unit may lend. Who is beyond its entitlement gives that up first.
+    /// What a unit may lend. Who is beyond its entitlement gives that up first; what is reserved and in use stays, cold or not.
     fn idle(&self, unit: UnitId) -> u64 {
         let facts = self.facts[unit.index()];
         let cold = if self.beyond(unit) > 0 { 0 } else { facts.cold };
-        self.left_of_own(unit, facts.used.saturating_sub(cold))
+        let needed = facts.used.saturating_sub(cold).max(facts.used.min(self.reserved(unit)));
+        self.left_of_own(unit, needed)
+    }
+
+    /// The part of a unit's own that is hard: its own reservation, or its part of one around it.
+    fn reserved(&self, unit: UnitId) -> u64 {
+        let contract = self.input.contract;
+        let of = |id: UnitId| {
+            let whole =
+                contract.unit(id).parent.map_or(self.divided, |parent| self.entitlement.value(parent));
+            let value = self.entitlement.value(id);
+            let hard = contract.unit(id).hard.memory.map_or(0, |hard| hard.of(whole).min(value));
+            let part = u128::from(self.entitlement.own(unit)) * u128::from(hard);
+            u64::try_from(part.div_ceil(u128::from(value.max(1)))).unwrap_or(u64::MAX)
+        };
+        let around = core::iter::successors(Some(unit), |id: &UnitId| contract.unit(*id).parent);
+        around.map(of).max().unwrap_or(0)
     }
 
     /// What of that it does not even use.

@@ -13,13 +13,14 @@
 //! time twice as long. (4) What can be called back in time from a borrower ([`rates`]): clean pages of files at the rate at
 //! which such pages were taken so far, then dirty and anonymous ones at theirs, the latter only into free swap; of the time
 //! comes off what passes until a look sees that a lender is short, and until another sees that all is back. (5)
-//! [`frames`] decides. (6) Orders, as differences: guarantees (what no other unit's want may take), allowances, those that
-//! sink before those that grow, reclaim from those who owe, and where nobody does, on trial, a little from who borrows as
+//! [`frames`] decides. (6) Orders, as differences: guarantees (what no other unit's want may take; of a reservation, what is
+//! not lent), allowances, those that sink before those that grow, reclaim from those who owe, and where nobody does, on trial, a little from who borrows as
 //! much as its rate permits. (7) While memory is short, those that hold more than they are entitled to go first if the
 //! kernel has to kill ([`killing`]).
 //!
 //! Properties (tested): allowances of the units sum to no more than the machine has; a unit without processes is never
-//! held to anything, so that whoever comes finds room; where nothing was observed nothing is ordered, and what is in force
+//! held to anything, so that whoever comes finds room; no bound is below what is guaranteed, and what a unit uses of a
+//! reservation is never lent, though it may be cold; where nothing was observed nothing is ordered, and what is in force
 //! stays; orders at rest are none. Limits: what a unit's processes used before they came to it is not charged to it, but to
 //! those who are in no unit. Source: seed 000, section 3.2; seed 004, sections 4 and 5.3.
 

@@ -55,13 +55,7 @@ const SAID_MIN: u64 = 1 << 20;
 /// What a reader should know beside the figures.
 fn remarks(memory: &MemoryAccount) -> Vec<String> {
     let mut remarks = Vec::new();
-    if memory.called_back > 0 {
-        remarks.push(format!(
-            "what it lent was back within {} in half of the cases, within {} in 99 of 100",
-            duration(memory.call_back_p50_ns),
-            duration(memory.call_back_p99_ns)
-        ));
-    }
+    remarks.extend(call_backs(memory));
     if memory.killed > 0 {
         remarks.push(format!("the kernel killed {} of its processes for want of memory", memory.killed));
     }
@@ -86,6 +80,24 @@ fn remarks(memory: &MemoryAccount) -> Vec<String> {
     remarks
 }
 
+/// How long it took until what was lent was back: of each borrower, who gave back most often first, and of all.
+fn call_backs(memory: &MemoryAccount) -> Vec<String> {
+    let words = |what: String, p50_ns, p99_ns| {
+        let (half, most) = (duration(p50_ns), duration(p99_ns));
+        format!("{what} was back within {half} in half of the cases, within {most} in 99 of 100")
+    };
+    let mut loans: Vec<_> = memory.called_back_from.iter().collect();
+    loans.sort_by_key(|(unit, calls)| (std::cmp::Reverse(calls.loans), *unit));
+    let times = |n| if n == 1 { "once".to_owned() } else { format!("{n} times") };
+    let of_each = loans.iter().map(|(unit, calls)| {
+        let what = format!("what it lent to {} ({})", clean(unit), times(calls.loans));
+        words(what, calls.p50_ns, calls.p99_ns)
+    });
+    let of_all = (memory.called_back > 0 && loans.len() != 1)
+        .then(|| words("all that it lent".to_owned(), memory.call_back_p50_ns, memory.call_back_p99_ns));
+    of_each.chain(of_all).collect()
+}
+
 /// Where the machine's memory is: `memory 2.0 GiB = kernel ... + in no unit ... + divided ...`.
 fn sums(totals: MemoryTotals) -> String {
     format!(
@@ -100,7 +112,7 @@ fn sums(totals: MemoryTotals) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use commonhold_ledger::Account;
+    use commonhold_ledger::{Account, CallBacks};
 
     const MIB: u64 = 1 << 20;
 
@@ -117,6 +129,17 @@ mod tests {
             call_back_p50_ns: 40_000_000,
             call_back_p99_ns: 80_000_000,
             call_back_max_ns: 81_500_000,
+            called_back_from: [
+                (
+                    "lab/borrower".to_owned(),
+                    CallBacks { loans: 1, p50_ns: 81_000_000, p99_ns: 81_500_000, max_ns: 81_500_000 },
+                ),
+                (
+                    "guests".to_owned(),
+                    CallBacks { loans: 3, p50_ns: 20_000_000, p99_ns: 40_000_000, max_ns: 41_000_000 },
+                ),
+            ]
+            .into(),
             waited_ns: 12_000_000,
             killed: 1,
             elsewhere: 40 * MIB,
@@ -134,6 +157,7 @@ mod tests {
         let borrower = MemoryAccount {
             lent: 0,
             called_back: 0,
+            called_back_from: std::collections::BTreeMap::new(),
             killed: 0,
             elsewhere: 0,
             for_others: 0,
@@ -143,12 +167,31 @@ mod tests {
         let totals =
             MemoryTotals { total: 2_048 * MIB, kernel: 100 * MIB, shared: 28 * MIB, divided: 1_920 * MIB };
         let accounts = vec![
-            account("owner", Some(owner)),
+            account("owner", Some(owner.clone())),
             account("lab/borrower", Some(borrower)),
             account("none", None),
         ];
         let statement = Statement { memory: Some(totals), accounts, ..Statement::default() };
         insta::assert_snapshot!(text(&statement, Style::PLAIN));
+        insta::assert_snapshot!("an_account_in_json", crate::json("commonhold-memory/test", &owner));
         assert_eq!(text(&Statement::default(), Style::PLAIN), "");
+    }
+
+    /// One borrower is all there is; without names, as of a statement of an earlier version, the sum is.
+    #[test]
+    fn call_backs_are_said_once() {
+        let calls = CallBacks { loans: 2, p50_ns: 20_000_000, p99_ns: 40_000_000, max_ns: 41_000_000 };
+        let memory = MemoryAccount {
+            called_back: 2,
+            call_back_p50_ns: calls.p50_ns,
+            call_back_p99_ns: calls.p99_ns,
+            called_back_from: [("b".to_owned(), calls)].into(),
+            ..MemoryAccount::default()
+        };
+        let back = "was back within 20.0 ms in half of the cases, within 40.0 ms in 99 of 100";
+        assert_eq!(call_backs(&memory), [format!("what it lent to b (2 times) {back}")]);
+        let unnamed = MemoryAccount { called_back_from: std::collections::BTreeMap::new(), ..memory };
+        assert_eq!(call_backs(&unnamed), [format!("all that it lent {back}")]);
+        assert_eq!(call_backs(&MemoryAccount::default()), Vec::<String>::new());
     }
 }

@@ -18,10 +18,8 @@ pub(super) fn of(contract: &Contract, backend: &str, means: Means, cpu: &str) ->
     let disk = if backend == "user" {
         disks_by_user(asked(Resource::Disk))
     } else if means.disk.caps {
-        Holding::held(
-            Resource::Disk,
-            "by control groups: by weights where a disk heeds them, else by rates that follow use",
-        )
+        let elsewhere = asked_for[Resource::Disk].then(|| capability::file_systems_elsewhere(Path::new("/")));
+        disks_by_control_groups(elsewhere.flatten())
     } else {
         Holding::not_held(Resource::Disk, &missing("io", asked(Resource::Disk)))
     };
@@ -72,7 +70,27 @@ fn disks_by_user(asked: &str) -> Holding {
     Holding::held(Resource::Disk, &format!("weakly{asked}: {}; see `commonhold doctor`", found.reason))
 }
 
+/// Disks that control groups hold. Who asks for disks is told of file systems whose disks these are not.
+fn disks_by_control_groups(elsewhere: Option<String>) -> Holding {
+    let by = "by control groups: by weights where a disk heeds them, else by rates that follow use";
+    let elsewhere = elsewhere.map_or_else(String::new, |words| format!("; {words}"));
+    Holding::held(Resource::Disk, &format!("{by}{elsewhere}"))
+}
+
 /// Why a resource is not held that needs a controller.
 fn missing(controller: &str, asked: &str) -> String {
     format!(": no {controller} controller here{asked}; see `commonhold doctor`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_of_other_machines_are_named() {
+        let held = "disk    held by control groups: by weights where a disk heeds them, else by rates that follow use";
+        assert_eq!(disks_by_control_groups(None).line(), held);
+        let found = disks_by_control_groups(Some("outside of control: /home (nfs4)".to_owned()));
+        assert_eq!(found.line(), format!("{held}; outside of control: /home (nfs4)"));
+    }
 }

@@ -4,9 +4,11 @@
 //! multi-generation LRU and lets us read it (debugfs), every control group of ours is made to begin a generation every
 //! [`AGE`]: pages found touched since the last time move to the one that was the youngest until then, and what stays behind
 //! was not touched between the two. What was touched since the youngest began is not known yet; so cold is what stayed behind
-//! for [`COLD`] before that. Walking page
-//! tables takes time, so the next walk comes no sooner than [`REST_TIMES`] times as long as the last one took; a thread of its own does it.
-//! Elsewhere, the files on the kernel's inactive list stand for it, and anonymous memory is never called cold.
+//! for [`COLD`] before that. Walking page tables takes time: so a kernel that has begun a generation by itself, since it takes
+//! pages from the control group anyway, is not asked for another; and the next walk comes no sooner than [`REST_TIMES`] times
+//! as long as the last one took; a thread of its own does it.
+//! Elsewhere, and while the kernel's generations are switched off (it shows those that were, then), the files on its inactive
+//! list stand for it, and anonymous memory is never called cold.
 //!
 //! Limits: what a program only reads by system calls, again and again, may look colder than it is; the policy stops
 //! believing it when the unit misses what it lent. Source: `multigen_lru.rst`, "Working set estimation".
@@ -23,12 +25,16 @@ use crate::cgroup::knob::{read, write};
 
 /// How often a generation begins.
 const AGE: Duration = Duration::from_secs(5);
+/// One that began by itself less than this ago will do.
+const YOUNG: Duration = Duration::from_secs(4);
 /// What was not touched for so long is cold: two generations, of the four that there are at most.
 const COLD: Duration = Duration::from_secs(10);
 /// Aging takes at most 1/50 of a CPU.
 const REST_TIMES: u32 = 50;
-/// Where the kernel shows generations.
+/// Where the kernel shows generations, and whether it makes any: a mask of what is switched on, in hexadecimal digits.
 const LRU_GEN: &str = "/sys/kernel/debug/lru_gen";
+const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
+const MAIN_SWITCH: u64 = 1;
 
 /// Cold memory of a control group, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,14 +43,20 @@ pub(super) struct Cold {
     pub(super) file: u64,
 }
 
-/// What is known of cold memory, by control group as the kernel names it.
-type Known = Arc<Mutex<BTreeMap<String, Cold>>>;
+/// What is known of cold memory, by control group as the kernel names it; `None` while there are no generations.
+type Known = Arc<Mutex<Option<BTreeMap<String, Cold>>>>;
 
 /// The thread that knows.
 #[derive(Debug)]
 pub(super) struct Ages {
     known: Known,
     ended: Arc<AtomicBool>,
+}
+
+/// Whether the kernel makes generations.
+pub(crate) fn are_made(enabled: &str) -> bool {
+    let digits = enabled.trim().trim_start_matches("0x");
+    u64::from_str_radix(digits, 16).is_ok_and(|mask| mask & MAIN_SWITCH != 0)
 }
 
 /// Whether this kernel shows generations to us.
@@ -59,12 +71,13 @@ impl Ages {
         if !are_shown(Path::new(LRU_GEN)) {
             return None;
         }
-        let ages = Ages { known: Known::default(), ended: Arc::default() };
+        let ages = Ages { known: Arc::new(Mutex::new(Some(BTreeMap::new()))), ended: Arc::default() };
         let (known, ended) = (Arc::clone(&ages.known), Arc::clone(&ages.ended));
         let live = move || {
             while !ended.load(Ordering::Relaxed) {
                 let begun = Instant::now();
-                look(Path::new(LRU_GEN), &top, &known);
+                let made = read(Path::new(ENABLED)).is_ok_and(|text| are_made(&text));
+                look(made.then_some(Path::new(LRU_GEN)), &top, &known);
                 thread::sleep(AGE.max(begun.elapsed() * REST_TIMES));
             }
         };
@@ -72,9 +85,10 @@ impl Ages {
         Some(ages)
     }
 
-    /// Cold memory of a control group.
-    pub(super) fn of(&self, path: &str) -> Cold {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(path).copied().unwrap_or_default()
+    /// Cold memory of a control group; `None` where the kernel makes no generations.
+    pub(super) fn of(&self, path: &str) -> Option<Cold> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(known.as_ref()?.get(path).copied().unwrap_or_default())
     }
 }
 
@@ -84,15 +98,18 @@ impl Drop for Ages {
     }
 }
 
-/// Reads the generations, takes note of what is cold, and begins the next ones.
-fn look(file: &Path, top: &str, known: &Known) {
+/// Reads the generations, takes note of what is cold, and begins the next ones; without a `file` there are none.
+fn look(file: Option<&Path>, top: &str, known: &Known) {
+    let Some(file) = file else {
+        *known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        return;
+    };
     let Ok(text) = read(file) else { return };
     let groups = parse(&text, page_bytes());
     let ours = |group: &&Group| PathBuf::from(&group.path).starts_with(top);
     let cold = groups.iter().filter(ours).map(|group| (group.path.clone(), group.cold())).collect();
-    *known.lock().unwrap_or_else(PoisonError::into_inner) = cold;
-    let youngest =
-        groups.iter().filter(ours).flat_map(|group| group.youngest().map(move |of| (group.id, of)));
+    *known.lock().unwrap_or_else(PoisonError::into_inner) = Some(cold);
+    let youngest = groups.iter().filter(ours).flat_map(|group| group.due().map(move |of| (group.id, of)));
     for (group, (node, generation)) in youngest {
         // The last two: anonymous memory too, and even if there are as many generations as there can be. Refused when the
         // generation is not the youngest any more: then another one has begun already.
@@ -113,9 +130,10 @@ impl Group {
         self.nodes.iter().fold(Cold::default(), |sum, node| sum.with(node.cold()))
     }
 
-    /// Nodes, and the youngest generation of each.
-    fn youngest(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.nodes.iter().filter_map(|node| Some((node.id, node.generations.last()?.number)))
+    /// Nodes in which another generation is to begin, and the youngest of each.
+    fn due(&self) -> impl Iterator<Item = (u32, u64)> {
+        let youngest = self.nodes.iter().filter_map(|node| Some((node.id, node.generations.last()?)));
+        youngest.filter(|(_, last)| last.age >= YOUNG).map(|(node, last)| (node, last.number))
     }
 }
 
@@ -182,23 +200,44 @@ fn parse(text: &str, page: u64) -> Vec<Group> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
+    /// The kernel goes on showing generations when they are switched off: nothing is known from then on, until they are on
+    /// again.
+    #[test]
+    fn generations_that_are_switched_off_tell_nothing() {
+        assert!(are_made("0x0007\n") && are_made("0x0005") && are_made("1"));
+        assert!(!are_made("0x0000\n") && !are_made("0x0006") && !are_made(""));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lru_gen");
+        let text = "memcg     2 /top/a\n node     0\n          0      21000        300         40 \n          1      11000          0          0 \n          2          0          0          0 \n";
+        std::fs::write(&file, text).unwrap();
+        let ages = Ages { known: Known::default(), ended: Arc::default() };
+        look(Some(&file), "/top", &ages.known);
+        assert!(ages.of("/top/a").is_some_and(|cold| cold.anonymous == 300 * page_bytes()));
+        assert_eq!(ages.of("/top/b"), Some(Cold::default()));
+        look(None, "/top", &ages.known);
+        assert_eq!(ages.of("/top/a"), None);
+    }
+
     /// Of /commonhold/a, 13 began 5 s ago. Generation 10 was not touched from when 11 began, 16 s ago, until then: 300 + 40
-    /// pages; 11 from 12 on, 14.9 s ago: too young by a little. On the other node, 1 was not for 12 s.
+    /// pages; 11 from 12 on, 14.9 s ago: too young by a little. On the other node, 1 was not for 12 s. On the last the kernel began
+    /// one by itself: another would tell nothing.
     #[test]
     fn cold_is_what_stayed_behind_for_long_enough() {
         let text = "memcg     1 /\n node     0\n          0     999999          5          6 \nmemcg    44 /commonhold/a\n \
                     node     0\n         10      21000        300         40 \n         11      16000         20         10 \n         \
                     12      14900          7          0 \n         13       5000          1          2 \n node     1\n          \
-                    1      30000          3          3 \n          2      17000          1          1 \n          3       5000          0          0 \n";
+                    1      30000          3          3 \n          2      17000          1          1 \n          3       5000          0          0 \n node     2\n          \
+                    7       3900          0          0 \n";
         let groups = parse(text, 1);
         assert_eq!(groups.len(), 2);
         assert_eq!(groups[0].cold(), Cold::default(), "nothing is known without a next one");
         let a = &groups[1];
         assert_eq!((a.id, a.path.as_str()), (44, "/commonhold/a"));
         assert_eq!(a.cold(), Cold { anonymous: 303, file: 43 });
-        assert_eq!(a.youngest().collect::<Vec<_>>(), [(0, 13), (1, 3)]);
+        assert_eq!(a.due().collect::<Vec<_>>(), [(0, 13), (1, 3)]);
     }
 }

@@ -40,6 +40,7 @@ use pager::Pager;
 use sharing::Sharing;
 use swap::Packing;
 
+pub(crate) use ages::are_made;
 pub(crate) use facts::{
     Buffer, Charged, MachineMemory, Source, is_protected, kept_free, page_bytes,
     tightest_bound as bound_above,
@@ -338,13 +339,11 @@ impl Memory {
             Some(pressure) => facts::stalled_ns(pressure.read(&mut self.buffer)?),
             None => 0,
         };
-        let cold = match &self.ages {
-            Some(ages) => {
-                let path = unit.place.leaf.strip_prefix(&self.mount).unwrap_or(&unit.place.leaf);
-                ages.of(&format!("/{}", path.display()))
-            }
-            None => Cold { file: own.inactive_file, anonymous: 0 },
-        };
+        let aged = self.ages.as_ref().and_then(|ages| {
+            let path = unit.place.leaf.strip_prefix(&self.mount).unwrap_or(&unit.place.leaf);
+            ages.of(&format!("/{}", path.display()))
+        });
+        let cold = aged.unwrap_or(Cold { file: own.inactive_file, anonymous: 0 });
         let took = self.pager.taken(&unit.place.leaf);
         let taking_ns = u64::try_from(took.time.as_nanos()).unwrap_or(u64::MAX);
         let charged = own.current.saturating_sub(own.packed);

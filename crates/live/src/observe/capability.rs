@@ -80,6 +80,12 @@ pub fn disks_by_user(root: &Path) -> Row {
     disk::by_user(&Context::read(root))
 }
 
+/// The file systems that are mounted from other machines, on whose disks nothing can be held from here, in words; `None`
+/// where there are none.
+pub fn file_systems_elsewhere(root: &Path) -> Option<String> {
+    disk::outside_of_control(&Context::read(root))
+}
+
 /// Facts that are in no file.
 struct Unwritten {
     /// What opening a perf counter said.

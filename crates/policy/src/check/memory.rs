@@ -2,8 +2,8 @@
 //!
 //! Checked: allowances are what is entitled, less what is lent, plus what is borrowed, and sum to no more than is divided;
 //! what is lent has a borrower; nobody lends or borrows who may not, nor beyond a limit; bounds in force are those
-//! allowances; no unit is guaranteed more than it is entitled to; memory is taken only from who has a bound or is gone, and
-//! `smp` orders nothing.
+//! allowances; no unit is guaranteed more than it is entitled to, nor (`min`) more than it may use; memory is taken only from
+//! who has a bound or is gone, and `smp` orders nothing.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -91,6 +91,11 @@ impl MemoryBooks {
         let (min, low) = self.guaranteed.get(&id).copied().unwrap_or_default();
         if min > low || low > entitled {
             return Some(format!("{path} is guaranteed {min} and {low} bytes of {entitled}"));
+        }
+        let charged = |sub: UnitId| share(memory, sub).allowed.saturating_sub(share(memory, sub).packed);
+        let most: u64 = contract.held().filter(|sub| is_within(contract, *sub, id)).map(charged).sum();
+        if min > most {
+            return Some(format!("{path} is guaranteed {min} bytes and may use {most}"));
         }
         let allowed = share(memory, id).allowed.saturating_sub(share(memory, id).packed);
         let held = self.allowed.get(&id).copied().unwrap_or(allowed);

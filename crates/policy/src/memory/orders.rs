@@ -14,7 +14,7 @@ use crate::step::Input;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Orders {
     /// Of the unit with its sub-units: kept whatever happens, and kept as long as others have something to give.
-    min: u64,
+    pub(super) min: u64,
     low: u64,
     /// The part of `low` that is its own processes'.
     own: u64,
@@ -24,13 +24,16 @@ pub(super) struct Orders {
 
 /// What is to be in force. A unit without processes is held to nothing, so that whoever comes finds room.
 pub(super) fn wanted(input: Input<'_>, shares: &[Share], divided: u64) -> BTreeMap<UnitId, Orders> {
-    let values = values(input, shares);
+    let values = with_sub_units(input, shares, |share| share.entitled);
+    let allowed = with_sub_units(input, shares, |share| share.allowed);
     let guarantees = input.means.memory.guarantees;
     let order = |id: UnitId| {
         let unit = input.contract.unit(id);
         let value = values[id.index()];
         let whole = unit.parent.map_or(divided, |parent| values[parent.index()]);
-        let min = unit.hard.memory.map_or(0, |hard| hard.of(whole).min(value));
+        // What is lent of a reservation is no part of the guarantee until it is called back: a bound below a guarantee would
+        // say that the unit is to lose what nothing may take from it.
+        let min = unit.hard.memory.map_or(0, |hard| hard.of(whole).min(value).min(allowed[id.index()]));
         let present = input.snapshot.unit(id).processes > 0;
         let share = shares[id.index()];
         Orders {
@@ -48,12 +51,12 @@ pub(super) fn wanted(input: Input<'_>, shares: &[Share], divided: u64) -> BTreeM
         .collect()
 }
 
-/// What each unit is entitled to with its sub-units.
-fn values(input: Input<'_>, shares: &[Share]) -> Vec<u64> {
+/// What each unit has with its sub-units.
+fn with_sub_units(input: Input<'_>, shares: &[Share], part: fn(&Share) -> u64) -> Vec<u64> {
     let mut values: Vec<u64> = vec![0; input.contract.units.len()];
     // A parent stands before its children: going backwards carries sums all the way up.
     for id in input.contract.held().rev() {
-        values[id.index()] += shares[id.index()].entitled;
+        values[id.index()] += part(&shares[id.index()]);
         if let Some(parent) = input.contract.unit(id).parent {
             values[parent.index()] += values[id.index()];
         }
@@ -61,7 +64,8 @@ fn values(input: Input<'_>, shares: &[Share]) -> Vec<u64> {
     values
 }
 
-/// The steps from the orders in force to those wanted: bounds that sink, guarantees, bounds that grow.
+/// The steps from the orders in force to those wanted: guarantees that sink, bounds that sink, bounds that grow, guarantees
+/// that grow. So at no step is the bound of a unit without sub-units below its guarantee.
 pub(super) fn differences(
     before: &BTreeMap<UnitId, Orders>,
     wanted: &BTreeMap<UnitId, Orders>,
@@ -79,10 +83,14 @@ pub(super) fn differences(
         these.map(|(unit, _, new)| Step { action: Action::Allow { unit: *unit, bytes: new.high }, reason })
     };
     let kept = |orders: &Orders| (orders.min, orders.low, orders.own);
-    let guarantees = pairs.iter().filter(|(_, old, new)| kept(old) != kept(new)).map(|(unit, _, new)| {
-        let action = Action::Guarantee { unit: *unit, min: new.min, low: new.low, own: new.own };
-        let reason = if new.low > 0 { Reason::EntitledTo { bytes: new.low } } else { reason };
-        Step { action, reason }
-    });
-    steps.extend(allow(true).chain(guarantees).chain(allow(false)));
+    let guarantee = |sinks: bool| {
+        let changed = pairs.iter().filter(|(_, old, new)| kept(old) != kept(new));
+        let these = changed.filter(move |(_, old, new)| (new.min < old.min) == sinks);
+        these.map(|(unit, _, new)| {
+            let action = Action::Guarantee { unit: *unit, min: new.min, low: new.low, own: new.own };
+            let reason = if new.low > 0 { Reason::EntitledTo { bytes: new.low } } else { reason };
+            Step { action, reason }
+        })
+    };
+    steps.extend(guarantee(true).chain(allow(true)).chain(allow(false)).chain(guarantee(false)));
 }

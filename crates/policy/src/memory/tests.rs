@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::check::Books;
+use crate::membership::is_within;
 use crate::plan::Plan;
 use crate::snapshot::{Means, Snapshot, UnitFacts};
 
@@ -301,6 +302,37 @@ fn guarantees_enclose_those_of_sub_units() {
         "{steps:?}"
     );
     assert_eq!(world.share(a).allowed, 477 * MIB);
+}
+
+/// Of 1,920 MiB, u0 has 600 reserved and 660 of the rest, and uses 700, 500 of them cold: what it does not use is lent, and 100
+/// of what is cold, the rest being reserved. When it uses 300 only, what is guaranteed to it sinks with its bound, which never is
+/// below; when it wants its own, both are whole again.
+#[test]
+fn of_a_reservation_only_what_is_not_used_is_lent() {
+    let (mut contract, units) = equals(2);
+    contract.units[units[0].index()].hard.memory = Some(Amount::Absolute(600 * MIB));
+    contract.machine.reserve = Amount::Part(0);
+    let mut world = World::new(contract);
+    world.took(units[1], 64, 16);
+    let kept = |world: &mut World, used: u64, cold: u64| {
+        for _ in 0..25 {
+            (world.of(units[0]).used, world.of(units[0]).cold) = (used * MIB, cold * MIB);
+            let allowed = world.share(units[1]).allowed.max(660 * MIB) / MIB;
+            world.thrash(units[1], allowed);
+            world.look(250);
+        }
+        let orders = world.in_force[&units[0]];
+        [orders.min, orders.high.unwrap_or(0), world.share(units[0]).lent].map(|bytes| bytes / MIB)
+    };
+    assert_eq!(kept(&mut world, 700, 500), [600, 600, 660]);
+    // What it uses is taken 4 MiB higher than it is.
+    assert_eq!(kept(&mut world, 300, 0), [304, 304, 956]);
+    world.thrash(units[0], 304);
+    world.look(20);
+    assert_eq!(
+        (world.in_force[&units[0]].min, world.in_force[&units[0]].high),
+        (600 * MIB, Some(1_260 * MIB))
+    );
 }
 
 /// A page more or less, or a little in what others hold, changes no order.
@@ -799,6 +831,58 @@ proptest! {
                 let orders = world.in_force.get(&id).copied().unwrap_or_default();
                 prop_assert_eq!(orders.high.is_some(), world.present[id.index()]);
                 prop_assert!(share.lent == 0 || share.borrowed == 0);
+            }
+        }
+    }
+
+    /// Whoever wants what, whoever comes and goes, and whatever the common parts take: no bound is ever below what is
+    /// guaranteed, at no step of a plan where a unit has no sub-units, and no page in use of a reservation is lent or called
+    /// back. (Of what is packed no bound tells.)
+    #[test]
+    fn no_bound_is_below_a_guarantee(
+        history in proptest::collection::vec((proptest::collection::vec(any_memory(), 5), proptest::collection::vec(prop::bool::weighted(0.9), 5), 1u64..600, 0u64..700, 0u64..4_096, 1u32..12), 1..8),
+        hard in proptest::collection::vec(0u64..450_000, 5),
+    ) {
+        let mut contract = Contract::default();
+        let a = contract.add(None, "a");
+        let d = contract.add(None, "d");
+        let (b, c) = (contract.add(Some(a), "b"), contract.add(Some(a), "c"));
+        let borrower = contract.add(None, "borrower");
+        for (id, part) in [a, d, b, c].into_iter().zip(hard) {
+            contract.units[id.index()].hard.memory = Some(Amount::Part(part));
+        }
+        let mut world = World::new(contract);
+        world.took(borrower, 64, 16);
+        let mut in_force = BTreeMap::new();
+        let looks = history.into_iter().flat_map(|phase| core::iter::repeat_n(phase.clone(), phase.5 as usize));
+        for (units, present, after, shared, swap, _) in looks {
+            let borrows = *world.of(borrower);
+            world.facts.units = [UnitMemory::default(); 2].into_iter().chain(units).collect();
+            *world.of(borrower) = borrows;
+            world.thrash(borrower, world.share(borrower).allowed.max(64 * MIB) / MIB);
+            (world.facts.shared, world.facts.swap_free) = (shared * MIB, swap * MIB);
+            world.present = [true, true].into_iter().chain(present).collect();
+            let (steps, plan) = world.look(after);
+            let plan = plan.unwrap_or_default();
+            for step in &steps {
+                let (Action::Guarantee { unit, .. } | Action::Allow { unit, .. }) = step.action else { continue };
+                let (min, high) = in_force.entry(unit).or_insert((0, None));
+                match step.action {
+                    Action::Allow { bytes, .. } => *high = bytes,
+                    Action::Guarantee { min: kept, .. } => *min = kept,
+                    _ => {}
+                }
+                prop_assert!(unit == a || high.is_none_or(|high| high >= *min), "{:?} of {:?}", step, steps);
+            }
+            let share = |id: UnitId| plan.units[id.index()];
+            let value = |id: UnitId| {
+                let inside = world.contract.held().filter(|sub| is_within(&world.contract, *sub, id));
+                inside.map(|sub| share(sub).entitled).sum::<u64>()
+            };
+            for (id, whole) in [(d, plan.divided), (b, value(a)), (c, value(a))] {
+                let hard = world.contract.unit(id).hard.memory.map_or(0, |hard| hard.of(whole)).min(value(id));
+                let used = world.facts.units[id.index()].used;
+                prop_assert!(share(id).allowed >= hard.min(used), "{}: {:?}", hard, share(id));
             }
         }
     }

@@ -250,12 +250,18 @@ fn write_back(context: &Context, memory: &Row) -> Row {
 /// File systems whose disks are other machines'.
 fn elsewhere(context: &Context) -> Row {
     let name = "no file systems elsewhere";
-    let remote = mounted(context, &devices::is_remote);
-    if remote.is_empty() {
-        return Row::yes(Area::Disk, name, "none is mounted from another machine");
+    match outside_of_control(context) {
+        None => Row::yes(Area::Disk, name, "none is mounted from another machine"),
+        Some(reason) => Row::partly(Area::Disk, name, reason).remedy("hold them where the disks are"),
     }
-    let reason = format!("outside of control, since the disks are another machine's: {}", remote.join(", "));
-    Row::partly(Area::Disk, name, reason).remedy("hold them where the disks are")
+}
+
+/// The same in words, if there are any.
+pub(super) fn outside_of_control(context: &Context) -> Option<String> {
+    let remote = mounted(context, &devices::is_remote);
+    let words =
+        || format!("outside of control, since the disks are another machine's: {}", remote.join(", "));
+    (!remote.is_empty()).then(words)
 }
 
 /// The mounts of such kinds: `/home (nfs4)`; at most four, and how many more.

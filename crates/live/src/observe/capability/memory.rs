@@ -6,7 +6,7 @@ use commonhold_policy::memory::MemoryMeans;
 use super::CgroupPlace;
 use super::context::{Capability, Context};
 use super::resources;
-use crate::memory::{bound_above, is_protected, means_at};
+use crate::memory::{are_made, bound_above, is_protected, means_at};
 
 /// Where the kernel shows generations of pages, and whether it makes any.
 const GENERATIONS: &str = "/sys/kernel/debug/lru_gen";
@@ -104,7 +104,7 @@ fn call_back(place: &CgroupPlace) -> Row {
 
 fn cold(context: &Context) -> Row {
     let name = "cold pages known (MGLRU)";
-    let enabled = context.tree.text(ENABLED).filter(|text| text != "0x0000" && text != "n");
+    let enabled = context.tree.text(ENABLED).filter(|text| are_made(text));
     let shown = context.tree.text(GENERATIONS).is_some_and(|text| text.starts_with("memcg"));
     let instead = "instead, inactive pages of files are taken to be cold, and no others";
     match (enabled, shown) {

@@ -435,7 +435,13 @@ fn how_each_disk_is_held_and_what_is_not() {
         ("/sys/block/sdb/size", "8"),
         ("/sys/block/sdb/dev", "8:16"),
     ];
-    let (_dir, found) = probed(&with(&top, &files));
+    let (dir, found) = probed(&with(&top, &files));
+    let elsewhere = super::file_systems_elsewhere(dir.path());
+    assert_eq!(
+        elsewhere.as_deref(),
+        Some("outside of control, since the disks are another machine's: /home (nfs4)")
+    );
+    assert_eq!(super::file_systems_elsewhere(std::path::Path::new("/none")), None);
     is(&found, "disk sda", State::Yes, "weights, which BFQ heeds", "");
     is(&found, "disk sdb", State::Yes, "rates (io.max) that follow use", "");
     is(&found, "layers on disks", State::Yes, "dm-0 on sda: requests are counted", "");
