@@ -115,7 +115,7 @@ impl State {
 
 /// Decides what is to be done about disks now, and adds it to the plan. Costs nothing where no disk was observed.
 pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Plan) {
-    let present = present(input);
+    let present = present(state, input);
     let parts = entitlement::entitle(input.contract, Resource::Disk, Capacity::Parts, &present);
     if !input.snapshot.disks.is_empty() {
         plan.disk_entitled.clone_from(&parts.own);
@@ -138,8 +138,9 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
 }
 
 /// Whose tickets count: units with processes; under `quota` every unit without sub-units, as a fixed quota waits for its
-/// owner.
-fn present(input: Input<'_>) -> Vec<bool> {
+/// owner. And who used a disk lately: the last process of a unit may be gone, and what it wrote, or its next job, is on its way;
+/// without tickets it would be ahead of nothing, and held to next to that.
+fn present(state: &State, input: Input<'_>) -> Vec<bool> {
     let quota = input.contract.machine.scheme == Scheme::Quota;
     let mut present: Vec<bool> = input
         .contract
@@ -148,6 +149,9 @@ fn present(input: Input<'_>) -> Vec<bool> {
         .collect();
     for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
         present[parent.index()] = input.snapshot.unit(parent).processes > 0;
+    }
+    for unit in input.contract.held() {
+        present[unit.index()] |= state.disks.values().any(|disk| disk.rates.was_used_by(unit));
     }
     present
 }

@@ -106,6 +106,11 @@ impl Rates {
         !self.active.is_empty()
     }
 
+    /// Whether a unit used the disk lately.
+    pub(super) fn was_used_by(&self, unit: UnitId) -> bool {
+        self.used_at.contains_key(&unit)
+    }
+
     /// What a unit's own processes transfer.
     pub(super) fn rate(&self, unit: UnitId) -> Rate {
         self.rates.get(&unit).copied().unwrap_or_default()
@@ -139,7 +144,7 @@ impl Rates {
             return;
         }
         self.at = facts.at;
-        self.queue.observe(self.elapsed, facts.device);
+        self.queue.observe(self.elapsed, facts.device, self.capacity);
         let mut shares: Vec<u64> = input.contract.ids().map(|id| entitlement.own(id)).collect();
         shares[..2].fill(0);
         self.shares = input.contract.held().map(|unit| (unit, shares[unit.index()])).collect();

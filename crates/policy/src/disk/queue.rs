@@ -6,8 +6,8 @@
 //!
 //! Algorithm: the kernel tells how many requests a device ended and how long these took in all, so the mean time that one took
 //! since the last look, and how many were in the device on the mean (their time over the time that passed). The least mean
-//! time seen is what requests *need*; it is forgotten by a part in 512 at a look, since other requests need another time. A
-//! queue is *long* when what requests took beyond five quarters of what they need comes to a quarter of the time that passed:
+//! time seen is what requests *need*; it is forgotten by a part in 512 at a look, since other requests need another time. (A
+//! quarter of what their transfer takes at what the device carries is nobody's harm: they need that at least.) A queue is *long* when what requests took beyond five quarters of what they need comes to a quarter of the time that passed:
 //! when a quarter of a request waits on the mean. A device that does many at once is not full as long as they take no longer.
 //! How many are there says less: of one job with a request at a time beside another whose requests come in bursts, hardly one
 //! is there on the mean, and it may be one that waits.
@@ -28,6 +28,8 @@ pub(super) struct Queue {
     /// What a request needs, and took on the mean in the last interval.
     needed_ns: Time,
     took_ns: Time,
+    /// A quarter of what the transfer of a mean request takes.
+    grain_ns: Time,
     is_crowded: bool,
     is_long: bool,
     is_busy: bool,
@@ -36,8 +38,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Takes in what the device did in the last `elapsed` nanoseconds.
-    pub(super) fn observe(&mut self, elapsed: Time, device: Option<DeviceUse>) {
+    /// Takes in what the device did in the last `elapsed` nanoseconds, which carries so many bytes per second as far as is known.
+    pub(super) fn observe(&mut self, elapsed: Time, device: Option<DeviceUse>, capacity: u64) {
         let before = core::mem::replace(&mut self.seen, device);
         let (Some(now), Some(before)) = (device, before) else { return };
         if elapsed == 0 {
@@ -45,7 +47,8 @@ impl Queue {
         }
         let requests = now.requests.saturating_sub(before.requests);
         let taken_ns = now.taken_ns.saturating_sub(before.taken_ns);
-        let bytes_per_s = per_second(now.bytes.saturating_sub(before.bytes), elapsed);
+        let bytes = now.bytes.saturating_sub(before.bytes);
+        let bytes_per_s = per_second(bytes, elapsed);
         self.is_busy = now.busy_ns.saturating_sub(before.busy_ns) >= elapsed - elapsed / 16;
         self.carried = Some(averaged(self.carried.unwrap_or(0), bytes_per_s, elapsed));
         if requests == 0 {
@@ -55,6 +58,10 @@ impl Queue {
             return;
         }
         self.took_ns = taken_ns / requests;
+        self.grain_ns = match capacity {
+            0 => GRAIN_NS,
+            capacity => mul_div(bytes / requests, 1_000 * MS, capacity) / 4,
+        };
         // What waits tells nothing of what it needs.
         let forgotten = if self.is_crowded { 0 } else { self.needed_ns / 512 };
         self.needed_ns = match self.needed_ns {
@@ -106,7 +113,8 @@ impl Queue {
     }
 
     fn excess_of(&self, took_ns: Time) -> Time {
-        took_ns.saturating_sub(self.needed_ns.saturating_add(self.needed_ns / 4))
+        let needed = self.needed_ns.max(self.grain_ns);
+        took_ns.saturating_sub(needed.saturating_add(needed / 4))
     }
 }
 
@@ -117,12 +125,12 @@ mod tests {
     /// A queue after looks every 100 ms, of each of which: requests that ended, what each took in microseconds.
     fn seen(looks: &[(u64, u64)]) -> Queue {
         let (mut queue, mut device) = (Queue::default(), DeviceUse::default());
-        queue.observe(0, Some(device));
+        queue.observe(0, Some(device), 0);
         for (requests, took_us) in looks {
             device.requests += requests;
             device.taken_ns += requests * took_us * 1_000;
             device.under_way = 2;
-            queue.observe(100 * MS, Some(device));
+            queue.observe(100 * MS, Some(device), 0);
         }
         queue
     }

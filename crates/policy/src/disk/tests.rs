@@ -3,6 +3,7 @@
 mod fifo;
 mod orders;
 
+use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use alloc::vec;
 
@@ -54,6 +55,8 @@ struct Bench {
     device: DeviceUse,
     /// A device that serves request after request, in place of the loads.
     fifo: Option<fifo::Fifo>,
+    /// Units that have no process left, whatever is still on its way for them.
+    gone: BTreeSet<UnitId>,
     caps: BTreeMap<UnitId, (Option<u64>, Option<u64>)>,
     weights: BTreeMap<UnitId, u32>,
     state: crate::State,
@@ -78,6 +81,7 @@ impl Bench {
             used: BTreeMap::new(),
             device: DeviceUse::default(),
             fifo: None,
+            gone: BTreeSet::new(),
             caps: BTreeMap::new(),
             weights: BTreeMap::new(),
             state: crate::State::default(),
@@ -174,7 +178,8 @@ impl Bench {
             self.pour();
         }
         let n = self.contract.units.len();
-        let there = |id: UnitId| u32::from(self.loads.contains_key(&id) || self.fifo.is_some());
+        let has_load = |id: UnitId| self.loads.contains_key(&id) || self.fifo.is_some();
+        let there = |id: UnitId| u32::from(has_load(id) && !self.gone.contains(&id));
         let facts = |id: UnitId| UnitFacts { at: self.now, processes: there(id), ..UnitFacts::default() };
         let disk = DiskFacts {
             name: "sda".to_string(),

@@ -1,7 +1,7 @@
 //! A device that serves request after request, each in a time by its size, behind rates as the kernel keeps them: what may
 //! go in a slice of 100 ms goes at its begin.
 
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 
 use super::*;
 
@@ -261,7 +261,7 @@ fn a_light_job_is_not_delayed_by_a_queue_of_others() {
         (rests, COPY, 104, 85),
         (rests, LARGE, 106, 80),
         (pauses, COPY, 108, 70),
-        (pauses, LARGE, 108, 65),
+        (pauses, LARGE, 112, 65),
         (rare, COPY, 104, 80),
         (rare, LARGE, 106, 70),
         // It would take all of the device: half is its part, and twice as long.
@@ -306,6 +306,19 @@ fn four_to_one_in_a_device() {
             assert!((3_800..=4_200).contains(&(got[0] * 1_000 / four)), "{got:?} {burst_bytes}");
             assert!(all >= if burst_bytes > 0 { 960 } else { 830 }, "{got:?} {burst_bytes}");
         }
+    }
+}
+
+/// Who has no process any more has no tickets; what it wrote is on its way all the same, and its next job finds it as it was.
+#[test]
+fn who_has_just_left_is_not_held_to_nothing() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.fifo = Some(Fifo::new(CARRIES, CACHE, &[COMPILE, LARGE]));
+    bench.run(10);
+    bench.gone.insert(Bench::unit(0));
+    for _ in 0..10 {
+        bench.step();
+        assert_eq!(bench.caps.get(&Bench::unit(0)), None);
     }
 }
 
