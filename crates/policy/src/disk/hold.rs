@@ -163,7 +163,9 @@ impl Rates {
         let lately = |at: &Time| now.saturating_sub(*at) < CROWD_NS;
         self.used_at.retain(|_, at| lately(at));
         self.crowd = self.used_at.keys().chain(&self.reserving).copied().collect();
-        self.usual.retain(|unit, _| self.crowd.contains(unit));
+        // No room is kept for who has no process to come back.
+        let comes_back = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
+        self.usual.retain(|unit, _| self.crowd.contains(unit) && comes_back(*unit));
         self.follow_capacity();
         self.evaluate(now);
     }
@@ -338,7 +340,7 @@ impl Rates {
         // A queue among those who are held harms nobody's part; beside them it does.
         let alone = self.active.iter().all(|unit| self.held.contains_key(unit));
         let least = (parts / 8 * if alone { 7 } else { 5 }).saturating_add(others);
-        if self.queue.excess_ns() > 0 {
+        if self.queue.excess_ns() > 0 && (!alone || self.queue.is_crowded()) {
             if self.together <= least {
                 self.queue.relent();
             }

@@ -85,6 +85,11 @@ impl Queue {
         self.is_busy && self.excess_ns() > 0
     }
 
+    /// Whether more than one request and a quarter were there on the mean.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.is_crowded
+    }
+
     /// What the device did, in bytes per second, averaged; what was sent to it and waits there is not in that.
     pub(super) fn carried(&self) -> Option<u64> {
         self.carried
