@@ -378,7 +378,7 @@ static int build(const char *name, const char *folder, int count, size_t bytes, 
 {
 	static uint64_t took[SAMPLES_MAX];
 	char path[4096], *content = calloc(1, bytes);
-	uint64_t begun = now_ns();
+	uint64_t begun = now_ns(), first_ns = 0;
 	int done = 0;
 
 	prctl(PR_SET_NAME, name);
@@ -398,10 +398,12 @@ static int build(const char *name, const char *folder, int count, size_t bytes, 
 		fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
 		if (fd < 0 || write(fd, content, bytes) != (ssize_t)bytes || fsync(fd) || close(fd))
 			fail(path);
+		if (done == 1)
+			first_ns = now_ns() - begun;
 	}
 	printf("build_ms %lu", (unsigned long)((now_ns() - begun) / 1000000 * (uint64_t)count / (uint64_t)(done ? done : 1)));
 	spread("read", took, done);
-	printf("\n");
+	printf(" first_ms %lu\n", (unsigned long)(first_ns / 1000000));
 	free(content);
 	return 0;
 }

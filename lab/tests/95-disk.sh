@@ -45,13 +45,16 @@ drop() {
 	echo 3 > /proc/sys/vm/drop_caches
 }
 
-# build NAME COUNT COMMAND...: a compiler's way: sets `build_us` to what a file took, and prints how long its reads took.
+# build NAME COUNT COMMAND...: a compiler's way: sets `build_us` to what a file took, `first_ms` to what the first one did, and
+# `rest_us` to what each of the others did; and prints how long its reads took.
 build() {
 	name=$1 count=$2
 	shift 2
 	"$@" work build build /mnt/disk/small "$count" 32 30 > "built-$name" 2>&1 || note "failed: $(tail -n 1 "built-$name")"
 	read -r words ms rest < "built-$name"
+	first_ms=${rest##* }
 	build_us=$((ms * 1000 / count))
+	rest_us=$(((ms - first_ms) * 1000 / (count - 1)))
 	note "$name: $(cat "built-$name")"
 }
 
@@ -60,10 +63,10 @@ mkdir -p /mnt/disk/small
 work files files /mnt/disk/small 100 32 > /dev/null
 drop
 build alone 100 env
-alone=$build_us
+alone=$rest_us
 work read large "$device" 256 32 > /dev/null 2>&1 &
-pause 3
-build beside 6 env
+pause 2
+build beside 2 env
 beside=$build_us
 kill -KILL $(pidof large)
 drop
@@ -72,7 +75,7 @@ controllers=$(cat $CGROUPS/cgroup.subtree_control)
 ok "the daemon holds the contract" start_daemon /job/contracts/disk.toml --verbose || exit 1
 ok "the io controller is on" grep -qw io "$HELD/cgroup.subtree_control"
 commonhold exec b -- work read large "$device" 256 32 > /dev/null 2>&1 &
-pause 3
+pause 2
 ok "who is alone is not held" is "$(cat $HELD/b/io.max)" ""
 isolated() {
 	bytes a; from_a=$bytes; bytes b; from_b=$bytes
@@ -80,9 +83,11 @@ isolated() {
 	build held 100 commonhold exec a --
 	elapsed=$(($(uptime_cs) - begun))
 	bytes a; a=$(((bytes - from_a) / 10 / elapsed)); bytes b; b=$(((bytes - from_b) / 10 / elapsed))
-	note "a file took $alone us alone, $beside us beside a large reader, $build_us us held; the reader had $b kB/s beside $a"
-	ok "a compiler's way is hardly slowed by a large reader" at_most $((build_us * 100 / alone)) 250
-	ok "which uses what is idle" at_least $b $(((8000 - a) * 60 / 100))
+	note "a file took $alone us alone, $beside us beside a large reader, $rest_us us held and the first $first_ms ms; the reader had $b kB/s beside $a"
+	ok "a compiler's way is hardly slowed by a large reader" at_most $((rest_us * 100 / alone)) 125
+	ok "which uses what is idle" at_least $b $(((8000 - a) * 50 / 100))
+	# Whoever had the drive to itself has a second of requests there.
+	ok "once what that had in the drive before is done, in ms" at_most $first_ms 2000
 }
 measured isolated
 ok "the reader is held" is "$(grep -c "^$number " $HELD/b/io.max)" 1
@@ -92,21 +97,20 @@ sed -n '/disk/p' "$daemon_log" | head -n 12 | sed 's/^/# /'
 # Another disk, of the same speed: what happens on the first is no reason there.
 second=$(disk 64:8000000)
 commonhold exec c -- work read c "$second" 64 8 > /dev/null 2>&1 &
-pause 2
+pause 1
 bytes_of() {
 	sed -n "s/^$(cat "/sys/block/${2#/dev/}/dev") .*rbytes=\([0-9]*\).*/\1/p" "$HELD/$1/io.stat"
 }
 apart() {
 	from=$(bytes_of c "$second")
 	begun=$(uptime_cs)
-	pause 3
+	pause 2
 	c=$((($(bytes_of c "$second") - from) / 10 / ($(uptime_cs) - begun)))
 	ok "who is alone on a second disk has all of it" at_least $c 7200
 }
 measured apart
 ok "nobody is held there" is "$(cat $HELD/[abcd]/io.max | grep -vc "^$number ")" 0
 kill -KILL $(pidof large c)
-drop
 
 # A disk whose requests take 5 ms each, however many there are: one with a request at a time has less than its half of it, and
 # keeps that beside 32 requests.
@@ -114,7 +118,7 @@ slow=$(disk 64:8000000:5000)
 serial() {
 	from=$(bytes_of a "$slow")
 	begun=$(uptime_cs)
-	pause 4
+	pause 2
 	rate=$((($(bytes_of a "$slow") - from) / 10 / ($(uptime_cs) - begun)))
 }
 commonhold exec a -- work read one "$slow" 16 1 > /dev/null 2>&1 &
@@ -122,7 +126,7 @@ pause 1
 serial
 alone=$rate
 commonhold exec b -- work read large "$slow" 64 32 > /dev/null 2>&1 &
-pause 4
+pause 3
 late() {
 	serial
 	note "one request of 16 KiB at a time: $alone kB/s alone, $rate beside 32 of 64 KiB"
@@ -138,9 +142,9 @@ reader half 2
 for unit in a b c d; do reader $unit 4; done
 pause 3
 shares() {
-	measure 8 half a b c d
+	measure 6 half a b c d
 	four=$(((rate_a + rate_b + rate_c + rate_d) / 4))
-	ok "who has reserved half makes four times the progress of each of the four" within "$(ratio $rate_half $four)" 4 25
+	ok "who has reserved half makes four times the progress of each of the four" within "$(ratio $rate_half $four)" 4 8
 	ok "the disk is in use" at_least $rates 6800
 }
 measured shares
@@ -148,7 +152,7 @@ sed -n '/disk/p' "$daemon_log" | tail -n 5 | sed 's/^/# /'
 kill -KILL $(pidof half)
 pause 2
 idle() {
-	measure 5 a b c d
+	measure 3 a b c d
 	ok "what it leaves, the others use" at_least $rates 7000
 	ok "in equal parts" within "$(ratio $rate_a $rate_b)" 1 15
 }
@@ -158,7 +162,7 @@ pause 1
 reader slow 4
 pause 1
 limited() {
-	measure 4 slow
+	measure 3 slow
 	ok "a limit holds on an idle disk" within $rate_slow 1000 8
 }
 measured limited
@@ -174,15 +178,15 @@ written() {
 later() {
 	written "$HELD/slow/io.stat"; from=$wbytes
 	written "$CGROUPS/io.stat"; all_from=$wbytes
-	job commonhold exec slow -- dd if=/dev/zero of=/mnt/disk/later bs=64k count=64 conv=notrunc
+	job commonhold exec slow -- dd if=/dev/zero of=/mnt/disk/later bs=64k count=48 conv=notrunc
 	wrote=$job_ms
 	job sync
 	written "$HELD/slow/io.stat"; own=$((wbytes - from))
 	written "$CGROUPS/io.stat"; all=$((wbytes - all_from))
-	note "4096 KiB were written to a file in $wrote ms, and by sync to the disk in $job_ms ms: $((own / 1024)) KiB of $((all / 1024)) by its own account"
-	ok "what is written back is the unit's" at_least $((own / 1024)) 4000
+	note "3072 KiB were written to a file in $wrote ms, and by sync to the disk in $job_ms ms: $((own / 1024)) KiB of $((all / 1024)) by its own account"
+	ok "what is written back is the unit's" at_least $((own / 1024)) 3000
 	ok "nearly all of it" at_least $((own * 100 / all)) 90
-	ok "and its limit holds for it: 4 MiB at 1 MB/s, in ms" at_least $((wrote + job_ms)) 2500
+	ok "and its limit holds for it: 3 MiB at 1 MB/s, in ms" at_least $((wrote + job_ms)) 2000
 }
 later
 commonhold status | sed 's/^/# /'

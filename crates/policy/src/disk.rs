@@ -15,13 +15,16 @@
 //!
 //! Algorithm, for each disk at each look, where weights are not heeded:
 //! 1. what units transferred since is charged to [`bandwidth`](crate::bandwidth), whose criterion says who is too far ahead;
-//! 2. the capacity follows what is transferred: with a queue it is that, without one that at least;
-//! 3. whoever is ahead is *held*, and beside it whoever takes its part, until it takes less than half of its part for a second, or
-//!    nobody else is in the crowd. All others are free: they have not got their parts;
-//! 4. those who are held may transfer their parts *together*, and more as long as there is no queue: a sixteenth of the
-//!    capacity more at each look, and slower where a queue began the last time. With a queue they may transfer less, by so
-//!    much as lets it go within 300 ms, down to seven eighths of their parts: that is where fairness ends and isolation does.
-//!    They divide it by share; what one does not take the others have;
+//! 2. the capacity follows what is transferred: with a queue that is never empty it is that, otherwise that at least;
+//! 3. whoever is ahead and has seven eighths of its part is *held*, and beside it whoever has so much, until it takes less than
+//!    half of its part for a second although it may more, or nobody else is in the crowd. All others are free: they have not
+//!    got their parts;
+//! 4. what *all* transfer together is what is controlled: it grows as long as there is no queue and those who are held take what
+//!    they may, by a sixteenth of the capacity at each look at least, and by as little as a 256th where a queue began the last
+//!    time. With a queue it is reduced, by so much as lets that go within 300 ms. Those who are held may transfer what the others
+//!    leave of it: the most that these did lately, since who pauses comes back. They have five eighths of their parts at
+//!    least, and seven eighths where nobody is free: that is where fairness ends and isolation does. They divide it by share;
+//!    what one does not take the others have;
 //! 5. who had the disk to itself has a queue there when somebody comes: it transfers next to nothing until that is done.
 //!
 //! Where a rate is held by stopping a unit, rates are for limits alone, and steps 2 to 5 order nothing.
@@ -115,7 +118,7 @@ impl State {
 
 /// Decides what is to be done about disks now, and adds it to the plan. Costs nothing where no disk was observed.
 pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Plan) {
-    let present = present(input);
+    let present = present(state, input);
     let parts = entitlement::entitle(input.contract, Resource::Disk, Capacity::Parts, &present);
     if !input.snapshot.disks.is_empty() {
         plan.disk_entitled.clone_from(&parts.own);
@@ -138,8 +141,9 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
 }
 
 /// Whose tickets count: units with processes; under `quota` every unit without sub-units, as a fixed quota waits for its
-/// owner.
-fn present(input: Input<'_>) -> Vec<bool> {
+/// owner. And who used a disk lately: the last process of a unit may be gone, and what it wrote, or its next job, is on its way;
+/// without tickets it would be ahead of nothing, and held to next to that.
+fn present(state: &State, input: Input<'_>) -> Vec<bool> {
     let quota = input.contract.machine.scheme == Scheme::Quota;
     let mut present: Vec<bool> = input
         .contract
@@ -148,6 +152,9 @@ fn present(input: Input<'_>) -> Vec<bool> {
         .collect();
     for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
         present[parent.index()] = input.snapshot.unit(parent).processes > 0;
+    }
+    for unit in input.contract.held() {
+        present[unit.index()] |= state.disks.values().any(|disk| disk.rates.was_used_by(unit));
     }
     present
 }

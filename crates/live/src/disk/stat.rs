@@ -37,8 +37,8 @@ pub(super) fn stalled_ns(text: &str) -> Option<u64> {
 }
 
 /// A disk's own `stat` (Documentation/block/stat.rst): for reading, writing, discarding and flushing the requests that ended,
-/// those that were merged with others, sectors, and milliseconds; what is in flight stands after the second. Older kernels know
-/// no more than the first eleven.
+/// those that were merged with others, sectors, and milliseconds; after the second of these, what is in flight and for how many
+/// milliseconds anything was. Older kernels know no more than the first eleven.
 pub(super) fn device(text: &str) -> Option<DeviceUse> {
     let values: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
     let values = values.filter(|values| values.len() >= 11)?;
@@ -48,6 +48,7 @@ pub(super) fn device(text: &str) -> Option<DeviceUse> {
         requests: sum([0, 4]),
         bytes: sum([2, 6]).saturating_mul(512),
         taken_ns: sum([3, 7]).saturating_mul(1_000_000),
+        busy_ns: values[9].saturating_mul(1_000_000),
         under_way: values[8],
     })
 }
@@ -102,11 +103,23 @@ mod tests {
         let text = "  100  7 8000  250  40  0 320  30  3  200  285  0 0 0 0  5 9\n";
         assert_eq!(
             device(text),
-            Some(DeviceUse { requests: 140, bytes: 8_320 * 512, taken_ns: 280_000_000, under_way: 3 })
+            Some(DeviceUse {
+                requests: 140,
+                bytes: 8_320 * 512,
+                taken_ns: 280_000_000,
+                busy_ns: 200_000_000,
+                under_way: 3
+            })
         );
         assert_eq!(
             device("1 2 3 4 5 6 7 8 9 10 11"),
-            Some(DeviceUse { requests: 6, bytes: 10 * 512, taken_ns: 12_000_000, under_way: 9 })
+            Some(DeviceUse {
+                requests: 6,
+                bytes: 10 * 512,
+                taken_ns: 12_000_000,
+                busy_ns: 10_000_000,
+                under_way: 9
+            })
         );
         assert_eq!((device("1 2 3"), device("a b c")), (None, None));
     }

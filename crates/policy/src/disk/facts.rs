@@ -67,6 +67,8 @@ pub struct DeviceUse {
     pub bytes: u64,
     /// How long these took in the device, all together, in nanoseconds. Never goes back.
     pub taken_ns: u64,
+    /// Time in which at least one request was in it, in nanoseconds. Never goes back.
+    pub busy_ns: u64,
     /// Requests that are in it now.
     pub under_way: u64,
 }

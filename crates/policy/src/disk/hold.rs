@@ -58,6 +58,8 @@ pub(super) struct Rates {
     at: Time,
     seen: BTreeMap<UnitId, DiskUse>,
     rates: BTreeMap<UnitId, Rate>,
+    /// What each unit transferred since the last look, in bytes per second.
+    latest: BTreeMap<UnitId, u64>,
     shares: BTreeMap<UnitId, u64>,
     criterion: Option<Criterion>,
     active: BTreeSet<UnitId>,
@@ -77,8 +79,11 @@ pub(super) struct Rates {
     /// The last look at which each unit took half of its part.
     heavy_at: BTreeMap<UnitId, Time>,
     held: BTreeMap<UnitId, Held>,
-    /// What those who are held may transfer together, and what that was when the queue was long last, in bytes per second.
-    allowed: u64,
+    /// The most that each unit transferred lately, in bytes per second.
+    usual: BTreeMap<UnitId, u64>,
+    /// What all may transfer together, those who are held what the others leave of it; and what that was when the queue was long
+    /// last, in bytes per second.
+    together: u64,
     brink: u64,
     /// Until when those who are held transfer next to nothing.
     clear_until: Time,
@@ -99,6 +104,11 @@ impl Rates {
     /// Whether somebody used the disk lately.
     pub(super) fn is_busy(&self) -> bool {
         !self.active.is_empty()
+    }
+
+    /// Whether a unit used the disk lately.
+    pub(super) fn was_used_by(&self, unit: UnitId) -> bool {
+        self.used_at.contains_key(&unit)
     }
 
     /// What a unit's own processes transfer.
@@ -134,7 +144,7 @@ impl Rates {
             return;
         }
         self.at = facts.at;
-        self.queue.observe(self.elapsed, facts.device);
+        self.queue.observe(self.elapsed, facts.device, self.capacity);
         let mut shares: Vec<u64> = input.contract.ids().map(|id| entitlement.own(id)).collect();
         shares[..2].fill(0);
         self.shares = input.contract.held().map(|unit| (unit, shares[unit.index()])).collect();
@@ -153,6 +163,9 @@ impl Rates {
         let lately = |at: &Time| now.saturating_sub(*at) < CROWD_NS;
         self.used_at.retain(|_, at| lately(at));
         self.crowd = self.used_at.keys().chain(&self.reserving).copied().collect();
+        // No room is kept for who has no process to come back.
+        let comes_back = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
+        self.usual.retain(|unit, _| self.crowd.contains(unit) && comes_back(*unit));
         self.follow_capacity();
         self.evaluate(now);
     }
@@ -170,10 +183,14 @@ impl Rates {
         let rate = self.rates.entry(unit).or_default();
         rate.read = averaged(rate.read, per_second(used.read_bytes, self.elapsed), self.elapsed);
         rate.write = averaged(rate.write, per_second(used.written_bytes, self.elapsed), self.elapsed);
+        let total = rate.total();
+        self.latest.insert(unit, per_second(used.bytes(), self.elapsed));
+        let usual = self.usual.entry(unit).or_default();
+        *usual = total.max(*usual - *usual / 64);
         // Without the kernel's account of stalls, whoever transfers is taken to wait.
         let stalled = used.stalled_ns.map_or(used.bytes() > 0, |ns| ns >= self.elapsed / 4);
         // A stall does not say for which disk; one that this unit has not used for a while is not meant.
-        if used.bytes() > 0 || (stalled && rate.total() > 0) {
+        if used.bytes() > 0 || (stalled && total > 0) {
             self.active.insert(unit);
             self.used_at.insert(unit, now);
             if stalled {
@@ -184,13 +201,14 @@ impl Rates {
         self.content.insert(unit, now);
     }
 
-    /// With a queue in the device, what is transferred now is what it carries, unless all who use it are held and take what they
-    /// may; otherwise it carries that at least.
+    /// With a queue in the device that is never empty, what is transferred now is what it carries, unless all who use it are held
+    /// and take what they may; otherwise it carries that at least. (Those who are held send what they may in bursts, which wait
+    /// for each other in a device that idles between them.)
     fn follow_capacity(&mut self) {
         let total = self.total();
         self.peak = self.peak.max(total);
         let kept = |unit: &UnitId| self.held.contains_key(unit) && self.takes_all(*unit);
-        let full = self.queue.excess_ns() > 0 && !self.active.iter().all(kept);
+        let full = self.queue.is_full() && !self.active.iter().all(kept);
         let carried = if full { total } else { total.max(self.capacity) };
         // One interval may show more than the disk carries for long: a device that bursts, requests that end together.
         let elapsed = self.elapsed.min(HALF_LIFE_NS);
@@ -221,7 +239,8 @@ impl Rates {
             if rate >= part / 4 * 3 {
                 self.content.insert(*unit, now);
             }
-            if rate >= part / 2 {
+            // Who is held to less takes little, and would not.
+            if rate >= part / 2 || (self.held.contains_key(unit) && self.wants_all(*unit)) {
                 self.heavy_at.insert(*unit, now);
             }
         }
@@ -259,12 +278,12 @@ impl Rates {
             return BTreeMap::new();
         }
         self.choose_held(now);
-        self.allow();
+        let allowed = self.allow();
         let units: Vec<UnitId> = self.held.keys().copied().collect();
         let shares: Vec<u64> = units.iter().map(|unit| self.share(*unit)).collect();
         let wants: Vec<u64> = units.iter().map(|unit| self.wanted(*unit)).collect();
         let clears = now < self.clear_until;
-        let allowed = if clears { self.allowed / 64 } else { self.allowed };
+        let allowed = if clears { self.capacity / 64 } else { allowed };
         let (gets, _) = split_capped(allowed, &shares, &wants);
         for (unit, gets) in units.iter().zip(gets) {
             let least = if clears { RATE_MIN } else { RATE_MIN.max(self.capacity / 256) };
@@ -283,14 +302,13 @@ impl Rates {
         let light: Vec<UnitId> = self.held.keys().filter(|unit| is_light(unit)).copied().collect();
         for unit in light {
             self.held.remove(&unit);
-            self.allowed = self.allowed.saturating_sub(self.rate(unit).total());
         }
         let keeps_free = |unit: &UnitId| !self.reserving.is_empty() && !self.reserving.contains(unit);
         // Beside one that is held, so is whoever has its part: what all have together is then known, and leaves no queue.
         let has_part = |unit: &UnitId| !begins && self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
         // Beside those who pause, and those who are kept from it, whoever moves anything is ahead.
         let is_ahead =
-            |unit: &UnitId| self.ahead.contains(unit) && self.rate(*unit).total() >= self.part(*unit) / 2;
+            |unit: &UnitId| self.ahead.contains(unit) && self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
         let clears = now < self.clear_until;
         let heavy = |unit: &UnitId| !clears && (is_ahead(unit) || keeps_free(unit) || has_part(unit));
         let new = self.active.iter().filter(|unit| heavy(unit) && !self.held.contains_key(unit));
@@ -301,38 +319,70 @@ impl Rates {
         for unit in new {
             let part = mul_div(self.share(unit), MILLIONTH, whole);
             self.held.insert(unit, Held { rate: 0, because: self.because(now, unit, part) });
-            self.allowed = self.allowed.saturating_add(self.rate(unit).total().min(self.part(unit)));
         }
         if begins {
-            self.allowed = 0;
-            self.brink = self.capacity;
+            self.together = 0;
+            self.brink = if self.queue.excess_ns() > 0 { self.capacity } else { 0 };
             self.clear_until = now.saturating_add(self.queue.backlog_ns().min(CLEAR_NS_MAX));
         }
     }
 
-    /// What those who are held may transfer together: their parts, and beyond that as much as leaves the queue in the device
-    /// short; an eighth less than their parts until it is. What one does not take, another one has.
-    fn allow(&mut self) {
+    /// What those who are held may transfer together: what the others leave of what leaves the queue in the device short, and
+    /// seven eighths of their parts at least. What one does not take, another one has.
+    fn allow(&mut self) -> u64 {
         let parts: u64 = self.held.keys().map(|unit| self.due(*unit)).sum();
         let got: u64 = self.held.keys().map(|unit| self.rate(*unit).total()).sum();
-        let least = parts / 8 * 7;
-        if self.queue.excess_ns() > 0 {
-            if self.allowed <= least {
+        let is_free = |unit: &&UnitId| !self.held.contains_key(unit);
+        // Who pauses comes back, and is to find room for what it does then.
+        let usual = |unit: &UnitId| self.usual.get(unit).copied().unwrap_or(0).min(self.due(*unit));
+        let others: u64 = self.crowd.iter().filter(is_free).map(usual).sum();
+        let kept: u64 = self.reserving.iter().filter(is_free).map(|unit| self.part(*unit)).sum();
+        // A queue among those who are held harms nobody's part; beside them it does.
+        let alone = self.active.iter().all(|unit| self.held.contains_key(unit));
+        let least = (parts / 8 * if alone { 7 } else { 5 }).saturating_add(others);
+        if self.queue.excess_ns() > 0 && (!alone || self.queue.is_crowded()) {
+            if self.together <= least {
                 self.queue.relent();
             }
-            self.brink = self.allowed.min(got).max(least);
-            // Among those who are held a queue harms nobody's part; beside them it does.
-            let all = self.active.iter().all(|unit| self.held.contains_key(unit));
-            self.allowed = self.queue.drained(self.brink, DRAIN_NS, self.brink / if all { 64 } else { 16 });
-        } else if self.held.keys().any(|unit| self.waiting.contains(unit) && self.takes_all(*unit)) {
-            // Near what was too much the last time, slowly.
-            let near = self.allowed.abs_diff(self.brink) < self.capacity / 16;
-            self.allowed = self.allowed.saturating_add(self.capacity / if near { 128 } else { 16 });
+            self.brink = self.together.min(got.saturating_add(others)).max(least);
+            self.together =
+                self.queue.drained(self.brink, DRAIN_NS, self.brink / if alone { 64 } else { 16 });
+        } else {
+            self.grow(others);
         }
-        let kept = |unit: &&UnitId| !self.held.contains_key(unit);
-        let kept: u64 = self.reserving.iter().filter(kept).map(|unit| self.part(*unit)).sum();
         let most = if self.reserving.is_empty() { u64::MAX } else { self.capacity.saturating_sub(kept) };
-        self.allowed = self.allowed.max(least).min(most);
+        self.together = self.together.max(least);
+        self.together.saturating_sub(others).min(most)
+    }
+
+    /// More for all together while those who want it take what they may: near what was too much the last time slowly, and the
+    /// more so beside others, who would be delayed.
+    fn grow(&mut self, others: u64) {
+        let hungry: Vec<UnitId> = self.held.keys().copied().filter(|unit| self.wants_all(*unit)).collect();
+        let may: u64 = hungry.iter().map(|unit| self.held[unit].rate).sum();
+        let got: u64 = hungry.iter().map(|unit| self.rate(*unit).total()).sum();
+        let latest: u64 = hungry.iter().filter_map(|unit| self.latest.get(unit)).sum();
+        if may == 0 {
+            return;
+        }
+        let distance = self.together.abs_diff(self.brink);
+        let is_near = self.brink > 0 && distance < self.capacity / 8;
+        let (least, slack) = match (is_near, others) {
+            (false, _) => ((self.capacity / 16).max(may / 8), 16),
+            (true, 0) => (self.capacity / 128, 64),
+            (true, _) => (self.capacity / 256, 32),
+        };
+        let step = least.max(distance.min(self.capacity / 8) / 8);
+        if got.max(latest) >= may - may / slack {
+            self.together = self.together.saturating_add(step);
+            return;
+        }
+        // What nobody takes would be too much if somebody did.
+        let idle = self.together.saturating_sub(self.capacity.saturating_add(self.capacity / 64));
+        if idle > 0 {
+            self.together -= idle / 8;
+            self.brink = self.capacity;
+        }
     }
 
     /// Whether a unit takes what it may.
@@ -341,12 +391,16 @@ impl Rates {
         self.rate(unit).total() >= had / 4 * 3
     }
 
+    /// Whether a unit that is held would take more.
+    fn wants_all(&self, unit: UnitId) -> bool {
+        self.waiting.contains(&unit) && self.takes_all(unit)
+    }
+
     /// What a unit that is held could take: all, unless it left some of what it had.
     fn wanted(&self, unit: UnitId) -> u64 {
         let rate = self.rate(unit).total();
         let more = rate.saturating_add(rate / 4).saturating_add(self.capacity / 16);
-        let all = self.waiting.contains(&unit) && self.takes_all(unit);
-        self.limit(unit).min(if all { u64::MAX } else { more.max(self.due(unit)) })
+        self.limit(unit).min(if self.wants_all(unit) { u64::MAX } else { more.max(self.due(unit)) })
     }
 
     /// Who is ahead is so of those who wait; the one that has waited longest is named.

@@ -6,10 +6,11 @@
 //!
 //! Algorithm: the kernel tells how many requests a device ended and how long these took in all, so the mean time that one took
 //! since the last look, and how many were in the device on the mean (their time over the time that passed). The least mean
-//! time seen is what requests *need*; it is forgotten by a part in 512 at a look, since other requests need another time. A
-//! queue is *long* when requests take more than five quarters of what they need, and more than one and a quarter of them are
-//! there: a device that does many at once is not full as long as they take no longer, and one that does one at a time is not
-//! as long as hardly two are there.
+//! time seen is what requests *need*; it is forgotten by a part in 512 at a look, since other requests need another time. (A
+//! quarter of what their transfer takes at what the device carries is nobody's harm: they need that at least.) A queue is *long* when what requests took beyond five quarters of what they need comes to a quarter of the time that passed:
+//! when a quarter of a request waits on the mean. A device that does many at once is not full as long as they take no longer.
+//! How many are there says less: of one job with a request at a time beside another whose requests come in bursts, hardly one
+//! is there on the mean, and it may be one that waits.
 //!
 //! Limits: it is the mean of all requests, so that large ones of one unit are what small ones of another are measured by.
 
@@ -27,15 +28,18 @@ pub(super) struct Queue {
     /// What a request needs, and took on the mean in the last interval.
     needed_ns: Time,
     took_ns: Time,
+    /// A quarter of what the transfer of a mean request takes.
+    grain_ns: Time,
     is_crowded: bool,
     is_long: bool,
+    is_busy: bool,
     /// What the device did, in bytes per second, averaged.
     carried: Option<u64>,
 }
 
 impl Queue {
-    /// Takes in what the device did in the last `elapsed` nanoseconds.
-    pub(super) fn observe(&mut self, elapsed: Time, device: Option<DeviceUse>) {
+    /// Takes in what the device did in the last `elapsed` nanoseconds, which carries so many bytes per second as far as is known.
+    pub(super) fn observe(&mut self, elapsed: Time, device: Option<DeviceUse>, capacity: u64) {
         let before = core::mem::replace(&mut self.seen, device);
         let (Some(now), Some(before)) = (device, before) else { return };
         if elapsed == 0 {
@@ -43,7 +47,9 @@ impl Queue {
         }
         let requests = now.requests.saturating_sub(before.requests);
         let taken_ns = now.taken_ns.saturating_sub(before.taken_ns);
-        let bytes_per_s = per_second(now.bytes.saturating_sub(before.bytes), elapsed);
+        let bytes = now.bytes.saturating_sub(before.bytes);
+        let bytes_per_s = per_second(bytes, elapsed);
+        self.is_busy = now.busy_ns.saturating_sub(before.busy_ns) >= elapsed - elapsed / 16;
         self.carried = Some(averaged(self.carried.unwrap_or(0), bytes_per_s, elapsed));
         if requests == 0 {
             // Nothing ends, and something is there: it takes longer all the time.
@@ -52,8 +58,12 @@ impl Queue {
             return;
         }
         self.took_ns = taken_ns / requests;
+        self.grain_ns = match capacity {
+            0 => GRAIN_NS,
+            capacity => mul_div(bytes / requests, 1_000 * MS, capacity) / 4,
+        };
         // What waits tells nothing of what it needs.
-        let forgotten = if self.is_long { 0 } else { self.needed_ns / 512 };
+        let forgotten = if self.is_crowded { 0 } else { self.needed_ns / 512 };
         self.needed_ns = match self.needed_ns {
             // At first, as if the device did one at a time.
             0 => (elapsed / requests).min(self.took_ns),
@@ -61,12 +71,23 @@ impl Queue {
         }
         .max(GRAIN_NS);
         self.is_crowded = taken_ns > elapsed.saturating_add(elapsed / 4);
-        self.is_long = self.is_crowded && self.excess_of(self.took_ns) > 0;
+        let waited_ns = requests.saturating_mul(self.excess_of(self.took_ns));
+        self.is_long = waited_ns > elapsed / 4;
     }
 
     /// By how much requests take longer than five quarters of what they need; 0 where the queue is short, or nobody knows.
     pub(super) fn excess_ns(&self) -> Time {
         if self.is_long { self.excess_of(self.took_ns) } else { 0 }
+    }
+
+    /// Whether the queue is long and never empty: what the device does then is what it carries.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_busy && self.excess_ns() > 0
+    }
+
+    /// Whether more than one request and a quarter were there on the mean.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.is_crowded
     }
 
     /// What the device did, in bytes per second, averaged; what was sent to it and waits there is not in that.
@@ -97,7 +118,8 @@ impl Queue {
     }
 
     fn excess_of(&self, took_ns: Time) -> Time {
-        took_ns.saturating_sub(self.needed_ns.saturating_add(self.needed_ns / 4))
+        let needed = self.needed_ns.max(self.grain_ns);
+        took_ns.saturating_sub(needed.saturating_add(needed / 4))
     }
 }
 
@@ -108,12 +130,12 @@ mod tests {
     /// A queue after looks every 100 ms, of each of which: requests that ended, what each took in microseconds.
     fn seen(looks: &[(u64, u64)]) -> Queue {
         let (mut queue, mut device) = (Queue::default(), DeviceUse::default());
-        queue.observe(0, Some(device));
+        queue.observe(0, Some(device), 0);
         for (requests, took_us) in looks {
             device.requests += requests;
             device.taken_ns += requests * took_us * 1_000;
             device.under_way = 2;
-            queue.observe(100 * MS, Some(device));
+            queue.observe(100 * MS, Some(device), 0);
         }
         queue
     }
@@ -124,7 +146,12 @@ mod tests {
         // 10 of 4 ms each in 100 ms: one is there for 40 % of the time. Then 25 of 40 ms: ten are there.
         let long = seen(&[(10, 4_000), (25, 40_000)]).excess_ns();
         assert!((34 * MS..=35 * MS).contains(&long), "{long}");
-        assert_eq!(seen(&[(10, 4_000), (2, 40_000)]).excess_ns(), 0, "slow, and nothing else is there");
+        assert_eq!(seen(&[(10, 4_000), (1, 20_000)]).excess_ns(), 0, "slow, and nothing else is there");
+        // Five of 12 ms each: 7 ms of each are more than five quarters of what it needs, 35 ms of 100 together.
+        assert!(
+            seen(&[(10, 4_000), (5, 12_000)]).excess_ns() > 0,
+            "somebody waits, though hardly one is there"
+        );
         assert_eq!(seen(&[(1_000, 100), (20_000, 120)]).excess_ns(), 0, "twenty at once, as quick as one");
         assert!(seen(&[(10, 4_000), (25, 20_000), (0, 0), (0, 0)]).excess_ns() > 200 * MS, "nothing ends");
         // 25 of 40 ms, first of all: one at a time would be 4 ms each.
