@@ -28,7 +28,7 @@ cap_cpus
 sleep 2
 
 all_busy() {
-	measure 10 $groups
+	measure 5 $groups
 	# A busy host makes the daemon dear, and the emulated CPUs uneven: an idle one is within 2 %, and its daemon below 300.
 	shares_within 6 "while all are busy"
 	ok "the machine is in use while all are busy" at_least "$busy" 9500
@@ -48,7 +48,7 @@ c_asleep() {
 	kill -CONT $stopped
 	sleep 1
 	kill -STOP $stopped
-	measure 10 $groups
+	measure 5 $groups
 	ok "the others use what c leaves idle, from the first moment on" at_least "$busy" 9500
 	no_less a b d
 }
@@ -57,7 +57,7 @@ measured c_asleep
 kill -CONT $stopped
 c_back() {
 	sleep 1
-	measure 10 $groups
+	measure 5 $groups
 	shares_within 6 "after c came back"
 }
 measured c_back
@@ -67,7 +67,7 @@ measured c_back
 kill -KILL $stopped
 c_gone() {
 	sleep 1
-	measure 10 $groups
+	measure 5 $groups
 	ok "the others use what c left when it went" at_least "$busy" 9000
 	no_less a b d
 }

@@ -10,7 +10,7 @@ cap_cpus
 stopped=$(spinners_of light)
 both_busy() {
 	sleep 1
-	measure 10 commonhold/light commonhold/heavy
+	measure 5 commonhold/light commonhold/heavy
 	ok "both have the same" within $((used_light * 1000 / used_heavy)) 1000 6
 }
 measured both_busy
@@ -24,7 +24,7 @@ measured light_asleep
 kill -CONT $stopped
 light_back() {
 	sleep 1
-	measure 10 commonhold/light commonhold/heavy
+	measure 5 commonhold/light commonhold/heavy
 	ok "light has its half again" within $((used_light * 1000 / used_heavy)) 1000 6
 }
 measured light_back
@@ -42,7 +42,7 @@ kill -KILL $stopped $(pidof spin)
 # cost forty times what they do on hardware, and a host that is busy makes every call-back late. So the times are shown,
 # and all that is asked is that isolation is worth something; bench/promises measures them where they mean something.
 demonstration() {
-	commonhold demo --backend cgroup --seconds 3 --json > demo.json 2> demo.err
+	commonhold demo --backend cgroup --seconds 2 --json > demo.json 2> demo.err
 	ok "the demonstration runs here" is "$?" 0
 	smp=$(light_of 2) quota=$(light_of 3) isolate=$(light_of 4)
 	note "the light job's time, alone = 1000: smp $smp, quota $quota, isolate $isolate $(tail -n 1 demo.err)"

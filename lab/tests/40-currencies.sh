@@ -32,7 +32,7 @@ asleep=$(cat "$HELD/b/b3/cgroup.procs")
 kill -STOP $asleep
 b3_asleep() {
 	sleep 2
-	measure 10 $groups
+	measure 5 $groups
 	halves
 	more a2 a1
 	more b2 b1
@@ -42,7 +42,7 @@ measured b3_asleep
 kill -CONT $asleep
 b3_awake() {
 	sleep 4
-	measure 10 $groups
+	measure 5 $groups
 	halves
 	more a2 a1
 	more b2 b1

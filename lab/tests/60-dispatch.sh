@@ -72,7 +72,7 @@ called_back() {
 	ok "all are at work, calling back: $how" wait_for 10 are_members b 4
 	sleep 1
 	asleep=$(members b)
-	for i in 1 2 3 4 5 6 7 8 9 10; do
+	for i in 1 2 3 4 5 6; do
 		kill -STOP $asleep
 		usleep 300000
 		kill -CONT $asleep
@@ -117,7 +117,7 @@ spinners b 8
 wait_for 10 are_members b 8
 by_weight() {
 	sleep 1
-	measure 10 a b
+	measure 6 a b
 	ok "time-shared CPUs are divided by weight" within $((used_b * 1000 / used_a)) 3000 5
 	ok "the machine is in use, time-shared" at_least "$total" 7600
 }

@@ -13,7 +13,7 @@ cap_cpus
 sleep 1
 by_level() {
 	sleep 1
-	measure 10 x y q
+	measure 6 x y q
 	ok "q has the half that is its own" within "$(share_of q)" 500 6
 	ok "x has a quarter of the other half" within "$(share_of x)" 125 10
 	ok "y has three" within "$(share_of y)" 375 8
@@ -23,7 +23,7 @@ asleep=$(members y)
 kill -STOP $asleep
 siblings() {
 	sleep 1
-	measure 10 x q
+	measure 6 x q
 	ok "what y leaves is x's, and not q's" within "$(share_of x)" 500 6
 }
 measured siblings
@@ -39,7 +39,7 @@ spinners n/nice 8 5
 sleep 1
 by_nice() {
 	sleep 1
-	measure 10 n/usual n/nice
+	measure 6 n/usual n/nice
 	ok "nice values divide a unit's time" within "$(share_of nice)" 246 15
 }
 measured by_nice
@@ -53,7 +53,7 @@ spinners n/usual 1
 spinners n/nice 1 10
 on_one_cpu() {
 	sleep 1
-	measure 10 n/usual n/nice
+	measure 6 n/usual n/nice
 	ok "nice values divide a single CPU" within "$(share_of nice)" 97 35
 }
 measured on_one_cpu

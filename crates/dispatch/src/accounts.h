@@ -50,7 +50,7 @@ static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64
  * A task comes to run on a CPU. Nobody tells when a higher class takes one: it had it where none of this scheduler's tasks
  * did, and it did not idle, for longer than a switch takes. Short times that are near each other are remembered as one.
  */
-static void note_higher(struct dispatch_cpu *cpu, u64 now)
+static __attribute__((noinline)) void note_higher(struct dispatch_cpu *cpu, u64 now)
 {
 	struct dispatch_stretch *last = &cpu->higher[cpu->stretches % DISPATCH_STRETCHES];
 	u64 from = cpu->since;
@@ -68,7 +68,7 @@ static void note_higher(struct dispatch_cpu *cpu, u64 now)
 }
 
 /* What of a task's wait, since then, a higher class had the CPU where it comes to run, as far back as is remembered. */
-static u64 higher_ns(const struct dispatch_cpu *cpu, u64 since)
+static __attribute__((noinline)) u64 higher_ns(const struct dispatch_cpu *cpu, u64 since)
 {
 	const struct dispatch_stretch *stretch;
 	u64 from, sum = 0;

@@ -8,16 +8,10 @@
 #define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
 #define LOAN_SLICES 4 /* how far a borrower may be behind: see advance_loan() */
 
-/* A slice, in the measure of an outermost unit's loan pass. */
-static u64 loan_slice(const struct dispatch_unit *unit)
-{
-	return rules()->slice_ns * SHARE_UNIT / (unit->weight ? unit->weight : 1);
-}
-
 /* What it runs on now is charged later, and counts as a slice each: else one unit would take all CPUs that are lent at a time. */
 static u64 loan_of(const struct dispatch_unit *unit)
 {
-	return unit->loan_pass + unit->busy * loan_slice(unit);
+	return unit->loan_pass + unit->busy * unit->slice;
 }
 
 /* Whether one outermost unit had less of others' CPUs for its weight than another, or as much while more of it wait. */
@@ -40,7 +34,7 @@ static bool larger_claim(u32 one, u32 other)
  */
 static void advance_loan(struct dispatch_unit *top, u64 used)
 {
-	at_least(&top->loan_pass, world_loan_pass() - (top->busy + 1) * LOAN_SLICES * loan_slice(top));
+	at_least(&top->loan_pass, world_loan_pass() - (top->busy + 1) * LOAN_SLICES * top->slice);
 	add64(&top->loan_pass, used * SHARE_UNIT / (top->weight ? top->weight : 1));
 }
 

@@ -379,15 +379,17 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 /*
  * A unit is next: the clocks by which its siblings, and those of the units around it, are placed that wake meanwhile are at
  * least where it is. That is not said of a unit of which a task runs out of turn (a thread of the kernel's, one that must run
- * there, one that is rescued): it may be far ahead of all that wait.
+ * there, one that is rescued, one that goes on after a higher class): it may be far ahead of all that wait.
  */
 static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 {
+	u64 slice;
 	u32 level;
 
 	if (unit->below) {
-		at_least(&unit->own_pass, unit->frontier - credit_of(OWN_WEIGHT));
-		at_least(&unit->frontier, unit->own_pass - 2 * (rules()->cpus - 1) * credit_of(OWN_WEIGHT));
+		slice = rules()->slice_ns * SHARE_UNIT / OWN_WEIGHT;
+		at_least(&unit->own_pass, unit->frontier - slice);
+		at_least(&unit->frontier, unit->own_pass - 2 * (rules()->cpus - 1) * slice);
 	}
 	if (!(unit = advance_clock_around(unit, time_shared)))
 		return;
@@ -470,7 +472,6 @@ static bool goes_on(u64 queue, const struct goer *goer)
 static bool take_next(u32 home, enum among among, const struct goer *goer)
 {
 	struct tried tried = { { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY } };
-	struct dispatch_unit *unit;
 	u32 look, next;
 
 	for (look = 0; look < RACES_MAX; look++) {
@@ -481,8 +482,6 @@ static bool take_next(u32 home, enum among among, const struct goer *goer)
 		if (goer->unit != DISPATCH_NOBODY &&
 		    (goer->unit == next ? goes_on(next, goer) : keeps(goer, next, among)))
 			break;
-		if ((unit = unit_at(next)))
-			advance_clocks(unit, home == DISPATCH_NOBODY);
 		if (scx_bpf_dsq_move_to_local(next))
 			return true;
 		tried.unit[look] = next;
@@ -554,6 +553,12 @@ enum turn {
 	TURNS,
 };
 
+/* Whose turn follows: without a remainder, which BPF divides for. */
+static u32 after(u32 turn)
+{
+	return turn + 1 < TURNS ? turn + 1 : 0;
+}
+
 /* A task of those whose turn it is. */
 static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, const struct goer *goer)
 {
@@ -596,14 +601,13 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 	/* Up to when this CPU was charged is now, or a slice ago at most. */
 	if (!before(cpu->since, rescues()->at) && rescue(cpu))
 		return;
-	for (look = 0; look < TURNS; look++) {
-		turn = (cpu->turn + look) % TURNS;
+	for (look = 0, turn = cpu->turn; look < TURNS; look++, turn = after(turn)) {
 		if (!take_turn(id, cpu, turn, &goer)) {
 			if (turn != TURN_OWN || !by_right)
 				continue;
 			run_on(prev, cpu, id, task);
 		}
-		cpu->turn = (turn + 1) % TURNS;
+		cpu->turn = after(turn);
 		return;
 	}
 	if (rules()->pool || cpu->home == DISPATCH_NOBODY || anywhere)
@@ -627,14 +631,13 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	struct dispatch_cpu *cpu = cpu_at(id);
 	struct dispatch_unit *unit, *top, *owner;
 	u64 now = scx_bpf_now();
-	bool rescued, direct;
+	bool rescued, next;
 
 	if (!task || !cpu || !(unit = unit_at(task->unit)))
 		return;
 	rescued = is_rescued(cpu);
-	/* It took an idle CPU: it was in no queue, and does not go on here after a higher class, as if nothing had been. */
-	direct = !(task->state & (DISPATCH_WAITS | DISPATCH_AT_CPU)) && task->cause == DISPATCH_WAIT_OWN &&
-		 task->unit != DISPATCH_KERNEL;
+	next = !rescued && !(task->state & DISPATCH_AT_CPU) && task->cause != DISPATCH_WAIT_HIGHER &&
+	       task->unit != DISPATCH_KERNEL;
 	end_wait(task);
 	arrive(p, task, unit, cpu, id, now);
 	cpu->since = cpu->booked = now;
@@ -648,7 +651,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	if (rules()->pool)
 		return;
 	top = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
-	if (direct)
+	if (next)
 		advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
 	if (top)
 		add(&top->busy, 1);
@@ -799,6 +802,7 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 	unit->top = parent ? parent->top : setting->unit;
 	unit->depth = parent ? parent->depth + 1 : 0;
 	unit->weight = setting->weight;
+	unit->slice = rules()->slice_ns * SHARE_UNIT / setting->weight;
 	unit->flags = setting->flags;
 	if (lends)
 		lend_homes(setting->unit, setting->flags & DISPATCH_LENDS);

@@ -188,7 +188,7 @@ impl Scheduler {
         unsafe {
             rules.at(0).write_volatile(set);
             for unit in 0..count {
-                units.at(unit as usize).write_volatile(Unit::new(unit));
+                units.at(unit as usize).write_volatile(Unit::with_slices(unit, slice_ns));
             }
             for cpu in 0..count_of_cpus as usize {
                 let near = near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY });

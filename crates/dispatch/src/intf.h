@@ -69,6 +69,7 @@ struct dispatch_unit {
 	u32 busy;          /* of the outermost: CPUs that run its tasks or its sub-units' */
 	u64 vtime;         /* its tasks' virtual time: that of the task that ran last; who wakes starts no earlier */
 	u64 served;        /* when a task of its own came to run last */
+	u64 slice;         /* a slice, in the measure of its passes */
 	u64 pass;          /* CPU time over weight, among its siblings: the smallest is next */
 	u64 own_pass;      /* the same of its own tasks, among its sub-units */
 	u64 loan_pass;     /* of the outermost: CPU time on others' CPUs over weight: the smallest borrows next */
@@ -205,7 +206,7 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 232, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 240, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 272, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 56, "mirrored in tables.rs");

@@ -194,7 +194,7 @@ impl Kernel {
             .map(|cpu| Cpu::new(near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY })))
             .collect();
         let mut groups = groups(&table, words as usize);
-        let mut of_units: Vec<Unit> = (0..units).map(Unit::new).collect();
+        let mut of_units: Vec<Unit> = (0..units).map(|unit| Unit::with_slices(unit, slice_ns)).collect();
         let mut accounts = vec![Account::default(); units as usize];
         let mut queued = vec![0; (units + 1 + cpus) as usize];
         let mut waits = vec![0; (units + units.div_ceil(WAITS_BLOCK)) as usize];

@@ -86,6 +86,7 @@ pub struct Unit {
     pub(crate) busy: u32,
     pub(crate) vtime: u64,
     served: u64,
+    slice: u64,
     pub(crate) pass: u64,
     pub(crate) own_pass: u64,
     pub(crate) loan_pass: u64,
@@ -119,6 +120,7 @@ impl Unit {
             busy: 0,
             vtime: 0,
             served: 0,
+            slice: 0,
             pass: 0,
             own_pass: 0,
             loan_pass: 0,
@@ -131,6 +133,11 @@ impl Unit {
             recall_ns_max: 0,
             recall_classes: [0; LATENCIES],
         }
+    }
+
+    /// One of the usual weight, under a scheduler with such slices.
+    pub(crate) fn with_slices(number: u32, slice_ns: u64) -> Unit {
+        Unit { slice: slice_ns, ..Unit::new(number) }
     }
 
     /// Its call-backs since the start.
@@ -407,7 +414,7 @@ pub(crate) struct Setting {
 }
 
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 232);
+const _: () = assert!(size_of::<Unit>() == 240);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 272);
 const _: () = assert!(size_of::<Own>() == 56);

@@ -18,18 +18,13 @@
  * Here and below, what is done at every level of units is a function of its own that returns the next one, since a loop of
  * BPF costs more than the work of one level, and most units are outermost.
  */
-static u64 credit_of(u32 weight)
-{
-	return rules()->slice_ns * SHARE_UNIT / (weight ? weight : 1);
-}
-
 static struct dispatch_unit *count_within(struct dispatch_unit *unit, bool *comes)
 {
 	struct dispatch_unit *parent = unit_at(unit->parent);
 
 	if (*comes)
 		*comes = !add(&unit->active, 1);
-	at_least(&unit->pass, (parent ? parent->frontier : world_pass()) - credit_of(unit->weight));
+	at_least(&unit->pass, (parent ? parent->frontier : world_pass()) - unit->slice);
 	return parent;
 }
 
@@ -43,7 +38,7 @@ static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 	task->state |= DISPATCH_COUNTED;
 	comes = !add(&unit->own_active, 1);
 	if (unit->below)
-		at_least(&unit->own_pass, unit->frontier - credit_of(OWN_WEIGHT));
+		at_least(&unit->own_pass, unit->frontier - rules()->slice_ns * SHARE_UNIT / OWN_WEIGHT);
 	if (!(unit = count_within(unit, &comes)))
 		return;
 	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
@@ -165,24 +160,28 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
  * A unit is next: the clock of the unit around is where this one is, or of none around, the machine's; less what it may be
  * ahead of those that should be next. A task that ends its slice is in no queue for a moment, and a CPU that looks then takes
  * another unit's; and one unit may come to run on all CPUs at a time, and be charged for all of them later. (Slices end with
- * ticks, and are up to twice as long.)
+ * ticks, and are up to twice as long.) One that is behind the clock itself lacked tasks: it catches up.
  */
+static u64 clock_by(struct dispatch_unit *unit, u64 clock)
+{
+	if (before(unit->pass, clock - unit->slice))
+		unit->pass = clock - unit->slice;
+	else
+		at_least(&clock, unit->pass - 2 * (rules()->cpus - 1) * unit->slice);
+	return clock;
+}
+
 static struct dispatch_unit *advance_clock_around(struct dispatch_unit *unit, bool time_shared)
 {
-	struct dispatch_unit *parent = unit_at(unit->parent);
-	u64 slice = credit_of(unit->weight), reached = unit->pass - 2 * (rules()->cpus - 1) * slice, clock;
+	struct dispatch_unit *parent;
 
-	if (!parent && !time_shared)
+	if (unit->parent == DISPATCH_NOBODY) {
+		if (time_shared)
+			world_pass_at_least(clock_by(unit, world_pass()));
 		return NULL;
-	clock = parent ? parent->frontier : world_pass();
-	if (before(unit->pass, clock - slice))
-		unit->pass = clock - slice;
-	else if (!before(clock, reached))
-		return parent;
-	else if (parent)
-		parent->frontier = reached;
-	else
-		world_pass_at_least(reached);
+	}
+	if ((parent = unit_at(unit->parent)))
+		at_least(&parent->frontier, clock_by(unit, parent->frontier));
 	return parent;
 }
 
