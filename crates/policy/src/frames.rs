@@ -10,17 +10,19 @@
 //!
 //! Algorithm, under `isolate`, at each look: (1) The *excess* is what calm units that may lend do not use of their
 //! entitlement, or what of it is cold and not reserved (hard), and what nobody may be entitled to, less the reserve
-//! threshold. (2) Each borrower's *target*: the excess is dealt down the tree by tickets among the units that may borrow, nobody beyond its limit, and nobody beyond what it uses
-//! now unless it is short, nor beyond what could be called back in time, from it and from all who borrow together: each takes a
-//! part of that time. (3) A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames, and a borrower
-//! that does not use a loan gives it back at the same pace. (4) If all loans then exceed the excess, or a limit, those above
-//! their targets give back the difference at once: this is the call-back. (5) What is borrowed is lent by the lenders in
-//! proportion to what is unused of theirs, and then to what is cold. Under `smp` everybody is allowed everything, under `quota` what it is entitled to.
+//! threshold. (2) Each borrower's *target*: the excess is dealt down the tree by tickets among the units that may borrow,
+//! nobody beyond its limit, and nobody beyond what it uses now unless it is short, nor beyond what could be called back in
+//! time, from it and from all who borrow together: each takes a part of that time. (3) A loan grows towards its target by at
+//! most 1/[`GROWTH_PART`] of the frames, and a borrower that does not use a loan gives it back at the same pace. (4) If all
+//! loans then exceed the excess, or a limit, those above their targets give back the difference at once: this is the
+//! call-back. (5) What is borrowed is lent by the lenders in proportion to what is unused of theirs, and then to what is
+//! cold. Under `smp` everybody is allowed everything, under `quota` what it is entitled to.
 //!
 //! Properties: allowances of the units sum to no more than what `kernel` and `shared` leave; a unit that is short is allowed
 //! at least its entitlement from the next look on, and one that is not short at least what it uses of it, less what is cold,
-//! and at least what it uses of a reservation; who may not borrow is never allowed more than its entitlement; limits hold, of enclosing units too; with constant demands the allowances
-//! come to rest: the excess does not depend on what borrowers do with their loans, so that a loan is no reason to end it.
+//! and at least what it uses of a reservation; who may not borrow is never allowed more than its entitlement; limits hold, of
+//! enclosing units too; with constant demands the allowances come to rest: the excess does not depend on what borrowers do
+//! with their loans, so that a loan is no reason to end it.
 //! Limits: an allowance that sank leaves its unit with more frames than it is allowed until they are paged out, and the
 //! reserve is what a lender lives on meanwhile; siblings have no right of first refusal; an absent unit's frames (its page
 //! cache) stay as a loan as long as nobody else is short. Source: seed 000, section 3.2 (limits, redistribution of idle less
