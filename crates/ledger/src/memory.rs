@@ -425,8 +425,8 @@ mod tests {
         assert_eq!(memory.account(&contract(), &[a, b]).unwrap().called_back, 0);
     }
 
-    /// `a` and `b` lend 100 MiB each, `c` and `d` borrow as much; both lenders want theirs at 100 ms. `c` has given back at 200,
-    /// `d` at 400: so each of the four loans has its own time, and each lender's call-back lasts until 400.
+    /// `a` and `b` lend 100 MiB each, `c` and `d` borrow as much; both lenders want theirs at 100 ms. `c` has given back at
+    /// 200, `d` at 400: so each of the four loans has its own time, and each lender's call-back lasts until 400.
     #[test]
     fn a_loan_is_over_when_its_borrower_has_given_back() {
         let mut contract = contract();

@@ -223,8 +223,8 @@ mod tests {
     }
 
     /// Of /commonhold/a, 13 began 5 s ago. Generation 10 was not touched from when 11 began, 16 s ago, until then: 300 + 40
-    /// pages; 11 from 12 on, 14.9 s ago: too young by a little. On the other node, 1 was not for 12 s. On the last the kernel began
-    /// one by itself: another would tell nothing.
+    /// pages; 11 from 12 on, 14.9 s ago: too young by a little. On the other node, 1 was not for 12 s. On the last the
+    /// kernel began one by itself: another would tell nothing.
     #[test]
     fn cold_is_what_stayed_behind_for_long_enough() {
         let text = "memcg     1 /\n node     0\n          0     999999          5          6 \nmemcg    44 /commonhold/a\n \

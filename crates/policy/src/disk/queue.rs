@@ -4,13 +4,14 @@
 //! bytes tells: a device that carries all that is asked of it answers at once, and one that is asked for a little more than it
 //! carries has, after a while, all that anybody may have under way.
 //!
-//! Algorithm: the kernel tells how many requests a device ended and how long these took in all, so the mean time that one took
-//! since the last look, and how many were in the device on the mean (their time over the time that passed). The least mean
-//! time seen is what requests *need*; it is forgotten by a part in 512 at a look, since other requests need another time. (A
-//! quarter of what their transfer takes at what the device carries is nobody's harm: they need that at least.) A queue is *long* when what requests took beyond five quarters of what they need comes to a quarter of the time that passed:
-//! when a quarter of a request waits on the mean. A device that does many at once is not full as long as they take no longer.
-//! How many are there says less: of one job with a request at a time beside another whose requests come in bursts, hardly one
-//! is there on the mean, and it may be one that waits.
+//! Algorithm: the kernel tells how many requests a device ended and how long these took in all, so the mean time that one
+//! took since the last look, and how many were in the device on the mean (their time over the time that passed). The least
+//! mean time seen is what requests *need*; it is forgotten by a part in 512 at a look, since other requests need another
+//! time. (A quarter of what their transfer takes at what the device carries is nobody's harm: they need that at least.) A
+//! queue is *long* when what requests took beyond five quarters of what they need comes to a quarter of the time that
+//! passed: when a quarter of a request waits on the mean. A device that does many at once is not full as long as they take
+//! no longer. How many are there says less: of one job with a request at a time beside another whose requests come in
+//! bursts, hardly one is there on the mean, and it may be one that waits.
 //!
 //! Limits: it is the mean of all requests, so that large ones of one unit are what small ones of another are measured by.
 
@@ -38,7 +39,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Takes in what the device did in the last `elapsed` nanoseconds, which carries so many bytes per second as far as is known.
+    /// Takes in what the device did in the last `elapsed` nanoseconds, which carries so many bytes per second as far as is
+    /// known.
     pub(super) fn observe(&mut self, elapsed: Time, device: Option<DeviceUse>, capacity: u64) {
         let before = core::mem::replace(&mut self.seen, device);
         let (Some(now), Some(before)) = (device, before) else { return };
@@ -106,8 +108,8 @@ impl Queue {
         self.needed_ns = self.needed_ns.saturating_add(self.needed_ns / 32);
     }
 
-    /// What is left of `rate` if what is queued is to go within that time, where a queue is long: at least so much less, and at
-    /// most by half.
+    /// What is left of `rate` if what is queued is to go within that time, where a queue is long: at least so much less, and
+    /// at most by half.
     pub(super) fn drained(&self, rate: u64, within_ns: Time, least: u64) -> u64 {
         match self.excess_ns() {
             0 => rate,
