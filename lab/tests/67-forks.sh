@@ -1,5 +1,7 @@
 # seconds: 120
 # needs: dispatch work
+# Who forks is held like everybody else.
+#
 # A guest that is called back while it may not leave its CPU: who forks is in the middle of that every few microseconds, and
 # one that the kernel chose again at once would be interrupted again, and come no further, and keep everybody waiting.
 
@@ -22,4 +24,20 @@ kill -KILL $(members guest)
 ok "the kernel keeps the scheduler" scheduling enabled
 ok "it ends in order" unload
 ok "CPUs were called back" at_least "$(counter owner recalls)" 500
+
+# On time-shared CPUs: each of its wake-ups and forks is placed by where the others are, which those that run out of turn (the
+# kernel's threads, for instance) do not tell.
+ok "it loads again, time-shared" load --unit "owner=$CGROUPS/owner:5000" --unit "guest=$CGROUPS/guest:5000"
+sh -c "echo \$\$ > $CGROUPS/owner/cgroup.procs && exec work heavy 8 0" > /dev/null 9>&- &
+sh -c "echo \$\$ > $CGROUPS/guest/cgroup.procs && exec work heavy 16 2" > /dev/null 9>&- &
+cap_cpus
+halves() {
+	sleep 1
+	measure 5 owner guest
+	ok "who forks has its half" within "$(share_of guest)" 500 5
+}
+measured halves
+uncap_cpus
+for unit in owner guest; do echo 1 > "$CGROUPS/$unit/cgroup.kill"; done
+ok "it ends in order, time-shared" unload
 ok "the kernel has nothing to say about it" is "$(kernel_complaints)" ""
