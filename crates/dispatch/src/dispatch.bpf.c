@@ -274,6 +274,8 @@ static bool is_ahead(const struct dispatch_task *task, const struct dispatch_uni
 	struct competitor mine = { .weight = 1 }, its = { .weight = 1 };
 	struct dispatch_unit *other = unit_at(cpu->runs);
 
+	if ((s64)ran < 0)
+		ran = 0; /* the clocks of two CPUs */
 	if (rules()->pool || cpu->runs == task->unit)
 		return before(task->vtime + margin, cpu->vtime + ran);
 	/* Passes say nothing of a guest, or of the kernel's own threads, which go first. */
