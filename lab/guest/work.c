@@ -7,9 +7,10 @@
  *   work fork NAME COMPUTE_MS SLEEP_MS SEED    the same; a child computes, and is waited for
  *   work heavy SPINNERS FORKERS           keeps so many processes spinning, and so many forking, until it is killed
  *   work compile JOBS WIDTH LOOPS REPEATS a compiler's way: JOBS short processes, WIDTH at once, REPEATS times
- *   work latency SECONDS LOOPS            sleeps until the next 10 ms, computes LOOPS, and again: how late, how long
+ *   work latency SECONDS LOOPS            sleeps until the next 10 ms, computes LOOPS, and again: how late it began, how long
+ *                                         it took from when it was due, and what of that it did not run itself
  *   work pipe SECONDS                     two processes hand a byte to and fro
- *   work used SECONDS CGROUP...           the CPU time that control groups get
+ *   work used SECONDS CGROUP...           the CPU time that control groups get in a second, on average over so many
  *   work read NAME FILE KIB DEPTH         DEPTH processes called NAME read blocks of so many KiB from places drawn at random
  *                                         in FILE, past the page cache, until they are killed
  *   work files NAME DIR COUNT KIB         COUNT times writes a file, waits until it is on the disk, and reads it from there;
@@ -33,6 +34,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -223,7 +225,7 @@ static void spread(const char *name, uint64_t *samples, int count)
 
 static int latency(double seconds, long loops)
 {
-	static uint64_t late[SAMPLES_MAX], took[SAMPLES_MAX];
+	static uint64_t late[SAMPLES_MAX], took[SAMPLES_MAX], ran[SAMPLES_MAX], waited[SAMPLES_MAX];
 	uint64_t end = now_ns() + (uint64_t)(seconds * 1e9), due = now_ns();
 	int count = 0;
 
@@ -237,12 +239,18 @@ static int latency(double seconds, long loops)
 		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
 			;
 		late[count] = now_ns() - due;
+		ran[count] = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 		compute(loops);
-		took[count++] = now_ns() - due;
+		ran[count] = clock_ns(CLOCK_THREAD_CPUTIME_ID) - ran[count];
+		took[count] = now_ns() - due;
+		waited[count] = took[count] > ran[count] ? took[count] - ran[count] : 0;
+		count++;
 	}
 	printf("latency samples %d", count);
 	spread("late", late, count);
 	spread("took", took, count);
+	spread("ran", ran, count);
+	spread("waited", waited, count);
 	printf("\n");
 	return 0;
 }
@@ -293,18 +301,43 @@ static uint64_t usage_us(const char *cgroup)
 	return usage;
 }
 
+/*
+ * A reader that waits for a CPU between two groups sees the second later by as long: by half a second, where the machine is
+ * busy. So each has a window of its own, from the middle of one reading to the middle of another, by a reader that goes before
+ * all others.
+ */
+static void read_usage(const char *cgroup, uint64_t *usage, uint64_t *at)
+{
+	uint64_t begun = now_ns();
+
+	*usage = usage_us(cgroup);
+	*at = begun / 2 + now_ns() / 2;
+}
+
+static void be_first(int policy)
+{
+	struct sched_param first = { .sched_priority = policy == SCHED_FIFO ? 1 : 0 };
+
+	if (sched_setscheduler(0, policy, &first))
+		fail("sched_setscheduler");
+}
+
 static int used(double seconds, int count, char **cgroups)
 {
-	uint64_t before[CGROUPS_MAX], begun = now_ns();
+	uint64_t before[CGROUPS_MAX], from[CGROUPS_MAX], after[CGROUPS_MAX], to[CGROUPS_MAX];
 
 	if (count > CGROUPS_MAX)
 		count = CGROUPS_MAX;
+	be_first(SCHED_FIFO);
 	for (int i = 0; i < count; i++)
-		before[i] = usage_us(cgroups[i]);
+		read_usage(cgroups[i], &before[i], &from[i]);
 	rest(seconds);
-	printf("used elapsed_us %lu used_us", (unsigned long)((now_ns() - begun) / 1000));
 	for (int i = 0; i < count; i++)
-		printf(" %lu", (unsigned long)(usage_us(cgroups[i]) - before[i]));
+		read_usage(cgroups[i], &after[i], &to[i]);
+	be_first(SCHED_OTHER);
+	printf("used us_per_s");
+	for (int i = 0; i < count; i++)
+		printf(" %.0f", (double)(after[i] - before[i]) * 1e9 / (double)(to[i] - from[i]));
 	printf("\n");
 	return 0;
 }
