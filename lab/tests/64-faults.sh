@@ -1,8 +1,8 @@
-# seconds: 150
+# seconds: 160
 # needs: dispatch spin chrt
 # How the kernel ends the scheduler, and what does not end it: a task that waits for too long, and an error in the program,
 # do; then the kernel's own takes over, the loader says why, and everybody runs on. A real-time task that keeps a unit's
-# only CPU for ten seconds does not.
+# only CPU for ten seconds does not; and who is interrupted by one, while its unit has another CPU, runs there.
 
 # unit NAME [FLAGS]: the loader's option.
 unit() {
@@ -68,6 +68,32 @@ higher=$(sed -n 's/^unit a .*waited_higher_ns \([0-9]*\) .*/\1/p' $scheduler_log
 ok "a hog: that a waited for a higher class is told" no_fewer $((${higher:-0} / 1000000)) 8500
 note "a waited for a higher class for $((${higher:-0} / 1000000)) ms"
 ok "a hog: nothing was said against it" is "$(grep '^load: ' $scheduler_log)" ""
+
+ok "a CPU taken: it loads" load $(unit a) $(unit b) --own 6-7=a --own 0-5=b
+spinners a 1
+ok "a CPU taken: a is at work" wait_for 10 runs a
+# Newer kernels keep some time from real-time tasks: who has had it there may go on elsewhere.
+mount -t debugfs debugfs /sys/kernel/debug 2> /dev/null
+for server in /sys/kernel/debug/sched/ext_server/cpu*/runtime; do
+	[ ! -e "$server" ] || echo 0 > "$server"
+done
+# One for each of its CPUs, since who starts one there interrupts a, too. They wait to be let go.
+for cpu in 6 7; do
+	chrt -f 50 taskset -c $cpu sh -c 'kill -STOP $$; exec spin 3' > /dev/null 9>&- &
+	eval "hog_$cpu=$!"
+done
+sleep 1
+cpu=$(cat /proc/$(members a)/task/*/stat | sed -n 's/.*) R /R /p' | cut -d ' ' -f 37)
+cpu_usec a; from=$usec
+eval "kill -CONT \$hog_$cpu"
+sleep 2
+cpu_usec a
+note "in 2 s in which CPU $cpu is taken, a had $((usec - from)) us"
+ok "a CPU taken: a runs on its other one" no_fewer $((usec - from)) 1500000
+kill -KILL $hog_6 $hog_7
+kill -KILL $(members a)
+ok "a CPU taken: it ends in order" unload
+ok "a CPU taken: nothing was said against it" is "$(grep '^load: ' $scheduler_log)" ""
 
 # What the kernel said of it was asked for: the tests that come after this one look for what was not.
 dmesg -c > /dev/null

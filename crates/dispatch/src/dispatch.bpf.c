@@ -25,10 +25,10 @@
  *
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
  * not lend never has others on its CPUs, but for visits: turns of those that run anywhere, of those that can run nowhere
- * else, and of those that have waited for too long. No CPU idles while a task waits that may run there. Who sleeps saves
- * nothing up but one slice: a waking task's virtual time is at least its unit's less `slice_ns`; and a waking unit's pass is
- * at least that of the siblings that were next less so much, and two slices of theirs for each other CPU, by which those may
- * be apart. Nobody waits for ever in a queue: whoever waits there has a virtual time that stays while those of all that run
+ * else, and of those that have waited for too long. No CPU idles while a task waits that may run there, be it one that
+ * a higher class interrupted. Who sleeps saves nothing up but one slice: a waking task's virtual time is at least its unit's
+ * less `slice_ns`; and a waking unit's pass is at least that of the siblings that were next less so much, and two slices of
+ * theirs for each other CPU, by which those may be apart. Nobody waits for ever in a queue: whoever waits there has a virtual time that stays while those of all that run
  * grow, and so has its unit's pass at every level; so after a bounded time it is the smallest. Nobody waits there for so
  * long that the kernel ends the scheduler: the policy gives no unit less than a thousandth of its level's time, nor lets who
  * holds a part of a CPU wait for a turn for longer than 5 s, where turns of 10 ms are short enough for that; and whose tasks
@@ -245,7 +245,7 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 	task->since = moment();
 	start_of(task, unit);
 	task->cause = DISPATCH_WAIT_OWN;
-	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, 0);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_immed());
 	return cpu;
 }
 
@@ -327,7 +327,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	task->state &= ~(DISPATCH_STRAY | DISPATCH_HELD);
 	/* For a moment it can run nowhere else, and others may wait for what it does there: a slice as short as such moments. */
-	if (is_held_here(p)) {
+	if (is_held_here(p, enq_flags)) {
 		task->state |= DISPATCH_HELD;
 		wait_at(p, task, last, HELD_NS < rules()->slice_ns ? HELD_NS : rules()->slice_ns, enq_flags);
 		return;

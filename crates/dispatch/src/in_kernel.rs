@@ -18,6 +18,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Func;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, OpenMapMut, PrintLevel, ProgramInput};
 
 use crate::kernel::Settings;
@@ -29,10 +31,21 @@ use crate::tables::{
 /// Compiled by build.rs.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch.bpf.o"));
 
-/// The tables of callbacks in the program: with all flags, and for kernels that do not know them all.
+/// The tables of callbacks in the program, for kernels since 7.1, and for older ones, which know fewer flags.
 const CALLBACKS: &str = "commonhold";
+const CALLBACKS_BEFORE_7_1: &str = "commonhold_before_7_1";
 const CALLBACKS_BEFORE_6_14: &str = "commonhold_before_6_14";
-const TABLES: [&str; 2] = [CALLBACKS, CALLBACKS_BEFORE_6_14];
+const TABLES: [&str; 3] = [CALLBACKS, CALLBACKS_BEFORE_7_1, CALLBACKS_BEFORE_6_14];
+
+/// A function of the kernel by which it is known to be 7.1 or later.
+const SINCE_7_1: &str = "scx_bpf_dsq_move_to_local___v2";
+
+/// The tables of callbacks to try in the running kernel, one after the other.
+fn tables() -> &'static [&'static str] {
+    let since_7_1 =
+        Btf::from_vmlinux().is_ok_and(|kernel| kernel.type_by_name::<Func<'_>>(SINCE_7_1).is_some());
+    if since_7_1 { &TABLES[..1] } else { &TABLES[1..] }
+}
 
 /// The last lines of what libbpf and the verifier say that an error repeats: what is wrong stands at the end.
 const LOG_LINES: usize = 40;
@@ -140,6 +153,8 @@ pub struct Scheduler {
     second_half: bool,
     end: Table<EndTable>,
     counts: Counts,
+    /// Those of its tables of callbacks that the kernel may take.
+    callbacks: &'static [&'static str],
     object: Object,
 }
 
@@ -166,8 +181,9 @@ impl Scheduler {
         fits("units", settings.units, UNITS_MAX)?;
         fits("CPUs", settings.cpus, CPUS_MAX)?;
         let counts = Counts { units: settings.units, cpus: settings.cpus };
-        let object =
-            logged(|| load(counts, timeout_ms)).map_err(|(source, log)| Error::Load { source, log })?;
+        let callbacks = tables();
+        let object = logged(|| load(counts, timeout_ms, callbacks))
+            .map_err(|(source, log)| Error::Load { source, log })?;
         let units: Table<Unit> = Table::map(&object, "units", UNITS_MAX as usize)?;
         let accounts = Table::map(&object, "accounts", counts.accounts())?;
         let cpus: Table<Cpu> = Table::map(&object, "cpus", CPUS_MAX as usize)?;
@@ -195,18 +211,30 @@ impl Scheduler {
                 cpus.at(cpu).write_volatile(Cpu::new(near));
             }
         }
-        Ok(Scheduler { links: Vec::new(), units, accounts, matches, second_half: false, end, counts, object })
+        Ok(Scheduler {
+            links: Vec::new(),
+            units,
+            accounts,
+            matches,
+            second_half: false,
+            end,
+            counts,
+            callbacks,
+            object,
+        })
     }
 
     /// From now on it schedules. CPUs are time-shared until they are given owners.
     pub fn attach(&mut self) -> Result<(), Error> {
-        let scheduling = match self.attach_callbacks(CALLBACKS)? {
+        let mut scheduling = Err((libbpf_rs::Error::from_raw_os_error(libc::EINVAL), String::new()));
+        for table in self.callbacks {
+            scheduling = self.attach_callbacks(table)?;
             // A kernel refuses flags that it does not know.
-            Err((source, _)) if source.kind() == libbpf_rs::ErrorKind::InvalidInput => {
-                self.attach_callbacks(CALLBACKS_BEFORE_6_14)?
+            if !matches!(&scheduling, Err((source, _)) if source.kind() == libbpf_rs::ErrorKind::InvalidInput)
+            {
+                break;
             }
-            other => other,
-        };
+        }
         self.links.push(scheduling.map_err(|(source, log)| Error::Attach { source, log })?);
         let exec = self.program("dispatch_exec")?.attach().map_err(|source| Error::Use {
             what: "whoever executes a program cannot be told its unit".to_owned(),
@@ -394,22 +422,25 @@ impl Counts {
     }
 }
 
-/// Where the tables of callbacks have the time that a task may wait, in ms: a `u32` behind twelve callbacks and the flags
+/// Where the tables of callbacks have the time that a task may wait, in ms: a `u32` behind 13 callbacks and the flags
 /// (`struct sched_ext_ops` in bpf/kernel.h); and what stands there (`TIMEOUT_MS` in bpf/ops.h).
-const TIMEOUT_AT: usize = 12 * 8 + 8;
+const TIMEOUT_AT: usize = 13 * 8 + 8;
 const TIMEOUT_MS: u32 = 30_000;
 
-/// The program in the kernel, with room for that many accounts.
-fn load(counts: Counts, timeout_ms: Option<u32>) -> libbpf_rs::Result<Object> {
+/// The program in the kernel, with room for that many accounts, and with these tables of callbacks alone: a kernel refuses
+/// one with a callback that it does not have.
+fn load(counts: Counts, timeout_ms: Option<u32>, callbacks: &[&str]) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
     let room = u32::try_from(counts.accounts()).unwrap_or(u32::MAX);
     for mut map in open.maps_mut().filter(|map| map.name() == "accounts") {
         map.set_max_entries(room)?;
     }
-    if let Some(timeout_ms) = timeout_ms {
-        for mut map in open.maps_mut().filter(|map| TABLES.iter().any(|table| map.name() == *table)) {
+    for mut map in open.maps_mut().filter(|map| TABLES.iter().any(|table| map.name() == *table)) {
+        if let Some(timeout_ms) = timeout_ms {
             set_timeout(&mut map, timeout_ms)?;
         }
+        let used = callbacks.iter().any(|table| map.name() == *table);
+        map.set_autocreate(used)?;
     }
     open.load()
 }

@@ -17,7 +17,7 @@
  *   any_idle()                           whether any CPU is
  *   mask_take_near(), pick_idle(...)     the nearest to a CPU, within the task's affinity
  *   may_run(p, cpu)                      within the task's affinity
- *   is_held_here(p)                      for a moment it may run nowhere else, whatever its affinity is
+ *   is_held_here(p, enq_flags)           for a moment it may run nowhere else, whatever its affinity is
  *   add(), add64()                       counters that several CPUs write; add() returns what was there before
  *   set_slice(p, ns)                     what a task has left to run
  */

@@ -65,6 +65,8 @@ struct bpf_iter_scx_dsq {
 #define SCX_WAKE_SYNC      16ull /* by one that is about to sleep */
 #define SCX_ENQ_WAKEUP     1ull
 #define SCX_ENQ_PREEMPT    (1ull << 32)
+#define SCX_ENQ_IMMED      (1ull << 33) /* since 7.1 */
+#define SCX_ENQ_REENQ      (1ull << 40)
 #define SCX_ENQ_LAST       (1ull << 41)
 #define SCX_KICK_IDLE      1ull
 #define SCX_KICK_PREEMPT   2ull
@@ -150,6 +152,10 @@ struct scx_init_task_args {
 	struct cgroup *cgroup; /* of the `cpu` controller: the nearest one that has it */
 };
 
+struct scx_cpu_release_args {
+	struct task_struct *task; /* of a higher class, which has the CPU now */
+};
+
 enum scx_exit_kind {
 	SCX_EXIT_NONE,
 };
@@ -179,6 +185,7 @@ struct sched_ext_ops {
 	void (*running)(struct task_struct *p);
 	void (*stopping)(struct task_struct *p, bool runnable);
 	void (*update_idle)(s32 cpu, bool idle);
+	void (*cpu_release)(s32 cpu, struct scx_cpu_release_args *args); /* until some kernel after 7.1 */
 	void (*disable)(struct task_struct *p);
 	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
 	void (*cgroup_move)(struct task_struct *p, struct cgroup *from, struct cgroup *to);
@@ -236,6 +243,7 @@ void scx_bpf_dispatch_vtime___first(struct task_struct *p, u64 queue, u64 slice,
 bool scx_bpf_dsq_move_to_local___v2___since_7_1(u64 queue, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___since_6_13(u64 queue) __ksym __weak;
 bool scx_bpf_consume___first(u64 queue) __ksym __weak;
+u32 scx_bpf_reenqueue_local___before_7_1(void) __ksym __weak;
 
 /* Virtual time and weight of the first task of a queue; false if nobody waits there. */
 static __always_inline bool first_in(u64 queue, u64 *vtime, u32 *weight)
@@ -285,10 +293,19 @@ static __always_inline void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 
 		scx_bpf_dispatch_vtime___first(p, queue, slice, vtime, flags);
 }
 
+/*
+ * Of a task that a CPU is about to run: if a higher class takes the CPU before its slice is over, it is enqueued anew, and may
+ * run elsewhere. Kernels before 7.1 would keep it there, and say to dispatch_cpu_release() what they do.
+ */
+static __always_inline u64 enq_immed(void)
+{
+	return bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___since_7_1) ? SCX_ENQ_IMMED : 0;
+}
+
 static __always_inline bool scx_bpf_dsq_move_to_local(u64 queue)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___since_7_1))
-		return scx_bpf_dsq_move_to_local___v2___since_7_1(queue, 0);
+		return scx_bpf_dsq_move_to_local___v2___since_7_1(queue, SCX_ENQ_IMMED);
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___since_6_13))
 		return scx_bpf_dsq_move_to_local___since_6_13(queue);
 	return scx_bpf_consume___first(queue);

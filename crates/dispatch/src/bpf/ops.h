@@ -104,6 +104,13 @@ void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
 	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);
 }
 
+/* A higher class has taken a CPU: who ran there, or was about to, may run elsewhere. See enq_immed() for newer kernels. */
+void BPF_STRUCT_OPS(dispatch_cpu_release, s32 id, struct scx_cpu_release_args *args)
+{
+	if (bpf_ksym_exists(scx_bpf_reenqueue_local___before_7_1))
+		scx_bpf_reenqueue_local___before_7_1();
+}
+
 /* A task leaves this scheduler: it ends, or changes its scheduling class, perhaps while it waits. */
 void BPF_STRUCT_OPS(dispatch_disable, struct task_struct *p)
 {
@@ -274,9 +281,19 @@ SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
 	.name = "commonhold",
 };
 
-/* For kernels before 6.14, which have no such flag, and no such rule. */
+/* For kernels that have no SCX_ENQ_IMMED. */
+SEC(".struct_ops.link") struct sched_ext_ops commonhold_before_7_1 = {
+	CALLBACKS
+	.cpu_release = (void *)dispatch_cpu_release,
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_ENQ_MIGRATION_DISABLED | SCX_OPS_KEEP_BUILTIN_IDLE,
+	.timeout_ms = TIMEOUT_MS,
+	.name = "commonhold",
+};
+
+/* Nor such a rule for tasks with migration disabled. */
 SEC(".struct_ops.link") struct sched_ext_ops commonhold_before_6_14 = {
 	CALLBACKS
+	.cpu_release = (void *)dispatch_cpu_release,
 	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_EXITING | SCX_OPS_KEEP_BUILTIN_IDLE,
 	.timeout_ms = TIMEOUT_MS,
 	.name = "commonhold",

@@ -311,16 +311,17 @@ static void read_facts(struct task_struct *p, struct dispatch_facts *facts)
 	const u32 room = DISPATCH_TEXTS - DISPATCH_COMM - 1;
 	char *texts = facts->texts.bytes;
 	long length = bpf_probe_read_user_str(&texts[DISPATCH_COMM], room, (void *)p->mm->arg_start);
-	u32 at;
+	u32 at, nothing = nought();
 
 	facts->user = p->cred->euid.val;
-	facts->program = nought() + DISPATCH_TEXTS - 1;
+	facts->program = nothing + DISPATCH_TEXTS - 1;
 	bpf_probe_read_kernel_str(texts, DISPATCH_COMM, p->comm);
 	if (length <= 0 || length >= room)
 		return; /* none, or a part of it */
-	facts->program = nought() + DISPATCH_COMM;
+	facts->program = nothing + DISPATCH_COMM;
+	/* Without `nothing` the compiler leaves the remainder out, since it sees the bounds: 6.12's verifier does not. */
 	bpf_for(at, DISPATCH_COMM, DISPATCH_TEXTS)
-		if (texts[at % DISPATCH_TEXTS] == '/')
+		if (texts[(at + nothing) % DISPATCH_TEXTS] == '/')
 			facts->program = at + 1;
 }
 
@@ -428,10 +429,12 @@ static __always_inline bool may_run(struct task_struct *p, u32 cpu)
  * Whether the task has migration disabled. Where RCU is preemptible (then tasks count their read locks), a BPF program counts
  * as such a moment of the task that it interrupts: of the current one's, this program's own is not meant.
  */
-static __always_inline bool is_held_here(struct task_struct *p)
+static __always_inline bool is_held_here(struct task_struct *p, u64 enq_flags)
 {
-	u32 own = bpf_core_field_exists(p->rcu_read_lock_nesting) && bpf_get_current_task_btf() == p;
+	u32 own = 0;
 
+	if (bpf_core_field_exists(p->rcu_read_lock_nesting) && bpf_get_current_task_btf() == p)
+		own = enq_flags & SCX_ENQ_REENQ && !enq_immed() ? 2 : 1; /* dispatch_cpu_release() runs, too */
 	return p->migration_disabled > own;
 }
 

@@ -33,6 +33,12 @@ typedef int64_t s64;
 #define SCX_KICK_IDLE    1ull
 #define SCX_KICK_PREEMPT 2ull
 
+/* There is no higher class that could take a CPU. */
+static inline u64 enq_immed(void)
+{
+	return 0;
+}
+
 struct sched_ext_entity {
 	u64 slice; /* ns that it may still run */
 	u32 flags; /* SCX_TASK_QUEUED: runnable */

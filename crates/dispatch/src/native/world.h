@@ -223,9 +223,10 @@ static inline bool may_run(const struct task_struct *p, u32 cpu)
 }
 
 /* Nobody is interrupted within the simulated kernel. */
-static inline bool is_held_here(const struct task_struct *p)
+static inline bool is_held_here(const struct task_struct *p, u64 enq_flags)
 {
 	(void)p;
+	(void)enq_flags;
 	return false;
 }
 
