@@ -1,6 +1,7 @@
 //! Which disks there are, what is on them, and what on each heeds weights.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::arrays;
@@ -25,8 +26,9 @@ pub(crate) struct Device {
     pub(crate) name: String,
     /// Its number, as io.stat and io.max write it: `259:0`.
     pub(crate) number: String,
-    /// Which device it is of all since the machine started, as far as the kernel tells: names and numbers are used again.
-    pub(crate) sequence: Option<String>,
+    /// The number of its folder in /sys: names and device numbers are used again, this one is not for long. (What the kernel calls
+    /// `diskseq` counts media, and changes when an array is opened for the first time.)
+    pub(crate) folder: Option<u64>,
     /// The level of an array.
     pub(crate) level: Option<String>,
     /// What heeds weights on it now.
@@ -51,9 +53,10 @@ pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
         let mut layers = BTreeSet::new();
         holders(tree, &name, &mut layers);
         let (model, queues) = (model::known(tree, &name), tree.exists(format!("/sys/block/{name}/mq")));
-        let sequence = tree.text(format!("/sys/block/{name}/diskseq"));
+        let folder =
+            std::fs::metadata(tree.path(format!("/sys/block/{name}"))).map(|folder| folder.ino()).ok();
         let level = arrays::level(tree, &name);
-        Some(Device { name, number, sequence, level, weigher, schedulers, layers, model, queues })
+        Some(Device { name, number, folder, level, weigher, schedulers, layers, model, queues })
     };
     disk_names(tree).into_iter().filter_map(device).collect()
 }
@@ -61,7 +64,7 @@ pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
 impl Device {
     /// Whether another device has the same name.
     pub(super) fn is_replaced_by(&self, other: &Device) -> bool {
-        self.name == other.name && (&self.number, &self.sequence) != (&other.number, &other.sequence)
+        self.name == other.name && (&self.number, self.folder) != (&other.number, other.folder)
     }
 
     /// Whether it is still there.
@@ -146,6 +149,7 @@ pub(crate) fn charges_write_back(kind: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::observe::files::fake;
@@ -171,6 +175,14 @@ mod tests {
         assert_eq!(shown, [("nvme0n1", "259:0", Some(Weigher::IoCost)), ("sda", "8:0", Some(Weigher::Bfq))]);
         assert_eq!(disks[1].layers.iter().collect::<Vec<_>>(), ["dm-0", "dm-1"]);
         assert!(disks[0].layers.is_empty());
+        let again = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
+        assert!(!disks[1].is_replaced_by(&again[1]));
+        let folder = dir.path().join("sys/block/sda");
+        // Beside the old one, so that it cannot have its number.
+        std::fs::rename(&folder, dir.path().join("sda")).unwrap();
+        fake::add(&dir, &[("/sys/block/sda/size", "2000\n"), ("/sys/block/sda/dev", "8:0\n")]);
+        let again = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
+        assert!(disks[1].is_replaced_by(&again[1]), "another device of that name and number");
         fake::add(&dir, &[("/sys/fs/cgroup/io.cost.qos", "259:0 enable=0 ctrl=auto\n")]);
         let disks = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
         assert_eq!(disks[0].weigher, None);

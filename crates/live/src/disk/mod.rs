@@ -320,7 +320,7 @@ mod tests {
         let mut disks = disks(&[None, None]);
         let _ = disks.cap(dir.path(), "sd1", Some(7), None);
         let mut devices = disks.devices.clone();
-        devices[1].sequence = Some("9".to_owned());
+        devices[1].folder = Some(9);
         assert_eq!(disks.follow(devices.clone()), ["sd1"]);
         assert!(disks.orders.is_empty());
         assert_eq!(disks.follow(devices), [""; 0]);
