@@ -1,9 +1,9 @@
-# seconds: 300
+# seconds: 330
 # needs: commonhold work mke2fs
-# disks: 512:8000000 64:8000000 64:8000000:5000
+# disks: 512:8000000 64:8000000 64:8000000:5000 32 33 34
 # Disk bandwidth: shares against those who have more requests under way, what is idle is used, limits, isolation of a
-# compiler's way with a disk from a large reader, also on a disk that takes its time; a second disk goes its own way; and nothing
-# left when the daemon is killed.
+# compiler's way with a disk from a large reader, also on a disk that takes its time; a second disk goes its own way; an array with
+# parity that comes and goes is held in place of its drives; and nothing left when the daemon is killed.
 
 device=$(disk 512:8000000)
 name=${device#/dev/}
@@ -189,6 +189,72 @@ later() {
 	ok "and its limit holds for it: 3 MiB at 1 MB/s, in ms" at_least $((wrote + job_ms)) 2000
 }
 later
+
+# An array with parity writes to its drives in nobody's name: it is held in their place, as soon as it is assembled.
+array=/sys/block/md42
+assemble() {
+	echo md42 > /sys/module/md_mod/parameters/new_array
+	echo raid5 > $array/md/level
+	echo none > $array/md/metadata_version
+	echo 3 > $array/md/raid_disks
+	echo 65536 > $array/md/chunk_size
+	slot=0
+	for drive in $drives; do
+		cat "/sys/block/$drive/dev" > $array/md/new_dev
+		echo 0 > "$array/md/dev-$drive/offset"
+		echo 24576 > "$array/md/dev-$drive/size"
+		echo $slot > "$array/md/dev-$drive/slot"
+		slot=$((slot + 1))
+	done
+	echo 24576 > $array/md/component_size
+	echo none > $array/md/resync_start     # all zeros are their own parity
+	echo active > $array/md/array_state
+	[ "$(cat $array/size)" -gt 0 ]
+}
+# limits NAME...: how many of these devices the unit with a limit is held on.
+limits() {
+	for limited; do
+		grep -c "^$(cat "/sys/block/$limited/dev") .*bps=[0-9]" "$HELD/slow/io.max"
+	done | grep -c 1
+}
+limits_are() {
+	is "$(limits "$@")" "$expected"
+}
+# accounted: what the unit wrote by its account, in bytes.
+accounted() {
+	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' |
+		sed -n 's/^{"unit":"slow",.*"disk":{[^}]*"written_bytes":\([0-9]*\).*/\1/p'
+}
+drives=$(for serial in 32 33 34; do drive=$(disk $serial); echo "${drive#/dev/}"; done)
+for module in md-mod xor async_tx async_memcpy async_xor raid6_pq async_pq async_raid6_recov raid456; do
+	[ ! -e /lib/modules/$module.ko ] || insmod /lib/modules/$module.ko
+done
+if [ -d /sys/module/raid456 ] && [ -d /sys/module/md_mod ]; then
+	ok "a limit holds for every drive" is "$(limits $drives)" 3
+	ok "an array of them is assembled" assemble
+	expected=1
+	ok "its limit is on the array then" wait_for 10 limits_are md42
+	ok "and on no drive of it" is "$(limits $drives)" 0
+	commonhold doctor --json | tr -d '\n' > doctor.txt
+	ok "doctor says so" grep -q '"disk md42", *"state": "yes", *"reason": "raid5 on nvme' doctor.txt ||
+		note "$(grep -o '"disk md42".\{200\}' doctor.txt)"
+	from=$(accounted)
+	job commonhold exec slow -- dd if=/dev/zero of=/dev/md42 bs=64k count=48 oflag=direct
+	is_accounted() {
+		is $((($(accounted) - from) / 1024)) 3072
+	}
+	ok "what is written to the array is the unit's, in KiB" wait_for 3 is_accounted
+	ok "and its limit holds for it: 3 MiB at 1 MB/s, in ms" no_fewer $job_ms 2000
+	echo clear > $array/md/array_state
+	expected=3
+	ok "when the array is stopped, the limit is on its drives again" wait_for 10 limits_are $drives
+	ok "nothing is wrong with that" is "$(grep -c 'problem.*9:42' "$daemon_log")" 0
+	ok "it is assembled again" assemble
+	expected=1
+	ok "and its limit is on the array again" wait_for 10 limits_are md42
+else
+	note "no md for this kernel: not tested"
+fi
 commonhold status | sed 's/^/# /'
 
 kill -KILL "$daemon"
@@ -196,4 +262,5 @@ gone() { ! [ -d "$HELD" ]; }
 ok "with the daemon, the control groups go" wait_for 10 gone
 ok "and the limits" is "$(find $CGROUPS -name io.max -exec cat {} + | grep -c bps)" 0
 ok "and the controllers" is "$(cat $CGROUPS/cgroup.subtree_control)" "$controllers"
+[ ! -d $array ] || echo clear > $array/md/array_state
 umount /mnt/disk

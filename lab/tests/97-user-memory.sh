@@ -1,8 +1,9 @@
-# seconds: 60
+# seconds: 75
 # needs: commonhold work
 # disks: 768:100000000 512:8000000
 # Without control groups: the `user` backend pages out what a unit has beyond its part, which comes back when it is touched and
-# goes again; and gives priorities to who reads from a disk that BFQ schedules. Nobody is killed, and nothing is left.
+# goes again; and gives priorities to who reads from a disk that BFQ schedules. Nobody is killed, and nothing is left. And an
+# ordinary user's daemon holds that user's own unit to a limit on disks.
 
 swap=$(disk 768:100000000)
 device=$(disk 512:8000000)
@@ -74,3 +75,47 @@ ok "nobody was killed for memory" is "$(sed -n 's/^oom_kill //p' /proc/vmstat)" 
 kill -KILL $(pidof large one three)
 swapoff "$swap"
 [ -z "$bfq" ] || echo none > "$queue/scheduler"
+
+# An ordinary user has no control group to make others in. (The root's daemon is gone, so is what it held.)
+user=lab
+grep -q "^$user:" /etc/passwd || echo "$user:x:1000:1000:$user:/tmp:/bin/sh" >> /etc/passwd
+export COMMONHOLD_DIR=/tmp/user
+mkdir -p $COMMONHOLD_DIR
+chown $user $COMMONHOLD_DIR
+printf 'version = 1\n[unit.slow]\nlimit = { disk = "1MB/s" }\n' > slow.toml
+cp slow.toml $COMMONHOLD_DIR/
+chmod o+r "$device"
+# as_user COMMAND: becomes it.
+as_user() {
+	exec su -s /bin/sh $user -c "exec $1"
+}
+as_user "commonhold run $COMMONHOLD_DIR/slow.toml --backend user --verbose" > "$daemon_log" 2>&1 &
+daemon=$!
+ok "an ordinary user's daemon holds a contract" wait_for 20 commonhold status --json || exit 1
+ok "it says that disks are held weakly" grep -q '^disk    held weakly, though the contract asks for it: ' "$daemon_log"
+read_by_user() {
+	as_user "commonhold exec slow -- dd if=$device of=/dev/null bs=64k count=$1 iflag=direct"
+}
+begun=$(uptime_cs)
+(read_by_user 48) > dd.log 2>&1
+elapsed=$((($(uptime_cs) - begun) * 10))
+# A tenth of a second in advance, and what is under way when it is stopped.
+ok "its unit is held to the limit: 3 MiB at 1 MB/s, in ms" at_least $elapsed 2000 || cat dd.log
+note "3 MiB took $elapsed ms"
+read_bytes() {
+	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' |
+		sed -n 's/^{"unit":"slow",.*"disk":{[^}]*"read_bytes":\([0-9]*\).*/\1/p'
+}
+# What a process did before it was first seen, and since it was seen last, is nobody's.
+from=$(read_bytes)
+(read_by_user 160) > dd.log 2>&1 &
+reader=$!
+# Not `pause`: its time begins anew whenever a child of this shell is stopped.
+sleep 3
+ok "what it reads counts as its own, in KiB" at_least $((($(read_bytes) - from) / 1024)) 1500
+kill -KILL "$daemon"
+over() {
+	! kill -0 $reader 2> /dev/null
+}
+ok "a killed daemon leaves nobody stopped" wait_for 15 over
+ok "who read to the end" grep -q '^160+0 records in' dd.log || cat dd.log

@@ -68,6 +68,8 @@ pub(crate) struct Disks {
 impl Disks {
     /// Enters what happened up to the snapshot, under what was in force until then.
     pub(crate) fn observe(&mut self, snapshot: &Snapshot) {
+        // A disk that has gone took its orders with it.
+        self.held.retain(|(_, name)| snapshot.disks.iter().any(|disk| disk.name == *name));
         let fresh = |name: &str, at: Time| self.seen.get(name).is_none_or(|(seen, _)| *seen < at);
         if !snapshot.disks.iter().any(|disk| fresh(&disk.name, disk.at)) {
             return;
@@ -247,7 +249,10 @@ mod tests {
         assert_eq!((a.called_back, a.call_back_max_ns), (1, 100));
         books.book(&Plan { steps: vec![order(Some(9))], ..Plan::default() }, 206);
         assert_eq!(books.account(&[A]).unwrap_or_default().called_back, 2);
+        books.observe(&Snapshot::default());
+        books.book(&Plan { steps: vec![order(Some(9))], ..Plan::default() }, 307);
+        assert_eq!(books.account(&[A]).unwrap_or_default().called_back, 3, "the disk was gone meanwhile");
         books.renumber(&|id| (id == A).then_some(B));
-        assert_eq!(books.account(&[B]).unwrap_or_default().called_back, 2);
+        assert_eq!(books.account(&[B]).unwrap_or_default().called_back, 3);
     }
 }

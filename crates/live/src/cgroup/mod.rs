@@ -269,8 +269,12 @@ impl CgroupBackend {
     }
 
     /// An order about disks on a unit's cgroup.
-    fn in_dir(&self, unit: UnitId, order: impl Fn(&Disks, &Path) -> Result<(), LiveError>) -> Vec<LiveError> {
-        self.groups.dir(unit).and_then(|dir| order(&self.disks, dir).err()).into_iter().collect()
+    fn in_dir(
+        &mut self,
+        unit: UnitId,
+        order: impl Fn(&mut Disks, &Path) -> Result<(), LiveError>,
+    ) -> Vec<LiveError> {
+        self.groups.dir(unit).and_then(|dir| order(&mut self.disks, dir).err()).into_iter().collect()
     }
 
     /// What units do to disks, where the kernel counts it.

@@ -1,14 +1,15 @@
 //! Which disk a folder is on.
 //!
 //! Algorithm: from the device of the folder's file system down to what it is made of: a partition's disk, what device mapper
-//! and md stand on.
+//! and md stand on. An array that writes to its drives itself is a disk.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::arrays;
 use crate::LiveError;
 use crate::observe::files::Tree;
-use crate::observe::topology::disk_names;
+use crate::observe::topology::all_disk_names;
 
 /// The whole disk below a folder's file system.
 pub(super) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError> {
@@ -34,8 +35,8 @@ pub(super) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError
     let path = std::fs::canonicalize(tree.path(format!("/sys/dev/block/{number}")))
         .map_err(|_| none("its device is not known to the kernel"))?;
     let mut found = Vec::new();
-    whole_disks(&path, &mut found, 0);
-    let known = disk_names(tree);
+    whole_disks(&path, &is_array(tree), &mut found, 0);
+    let known = all_disk_names(tree);
     found.retain(|name| known.contains(name));
     match found.as_slice() {
         [disk] => Ok(disk.clone()),
@@ -45,6 +46,20 @@ pub(super) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError
             remedy: "measure each with a folder on a file system of it alone".to_owned(),
         }),
     }
+}
+
+/// The drives that a disk is made of: of an array its own, else the disk itself.
+pub(super) fn drives_of(tree: &Tree, disk: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Ok(path) = std::fs::canonicalize(tree.path(format!("/sys/block/{disk}"))) {
+        whole_disks(&path, &|_| false, &mut found, 0);
+    }
+    found
+}
+
+/// Whether a device, by its name, is an array that writes to its drives itself.
+fn is_array(tree: &Tree) -> impl Fn(&str) -> bool {
+    move |name| arrays::level(tree, name).is_some()
 }
 
 /// The number of the device that a file system is on. Those that give out numbers of their own (btrfs) name it as what is
@@ -69,8 +84,9 @@ fn mounted(line: &str) -> Option<(PathBuf, PathBuf)> {
     Some((PathBuf::from(left.split_whitespace().nth(4)?), PathBuf::from(right.split_whitespace().nth(1)?)))
 }
 
-/// The whole disks that a device, a folder of /sys, is made of: a partition's disk, and what device mapper and md stand on.
-fn whole_disks(device: &Path, into: &mut Vec<String>, depth: u32) {
+/// The whole disks that a device, a folder of /sys, is made of: a partition's disk, and what device mapper and md stand on, down
+/// to what is itself a disk.
+fn whole_disks(device: &Path, is_disk: &dyn Fn(&str) -> bool, into: &mut Vec<String>, depth: u32) {
     // No stack of devices is that deep; a broken tree could be without end.
     if depth > 16 {
         return;
@@ -80,15 +96,16 @@ fn whole_disks(device: &Path, into: &mut Vec<String>, depth: u32) {
             entries.flatten().filter_map(|entry| std::fs::canonicalize(entry.path()).ok()).collect()
         })
         .unwrap_or_default();
-    if !below.is_empty() {
+    let name = device.file_name().and_then(|name| name.to_str());
+    if !below.is_empty() && !name.is_some_and(is_disk) {
         for device in &below {
-            whole_disks(device, into, depth + 1);
+            whole_disks(device, is_disk, into, depth + 1);
         }
     } else if device.join("partition").exists() {
         if let Some(disk) = device.parent() {
-            whole_disks(disk, into, depth + 1);
+            whole_disks(disk, is_disk, into, depth + 1);
         }
-    } else if let Some(name) = device.file_name().and_then(|name| name.to_str())
+    } else if let Some(name) = name
         && !into.iter().any(|known| known == name)
     {
         into.push(name.to_owned());
@@ -113,7 +130,7 @@ mod tests {
         let at = |name: &str| dir.path().join("sys/devices").join(name);
         let found = |name: &str| {
             let mut into = Vec::new();
-            whole_disks(&at(name), &mut into, 0);
+            whole_disks(&at(name), &|name| name == "md0", &mut into, 0);
             into
         };
         assert_eq!(found("sda/sda1"), ["sda"]);
@@ -125,6 +142,21 @@ mod tests {
         let mut both = found("dm-0");
         both.sort();
         assert_eq!(both, ["sda", "sdb"]);
+        fake::add(&dir, &[("/sys/devices/md0/slaves/x", ""), ("/sys/devices/md0/md0p1/partition", "1\n")]);
+        assert_eq!(found("md0/md0p1"), ["md0"], "an array that is itself a disk");
+    }
+
+    #[test]
+    fn drives_of_an_array_are_found_below_it() {
+        let dir = fake::tree(&[("/sys/block/sda/sda1/partition", "1\n"), ("/sys/block/md0/slaves/x", "")]);
+        std::fs::remove_file(dir.path().join("sys/block/md0/slaves/x")).unwrap();
+        std::os::unix::fs::symlink("../../sda/sda1", dir.path().join("sys/block/md0/slaves/sda1")).unwrap();
+        let tree = Tree::new(dir.path());
+        assert_eq!(
+            (drives_of(&tree, "md0"), drives_of(&tree, "sda")),
+            (vec!["sda".to_owned()], vec!["sda".to_owned()])
+        );
+        assert!(drives_of(&tree, "sdb").is_empty());
     }
 
     #[test]

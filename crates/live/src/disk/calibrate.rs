@@ -24,8 +24,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::below::disk_below;
-use super::devices::{self, Device, Weigher};
+use super::arrays;
+use super::below::{disk_below, drives_of};
+use super::devices::{self, Weigher};
 use super::model::{self, CostModel, Identity, Way};
 use crate::LiveError;
 use crate::observe::files::Tree;
@@ -98,19 +99,11 @@ impl Target {
         let tree = Tree::new(Path::new("/"));
         let disk = disk_below(&tree, folder)?;
         let mount = Path::new("/sys/fs/cgroup");
-        let held = devices::read(&tree, mount).into_iter().find(|device| device.name == disk);
-        if let Some(Device { number, weigher: Some(weigher), .. }) = held {
+        refuse_if_held(&tree, mount, &disk)?;
+        if let Some(why) = arrays::unfit(&tree, &disk) {
             return Err(LiveError::Unavailable {
-                what: format!("disk {disk} is held by weights now, and would be measured as they let it"),
-                remedy: match weigher {
-                    Weigher::IoCost => format!(
-                        "end the daemon that switched io.cost on, or switch it off: echo '{number} enable=0' > {}/io.cost.qos",
-                        mount.display()
-                    ),
-                    Weigher::Bfq => format!(
-                        "BFQ needs no model; to measure it all the same: echo none > /sys/block/{disk}/queue/scheduler"
-                    ),
-                },
+                what: format!("array {disk} would be measured as it is not usually: {why}"),
+                remedy: "measure it when it is whole and idle (/proc/mdstat tells)".to_owned(),
             });
         }
         let identity = Identity::read(&tree, &disk).ok_or_else(|| LiveError::Unavailable {
@@ -230,6 +223,37 @@ impl Target {
             remedy: "; name a folder on a file system of the disk that may be written to".to_owned(),
         }
     }
+}
+
+/// A disk is not measured while weights hold it, nor an array while io.cost holds a drive of it.
+fn refuse_if_held(tree: &Tree, mount: &Path, disk: &str) -> Result<(), LiveError> {
+    let refused = |name: &str, remedy: String| LiveError::Unavailable {
+        what: format!("disk {name} is held by weights now, and would be measured as they let it"),
+        remedy,
+    };
+    let mut all = drives_of(tree, disk);
+    all.retain(|drive| drive != disk);
+    all.push(disk.to_owned());
+    for name in all {
+        match devices::weigher_of(tree, mount, &name) {
+            Some(Weigher::IoCost) => {
+                let number = tree.text(format!("/sys/block/{name}/dev")).unwrap_or_default();
+                let remedy = format!(
+                    "end the daemon that switched io.cost on, or switch it off: echo '{number} enable=0' > {}/io.cost.qos",
+                    mount.display()
+                );
+                return Err(refused(&name, remedy));
+            }
+            Some(Weigher::Bfq) if name == disk => {
+                let remedy = format!(
+                    "BFQ needs no model; to measure it all the same: echo none > /sys/block/{disk}/queue/scheduler"
+                );
+                return Err(refused(&name, remedy));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// What one pass did.
@@ -366,6 +390,36 @@ fn in_use_ms(tree: &Tree, disk: &str) -> u64 {
 mod tests {
     use super::*;
     use crate::observe::files::fake;
+
+    #[test]
+    fn what_weights_hold_is_not_measured() {
+        let dir = fake::tree(&[
+            ("/sys/block/sda/dev", "8:0\n"),
+            ("/sys/block/sda/queue/scheduler", "[none]\n"),
+            ("/sys/block/md0/dev", "9:0\n"),
+            ("/sys/block/md0/slaves/x", ""),
+            ("/sys/fs/cgroup/io.cost.qos", "8:0 enable=1 ctrl=auto\n"),
+        ]);
+        std::fs::remove_file(dir.path().join("sys/block/md0/slaves/x")).unwrap();
+        std::os::unix::fs::symlink("../../sda", dir.path().join("sys/block/md0/slaves/sda")).unwrap();
+        let refused = |disk: &str| {
+            let refused = refuse_if_held(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"), disk);
+            refused.map_err(|error| error.to_string())
+        };
+        let by_a_drive = refused("md0").unwrap_err();
+        assert!(
+            by_a_drive.contains("disk sda is held") && by_a_drive.contains("'8:0 enable=0'"),
+            "{by_a_drive}"
+        );
+        fake::add(&dir, &[("/sys/block/sda/queue/scheduler", "none [bfq]\n")]);
+        assert_eq!(refused("md0"), Ok(()), "BFQ holds nobody back who is alone");
+        assert!(refused("sda").unwrap_err().contains("echo none > /sys/block/sda/queue/scheduler"));
+        fake::add(
+            &dir,
+            &[("/sys/block/sda/queue/scheduler", "[none]\n"), ("/sys/fs/cgroup/io.cost.qos", "")],
+        );
+        assert_eq!((refused("md0"), refused("sda")), (Ok(()), Ok(())));
+    }
 
     #[test]
     fn a_pass_reads_what_was_laid_out_and_counts_it() {

@@ -1,8 +1,10 @@
 //! Which disks there are, what is on them, and what on each heeds weights.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use super::arrays;
 use super::model::{self, CostModel};
 use super::stat::line_of;
 use crate::observe::files::Tree;
@@ -17,13 +19,18 @@ pub(crate) enum Weigher {
     Bfq,
 }
 
-/// A whole physical disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A whole physical disk, or an array that writes to its drives itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Device {
     /// The kernel's name for it: `nvme0n1`.
     pub(crate) name: String,
     /// Its number, as io.stat and io.max write it: `259:0`.
     pub(crate) number: String,
+    /// The number of its folder in /sys: names and device numbers are used again, this one is not for long. (What the kernel calls
+    /// `diskseq` counts media, and changes when an array is opened for the first time.)
+    pub(crate) folder: Option<u64>,
+    /// The level of an array.
+    pub(crate) level: Option<String>,
     /// What heeds weights on it now.
     pub(crate) weigher: Option<Weigher>,
     /// The scheduler that the kernel can give it, as queue/scheduler shows them: the one in brackets is in force.
@@ -46,9 +53,31 @@ pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
         let mut layers = BTreeSet::new();
         holders(tree, &name, &mut layers);
         let (model, queues) = (model::known(tree, &name), tree.exists(format!("/sys/block/{name}/mq")));
-        Some(Device { name, number, weigher, schedulers, layers, model, queues })
+        let folder =
+            std::fs::metadata(tree.path(format!("/sys/block/{name}"))).map(|folder| folder.ino()).ok();
+        let level = arrays::level(tree, &name);
+        Some(Device { name, number, folder, level, weigher, schedulers, layers, model, queues })
     };
     disk_names(tree).into_iter().filter_map(device).collect()
+}
+
+impl Device {
+    /// Whether another device has the same name.
+    pub(super) fn is_replaced_by(&self, other: &Device) -> bool {
+        self.name == other.name && (&self.number, self.folder) != (&other.number, other.folder)
+    }
+
+    /// Whether it is still there.
+    pub(super) fn is_there(&self, tree: &Tree) -> bool {
+        tree.text(format!("/sys/block/{}/dev", self.name)).as_ref() == Some(&self.number)
+    }
+}
+
+/// What makes a disk heed weights now, be it one that is held or one that serves an array.
+pub(super) fn weigher_of(tree: &Tree, mount: &Path, name: &str) -> Option<Weigher> {
+    let qos = tree.text(mount.join("io.cost.qos")).unwrap_or_default();
+    let schedulers = tree.text(format!("/sys/block/{name}/queue/scheduler")).unwrap_or_default();
+    weigher(&schedulers, &qos, &tree.text(format!("/sys/block/{name}/dev"))?)
 }
 
 /// BFQ before io.cost: where BFQ schedules, it disables the other (`blk_stat_disable_accounting` aside, `wbt` and io.cost
@@ -63,15 +92,21 @@ fn weigher(schedulers: &str, qos: &str, number: &str) -> Option<Weigher> {
 
 /// What stands on a device, by the kernel's `holders` of it and of its partitions.
 fn holders(tree: &Tree, name: &str, into: &mut BTreeSet<String>) {
-    let folder = format!("/sys/block/{name}");
-    let parts = tree.names(&folder).into_iter().filter(|part| part.starts_with(name));
-    let folders = parts.map(|part| format!("{folder}/{part}/holders")).chain([format!("{folder}/holders")]);
+    let own = format!("/sys/block/{name}/holders");
+    let folders = parts(tree, name).map(|part| format!("{part}/holders")).chain([own]);
     for holder in folders.flat_map(|folder| tree.names(folder)) {
         // Each is visited once: a cycle in a broken tree ends here too.
         if into.insert(holder.clone()) {
             holders(tree, &holder, into);
         }
     }
+}
+
+/// The folders of a device's partitions.
+pub(super) fn parts(tree: &Tree, name: &str) -> impl Iterator<Item = String> {
+    let folder = format!("/sys/block/{name}");
+    let parts = tree.names(&folder).into_iter().filter(move |part| part.starts_with(name));
+    parts.map(move |part| format!("{folder}/{part}"))
 }
 
 /// Kinds of file systems whose data is elsewhere, so that no disk of this machine can be ordered for them.
@@ -114,6 +149,7 @@ pub(crate) fn charges_write_back(kind: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::observe::files::fake;
@@ -139,6 +175,14 @@ mod tests {
         assert_eq!(shown, [("nvme0n1", "259:0", Some(Weigher::IoCost)), ("sda", "8:0", Some(Weigher::Bfq))]);
         assert_eq!(disks[1].layers.iter().collect::<Vec<_>>(), ["dm-0", "dm-1"]);
         assert!(disks[0].layers.is_empty());
+        let again = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
+        assert!(!disks[1].is_replaced_by(&again[1]));
+        let folder = dir.path().join("sys/block/sda");
+        // Beside the old one, so that it cannot have its number.
+        std::fs::rename(&folder, dir.path().join("sda")).unwrap();
+        fake::add(&dir, &[("/sys/block/sda/size", "2000\n"), ("/sys/block/sda/dev", "8:0\n")]);
+        let again = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
+        assert!(disks[1].is_replaced_by(&again[1]), "another device of that name and number");
         fake::add(&dir, &[("/sys/fs/cgroup/io.cost.qos", "259:0 enable=0 ctrl=auto\n")]);
         let disks = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
         assert_eq!(disks[0].weigher, None);

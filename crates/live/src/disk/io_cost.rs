@@ -36,15 +36,26 @@ pub(crate) fn switch_on(mount: &Path, journal: &mut Journal) -> (Vec<String>, Ve
     let (mut on, mut problems) = (Vec::new(), Vec::new());
     for device in devices::read(&Tree::new(Path::new("/")), mount) {
         let Some(model) = device.model.filter(|_| device.weigher != Some(Weigher::Bfq)) else { continue };
-        if device.weigher.is_none()
-            && let Err(error) = switch_on_one(mount, &device, &model, journal)
-        {
+        let outcome = match device.weigher {
+            Some(_) => Ok(()),
+            None if !device.queues => Err(without_queue(&device)),
+            None => switch_on_one(mount, &device, &model, journal),
+        };
+        if let Err(error) = outcome {
             problems.push(error);
             continue;
         }
         on.push(device.name);
     }
     (on, problems)
+}
+
+/// The kernel takes a cost model only for a device whose requests it can keep back.
+fn without_queue(device: &Device) -> LiveError {
+    LiveError::Unavailable {
+        what: format!("io.cost cannot be on for disk {}, which has no queue of requests", device.name),
+        remedy: "it is held by rates; see `commonhold doctor`".to_owned(),
+    }
 }
 
 fn switch_on_one(

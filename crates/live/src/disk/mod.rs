@@ -5,11 +5,17 @@
 //! of its own. What is the whole machine's, the cost model that makes weights count, is in the journal (`io_cost`).
 //!
 //! A disk is a whole physical one. Requests to a partition, to LVM, dm-crypt or md arrive there with their cgroup, so that
-//! is where they are counted and held; the layers above would count them twice. File systems on the network have no disk
-//! here: they are outside of control.
+//! is where they are counted and held; the layers above would count them twice. Some arrays write to their drives in nobody's
+//! name: they are disks themselves, and drives that serve nothing else are not (`arrays`). File systems on the network have no
+//! disk here: they are outside of control.
+//!
+//! Disks come and go: an array that is assembled takes the place of its drives. Orders about a device that is not held any more
+//! are taken back; what is known of one whose name or number another device has now is forgotten, so that whoever gives orders
+//! begins anew.
 //!
 //! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-throttle.c, block/blk-iocost.c, block/bfq-cgroup.c.
 
+pub(crate) mod arrays;
 mod below;
 pub mod calibrate;
 pub(crate) mod devices;
@@ -17,7 +23,7 @@ pub(crate) mod io_cost;
 pub mod model;
 mod stat;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -34,6 +40,8 @@ use devices::{Device, Weigher};
 const FRESH_NS: Time = 80 * MS;
 /// More than io.stat of a machine with a thousand disks.
 const TEXT_MAX: u64 = 1 << 18;
+/// The file of a cgroup that takes rates.
+const CAPS: &str = "io.max";
 /// How often to look which disks there are, and what schedules them.
 const DEVICES_NS: Time = 5_000 * MS;
 
@@ -43,6 +51,8 @@ pub(crate) struct Disks {
     mount: PathBuf,
     devices: Vec<Device>,
     devices_at: Option<Time>,
+    /// What was ordered and not taken back: by control group and device number, in which file.
+    orders: BTreeSet<(PathBuf, String, &'static str)>,
     facts: Vec<DiskFacts>,
     at: Option<Time>,
 }
@@ -68,15 +78,17 @@ impl Disks {
         if self.at.is_some_and(|at| now < at.saturating_add(FRESH_NS)) {
             return self.facts.clone();
         }
+        let mut replaced = Vec::new();
         if self.devices_at.is_none_or(|at| now >= at.saturating_add(DEVICES_NS)) {
-            self.devices = devices::read(&Tree::new(Path::new("/")), &self.mount);
             self.devices_at = Some(now);
+            replaced = self.follow(devices::read(&Tree::new(Path::new("/")), &self.mount));
         }
         self.at = Some(now);
         let leaves = if self.devices.is_empty() { Vec::new() } else { leaves() };
         let units = leaves.iter().map(|(unit, _)| unit.index() + 1).max().unwrap_or(0);
         let mut facts: BTreeMap<&str, DiskFacts> = BTreeMap::new();
-        for device in &self.devices {
+        // Who sees a disk no more, and then again, gives its orders anew.
+        for device in self.devices.iter().filter(|device| !replaced.contains(&device.name)) {
             let weighs = device.weigher.is_some();
             let bytes_per_s = device.model.map(|model| model.bytes_per_s());
             let units = vec![DiskUse::default(); units];
@@ -102,35 +114,82 @@ impl Disks {
         self.facts.clone()
     }
 
+    /// There are these devices from now on. Returns the names that another device had until now.
+    fn follow(&mut self, devices: Vec<Device>) -> Vec<String> {
+        let before = std::mem::replace(&mut self.devices, devices);
+        let is_held = |old: &Device| {
+            self.devices.iter().any(|new| new.number == old.number && !old.is_replaced_by(new))
+        };
+        let gone: Vec<&str> =
+            before.iter().filter(|old| !is_held(old)).map(|old| old.number.as_str()).collect();
+        let (ended, orders): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut self.orders)
+            .into_iter()
+            .partition(|(_, number, _)| gone.contains(&number.as_str()));
+        self.orders = orders;
+        for (dir, number, file) in ended {
+            let nothing = if file == CAPS { "rbps=max wbps=max" } else { "default" };
+            // The device may have gone, and the cgroup too: with either, the order went.
+            let _ = crate::cgroup::knob::write(&dir.join(file), &format!("{number} {nothing}"));
+        }
+        let is_new = |new: &&Device| before.iter().any(|old| old.is_replaced_by(new));
+        self.devices.iter().filter(is_new).map(|new| new.name.clone()).collect()
+    }
+
+    /// Carries out an order about a device, which may have gone since it was made.
+    fn order(
+        &mut self,
+        dir: &Path,
+        disk: &str,
+        file: &'static str,
+        lasts: bool,
+        order: impl FnOnce(&Path, &str) -> Result<(), LiveError>,
+    ) -> Result<(), LiveError> {
+        let device = self.device(disk)?;
+        let key = (dir.to_owned(), device.number.clone(), file);
+        let outcome = order(&dir.join(file), &device.number);
+        let is_there = outcome.is_ok() || device.is_there(&Tree::new(Path::new("/")));
+        // One that did not take may be in force in part.
+        if lasts {
+            self.orders.insert(key);
+        } else if outcome.is_ok() {
+            self.orders.remove(&key);
+        }
+        if is_there {
+            return outcome;
+        }
+        self.devices_at = None;
+        Ok(())
+    }
+
     /// The order of a weight, 1 to 1,000, for the cgroup `dir` against its siblings.
-    pub(crate) fn weigh(&self, dir: &Path, disk: &str, weight: u32) -> Result<(), LiveError> {
+    pub(crate) fn weigh(&mut self, dir: &Path, disk: &str, weight: u32) -> Result<(), LiveError> {
         let device = self.device(disk)?;
         let weigher = device.weigher.ok_or_else(|| LiveError::Unavailable {
             what: format!("disk {disk} heeds no weights"),
             remedy: "see `commonhold doctor` for what it needs".to_owned(),
         })?;
-        let value = format!("{} {weight}", device.number);
-        stat::put_line(&dir.join(weigher.file()), &value, &value)
+        self.order(dir, disk, weigher.file(), true, |path, number| {
+            let value = format!("{number} {weight}");
+            stat::put_line(path, &value, &value)
+        })
     }
 
     /// The order of a rate each way for everything in the cgroup `dir`.
     pub(crate) fn cap(
-        &self,
+        &mut self,
         dir: &Path,
         disk: &str,
         read: Option<u64>,
         write: Option<u64>,
     ) -> Result<(), LiveError> {
-        let number = &self.device(disk)?.number;
         let text = |rate: Option<u64>| rate.map_or_else(|| "max".to_owned(), |rate| rate.to_string());
-        let wanted = format!("{number} rbps={} wbps={}", text(read), text(write));
-        // Of a device without any bound, the kernel shows nothing.
-        let shown = if read.is_none() && write.is_none() {
-            String::new()
-        } else {
-            format!("{wanted} riops=max wiops=max")
-        };
-        stat::put_line(&dir.join("io.max"), &wanted, &shown)
+        let is_bound = read.is_some() || write.is_some();
+        self.order(dir, disk, CAPS, is_bound, |path, number| {
+            let wanted = format!("{number} rbps={} wbps={}", text(read), text(write));
+            // Of a device without any bound, the kernel shows nothing.
+            let shown = if is_bound { format!("{wanted} riops=max wiops=max") } else { String::new() };
+            stat::put_line(path, &wanted, &shown)
+        })
     }
 
     fn device(&self, disk: &str) -> Result<&Device, LiveError> {
@@ -169,10 +228,8 @@ mod tests {
             name: format!("sd{n}"),
             number: format!("8:{n}"),
             weigher: *weigher,
-            schedulers: String::new(),
-            layers: std::collections::BTreeSet::new(),
-            model: None,
             queues: true,
+            ..Device::default()
         };
         Disks {
             devices: weighers.iter().enumerate().map(device).collect(),
@@ -216,13 +273,56 @@ mod tests {
         for file in ["io.weight", "io.bfq.weight"] {
             std::fs::write(dir.path().join(file), "").unwrap();
         }
-        let disks = disks(&[Some(Weigher::Bfq), Some(Weigher::IoCost), None]);
+        let mut disks = disks(&[Some(Weigher::Bfq), Some(Weigher::IoCost), None]);
         disks.weigh(dir.path(), "sd0", 300).unwrap();
         disks.weigh(dir.path(), "sd1", 70).unwrap();
         let text = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
         assert_eq!((text("io.bfq.weight").as_str(), text("io.weight").as_str()), ("8:0 300", "8:1 70"));
-        let error = |disk: &str| disks.weigh(dir.path(), disk, 1).unwrap_err().to_string();
-        assert!(error("sd2").contains("disk sd2 heeds no weights"), "{}", error("sd2"));
-        assert!(error("sd9").contains("is not there any more"), "{}", error("sd9"));
+        let mut error = |disk: &str| disks.weigh(dir.path(), disk, 1).unwrap_err().to_string();
+        let deaf = error("sd2");
+        assert!(deaf.contains("disk sd2 heeds no weights"), "{deaf}");
+        let gone = error("sd9");
+        assert!(gone.contains("is not there any more"), "{gone}");
+    }
+
+    #[test]
+    fn orders_about_a_device_that_is_not_held_any_more_are_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
+        for file in ["io.max", "io.bfq.weight"] {
+            std::fs::write(dir.path().join(file), "").unwrap();
+        }
+        let mut disks = disks(&[Some(Weigher::Bfq), None]);
+        disks.weigh(dir.path(), "sd0", 300).unwrap();
+        // A plain file does not show the other bounds, as the kernel does.
+        let _ = disks.cap(dir.path(), "sd1", Some(7), None);
+        let both = disks.devices.clone();
+        assert_eq!(disks.follow(both.clone()), [""; 0]);
+        assert_eq!(
+            (text("io.bfq.weight").as_str(), text("io.max").as_str()),
+            ("8:0 300", "8:1 rbps=7 wbps=max")
+        );
+        assert_eq!(disks.follow(Vec::new()), [""; 0]);
+        assert_eq!(
+            (text("io.bfq.weight").as_str(), text("io.max").as_str()),
+            ("8:0 default", "8:1 rbps=max wbps=max")
+        );
+        std::fs::write(dir.path().join("io.max"), "").unwrap();
+        disks.follow(both);
+        disks.follow(Vec::new());
+        assert_eq!(text("io.max"), "", "once");
+    }
+
+    #[test]
+    fn a_device_that_has_anothers_name_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("io.max"), "").unwrap();
+        let mut disks = disks(&[None, None]);
+        let _ = disks.cap(dir.path(), "sd1", Some(7), None);
+        let mut devices = disks.devices.clone();
+        devices[1].folder = Some(9);
+        assert_eq!(disks.follow(devices.clone()), ["sd1"]);
+        assert!(disks.orders.is_empty());
+        assert_eq!(disks.follow(devices), [""; 0]);
     }
 }

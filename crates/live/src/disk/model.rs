@@ -1,6 +1,7 @@
 //! What was measured of a disk: its cost model, kept between runs of the program and of the machine.
 //!
-//! A disk is known again by its model, its serial number and its size, whatever the kernel calls it after the next boot.
+//! A disk is known again by its model, its serial number and its size, whatever the kernel calls it after the next boot; an
+//! array by its level, the number of its drives, its UUID and its size.
 //! Each has a file of its own below [`FOLDER`], JSON, which may be removed at any time.
 
 use std::path::{Path, PathBuf};
@@ -59,12 +60,17 @@ impl Identity {
         let text =
             |file: &str| tree.text(format!("/sys/block/{disk}/{file}")).filter(|text| !text.is_empty());
         let sectors: u64 = text("size")?.parse().ok()?;
+        // An array carries what its level and its drives make of it; one without a superblock has no number of its own.
+        let array = || Some(format!("md {} of {}", text("md/level")?, text("md/raid_disks")?));
+        let uuid =
+            || text("md/uuid").filter(|uuid| uuid.contains(|c: char| c.is_ascii_hexdigit() && c != '0'));
         Some(Identity {
-            model: text("device/model").unwrap_or_default(),
+            model: text("device/model").or_else(array).unwrap_or_default(),
             // NVMe, virtio, SCSI and ATA, in that order.
             serial: ["device/serial", "serial", "wwid", "device/wwid"]
                 .iter()
                 .find_map(|file| text(file))
+                .or_else(uuid)
                 .unwrap_or_default(),
             bytes: sectors.checked_mul(512)?,
         })
@@ -143,6 +149,24 @@ mod tests {
         assert_eq!(known(&tree, "sdb"), None, "another serial number");
         fake::add(&dir, &[(kept, &format!(r#"{{"read":{way},"write":{}}}"#, way.replace("8000000", "0")))]);
         assert_eq!(known(&tree, "sda"), None, "a disk that carries nothing was not measured");
+    }
+
+    #[test]
+    fn an_array_is_known_by_its_level_its_drives_and_its_uuid() {
+        let uuid = "65f0bc76-003b-9679-b435-95ae30753c73";
+        let dir = fake::tree(&[
+            ("/sys/block/md0/size", "1000\n"),
+            ("/sys/block/md0/md/level", "raid5\n"),
+            ("/sys/block/md0/md/raid_disks", "3\n"),
+            ("/sys/block/md0/md/uuid", &format!("{uuid}\n")),
+        ]);
+        let read = || Identity::read(&Tree::new(dir.path()), "md0").unwrap();
+        let of =
+            |serial: &str| Identity { model: "md raid5 of 3".into(), serial: serial.into(), bytes: 512_000 };
+        assert_eq!(read(), of(uuid));
+        let none = uuid.replace(|c: char| c != '-', "0");
+        fake::add(&dir, &[("/sys/block/md0/md/uuid", &none)]);
+        assert_eq!(read(), of(""), "an array without a superblock");
     }
 
     #[test]

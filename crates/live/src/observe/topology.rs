@@ -16,7 +16,8 @@
 //!
 //! Disks are what stands at the bottom: loop, ram and zram devices are memory or files, and device-mapper and md arrays
 //! are made of disks that are listed themselves, so none of those is a disk here; neither are optical and floppy drives,
-//! hidden paths of a multipath disk, and drives without a medium. What a disk carries per second is known if it was
+//! hidden paths of a multipath disk, and drives without a medium. But arrays that write to their drives themselves are disks,
+//! in place of drives that serve nothing else (`disk::arrays`). What a disk carries per second is known if it was
 //! measured (`disk::model`); what the bus does is not something that Linux knows.
 
 use std::collections::BTreeMap;
@@ -25,14 +26,14 @@ use std::path::Path;
 use commonhold_machine::{Cpu, CpuSet, Disk, Machine, Node};
 
 use super::files::Tree;
-use crate::disk::model;
+use crate::disk::{arrays, model};
 use crate::{LiveError, affinity};
 
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 
 /// What /sys/block lists and is no disk of its own.
-const NOT_DISKS: [&str; 9] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd", "mtdblock", "nbd"];
+const NOT_DISKS: [&str; 8] = ["loop", "ram", "zram", "dm-", "sr", "fd", "mtdblock", "nbd"];
 
 /// The machine as the calling thread may use it. `root` is `/`, or a folder that looks like it.
 pub fn read(root: &Path) -> Result<Machine, LiveError> {
@@ -181,11 +182,19 @@ fn cache_group(tree: &Tree, cpu: u32) -> Result<Option<u32>, LiveError> {
 }
 
 fn read_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
+    let mut disks = all_disks(tree)?;
+    disks.retain(|disk| !arrays::serves_arrays_only(tree, &disk.name));
+    Ok(disks)
+}
+
+/// The disks, with those that serve an array.
+fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     let mut disks = Vec::new();
     for name in tree.names("/sys/block") {
         let device = format!("/sys/block/{name}");
         let hidden = tree.optional(&format!("{device}/hidden"))?.is_some_and(|hidden| hidden == "1");
-        if hidden || NOT_DISKS.iter().any(|prefix| is_numbered(&name, prefix)) {
+        let stands_on_others = arrays::is_md(tree, &name) && arrays::level(tree, &name).is_none();
+        if hidden || stands_on_others || NOT_DISKS.iter().any(|prefix| is_numbered(&name, prefix)) {
             continue;
         }
         let size_file = format!("{device}/size");
@@ -201,15 +210,19 @@ fn read_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     Ok(disks)
 }
 
-/// The names of the whole disks, as far as they can be read.
+/// The names of the disks, as far as they can be read.
 pub(crate) fn disk_names(tree: &Tree) -> Vec<String> {
     read_disks(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
 }
 
-/// Whether a device's name is that prefix and a number, with what may follow it (`md127`, `md_d0`, but not `mdisk`).
+/// The names of the disks with those that serve an array, as far as they can be read.
+pub(crate) fn all_disk_names(tree: &Tree) -> Vec<String> {
+    all_disks(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
+}
+
+/// Whether a device's name is that prefix and a number, with what may follow it (`sr0`, but not `srv`).
 fn is_numbered(name: &str, prefix: &str) -> bool {
-    let rest = name.strip_prefix(prefix).map(|rest| rest.strip_prefix("_d").unwrap_or(rest));
-    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 fn total_memory(tree: &Tree) -> Result<u64, LiveError> {
@@ -261,6 +274,7 @@ mod tests {
             ("/sys/devices/system/node/node1/meminfo", "\nNode 1 MemTotal:  1024 kB\n"),
             ("/sys/block/sda/size", "2000\n"),
             ("/sys/block/md0/size", "2000\n"),
+            ("/sys/block/md0/md/level", "raid1\n"),
             ("/sys/block/dm-0/size", "2000\n"),
             ("/sys/block/loop0/size", "2000\n"),
             ("/sys/block/zram0/size", "2000\n"),
@@ -316,6 +330,21 @@ mod tests {
         let rates: Vec<_> = again.disks.iter().map(|disk| disk.bytes_per_s).collect();
         assert_eq!(rates, [Some(7_000_000), None]);
         assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
+    }
+
+    #[test]
+    fn an_array_that_writes_itself_is_a_disk_and_its_drives_are_none() {
+        let dir = two_nodes();
+        let array = [
+            ("/sys/block/md_home/size", "4000\n"),
+            ("/sys/block/md_home/md/level", "raid6\n"),
+            ("/sys/block/sda/sda1/holders/md_home/x", ""),
+            ("/sys/block/nvme0n1/holders/md0/x", ""),
+        ];
+        fake::add(&dir, &array);
+        let names = |all: fn(&Tree) -> Vec<String>| all(&Tree::new(dir.path()));
+        assert_eq!(names(disk_names), ["md_home", "nvme0n1"]);
+        assert_eq!(names(all_disk_names), ["md_home", "nvme0n1", "sda"]);
     }
 
     #[test]

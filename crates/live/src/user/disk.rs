@@ -172,10 +172,8 @@ impl Disks {
             name: "sda".to_owned(),
             number: "8:0".to_owned(),
             weigher: bfq.then_some(Weigher::Bfq),
-            schedulers: String::new(),
-            layers: std::collections::BTreeSet::new(),
-            model: None,
             queues: true,
+            ..Device::default()
         }];
         self.devices_at = Some(Time::MAX);
     }

@@ -1,5 +1,6 @@
 //! What can be held of disks, disk by disk, and what cannot: write-back that is nobody's, and file systems elsewhere.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use commonhold_machine::capability::{Area, Row, State};
@@ -18,15 +19,15 @@ pub(super) fn rows(context: &Context, io: &Row, memory: &Row) -> Vec<Row> {
         rows.push(Row::no(Area::Disk, "disks", "there is no disk in /sys/block"));
         return rows;
     }
-    rows.extend(disks.iter().map(|disk| held(disk, io)));
-    let names: Vec<String> = disks.iter().map(|disk| disk.name.clone()).collect();
-    rows.extend([io_cost(context, &disks, io), bfq(context, &names), measured(&disks), layers(&disks)]);
+    rows.extend(disks.iter().map(|disk| held(context, disk, io)));
+    rows.extend([io_cost(context, &disks, io), bfq(context, &disks), measured(&disks)]);
+    rows.push(layers(context, &disks));
     rows.extend([write_back(context, memory), by_user(context), elsewhere(context)]);
     rows
 }
 
 /// Which means hold one disk.
-fn held(disk: &Device, io: &Row) -> Row {
+fn held(context: &Context, disk: &Device, io: &Row) -> Row {
     let name = format!("disk {}", disk.name);
     if io.state == State::No {
         let reason = format!("cannot be held without the io controller: {}", io.reason);
@@ -43,8 +44,20 @@ fn held(disk: &Device, io: &Row) -> Row {
         Some(Weigher::IoCost) => {
             Row::yes(Area::Disk, name, "held by weights, which io.cost heeds, corrected by what comes out")
         }
-        None => Row::yes(Area::Disk, name, "held by rates (io.max) that follow use"),
+        None => {
+            let rates = "held by rates (io.max) that follow use";
+            let reason = match &disk.level {
+                None => rates.to_owned(),
+                Some(level) => format!("{level} on {}, {rates}", drives(context, &disk.name)),
+            };
+            Row::yes(Area::Disk, name, reason)
+        }
     }
+}
+
+/// What an array stands on.
+fn drives(context: &Context, array: &str) -> String {
+    context.tree.names(format!("/sys/block/{array}/slaves")).join(", ")
 }
 
 /// The row about the `user` backend.
@@ -68,7 +81,8 @@ pub(super) fn by_user(context: &Context) -> Row {
     let heeding = named(disks.iter().filter(heeds));
     let deaf = disks.iter().filter(|disk| !heeds(disk));
     let why = |disk: &Device| {
-        let scheduler = disk.schedulers.split(['[', ']']).nth(1).unwrap_or("none");
+        let scheduler = disk.schedulers.split(['[', ']']).nth(1);
+        let scheduler = scheduler.or(disk.level.as_deref()).unwrap_or("none");
         let word = if scheduler == "mq-deadline" { "mq-deadline heeds classes alone" } else { scheduler };
         format!("{} ({word})", disk.name)
     };
@@ -84,7 +98,7 @@ pub(super) fn by_user(context: &Context) -> Row {
     let own = if others { "" } else { "; our own user's processes only" };
     let reason = format!("limits by stopping a unit as a whole, all disks together; {shares}{own}");
     let row = Row::partly(Area::Disk, name, reason);
-    match disks.iter().find(|disk| !heeds(disk)) {
+    match disks.iter().find(|disk| !heeds(disk) && disk.level.is_none()) {
         Some(disk) => row.remedy(format!(
             "use control groups, or as root echo bfq > /sys/block/{}/queue/scheduler",
             disk.name
@@ -193,8 +207,13 @@ fn measured(disks: &[Device]) -> Row {
     }
 }
 
-fn bfq(context: &Context, disks: &[String]) -> Row {
+fn bfq(context: &Context, disks: &[Device]) -> Row {
     let name = "BFQ";
+    let disks: Vec<String> =
+        disks.iter().filter(|disk| disk.level.is_none()).map(|disk| disk.name.clone()).collect();
+    if disks.is_empty() {
+        return Row::no(Area::Disk, name, "an array has no queue of requests that it could schedule");
+    }
     let scheduler = |disk: &String| {
         context.tree.text(format!("/sys/block/{disk}/queue/scheduler")).unwrap_or_else(|| "none".to_owned())
     };
@@ -211,9 +230,10 @@ fn bfq(context: &Context, disks: &[String]) -> Row {
     row.remedy(remedy)
 }
 
-/// Requests carry their cgroup through device mapper and md, so that it is the disk below that counts and holds them. Where
-/// parity must be written with the data, an array's own threads write both, in no unit's name.
-fn layers(disks: &[Device]) -> Row {
+/// Requests carry their cgroup through device mapper and md, so that it is the disk below that counts and holds them. Arrays
+/// that write to their drives themselves, in no unit's name, are disks. Of those that LVM makes, which have images as their
+/// drives, nobody tells the level.
+fn layers(context: &Context, disks: &[Device]) -> Row {
     let name = "layers on disks";
     let on = |disk: &Device| {
         let layers: Vec<&str> = disk.layers.iter().map(String::as_str).collect();
@@ -223,11 +243,24 @@ fn layers(disks: &[Device]) -> Row {
     if layered.is_empty() {
         return Row::yes(Area::Disk, name, "no device-mapper or md device");
     }
-    let layered = layered.join("; ");
-    let reason = format!(
-        "{layered}: requests are counted and held at the disk below, but for writes to RAID 4 to 6, which nobody is charged for"
-    );
-    Row::yes(Area::Disk, name, reason)
+    let known = |layer: &&String| disks.iter().any(|disk| disk.name == **layer);
+    let arrays: BTreeSet<&str> =
+        disks.iter().flat_map(|disk| &disk.layers).filter(known).map(String::as_str).collect();
+    let arrays: Vec<&str> = arrays.into_iter().collect();
+    let writes = match arrays.join(", ").as_str() {
+        "" => String::new(),
+        names => format!("; what {names} writes there is held at {names}"),
+    };
+    let reason = format!("{}: requests are counted and held at the disk below{writes}", layered.join("; "));
+    let is_image = |layer: &String| {
+        let name = context.tree.text(format!("/sys/block/{layer}/dm/name"));
+        name.is_some_and(|name| name.contains("_rimage_"))
+    };
+    if !disks.iter().flat_map(|disk| &disk.layers).any(is_image) {
+        return Row::yes(Area::Disk, name, reason);
+    }
+    let reason = format!("{reason}; where LVM makes RAID 4 to 6 of them, writes are nobody's and not held");
+    Row::partly(Area::Disk, name, reason).remedy("make such arrays with mdadm, and volumes on them")
 }
 
 /// What is written to a file reaches the disk later, by threads of the kernel's own: whose it is, only some file systems say,

@@ -451,6 +451,59 @@ fn how_each_disk_is_held_and_what_is_not() {
     assert_eq!((disk.name.as_deref(), disk.why.contains("BFQ")), (Some("cgroup"), true), "{disk:?}");
 }
 
+/// Writes to an array with parity are held at the array, since its drives do not know whose they are.
+#[test]
+fn an_array_is_held_in_place_of_its_drives() {
+    let array = [
+        ROOT,
+        PURE_V2,
+        ("/proc/self/cgroup", "0::/\n"),
+        ("/proc/self/io", "rchar: 0\n"),
+        ("/sys/fs/cgroup/io.cost.qos", ""),
+        ("/sys/block/md0/size", "8"),
+        ("/sys/block/md0/dev", "9:0"),
+        ("/sys/block/md0/md/level", "raid5"),
+        ("/sys/block/md0/slaves/sda1/x", ""),
+        ("/sys/block/md0/slaves/sdb/x", ""),
+        ("/sys/block/md0/holders/dm-0/x", ""),
+        ("/sys/block/sda/size", "8"),
+        ("/sys/block/sda/dev", "8:0"),
+        ("/sys/block/sda/sda1/holders/md0/x", ""),
+        ("/sys/block/sdb/size", "8"),
+        ("/sys/block/sdb/dev", "8:16"),
+        ("/sys/block/sdb/holders/md0/x", ""),
+    ];
+    let found = |more: &[(&'static str, &'static str)]| {
+        probed(&with(&managed(TOP, "cpu io memory"), &[array.as_slice(), more].concat())).1
+    };
+    let alone = found(&[]);
+    let rows = |found: &Capabilities| -> Vec<String> {
+        let disks = found.rows.iter().filter(|row| row.name.starts_with("disk "));
+        disks.map(|row| row.name.clone()).collect()
+    };
+    assert_eq!(rows(&alone), ["disk md0"]);
+    is(&alone, "disk md0", State::Yes, "raid5 on sda1, sdb, held by rates (io.max) that follow use", "");
+    is(&alone, "BFQ", State::No, "an array has no queue", "");
+    is(&alone, "io.cost", State::Partly, "md0 cannot: requests wait in no queue", "");
+    is(&alone, "layers on disks", State::Yes, "dm-0 on md0: requests are counted and held", "");
+    is(
+        &alone,
+        "user backend, disks",
+        State::Partly,
+        "no scheduler heeds priorities on md0 (raid5)",
+        "use control groups",
+    );
+    assert_eq!(row(&alone, "user backend, disks").remedy.as_deref(), Some("use control groups"));
+    // A partition that something else uses.
+    let beside = found(&[("/sys/block/sda/sda2/stat", "9 0 99999 0 9 0 0 0")]);
+    assert_eq!(rows(&beside), ["disk md0", "disk sda"]);
+    is(&beside, "layers on disks", State::Yes, "what md0 writes there is held at md0", "");
+    is(&beside, "BFQ", State::No, "sda: none", "echo bfq > /sys/block/sda/queue/scheduler");
+    let volume =
+        found(&[("/sys/block/sdb/holders/dm-1/x", ""), ("/sys/block/dm-1/dm/name", "vg-lv_rimage_0\n")]);
+    is(&volume, "layers on disks", State::Partly, "where LVM makes RAID 4 to 6 of them", "mdadm");
+}
+
 #[test]
 fn caps_of_a_container_are_found_in_either_version() {
     let (_dir, found) = probed(&[
