@@ -9,8 +9,7 @@
 //! used since the machine started. Arrays of arrays follow by the same rule.
 //!
 //! Properties: what a unit has a disk do is held at one device at least, but for the first 16 MiB through a partition beside an
-//! array's. A drive that has something else in use is held beside the
-//! array: reads through the array then count at both.
+//! array's. A drive that has something else in use is held beside the array: reads through the array then count at both.
 //!
 //! Limits: nothing but rates holds an array, since it has no queue of requests that could be scheduled. The same levels made by
 //! dm-raid (LVM) are not found: only an ioctl tells a device-mapper target's level.
