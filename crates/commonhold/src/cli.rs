@@ -146,8 +146,8 @@ pub(crate) struct Doctor {
 /// Writes and reads a file of its own on a file system of the disk, past the page cache: in order and at random places, large
 /// requests and small ones. The file takes a quarter of what is free there, and 4 GiB at most; it has no name, and nothing of
 /// it is left. A disk that others use is refused. The result is kept in /var/lib/commonhold/disks by the disk's model, serial
-/// number and size (an array's by its UUID): `check` weighs reservations in bytes per second against it, and `run --io-cost`
-/// gives it to the kernel. It takes seven times the given time, and a second.
+/// number and size (an array's by level, number of drives, UUID and size): `check` weighs reservations in bytes per second
+/// against it, and `run --io-cost` gives it to the kernel. It takes seven times the given time, and a second.
 #[derive(Debug, Args)]
 pub(crate) struct Calibrate {
     /// A folder on a file system of the disk
