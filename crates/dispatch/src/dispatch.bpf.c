@@ -112,11 +112,20 @@ static void end_wait(struct dispatch_task *task)
 	waits_add(task->unit, -1);
 }
 
-/* A lent CPU, which was taken out of its owner's mask of those, has to come back. */
+/* Whose turn it is at a CPU: a task that runs on has it as well. */
+enum turn {
+	TURN_OWN,    /* its owner's; of one that is time-shared, any unit's */
+	TURN_STRAYS, /* of those that must run there */
+	TURN_COMMON, /* of those that run anywhere */
+	TURNS,
+};
+
+/* A lent CPU, which was taken out of its owner's mask of those, has to come back: to the owner before anybody else. */
 static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 {
 	add(&owner->away, -1);
 	cpu->recalled = moment();
+	cpu->turn = TURN_OWN;
 	if (rules()->recall == DISPATCH_RECALL_NOW)
 		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
 }
@@ -546,14 +555,6 @@ static bool take_common(void)
 		return false;
 	return scx_bpf_dsq_move_to_local(DISPATCH_COMMON);
 }
-
-/* Whose turn it is at a CPU: a task that runs on has it as well. */
-enum turn {
-	TURN_OWN,    /* its owner's; of one that is time-shared, any unit's */
-	TURN_STRAYS, /* of those that must run there */
-	TURN_COMMON, /* of those that run anywhere */
-	TURNS,
-};
 
 /* Whose turn follows: without a remainder, which BPF divides for. */
 static u32 after(u32 turn)

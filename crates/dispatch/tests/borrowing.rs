@@ -1,7 +1,7 @@
 //! Who borrows: a lent CPU goes to the borrower that had least of such for its weight, so that borrowers who always have work
 //! divide what is lent by their weights.
 
-use commonhold_dispatch::{BORROWS, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules};
+use commonhold_dispatch::{ANYWHERE, BORROWS, COMMON, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules};
 
 const MS: u64 = 1_000_000;
 const SLICE: u64 = 5 * MS;
@@ -134,5 +134,31 @@ fn who_did_not_borrow_for_long_has_saved_nothing_up() {
             had.abs_diff(right) <= most,
             "unit {late} had {had} ns, {right} is its part, {most} more or less"
         );
+    }
+}
+
+/// Whoever runs anywhere has a turn on a lent CPU as well, but not before an owner that called it back.
+#[test]
+fn a_cpu_that_is_called_back_is_its_owners_first() {
+    let mut busy = Busy::new(1, true, [0, 0]);
+    let anywhere = UnitRules { parent: NOBODY, weight: 100, flags: BORROWS | ANYWHERE };
+    assert!(busy.kernel.set_unit(0, COMMON, anywhere));
+    busy.come(0, ONE);
+    let (guest, common, owner) = (0, 1, 2);
+    busy.kernel.start(0, common, COMMON);
+    busy.kernel.start(0, owner, OWNER);
+    let next = |busy: &mut Busy, now: u64, runs_on: bool| busy.kernel.schedule(now, 0, runs_on);
+    assert_eq!(next(&mut busy, 0, false), Some(guest));
+    for (at, both) in (1..).zip([false, true, false, false, true, true, false, true]) {
+        let now = at * 10 * MS;
+        if both {
+            busy.kernel.wake(now, common);
+        }
+        busy.kernel.wake(now, owner);
+        assert_eq!(next(&mut busy, now, true), Some(owner));
+        if both {
+            assert_eq!(next(&mut busy, now + MS, false), Some(common));
+        }
+        assert_eq!(next(&mut busy, now + 2 * MS, false), Some(guest));
     }
 }
