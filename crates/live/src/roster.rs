@@ -6,8 +6,9 @@
 //! Algorithm: a look begins with one small file, /proc/loadavg: while the number of threads and the number last given to
 //! a new one are unchanged, nothing was born and nothing ended. Otherwise /proc is listed. A process's own files are read
 //! when it is new, and then only after it has run (a process that sleeps can neither exec nor change its user): at every
-//! look while it is younger than a second, since it is about to exec; once a second afterwards. Where the contract has
-//! `cgroup` rules, all are read once a second, since another may move a sleeper.
+//! look while it is younger than a second, since it is about to exec; once a second afterwards, and then those files alone
+//! that can change its unit under this contract. Where that has `cgroup` rules, all processes are read once a second, since
+//! another may move a sleeper.
 //!
 //! Placement is the policy's ([`place`]); parents are placed before their children. A process whose parent is gone keeps
 //! what it inherited. One whose parent was gone before the first look is taken for a descendant of its session's leader,
@@ -114,6 +115,30 @@ impl Changes {
     }
 }
 
+/// Which facts about a process can change its unit under a contract: no others are read again and again.
+#[derive(Debug, Clone, Copy, Default)]
+struct Decisive {
+    identity: bool,
+    program: bool,
+    cgroup: bool,
+}
+
+impl Decisive {
+    fn under(contract: &Contract) -> Decisive {
+        let each = contract.units.iter().any(|unit| unit.each == Some(Each::User));
+        let mut decisive = Decisive { identity: each, ..Decisive::default() };
+        for member in contract.units.iter().flat_map(|unit| &unit.members) {
+            match member.kind {
+                MemberKind::User(_) | MemberKind::Group(_) => decisive.identity = true,
+                MemberKind::Command(_) => decisive.program = true,
+                MemberKind::Cgroup(_) => decisive.cgroup = true,
+                MemberKind::Pid(_) => {}
+            }
+        }
+        decisive
+    }
+}
+
 /// Who is where.
 #[derive(Debug)]
 pub struct Roster {
@@ -121,6 +146,7 @@ pub struct Roster {
     names: SystemNames,
     own: BTreeSet<u32>,
     contract: Contract,
+    decisive: Decisive,
     known: BTreeMap<u32, Known>,
     /// Units by path, since ids change with the contract.
     entered: BTreeMap<ProcessKey, String>,
@@ -143,8 +169,6 @@ pub struct Roster {
 struct Known {
     member: Member,
     facts: ProcessFacts,
-    /// Whether it stands in the subtree of a backend, so that its facts say where it came from.
-    hidden: bool,
     /// Where its parent was placed when that ended.
     orphaned: Option<Placement>,
     inode: u64,
@@ -165,6 +189,7 @@ impl Roster {
             names: SystemNames::new(),
             own: BTreeSet::new(),
             contract: Contract::default(),
+            decisive: Decisive::default(),
             known: BTreeMap::new(),
             entered: BTreeMap::new(),
             grants: BTreeSet::new(),
@@ -317,14 +342,14 @@ impl Roster {
     fn meet(&mut self, stat: Stat, inode: u64, now: Time, first: bool) -> Result<Option<Known>, LiveError> {
         let cpu_ns = process_cpu_ns(stat.key.pid);
         // Where nobody waits for them, those that ended are many: nothing more is read of them.
-        let facts = if has_ended(&stat) { Some(ProcessFacts::default()) } else { self.read_facts(&stat)? };
+        let facts =
+            if has_ended(&stat) { Some(ProcessFacts::default()) } else { self.read_facts(&stat, None)? };
         let Some(facts) = facts else { return Ok(None) };
         // What it used before the first look of all belongs to nobody; afterwards it was born since the last look.
         let clocks = account::Clocks::new(if first { cpu_ns } else { Some(0) });
         let placement =
             Placement { unit: UnitId::SHARED, rule: Rule::Default, inherited: false, member: None };
         Ok(Some(Known {
-            hidden: self.origins.hides(&facts.cgroup),
             ended: has_ended(&stat),
             member: Member {
                 key: stat.key,
@@ -344,17 +369,34 @@ impl Roster {
         }))
     }
 
-    fn read_facts(&mut self, stat: &Stat) -> Result<Option<ProcessFacts>, LiveError> {
+    /// What /proc says of a process; `None` if it ended meanwhile. What is not decisive stays as it was `before`.
+    fn read_facts(
+        &mut self,
+        stat: &Stat,
+        before: Option<ProcessFacts>,
+    ) -> Result<Option<ProcessFacts>, LiveError> {
         let pid = stat.key.pid;
-        let facts = ProcessFacts { pid, comm: stat.comm.clone(), ..ProcessFacts::default() };
         if stat.kernel_thread {
-            return Ok(Some(ProcessFacts { kernel_thread: true, ..facts }));
+            let comm = stat.comm.clone();
+            return Ok(Some(ProcessFacts { pid, comm, kernel_thread: true, ..ProcessFacts::default() }));
         }
-        let Some(identity) = self.procfs.identity(pid)? else { return Ok(None) };
-        let (Some(program), Some(cgroup)) = (self.procfs.program(pid)?, self.procfs.cgroup(pid)?) else {
-            return Ok(None);
-        };
-        Ok(Some(ProcessFacts { uid: identity.uid, gids: identity.gids, program, cgroup, ..facts }))
+        let all = before.is_none();
+        let mut facts = before.unwrap_or_default();
+        (facts.pid, facts.kernel_thread) = (pid, false);
+        facts.comm.clone_from(&stat.comm);
+        if all || self.decisive.identity {
+            let Some(identity) = self.procfs.identity(pid)? else { return Ok(None) };
+            (facts.uid, facts.gids) = (identity.uid, identity.gids);
+        }
+        if all || self.decisive.program {
+            let Some(program) = self.procfs.program(pid)? else { return Ok(None) };
+            facts.program = program;
+        }
+        if all || self.decisive.cgroup {
+            let Some(cgroup) = self.procfs.cgroup(pid)? else { return Ok(None) };
+            facts.cgroup = cgroup;
+        }
+        Ok(Some(facts))
     }
 
     /// Forgets processes that ended; their children remember where they were.
@@ -392,33 +434,28 @@ impl Roster {
         all: bool,
         changes: &mut Changes,
     ) -> Result<(), LiveError> {
-        let movable = all
-            || thorough
-                && self
-                    .contract
-                    .units
-                    .iter()
-                    .flat_map(|unit| &unit.members)
-                    .any(|member| matches!(member.kind, MemberKind::Cgroup(_)));
+        let movable = all || (thorough && self.decisive.cgroup);
         let mut due = Vec::new();
         for (pid, known) in self.known.iter().filter(|(_, known)| !known.ended) {
             // A kernel thread is looked at again once: it may have been on its way to become a user's helper program.
             let young = now < known.seen_at.saturating_add(SECOND);
             let may_change = if known.facts.kernel_thread { young } else { thorough || young };
             if may_change && (movable || process_cpu_ns(*pid) != known.facts_cpu_ns) {
-                due.push(*pid);
+                due.push((*pid, all || young));
             }
         }
-        for pid in due {
-            self.read_one_again(pid, changes)?;
+        for (pid, whole) in due {
+            self.read_one_again(pid, whole, changes)?;
         }
         Ok(())
     }
 
-    fn read_one_again(&mut self, pid: u32, changes: &mut Changes) -> Result<(), LiveError> {
+    /// `whole`: also what is not decisive.
+    fn read_one_again(&mut self, pid: u32, whole: bool, changes: &mut Changes) -> Result<(), LiveError> {
         let cpu_ns = process_cpu_ns(pid);
         let stat = self.procfs.stat(pid)?;
-        let facts = stat.as_ref().map(|stat| self.read_facts(stat)).transpose()?.flatten();
+        let before = self.known.get(&pid).filter(|_| !whole).map(|known| known.facts.clone());
+        let facts = stat.as_ref().map(|stat| self.read_facts(stat, before)).transpose()?.flatten();
         let (Some(stat), Some(mut facts)) = (stat, facts) else { return Ok(()) };
         let Some(known) = self.known.get_mut(&pid) else { return Ok(()) };
         if known.member.key != stat.key {
@@ -430,7 +467,6 @@ impl Roster {
         known.member.uid = facts.uid;
         known.member.session = stat.session;
         known.member.comm.clone_from(&stat.comm);
-        known.hidden = self.origins.hides(&facts.cgroup);
         facts.cgroup = self.origins.counts_as(facts.cgroup, &known.facts.cgroup);
         if known.facts != facts {
             known.facts = facts;

@@ -467,7 +467,9 @@ fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (O
 /// When to look again, and at whom.
 fn attention(state: &State, now: Time, input: Input<'_>) -> (Time, Vec<UnitId>) {
     let wants_any = state.wants.values().any(|want| want.settled > 0);
-    let mut next = now + if wants_any { BUSY_NS } else { REST_NS };
+    // Where every switch lends and calls back, nothing waits for a look that turns and memory do not ask for themselves.
+    let eager = wants_any && !input.means.switches;
+    let mut next = now + if eager { BUSY_NS } else { REST_NS };
     let mut watch: Vec<UnitId> =
         state.loans.values().map(|loan| loan.lender).filter(|id| !id.is_common()).collect();
     if !watch.is_empty() {
@@ -480,7 +482,7 @@ fn attention(state: &State, now: Time, input: Input<'_>) -> (Time, Vec<UnitId>) 
     let settling: Vec<UnitId> =
         state.wants.iter().filter(|(unit, want)| settling(**unit, want)).map(|(unit, _)| *unit).collect();
     let crowded = state.wants.iter().any(|(unit, want)| want.settled as usize > owned.get(*unit));
-    if crowded && !settling.is_empty() {
+    if eager && crowded && !settling.is_empty() {
         next = next.min(now + SETTLE_NS / 2);
         watch.extend(settling);
     }

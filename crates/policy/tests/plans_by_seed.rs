@@ -38,7 +38,7 @@ const HASHES: [(&str, Means, Scheme, u64); 6] = [
     ("user quota", USER, Scheme::Quota, 0xA617_B676_CACF_E87D),
     ("cgroup isolate", CGROUP, Scheme::Isolate, 0xB697_F3FF_D6D5_4808),
     ("cgroup quota", CGROUP, Scheme::Quota, 0x51C5_90F1_E318_FB28),
-    ("switches isolate", SWITCHES, Scheme::Isolate, 0x274B_AEB6_6506_F36C),
+    ("switches isolate", SWITCHES, Scheme::Isolate, 0x3D7A_319D_588A_A2B2),
     ("user smp", USER, Scheme::Smp, 0xA1E4_EF66_9BFE_49F4),
 ];
 

@@ -7,7 +7,7 @@
 //! roster finds them, what they start is born there (`members`). Orders become writes to cpuset.cpus, cpu.weight, cpu.max
 //! and cgroup.freeze (`order`, `knob`), each read back: a value that is not in force is an error.
 //!
-//! Facts: CPU time is the kernel's cpu.stat of the unit's own cgroup, which counts those that exited as well. Threads
+//! Facts: CPU time is the kernel's cpu.stat of the unit's own cgroup, which counts those that exited as well (`usage`). Threads
 //! that want a CPU, and the time they waited, are the roster's (/proc/PID/task/TID/schedstat summed over threads, as in
 //! the `user` backend); cpu.pressure would tell the time in which *any* thread waited, another measure. Those of a
 //! stopped unit are what it wanted when it was stopped.
@@ -25,6 +25,7 @@ pub(crate) mod knob;
 mod layout;
 mod members;
 mod order;
+mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -51,9 +52,13 @@ pub(crate) use claim::record;
 use exposure::Exposure;
 use groups::Groups;
 use members::{Arrival, Members, forgets_affinity};
+use usage::Usage;
 
 /// How often to look whether another program moved members away, in nanoseconds.
 const STRAY_NS: Time = 1_000_000_000;
+
+/// The CPU time of a unit's own processes as a scheduler counts it, if one does.
+type Counted<'a> = &'a dyn Fn(UnitId) -> Option<Time>;
 
 /// Holds a contract by means of control groups.
 #[derive(Debug)]
@@ -69,6 +74,7 @@ pub struct CgroupBackend {
     idle: Idle,
     disks: Disks,
     facts: Vec<UnitFacts>,
+    usage: Vec<Usage>,
     /// Units without a process whose CPU time was read since they had one: it stands still.
     still: Vec<bool>,
     users: Vec<(UnitId, u32, String)>,
@@ -123,6 +129,7 @@ impl CgroupBackend {
             disks: Disks::new(&place.mount),
             members: Members::new(&place.mount, procfs, overwritten),
             facts: Vec::new(),
+            usage: Vec::new(),
             still: Vec::new(),
             users: Vec::new(),
             scan: Scan::Full,
@@ -153,6 +160,34 @@ impl CgroupBackend {
         let (on, problems) = io_cost::switch_on(self.disks.mount(), &mut self.journal);
         self.problems.extend(problems);
         on
+    }
+
+    /// What [`Backend::observe`] does, where a scheduler counts what units use as well.
+    pub(crate) fn observe_counted(
+        &mut self,
+        now: Time,
+        watch: &[UnitId],
+        counted: Counted<'_>,
+    ) -> Result<Snapshot, LiveError> {
+        // A clock that jumps back would make everything look fresh for as long.
+        let now = now.max(self.now);
+        self.now = now;
+        let changes = self.roster.refresh(&self.contract, now, self.scan)?;
+        self.scan = Scan::Quick;
+        self.follow(&changes);
+        self.users.extend(changes.users);
+        self.remove_leaving();
+        if now >= self.strays_at.saturating_add(STRAY_NS) {
+            self.strays_at = now;
+            self.find_strays();
+        }
+        self.problems.extend(self.groups.find_unstopped(now));
+        self.roster.account(now, watch)?;
+        let units = self.facts(counted);
+        let memory = self.memory_facts(now);
+        let disks = self.disk_facts();
+        let idle_ns = self.idle.read(self.roster.procfs(), now)?;
+        Ok(Snapshot { at: now, units, idle_ns, disks, memory })
     }
 
     /// The end: the journal of what there is to undo, for the caretaker.
@@ -321,11 +356,14 @@ impl CgroupBackend {
         Ok(())
     }
 
-    /// CPU time of a unit by the kernel's count; `None` without a cgroup, or if the count cannot be read.
-    fn used_ns(&mut self, unit: UnitId) -> Option<u64> {
-        self.groups.used_ns(unit).unwrap_or_else(|error| {
-            self.problems.push(error);
-            None
+    /// CPU time of a unit; what it was before, if the kernel's count cannot be read.
+    fn used_ns(&mut self, unit: UnitId, counted: Option<Time>) -> Time {
+        let CgroupBackend { usage, groups, problems, now, .. } = self;
+        usage[unit.index()].now(*now, counted, || {
+            groups.used_ns(unit).unwrap_or_else(|error| {
+                problems.push(error);
+                None
+            })
         })
     }
 
@@ -342,9 +380,10 @@ impl CgroupBackend {
     }
 
     /// The roster's facts, with the kernel's count of CPU time where a unit has a cgroup.
-    fn facts(&mut self) -> Vec<UnitFacts> {
+    fn facts(&mut self, counted: Counted<'_>) -> Vec<UnitFacts> {
         let mut facts = self.roster.unit_facts();
         self.facts.resize(facts.len(), UnitFacts::default());
+        self.usage.resize(facts.len(), Usage::default());
         self.still.resize(facts.len(), false);
         for (unit, facts) in (0u32..).map(UnitId).zip(&mut facts) {
             if unit.is_common() {
@@ -358,7 +397,7 @@ impl CgroupBackend {
             let empty = facts.processes == 0;
             let due = fresh && !(empty && self.still[unit.index()]);
             self.still[unit.index()] = empty && (due || self.still[unit.index()]);
-            facts.used_ns = if due { self.used_ns(unit) } else { None }.unwrap_or(0).max(before.used_ns);
+            facts.used_ns = if due { self.used_ns(unit, counted(unit).filter(|_| !empty)) } else { before.used_ns };
         }
         self.facts.clone_from(&facts);
         facts
@@ -371,6 +410,7 @@ impl LiveBackend for CgroupBackend {
         self.exposure.remap(&remap(&self.contract, contract));
         self.contract = contract.clone();
         self.facts.clear();
+        self.usage.clear();
         self.still.clear();
         self.scan = Scan::Full;
         let problems = self.groups.follow(contract, &mut self.journal, self.now);
@@ -429,25 +469,7 @@ impl Backend for CgroupBackend {
     }
 
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
-        // A clock that jumps back would make everything look fresh for as long.
-        let now = now.max(self.now);
-        self.now = now;
-        let changes = self.roster.refresh(&self.contract, now, self.scan)?;
-        self.scan = Scan::Quick;
-        self.follow(&changes);
-        self.users.extend(changes.users);
-        self.remove_leaving();
-        if now >= self.strays_at.saturating_add(STRAY_NS) {
-            self.strays_at = now;
-            self.find_strays();
-        }
-        self.problems.extend(self.groups.find_unstopped(now));
-        self.roster.account(now, watch)?;
-        let units = self.facts();
-        let memory = self.memory_facts(now);
-        let disks = self.disk_facts();
-        let idle_ns = self.idle.read(self.roster.procfs(), now)?;
-        Ok(Snapshot { at: now, units, idle_ns, disks, memory })
+        self.observe_counted(now, watch, &|_| None)
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {

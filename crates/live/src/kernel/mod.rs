@@ -166,7 +166,9 @@ impl Backend for KernelBackend {
     /// Looks first whether the scheduler still rules: the means that the next plan is made for are those of now.
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         self.reign.look(now);
-        let mut snapshot = self.cgroup.observe(now, watch)?;
+        let (reign, rules) = (&self.reign, self.reign.rest_now().is_none());
+        let counted = |unit| rules.then(|| reign.switched(unit).account.used_ns());
+        let mut snapshot = self.cgroup.observe_counted(now, watch, &counted)?;
         for (unit, facts) in (0..).map(UnitId).zip(&mut snapshot.units) {
             facts.loans = self.reign.switched(unit).loans();
         }

@@ -7,7 +7,7 @@ use commonhold_policy::membership::{Placement, Rule};
 
 use crate::journal::ProcessKey;
 
-use super::{Changes, Known, MARKER, Moved, Roster, marker, placement_of};
+use super::{Changes, Decisive, Known, MARKER, Moved, Roster, marker, placement_of};
 
 /// For each unit of the old contract, the one with the same path in the new contract.
 pub fn remap(old: &Contract, new: &Contract) -> Vec<Option<UnitId>> {
@@ -33,6 +33,7 @@ impl Roster {
         self.carry_accounts(contract, &new_id);
         self.stale = self.known.keys().copied().collect();
         self.contract = contract.clone();
+        self.decisive = Decisive::under(contract);
     }
 
     /// Places new processes, each after its parent.
@@ -53,7 +54,7 @@ impl Roster {
 
     /// A process that was born where the backend moved its parents: for `cgroup` rules it counts as standing where they did.
     fn find_origin(&self, known: &mut Known) {
-        let parent = self.known.get(&known.member.parent).filter(|parent| parent.hidden);
+        let parent = self.known.get(&known.member.parent);
         let seen = std::mem::take(&mut known.facts.cgroup);
         known.facts.cgroup = self.origins.of_newborn(seen, parent.map(|parent| parent.facts.cgroup.as_str()));
     }

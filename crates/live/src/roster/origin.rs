@@ -38,8 +38,7 @@ impl Origins {
         before.to_owned()
     }
 
-    /// Where a new process counts as standing. `parent` is where its parent counts as standing, if that stands in the
-    /// subtree as well.
+    /// Where a new process counts as standing. `parent` is where its parent does.
     pub(super) fn of_newborn(&self, seen: String, parent: Option<&str>) -> String {
         if !self.hides(&seen) {
             return seen;

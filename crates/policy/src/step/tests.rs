@@ -306,6 +306,21 @@ fn who_is_entitled_to_nothing_has_what_is_idle() {
     }
 }
 
+#[test]
+fn where_switches_lend_nobody_waits_for_a_look() {
+    for (means, soon) in [(CGROUP, BUSY_NS), (SWITCHES, REST_NS)] {
+        let mut w = World::new("cpus:2 memory:1GiB", means, &[100, 100]);
+        w.run(0, 2);
+        w.run(1, 2);
+        w.steps(0..3, 100);
+        assert_eq!(w.plan.next, w.now + soon);
+        // Somebody who might only be pausing, while another waits for its CPU.
+        w.run(0, 0);
+        w.after(10);
+        assert_eq!(w.plan.next < w.now + REST_NS, means == CGROUP);
+    }
+}
+
 /// The scheduler keeps units to what they own by itself: owners and weights, and no CPU sets, loans, caps or gates.
 #[test]
 fn with_switches_the_plan_says_who_owns_what_and_confines_nobody() {
