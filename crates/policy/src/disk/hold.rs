@@ -64,6 +64,8 @@ pub(super) struct Rates {
     criterion: Option<Criterion>,
     active: BTreeSet<UnitId>,
     waiting: BTreeSet<UnitId>,
+    /// Those of them who waited for seven eighths of the time.
+    only_waiting: BTreeSet<UnitId>,
     /// When each unit was active last.
     used_at: BTreeMap<UnitId, Time>,
     /// Those who used the disk lately.
@@ -121,9 +123,9 @@ impl Rates {
         self.seen.get(&unit).map_or(0, |used| used.bytes())
     }
 
-    /// Whether a unit waited for a disk lately.
-    pub(super) fn waits(&self, unit: UnitId) -> bool {
-        self.waiting.contains(&unit)
+    /// Whether a unit did nothing since the last look but wait for a disk: more is what it would take, and not only sooner.
+    pub(super) fn only_waits(&self, unit: UnitId) -> bool {
+        self.only_waiting.contains(&unit)
     }
 
     /// The most that the disk is known to carry.
@@ -157,6 +159,7 @@ impl Rates {
         self.reserving = input.contract.held().filter(keeps).collect();
         self.active.clear();
         self.waiting.clear();
+        self.only_waiting.clear();
         for unit in input.contract.held() {
             self.take_in(now, unit, facts.unit(unit));
         }
@@ -195,6 +198,9 @@ impl Rates {
             self.used_at.insert(unit, now);
             if stalled {
                 self.waiting.insert(unit);
+                if used.stalled_ns.is_none_or(|ns| ns >= self.elapsed / 8 * 7) {
+                    self.only_waiting.insert(unit);
+                }
                 return;
             }
         }

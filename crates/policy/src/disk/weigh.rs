@@ -2,11 +2,11 @@
 //!
 //! Problem: what is written is not what is got. One scheduler maps weights to a scale of its own, a cost model may not fit
 //! the disk, and requests differ in size. Algorithm: a unit's weight is its part among its siblings; once a second, the
-//! siblings that waited all the time since are compared: who transferred less than its part of what they transferred
+//! siblings that did nothing else since but wait are compared: who transferred less than its part of what they transferred
 //! together gets more weight, by half of what was missing, and the reverse. Bounds: a correction is between a quarter and
 //! four times. Weights whose correction is at its bound three times in a row, and still an eighth off, are not heeded: the disk
-//! is held by rates for [`UNHEEDED_NS`], and then tried again. Limits: who does not wait is not corrected, since it has what it
-//! wants.
+//! is held by rates for [`UNHEEDED_NS`], and then tried again. Limits: who also computes
+//! is not corrected: what it does not take is not kept from it by its weight.
 
 use alloc::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ pub(super) struct Weights {
     /// Corrections that failed in a row, and when the last weights were given up.
     failures: u32,
     given_up_at: Option<Time>,
-    /// Units that waited at every look since, and what each had transferred by then, in bytes.
+    /// Units that only waited at every look since, and what each had transferred by then, in bytes.
     waited: BTreeMap<UnitId, bool>,
     before: BTreeMap<UnitId, u64>,
 }
@@ -71,7 +71,7 @@ impl Weights {
     ) -> BTreeMap<UnitId, Order<u32>> {
         let contract = input.contract;
         for unit in contract.held() {
-            let waits = contract.held().any(|id| is_within(contract, id, unit) && rates.waits(id));
+            let waits = contract.held().any(|id| is_within(contract, id, unit) && rates.only_waits(id));
             *self.waited.entry(unit).or_insert(true) &= waits;
         }
         if now.saturating_sub(self.corrected_at) >= CORRECT_NS {
