@@ -49,7 +49,7 @@ fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagn
             };
             let asking = contract.children(level).filter(|id| contract.unit(*id).hard[resource].is_some()).count();
             let (message, label) = match asking {
-                1 => (format!("a hard {resource} reservation of {asked} is too large: {there_is}"), "this unit's"),
+                1 => (format!("a hard {resource} reservation of {asked} is too large: {there_is}"), ""),
                 _ => (
                     format!("hard {resource} reservations of {whose} sum to {asked}, but {there_is}"),
                     "the largest of them is here",
@@ -134,7 +134,12 @@ impl<'a> Whole<'a> {
         let resource = self.resource;
         let message = format!("unit `{}` reserves more {resource} than its limit on this machine", unit.path);
         let label = format!("it reserves {}, and is limited to {}", shown(hard), shown(limit));
-        let diagnostic = Diagnostic::error("hard-above-limit", unit.span.clone(), message).label(label);
+        let diagnostic =
+            Diagnostic::error("hard-above-limit", unit.hard_span(self.resource), message).label(label);
+        let diagnostic = match unit.places.limit[self.resource].clone() {
+            Some(limit) => diagnostic.related(limit, "the limit"),
+            None => diagnostic,
+        };
         Some(diagnostic.help("raise the limit, or lower the reservation"))
     }
 
@@ -147,7 +152,7 @@ impl<'a> Whole<'a> {
         }
         let message =
             format!("what `{}` has reserved of disks, in bytes per second, counts as none", unit.path);
-        let diagnostic = Diagnostic::warning("not-weighed", unit.span.clone(), message)
+        let diagnostic = Diagnostic::warning("not-weighed", unit.hard_span(self.resource), message)
             .label("what a disk carries is not known, so that nobody can say what part of it this is");
         Some(diagnostic.help(
             "write a part, such as `hard = { disk = \"25%\" }`, or measure the disk: `commonhold calibrate FOLDER`",

@@ -28,7 +28,7 @@ mod syntax;
 pub use diagnostic::{Diagnostic, Level, Problem, position};
 pub use model::{
     Amount, Contract, CpuMode, DEFAULT_TICKETS, Each, MILLIONTH, MachineRules, Member, MemberKind,
-    PerResource, Principal, Resource, Scheme, Span, Unit, UnitId,
+    PerResource, Places, Principal, Resource, Scheme, Span, Unit, UnitId,
 };
 pub use nearest::nearest;
 pub use parse::{Parsed, parse};

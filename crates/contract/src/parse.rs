@@ -27,8 +27,8 @@ mod tests {
     use crate::document::DIAGNOSTICS_MAX;
     use crate::keys::{DEPTH_MAX, HARD, Kind, LEND, MACHINE, MEMBERS_MAX, ROOT, Table, UNIT, UNITS_MAX};
     use crate::model::{
-        Amount, CpuMode, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Principal, Resource, Scheme,
-        Unit, UnitId,
+        Amount, CpuMode, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Places, Principal, Resource,
+        Scheme, Unit, UnitId,
     };
 
     fn contract(text: &str) -> Contract {
@@ -94,6 +94,20 @@ mod tests {
             lend: PerResource { memory: false, ..PerResource::all(true) },
             borrow: PerResource::all(false),
             span: span("[unit.physics]").start + 6..span("[unit.physics]").end - 1,
+            places: Places {
+                members: Some(span("[\"group:physics\", 'user:1000']")),
+                hard: PerResource {
+                    cpu: Some(span("1.5")),
+                    memory: Some(span("\"8GiB\"")),
+                    disk: Some(span("\"25%\"")),
+                    bus: Some(span("\"1GB/s\"")),
+                },
+                limit: PerResource {
+                    cpu: Some(span("2, memory = \"50%\"").start..span("2, memory = \"50%\"").start + 1),
+                    memory: Some(span("\"50%\"")),
+                    ..PerResource::default()
+                },
+            },
             ..Unit::new("physics", None)
         };
         assert_eq!(physics, &expected);
@@ -141,7 +155,7 @@ mod tests {
                 let spanless = |text: &str| {
                     let mut contract = contract(text);
                     for unit in &mut contract.units {
-                        unit.span = 0..0;
+                        (unit.span, unit.places) = (0..0, Places::default());
                         unit.members.iter_mut().for_each(|member| member.span = 0..0);
                     }
                     contract
