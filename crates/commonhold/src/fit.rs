@@ -1,19 +1,11 @@
 //! How a contract fits a machine: what can only be said of the two together.
 
-use commonhold_contract::{
-    Amount, Contract, Diagnostic, MemberKind, Principal, Resource, Unit, UnitId, amount_text,
-};
-use commonhold_live::names::SystemNames;
+use commonhold_contract::{Amount, Contract, Diagnostic, Resource, Unit, UnitId, amount_text};
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{Ask, Capacity, Conflict, Entitlement, capacity, conflicts, entitle};
-use commonhold_policy::membership::Names;
 
-/// Everything that is to be said of a contract on a machine. `names`: also ask this machine for its users and groups.
-pub(crate) fn diagnose(
-    contract: &Contract,
-    machine: &Machine,
-    names: Option<&SystemNames>,
-) -> Vec<Diagnostic> {
+/// Everything that is to be said of a contract's amounts on a machine.
+pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> =
         conflicts(contract, machine).iter().map(|conflict| explain(contract, machine, conflict)).collect();
     for resource in Resource::ALL {
@@ -22,9 +14,9 @@ pub(crate) fn diagnose(
             found.extend(whole.left_with_nothing(id));
             found.extend(whole.hard_above_limit(id));
             found.extend(whole.not_weighed(id));
+            found.extend(whole.limits_nothing(id));
         }
     }
-    found.extend(names.map(|names| unknown_names(contract, names)).unwrap_or_default());
     found
 }
 
@@ -143,6 +135,28 @@ impl<'a> Whole<'a> {
         Some(diagnostic.help("raise the limit, or lower the reservation"))
     }
 
+    /// A limit above all that the machine has: mostly a slip in the unit, or a contract of another machine.
+    fn limits_nothing(&self, id: UnitId) -> Option<Diagnostic> {
+        let unit = self.unit(id);
+        let there_is = match self.resource {
+            Resource::Cpu => self.capacity.total(),
+            Resource::Memory => self.machine.memory_bytes(),
+            // Limits are of each disk, and what the fastest carries is seldom known.
+            Resource::Disk | Resource::Bus => return None,
+        };
+        let limit = unit.limit[self.resource]?.of(self.around(id));
+        if limit <= there_is {
+            return None;
+        }
+        let shown = |value| show(self.contract, self.machine, self.resource, value);
+        let resource = self.resource;
+        let message = format!("a {resource} limit of {} does not limit `{}`", shown(limit), unit.path);
+        let span = unit.places.limit[resource].clone().unwrap_or_else(|| unit.span.clone());
+        let diagnostic = Diagnostic::warning("limits-nothing", span, message);
+        let diagnostic = diagnostic.label(format!("the machine has {}", shown(there_is)));
+        Some(diagnostic.help("lower the limit, or leave it out"))
+    }
+
     /// A reservation of bytes per second of a disk that nobody knows the bandwidth of: it counts as none.
     fn not_weighed(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
@@ -173,27 +187,4 @@ fn show(contract: &Contract, machine: &Machine, resource: Resource, value: u64) 
         amount if resource == Resource::Cpu => format!("{} CPUs", amount_text(resource, amount)),
         amount => amount_text(resource, amount),
     }
-}
-
-/// Users and groups that this machine does not know: a typing error in a name would silently hold nobody.
-fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
-    let mut found = Vec::new();
-    for member in contract.units.iter().flat_map(|unit| &unit.members) {
-        let (kind, name, known) = match &member.kind {
-            MemberKind::User(Principal::Name(name)) => ("user", name, names.uid(name).is_some()),
-            MemberKind::Group(Principal::Name(name)) => ("group", name, names.gid(name).is_some()),
-            _ => continue,
-        };
-        if !known {
-            let tool = if kind == "user" { "useradd" } else { "groupadd" };
-            found.push(
-                Diagnostic::error("unknown-name", member.span.clone(), format!("this machine knows no {kind} `{name}`"))
-                    .label(format!("`getent {} {name}` finds nothing", if kind == "user" { "passwd" } else { "group" }))
-                    .help(format!(
-                        "correct the name, make it with `{tool} {name}`, or check for another machine with --machine"
-                    )),
-            );
-        }
-    }
-    found
 }

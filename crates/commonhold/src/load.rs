@@ -9,10 +9,13 @@ use commonhold_live::names::SystemNames;
 use commonhold_machine::Machine;
 
 use crate::exit::{Exit, Failure};
-use crate::fit;
+use crate::{fit, here};
 
 /// The largest contract that is read: a file of 100,000 units is about 10 MB; more is a mistaken file name.
 const CONTRACT_BYTES_MAX: u64 = 64 << 20;
+
+/// Codes of errors of a contract that leave every amount in it as it is.
+const ABOUT_MEMBERS: [&str; 3] = ["bad-member", "conflicting-members", "unknown-unit"];
 
 /// A contract that holds on a machine, and what is to be said about it all the same.
 #[derive(Debug)]
@@ -22,7 +25,7 @@ pub(crate) struct Loaded {
     pub(crate) warnings: String,
 }
 
-/// Reads and checks a contract for a machine. `names`: also ask this machine for its users and groups.
+/// Reads and checks a contract for a machine. `names`: it is the machine at hand, which is also asked for who is named.
 pub(crate) fn contract(
     path: &Path,
     machine: &Machine,
@@ -56,9 +59,17 @@ pub(crate) fn diagnose(
     let parsed = commonhold_contract::parse(text);
     let mut diagnostics = parsed.diagnostics;
     if let Some(contract) = &parsed.contract {
-        diagnostics.extend(fit::diagnose(contract, machine, names));
-        diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
+        diagnostics.extend(fit::diagnose(contract, machine));
+        diagnostics.extend(names.map(|names| here::diagnose(contract, names)).unwrap_or_default());
     }
+    if let Some(draft) = &parsed.draft {
+        // Where no amount is in doubt, what is said of them is no consequence of another error.
+        let amounts_stand = diagnostics.iter().all(|d| !d.is_error() || ABOUT_MEMBERS.contains(&d.code));
+        let fitting = if amounts_stand { fit::diagnose(draft, machine) } else { Vec::new() };
+        diagnostics.extend(fitting.into_iter().filter(Diagnostic::is_error));
+        diagnostics.extend(names.map(|names| here::unknown_names(draft, names)).unwrap_or_default());
+    }
+    diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
     let wrong = diagnostics.iter().any(Diagnostic::is_error);
     (parsed.contract.filter(|_| !wrong), diagnostics)
 }

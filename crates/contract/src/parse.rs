@@ -9,6 +9,9 @@ use crate::{document, read};
 pub struct Parsed {
     /// The contract, if no diagnostic is an error.
     pub contract: Option<Contract>,
+    /// What could be read where there is an error, with defaults for what is wrong: so that others can tell in the same go
+    /// what they know to be wrong.
+    pub draft: Option<Contract>,
     /// All that is wrong or doubtful, in the order of the text; at most 200, the rest counted by the last.
     pub diagnostics: Vec<Diagnostic>,
 }
@@ -17,7 +20,11 @@ pub struct Parsed {
 pub fn parse(text: &str) -> Parsed {
     let missing = ["unknown-unit", "missing-version"];
     let (contract, diagnostics) = document::read(text, &missing, read::read);
-    Parsed { contract, diagnostics }
+    let (contract, draft) = match diagnostics.iter().any(Diagnostic::is_error) {
+        true => (None, Some(contract)),
+        false => (Some(contract), None),
+    };
+    Parsed { contract, draft, diagnostics }
 }
 
 #[cfg(test)]

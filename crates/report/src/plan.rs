@@ -11,6 +11,9 @@ use crate::figures::{count, cpus, duration};
 use crate::holdings::Holding;
 use crate::table::{Paint, Style, clean, wrap};
 
+/// Who is in no unit, whatever a contract's rules match.
+pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
+
 /// The steps per unit, each with its number in the plan's order and its reason.
 pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
     if plan.steps.is_empty() {

@@ -6,6 +6,7 @@ use commonhold_policy::entitlement::{Capacity, Entitlement};
 use serde::Serialize;
 
 use crate::figures::{amount, bytes, count};
+use crate::plan::EXEMPT;
 use crate::table::{Paint, Style, Table, clean, fit, wrap};
 
 /// One resource of the machine: how much there is to divide, and how the policy divides it.
@@ -99,7 +100,8 @@ fn footer(contract: &Contract, units: usize, style: Style) -> String {
     let lending = "Each lends and borrows what is idle unless it says otherwise.";
     let memory =
         "Memory is shown less the reserve; `run` divides what the kernel and processes in no unit leave.";
-    let text = format!("{}. {lending} {memory} {rest}", count(units, "unit"));
+    let exempt = format!("In no unit are {EXEMPT}.");
+    let text = format!("{}. {lending} {memory} {rest} {exempt}", count(units, "unit"));
     wrap(&text, style.width, "", "").join("\n") + "\n"
 }
 

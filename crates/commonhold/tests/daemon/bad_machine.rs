@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::{Daemon, Place, Process, STRANGER, eventually, has_cpus, is_root, is_there, kill, said};
 
-const ONE: &str = "version = 1\n[unit.a]\n";
+const ONE: &str = "version = 1\n[unit.a]\nmembers = []\n";
 
 #[test]
 fn the_cgroup_backend_where_there_is_none() {

@@ -86,6 +86,16 @@ pub fn file_systems_elsewhere(root: &Path) -> Option<String> {
     disk::outside_of_control(&Context::read(root))
 }
 
+/// Those of some cgroups, by their paths as /proc/PID/cgroup shows them, that this machine does not have now. Where it shows
+/// no cgroups at all, nobody can tell, and none is said to be missing.
+pub fn missing_cgroups<'p>(root: &Path, paths: &BTreeSet<&'p str>) -> BTreeSet<&'p str> {
+    if paths.is_empty() {
+        return BTreeSet::new();
+    }
+    let context = Context::read(root);
+    paths.iter().copied().filter(|path| context.has_cgroup(Path::new(path)) == Some(false)).collect()
+}
+
 /// Facts that are in no file.
 struct Unwritten {
     /// What opening a perf counter said.

@@ -658,3 +658,20 @@ fn what_the_user_backend_holds_is_said_with_what_it_lacks() {
     let reason = "in eight steps on sda; our own user's processes only";
     is(&found, "user backend, disks", State::Partly, reason, "use control groups");
 }
+
+#[test]
+fn a_cgroup_is_looked_for_where_processes_show_it() {
+    let missing = |mounts: &str, there: &str| -> Vec<&str> {
+        let dir = fake::tree(&[("/proc/self/mountinfo", mounts), (&format!("{there}/cgroup.procs"), "")]);
+        let paths = ["/lab/x", "/lab/y"].into();
+        super::missing_cgroups(dir.path(), &paths).into_iter().collect()
+    };
+    assert_eq!(missing(PURE_V2.1, "/sys/fs/cgroup/lab/x"), ["/lab/y"]);
+    // Beside version 1, where every process shows as `/` in version 2.
+    let v1 = "31 23 0:27 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n";
+    assert_eq!(missing(v1, "/sys/fs/cgroup/systemd/lab/y"), ["/lab/x"]);
+    // What is mounted is a part of the hierarchy that has neither, or nothing: nobody can tell.
+    let part = "30 23 0:26 /docker /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    assert_eq!(missing(part, "/sys/fs/cgroup/lab/x"), [] as [&str; 0]);
+    assert_eq!(missing("", "/sys/fs/cgroup/lab/x"), [] as [&str; 0]);
+}

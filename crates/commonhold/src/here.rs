@@ -1,0 +1,118 @@
+//! Who a contract names, on the machine at hand: users, groups, cgroups and processes that are not there, and members that
+//! are more than was probably meant.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use commonhold_contract::{Contract, Diagnostic, Member, MemberKind, Principal, UnitId};
+use commonhold_live::names::SystemNames;
+use commonhold_live::observe::capability;
+use commonhold_policy::membership::{Names, is_within};
+use commonhold_report::plan::EXEMPT;
+
+/// Everything that is to be said of a contract's members on this machine.
+pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
+    let mut found = unknown_names(contract, names);
+    found.extend(absent_cgroups(contract));
+    found.extend(members(contract).filter_map(absent_process));
+    found.extend(contract.held().filter_map(|id| without_members(contract, id)));
+    let top = contract.children(None).flat_map(|id| contract.unit(id).members.iter().map(move |m| (id, m)));
+    found.extend(top.filter_map(|(id, member)| takes_roots(contract, names, id, member)));
+    found
+}
+
+fn members(contract: &Contract) -> impl Iterator<Item = &Member> {
+    contract.units.iter().flat_map(|unit| &unit.members)
+}
+
+/// Users and groups that this machine does not know: a typing error in a name would silently hold nobody.
+pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
+    let unknown = |member: &Member| {
+        let (kind, book, tool, name, known) = match &member.kind {
+            MemberKind::User(Principal::Name(name)) => {
+                ("user", "passwd", "useradd", name, names.uid(name).is_some())
+            }
+            MemberKind::Group(Principal::Name(name)) => {
+                ("group", "group", "groupadd", name, names.gid(name).is_some())
+            }
+            _ => return None,
+        };
+        let message = format!("this machine knows no {kind} `{name}`");
+        let help = format!(
+            "correct the name, make it with `{tool} {name}`, or check for another machine with --machine"
+        );
+        let diagnostic = Diagnostic::error("unknown-name", member.span.clone(), message);
+        (!known).then(|| diagnostic.label(format!("`getent {book} {name}` finds nothing")).help(help))
+    };
+    members(contract).filter_map(unknown).collect()
+}
+
+/// A cgroup may come later, with its service; or it is mistyped, and holds nobody.
+fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
+    let path = |member: &Member| match &member.kind {
+        MemberKind::Cgroup(path) => Some(path.clone()),
+        _ => None,
+    };
+    let paths: Vec<(String, &Member)> =
+        members(contract).filter_map(|member| Some((path(member)?, member))).collect();
+    let named: BTreeSet<&str> = paths.iter().map(|(path, _)| path.as_str()).collect();
+    let missing = capability::missing_cgroups(Path::new("/"), &named);
+    let absent = paths.iter().filter(|(path, _)| missing.contains(path.as_str()));
+    let said = |(path, member): &(String, &Member)| {
+        Diagnostic::warning(
+            "absent-cgroup",
+            member.span.clone(),
+            format!("this machine has no cgroup `{path}` now"),
+        )
+        .label("nobody is a member by it, until it comes")
+        .help("write the path as /proc/PID/cgroup shows it for a process that is meant")
+    };
+    absent.map(said).collect()
+}
+
+fn absent_process(member: &Member) -> Option<Diagnostic> {
+    let MemberKind::Pid(pid) = member.kind else { return None };
+    if Path::new("/proc").join(pid.to_string()).exists() {
+        return None;
+    }
+    let message = format!("there is no process {pid} now");
+    let diagnostic = Diagnostic::warning("absent-process", member.span.clone(), message);
+    let help =
+        "write the number of a process that runs, or a rule that outlives it: `command:NAME`, `user:NAME`";
+    Some(diagnostic.label("whichever process gets the number would be a member").help(help))
+}
+
+/// A unit that nobody comes to by a rule, mostly because its list was forgotten. An empty list says that this is meant.
+fn without_members(contract: &Contract, id: UnitId) -> Option<Diagnostic> {
+    let unit = contract.unit(id);
+    // `each` without a user or a group has a warning of its own.
+    let said = unit.places.members.is_some() || unit.each.is_some();
+    if said || is_within(contract, contract.default_unit, id) {
+        return None;
+    }
+    let message = format!("unit `{}` names no members", unit.path);
+    let label = match contract.children(Some(id)).next() {
+        None => "nobody comes to it but by `commonhold exec`",
+        Some(_) => "nobody comes to it, or to its sub-units, but by `commonhold exec`",
+    };
+    let help = "write `members = [...]`; or `members = []`, which says that this is meant";
+    Some(Diagnostic::warning("no-members", unit.span.clone(), message).label(label).help(help))
+}
+
+/// Rules by which what the system itself consists of is held as well, and stopped where there are turns.
+fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Member) -> Option<Diagnostic> {
+    let is_root = match &member.kind {
+        MemberKind::User(Principal::Id(id)) | MemberKind::Group(Principal::Id(id)) => *id == 0,
+        MemberKind::User(Principal::Name(name)) => names.uid(name) == Some(0),
+        MemberKind::Group(Principal::Name(name)) => names.gid(name) == Some(0),
+        MemberKind::Command(glob) => glob.chars().all(|c| c == '*'),
+        MemberKind::Cgroup(path) => path == "/",
+        MemberKind::Pid(_) => false,
+    };
+    let path = &contract.unit(id).path;
+    let message = format!("`{}` puts the system's own services into unit `{path}`", member.kind);
+    let label = format!("logins among them; all but {EXEMPT}");
+    let help = "name who is meant by `command:NAME`, `cgroup:/PATH` or another user; `commonhold run --dry-run` shows \
+                who it would be";
+    is_root.then(|| Diagnostic::warning("takes-roots", member.span.clone(), message).label(label).help(help))
+}
