@@ -2,6 +2,7 @@
 
 use commonhold_contract::{Amount, Contract, Diagnostic, Resource, Unit, UnitId, amount_text};
 use commonhold_machine::Machine;
+use commonhold_policy::CpuCount;
 use commonhold_policy::entitlement::{Ask, Capacity, Conflict, Entitlement, capacity, conflicts, entitle};
 
 /// Everything that is to be said of a contract's amounts on a machine.
@@ -184,7 +185,7 @@ fn show(contract: &Contract, machine: &Machine, resource: Resource, value: u64) 
         Amount::Absolute(bytes) if resource == Resource::Memory && bytes >= 10 << 20 => {
             format!("{} MiB", bytes >> 20)
         }
-        amount if resource == Resource::Cpu => format!("{} CPUs", amount_text(resource, amount)),
+        Amount::Absolute(micro) if resource == Resource::Cpu => CpuCount(micro).to_string(),
         amount => amount_text(resource, amount),
     }
 }

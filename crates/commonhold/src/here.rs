@@ -8,7 +8,7 @@ use commonhold_contract::{Contract, Diagnostic, Member, MemberKind, Principal, U
 use commonhold_live::names::SystemNames;
 use commonhold_live::observe::capability;
 use commonhold_policy::membership::{Names, is_within};
-use commonhold_report::plan::EXEMPT;
+use commonhold_report::present::EXEMPT;
 
 /// Everything that is to be said of a contract's members on this machine.
 pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {

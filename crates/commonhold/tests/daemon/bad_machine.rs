@@ -41,6 +41,22 @@ fn the_kernel_backend_where_there_is_none() {
 }
 
 #[test]
+fn a_dry_run_says_whom_its_user_cannot_hold() {
+    if !is_root() {
+        return;
+    }
+    let (roots, own) = (Process::sleeper(), Process::sleeper_of(STRANGER, STRANGER));
+    let place = Place::with_units(&[&roots, &own]);
+    let arguments = ["run", "contract.toml", "--backend", "user", "--dry-run"];
+    let reach = "out of this user's reach: 1 process; root's daemon holds every user's.";
+    let of = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let dry = said(&mut place.command_of(STRANGER, &arguments));
+    assert!(of(&dry.out).contains(reach), "{dry:?}");
+    let dry = place.call(&arguments);
+    assert!(!of(&dry.out).contains("reach"), "{dry:?}");
+}
+
+#[test]
 fn processes_that_one_may_not_touch_are_reported_and_the_others_held() {
     if !is_root() || !has_cpus() {
         return;

@@ -75,6 +75,11 @@ pub fn paging_out(root: &Path) -> Row {
     memory::paging_out(&Context::read(root), pageout::is_offered())
 }
 
+/// Whether the `user` backend can hold other users' processes, too.
+pub fn holds_other_users(root: &Path) -> bool {
+    surroundings::holds_other_users(&Context::read(root))
+}
+
 /// How the `user` backend holds disks; a row with state no, and the reason, where it cannot.
 pub fn disks_by_user(root: &Path) -> Row {
     disk::by_user(&Context::read(root))

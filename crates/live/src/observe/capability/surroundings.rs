@@ -49,10 +49,14 @@ pub(super) fn privileges(context: &Context) -> Vec<Row> {
 pub(super) fn user_backend(context: &Context) -> Row {
     let (area, name) = (Area::Cpu, "user backend");
     let means = "affinity for home CPUs and loans, stop/continue for finer shares";
-    if context.status.has(Capability::SysNice) && context.status.has(Capability::Kill) {
+    if holds_other_users(context) {
         return Row::yes(area, name, means);
     }
     Row::partly(area, name, format!("{means}; our own user's processes only")).remedy(GIVE_CAPABILITIES)
+}
+
+pub(super) fn holds_other_users(context: &Context) -> bool {
+    context.status.has(Capability::SysNice) && context.status.has(Capability::Kill)
 }
 
 /// The rows about what surrounds the program.
