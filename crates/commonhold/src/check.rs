@@ -1,6 +1,6 @@
 //! `commonhold check`.
 
-use commonhold_contract::{Contract, Diagnostic, PerResource, Resource, position};
+use commonhold_contract::{Contract, PerResource, Resource};
 use commonhold_live::names::SystemNames;
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{capacity, entitle};
@@ -48,25 +48,14 @@ fn holdings(args: &Check, contract: &Contract, machine: &Machine) -> Result<Vec<
 
 /// The tree, or what is wrong with the contract, as JSON.
 fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<Exit, Failure> {
-    let text = load::read(&args.contract)?;
-    let (contract, diagnostics) = load::diagnose(&text, machine, names);
-    let place = |diagnostic: &Diagnostic| {
-        let (line, column) = position(&text, diagnostic.span.start);
-        serde_json::json!({ "line": line, "column": column, "diagnostic": diagnostic })
-    };
-    let placed: Vec<_> = diagnostics.iter().map(place).collect();
-    if let Some(contract) = contract {
-        let holdings = holdings(args, &contract, machine)?;
-        output::print(&tree::json(&contract, machine, &divide(&contract, machine), &holdings, &placed))?;
-        return Ok(Exit::Ok);
+    match load::diagnose_placed(&args.contract, machine, names)? {
+        (Some(contract), warnings) => {
+            let (divisions, holdings) = (divide(&contract, machine), holdings(args, &contract, machine)?);
+            output::print(&tree::json(&contract, machine, &divisions, &holdings, &warnings))?;
+            Ok(Exit::Ok)
+        }
+        (None, wrong) => load::refuse_in_json(&wrong),
     }
-    let document = serde_json::json!({
-        "schema": "commonhold.diagnostics",
-        "version": commonhold_report::JSON_VERSION,
-        "diagnostics": placed,
-    });
-    output::print(&format!("{document:#}"))?;
-    Ok(Exit::Invalid)
 }
 
 /// What every unit is entitled to when all are active.

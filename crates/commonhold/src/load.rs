@@ -4,12 +4,12 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use commonhold_contract::{Contract, Diagnostic, PerResource, Resource, render};
+use commonhold_contract::{Contract, Diagnostic, PerResource, Resource, position, render};
 use commonhold_live::names::SystemNames;
 use commonhold_machine::Machine;
 
 use crate::exit::{Exit, Failure};
-use crate::{fit, here};
+use crate::{fit, here, output};
 
 /// The largest contract that is read: a file of 100,000 units is about 10 MB; more is a mistaken file name.
 const CONTRACT_BYTES_MAX: u64 = 64 << 20;
@@ -72,6 +72,32 @@ pub(crate) fn diagnose(
     diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
     let wrong = diagnostics.iter().any(Diagnostic::is_error);
     (parsed.contract.filter(|_| !wrong), diagnostics)
+}
+
+/// The same for JSON documents: the contract of a file, and each diagnostic with its line and column.
+pub(crate) fn diagnose_placed(
+    path: &Path,
+    machine: &Machine,
+    names: Option<&SystemNames>,
+) -> Result<(Option<Contract>, Vec<serde_json::Value>), Failure> {
+    let text = read(path)?;
+    let (contract, diagnostics) = diagnose(&text, machine, names);
+    let place = |diagnostic: &Diagnostic| {
+        let (line, column) = position(&text, diagnostic.span.start);
+        serde_json::json!({ "line": line, "column": column, "diagnostic": diagnostic })
+    };
+    Ok((contract, diagnostics.iter().map(place).collect()))
+}
+
+/// Prints what is wrong with a contract as a JSON document, in place of the one that was asked for.
+pub(crate) fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failure> {
+    let document = serde_json::json!({
+        "schema": "commonhold.diagnostics",
+        "version": commonhold_report::JSON_VERSION,
+        "diagnostics": placed,
+    });
+    output::print(&format!("{document:#}"))?;
+    Ok(Exit::Invalid)
 }
 
 /// The text of a contract's file.

@@ -82,6 +82,8 @@ struct PlanJson<'a> {
     io_cost: Option<&'a [String]>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     present: Vec<PresentJson<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    warnings: &'a [serde_json::Value],
     at_ns: u64,
     next_ns: u64,
     entitled: Vec<EntitledJson<'a>>,
@@ -169,6 +171,7 @@ pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
         holdings: about.holdings,
         io_cost: about.io_cost,
         present: present::json(contract, about.present),
+        warnings: about.warnings,
         at_ns: plan.at,
         next_ns: plan.next,
         entitled: (0..)
@@ -194,6 +197,8 @@ pub struct About<'a> {
     pub holdings: &'a [Holding],
     /// The disks that io.cost would be switched on for, where that was asked for.
     pub io_cost: Option<&'a [String]>,
+    /// What is to be said of the contract all the same, as a contract in error has it.
+    pub warnings: &'a [serde_json::Value],
 }
 
 fn step_json<'a>(contract: &'a Contract, step: &'a Step) -> StepJson<'a> {

@@ -19,24 +19,37 @@ use super::start::{self, Choice};
 use super::users::expand;
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
-use crate::output;
+use crate::{load, output};
 
 /// Long enough to see who runs and who only exists.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let machine = topology::read(Path::new("/"))?;
-    let (loaded, _) = start::load_with_scheme(args, &machine, &SystemNames::new())?;
-    output::complain_of(&loaded.warnings);
-    let outlook = Outlook::new(args.backend, &loaded.contract, &machine)?;
-    let mut contract = loaded.contract;
+    let names = SystemNames::new();
+    let (mut contract, warnings) = if args.json {
+        match load::diagnose_placed(&args.contract, &machine, Some(&names))? {
+            (Some(contract), warnings) => (start::with_scheme(args, contract), warnings),
+            (None, wrong) => return load::refuse_in_json(&wrong),
+        }
+    } else {
+        let (loaded, _) = start::load_with_scheme(args, &machine, &names)?;
+        output::complain_of(&loaded.warnings);
+        (loaded.contract, Vec::new())
+    };
+    let outlook = Outlook::new(args.backend, &contract, &machine)?;
     let (roster, now) = look(&mut contract)?;
     let snapshot = Snapshot { at: now, units: roster.unit_facts(), ..Snapshot::default() };
     let input = Input { contract: &contract, machine: &machine, means: outlook.means, snapshot: &snapshot };
     let (_, plan) = step(State::default(), now, input);
     let present = who(&contract, &roster, &outlook.choice);
     let io_cost = args.io_cost.then(|| io_cost(&outlook.choice)).flatten();
-    let about = plan::About { present: &present, holdings: &outlook.holdings, io_cost: io_cost.as_deref() };
+    let about = plan::About {
+        present: &present,
+        holdings: &outlook.holdings,
+        io_cost: io_cost.as_deref(),
+        warnings: &warnings,
+    };
     if args.json {
         output::print(&plan::json(&contract, &plan, about))?;
     } else {

@@ -111,11 +111,17 @@ pub(super) fn load_with_scheme(
     names: &SystemNames,
 ) -> Result<(Loaded, String), Failure> {
     let mut loaded = load::contract(&args.contract, machine, Some(names))?;
-    if let Some(scheme) = args.scheme {
-        loaded.contract.machine.scheme = scheme.into();
-    }
+    loaded.contract = with_scheme(args, loaded.contract);
     let text = std::fs::read_to_string(&args.contract).unwrap_or_default();
     Ok((loaded, text))
+}
+
+/// A contract with the scheme of the command line.
+pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
+    if let Some(scheme) = args.scheme {
+        contract.machine.scheme = scheme.into();
+    }
+    contract
 }
 
 pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {

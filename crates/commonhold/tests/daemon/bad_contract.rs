@@ -107,6 +107,23 @@ fn doubts_about_members_and_limits() {
     );
     let dry = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run"]);
     assert!(doubts.iter().all(|doubt| dry.err.contains(doubt)), "{}", dry.err);
+    // In JSON, they are in the document, as in that of `check`.
+    let warnings = |command: &[&str]| {
+        let json: serde_json::Value = serde_json::from_str(&place.call(command).out).unwrap();
+        json["warnings"].clone()
+    };
+    let dry = warnings(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);
+    assert_eq!(dry.as_array().unwrap().len(), doubts.len());
+    assert_eq!(dry, warnings(&["check", "contract.toml", "--json"]));
+}
+
+#[test]
+fn a_dry_run_in_json_says_what_is_wrong_in_json() {
+    let place = Place::with("version = 1\n[unit.a]\nticket = 5\n");
+    let dry = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);
+    let checked = place.call(&["check", "contract.toml", "--json"]);
+    assert!(dry.out.contains("\"schema\": \"commonhold.diagnostics\""), "{dry:?}");
+    assert_eq!((dry.code, dry.out, dry.err), (checked.code, checked.out, checked.err));
 }
 
 /// Units nest by tables in tables, so that no unit can be inside itself: what looks like it is another unit's name.
