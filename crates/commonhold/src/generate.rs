@@ -4,7 +4,7 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 use commonhold_contract::render;
 
 use crate::cli::{Cli, Generate, What};
@@ -47,7 +47,26 @@ fn man(directory: &Path) -> Result<(), Failure> {
         )
     };
     fs::create_dir_all(directory).map_err(cannot)?;
-    clap_mangen::generate_to(shown(), directory).map_err(cannot)
+    let mut commands = shown().disable_help_subcommand(true);
+    // So that every command knows its whole name, and its --help.
+    commands.build();
+    clap_mangen::generate_to(with_synopses(commands), directory).map_err(cannot)
+}
+
+/// Commands with a synopsis each that says which options take values; the one that a page has by itself does not.
+fn with_synopses(command: Command) -> Command {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+    let shown = |arg: &&Arg| !arg.is_hide_set();
+    let options = command.get_opts().filter(shown).map(|option| format!(" [{option}]"));
+    // Flags come after them: they are short.
+    let flags =
+        command.get_arguments().filter(|arg| !arg.is_positional() && !arg.get_action().takes_values());
+    let flags = flags.filter(shown).map(|flag| format!(" [{flag}]"));
+    let positionals = command.get_positionals().filter(shown).map(|positional| format!(" {positional}"));
+    let below = if command.has_subcommands() { " <COMMAND>" } else { "" };
+    let synopsis: String = options.chain(flags).chain(positionals).collect();
+    let usage = format!("{name}{synopsis}{below}");
+    command.override_usage(usage).mut_subcommands(with_synopses)
 }
 
 /// The definition without the commands that only the program itself uses: completions would offer them.
