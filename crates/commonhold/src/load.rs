@@ -102,17 +102,17 @@ pub(crate) fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failu
 
 /// The text of a contract's file.
 pub(crate) fn read(path: &Path) -> Result<String, Failure> {
-    text_of(path, "contract")
+    text_of(path, "contract", "the path of a TOML file")
 }
 
-/// The text of a file that a person wrote.
-pub(crate) fn text_of(path: &Path, what: &str) -> Result<String, Failure> {
+/// The text of a file that was named; `wanted` is what should have been.
+pub(crate) fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure> {
     let cannot = |why: String, remedy: &str| {
         Failure::new(Exit::NoInput, format!("{}: cannot read the {what}: {why}; {remedy}", path.display()))
     };
-    let facts = fs::metadata(path).map_err(|e| cannot(e.to_string(), "give the path of a TOML file"))?;
+    let facts = fs::metadata(path).map_err(|e| cannot(e.to_string(), &format!("give {wanted}")))?;
     if facts.is_dir() {
-        return Err(cannot("it is a directory".to_owned(), "give the path of a TOML file"));
+        return Err(cannot("it is a directory".to_owned(), &format!("give {wanted}")));
     }
     if facts.len() > CONTRACT_BYTES_MAX {
         return Err(cannot(format!("it has {} bytes", facts.len()), &format!("a {what} has at most 64 MiB")));
