@@ -26,6 +26,7 @@ mod schema;
 mod syntax;
 
 pub use diagnostic::{Diagnostic, Level, Problem, position};
+pub use member::{MEMBER_FORMS, MemberForm};
 pub use model::{
     Amount, Contract, CpuMode, DEFAULT_TICKETS, Each, MILLIONTH, MachineRules, Member, MemberKind,
     PerResource, Places, Principal, Resource, Scheme, Span, Unit, UnitId,
