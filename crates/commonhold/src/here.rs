@@ -15,7 +15,7 @@ pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnost
     let mut found = unknown_names(contract, names);
     found.extend(absent_cgroups(contract));
     found.extend(members(contract).filter_map(absent_process));
-    found.extend(contract.held().filter_map(|id| without_members(contract, id)));
+    found.extend(without_members(contract));
     let top = contract.children(None).flat_map(|id| contract.unit(id).members.iter().map(move |m| (id, m)));
     found.extend(top.filter_map(|(id, member)| takes_roots(contract, names, id, member)));
     found
@@ -82,21 +82,37 @@ fn absent_process(member: &Member) -> Option<Diagnostic> {
     Some(diagnostic.label("whichever process gets the number would be a member").help(help))
 }
 
-/// A unit that nobody comes to by a rule, mostly because its list was forgotten. An empty list says that this is meant.
-fn without_members(contract: &Contract, id: UnitId) -> Option<Diagnostic> {
-    let unit = contract.unit(id);
+/// Warnings of units without members, at most: in a contract that a program wrote, there may be a hundred thousand.
+const WITHOUT_MEMBERS_MAX: usize = 5;
+
+/// Units that nobody comes to by a rule, mostly because their lists were forgotten. An empty list says that this is meant.
+fn without_members(contract: &Contract) -> Vec<Diagnostic> {
     // `each` without a user or a group has a warning of its own.
-    let said = unit.places.members.is_some() || unit.each.is_some();
-    if said || is_within(contract, contract.default_unit, id) {
-        return None;
-    }
-    let message = format!("unit `{}` names no members", unit.path);
-    let label = match contract.children(Some(id)).next() {
-        None => "nobody comes to it but by `commonhold exec`",
-        Some(_) => "nobody comes to it, or to its sub-units, but by `commonhold exec`",
+    let forgotten = |id: &UnitId| {
+        let unit = contract.unit(*id);
+        unit.places.members.is_none()
+            && unit.each.is_none()
+            && !is_within(contract, contract.default_unit, *id)
     };
-    let help = "write `members = [...]`; or `members = []`, which says that this is meant";
-    Some(Diagnostic::warning("no-members", unit.span.clone(), message).label(label).help(help))
+    let enclosers: BTreeSet<UnitId> = contract.held().filter_map(|id| contract.unit(id).parent).collect();
+    let units: Vec<UnitId> = contract.held().filter(forgotten).collect();
+    let more = units.len().saturating_sub(WITHOUT_MEMBERS_MAX);
+    let said = |(n, id): (usize, &UnitId)| {
+        let unit = contract.unit(*id);
+        let others = if n + 1 == WITHOUT_MEMBERS_MAX && more > 0 {
+            format!(", and so with {more} more")
+        } else {
+            String::new()
+        };
+        let label = match enclosers.contains(id) {
+            false => "nobody comes to it but by `commonhold exec`",
+            true => "nobody comes to it, or to its sub-units, but by `commonhold exec`",
+        };
+        let message = format!("unit `{}` names no members{others}", unit.path);
+        let help = "write `members = [...]`; or `members = []`, which says that this is meant";
+        Diagnostic::warning("no-members", unit.span.clone(), message).label(label).help(help)
+    };
+    units.iter().take(WITHOUT_MEMBERS_MAX).enumerate().map(said).collect()
 }
 
 /// Rules by which what the system itself consists of is held as well, and stopped where there are turns.

@@ -118,6 +118,14 @@ fn doubts_about_members_and_limits() {
 }
 
 #[test]
+fn a_contract_of_many_units_without_members_has_few_warnings() {
+    let units: Vec<String> = (0..8).map(|n| format!("[unit.u{n}]\n")).collect();
+    let said = Place::with(&format!("version = 1\n{}", units.concat())).call(&["check", "contract.toml"]);
+    assert_eq!(said.err.matches("warning[no-members]").count(), 5, "{}", said.err);
+    assert!(said.err.contains("unit `u4` names no members, and so with 3 more"), "{}", said.err);
+}
+
+#[test]
 fn a_dry_run_in_json_says_what_is_wrong_in_json() {
     let place = Place::with("version = 1\n[unit.a]\nticket = 5\n");
     let dry = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);
