@@ -8,6 +8,7 @@ fuzz_target!(|text: &str| {
     let parsed = parse(text);
     let errors = parsed.diagnostics.iter().any(|diagnostic| diagnostic.level == Level::Error);
     assert_eq!(parsed.contract.is_none(), errors, "a contract if and only if there is no error");
+    assert_eq!(parsed.draft.is_some(), errors, "else what could be read");
     for diagnostic in &parsed.diagnostics {
         assert!(text.get(diagnostic.span.clone()).is_some(), "{diagnostic:?} points into the text");
         for (span, _) in &diagnostic.related {

@@ -94,4 +94,4 @@ ok "its unit is bounded by a part of what the control group may use" wait_for 10
 note "MiB: $((high / mib)) of 600"
 commonhold status --json | tr -d ' \n' > status.json
 ok "which is what is divided" is "$(sed -n 's/.*"memory":{"total":\([0-9]*\).*/\1/p' status.json)" $((600 * mib))
-ok "status says what is not held" grep -q '"resource":"disk","held":false' status.json
+ok "status says what is not held" grep -q '"resource":"disk","held":"no"' status.json

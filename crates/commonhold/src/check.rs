@@ -1,15 +1,14 @@
 //! `commonhold check`.
 
-use std::path::Path;
-
-use commonhold_contract::{Contract, Diagnostic, PerResource, Resource, position};
+use commonhold_contract::{Contract, PerResource, Resource};
 use commonhold_live::names::SystemNames;
-use commonhold_live::observe::capability;
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{capacity, entitle};
+use commonhold_report::holdings::{self, Holding};
 use commonhold_report::tree::{self, Division};
 
-use crate::cli::Check;
+use crate::cli::{BackendChoice, Check};
+use crate::daemon::Outlook;
 use crate::exit::{Exit, Failure};
 use crate::{load, output};
 
@@ -23,48 +22,40 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     }
     let loaded = load::contract(&args.contract, &machine, names)?;
     output::complain_of(&loaded.warnings);
-    if args.machine.is_none() {
-        warn_of_unheld(&loaded.contract);
+    let (asked, holdings) = (load::asked_for(&loaded.contract), holdings(args, &loaded.contract, &machine)?);
+    for (resource, holding) in Resource::ALL.into_iter().zip(&holdings) {
+        if let (true, Some(warning)) = (asked[resource], holding.warning()) {
+            output::complain(&warning);
+        }
     }
     let divisions = divide(&loaded.contract, &machine);
-    output::print(&tree::text(&loaded.contract, &machine, &divisions, output::style()))?;
+    let mut text = tree::text(&loaded.contract, &machine, &divisions, output::style());
+    if !holdings.is_empty() {
+        text += "\nOn this machine, `run` would say:\n";
+        text += &holdings::text(&holdings);
+    }
+    output::print(&text)?;
     Ok(Exit::Ok)
 }
 
-/// Resources that the contract asks for and nothing here would hold: the daemon says so too, but later.
-fn warn_of_unheld(contract: &Contract) {
-    let asked = load::asked_for(contract);
-    for enforcer in capability::probe(Path::new("/")).enforcers() {
-        let resource = Resource::ALL.into_iter().find(|resource| resource.name() == enforcer.resource.name());
-        if let (None, Some(resource)) = (&enforcer.name, resource.filter(|resource| asked[*resource])) {
-            output::complain(&format!(
-                "warning: the contract asks for {resource}, and nothing here holds it: {}; see `commonhold doctor`",
-                enforcer.why
-            ));
-        }
+/// What `run` would say of each resource here. Of another machine nobody knows.
+fn holdings(args: &Check, contract: &Contract, machine: &Machine) -> Result<Vec<Holding>, Failure> {
+    match args.machine {
+        Some(_) => Ok(Vec::new()),
+        None => Ok(Outlook::new(BackendChoice::Auto, contract, machine)?.holdings),
     }
 }
 
 /// The tree, or what is wrong with the contract, as JSON.
 fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<Exit, Failure> {
-    let text = load::read(&args.contract)?;
-    let (contract, diagnostics) = load::diagnose(&text, machine, names);
-    let place = |diagnostic: &Diagnostic| {
-        let (line, column) = position(&text, diagnostic.span.start);
-        serde_json::json!({ "line": line, "column": column, "diagnostic": diagnostic })
-    };
-    let placed: Vec<_> = diagnostics.iter().map(place).collect();
-    if let Some(contract) = contract {
-        output::print(&tree::json(&contract, machine, &divide(&contract, machine), &placed))?;
-        return Ok(Exit::Ok);
+    match load::diagnose_placed(&args.contract, machine, names)? {
+        (Some(contract), warnings) => {
+            let (divisions, holdings) = (divide(&contract, machine), holdings(args, &contract, machine)?);
+            output::print(&tree::json(&contract, machine, &divisions, &holdings, &warnings))?;
+            Ok(Exit::Ok)
+        }
+        (None, wrong) => load::refuse_in_json(&wrong),
     }
-    let document = serde_json::json!({
-        "schema": "commonhold.diagnostics",
-        "version": commonhold_report::JSON_VERSION,
-        "diagnostics": placed,
-    });
-    output::print(&format!("{document:#}"))?;
-    Ok(Exit::Invalid)
 }
 
 /// What every unit is entitled to when all are active.

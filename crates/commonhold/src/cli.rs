@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use commonhold_contract::MEMBER_FORMS;
 
 use crate::exit::Exit;
 
@@ -45,10 +46,17 @@ pub(crate) enum Command {
 /// file, with what would be right. Memory is shown less the reserve: what the kernel and processes in no unit hold, which
 /// `run` takes off instead, is not known before.
 #[derive(Debug, Args)]
+#[command(after_long_help = members())]
 pub(crate) struct Check {
     /// The contract, a TOML file (see `commonhold generate schema` for what it may say)
     pub(crate) contract: PathBuf,
-    /// Check for another machine: a machine file, a scenario's machine.toml, or words such as `nodes:4 cpus:2 memory:512MiB`
+    /// Check for another machine: a machine file, a scenario's machine.toml, or words such as `nodes:4 cpus:2 memory:512MiB`, CPUs
+    /// and memory being those of each node
+    ///
+    /// `commonhold doctor --machine` writes a machine file of the machine that it runs on. In words, of which none is required:
+    /// `nodes:N` (default: 1); of each node, `cpus:N` (logical CPUs; 1), `memory:SIZE` (1GiB) and `caches:N` (last-level ones;
+    /// 1); of each core `threads:N` (1); of the whole machine `disks:N`, of `disk:RATE` each (such as 100MB/s), `swap:SIZE` and
+    /// `bus:RATE`. So `nodes:4 cpus:2 memory:512MiB` has 8 CPUs and 2 GiB. Who is named in the contract is not looked for then.
     #[arg(long, value_name = "FILE|WORDS")]
     pub(crate) machine: Option<String>,
     /// Print JSON
@@ -145,14 +153,18 @@ pub(crate) struct Doctor {
 ///
 /// Writes and reads a file of its own on a file system of the disk, past the page cache: in order and at random places, large
 /// requests and small ones. The file takes a quarter of what is free there, and 4 GiB at most; it has no name, and nothing of
-/// it is left. A disk that others use is refused. The result is kept in /var/lib/commonhold/disks by the disk's model, serial
+/// it is left. The seven kinds of requests are: large ones (1 MiB) written, which lays the file out; then large ones, small ones
+/// (4 KiB) in order and small ones at random places, read, and the same three written.
+///
+/// A disk that others use is refused: before, if it is in use for more than 5 % of a second; afterwards, if it transferred over a
+/// quarter more than what was measured with, and 4 MiB. The result is kept in /var/lib/commonhold/disks by the disk's model, serial
 /// number and size (an array's by level, number of drives, UUID and size): `check` weighs reservations in bytes per second
 /// against it, and `run --io-cost` gives it to the kernel. It takes seven times the given time, and a second.
 #[derive(Debug, Args)]
 pub(crate) struct Calibrate {
     /// A folder on a file system of the disk
     pub(crate) folder: PathBuf,
-    /// How long to measure each of seven kinds of requests; rates of disks that cache more need more
+    /// How long to measure each of the seven kinds of requests; rates of disks that cache more need more
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub(crate) seconds: u64,
     /// Print JSON
@@ -168,6 +180,9 @@ pub(crate) struct Calibrate {
 /// Memory and disks are held by control groups under `kernel` and `cgroup`, where their controllers can be used; under
 /// `user` more weakly: what a unit has too much of memory is paged out, disks heed priorities or not, and who exceeds a limit
 /// on them is stopped for a while. What is held and what is not is said at the start, with the reason, and by `status`.
+///
+/// Kernel threads, process 1 and Commonhold itself are in no unit, whatever its rules match. --dry-run shows who would be in which
+/// unit; `commonhold check --help` tells how members are written.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The contract
@@ -185,7 +200,8 @@ pub(crate) struct Run {
     /// The scheme, whatever the contract says
     #[arg(long, value_enum)]
     pub(crate) scheme: Option<SchemeChoice>,
-    /// Switch the kernel's io.cost on for the disks that `calibrate` measured, until the end: they are held by weights then
+    /// Switch the kernel's io.cost on for the disks that `calibrate` measured, until the end: they are held by weights then;
+    /// with --dry-run: say for which
     #[arg(long)]
     pub(crate) io_cost: bool,
     /// Print every decision with its reason as it is made
@@ -318,7 +334,8 @@ pub(crate) struct DemoTask {
 /// Where a daemon and its clients meet.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
-    /// The daemon's directory [default: /run/commonhold for root, else commonhold below the user's runtime directory]
+    /// The daemon's directory [default: /run/commonhold for root; else `$XDG_RUNTIME_DIR/commonhold`, or /tmp/commonhold-UID without
+    /// such a directory; `exec` and `status` then try root's]
     #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR", hide_env_values = true)]
     pub(crate) directory: Option<PathBuf>,
 }
@@ -374,6 +391,19 @@ impl From<SchedulerChoice> for commonhold_sim::scenario::Scheduler {
             SchedulerChoice::Linux24 => Self::Linux24,
         }
     }
+}
+
+/// How members are written, below `check --help`.
+fn members() -> String {
+    let forms = MEMBER_FORMS.iter().map(|form| (form.forms.join(", "), form.who));
+    let rows: Vec<String> = forms.map(|(forms, who)| format!("  {forms}\n      processes {who}\n")).collect();
+    let rows = rows.concat();
+    format!(
+        "Members of a unit, as in `members = [\"group:physics\", \"user:ana\"]`:\n{rows}Where several rules match, the most specific \
+         wins: entered by `commonhold exec`, then pid, cgroup, command, user, group; of two paths the longer, of two patterns the one that leaves less open, else the unit that stands first. A \
+         sub-unit's rules select among the members of its encloser. What matches nothing is in the unit that `[machine] default` \
+         names, or else in `shared`, which is not restricted."
+    )
 }
 
 /// The last seed that a first run may have: those of further runs follow it.

@@ -1,19 +1,12 @@
 //! How a contract fits a machine: what can only be said of the two together.
 
-use commonhold_contract::{
-    Amount, Contract, Diagnostic, MemberKind, Principal, Resource, Unit, UnitId, amount_text,
-};
-use commonhold_live::names::SystemNames;
+use commonhold_contract::{Amount, Contract, Diagnostic, Resource, Unit, UnitId, amount_text};
 use commonhold_machine::Machine;
+use commonhold_policy::CpuCount;
 use commonhold_policy::entitlement::{Ask, Capacity, Conflict, Entitlement, capacity, conflicts, entitle};
-use commonhold_policy::membership::Names;
 
-/// Everything that is to be said of a contract on a machine. `names`: also ask this machine for its users and groups.
-pub(crate) fn diagnose(
-    contract: &Contract,
-    machine: &Machine,
-    names: Option<&SystemNames>,
-) -> Vec<Diagnostic> {
+/// Everything that is to be said of a contract's amounts on a machine.
+pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> =
         conflicts(contract, machine).iter().map(|conflict| explain(contract, machine, conflict)).collect();
     for resource in Resource::ALL {
@@ -22,9 +15,9 @@ pub(crate) fn diagnose(
             found.extend(whole.left_with_nothing(id));
             found.extend(whole.hard_above_limit(id));
             found.extend(whole.not_weighed(id));
+            found.extend(whole.limits_nothing(id));
         }
     }
-    found.extend(names.map(|names| unknown_names(contract, names)).unwrap_or_default());
     found
 }
 
@@ -49,7 +42,7 @@ fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagn
             };
             let asking = contract.children(level).filter(|id| contract.unit(*id).hard[resource].is_some()).count();
             let (message, label) = match asking {
-                1 => (format!("a hard {resource} reservation of {asked} is too large: {there_is}"), "this unit's"),
+                1 => (format!("a hard {resource} reservation of {asked} is too large: {there_is}"), ""),
                 _ => (
                     format!("hard {resource} reservations of {whose} sum to {asked}, but {there_is}"),
                     "the largest of them is here",
@@ -134,8 +127,35 @@ impl<'a> Whole<'a> {
         let resource = self.resource;
         let message = format!("unit `{}` reserves more {resource} than its limit on this machine", unit.path);
         let label = format!("it reserves {}, and is limited to {}", shown(hard), shown(limit));
-        let diagnostic = Diagnostic::error("hard-above-limit", unit.span.clone(), message).label(label);
+        let diagnostic =
+            Diagnostic::error("hard-above-limit", unit.hard_span(self.resource), message).label(label);
+        let diagnostic = match unit.places.limit[self.resource].clone() {
+            Some(limit) => diagnostic.related(limit, "the limit"),
+            None => diagnostic,
+        };
         Some(diagnostic.help("raise the limit, or lower the reservation"))
+    }
+
+    /// A limit above all that the machine has: mostly a slip in the unit, or a contract of another machine.
+    fn limits_nothing(&self, id: UnitId) -> Option<Diagnostic> {
+        let unit = self.unit(id);
+        let there_is = match self.resource {
+            Resource::Cpu => self.capacity.total(),
+            Resource::Memory => self.machine.memory_bytes(),
+            // Limits are of each disk, and what the fastest carries is seldom known.
+            Resource::Disk | Resource::Bus => return None,
+        };
+        let limit = unit.limit[self.resource]?.of(self.around(id));
+        if limit <= there_is {
+            return None;
+        }
+        let shown = |value| show(self.contract, self.machine, self.resource, value);
+        let resource = self.resource;
+        let message = format!("a {resource} limit of {} does not limit `{}`", shown(limit), unit.path);
+        let span = unit.places.limit[resource].clone().unwrap_or_else(|| unit.span.clone());
+        let diagnostic = Diagnostic::warning("limits-nothing", span, message);
+        let diagnostic = diagnostic.label(format!("the machine has {}", shown(there_is)));
+        Some(diagnostic.help("lower the limit, or leave it out"))
     }
 
     /// A reservation of bytes per second of a disk that nobody knows the bandwidth of: it counts as none.
@@ -147,7 +167,7 @@ impl<'a> Whole<'a> {
         }
         let message =
             format!("what `{}` has reserved of disks, in bytes per second, counts as none", unit.path);
-        let diagnostic = Diagnostic::warning("not-weighed", unit.span.clone(), message)
+        let diagnostic = Diagnostic::warning("not-weighed", unit.hard_span(self.resource), message)
             .label("what a disk carries is not known, so that nobody can say what part of it this is");
         Some(diagnostic.help(
             "write a part, such as `hard = { disk = \"25%\" }`, or measure the disk: `commonhold calibrate FOLDER`",
@@ -165,30 +185,7 @@ fn show(contract: &Contract, machine: &Machine, resource: Resource, value: u64) 
         Amount::Absolute(bytes) if resource == Resource::Memory && bytes >= 10 << 20 => {
             format!("{} MiB", bytes >> 20)
         }
-        amount if resource == Resource::Cpu => format!("{} CPUs", amount_text(resource, amount)),
+        Amount::Absolute(micro) if resource == Resource::Cpu => CpuCount(micro).to_string(),
         amount => amount_text(resource, amount),
     }
-}
-
-/// Users and groups that this machine does not know: a typing error in a name would silently hold nobody.
-fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
-    let mut found = Vec::new();
-    for member in contract.units.iter().flat_map(|unit| &unit.members) {
-        let (kind, name, known) = match &member.kind {
-            MemberKind::User(Principal::Name(name)) => ("user", name, names.uid(name).is_some()),
-            MemberKind::Group(Principal::Name(name)) => ("group", name, names.gid(name).is_some()),
-            _ => continue,
-        };
-        if !known {
-            let tool = if kind == "user" { "useradd" } else { "groupadd" };
-            found.push(
-                Diagnostic::error("unknown-name", member.span.clone(), format!("this machine knows no {kind} `{name}`"))
-                    .label(format!("`getent {} {name}` finds nothing", if kind == "user" { "passwd" } else { "group" }))
-                    .help(format!(
-                        "correct the name, make it with `{tool} {name}`, or check for another machine with --machine"
-                    )),
-            );
-        }
-    }
-    found
 }

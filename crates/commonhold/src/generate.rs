@@ -4,7 +4,7 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 use commonhold_contract::render;
 
 use crate::cli::{Cli, Generate, What};
@@ -28,7 +28,11 @@ pub(crate) fn main(args: &Generate) -> Result<Exit, Failure> {
 
 /// A recording of a live machine, as a workload.
 fn workload(trace: &Path) -> Result<String, Failure> {
-    let text = load::text_of(trace, "recording")?;
+    let text = load::text_of(
+        trace,
+        "recording",
+        "the text of tracefs' `trace` (`commonhold generate workload --help` tells of it)",
+    )?;
     let name = trace.display().to_string();
     let recording = commonhold_sim::trace::read(&text).map_err(|wrong| {
         let colour = std::io::stderr().is_terminal();
@@ -47,7 +51,26 @@ fn man(directory: &Path) -> Result<(), Failure> {
         )
     };
     fs::create_dir_all(directory).map_err(cannot)?;
-    clap_mangen::generate_to(shown(), directory).map_err(cannot)
+    let mut commands = shown().disable_help_subcommand(true);
+    // So that every command knows its whole name, and its --help.
+    commands.build();
+    clap_mangen::generate_to(with_synopses(commands), directory).map_err(cannot)
+}
+
+/// Commands with a synopsis each that says which options take values; the one that a page has by itself does not.
+fn with_synopses(command: Command) -> Command {
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+    let shown = |arg: &&Arg| !arg.is_hide_set();
+    let options = command.get_opts().filter(shown).map(|option| format!(" [{option}]"));
+    // Flags come after them: they are short.
+    let flags =
+        command.get_arguments().filter(|arg| !arg.is_positional() && !arg.get_action().takes_values());
+    let flags = flags.filter(shown).map(|flag| format!(" [{flag}]"));
+    let positionals = command.get_positionals().filter(shown).map(|positional| format!(" {positional}"));
+    let below = if command.has_subcommands() { " <COMMAND>" } else { "" };
+    let synopsis: String = options.chain(flags).chain(positionals).collect();
+    let usage = format!("{name}{synopsis}{below}");
+    command.override_usage(usage).mut_subcommands(with_synopses)
 }
 
 /// The definition without the commands that only the program itself uses: completions would offer them.

@@ -4,15 +4,18 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use commonhold_contract::{Contract, Diagnostic, PerResource, Resource, render};
+use commonhold_contract::{Contract, Diagnostic, PerResource, Resource, position, render};
 use commonhold_live::names::SystemNames;
 use commonhold_machine::Machine;
 
 use crate::exit::{Exit, Failure};
-use crate::fit;
+use crate::{fit, here, output};
 
 /// The largest contract that is read: a file of 100,000 units is about 10 MB; more is a mistaken file name.
 const CONTRACT_BYTES_MAX: u64 = 64 << 20;
+
+/// Codes of errors of a contract that leave every amount in it as it is.
+const ABOUT_MEMBERS: [&str; 3] = ["bad-member", "conflicting-members", "unknown-unit"];
 
 /// A contract that holds on a machine, and what is to be said about it all the same.
 #[derive(Debug)]
@@ -22,7 +25,7 @@ pub(crate) struct Loaded {
     pub(crate) warnings: String,
 }
 
-/// Reads and checks a contract for a machine. `names`: also ask this machine for its users and groups.
+/// Reads and checks a contract for a machine. `names`: it is the machine at hand, which is also asked for who is named.
 pub(crate) fn contract(
     path: &Path,
     machine: &Machine,
@@ -56,26 +59,60 @@ pub(crate) fn diagnose(
     let parsed = commonhold_contract::parse(text);
     let mut diagnostics = parsed.diagnostics;
     if let Some(contract) = &parsed.contract {
-        diagnostics.extend(fit::diagnose(contract, machine, names));
-        diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
+        diagnostics.extend(fit::diagnose(contract, machine));
+        diagnostics.extend(names.map(|names| here::diagnose(contract, names)).unwrap_or_default());
     }
+    if let Some(draft) = &parsed.draft {
+        // Where no amount is in doubt, what is said of them is no consequence of another error.
+        let amounts_stand = diagnostics.iter().all(|d| !d.is_error() || ABOUT_MEMBERS.contains(&d.code));
+        let fitting = if amounts_stand { fit::diagnose(draft, machine) } else { Vec::new() };
+        diagnostics.extend(fitting.into_iter().filter(Diagnostic::is_error));
+        diagnostics.extend(names.map(|names| here::unknown_names(draft, names)).unwrap_or_default());
+    }
+    diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
     let wrong = diagnostics.iter().any(Diagnostic::is_error);
     (parsed.contract.filter(|_| !wrong), diagnostics)
 }
 
-/// The text of a contract's file.
-pub(crate) fn read(path: &Path) -> Result<String, Failure> {
-    text_of(path, "contract")
+/// The same for JSON documents: the contract of a file, and each diagnostic with its line and column.
+pub(crate) fn diagnose_placed(
+    path: &Path,
+    machine: &Machine,
+    names: Option<&SystemNames>,
+) -> Result<(Option<Contract>, Vec<serde_json::Value>), Failure> {
+    let text = read(path)?;
+    let (contract, diagnostics) = diagnose(&text, machine, names);
+    let place = |diagnostic: &Diagnostic| {
+        let (line, column) = position(&text, diagnostic.span.start);
+        serde_json::json!({ "line": line, "column": column, "diagnostic": diagnostic })
+    };
+    Ok((contract, diagnostics.iter().map(place).collect()))
 }
 
-/// The text of a file that a person wrote.
-pub(crate) fn text_of(path: &Path, what: &str) -> Result<String, Failure> {
+/// Prints what is wrong with a contract as a JSON document, in place of the one that was asked for.
+pub(crate) fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failure> {
+    let document = serde_json::json!({
+        "schema": "commonhold.diagnostics",
+        "version": commonhold_report::JSON_VERSION,
+        "diagnostics": placed,
+    });
+    output::print(&format!("{document:#}"))?;
+    Ok(Exit::Invalid)
+}
+
+/// The text of a contract's file.
+pub(crate) fn read(path: &Path) -> Result<String, Failure> {
+    text_of(path, "contract", "the path of a TOML file")
+}
+
+/// The text of a file that was named; `wanted` is what should have been.
+pub(crate) fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure> {
     let cannot = |why: String, remedy: &str| {
         Failure::new(Exit::NoInput, format!("{}: cannot read the {what}: {why}; {remedy}", path.display()))
     };
-    let facts = fs::metadata(path).map_err(|e| cannot(e.to_string(), "give the path of a TOML file"))?;
+    let facts = fs::metadata(path).map_err(|e| cannot(e.to_string(), &format!("give {wanted}")))?;
     if facts.is_dir() {
-        return Err(cannot("it is a directory".to_owned(), "give the path of a TOML file"));
+        return Err(cannot("it is a directory".to_owned(), &format!("give {wanted}")));
     }
     if facts.len() > CONTRACT_BYTES_MAX {
         return Err(cannot(format!("it has {} bytes", facts.len()), &format!("a {what} has at most 64 MiB")));

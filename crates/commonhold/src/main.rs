@@ -11,6 +11,7 @@ mod doctor;
 mod exit;
 mod fit;
 mod generate;
+mod here;
 mod load;
 mod output;
 mod place;

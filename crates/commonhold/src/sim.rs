@@ -157,8 +157,8 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
     let machine = path(&args.machine, "machine.toml");
     let workload = path(&args.workload, "workload.toml");
     all_there(&[(&contract, "contract"), (&machine, "machine"), (&workload, "workload")])?;
-    let texts =
-        [load::read(&contract)?, load::text_of(&machine, "machine")?, load::text_of(&workload, "workload")?];
+    let toml = |path: &Path, what| load::text_of(path, what, "the path of a TOML file");
+    let texts = [load::read(&contract)?, toml(&machine, "machine")?, toml(&workload, "workload")?];
     let instead =
         Overrides { scheme: args.scheme.map(Into::into), scheduler: args.scheduler.map(Into::into) };
     let Read { scenario, machine: about, findings, .. } = read_with(&texts[0], &texts[1], &texts[2], instead);
@@ -182,6 +182,14 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
     }
     match scenario {
         Some(scenario) => {
+            let (scheduler, scheme) = (scenario.hardware.kernel.scheduler, scenario.contract.machine.scheme);
+            // A comparison takes our scheduler where the scheme needs it.
+            if args.scheduler.is_some() && !args.compare && !scheduler.holds(scheme) {
+                let remedy = "add `--scheme smp`, or leave --scheduler out";
+                let what =
+                    format!("--scheduler {scheduler} knows no units, and cannot hold the scheme {scheme}");
+                return Err(Failure::new(Exit::Usage, format!("{what}; {remedy}")));
+            }
             output::complain_of(&said);
             Ok((scenario, about.title))
         }

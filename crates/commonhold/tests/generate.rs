@@ -61,6 +61,11 @@ fn every_command_has_a_man_page() {
         let page = fs::read_to_string(pages.join(format!("commonhold-{command}.1"))).unwrap();
         assert!(page.contains(".SH SYNOPSIS") && page.contains(".SH DESCRIPTION"), "{command}");
     }
+    let run = fs::read_to_string(pages.join("commonhold-run.1")).unwrap();
+    let synopsis =
+        run.lines().skip_while(|line| *line != ".SH SYNOPSIS").nth(1).unwrap_or_default().replace('\\', "");
+    assert!(synopsis.starts_with("fBcommonhold runfR [--for <TIME>] [--backend <BACKEND>]"), "{synopsis}");
+    assert!(synopsis.contains("[--dry-run]") && synopsis.ends_with("[--help] <CONTRACT>"), "{synopsis}");
     assert!(!pages.join("commonhold-caretaker.1").exists(), "hidden commands have no page");
 }
 

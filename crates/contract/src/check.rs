@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::diagnostic::Diagnostic;
-use crate::model::{Amount, Contract, MILLIONTH, MemberKind, PerResource, Resource, Span, Unit, UnitId};
+use crate::model::{Amount, Contract, MILLIONTH, MemberKind, Resource, Span, Unit, UnitId};
 use crate::nearest::nearest;
 
 /// A unit that was read, with places that its value does not keep.
 pub(crate) struct Seen {
     pub(crate) id: UnitId,
-    /// Where each hard reservation stands.
-    pub(crate) hard: PerResource<Option<Span>>,
     /// Where `each` stands.
     pub(crate) each: Option<Span>,
 }
@@ -18,21 +16,21 @@ pub(crate) struct Seen {
 /// Places that one diagnostic points at besides its own; more would bury it.
 const RELATED_MAX: usize = 4;
 
-/// What can be said of a unit by itself. `limits` is where each limit stands.
-pub(crate) fn unit(unit: &Unit, seen: &Seen, limits: &PerResource<Option<Span>>) -> Vec<Diagnostic> {
+/// What can be said of a unit by itself.
+pub(crate) fn unit(unit: &Unit, seen: &Seen) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for resource in Resource::ALL {
-        found.extend(zero_limit(unit, resource, limits));
-        found.extend(tiny_limit(unit, resource, limits));
-        found.extend(hard_above_limit(unit, resource, seen, limits));
+        found.extend(zero_limit(unit, resource));
+        found.extend(tiny_limit(unit, resource));
+        found.extend(hard_above_limit(unit, resource));
     }
     found.extend(repeated_members(unit));
     found.extend(each_of_nobody(unit, seen));
     found
 }
 
-fn zero_limit(unit: &Unit, resource: Resource, limits: &PerResource<Option<Span>>) -> Option<Diagnostic> {
-    let span = limits[resource].clone()?;
+fn zero_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
+    let span = unit.places.limit[resource].clone()?;
     if !matches!(unit.limit[resource]?, Amount::Part(0) | Amount::Absolute(0)) {
         return None;
     }
@@ -53,7 +51,7 @@ fn least_limit(resource: Resource) -> (u64, &'static str) {
 }
 
 /// Mostly a slip in the unit: `1B` for `1GB`.
-fn tiny_limit(unit: &Unit, resource: Resource, limits: &PerResource<Option<Span>>) -> Option<Diagnostic> {
+fn tiny_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
     let (least, why) = least_limit(resource);
     let Amount::Absolute(limit @ 1..) = unit.limit[resource]? else { return None };
     if limit >= least {
@@ -63,23 +61,18 @@ fn tiny_limit(unit: &Unit, resource: Resource, limits: &PerResource<Option<Span>
     let message =
         format!("a {resource} limit of {} lets next to nothing of unit `{}` run", amount(limit), unit.path);
     let help = format!("write at least {}: {why}", amount(least));
-    Some(Diagnostic::warning("tiny-limit", limits[resource].clone()?, message).help(help))
+    Some(Diagnostic::warning("tiny-limit", unit.places.limit[resource].clone()?, message).help(help))
 }
 
 /// A part and an absolute amount can only be compared on a machine.
-fn hard_above_limit(
-    unit: &Unit,
-    resource: Resource,
-    seen: &Seen,
-    limits: &PerResource<Option<Span>>,
-) -> Option<Diagnostic> {
+fn hard_above_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
     let above = match (unit.hard[resource]?, unit.limit[resource]?) {
         (Amount::Part(hard), Amount::Part(limit)) | (Amount::Absolute(hard), Amount::Absolute(limit)) => {
             hard > limit
         }
         _ => false,
     };
-    let (hard, limit) = (seen.hard[resource].clone()?, limits[resource].clone()?);
+    let (hard, limit) = (unit.places.hard[resource].clone()?, unit.places.limit[resource].clone()?);
     above.then(|| {
         let message = format!("unit `{}` reserves more {resource} than its limit", unit.path);
         let diagnostic = Diagnostic::error("hard-above-limit", hard, message).label("the reservation");
@@ -174,11 +167,15 @@ fn parts_above_whole(
     let percent = crate::quantity::amount_text(resource, Amount::Part(sum));
     let message = format!("together, these units reserve {percent} of the {resource} of {whole}");
     let help = "lower them to 100% at most; what is shared by tickets comes out of what is left";
-    let mut diagnostic =
-        Diagnostic::error("parts-above-whole", last.hard[resource].clone()?, message).help(help);
+    let mut diagnostic = Diagnostic::error(
+        "parts-above-whole",
+        contract.unit(last.id).places.hard[resource].clone()?,
+        message,
+    )
+    .help(help);
     for (_, seen) in parts.iter().take(parts.len() - 1).take(RELATED_MAX) {
         let label = format!("of `{}`", contract.unit(seen.id).path);
-        diagnostic = diagnostic.related(seen.hard[resource].clone()?, label);
+        diagnostic = diagnostic.related(contract.unit(seen.id).places.hard[resource].clone()?, label);
     }
     Some(diagnostic.label(format!("of `{}`", contract.unit(last.id).path)))
 }
@@ -205,9 +202,13 @@ fn hard_above_encloser(
     let (path, whole, asked) = (&contract.unit(parent.id).path, amount(whole), amount(asked));
     let message =
         format!("the sub-units of `{path}` reserve {asked} of {resource}, and `{path}` itself only {whole}");
-    let diagnostic = Diagnostic::error("hard-above-encloser", worst.hard[resource].clone()?, message)
-        .label(format!("of `{}`", contract.unit(worst.id).path))
-        .related(parent.hard[resource].clone()?, format!("of `{path}`"));
+    let diagnostic = Diagnostic::error(
+        "hard-above-encloser",
+        contract.unit(worst.id).places.hard[resource].clone()?,
+        message,
+    )
+    .label(format!("of `{}`", contract.unit(worst.id).path))
+    .related(contract.unit(parent.id).places.hard[resource].clone()?, format!("of `{path}`"));
     Some(diagnostic.help(format!(
         "raise the reservation of `{path}` to {asked}, lower those of its sub-units, or give them `tickets`"
     )))

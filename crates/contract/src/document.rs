@@ -90,8 +90,8 @@ pub struct Named<'a> {
     pub value: &'a Spanned<DeValue<'a>>,
 }
 
-/// Reads a text: `values` turns its tree into a value, reporting to the document what is wrong with it. The value is
-/// returned if no diagnostic is an error; the diagnostics stand in the order of the text, at most 200 of them.
+/// Reads a text: `values` turns its tree into a value, reporting to the document what is wrong with it. The value is good
+/// if no diagnostic is an error; the diagnostics stand in the order of the text, at most 200 of them.
 ///
 /// `missing` are codes of errors that say that something is not there: after a syntax error they are withheld, since it
 /// may be there, where it could not be read.
@@ -99,7 +99,7 @@ pub fn read<T>(
     text: &str,
     missing: &[&str],
     values: impl FnOnce(&mut Document<'_>, &DeTable<'_>) -> T,
-) -> (Option<T>, Vec<Diagnostic>) {
+) -> (T, Vec<Diagnostic>) {
     let syntax = syntax::read(text);
     if !syntax.broken {
         return finish(text, syntax, Vec::new(), missing, values);
@@ -116,7 +116,7 @@ fn finish<T>(
     mut errors: Vec<Diagnostic>,
     missing: &[&str],
     values: impl FnOnce(&mut Document<'_>, &DeTable<'_>) -> T,
-) -> (Option<T>, Vec<Diagnostic>) {
+) -> (T, Vec<Diagnostic>) {
     let mut document = Document { text, diagnostics: Vec::new() };
     let value = values(&mut document, &syntax.tree);
     syntax::dismantle(syntax.tree);
@@ -124,9 +124,8 @@ fn finish<T>(
     let mut diagnostics = without_consequences(text, &errors, missing, document.diagnostics);
     diagnostics.extend(errors);
     diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
-    let valid = !diagnostics.iter().any(Diagnostic::is_error);
     shorten(&mut diagnostics);
-    (valid.then_some(value), diagnostics)
+    (value, diagnostics)
 }
 
 /// What was found in a text with syntax errors, less what may only be their consequence: what stands on a line that

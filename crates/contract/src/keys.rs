@@ -146,8 +146,8 @@ pub(crate) static UNIT: Table = Table {
             Kind::Members,
             "[]",
             "[\"group:physics\", \"user:ana\"]",
-            "Who belongs to it: user:, group:, cgroup:, command: or pid:. In a sub-unit, these select among the members \
-             of the enclosing unit. The most specific match wins.",
+            "Who belongs to it: group:, user:, command:, cgroup: or pid:. In a sub-unit, these select among the members \
+             of the enclosing unit. The most specific match wins. An empty list: who enters by `commonhold exec` alone.",
         ),
         key(
             "each",

@@ -26,9 +26,10 @@ mod schema;
 mod syntax;
 
 pub use diagnostic::{Diagnostic, Level, Problem, position};
+pub use member::{MEMBER_FORMS, MemberForm};
 pub use model::{
     Amount, Contract, CpuMode, DEFAULT_TICKETS, Each, MILLIONTH, MachineRules, Member, MemberKind,
-    PerResource, Principal, Resource, Scheme, Span, Unit, UnitId,
+    PerResource, Places, Principal, Resource, Scheme, Span, Unit, UnitId,
 };
 pub use nearest::nearest;
 pub use parse::{Parsed, parse};

@@ -7,8 +7,44 @@ use crate::keys::PID_MAX;
 use crate::model::{MemberKind, Principal};
 use crate::nearest::nearest;
 
+/// A kind of member.
+#[derive(Debug, Clone, Copy)]
+pub struct MemberForm {
+    /// What stands before the colon.
+    pub kind: &'static str,
+    /// What may be written, in words.
+    pub forms: &'static [&'static str],
+    /// Which processes match.
+    pub who: &'static str,
+}
+
+/// What a unit's `members` may list, for people; the most specific last.
+pub const MEMBER_FORMS: [MemberForm; 5] = [
+    MemberForm {
+        kind: "group",
+        forms: &["group:NAME", "group:NUMBER"],
+        who: "whose primary group, or one of the others, it is",
+    },
+    MemberForm { kind: "user", forms: &["user:NAME", "user:NUMBER"], who: "whose effective user it is" },
+    MemberForm {
+        kind: "command",
+        forms: &["command:PATTERN"],
+        who: "whose program's name (`comm` or the base name in `args`, as ps shows them) matches all of it, with `*` and `?`; \
+              and what they start",
+    },
+    MemberForm {
+        kind: "cgroup",
+        forms: &["cgroup:/PATH"],
+        who: "that stand in this control group or below it, as /proc/PID/cgroup shows it",
+    },
+    MemberForm { kind: "pid", forms: &["pid:NUMBER"], who: "with this number, and what it starts" },
+];
+
 /// What stands before the colon.
-pub(crate) const KINDS: [&str; 5] = ["user", "group", "cgroup", "command", "pid"];
+pub(crate) const KINDS: [&str; 5] = {
+    let [a, b, c, d, e] = MEMBER_FORMS;
+    [a.kind, b.kind, c.kind, d.kind, e.kind]
+};
 
 /// The folder that holds the program's own cgroups.
 const OWN_SUBTREE: &str = "commonhold";
@@ -188,7 +224,7 @@ mod tests {
         check("user: ana", " ana", "space", "write user:ana");
         check("usr:ana", "usr", "not a kind", "did you mean `user`");
         check("unit:physics", "unit", "not a kind", "[unit.a.unit.b]");
-        check("slice:x", "slice", "not a kind", "the kinds are user");
+        check("slice:x", "slice", "not a kind", "the kinds are group, user");
         check("group:4294967295", "4294967295", "too large", "4294967294");
         check("command:/usr/bin/make", "/usr/bin/make", "base name", "write command:make");
         check("command:/", "/", "base name", "command:NAME");

@@ -274,6 +274,17 @@ pub enum Each {
     User,
 }
 
+/// Where a contract says what only a machine can tell right or wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Places {
+    /// The list of members, also an empty one; `None` where the unit has none.
+    pub members: Option<Span>,
+    /// Each reservation.
+    pub hard: PerResource<Option<Span>>,
+    /// Each limit.
+    pub limit: PerResource<Option<Span>>,
+}
+
 /// A unit: who belongs to it, what it holds, and what it does with what it does not need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
@@ -299,6 +310,8 @@ pub struct Unit {
     pub borrow: PerResource<bool>,
     /// Where the contract names it.
     pub span: Span,
+    /// Where the contract says the values above.
+    pub places: Places,
 }
 
 impl Unit {
@@ -316,7 +329,13 @@ impl Unit {
             lend: PerResource::all(true),
             borrow: PerResource::all(true),
             span: 0..0,
+            places: Places::default(),
         }
+    }
+
+    /// Where the contract reserves some of a resource for it; the unit itself, where it does not.
+    pub fn hard_span(&self, resource: Resource) -> Span {
+        self.places.hard[resource].clone().unwrap_or_else(|| self.span.clone())
     }
 }
 

@@ -9,6 +9,9 @@ use crate::{document, read};
 pub struct Parsed {
     /// The contract, if no diagnostic is an error.
     pub contract: Option<Contract>,
+    /// What could be read where there is an error, with defaults for what is wrong: so that others can tell in the same go
+    /// what they know to be wrong.
+    pub draft: Option<Contract>,
     /// All that is wrong or doubtful, in the order of the text; at most 200, the rest counted by the last.
     pub diagnostics: Vec<Diagnostic>,
 }
@@ -17,7 +20,11 @@ pub struct Parsed {
 pub fn parse(text: &str) -> Parsed {
     let missing = ["unknown-unit", "missing-version"];
     let (contract, diagnostics) = document::read(text, &missing, read::read);
-    Parsed { contract, diagnostics }
+    let (contract, draft) = match diagnostics.iter().any(Diagnostic::is_error) {
+        true => (None, Some(contract)),
+        false => (Some(contract), None),
+    };
+    Parsed { contract, draft, diagnostics }
 }
 
 #[cfg(test)]
@@ -27,8 +34,8 @@ mod tests {
     use crate::document::DIAGNOSTICS_MAX;
     use crate::keys::{DEPTH_MAX, HARD, Kind, LEND, MACHINE, MEMBERS_MAX, ROOT, Table, UNIT, UNITS_MAX};
     use crate::model::{
-        Amount, CpuMode, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Principal, Resource, Scheme,
-        Unit, UnitId,
+        Amount, CpuMode, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Places, Principal, Resource,
+        Scheme, Unit, UnitId,
     };
 
     fn contract(text: &str) -> Contract {
@@ -94,6 +101,20 @@ mod tests {
             lend: PerResource { memory: false, ..PerResource::all(true) },
             borrow: PerResource::all(false),
             span: span("[unit.physics]").start + 6..span("[unit.physics]").end - 1,
+            places: Places {
+                members: Some(span("[\"group:physics\", 'user:1000']")),
+                hard: PerResource {
+                    cpu: Some(span("1.5")),
+                    memory: Some(span("\"8GiB\"")),
+                    disk: Some(span("\"25%\"")),
+                    bus: Some(span("\"1GB/s\"")),
+                },
+                limit: PerResource {
+                    cpu: Some(span("2, memory = \"50%\"").start..span("2, memory = \"50%\"").start + 1),
+                    memory: Some(span("\"50%\"")),
+                    ..PerResource::default()
+                },
+            },
             ..Unit::new("physics", None)
         };
         assert_eq!(physics, &expected);
@@ -141,7 +162,7 @@ mod tests {
                 let spanless = |text: &str| {
                     let mut contract = contract(text);
                     for unit in &mut contract.units {
-                        unit.span = 0..0;
+                        (unit.span, unit.places) = (0..0, Places::default());
                         unit.members.iter_mut().for_each(|member| member.span = 0..0);
                     }
                     contract

@@ -205,25 +205,27 @@ impl Reader<'_, '_> {
         }
         let id = self.contract.add(parent, name);
         let mut unit = Unit { span: at.clone(), ..self.contract.unit(id).clone() };
-        let mut seen = check::Seen { id, hard: PerResource::default(), each: None };
-        let mut limits = PerResource::default();
+        let mut seen = check::Seen { id, each: None };
         let mut sub_units = None;
         for entry in self.document.entries(&UNIT, table) {
             match entry.key.name {
-                "members" => unit.members = self.members(&entry),
+                "members" => {
+                    unit.members = self.members(&entry);
+                    unit.places.members = Some(self.document.span(entry.value));
+                }
                 "each" => {
                     unit.each = self.choice(&entry).map(|_| Each::User);
                     seen.each = Some(entry.at.start..self.document.span(entry.value).end);
                 }
                 "tickets" => unit.tickets = self.tickets(&entry).unwrap_or(unit.tickets),
-                "hard" => (unit.hard, seen.hard) = self.amounts(&entry),
-                "limit" => (unit.limit, limits) = self.amounts(&entry),
+                "hard" => (unit.hard, unit.places.hard) = self.amounts(&entry),
+                "limit" => (unit.limit, unit.places.limit) = self.amounts(&entry),
                 "lend" => unit.lend = self.switches(&entry),
                 "borrow" => unit.borrow = self.switches(&entry),
                 _ => sub_units = Some(entry),
             }
         }
-        self.document.report_all(check::unit(&unit, &seen, &limits));
+        self.document.report_all(check::unit(&unit, &seen));
         self.contract.units[id.index()] = unit;
         if let Some(entry) = sub_units {
             let children = self.units(&entry, Some(id), depth + 1);

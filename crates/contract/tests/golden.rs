@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use commonhold_contract::{Level, parse, render, schema};
+use commonhold_contract::{Level, MEMBER_FORMS, parse, render, schema};
 
 /// The contracts of a folder by file name, in order.
 fn contracts(folder: &Path) -> Vec<(String, String)> {
@@ -40,6 +40,53 @@ fn the_examples_are_accepted_without_a_word() {
         let shown = render(&parsed.diagnostics, &text, &name, false);
         assert!(parsed.contract.is_some() && parsed.diagnostics.is_empty(), "{shown}");
     }
+}
+
+#[test]
+fn the_readme_tells_how_members_are_written() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();
+    for form in MEMBER_FORMS {
+        let row = format!("| `{}` | {} |\n", form.forms.join("`, `"), form.who);
+        assert!(readme.contains(&row), "README.md lacks the row\n{row}");
+        assert!(form.forms.iter().all(|text| text.starts_with(&format!("{}:", form.kind))), "{form:?}");
+    }
+}
+
+/// Whoever pastes what the documents show has a contract.
+#[test]
+fn what_the_documents_show_are_contracts() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut shown = 0;
+    for name in ["README.md", "docs/disk.md"] {
+        let text = fs::read_to_string(root.join(name)).unwrap();
+        for block in blocks(&text).iter().filter(|block| block.contains("[unit.")) {
+            let parsed = parse(block);
+            assert!(
+                parsed.contract.is_some(),
+                "{name}:\n{block}\n{}",
+                render(&parsed.diagnostics, block, name, false)
+            );
+            shown += 1;
+        }
+    }
+    assert_eq!(shown, 2, "contracts that were found");
+}
+
+/// The blocks of code in a document: fenced, or indented by four spaces.
+fn blocks(text: &str) -> Vec<String> {
+    let (mut blocks, mut block, mut fenced) = (Vec::new(), String::new(), false);
+    for line in text.lines() {
+        let is_fence = line.starts_with("```");
+        let code = if fenced { Some(line).filter(|_| !is_fence) } else { line.strip_prefix("    ") };
+        let goes_on = !block.is_empty() && line.is_empty();
+        match code.or(goes_on.then_some("")) {
+            Some(code) => block.extend([code, "\n"]),
+            None => blocks.push(std::mem::take(&mut block)),
+        }
+        fenced ^= is_fence;
+    }
+    blocks.push(block);
+    blocks
 }
 
 #[test]

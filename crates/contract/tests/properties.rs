@@ -33,6 +33,7 @@ fn check(text: &str) {
     let parsed = parse(text);
     let errors = parsed.diagnostics.iter().any(|diagnostic| diagnostic.level == Level::Error);
     assert_eq!(parsed.contract.is_none(), errors, "a contract if and only if there is no error");
+    assert_eq!(parsed.draft.is_some(), errors, "else what could be read");
     for diagnostic in &parsed.diagnostics {
         let related = diagnostic.related.iter().map(|(span, _)| span);
         for span in related.chain([&diagnostic.span]) {

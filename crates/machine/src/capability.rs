@@ -52,7 +52,7 @@ impl fmt::Display for Area {
 }
 
 /// Whether something is there and can be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// It is there, without reservation.

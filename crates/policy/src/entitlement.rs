@@ -241,7 +241,7 @@ fn hard_conflicts(contract: &Contract, machine: &Machine, resource: Resource) ->
         let asked = contract.children(level).map(asks).fold(0u64, u64::saturating_add);
         if asked > available {
             let worst = contract.children(level).max_by_key(|id| asks(*id));
-            let span = worst.map_or(0..0, |id| contract.unit(id).span.clone());
+            let span = worst.map_or(0..0, |id| contract.unit(id).hard_span(resource));
             found.push(Conflict { span, what: Ask::Hard { level, resource, asked, available } });
         }
     }

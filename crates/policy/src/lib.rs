@@ -26,7 +26,7 @@ mod waiting;
 
 pub use lend::{SETTLE_NS, borrows, lends};
 pub use orders::first_weight;
-pub use plan::{Action, Bytes, Cpus, Plan, Reason, Speed, Step};
+pub use plan::{Action, Bytes, CpuCount, Cpus, Plan, Reason, Speed, Step};
 pub use snapshot::{Means, Snapshot, SwitchLoans, UnitFacts};
 pub use step::{Input, State, needs_cap, partitions, step};
 

@@ -364,7 +364,7 @@ impl fmt::Display for Described<'_> {
             Action::Confine { unit, cpus: None } => write!(f, "{}: runs on any cpu", name(unit)),
             Action::Weigh { unit, weight } => write!(f, "{}: weight {weight}", name(unit)),
             Action::Cap { unit, micro_cpus: Some(micro) } => {
-                write!(f, "{}: at most {} cpus", name(unit), Cpus(*micro))
+                write!(f, "{}: at most {}", name(unit), CpuCount(*micro))
             }
             Action::Cap { unit, micro_cpus: None } => write!(f, "{}: no cap", name(unit)),
             Action::Guarantee { unit, min, low, .. } => {
@@ -423,11 +423,11 @@ impl fmt::Display for Because<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self.0 {
             Reason::Scheme(scheme) => write!(f, "the scheme is {scheme}"),
-            Reason::Entitled { micro_cpus } => write!(f, "it is entitled to {} cpus", Cpus(micro_cpus)),
+            Reason::Entitled { micro_cpus } => write!(f, "it is entitled to {}", CpuCount(micro_cpus)),
             Reason::Turn { part } => write!(f, "its turn: it holds {} of a shared cpu", Cpus(part)),
             Reason::TurnOver => write!(f, "its turn on a shared cpu is over"),
             Reason::EntitlementChanged { from, to } => {
-                write!(f, "its entitlement changed from {} to {} cpus", Cpus(from), Cpus(to))
+                write!(f, "its entitlement changed from {} to {}", Cpus(from), CpuCount(to))
             }
             Reason::OwnerIdle { idle_ns } => {
                 write!(f, "idle for {} ms, and the borrower waits", idle_ns / crate::MS)
@@ -442,9 +442,9 @@ impl fmt::Display for Because<'_> {
             }
             Reason::HoldsChanged => write!(f, "the cpus it holds changed"),
             Reason::Proportion { micro_cpus } => {
-                write!(f, "time-shared: it is entitled to {} cpus", Cpus(micro_cpus))
+                write!(f, "time-shared: it is entitled to {}", CpuCount(micro_cpus))
             }
-            Reason::Limit { micro_cpus } => write!(f, "the contract limits it to {} cpus", Cpus(micro_cpus)),
+            Reason::Limit { micro_cpus } => write!(f, "the contract limits it to {}", CpuCount(micro_cpus)),
             Reason::MayNotBorrow => write!(f, "it may not borrow"),
             Reason::NobodyThere => write!(f, "it has no processes any more"),
             Reason::HoldsAgain => write!(f, "it holds a cpu again"),
@@ -520,6 +520,16 @@ impl fmt::Display for Cpus {
             _ if rest % 10 == 0 => write!(f, "{whole}.{:02}", rest / 10),
             _ => write!(f, "{whole}.{rest:03}"),
         }
+    }
+}
+
+/// The same with what it counts: `1 CPU`, `1.5 CPUs`.
+pub struct CpuCount(pub u64);
+
+impl fmt::Display for CpuCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = self.0.saturating_add(500) / 1_000 == 1_000;
+        write!(f, "{} {}", Cpus(self.0), if one { "CPU" } else { "CPUs" })
     }
 }
 

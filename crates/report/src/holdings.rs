@@ -1,6 +1,7 @@
-//! What holds each resource, or why nothing does: lines for `run`, `run --dry-run` and `status`, and JSON.
+//! What holds each resource, or why nothing does: lines for `check`, `run`, `run --dry-run` and `status`, and JSON.
 
 use commonhold_contract::Resource;
+use commonhold_machine::capability::State;
 use serde::{Deserialize, Serialize};
 
 /// One resource.
@@ -8,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Holding {
     /// `cpu`, `memory`, `disk` or `bus`.
     pub resource: String,
-    /// Whether it is held.
-    pub held: bool,
+    /// Whether it is held; *partly* if with a reservation, which `how` states.
+    pub held: State,
     /// By what and how far; or why not, and what to do: a sentence that begins with `held` or `not held`.
     pub how: String,
 }
@@ -17,16 +18,31 @@ pub struct Holding {
 impl Holding {
     /// A resource that is held, by what follows `held`.
     pub fn held(resource: Resource, by: &str) -> Holding {
-        Holding { resource: resource.name().to_owned(), held: true, how: format!("held {by}") }
+        Holding { resource: resource.name().to_owned(), held: State::Yes, how: format!("held {by}") }
+    }
+
+    /// A resource that is held with a reservation, and what follows `held`.
+    pub fn partly(resource: Resource, by: &str) -> Holding {
+        Holding { held: State::Partly, ..Holding::held(resource, by) }
     }
 
     /// A resource that is not held, and what follows `not held`.
     pub fn not_held(resource: Resource, why: &str) -> Holding {
-        Holding { resource: resource.name().to_owned(), held: false, how: format!("not held{why}") }
+        Holding { resource: resource.name().to_owned(), held: State::No, how: format!("not held{why}") }
     }
 
     /// Its line: `memory  held by control groups`.
     pub fn line(&self) -> String {
         format!("{:<8}{}", self.resource, self.how)
     }
+
+    /// Says it to who asks for the resource, where it is not held without reservation.
+    pub fn warning(&self) -> Option<String> {
+        (self.held != State::Yes).then(|| format!("warning: {} is {}", self.resource, self.how))
+    }
+}
+
+/// The lines of all.
+pub fn text(holdings: &[Holding]) -> String {
+    holdings.iter().map(|holding| holding.line() + "\n").collect()
 }

@@ -15,6 +15,7 @@ pub mod holdings;
 mod html;
 pub mod memory;
 pub mod plan;
+pub mod present;
 pub mod schemes;
 pub mod simulation;
 pub mod status;

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::{Action, Plan, Reason, Step};
+use commonhold_policy::{Action, CpuCount, Plan, Reason, Step};
 use serde::Serialize;
 
-use crate::figures::{count, cpus, duration};
+use crate::figures::{count, duration};
 use crate::holdings::Holding;
+use crate::present::{self, Present, PresentJson};
 use crate::table::{Paint, Style, clean, wrap};
 
 /// The steps per unit, each with its number in the plan's order and its reason.
@@ -53,10 +54,10 @@ pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
 fn worth(plan: &Plan, unit: UnitId) -> String {
     plan.entitled
         .get(unit.index())
-        .map_or_else(String::new, |micro| format!(", entitled to {} CPUs", cpus(*micro)))
+        .map_or_else(String::new, |micro| format!(", entitled to {}", CpuCount(*micro)))
 }
 
-fn path(contract: &Contract, unit: UnitId) -> &str {
+pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
     contract.units.get(unit.index()).map_or("?", |unit| unit.path.as_str())
 }
 
@@ -68,7 +69,7 @@ fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
     };
     if !plan.watch.is_empty() {
         let watched: Vec<String> = plan.watch.iter().map(|unit| clean(path(contract, *unit))).collect();
-        text += &format!(", above all at {}", watched.join(", "));
+        text += &format!(", each time at what {} can use", watched.join(", "));
     }
     wrap(&(text + "."), style.width, "", "").join("\n") + "\n"
 }
@@ -77,6 +78,12 @@ fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
 struct PlanJson<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     holdings: &'a [Holding],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    io_cost: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    present: Vec<PresentJson<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    warnings: &'a [serde_json::Value],
     at_ns: u64,
     next_ns: u64,
     entitled: Vec<EntitledJson<'a>>,
@@ -157,14 +164,19 @@ enum ReasonJson<'a> {
 }
 
 /// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
-/// fields and as a sentence. `holdings` says of each resource what would hold it.
-pub fn json(contract: &Contract, plan: &Plan, holdings: &[Holding]) -> String {
+/// fields and as a sentence. `entitled` has `shared` with what nobody is entitled to, and not the kernel's threads, which are
+/// entitled to nothing and restricted by nothing.
+pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     let content = PlanJson {
-        holdings,
+        holdings: about.holdings,
+        io_cost: about.io_cost,
+        present: present::json(contract, about.present),
+        warnings: about.warnings,
         at_ns: plan.at,
         next_ns: plan.next,
         entitled: (0..)
             .zip(&plan.entitled)
+            .filter(|(unit, _)| UnitId(*unit) != UnitId::KERNEL)
             .map(|(unit, micro_cpus)| EntitledJson {
                 unit: path(contract, UnitId(unit)),
                 micro_cpus: *micro_cpus,
@@ -174,6 +186,19 @@ pub fn json(contract: &Contract, plan: &Plan, holdings: &[Holding]) -> String {
         steps: plan.steps.iter().map(|step| step_json(contract, step)).collect(),
     };
     crate::json("commonhold.plan", content)
+}
+
+/// What is to be said beside a plan.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct About<'a> {
+    /// Who is where.
+    pub present: &'a [Present],
+    /// What would hold each resource.
+    pub holdings: &'a [Holding],
+    /// The disks that io.cost would be switched on for, where that was asked for.
+    pub io_cost: Option<&'a [String]>,
+    /// What is to be said of the contract all the same, as a contract in error has it.
+    pub warnings: &'a [serde_json::Value],
 }
 
 fn step_json<'a>(contract: &'a Contract, step: &'a Step) -> StepJson<'a> {

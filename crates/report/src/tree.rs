@@ -6,6 +6,8 @@ use commonhold_policy::entitlement::{Capacity, Entitlement};
 use serde::Serialize;
 
 use crate::figures::{amount, bytes, count};
+use crate::holdings::Holding;
+use crate::present::EXEMPT;
 use crate::table::{Paint, Style, Table, clean, fit, wrap};
 
 /// One resource of the machine: how much there is to divide, and how the policy divides it.
@@ -99,7 +101,8 @@ fn footer(contract: &Contract, units: usize, style: Style) -> String {
     let lending = "Each lends and borrows what is idle unless it says otherwise.";
     let memory =
         "Memory is shown less the reserve; `run` divides what the kernel and processes in no unit leave.";
-    let text = format!("{}. {lending} {memory} {rest}", count(units, "unit"));
+    let exempt = format!("In no unit are {EXEMPT}.");
+    let text = format!("{}. {lending} {memory} {rest} {exempt}", count(units, "unit"));
     wrap(&text, style.width, "", "").join("\n") + "\n"
 }
 
@@ -245,6 +248,9 @@ struct TreeJson<'a, W> {
     capacity: PerResource<Amount>,
     unheld: PerResource<Amount>,
     units: Vec<UnitJson<'a>>,
+    /// What would hold each resource on the machine at hand.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    holdings: &'a [Holding],
     /// What is to be said of the contract all the same, as a contract in error has it.
     warnings: &'a W,
 }
@@ -269,11 +275,13 @@ struct ResourceJson {
 }
 
 /// The tree as JSON: units in the contract's order. Amounts are `{"absolute": n}` in the resource's measure, or
-/// `{"part": n}` in millionths of the machine's whole where its capacity is not known.
+/// `{"part": n}` in millionths of the machine's whole where its capacity is not known. `holdings` says of each resource what
+/// would hold it, where that is known.
 pub fn json(
     contract: &Contract,
     machine: &Machine,
     divisions: &PerResource<Division>,
+    holdings: &[Holding],
     warnings: &impl Serialize,
 ) -> String {
     let tree = Tree::new(contract, divisions);
@@ -285,6 +293,7 @@ pub fn json(
         capacity: per_resource(|resource| divisions[resource].whole()),
         unheld: per_resource(|resource| divisions[resource].amount(divisions[resource].entitlement.unheld)),
         units: contract.held().map(|id| tree.unit_json(id)).collect(),
+        holdings,
         warnings,
     };
     crate::json("commonhold.tree", content)

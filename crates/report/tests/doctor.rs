@@ -29,7 +29,7 @@ fn findings() -> Findings {
             Row::yes(Area::Cpu, "user backend", "affinity for home CPUs and loans, stop/continue for finer shares"),
             Row::partly(
                 Area::Surroundings,
-                "no cap on our CPU time",
+                "CPU time not capped",
                 "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/a-very-long-name.scope/cpu.max holds us to 1.50 CPUs",
             )
             .remedy("echo max > /sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/a-very-long-name.scope/cpu.max"),

@@ -8,6 +8,7 @@ use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_policy::Plan;
 use commonhold_report::comparison::{self, Comparison};
 use commonhold_report::holdings::Holding;
+use commonhold_report::present::{self, Present};
 use commonhold_report::switches::{CpuSwitches, Latency, Times, UnitSwitches};
 use commonhold_report::{Style, plan, status, tree};
 use insta::assert_snapshot;
@@ -29,7 +30,7 @@ fn tree_of_a_contract() {
     let text = tree::text(&contract, &machine, &divisions, Style::PLAIN);
     assert_fits(&text, 80);
     assert_snapshot!(text);
-    assert_snapshot!("tree_of_a_contract_json", tree::json(&contract, &machine, &divisions, &[0u8; 0]));
+    assert_snapshot!("tree_of_a_contract_json", tree::json(&contract, &machine, &divisions, &[], &[0u8; 0]));
 }
 
 #[test]
@@ -65,13 +66,41 @@ fn plan_of_the_first_step() {
     let text = plan::text(&contract, &plan, Style::PLAIN);
     assert_fits(&text, 80);
     assert_snapshot!(text);
-    assert_snapshot!("plan_of_the_first_step_json", plan::json(&contract, &plan, &[]));
+    assert_snapshot!("plan_of_the_first_step_json", plan::json(&contract, &plan, plan::About::default()));
+}
+
+#[test]
+fn who_is_in_which_unit() {
+    let (contract, plan) = fixture::plan();
+    let some = |counts: &[(&str, usize)]| counts.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+    let ten: Vec<(String, usize)> = (1..=10).map(|n| (format!("program-{n}"), n)).collect();
+    let of = |unit, users: &[(&str, usize)], programs, beyond_us| Present {
+        unit,
+        users: some(users),
+        programs,
+        beyond_us,
+    };
+    let first = contract.held().next().unwrap();
+    let hostile = of(first, &[("ana\x1b", 54), ("root", 1)], ten, 1);
+    let shared = of(UnitId::SHARED, &[("root", 1)], some(&[("sshd", 1)]), 1);
+    let rest = contract.held().skip(1).map(|unit| of(unit, &[], Vec::new(), 0));
+    let all: Vec<Present> = std::iter::once(hostile).chain(rest).chain([shared]).collect();
+    let text = present::text(&contract, &all, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert!(!text.contains('\x1b'));
+    assert_snapshot!(text);
+    let about = plan::About { present: &all[..2], holdings: &[], io_cost: Some(&[]), warnings: &[] };
+    assert_snapshot!("who_is_in_which_unit_json", plan::json(&contract, &plan, about));
+    // Nobody is left out, and everybody can be held.
+    let text = present::text(&contract, &[of(first, &[("root", 1)], some(&[("sh", 1)]), 0)], Style::PLAIN);
+    let last = "Not held: kernel threads, process 1 and Commonhold itself.\n";
+    assert_eq!(text, format!("Who would be held now\n  unit-0: 1 process of root: sh\n{last}"));
 }
 
 #[test]
 fn plan_of_every_action_and_reason_as_json() {
     let (contract, plan) = fixture::every_step();
-    assert_snapshot!(plan::json(&contract, &plan, &[]));
+    assert_snapshot!(plan::json(&contract, &plan, plan::About::default()));
 }
 
 #[test]
@@ -81,7 +110,10 @@ fn plan_without_steps_and_with_units_that_the_contract_lacks() {
     let (_, strange) = fixture::plan();
     assert!(plan::text(&contract, &strange, Style::PLAIN).contains("owned by ?"));
     let watched = Plan { next: 250_000_000, watch: vec![UnitId::SHARED], ..Plan::default() };
-    assert!(plan::text(&contract, &watched, Style::PLAIN).contains("within 250.0 ms, above all at shared."));
+    assert!(
+        plan::text(&contract, &watched, Style::PLAIN)
+            .contains("within 250.0 ms, each time at what shared can use.")
+    );
 }
 
 #[test]
@@ -103,6 +135,13 @@ fn status_of_units_that_lend() {
     assert_eq!(
         status::holder(holder),
         "Contract lab.toml, held by the user backend.\nproblem: the caretaker was killed\n"
+    );
+    let weakly = Holding::partly(Resource::Disk, "weakly, by stopping");
+    assert_eq!(weakly.warning().as_deref(), Some("warning: disk is held weakly, by stopping"));
+    assert_eq!(Holding::held(Resource::Cpu, "by the cgroup backend").warning(), None);
+    assert_eq!(
+        serde_json::to_value(&weakly).unwrap(),
+        serde_json::json!({ "resource": "disk", "held": "partly", "how": "held weakly, by stopping" })
     );
     let holdings = [
         Holding::held(Resource::Cpu, "by the cgroup backend"),

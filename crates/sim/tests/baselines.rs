@@ -136,6 +136,9 @@ fn a_baseline_is_refused_where_units_are_held() {
     // With another scheme, or another scheduler, there is nothing wrong.
     let smp = Overrides { scheme: Some(Scheme::Smp), ..Overrides::default() };
     assert!(read_with(ISOLATED, machine, WORK, smp).scenario.is_some());
+    // What was asked for instead is not the file's fault: a run refuses it (below).
+    let other = Overrides { scheduler: Some(Scheduler::Linux24), ..Overrides::default() };
+    assert!(read_with(ISOLATED, machine, WORK, other).findings.is_empty());
     let own = Overrides { scheduler: Some(Scheduler::Commonhold), ..Overrides::default() };
     assert!(read_with(ISOLATED, machine, WORK, own).scenario.is_some());
 }

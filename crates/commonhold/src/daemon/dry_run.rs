@@ -1,94 +1,126 @@
-//! `run --dry-run`: the plan for this moment, with reasons; nothing is touched.
+//! `run --dry-run`: the plan for this moment, with reasons, and who it is about; nothing is touched.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
+use commonhold_contract::{Contract, UnitId};
 use commonhold_live::names::SystemNames;
-use commonhold_live::observe::capability::{self, CgroupPlace};
-use commonhold_live::observe::topology;
+use commonhold_live::observe::{capability, topology};
 use commonhold_live::roster::{Roster, Scan};
-use commonhold_live::{clock, kernel, user};
-use commonhold_machine::capability::State as Found;
-use commonhold_policy::disk::DiskMeans;
-use commonhold_policy::memory::MemoryMeans;
-use commonhold_policy::{Input, Means, Snapshot, State, step};
-use commonhold_report::plan;
+use commonhold_live::{clock, disk};
+use commonhold_policy::{Input, Snapshot, State, step};
+use commonhold_report::present::{self, Present};
+use commonhold_report::{holdings, plan};
 
-use super::holdings;
+use super::outlook::Outlook;
 use super::start::{self, Choice};
 use super::users::expand;
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
-use crate::output;
+use crate::{load, output};
 
 /// Long enough to see who runs and who only exists.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let machine = topology::read(Path::new("/"))?;
-    let (loaded, _) = start::load_with_scheme(args, &machine, &SystemNames::new())?;
-    output::complain_of(&loaded.warnings);
-    let (choice, why) = start::choose(args.backend, &loaded.contract, &machine)?;
-    let mut contract = loaded.contract;
+    let names = SystemNames::new();
+    let (mut contract, warnings) = if args.json {
+        match load::diagnose_placed(&args.contract, &machine, Some(&names))? {
+            (Some(contract), warnings) => (start::with_scheme(args, contract), warnings),
+            (None, wrong) => return load::refuse_in_json(&wrong),
+        }
+    } else {
+        let (loaded, _) = start::load_with_scheme(args, &machine, &names)?;
+        output::complain_of(&loaded.warnings);
+        (loaded.contract, Vec::new())
+    };
+    let outlook = Outlook::new(args.backend, &contract, &machine)?;
+    let (roster, now) = look(&mut contract)?;
+    let snapshot = Snapshot { at: now, units: roster.unit_facts(), ..Snapshot::default() };
+    let input = Input { contract: &contract, machine: &machine, means: outlook.means, snapshot: &snapshot };
+    let (_, plan) = step(State::default(), now, input);
+    let present = who(&contract, &roster, &outlook.choice);
+    let io_cost = args.io_cost.then(|| io_cost(&outlook.choice)).flatten();
+    let about = plan::About {
+        present: &present,
+        holdings: &outlook.holdings,
+        io_cost: io_cost.as_deref(),
+        warnings: &warnings,
+    };
+    if args.json {
+        output::print(&plan::json(&contract, &plan, about))?;
+    } else {
+        let (name, why) = (outlook.choice.name(), &outlook.why);
+        output::say(&format!("the {name} backend would hold this ({why}):\n"));
+        output::print(&present::text(&contract, &present, output::style()))?;
+        output::say("");
+        output::print(&plan::text(&contract, &plan, output::style()))?;
+        output::say("\nThis plan is about CPUs; of each resource, `run` would say:");
+        output::print(&holdings::text(&outlook.holdings))?;
+        if let Some(disks) = &io_cost {
+            output::say(&start::io_cost_is(disks, "would be"));
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// Who is where, and uses what; the contract gets the sub-units of those who want one.
+fn look(contract: &mut Contract) -> Result<(Roster, u64), Failure> {
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
     let begun = clock::now();
     // Every look may find users that want a sub-unit; with that, the next one places them.
     loop {
-        let seen = roster.refresh(&contract, begun, Scan::Full)?;
-        if !expand(&mut contract, &seen.users) {
+        let seen = roster.refresh(contract, begun, Scan::Full)?;
+        if !expand(contract, &seen.users) {
             break;
         }
     }
     roster.account(begun, &[])?;
     sleep(LOOK);
     let now = clock::now();
-    roster.refresh(&contract, now, Scan::Quick)?;
+    roster.refresh(contract, now, Scan::Quick)?;
     roster.account(now, &[])?;
-    let snapshot = Snapshot { at: now, units: roster.unit_facts(), ..Snapshot::default() };
-    let means = means(&choice);
-    let input = Input { contract: &contract, machine: &machine, means, snapshot: &snapshot };
-    let (_, plan) = step(State::default(), now, input);
-    let holdings = holdings::of(&contract, choice.name(), means, &start::by_backend(choice.name(), &why));
-    if args.json {
-        output::print(&plan::json(&contract, &plan, &holdings))?;
-    } else {
-        output::say(&format!("the {} backend would hold this ({why}):\n", choice.name()));
-        output::print(&plan::text(&contract, &plan, output::style()))?;
-        output::say("\nThis plan is about CPUs; of each resource, `run` would say:");
-        for holding in &holdings {
-            output::say(&holding.line());
-        }
-    }
-    Ok(Exit::Ok)
+    Ok((roster, now))
 }
 
-/// What a backend could enforce, without taking possession of anything.
-fn means(choice: &Choice) -> Means {
+/// The processes of every unit, and of who is in none.
+fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
+    let own_only = own_only(choice);
+    let of_unit = |unit: UnitId| {
+        let (mut users, mut programs) = (BTreeMap::new(), BTreeMap::new());
+        let mut beyond_us = 0;
+        for member in roster.members_of(unit) {
+            *users.entry(member.uid).or_insert(0) += 1;
+            *programs.entry(member.comm.clone()).or_insert(0) += 1;
+            beyond_us += usize::from(own_only.is_some_and(|uid| uid != member.uid));
+        }
+        let name = |uid: u32| roster.names().user_name(uid).unwrap_or_else(|| uid.to_string());
+        let users = users.into_iter().map(|(uid, count)| (name(uid), count)).collect();
+        Present { unit, users, programs: programs.into_iter().collect(), beyond_us }
+    };
+    contract.held().chain([UnitId::SHARED]).map(of_unit).collect()
+}
+
+/// The user whose processes are all that can be held; none if everybody's can.
+fn own_only(choice: &Choice) -> Option<u32> {
+    let uid = rustix::process::geteuid();
+    let everybodys = match choice {
+        Choice::User => capability::holds_other_users(Path::new("/")),
+        Choice::Kernel(place) | Choice::Cgroup(place) => uid.is_root() || !place.delegated,
+    };
+    (!everybodys).then(|| uid.as_raw())
+}
+
+/// The disks that io.cost would be on for; none, and a warning, where it is not to be had.
+fn io_cost(choice: &Choice) -> Option<Vec<String>> {
     match choice {
-        Choice::Kernel(place) => Means { disk: disk(place), memory: place.memory(), ..kernel::MEANS },
-        Choice::Cgroup(place) => {
-            let has = |controller: &str| place.controllers.contains(controller);
-            Means {
-                cpu_sets: has("cpuset"),
-                weights: has("cpu"),
-                caps: has("cpu"),
-                gates: true,
-                switches: false,
-                disk: disk(place),
-                memory: place.memory(),
-            }
-        }
+        Choice::Kernel(place) | Choice::Cgroup(place) => Some(disk::io_cost::would_be_on(&place.mount)),
         Choice::User => {
-            let pages_out = capability::paging_out(Path::new("/")).state != Found::No;
-            let memory = if pages_out { user::MEMORY_MEANS } else { MemoryMeans::NONE };
-            Means { memory, ..user::MEANS }
+            output::complain(start::NO_IO_COST);
+            None
         }
     }
-}
-
-/// What it could order for disks.
-fn disk(place: &CgroupPlace) -> DiskMeans {
-    let io = place.controllers.contains("io");
-    DiskMeans { caps: io, weights: io, limits_only: false }
 }

@@ -1,8 +1,9 @@
-//! What holds each resource under a backend, or why nothing does: said when a daemon starts, by `--dry-run` and in `status`.
+//! What holds each resource under a backend, or why nothing does: said when a daemon starts, by `check`, by `--dry-run` and in
+//! `status`.
 
 use std::path::Path;
 
-use commonhold_contract::{Contract, Resource};
+use commonhold_contract::{Contract, Resource, Scheme};
 use commonhold_live::observe::capability;
 use commonhold_machine::capability::State;
 use commonhold_policy::Means;
@@ -24,11 +25,21 @@ pub(super) fn of(contract: &Contract, backend: &str, means: Means, cpu: &str) ->
         Holding::not_held(Resource::Disk, &missing("io", asked(Resource::Disk)))
     };
     vec![
-        Holding::held(Resource::Cpu, cpu),
+        Holding::held(Resource::Cpu, &format!("{cpu}{}", limits_of_cpu(contract, means))),
         memory(backend, means.memory, asked(Resource::Memory)),
         disk,
         Holding::not_held(Resource::Bus, &format!(" by this version{}", asked(Resource::Bus))),
     ]
+}
+
+/// How `limit.cpu` is held, where a contract has it.
+fn limits_of_cpu(contract: &Contract, means: Means) -> &'static str {
+    let limited = contract.held().any(|id| contract.unit(id).limit.cpu.is_some());
+    match (limited && contract.machine.scheme != Scheme::Smp, means.caps) {
+        (false, _) => "",
+        (true, true) => "; limits by cpu.max",
+        (true, false) => "; limits by turns and in whole CPUs, of a unit with sub-units by each of these",
+    }
 }
 
 fn memory(backend: &str, means: MemoryMeans, asked: &str) -> Holding {
@@ -38,7 +49,7 @@ fn memory(backend: &str, means: MemoryMeans, asked: &str) -> Holding {
     match (means.bounds, means.guarantees) {
         (false, _) => Holding::not_held(Resource::Memory, &missing("memory", asked)),
         (true, true) => Holding::held(Resource::Memory, "by control groups"),
-        (true, false) => Holding::held(
+        (true, false) => Holding::partly(
             Resource::Memory,
             &format!(
                 "by control groups, without guarantees{asked}: what encloses ours is not protected (memory.low is 0 there)"
@@ -52,7 +63,7 @@ fn memory_by_user(means: MemoryMeans, asked: &str) -> Holding {
     let found = capability::paging_out(Path::new("/"));
     if means.bounds {
         let how = format!("weakly{asked}: {}; see `commonhold doctor`", found.reason);
-        return Holding::held(Resource::Memory, &how);
+        return Holding::partly(Resource::Memory, &how);
     }
     // Found to be refused although nothing speaks against it, as in a container.
     let why =
@@ -67,7 +78,7 @@ fn disks_by_user(asked: &str) -> Holding {
     if found.state == State::No {
         return Holding::not_held(Resource::Disk, &format!("{asked}: {}", found.reason));
     }
-    Holding::held(Resource::Disk, &format!("weakly{asked}: {}; see `commonhold doctor`", found.reason))
+    Holding::partly(Resource::Disk, &format!("weakly{asked}: {}; see `commonhold doctor`", found.reason))
 }
 
 /// Disks that control groups hold. Who asks for disks is told of file systems whose disks these are not.

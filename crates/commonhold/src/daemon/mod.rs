@@ -5,6 +5,7 @@ mod descriptors;
 mod dry_run;
 mod hold;
 mod holdings;
+mod outlook;
 mod requests;
 mod signals;
 mod start;
@@ -32,6 +33,7 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use clients::{Caller, Clients};
 use hold::Hold;
+pub(crate) use outlook::Outlook;
 use requests::About;
 use signals::{Signals, Told};
 

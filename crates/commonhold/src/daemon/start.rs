@@ -111,11 +111,17 @@ pub(super) fn load_with_scheme(
     names: &SystemNames,
 ) -> Result<(Loaded, String), Failure> {
     let mut loaded = load::contract(&args.contract, machine, Some(names))?;
-    if let Some(scheme) = args.scheme {
-        loaded.contract.machine.scheme = scheme.into();
-    }
+    loaded.contract = with_scheme(args, loaded.contract);
     let text = std::fs::read_to_string(&args.contract).unwrap_or_default();
     Ok((loaded, text))
+}
+
+/// A contract with the scheme of the command line.
+pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
+    if let Some(scheme) = args.scheme {
+        contract.machine.scheme = scheme.into();
+    }
+    contract
 }
 
 pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
@@ -148,7 +154,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         }
         Choice::User => {
             if args.io_cost {
-                output::complain("warning: --io-cost is for control groups, which the user backend has not");
+                output::complain(NO_IO_COST);
             }
             let user = UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal);
             let pages_out = capability::paging_out(Path::new("/")).state != State::No;
@@ -199,12 +205,21 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
 fn weighing(mut cgroup: CgroupBackend, args: &Run) -> CgroupBackend {
     if args.io_cost {
         let on = cgroup.switch_on_io_cost();
-        output::say(&match on.as_slice() {
-            [] => "io.cost is on for no disk: `commonhold calibrate FOLDER` measures one".to_owned(),
-            disks => format!("io.cost is on for {}, until the end", disks.join(", ")),
-        });
+        output::say(&io_cost_is(&on, "is"));
     }
     cgroup
+}
+
+/// What `--io-cost` comes to under the `user` backend.
+pub(super) const NO_IO_COST: &str =
+    "warning: --io-cost is for control groups, which the user backend has not: it does nothing";
+
+/// On which disks the kernel's cost model is switched on; `is` may also be `would be`.
+pub(super) fn io_cost_is(disks: &[String], is: &str) -> String {
+    match disks {
+        [] => format!("io.cost {is} on for no disk: `commonhold calibrate FOLDER` measures one"),
+        disks => format!("io.cost {is} on for {}, until the end", disks.join(", ")),
+    }
 }
 
 /// The `kernel` backend. Where the kernel refuses the scheduler after all, the `cgroup` backend does, unless the other was

@@ -42,7 +42,7 @@ fn hard_reservations_that_exceed_the_machine() {
     said.refused(
         1,
         &[
-            "contract.toml:2:7",
+            "contract.toml:3:16",
             "reservation of 100000 CPUs is too large",
             "the machine has",
             "soft `tickets`",
@@ -62,6 +62,76 @@ fn an_unknown_user_and_an_unknown_group() {
             "groupadd",
         ],
     );
+}
+
+#[test]
+fn what_the_machine_knows_to_be_wrong_is_told_in_the_same_go() {
+    let said = run(
+        "version = 1\n[unit.a]\ntickets = 0\nmembers = [\"user:no-such-user\"]\n[unit.b]\nhard = { cpu = \"100000\" }\n",
+    );
+    said.refused(1, &["contract.toml:3:11", "contract.toml:4:12", "knows no user `no-such-user`"]);
+    // What an error may have caused is not told with it: `hard` of another unit beside a wrong ticket. Beside a wrong member
+    // it is.
+    assert!(!said.err.contains("100000 CPUs"), "{}", said.err);
+    let said = run("version = 1\n[unit.a]\nmembers = [\"usr:x\"]\n[unit.b]\nhard = { cpu = \"100000\" }\n");
+    said.refused(1, &["contract.toml:3:13", "contract.toml:5:16", "100000 CPUs is too large"]);
+}
+
+/// What a contract probably does not mean is said by `check`, and by a daemon that holds it all the same.
+#[test]
+fn doubts_about_members_and_limits() {
+    let place = Place::with(
+        "version = 1\n[machine]\ndefault = \"rest\"\n\
+         [unit.a]\nmembers = [\"cgroup:/no-such-cgroup\", \"pid:4194304\", \"user:root\"]\nlimit = { cpu = 100000 }\n\
+         [unit.b]\n[unit.b.unit.c]\nmembers = [\"command:no-such-command\"]\n\
+         [unit.d]\nmembers = []\n[unit.rest]\n",
+    );
+    let said = place.call(&["check", "contract.toml"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let doubts = [
+        "warning[absent-cgroup]: this machine has no cgroup `/no-such-cgroup` now\n --> contract.toml:5:12",
+        "warning[absent-process]: there is no process 4194304 now\n --> contract.toml:5:38",
+        "warning[takes-roots]: `user:root` puts the system's own services into unit `a`\n --> contract.toml:5:53",
+        "warning[limits-nothing]: a cpu limit of 100000 CPUs does not limit `a`\n --> contract.toml:6:17",
+        "warning[no-members]: unit `b` names no members\n --> contract.toml:7:7",
+    ];
+    for doubt in doubts {
+        assert!(said.err.contains(doubt), "`{doubt}` is not in:\n{}", said.err);
+    }
+    let warnings = said.err.lines().filter(|line| line.starts_with("warning[")).count();
+    assert_eq!(
+        warnings,
+        doubts.len(),
+        "no others: an empty list is meant, and the rest falls into `rest`\n{}",
+        said.err
+    );
+    let dry = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run"]);
+    assert!(doubts.iter().all(|doubt| dry.err.contains(doubt)), "{}", dry.err);
+    // In JSON, they are in the document, as in that of `check`.
+    let warnings = |command: &[&str]| {
+        let json: serde_json::Value = serde_json::from_str(&place.call(command).out).unwrap();
+        json["warnings"].clone()
+    };
+    let dry = warnings(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);
+    assert_eq!(dry.as_array().unwrap().len(), doubts.len());
+    assert_eq!(dry, warnings(&["check", "contract.toml", "--json"]));
+}
+
+#[test]
+fn a_contract_of_many_units_without_members_has_few_warnings() {
+    let units: Vec<String> = (0..8).map(|n| format!("[unit.u{n}]\n")).collect();
+    let said = Place::with(&format!("version = 1\n{}", units.concat())).call(&["check", "contract.toml"]);
+    assert_eq!(said.err.matches("warning[no-members]").count(), 5, "{}", said.err);
+    assert!(said.err.contains("unit `u4` names no members, and so with 3 more"), "{}", said.err);
+}
+
+#[test]
+fn a_dry_run_in_json_says_what_is_wrong_in_json() {
+    let place = Place::with("version = 1\n[unit.a]\nticket = 5\n");
+    let dry = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);
+    let checked = place.call(&["check", "contract.toml", "--json"]);
+    assert!(dry.out.contains("\"schema\": \"commonhold.diagnostics\""), "{dry:?}");
+    assert_eq!((dry.code, dry.out, dry.err), (checked.code, checked.out, checked.err));
 }
 
 /// Units nest by tables in tables, so that no unit can be inside itself: what looks like it is another unit's name.

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::support::{Daemon, Place, Process, STRANGER, eventually, has_cpus, is_root, is_there, kill, said};
 
-const ONE: &str = "version = 1\n[unit.a]\n";
+const ONE: &str = "version = 1\n[unit.a]\nmembers = []\n";
 
 #[test]
 fn the_cgroup_backend_where_there_is_none() {
@@ -38,6 +38,22 @@ fn the_kernel_backend_where_there_is_none() {
     said.refused(69, &["error: no kernel backend here: ", "; "]);
     let reason = said.err.trim_start_matches("error: no kernel backend here: ").split(';').next().unwrap();
     assert!(doctor.out.contains(reason), "{reason}");
+}
+
+#[test]
+fn a_dry_run_says_whom_its_user_cannot_hold() {
+    if !is_root() {
+        return;
+    }
+    let (roots, own) = (Process::sleeper(), Process::sleeper_of(STRANGER, STRANGER));
+    let place = Place::with_units(&[&roots, &own]);
+    let arguments = ["run", "contract.toml", "--backend", "user", "--dry-run"];
+    let reach = "out of this user's reach: 1 process; root's daemon holds every user's.";
+    let of = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let dry = said(&mut place.command_of(STRANGER, &arguments));
+    assert!(of(&dry.out).contains(reach), "{dry:?}");
+    let dry = place.call(&arguments);
+    assert!(!of(&dry.out).contains("reach"), "{dry:?}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn it_says_what_it_does_not_hold() {
     assert!(line("disk    ").contains("held"), "{out}");
     assert!(out.contains("bus     not held by this version\n"), "{out}");
     // Its status says so too, in words and in figures, and so does a dry run.
-    let held = how.starts_with("held");
+    let held = if how.starts_with("held") { "partly" } else { "no" };
     let memory = serde_json::json!({ "resource": "memory", "held": held, "how": how });
     assert_eq!(place.status()["holdings"][1], memory);
     let text = place.call(&["status"]);
@@ -67,6 +67,23 @@ fn it_says_what_it_does_not_hold() {
     let dry = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);
     let plan: serde_json::Value = serde_json::from_str(&dry.out).unwrap();
     assert_eq!(plan["holdings"][1], memory);
+    // So does a check, as a warning, since the contract asks for memory and not for disks.
+    let checked = place.call(&["check", "contract.toml"]);
+    assert!(
+        checked.err.contains(&format!("warning: memory is {how}\n")) == (checked.out.contains(how)),
+        "{checked:?}"
+    );
+    assert!(!checked.err.contains("warning: disk") && checked.code == Some(0), "{checked:?}");
+    assert!(checked.out.contains("On this machine, `run` would say:\ncpu     held by the "), "{checked:?}");
+}
+
+#[test]
+fn it_says_how_limits_of_cpu_are_held() {
+    let place = Place::with("version = 1\n[unit.a]\nmembers = []\nlimit = { cpu = 0.5 }\n");
+    let text = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run"]);
+    assert!(text.out.contains("cpu     held by the user backend (as asked); limits by turns"), "{text:?}");
+    let smp = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run", "--scheme", "smp"]);
+    assert!(smp.out.contains("cpu     held by the user backend (as asked)\n"), "{smp:?}");
 }
 
 /// The daemon's directory may be given from where it starts; its caretaker works elsewhere.
@@ -100,9 +117,17 @@ fn a_dry_run_plans_and_touches_nothing() {
     assert_eq!(text.code, Some(0), "{text:?}");
     assert!(text.out.contains("the user backend would hold this (as asked)"), "{}", text.out);
     assert!(text.out.contains("u0"), "{}", text.out);
-    let json = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);
+    assert!(text.out.contains("\nWho would be held now\n  u0: 1 process of "), "{}", text.out);
+    assert!(text.out.contains("\nNot held: kernel threads, process 1 and Commonhold itself"), "{}", text.out);
+    assert!(!text.out.contains("io.cost") && !text.err.contains("--io-cost"), "{text:?}");
+    let arguments = ["run", "contract.toml", "--backend", "user", "--dry-run", "--json", "--io-cost"];
+    let json = place.call(&arguments);
+    assert!(json.err.contains("warning: --io-cost is for control groups"), "{}", json.err);
     let plan: serde_json::Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!(plan["schema"], "commonhold.plan");
+    assert_eq!(plan["present"][1]["unit"], "u1");
+    assert_eq!(plan["present"][1]["processes"], 1);
+    assert!(plan["entitled"].as_array().unwrap().iter().all(|entitled| entitled["unit"] != "kernel"));
     assert!(members.iter().all(Process::is_free));
     assert!(!place.directory().exists());
 }

@@ -167,7 +167,9 @@ impl Target {
         if percent <= BUSY_PERCENT {
             return Ok(());
         }
-        Err(self.busy(&format!("it was in use for {percent} % of the last second")))
+        Err(self.busy(&format!(
+            "it was in use for {percent} % of the last second, and {BUSY_PERCENT} % are let pass"
+        )))
     }
 
     fn busy(&self, why: &str) -> LiveError {

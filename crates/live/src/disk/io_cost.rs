@@ -31,11 +31,23 @@ const MOST: &str = "95.00";
 /// The files, in the order in which they are written: undone in the reverse, a disk is off before its model goes.
 const FILES: [&str; 2] = ["io.cost.model", "io.cost.qos"];
 
+/// The disks that [`switch_on`] is about: measured, and not BFQ's.
+fn measured(tree: &Tree, mount: &Path) -> Vec<(Device, CostModel)> {
+    let disks = devices::read(tree, mount).into_iter().filter(|disk| disk.weigher != Some(Weigher::Bfq));
+    disks.filter_map(|disk| Some((disk.model?, disk))).map(|(model, disk)| (disk, model)).collect()
+}
+
+/// The names of those that it would be on for, where control groups are mounted there. Nothing is switched.
+pub fn would_be_on(mount: &Path) -> Vec<String> {
+    let takes = |disk: &Device| disk.weigher.is_some() || disk.queues;
+    let disks = measured(&Tree::new(Path::new("/")), mount).into_iter();
+    disks.filter(|(disk, _)| takes(disk)).map(|(disk, _)| disk.name).collect()
+}
+
 /// Switches io.cost on for every disk that was measured. Returns the names of those it is on for now, and what failed.
 pub(crate) fn switch_on(mount: &Path, journal: &mut Journal) -> (Vec<String>, Vec<LiveError>) {
     let (mut on, mut problems) = (Vec::new(), Vec::new());
-    for device in devices::read(&Tree::new(Path::new("/")), mount) {
-        let Some(model) = device.model.filter(|_| device.weigher != Some(Weigher::Bfq)) else { continue };
+    for (device, model) in measured(&Tree::new(Path::new("/")), mount) {
         let outcome = match device.weigher {
             Some(_) => Ok(()),
             None if !device.queues => Err(without_queue(&device)),

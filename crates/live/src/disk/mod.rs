@@ -19,7 +19,7 @@ pub(crate) mod arrays;
 mod below;
 pub mod calibrate;
 pub(crate) mod devices;
-pub(crate) mod io_cost;
+pub mod io_cost;
 pub mod model;
 mod stat;
 

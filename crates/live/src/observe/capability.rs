@@ -75,6 +75,11 @@ pub fn paging_out(root: &Path) -> Row {
     memory::paging_out(&Context::read(root), pageout::is_offered())
 }
 
+/// Whether the `user` backend can hold other users' processes, too.
+pub fn holds_other_users(root: &Path) -> bool {
+    surroundings::holds_other_users(&Context::read(root))
+}
+
 /// How the `user` backend holds disks; a row with state no, and the reason, where it cannot.
 pub fn disks_by_user(root: &Path) -> Row {
     disk::by_user(&Context::read(root))
@@ -84,6 +89,16 @@ pub fn disks_by_user(root: &Path) -> Row {
 /// where there are none.
 pub fn file_systems_elsewhere(root: &Path) -> Option<String> {
     disk::outside_of_control(&Context::read(root))
+}
+
+/// Those of some cgroups, by their paths as /proc/PID/cgroup shows them, that this machine does not have now. Where it shows
+/// no cgroups at all, nobody can tell, and none is said to be missing.
+pub fn missing_cgroups<'p>(root: &Path, paths: &BTreeSet<&'p str>) -> BTreeSet<&'p str> {
+    if paths.is_empty() {
+        return BTreeSet::new();
+    }
+    let context = Context::read(root);
+    paths.iter().copied().filter(|path| context.has_cgroup(Path::new(path)) == Some(false)).collect()
 }
 
 /// Facts that are in no file.

@@ -117,8 +117,8 @@ fn two_units_on_two_cpus_from_start_to_call_back() {
     assert_eq!(
         w.said(),
         [
-            "cpu 1: no longer owned by u1: its entitlement changed from 2 to 1 cpus",
-            "cpu 1: owned by u0: it is entitled to 1 cpus",
+            "cpu 1: no longer owned by u1: its entitlement changed from 2 to 1 CPU",
+            "cpu 1: owned by u0: it is entitled to 1 CPU",
             "u0: runs on cpus 1: the cpus it holds changed",
             "u1: runs on cpus 0: the cpus it holds changed",
         ]
@@ -224,14 +224,14 @@ fn proportional_mode_weighs() {
     assert_eq!(
         w.said(),
         [
-            format!("u0: weight 2500: {because} 0.5 cpus"),
-            format!("u1: weight 5000: {because} 1 cpus"),
-            format!("u2: weight 2500: {because} 0.5 cpus"),
+            format!("u0: weight 2500: {because} 0.5 CPUs"),
+            format!("u1: weight 5000: {because} 1 CPU"),
+            format!("u2: weight 2500: {because} 0.5 CPUs"),
         ]
     );
     w.contract.machine.scheme = Scheme::Quota;
     w.after(100);
-    assert!(w.said().contains(&"u1: at most 1 cpus: it may not borrow".to_owned()), "{:?}", w.said());
+    assert!(w.said().contains(&"u1: at most 1 CPU: it may not borrow".to_owned()), "{:?}", w.said());
 }
 
 /// physics has two sub-units and lends to its own first; the other unit gets what is left.

@@ -67,7 +67,8 @@ pub fn read_with(contract: &str, machine: &str, workload: &str, instead: Overrid
         (commonhold_contract::parse(contract), parse_with_place(machine));
     if let (Some(contract), Some(machine)) = (&mut asked.contract, &mut hardware.value) {
         instead.apply(contract, machine);
-        if let Some(place) = place
+        // What the command line asks for is not the file's fault: who runs it says so.
+        if let (Some(place), None) = (place, instead.scheduler)
             && let Some(wrong) = unheld(contract.machine.scheme, machine.kernel.scheduler, place)
         {
             hardware.diagnostics.push(wrong);

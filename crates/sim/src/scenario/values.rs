@@ -53,7 +53,8 @@ pub(crate) fn read<T>(
         }
         values(document, entries)
     });
-    Parsed { value, about, diagnostics }
+    let wrong = diagnostics.iter().any(Diagnostic::is_error);
+    Parsed { value: (!wrong).then_some(value), about, diagnostics }
 }
 
 /// Reads a key of the head; whether it is one.

@@ -238,9 +238,13 @@ fn pass_on(context: &Context, place: &Place, controller: &str) -> String {
 
 /// How a controller gets from version 1 to version 2: by booting, or at once if it has no cgroups there but the top.
 fn unbind(context: &Context, mount: &Path, v1_name: &str) -> String {
+    let (mount, boot) = (mount.display(), boot_v2(context));
     match kernel_table(context, v1_name) {
-        Some((1, _)) => format!("umount {} (it has no cgroups there), until the next boot", mount.display()),
-        _ => boot_v2(context).to_owned(),
+        Some((1, _)) => {
+            format!("umount {mount}, where it has no cgroups, until the next boot; for good, {boot}")
+        }
+        Some(_) => format!("{boot}: {mount} has cgroups, and cannot be unmounted"),
+        None => boot.to_owned(),
     }
 }
 

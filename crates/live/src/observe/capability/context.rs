@@ -54,6 +54,16 @@ impl Context {
         self.mounts.iter().find(has)
     }
 
+    /// Whether there is a cgroup of that path, in the hierarchy of version 2 or in that of systemd's, whose paths count where
+    /// version 2 is not used; none if neither would be seen.
+    pub(super) fn has_cgroup(&self, path: &Path) -> Option<bool> {
+        let hierarchies = [self.cgroup2(), self.cgroup1("name=systemd")];
+        let mut seen =
+            hierarchies.into_iter().flatten().filter_map(|mount| mount.directory_of(path)).peekable();
+        seen.peek()?;
+        Some(seen.any(|directory| self.tree.exists(directory)))
+    }
+
     /// Our own cgroup in the v2 hierarchy (`None`) or in that of a v1 controller, and the mount's top above it, both
     /// as directories; none if it is not mounted, or lies outside what the mount shows.
     pub(super) fn own_cgroup(&self, controller: Option<&str>) -> Option<(PathBuf, PathBuf)> {

@@ -282,7 +282,7 @@ fn write_back(context: &Context, memory: &Row) -> Row {
 
 /// File systems whose disks are other machines'.
 fn elsewhere(context: &Context) -> Row {
-    let name = "no file systems elsewhere";
+    let name = "file systems are here";
     match outside_of_control(context) {
         None => Row::yes(Area::Disk, name, "none is mounted from another machine"),
         Some(reason) => Row::partly(Area::Disk, name, reason).remedy("hold them where the disks are"),

@@ -49,10 +49,14 @@ pub(super) fn privileges(context: &Context) -> Vec<Row> {
 pub(super) fn user_backend(context: &Context) -> Row {
     let (area, name) = (Area::Cpu, "user backend");
     let means = "affinity for home CPUs and loans, stop/continue for finer shares";
-    if context.status.has(Capability::SysNice) && context.status.has(Capability::Kill) {
+    if holds_other_users(context) {
         return Row::yes(area, name, means);
     }
     Row::partly(area, name, format!("{means}; our own user's processes only")).remedy(GIVE_CAPABILITIES)
+}
+
+pub(super) fn holds_other_users(context: &Context) -> bool {
+    context.status.has(Capability::SysNice) && context.status.has(Capability::Kill)
 }
 
 /// The rows about what surrounds the program.
@@ -62,8 +66,8 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
         container(context),
         virtual_machine(context),
         every_cpu(context),
-        no_cpu_cap(context),
-        no_memory_cap(context),
+        cpu_time_not_capped(context),
+        memory_not_capped(context),
     ]
 }
 
@@ -145,8 +149,8 @@ fn every_cpu(context: &Context) -> Row {
     Row::partly(Area::Surroundings, name, reason).remedy(format!("taskset -c {online} commonhold ..."))
 }
 
-fn no_cpu_cap(context: &Context) -> Row {
-    let name = "no cap on our CPU time";
+fn cpu_time_not_capped(context: &Context) -> Row {
+    let name = "CPU time not capped";
     let version2 = find_cap(context, None, "cpu.max", |text, _| {
         let mut words = text.split_whitespace();
         let (quota, period) = (words.next()?.parse::<u64>().ok()?, words.next()?.parse::<u64>().ok()?);
@@ -161,7 +165,7 @@ fn no_cpu_cap(context: &Context) -> Row {
         })
     };
     match version2.or_else(version1) {
-        None => Row::yes(Area::Surroundings, name, "our cgroup and those above it have none"),
+        None => Row::yes(Area::Surroundings, name, "our cgroup and those above it have no cap"),
         Some(cap) => {
             let (cpus, hundredths) = (cap.value / 100, cap.value % 100);
             let reason = format!("{} holds us to {cpus}.{hundredths:02} CPUs", cap.file.display());
@@ -172,14 +176,14 @@ fn no_cpu_cap(context: &Context) -> Row {
     }
 }
 
-fn no_memory_cap(context: &Context) -> Row {
-    let name = "no cap on our memory";
+fn memory_not_capped(context: &Context) -> Row {
+    let name = "memory not capped";
     // Version 1 says "no cap" with a number near 2^63, version 2 with the word `max`.
     let bytes = |text: &str, _: &Path| text.parse::<u64>().ok().filter(|bytes| *bytes < 1 << 62);
     let version2 = find_cap(context, None, "memory.max", bytes);
     let version1 = || find_cap(context, Some("memory"), "memory.limit_in_bytes", bytes);
     match version2.or_else(version1) {
-        None => Row::yes(Area::Surroundings, name, "our cgroup and those above it have none"),
+        None => Row::yes(Area::Surroundings, name, "our cgroup and those above it have no cap"),
         Some(cap) => {
             let reason = format!("{} holds us to {} MiB", cap.file.display(), cap.value >> 20);
             let no_cap = if cap.file.ends_with("memory.max") { "max" } else { "-1" };

@@ -210,9 +210,15 @@ fn controllers_bound_to_version_1_are_named_with_their_mount() {
         "cpu controller",
         State::No,
         "bound to cgroup v1 at /sys/fs/cgroup/cpu",
-        "boot with `cgroup_no_v1=all`",
+        "boot with `cgroup_no_v1=all` on the kernel command line: /sys/fs/cgroup/cpu has cgroups",
     );
-    is(&found, "cpuset controller", State::No, "", "umount /sys/fs/cgroup/cpuset (it has no cgroups there)");
+    is(
+        &found,
+        "cpuset controller",
+        State::No,
+        "",
+        "umount /sys/fs/cgroup/cpuset, where it has no cgroups, until the next boot; for good, boot with",
+    );
     is(
         &found,
         "memory controller",
@@ -446,7 +452,7 @@ fn how_each_disk_is_held_and_what_is_not() {
     is(&found, "disk sdb", State::Yes, "rates (io.max) that follow use", "");
     is(&found, "layers on disks", State::Yes, "dm-0 on sda: requests are counted", "");
     is(&found, "write-back is its owner's", State::Partly, "/efi (vfat) does not say", "ext4");
-    is(&found, "no file systems elsewhere", State::Partly, "/home (nfs4)", "where the disks are");
+    is(&found, "file systems are here", State::Partly, "/home (nfs4)", "where the disks are");
     let disk = &found.enforcers()[2];
     assert_eq!((disk.name.as_deref(), disk.why.contains("BFQ")), (Some("cgroup"), true), "{disk:?}");
 }
@@ -520,12 +526,12 @@ fn caps_of_a_container_are_found_in_either_version() {
     is(&found, "outside a container", State::Partly, "/.dockerenv is there", "on the host");
     is(
         &found,
-        "no cap on our CPU time",
+        "CPU time not capped",
         State::Partly,
         "a/cpu.max holds us to 1.50 CPUs",
         "echo max > /sys/fs/cgroup/a/cpu.max",
     );
-    is(&found, "no cap on our memory", State::Partly, "b/memory.max holds us to 1024 MiB", "echo max >");
+    is(&found, "memory not capped", State::Partly, "b/memory.max holds us to 1024 MiB", "echo max >");
     is(&found, "every CPU usable", State::Partly, "0-3 of 0-7", "taskset -c 0-7");
     let (_dir, found) = probed(&[
         ROOT,
@@ -534,7 +540,7 @@ fn caps_of_a_container_are_found_in_either_version() {
         ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n"),
         ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
     ]);
-    is(&found, "no cap on our CPU time", State::Partly, "holds us to 0.50 CPUs", "echo -1 >");
+    is(&found, "CPU time not capped", State::Partly, "holds us to 0.50 CPUs", "echo -1 >");
     is(&found, "outside a container", State::Partly, "our cgroup is /docker/x", "");
 }
 
@@ -607,7 +613,7 @@ fn malformed_files_are_no_failure_either() {
     assert!(found.cgroup.is_err());
     let (_dir, found) =
         probed(&[PURE_V2, ("/proc/self/cgroup", "0::/\n"), ("/sys/fs/cgroup/cpu.max", "5 0\n")]);
-    is(&found, "no cap on our CPU time", State::Yes, "", "");
+    is(&found, "CPU time not capped", State::Yes, "", "");
 }
 
 #[test]
@@ -657,4 +663,21 @@ fn what_the_user_backend_holds_is_said_with_what_it_lacks() {
     is(&found, "user backend, memory", State::No, "takes CAP_SYS_NICE", "setcap cap_kill,cap_sys_nice");
     let reason = "in eight steps on sda; our own user's processes only";
     is(&found, "user backend, disks", State::Partly, reason, "use control groups");
+}
+
+#[test]
+fn a_cgroup_is_looked_for_where_processes_show_it() {
+    let missing = |mounts: &str, there: &str| -> Vec<&str> {
+        let dir = fake::tree(&[("/proc/self/mountinfo", mounts), (&format!("{there}/cgroup.procs"), "")]);
+        let paths = ["/lab/x", "/lab/y"].into();
+        super::missing_cgroups(dir.path(), &paths).into_iter().collect()
+    };
+    assert_eq!(missing(PURE_V2.1, "/sys/fs/cgroup/lab/x"), ["/lab/y"]);
+    // Beside version 1, where every process shows as `/` in version 2.
+    let v1 = "31 23 0:27 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n";
+    assert_eq!(missing(v1, "/sys/fs/cgroup/systemd/lab/y"), ["/lab/x"]);
+    // What is mounted is a part of the hierarchy that has neither, or nothing: nobody can tell.
+    let part = "30 23 0:26 /docker /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    assert_eq!(missing(part, "/sys/fs/cgroup/lab/x"), [] as [&str; 0]);
+    assert_eq!(missing("", "/sys/fs/cgroup/lab/x"), [] as [&str; 0]);
 }

@@ -1,0 +1,72 @@
+//! What `run` would hold a contract with on this machine: for `check` and `--dry-run`. Nothing is taken possession of.
+
+use std::path::Path;
+
+use commonhold_contract::Contract;
+use commonhold_live::observe::capability::{self, CgroupPlace};
+use commonhold_live::{kernel, user};
+use commonhold_machine::Machine;
+use commonhold_machine::capability::State;
+use commonhold_policy::Means;
+use commonhold_policy::disk::DiskMeans;
+use commonhold_policy::memory::MemoryMeans;
+use commonhold_report::holdings::Holding;
+
+use super::holdings;
+use super::start::{self, Choice};
+use crate::cli::BackendChoice;
+use crate::exit::Failure;
+
+/// The backend, and what it would hold.
+pub(crate) struct Outlook {
+    pub(super) choice: Choice,
+    /// Why this backend.
+    pub(super) why: String,
+    pub(super) means: Means,
+    /// Of each resource, what would hold it.
+    pub(crate) holdings: Vec<Holding>,
+}
+
+impl Outlook {
+    /// For a backend that is asked for, or the best.
+    pub(crate) fn new(
+        backend: BackendChoice,
+        contract: &Contract,
+        machine: &Machine,
+    ) -> Result<Outlook, Failure> {
+        let (choice, why) = start::choose(backend, contract, machine)?;
+        let means = means(&choice);
+        let holdings = holdings::of(contract, choice.name(), means, &start::by_backend(choice.name(), &why));
+        Ok(Outlook { choice, why, means, holdings })
+    }
+}
+
+/// What a backend could enforce, without taking possession of anything.
+fn means(choice: &Choice) -> Means {
+    match choice {
+        Choice::Kernel(place) => Means { disk: disk(place), memory: place.memory(), ..kernel::MEANS },
+        Choice::Cgroup(place) => {
+            let has = |controller: &str| place.controllers.contains(controller);
+            Means {
+                cpu_sets: has("cpuset"),
+                weights: has("cpu"),
+                caps: has("cpu"),
+                gates: true,
+                switches: false,
+                disk: disk(place),
+                memory: place.memory(),
+            }
+        }
+        Choice::User => {
+            let pages_out = capability::paging_out(Path::new("/")).state != State::No;
+            let memory = if pages_out { user::MEMORY_MEANS } else { MemoryMeans::NONE };
+            Means { memory, ..user::MEANS }
+        }
+    }
+}
+
+/// What it could order for disks.
+fn disk(place: &CgroupPlace) -> DiskMeans {
+    let io = place.controllers.contains("io");
+    DiskMeans { caps: io, weights: io, limits_only: false }
+}

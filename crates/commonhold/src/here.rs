@@ -1,0 +1,134 @@
+//! Who a contract names, on the machine at hand: users, groups, cgroups and processes that are not there, and members that
+//! are more than was probably meant.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use commonhold_contract::{Contract, Diagnostic, Member, MemberKind, Principal, UnitId};
+use commonhold_live::names::SystemNames;
+use commonhold_live::observe::capability;
+use commonhold_policy::membership::{Names, is_within};
+use commonhold_report::present::EXEMPT;
+
+/// Everything that is to be said of a contract's members on this machine.
+pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
+    let mut found = unknown_names(contract, names);
+    found.extend(absent_cgroups(contract));
+    found.extend(members(contract).filter_map(absent_process));
+    found.extend(without_members(contract));
+    let top = contract.children(None).flat_map(|id| contract.unit(id).members.iter().map(move |m| (id, m)));
+    found.extend(top.filter_map(|(id, member)| takes_roots(contract, names, id, member)));
+    found
+}
+
+fn members(contract: &Contract) -> impl Iterator<Item = &Member> {
+    contract.units.iter().flat_map(|unit| &unit.members)
+}
+
+/// Users and groups that this machine does not know: a typing error in a name would silently hold nobody.
+pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
+    let unknown = |member: &Member| {
+        let (kind, book, tool, name, known) = match &member.kind {
+            MemberKind::User(Principal::Name(name)) => {
+                ("user", "passwd", "useradd", name, names.uid(name).is_some())
+            }
+            MemberKind::Group(Principal::Name(name)) => {
+                ("group", "group", "groupadd", name, names.gid(name).is_some())
+            }
+            _ => return None,
+        };
+        let message = format!("this machine knows no {kind} `{name}`");
+        let help = format!(
+            "correct the name, make it with `{tool} {name}`, or check for another machine with --machine"
+        );
+        let diagnostic = Diagnostic::error("unknown-name", member.span.clone(), message);
+        (!known).then(|| diagnostic.label(format!("`getent {book} {name}` finds nothing")).help(help))
+    };
+    members(contract).filter_map(unknown).collect()
+}
+
+/// A cgroup may come later, with its service; or it is mistyped, and holds nobody.
+fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
+    let path = |member: &Member| match &member.kind {
+        MemberKind::Cgroup(path) => Some(path.clone()),
+        _ => None,
+    };
+    let paths: Vec<(String, &Member)> =
+        members(contract).filter_map(|member| Some((path(member)?, member))).collect();
+    let named: BTreeSet<&str> = paths.iter().map(|(path, _)| path.as_str()).collect();
+    let missing = capability::missing_cgroups(Path::new("/"), &named);
+    let absent = paths.iter().filter(|(path, _)| missing.contains(path.as_str()));
+    let said = |(path, member): &(String, &Member)| {
+        Diagnostic::warning(
+            "absent-cgroup",
+            member.span.clone(),
+            format!("this machine has no cgroup `{path}` now"),
+        )
+        .label("nobody is a member by it, until it comes")
+        .help("write the path as /proc/PID/cgroup shows it for a process that is meant")
+    };
+    absent.map(said).collect()
+}
+
+fn absent_process(member: &Member) -> Option<Diagnostic> {
+    let MemberKind::Pid(pid) = member.kind else { return None };
+    if Path::new("/proc").join(pid.to_string()).exists() {
+        return None;
+    }
+    let message = format!("there is no process {pid} now");
+    let diagnostic = Diagnostic::warning("absent-process", member.span.clone(), message);
+    let help =
+        "write the number of a process that runs, or a rule that outlives it: `command:NAME`, `user:NAME`";
+    Some(diagnostic.label("whichever process gets the number would be a member").help(help))
+}
+
+/// Warnings of units without members, at most: in a contract that a program wrote, there may be a hundred thousand.
+const WITHOUT_MEMBERS_MAX: usize = 5;
+
+/// Units that nobody comes to by a rule, mostly because their lists were forgotten. An empty list says that this is meant.
+fn without_members(contract: &Contract) -> Vec<Diagnostic> {
+    // `each` without a user or a group has a warning of its own.
+    let forgotten = |id: &UnitId| {
+        let unit = contract.unit(*id);
+        unit.places.members.is_none()
+            && unit.each.is_none()
+            && !is_within(contract, contract.default_unit, *id)
+    };
+    let enclosers: BTreeSet<UnitId> = contract.held().filter_map(|id| contract.unit(id).parent).collect();
+    let units: Vec<UnitId> = contract.held().filter(forgotten).collect();
+    let more = units.len().saturating_sub(WITHOUT_MEMBERS_MAX);
+    let said = |(n, id): (usize, &UnitId)| {
+        let unit = contract.unit(*id);
+        let others = if n + 1 == WITHOUT_MEMBERS_MAX && more > 0 {
+            format!(", and so with {more} more")
+        } else {
+            String::new()
+        };
+        let label = match enclosers.contains(id) {
+            false => "nobody comes to it but by `commonhold exec`",
+            true => "nobody comes to it, or to its sub-units, but by `commonhold exec`",
+        };
+        let message = format!("unit `{}` names no members{others}", unit.path);
+        let help = "write `members = [...]`; or `members = []`, which says that this is meant";
+        Diagnostic::warning("no-members", unit.span.clone(), message).label(label).help(help)
+    };
+    units.iter().take(WITHOUT_MEMBERS_MAX).enumerate().map(said).collect()
+}
+
+/// Rules by which what the system itself consists of is held as well, and stopped where there are turns.
+fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Member) -> Option<Diagnostic> {
+    let is_root = match &member.kind {
+        MemberKind::User(Principal::Id(id)) | MemberKind::Group(Principal::Id(id)) => *id == 0,
+        MemberKind::User(Principal::Name(name)) => names.uid(name) == Some(0),
+        MemberKind::Group(Principal::Name(name)) => names.gid(name) == Some(0),
+        MemberKind::Command(glob) => glob.chars().all(|c| c == '*'),
+        MemberKind::Cgroup(path) => path == "/",
+        MemberKind::Pid(_) => false,
+    };
+    let path = &contract.unit(id).path;
+    let message = format!("`{}` puts the system's own services into unit `{path}`", member.kind);
+    let label = format!("logins among them; all but {EXEMPT}");
+    let help = "name who is meant by `command:NAME`, `cgroup:/PATH` or another user; `commonhold run --dry-run` shows \
+                who it would be";
+    is_root.then(|| Diagnostic::warning("takes-roots", member.span.clone(), message).label(label).help(help))
+}
