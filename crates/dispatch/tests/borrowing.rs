@@ -1,7 +1,9 @@
 //! Who borrows: a lent CPU goes to the borrower that had least of such for its weight, so that borrowers who always have work
 //! divide what is lent by their weights.
 
-use commonhold_dispatch::{ANYWHERE, BORROWS, COMMON, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules};
+use commonhold_dispatch::{
+    ANYWHERE, BORROWS, COMMON, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules,
+};
 
 const MS: u64 = 1_000_000;
 const SLICE: u64 = 5 * MS;

@@ -124,6 +124,14 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
         plan.disk_entitled.clone_from(&parts.own);
         plan.disk_entitled[UnitId::SHARED.index()] = parts.unheld;
     }
+    // Nobody is told a weight where none is heeded.
+    let weighs = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
+    let everybodys = if weighs {
+        let everybody = with_everybody(input, &present);
+        entitlement::entitle(input.contract, Resource::Disk, Capacity::Parts, &everybody)
+    } else {
+        parts.clone()
+    };
     state.disks.retain(|name, _| input.snapshot.disks.iter().any(|facts| facts.name == *name));
     for facts in &input.snapshot.disks {
         let disk = state.disks.entry(facts.name.clone()).or_default();
@@ -133,7 +141,7 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
             }
             None => parts.clone(),
         };
-        decide(disk, now, input, facts, &entitlement, &mut plan.steps);
+        decide(disk, now, input, facts, (&entitlement, &everybodys), &mut plan.steps);
         if disk.rates.is_busy() {
             plan.next = plan.next.min(now + BUSY_NS);
         }
@@ -159,20 +167,32 @@ fn present(state: &State, input: Input<'_>) -> Vec<bool> {
     present
 }
 
-/// One disk: counts, then orders as differences to those in force.
+/// The same if every unit had processes. Those that stand in a unit beside its sub-units count where they do.
+fn with_everybody(input: Input<'_>, present: &[bool]) -> Vec<bool> {
+    let mut everybody: Vec<bool> = input.contract.ids().map(|id| !id.is_common()).collect();
+    for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
+        everybody[parent.index()] = present[parent.index()];
+    }
+    everybody
+}
+
+/// One disk: counts, then orders as differences to those in force, by what units are entitled to, and would be if all were there.
 fn decide(
     disk: &mut Disk,
     now: Time,
     input: Input<'_>,
     facts: &DiskFacts,
-    entitlement: &Entitlement,
+    (entitlement, everybodys): (&Entitlement, &Entitlement),
     steps: &mut Vec<Step>,
 ) {
     let held = input.contract.machine.scheme != Scheme::Smp;
     disk.rates.observe(now, input, facts, entitlement);
     let weighs = held && facts.weighs && input.means.disk.weights && disk.weights.are_heeded(now);
-    let weights =
-        if weighs { disk.weights.wanted(now, input, entitlement, &disk.rates) } else { BTreeMap::new() };
+    let weights = if weighs {
+        disk.weights.wanted(now, input, entitlement, everybodys, &disk.rates)
+    } else {
+        BTreeMap::new()
+    };
     for (unit, order) in disk.weights.replace(weights) {
         let action = Action::WeighDisk { unit, disk: facts.name.clone(), weight: order.value };
         steps.push(Step { action, reason: order.because });

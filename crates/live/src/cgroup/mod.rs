@@ -397,7 +397,8 @@ impl CgroupBackend {
             let empty = facts.processes == 0;
             let due = fresh && !(empty && self.still[unit.index()]);
             self.still[unit.index()] = empty && (due || self.still[unit.index()]);
-            facts.used_ns = if due { self.used_ns(unit, counted(unit).filter(|_| !empty)) } else { before.used_ns };
+            facts.used_ns =
+                if due { self.used_ns(unit, counted(unit).filter(|_| !empty)) } else { before.used_ns };
         }
         self.facts.clone_from(&facts);
         facts

@@ -494,7 +494,7 @@ fn weights_are_corrected_by_what_comes_out() {
     bench.load(0, greedy(8));
     bench.load(1, greedy(8));
     bench.step();
-    assert_eq!((bench.weights[&Bench::unit(0)], bench.weights[&Bench::unit(1)]), (100, 400));
+    assert_eq!((bench.weights[&Bench::unit(0)], bench.weights[&Bench::unit(1)]), (125, 500));
     assert!(bench.caps.is_empty());
     // A scheduler that makes 2 of 4: 1/3 instead of 1/5.
     bench.flattens = true;

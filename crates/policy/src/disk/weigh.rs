@@ -1,7 +1,10 @@
 //! Weights on disks that heed them, corrected by what comes out.
 //!
 //! Problem: what is written is not what is got. One scheduler maps weights to a scale of its own, a cost model may not fit
-//! the disk, and requests differ in size. Algorithm: a unit's weight is its part among its siblings; once a second, the
+//! the disk, and requests differ in size. Algorithm: a unit's weight is its part among its siblings. Disks divide by the weights
+//! of those who have requests; so where those who are there divide the disk as they would if everybody were there, weights are
+//! made for everybody: who comes finds its own, and nobody's changes, which would cost the disk's scheduler its history. Once a
+//! second, the
 //! siblings that did nothing else since but wait are compared: who transferred less than its part of what they transferred
 //! together gets more weight, by half of what was missing, and the reverse. Bounds: a correction is between a quarter and
 //! four times. Weights whose correction is at its bound three times in a row, and still an eighth off, are not heeded: the disk
@@ -9,6 +12,7 @@
 //! is not corrected: what it does not take is not kept from it by its weight.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 
@@ -67,6 +71,7 @@ impl Weights {
         now: Time,
         input: Input<'_>,
         entitlement: &Entitlement,
+        everybodys: &Entitlement,
         rates: &Rates,
     ) -> BTreeMap<UnitId, Order<u32>> {
         let contract = input.contract;
@@ -88,18 +93,28 @@ impl Weights {
                 };
             }
         }
-        let there = |unit: &UnitId| entitlement.value(*unit) > 0;
-        contract.held().filter(there).map(|unit| (unit, self.weight(contract, entitlement, unit))).collect()
+        let mut levels: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
+        for unit in contract.held() {
+            levels.entry(contract.unit(unit).parent).or_default().push(unit);
+        }
+        let mut wanted = BTreeMap::new();
+        for siblings in levels.values() {
+            let values = values(siblings, entitlement, everybodys);
+            let (most, all) = (values.values().max().copied().unwrap_or(0), values.values().sum());
+            let order = |(unit, value)| (unit, self.weight(unit, value, most, all));
+            wanted.extend(values.into_iter().map(order));
+        }
+        wanted
     }
 
-    /// A unit's weight among its siblings, as a part of a thousand: the smaller of the two scales that kernels have.
-    fn weight(&self, contract: &Contract, entitlement: &Entitlement, unit: UnitId) -> Order<u32> {
-        let level: u64 =
-            contract.children(contract.unit(unit).parent).map(|unit| entitlement.value(unit)).sum();
-        let part = mul_div(entitlement.value(unit), MILLIONTH, level);
+    /// A unit's weight among its siblings, who have so much at most and all together, on the smaller of the two scales that
+    /// kernels have.
+    fn weight(&self, unit: UnitId, value: u64, most: u64, all: u64) -> Order<u32> {
+        let part = mul_div(value, MILLIONTH, all);
         let correction = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
-        // Half of the scale, so that there is room to correct upwards.
-        let weight = mul_div(mul_div(500, part, MILLIONTH), correction, MILLIONTH).clamp(1, 1_000);
+        // Half of the scale for the largest, so that there is room to correct upwards.
+        let nearest = mul_div(1_000, value, most).div_ceil(2);
+        let weight = mul_div(nearest, correction, MILLIONTH).clamp(1, 1_000);
         let because = if correction == MILLIONTH {
             Reason::DiskPart { part }
         } else {
@@ -114,7 +129,7 @@ impl Weights {
         let levels = contract.held().map(Some).chain([None]);
         for level in levels {
             let waited = |unit: &UnitId| self.waited.get(unit).copied().unwrap_or(false);
-            let siblings: alloc::vec::Vec<UnitId> = contract.children(level).filter(waited).collect();
+            let siblings: Vec<UnitId> = contract.children(level).filter(waited).collect();
             let got = |unit: UnitId| {
                 let before = self.before.get(&unit).copied().unwrap_or(u64::MAX);
                 transferred(contract, unit, rates).saturating_sub(before)
@@ -146,10 +161,7 @@ impl Weights {
     }
 
     /// Puts weights in force; the differences, in which a weight that is no longer ordered is the usual one.
-    pub(super) fn replace(
-        &mut self,
-        wanted: BTreeMap<UnitId, Order<u32>>,
-    ) -> alloc::vec::Vec<(UnitId, Order<u32>)> {
+    pub(super) fn replace(&mut self, wanted: BTreeMap<UnitId, Order<u32>>) -> Vec<(UnitId, Order<u32>)> {
         let before = core::mem::replace(&mut self.in_force, wanted);
         let usual = |unit: &UnitId| (*unit, Order { value: USUAL, because: Reason::NobodyThere });
         let gone = before.keys().filter(|unit| !self.in_force.contains_key(unit)).map(usual);
@@ -161,6 +173,19 @@ impl Weights {
             .map(|(unit, order)| (*unit, *order));
         gone.chain(changed).collect()
     }
+}
+
+/// What the weights of siblings are in proportion to: what everybody would be entitled to if all were there, or else, where that
+/// would not divide the disk between those who are there as it should be now, what these are entitled to.
+fn values(siblings: &[UnitId], entitlement: &Entitlement, everybodys: &Entitlement) -> BTreeMap<UnitId, u64> {
+    let there: Vec<UnitId> = siblings.iter().copied().filter(|unit| entitlement.value(*unit) > 0).collect();
+    let sum = |of: &Entitlement| there.iter().map(|unit| of.value(*unit)).sum();
+    let (now, then): (u64, u64) = (sum(entitlement), sum(everybodys));
+    let part_now = |unit: UnitId| mul_div(entitlement.value(unit), MILLIONTH, now);
+    let part_then = |unit: UnitId| mul_div(everybodys.value(unit), MILLIONTH, then);
+    let is_same = |unit: &UnitId| part_now(*unit).abs_diff(part_then(*unit)) <= MILLIONTH / 1_000;
+    let of = if there.iter().all(is_same) { everybodys } else { entitlement };
+    siblings.iter().map(|unit| (*unit, of.value(*unit))).filter(|(_, value)| *value > 0).collect()
 }
 
 /// What a unit transferred so far, with its sub-units, in bytes.

@@ -81,7 +81,32 @@ fn weights_that_give_what_they_should_are_written_once() {
     // Who has what it wants is no measure for others.
     bench.load(0, Load { most: 5 * MB, ..greedy(8) });
     bench.run(10);
-    assert_eq!(bench.weights[&Bench::unit(0)], 100);
+    assert_eq!(bench.weights[&Bench::unit(0)], 125);
+}
+
+#[test]
+fn who_comes_finds_its_weight() {
+    let mut bench = Bench::tickets(&[100, 400, 400]);
+    bench.weighs = true;
+    bench.load(1, greedy(8));
+    bench.run(2);
+    let weights = |bench: &Bench| (0..3).map(|n| bench.weights[&Bench::unit(n)]).collect::<Vec<u32>>();
+    assert_eq!(weights(&bench), [125, 500, 500]);
+    let orders = bench.steps.len();
+    bench.load(0, greedy(8));
+    bench.run(2);
+    assert_eq!(bench.steps.len(), orders, "{:?}", bench.steps);
+    // One has half in any case: so two have as much as each other, and three do not.
+    let mut bench = Bench::tickets(&[0, 100, 100]);
+    bench.weighs = true;
+    bench.contract.units[2].hard.disk = Some(Amount::Part(500_000));
+    bench.load(0, greedy(8));
+    bench.load(1, greedy(8));
+    bench.step();
+    assert_eq!((bench.weights[&Bench::unit(0)], bench.weights[&Bench::unit(1)]), (500, 500));
+    bench.load(2, greedy(8));
+    bench.step();
+    assert_eq!(weights(&bench), [500, 250, 250]);
 }
 
 #[test]
