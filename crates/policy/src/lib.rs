@@ -13,6 +13,7 @@ pub mod entitlement;
 pub mod frames;
 mod free;
 mod lend;
+mod limits;
 pub mod membership;
 pub mod memory;
 mod orders;

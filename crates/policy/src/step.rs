@@ -12,6 +12,7 @@ use commonhold_machine::{CpuSet, Machine};
 use crate::disk;
 use crate::entitlement::{self, Entitlement};
 use crate::lend::{Counts, Loan, Market, SETTLE_NS, Want};
+use crate::limits;
 use crate::memory;
 use crate::orders::{self, Orders, WEIGHT_USUAL};
 use crate::partition::{self, Claim, Owners, Turns};
@@ -306,20 +307,10 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
     }
 }
 
-/// A unit's limit in millionths of a CPU: its own, or the tightest of those that enclose it.
+/// The most that a unit may use, in millionths of a CPU.
 fn cpu_limit(input: Input<'_>, unit: UnitId) -> Option<u64> {
     let whole = input.machine.cpus.len() as u64 * MILLIONTH;
-    let mut limit: Option<u64> = None;
-    let mut level = Some(unit);
-    while let Some(id) = level {
-        let unit = input.contract.unit(id);
-        if let Some(amount) = unit.limit.cpu {
-            let amount = amount.of(whole);
-            limit = Some(limit.map_or(amount, |limit| limit.min(amount)));
-        }
-        level = unit.parent;
-    }
-    limit
+    limits::tightest(input.contract, Resource::Cpu, unit, whole)
 }
 
 /// Nobody owns a CPU any more.

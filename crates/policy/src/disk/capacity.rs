@@ -2,11 +2,12 @@
 
 use alloc::collections::BTreeMap;
 
-use commonhold_contract::{Amount, Contract, MILLIONTH, Scheme, UnitId};
+use commonhold_contract::{Amount, Contract, MILLIONTH, Resource, Scheme, UnitId};
 
 use super::hold::{Held, Rate, Rates, mul_div};
 use super::{DiskCap, DiskFacts, Order, RATE_MIN};
 use crate::entitlement::Entitlement;
+use crate::limits;
 use crate::membership::is_within;
 use crate::plan::Reason;
 use crate::step::Input;
@@ -49,26 +50,12 @@ fn ceiling(input: Input<'_>, entitlement: &Entitlement, unit: UnitId, whole: u64
     (fixed && whole > 0).then_some(Held { rate, because: Reason::MayNotBorrow })
 }
 
-/// A unit's own limit, in bytes per second.
+/// A unit's own limit, in bytes per second. One that is written so is held as low as the kernel can.
 fn limit(contract: &Contract, unit: UnitId, whole: u64) -> Option<u64> {
-    match contract.unit(unit).limit.disk? {
-        Amount::Absolute(rate) => Some(rate),
-        amount @ Amount::Part(_) => {
-            (whole > 0).then(|| amount.of(above(contract, unit, whole)).max(RATE_MIN))
-        }
-    }
-}
-
-/// The lowest limit of a unit and of those around it.
-pub(super) fn limit_of_all(contract: &Contract, unit: UnitId, whole: u64) -> Option<u64> {
-    let outer = contract.unit(unit).parent.and_then(|parent| limit_of_all(contract, parent, whole));
-    [limit(contract, unit, whole), outer].into_iter().flatten().min()
-}
-
-/// What a part of the enclosing unit is a part of: its limit, or else the disk.
-fn above(contract: &Contract, unit: UnitId, whole: u64) -> u64 {
-    contract.unit(unit).parent.map_or(whole, |parent| {
-        limit(contract, parent, whole).unwrap_or_else(|| above(contract, parent, whole))
+    let limit = limits::own(contract, Resource::Disk, unit, whole)?;
+    Some(match contract.unit(unit).limit.disk {
+        Some(Amount::Part(_)) => limit.max(RATE_MIN),
+        _ => limit,
     })
 }
 

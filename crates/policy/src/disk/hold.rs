@@ -3,13 +3,13 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use commonhold_contract::{MILLIONTH, UnitId};
+use commonhold_contract::{MILLIONTH, Resource, UnitId};
 
-use super::capacity::limit_of_all;
 use super::queue::Queue;
 use super::{DiskFacts, DiskUse, HALF_LIFE_NS, RATE_MIN};
 use crate::bandwidth::Criterion;
 use crate::entitlement::Entitlement;
+use crate::limits;
 use crate::plan::Reason;
 use crate::share::split_capped;
 use crate::step::Input;
@@ -153,7 +153,8 @@ impl Rates {
         let criterion = self.criterion.get_or_insert_with(|| Criterion::new(&shares, HALF_LIFE_NS, 0));
         criterion.meter.set_shares(&shares);
         let whole = facts.bytes_per_s.unwrap_or(self.peak);
-        let limit = |unit: UnitId| Some((unit, limit_of_all(input.contract, unit, whole)?));
+        let limit =
+            |unit: UnitId| Some((unit, limits::tightest(input.contract, Resource::Disk, unit, whole)?));
         self.limits = input.contract.held().filter_map(limit).collect();
         let keeps = |unit: &UnitId| !input.contract.unit(*unit).lend.disk && shares[unit.index()] > 0;
         self.reserving = input.contract.held().filter(keeps).collect();

@@ -1,0 +1,56 @@
+//! Limits within limits: what a unit may have at most.
+//!
+//! A percentage is of what the enclosing unit may have: of its limit, or of the next one further out that has one, or else of
+//! the whole. Nobody exceeds the limit of a unit around it.
+
+use commonhold_contract::{Amount, Contract, Resource, UnitId};
+
+/// A unit's own limit; none without one, or while nobody knows what it is a part of (`whole` is 0).
+pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
+    match contract.unit(unit).limit[resource]? {
+        Amount::Absolute(amount) => Some(amount),
+        part @ Amount::Part(_) => {
+            let mut parent = contract.unit(unit).parent;
+            while let Some(id) = parent {
+                match contract.unit(id).limit[resource] {
+                    Some(_) => return Some(part.of(own(contract, resource, id, whole)?)),
+                    None => parent = contract.unit(id).parent,
+                }
+            }
+            (whole > 0).then(|| part.of(whole))
+        }
+    }
+}
+
+/// The lowest of a unit's limit and those around it.
+pub(crate) fn tightest(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
+    let around = core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent);
+    around.filter_map(|unit| own(contract, resource, unit, whole)).min()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_of_the_limit_around() {
+        let mut contract = Contract::default();
+        let lab = contract.add(None, "lab");
+        let (group, ana) = (contract.add(Some(lab), "group"), contract.add(None, "ana"));
+        let one = contract.add(Some(group), "one");
+        let mut limit = |unit: UnitId, amount| contract.units[unit.index()].limit.cpu = Some(amount);
+        limit(lab, Amount::Part(500_000));
+        limit(one, Amount::Part(250_000));
+        limit(ana, Amount::Absolute(3));
+        let tightest = |unit: UnitId, whole| tightest(&contract, Resource::Cpu, unit, whole);
+        let of_800 = [lab, group, one, ana].map(|unit| tightest(unit, 800));
+        assert_eq!(of_800, [Some(400), Some(400), Some(100), Some(3)]);
+        assert_eq!(
+            (tightest(one, 0), tightest(ana, 0), tightest(UnitId::SHARED, 800)),
+            (None, Some(3), None)
+        );
+        contract.units[one.index()].limit.cpu = Some(Amount::Absolute(500));
+        assert_eq!(super::tightest(&contract, Resource::Cpu, one, 800), Some(400));
+    }
+}
