@@ -57,7 +57,7 @@ fn the_readme_tells_how_members_are_written() {
 fn what_the_documents_show_are_contracts() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut shown = 0;
-    for name in ["README.md", "docs/disk.md"] {
+    for name in ["README.md", "docs/disk.md", "docs/memory.md"] {
         let text = fs::read_to_string(root.join(name)).unwrap();
         for block in blocks(&text).iter().filter(|block| block.contains("[unit.")) {
             let parsed = parse(block);
@@ -69,7 +69,7 @@ fn what_the_documents_show_are_contracts() {
             shown += 1;
         }
     }
-    assert_eq!(shown, 2, "contracts that were found");
+    assert_eq!(shown, 3, "contracts that were found");
 }
 
 /// The blocks of code in a document: fenced, or indented by four spaces.
