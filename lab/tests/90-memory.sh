@@ -110,6 +110,7 @@ entitled_is_back() {
 	[ "$found" -ge $((entitled_before - 8 * mib)) ]
 }
 ok "and to as much as before when it is gone" wait_for 10 entitled_is_back
+note "MiB: to $((found / mib)) again, $((entitled_before / mib)) before"
 ok "nobody was killed" is "$(killed)" 0
 kill -KILL "$daemon"
 gone() { ! [ -d "$HELD" ]; }

@@ -1,6 +1,6 @@
-//! What the kernel tells about memory: of the machine, and of one control group.
+//! What the kernel tells about the memory of one control group.
 //!
-//! Source: cgroup-v2.rst, "Memory Interface Files"; proc.rst, "meminfo".
+//! Source: cgroup-v2.rst, "Memory Interface Files".
 
 use std::fs::File;
 use std::io;
@@ -51,6 +51,27 @@ impl Source {
             .map_err(|source| failed(&self.path, "read it".to_owned(), source))?;
         Ok(std::str::from_utf8(&buffer.0[..n]).unwrap_or_default())
     }
+
+    /// Shows every line of a file that may be larger than the buffer; of a line that is, nothing.
+    pub(super) fn lines(&self, buffer: &mut Buffer, mut see: impl FnMut(&str)) -> io::Result<()> {
+        let (mut at, mut kept) = (0, 0);
+        loop {
+            let n = self.file.read_at(&mut buffer.0[kept..], at)?;
+            at += n as u64;
+            let filled = kept + n;
+            let whole = match buffer.0[..filled].iter().rposition(|byte| *byte == b'\n') {
+                Some(end) => end + 1,
+                None if n == 0 || filled == buffer.0.len() => filled,
+                None => 0,
+            };
+            std::str::from_utf8(&buffer.0[..whole]).unwrap_or_default().lines().for_each(&mut see);
+            if n == 0 {
+                return Ok(());
+            }
+            buffer.0.copy_within(whole..filled, 0);
+            kept = filled - whole;
+        }
+    }
 }
 
 /// What was read, which is nothing where a kernel has the file but not the feature: pressure with `psi=0`.
@@ -68,53 +89,6 @@ pub(crate) struct Buffer(Box<[u8]>);
 impl Default for Buffer {
     fn default() -> Self {
         Buffer(vec![0; BYTES_MAX].into_boxed_slice())
-    }
-}
-
-/// The machine's memory as /proc/meminfo has it, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct MachineMemory {
-    pub(crate) total: u64,
-    pub(crate) free: u64,
-    pub(crate) swap_free: u64,
-    /// Pages that zswap holds, and what they take.
-    pub(crate) zswapped: u64,
-    pub(crate) zswap: u64,
-    /// Pages of files, and what the kernel caches beside them and gives up when asked.
-    pub(crate) cached: u64,
-    /// What the kernel keeps for itself and for all control groups.
-    pub(crate) kernel: u64,
-}
-
-impl MachineMemory {
-    /// What those hold who are in no unit, and what the kernel keeps for itself; `ours` is what all units are charged.
-    /// `MemAvailable` would say nearly this; but it sinks by hundreds of megabytes while the kernel keeps more free for a while
-    /// (`watermark_boost_factor`), and entitlements would with it.
-    pub(crate) fn common(&self, ours: &Charged, kept_free: u64) -> (u64, u64) {
-        let others = self.total.saturating_sub(self.free).saturating_sub(ours.current);
-        let cached = self.cached.saturating_sub(ours.cached);
-        // They need some of their cache, as the kernel itself has it in MemAvailable.
-        let needed = others.saturating_sub(cached) + kept_free.min(cached / 2);
-        let kernel = self.kernel.saturating_sub(ours.kernel).min(needed);
-        (kernel + kept_free, needed - kernel)
-    }
-
-    /// From the text of /proc/meminfo; what a line does not say is 0.
-    pub(crate) fn parse(text: &str) -> MachineMemory {
-        let bytes = |key: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-            kib.unwrap_or(0).saturating_mul(1024)
-        };
-        MachineMemory {
-            total: bytes("MemTotal"),
-            free: bytes("MemFree"),
-            swap_free: bytes("SwapFree"),
-            zswapped: bytes("Zswapped"),
-            zswap: bytes("Zswap"),
-            cached: ["Active(file)", "Inactive(file)", "SReclaimable"].into_iter().map(bytes).sum(),
-            kernel: ["SUnreclaim", "KernelStack", "PageTables", "Percpu"].into_iter().map(bytes).sum(),
-        }
     }
 }
 
@@ -234,14 +208,6 @@ impl Charged {
     }
 }
 
-/// What the kernel keeps free, in bytes: it begins to take pages from everybody at 1.25 times `vm.min_free_kbytes`, and
-/// stops at 1.5 times, or a little above where memory is large (`watermark_scale_factor`).
-pub(crate) fn kept_free(total: u64) -> u64 {
-    let text = std::fs::read_to_string("/proc/sys/vm/min_free_kbytes").unwrap_or_default();
-    let least = text.trim().parse::<u64>().unwrap_or(0).saturating_mul(1_024);
-    (least + least / 2).max(least + total / 500)
-}
-
 /// Time in which somebody waited for memory, in nanoseconds, from the text of a memory.pressure.
 pub(super) fn stalled_ns(text: &str) -> u64 {
     let some = text.lines().find_map(|line| line.strip_prefix("some "));
@@ -339,31 +305,9 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_and_its_pressure() {
-        let text = "MemTotal:  2048 kB\nMemFree: 1024 kB\nActive(file): 5 kB\nInactive(file): 2 kB\nSwapFree: 8 kB\nZswap: 2 kB\nZswapped: 6 kB\nSUnreclaim: 3 kB\nPercpu: 1 kB\n";
-        let seen = MachineMemory::parse(text);
-        let expected = MachineMemory {
-            total: 2 << 20,
-            free: 1 << 20,
-            swap_free: 8 << 10,
-            zswapped: 6 << 10,
-            zswap: 2 << 10,
-            cached: 7 << 10,
-            kernel: 4 << 10,
-        };
-        assert_eq!(seen, expected);
+    fn pressure() {
         let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=9\n";
         assert_eq!((stalled_ns(text), stalled_ns("")), (1_234_000, 0));
-    }
-
-    /// Of 1,000: 100 free; units have 500, 300 of it cached; others 400, of which the kernel has 50 and the cache 150, and of
-    /// that they need 20, as much as the kernel keeps free.
-    #[test]
-    fn what_others_would_give_up_is_not_theirs() {
-        let machine =
-            MachineMemory { total: 1_000, free: 100, cached: 450, kernel: 60, ..MachineMemory::default() };
-        let ours = Charged { current: 500, cached: 300, kernel: 10, ..Charged::default() };
-        assert_eq!(machine.common(&ours, 20), (50 + 20, 400 - 150 + 20 - 50));
     }
 
     /// A container of 1 MiB in a slice with 512 KiB; protection holds only while everything above has it.

@@ -3,7 +3,7 @@
 //! Problem: hold each unit to the memory that it is allowed, keep what it is entitled to from the others, and see what it
 //! does not need. Algorithm: guarantees become memory.min and memory.low, allowances memory.high, reclaim memory.reclaim
 //! ([`pager`]); facts come from memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and from
-//! /proc/meminfo; which pages are cold, the kernel's generations tell ([`ages`]); what a unit is charged for others is
+//! /proc ([`machine`]); which pages are cold, the kernel's generations tell ([`ages`]); what a unit is charged for others is
 //! estimated ([`sharing`]), and what its pages take that are in swap that is memory ([`swap`]). A lender that meets its bound wakes the
 //! daemon ([`alarms`]).
 //!
@@ -17,6 +17,7 @@
 mod ages;
 mod alarms;
 mod facts;
+mod machine;
 mod pager;
 mod sharing;
 mod swap;
@@ -36,15 +37,14 @@ use crate::observe::capability::CgroupPlace;
 use ages::{Ages, Cold};
 use alarms::Alarms;
 use facts::Group;
+use machine::MachineMemory;
 use pager::Pager;
 use sharing::Sharing;
 use swap::Packing;
 
 pub(crate) use ages::are_made;
-pub(crate) use facts::{
-    Buffer, Charged, MachineMemory, Source, is_protected, kept_free, page_bytes,
-    tightest_bound as bound_above,
-};
+pub(crate) use facts::{Buffer, Charged, Source, is_protected, page_bytes, tightest_bound as bound_above};
+pub(crate) use machine::{Machine, kept_free};
 pub(crate) use swap::Swaps;
 
 /// Files that are kept open for every unit: those of [`Files`]. One that is opened for each look costs more than its read.
@@ -73,7 +73,7 @@ pub(crate) struct Memory {
     top: PathBuf,
     means: MemoryMeans,
     units: BTreeMap<UnitId, Unit>,
-    machine: Source,
+    machine: Machine,
     swaps: Swaps,
     /// What the subtree stands in, if that is not the whole machine: where it is bounded, that is divided as if it were one.
     around: Option<Group>,
@@ -135,7 +135,6 @@ pub(crate) fn means_at(place: &CgroupPlace, reclaim: bool) -> MemoryMeans {
 impl Memory {
     /// The memory of the units below `top`, at a place whose memory controller is ours to use.
     pub(crate) fn new(place: &CgroupPlace, top: &Path) -> Result<Memory, LiveError> {
-        let machine = Source::open(PathBuf::from("/proc/meminfo"))?;
         let path = top.strip_prefix(&place.mount).map(|path| format!("/{}", path.display()));
         Ok(Memory {
             mount: place.mount.clone(),
@@ -143,7 +142,7 @@ impl Memory {
             top: top.to_owned(),
             means: means_at(place, top.join("memory.reclaim").exists()),
             units: BTreeMap::new(),
-            machine,
+            machine: Machine::open("/proc".as_ref())?,
             swaps: Swaps::open(),
             around: if place.delegated { Some(Group::open(&place.base)?) } else { None },
             pager: Pager::default(),
@@ -258,7 +257,7 @@ impl Memory {
     }
 
     fn read(&mut self, units: usize) -> Result<MemoryFacts, LiveError> {
-        let machine = MachineMemory::parse(self.machine.read(&mut self.buffer)?);
+        let machine = self.machine.read(&mut self.buffer)?;
         let above = self.around.as_ref().and_then(|_| facts::tightest_bound(&self.base, &self.mount));
         let bound = above.filter(|bound| *bound < machine.total);
         // What is compressed takes memory of the machine, and counts for no bound.
@@ -478,7 +477,8 @@ mod tests {
         let mut memory = Memory::new(&place, &dir.path().join("top")).unwrap();
         assert!(memory.observe(1, 2).is_some_and(|facts| facts.total > 0));
         // A folder can be opened, and not read.
-        let machine = std::mem::replace(&mut memory.machine, Source::open(dir.path().to_owned()).unwrap());
+        std::fs::create_dir(dir.path().join("meminfo")).unwrap();
+        let machine = std::mem::replace(&mut memory.machine, Machine::open(dir.path()).unwrap());
         for look in 1..=BLIND_MAX {
             assert!(memory.means().bounds, "look {look}");
             assert_eq!(memory.observe(u64::from(look) + 1, 2), None);

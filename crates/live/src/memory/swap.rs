@@ -12,7 +12,8 @@
 
 use std::path::PathBuf;
 
-use super::facts::{Buffer, MachineMemory, Source};
+use super::facts::{Buffer, Source};
+use super::machine::MachineMemory;
 use crate::LiveError;
 use crate::cgroup::knob::read;
 

@@ -13,7 +13,6 @@
 //! within it again; a look takes at most 1/[`REST_TIMES`] of the time. Where the kernel does not page out for us, nothing is held.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use commonhold_contract::{Contract, UnitId};
@@ -24,7 +23,7 @@ use super::pageout::{Holder, Pageout, Problem, Taken};
 use super::portions::Portions;
 use crate::LiveError;
 use crate::journal::ProcessKey;
-use crate::memory::{Buffer, Charged, MachineMemory, Source, Swaps, kept_free, page_bytes};
+use crate::memory::{Buffer, Charged, Machine, Swaps, kept_free, page_bytes};
 use crate::observe::process::Resident;
 use crate::roster::Roster;
 
@@ -40,7 +39,7 @@ pub const MEANS: MemoryMeans =
 /// The memory of all units.
 #[derive(Debug)]
 pub(super) struct Memory {
-    machine: Source,
+    machine: Machine,
     swaps: Swaps,
     buffer: Buffer,
     /// By unit.
@@ -74,7 +73,7 @@ impl Memory {
     /// The memory of units on this machine; `None` with the reason if the machine's own cannot be seen.
     pub(super) fn new(units: usize) -> Result<Memory, LiveError> {
         Ok(Memory {
-            machine: Source::open(PathBuf::from("/proc/meminfo"))?,
+            machine: Machine::open("/proc".as_ref())?,
             swaps: Swaps::open(),
             buffer: Buffer::default(),
             units: vec![Unit::default(); units],
@@ -190,7 +189,7 @@ impl Memory {
         taken: &[Taken],
         faulted: &[u64],
     ) -> Result<MemoryFacts, LiveError> {
-        let machine = MachineMemory::parse(self.machine.read(&mut self.buffer)?);
+        let machine = self.machine.read(&mut self.buffer)?;
         let sums: Vec<Resident> = holders
             .iter()
             .map(|unit| unit.iter().fold(Resident::default(), |sum, holder| sum.with(holder.own)))

@@ -1,0 +1,230 @@
+//! What the kernel tells about the memory of the machine.
+//!
+//! Problem: what is in no unit must be known to divide the rest, and the kernel counts it nowhere: it is what is neither free
+//! nor charged to a unit. But of what is free `MemFree` leaves out the pages on the lists that every CPU keeps for itself,
+//! which may be an eighth of the machine since Linux 6.7, and stay there as long as the CPU is idle: a process that ends on it
+//! would seem to hold its memory still. /proc/zoneinfo has them.
+//!
+//! Cost: /proc/zoneinfo has some six lines per CPU and zone, which the kernel writes with the zone locked: it is read for a
+//! hundredth of the time at most. Where CPUs are so many that this is not at every look, lists are taken to be as they were.
+//!
+//! Source: proc.rst, "meminfo", "zoneinfo"; `mm/page_alloc.c` (`zone_set_pageset_high_and_batch`, `decay_pcp_high`).
+
+use std::path::Path;
+
+use commonhold_policy::Time;
+
+use super::facts::{Buffer, Charged, Source, page_bytes};
+use crate::{LiveError, clock};
+
+/// After a read of /proc/zoneinfo there is none for so many times as long as it took.
+const REST_TIMES: Time = 100;
+
+/// The files of the machine's memory.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    meminfo: Source,
+    /// `None` where it may not be read: what is on the lists counts as used then.
+    zoneinfo: Option<Source>,
+    /// Bytes on the lists when they were read.
+    listed: u64,
+    rest_until: Time,
+}
+
+/// What /proc/zoneinfo tells, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Zones {
+    total: u64,
+    /// Not on any list.
+    free: u64,
+    listed: u64,
+}
+
+impl Machine {
+    /// The files below `proc`, which is /proc on a machine.
+    pub(crate) fn open(proc: &Path) -> Result<Machine, LiveError> {
+        Ok(Machine {
+            meminfo: Source::open(proc.join("meminfo"))?,
+            zoneinfo: Source::optional(proc.join("zoneinfo")),
+            listed: 0,
+            rest_until: 0,
+        })
+    }
+
+    pub(crate) fn read(&mut self, buffer: &mut Buffer) -> Result<MachineMemory, LiveError> {
+        let seen = MachineMemory::parse(self.meminfo.read(buffer)?);
+        let begun = clock::now();
+        let zones = if begun < self.rest_until { None } else { self.zones(seen.total, buffer) };
+        if zones.is_some() {
+            let ended = clock::now();
+            self.rest_until = ended + REST_TIMES * (ended - begun);
+        }
+        Ok(self.with_lists(seen, zones))
+    }
+
+    /// `None` if it cannot be told, or of another machine: in a container, /proc/meminfo may be made up (lxcfs).
+    fn zones(&self, total: u64, buffer: &mut Buffer) -> Option<Zones> {
+        let mut zones = Zones::default();
+        self.zoneinfo.as_ref()?.lines(buffer, |line| zones.take(line)).ok()?;
+        (zones.total.abs_diff(total) <= total / 100).then_some(zones)
+    }
+
+    /// What is free, from both files. Lists empty within milliseconds where memory is short, and what was on them is free in
+    /// the other sense then: where both are known of one moment, both are taken from there.
+    fn with_lists(&mut self, seen: MachineMemory, zones: Option<Zones>) -> MachineMemory {
+        let (free, listed) = zones.map_or((seen.free, self.listed), |zones| (zones.free, zones.listed));
+        self.listed = listed;
+        MachineMemory { free: free.saturating_add(listed).min(seen.total), ..seen }
+    }
+}
+
+impl Zones {
+    /// One line: `pages free 123` and `managed 456` of a zone, or `count: 7` below the number of a CPU.
+    fn take(&mut self, line: &str) {
+        let sums =
+            [("pages free", &mut self.free), ("managed", &mut self.total), ("count:", &mut self.listed)];
+        for (key, sum) in sums {
+            let rest = line.trim_start().strip_prefix(key);
+            if let Some(pages) = rest.and_then(|rest| rest.trim().parse::<u64>().ok()) {
+                *sum = sum.saturating_add(pages.saturating_mul(page_bytes()));
+            }
+        }
+    }
+}
+
+/// The machine's memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct MachineMemory {
+    pub(crate) total: u64,
+    /// With what lies on the lists of CPUs.
+    pub(crate) free: u64,
+    pub(crate) swap_free: u64,
+    /// Pages that zswap holds, and what they take.
+    pub(crate) zswapped: u64,
+    pub(crate) zswap: u64,
+    /// Pages of files, and what the kernel caches beside them and gives up when asked.
+    pub(crate) cached: u64,
+    /// What the kernel keeps for itself and for all control groups.
+    pub(crate) kernel: u64,
+}
+
+impl MachineMemory {
+    /// What those hold who are in no unit, and what the kernel keeps for itself; `ours` is what all units are charged.
+    /// `MemAvailable` would say nearly this; but it sinks by hundreds of megabytes while the kernel keeps more free for a while
+    /// (`watermark_boost_factor`), and entitlements would with it.
+    pub(crate) fn common(&self, ours: &Charged, kept_free: u64) -> (u64, u64) {
+        let others = self.total.saturating_sub(self.free).saturating_sub(ours.current);
+        let cached = self.cached.saturating_sub(ours.cached);
+        // They need some of their cache, as the kernel itself has it in MemAvailable.
+        let needed = others.saturating_sub(cached) + kept_free.min(cached / 2);
+        let kernel = self.kernel.saturating_sub(ours.kernel).min(needed);
+        (kernel + kept_free, needed - kernel)
+    }
+
+    /// From the text of /proc/meminfo, without what lies on the lists of CPUs; what a line does not say is 0.
+    fn parse(text: &str) -> MachineMemory {
+        let bytes = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+            kib.unwrap_or(0).saturating_mul(1024)
+        };
+        MachineMemory {
+            total: bytes("MemTotal"),
+            free: bytes("MemFree"),
+            swap_free: bytes("SwapFree"),
+            zswapped: bytes("Zswapped"),
+            zswap: bytes("Zswap"),
+            cached: ["Active(file)", "Inactive(file)", "SReclaimable"].into_iter().map(bytes).sum(),
+            kernel: ["SUnreclaim", "KernelStack", "PageTables", "Percpu"].into_iter().map(bytes).sum(),
+        }
+    }
+}
+
+/// What the kernel keeps free, in bytes: it begins to take pages from everybody at 1.25 times `vm.min_free_kbytes`, and
+/// stops at 1.5 times, or a little above where memory is large (`watermark_scale_factor`).
+pub(crate) fn kept_free(total: u64) -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/vm/min_free_kbytes").unwrap_or_default();
+    let least = text.trim().parse::<u64>().unwrap_or(0).saturating_mul(1_024);
+    (least + least / 2).max(least + total / 500)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const ZONES: &str = "Node 0, zone      DMA\n  pages free     3840\n        boost    0\n        managed  4000\n  pagesets\n    \
+                         cpu: 0\n              count:    7\n              high:     9\n              batch:    1\n    cpu: 1\n              \
+                         count:    20\n              high:     0\nNode 1, zone   Normal\n  pages free     160\n        managed  4192\n";
+
+    /// A machine of 8,192 pages whose files are in `dir`, of which so many are free.
+    fn write(dir: &Path, free: u64, zones: &str) {
+        let [total, free] = [8_192, free].map(|pages| pages * page_bytes() / 1024);
+        std::fs::write(dir.join("meminfo"), format!("MemTotal: {total} kB\nMemFree: {free} kB\n")).unwrap();
+        std::fs::write(dir.join("zoneinfo"), zones).unwrap();
+    }
+
+    /// What is on the lists of CPUs is free; while they are not looked up again, they are as they were.
+    #[test]
+    fn pages_on_the_lists_of_cpus_are_free() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 3_990, ZONES);
+        let (mut machine, mut buffer) = (Machine::open(dir.path()).unwrap(), Buffer::default());
+        let mut free = |machine: &mut Machine| machine.read(&mut buffer).unwrap().free / page_bytes();
+        assert_eq!(free(&mut machine), 4_000 + 27);
+        assert!(machine.rest_until > clock::now());
+        machine.rest_until = Time::MAX;
+        write(dir.path(), 3_000, "");
+        assert_eq!(free(&mut machine), 3_000 + 27);
+        write(dir.path(), 8_190, ZONES);
+        assert_eq!(free(&mut machine), 8_192, "no more than there is");
+    }
+
+    /// Without the file, or where it tells of another machine, what `MemFree` tells.
+    #[test]
+    fn zones_of_another_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        for zones in ["", &ZONES.replace("4192", "41920")] {
+            write(dir.path(), 3_000, zones);
+            let seen = Machine::open(dir.path()).unwrap().read(&mut Buffer::default()).unwrap();
+            assert_eq!(seen.free, 3_000 * page_bytes());
+        }
+    }
+
+    /// A file that is larger than the buffer is read to its end, and its lines are whole.
+    #[test]
+    fn many_cpus() {
+        let dir = tempfile::tempdir().unwrap();
+        let cpus = "    cpu: 1\n              count:    1\n".repeat(3_000);
+        write(dir.path(), 0, &format!("{cpus}  managed 8192\n"));
+        let machine = Machine::open(dir.path()).unwrap();
+        let zones = machine.zones(8_192 * page_bytes(), &mut Buffer::default());
+        assert_eq!(zones.unwrap().listed, 3_000 * page_bytes());
+    }
+
+    #[test]
+    fn the_machine() {
+        let text = "MemTotal:  2048 kB\nMemFree: 1024 kB\nActive(file): 5 kB\nInactive(file): 2 kB\nSwapFree: 8 kB\nZswap: 2 kB\nZswapped: 6 kB\nSUnreclaim: 3 kB\nPercpu: 1 kB\n";
+        let seen = MachineMemory::parse(text);
+        let expected = MachineMemory {
+            total: 2 << 20,
+            free: 1 << 20,
+            swap_free: 8 << 10,
+            zswapped: 6 << 10,
+            zswap: 2 << 10,
+            cached: 7 << 10,
+            kernel: 4 << 10,
+        };
+        assert_eq!(seen, expected);
+    }
+
+    /// Of 1,000: 100 free; units have 500, 300 of it cached; others 400, of which the kernel has 50 and the cache 150, and of
+    /// that they need 20, as much as the kernel keeps free.
+    #[test]
+    fn what_others_would_give_up_is_not_theirs() {
+        let machine =
+            MachineMemory { total: 1_000, free: 100, cached: 450, kernel: 60, ..MachineMemory::default() };
+        let ours = Charged { current: 500, cached: 300, kernel: 10, ..Charged::default() };
+        assert_eq!(machine.common(&ours, 20), (50 + 20, 400 - 150 + 20 - 50));
+    }
+}
