@@ -5,6 +5,10 @@
 //! which may be an eighth of the machine since Linux 6.7, and stay there as long as the CPU is idle: a process that ends on it
 //! would seem to hold its memory still. /proc/zoneinfo has them.
 //!
+//! Algorithm: they are free; but where memory is short the kernel takes pages from everybody before it takes those of an idle
+//! CPU. So when the machine has no more than the kernel keeps free, what is on the lists is reckoned with that, little by
+//! little ([`SETTLE_NS`]): lists change by themselves within milliseconds, and what is divided should not.
+//!
 //! Cost: /proc/zoneinfo has some six lines per CPU and zone, which the kernel writes with the zone locked: it is read for a
 //! hundredth of the time at most. Where CPUs are so many that this is not at every look, lists are taken to be as they were.
 //!
@@ -19,6 +23,10 @@ use crate::{LiveError, clock};
 
 /// After a read of /proc/zoneinfo there is none for so many times as long as it took.
 const REST_TIMES: Time = 100;
+/// Where so many times what is free beyond what the kernel keeps is less than the lists hold, the rest cannot be had.
+const FREE_TIMES: u64 = 4;
+/// The time in which what cannot be had of the lists follows what they are.
+const SETTLE_NS: Time = 5_000_000_000;
 
 /// The files of the machine's memory.
 #[derive(Debug)]
@@ -26,9 +34,13 @@ pub(crate) struct Machine {
     meminfo: Source,
     /// `None` where it may not be read: what is on the lists counts as used then.
     zoneinfo: Option<Source>,
+    min_free: Option<Source>,
     /// Bytes on the lists when they were read.
     listed: u64,
     rest_until: Time,
+    /// Bytes on the lists that cannot be had, and when that was reckoned.
+    stuck: u64,
+    reckoned: Time,
 }
 
 /// What /proc/zoneinfo tells, in bytes.
@@ -46,8 +58,11 @@ impl Machine {
         Ok(Machine {
             meminfo: Source::open(proc.join("meminfo"))?,
             zoneinfo: Source::optional(proc.join("zoneinfo")),
+            min_free: Source::optional(proc.join("sys/vm/min_free_kbytes")),
             listed: 0,
             rest_until: 0,
+            stuck: 0,
+            reckoned: 0,
         })
     }
 
@@ -55,11 +70,12 @@ impl Machine {
         let seen = MachineMemory::parse(self.meminfo.read(buffer)?);
         let begun = clock::now();
         let zones = if begun < self.rest_until { None } else { self.zones(seen.total, buffer) };
+        let now = clock::now();
         if zones.is_some() {
-            let ended = clock::now();
-            self.rest_until = ended + REST_TIMES * (ended - begun);
+            self.rest_until = now + REST_TIMES * (now - begun);
         }
-        Ok(self.with_lists(seen, zones))
+        let least = self.min_free.as_ref().and_then(|file| file.read(buffer).ok()?.trim().parse().ok());
+        Ok(self.reckon(now, seen, zones, least.unwrap_or(0)))
     }
 
     /// `None` if it cannot be told, or of another machine: in a container, /proc/meminfo may be made up (lxcfs).
@@ -69,12 +85,23 @@ impl Machine {
         (zones.total.abs_diff(total) <= total / 100).then_some(zones)
     }
 
-    /// What is free, from both files. Lists empty within milliseconds where memory is short, and what was on them is free in
-    /// the other sense then: where both are known of one moment, both are taken from there.
-    fn with_lists(&mut self, seen: MachineMemory, zones: Option<Zones>) -> MachineMemory {
+    /// What is free, and what of it is kept, from all files; `least` is `vm.min_free_kbytes`. Where lists and what is free
+    /// without them are known of one moment, both are taken from there.
+    fn reckon(&mut self, now: Time, seen: MachineMemory, zones: Option<Zones>, least: u64) -> MachineMemory {
         let (free, listed) = zones.map_or((seen.free, self.listed), |zones| (zones.free, zones.listed));
-        self.listed = listed;
-        MachineMemory { free: free.saturating_add(listed).min(seen.total), ..seen }
+        let kept = kept_free(seen.total, least.saturating_mul(1_024));
+        let stuck = listed.saturating_sub(FREE_TIMES.saturating_mul(free.saturating_sub(kept)));
+        let passed = u128::from(now.saturating_sub(self.reckoned).min(SETTLE_NS));
+        let part =
+            |bytes: u64| u64::try_from(u128::from(bytes) * passed / u128::from(SETTLE_NS)).unwrap_or(bytes);
+        self.stuck =
+            self.stuck - part(self.stuck.saturating_sub(stuck)) + part(stuck.saturating_sub(self.stuck));
+        (self.listed, self.reckoned) = (listed, now);
+        MachineMemory {
+            free: free.saturating_add(listed).min(seen.total),
+            kept_free: kept + self.stuck,
+            ..seen
+        }
     }
 }
 
@@ -98,6 +125,8 @@ pub(crate) struct MachineMemory {
     pub(crate) total: u64,
     /// With what lies on the lists of CPUs.
     pub(crate) free: u64,
+    /// What the kernel does not let become less, with what cannot be had of those lists.
+    pub(crate) kept_free: u64,
     pub(crate) swap_free: u64,
     /// Pages that zswap holds, and what they take.
     pub(crate) zswapped: u64,
@@ -112,16 +141,16 @@ impl MachineMemory {
     /// What those hold who are in no unit, and what the kernel keeps for itself; `ours` is what all units are charged.
     /// `MemAvailable` would say nearly this; but it sinks by hundreds of megabytes while the kernel keeps more free for a while
     /// (`watermark_boost_factor`), and entitlements would with it.
-    pub(crate) fn common(&self, ours: &Charged, kept_free: u64) -> (u64, u64) {
+    pub(crate) fn common(&self, ours: &Charged) -> (u64, u64) {
         let others = self.total.saturating_sub(self.free).saturating_sub(ours.current);
         let cached = self.cached.saturating_sub(ours.cached);
         // They need some of their cache, as the kernel itself has it in MemAvailable.
-        let needed = others.saturating_sub(cached) + kept_free.min(cached / 2);
+        let needed = others.saturating_sub(cached) + self.kept_free.min(cached / 2);
         let kernel = self.kernel.saturating_sub(ours.kernel).min(needed);
-        (kernel + kept_free, needed - kernel)
+        (kernel + self.kept_free, needed - kernel)
     }
 
-    /// From the text of /proc/meminfo, without what lies on the lists of CPUs; what a line does not say is 0.
+    /// From the text of /proc/meminfo, without the lists of CPUs and what is kept free; what a line does not say is 0.
     fn parse(text: &str) -> MachineMemory {
         let bytes = |key: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
@@ -131,6 +160,7 @@ impl MachineMemory {
         MachineMemory {
             total: bytes("MemTotal"),
             free: bytes("MemFree"),
+            kept_free: 0,
             swap_free: bytes("SwapFree"),
             zswapped: bytes("Zswapped"),
             zswap: bytes("Zswap"),
@@ -140,12 +170,10 @@ impl MachineMemory {
     }
 }
 
-/// What the kernel keeps free, in bytes: it begins to take pages from everybody at 1.25 times `vm.min_free_kbytes`, and
-/// stops at 1.5 times, or a little above where memory is large (`watermark_scale_factor`).
-pub(crate) fn kept_free(total: u64) -> u64 {
-    let text = std::fs::read_to_string("/proc/sys/vm/min_free_kbytes").unwrap_or_default();
-    let least = text.trim().parse::<u64>().unwrap_or(0).saturating_mul(1_024);
-    (least + least / 2).max(least + total / 500)
+/// What the kernel keeps free of `total`, in bytes: it begins to take pages from everybody at 1.25 times
+/// `vm.min_free_kbytes`, and stops at 1.5 times, or a little above where memory is large (`watermark_scale_factor`).
+fn kept_free(total: u64, least: u64) -> u64 {
+    least.saturating_add(least / 2).max(least.saturating_add(total / 500))
 }
 
 #[cfg(test)]
@@ -180,6 +208,31 @@ mod tests {
         assert_eq!(free(&mut machine), 8_192, "no more than there is");
     }
 
+    /// Of 27 MiB on lists all can be had while 7 MiB beyond what is kept are free besides; none while nothing is, but that
+    /// is reckoned with only after five seconds, and half of it after 2.5.
+    #[test]
+    fn where_memory_is_short_lists_cannot_be_had() {
+        const MIB: u64 = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 0, "");
+        let mut machine = Machine::open(dir.path()).unwrap();
+        let seen = MachineMemory { total: 1_000 * MIB, ..MachineMemory::default() };
+        let kept = kept_free(seen.total, 10 * MIB);
+        assert_eq!(kept, 15 * MIB);
+        let mut looks = |now, free| {
+            let zones = Zones { total: seen.total, free, listed: 27 * MIB };
+            let told = machine.reckon(now, seen, Some(zones), 10 << 10);
+            assert_eq!(told.free, free + 27 * MIB);
+            told.kept_free - kept
+        };
+        assert_eq!(looks(SETTLE_NS, kept + 7 * MIB), 0);
+        assert_eq!(looks(SETTLE_NS, 0), 0, "at once, nothing changes");
+        assert_eq!(looks(SETTLE_NS * 3 / 2, kept), 27 * MIB / 2);
+        assert_eq!(looks(SETTLE_NS * 5 / 2, 0), 27 * MIB);
+        assert_eq!(looks(SETTLE_NS * 7 / 2, kept + 5 * MIB), 7 * MIB);
+        assert_eq!(looks(SETTLE_NS * 9, kept + 70 * MIB), 0);
+    }
+
     /// Without the file, or where it tells of another machine, what `MemFree` tells.
     #[test]
     fn zones_of_another_machine() {
@@ -209,6 +262,7 @@ mod tests {
         let expected = MachineMemory {
             total: 2 << 20,
             free: 1 << 20,
+            kept_free: 0,
             swap_free: 8 << 10,
             zswapped: 6 << 10,
             zswap: 2 << 10,
@@ -222,9 +276,15 @@ mod tests {
     /// that they need 20, as much as the kernel keeps free.
     #[test]
     fn what_others_would_give_up_is_not_theirs() {
-        let machine =
-            MachineMemory { total: 1_000, free: 100, cached: 450, kernel: 60, ..MachineMemory::default() };
+        let machine = MachineMemory {
+            total: 1_000,
+            free: 100,
+            kept_free: 20,
+            cached: 450,
+            kernel: 60,
+            ..MachineMemory::default()
+        };
         let ours = Charged { current: 500, cached: 300, kernel: 10, ..Charged::default() };
-        assert_eq!(machine.common(&ours, 20), (50 + 20, 400 - 150 + 20 - 50));
+        assert_eq!(machine.common(&ours), (50 + 20, 400 - 150 + 20 - 50));
     }
 }

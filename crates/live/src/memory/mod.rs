@@ -44,7 +44,7 @@ use swap::Packing;
 
 pub(crate) use ages::are_made;
 pub(crate) use facts::{Buffer, Charged, Source, is_protected, page_bytes, tightest_bound as bound_above};
-pub(crate) use machine::{Machine, kept_free};
+pub(crate) use machine::Machine;
 pub(crate) use swap::Swaps;
 
 /// Files that are kept open for every unit: those of [`Files`]. One that is opened for each look costs more than its read.
@@ -298,7 +298,7 @@ impl Memory {
         bound: Option<u64>,
         ours: Charged,
     ) -> Result<MemoryFacts, LiveError> {
-        let (kernel, shared) = machine.common(&ours, kept_free(machine.total));
+        let (kernel, shared) = machine.common(&ours);
         let mut facts = MemoryFacts {
             total: machine.total,
             kernel,

@@ -23,7 +23,7 @@ use super::pageout::{Holder, Pageout, Problem, Taken};
 use super::portions::Portions;
 use crate::LiveError;
 use crate::journal::ProcessKey;
-use crate::memory::{Buffer, Charged, Machine, Swaps, kept_free, page_bytes};
+use crate::memory::{Buffer, Charged, Machine, Swaps, page_bytes};
 use crate::observe::process::Resident;
 use crate::roster::Roster;
 
@@ -196,7 +196,7 @@ impl Memory {
             .collect();
         let all = sums.iter().fold(Resident::default(), |sum, unit| sum.with(*unit));
         let ours = Charged { current: all.bytes(), cached: all.file, ..Charged::default() };
-        let (kernel, shared) = machine.common(&ours, kept_free(machine.total));
+        let (kernel, shared) = machine.common(&ours);
         self.units.resize(contract.units.len(), Unit::default());
         let mut units = Vec::with_capacity(sums.len());
         for (((unit, sum), taken), faulted) in self.units.iter_mut().zip(&sums).zip(taken).zip(faulted) {
