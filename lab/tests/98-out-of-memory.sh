@@ -1,8 +1,8 @@
 # seconds: 120
 # needs: commonhold work
-# A machine without swap, where a unit fills the memory with what is in no file: the kernel kills processes of that unit only, and
-# not the largest there is, which belongs to a unit within its entitlement; and everybody has its own oom_score_adj again when
-# that is over, and when the daemon is killed.
+# A machine without swap, of which somebody in no unit has a good part, where a unit fills the memory with what is in no file:
+# the kernel kills processes of that unit only, and not the largest there is, which belongs to a unit within its entitlement;
+# and everybody has its own oom_score_adj again when that is over, and when the daemon is killed.
 
 mib=1048576
 killed() {
@@ -27,6 +27,8 @@ problems() {
 	commonhold status | grep -c "^problem: .*\`$1\`.* beyond means"
 }
 
+work touch outside 300 1 > outside.log 2>&1 &
+ok "who is in no unit has its memory" wait_for 30 passes outside 1
 cp /job/contracts/out-of-memory.toml contract.toml
 ok "the daemon holds the contract" start_daemon contract.toml --backend cgroup || exit 1
 touch_in owner big 1100 1
@@ -76,3 +78,4 @@ ok "with less, they go first again" wait_for 20 goes_first
 kill -KILL "$daemon"
 ok "a killed daemon leaves everybody its own" wait_for 10 own_again
 ok "the owner lives on" kill -0 "$big"
+ok "and who is in no unit" kill -0 "$(pidof outside)"

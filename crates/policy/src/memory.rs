@@ -47,6 +47,10 @@ pub use rates::{Rates, Taken};
 /// How often loans may grow. Longer where there are many units, since looking at each costs time.
 const PERIOD_NS: Time = 200 * MS;
 const PERIOD_PER_UNIT_NS: Time = 2 * MS;
+/// While nobody lends, and nobody is near a bound, looks are so many times as rare where whoever meets its bound is seen at once.
+const REST_PERIODS: Time = 5;
+/// A unit is near its bound that uses all but this part of it.
+const NEAR_PART: u64 = 8;
 /// While somebody lends, a look is taken this part of the promised time after the last one at the latest.
 const LOAN_LOOK_PART: u64 = 4;
 /// How often to look while somebody owes.
@@ -79,6 +83,8 @@ pub struct MemoryMeans {
     pub guarantees: bool,
     /// Pages can be taken from a unit at once (memory.reclaim).
     pub reclaim: bool,
+    /// A unit that meets its bound is seen at once, whenever a look is due (memory.events).
+    pub alarms: bool,
     /// Units can be told from each other when a kernel that is out of memory kills (`oom_score_adj`).
     pub kill_order: bool,
 }
@@ -86,7 +92,7 @@ pub struct MemoryMeans {
 impl MemoryMeans {
     /// Nothing can be held.
     pub const NONE: MemoryMeans =
-        MemoryMeans { bounds: false, guarantees: false, reclaim: false, kill_order: false };
+        MemoryMeans { bounds: false, guarantees: false, reclaim: false, alarms: false, kill_order: false };
 }
 
 /// The machine's memory at one moment, in bytes.
@@ -153,7 +159,8 @@ pub struct MemoryPlan {
     pub divided: u64,
     /// One per unit of the contract; sub-units left out.
     pub units: Vec<Share>,
-    /// Units that lend: whoever of them meets its bound should be seen at once.
+    /// Units that lend; those that might soon be beyond what they are entitled to, where memory is short; or all, while nobody
+    /// lends and nobody is near its bound: whoever of them meets its bound should be seen at once.
     pub watch: Vec<UnitId>,
     /// Units that are beyond what they may use, where memory is short and nothing can be taken from them.
     pub beyond: Vec<Beyond>,
@@ -275,9 +282,15 @@ pub(crate) fn step(
     if !owing && input.means.memory.reclaim {
         steps.extend(state.trial(now, input.contract, facts.total, frame));
     }
+    let rests = input.means.memory.alarms && !owing && state.is_at_rest();
     let lends = |id: &UnitId| state.units[id.index()].share.lent > 0;
-    let watch: Vec<UnitId> = input.contract.held().filter(lends).collect();
-    let next = state.next_look(now, input.contract, owing, !watch.is_empty());
+    let next = if rests {
+        state.period_at + REST_PERIODS * period_ns(input.contract)
+    } else {
+        state.next_look(now, input.contract, owing, input.contract.held().any(|id| lends(&id)))
+    };
+    let watch = |id: &UnitId| rests || lends(id) || state.killing.is_near(*id);
+    let watch: Vec<UnitId> = input.contract.held().filter(watch).collect();
     state.next = Some(next);
     Some(MemoryPlan { next, divided: state.divided(facts.total), units: state.shares(), watch, beyond })
 }
@@ -326,6 +339,14 @@ impl State {
         }
         let period = (self.period_at + period_ns(contract)).max(now + DEBT_LOOK_NS);
         if lent { period.min(now + loan_look_ns(contract)) } else { period }
+    }
+
+    /// Whether nobody lends, and nobody is near its bound.
+    fn is_at_rest(&self) -> bool {
+        self.units.iter().all(|unit| {
+            let Share { lent, allowed, .. } = unit.share;
+            lent == 0 && unit.facts.used <= allowed - allowed / NEAR_PART
+        })
     }
 
     fn divided(&self, total: u64) -> u64 {

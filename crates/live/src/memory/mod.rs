@@ -129,7 +129,7 @@ pub(crate) fn means_at(place: &CgroupPlace, reclaim: bool) -> MemoryMeans {
         return MemoryMeans::NONE;
     }
     let guarantees = !place.delegated || facts::is_protected(&place.base, &place.mount);
-    MemoryMeans { bounds: true, guarantees, reclaim, kill_order: true }
+    MemoryMeans { bounds: true, guarantees, reclaim, alarms: true, kill_order: true }
 }
 
 impl Memory {
@@ -159,7 +159,8 @@ impl Memory {
 
     /// What can be enforced here: nothing while nothing is seen, so that nobody is held to what was right once.
     pub(crate) fn means(&self) -> MemoryMeans {
-        if self.blind < BLIND_MAX { self.means } else { MemoryMeans::NONE }
+        let alarms = self.alarms.is_some();
+        if self.blind < BLIND_MAX { MemoryMeans { alarms, ..self.means } } else { MemoryMeans::NONE }
     }
 
     /// Follows the units: those that went are forgotten, and those that have a leaf of their own now are held there.

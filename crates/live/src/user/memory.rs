@@ -34,7 +34,7 @@ const REST_TIMES: u64 = 20;
 
 /// What can be enforced where the kernel pages out for us.
 pub const MEANS: MemoryMeans =
-    MemoryMeans { bounds: true, guarantees: false, reclaim: true, kill_order: false };
+    MemoryMeans { bounds: true, guarantees: false, reclaim: true, alarms: false, kill_order: false };
 
 /// The memory of all units.
 #[derive(Debug)]

@@ -7,19 +7,20 @@
 //! from when less than the contract's reserve is left until half as much again is.
 //!
 //! Algorithm: while memory is short, the units that hold more than they are entitled to are exposed: they, and every unit
-//! around them with all that is in it. What a unit would be entitled to if those who are in no unit held nothing counts:
-//! for theirs no unit is to blame.
+//! around them with all that is in it. For what those who are in no unit came to hold no unit is to blame: it counts what
+//! a unit would be entitled to of as much as was divided when it last held no more than its own; at the first look, of all
+//! that they might leave.
 //!
 //! Properties (tested): nobody is exposed while memory is not short; who holds no more than it is entitled to, or lives in a
 //! unit that does not, never is; what one look orders, a look at the same facts does not order again.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, UnitId};
 
-use super::{MemoryFacts, SLACK_PART, Share, UnitMemory, rates};
+use super::{MemoryFacts, NEAR_PART, SLACK_PART, Share, UnitMemory, rates};
 use crate::plan::{Action, Reason, Step};
 
 /// Memory is short where less than this part of the machine is left, however small the contract's reserve.
@@ -30,6 +31,17 @@ const RESERVE_PART_MIN: u64 = 64;
 pub(super) struct State {
     short: bool,
     exposed: BTreeSet<UnitId>,
+    /// Who may be exposed soon: memory is short, and it holds nearly what it is entitled to.
+    near: BTreeSet<UnitId>,
+    /// What was divided when a unit last held no more than it was entitled to: alone, and with all that is in it.
+    rightful: BTreeMap<UnitId, Rightful>,
+}
+
+/// Two sizes of what was divided. Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rightful {
+    alone: u64,
+    within: u64,
 }
 
 /// What a unit uses that nothing can be done about but by way of swap. Bytes.
@@ -68,19 +80,36 @@ impl State {
         let own: Vec<u64> = contract.ids().map(|id| shares[id.index()].entitled).collect();
         let (held_within, entitled_within) = (within(contract, &held), within(contract, &own));
         let whole = facts.total.saturating_sub(facts.kernel).max(divided);
-        let blameless = |entitled: u64| {
-            let part = (u128::from(entitled) * u128::from(whole)).checked_div(u128::from(divided));
+        for id in contract.held() {
+            let rightful = self.rightful.entry(id).or_insert(Rightful { alone: whole, within: whole });
+            if held[id.index()] <= own[id.index()] {
+                rightful.alone = divided;
+            }
+            if held_within[id.index()] <= entitled_within[id.index()] {
+                rightful.within = divided;
+            }
+        }
+        // What it would be entitled to if so much were divided.
+        let of = |entitled: u64, rightful: u64| {
+            let part =
+                (u128::from(entitled) * u128::from(rightful.max(divided))).checked_div(u128::from(divided));
             part.and_then(|part| u64::try_from(part).ok()).unwrap_or(u64::MAX)
         };
         let slack = facts.total / SLACK_PART;
         let is_beyond = |id: UnitId| {
             let slack = if self.exposed.contains(&id) { 0 } else { slack };
-            let beyond = |held: u64, entitled: u64| held > blameless(entitled).saturating_add(slack);
+            let beyond =
+                |held: u64, entitled: u64, rightful: u64| held > of(entitled, rightful).saturating_add(slack);
+            let rightful =
+                |id: UnitId| self.rightful.get(&id).map_or((whole, whole), |seen| (seen.alone, seen.within));
             let mut around = core::iter::successors(Some(id), |id| contract.unit(*id).parent);
-            beyond(held[id.index()], own[id.index()])
-                && around.all(|id| beyond(held_within[id.index()], entitled_within[id.index()]))
+            beyond(held[id.index()], own[id.index()], rightful(id).0)
+                && around
+                    .all(|id| beyond(held_within[id.index()], entitled_within[id.index()], rightful(id).1))
         };
         let exposed: BTreeSet<UnitId> = contract.held().filter(|id| self.short && is_beyond(*id)).collect();
+        let nearly = |id: &UnitId| held[id.index()] > own[id.index()] - own[id.index()] / NEAR_PART;
+        self.near = contract.held().filter(|id| self.short && !exposed.contains(id) && nearly(id)).collect();
         self.become_exposed(exposed, Reason::Enough, steps, |id| {
             held[id.index()].saturating_sub(own[id.index()])
         });
@@ -91,10 +120,16 @@ impl State {
         self.exposed.iter().filter_map(beyond).collect()
     }
 
+    /// Whether it is to be seen at once if this unit meets its bound, since the kernel may kill before the next look.
+    pub(super) fn is_near(&self, unit: UnitId) -> bool {
+        self.near.contains(&unit)
+    }
+
     /// Nobody is exposed any more.
     pub(super) fn end(&mut self, reason: Reason, steps: &mut Vec<Step>) {
         self.become_exposed(BTreeSet::new(), reason, steps, |_| 0);
         self.short = false;
+        self.near.clear();
     }
 
     fn become_exposed(
@@ -114,7 +149,8 @@ impl State {
 
     /// The same after a reload: see [`super::State::renumbered`].
     pub(super) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
-        State { exposed: self.exposed.into_iter().filter_map(number).collect(), ..self }
+        let exposed = self.exposed.into_iter().filter_map(number).collect();
+        State { exposed, near: BTreeSet::new(), rightful: BTreeMap::new(), ..self }
     }
 }
 

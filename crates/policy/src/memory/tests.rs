@@ -12,7 +12,8 @@ use crate::snapshot::{Means, Snapshot, UnitFacts};
 
 const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 2_048 * MIB;
-const MEMORY: MemoryMeans = MemoryMeans { bounds: true, guarantees: true, reclaim: true, kill_order: true };
+const MEMORY: MemoryMeans =
+    MemoryMeans { bounds: true, guarantees: true, reclaim: true, alarms: true, kill_order: true };
 
 /// Equal top-level units.
 fn equals(n: usize) -> (Contract, Vec<UnitId>) {
@@ -143,7 +144,7 @@ fn everybody_has_its_own_and_no_more() {
         order(units[1], 0, 800),
     ];
     assert_eq!(actions, expected);
-    assert_eq!(plan.map(|plan| (plan.divided, plan.watch)), Some((1_920 * MIB, vec![])));
+    assert_eq!(plan.map(|plan| (plan.divided, plan.watch)), Some((1_920 * MIB, units)));
     assert_eq!(world.look(250).0, []);
 }
 
@@ -662,6 +663,24 @@ fn loans_grow_once_a_period() {
     assert_eq!([20, 20, 200].map(|ms| borrowed(&mut world, ms)), [120, 120, 240]);
 }
 
+/// While nobody is near a bound and nobody lends, a look a second does, and whoever meets its bound is waited for. Not where
+/// nothing tells that it does.
+#[test]
+fn where_nobody_is_near_a_bound_looks_are_few() {
+    let (contract, units) = equals(2);
+    let mut world = World::new(contract);
+    let mut looks = |used: u64, alarms: bool| {
+        world.of(units[1]).used = used * MIB;
+        world.means.alarms = alarms;
+        let plan = world.look(1_040).1;
+        plan.map(|plan| ((plan.next - world.now) / MS, plan.watch.len()))
+    };
+    assert_eq!(looks(840, true), Some((1_040, 2)));
+    assert_eq!(looks(840, false), Some((208, 0)));
+    assert_eq!(looks(841, true), Some((208, 0)));
+    assert_eq!(looks(100, true), Some((1_040, 2)));
+}
+
 /// A lender is looked at within a quarter of what was promised; otherwise a look is as long after the last as units make it.
 #[test]
 fn who_lends_is_looked_at_in_time() {
@@ -723,12 +742,15 @@ fn who_is_beyond_its_entitlement_goes_first_while_memory_is_short() {
     let (contract, units) = equals(2);
     let mut world = World::new(contract);
     let mut first = BTreeSet::new();
+    let mut watched = vec![];
     let mut look = |world: &mut World, owner: u64, mib: u64| {
         fill(world, units[0], owner);
         fill(world, units[1], mib);
         let (steps, plan) = world.look(250);
         exposed(&steps, &mut first);
-        (first.iter().copied().collect::<Vec<_>>(), plan.map_or(vec![], |plan| plan.beyond))
+        let plan = plan.unwrap_or_default();
+        watched = plan.watch;
+        (first.iter().copied().collect::<Vec<_>>(), plan.beyond)
     };
     let beyond = |mib: u64| vec![Beyond { unit: units[1], bytes: mib * MIB }];
     assert_eq!(look(&mut world, 750, 1_000), (vec![], vec![]), "170 MiB are left");
@@ -742,6 +764,8 @@ fn who_is_beyond_its_entitlement_goes_first_while_memory_is_short() {
     world.facts.swap_free = 0;
     assert_eq!(look(&mut world, 900, 1_000).0, [units[1]]);
     assert_eq!(look(&mut world, 900, 950).0, [], "it is within its own");
+
+    assert_eq!(watched, [units[0], units[1]], "both are near");
 
     // 100 MiB are left; what is clean is not held.
     fill(&mut world, units[0], 900);
@@ -762,6 +786,33 @@ fn what_is_in_no_unit_exposes_nobody() {
     let (steps, plan) = world.look(250);
     assert!(plan.is_some_and(|plan| plan.units[units[0].index()].entitled < 600 * MIB));
     assert!(!steps.iter().any(|step| matches!(step.action, Action::Expose { .. })), "{steps:?}");
+    // Nor while it grows to what it was entitled to before; but beyond that, it is.
+    let mut first = BTreeSet::new();
+    for (mib, blamed) in [(950, false), (970, true)] {
+        fill(&mut world, units[0], mib);
+        exposed(&world.look(250).0, &mut first);
+        assert_eq!(!first.is_empty(), blamed, "{mib} MiB");
+    }
+}
+
+/// Those who are in no unit have had 900 MiB all the time: who takes more than its half of the rest is to blame, long before it
+/// has what it would be entitled to without them, which is not there. And from the first look on, nobody knows who was first.
+#[test]
+fn what_was_in_no_unit_before_excuses_nobody() {
+    let (contract, units) = equals(2);
+    let mut world = World::new(contract);
+    world.facts.shared = 900 * MIB;
+    let mut first = BTreeSet::new();
+    fill(&mut world, units[0], 500);
+    fill(&mut world, units[1], 540);
+    exposed(&world.look(250).0, &mut first);
+    assert_eq!(first, BTreeSet::new(), "it may have been there before them");
+    for (mib, blamed) in [(100, false), (540, true)] {
+        fill(&mut world, units[1], mib);
+        exposed(&world.look(250).0, &mut first);
+        assert_eq!(first.contains(&units[1]), blamed, "{mib} MiB");
+        assert!(!first.contains(&units[0]));
+    }
 }
 
 /// A unit that is within its entitlement is not exposed for what one of its sub-units takes of another; when it is beyond, that
