@@ -463,7 +463,7 @@ impl<'a> Division<'a> {
 
 /// Who counts as there: who has processes; under `quota` every unit without sub-units, because a fixed quota waits for its
 /// owner (seed 000, table 3).
-fn present(contract: &Contract, facts: &[Facts]) -> Vec<bool> {
+pub(crate) fn present(contract: &Contract, facts: &[Facts]) -> Vec<bool> {
     let mut counts: Vec<bool> = facts.iter().map(|facts| facts.present).collect();
     if contract.machine.scheme == Scheme::Quota {
         let mut leaf = vec![true; facts.len()];

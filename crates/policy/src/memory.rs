@@ -159,8 +159,8 @@ pub struct MemoryPlan {
     pub divided: u64,
     /// One per unit of the contract; sub-units left out.
     pub units: Vec<Share>,
-    /// Units that lend; those that might soon be beyond what they are entitled to, where memory is short; or all, while nobody
-    /// lends and nobody is near its bound: whoever of them meets its bound should be seen at once.
+    /// Units that lend, those that are far from their bound, and those that might soon be beyond what they are entitled to,
+    /// where memory is short: whoever of them meets its bound should be seen at once.
     pub watch: Vec<UnitId>,
     /// Units that are beyond what they may use, where memory is short and nothing can be taken from them.
     pub beyond: Vec<Beyond>,
@@ -274,7 +274,9 @@ pub(crate) fn step(
     explain(steps, &allowances, frame);
     state.orders = wanted;
     let beyond = if input.means.memory.kill_order {
-        state.killing.step(input.contract, facts, &state.shares(), state.divided(facts.total), steps)
+        let present = frames::present(input.contract, &units);
+        let (shares, divided) = (state.shares(), state.divided(facts.total));
+        state.killing.step(input.contract, facts, &shares, divided, &present, steps)
     } else {
         Vec::new()
     };
@@ -289,7 +291,7 @@ pub(crate) fn step(
     } else {
         state.next_look(now, input.contract, owing, input.contract.held().any(|id| lends(&id)))
     };
-    let watch = |id: &UnitId| rests || lends(id) || state.killing.is_near(*id);
+    let watch = |id: &UnitId| lends(id) || state.units[id.index()].is_far() || state.killing.is_near(*id);
     let watch: Vec<UnitId> = input.contract.held().filter(watch).collect();
     state.next = Some(next);
     Some(MemoryPlan { next, divided: state.divided(facts.total), units: state.shares(), watch, beyond })
@@ -343,10 +345,7 @@ impl State {
 
     /// Whether nobody lends, and nobody is near its bound.
     fn is_at_rest(&self) -> bool {
-        self.units.iter().all(|unit| {
-            let Share { lent, allowed, .. } = unit.share;
-            lent == 0 && unit.facts.used <= allowed - allowed / NEAR_PART
-        })
+        self.units.iter().all(|unit| unit.share.lent == 0 && unit.is_far())
     }
 
     fn divided(&self, total: u64) -> u64 {
@@ -476,6 +475,11 @@ impl State {
 }
 
 impl Seen {
+    /// Whether it could use much more before it met its bound.
+    fn is_far(&self) -> bool {
+        self.facts.used <= self.share.allowed - self.share.allowed / NEAR_PART
+    }
+
     /// Whether the unit has too little: it is where its allowance ends, and presses.
     fn is_short(&self, now: UnitMemory, elapsed: Time, frame: u64) -> bool {
         let before = self.facts;

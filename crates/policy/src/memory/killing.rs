@@ -18,9 +18,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, Resource, UnitId};
 
 use super::{MemoryFacts, NEAR_PART, SLACK_PART, Share, UnitMemory, rates};
+use crate::entitlement::{Capacity, Entitlement, entitle};
 use crate::plan::{Action, Reason, Step};
 
 /// Memory is short where less than this part of the machine is left, however small the contract's reserve.
@@ -38,10 +39,28 @@ pub(super) struct State {
 }
 
 /// Two sizes of what was divided. Bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Rightful {
     alone: u64,
     within: u64,
+}
+
+/// What units are entitled to of several sizes of what is divided, each reckoned once. Cost: as of [`entitle`], for each size;
+/// units become larger than their own at a few moments.
+struct Entitlements<'a> {
+    contract: &'a Contract,
+    present: &'a [bool],
+    /// What is divided now: of less, nobody is asked.
+    least: u64,
+    at: BTreeMap<u64, Entitlement>,
+}
+
+impl Entitlements<'_> {
+    fn of(&mut self, divided: u64) -> &Entitlement {
+        let divided = divided.max(self.least);
+        let reckoned = || entitle(self.contract, Resource::Memory, Capacity::Known(divided), self.present);
+        self.at.entry(divided).or_insert_with(reckoned)
+    }
 }
 
 /// What a unit uses that nothing can be done about but by way of swap. Bytes.
@@ -59,14 +78,15 @@ fn holds(unit: UnitMemory) -> u64 {
 }
 
 impl State {
-    /// Exposes those whom `facts` show to be beyond what `shares` entitle them to, of what is `divided`, and no others.
-    /// Those that are exposed and beyond what they may use, too.
+    /// Exposes those whom `facts` show to be beyond what they are entitled to, of what is `divided` while those units that count
+    /// as `present` are there; and no others. Returns who of the exposed is beyond what `shares` allow, too.
     pub(super) fn step(
         &mut self,
         contract: &Contract,
         facts: &MemoryFacts,
         shares: &[Share],
         divided: u64,
+        present: &[bool],
         steps: &mut Vec<Step>,
     ) -> Vec<Beyond> {
         let held: Vec<u64> =
@@ -77,41 +97,36 @@ impl State {
         let reserve = contract.machine.reserve.of(facts.total).max(facts.total / RESERVE_PART_MIN);
         self.short = left < if self.short { reserve.saturating_add(reserve / 2) } else { reserve };
 
-        let own: Vec<u64> = contract.ids().map(|id| shares[id.index()].entitled).collect();
-        let (held_within, entitled_within) = (within(contract, &held), within(contract, &own));
         let whole = facts.total.saturating_sub(facts.kernel).max(divided);
+        let mut entitlements = Entitlements { contract, present, least: divided, at: BTreeMap::new() };
+        let own = entitlements.of(divided).clone();
+        let held_within = within(contract, &held);
         for id in contract.held() {
             let rightful = self.rightful.entry(id).or_insert(Rightful { alone: whole, within: whole });
-            if held[id.index()] <= own[id.index()] {
+            if held[id.index()] <= own.own(id) {
                 rightful.alone = divided;
             }
-            if held_within[id.index()] <= entitled_within[id.index()] {
+            if held_within[id.index()] <= own.value(id) {
                 rightful.within = divided;
             }
         }
-        // What it would be entitled to if so much were divided.
-        let of = |entitled: u64, rightful: u64| {
-            let part =
-                (u128::from(entitled) * u128::from(rightful.max(divided))).checked_div(u128::from(divided));
-            part.and_then(|part| u64::try_from(part).ok()).unwrap_or(u64::MAX)
-        };
         let slack = facts.total / SLACK_PART;
-        let is_beyond = |id: UnitId| {
+        let mut is_beyond = |id: UnitId| {
             let slack = if self.exposed.contains(&id) { 0 } else { slack };
-            let beyond =
-                |held: u64, entitled: u64, rightful: u64| held > of(entitled, rightful).saturating_add(slack);
-            let rightful =
-                |id: UnitId| self.rightful.get(&id).map_or((whole, whole), |seen| (seen.alone, seen.within));
+            let rightful = |id: UnitId| self.rightful.get(&id).copied().unwrap_or_default();
+            let alone = entitlements.of(rightful(id).alone).own(id);
             let mut around = core::iter::successors(Some(id), |id| contract.unit(*id).parent);
-            beyond(held[id.index()], own[id.index()], rightful(id).0)
-                && around
-                    .all(|id| beyond(held_within[id.index()], entitled_within[id.index()], rightful(id).1))
+            held[id.index()] > alone.saturating_add(slack)
+                && around.all(|id| {
+                    let within = entitlements.of(rightful(id).within).value(id);
+                    held_within[id.index()] > within.saturating_add(slack)
+                })
         };
         let exposed: BTreeSet<UnitId> = contract.held().filter(|id| self.short && is_beyond(*id)).collect();
-        let nearly = |id: &UnitId| held[id.index()] > own[id.index()] - own[id.index()] / NEAR_PART;
+        let nearly = |id: &UnitId| held[id.index()] > own.own(*id) - own.own(*id) / NEAR_PART;
         self.near = contract.held().filter(|id| self.short && !exposed.contains(id) && nearly(id)).collect();
         self.become_exposed(exposed, Reason::Enough, steps, |id| {
-            held[id.index()].saturating_sub(own[id.index()])
+            held[id.index()].saturating_sub(own.own(id))
         });
         let beyond = |unit: &UnitId| {
             let bytes = held[unit.index()].saturating_sub(shares[unit.index()].allowed);

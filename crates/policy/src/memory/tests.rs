@@ -663,8 +663,8 @@ fn loans_grow_once_a_period() {
     assert_eq!([20, 20, 200].map(|ms| borrowed(&mut world, ms)), [120, 120, 240]);
 }
 
-/// While nobody is near a bound and nobody lends, a look a second does, and whoever meets its bound is waited for. Not where
-/// nothing tells that it does.
+/// While nobody is near a bound and nobody lends, a look a second does. Not where nothing tells that somebody meets its bound;
+/// who is far from it is waited for, also while another one is near.
 #[test]
 fn where_nobody_is_near_a_bound_looks_are_few() {
     let (contract, units) = equals(2);
@@ -676,8 +676,8 @@ fn where_nobody_is_near_a_bound_looks_are_few() {
         plan.map(|plan| ((plan.next - world.now) / MS, plan.watch.len()))
     };
     assert_eq!(looks(840, true), Some((1_040, 2)));
-    assert_eq!(looks(840, false), Some((208, 0)));
-    assert_eq!(looks(841, true), Some((208, 0)));
+    assert_eq!(looks(840, false), Some((208, 2)));
+    assert_eq!(looks(841, true), Some((208, 1)));
     assert_eq!(looks(100, true), Some((1_040, 2)));
 }
 
@@ -813,6 +813,27 @@ fn what_was_in_no_unit_before_excuses_nobody() {
         assert_eq!(first.contains(&units[1]), blamed, "{mib} MiB");
         assert!(!first.contains(&units[0]));
     }
+}
+
+/// The same where entitlements do not sink alike: of 400 MiB less, who has 900 reserved loses half, and so does the other one,
+/// which had much less.
+#[test]
+fn what_is_in_no_unit_exposes_nobody_beside_who_has_much_reserved() {
+    let (mut contract, units) = equals(2);
+    contract.units[units[0].index()].hard.memory = Some(Amount::Absolute(900 * MIB));
+    let mut world = World::new(contract);
+    fill(&mut world, units[0], 1_000);
+    fill(&mut world, units[1], 400);
+    world.looks(3);
+    world.facts.shared += 400 * MIB;
+    let mut first = BTreeSet::new();
+    let (steps, plan) = world.look(250);
+    assert!(plan.is_some_and(|plan| plan.units[units[1].index()].entitled < 330 * MIB));
+    exposed(&steps, &mut first);
+    assert_eq!(first, BTreeSet::new());
+    fill(&mut world, units[1], 520);
+    exposed(&world.look(250).0, &mut first);
+    assert_eq!(first, BTreeSet::from([units[1]]));
 }
 
 /// A unit that is within its entitlement is not exposed for what one of its sub-units takes of another; when it is beyond, that
