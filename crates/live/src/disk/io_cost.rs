@@ -6,8 +6,12 @@
 //! and whoever undoes the journal writes that back.
 //!
 //! The bounds on quality of service: no more is let through than 95 % of what the model says, so that requests wait in the
-//! kernel, which knows whose they are, and not in the disk, which does not. When more than 5 % of the requests take twice as
-//! long as with the disk full while it was measured, less is let through, down to a quarter.
+//! kernel, which knows whose they are, and not in the disk, which does not. When more than 5 % of the requests take longer
+//! than with the disk full while it was measured, less is let through, down to a quarter. The kernel also looks once per
+//! twice this latency who is active and what each has left over: with bounds that are much longer, who comes to the disk
+//! waits that long until its weight counts (measured: `docs/disk.md`). So the bound is never more than the quarter of a
+//! second that the kernel takes for a rotating disk itself, nor less than the 5 ms that it takes for a fast drive: one whose
+//! requests took 100 us while it was measured is not to be held to that while it erases blocks.
 //!
 //! Left alone: a disk that BFQ schedules, which has weights of its own; one that the administrator has io.cost enabled for.
 //!
@@ -27,6 +31,9 @@ use crate::observe::files::Tree;
 const QUALITY: &str = "95.00";
 const LEAST: &str = "25.00";
 const MOST: &str = "95.00";
+
+/// The bounds of the latency that is asked for, in microseconds.
+const LATENCY_US: std::ops::RangeInclusive<u64> = 5_000..=250_000;
 
 /// The files, in the order in which they are written: undone in the reverse, a disk is off before its model goes.
 const FILES: [&str; 2] = ["io.cost.model", "io.cost.qos"];
@@ -117,7 +124,7 @@ fn model_line(number: &str, model: &CostModel) -> String {
 
 /// The line of io.cost.qos, as the kernel shows it.
 fn quality_line(number: &str, model: &CostModel) -> String {
-    let latency = |way: &Way| way.latency_us.saturating_mul(2).clamp(1_000, 10_000_000);
+    let latency = |way: &Way| way.latency_us.clamp(*LATENCY_US.start(), *LATENCY_US.end());
     format!(
         "{number} enable=1 ctrl=user rpct={QUALITY} rlat={} wpct={QUALITY} wlat={} min={LEAST} max={MOST}",
         latency(&model.read),
@@ -147,7 +154,7 @@ mod tests {
         );
         assert_eq!(
             quality_line("8:0", &MODEL),
-            "8:0 enable=1 ctrl=user rpct=95.00 rlat=66000 wpct=95.00 wlat=1000 min=25.00 max=95.00"
+            "8:0 enable=1 ctrl=user rpct=95.00 rlat=33000 wpct=95.00 wlat=5000 min=25.00 max=95.00"
         );
     }
 
