@@ -41,7 +41,7 @@ within_unit() {
 	unit=$1
 	shift
 	case $system in
-	ours | ours-cost) commonhold exec "$unit" -- "$@" ;;
+	ours | ours-rates) commonhold exec "$unit" -- "$@" ;;
 	*) sh -c 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"' - "$base/$unit" "$@" ;;
 	esac
 }
@@ -102,10 +102,10 @@ limit() {
 }
 begin() {
 	case $system in
-	ours | ours-cost)
+	ours | ours-rates)
 		base=$HELD
 		more=
-		[ $system = ours ] || more=--io-cost
+		[ $system = ours ] || more=--no-io-cost
 		# Unquoted: an option or none.
 		start_daemon /job/disk.toml --backend cgroup $more || cat "$daemon_log"
 		;;
@@ -140,7 +140,7 @@ begin() {
 end() {
 	end_load
 	case $system in
-	ours | ours-cost)
+	ours | ours-rates)
 		kill -TERM "$daemon"
 		wait "$daemon"
 		;;
@@ -160,13 +160,13 @@ commonhold calibrate --seconds 2 /mnt/disk || echo "not measured: no cost model"
 line() {
 	grep "^$number " "$CGROUPS/$1"
 }
-start_daemon /job/disk.toml --backend cgroup --io-cost || exit 1
+start_daemon /job/disk.toml --backend cgroup || exit 1
 model=$(line io.cost.model) quality=$(line io.cost.qos)
 kill -TERM "$daemon"
 wait "$daemon"
 echo 3 > /proc/sys/vm/drop_caches
 
-for system in ${SYSTEMS:-none rates static cost ours ours-cost}; do
+for system in ${SYSTEMS:-none rates static cost ours-rates ours}; do
 	begin
 	build build
 	end_load

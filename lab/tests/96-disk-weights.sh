@@ -57,10 +57,10 @@ ok "in small requests too" within "$(found random_per_s)" 1953 20
 
 # By the kernel's cost model.
 was=$(line $CGROUPS/io.cost.qos)
-commonhold run /job/contracts/weights.toml --dry-run --io-cost > dry.log 2>&1
+commonhold run /job/contracts/weights.toml --dry-run > dry.log 2>&1
 ok "a dry run says which disk it would be on for" grep -q "^io.cost would be on for ${device#/dev/}, until the end$" dry.log
 ok "and does not switch it on" is "$(line $CGROUPS/io.cost.qos)" "$was"
-ok "the daemon holds the contract" start_daemon /job/contracts/weights.toml --io-cost --verbose || exit 1
+ok "the daemon holds the contract" start_daemon /job/contracts/weights.toml --verbose || exit 1
 ok "io.cost is on" is "$(line $CGROUPS/io.cost.qos | grep -c '^enable=1 ctrl=user')" 1
 note "$(line $CGROUPS/io.cost.model)"
 note "$(line $CGROUPS/io.cost.qos)"

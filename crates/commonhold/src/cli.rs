@@ -159,7 +159,7 @@ pub(crate) struct Doctor {
 /// A disk that others use is refused: before, if it is in use for more than 5 % of a second; afterwards, if it transferred over a
 /// quarter more than what was measured with, and 4 MiB. The result is kept in /var/lib/commonhold/disks by the disk's model, serial
 /// number and size (an array's by level, number of drives, UUID and size): `check` weighs reservations in bytes per second
-/// against it, and `run --io-cost` gives it to the kernel. It takes seven times the given time, and a second.
+/// against it, and `run` gives it to the kernel, so that weights hold the disk. It takes seven times the given time, and a second.
 #[derive(Debug, Args)]
 pub(crate) struct Calibrate {
     /// A folder on a file system of the disk
@@ -200,10 +200,10 @@ pub(crate) struct Run {
     /// The scheme, whatever the contract says
     #[arg(long, value_enum)]
     pub(crate) scheme: Option<SchemeChoice>,
-    /// Switch the kernel's io.cost on for the disks that `calibrate` measured, until the end: they are held by weights then;
-    /// with --dry-run: say for which
+    /// Leave the kernel's io.cost as it is; otherwise it is switched on, until the end, for the disks that `calibrate`
+    /// measured, and weights hold these
     #[arg(long)]
-    pub(crate) io_cost: bool,
+    pub(crate) no_io_cost: bool,
     /// Print every decision with its reason as it is made
     #[arg(long, short)]
     pub(crate) verbose: bool,

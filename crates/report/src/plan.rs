@@ -78,8 +78,8 @@ fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
 struct PlanJson<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     holdings: &'a [Holding],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    io_cost: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    io_cost: &'a [String],
     #[serde(skip_serializing_if = "Vec::is_empty")]
     present: Vec<PresentJson<'a>>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -195,8 +195,8 @@ pub struct About<'a> {
     pub present: &'a [Present],
     /// What would hold each resource.
     pub holdings: &'a [Holding],
-    /// The disks that io.cost would be switched on for, where that was asked for.
-    pub io_cost: Option<&'a [String]>,
+    /// The disks that io.cost would be switched on for.
+    pub io_cost: &'a [String],
     /// What is to be said of the contract all the same, as a contract in error has it.
     pub warnings: &'a [serde_json::Value],
 }

@@ -89,7 +89,8 @@ fn who_is_in_which_unit() {
     assert_fits(&text, 80);
     assert!(!text.contains('\x1b'));
     assert_snapshot!(text);
-    let about = plan::About { present: &all[..2], holdings: &[], io_cost: Some(&[]), warnings: &[] };
+    let measured = ["sda".to_owned()];
+    let about = plan::About { present: &all[..2], holdings: &[], io_cost: &measured, warnings: &[] };
     assert_snapshot!("who_is_in_which_unit_json", plan::json(&contract, &plan, about));
     // Nobody is left out, and everybody can be held.
     let text = present::text(&contract, &[of(first, &[("root", 1)], some(&[("sh", 1)]), 0)], Style::PLAIN);

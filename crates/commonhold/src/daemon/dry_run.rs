@@ -43,11 +43,11 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let input = Input { contract: &contract, machine: &machine, means: outlook.means, snapshot: &snapshot };
     let (_, plan) = step(State::default(), now, input);
     let present = who(&contract, &roster, &outlook.choice);
-    let io_cost = args.io_cost.then(|| io_cost(&outlook.choice)).flatten();
+    let io_cost = if args.no_io_cost { Vec::new() } else { io_cost(&outlook.choice) };
     let about = plan::About {
         present: &present,
         holdings: &outlook.holdings,
-        io_cost: io_cost.as_deref(),
+        io_cost: &io_cost,
         warnings: &warnings,
     };
     if args.json {
@@ -60,9 +60,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
         output::print(&plan::text(&contract, &plan, output::style()))?;
         output::say("\nThis plan is about CPUs; of each resource, `run` would say:");
         output::print(&holdings::text(&outlook.holdings))?;
-        if let Some(disks) = &io_cost {
-            output::say(&start::io_cost_is(disks, "would be"));
-        }
+        start::say_io_cost(&io_cost, "would be");
     }
     Ok(Exit::Ok)
 }
@@ -114,13 +112,12 @@ fn own_only(choice: &Choice) -> Option<u32> {
     (!everybodys).then(|| uid.as_raw())
 }
 
-/// The disks that io.cost would be on for; none, and a warning, where it is not to be had.
-fn io_cost(choice: &Choice) -> Option<Vec<String>> {
+/// The disks that io.cost would be switched on for.
+fn io_cost(choice: &Choice) -> Vec<String> {
     match choice {
-        Choice::Kernel(place) | Choice::Cgroup(place) => Some(disk::io_cost::would_be_on(&place.mount)),
-        Choice::User => {
-            output::complain(start::NO_IO_COST);
-            None
+        Choice::Kernel(place) | Choice::Cgroup(place) if place.controllers.contains("io") => {
+            disk::io_cost::would_be_on(&place.mount)
         }
+        _ => Vec::new(),
     }
 }

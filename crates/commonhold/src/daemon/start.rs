@@ -153,9 +153,6 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
             (Box::new(weighing(CgroupBackend::new(&place, &contract, roster, journal)?, args)), None)
         }
         Choice::User => {
-            if args.io_cost {
-                output::complain(NO_IO_COST);
-            }
             let user = UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal);
             let pages_out = capability::paging_out(Path::new("/")).state != State::No;
             (Box::new(if pages_out { user.with_memory()? } else { user }), None)
@@ -201,24 +198,18 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     })
 }
 
-/// With io.cost switched on where that was asked for.
+/// With io.cost switched on for the disks that were measured.
 fn weighing(mut cgroup: CgroupBackend, args: &Run) -> CgroupBackend {
-    if args.io_cost {
-        let on = cgroup.switch_on_io_cost();
-        output::say(&io_cost_is(&on, "is"));
+    if !args.no_io_cost {
+        say_io_cost(&cgroup.switch_on_io_cost(), "is");
     }
     cgroup
 }
 
-/// What `--io-cost` comes to under the `user` backend.
-pub(super) const NO_IO_COST: &str =
-    "warning: --io-cost is for control groups, which the user backend has not: it does nothing";
-
-/// On which disks the kernel's cost model is switched on; `is` may also be `would be`.
-pub(super) fn io_cost_is(disks: &[String], is: &str) -> String {
-    match disks {
-        [] => format!("io.cost {is} on for no disk: `commonhold calibrate FOLDER` measures one"),
-        disks => format!("io.cost {is} on for {}, until the end", disks.join(", ")),
+/// For which disks the kernel's cost model is switched on; `is` may also be `would be`.
+pub(super) fn say_io_cost(disks: &[String], is: &str) {
+    if !disks.is_empty() {
+        output::say(&format!("io.cost {is} on for {}, until the end", disks.join(", ")));
     }
 }
 

@@ -155,8 +155,11 @@ impl CgroupBackend {
     }
 
     /// Switches the kernel's io.cost on for every disk that was measured, so that weights count there, until the end. Returns
-    /// the names of the disks that it is on for; what fails is handed out by [`CgroupBackend::take_problems`].
+    /// the names of these; what fails is handed out by [`CgroupBackend::take_problems`].
     pub fn switch_on_io_cost(&mut self) -> Vec<String> {
+        if !self.groups.tree().has("io") {
+            return Vec::new();
+        }
         let (on, problems) = io_cost::switch_on(self.disks.mount(), &mut self.journal);
         self.problems.extend(problems);
         on

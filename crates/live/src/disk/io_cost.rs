@@ -1,7 +1,7 @@
 //! The kernel's cost model, io.cost: switched on with what was measured, and off again at the end.
 //!
 //! Problem: io.weight counts for nothing unless io.cost is on for the disk, and with a model of another disk it counts for
-//! little. Algorithm: for every disk whose model is known, io.cost.model gets the coefficients and io.cost.qos is enabled.
+//! little. Algorithm: for every disk whose model is known when the daemon begins, io.cost.model gets the coefficients and io.cost.qos is enabled.
 //! Both are lines in files of the top cgroup, of this disk alone: the journal has what they were before they are written,
 //! and whoever undoes the journal writes that back.
 //!
@@ -13,13 +13,17 @@
 //! second that the kernel takes for a rotating disk itself, nor less than the 5 ms that it takes for a fast drive: one whose
 //! requests took 100 us while it was measured is not to be held to that while it erases blocks.
 //!
-//! Left alone: a disk that BFQ schedules, which has weights of its own; one that the administrator has io.cost enabled for.
+//! Left alone: a disk that BFQ schedules, which has weights of its own; one that the administrator has io.cost enabled for; one
+//! without a queue of requests, which the kernel cannot keep back; all of them where the kernel has no io.cost, or where its
+//! files, which are in the hierarchy's top alone, are not there or not for us to write (a container, a user's own daemon).
 //!
 //! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-iocost.c.
 
 use std::path::Path;
 
-use super::devices::{self, Device, Weigher};
+use rustix::fs::Access;
+
+use super::devices::{self, Device};
 use super::model::{CostModel, Way};
 use super::stat::{line_of, put_line};
 use crate::LiveError;
@@ -38,43 +42,31 @@ const LATENCY_US: std::ops::RangeInclusive<u64> = 5_000..=250_000;
 /// The files, in the order in which they are written: undone in the reverse, a disk is off before its model goes.
 const FILES: [&str; 2] = ["io.cost.model", "io.cost.qos"];
 
-/// The disks that [`switch_on`] is about: measured, and not BFQ's.
+/// The disks that it is switched on for: measured, and without anything that weighs yet.
 fn measured(tree: &Tree, mount: &Path) -> Vec<(Device, CostModel)> {
-    let disks = devices::read(tree, mount).into_iter().filter(|disk| disk.weigher != Some(Weigher::Bfq));
+    let may_write = |file| rustix::fs::access(tree.path(mount.join(file)), Access::WRITE_OK).is_ok();
+    if !FILES.into_iter().all(may_write) {
+        return Vec::new();
+    }
+    let disks = devices::read(tree, mount).into_iter().filter(|disk| disk.weigher.is_none() && disk.queues);
     disks.filter_map(|disk| Some((disk.model?, disk))).map(|(model, disk)| (disk, model)).collect()
 }
 
-/// The names of those that it would be on for, where control groups are mounted there. Nothing is switched.
+/// The names of those that it would be switched on for, where control groups are mounted there. Nothing is switched.
 pub fn would_be_on(mount: &Path) -> Vec<String> {
-    let takes = |disk: &Device| disk.weigher.is_some() || disk.queues;
-    let disks = measured(&Tree::new(Path::new("/")), mount).into_iter();
-    disks.filter(|(disk, _)| takes(disk)).map(|(disk, _)| disk.name).collect()
+    measured(&Tree::new(Path::new("/")), mount).into_iter().map(|(disk, _)| disk.name).collect()
 }
 
 /// Switches io.cost on for every disk that was measured. Returns the names of those it is on for now, and what failed.
 pub(crate) fn switch_on(mount: &Path, journal: &mut Journal) -> (Vec<String>, Vec<LiveError>) {
     let (mut on, mut problems) = (Vec::new(), Vec::new());
     for (device, model) in measured(&Tree::new(Path::new("/")), mount) {
-        let outcome = match device.weigher {
-            Some(_) => Ok(()),
-            None if !device.queues => Err(without_queue(&device)),
-            None => switch_on_one(mount, &device, &model, journal),
-        };
-        if let Err(error) = outcome {
-            problems.push(error);
-            continue;
+        match switch_on_one(mount, &device, &model, journal) {
+            Ok(()) => on.push(device.name),
+            Err(error) => problems.push(error),
         }
-        on.push(device.name);
     }
     (on, problems)
-}
-
-/// The kernel takes a cost model only for a device whose requests it can keep back.
-fn without_queue(device: &Device) -> LiveError {
-    LiveError::Unavailable {
-        what: format!("io.cost cannot be on for disk {}, which has no queue of requests", device.name),
-        remedy: "it is held by rates; see `commonhold doctor`".to_owned(),
-    }
 }
 
 fn switch_on_one(
@@ -133,8 +125,50 @@ fn quality_line(number: &str, model: &CostModel) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::observe::files::fake;
+
+    /// Four disks: one that BFQ schedules, one without a queue, one that was not measured, and before them one with nothing
+    /// of that.
+    fn machine(mount: &[(&str, &str)]) -> tempfile::TempDir {
+        let model = serde_json::to_string(&MODEL).unwrap();
+        let mut files = Vec::new();
+        for (n, disk) in (1..).zip(["sda", "sdb", "sdc", "sdd"]) {
+            let mut put = |file: &str, text: &str| {
+                files.push((format!("/sys/block/{disk}/{file}"), text.to_owned()));
+            };
+            put("size", &n.to_string());
+            put("dev", &format!("8:{}", 16 * (n - 1)));
+            put("queue/scheduler", if disk == "sdb" { "[bfq] none" } else { "[none]" });
+            if disk != "sdc" {
+                put("mq/0/cpu_list", "0");
+            }
+            if disk != "sdd" {
+                let kept = format!("{}/__{}.json", super::super::model::FOLDER, 512 * n);
+                files.push((kept, model.clone()));
+            }
+        }
+        files.extend(mount.iter().map(|(file, text)| (format!("/cg/{file}"), (*text).to_owned())));
+        let files: Vec<(&str, &str)> =
+            files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        fake::tree(&files)
+    }
+
+    #[test]
+    fn it_is_for_disks_that_were_measured_and_have_a_queue_and_nothing_that_weighs() {
+        let names = |mount: &[(&str, &str)]| {
+            let dir = machine(mount);
+            let found = measured(&Tree::new(dir.path()), Path::new("/cg"));
+            found.into_iter().map(|(disk, _)| disk.name).collect::<Vec<_>>()
+        };
+        let (model, qos) = (("io.cost.model", ""), ("io.cost.qos", ""));
+        assert_eq!(names(&[model, qos]), ["sda"]);
+        let administrators = ("io.cost.qos", "8:0 enable=1 ctrl=user\n");
+        assert_eq!(names(&[model, administrators]), [""; 0]);
+        assert_eq!(names(&[]), [""; 0], "a kernel without it");
+    }
 
     const MODEL: CostModel = CostModel {
         read: Way {

@@ -142,8 +142,8 @@ fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
         (Some(disk), _) => {
             let reason = format!("the kernel has it, but it is off on {}{cannot}", disk.name);
             let how = match disk.model {
-                Some(_) => "commonhold run --io-cost".to_owned(),
-                None => "commonhold calibrate FOLDER, then commonhold run --io-cost".to_owned(),
+                Some(_) => "commonhold run switches it on",
+                None => "commonhold calibrate FOLDER, then commonhold run",
             };
             let remedy =
                 format!("{how}; or, unmeasured, echo '{} enable=1' > {}", disk.number, file.display());

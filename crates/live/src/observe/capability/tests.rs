@@ -401,7 +401,7 @@ fn why_a_disk_has_no_cost_model() {
     let model = format!(r#"{{"read":{way},"write":{way}}}"#);
     let known: &'static str = model.leak();
     let found = disk(&[file, queue, ("/var/lib/commonhold/disks/__512000.json", known)]);
-    is(&found, "io.cost", State::Partly, "off on nvme0n1", "commonhold run --io-cost; or, unmeasured");
+    is(&found, "io.cost", State::Partly, "off on nvme0n1", "commonhold run switches it on; or, unmeasured");
     is(&found, "what disks carry", State::Yes, "nvme0n1: 8.0 MB/s read, 8.0 MB/s written", "");
 }
 
