@@ -2,7 +2,8 @@
 # needs: commonhold spin work
 # The same scheduler, twice: what three units do under the kernel backend is recorded, and replayed in the simulator with
 # the same contract. Who has how much of the machine, what is lent, and how often a CPU is called back, agree within the
-# bounds below; docs/conformance.md says why not exactly. The recording is kept in /out/conformance.
+# bounds below; docs/conformance.md says why not exactly. /out/conformance has the recording, and what the kernel and the
+# scheduler counted meanwhile: `lab/test --out FOLDER 80`, and crates/sim/tests/conformance/ can have both anew.
 
 tracefs=/sys/kernel/tracing
 kept=/out/conformance
@@ -105,7 +106,8 @@ convert() {
 ok "the recording is a workload" convert || exit 1
 commonhold sim replayed --json > sim.txt 2> /dev/null
 tr -d ' \n' < sim.txt > sim.json
-cp recording sim.json replayed/workload.toml $kept/
+cp recording $kept/recording.txt
+cp sim.json replayed/workload.toml $kept/
 head -n 5 replayed/workload.toml | sed 's/^/# /'
 
 # Tasks in no unit, such as the daemon, are not replayed: what they had goes to heavy, which takes whatever is left. What a
@@ -113,8 +115,10 @@ head -n 5 replayed/workload.toml | sed 's/^/# /'
 # kept holds the bounds of docs/conformance.md (cargo test -p commonhold-sim --test conformance).
 others=$(sed -n 's/^# Not replayed: \([0-9]*\) us.*/\1/p' replayed/workload.toml)
 lent=0 sim_lent=0 called=0 sim_called=0
+echo "others used_ns=${others}000" > $kept/counted.txt
 for unit in light heavy brief; do
 	eval "used=\$((u_${unit}_after - u_${unit}_before))"
+	echo "$unit used_ns=${used}000 lent_ns=$(switched $unit lent_ns) borrowed_ns=$(switched $unit borrowed_ns) called_back=$(switched $unit called_back)" >> $kept/counted.txt
 	[ $unit = heavy ] && used=$((used + others))
 	ok "$unit: CPU time" within $(($(simulated $unit used_ns) / 1000)) $used 30
 	for field in lent_ns borrowed_ns called_back; do
