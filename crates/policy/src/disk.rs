@@ -67,8 +67,10 @@ use hold::Rates;
 /// How long a count of transfers remembers (seed 000, section 3.3).
 pub(crate) const HALF_LIFE_NS: Time = 500 * MS;
 
-/// How soon to look again while somebody uses a disk.
+/// How soon to look again while somebody uses a disk that rates hold.
 const BUSY_NS: Time = 100 * MS;
+/// The same where weights do: the disk's scheduler sees to what comes in between. Who only waited for a second shows in four looks.
+const WEIGHED_NS: Time = 250 * MS;
 
 /// The lowest rate that anybody is held to, in bytes per second: a few small requests.
 pub const RATE_MIN: u64 = 64 << 10;
@@ -141,9 +143,9 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
             }
             None => parts.clone(),
         };
-        decide(disk, now, input, facts, (&entitlement, &everybodys), &mut plan.steps);
+        let weighs = decide(disk, now, input, facts, (&entitlement, &everybodys), &mut plan.steps);
         if disk.rates.is_busy() {
-            plan.next = plan.next.min(now + BUSY_NS);
+            plan.next = plan.next.min(now + if weighs { WEIGHED_NS } else { BUSY_NS });
         }
     }
 }
@@ -177,6 +179,7 @@ fn with_everybody(input: Input<'_>, present: &[bool]) -> Vec<bool> {
 }
 
 /// One disk: counts, then orders as differences to those in force, by what units are entitled to, and would be if all were there.
+/// Returns whether weights hold it.
 fn decide(
     disk: &mut Disk,
     now: Time,
@@ -184,7 +187,7 @@ fn decide(
     facts: &DiskFacts,
     (entitlement, everybodys): (&Entitlement, &Entitlement),
     steps: &mut Vec<Step>,
-) {
+) -> bool {
     let held = input.contract.machine.scheme != Scheme::Smp;
     disk.rates.observe(now, input, facts, entitlement);
     let weighs = held && facts.weighs && input.means.disk.weights && disk.weights.are_heeded(now);
@@ -204,6 +207,7 @@ fn decide(
         caps = capacity::capped(input, entitlement, facts, &disk.rates, &shared);
     }
     replace_caps(disk, caps, facts, steps);
+    weighs
 }
 
 /// Orders the differences to the rates in force. Less than a part in 64 is none: the kernel takes a while to follow.

@@ -62,6 +62,8 @@ struct Bench {
     state: crate::State,
     books: Books,
     now: Time,
+    /// When the next look is due.
+    next: Time,
     steps: Vec<Step>,
 }
 
@@ -87,6 +89,7 @@ impl Bench {
             state: crate::State::default(),
             books: Books::default(),
             now: 1_000 * MS,
+            next: 0,
             steps: Vec::new(),
         }
     }
@@ -209,7 +212,7 @@ impl Bench {
         let input = Input { contract: &self.contract, machine: &self.machine, means, snapshot: &snapshot };
         let (state, plan) = crate::step(self.state.clone(), self.now, input);
         self.books = self.books.replay(&self.contract, &self.machine, &plan).unwrap();
-        self.state = state;
+        (self.state, self.next) = (state, plan.next);
         for step in plan.steps {
             match step.action {
                 Action::CapDisk { unit, read: None, write: None, .. } => drop(self.caps.remove(&unit)),
@@ -503,6 +506,18 @@ fn weights_are_corrected_by_what_comes_out() {
     assert!((190..=210).contains(&got[0]), "{got:?} {:?}", bench.weights);
     let corrected = |step: &Step| matches!(step.reason, Reason::DiskCorrected { .. });
     assert!(bench.steps.iter().any(corrected));
+}
+
+#[test]
+fn a_disk_that_weights_hold_is_looked_at_less_often() {
+    let next = |weighs| {
+        let mut bench = Bench::tickets(&[100, 100]);
+        bench.weighs = weighs;
+        bench.load(0, greedy(8));
+        bench.run(1);
+        bench.next - bench.now
+    };
+    assert_eq!((next(false), next(true)), (BUSY_NS, WEIGHED_NS));
 }
 
 #[test]
