@@ -43,7 +43,8 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let input = Input { contract: &contract, machine: &machine, means: outlook.means, snapshot: &snapshot };
     let (_, plan) = step(State::default(), now, input);
     let present = who(&contract, &roster, &outlook.choice);
-    let io_cost = if args.no_io_cost { Vec::new() } else { io_cost(&outlook.choice) };
+    let io_cost =
+        if start::switches_io_cost(&contract, args) { io_cost(&outlook.choice) } else { Vec::new() };
     let about = plan::About {
         present: &present,
         holdings: &outlook.holdings,

@@ -146,12 +146,13 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let roster = Roster::new(Path::new("/proc"), &[caretaker.pid()])?;
     let (backend, refused): (Box<dyn LiveBackend>, Option<LiveError>) = match choice {
         Choice::Kernel(place) => {
-            let cgroup = weighing(CgroupBackend::new(&place, &contract, roster, journal)?, args);
+            let cgroup = weighing(CgroupBackend::new(&place, &contract, roster, journal)?, &contract, args);
             under_the_scheduler(cgroup, &contract, args.backend)?
         }
-        Choice::Cgroup(place) => {
-            (Box::new(weighing(CgroupBackend::new(&place, &contract, roster, journal)?, args)), None)
-        }
+        Choice::Cgroup(place) => (
+            Box::new(weighing(CgroupBackend::new(&place, &contract, roster, journal)?, &contract, args)),
+            None,
+        ),
         Choice::User => {
             let user = UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal);
             let pages_out = capability::paging_out(Path::new("/")).state != State::No;
@@ -199,11 +200,16 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
 }
 
 /// With io.cost switched on for the disks that were measured.
-fn weighing(mut cgroup: CgroupBackend, args: &Run) -> CgroupBackend {
-    if !args.no_io_cost {
+fn weighing(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> CgroupBackend {
+    if switches_io_cost(contract, args) {
         say_io_cost(&cgroup.switch_on_io_cost(), "is");
     }
     cgroup
+}
+
+/// Whether the kernel's cost model is to be switched on: not where nobody is held.
+pub(super) fn switches_io_cost(contract: &Contract, args: &Run) -> bool {
+    !args.no_io_cost && contract.machine.scheme != Scheme::Smp
 }
 
 /// For which disks the kernel's cost model is switched on; `is` may also be `would be`.

@@ -1,8 +1,8 @@
 //! The kernel's cost model, io.cost: switched on with what was measured, and off again at the end.
 //!
 //! Problem: io.weight counts for nothing unless io.cost is on for the disk, and with a model of another disk it counts for
-//! little. Algorithm: for every disk whose model is known when the daemon begins, io.cost.model gets the coefficients and io.cost.qos is enabled.
-//! Both are lines in files of the top cgroup, of this disk alone: the journal has what they were before they are written,
+//! little. Algorithm: for every disk whose model is known when the daemon begins, io.cost.model gets the coefficients and
+//! io.cost.qos is enabled. Both are lines in files of the top cgroup, of this disk alone: the journal has what they were before they are written,
 //! and whoever undoes the journal writes that back.
 //!
 //! The bounds on quality of service: no more is let through than 95 % of what the model says, so that requests wait in the
@@ -130,8 +130,7 @@ mod tests {
     use super::*;
     use crate::observe::files::fake;
 
-    /// Four disks: one that BFQ schedules, one without a queue, one that was not measured, and before them one with nothing
-    /// of that.
+    /// Four disks: sda was measured and has a queue, which sdc lacks; BFQ schedules sdb, and sdd was not measured.
     fn machine(mount: &[(&str, &str)]) -> tempfile::TempDir {
         let model = serde_json::to_string(&MODEL).unwrap();
         let mut files = Vec::new();
