@@ -43,7 +43,7 @@ maker=$!
 goes_first() {
 	[ "$(adj_of "$calm")" = 1000 ] && [ "$(adjusted 0)" = 0 ]
 }
-ok "while memory is short, the unit beyond its entitlement goes first" wait_for 60 goes_first
+ok "while memory is tight, the unit beyond its entitlement goes first" wait_for 60 goes_first
 ok "before anybody was killed" is "$(all_killed)" 0
 are_killed() {
 	[ "$(all_killed)" -ge 3 ]

@@ -15,7 +15,7 @@
 //! comes off what passes until a look sees that a lender is short, and until another sees that all is back. (5)
 //! [`frames`] decides. (6) Orders, as differences: guarantees (what no other unit's want may take; of a reservation, what is
 //! not lent), allowances, those that sink before those that grow, reclaim from those who owe, and where nobody does, on trial, a little from who borrows as
-//! much as its rate permits. (7) While memory is short, those that hold more than they are entitled to go first if the
+//! much as its rate permits. (7) While memory is tight, those that hold more than they are entitled to go first if the
 //! kernel has to kill ([`killing`]).
 //!
 //! Properties (tested): allowances of the units sum to no more than the machine has; a unit without processes is never
@@ -160,7 +160,7 @@ pub struct MemoryPlan {
     /// One per unit of the contract; sub-units left out.
     pub units: Vec<Share>,
     /// Units that lend, those that are far from their bound, and those that might soon be beyond what they are entitled to,
-    /// where memory is short: whoever of them meets its bound should be seen at once.
+    /// where memory is tight: whoever of them meets its bound should be seen at once.
     pub watch: Vec<UnitId>,
     /// Units that are beyond what they may use, where memory is short and nothing can be taken from them.
     pub beyond: Vec<Beyond>,

@@ -473,9 +473,9 @@ impl fmt::Display for Because<'_> {
             Reason::Owes { allowed } => write!(f, "it is allowed {}", Bytes(allowed)),
             Reason::OnTrial => write!(f, "how fast it gives up memory decides what it may borrow"),
             Reason::Beyond { bytes } => {
-                write!(f, "memory is short, and it uses {} beyond what it is entitled to", Bytes(bytes))
+                write!(f, "memory is tight, and it uses {} beyond what it is entitled to", Bytes(bytes))
             }
-            Reason::Enough => write!(f, "memory is short no more, or it is within what it is entitled to"),
+            Reason::Enough => write!(f, "memory is tight no more, or it is within what it is entitled to"),
         }
     }
 }

@@ -4,14 +4,16 @@
 //! again; so it gets there, if slowly, and then the kernel kills the largest process there is, be its unit within what it is
 //! entitled to or not. Terms: a unit *holds* what it uses but for clean and dirty pages of files, which a kernel takes
 //! before it kills. What is *left* is what is divided less what units hold, and what still fits into swap. Memory is *short*
-//! from when less than the contract's reserve is left until half as much again is.
+//! from when less than the contract's reserve is left until half as much again is; it is *tight* where that holds of what is
+//! left but for an eighth of the machine. So much may lie on the lists of idle CPUs, and a kernel kills before it takes that;
+//! and whoever fills the memory is to be known beforehand, since it may do so between two looks.
 //!
-//! Algorithm: while memory is short, the units that hold more than they are entitled to are exposed: they, and every unit
-//! around them with all that is in it. For what those who are in no unit came to hold no unit is to blame: it counts what
+//! Algorithm: while memory is tight, the units that hold more than they are entitled to are exposed: they, and every unit
+//! around them with all that is in it. While it is short, they are reported too. For what those who are in no unit came to hold no unit is to blame: it counts what
 //! a unit would be entitled to of as much as was divided when it last held no more than its own; at the first look, of all
 //! that they might leave.
 //!
-//! Properties (tested): nobody is exposed while memory is not short; who holds no more than it is entitled to, or lives in a
+//! Properties (tested): nobody is exposed while memory is not tight; who holds no more than it is entitled to, or lives in a
 //! unit that does not, never is; what one look orders, a look at the same facts does not order again.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -26,13 +28,17 @@ use crate::plan::{Action, Reason, Step};
 
 /// Memory is short where less than this part of the machine is left, however small the contract's reserve.
 const RESERVE_PART_MIN: u64 = 64;
+/// This part of the machine may be free and not to be had: CPUs keep it on lists of their own since Linux 6.7
+/// (`mm/page_alloc.c`, `zone_highsize`).
+const LISTS_PART: u64 = 8;
 
 /// What is remembered between looks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct State {
     short: bool,
+    tight: bool,
     exposed: BTreeSet<UnitId>,
-    /// Who may be exposed soon: memory is short, and it holds nearly what it is entitled to.
+    /// Who may be exposed soon: memory is tight, and it holds nearly what it is entitled to.
     near: BTreeSet<UnitId>,
     /// What was divided when a unit last held no more than it was entitled to: alone, and with all that is in it.
     rightful: BTreeMap<UnitId, Rightful>,
@@ -79,7 +85,7 @@ fn holds(unit: UnitMemory) -> u64 {
 
 impl State {
     /// Exposes those whom `facts` show to be beyond what they are entitled to, of what is `divided` while those units that count
-    /// as `present` are there; and no others. Returns who of the exposed is beyond what `shares` allow, too.
+    /// as `present` are there; and no others. Returns who of the exposed is beyond what `shares` allow, too, if memory is short.
     pub(super) fn step(
         &mut self,
         contract: &Contract,
@@ -95,7 +101,11 @@ impl State {
         let common = facts.kernel.saturating_add(facts.shared).saturating_add(of_units);
         let left = facts.total.saturating_sub(common).saturating_add(rates::freed(facts.swap_free, facts));
         let reserve = contract.machine.reserve.of(facts.total).max(facts.total / RESERVE_PART_MIN);
-        self.short = left < if self.short { reserve.saturating_add(reserve / 2) } else { reserve };
+        let less_than_reserve = |left: u64, before: bool| {
+            left < if before { reserve.saturating_add(reserve / 2) } else { reserve }
+        };
+        self.short = less_than_reserve(left, self.short);
+        self.tight = less_than_reserve(left.saturating_sub(facts.total / LISTS_PART), self.tight);
 
         let whole = facts.total.saturating_sub(facts.kernel).max(divided);
         let mut entitlements = Entitlements { contract, present, least: divided, at: BTreeMap::new() };
@@ -122,9 +132,9 @@ impl State {
                     held_within[id.index()] > within.saturating_add(slack)
                 })
         };
-        let exposed: BTreeSet<UnitId> = contract.held().filter(|id| self.short && is_beyond(*id)).collect();
+        let exposed: BTreeSet<UnitId> = contract.held().filter(|id| self.tight && is_beyond(*id)).collect();
         let nearly = |id: &UnitId| held[id.index()] > own.own(*id) - own.own(*id) / NEAR_PART;
-        self.near = contract.held().filter(|id| self.short && !exposed.contains(id) && nearly(id)).collect();
+        self.near = contract.held().filter(|id| self.tight && !exposed.contains(id) && nearly(id)).collect();
         self.become_exposed(exposed, Reason::Enough, steps, |id| {
             held[id.index()].saturating_sub(own.own(id))
         });
@@ -132,7 +142,7 @@ impl State {
             let bytes = held[unit.index()].saturating_sub(shares[unit.index()].allowed);
             (bytes > slack).then_some(Beyond { unit: *unit, bytes })
         };
-        self.exposed.iter().filter_map(beyond).collect()
+        self.exposed.iter().filter(|_| self.short).filter_map(beyond).collect()
     }
 
     /// Whether it is to be seen at once if this unit meets its bound, since the kernel may kill before the next look.
@@ -143,7 +153,7 @@ impl State {
     /// Nobody is exposed any more.
     pub(super) fn end(&mut self, reason: Reason, steps: &mut Vec<Step>) {
         self.become_exposed(BTreeSet::new(), reason, steps, |_| 0);
-        self.short = false;
+        (self.short, self.tight) = (false, false);
         self.near.clear();
     }
 
