@@ -10,10 +10,11 @@
 //!
 //! Algorithm, under `isolate`, at each look: (1) The *excess* is what calm units that may lend do not use of their
 //! entitlement, or what of it is cold and not reserved (hard), and what nobody may be entitled to, less the reserve
-//! threshold. (2) Each borrower's *target*: the excess is dealt down the tree by tickets among the units that may borrow,
+//! threshold. Who is beyond its entitlement by less than what is cold of it counts as using its entitlement, the rest of the
+//! cold within, while others are short or borrow: it gives up the former before it lends the latter. (2) Each borrower's *target*: the excess is dealt down the tree by tickets among the units that may borrow,
 //! nobody beyond its limit, and nobody beyond what it uses now unless it is short, nor beyond what could be called back in
 //! time, from it and from all who borrow together: each takes a part of that time. (3) A loan grows towards its target by at
-//! most 1/[`GROWTH_PART`] of the frames, and a borrower that does not use a loan gives it back at the same pace. (4) If all
+//! most 1/[`GROWTH_PART`] of the frames a period, and a borrower that does not use a loan gives it back at the same pace. (4) If all
 //! loans then exceed the excess, or a limit, those above their targets give back the difference at once: this is the
 //! call-back. (5) What is borrowed is lent by the lenders in proportion to what is unused of theirs, and then to what is
 //! cold. Under `smp` everybody is allowed everything, under `quota` what it is entitled to.
@@ -218,7 +219,29 @@ impl<'a> Division<'a> {
                 }
             })
             .collect();
-        Division { input, facts, entitlement, before, calm, divided }
+        let mut division = Division { input, facts, entitlement, before, calm, divided };
+        division.give_up_cold();
+        division
+    }
+
+    /// Where others are short or borrow, who would lend and is beyond its entitlement with what is cold needs that no more.
+    fn give_up_cold(&mut self) {
+        let contract = self.input.contract;
+        let takes = |id: UnitId| {
+            let borrows = self.before[id.index()] > self.entitlement.own(id);
+            contract.unit(id).borrow.memory && (self.facts[id.index()].short || borrows)
+        };
+        let takers: Vec<bool> = contract.ids().map(|id| !id.is_common() && takes(id)).collect();
+        let all = takers.iter().filter(|takes| **takes).count();
+        for id in contract.held() {
+            let (beyond, others) = (self.beyond(id), all - usize::from(takers[id.index()]));
+            let gives_up = others > 0 && self.may_lend(id);
+            let facts = &mut self.facts[id.index()];
+            if gives_up && beyond > 0 && facts.cold >= beyond {
+                facts.used -= beyond;
+                facts.cold -= beyond;
+            }
+        }
     }
 
     fn nothing(&self) -> Vec<u64> {
@@ -260,11 +283,14 @@ impl<'a> Division<'a> {
         let mut target = self.nothing();
         self.deal(None, excess, &rooms, &mut target);
         self.fit_in_time(&mut target, &self.nothing());
-        // What is used is not given up unless somebody needs it.
-        let beyond = |id: UnitId| target[id.index()].max(self.beyond(id).min(self.callable(id)));
-        let mut keep = self.per_unit(beyond);
-        self.fit_in_time(&mut keep, &target);
         let held = self.per_unit(|id| self.held(id));
+        // What is used is not given up unless somebody needs it; and who was just lent something is given a period to use it.
+        let of_loan = |id: UnitId| match self.input.look {
+            Look::Period => self.beyond(id),
+            Look::CallBack => held[id.index()],
+        };
+        let mut keep = self.per_unit(|id| target[id.index()].max(of_loan(id).min(self.callable(id))));
+        self.fit_in_time(&mut keep, &target);
         let towards = |id: UnitId| self.towards(held[id.index()], target[id.index()], keep[id.index()]);
         let mut loans = self.per_unit(towards);
         // One loan grows as fast as another shrinks: until that has come back, the growing one waits.
@@ -278,7 +304,8 @@ impl<'a> Division<'a> {
         self.with(&lent, &loans, |id| self.because(id, &held, &loans, &lent, &rooms))
     }
 
-    /// What a unit may lend. Who is beyond its entitlement gives that up first; what is reserved and in use stays, cold or not.
+    /// What a unit may lend. Who needs more than its entitlement lends nothing, however cold the rest; what is reserved and in
+    /// use stays, cold or not.
     fn idle(&self, unit: UnitId) -> u64 {
         let facts = self.facts[unit.index()];
         let cold = if self.beyond(unit) > 0 { 0 } else { facts.cold };
@@ -308,8 +335,11 @@ impl<'a> Division<'a> {
 
     /// What a unit may lend if it needs so many frames.
     fn left_of_own(&self, unit: UnitId, needed: u64) -> u64 {
-        let calm = self.calm[unit.index()] >= CALM_LOOKS && self.input.contract.unit(unit).lend.memory;
-        if calm { self.entitlement.own(unit).saturating_sub(needed) } else { 0 }
+        if self.may_lend(unit) { self.entitlement.own(unit).saturating_sub(needed) } else { 0 }
+    }
+
+    fn may_lend(&self, unit: UnitId) -> bool {
+        self.calm[unit.index()] >= CALM_LOOKS && self.input.contract.unit(unit).lend.memory
     }
 
     /// Who lends how much of what is lent in all: frames that are not used go before those that are cold, because nothing
@@ -329,7 +359,8 @@ impl<'a> Division<'a> {
 
     /// What a unit has on loan. Who had more than it is entitled to by now keeps the difference as a loan at first.
     fn held(&self, unit: UnitId) -> u64 {
-        let needs = self.facts[unit.index()].short || self.beyond(unit) > 0;
+        let just_lent = self.input.look == Look::CallBack && self.idle(unit) == 0;
+        let needs = just_lent || self.facts[unit.index()].short || self.beyond(unit) > 0;
         let held = self.before[unit.index()].saturating_sub(self.entitlement.own(unit));
         if needs && self.input.contract.unit(unit).borrow.memory { held } else { 0 }
     }

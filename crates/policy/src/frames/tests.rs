@@ -156,13 +156,58 @@ fn cold_frames_are_lent_after_unused_ones() {
     );
 }
 
-/// Who is beyond its entitlement lends nothing, however cold: it would have its own loan to give up first.
+/// a has its 500 frames in use and three more, which are as cold as 300 of the former: it gives up the three, and lends of the
+/// 300 what the reserve leaves. Where only 200 of 800 are cold, or nobody is short, it keeps what it borrows.
 #[test]
-fn who_borrows_does_not_lend_what_is_cold() {
+fn who_is_beyond_its_own_gives_up_what_is_cold_before_it_lends() {
+    let (contract, _) = equals(2, Scheme::Isolate);
+    let after = |used: u64, cold: u64, short: bool| {
+        let owner = Facts { cold, ..facts(used, false) };
+        let units = seen(0, 0, &[owner, facts(if short { 500 } else { 100 }, short)]);
+        let (_, all) = looks(20, State::default(), &contract, 1_000, &units);
+        assert!(all.iter().all(|a| a.lent == 0 || a.borrowed == 0), "{all:?}");
+        (all[2].lent, all[2].borrowed)
+    };
+    assert_eq!(after(503, 303, true), (220, 0));
+    assert_eq!(after(503, 303, false), (0, 3));
+    assert_eq!(after(800, 200, true), (0, 0));
+    assert_eq!(after(800, 200, false), (0, 300));
+}
+
+/// Of three with 500 each, one borrows 100 and has 400 cold: that goes back, and then it lends as who never borrowed.
+#[test]
+fn a_cold_loan_is_given_back() {
     let (contract, _) = equals(3, Scheme::Isolate);
-    let units = seen(0, 0, &[Facts { cold: 400, ..facts(600, false) }, facts(500, true), facts(300, false)]);
-    let (_, all) = looks(20, State::default(), &contract, 1_500, &units);
-    assert!(all.iter().all(|a| a.lent == 0 || a.borrowed == 0), "{all:?}");
+    let units =
+        |short| seen(0, 0, &[Facts { cold: 400, ..facts(600, false) }, facts(500, short), facts(300, false)]);
+    let (state, all) = looks(20, State::default(), &contract, 1_500, &units(false));
+    assert_eq!([all[2].borrowed, all[4].lent], [80, 80]);
+    let (_, all) = looks(20, state, &contract, 1_500, &units(true));
+    assert_eq!(
+        all[2..].iter().map(|a| (a.lent, a.borrowed)).collect::<Vec<_>>(),
+        [(180, 0), (0, 380), (200, 0)]
+    );
+}
+
+/// Who is short is lent 62 of 1,000; between two periods it keeps them, used or not, unless their owner wants them or they could
+/// not be called back; at the period's end it gives back what it did not use.
+#[test]
+fn who_was_just_lent_something_is_given_a_period_to_use_it() {
+    let (contract, _) = equals(2, Scheme::Isolate);
+    let units = |owner, borrower| seen(0, 0, &[owner, borrower]);
+    let rests = facts(100, false);
+    let (state, _) = looks(CALM_LOOKS, State::default(), &contract, 1_000, &units(rests, facts(500, false)));
+    let (state, all) = look(state, &contract, 1_000, &units(rests, facts(500, true)));
+    assert_eq!(allowed(&all)[2..], [438, 562]);
+    let after = |owner, borrower, look| {
+        let units = units(owner, borrower);
+        let input = Input { contract: &contract, frames: 1_000, units: &units, look };
+        allowed(&step(state.clone(), input).1)[3]
+    };
+    assert_eq!(after(rests, facts(500, false), Look::CallBack), 562);
+    assert_eq!(after(facts(438, true), facts(500, false), Look::CallBack), 500);
+    assert_eq!(after(rests, Facts { callable: Some(20), ..facts(500, false) }, Look::CallBack), 520);
+    assert_eq!(after(rests, facts(510, false), Look::Period), 510);
 }
 
 /// Of 500 idle frames, less 80, a borrower has 420; if only 100 could be called back in time, it has 100, and gives the rest
@@ -370,8 +415,9 @@ proptest! {
                 callable.map_or(0, |all| (a.borrowed * 1_000_000).checked_div(all).unwrap_or(2_000_000))
             };
             millionths = loans.map(part).sum::<u64>();
-            for (a, before) in all[2..].iter().zip(&before[2..]) {
-                let grew = a.allowed > a.entitled.max(*before);
+            for ((a, before), callable) in all[2..].iter().zip(&before[2..]).zip(&callable) {
+                // What is there at once takes no time.
+                let grew = callable.is_some() && a.allowed > a.entitled.max(*before);
                 prop_assert!(millionths <= 1_000_000 || !grew, "{} millionths", millionths);
             }
             before = allowed(&all);
@@ -379,15 +425,16 @@ proptest! {
         prop_assert!(millionths <= 1_000_000, "{} millionths", millionths);
     }
 
-    /// What everybody may have, at rest, of frames that everybody wants: to within a frame per unit and level.
+    /// What a unit may have, at rest, that wants more than there is, whatever others want: to within a frame per unit and level.
     #[test]
     fn more_tickets_are_never_less(
         contract in contracts(),
         more in 1u64..500,
-        lender in proptest::collection::vec(any::<bool>(), 6),
+        lender in proptest::collection::vec(any::<bool>(), 5),
     ) {
         let n = contract.units.len() - 2;
-        let wanted: Vec<u64> = lender[..n].iter().map(|lends| if *lends { 20 } else { 3_000 }).collect();
+        let others = lender[..n - 1].iter().map(|lends| if *lends { 20 } else { 3_000 });
+        let wanted: Vec<u64> = core::iter::once(3_000).chain(others).collect();
         let rest = |contract: &Contract| {
             let (mut state, mut all) = looks(1, State::default(), contract, 2_000, &seen(30, 20, &[]));
             for _ in 0..60 {
