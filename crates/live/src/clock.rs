@@ -10,6 +10,11 @@ pub fn now() -> Time {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
+/// CPU time that this thread has used since it began, in nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
 /// CPU time that a process has used since it began, all its threads together, ended ones included, in nanoseconds.
 /// `None` if there is no such process. Anybody may ask it of any process (kernel/time/posix-cpu-timers.c).
 pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
@@ -35,10 +40,12 @@ mod tests {
 
     #[test]
     fn clocks_go_forward() {
-        let (time, cpu) = (now(), process_cpu_ns(std::process::id()).unwrap());
+        let (time, thread, cpu) = (now(), thread_cpu_ns(), process_cpu_ns(std::process::id()).unwrap());
         let sum: u64 = (0..2_000_000).fold(0, |sum, n| std::hint::black_box(sum ^ n));
         assert!(std::hint::black_box(sum) < u64::MAX);
-        assert!(now() > time && process_cpu_ns(std::process::id()).unwrap() > cpu);
+        assert!(
+            now() > time && thread_cpu_ns() > thread && process_cpu_ns(std::process::id()).unwrap() > cpu
+        );
     }
 
     #[test]

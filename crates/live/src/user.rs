@@ -289,7 +289,7 @@ impl UserBackend {
             Some(memory) => memory.observe(self.now, &self.contract, &mut self.roster)?,
             None => None,
         };
-        Ok(Snapshot { at: self.now, units, idle_ns, memory, disks: self.disks.facts() })
+        Ok(Snapshot { at: self.now, units, idle_ns, memory, disks: self.disks.facts(), look_ns: 0 })
     }
 }
 

@@ -88,6 +88,8 @@ pub struct Snapshot {
     pub disks: Vec<DiskFacts>,
     /// Memory, where it was looked at; `None` where it was not, or is not held.
     pub memory: Option<MemoryFacts>,
+    /// CPU time that a look takes, with all that follows from it, in nanoseconds; 0 where it takes nobody's.
+    pub look_ns: u64,
 }
 
 impl Snapshot {

@@ -25,6 +25,10 @@ use crate::{MS, Time};
 const BUSY_NS: Time = 100 * MS;
 /// Look again after this long when nobody runs.
 const REST_NS: Time = 250 * MS;
+/// Where nothing but newcomers waits for a look, looks take no more than this part of a CPU, unless that made them rarer than
+/// once in [`REST_NS_MAX`].
+const LOOKS_PART: u64 = 50;
+const REST_NS_MAX: Time = 1_000 * MS;
 /// Where turns are all that a unit gets, they come round faster than the paper's 250 ms.
 const TURN_NS_MANY: Time = 100 * MS;
 
@@ -460,7 +464,12 @@ fn attention(state: &State, now: Time, input: Input<'_>) -> (Time, Vec<UnitId>) 
     let wants_any = state.wants.values().any(|want| want.settled > 0);
     // Where every switch lends and calls back, nothing waits for a look that turns and memory do not ask for themselves.
     let eager = wants_any && !input.means.switches;
-    let mut next = now + if eager { BUSY_NS } else { REST_NS };
+    let pause = match eager {
+        true => BUSY_NS,
+        false if input.means.switches => (input.snapshot.look_ns * LOOKS_PART).clamp(REST_NS, REST_NS_MAX),
+        false => REST_NS,
+    };
+    let mut next = now + pause;
     let mut watch: Vec<UnitId> =
         state.loans.values().map(|loan| loan.lender).filter(|id| !id.is_common()).collect();
     if !watch.is_empty() {

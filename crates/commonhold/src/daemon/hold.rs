@@ -27,6 +27,8 @@ pub(super) struct Hold {
     problems: VecDeque<String>,
     /// Problems that last.
     standing: Vec<String>,
+    /// CPU time that a step takes, as the last ones did: see [`Hold::step`].
+    step_ns: u64,
     /// How often each problem came up, so that one that stays is said once.
     said: BTreeMap<String, u64>,
 }
@@ -53,13 +55,22 @@ impl Hold {
             watch: Vec::new(),
             problems: VecDeque::new(),
             standing: Vec::new(),
+            step_ns: 0,
             said: BTreeMap::new(),
         }
     }
 
-    /// Looks, decides and acts.
+    /// Looks, decides and acts. What that takes is followed by a quarter each time: the first step takes long.
     pub(super) fn step(&mut self) -> Result<Stepped, LiveError> {
-        let snapshot = self.observe()?;
+        let begun = clock::thread_cpu_ns();
+        let stepped = self.step_once();
+        let took = clock::thread_cpu_ns().saturating_sub(begun);
+        self.step_ns = (3 * self.step_ns + took) / 4;
+        stepped
+    }
+
+    fn step_once(&mut self) -> Result<Stepped, LiveError> {
+        let snapshot = Snapshot { look_ns: self.step_ns, ..self.observe()? };
         self.ledger.observe(&self.machine, &snapshot);
         let input = Input {
             contract: &self.contract,

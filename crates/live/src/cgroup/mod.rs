@@ -190,7 +190,7 @@ impl CgroupBackend {
         let memory = self.memory_facts(now);
         let disks = self.disk_facts();
         let idle_ns = self.idle.read(self.roster.procfs(), now)?;
-        Ok(Snapshot { at: now, units, idle_ns, disks, memory })
+        Ok(Snapshot { at: now, units, idle_ns, disks, memory, look_ns: 0 })
     }
 
     /// The end: the journal of what there is to undo, for the caretaker.

@@ -18,6 +18,7 @@ struct World {
     machine: Machine,
     means: Means,
     now: Time,
+    look_ns: u64,
     state: State,
     books: Books,
     facts: Vec<UnitFacts>,
@@ -41,6 +42,7 @@ impl World {
             machine: Machine::synthetic(machine).unwrap(),
             means,
             now: 0,
+            look_ns: 0,
             state: State::default(),
             books: Books::default(),
             plan: Plan::default(),
@@ -63,7 +65,12 @@ impl World {
         for facts in &mut self.facts {
             facts.at = self.now;
         }
-        let snapshot = Snapshot { at: self.now, units: self.facts.clone(), ..Snapshot::default() };
+        let snapshot = Snapshot {
+            at: self.now,
+            units: self.facts.clone(),
+            look_ns: self.look_ns,
+            ..Snapshot::default()
+        };
         let input = Input {
             contract: &self.contract,
             machine: &self.machine,
@@ -318,6 +325,19 @@ fn where_switches_lend_nobody_waits_for_a_look() {
         w.run(0, 0);
         w.after(10);
         assert_eq!(w.plan.next < w.now + REST_NS, means == CGROUP);
+    }
+}
+
+/// There, looks that take long are as rare as makes a fiftieth of a CPU; not elsewhere, where somebody may wait for one.
+#[test]
+fn where_switches_lend_costly_looks_are_rare() {
+    for (look_ns, rest) in [(0, 250), (5 * MS, 250), (8 * MS, 400), (20 * MS, 1_000), (900 * MS, 1_000)] {
+        for means in [SWITCHES, CGROUP] {
+            let mut w = World::new("cpus:2 memory:1GiB", means, &[100, 100]);
+            w.look_ns = look_ns;
+            w.after(10);
+            assert_eq!(w.plan.next - w.now, if means == SWITCHES { rest * MS } else { REST_NS });
+        }
     }
 }
 
