@@ -8,7 +8,7 @@
 #define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
 #define LOAN_SLICES 4 /* how far a borrower may be behind: see advance_loan() */
 
-/* What it runs on now is charged later, and counts as a slice each: else one unit would take all CPUs that are lent at a time. */
+/* What it runs on now counts as a slice each: see struct competitor. */
 static u64 loan_of(const struct dispatch_unit *unit)
 {
 	return unit->loan_pass + unit->busy * unit->slice;
@@ -81,7 +81,8 @@ static void consider(struct search *search, u32 id, const struct tried *tried, b
 {
 	struct dispatch_unit *unit = unit_at(id);
 
-	if (tried && (id == tried->unit[0] || id == tried->unit[1] || id == tried->unit[2]))
+	if (tried && tried->unit[0] != DISPATCH_NOBODY &&
+	    (id == tried->unit[0] || id == tried->unit[1] || id == tried->unit[2]))
 		return;
 	if (!unit || !is_among(unit, search->home, search->among) || (!alone && scx_bpf_dsq_nr_queued(id) <= 0))
 		return;

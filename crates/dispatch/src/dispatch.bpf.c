@@ -17,11 +17,11 @@
  * Where none is lent, it interrupts the task on its last CPU if that is ahead of it by more than `preempt_ns`: by pass where
  * two units compete for the CPU; by virtual time within a unit, and there a message interrupts nobody before a millisecond of
  * its turn is over (then a tick does), since two switches for each message cost more than the message. A CPU that needs a task
- * chooses among the units within its home unit that wait: at every level of units the smallest pass is next (stride
- * scheduling; an idle unit's part thus goes to its siblings, as in the currencies of seed 004, section 5.2). If there is none
- * and the owner lends, the borrower with the largest claim is next: the one that had least of what others lend for its weight
- * (stride scheduling, too), and among equals the one with most tasks waiting. If the CPU is time-shared, all units of the
- * machine are chosen among by pass.
+ * chooses among the units within its home unit that wait: at every level of units the smallest pass is next, where each CPU
+ * that runs one's tasks counts as a slice that is to be charged (stride scheduling; an idle unit's part thus goes to its
+ * siblings, as in the currencies of seed 004, section 5.2). If there is none and the owner lends, the borrower with the largest
+ * claim is next: the one that had least of what others lend for its weight (stride scheduling, too), and among equals the one
+ * with most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by pass.
  *
  * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
  * not lend never has others on its CPUs, but for visits: turns of those that run anywhere, of those that can run nowhere
@@ -279,7 +279,7 @@ static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit
 /* Whether the task that a CPU runs is ahead of one that woke, by more than `preempt_ns`: then it has to go. */
 static bool is_ahead(const struct dispatch_task *task, const struct dispatch_unit *unit, const struct dispatch_cpu *cpu)
 {
-	u64 ran = task->since - cpu->since, margin = rules()->preempt_ns;
+	u64 ran = task->since - cpu->since, margin = rules()->preempt_ns, counted = cpu->occupied ? rules()->slice_ns : 0;
 	struct competitor mine = { .weight = 1 }, its = { .weight = 1 };
 	struct dispatch_unit *other = unit_at(cpu->runs);
 
@@ -293,7 +293,9 @@ static bool is_ahead(const struct dispatch_task *task, const struct dispatch_uni
 	if (cpu->home != DISPATCH_NOBODY && (cpu->home != unit->top || cpu->home != other->top))
 		return false;
 	meet(task->unit, cpu->runs, &mine, &its);
-	return before(mine.pass + margin * SHARE_UNIT / mine.weight, its.pass + ran * SHARE_UNIT / its.weight);
+	/* Of what runs there, not the slice that it counts as, but what it ran. */
+	its.pass += ran * SHARE_UNIT / its.weight - counted * SHARE_UNIT / its.weight;
+	return before(mine.pass + margin * SHARE_UNIT / mine.weight, its.pass);
 }
 
 /* Whoever runs where the woken task ran last goes, if it is far enough ahead: at once, or when it has run for a while. */
@@ -435,6 +437,8 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, c
 		if (!rules()->pool && task->unit != DISPATCH_KERNEL && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)))
 			advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
 	}
+	if (!rules()->pool && (unit = unit_at(cpu->runs)))
+		occupy(cpu, unit);
 	cpu->outranked = 0;
 	set_slice(prev, rules()->slice_ns);
 }
@@ -581,7 +585,7 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 {
 	struct dispatch_cpu *cpu = cpu_at(id);
 	struct dispatch_task *task = NULL;
-	struct dispatch_unit *unit;
+	struct dispatch_unit *unit, *ran;
 	bool by_right = false, anywhere = false;
 	struct goer goer = { .unit = DISPATCH_NOBODY };
 	u32 look, turn;
@@ -591,6 +595,8 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 	/* Who may run on is charged first: it is compared with those that wait. */
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED && (task = task_of(prev)) && (unit = unit_at(task->unit))) {
 		charge(prev, cpu, task, unit);
+		if ((ran = unit_at(cpu->runs)))
+			vacate(cpu, ran);
 		anywhere = task->state & DISPATCH_STRAY || (!rules()->pool && runs_anywhere(task->unit, unit));
 		by_right = !anywhere && (rules()->pool || cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
 		/* Who has come to another unit, or was held here, does not run on: it is put where it belongs now. */
@@ -656,8 +662,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	top = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
 	if (next)
 		advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
-	if (top)
-		add(&top->busy, 1);
+	occupy(cpu, unit);
 	if (cpu->home == DISPATCH_NOBODY)
 		return;
 	if (cpu->home == unit->top) {
@@ -696,9 +701,7 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 	cpu->runs = DISPATCH_NOBODY;
 	if (rules()->pool || !unit)
 		return;
-	owner = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
-	if (owner)
-		add(&owner->busy, -1);
+	vacate(cpu, unit);
 	if (cpu->home != unit->top && (owner = unit_at(cpu->home)) && mask_take(cpu->home, MASK_LENT, id))
 		add(&owner->away, -1);
 }

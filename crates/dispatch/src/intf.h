@@ -66,7 +66,9 @@ struct dispatch_unit {
 	u32 own_active;    /* tasks of its own that run or wait */
 	u32 active;        /* of its own tasks (as one) and its sub-units, those that run or wait */
 	u32 away;          /* of the outermost: home CPUs that run others' tasks now and are not called back */
-	u32 busy;          /* of the outermost: CPUs that run its tasks or its sub-units' */
+	u32 busy;          /* CPUs that run its tasks or its sub-units' */
+	u32 own_busy;      /* CPUs that run its own tasks, since it has sub-units */
+	u32 unused;
 	u64 vtime;         /* its tasks' virtual time: that of the task that ran last; who wakes starts no earlier */
 	u64 served;        /* when a task of its own came to run last */
 	u64 slice;         /* a slice, in the measure of its passes */
@@ -97,6 +99,13 @@ struct dispatch_account {
 	u64 strays;                       /* times its tasks waited here since their affinity allows no CPU of the unit's */
 	u64 switches;                     /* times that a task of its began to run */
 	u64 rescues;                      /* times that one did out of turn, after waiting for too long: see rescue.h */
+};
+
+/* Among whose busy CPUs one is counted. */
+enum dispatch_occupied {
+	DISPATCH_BY_NOBODY,
+	DISPATCH_BY_LEAF,  /* its task's unit's, and those around it */
+	DISPATCH_BY_INNER, /* and among those that run a unit's own tasks, which has sub-units */
 };
 
 /* Whether a CPU has taken a task out of turn that had waited for too long: see rescue.h. */
@@ -130,7 +139,7 @@ struct dispatch_cpu {
 	u32 rescue;   /* enum dispatch_rescue */
 	u32 outranked; /* 1: a message waits until its task, of the same unit, has run for a while */
 	u32 stretches; /* when a higher class had it: times so far, the last of them at this place of the ring */
-	u32 unused;
+	u32 occupied;  /* enum dispatch_occupied */
 };
 
 enum dispatch_task_state {
@@ -206,7 +215,7 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 240, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 248, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 272, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 56, "mirrored in tables.rs");

@@ -84,6 +84,8 @@ pub struct Unit {
     pub(crate) active: u32,
     pub(crate) away: u32,
     pub(crate) busy: u32,
+    own_busy: u32,
+    unused: u32,
     pub(crate) vtime: u64,
     served: u64,
     slice: u64,
@@ -118,6 +120,8 @@ impl Unit {
             active: 0,
             away: 0,
             busy: 0,
+            own_busy: 0,
+            unused: 0,
             vtime: 0,
             served: 0,
             slice: 0,
@@ -287,7 +291,7 @@ pub(crate) struct Cpu {
     pub(crate) rescue: u32,
     outranked: u32,
     stretches: u32,
-    unused: u32,
+    occupied: u32,
 }
 
 /// A CPU runs a task out of turn that had waited for too long.
@@ -313,7 +317,7 @@ impl Cpu {
             rescue: 0,
             outranked: 0,
             stretches: 0,
-            unused: 0,
+            occupied: 0,
         }
     }
 }
@@ -414,7 +418,7 @@ pub(crate) struct Setting {
 }
 
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 240);
+const _: () = assert!(size_of::<Unit>() == 248);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 272);
 const _: () = assert!(size_of::<Own>() == 56);

@@ -66,7 +66,50 @@ static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
 			break;
 }
 
-/* One of those that compete, on the way up: at first a unit's own tasks, then the units around it. */
+/* How many CPUs run tasks of this unit, and of those around it, changes. */
+VERIFIED_ALONE void count_busy(u32 id, s32 by)
+{
+	struct dispatch_unit *unit;
+	u32 level;
+
+	bpf_for(level, 0, DISPATCH_DEPTH_MAX) {
+		if (!(unit = unit_at(id)))
+			break;
+		add(&unit->busy, by);
+		id = unit->parent;
+	}
+}
+
+/* A slice of a unit's own tasks begins on a CPU. */
+static void occupy(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
+{
+	cpu->occupied = DISPATCH_BY_LEAF;
+	if (unit->below) {
+		cpu->occupied = DISPATCH_BY_INNER;
+		add(&unit->own_busy, 1);
+	}
+	add(&unit->busy, 1);
+	if (unit->parent != DISPATCH_NOBODY)
+		count_busy(unit->parent, 1);
+}
+
+/* It has ended, and was charged. */
+static void vacate(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
+{
+	if (!cpu->occupied)
+		return;
+	if (cpu->occupied == DISPATCH_BY_INNER)
+		add(&unit->own_busy, -1);
+	cpu->occupied = DISPATCH_BY_NOBODY;
+	add(&unit->busy, -1);
+	if (unit->parent != DISPATCH_NOBODY)
+		count_busy(unit->parent, -1);
+}
+
+/*
+ * One of those that compete, on the way up: at first a unit's own tasks, then the units around it. What it runs on now is
+ * charged later, and counts as a slice each: else one unit would take all CPUs that look meanwhile, and wait for as long after.
+ */
 struct competitor {
 	u64 pass;
 	u32 weight;
@@ -77,7 +120,7 @@ struct competitor {
 static struct competitor as_unit(const struct dispatch_unit *unit)
 {
 	return (struct competitor){
-		.pass = unit->pass,
+		.pass = unit->pass + unit->busy * unit->slice,
 		.weight = unit->weight ? unit->weight : 1,
 		.within = unit->parent,
 		.depth = unit->depth,
@@ -86,7 +129,12 @@ static struct competitor as_unit(const struct dispatch_unit *unit)
 
 static struct competitor as_own_tasks(u32 id, const struct dispatch_unit *unit)
 {
-	return (struct competitor){ .pass = unit->own_pass, .weight = OWN_WEIGHT, .within = id, .depth = unit->depth + 1 };
+	return (struct competitor){
+		.pass = unit->own_pass + unit->own_busy * (rules()->slice_ns * SHARE_UNIT / OWN_WEIGHT),
+		.weight = OWN_WEIGHT,
+		.within = id,
+		.depth = unit->depth + 1,
+	};
 }
 
 static void climb(struct competitor *at)
@@ -159,8 +207,8 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 /*
  * A unit is next: the clock of the unit around is where this one is, or of none around, the machine's; less what it may be
  * ahead of those that should be next. A task that ends its slice is in no queue for a moment, and a CPU that looks then takes
- * another unit's; and one unit may come to run on all CPUs at a time, and be charged for all of them later. (Slices end with
- * ticks, and are up to twice as long.) One that is behind the clock itself lacked tasks: it catches up.
+ * another unit's; and who alone has tasks that wait comes to run on all CPUs, and is charged for all of them later. (Slices end
+ * with ticks, and are up to twice as long.) One that is behind the clock itself lacked tasks: it catches up.
  */
 static u64 clock_by(struct dispatch_unit *unit, u64 clock)
 {

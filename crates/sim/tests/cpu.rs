@@ -254,6 +254,37 @@ fn sub_units_divide_what_the_unit_around_them_has() {
     }
 }
 
+/// Eight CPUs whose slices end at different moments, divided among p and q of 1:3, within them 1:3 and 1:1, with eight tasks
+/// each: what runs counts before it is charged, so that nobody is ever further from its part than by two slices of 5 ms; be
+/// the smallest part a sub-unit's, or that of p's own tasks.
+#[test]
+fn whoever_divides_a_part_of_many_cpus_is_near_it_at_every_moment() {
+    let tree = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.p]\n[unit.p.unit.y]\ntickets = 300\n[unit.q]\ntickets = 300\n[unit.q.unit.x]\n[unit.q.unit.y]\n";
+    for (smallest, contract) in [("p/x", format!("{tree}[unit.p.unit.x]\n")), ("p", tree.to_owned())] {
+        for seconds in 1..=8 {
+            let mut work = format!(
+                "version = 1\nhorizon = \"{seconds}s\"\n[program.busy]\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"9ms\", spread = \"50%\" }}, {{ sleep = \"50us\" }}] }}]\n"
+            );
+            for (number, unit) in [smallest, "p/y", "q/x", "q/y"].iter().enumerate() {
+                work += &format!(
+                    "[job.j{number}]\nunit = \"{unit}\"\nprogram = \"busy\"\ncount = 8\nbackground = true\n"
+                );
+            }
+            let end = outcome(&contract, &machine(8, "slice = \"5ms\""), &work);
+            let used = [smallest, "p/y", "q/x", "q/y"].map(|name| unit(&end, name).used_ns);
+            let all: u64 = used.iter().sum();
+            for (used, parts) in used.into_iter().zip([1, 3, 6, 6]) {
+                let off = used.abs_diff(all * parts / 16);
+                assert!(
+                    off <= 10 * MS,
+                    "after {seconds} s {parts}/16 of {smallest}'s: off by {} us",
+                    off / 1_000
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn what_a_sub_unit_leaves_goes_to_its_siblings_first() {
     // a/y sleeps: its 3 s are a/x's, and none of them b's (seed 004, section 5.2).
