@@ -27,8 +27,8 @@ pub(super) struct Hold {
     problems: VecDeque<String>,
     /// Problems that last.
     standing: Vec<String>,
-    /// CPU time that a step takes, as the last ones did: see [`Hold::step`].
-    step_ns: u64,
+    /// CPU time that a step takes, as the last ones did; nothing before the first, which takes long: everybody is new to it.
+    step_ns: Option<u64>,
     /// How often each problem came up, so that one that stays is said once.
     said: BTreeMap<String, u64>,
 }
@@ -55,22 +55,22 @@ impl Hold {
             watch: Vec::new(),
             problems: VecDeque::new(),
             standing: Vec::new(),
-            step_ns: 0,
+            step_ns: None,
             said: BTreeMap::new(),
         }
     }
 
-    /// Looks, decides and acts. What that takes is followed by a quarter each time: the first step takes long.
+    /// Looks, decides and acts.
     pub(super) fn step(&mut self) -> Result<Stepped, LiveError> {
         let begun = clock::thread_cpu_ns();
         let stepped = self.step_once();
         let took = clock::thread_cpu_ns().saturating_sub(begun);
-        self.step_ns = (3 * self.step_ns + took) / 4;
+        self.step_ns = Some(self.step_ns.map_or(0, |before| before.midpoint(took)));
         stepped
     }
 
     fn step_once(&mut self) -> Result<Stepped, LiveError> {
-        let snapshot = Snapshot { look_ns: self.step_ns, ..self.observe()? };
+        let snapshot = Snapshot { look_ns: self.step_ns.unwrap_or(0), ..self.observe()? };
         self.ledger.observe(&self.machine, &snapshot);
         let input = Input {
             contract: &self.contract,
