@@ -13,8 +13,9 @@ mkswap "$swap" > /dev/null && swapon "$swap"
 ok "there is swap" at_least "$(sed -n 's/^SwapFree: *\([0-9]*\) kB/\1/p' /proc/meminfo)" 700000
 ok "the daemon holds the contract" start_daemon /job/contracts/memory-patient.toml --verbose || exit 1
 
-# An owner that uses nearly all that it is entitled to, and touches none of it again; and who is short.
-touch_in owner cold 720 1
+# An owner that uses nearly all that it is entitled to (less after other tests in one boot), and touches none of it again; and
+# who is short.
+touch_in owner cold 640 1
 ok "the owner has its memory" wait_for 30 passes cold 1
 touch_in borrower scan 1600 0 "$drive"
 cold_is_lent() {
@@ -22,7 +23,7 @@ cold_is_lent() {
 	account owner entitled; entitled=$found
 	account owner used; used=$found
 	[ $((lent + used)) -gt $((entitled + 32 * mib)) ] ||
-		{ [ "$used" -lt $((700 * mib)) ] && [ "$lent" -gt $((32 * mib)) ]; }
+		{ [ "$used" -lt $((620 * mib)) ] && [ "$lent" -gt $((32 * mib)) ]; }
 }
 ok "what is cold of it is lent, though it is in no file" wait_for 40 cold_is_lent
 in_swap() {
@@ -37,7 +38,7 @@ not_believed() {
 	account owner lent; lent=$found
 	account owner entitled; entitled=$found
 	account owner used; used=$found
-	[ "$used" -ge $((700 * mib)) ] && [ $((lent + used)) -le $((entitled + 16 * mib)) ]
+	[ "$used" -ge $((620 * mib)) ] && [ $((lent + used)) -le $((entitled + 16 * mib)) ]
 }
 ok "and is not believed to be cold at once" wait_for 10 not_believed
 kill -KILL $(pidof cold scan)

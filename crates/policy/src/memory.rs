@@ -276,7 +276,15 @@ pub(crate) fn step(
     let beyond = if input.means.memory.kill_order {
         let present = frames::present(input.contract, &units);
         let (shares, divided) = (state.shares(), state.divided(facts.total));
-        state.killing.step(input.contract, facts, &shares, divided, &present, steps)
+        let look = killing::Look {
+            now,
+            contract: input.contract,
+            facts,
+            shares: &shares,
+            divided,
+            present: &present,
+        };
+        state.killing.step(look, steps)
     } else {
         Vec::new()
     };

@@ -9,12 +9,12 @@
 //! and whoever fills the memory is to be known beforehand, since it may do so between two looks.
 //!
 //! Algorithm: while memory is tight, the units that hold more than they are entitled to are exposed: they, and every unit
-//! around them with all that is in it. While it is short, they are reported too. For what those who are in no unit came to hold no unit is to blame: it counts what
+//! around them with all that is in it; and for [`LINGER_NS`] after. While it is short, they are reported too. For what those who are in no unit came to hold no unit is to blame: it counts what
 //! a unit would be entitled to of as much as was divided when it last held no more than its own; at the first look, of all
 //! that they might leave.
 //!
-//! Properties (tested): nobody is exposed while memory is not tight; who holds no more than it is entitled to, or lives in a
-//! unit that does not, never is; what one look orders, a look at the same facts does not order again.
+//! Properties (tested): nobody is exposed while memory is not tight; who held no more than it is entitled to for that long, or
+//! lives in a unit that did not, never is; what one look orders, a look at the same facts does not order again.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -25,12 +25,16 @@ use commonhold_contract::{Contract, Resource, UnitId};
 use super::{MemoryFacts, NEAR_PART, SLACK_PART, Share, UnitMemory, rates};
 use crate::entitlement::{Capacity, Entitlement, entitle};
 use crate::plan::{Action, Reason, Step};
+use crate::{MS, Time};
 
 /// Memory is short where less than this part of the machine is left, however small the contract's reserve.
 const RESERVE_PART_MIN: u64 = 64;
 /// This part of the machine may be free and not to be had: CPUs keep it on lists of their own since Linux 6.7
 /// (`mm/page_alloc.c`, `zone_highsize`).
 const LISTS_PART: u64 = 8;
+/// For so long who was beyond its entitlement goes first, though it is not any more: what was killed of it leaves its pages on
+/// lists too, and a kernel that cannot have them kills again, the largest this time.
+const LINGER_NS: Time = 10_000 * MS;
 
 /// What is remembered between looks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,10 +42,26 @@ pub(super) struct State {
     short: bool,
     tight: bool,
     exposed: BTreeSet<UnitId>,
+    /// When those were beyond what they are entitled to last.
+    beyond_at: BTreeMap<UnitId, Time>,
     /// Who may be exposed soon: memory is tight, and it holds nearly what it is entitled to.
     near: BTreeSet<UnitId>,
     /// What was divided when a unit last held no more than it was entitled to: alone, and with all that is in it.
     rightful: BTreeMap<UnitId, Rightful>,
+}
+
+/// What a look at memory saw, and what was decided on the units' shares.
+#[derive(Clone, Copy)]
+pub(super) struct Look<'a> {
+    pub(super) now: Time,
+    pub(super) contract: &'a Contract,
+    pub(super) facts: &'a MemoryFacts,
+    /// One per unit.
+    pub(super) shares: &'a [Share],
+    /// What was divided, in bytes.
+    pub(super) divided: u64,
+    /// Whether each unit counts as there.
+    pub(super) present: &'a [bool],
 }
 
 /// Two sizes of what was divided. Bytes.
@@ -84,15 +104,11 @@ fn holds(unit: UnitMemory) -> u64 {
 }
 
 impl State {
-    /// Exposes those whom `facts` show to be beyond what they are entitled to, of what is `divided` while those units that count
-    /// as `present` are there; and no others. Returns who of the exposed is beyond what `shares` allow, too, if memory is short.
+    /// Exposes those who are beyond what they are entitled to, or were lately, and no others. Returns who of the exposed is beyond
+    /// what its share allows, too, if memory is short.
     pub(super) fn step(
         &mut self,
-        contract: &Contract,
-        facts: &MemoryFacts,
-        shares: &[Share],
-        divided: u64,
-        present: &[bool],
+        Look { now, contract, facts, shares, divided, present }: Look<'_>,
         steps: &mut Vec<Step>,
     ) -> Vec<Beyond> {
         let held: Vec<u64> =
@@ -132,7 +148,10 @@ impl State {
                     held_within[id.index()] > within.saturating_add(slack)
                 })
         };
-        let exposed: BTreeSet<UnitId> = contract.held().filter(|id| self.tight && is_beyond(*id)).collect();
+        let beyond: Vec<UnitId> = contract.held().filter(|id| self.tight && is_beyond(*id)).collect();
+        self.beyond_at.retain(|_, at| self.tight && now.saturating_sub(*at) < LINGER_NS);
+        self.beyond_at.extend(beyond.into_iter().map(|id| (id, now)));
+        let exposed: BTreeSet<UnitId> = self.beyond_at.keys().copied().collect();
         let nearly = |id: &UnitId| held[id.index()] > own.own(*id) - own.own(*id) / NEAR_PART;
         self.near = contract.held().filter(|id| self.tight && !exposed.contains(id) && nearly(id)).collect();
         self.become_exposed(exposed, Reason::Enough, steps, |id| {
@@ -154,6 +173,7 @@ impl State {
     pub(super) fn end(&mut self, reason: Reason, steps: &mut Vec<Step>) {
         self.become_exposed(BTreeSet::new(), reason, steps, |_| 0);
         (self.short, self.tight) = (false, false);
+        self.beyond_at.clear();
         self.near.clear();
     }
 
@@ -175,7 +195,9 @@ impl State {
     /// The same after a reload: see [`super::State::renumbered`].
     pub(super) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
         let exposed = self.exposed.into_iter().filter_map(number).collect();
-        State { exposed, near: BTreeSet::new(), rightful: BTreeMap::new(), ..self }
+        let beyond_at =
+            self.beyond_at.into_iter().filter_map(|(unit, at)| Some((number(unit)?, at))).collect();
+        State { exposed, beyond_at, near: BTreeSet::new(), rightful: BTreeMap::new(), ..self }
     }
 }
 
