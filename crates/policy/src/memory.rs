@@ -292,14 +292,17 @@ pub(crate) fn step(
     if !owing && input.means.memory.reclaim {
         steps.extend(state.trial(now, input.contract, facts.total, frame));
     }
-    let rests = input.means.memory.alarms && !owing && state.is_at_rest();
     let lends = |id: &UnitId| state.units[id.index()].share.lent > 0;
+    // What the last process of a unit leaves behind does not grow.
+    let far = |id: &UnitId| !units[id.index()].present || state.units[id.index()].is_far();
+    let rests =
+        input.means.memory.alarms && !owing && input.contract.held().all(|id| far(&id) && !lends(&id));
     let next = if rests {
         state.period_at + REST_PERIODS * period_ns(input.contract)
     } else {
         state.next_look(now, input.contract, owing, input.contract.held().any(|id| lends(&id)))
     };
-    let watch = |id: &UnitId| lends(id) || state.units[id.index()].is_far() || state.killing.is_near(*id);
+    let watch = |id: &UnitId| lends(id) || far(id) || state.killing.is_near(*id);
     let watch: Vec<UnitId> = input.contract.held().filter(watch).collect();
     state.next = Some(next);
     Some(MemoryPlan { next, divided: state.divided(facts.total), units: state.shares(), watch, beyond })
@@ -349,11 +352,6 @@ impl State {
         }
         let period = (self.period_at + period_ns(contract)).max(now + DEBT_LOOK_NS);
         if lent { period.min(now + loan_look_ns(contract)) } else { period }
-    }
-
-    /// Whether nobody lends, and nobody is near its bound.
-    fn is_at_rest(&self) -> bool {
-        self.units.iter().all(|unit| unit.share.lent == 0 && unit.is_far())
     }
 
     fn divided(&self, total: u64) -> u64 {

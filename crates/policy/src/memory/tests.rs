@@ -681,6 +681,23 @@ fn where_nobody_is_near_a_bound_looks_are_few() {
     assert_eq!(looks(100, true), Some((1_040, 2)));
 }
 
+/// What a unit's last process left behind keeps nobody from resting.
+#[test]
+fn who_is_gone_is_near_no_bound() {
+    let (contract, units) = equals(2);
+    let mut world = World::new(contract);
+    world.of(units[0]).used = 100 * MIB;
+    world.of(units[1]).used = MIB;
+    let mut looks = |there: bool| {
+        world.present[units[1].index()] = there;
+        let plan = world.look(1_040).1;
+        plan.map(|plan| ((plan.next - world.now) / MS, plan.watch.len()))
+    };
+    assert_eq!(looks(false), Some((1_040, 2)));
+    assert_eq!(looks(true), Some((1_040, 2)));
+    assert_eq!(looks(false), Some((1_040, 2)));
+}
+
 /// A lender is looked at within a quarter of what was promised; otherwise a look is as long after the last as units make it.
 #[test]
 fn who_lends_is_looked_at_in_time() {
