@@ -99,7 +99,7 @@ counts_agree() {
 	cpu_usec "commonhold/$1"; before=$usec
 	commonhold status --json | tr -d ' \n' > status.json
 	cpu_usec "commonhold/$1"; after=$usec
-	switched "$1" home_ns borrowed_ns shared_ns
+	switched "$1" home_ns borrowed_ns visiting_ns shared_ns
 	sum=$((sum / 1000))
 	detail="$sum us by the scheduler's count, $before to $after by the kernel's"
 	[ $sum -ge $((before - before / 100)) ] && [ $sum -le $((after + after / 100)) ]

@@ -8,10 +8,10 @@
 //! left but for an eighth of the machine. So much may lie on the lists of idle CPUs, and a kernel kills before it takes that;
 //! and whoever fills the memory is to be known beforehand, since it may do so between two looks.
 //!
-//! Algorithm: while memory is tight, the units that hold more than they are entitled to are exposed: they, and every unit
-//! around them with all that is in it; and for [`LINGER_NS`] after. While it is short, they are reported too. For what those who are in no unit came to hold no unit is to blame: it counts what
-//! a unit would be entitled to of as much as was divided when it last held no more than its own; at the first look, of all
-//! that they might leave.
+//! Algorithm: while memory is tight, the units that hold more than they are entitled to are exposed: they, and every
+//! unit around them with all that is in it; and for [`LINGER_NS`] after. While it is short, they are reported too. For
+//! what those who are in no unit came to hold no unit is to blame: it counts what a unit would be entitled to of as
+//! much as was divided when it last held no more than its own; at the first look, of all that they might leave.
 //!
 //! Properties (tested): nobody is exposed while memory is not tight; who held no more than it is entitled to for that long, or
 //! lives in a unit that did not, never is; what one look orders, a look at the same facts does not order again.
