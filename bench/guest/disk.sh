@@ -1,5 +1,5 @@
-# In the guest: one disk of 6.7 MB/s under several kinds of control, one after the other. Prints a line per measurement, which
-# begins with `result`: SYSTEM WHAT VALUE. The disk is the kernel's null_blk, which keeps what is written in memory and transfers
+# In the guest: a disk of 6.7 MB/s under the kind of control that $system names. Prints a line per measurement: result WHAT VALUE.
+# The disk is the kernel's null_blk, which keeps what is written in memory and transfers
 # so much each 20 ms by the guest's own clock, so that it can be measured where that counts instructions; QEMU's throttle goes by
 # the host's.
 PATH=/job:$PATH
@@ -20,8 +20,9 @@ number=$(cat /sys/block/nullb0/dev)
 begun=$(uptime_cs)
 dd if=$device of=/dev/null bs=256k count=128 iflag=direct 2> /dev/null
 carries=$((128 * 262144 / 10 / ($(uptime_cs) - begun)))
-echo "result disk carries $carries"
+echo "result carries $carries"
 units="half a b c d"
+half_of_memory=$(awk '$1 == "MemTotal:" { print int($2 * 1024 / 2) }' /proc/meminfo)
 base=$CGROUPS/bench
 mkdir -p /mnt/disk
 mke2fs=/job/mke2fs
@@ -54,20 +55,25 @@ end_load() {
 	sync
 	echo 3 > /proc/sys/vm/drop_caches
 }
-# build WHAT: a compiler's way in unit a, by its own clock: how long it took in ms, its reads in us, and what else unit b had
-# meanwhile: in kB/s, and in per cent of what a left of the disk.
+# build WHAT TIMES: a compiler's way in unit a, so often, by its own clock: how long it took in the mean in ms; of the first, how
+# long its first file took, and its reads in us; and what else unit b had meanwhile: in kB/s, and in per cent of what a left of
+# the disk. Beside a copy, one build has it read, another has it write.
 build() {
-	from_a=$(bytes a) from_b=$(bytes b) begun=$(uptime_cs)
-	within_unit a work build build /mnt/disk/small 150 32 30 > built 2> /dev/null
-	read -r words took rest < built
+	from_a=$(bytes a) from_b=$(bytes b) begun=$(uptime_cs) sum=0
+	for time in $(seq $2); do
+		within_unit a work build build /mnt/disk/small 150 32 30 > built.$time 2> /dev/null
+		read -r words took rest < built.$time
+		sum=$((sum + took - ${rest##* }))
+	done
 	lasted=$((($(uptime_cs) - begun) * 10))
 	a=$((($(bytes a) - from_a) / lasted)) b=$((($(bytes b) - from_b) / lasted))
-	echo "result $system $1 $((took - ${rest##* }))"
-	echo "result $system $1-first ${rest##* }"
-	awk -v what="$system $1" '{ print "result " what "-p50 " int($4 / 1000); print "result " what "-p99 " int($8 / 1000) }' built
-	echo "result $system $1-light $a"
-	echo "result $system $1-heavy $b"
-	echo "result $system $1-used $((b * 100 / (carries - a)))"
+	read -r words took rest < built.1
+	echo "result $1 $((sum / $2))"
+	echo "result $1-first ${rest##* }"
+	awk -v what="$1" '{ print "result " what "-p50 " int($4 / 1000); print "result " what "-p99 " int($8 / 1000) }' built.1
+	echo "result $1-light $a"
+	echo "result $1-heavy $b"
+	echo "result $1-used $((b * 100 / (carries - a)))"
 }
 # large_copy: in unit b, again and again, from the disk and to it.
 large_copy() {
@@ -118,10 +124,11 @@ begin() {
 		;;
 	esac
 	case $system in
-	cost)
+	cost | cost-high)
 		echo "$model" > $CGROUPS/io.cost.model
 		echo "$quality" > $CGROUPS/io.cost.qos
 		echo 400 > $base/half/io.weight
+		[ $system = cost ] || for unit in a b; do echo $half_of_memory > $base/$unit/memory.high; done
 		;;
 	rates)
 		limit half 50
@@ -137,22 +144,6 @@ begin() {
 		;;
 	esac
 }
-end() {
-	end_load
-	case $system in
-	ours | ours-rates)
-		kill -TERM "$daemon"
-		wait "$daemon"
-		;;
-	*)
-		for unit in $units; do rmdir "$base/$unit"; done
-		rmdir $base
-		[ $system != cost ] || echo "$number enable=0 ctrl=auto" > $CGROUPS/io.cost.qos
-		echo "-io -memory" > $CGROUPS/cgroup.subtree_control
-		;;
-	esac
-}
-
 for size in 2 48 64; do dd if=/dev/zero of=/mnt/disk/${size}m bs=1M count=$size conv=fsync 2> /dev/null; done
 work files files /mnt/disk/small 150 32 > /dev/null
 # The disk's cost model, as the daemon gives it to the kernel.
@@ -166,34 +157,31 @@ kill -TERM "$daemon"
 wait "$daemon"
 echo 3 > /proc/sys/vm/drop_caches
 
-for system in ${SYSTEMS:-none rates static cost ours-rates ours}; do
-	begin
-	build build
-	end_load
-	large_copy
-	pause 5
-	build copied
-	end_load
-	within_unit b work read large "$device" 256 32 > /dev/null 2>&1 &
-	pause 5
-	build read
-	end_load
-	echo "result $system copy-alone $(small_copy)"
-	end_load
-	copy b 48m &
-	pause 2
-	echo "result $system copy-beside $(small_copy)"
-	end_load
-	within_unit half work read half "$device" 64 2 > /dev/null 2>&1 &
-	for unit in a b c d; do within_unit $unit work read $unit "$device" 64 4 > /dev/null 2>&1 & done
-	pause 6
-	set -- $(kilobytes 10 $units)
-	echo "result $system half $1"
-	echo "result $system four $((($2 + $3 + $4 + $5) / 4))"
-	echo "result $system together $(($1 + $2 + $3 + $4 + $5))"
-	kill -KILL $(pidof half)
-	pause 3
-	set -- $(kilobytes 5 a b c d)
-	echo "result $system idle $(($1 + $2 + $3 + $4))"
-	end
-done
+begin
+build build 1
+end_load
+large_copy
+pause 5
+build copied 5
+end_load
+within_unit b work read large "$device" 256 32 > /dev/null 2>&1 &
+pause 5
+build read 2
+end_load
+echo "result copy-alone $(small_copy)"
+end_load
+copy b 48m &
+pause 2
+echo "result copy-beside $(small_copy)"
+end_load
+within_unit half work read half "$device" 64 2 > /dev/null 2>&1 &
+for unit in a b c d; do within_unit $unit work read $unit "$device" 64 4 > /dev/null 2>&1 & done
+pause 6
+set -- $(kilobytes 10 $units)
+echo "result half $1"
+echo "result four $((($2 + $3 + $4 + $5) / 4))"
+echo "result together $(($1 + $2 + $3 + $4 + $5))"
+kill -KILL $(pidof half)
+pause 3
+set -- $(kilobytes 5 a b c d)
+echo "result idle $(($1 + $2 + $3 + $4))"
