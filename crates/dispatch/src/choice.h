@@ -112,7 +112,7 @@ static void search_block(struct search *search, u32 block, const struct tried *t
 }
 
 /* The unit whose task a CPU should run next, among those that wait; not one of the `tried`. */
-VERIFIED_ALONE u32 next_unit(u32 home, enum among among, const struct tried *tried)
+VERIFIED_ALONE(u32) next_unit(u32 home, enum among among, const struct tried *tried)
 {
 	struct search search = { .home = home, .among = among, .best = DISPATCH_NOBODY, .best_top = DISPATCH_NOBODY };
 	u32 blocks = (rules()->units + WAITS_BLOCK - 1) / WAITS_BLOCK, block;

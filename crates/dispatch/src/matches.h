@@ -46,7 +46,7 @@ struct dispatch_place {
  * Whether the pattern of an entry matches the whole text that begins there. On a mismatch, the last `*` swallows one byte more: of a
  * character of several bytes too, but then nothing that a pattern has in its place begins there.
  */
-VERIFIED_ALONE bool glob_matches(u32 number, const struct dispatch_texts *texts, u32 text)
+VERIFIED_ALONE(bool) glob_matches(u32 number, const struct dispatch_texts *texts, u32 text)
 {
 	const struct dispatch_match *match = match_at(number);
 	u32 glob = 0, star = DISPATCH_GLOB_MAX, swallowed = 0, step;
@@ -89,7 +89,7 @@ VERIFIED_ALONE bool glob_matches(u32 number, const struct dispatch_texts *texts,
 }
 
 /* The unit directly below `level` that is a unit or encloses it; DISPATCH_NOBODY as the level is outside of all. */
-VERIFIED_ALONE u32 unit_below(u32 level, u32 unit)
+VERIFIED_ALONE(u32) unit_below(u32 level, u32 unit)
 {
 	u32 parent, step;
 

@@ -78,7 +78,7 @@ static void note_wait(struct task_struct *p, struct dispatch_unit *unit, u64 wai
  * A late unit of which tasks wait, or DISPATCH_NOBODY: each in its turn, for as many tasks as it has, but not so many that the
  * others would wait for a crowd. Says when the next task is to be rescued.
  */
-VERIFIED_ALONE u32 next_late(u64 now)
+VERIFIED_ALONE(u32) next_late(u64 now)
 {
 	u32 id, waits, first = DISPATCH_NOBODY, after = DISPATCH_NOBODY, tasks = 0, last = rescues()->unit;
 	u64 pause, least = rules()->slice_ns * 10 / rules()->cpus;

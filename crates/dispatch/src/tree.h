@@ -66,8 +66,8 @@ static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
 			break;
 }
 
-/* How many CPUs run tasks of this unit, and of those around it, changes. */
-VERIFIED_ALONE void count_busy(u32 id, s32 by)
+/* How many CPUs run tasks of this unit, and of those around it, changes. Returns how many units that is. */
+VERIFIED_ALONE(u32) count_busy(u32 id, s32 by)
 {
 	struct dispatch_unit *unit;
 	u32 level;
@@ -78,6 +78,7 @@ VERIFIED_ALONE void count_busy(u32 id, s32 by)
 		add(&unit->busy, by);
 		id = unit->parent;
 	}
+	return level;
 }
 
 /* A slice of a unit's own tasks begins on a CPU. */
@@ -172,7 +173,7 @@ static void meet(u32 one, u32 other, struct competitor *x, struct competitor *y)
 }
 
 /* Whether one unit's own tasks had less than another's, at the level at which the two compete. */
-VERIFIED_ALONE bool had_less(u32 one, u32 other)
+VERIFIED_ALONE(bool) had_less(u32 one, u32 other)
 {
 	struct competitor x = {}, y = {};
 

@@ -202,9 +202,12 @@ struct sched_ext_ops {
 
 /*
  * A function of numbers, and of pointers that may be NULL, which the verifier checks by itself: others it follows anew
- * wherever they are called, and loops within loops are too much for it then.
+ * wherever they are called, and loops within loops are too much for it then. It returns a number: up to Linux 6.18 at least,
+ * such a function may not return nothing.
  */
-#define VERIFIED_ALONE __attribute__((noinline))
+#define VERIFIED_ALONE(type)                                                                                                   \
+	_Static_assert(!__builtin_types_compatible_p(type, void), "older kernels refuse such a function without a result");    \
+	__attribute__((noinline)) type
 
 /* Kernel functions that all supported kernels have. */
 void bpf_rcu_read_lock(void) __ksym;

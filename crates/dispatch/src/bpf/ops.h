@@ -54,7 +54,7 @@ SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct 
 }
 
 /* Whether tasks of one of these units wait, or are about to. */
-VERIFIED_ALONE bool any_waits(u32 home, enum among among)
+VERIFIED_ALONE(bool) any_waits(u32 home, enum among among)
 {
 	u32 block, look, bits;
 	struct dispatch_unit *unit;

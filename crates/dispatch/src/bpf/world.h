@@ -272,14 +272,14 @@ static __always_inline u32 nought(void)
 	return nought_of_all;
 }
 
-VERIFIED_ALONE bool has_group(u32 group);
+VERIFIED_ALONE(bool) has_group(u32 group);
 
 #include "../matches.h"
 
 #define GROUPS_MAX 65536u /* the kernel's NGROUPS_MAX; a power of two */
 
 /* Of the current task. Groups ascend: half of them are left at every step. */
-VERIFIED_ALONE bool has_group(u32 group)
+VERIFIED_ALONE(bool) has_group(u32 group)
 {
 	const struct cred *cred = bpf_get_current_task_btf()->cred;
 	const struct group_info *groups = cred->group_info;

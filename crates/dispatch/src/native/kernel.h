@@ -17,7 +17,7 @@ typedef int64_t s64;
 
 #define SEC(name)
 #define BPF_STRUCT_OPS(name, ...) name(__VA_ARGS__)
-#define VERIFIED_ALONE static
+#define VERIFIED_ALONE(type) static type
 #define bpf_for(i, from, to) for ((i) = (from); (i) < (to); (i)++)
 
 #define HIGHER_NS (~0ull) /* the simulated kernel has no higher classes */
