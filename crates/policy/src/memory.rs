@@ -47,7 +47,8 @@ pub use rates::{Rates, Taken};
 /// How often loans may grow. Longer where there are many units, since looking at each costs time.
 const PERIOD_NS: Time = 200 * MS;
 const PERIOD_PER_UNIT_NS: Time = 2 * MS;
-/// While nobody lends, and nobody is near a bound, looks are so many times as rare where whoever meets its bound is seen at once.
+/// While nobody who is there borrows, and nobody is near a bound, looks are so many times as rare where whoever meets its bound
+/// is seen at once.
 const REST_PERIODS: Time = 5;
 /// A unit is near its bound that uses all but this part of it.
 const NEAR_PART: u64 = 8;
@@ -295,8 +296,10 @@ pub(crate) fn step(
     let lends = |id: &UnitId| state.units[id.index()].share.lent > 0;
     // What the last process of a unit leaves behind does not grow.
     let far = |id: &UnitId| !units[id.index()].present || state.units[id.index()].is_far();
+    // Nor does a loan of it. Its lenders are seen at once when they meet their bounds.
+    let borrows = |id: &UnitId| units[id.index()].present && state.units[id.index()].share.borrowed > 0;
     let rests =
-        input.means.memory.alarms && !owing && input.contract.held().all(|id| far(&id) && !lends(&id));
+        input.means.memory.alarms && !owing && input.contract.held().all(|id| far(&id) && !borrows(&id));
     let next = if rests {
         state.period_at + REST_PERIODS * period_ns(input.contract)
     } else {
