@@ -14,6 +14,7 @@
  * value) is next (in the place of the degrading priorities of seed 000, section 3.1). A woken task takes an idle home CPU, its
  * last one if it can and else the nearest; else an idle CPU that somebody lends; else it waits in its unit's queue, and one
  * lent home CPU is called back, its last one if it can and else the nearest: at once by an interrupt, or at the next tick.
+ * (Who is woken by an interrupt on that very CPU, as by its timer, and would be next there, goes right onto it.)
  * Where none is lent, it interrupts the task on its last CPU if that is ahead of it by more than `preempt_ns`: by pass where
  * two units compete for the CPU; by virtual time within a unit, and there a message interrupts nobody before a millisecond of
  * its turn is over (then a tick does), since two switches for each message cost more than the message. A CPU that needs a task
@@ -120,12 +121,18 @@ enum turn {
 	TURNS,
 };
 
-/* A lent CPU, which was taken out of its owner's mask of those, has to come back: to the owner before anybody else. */
-static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
+/* A lent CPU, which was taken out of its owner's mask of those, is on its way back: to the owner before anybody else. */
+static void note_recall(struct dispatch_cpu *cpu, struct dispatch_unit *owner)
 {
 	add(&owner->away, -1);
 	cpu->recalled = moment();
 	cpu->turn = TURN_OWN;
+}
+
+/* And has to be told. */
+static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
+{
+	note_recall(cpu, owner);
 	if (rules()->recall == DISPATCH_RECALL_NOW)
 		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
 }
@@ -161,6 +168,14 @@ static bool call_back(struct task_struct *p, u32 top, u32 last)
 		return false; /* it came back by itself between the two looks */
 	recall(cpu, found, owner);
 	return true;
+}
+
+/* Whether a task of an outermost unit's, or of one within it, waits. */
+static bool waits_for_home(u32 home, const struct dispatch_unit *owner)
+{
+	if (owner->below)
+		return next_unit(home, AMONG_HOME, NULL) != DISPATCH_NOBODY;
+	return scx_bpf_dsq_nr_queued(home) > 0;
 }
 
 /* Whether a unit's tasks may run on whatever CPU is idle. */
@@ -276,8 +291,12 @@ static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit
 	return mask_meets(unit->top, MASK_HOMES, p) || mask_meets(DISPATCH_NOBODY, MASK_SHARED, p);
 }
 
-/* Whether the task that a CPU runs is ahead of one that woke, by more than `preempt_ns`: then it has to go. */
-static bool is_ahead(const struct dispatch_task *task, const struct dispatch_unit *unit, const struct dispatch_cpu *cpu)
+/*
+ * Whether the task that a CPU runs is ahead of one that woke, by more than `preempt_ns`: then it has to go. A part of both its
+ * callers: a call would cost each wake-up a tenth more.
+ */
+static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch_task *task, const struct dispatch_unit *unit,
+							   const struct dispatch_cpu *cpu)
 {
 	u64 ran = task->since - cpu->since, margin = rules()->preempt_ns, counted = cpu->occupied ? rules()->slice_ns : 0;
 	struct competitor mine = { .weight = 1 }, its = { .weight = 1 };
@@ -310,6 +329,56 @@ static void outrank(const struct dispatch_task *task, const struct dispatch_unit
 		cpu->outranked = 1;
 	else
 		scx_bpf_kick_cpu(last, SCX_KICK_PREEMPT);
+}
+
+/* Whether a task that woke may have the home CPU where it ran last in the guest's place: its unit's others do not wait. */
+static bool takes_back(struct task_struct *p, struct dispatch_task *task, const struct dispatch_unit *unit,
+		       struct dispatch_cpu *cpu, u32 last)
+{
+	struct dispatch_unit *owner = unit_at(unit->top);
+
+	if (!owner || !owner->away || rules()->recall != DISPATCH_RECALL_NOW || !comes_next(p, last) ||
+	    waits_for_home(unit->top, owner) || !mask_take(unit->top, MASK_LENT, last))
+		return false;
+	note_recall(cpu, owner);
+	task->cause = DISPATCH_WAIT_LOAN;
+	return true;
+}
+
+/* Whether a task that woke may have the time-shared CPU where it ran last: of all that wait, it would be next. */
+static bool takes_over(struct task_struct *p, const struct dispatch_task *task, const struct dispatch_unit *unit,
+		       const struct dispatch_cpu *cpu, u32 last)
+{
+	u32 next;
+
+	if (cpu->runs == task->unit || !rules()->preempt_ns || !comes_next(p, last) || waits_in(task->unit) ||
+	    !is_ahead(task, unit, cpu))
+		return false;
+	next = next_unit(DISPATCH_NOBODY, AMONG_ALL, NULL);
+	return next == DISPATCH_NOBODY || had_less(task->unit, next);
+}
+
+/*
+ * Puts a task that woke right onto this CPU, if it ran there last and would be next there after an interrupt: without one,
+ * and without a queue. Not onto another CPU: while that one's interrupt is on its way, a third may come free. Nor before a
+ * thread of the kernel's that is on its way there. Should a higher class be before it, it comes to the scheduler again.
+ *
+ * A function of its own, so that whoever wakes elsewhere pays nothing for it.
+ */
+static __attribute__((noinline)) bool take_here(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit,
+						u64 enq_flags)
+{
+	u32 id = scx_bpf_task_cpu(p);
+	struct dispatch_cpu *cpu = cpu_at(id);
+
+	if (!cpu || rules()->pool)
+		return false;
+	if (cpu->home == unit->top ? !takes_back(p, task, unit, cpu, id) :
+				     cpu->home != DISPATCH_NOBODY || !takes_over(p, task, unit, cpu, id))
+		return false;
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags | SCX_ENQ_PREEMPT | enq_immed());
+	start_of(task, unit);
+	return true;
 }
 
 void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
@@ -350,6 +419,10 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		wait_at(p, task, last, rules()->slice_ns, enq_flags);
 		return;
 	}
+	/* A message is from who is here, and about to go; of who has but one CPU, select_cpu() is not told whether it is one. */
+	if (p->nr_cpus_allowed > 1 && enq_flags & SCX_ENQ_WAKEUP && !(task->state & DISPATCH_TOLD) &&
+	    bpf_get_smp_processor_id() == (u32)last && take_here(p, task, unit, enq_flags))
+		return;
 	begin_wait(task);
 	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task, unit), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
@@ -625,14 +698,6 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		dispatch_lent(id, cpu, prev, task);
 }
 
-/* Whether a task of an outermost unit's, or of one within it, waits. */
-static bool waits_for_home(u32 home, const struct dispatch_unit *owner)
-{
-	if (owner->below)
-		return next_unit(home, AMONG_HOME, NULL) != DISPATCH_NOBODY;
-	return scx_bpf_dsq_nr_queued(home) > 0;
-}
-
 void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 {
 	struct dispatch_task *task = task_of(p);
@@ -659,12 +724,12 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	advance_clock_within(task, unit);
 	if (rules()->pool)
 		return;
-	top = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
 	if (next)
 		advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
 	occupy(cpu, unit);
 	if (cpu->home == DISPATCH_NOBODY)
 		return;
+	top = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
 	if (cpu->home == unit->top) {
 		if (cpu->recalled && top)
 			came_back(cpu, top, cpu->since);

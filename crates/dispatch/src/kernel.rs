@@ -215,6 +215,8 @@ impl Kernel {
                 waits: waits.as_mut_ptr(),
                 words,
                 idling: cpus,
+                here: NOBODY,
+                unused: 0,
             },
             units: of_units,
             accounts,
@@ -262,6 +264,14 @@ impl Kernel {
     /// As [`Kernel::wake`], by a task that is about to sleep: as who writes into a pipe is taken to be.
     pub fn wake_by_message(&mut self, now: u64, id: TaskId) {
         self.wake_by(now, id, WAKE_SYNC);
+    }
+
+    /// As [`Kernel::wake`], by an interrupt on the CPU where it ran last: as who slept is woken by its timer. (The simulator's
+    /// workloads do not tell by whom a task is woken: there it is always another CPU.)
+    pub fn wake_by_timer(&mut self, now: u64, id: TaskId) {
+        self.world.here = self.tasks[id as usize].cpu;
+        self.wake_by(now, id, 0);
+        self.world.here = NOBODY;
     }
 
     fn wake_by(&mut self, now: u64, id: TaskId, wake_flags: u64) {

@@ -399,6 +399,8 @@ pub(crate) struct World {
     pub(crate) waits: *mut u32,
     pub(crate) words: u32,
     pub(crate) idling: u32,
+    pub(crate) here: u32,
+    pub(crate) unused: u32,
 }
 
 /// The argument of `dispatch_own`.
@@ -423,7 +425,7 @@ const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 272);
 const _: () = assert!(size_of::<Own>() == 56);
 const _: () = assert!(size_of::<Task>() == 96);
-const _: () = assert!(size_of::<World>() == 144);
+const _: () = assert!(size_of::<World>() == 152);
 
 #[cfg(test)]
 mod tests {

@@ -11,9 +11,13 @@ const C: u32 = 4;
 
 /// One CPU that nobody owns, and so many units of equal weight.
 fn kernel(units: u32) -> Kernel {
+    kernel_of(1, units)
+}
+
+fn kernel_of(cpus: u32, units: u32) -> Kernel {
     let (near, recall, preempt_ns) = (Vec::new(), Recall::Now, Settings::preempt_ns(SLICE));
     let mut kernel =
-        Kernel::new(&Settings { cpus: 1, units, slice_ns: SLICE, preempt_ns, near, pool: false, recall });
+        Kernel::new(&Settings { cpus, units, slice_ns: SLICE, preempt_ns, near, pool: false, recall });
     for unit in A..units {
         outermost(&mut kernel, unit, 100);
     }
@@ -201,4 +205,72 @@ fn the_smallest_pass_is_next_in_whatever_block_of_units_it_lies() {
     // Then the heaviest, of which there is one.
     let heaviest = (A..units).max_by_key(|unit| unit * 37 % 89);
     assert_eq!(kernel.schedule(now, 0, true).map(|id| id + A), heaviest);
+}
+
+/// Tasks 1 and 2, of `A`, slept on its only CPU, the first of two, which `B`'s task 3 borrows by now. Its task 0 has the other.
+fn lent() -> Kernel {
+    let mut kernel = kernel_of(2, 4);
+    kernel.own(0, 0, A);
+    kernel.own(0, 1, B);
+    for (at, cpu, id, unit) in [(0, 1, 0, B), (0, 0, 1, A), (MS, 0, 2, A), (2 * MS, 0, 3, B)] {
+        kernel.start(at, id, unit);
+        kernel.wake(at, id);
+        assert_eq!(kernel.schedule(at, cpu, false), Some(id));
+    }
+    has_to_go(&mut kernel);
+    assert!(kernel.can_come_back(0));
+    kernel
+}
+
+#[test]
+fn who_is_woken_by_its_timer_has_its_lent_cpu_back_without_a_queue() {
+    let mut kernel = lent();
+    kernel.wake_by_timer(3 * MS, 1);
+    assert!(has_to_go(&mut kernel));
+    assert_eq!(kernel.waiting(), 0, "it is on its way to the CPU");
+    assert_eq!(kernel.schedule(3 * MS, 0, true), Some(1));
+    assert_eq!((kernel.unit(A).recalls, kernel.waiting_in(B)), (1, 1));
+    assert_eq!(kernel.account(A).lent_ns, MS);
+    // Once it sleeps, the CPU is lent again.
+    assert_eq!(kernel.schedule(4 * MS, 0, false), Some(3));
+    assert!(kernel.can_come_back(0));
+}
+
+#[test]
+fn who_is_woken_by_its_timer_does_not_go_before_its_units_others() {
+    let mut kernel = lent();
+    kernel.wake(3 * MS, 2);
+    assert!(has_to_go(&mut kernel));
+    kernel.wake_by_timer(3 * MS, 1);
+    assert_eq!(kernel.waiting_in(A), 2);
+    // Both had a millisecond: who came first is next.
+    assert_eq!(kernel.schedule(3 * MS, 0, true), Some(2));
+    assert_eq!(kernel.unit(A).recalls, 1);
+}
+
+/// A unit's task that woke goes onto a time-shared CPU in the same way, unless a third unit's, which waits, should be next.
+#[test]
+fn who_is_woken_by_its_timer_has_a_time_shared_cpu_if_it_is_next() {
+    for third in [false, true] {
+        let mut kernel = kernel_of(2, 5);
+        for (cpu, id, unit) in [(0, 0, A), (1, 1, A)] {
+            kernel.start(0, id, unit);
+            kernel.wake(0, id);
+            assert_eq!(kernel.schedule(0, cpu, false), Some(id));
+        }
+        // B's task has two milliseconds of the first CPU; what A has had since is more.
+        kernel.start(0, 2, B);
+        kernel.wake(0, 2);
+        assert_eq!(kernel.schedule(20 * MS, 0, true), Some(2));
+        assert_eq!(kernel.schedule(22 * MS, 0, false), Some(0));
+        if third {
+            kernel.start(22 * MS, 3, C);
+            kernel.wake(22 * MS, 3);
+        }
+        has_to_go(&mut kernel);
+        kernel.wake_by_timer(34 * MS, 2);
+        assert!(has_to_go(&mut kernel));
+        assert_eq!(kernel.waiting_in(B), u32::from(third), "C waits: {third}");
+        assert_eq!(kernel.schedule(34 * MS, 0, true), Some(if third { 3 } else { 2 }));
+    }
 }

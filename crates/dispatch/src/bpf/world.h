@@ -425,6 +425,12 @@ static __always_inline bool may_run(struct task_struct *p, u32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 }
 
+/* Whether a task that is put right onto this CPU is the first to come there: the CPU has not got its next one yet. */
+static __always_inline bool comes_next(struct task_struct *p, u32 cpu)
+{
+	return scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) <= 0 && may_run(p, cpu);
+}
+
 /*
  * Whether the task has migration disabled. Where RCU is preemptible (then tasks count their read locks), a BPF program counts
  * as such a moment of the task that it interrupts: of the current one's, this program's own is not meant.

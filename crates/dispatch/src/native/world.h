@@ -32,10 +32,12 @@ struct dispatch_world {
 	u32 *waits;               /* tasks that wait, by unit, then by block of units */
 	u32 words;                /* of a mask */
 	u32 idling;               /* how many CPUs are idle: mostly none, and then nobody has to look for one */
+	u32 here;                 /* the CPU that calls, where that is told, or DISPATCH_NOBODY */
+	u32 unused;
 };
 
 _Static_assert(sizeof(struct task_struct) == 96, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_world) == 144, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_world) == 152, "mirrored in tables.rs");
 
 static _Thread_local struct dispatch_world *world;
 
@@ -45,6 +47,11 @@ void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 queue, u64 slice, u64 v
 bool scx_bpf_dsq_move_to_local(u64 queue);
 bool first_in(u64 queue, u64 *vtime, u32 *weight);
 void scx_bpf_kick_cpu(u32 cpu, u64 flags);
+
+static inline u32 bpf_get_smp_processor_id(void)
+{
+	return world->here;
+}
 
 static inline u64 scx_bpf_now(void)
 {
@@ -220,6 +227,12 @@ static inline bool mask_meets(u32 id, enum mask which, const struct task_struct 
 static inline bool may_run(const struct task_struct *p, u32 cpu)
 {
 	return !p->allowed || p->allowed[cpu / 64] >> cpu % 64 & 1;
+}
+
+/* Nothing happens between two calls, so nobody can be there before it. */
+static inline bool comes_next(const struct task_struct *p, u32 cpu)
+{
+	return may_run(p, cpu);
 }
 
 /* Nobody is interrupted within the simulated kernel. */
