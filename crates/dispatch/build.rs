@@ -25,6 +25,7 @@ fn main() {
         "matches.h",
         "rescue.h",
         "tree.h",
+        "waking.h",
         "world.h",
         "native",
         "bpf",

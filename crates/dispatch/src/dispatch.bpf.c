@@ -51,6 +51,7 @@
 #include "rescue.h"
 #include "tree.h"
 #include "choice.h"
+#include "waking.h"
 #include "accounts.h"
 
 char _license[] SEC("license") = "Dual MIT/GPL";
@@ -58,36 +59,11 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define QUEUE_POOL DISPATCH_UNITS_MAX /* the queue of all units, where nothing is isolated; units' queues have their numbers */
 #define QUEUE_OF_CPU (DISPATCH_UNITS_MAX + 1) /* and its number: of tasks that must run there */
 #define HELD_NS    500000ull /* how long a task runs that may not leave its CPU for a moment: such moments take microseconds */
-#define UNDISTURBED_NS 1000000ull /* for so long no message interrupts a task of the same unit: the cost of a hundred switches */
 #define PLACED_NS  5000000000ull /* how long a program says its task's unit, unless the daemon does: many of its looks */
 
 static u64 queue_of(const struct dispatch_task *task)
 {
 	return rules()->pool ? QUEUE_POOL : task->unit;
-}
-
-/* Whose virtual time that of a unit's tasks is measured by: its own, or one for all where all wait in one queue. */
-static struct dispatch_unit *clock_of(struct dispatch_unit *unit)
-{
-	return rules()->pool ? unit_at(DISPATCH_KERNEL) : unit;
-}
-
-/*
- * Who slept starts where those are that it competes with, less one slice: it runs soon, and has saved nothing up. Who had much
- * for its nice value starts not so far behind that it would wait for too long.
- */
-static u64 start_of(struct dispatch_task *task, struct dispatch_unit *unit)
-{
-	struct dispatch_unit *clock = clock_of(unit);
-	u64 slice_ns = rules()->slice_ns;
-
-	if (!clock)
-		return task->vtime;
-	let_clock_go_on(clock, task->since);
-	at_least(&task->vtime, clock->vtime - slice_ns);
-	if (before(clock->vtime + LEAD_MAX * slice_ns, task->vtime))
-		task->vtime = clock->vtime + LEAD_MAX * slice_ns;
-	return task->vtime;
 }
 
 /* A task is among those that wait in its unit's queue, from before it is put there until it runs. */
@@ -113,30 +89,6 @@ static void end_wait(struct dispatch_task *task)
 	waits_add(task->unit, -1);
 }
 
-/* Whose turn it is at a CPU: a task that runs on has it as well. */
-enum turn {
-	TURN_OWN,    /* its owner's; of one that is time-shared, any unit's */
-	TURN_STRAYS, /* of those that must run there */
-	TURN_COMMON, /* of those that run anywhere */
-	TURNS,
-};
-
-/* A lent CPU, which was taken out of its owner's mask of those, is on its way back: to the owner before anybody else. */
-static void note_recall(struct dispatch_cpu *cpu, struct dispatch_unit *owner)
-{
-	add(&owner->away, -1);
-	cpu->recalled = moment();
-	cpu->turn = TURN_OWN;
-}
-
-/* And has to be told. */
-static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
-{
-	note_recall(cpu, owner);
-	if (rules()->recall == DISPATCH_RECALL_NOW)
-		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
-}
-
 /* A task waits in the queue of the CPU where it must run, which looks there when it is that queue's turn. */
 static void wait_at(struct task_struct *p, struct dispatch_task *task, u32 id, u64 slice_ns, u64 enq_flags)
 {
@@ -150,66 +102,6 @@ static void wait_at(struct task_struct *p, struct dispatch_task *task, u32 id, u
 	}
 	scx_bpf_dsq_insert(p, QUEUE_OF_CPU + id, slice_ns, enq_flags);
 	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);
-}
-
-/* Calls one lent home CPU of an outermost unit back, if there is one that was not called yet: the nearest to `last`. */
-static bool call_back(struct task_struct *p, u32 top, u32 last)
-{
-	struct dispatch_unit *owner = unit_at(top);
-	struct dispatch_cpu *cpu;
-	u32 found;
-
-	if (!owner || !owner->away)
-		return false;
-	/* The one where it ran last needs no interrupt from elsewhere if that is where it was woken, and has its data. */
-	found = may_run(p, last) && mask_take(top, MASK_LENT, last) ? last : mask_take_near(p, top, MASK_LENT, last);
-	cpu = cpu_at(found);
-	if (!cpu)
-		return false; /* it came back by itself between the two looks */
-	recall(cpu, found, owner);
-	return true;
-}
-
-/* Whether a task of an outermost unit's, or of one within it, waits. */
-static bool waits_for_home(u32 home, const struct dispatch_unit *owner)
-{
-	if (owner->below)
-		return next_unit(home, AMONG_HOME, NULL) != DISPATCH_NOBODY;
-	return scx_bpf_dsq_nr_queued(home) > 0;
-}
-
-/* Whether a unit's tasks may run on whatever CPU is idle. */
-static bool runs_anywhere(u32 id, const struct dispatch_unit *unit)
-{
-	return id == DISPATCH_KERNEL || unit->flags & DISPATCH_ANYWHERE;
-}
-
-/* An idle CPU that a task of this unit may use, taken; its last one if that is one of them, else the nearest. */
-static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *unit, s32 last)
-{
-	struct dispatch_cpu *cpu = cpu_at(last);
-	s32 found;
-
-	if (!any_idle())
-		return -1; /* mostly: then no set of CPUs has to be looked at */
-	if (rules()->pool || runs_anywhere(id, unit)) {
-		if (cpu && may_run(p, last) && scx_bpf_test_and_clear_cpu_idle(last))
-			return last;
-		return pick_idle(p, DISPATCH_NOBODY, MASK_ALL, last);
-	}
-	if (cpu && (cpu->home == unit->top || cpu->home == DISPATCH_NOBODY) && may_run(p, last) &&
-	    scx_bpf_test_and_clear_cpu_idle(last))
-		return last;
-	found = pick_idle(p, unit->top, MASK_HOMES, last);
-	if (found < 0)
-		found = pick_idle(p, DISPATCH_NOBODY, MASK_SHARED, last);
-	if (found < 0 && unit->flags & DISPATCH_BORROWS) {
-		if (cpu && may_run(p, last) && mask_test(DISPATCH_NOBODY, MASK_LENDABLE, last) &&
-		    scx_bpf_test_and_clear_cpu_idle(last))
-			return last;
-		found = pick_idle(p, DISPATCH_NOBODY, MASK_LENDABLE, last);
-	}
-	return found;
 }
 
 /* A task belongs to another unit from now on. It does not run, nor stand in a queue, while this is called. */
@@ -289,96 +181,6 @@ static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit
 	if (rules()->pool || (u32)p->nr_cpus_allowed >= rules()->cpus || unit->flags & DISPATCH_ANYWHERE)
 		return true;
 	return mask_meets(unit->top, MASK_HOMES, p) || mask_meets(DISPATCH_NOBODY, MASK_SHARED, p);
-}
-
-/*
- * Whether the task that a CPU runs is ahead of one that woke, by more than `preempt_ns`: then it has to go. A part of both its
- * callers: a call would cost each wake-up a tenth more.
- */
-static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch_task *task, const struct dispatch_unit *unit,
-							   const struct dispatch_cpu *cpu)
-{
-	u64 ran = task->since - cpu->since, margin = rules()->preempt_ns, counted = cpu->occupied ? rules()->slice_ns : 0;
-	struct competitor mine = { .weight = 1 }, its = { .weight = 1 };
-	struct dispatch_unit *other = unit_at(cpu->runs);
-
-	if ((s64)ran < 0)
-		ran = 0; /* the clocks of two CPUs */
-	if (rules()->pool || cpu->runs == task->unit)
-		return before(task->vtime + margin, cpu->vtime + ran);
-	/* Passes say nothing of a guest, or of the kernel's own threads, which go first. */
-	if (!other || cpu->runs == DISPATCH_KERNEL)
-		return false;
-	if (cpu->home != DISPATCH_NOBODY && (cpu->home != unit->top || cpu->home != other->top))
-		return false;
-	meet(task->unit, cpu->runs, &mine, &its);
-	/* Of what runs there, not the slice that it counts as, but what it ran. */
-	its.pass += ran * SHARE_UNIT / its.weight - counted * SHARE_UNIT / its.weight;
-	return before(mine.pass + margin * SHARE_UNIT / mine.weight, its.pass);
-}
-
-/* Whoever runs where the woken task ran last goes, if it is far enough ahead: at once, or when it has run for a while. */
-static void outrank(const struct dispatch_task *task, const struct dispatch_unit *unit, u32 last)
-{
-	struct dispatch_cpu *cpu = cpu_at(last);
-
-	if (!rules()->preempt_ns || !cpu || !is_ahead(task, unit, cpu))
-		return;
-	if (task->state & DISPATCH_TOLD && (rules()->pool || cpu->runs == task->unit) &&
-	    before(task->since, cpu->since + UNDISTURBED_NS))
-		cpu->outranked = 1;
-	else
-		scx_bpf_kick_cpu(last, SCX_KICK_PREEMPT);
-}
-
-/* Whether a task that woke may have the home CPU where it ran last in the guest's place: its unit's others do not wait. */
-static bool takes_back(struct task_struct *p, struct dispatch_task *task, const struct dispatch_unit *unit,
-		       struct dispatch_cpu *cpu, u32 last)
-{
-	struct dispatch_unit *owner = unit_at(unit->top);
-
-	if (!owner || !owner->away || rules()->recall != DISPATCH_RECALL_NOW || !comes_next(p, last) ||
-	    waits_for_home(unit->top, owner) || !mask_take(unit->top, MASK_LENT, last))
-		return false;
-	note_recall(cpu, owner);
-	task->cause = DISPATCH_WAIT_LOAN;
-	return true;
-}
-
-/* Whether a task that woke may have the time-shared CPU where it ran last: of all that wait, it would be next. */
-static bool takes_over(struct task_struct *p, const struct dispatch_task *task, const struct dispatch_unit *unit,
-		       const struct dispatch_cpu *cpu, u32 last)
-{
-	u32 next;
-
-	if (cpu->runs == task->unit || !rules()->preempt_ns || !comes_next(p, last) || waits_in(task->unit) ||
-	    !is_ahead(task, unit, cpu))
-		return false;
-	next = next_unit(DISPATCH_NOBODY, AMONG_ALL, NULL);
-	return next == DISPATCH_NOBODY || had_less(task->unit, next);
-}
-
-/*
- * Puts a task that woke right onto this CPU, if it ran there last and would be next there after an interrupt: without one,
- * and without a queue. Not onto another CPU: while that one's interrupt is on its way, a third may come free. Nor before a
- * thread of the kernel's that is on its way there. Should a higher class be before it, it comes to the scheduler again.
- *
- * A function of its own, so that whoever wakes elsewhere pays nothing for it.
- */
-static __attribute__((noinline)) bool take_here(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit,
-						u64 enq_flags)
-{
-	u32 id = scx_bpf_task_cpu(p);
-	struct dispatch_cpu *cpu = cpu_at(id);
-
-	if (!cpu || rules()->pool)
-		return false;
-	if (cpu->home == unit->top ? !takes_back(p, task, unit, cpu, id) :
-				     cpu->home != DISPATCH_NOBODY || !takes_over(p, task, unit, cpu, id))
-		return false;
-	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags | SCX_ENQ_PREEMPT | enq_immed());
-	start_of(task, unit);
-	return true;
 }
 
 void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
