@@ -1,7 +1,7 @@
 # seconds: 300
 # needs: commonhold spin
 # Four units with tickets 1:2:3:2 on eight CPUs, eight busy processes each: everyone gets its share; what one does not
-# use goes to the others at once; and it comes back.
+# use goes to the others at once; and it comes back. A reload may drop a unit that lent and borrowed.
 
 units="a b c d"
 groups=
@@ -20,7 +20,8 @@ shares_within() {
 	done
 }
 
-ok "the daemon holds the contract" start_daemon /job/contracts/four-units.toml --backend cgroup || exit 1
+cp /job/contracts/four-units.toml contract.toml
+ok "the daemon holds the contract" start_daemon contract.toml --backend cgroup || exit 1
 for unit in $units; do
 	ok "$spinners processes entered unit $unit" enter_spinners "$unit" $spinners
 done
@@ -72,3 +73,12 @@ c_gone() {
 	no_less a b d
 }
 measured c_gone
+
+sed '/^\[unit.c\]/,/^$/d' /job/contracts/four-units.toml > contract.toml
+kill -HUP "$daemon"
+dropped() {
+	commonhold status > status.txt && ! grep -q '^c ' status.txt && grep -q '^a ' status.txt
+}
+ok "a reload drops c, which lent and borrowed" wait_for 20 dropped
+sleep 2
+ok "the daemon goes on" dropped

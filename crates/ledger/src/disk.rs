@@ -2,7 +2,7 @@
 //!
 //! What a unit is entitled to is its part of what the units transferred together: a disk that nobody uses owes nothing.
 //! Conserved at every entry: what units and nobody were entitled to sums to what was transferred, and so what was lent is what
-//! was borrowed.
+//! was borrowed, that of units which a reload dropped included.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,10 +57,19 @@ struct Own {
     call_backs: Spread,
 }
 
+/// What units without a number in the present contract lent and borrowed: the other side of it may stand in the accounts of
+/// units that are still there.
+#[derive(Debug, Clone, Copy, Default)]
+struct Gone {
+    lent: u64,
+    borrowed: u64,
+}
+
 /// The books of all units.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Disks {
     units: BTreeMap<UnitId, Own>,
+    gone: Gone,
     seen: BTreeMap<String, (Time, Vec<DiskUse>)>,
     held: BTreeSet<(UnitId, String)>,
 }
@@ -144,10 +153,17 @@ impl Disks {
         }
     }
 
-    /// The same books after a reload: `number` gives a unit's number in the new contract.
+    /// The same books after a reload: `number` gives a unit's number in the new contract. The accounts of units without one are
+    /// closed; what they lent and borrowed stays in the sums.
     pub(crate) fn renumber(&mut self, number: &dyn Fn(UnitId) -> Option<UnitId>) {
-        let units = std::mem::take(&mut self.units);
-        self.units = units.into_iter().filter_map(|(id, own)| Some((number(id)?, own))).collect();
+        for (id, own) in std::mem::take(&mut self.units) {
+            if let Some(new) = number(id) {
+                self.units.insert(new, own);
+            } else {
+                self.gone.lent += own.lent;
+                self.gone.borrowed += own.borrowed;
+            }
+        }
         let held = std::mem::take(&mut self.held);
         self.held = held.into_iter().filter_map(|(id, disk)| Some((number(id)?, disk))).collect();
         // The next snapshot is what the new contract's units are counted from.
@@ -185,6 +201,7 @@ impl Disks {
     fn assert_conserved(&self) {
         let lent: u64 = self.units.values().map(|own| own.lent).sum();
         let borrowed: u64 = self.units.values().map(|own| own.borrowed).sum();
+        let (lent, borrowed) = (lent + self.gone.lent, borrowed + self.gone.borrowed);
         assert_eq!(lent, borrowed, "disk bandwidth that is lent is what is borrowed");
     }
 }
@@ -230,6 +247,26 @@ mod tests {
         assert_eq!((b.using_bytes_per_s, b.entitled_part, b.waited_ns), (300, 250_000, 2_000 * MS));
         let both = books.account(&[A, B]).unwrap_or_default();
         assert_eq!((both.read_bytes, both.lent_bytes, both.requests), (400, 200, 40));
+    }
+
+    /// Parts 3:1, and 200 bytes of 400 are lent; then a reload drops one of the two, and another has its number: of 400 bytes
+    /// more, half as much is lent, since the first transfers 200 of its 300.
+    #[test]
+    fn what_a_dropped_unit_lent_and_borrowed_stays_in_the_sums() {
+        for dropped in [A, B] {
+            let mut books = Disks::default();
+            let plan = Plan { disk_entitled: vec![0, 0, 750_000, 250_000], ..Plan::default() };
+            books.observe(&snapshot(1_000 * MS, 0, 0));
+            books.book(&plan, 0);
+            books.observe(&snapshot(2_000 * MS, 100, 300));
+            books.renumber(&|id| (id != dropped).then_some(id));
+            books.observe(&snapshot(3_000 * MS, 0, 0));
+            books.book(&plan, 0);
+            books.observe(&snapshot(4_000 * MS, 200, 200));
+            let (a, b) = (books.account(&[A]).unwrap_or_default(), books.account(&[B]).unwrap_or_default());
+            let figures = (a.lent_bytes, b.borrowed_bytes, books.gone.lent, books.gone.borrowed);
+            assert_eq!(figures, if dropped == A { (100, 300, 200, 0) } else { (300, 100, 0, 200) });
+        }
     }
 
     /// A call-back is booked when its order is new, not when its rate changes.

@@ -48,14 +48,32 @@ impl Own {
     }
 }
 
+/// What units without a number in the present contract lent and borrowed by plans: the other side of it may stand in the
+/// accounts of units that are still there.
+#[derive(Debug, Clone, Copy, Default)]
+struct Gone {
+    lent_ns: u64,
+    borrowed_ns: u64,
+}
+
+impl Gone {
+    /// Loans at switches are not in it: their sums are not asserted here, and the scheduler's counts of the unit go with it.
+    fn add(&mut self, own: &Own) {
+        self.lent_ns += own.lent_ns;
+        self.borrowed_ns += own.borrowed_ns;
+    }
+}
+
 /// The accounts of all units, from one snapshot to the next.
 ///
 /// Conserved at every entry: CPU time used, idle and common sums to the machine's capacity; of loans that plans make, lent
-/// time equals borrowed time, and the CPUs lent are those borrowed. Loans made at switches are counted by the scheduler, CPU
-/// by CPU and without stopping it, so that one side may be read a switch later than the other.
+/// time equals borrowed time, that of units which a reload dropped included, and the CPUs lent are those borrowed. Loans made
+/// at switches are counted by the scheduler, CPU by CPU and without stopping it, so that one side may be read a switch later
+/// than the other.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     units: Vec<Own>,
+    gone: Gone,
     owner: BTreeMap<u32, UnitId>,
     /// Lender and borrower by CPU.
     loan: BTreeMap<u32, (UnitId, UnitId)>,
@@ -75,6 +93,7 @@ impl Ledger {
     pub fn open(contract: &Contract, machine: &Machine) -> Ledger {
         Ledger {
             units: vec![Own::default(); contract.units.len()],
+            gone: Gone::default(),
             owner: BTreeMap::new(),
             loan: BTreeMap::new(),
             cpus: cpus(machine),
@@ -151,7 +170,7 @@ impl Ledger {
     }
 
     /// The same accounts after a reload: `number` gives a unit's number in the new contract. The accounts of units without
-    /// one are closed; what they used counts as common from now on.
+    /// one are closed; what they used counts as common from now on, and what they lent and borrowed stays in the sums.
     pub fn renumber(&mut self, contract: &Contract, number: &dyn Fn(UnitId) -> Option<UnitId>) {
         let mut units = vec![Own::default(); contract.units.len()];
         for (old, own) in (0u32..).map(UnitId).zip(std::mem::take(&mut self.units)) {
@@ -162,6 +181,8 @@ impl Ledger {
                     own.waited_on_ns.iter().filter_map(|(u, ns)| Some((number(*u)?, *ns))).collect();
                 // The backend may count from anew for the new contract.
                 *place = Own { counted: false, waited_on_ns, ..own };
+            } else {
+                self.gone.add(&own);
             }
         }
         self.units = units;
@@ -226,6 +247,7 @@ impl Ledger {
     fn assert_conserved(&self) {
         let lent: u64 = self.units.iter().map(|own| own.lent_ns).sum();
         let borrowed: u64 = self.units.iter().map(|own| own.borrowed_ns).sum();
+        let (lent, borrowed) = (lent + self.gone.lent_ns, borrowed + self.gone.borrowed_ns);
         assert_eq!(lent, borrowed, "what is lent is what is borrowed");
         let strangers = self.loan.iter().find(|(cpu, (lender, _))| self.owner.get(cpu) != Some(lender));
         assert!(strangers.is_none(), "a CPU is on loan from one who does not own it: {strangers:?}");
@@ -396,6 +418,49 @@ mod tests {
         let (light, heavy) = (statement.account("light").unwrap(), statement.account("heavy").unwrap());
         assert_eq!((light.lent_ns, light.borrowed_ns, heavy.borrowed_ns), (200 * MS, 0, 200 * MS));
         assert_eq!((light.called_back, light.call_back_sum_ns, light.call_back_max_ns), (1, 7 * MS, 8 * MS));
+    }
+
+    /// The light unit lends its CPU to the heavy one for 100 ms; a reload drops one of the two, and a new unit has its number.
+    /// After the next 100 ms, without loans, the one that stayed lends to the new one, or borrows from it, for 100 ms more.
+    #[test]
+    fn what_a_dropped_unit_lent_and_borrowed_stays_in_the_sums() {
+        for dropped in [LIGHT, HEAVY] {
+            let mut contract = Contract::default();
+            let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
+            assert_eq!([contract.add(None, "light"), contract.add(None, "heavy")], [LIGHT, HEAVY]);
+            let mut ledger = Ledger::open(&contract, &machine);
+            let snapshot = |at: Time, used: u64| {
+                let units =
+                    vec![UnitFacts::default(), UnitFacts::default(), facts(at, used, 0), facts(at, used, 0)];
+                Snapshot { at, units, ..Snapshot::default() }
+            };
+            let lend = || {
+                let steps = vec![
+                    because(Action::Own { cpu: 1, unit: LIGHT }),
+                    because(Action::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY }),
+                ];
+                Plan { steps, ..Plan::default() }
+            };
+            ledger.observe(&machine, &snapshot(0, 0));
+            ledger.book(&lend(), 0);
+            ledger.observe(&machine, &snapshot(100 * MS, 70 * MS));
+            ledger.renumber(&contract, &|id| (id != dropped).then_some(id));
+            ledger.book(&Plan::default(), 100 * MS);
+            ledger.observe(&machine, &snapshot(200 * MS, 0));
+            ledger.book(&lend(), 200 * MS);
+            ledger.observe(&machine, &snapshot(300 * MS, 30 * MS));
+            let statement = ledger.statement(&contract);
+            let (light, heavy) = (statement.account("light").unwrap(), statement.account("heavy").unwrap());
+            // The one that stayed has both loans, the one that came in the other's place has the second.
+            let loans = if dropped == LIGHT { (100, 200) } else { (200, 100) };
+            assert_eq!((light.lent_ns / MS, heavy.borrowed_ns / MS), loans);
+            let gone = if dropped == LIGHT { (100, 0) } else { (0, 100) };
+            assert_eq!((ledger.gone.lent_ns / MS, ledger.gone.borrowed_ns / MS), gone);
+            // What the dropped unit used is common: 70 ms of one and 30 of both are accounted for.
+            let used = light.used_ns + heavy.used_ns;
+            assert_eq!(used / MS, 130);
+            assert_eq!(used + statement.idle_ns + statement.common_ns, statement.capacity_ns);
+        }
     }
 
     #[test]
