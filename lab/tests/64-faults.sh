@@ -1,4 +1,4 @@
-# seconds: 160
+# seconds: 180
 # needs: dispatch spin chrt
 # How the kernel ends the scheduler, and what does not end it: a task that waits for too long, and an error in the program,
 # do; then the kernel's own takes over, the loader says why, and everybody runs on. A real-time task that keeps a unit's
@@ -91,7 +91,29 @@ cpu_usec a
 note "in 2 s in which CPU $cpu is taken, a had $((usec - from)) us"
 ok "a CPU taken: a runs on its other one" no_fewer $((usec - from)) 1500000
 kill -KILL $hog_6 $hog_7
-kill -KILL $(members a)
+
+# So do the kernel's threads that may, such as RCU's, for which everybody waits sooner or later; no CPU idles meanwhile.
+spinners b 14
+rcu=
+for thread in /proc/[0-9]*; do
+	read -r name < "$thread/comm" && [ "$name" = rcu_preempt ] && rcu=$thread
+done 2> /dev/null
+turns_of_rcu() {
+	read -r _ _ turns < "$rcu/schedstat"
+	echo "$turns"
+}
+for try in 1 2 3; do
+	chrt -f 50 taskset -c "$(cut -d ' ' -f 39 "$rcu/stat")" spin 3 > /dev/null 9>&- &
+	hog=$!
+	from=$(turns_of_rcu)
+	for callback in 1 2 3 4 5 6 7 8; do
+		mkdir "$CGROUPS/brief" && rmdir "$CGROUPS/brief"
+		usleep 250000
+	done
+	ok "a CPU taken: RCU's thread runs on another one ($try)" no_fewer $(($(turns_of_rcu) - from)) 5
+	wait $hog
+done
+kill -KILL $(members a) $(members b)
 ok "a CPU taken: it ends in order" unload
 ok "a CPU taken: nothing was said against it" is "$(grep '^load: ' $scheduler_log)" ""
 

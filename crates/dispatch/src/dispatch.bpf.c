@@ -155,7 +155,7 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 		task->state &= ~DISPATCH_TOLD;
 		if (wake_flags & SCX_WAKE_SYNC)
 			task->state |= DISPATCH_TOLD;
-		return last;
+		return task->unit == DISPATCH_KERNEL ? (s32)where_it_may_wait(p, last) : last;
 	}
 	count(task, unit);
 	task->since = moment();
@@ -204,7 +204,8 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		if (enq_flags & SCX_ENQ_WAKEUP)
 			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags | SCX_ENQ_PREEMPT);
 		else
-			wait_at(p, task, last, rules()->slice_ns, enq_flags);
+			wait_at(p, task, is_held_here(p, enq_flags) ? (u32)last : where_it_may_wait(p, last), rules()->slice_ns,
+				enq_flags);
 		return;
 	}
 	task->state &= ~(DISPATCH_STRAY | DISPATCH_HELD);
@@ -218,7 +219,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		task->state |= DISPATCH_STRAY;
 		if ((account = account_at(task->unit, last)))
 			account->strays++;
-		wait_at(p, task, last, rules()->slice_ns, enq_flags);
+		wait_at(p, task, where_it_may_wait(p, last), rules()->slice_ns, enq_flags);
 		return;
 	}
 	/* A message is from who is here, and about to go; of who has but one CPU, select_cpu() is not told whether it is one. */

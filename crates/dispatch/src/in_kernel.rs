@@ -66,7 +66,7 @@ pub enum Error {
     },
     /// The kernel does not take the program.
     #[error(
-        "the kernel does not load the scheduler: {source}{log}\nIt needs Linux 6.12 or later with CONFIG_SCHED_CLASS_EXT \
+        "the kernel does not load the scheduler: {source:#}{log}\nIt needs Linux 6.12 or later with CONFIG_SCHED_CLASS_EXT \
          and CONFIG_DEBUG_INFO_BTF, and CAP_SYS_ADMIN"
     )]
     Load {
@@ -76,17 +76,17 @@ pub enum Error {
         log: String,
     },
     /// The program is loaded, but does not become the scheduler.
-    #[error(
-        "the kernel does not start the scheduler: {source}{log}\nIs another one running? /sys/kernel/sched_ext/root/ops names it"
-    )]
+    #[error("the kernel does not start the scheduler: {source:#}{log}{}", other(loaded.as_deref()))]
     Attach {
         /// libbpf's error.
         source: libbpf_rs::Error,
         /// The last lines of what libbpf said.
         log: String,
+        /// The scheduler that is loaded, if there is one.
+        loaded: Option<String>,
     },
     /// A table, or a program, of the kernel could not be used.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source:#}")]
     Use {
         /// What was to be done.
         what: String,
@@ -235,7 +235,11 @@ impl Scheduler {
                 break;
             }
         }
-        self.links.push(scheduling.map_err(|(source, log)| Error::Attach { source, log })?);
+        self.links.push(scheduling.map_err(|(source, log)| Error::Attach {
+            source,
+            log,
+            loaded: loaded(),
+        })?);
         let exec = self.program("dispatch_exec")?.attach().map_err(|source| Error::Use {
             what: "whoever executes a program cannot be told its unit".to_owned(),
             source,
@@ -474,6 +478,18 @@ fn log_line(_: PrintLevel, line: String) {
 
 /// libbpf's error, and what it printed.
 type Refusal = (libbpf_rs::Error, String);
+
+/// The scheduler that the kernel has loaded, by name.
+fn loaded() -> Option<String> {
+    std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok().map(|name| name.trim().to_owned())
+}
+
+/// That there is another one.
+fn other(loaded: Option<&str>) -> String {
+    loaded.map_or(String::new(), |name| {
+        format!("\nThe scheduler `{name}` is loaded, and a kernel has one at a time: end the program that loaded it")
+    })
+}
 
 /// Does something with libbpf; its error comes with the last lines of what libbpf printed meanwhile, each on a new line.
 fn logged<T>(work: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, Refusal> {

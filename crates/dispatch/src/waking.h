@@ -131,8 +131,8 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 		ran = 0; /* the clocks of two CPUs */
 	if (rules()->pool || cpu->runs == task->unit)
 		return before(task->vtime + margin, cpu->vtime + ran);
-	/* Passes say nothing of a guest, or of the kernel's own threads, which go first. */
-	if (!other || cpu->runs == DISPATCH_KERNEL)
+	/* Passes say nothing of a guest, of the kernel's own threads, which go first, or of a turn that is out of turn. */
+	if (!other || cpu->runs == DISPATCH_KERNEL || cpu->rescue == DISPATCH_RESCUE_RUNS)
 		return false;
 	if (cpu->home != DISPATCH_NOBODY && (cpu->home != unit->top || cpu->home != other->top))
 		return false;
@@ -140,6 +140,25 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 	/* Of what runs there, not the slice that it counts as, but what it ran. */
 	its.pass += ran * SHARE_UNIT / its.weight - counted * SHARE_UNIT / its.weight;
 	return before(mine.pass + margin * SHARE_UNIT / mine.weight, its.pass);
+}
+
+/*
+ * Where a task waits that cannot wait in its unit's queue: on its last CPU, unless a higher class has that one, for as long as
+ * it likes, and others may wait for what the task does (unbound threads of the kernel's, RCU's for one): then on another one.
+ */
+static __attribute__((noinline)) u32 where_it_may_wait(struct task_struct *p, u32 last)
+{
+	struct dispatch_cpu *cpu = cpu_at(last);
+	u32 id;
+
+	if (!cpu || !higher_has(cpu) || p->nr_cpus_allowed <= 1)
+		return last;
+	bpf_for(id, 0, rules()->cpus) {
+		cpu = cpu_at(id);
+		if (cpu && !higher_has(cpu) && may_run(p, id))
+			return id;
+	}
+	return last;
 }
 
 /* Whoever runs where the woken task ran last goes, if it is far enough ahead: at once, or when it has run for a while. */

@@ -425,6 +425,12 @@ static __always_inline bool may_run(struct task_struct *p, u32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 }
 
+/* Whether a higher class has a CPU: none of ours runs there. (Nor does on one that is idle, or switches: no harm is done.) */
+static __always_inline bool higher_has(const struct dispatch_cpu *cpu)
+{
+	return cpu->runs == DISPATCH_NOBODY;
+}
+
 /* Whether a task that is put right onto this CPU is the first to come there: the CPU has not got its next one yet. */
 static __always_inline bool comes_next(struct task_struct *p, u32 cpu)
 {

@@ -229,6 +229,13 @@ static inline bool may_run(const struct task_struct *p, u32 cpu)
 	return !p->allowed || p->allowed[cpu / 64] >> cpu % 64 & 1;
 }
 
+/* The simulated kernel has no higher classes. */
+static inline bool higher_has(const struct dispatch_cpu *cpu)
+{
+	(void)cpu;
+	return false;
+}
+
 /* Nothing happens between two calls, so nobody can be there before it. */
 static inline bool comes_next(const struct task_struct *p, u32 cpu)
 {
