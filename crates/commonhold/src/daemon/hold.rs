@@ -190,7 +190,7 @@ impl Hold {
     }
 }
 
-/// The names of other people's programs are in it: no escape code of theirs reaches a terminal.
+/// On one line. The names of other people's programs are in it: no escape code of theirs reaches a terminal.
 fn printable(problem: &str) -> String {
-    problem.replace(char::is_control, "\u{fffd}")
+    problem.replace('\n', "; ").replace(char::is_control, "\u{fffd}")
 }

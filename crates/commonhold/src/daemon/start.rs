@@ -144,24 +144,22 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
     let contract = loaded.contract;
     let roster = Roster::new(Path::new("/proc"), &[caretaker.pid()])?;
-    let (backend, refused): (Box<dyn LiveBackend>, Option<LiveError>) = match choice {
+    let backend: Box<dyn LiveBackend> = match choice {
         Choice::Kernel(place) => {
             let cgroup = weighing(CgroupBackend::new(&place, &contract, roster, journal)?, &contract, args);
             under_the_scheduler(cgroup, &contract, args.backend)?
         }
-        Choice::Cgroup(place) => (
-            Box::new(weighing(CgroupBackend::new(&place, &contract, roster, journal)?, &contract, args)),
-            None,
-        ),
+        Choice::Cgroup(place) => {
+            Box::new(weighing(CgroupBackend::new(&place, &contract, roster, journal)?, &contract, args))
+        }
         Choice::User => {
             let user = UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal);
             let pages_out = capability::paging_out(Path::new("/")).state != State::No;
-            (Box::new(if pages_out { user.with_memory()? } else { user }), None)
+            Box::new(if pages_out { user.with_memory()? } else { user })
         }
     };
     let held_by = backend.held_by();
-    let why = held_by.instead.map_or(why, |it| format!("not by {}: {}", it.of, it.why));
-    let why = refused.as_ref().map_or(why, fallen_back);
+    let why = held_by.instead.map_or(why, |it| format!("not by the {} backend: {}", it.of, it.why));
     announce(args, &contract, &machine);
     for holding in
         holdings::of(&contract, held_by.backend, backend.means(), &by_backend(held_by.backend, &why))
@@ -172,11 +170,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let clients = Clients::listen(&place::socket(&directory))?;
     let online = topology::online(Path::new("/"))?;
     let (now, machine_cpus) = (clock::now(), machine.cpu_set());
-    let mut hold = Hold::new(contract, machine, backend);
-    if refused.is_some() {
-        // `status` has nobody else to ask: the backend that refused is gone.
-        hold.note(why);
-    }
+    let hold = Hold::new(contract, machine, backend);
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     Ok(Daemon {
         args,
@@ -219,31 +213,17 @@ pub(super) fn say_io_cost(disks: &[String], is: &str) {
     }
 }
 
-/// The `kernel` backend. Where the kernel refuses the scheduler after all, the `cgroup` backend does, unless the other was
-/// asked for; then the second value is the refusal.
+/// The `kernel` backend. Where the kernel refuses the scheduler after all, control groups hold the contract until it does not,
+/// unless the scheduler was asked for.
 fn under_the_scheduler(
     cgroup: CgroupBackend,
     contract: &Contract,
     choice: BackendChoice,
-) -> Result<(Box<dyn LiveBackend>, Option<LiveError>), Failure> {
-    match KernelBackend::new(cgroup, contract) {
-        Ok(backend) => Ok((Box::new(backend), None)),
-        Err(refused) if choice == BackendChoice::Auto => {
-            let (cgroup, error) = *refused;
-            output::complain(&format!("problem: {error}"));
-            Ok((Box::new(cgroup), Some(error)))
-        }
-        Err(refused) => Err(refused.1.into()),
-    }
-}
-
-/// Why control groups hold what the scheduler was to hold. The remedy was said with the refusal itself.
-fn fallen_back(refused: &LiveError) -> String {
-    let what = match refused {
-        LiveError::Unavailable { what, .. } => what.clone(),
-        other => other.to_string(),
-    };
-    format!("not by the kernel backend: {what}")
+) -> Result<Box<dyn LiveBackend>, LiveError> {
+    Ok(match choice {
+        BackendChoice::Auto => Box::new(KernelBackend::patient(cgroup, contract)),
+        _ => Box::new(KernelBackend::new(cgroup, contract)?),
+    })
 }
 
 /// Keeps a second daemon out: two would undo each other's work.
@@ -305,23 +285,6 @@ fn warn_of_turns(contract: &Contract, machine: &Machine, backend: &str) {
         output::say(
             "warning: units that hold a part of a CPU take turns, and their processes are stopped in between: a shell whose \
              command runs in such a unit may report it as stopped",
-        );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_scheduler_that_was_refused_is_the_reason_that_is_said() {
-        let refused = LiveError::Unavailable {
-            what: "the kernel does not take it: Device or resource busy".to_owned(),
-            remedy: "`--backend cgroup` does without the scheduler".to_owned(),
-        };
-        assert_eq!(
-            by_backend("cgroup", &fallen_back(&refused)),
-            "by the cgroup backend (not by the kernel backend: the kernel does not take it: Device or resource busy)"
         );
     }
 }

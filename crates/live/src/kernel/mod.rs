@@ -71,18 +71,20 @@ pub struct KernelBackend {
 }
 
 impl KernelBackend {
-    /// Loads the scheduler over a `cgroup` backend that has not observed yet: no process was moved. Fails with that backend,
-    /// as it was, where the kernel does not take the scheduler. A contract that it [`cannot_hold`] is no failure: cgroups
-    /// hold it.
-    pub fn new(
-        cgroup: CgroupBackend,
-        contract: &Contract,
-    ) -> Result<KernelBackend, Box<(CgroupBackend, LiveError)>> {
+    /// Loads the scheduler over a `cgroup` backend that has not observed yet: no process was moved. Fails where the kernel
+    /// does not take the scheduler. A contract that it [`cannot_hold`] is no failure: cgroups hold it.
+    pub fn new(cgroup: CgroupBackend, contract: &Contract) -> Result<KernelBackend, LiveError> {
         let levels = levels(contract, cgroup.roster().names());
-        match Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now()) {
-            Ok(reign) => Ok(KernelBackend { reign, cgroup }),
-            Err(error) => Err(Box::new((cgroup, error))),
-        }
+        let reign = Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now())?;
+        Ok(KernelBackend { reign, cgroup })
+    }
+
+    /// The same; where the kernel does not take the scheduler, cgroups hold the contract, and it is tried again after a pause,
+    /// some times.
+    pub fn patient(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
+        let levels = levels(contract, cgroup.roster().names());
+        let reign = Reign::patient(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now());
+        KernelBackend { reign, cgroup }
     }
 }
 

@@ -107,6 +107,37 @@ impl Reign {
         levels: Levels,
         now: Time,
     ) -> Result<Reign, LiveError> {
+        let mut reign = Reign::at_rest(loader, contract, places, levels, now);
+        match reign.unfit() {
+            Some(why) => reign.rest(why, Until::AnotherContract),
+            None => reign.begin()?,
+        }
+        Ok(reign)
+    }
+
+    /// The same, and where it cannot be loaded, it rests as after any other failure, and is loaded again.
+    pub(super) fn patient(
+        loader: Box<dyn Loader>,
+        contract: &Contract,
+        places: &[Place],
+        levels: Levels,
+        now: Time,
+    ) -> Reign {
+        let mut reign = Reign::at_rest(loader, contract, places, levels, now);
+        match reign.unfit() {
+            Some(why) => reign.rest(why, Until::AnotherContract),
+            None => reign.load(),
+        }
+        reign
+    }
+
+    fn at_rest(
+        loader: Box<dyn Loader>,
+        contract: &Contract,
+        places: &[Place],
+        levels: Levels,
+        now: Time,
+    ) -> Reign {
         let rest = Rest { since: now, why: String::new(), until: Until::AnotherContract };
         let mut reign = Reign {
             loader,
@@ -125,11 +156,7 @@ impl Reign {
         };
         reign.place(places);
         reign.matches = reign.lists(levels);
-        match reign.unfit() {
-            Some(why) => reign.rest(why, Until::AnotherContract),
-            None => reign.begin()?,
-        }
-        Ok(reign)
+        reign
     }
 
     /// Why it does not rule; nothing while it does.
@@ -189,7 +216,8 @@ impl Reign {
         let former = std::mem::replace(&mut self.matches, lists);
         let until = self.rest_now().map(|rest| rest.until);
         match (self.unfit(), until) {
-            (Some(_), Some(Until::AnotherContract)) => {}
+            // Given up is given up, whatever another contract asks for.
+            (Some(_), Some(Until::AnotherContract | Until::Ever)) => {}
             (Some(why), _) => self.give_way(why),
             (None, Some(Until::AnotherContract)) => self.load_again(),
             (None, Some(_)) => {}
@@ -302,6 +330,10 @@ impl Reign {
             return self.give_way(why);
         }
         self.rest("it is being loaded".to_owned(), Until::Ever);
+        self.load();
+    }
+
+    fn load(&mut self) {
         if let Err(error) = self.begin() {
             self.fail(&error.to_string());
         }

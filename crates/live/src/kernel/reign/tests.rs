@@ -311,9 +311,14 @@ fn what_fails_five_times_is_given_up() {
     ));
     assert!(said[4].contains("given up: start the daemon again, or with `--backend cgroup`"), "{}", said[4]);
     assert!(!w.rules() && !w.kernel.borrow().loaded);
-    // Another contract changes nothing about that.
+    // Another contract changes nothing about that, nor one that no scheduler can hold in between.
     w.kernel.borrow_mut().refuses = None;
     w.have(&["b"]);
+    w.follow();
+    assert!(!w.rules());
+    w.contract.machine.scheme = Scheme::Smp;
+    w.follow();
+    w.contract.machine.scheme = Scheme::Isolate;
     w.follow();
     assert!(!w.rules());
 }
@@ -323,6 +328,25 @@ fn a_scheduler_that_is_refused_at_the_start_is_an_error() {
     let mut w = World::new(&["a"]);
     w.kernel.borrow_mut().refuses = Some("load");
     assert_eq!(w.begin().unwrap_err().to_string(), "no load 64; be patient");
+}
+
+#[test]
+fn a_scheduler_that_nobody_asked_for_is_tried_again_where_it_was_refused_at_the_start() {
+    let mut w = World::new(&["a"]);
+    w.kernel.borrow_mut().refuses = Some("load");
+    let loader = Box::new(Fake(Rc::clone(&w.kernel)));
+    w.reign = Some(Reign::patient(loader, &w.contract, &w.places(), w.levels.clone(), 0));
+    assert!(!w.rules());
+    assert_eq!(
+        w.problems(),
+        ["no load 64; be patient; control groups hold the contract, and it is loaded again in 1 s"]
+    );
+    assert_eq!(w.reign().rest_now().unwrap().why, "no load 64; be patient");
+    w.kernel.borrow_mut().refuses = None;
+    w.reign().look(SECOND / 2);
+    assert!(!w.rules());
+    w.reign().look(SECOND);
+    assert!(w.rules() && w.problems().is_empty());
 }
 
 /// One that is told what it does not take is not left to hold something else than the contract says.
