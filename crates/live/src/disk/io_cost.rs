@@ -5,7 +5,7 @@
 //! io.cost.qos is enabled. Both are lines in files of the top cgroup, of this disk alone: the journal has what they were before they are written,
 //! and whoever undoes the journal writes that back.
 //!
-//! The bounds on quality of service: no more is let through than 95 % of what the model says, so that requests wait in the
+//! The bounds on quality of service: no more is let through than 90 % of what the model says, so that requests wait in the
 //! kernel, which knows whose they are, and not in the disk, which does not. When more than 5 % of the requests take longer
 //! than with the disk full while it was measured, less is let through, down to a quarter. The kernel also looks once per
 //! twice this latency who is active and what each has left over: with bounds that are much longer, who comes to the disk
@@ -34,7 +34,7 @@ use crate::observe::files::Tree;
 /// The part of the requests whose latency is looked at, and the bounds of what is let through, in per cent.
 const QUALITY: &str = "95.00";
 const LEAST: &str = "25.00";
-const MOST: &str = "95.00";
+const MOST: &str = "90.00";
 
 /// The bounds of the latency that is asked for, in microseconds.
 const LATENCY_US: std::ops::RangeInclusive<u64> = 5_000..=250_000;
@@ -187,7 +187,7 @@ mod tests {
         );
         assert_eq!(
             quality_line("8:0", &MODEL),
-            "8:0 enable=1 ctrl=user rpct=95.00 rlat=33000 wpct=95.00 wlat=5000 min=25.00 max=95.00"
+            "8:0 enable=1 ctrl=user rpct=95.00 rlat=33000 wpct=95.00 wlat=5000 min=25.00 max=90.00"
         );
     }
 
