@@ -388,6 +388,7 @@ impl CgroupBackend {
         self.facts.resize(facts.len(), UnitFacts::default());
         self.usage.resize(facts.len(), Usage::default());
         self.still.resize(facts.len(), false);
+        let mut came = false;
         for (unit, facts) in (0u32..).map(UnitId).zip(&mut facts) {
             if unit.is_common() {
                 continue;
@@ -398,10 +399,15 @@ impl CgroupBackend {
             // Facts are of one moment: as long as the others are the last look's, so is the CPU time.
             let fresh = facts.at != before.at || before.at == 0;
             let empty = facts.processes == 0;
+            came |= before.processes == 0 && !empty;
             let due = fresh && !(empty && self.still[unit.index()]);
             self.still[unit.index()] = empty && (due || self.still[unit.index()]);
             facts.used_ns =
                 if due { self.used_ns(unit, counted(unit).filter(|_| !empty)) } else { before.used_ns };
+        }
+        // Nothing bounds who was not there when memory was planned last.
+        if let Some(memory) = self.memory.as_mut().filter(|_| came) {
+            memory.wake();
         }
         self.facts.clone_from(&facts);
         facts
@@ -502,4 +508,74 @@ fn usable_cpus() -> Result<CpuSet, LiveError> {
         source,
         remedy: String::new(),
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+
+    use commonhold_contract::{Member, MemberKind};
+    use commonhold_policy::memory::MemoryPlan;
+
+    use super::*;
+
+    /// Beyond any `pid_max`: no real process has it.
+    const PID: u32 = 90_000_001;
+
+    /// A process by this name in a folder that is taken for /proc.
+    fn put(proc: &Path, comm: &str) {
+        let dir = proc.join(PID.to_string());
+        fs::create_dir_all(&dir).unwrap();
+        let stat = format!("{PID} ({comm}) S 0 1 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 101 0\n");
+        fs::write(dir.join("stat"), stat).unwrap();
+        fs::write(dir.join("status"), "Uid:\t0\t0\nGid:\t0\t0\nGroups:\t\n").unwrap();
+        fs::write(dir.join("cmdline"), format!("/bin/{comm}\0")).unwrap();
+        fs::write(dir.join("cgroup"), "0::/\n").unwrap();
+    }
+
+    /// A unit of the command `make`, in folders that are taken for /proc and for a cgroup without controllers, with memory
+    /// nevertheless.
+    fn backend(dir: &Path) -> CgroupBackend {
+        let place = CgroupPlace {
+            mount: dir.join("cgroup"),
+            base: dir.join("cgroup"),
+            controllers: BTreeSet::new(),
+            delegated: false,
+        };
+        for folder in ["cgroup", "proc", "run"] {
+            fs::create_dir(dir.join(folder)).unwrap();
+        }
+        fs::write(dir.join("cgroup/cgroup.subtree_control"), "\n").unwrap();
+        let mut contract = Contract::default();
+        let build = contract.add(None, "build");
+        let make = MemberKind::Command("make".to_owned());
+        contract.units[build.index()].members.push(Member { kind: make, span: 0..0 });
+        let roster = Roster::new(&dir.join("proc"), &[]).unwrap();
+        let (journal, _) = Journal::create(&dir.join("run")).unwrap();
+        let mut backend = CgroupBackend::new(&place, &contract, roster, journal).unwrap();
+        backend.memory = Some(Memory::new(&place, &backend.groups.tree().top).unwrap());
+        backend
+    }
+
+    /// Memory is planned for much later; when a unit's first process has come, it is looked at at once, and then no more.
+    #[test]
+    fn memory_is_due_when_a_unit_has_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut backend = backend(dir.path());
+        let mut looks_at_memory = |now: Time| {
+            let snapshot = backend.observe(now, &[]).unwrap();
+            let rest = MemoryPlan { next: 1_000, ..MemoryPlan::default() };
+            backend.apply(&Plan { memory: snapshot.memory.is_some().then_some(rest), ..Plan::default() });
+            snapshot.memory.is_some()
+        };
+        assert!(looks_at_memory(1));
+        put(&dir.path().join("proc"), "other");
+        assert!(!looks_at_memory(2), "in no unit");
+        fs::remove_dir_all(dir.path().join("proc").join(PID.to_string())).unwrap();
+        assert!(!looks_at_memory(3));
+        put(&dir.path().join("proc"), "make");
+        assert!(looks_at_memory(4));
+        assert!(!looks_at_memory(5), "it was there before");
+    }
 }

@@ -218,12 +218,13 @@ pub(super) fn stalled_ns(text: &str) -> u64 {
 /// The tightest bound on a control group and those that enclose it, up to the mount: what a container may use. `None`:
 /// there is none.
 pub(crate) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
-    let bound = |dir: &Path, file: &str| {
-        let text = std::fs::read_to_string(dir.join(file)).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
-    let above = dir.ancestors().take_while(|dir| dir.starts_with(mount));
-    above.flat_map(|dir| [bound(dir, "memory.max"), bound(dir, "memory.high")]).flatten().min()
+    dir.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(bound_of).min()
+}
+
+/// The bound on a control group itself, in bytes; `None`: it has none.
+pub(super) fn bound_of(dir: &Path) -> Option<u64> {
+    let bound = |file: &str| std::fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
+    ["memory.max", "memory.high"].into_iter().filter_map(bound).min()
 }
 
 /// What a control group may still swap out, by its own bound on swap and those above; `None`: there is none.

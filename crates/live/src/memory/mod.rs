@@ -4,8 +4,8 @@
 //! does not need. Algorithm: guarantees become memory.min and memory.low, allowances memory.high, reclaim memory.reclaim
 //! ([`pager`]); facts come from memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and from
 //! /proc ([`machine`]); which pages are cold, the kernel's generations tell ([`ages`]); what a unit is charged for others is
-//! estimated ([`sharing`]), and what its pages take that are in swap that is memory ([`swap`]). A lender that meets its bound wakes the
-//! daemon ([`alarms`]).
+//! estimated ([`sharing`]), and what its pages take that are in swap that is memory ([`swap`]). In a container, what it and those
+//! that enclose it leave to us is divided ([`around`]). A lender that meets its bound wakes the daemon ([`alarms`]).
 //!
 //! Properties: memory.max is never written, so that nobody is killed by what is ordered here; every file's first content is
 //! in the journal before it is written, so that the caretaker lifts bounds whatever happens to the daemon; what cannot be
@@ -16,6 +16,7 @@
 
 mod ages;
 mod alarms;
+mod around;
 mod facts;
 mod machine;
 mod pager;
@@ -36,6 +37,7 @@ use crate::journal::{Entry, Journal};
 use crate::observe::capability::CgroupPlace;
 use ages::{Ages, Cold};
 use alarms::Alarms;
+use around::Around;
 use facts::Group;
 use machine::MachineMemory;
 use pager::Pager;
@@ -76,7 +78,7 @@ pub(crate) struct Memory {
     machine: Machine,
     swaps: Swaps,
     /// What the subtree stands in, if that is not the whole machine: where it is bounded, that is divided as if it were one.
-    around: Option<Group>,
+    around: Option<Around>,
     pager: Pager,
     alarms: Option<Alarms>,
     ages: Option<Ages>,
@@ -144,7 +146,7 @@ impl Memory {
             units: BTreeMap::new(),
             machine: Machine::open("/proc".as_ref())?,
             swaps: Swaps::open(),
-            around: if place.delegated { Some(Group::open(&place.base)?) } else { None },
+            around: if place.delegated { Some(Around::open(&place.base, &place.mount)?) } else { None },
             pager: Pager::default(),
             alarms: Alarms::new(),
             ages: path.ok().and_then(Ages::begin),
@@ -238,6 +240,11 @@ impl Memory {
         }
     }
 
+    /// Makes facts due at the next look, whatever the last plan said: a unit has come of which no plan knew.
+    pub(crate) fn wake(&mut self) {
+        self.due = 0;
+    }
+
     /// The facts, where they are due or somebody was woken for them. `None`: not now, or they cannot be had.
     pub(crate) fn observe(&mut self, now: Time, units: usize) -> Option<MemoryFacts> {
         let woken = self.alarms.as_mut().is_some_and(Alarms::take);
@@ -312,9 +319,9 @@ impl Memory {
             facts.swap_free = facts.swap_free.min(room);
         }
         if let (Some(around), Some(bound)) = (&self.around, bound) {
-            let beside = around.read(&mut self.buffer)?.current.saturating_sub(ours.current);
+            let room = around.room(&ours, &mut self.buffer)?.unwrap_or(bound);
             // What the machine lacks in all, we lack too.
-            let left = facts.total.saturating_sub(kernel + shared).min(bound.saturating_sub(beside));
+            let left = facts.total.saturating_sub(kernel + shared).min(room);
             (facts.total, facts.kernel, facts.shared) = (bound, 0, bound - left.min(bound));
         }
         Ok(facts)
@@ -488,5 +495,62 @@ mod tests {
         assert_eq!(memory.take_problems().len(), 5);
         memory.machine = machine;
         assert!(memory.observe(10, 2).is_some() && memory.means().bounds);
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    /// Makes a control group with a bound, of which so much is charged, and so much of that pages of files. MiB.
+    fn bounded(dir: &Path, [max, current, cached]: [u64; 3]) {
+        std::fs::create_dir_all(dir).unwrap();
+        let stat = format!("inactive_file {}\n", cached * MIB);
+        std::fs::write(dir.join("memory.max"), format!("{}\n", max * MIB)).unwrap();
+        std::fs::write(dir.join("memory.current"), format!("{}\n", current * MIB)).unwrap();
+        std::fs::write(dir.join("memory.stat"), stat).unwrap();
+    }
+
+    /// What units have of a machine of 10,000 MiB, all of it free, below `base`: they are charged 400 MiB, 50 of it pages of
+    /// files. MiB: what is divided, and what others hold of it.
+    fn divided(mount: &Path, base: &Path) -> (u64, u64) {
+        let place = CgroupPlace {
+            mount: mount.to_owned(),
+            base: base.to_owned(),
+            controllers: ["memory".to_owned()].into(),
+            delegated: true,
+        };
+        let mut memory = Memory::new(&place, &base.join("top")).unwrap();
+        let machine = MachineMemory { total: 10_000 * MIB, free: 10_000 * MIB, ..MachineMemory::default() };
+        let ours = Charged { current: 400 * MIB, cached: 50 * MIB, ..Charged::default() };
+        let facts = memory.divide(machine, bound_above(base, mount), ours).unwrap();
+        assert_eq!(facts.kernel, 0);
+        (facts.total / MIB, facts.shared / MIB)
+    }
+
+    /// In a container of 1,000 MiB others are charged 300, of which 200 are pages of files that the kernel gives up.
+    #[test]
+    fn pages_of_files_of_others_in_a_container_are_not_held() {
+        let dir = tempfile::tempdir().unwrap();
+        bounded(dir.path(), [1_000, 700, 250]);
+        assert_eq!(divided(dir.path(), dir.path()), (1_000, 100));
+    }
+
+    /// Below a slice of 1,200 MiB, of which others hold 500 that are not in the container of 1,000 MiB: 700 are left. Where
+    /// the slice is as wide as the machine, what is in the container counts alone.
+    #[test]
+    fn what_others_hold_in_a_slice_around_is_not_there() {
+        let mount = tempfile::tempdir().unwrap();
+        let (slice, base) = (mount.path().join("slice"), mount.path().join("slice/container"));
+        bounded(&base, [1_000, 500, 50]);
+        bounded(&slice, [1_200, 900, 50]);
+        assert_eq!(divided(mount.path(), &base), (1_000, 300));
+        bounded(&slice, [10_000, 900, 50]);
+        assert_eq!(divided(mount.path(), &base), (1_000, 100));
+        // Where the slice alone has a bound, that is what is divided.
+        bounded(&slice, [1_200, 900, 50]);
+        std::fs::write(base.join("memory.max"), "max\n").unwrap();
+        assert_eq!(divided(mount.path(), &base), (1_200, 500));
+        // A slice without a bound holds nobody.
+        bounded(&base, [1_000, 500, 50]);
+        std::fs::write(slice.join("memory.max"), "max\n").unwrap();
+        assert_eq!(divided(mount.path(), &base), (1_000, 100));
     }
 }
