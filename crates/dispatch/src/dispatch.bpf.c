@@ -38,7 +38,8 @@
  * turn there like its owner's tasks, and like those of DISPATCH_COMMON. So do tasks that may not leave their CPU for a
  * moment, which others may wait for.
  *
- * Limits. Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
+ * Limits. Who waits in the queue of a CPU that a higher class takes afterwards waits there for as long as that has it, unless
+ * the kernel keeps some time from real-time tasks for this class (newer ones do). Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
  * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU
  * changes hands, when an interval may be booked twice.
  *
