@@ -118,7 +118,7 @@ static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *
 
 /*
  * Whether the task that a CPU runs is ahead of one that woke, by more than `preempt_ns`: then it has to go. A part of both its
- * callers: a call would cost each wake-up a tenth more.
+ * callers: a call would cost each wake-up some thirty instructions.
  */
 static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch_task *task, const struct dispatch_unit *unit,
 							   const struct dispatch_cpu *cpu)
