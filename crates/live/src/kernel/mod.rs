@@ -74,16 +74,22 @@ impl KernelBackend {
     /// Loads the scheduler over a `cgroup` backend that has not observed yet: no process was moved. Fails where the kernel
     /// does not take the scheduler. A contract that it [`cannot_hold`] is no failure: cgroups hold it.
     pub fn new(cgroup: CgroupBackend, contract: &Contract) -> Result<KernelBackend, LiveError> {
-        let levels = levels(contract, cgroup.roster().names());
-        let reign = Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now())?;
-        Ok(KernelBackend { reign, cgroup })
+        let mut backend = KernelBackend::at_rest(cgroup, contract);
+        backend.reign.start()?;
+        Ok(backend)
     }
 
     /// The same; where the kernel does not take the scheduler, cgroups hold the contract, and it is tried again after a pause,
     /// some times.
     pub fn patient(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
+        let mut backend = KernelBackend::at_rest(cgroup, contract);
+        backend.reign.start_patiently();
+        backend
+    }
+
+    fn at_rest(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
         let levels = levels(contract, cgroup.roster().names());
-        let reign = Reign::patient(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now());
+        let reign = Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now());
         KernelBackend { reign, cgroup }
     }
 }

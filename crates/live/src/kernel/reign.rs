@@ -99,39 +99,8 @@ pub(super) struct Reign {
 }
 
 impl Reign {
-    /// Loads a scheduler for a contract, unless that asks for what no scheduler can hold: then it rests.
+    /// For a contract; at rest until it starts.
     pub(super) fn new(
-        loader: Box<dyn Loader>,
-        contract: &Contract,
-        places: &[Place],
-        levels: Levels,
-        now: Time,
-    ) -> Result<Reign, LiveError> {
-        let mut reign = Reign::at_rest(loader, contract, places, levels, now);
-        match reign.unfit() {
-            Some(why) => reign.rest(why, Until::AnotherContract),
-            None => reign.begin()?,
-        }
-        Ok(reign)
-    }
-
-    /// The same, and where it cannot be loaded, it rests as after any other failure, and is loaded again.
-    pub(super) fn patient(
-        loader: Box<dyn Loader>,
-        contract: &Contract,
-        places: &[Place],
-        levels: Levels,
-        now: Time,
-    ) -> Reign {
-        let mut reign = Reign::at_rest(loader, contract, places, levels, now);
-        match reign.unfit() {
-            Some(why) => reign.rest(why, Until::AnotherContract),
-            None => reign.load(),
-        }
-        reign
-    }
-
-    fn at_rest(
         loader: Box<dyn Loader>,
         contract: &Contract,
         places: &[Place],
@@ -157,6 +126,22 @@ impl Reign {
         reign.place(places);
         reign.matches = reign.lists(levels);
         reign
+    }
+
+    /// Loads a scheduler, unless the contract asks for what none can hold: then it rests.
+    pub(super) fn start(&mut self) -> Result<(), LiveError> {
+        match self.unfit() {
+            Some(why) => self.rest(why, Until::AnotherContract),
+            None => self.begin()?,
+        }
+        Ok(())
+    }
+
+    /// The same; where it cannot be loaded, it rests as after any other failure, and is loaded again.
+    pub(super) fn start_patiently(&mut self) {
+        if let Err(error) = self.start() {
+            self.fail(&error.to_string());
+        }
     }
 
     /// Why it does not rule; nothing while it does.
@@ -330,10 +315,6 @@ impl Reign {
             return self.give_way(why);
         }
         self.rest("it is being loaded".to_owned(), Until::Ever);
-        self.load();
-    }
-
-    fn load(&mut self) {
         if let Err(error) = self.begin() {
             self.fail(&error.to_string());
         }

@@ -162,9 +162,15 @@ impl World {
         self.contract.held().map(|unit| Place { unit, dir: dir(unit) }).collect()
     }
 
-    fn begin(&mut self) -> Result<(), LiveError> {
+    fn at_rest(&self) -> Reign {
         let loader = Box::new(Fake(Rc::clone(&self.kernel)));
-        self.reign = Some(Reign::new(loader, &self.contract, &self.places(), self.levels.clone(), 0)?);
+        Reign::new(loader, &self.contract, &self.places(), self.levels.clone(), 0)
+    }
+
+    fn begin(&mut self) -> Result<(), LiveError> {
+        let mut reign = self.at_rest();
+        reign.start()?;
+        self.reign = Some(reign);
         Ok(())
     }
 
@@ -334,8 +340,8 @@ fn a_scheduler_that_is_refused_at_the_start_is_an_error() {
 fn a_scheduler_that_nobody_asked_for_is_tried_again_where_it_was_refused_at_the_start() {
     let mut w = World::new(&["a"]);
     w.kernel.borrow_mut().refuses = Some("load");
-    let loader = Box::new(Fake(Rc::clone(&w.kernel)));
-    w.reign = Some(Reign::patient(loader, &w.contract, &w.places(), w.levels.clone(), 0));
+    w.reign = Some(w.at_rest());
+    w.reign().start_patiently();
     assert!(!w.rules());
     assert_eq!(
         w.problems(),
