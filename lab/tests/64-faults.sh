@@ -110,7 +110,7 @@ for try in 1 2 3; do
 		mkdir "$CGROUPS/brief" && rmdir "$CGROUPS/brief"
 		usleep 250000
 	done
-	ok "a CPU taken: RCU's thread runs on another one ($try)" no_fewer $(($(turns_of_rcu) - from)) 5
+	ok "a CPU taken: RCU's thread runs on another one ($try)" no_fewer $(($(turns_of_rcu) - from)) 60
 	wait $hog
 done
 kill -KILL $(members a) $(members b)
