@@ -92,27 +92,64 @@ note "in 2 s in which CPU $cpu is taken, a had $((usec - from)) us"
 ok "a CPU taken: a runs on its other one" no_fewer $((usec - from)) 1500000
 kill -KILL $hog_6 $hog_7
 
-# So do the kernel's threads that may, such as RCU's, for which everybody waits sooner or later; no CPU idles meanwhile.
+# And those that wait in its queue when it is taken, and may run on others. (A spinner's first thread sleeps.)
+spinners_of_b() {
+	for pid in $(members b); do
+		ls "/proc/$pid/task" | grep -vx "$pid"
+	done
+}
+are_spinners_of_b() {
+	[ "$(spinners_of_b | wc -l)" -eq "$1" ]
+}
+ran_of_b() {
+	for thread in $(spinners_of_b); do
+		read -r ran _ < "/proc/$thread/schedstat"
+		echo "$thread on CPU $(cut -d ' ' -f 39 "/proc/$thread/stat") ran $ran ns"
+	done
+}
 spinners b 14
+ok "a CPU taken: b is at work" wait_for 10 are_spinners_of_b 14
+for thread in $(spinners_of_b | head -n 8); do
+	taskset -p c0 "$thread" > /dev/null
+done
+sleep 1
+chrt -f 50 taskset -c 7 spin 60 > /dev/null 9>&- &
+hog=$!
+# Within which all are looked for.
+sleep 3
+ran_of_b > before
+sleep 2
+ran_of_b > after
+ok "a CPU taken: who waited there and may run elsewhere does" is "$(sort before after | uniq -d)" ""
+kill -KILL $hog $(members b)
+wait $hog
+
+# So do the kernel's threads that may, such as RCU's, for which everybody waits sooner or later; no CPU idles meanwhile.
+spinners a 2
+spinners b 14
+ok "a CPU taken: b is at work again" wait_for 10 are_spinners_of_b 14
 rcu=
 for thread in /proc/[0-9]*; do
 	read -r name < "$thread/comm" && [ "$name" = rcu_preempt ] && rcu=$thread
 done 2> /dev/null
-turns_of_rcu() {
-	read -r _ _ turns < "$rcu/schedstat"
-	echo "$turns"
-}
+looks=0 waits=0
 for try in 1 2 3; do
-	chrt -f 50 taskset -c "$(cut -d ' ' -f 39 "$rcu/stat")" spin 3 > /dev/null 9>&- &
+	taken=$(cut -d ' ' -f 39 "$rcu/stat")
+	chrt -f 50 taskset -c "$taken" spin 3 > /dev/null 9>&- &
 	hog=$!
-	from=$(turns_of_rcu)
-	for callback in 1 2 3 4 5 6 7 8; do
+	turns=
+	for callback in $(seq 8); do
 		mkdir "$CGROUPS/brief" && rmdir "$CGROUPS/brief"
 		usleep 250000
+		before=$turns
+		read -r _ _ turns < "$rcu/schedstat"
+		looks=$((looks + 1))
+		if [ "$before" = "$turns" ] && grep -q ') R ' "$rcu/stat"; then waits=$((waits + 1)); fi
 	done
-	ok "a CPU taken: RCU's thread runs on another one ($try)" no_fewer $(($(turns_of_rcu) - from)) 60
 	wait $hog
 done
+note "a CPU taken: RCU's thread waited from one look to the next $waits times of $looks"
+ok "a CPU taken: RCU's thread runs on another one" no_fewer 2 $waits
 kill -KILL $(members a) $(members b)
 ok "a CPU taken: it ends in order" unload
 ok "a CPU taken: nothing was said against it" is "$(grep '^load: ' $scheduler_log)" ""

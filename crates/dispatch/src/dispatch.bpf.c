@@ -38,10 +38,12 @@
  * turn there like its owner's tasks, and like those of DISPATCH_COMMON. So do tasks that may not leave their CPU for a
  * moment, which others may wait for.
  *
- * Limits. Who waits in the queue of a CPU that a higher class takes afterwards waits there for as long as that has it, unless
- * the kernel keeps some time from real-time tasks for this class (newer ones do). Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
- * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU
- * changes hands, when an interval may be booked twice.
+ * Limits. Who waits in the queue of a CPU that a higher class takes afterwards, and may run on others, is taken from there by
+ * the first of those that looks, once a second (rescue.h), and an idle one does when it has run something; who may run on no
+ * other waits for as long as that class has it, unless the kernel keeps some time from real-time tasks for this one (newer
+ * kernels do). Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
+ * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU changes
+ * hands, when an interval may be booked twice.
  *
  * The same source is compiled for the kernel (BPF, sched_ext) and natively for the simulator, which plays the kernel.
  * Sources: seed 000, section 3.1 and table 1; seed 004, section 5.2; stride scheduling: Waldspurger and Weihl, 1995.
@@ -57,8 +59,6 @@
 
 char _license[] SEC("license") = "Dual MIT/GPL";
 
-#define QUEUE_POOL DISPATCH_UNITS_MAX /* the queue of all units, where nothing is isolated; units' queues have their numbers */
-#define QUEUE_OF_CPU (DISPATCH_UNITS_MAX + 1) /* and its number: of tasks that must run there */
 #define HELD_NS    500000ull /* how long a task runs that may not leave its CPU for a moment: such moments take microseconds */
 #define PLACED_NS  5000000000ull /* how long a program says its task's unit, unless the daemon does: many of its looks */
 
@@ -200,10 +200,14 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	count(task, unit);
 	task->since = moment();
 	task->cause = DISPATCH_WAIT_OWN;
-	/* The kernel's threads go first where they are, but only on waking: one that always did would keep others waiting. */
+	/*
+	 * The kernel's threads go first where they are, but only on waking: one that always did would keep others waiting. Who may
+	 * run elsewhere comes here again if that cannot be at once.
+	 */
 	if (task->unit == DISPATCH_KERNEL) {
 		if (enq_flags & SCX_ENQ_WAKEUP)
-			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags | SCX_ENQ_PREEMPT);
+			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns,
+					   enq_flags | SCX_ENQ_PREEMPT | (p->nr_cpus_allowed > 1 ? enq_immed() : 0));
 		else
 			wait_at(p, task, is_held_here(p, enq_flags) ? (u32)last : where_it_may_wait(p, last), rules()->slice_ns,
 				enq_flags);
@@ -485,7 +489,7 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 	if (by_right)
 		goer = as_goer(task, prev);
 	/* Up to when this CPU was charged is now, or a slice ago at most. */
-	if (!before(cpu->since, rescues()->at) && rescue(cpu))
+	if (!before(cpu->since, cpu->looks_at) && rescue(cpu))
 		return;
 	for (look = 0, turn = cpu->turn; look < TURNS; look++, turn = after(turn)) {
 		if (!take_turn(id, cpu, turn, &goer)) {

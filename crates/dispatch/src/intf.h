@@ -127,6 +127,8 @@ struct dispatch_cpu {
 	u64 booked;   /* up to when its time stands in the accounts */
 	u64 recalled; /* when it was called back; 0: it is not */
 	u64 vtime;    /* its task's virtual time when it was charged last */
+	u64 looks_at; /* when it looks for late tasks next, */
+	u64 seeks_at; /* and for stranded ones: see rescue.h */
 	struct dispatch_stretch higher[DISPATCH_STRETCHES]; /* when a higher class had it of late, in a ring */
 	u32 home;     /* the unit that owns it, or DISPATCH_NOBODY: time-shared */
 	u32 runs;     /* the unit whose task it runs, or DISPATCH_NOBODY */
@@ -217,7 +219,7 @@ struct dispatch_setting {
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_unit) == 248, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_cpu) == 272, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_cpu) == 288, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 56, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_match) == 80, "mirrored in matches.rs");
 

@@ -18,6 +18,9 @@
  * - From 5 s on the unit is *late*, and so is one of which tasks wait and none came to run for so long. Late tasks are
  *   *rescued*: CPUs take them out of turn, whoever owns them, often enough that all that wait in late units run once in 5 s,
  *   and so seldom that they use a tenth of the machine at most. Who is late is looked for once a second.
+ * - So are the *stranded*, who wait in the queue of one CPU that a higher class took since, and may run on others: each of
+ *   those looks for them once a second, and takes one with each slice while there are any.
+ * - A CPU thinks of all this once a slice.
  *
  * Properties. A rescue is charged like any other turn: what a late unit gets by it, it gets less of in its own. So shares
  * stay what the contract says, unless all of the unit's part is less than its rescues: then it gets more than its part, one
@@ -119,12 +122,45 @@ static bool is_rescued(struct dispatch_cpu *cpu)
 	return cpu->rescue;
 }
 
-/* Gives a CPU the first task of a late unit, if there is one. */
+/* Gives this CPU one of those that wait in the queue of a CPU that a higher class has, and may run here. */
+VERIFIED_ALONE(bool) take_stranded(void)
+{
+	struct dispatch_cpu *cpu;
+	u32 id;
+
+	bpf_for(id, 0, rules()->cpus) {
+		cpu = cpu_at(id);
+		if (cpu && cpu->strays && higher_has(cpu) && scx_bpf_dsq_move_to_local(QUEUE_OF_CPU + id))
+			return true;
+	}
+	return false;
+}
+
+/* Gives a CPU a stranded task, if it is time to look for one. While there are any, there may be more. */
+static bool rescue_stranded(struct dispatch_cpu *cpu, u64 now)
+{
+	if (before(now, cpu->seeks_at))
+		return false;
+	if (take_stranded())
+		return true;
+	cpu->seeks_at = now + SECOND;
+	return false;
+}
+
+/* Gives a CPU the first task of a late unit, if it is time for one. */
+static bool rescue_late(u64 now)
+{
+	u32 late = before(now, rescues()->at) ? DISPATCH_NOBODY : next_late(now);
+
+	return late != DISPATCH_NOBODY && scx_bpf_dsq_move_to_local(late);
+}
+
 static bool rescue(struct dispatch_cpu *cpu)
 {
-	u32 late = next_late(cpu->since);
+	u64 now = cpu->since;
 
-	if (late == DISPATCH_NOBODY || !scx_bpf_dsq_move_to_local(late))
+	cpu->looks_at = now + rules()->slice_ns;
+	if (!rescue_stranded(cpu, now) && !rescue_late(now))
 		return false;
 	cpu->rescue = DISPATCH_RESCUE_TAKEN;
 	return true;

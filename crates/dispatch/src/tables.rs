@@ -279,6 +279,8 @@ pub(crate) struct Cpu {
     pub(crate) booked: u64,
     pub(crate) recalled: u64,
     pub(crate) vtime: u64,
+    looks_at: u64,
+    seeks_at: u64,
     higher: [Stretch; 8],
     pub(crate) home: u32,
     pub(crate) runs: u32,
@@ -305,6 +307,8 @@ impl Cpu {
             booked: 0,
             recalled: 0,
             vtime: 0,
+            looks_at: 0,
+            seeks_at: 0,
             higher: [Stretch { from: 0, to: 0, had: 0 }; 8],
             home: NOBODY,
             runs: NOBODY,
@@ -422,7 +426,7 @@ pub(crate) struct Setting {
 const _: () = assert!(size_of::<Rules>() == 32);
 const _: () = assert!(size_of::<Unit>() == 248);
 const _: () = assert!(size_of::<Account>() == 120);
-const _: () = assert!(size_of::<Cpu>() == 272);
+const _: () = assert!(size_of::<Cpu>() == 288);
 const _: () = assert!(size_of::<Own>() == 56);
 const _: () = assert!(size_of::<Task>() == 96);
 const _: () = assert!(size_of::<World>() == 152);

@@ -17,6 +17,7 @@
  *   any_idle()                           whether any CPU is
  *   mask_take_near(), pick_idle(...)     the nearest to a CPU, within the task's affinity
  *   may_run(p, cpu)                      within the task's affinity
+ *   higher_has(cpu)                      a higher class has that CPU
  *   is_held_here(p, enq_flags)           for a moment it may run nowhere else, whatever its affinity is
  *   add(), add64()                       counters that several CPUs write; add() returns what was there before
  *   set_slice(p, ns)                     what a task has left to run
@@ -25,6 +26,11 @@
 #define DISPATCH_WORLD_H
 
 #define WAITS_BLOCK 32u /* units in a block */
+
+/* Units' queues have their numbers; then there are the one of all units, where nothing is isolated, and */
+#define QUEUE_POOL DISPATCH_UNITS_MAX
+/* with its number, that of each CPU, for tasks that must run there. */
+#define QUEUE_OF_CPU (DISPATCH_UNITS_MAX + 1)
 
 enum mask {
 	MASK_HOMES = 0,    /* of a unit: its home CPUs */
