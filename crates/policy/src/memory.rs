@@ -47,6 +47,8 @@ pub use rates::{Rates, Taken};
 /// How often loans may grow. Longer where there are many units, since looking at each costs time.
 const PERIOD_NS: Time = 200 * MS;
 const PERIOD_PER_UNIT_NS: Time = 2 * MS;
+/// A look that is made for other reasons so long before this one is due stands for it: two in a row would cost twice.
+pub const EARLY_NS: Time = 25 * MS;
 /// While nobody who is there borrows, and nobody is near a bound, looks are so many times as rare where whoever meets its bound
 /// is seen at once.
 const REST_PERIODS: Time = 5;
@@ -340,7 +342,8 @@ impl State {
                 *held = seen;
             }
         }
-        if now.saturating_sub(self.period_at) < period_ns(input.contract) && self.looked_at.is_some() {
+        let passed = now.saturating_sub(self.period_at).saturating_add(EARLY_NS);
+        if passed < period_ns(input.contract) && self.looked_at.is_some() {
             return Look::CallBack;
         }
         self.period_at = now;

@@ -516,7 +516,7 @@ mod tests {
     use std::fs;
 
     use commonhold_contract::{Member, MemberKind};
-    use commonhold_policy::memory::MemoryPlan;
+    use commonhold_policy::memory::{EARLY_NS, MemoryPlan};
 
     use super::*;
 
@@ -565,7 +565,7 @@ mod tests {
         let mut backend = backend(dir.path());
         let mut looks_at_memory = |now: Time| {
             let snapshot = backend.observe(now, &[]).unwrap();
-            let rest = MemoryPlan { next: 1_000, ..MemoryPlan::default() };
+            let rest = MemoryPlan { next: 1_000_000_000, ..MemoryPlan::default() };
             backend.apply(&Plan { memory: snapshot.memory.is_some().then_some(rest), ..Plan::default() });
             snapshot.memory.is_some()
         };
@@ -577,5 +577,8 @@ mod tests {
         put(&dir.path().join("proc"), "make");
         assert!(looks_at_memory(4));
         assert!(!looks_at_memory(5), "it was there before");
+        // A look that is made for other reasons shortly before is that look.
+        assert!(!looks_at_memory(1_000_000_000 - EARLY_NS - 1));
+        assert!(looks_at_memory(1_000_000_000 - EARLY_NS));
     }
 }

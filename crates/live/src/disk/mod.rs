@@ -24,8 +24,6 @@ pub mod model;
 mod stat;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::UnitId;
@@ -33,17 +31,18 @@ use commonhold_policy::disk::{DiskFacts, DiskUse};
 use commonhold_policy::{MS, Time};
 
 use crate::LiveError;
+use crate::memory::{Buffer, Source};
 use crate::observe::files::Tree;
 use devices::{Device, Weigher};
 
 /// How old facts may be.
 const FRESH_NS: Time = 80 * MS;
-/// More than io.stat of a machine with a thousand disks.
-const TEXT_MAX: u64 = 1 << 18;
 /// The file of a cgroup that takes rates.
 const CAPS: &str = "io.max";
 /// How often to look which disks there are, and what schedules them.
 const DEVICES_NS: Time = 5_000 * MS;
+/// So many files are kept open between looks: to open one costs more than to read it.
+const KEPT_MAX: usize = 96;
 
 /// The disks of a machine, and what units did to them.
 #[derive(Debug, Default)]
@@ -55,6 +54,29 @@ pub(crate) struct Disks {
     orders: BTreeSet<(PathBuf, String, &'static str)>,
     facts: Vec<DiskFacts>,
     at: Option<Time>,
+    texts: Texts,
+}
+
+/// What the kernel tells in files that are read again and again.
+#[derive(Debug, Default)]
+struct Texts {
+    kept: BTreeMap<PathBuf, Source>,
+    buffer: Buffer,
+}
+
+impl Texts {
+    fn read(&mut self, path: &Path) -> Option<&str> {
+        let Texts { kept, buffer } = self;
+        if !kept.contains_key(path) {
+            let opened = Source::open(path.to_owned()).ok()?;
+            if kept.len() >= KEPT_MAX {
+                // They are read in about the same order each time: most of the others are still there then.
+                kept.pop_last();
+            }
+            kept.insert(path.to_owned(), opened);
+        }
+        kept.get_mut(path)?.read_anew(buffer).ok()
+    }
 }
 
 impl Disks {
@@ -81,6 +103,8 @@ impl Disks {
         let mut replaced = Vec::new();
         if self.devices_at.is_none_or(|at| now >= at.saturating_add(DEVICES_NS)) {
             self.devices_at = Some(now);
+            // Those of units and devices that have gone do not stay open.
+            self.texts.kept.clear();
             replaced = self.follow(devices::read(&Tree::new(Path::new("/")), &self.mount));
         }
         self.at = Some(now);
@@ -93,18 +117,18 @@ impl Disks {
             let bytes_per_s = device.model.map(|model| model.bytes_per_s());
             let units = vec![DiskUse::default(); units];
             let stat = PathBuf::from(format!("/sys/block/{}/stat", device.name));
-            let whole = read_text(&stat).and_then(|text| stat::device(&text));
+            let whole = self.texts.read(&stat).and_then(stat::device);
             let of =
                 DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s, device: whole, units };
             facts.insert(&device.number, of);
         }
         for (unit, leaf) in &leaves {
-            let stalled_ns = read_text(&leaf.join("io.pressure")).and_then(|text| stat::stalled_ns(&text));
+            let stalled_ns = self.texts.read(&leaf.join("io.pressure")).and_then(stat::stalled_ns);
             for disk in facts.values_mut() {
                 disk.units[unit.index()].stalled_ns = stalled_ns;
             }
-            let Some(text) = read_text(&leaf.join("io.stat")) else { continue };
-            for (number, used) in stat::parse(&text) {
+            let Some(text) = self.texts.read(&leaf.join("io.stat")) else { continue };
+            for (number, used) in stat::parse(text) {
                 if let Some(disk) = facts.get_mut(number) {
                     disk.units[unit.index()] = DiskUse { stalled_ns, ..used };
                 }
@@ -198,13 +222,6 @@ impl Disks {
             remedy: "nothing needs to be done unless it should be".to_owned(),
         })
     }
-}
-
-/// The text of a file of the kernel's, without asking for its length first: that is 0, and a call more for each.
-fn read_text(path: &Path) -> Option<String> {
-    let mut text = Vec::with_capacity(1 << 10);
-    File::open(path).ok()?.take(TEXT_MAX).read_to_end(&mut text).ok()?;
-    String::from_utf8(text).ok()
 }
 
 impl Weigher {

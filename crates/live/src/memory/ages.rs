@@ -5,8 +5,8 @@
 //! [`AGE`]: pages found touched since the last time move to the one that was the youngest until then, and what stays behind
 //! was not touched between the two. What was touched since the youngest began is not known yet; so cold is what stayed behind
 //! for [`COLD`] before that. Walking page tables takes time: so a kernel that has begun a generation by itself, since it takes
-//! pages from the control group anyway, is not asked for another; and the next walk comes no sooner than [`REST_TIMES`] times
-//! as long as the last one took; a thread of its own does it.
+//! pages from the control group anyway, is not asked for another; and a thread of its own does it, for no more than a small part
+//! of the machine's time ([`rest_after`]).
 //! Elsewhere, and while the kernel's generations are switched off (it shows those that were, then), the files on its inactive
 //! list stand for it, and anonymous memory is never called cold.
 //!
@@ -21,6 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::facts::page_bytes;
+use super::rest_after;
 use crate::cgroup::knob::{read, write};
 
 /// How often a generation begins.
@@ -29,8 +30,6 @@ const AGE: Duration = Duration::from_secs(5);
 const YOUNG: Duration = Duration::from_secs(4);
 /// What was not touched for so long is cold: two generations, of the four that there are at most.
 const COLD: Duration = Duration::from_secs(10);
-/// Aging takes at most 1/50 of a CPU.
-const REST_TIMES: u32 = 50;
 /// Where the kernel shows generations, and whether it makes any: a mask of what is switched on, in hexadecimal digits.
 const LRU_GEN: &str = "/sys/kernel/debug/lru_gen";
 const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
@@ -78,7 +77,7 @@ impl Ages {
                 let begun = Instant::now();
                 let made = read(Path::new(ENABLED)).is_ok_and(|text| are_made(&text));
                 look(made.then_some(Path::new(LRU_GEN)), &top, &known);
-                thread::sleep(AGE.max(begun.elapsed() * REST_TIMES));
+                thread::sleep(AGE.max(rest_after(begun.elapsed())));
             }
         };
         thread::Builder::new().name("ages".to_owned()).spawn(live).ok()?;

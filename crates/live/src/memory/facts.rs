@@ -13,8 +13,8 @@ use super::swap::Packing;
 use crate::LiveError;
 use crate::cgroup::knob::{failed, value_of};
 
-/// Larger than any file that is read here: memory.stat has some sixty lines.
-const BYTES_MAX: usize = 16 << 10;
+/// Larger than most files that are read here: memory.stat has some sixty lines.
+const BYTES: usize = 16 << 10;
 
 /// Bytes of a page; what the kernel counts in pages is of this size on every machine that the program is built for.
 pub(crate) fn page_bytes() -> u64 {
@@ -46,10 +46,32 @@ impl Source {
         &self.file
     }
 
+    /// The text, in one read: that of a file which the kernel writes at once, however long it is.
     pub(crate) fn read<'a>(&self, buffer: &'a mut Buffer) -> Result<&'a str, LiveError> {
-        let n = told(self.file.read_at(&mut buffer.0, 0))
-            .map_err(|source| failed(&self.path, "read it".to_owned(), source))?;
-        Ok(std::str::from_utf8(&buffer.0[..n]).unwrap_or_default())
+        let n = self.fill(buffer)?;
+        Ok(buffer.text(n))
+    }
+
+    /// The same, of whatever is at that path now: a control group may have gone, and another one come.
+    pub(crate) fn read_anew<'a>(&mut self, buffer: &'a mut Buffer) -> Result<&'a str, LiveError> {
+        let n = if let Ok(n) = self.fill(buffer) {
+            n
+        } else {
+            *self = Source::open(self.path.clone())?;
+            self.fill(buffer)?
+        };
+        Ok(buffer.text(n))
+    }
+
+    fn fill(&self, buffer: &mut Buffer) -> Result<usize, LiveError> {
+        loop {
+            let n = told(self.file.read_at(&mut buffer.0, 0))
+                .map_err(|source| failed(&self.path, "read it".to_owned(), source))?;
+            if n < buffer.0.len() {
+                return Ok(n);
+            }
+            buffer.0.resize(2 * n, 0);
+        }
     }
 
     /// Shows every line of a file that may be larger than the buffer; of a line that is, nothing.
@@ -82,13 +104,19 @@ fn told(read: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Room for a file's text.
+/// Room for a file's text, which grows with it.
 #[derive(Debug)]
-pub(crate) struct Buffer(Box<[u8]>);
+pub(crate) struct Buffer(Vec<u8>);
+
+impl Buffer {
+    fn text(&self, n: usize) -> &str {
+        std::str::from_utf8(&self.0[..n]).unwrap_or_default()
+    }
+}
 
 impl Default for Buffer {
     fn default() -> Self {
-        Buffer(vec![0; BYTES_MAX].into_boxed_slice())
+        Buffer(vec![0; BYTES])
     }
 }
 
@@ -303,6 +331,27 @@ mod tests {
         assert_eq!(told(Ok(3)).unwrap(), 3);
         assert_eq!(refused(libc::EOPNOTSUPP).unwrap(), 0);
         assert_eq!(refused(libc::EIO).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+
+    /// A file that was removed is gone; what came in its place is read, of whatever length.
+    #[test]
+    fn a_file_is_read_as_it_is_now() {
+        let (dir, mut buffer) = (tempfile::tempdir().unwrap(), Buffer::default());
+        let path = dir.path().join("io.stat");
+        let long = "8:0 rbytes=1\n".repeat(3_000);
+        std::fs::write(&path, &long).unwrap();
+        let mut source = Source::open(path.clone()).unwrap();
+        assert_eq!(source.read(&mut buffer).unwrap(), long);
+        std::fs::write(&path, "8:0 rbytes=2\n").unwrap();
+        assert_eq!(source.read_anew(&mut buffer).unwrap(), "8:0 rbytes=2\n");
+        // As a control group's file is once that has gone: it cannot be read.
+        source.file = File::open(dir.path()).unwrap();
+        assert_eq!(source.read_anew(&mut buffer).unwrap(), "8:0 rbytes=2\n");
+        std::fs::remove_file(&path).unwrap();
+        source.file = File::open(dir.path()).unwrap();
+        assert!(source.read_anew(&mut buffer).is_err());
+        std::fs::write(&path, "8:0 rbytes=3\n").unwrap();
+        assert_eq!(source.read_anew(&mut buffer).unwrap(), "8:0 rbytes=3\n");
     }
 
     #[test]

@@ -24,11 +24,14 @@ mod sharing;
 mod swap;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use commonhold_contract::UnitId;
-use commonhold_policy::memory::{MemoryFacts, MemoryMeans, MemoryPlan, UnitMemory};
+use commonhold_policy::memory::{EARLY_NS, MemoryFacts, MemoryMeans, MemoryPlan, UnitMemory};
 use commonhold_policy::{Action, Time};
 
 use crate::LiveError;
@@ -51,6 +54,9 @@ pub(crate) use swap::Swaps;
 
 /// Files that are kept open for every unit: those of [`Files`]. One that is opened for each look costs more than its read.
 pub(crate) const FILES_PER_UNIT: usize = 5;
+
+/// The threads that look at pages take at most this part of the machine each.
+const THREAD_PART: u32 = 800;
 
 /// After so many looks that failed, nothing is held any more.
 const BLIND_MAX: u32 = 5;
@@ -123,6 +129,12 @@ impl Files {
             pressure: Source::optional(place.leaf.join("memory.pressure")),
         })
     }
+}
+
+/// How long a thread rests that looked at pages for so long: for as long as it takes of one CPU what is allowed of all.
+fn rest_after(took: Duration) -> Duration {
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    took * (THREAD_PART / u32::try_from(cpus).unwrap_or(THREAD_PART)).max(1)
 }
 
 /// What could be enforced below a place, where control groups have `memory.reclaim` or not.
@@ -245,10 +257,10 @@ impl Memory {
         self.due = 0;
     }
 
-    /// The facts, where they are due or somebody was woken for them. `None`: not now, or they cannot be had.
+    /// The facts, where they are due, or nearly so, or somebody was woken for them. `None`: not now, or they cannot be had.
     pub(crate) fn observe(&mut self, now: Time, units: usize) -> Option<MemoryFacts> {
         let woken = self.alarms.as_mut().is_some_and(Alarms::take);
-        if !woken && now < self.due {
+        if !woken && now.saturating_add(EARLY_NS) < self.due {
             return None;
         }
         match self.read(units) {

@@ -6,7 +6,7 @@
 //! [`PROCESSES_MAX`] processes of each unit, [`SAMPLES`] places of their mappings of files are looked at, drawn evenly with
 //! some chance: a page that is there and is charged to another unit counts for that one, divided by the page's mappings. So
 //! what is found is the part of a charge that would be others', if every page were charged in equal parts to those who map
-//! it. A thread does it, and rests [`REST_TIMES`] times as long as it took.
+//! it. A thread does it, for no more than a small part of the machine's time ([`rest_after`]).
 //!
 //! Limits: an estimate, to some percent of what is mapped; what is read without being mapped is not seen; root alone may look
 //! (`CAP_SYS_ADMIN`), on kernels with `CONFIG_PROC_PAGE_MONITOR`. Source: admin-guide/mm/pagemap.rst.
@@ -22,12 +22,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::facts::page_bytes;
+use super::rest_after;
 use crate::cgroup::knob::read;
 
 /// How often is looked.
-const EVERY: Duration = Duration::from_secs(5);
-/// It takes at most 1/100 of a CPU.
-const REST_TIMES: u32 = 100;
+const EVERY: Duration = Duration::from_secs(10);
 /// Of each unit, and of each process.
 const PROCESSES_MAX: usize = 16;
 const SAMPLES: u64 = 256;
@@ -65,7 +64,7 @@ impl Sharing {
                 let begun = Instant::now();
                 let leaves = lock(&at.leaves).clone();
                 *lock(&at.found) = look(&leaves, &frames, &mut chance);
-                thread::sleep(EVERY.max(begun.elapsed() * REST_TIMES));
+                thread::sleep(EVERY.max(rest_after(begun.elapsed())));
             }
         };
         thread::Builder::new().name("sharing".to_owned()).spawn(live).ok()?;
