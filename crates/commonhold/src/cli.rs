@@ -42,8 +42,8 @@ pub(crate) enum Command {
 
 /// Check a contract: syntax, values, and whether a machine can give what it promises
 ///
-/// Prints the tree of units with what each is entitled to when all are active. Every error is shown at its place in the
-/// file, with what would be right. Memory is shown less the reserve: what the kernel and processes in no unit hold, which
+/// Prints the tree of units with what each is entitled to when all are active. Errors are shown at their places in
+/// the file, with what would be right; those that the machine's size makes, once there are no others. Memory is shown less the reserve: what the kernel and processes in no unit hold, which
 /// `run` takes off instead, is not known before.
 #[derive(Debug, Args)]
 #[command(after_long_help = members())]

@@ -27,6 +27,8 @@ use super::{perf, topology};
 use crate::kernel;
 use crate::user::pageout;
 
+pub(crate) use surroundings::GIVE_CAPABILITIES;
+
 /// Where in the cgroup v2 hierarchy a subtree of ours may be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupPlace {

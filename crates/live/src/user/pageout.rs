@@ -31,6 +31,7 @@ use super::mappings::{Mapping, Page, parse, runs};
 use crate::LiveError;
 use crate::journal::ProcessKey;
 use crate::memory::page_bytes;
+use crate::observe::capability::GIVE_CAPABILITIES;
 use crate::observe::process::{ProcFs, Resident, is_alive};
 
 /// What is asked for at a time.
@@ -353,13 +354,13 @@ impl Pass<'_> {
 /// Why nothing can be paged out here at all.
 fn refused(source: &io::Error) -> LiveError {
     let remedy = if source.raw_os_error() == Some(libc::ENOSYS) {
-        "boot Linux 5.10 or later, built with CONFIG_ADVISE_SYSCALLS=y"
+        "boot Linux 5.10 or later, built with CONFIG_ADVISE_SYSCALLS=y".to_owned()
     } else {
-        "run as root, or `setcap cap_sys_nice,cap_sys_ptrace+ep $(command -v commonhold)`; in a container, outside of it"
+        format!("{GIVE_CAPABILITIES}; in a container, outside of it")
     };
     LiveError::Unavailable {
         what: format!("the kernel pages nothing out for us: {source}; memory is not held from now on"),
-        remedy: remedy.to_owned(),
+        remedy,
     }
 }
 

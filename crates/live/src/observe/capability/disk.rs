@@ -268,8 +268,7 @@ fn layers(context: &Context, disks: &[Device]) -> Row {
 fn write_back(context: &Context, memory: &Row) -> Row {
     let name = "write-back is its owner's";
     if memory.state == State::No {
-        let reason =
-            "without the memory controller nobody knows whose it is: only reads and direct writes are held";
+        let reason = "without the memory controller nobody knows whose it is: reads and direct writes at most can be held";
         return Row::no(Area::Disk, name, reason);
     }
     let silent = mounted(context, &|kind| devices::is_local(kind) && !devices::charges_write_back(kind));

@@ -6,6 +6,7 @@ use commonhold_policy::memory::MemoryMeans;
 use super::CgroupPlace;
 use super::context::{Capability, Context};
 use super::resources;
+use super::surroundings::GIVE_CAPABILITIES;
 use crate::memory::{are_made, bound_above, is_protected, means_at};
 
 /// Where the kernel shows generations of pages, and whether it makes any.
@@ -14,9 +15,6 @@ const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 
 /// Where the kernel tells, for each page frame, which control group is charged.
 const CHARGED_TO: &str = "/proc/kpagecgroup";
-
-const GIVE_PAGING: &str =
-    "run as root, or `setcap cap_kill,cap_sys_nice,cap_sys_ptrace+ep $(command -v commonhold)`";
 
 /// The rows about guarantees, calling back, and cold pages. `place` is where our control groups would be.
 pub(super) fn rows(context: &Context, place: Option<&CgroupPlace>) -> Vec<Row> {
@@ -141,7 +139,7 @@ pub(super) fn paging_out(context: &Context, offered: bool) -> Row {
         return no("this kernel has no /proc/PID/pagemap", remedy);
     }
     if !context.status.has(Capability::SysNice) {
-        return no("paging out others' memory takes CAP_SYS_NICE", GIVE_PAGING);
+        return no("paging out others' memory takes CAP_SYS_NICE", GIVE_CAPABILITIES);
     }
     // Beside control groups: nothing is bounded while nobody looks, and nobody else is kept from what is a unit's.
     let weaker =
@@ -152,7 +150,7 @@ pub(super) fn paging_out(context: &Context, offered: bool) -> Row {
     let own = if others { "" } else { "; our own user's processes only" };
     let row = Row::partly(Area::Memory, name, format!("{weaker}{only_files}{own}"));
     match (others, swapless) {
-        (false, _) => row.remedy(GIVE_PAGING),
+        (false, _) => row.remedy(GIVE_CAPABILITIES),
         (true, true) => row.remedy("use control groups, or add swap: see there"),
         (true, false) => row.remedy("use control groups"),
     }

@@ -10,7 +10,9 @@ use super::context::{Capability, Context};
 /// The oldest kernel on which everything here works: `pidfd_open(2)` came with 5.3, waiting on a pidfd with 5.4.
 const KERNEL_MIN: (u32, u32) = (5, 4);
 
-const GIVE_CAPABILITIES: &str = "run as root, or `setcap cap_kill,cap_sys_nice+ep $(command -v commonhold)`";
+/// All that the `user` backend has a use for: `setcap` replaces what a file has.
+pub(crate) const GIVE_CAPABILITIES: &str =
+    "run as root, or `setcap cap_kill,cap_sys_nice,cap_sys_ptrace+ep $(command -v commonhold)`";
 
 /// The rows about what this process may do to others.
 pub(super) fn privileges(context: &Context) -> Vec<Row> {

@@ -159,7 +159,7 @@ fn an_ordinary_user_has_the_cgroup_that_was_delegated() {
         "user backend",
         State::Partly,
         "our own user's processes only",
-        "setcap cap_kill,cap_sys_nice+ep",
+        "setcap cap_kill,cap_sys_nice,cap_sys_ptrace+ep",
     );
 }
 
