@@ -22,7 +22,8 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     }
     let loaded = load::contract(&args.contract, &machine, names)?;
     output::complain_of(&loaded.warnings);
-    let (asked, holdings) = (load::asked_for(&loaded.contract), holdings(args, &loaded.contract, &machine)?);
+    let (holdings, notes) = outlook(args, &loaded.contract, &machine)?;
+    let asked = load::asked_for(&loaded.contract);
     for (resource, holding) in Resource::ALL.into_iter().zip(&holdings) {
         if let (true, Some(warning)) = (asked[resource], holding.warning()) {
             output::complain(&warning);
@@ -33,25 +34,33 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     if !holdings.is_empty() {
         text += "\nOn this machine, `run` would say:\n";
         text += &holdings::text(&holdings);
+        text += &holdings::notes(&notes, output::style());
     }
     output::print(&text)?;
     Ok(Exit::Ok)
 }
 
-/// What `run` would say of each resource here. Of another machine nobody knows.
-fn holdings(args: &Check, contract: &Contract, machine: &Machine) -> Result<Vec<Holding>, Failure> {
-    match args.machine {
-        Some(_) => Ok(Vec::new()),
-        None => Ok(Outlook::new(BackendChoice::Auto, contract, machine)?.holdings),
+/// What `run` would say of each resource here, and what is to be known beside. Of another machine nobody knows.
+fn outlook(
+    args: &Check,
+    contract: &Contract,
+    machine: &Machine,
+) -> Result<(Vec<Holding>, Vec<&'static str>), Failure> {
+    if args.machine.is_some() {
+        return Ok(Default::default());
     }
+    let outlook = Outlook::new(BackendChoice::Auto, contract, machine)?;
+    let notes = outlook.notes();
+    Ok((outlook.holdings, notes))
 }
 
 /// The tree, or what is wrong with the contract, as JSON.
 fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<Exit, Failure> {
     match load::diagnose_placed(&args.contract, machine, names)? {
         (Some(contract), warnings) => {
-            let (divisions, holdings) = (divide(&contract, machine), holdings(args, &contract, machine)?);
-            output::print(&tree::json(&contract, machine, &divisions, &holdings, &warnings))?;
+            let (holdings, notes) = outlook(args, &contract, machine)?;
+            let divisions = divide(&contract, machine);
+            output::print(&tree::json(&contract, machine, &divisions, &holdings, &notes, &warnings))?;
             Ok(Exit::Ok)
         }
         (None, wrong) => load::refuse_in_json(&wrong),

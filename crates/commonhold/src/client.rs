@@ -52,7 +52,14 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     // The daemon's process, as the kernel knows it: a marker is one daemon's.
     let daemon =
         rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
-    let EnterReply {} = call(&mut stream, &Call::Enter { unit: args.unit.clone() })?;
+    let EnterReply { outside } = call(&mut stream, &Call::Enter { unit: args.unit.clone() })?;
+    if let Some(why) = outside {
+        output::complain(&format!(
+            "commonhold exec: warning: control groups do not hold this process in unit {}: it is {why}; start it from a login \
+             session (a console, ssh) instead",
+            args.unit
+        ));
+    }
     drop(stream);
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
@@ -63,14 +70,24 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     Err(Failure::new(exit, format!("cannot run `{}`: {error}", program.to_string_lossy())))
 }
 
+fn json_of(pid: u32, found: &WhereReply) -> String {
+    let mut json = serde_json::json!({ "pid": pid, "unit": found.unit, "rule": found.rule });
+    if let Some(why) = &found.outside {
+        json["outside"] = why.as_str().into();
+    }
+    json.to_string()
+}
+
 pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
     let mut stream = place::connect(&args.place)?;
     if let Some(pid) = args.pid {
         let found: WhereReply = call(&mut stream, &Call::Where { pid })?;
         let text = if args.json {
-            serde_json::json!({ "pid": pid, "unit": found.unit, "rule": found.rule }).to_string()
+            json_of(pid, &found)
         } else {
-            format!("process {pid} is in unit {} ({})", found.unit, found.rule)
+            let outside =
+                found.outside.map(|why| format!("; its control group does not hold it: it is {why}"));
+            format!("process {pid} is in unit {} ({}){}", found.unit, found.rule, outside.unwrap_or_default())
         };
         output::print(&text)?;
         return Ok(Exit::Ok);

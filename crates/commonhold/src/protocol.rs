@@ -92,10 +92,17 @@ pub(crate) struct Instead {
 pub(crate) struct WhereReply {
     pub(crate) unit: String,
     pub(crate) rule: String,
+    /// Why the unit's control group does not hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) outside: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct EnterReply {}
+pub(crate) struct EnterReply {
+    /// Why the unit's control group does not hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) outside: Option<String>,
+}
 
 /// Sends a message.
 pub(crate) fn send(stream: &mut UnixStream, message: &impl Serialize) -> io::Result<()> {

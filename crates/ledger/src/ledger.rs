@@ -289,6 +289,7 @@ impl Ledger {
         Account {
             unit: contract.unit(unit).path.clone(),
             processes: own.map_or(0, |own| own.facts.processes),
+            outside: own.map_or(0, |own| own.facts.outside),
             entitled_micro_cpus: own.map_or(0, |own| own.entitled_micro_cpus),
             owned: self.owner.iter().filter(|(_, id)| mine(**id)).map(|(cpu, _)| *cpu).collect::<CpuSet>(),
             lending: self.loan.iter().filter(|(_, (lender, _))| mine(*lender)).map(|(cpu, _)| *cpu).collect(),
@@ -338,7 +339,7 @@ mod tests {
     const LIGHT: UnitId = UnitId(2);
 
     fn facts(at: Time, used_ns: u64, waited_ns: u64) -> UnitFacts {
-        UnitFacts { at, processes: 1, runnable: 1, used_ns, waited_ns, loans: SwitchLoans::default() }
+        UnitFacts { at, processes: 1, runnable: 1, used_ns, waited_ns, ..UnitFacts::default() }
     }
 
     fn because(action: Action) -> Step {

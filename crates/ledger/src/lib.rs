@@ -22,6 +22,9 @@ pub struct Account {
     pub unit: String,
     /// Member processes now, sub-units not counted.
     pub processes: u32,
+    /// Of these, the processes that stay in control groups of other programs, and are not held by groups.
+    #[serde(default)]
+    pub outside: u32,
     /// What it is entitled to now, in millionths of a CPU, sub-units included.
     pub entitled_micro_cpus: u64,
     /// CPUs it owns now.

@@ -85,7 +85,7 @@ impl Caretaker {
             .arg("0")
             .stdin(theirs)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::inherit())
             .spawn()?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
         let alive = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -203,8 +203,20 @@ pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
             say("");
         }
     });
-    say(&serde_json::to_string(&undone).unwrap_or_default());
+    if !say(&serde_json::to_string(&undone).unwrap_or_default()) {
+        complain(&undone);
+    }
     undone
+}
+
+/// The daemon was killed: where it complained, this is told instead.
+fn complain(undone: &Undone) {
+    let mut to = io::stderr().lock();
+    let kinds = [("note", &undone.notices), ("problem", &undone.problems)];
+    for (kind, what) in kinds.iter().flat_map(|(kind, all)| all.iter().map(move |what| (kind, what))) {
+        // Its terminal may be gone as well.
+        let _ = writeln!(to, "commonhold: {kind}: {what}");
+    }
 }
 
 /// Leaves the daemon's terminal, session and directory, and everything that could end it or that it could keep open.
@@ -258,10 +270,10 @@ fn take_care(path: &Path, progress: &mut dyn FnMut()) -> Undone {
     }
 }
 
-fn say(line: &str) {
+/// Says a line to the daemon. False if that does not listen any more.
+fn say(line: &str) -> bool {
     let mut out = io::stdout().lock();
-    // Nobody listens when the daemon was killed.
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }
 
 #[cfg(test)]

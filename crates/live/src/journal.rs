@@ -115,6 +115,9 @@ pub enum Entry {
         path: PathBuf,
         /// What to write so that the line is as it was; it begins with the device.
         original: String,
+        /// What is about to be written: a line that says otherwise later is another program's. Empty in a journal of an older
+        /// version.
+        given: String,
     },
 }
 
@@ -354,7 +357,7 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
         Entry::OomScoreGiven { value } => scores.insert(*value),
         Entry::Created { cgroup } => created.insert(cgroup.clone()),
         Entry::Knob { path, .. } => knobs.insert(path.clone()),
-        Entry::Line { path, original } => lines.insert((path.clone(), first_word(original).to_owned())),
+        Entry::Line { path, original, .. } => lines.insert((path.clone(), first_word(original).to_owned())),
         _ => true,
     });
     first.cloned().collect()

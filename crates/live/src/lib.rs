@@ -5,6 +5,7 @@ pub mod caretaker;
 pub mod cgroup;
 pub mod clock;
 pub mod disk;
+mod home;
 pub mod io_priority;
 pub mod journal;
 pub mod kernel;

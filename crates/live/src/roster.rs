@@ -35,7 +35,7 @@ use std::path::Path;
 
 use commonhold_contract::{Contract, Each, MemberKind, UnitId};
 use commonhold_policy::Time;
-use commonhold_policy::membership::{Placement, ProcessFacts, Rule, place};
+use commonhold_policy::membership::{Placement, ProcessFacts, Stays, place, stays};
 
 use crate::LiveError;
 use crate::clock::process_cpu_ns;
@@ -81,6 +81,8 @@ pub struct Member {
     pub parent: u32,
     /// The kernel's name of its program.
     pub comm: String,
+    /// Why it may not be moved out of the control group that it is in; `None` where it may, or where nobody would.
+    pub stays: Option<Stays>,
 }
 
 /// A process that changed its unit.
@@ -103,6 +105,8 @@ pub struct Changes {
     pub left: Vec<(ProcessKey, Option<UnitId>)>,
     /// Processes that changed their unit.
     pub moved: Vec<Moved>,
+    /// Processes that stay in their unit and may now be moved into its control group, or no longer may.
+    pub regrouped: Vec<(ProcessKey, UnitId)>,
     /// Users seen directly in a unit with `each = "user"`: unit, user, and the user's name (its number if it has none).
     /// Give each a sub-unit, and look again.
     pub users: Vec<(UnitId, u32, String)>,
@@ -121,6 +125,13 @@ struct Decisive {
     identity: bool,
     program: bool,
     cgroup: bool,
+}
+
+/// That members are moved into control groups of units.
+#[derive(Debug, Clone, Default)]
+struct Moving {
+    /// The control group that was given to this program, as /proc shows its path, if one was.
+    delegated: Option<String>,
 }
 
 impl Decisive {
@@ -147,6 +158,8 @@ pub struct Roster {
     own: BTreeSet<u32>,
     contract: Contract,
     decisive: Decisive,
+    /// `None` where members stay in the control groups that they are in.
+    moving: Option<Moving>,
     known: BTreeMap<u32, Known>,
     /// Units by path, since ids change with the contract.
     entered: BTreeMap<ProcessKey, String>,
@@ -190,6 +203,7 @@ impl Roster {
             own: BTreeSet::new(),
             contract: Contract::default(),
             decisive: Decisive::default(),
+            moving: None,
             known: BTreeMap::new(),
             entered: BTreeMap::new(),
             grants: BTreeSet::new(),
@@ -209,6 +223,32 @@ impl Roster {
     /// account: for `cgroup` rules they go on to count as standing where they were.
     pub fn see_through(&mut self, subtree: &str) {
         self.origins.see_through(subtree);
+    }
+
+    /// Tells that members are moved into control groups of units, as far as [`stays`] allows. `delegated` is the control group
+    /// that was given to this program, as /proc shows its path, if one was.
+    pub fn moves_members(&mut self, delegated: Option<String>) {
+        self.moving = Some(Moving { delegated });
+    }
+
+    /// Why a process that enters a unit by `exec` is not moved into the unit's control group; `None` if it is, if nobody is
+    /// moved, or if the process is gone.
+    pub fn stays_on_entering(&mut self, pid: u32) -> Result<Option<Stays>, LiveError> {
+        let Some(Moving { delegated }) = &self.moving else { return Ok(None) };
+        let Some(cgroup) = self.procfs.cgroup(pid)? else { return Ok(None) };
+        let facts = ProcessFacts { cgroup, ..ProcessFacts::default() };
+        let entered = Placement { named: true, ..Placement::by_default(UnitId::SHARED) };
+        Ok(stays(&facts, &entered, delegated.as_deref()))
+    }
+
+    /// Reads again what is known of these processes, and places them by that.
+    pub fn look_again(&mut self, pids: &[u32]) -> Result<Changes, LiveError> {
+        let mut changes = Changes::default();
+        for pid in pids {
+            self.read_one_again(*pid, false, &mut changes)?;
+        }
+        self.place_again(&mut changes);
+        Ok(changes)
     }
 
     /// Replaces the processes to leave out; this one and process 1 always are.
@@ -347,8 +387,7 @@ impl Roster {
         let Some(facts) = facts else { return Ok(None) };
         // What it used before the first look of all belongs to nobody; afterwards it was born since the last look.
         let clocks = account::Clocks::new(if first { cpu_ns } else { Some(0) });
-        let placement =
-            Placement { unit: UnitId::SHARED, rule: Rule::Default, inherited: false, member: None };
+        let placement = Placement::by_default(UnitId::SHARED);
         Ok(Some(Known {
             ended: has_ended(&stat),
             member: Member {
@@ -358,6 +397,7 @@ impl Roster {
                 session: stat.session,
                 parent: stat.parent,
                 comm: stat.comm,
+                stays: None,
             },
             facts,
             orphaned: None,
@@ -392,10 +432,11 @@ impl Roster {
             let Some(program) = self.procfs.program(pid)? else { return Ok(None) };
             facts.program = program;
         }
-        if all || self.decisive.cgroup {
+        if all || self.decisive.cgroup || self.moving.is_some() {
             let Some(cgroup) = self.procfs.cgroup(pid)? else { return Ok(None) };
             facts.cgroup = cgroup;
         }
+        facts.manager = self.procfs.is_service_manager(pid, &facts.comm);
         Ok(Some(facts))
     }
 
@@ -512,6 +553,15 @@ impl Known {
 /// A first thread that ended while others go on is shown like a process that ended, but for the count of threads.
 fn has_ended(stat: &Stat) -> bool {
     stat.state == State::Ended && stat.threads <= 1
+}
+
+/// Why a process may not be moved out of its control group.
+fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
+    let Moving { delegated } = roster.moving.as_ref()?;
+    if known.member.placement.unit.is_common() {
+        return None;
+    }
+    stays(&known.facts, &known.member.placement, delegated.as_deref())
 }
 
 /// Where a process belongs, given what is known of its ancestors.

@@ -40,6 +40,10 @@ pub struct Undone {
     pub removed: u32,
     /// Files with their former content again.
     pub knobs: u32,
+    /// What is not as it was before although nothing failed: a setting that another program made meanwhile, a process whose
+    /// control group is gone.
+    #[serde(default)]
+    pub notices: Vec<String>,
     /// What could not be undone: object, reason and what to do.
     pub problems: Vec<String>,
 }

@@ -4,6 +4,9 @@
 //! Every test works below a cgroup of its own, so that a daemon on the same machine is not disturbed.
 #![allow(clippy::unwrap_used)]
 
+#[path = "cgroup_tree/beside_systemd.rs"]
+mod beside_systemd;
+
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +24,11 @@ use commonhold_policy::{Action, Plan, Reason, Step};
 /// A second, on the backend's clock: tests pass the time themselves.
 const SECOND: u64 = 1_000_000_000;
 
+/// Says why a test cannot be run here.
+fn skip(name: &str, reason: &str) {
+    eprintln!("skipped {name}: {reason}");
+}
+
 /// A cgroup to work below, and the processes of one test. Everything ends with it.
 struct Bench {
     place: CgroupPlace,
@@ -32,7 +40,7 @@ struct Bench {
 impl Bench {
     /// `None`, and the reason on stderr, where this machine cannot do it.
     fn new(name: &str, controllers: &[&str]) -> Option<Bench> {
-        let skip = |reason: &str| eprintln!("skipped {name}: {reason}");
+        let skip = |reason: &str| skip(name, reason);
         let Some(mount) = mount() else {
             skip("no cgroup v2 here: mount -t cgroup2 none /sys/fs/cgroup");
             return None;

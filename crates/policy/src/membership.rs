@@ -35,6 +35,8 @@ pub struct ProcessFacts {
     pub program: String,
     /// Its cgroup v2 path (`/user.slice/...`), or the v1 systemd hierarchy's; empty if unknown.
     pub cgroup: String,
+    /// A service manager of systemd's (`systemd --user`) or its helper `(sd-pam)`, whatever control group it is in.
+    pub manager: bool,
     /// The unit it entered by `exec`.
     pub entered: Option<UnitId>,
     /// Where its parent process was placed.
@@ -88,6 +90,33 @@ pub struct Placement {
     pub inherited: bool,
     /// Where `members` says so: unit and position in its list. None for default, exec and kernel.
     pub member: Option<(UnitId, u16)>,
+    /// Whether a rule that names the process itself led to the unit or to one around it: `exec`, `pid`, `cgroup`, `command`.
+    pub named: bool,
+}
+
+impl Placement {
+    /// In a unit that no rule of the contract led to.
+    pub fn by_default(unit: UnitId) -> Placement {
+        Placement { unit, rule: Rule::Default, inherited: false, member: None, named: false }
+    }
+}
+
+/// Why a member stays in the control group that another program put it into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stays {
+    /// A user's service manager, or a process below `user@UID.service`, which that manager keeps.
+    UserManager,
+    /// A process of a system service that no rule names.
+    Service,
+}
+
+impl fmt::Display for Stays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Stays::UserManager => "kept by a user's service manager",
+            Stays::Service => "part of a system service that no `cgroup:`, `command:` or `pid:` rule names",
+        })
+    }
 }
 
 /// Numbers behind the names of users and groups that a contract uses, as the machine at hand knows them.
@@ -101,16 +130,65 @@ pub trait Names {
 /// Decides where a process belongs.
 pub fn place(contract: &Contract, names: &impl Names, process: &ProcessFacts) -> Placement {
     if process.kernel_thread {
-        return Placement { unit: UnitId::KERNEL, rule: Rule::Kernel, inherited: false, member: None };
+        return Placement { rule: Rule::Kernel, ..Placement::by_default(UnitId::KERNEL) };
     }
-    let default =
-        Placement { unit: contract.default_unit, rule: Rule::Default, inherited: false, member: None };
+    let default = Placement::by_default(contract.default_unit);
     let mut found = descend(contract, names, process, None).unwrap_or(default);
     // Even the default unit may have sub-units that select among what fell into it.
     while let Some(deeper) = descend(contract, names, process, Some(found.unit)) {
-        found = deeper;
+        found = Placement { named: found.named || deeper.named, ..deeper };
     }
     found
+}
+
+/// Whether a process may not be moved out of the control group that it is in, and why. systemd loses a service, a session's
+/// user manager loses its right to start anything, when a process is moved out of the group that it was given.
+///
+/// A user's manager and everything below `user@UID.service` stay. A process of a system service stays unless a rule names
+/// it. `delegated` is the control group that was given to this program, if one was: what is in it may be moved; and for a
+/// daemon that a user started below `user@UID.service`, that user's other processes count as those of a system do.
+pub fn stays(process: &ProcessFacts, placement: &Placement, delegated: Option<&str>) -> Option<Stays> {
+    if process.manager {
+        return Some(Stays::UserManager);
+    }
+    let group = process.cgroup.as_str();
+    if delegated.is_some_and(|ours| is_below(group, ours)) {
+        return None;
+    }
+    let group = match below_user_manager(group) {
+        None => group,
+        Some((manager, rest)) => {
+            let same_users = delegated.is_some_and(|ours| is_below(ours, manager));
+            if !same_users || is_below(rest, "/init.scope") {
+                return Some(Stays::UserManager);
+            }
+            rest
+        }
+    };
+    let of_service = ["/system.slice", "/machine.slice"].iter().any(|slice| is_below(group, slice))
+        || group.split('/').any(|name| name.ends_with(".service"));
+    (of_service && !placement.named).then_some(Stays::Service)
+}
+
+/// A path up to the first `user@UID.service` in it, and what comes after it.
+fn below_user_manager(group: &str) -> Option<(&str, &str)> {
+    let is_manager = |name: &str| name.starts_with("user@") && name.ends_with(".service");
+    let mut end = 0;
+    for name in group.split('/') {
+        end += name.len();
+        if is_manager(name) {
+            return Some(group.split_at(end));
+        }
+        end += 1;
+    }
+    None
+}
+
+/// Whether a control group is another one, or below it.
+fn is_below(group: &str, other: &str) -> bool {
+    group
+        .strip_prefix(other.trim_end_matches('/'))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The best match among the units directly below `level`.
@@ -142,7 +220,7 @@ fn matches(
 ) -> Vec<(usize, Placement)> {
     let mut found = Vec::new();
     if process.entered.is_some_and(|entered| is_within(contract, entered, unit)) {
-        found.push((0, Placement { unit, rule: Rule::Exec, inherited: false, member: None }));
+        found.push((0, Placement { rule: Rule::Exec, named: true, ..Placement::by_default(unit) }));
     }
     if let Some(parent) = process.parent
         && matches!(parent.rule, Rule::Exec | Rule::Pid | Rule::Command)
@@ -153,7 +231,8 @@ fn matches(
     for (member, position) in contract.unit(unit).members.iter().zip(0u16..) {
         if let Some((rule, rank)) = matches_member(names, process, member) {
             let member = Some((unit, position));
-            found.push((rank, Placement { unit, rule, inherited: false, member }));
+            let named = rule >= Rule::Command;
+            found.push((rank, Placement { unit, rule, inherited: false, member, named }));
         }
     }
     found
@@ -273,8 +352,7 @@ fn matches_member(names: &impl Names, process: &ProcessFacts, member: &Member) -
         }
         MemberKind::Cgroup(path) => {
             let path = path.trim_end_matches('/');
-            let rest = process.cgroup.strip_prefix(path)?;
-            (rest.is_empty() || rest.starts_with('/')).then_some((Rule::Cgroup, path.len()))
+            is_below(&process.cgroup, path).then_some((Rule::Cgroup, path.len()))
         }
         MemberKind::Pid(pid) => (*pid == process.pid).then_some((Rule::Pid, 0)),
     }
@@ -450,6 +528,78 @@ mod tests {
         assert!(!may(&physicist, "students"));
         // solo names no user and no group: only root and whoever runs the daemon enter it. The common parts: nobody.
         assert!(!may(&physicist, "solo") && !may(&physicist, "kernel") && !may(&physicist, "shared"));
+    }
+
+    /// Where a process of user 1000 that this rule put into a unit stays.
+    fn stay(cgroup: &str, named: bool, delegated: Option<&str>) -> Option<Stays> {
+        let process = ProcessFacts { cgroup: cgroup.to_owned(), ..process(1000, &[], "sleep") };
+        stays(&process, &Placement { named, ..Placement::by_default(UnitId(2)) }, delegated)
+    }
+
+    #[test]
+    fn what_a_users_manager_keeps_stays_whatever_names_it() {
+        for group in [
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/a.service",
+            "/user@1000.service",
+            "/x/user@7.service/init.scope",
+        ] {
+            for named in [false, true] {
+                assert_eq!(stay(group, named, None), Some(Stays::UserManager), "{group}");
+            }
+        }
+        let manager = ProcessFacts { manager: true, ..process(1000, &[], "systemd") };
+        assert_eq!(stays(&manager, &Placement::by_default(UnitId(2)), None), Some(Stays::UserManager));
+        for group in
+            ["", "/", "/user.slice/user-1000.slice/session-3.scope", "/lab/user@x", "/lab/myuser@1.service.d"]
+        {
+            assert_eq!(stay(group, false, None), None, "{group}");
+        }
+    }
+
+    #[test]
+    fn a_services_processes_stay_unless_a_rule_names_them() {
+        for group in [
+            "/system.slice/cron.service",
+            "/system.slice/docker-1.scope",
+            "/machine.slice/a.scope",
+            "/lab/x.service/y",
+        ] {
+            assert_eq!(
+                (stay(group, false, None), stay(group, true, None)),
+                (Some(Stays::Service), None),
+                "{group}"
+            );
+        }
+        assert_eq!(stay("/systemd.slice", false, None), None);
+    }
+
+    #[test]
+    fn a_users_own_daemon_moves_what_was_given_to_it() {
+        let ours = Some("/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope");
+        let below = |rest: &str| format!("/user.slice/user-1000.slice/user@1000.service{rest}");
+        assert_eq!(stay(&below("/app.slice/run-1.scope/x"), false, ours), None);
+        assert_eq!(stay(&below("/app.slice/terminal.scope"), false, ours), None);
+        assert_eq!(stay(&below("/app.slice/mail.service"), false, ours), Some(Stays::Service));
+        assert_eq!(stay(&below("/app.slice/mail.service"), true, ours), None);
+        assert_eq!(stay(&below("/init.scope"), true, ours), Some(Stays::UserManager));
+        assert_eq!(
+            stay("/user.slice/user-7.slice/user@7.service/a.scope", true, ours),
+            Some(Stays::UserManager)
+        );
+    }
+
+    /// A rule around the unit counts as well: of each user of a service, all are named who are.
+    #[test]
+    fn a_process_is_named_by_the_rules_of_every_level() {
+        let mut contract = contract();
+        let students = contract.find("students").unwrap();
+        let ana = contract.add(Some(students), "ana");
+        contract.units[ana.index()].members.push(Member { kind: K::User(named("ana")), span: 0..0 });
+        let in_lab = ProcessFacts { cgroup: "/lab".to_owned(), ..process(1000, &[], "sh") };
+        let placed = place(&contract, &Book, &in_lab);
+        assert_eq!((placed.unit, placed.rule, placed.named), (ana, Rule::User, true));
+        assert!(!place(&contract, &Book, &process(1000, &[501], "sh")).named);
+        assert!(place(&contract, &Book, &process(5, &[], "make")).named);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct UnitFacts {
     pub at: Time,
     /// Member processes that exist.
     pub processes: u32,
+    /// Of these, the processes that stay in the control groups of other programs: what holds the unit does not hold them.
+    pub outside: u32,
     /// Threads that want a CPU now: running, runnable, or stopped by a gate while they were.
     pub runnable: u32,
     /// CPU time its members used since the backend began, in nanoseconds. Never goes back.

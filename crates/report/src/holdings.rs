@@ -4,6 +4,8 @@ use commonhold_contract::Resource;
 use commonhold_machine::capability::State;
 use serde::{Deserialize, Serialize};
 
+use crate::table::{Style, wrap};
+
 /// One resource.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
@@ -40,6 +42,11 @@ impl Holding {
     pub fn warning(&self) -> Option<String> {
         (self.held != State::Yes).then(|| format!("warning: {} is {}", self.resource, self.how))
     }
+}
+
+/// Paragraphs of what is to be known beside.
+pub fn notes(notes: &[&str], style: Style) -> String {
+    notes.iter().map(|note| format!("\n{}\n", wrap(note, style.width, "", "").join("\n"))).collect()
 }
 
 /// The lines of all.

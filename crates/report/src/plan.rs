@@ -80,6 +80,8 @@ struct PlanJson<'a> {
     holdings: &'a [Holding],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     io_cost: &'a [String],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    notes: &'a [&'a str],
     #[serde(skip_serializing_if = "Vec::is_empty")]
     present: Vec<PresentJson<'a>>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -170,6 +172,7 @@ pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     let content = PlanJson {
         holdings: about.holdings,
         io_cost: about.io_cost,
+        notes: about.notes,
         present: present::json(contract, about.present),
         warnings: about.warnings,
         at_ns: plan.at,
@@ -197,6 +200,8 @@ pub struct About<'a> {
     pub holdings: &'a [Holding],
     /// The disks that io.cost would be switched on for.
     pub io_cost: &'a [String],
+    /// What is to be known beside, in sentences.
+    pub notes: &'a [&'a str],
     /// What is to be said of the contract all the same, as a contract in error has it.
     pub warnings: &'a [serde_json::Value],
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::membership::Stays;
 use serde::Serialize;
 
 use crate::figures::count;
@@ -11,6 +12,13 @@ use crate::table::{Paint, Style, clean, wrap};
 
 /// Who is in no unit, whatever a contract's rules match.
 pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
+
+/// What it means on a machine with systemd that members are moved into control groups of units.
+pub const MOVED_BESIDE_SYSTEMD: &str = "systemd runs here. Members of units are moved out of their login sessions' control groups. \
+    Until the daemon ends, `loginctl` and the journal do not count these processes to their sessions, logout does not end \
+    them, and limits set on their slices do not hold them. User managers (`systemd --user`) and all that they started stay \
+    where they are. So do system services, unless a `cgroup:`, `command:` or `pid:` rule names them. A process that stays \
+    is a member of its unit, but control groups do not hold it.";
 
 /// Who is in a unit, or in none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,11 +31,23 @@ pub struct Present {
     pub programs: Vec<(String, usize)>,
     /// Processes among them that cannot be held, since they are other users'.
     pub beyond_us: usize,
+    /// Processes among them that would be moved into the unit's control group; `None` where nobody is moved.
+    pub moved: Option<usize>,
+    /// Processes among them that would stay in the control groups that they are in, by the reason.
+    pub staying: Vec<(Stays, usize)>,
 }
 
 impl Present {
     fn processes(&self) -> usize {
         self.users.iter().map(|(_, count)| count).sum()
+    }
+
+    /// `11 would be moved into the unit's control group; 1 stays (kept by a user's service manager)`
+    fn moves(&self) -> Option<String> {
+        let moved = self.moved.filter(|_| self.processes() > 0)?;
+        let stay = |count: usize| if count == 1 { "stays" } else { "stay" };
+        let staying = self.staying.iter().map(|(why, count)| format!("; {count} {} ({why})", stay(*count)));
+        Some(format!("{moved} would be moved into the unit's control group{}", staying.collect::<String>()))
     }
 
     /// `3 processes of ana 2, root 1: make, sh`
@@ -70,6 +90,8 @@ pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
     for unit in present.iter().filter(|unit| !unit.unit.is_common()) {
         let line = format!("{}: {}", clean(path(contract, unit.unit)), unit.words());
         text.extend(wrap(&line, style.width, "  ", &rest).into_iter().map(|line| line + "\n"));
+        let moves = unit.moves().into_iter().flat_map(|moves| wrap(&moves, style.width, &rest, &rest));
+        text.extend(moves.map(|line| line + "\n"));
     }
     let unmatched: usize = present.iter().filter(|unit| unit.unit.is_common()).map(Present::processes).sum();
     let unmatched = match unmatched {
@@ -96,6 +118,16 @@ pub(crate) struct PresentJson<'a> {
     users: BTreeMap<&'a str, usize>,
     programs: BTreeMap<&'a str, usize>,
     beyond_us: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved: Option<usize>,
+    staying: BTreeMap<&'static str, usize>,
+}
+
+const fn key(why: Stays) -> &'static str {
+    match why {
+        Stays::UserManager => "user_manager",
+        Stays::Service => "service",
+    }
 }
 
 /// The same for a JSON document.
@@ -107,6 +139,8 @@ pub(crate) fn json<'a>(contract: &'a Contract, present: &'a [Present]) -> Vec<Pr
         users: counts(&present.users),
         programs: counts(&present.programs),
         beyond_us: present.beyond_us,
+        moved: present.moved,
+        staying: present.staying.iter().map(|(why, count)| (key(*why), *count)).collect(),
     };
     present.iter().map(unit).collect()
 }

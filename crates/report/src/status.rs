@@ -75,11 +75,23 @@ fn add_account(table: &mut Table, account: &Account, style: Style) {
     cells[0].insert_str(0, &indent);
     table.row(Paint::Plain, cells.into());
     for line in waits(account)
-        .iter()
-        .flat_map(|waits| wrap(waits, style.width, &format!("{indent}  "), &format!("{indent}    ")))
+        .into_iter()
+        .chain(outside(account))
+        .flat_map(|remark| wrap(&remark, style.width, &format!("{indent}  "), &format!("{indent}    ")))
     {
         table.line(Paint::Faint, line);
     }
+}
+
+/// How many of a unit's processes its control group does not hold.
+fn outside(account: &Account) -> Option<String> {
+    let Account { processes, outside, .. } = account;
+    (*outside > 0).then(|| {
+        format!(
+            "{outside} of its {processes} processes stay with the service manager that started them: the unit's control \
+             group does not hold them"
+        )
+    })
 }
 
 /// On whom a unit waited, the longest first.

@@ -251,6 +251,8 @@ struct TreeJson<'a, W> {
     /// What would hold each resource on the machine at hand.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     holdings: &'a [Holding],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    notes: &'a [&'a str],
     /// What is to be said of the contract all the same, as a contract in error has it.
     warnings: &'a W,
 }
@@ -282,6 +284,7 @@ pub fn json(
     machine: &Machine,
     divisions: &PerResource<Division>,
     holdings: &[Holding],
+    notes: &[&str],
     warnings: &impl Serialize,
 ) -> String {
     let tree = Tree::new(contract, divisions);
@@ -294,6 +297,7 @@ pub fn json(
         unheld: per_resource(|resource| divisions[resource].amount(divisions[resource].entitlement.unheld)),
         units: contract.held().map(|id| tree.unit_json(id)).collect(),
         holdings,
+        notes,
         warnings,
     };
     crate::json("commonhold.tree", content)

@@ -6,6 +6,7 @@ mod fixture;
 
 use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_policy::Plan;
+use commonhold_policy::membership::Stays;
 use commonhold_report::comparison::{self, Comparison};
 use commonhold_report::holdings::Holding;
 use commonhold_report::present::{self, Present};
@@ -30,7 +31,10 @@ fn tree_of_a_contract() {
     let text = tree::text(&contract, &machine, &divisions, Style::PLAIN);
     assert_fits(&text, 80);
     assert_snapshot!(text);
-    assert_snapshot!("tree_of_a_contract_json", tree::json(&contract, &machine, &divisions, &[], &[0u8; 0]));
+    assert_snapshot!(
+        "tree_of_a_contract_json",
+        tree::json(&contract, &machine, &divisions, &[], &[], &[0u8; 0])
+    );
 }
 
 #[test]
@@ -79,9 +83,15 @@ fn who_is_in_which_unit() {
         users: some(users),
         programs,
         beyond_us,
+        moved: None,
+        staying: Vec::new(),
     };
     let first = contract.held().next().unwrap();
-    let hostile = of(first, &[("ana\x1b", 54), ("root", 1)], ten, 1);
+    let hostile = Present {
+        moved: Some(50),
+        staying: vec![(Stays::UserManager, 4), (Stays::Service, 1)],
+        ..of(first, &[("ana\x1b", 54), ("root", 1)], ten, 1)
+    };
     let shared = of(UnitId::SHARED, &[("root", 1)], some(&[("sshd", 1)]), 1);
     let rest = contract.held().skip(1).map(|unit| of(unit, &[], Vec::new(), 0));
     let all: Vec<Present> = std::iter::once(hostile).chain(rest).chain([shared]).collect();
@@ -90,7 +100,8 @@ fn who_is_in_which_unit() {
     assert!(!text.contains('\x1b'));
     assert_snapshot!(text);
     let measured = ["sda".to_owned()];
-    let about = plan::About { present: &all[..2], holdings: &[], io_cost: &measured, warnings: &[] };
+    let about =
+        plan::About { present: &all[..2], holdings: &[], io_cost: &measured, notes: &[], warnings: &[] };
     assert_snapshot!("who_is_in_which_unit_json", plan::json(&contract, &plan, about));
     // Nobody is left out, and everybody can be held.
     let text = present::text(&contract, &[of(first, &[("root", 1)], some(&[("sh", 1)]), 0)], Style::PLAIN);

@@ -38,7 +38,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
         (loaded.contract, Vec::new())
     };
     let outlook = Outlook::new(args.backend, &contract, &machine)?;
-    let (roster, now) = look(&mut contract)?;
+    let (roster, now) = look(&mut contract, &outlook.choice)?;
     let snapshot = Snapshot { at: now, units: roster.unit_facts(), ..Snapshot::default() };
     let input = Input { contract: &contract, machine: &machine, means: outlook.means, snapshot: &snapshot };
     let (_, plan) = step(State::default(), now, input);
@@ -49,6 +49,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
         present: &present,
         holdings: &outlook.holdings,
         io_cost: &io_cost,
+        notes: &outlook.notes(),
         warnings: &warnings,
     };
     if args.json {
@@ -57,6 +58,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
         let (name, why) = (outlook.choice.name(), &outlook.why);
         output::say(&format!("the {name} backend would hold this ({why}):\n"));
         output::print(&present::text(&contract, &present, output::style()))?;
+        output::print(&holdings::notes(&outlook.notes(), output::style()))?;
         output::say("");
         output::print(&plan::text(&contract, &plan, output::style()))?;
         output::say("\nThis plan is about CPUs; of each resource, `run` would say:");
@@ -67,8 +69,11 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
 }
 
 /// Who is where, and uses what; the contract gets the sub-units of those who want one.
-fn look(contract: &mut Contract) -> Result<(Roster, u64), Failure> {
+fn look(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failure> {
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
+    if let Some(place) = choice.place() {
+        roster.moves_members(place.delegated_path());
+    }
     let begun = clock::now();
     // Every look may find users that want a sub-unit; with that, the next one places them.
     loop {
@@ -90,15 +95,21 @@ fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
     let own_only = own_only(choice);
     let of_unit = |unit: UnitId| {
         let (mut users, mut programs) = (BTreeMap::new(), BTreeMap::new());
-        let mut beyond_us = 0;
+        let (mut beyond_us, mut moved, mut staying) = (0, 0, BTreeMap::new());
         for member in roster.members_of(unit) {
+            match member.stays {
+                Some(why) => *staying.entry(why).or_insert(0) += 1,
+                None => moved += 1,
+            }
             *users.entry(member.uid).or_insert(0) += 1;
             *programs.entry(member.comm.clone()).or_insert(0) += 1;
             beyond_us += usize::from(own_only.is_some_and(|uid| uid != member.uid));
         }
         let name = |uid: u32| roster.names().user_name(uid).unwrap_or_else(|| uid.to_string());
         let users = users.into_iter().map(|(uid, count)| (name(uid), count)).collect();
-        Present { unit, users, programs: programs.into_iter().collect(), beyond_us }
+        let moved = (choice.place().is_some() && !unit.is_common()).then_some(moved);
+        let (programs, staying) = (programs.into_iter().collect(), staying.into_iter().collect());
+        Present { unit, users, programs, beyond_us, moved, staying }
     };
     contract.held().chain([UnitId::SHARED]).map(of_unit).collect()
 }

@@ -173,6 +173,9 @@ impl Daemon<'_> {
         let begun = Instant::now();
         let undone = caretaker.finish(hold.end())?;
         output::say(&format!("{undone} in {} ms", begun.elapsed().as_millis()));
+        for notice in &undone.notices {
+            output::say(&format!("note: {notice}"));
+        }
         for problem in &undone.problems {
             output::complain(&format!("problem: {problem}"));
         }

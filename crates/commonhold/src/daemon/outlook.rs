@@ -11,6 +11,7 @@ use commonhold_policy::Means;
 use commonhold_policy::disk::DiskMeans;
 use commonhold_policy::memory::MemoryMeans;
 use commonhold_report::holdings::Holding;
+use commonhold_report::present::MOVED_BESIDE_SYSTEMD;
 
 use super::holdings;
 use super::start::{self, Choice};
@@ -38,6 +39,12 @@ impl Outlook {
         let means = means(&choice);
         let holdings = holdings::of(contract, choice.name(), means, &start::by_backend(choice.name(), &why));
         Ok(Outlook { choice, why, means, holdings })
+    }
+
+    /// What is to be known beside: where members are moved on a machine with systemd, what that means for their sessions.
+    pub(crate) fn notes(&self) -> Vec<&'static str> {
+        let moves = self.choice.place().is_some() && capability::systemd_runs(Path::new("/"));
+        moves.then_some(MOVED_BESIDE_SYSTEMD).into_iter().collect()
     }
 }
 

@@ -168,7 +168,8 @@ fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
         return Err(refuse(refusal::NO_SUCH_PROCESS, format!("process {pid} {why}")));
     };
     let unit = hold.contract.unit(member.placement.unit).path.clone();
-    reply(&WhereReply { unit, rule: explain(hold, about, member.placement) })
+    let outside = member.stays.map(|why| why.to_string());
+    reply(&WhereReply { unit, rule: explain(hold, about, member.placement), outside })
 }
 
 /// The rule behind a placement, in words.
@@ -219,9 +220,12 @@ fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
     }
     let gone = || refuse(refusal::NO_SUCH_PROCESS, format!("process {} is gone", caller.pid));
     let key = caller.key.ok_or_else(gone)?;
-    match backend.roster_mut().enter(&contract, key, unit) {
-        Ok(true) => reply(&EnterReply {}),
-        Ok(false) => Err(gone()),
+    let roster = backend.roster_mut();
+    let entered =
+        roster.stays_on_entering(key.pid).and_then(|why| Ok((why, roster.enter(&contract, key, unit)?)));
+    match entered {
+        Ok((why, true)) => reply(&EnterReply { outside: why.map(|why| why.to_string()) }),
+        Ok((_, false)) => Err(gone()),
         Err(e) => Err(refuse(refusal::FAILED, e.to_string())),
     }
 }

@@ -49,6 +49,14 @@ impl Choice {
         }
     }
 
+    /// Where the control groups of units would be, if units have any.
+    pub(super) fn place(&self) -> Option<&CgroupPlace> {
+        match self {
+            Choice::Kernel(place) | Choice::Cgroup(place) => Some(place),
+            Choice::User => None,
+        }
+    }
+
     /// How many files it keeps open for every unit.
     fn files_per_unit(&self) -> usize {
         match self {
@@ -251,6 +259,9 @@ fn journal(directory: &Path) -> Result<Journal, Failure> {
     if !leftover.is_empty() {
         let undone = undo(&leftover, Path::new("/proc"));
         output::say(&format!("an earlier daemon was killed with its caretaker; {undone}"));
+        for notice in &undone.notices {
+            output::say(&format!("note: {notice}"));
+        }
         for problem in &undone.problems {
             output::complain(&format!("problem: {problem}"));
         }

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use super::knob::{failed, read, value_of, write};
 use crate::LiveError;
+use crate::home;
 use crate::journal::{Entry, Journal, ProcessKey};
 use crate::observe::capability::CgroupPlace;
 use crate::observe::process::{ProcFs, is_alive};
@@ -55,6 +56,7 @@ impl Tree {
     ) -> Result<(Tree, Vec<LiveError>), LiveError> {
         let top = place.base.join(TOP);
         refuse_if_owned(&top, procfs)?;
+        home::tidy(&place.base);
         let outside =
             if place.delegated { step_aside(&place.base, procfs, journal)? } else { place.base.clone() };
         remove(&top, &outside)?;

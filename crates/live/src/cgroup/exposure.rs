@@ -97,7 +97,9 @@ impl Exposure {
             return Vec::new();
         }
         let looked_at = |unit: &UnitId| self.exposed.contains(unit) || self.after.contains_key(unit);
-        let members = roster.members().filter(|member| looked_at(&member.placement.unit));
+        // Memory of processes that stay elsewhere is not charged to the unit: they do not make it exceed.
+        let members =
+            roster.members().filter(|member| member.stays.is_none() && looked_at(&member.placement.unit));
         let keys: BTreeSet<ProcessKey> =
             members.map(|member| member.key).chain(self.held.keys().copied()).collect();
         let (mut changes, mut entries, mut problems) = (Vec::new(), Vec::new(), Vec::new());

@@ -17,6 +17,7 @@ use commonhold_machine::CpuSet;
 use super::claim::{Tree, move_to, record};
 use crate::LiveError;
 use crate::affinity;
+use crate::home::{Sent, Ways};
 use crate::journal::{Entry, Journal, ProcessKey};
 use crate::observe::process::ProcFs;
 
@@ -115,13 +116,10 @@ impl Members {
             Err(error) => error,
         };
         self.origins.remove(&arrival.process);
-        self.reported.insert(arrival.process).then(|| LiveError::Process {
-            pid,
-            name: arrival.name.clone(),
-            what: format!("move it to {}", arrival.to.display()),
-            remedy: remedy(&source).to_owned(),
-            source,
-        })
+        let to = format!("to {}", arrival.to.display());
+        self.reported
+            .insert(arrival.process)
+            .then(|| could_not_move(arrival.process, &arrival.name, &to, source))
     }
 
     /// Brings those back that stand elsewhere although they were brought before, unless that happened too often.
@@ -164,21 +162,32 @@ impl Members {
         problems
     }
 
-    /// Sends a process that belongs to no unit any more to where it, or the one that started it, came from. One that
-    /// does not stand in our subtree is left alone.
+    /// Sends a process that is to be in none of our groups any more to where it, or the one that started it, came from, or to
+    /// the next best place; the latter is told. One that does not stand in our subtree is left alone.
     pub(super) fn send_home(&mut self, process: ProcessKey, name: &str, tree: &Tree) -> Option<LiveError> {
         let here = self.whereabouts(process)?;
         if !here.starts_with(&tree.top) {
             return None;
         }
-        let origin = self.origin(process).filter(|origin| origin.is_dir());
-        if let Some(origin) = origin
-            && move_to(process.pid, &origin).is_ok()
-        {
-            self.origins.remove(&process);
-            return None;
-        }
-        self.move_one(&Arrival { process, name: name.to_owned(), to: tree.outside.clone() })
+        let origin = self.origin(process);
+        let ways = Ways { last: &tree.outside, ours: &tree.top };
+        let sent = ways.send(&mut self.procfs, process.pid, origin.as_deref());
+        self.origins.remove(&process);
+        let error = match sent {
+            Ok(Sent::Gone | Sent::Home) => return None,
+            Ok(Sent::Elsewhere(to)) => {
+                let from =
+                    origin.map_or_else(|| "where it came from".to_owned(), |dir| dir.display().to_string());
+                return Some(LiveError::Unavailable {
+                    what: format!("process {} ({name}) cannot go back to {from}, which is gone", process.pid),
+                    remedy: format!("it is in {} now", to.display()),
+                });
+            }
+            Err(source) => source,
+        };
+        self.reported
+            .insert(process)
+            .then(|| could_not_move(process, name, "out of this program's groups", error))
     }
 
     /// Where a process came from: known for those that were moved, their parent's for those that they started.
@@ -225,6 +234,16 @@ impl Members {
         self.returns.remove(&process);
         self.brought.remove(&process);
         self.reported.remove(&process);
+    }
+}
+
+fn could_not_move(process: ProcessKey, name: &str, to: &str, source: io::Error) -> LiveError {
+    LiveError::Process {
+        pid: process.pid,
+        name: name.to_owned(),
+        what: format!("move it {to}"),
+        remedy: remedy(&source).to_owned(),
+        source,
     }
 }
 

@@ -44,7 +44,7 @@ use crate::journal::{Entry, Journal, ProcessKey};
 use crate::memory::{self, Memory};
 use crate::observe::capability::CgroupPlace;
 use crate::observe::process::ProcFs;
-use crate::roster::{Changes, Roster, Scan, remap};
+use crate::roster::{Changes, Member, Roster, Scan, remap};
 use crate::user::idle::Idle;
 use crate::{Backend, HeldBy, LiveBackend, LiveError};
 use claim::Tree;
@@ -103,6 +103,7 @@ impl CgroupBackend {
         if let Ok(path) = tree.top.strip_prefix(&place.mount) {
             roster.see_through(&format!("/{}", path.display()));
         }
+        roster.moves_members(place.delegated_path());
         let overwritten =
             forgets_affinity(&rustix::system::uname().release().to_string_lossy()).then(|| usable.clone());
         if let Some(cpus) = &overwritten {
@@ -182,7 +183,7 @@ impl CgroupBackend {
         self.remove_leaving();
         if now >= self.strays_at.saturating_add(STRAY_NS) {
             self.strays_at = now;
-            self.find_strays();
+            self.find_strays()?;
         }
         self.problems.extend(self.groups.find_unstopped(now));
         self.roster.account(now, watch)?;
@@ -210,10 +211,14 @@ impl CgroupBackend {
         }
         let joined = changes.joined.iter().copied();
         let moved = changes.moved.iter().map(|moved| (moved.key, moved.to));
+        let regrouped = changes.regrouped.iter().copied();
         let mut arrivals = Vec::new();
-        for (process, unit) in joined.chain(moved).filter(|(_, unit)| *unit != UnitId::KERNEL) {
+        for (process, unit) in
+            joined.chain(moved).chain(regrouped).filter(|(_, unit)| *unit != UnitId::KERNEL)
+        {
             let name = self.name(process);
-            if let Some(to) = self.groups.leaf(unit) {
+            let stays = self.roster.member(process.pid).is_some_and(|member| member.stays.is_some());
+            if let Some(to) = self.groups.leaf(unit).filter(|_| !stays) {
                 self.groups.came(unit);
                 arrivals.push(Arrival { process, name, to });
             } else {
@@ -223,10 +228,11 @@ impl CgroupBackend {
         self.problems.extend(self.members.bring(&arrivals, self.groups.tree(), &mut self.journal));
     }
 
-    /// Brings back members that another program moved elsewhere.
-    fn find_strays(&mut self) {
+    /// Brings back members that another program moved elsewhere, unless they may not be moved out of there.
+    fn find_strays(&mut self) -> Result<(), LiveError> {
         let mut by_unit: BTreeMap<UnitId, Vec<(ProcessKey, String)>> = BTreeMap::new();
-        for member in self.roster.members().filter(|member| !member.placement.unit.is_common()) {
+        let held = |member: &&Member| !member.placement.unit.is_common() && member.stays.is_none();
+        for member in self.roster.members().filter(held) {
             by_unit.entry(member.placement.unit).or_default().push((member.key, member.comm.clone()));
         }
         let mut strayed = Vec::new();
@@ -241,7 +247,20 @@ impl CgroupBackend {
                 Err(error) => self.problems.push(error),
             }
         }
+        if strayed.is_empty() {
+            return Ok(());
+        }
+        // Who is asleep was moved without its facts being read again.
+        let pids: Vec<u32> = strayed.iter().map(|arrival| arrival.process.pid).collect();
+        let changes = self.roster.look_again(&pids)?;
+        self.follow(&changes);
+        strayed.retain(|arrival| {
+            self.roster
+                .member(arrival.process.pid)
+                .is_some_and(|member| held(&member) && member.key == arrival.process)
+        });
         self.problems.extend(self.members.bring_back(&strayed, self.groups.tree(), &mut self.journal));
+        Ok(())
     }
 
     fn remove_leaving(&mut self) {
@@ -361,12 +380,14 @@ impl CgroupBackend {
 
     /// CPU time of a unit; what it was before, if the kernel's count cannot be read.
     fn used_ns(&mut self, unit: UnitId, counted: Option<Time>) -> Time {
-        let CgroupBackend { usage, groups, problems, now, .. } = self;
+        let CgroupBackend { usage, groups, problems, now, roster, .. } = self;
+        let outside_ns = roster.used_outside_ns(unit);
         usage[unit.index()].now(*now, counted, || {
-            groups.used_ns(unit).unwrap_or_else(|error| {
+            let in_group = groups.used_ns(unit).unwrap_or_else(|error| {
                 problems.push(error);
                 None
-            })
+            });
+            in_group.map(|in_group| in_group + outside_ns)
         })
     }
 

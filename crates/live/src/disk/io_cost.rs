@@ -85,7 +85,7 @@ fn switch_on_one(
             remedy: "; see `commonhold doctor` for what io.cost needs".to_owned(),
         })?;
         let original = original(file, line_of(&text, &device.number), &device.number);
-        record(journal, &[Entry::Line { path: path.clone(), original }])?;
+        record(journal, &[Entry::Line { path: path.clone(), original, given: value.clone() }])?;
         put_line(&path, &value, &value)?;
     }
     Ok(())

@@ -46,8 +46,8 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
         Entry::Knob { path, original } => {
             put(lines, b'K', &[path.as_os_str().as_bytes(), original.as_bytes()]);
         }
-        Entry::Line { path, original } => {
-            put(lines, b'L', &[path.as_os_str().as_bytes(), original.as_bytes()]);
+        Entry::Line { path, original, given } => {
+            put(lines, b'L', &[path.as_os_str().as_bytes(), original.as_bytes(), given.as_bytes()]);
         }
     }
 }
@@ -125,7 +125,11 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
         b"M" => Entry::Moved { process: parse_key(field()?)?, from: parse_path(field()?) },
         b"C" => Entry::Created { cgroup: parse_path(field()?) },
         b"K" => Entry::Knob { path: parse_path(field()?), original: String::from_utf8(field()?).ok()? },
-        b"L" => Entry::Line { path: parse_path(field()?), original: String::from_utf8(field()?).ok()? },
+        b"L" => Entry::Line {
+            path: parse_path(field()?),
+            original: String::from_utf8(field()?).ok()?,
+            given: field().map_or(Some(String::new()), |field| String::from_utf8(field).ok())?,
+        },
         _ => return None,
     };
     fields.next().is_none().then_some(entry)
@@ -194,7 +198,11 @@ mod tests {
             (some_key(), some_path()).prop_map(|(process, from)| Entry::Moved { process, from }),
             some_path().prop_map(|cgroup| Entry::Created { cgroup }),
             (some_path(), any::<String>()).prop_map(|(path, original)| Entry::Knob { path, original }),
-            (some_path(), any::<String>()).prop_map(|(path, original)| Entry::Line { path, original }),
+            (some_path(), any::<String>(), any::<String>()).prop_map(|(path, original, given)| Entry::Line {
+                path,
+                original,
+                given
+            }),
         ]
     }
 

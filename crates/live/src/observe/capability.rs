@@ -43,6 +43,14 @@ pub struct CgroupPlace {
     pub delegated: bool,
 }
 
+impl CgroupPlace {
+    /// The control group that was given to this program, as /proc shows its path; `None` where everything may be managed.
+    pub fn delegated_path(&self) -> Option<String> {
+        let path = self.base.strip_prefix(&self.mount).ok().filter(|_| self.delegated)?;
+        Some(format!("/{}", path.display()))
+    }
+}
+
 /// What a machine can enforce.
 #[derive(Debug, Clone)]
 pub struct Capabilities {
@@ -80,6 +88,11 @@ pub fn paging_out(root: &Path) -> Row {
 /// Whether the `user` backend can hold other users' processes, too.
 pub fn holds_other_users(root: &Path) -> bool {
     surroundings::holds_other_users(&Context::read(root))
+}
+
+/// Whether systemd manages this machine, which keeps every session and service in a control group of its own.
+pub fn systemd_runs(root: &Path) -> bool {
+    surroundings::systemd_runs(&Context::read(root))
 }
 
 /// How the `user` backend holds disks; a row with state no, and the reason, where it cannot.

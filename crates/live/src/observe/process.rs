@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use crate::LiveError;
@@ -155,6 +155,27 @@ impl ProcFs {
     /// A process's cgroup v2 path, or the v1 systemd hierarchy's; empty if it has neither; `None` if it is gone.
     pub fn cgroup(&mut self, pid: u32) -> Result<Option<String>, LiveError> {
         Ok(self.read(&format!("{pid}/cgroup"))?.map(parse_cgroup))
+    }
+
+    /// Whether a process is one of systemd's service managers, or the helper that ends its session. A process may call itself
+    /// as it likes, so its program counts as well: one that root owns and nobody else may change.
+    pub fn is_service_manager(&mut self, pid: u32, comm: &str) -> bool {
+        let named = matches!(comm, "systemd" | "(sd-pam)");
+        named && self.program_of_roots(pid).is_some_and(|program| program == "systemd")
+    }
+
+    /// The base name of the program file that a process executes, if root owns it and only root may write to it.
+    fn program_of_roots(&self, pid: u32) -> Option<String> {
+        let link = format!("{pid}/exe");
+        let file = rustix::fs::statat(&self.dir, &link, AtFlags::empty()).ok()?;
+        if file.st_uid != 0 || file.st_mode & 0o022 != 0 {
+            return None;
+        }
+        let path = rustix::fs::readlinkat(&self.dir, &link, Vec::new()).ok()?;
+        let path = path.to_string_lossy();
+        // A program that was replaced by an upgrade runs on from the former file.
+        let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
+        path.rsplit('/').next().map(str::to_owned)
     }
 
     /// The value of a variable in a process's initial environment; `None` if it is not set, or not ours to read.

@@ -26,8 +26,20 @@ const TRUSTED_LOOKS: u8 = 3;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Account {
     used_ns: u64,
+    /// Of that, by processes while they stayed outside the unit's control group.
+    outside_ns: u64,
     waited_ns: u64,
     looked_at: Option<Time>,
+}
+
+impl Account {
+    /// Books CPU time of a process.
+    fn add(&mut self, known: &Known, ns: u64) {
+        self.used_ns += ns;
+        if known.member.stays.is_some() {
+            self.outside_ns += ns;
+        }
+    }
 }
 
 /// The counters of a process at the last look.
@@ -119,10 +131,16 @@ impl Roster {
         for known in self.known.values().filter(|known| !known.ended) {
             if let Some(facts) = facts.get_mut(known.member.placement.unit.index()) {
                 facts.processes += 1;
+                facts.outside += u32::from(known.member.stays.is_some());
                 facts.runnable += known.clocks.runnable;
             }
         }
         facts
+    }
+
+    /// What processes of a unit used while they stayed outside its control group, in nanoseconds since the roster began.
+    pub fn used_outside_ns(&self, unit: UnitId) -> u64 {
+        self.accounts.get(unit.index()).map_or(0, |account| account.outside_ns)
     }
 
     /// Threads of one process that wanted a CPU at the last look.
@@ -165,7 +183,7 @@ fn advance(known: &mut Known, account: &mut Account) -> bool {
         known.inode = 0;
         return false;
     }
-    account.used_ns += cpu_ns - before;
+    account.add(known, cpu_ns - before);
     cpu_ns > before
 }
 
@@ -190,7 +208,8 @@ fn look(
         known.clocks.runnable = 0;
         return Ok(());
     };
-    account.used_ns += known.clocks.children(stat.children_ns);
+    let children_ns = known.clocks.children(stat.children_ns);
+    account.add(known, children_ns);
     if stat.threads == 1 {
         known.clocks.runnable = u32::from(stat.state == State::Runnable);
         threads.clear();

@@ -7,7 +7,7 @@ use commonhold_policy::membership::{Placement, Rule};
 
 use crate::journal::ProcessKey;
 
-use super::{Changes, Decisive, Known, MARKER, Moved, Roster, marker, placement_of};
+use super::{Changes, Decisive, Known, MARKER, Moved, Roster, marker, placement_of, stays_of};
 
 /// For each unit of the old contract, the one with the same path in the new contract.
 pub fn remap(old: &Contract, new: &Contract) -> Vec<Option<UnitId>> {
@@ -44,6 +44,7 @@ impl Roster {
                 self.find_origin(&mut known);
                 self.find_lost_parent(&mut known);
                 known.member.placement = placement_of(self, &known);
+                known.member.stays = stays_of(self, &known);
                 if !known.ended {
                     changes.joined.push((known.member.key, known.member.placement.unit));
                 }
@@ -111,9 +112,6 @@ impl Roster {
         let Some(known) = self.known.get(&pid) else { return false };
         let placement = placement_of(self, known);
         let (before, key, ended) = (known.member.placement, known.member.key, known.ended);
-        if placement == before {
-            return false;
-        }
         if placement.unit != before.unit {
             self.settle(pid);
             if !ended {
@@ -121,7 +119,18 @@ impl Roster {
             }
         }
         self.known.entry(pid).and_modify(|known| known.member.placement = placement);
-        true
+        self.regroup(pid, before.unit == placement.unit, changes);
+        placement != before
+    }
+
+    /// Looks whether a process may now be moved out of its control group. `here`: it is in the unit that it was in.
+    fn regroup(&mut self, pid: u32, here: bool, changes: &mut Changes) {
+        let Some(known) = self.known.get(&pid) else { return };
+        let (stays, before) = (stays_of(self, known), known.member.stays);
+        if stays.is_some() != before.is_some() && here && !known.ended {
+            changes.regrouped.push((known.member.key, known.member.placement.unit));
+        }
+        self.known.entry(pid).and_modify(|known| known.member.stays = stays);
     }
 }
 

@@ -1,5 +1,8 @@
 //! Emptying and removing the control groups that the daemon made, and restoring the files it wrote.
 //!
+//! What another program set meanwhile is that program's: a device's line that says something else than the daemon wrote stays
+//! as it is, and a controller stays enabled that another control group uses by now. Both are told, and are no problem.
+//!
 //! The last entry first, each tried again for a while: a group is busy until the last of its processes is out of it, and
 //! a process cannot go back to a group whose controllers are still enabled for its children.
 
@@ -11,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Undone;
+use crate::home::{Elsewhere, Sent, Ways};
 use crate::journal::{Entry, ProcessKey, compacted, first_word};
 use crate::observe::process::{ProcFs, is_alive};
 
@@ -27,29 +31,9 @@ pub(super) fn restore(
     progress: &mut dyn FnMut(),
 ) {
     let tree = Tree::of(entries);
-    let mut pending: Vec<&Entry> = tree.entries.iter().rev().collect();
-    let mut succeeded = Instant::now();
-    while !pending.is_empty() {
-        let mut failed = Vec::new();
-        let inside = tree.inside();
-        for entry in pending {
-            match tree.undo_one(entry, &inside, procfs, undone) {
-                Ok(()) => {
-                    succeeded = Instant::now();
-                    progress();
-                }
-                Err(err) => failed.push((entry, err)),
-            }
-        }
-        if !failed.is_empty() && succeeded.elapsed() > PATIENCE {
-            undone.problems.extend(failed.iter().map(|(entry, err)| describe(entry, err)));
-            return;
-        }
-        if !failed.is_empty() {
-            thread::sleep(PAUSE);
-        }
-        pending = failed.into_iter().map(|(entry, _)| entry).collect();
-    }
+    let mut elsewhere = Elsewhere::default();
+    tree.restore(procfs, undone, &mut elsewhere, progress);
+    undone.notices.extend(elsewhere.notices());
 }
 
 /// What the journal says about control groups.
@@ -60,6 +44,38 @@ struct Tree {
 }
 
 impl Tree {
+    fn restore(
+        &self,
+        procfs: &mut ProcFs,
+        undone: &mut Undone,
+        elsewhere: &mut Elsewhere,
+        progress: &mut dyn FnMut(),
+    ) {
+        let mut pending: Vec<&Entry> = self.entries.iter().rev().collect();
+        let mut succeeded = Instant::now();
+        while !pending.is_empty() {
+            let mut failed = Vec::new();
+            let inside = self.inside();
+            for entry in pending {
+                match self.undo_one(entry, &inside, procfs, undone, elsewhere) {
+                    Ok(()) => {
+                        succeeded = Instant::now();
+                        progress();
+                    }
+                    Err(err) => failed.push((entry, err)),
+                }
+            }
+            if !failed.is_empty() && succeeded.elapsed() > PATIENCE {
+                undone.problems.extend(failed.iter().map(|(entry, err)| describe(entry, err)));
+                return;
+            }
+            if !failed.is_empty() {
+                thread::sleep(PAUSE);
+            }
+            pending = failed.into_iter().map(|(entry, _)| entry).collect();
+        }
+    }
+
     fn of(entries: &[Entry]) -> Tree {
         let created: BTreeSet<PathBuf> = entries.iter().filter_map(created).cloned().collect();
         // From one of our groups to another is not where a process came from.
@@ -81,23 +97,22 @@ impl Tree {
         inside: &BTreeSet<u32>,
         procfs: &mut ProcFs,
         undone: &mut Undone,
+        elsewhere: &mut Elsewhere,
     ) -> io::Result<()> {
         match entry {
             Entry::Moved { process, from } => {
                 if inside.contains(&process.pid) && is_alive(procfs, *process).map_err(io::Error::other)? {
-                    undone.moved += u32::from(move_process(process.pid, from)?);
+                    undone.moved += u32::from(self.send(process.pid, Some(from), procfs, elsewhere)?);
                 }
                 Ok(())
             }
-            Entry::Created { cgroup } => self.remove(cgroup, procfs, undone),
+            Entry::Created { cgroup } => self.remove(cgroup, procfs, undone, elsewhere),
+            Entry::Knob { path, original } if passes_on(path) => self.take_back(path, original, undone),
             Entry::Knob { path, original } => {
                 undone.knobs += u32::from(write_back(path, original)?);
                 Ok(())
             }
-            Entry::Line { path, original } => {
-                undone.knobs += u32::from(write_line_back(path, original)?);
-                Ok(())
-            }
+            Entry::Line { path, original, given } => write_line_back(path, original, given, undone),
             _ => Ok(()),
         }
     }
@@ -108,15 +123,21 @@ impl Tree {
     }
 
     /// Moves out whoever is in a group, removes what others made below it, and then the group.
-    fn remove(&self, group: &Path, procfs: &mut ProcFs, undone: &mut Undone) -> io::Result<()> {
+    fn remove(
+        &self,
+        group: &Path,
+        procfs: &mut ProcFs,
+        undone: &mut Undone,
+        elsewhere: &mut Elsewhere,
+    ) -> io::Result<()> {
         if !group.exists() {
             return Ok(());
         }
         for child in fs::read_dir(group)?.flatten().filter(|child| child.path().is_dir()) {
-            self.remove(&child.path(), procfs, undone)?;
+            self.remove(&child.path(), procfs, undone, elsewhere)?;
         }
         for pid in processes(group) {
-            undone.moved += u32::from(self.move_home(pid, group, procfs)?);
+            undone.moved += u32::from(self.move_home(pid, group, procfs, elsewhere)?);
         }
         match fs::remove_dir(group) {
             Ok(()) => undone.removed += 1,
@@ -128,34 +149,160 @@ impl Tree {
 
     /// Moves a process out of a group. Home may not take processes yet: in a delegated group its controllers are enabled
     /// for ours until those are gone. Then it waits in the leaf that was made beside them, whose turn comes later.
-    fn move_home(&self, pid: u32, group: &Path, procfs: &mut ProcFs) -> io::Result<bool> {
-        let home = self.home(pid, procfs);
-        let beside = |leaf: &&PathBuf| leaf.parent() == Some(&home) && !group.starts_with(leaf);
-        match (move_process(pid, &home), self.created.iter().find(beside)) {
+    fn move_home(
+        &self,
+        pid: u32,
+        group: &Path,
+        procfs: &mut ProcFs,
+        elsewhere: &mut Elsewhere,
+    ) -> io::Result<bool> {
+        let origin = self.origin(pid, procfs);
+        let home = origin.as_deref().or(self.last());
+        let beside = |leaf: &&PathBuf| leaf.parent() == home && !group.starts_with(leaf);
+        match (self.send(pid, origin.as_deref(), procfs, elsewhere), self.created.iter().find(beside)) {
             (Err(err), Some(leaf)) if err.raw_os_error() == Some(libc::EBUSY) => {
-                move_process(pid, leaf).map(|_| false)
+                fs::write(leaf.join("cgroup.procs"), pid.to_string()).map(|()| false)
             }
             (result, _) => result,
         }
     }
 
-    /// Where a process that the journal does not know should go: where its next known ancestor came from; else the group
-    /// that ours were made in.
-    fn home(&self, pid: u32, procfs: &mut ProcFs) -> PathBuf {
+    /// Sends a process to where it came from, or to the next best place. False if it is gone.
+    fn send(
+        &self,
+        pid: u32,
+        origin: Option<&Path>,
+        procfs: &mut ProcFs,
+        elsewhere: &mut Elsewhere,
+    ) -> io::Result<bool> {
+        let (Some(ours), Some(last)) = (self.created.first(), self.last()) else {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the journal names no control group of ours",
+            ));
+        };
+        match (Ways { last, ours }).send(procfs, pid, origin)? {
+            Sent::Gone => Ok(false),
+            Sent::Home => Ok(true),
+            Sent::Elsewhere(to) => {
+                elsewhere.note(procfs, pid, origin, to);
+                Ok(true)
+            }
+        }
+    }
+
+    /// The group that ours were made in.
+    fn last(&self) -> Option<&Path> {
+        self.created.first()?.parent()
+    }
+
+    /// Where a process that the journal does not know came from: where its next known ancestor did, or the first of its
+    /// session.
+    fn origin(&self, pid: u32, procfs: &mut ProcFs) -> Option<PathBuf> {
         let mut next = pid;
         // No line of descent is longer than there are process numbers to tell apart; usual ones have a dozen.
         for _ in 0..1000 {
             if let Some(origin) = self.origins.get(&next) {
-                return origin.clone();
+                return Some(origin.clone());
             }
             match procfs.stat(next) {
                 Ok(Some(stat)) if stat.parent > 1 => next = stat.parent,
                 _ => break,
             }
         }
-        let top = self.created.first().and_then(|group| group.parent());
-        top.map_or_else(|| PathBuf::from("/sys/fs/cgroup"), Path::to_owned)
+        let session = procfs.stat(pid).ok()??.session;
+        self.origins.get(&session).cloned()
     }
+
+    /// Takes back the controllers that this program passed on in a group, but for those that another group uses by now.
+    fn take_back(&self, file: &Path, original: &str, undone: &mut Undone) -> io::Result<()> {
+        let Some(group) = file.parent().filter(|_| file.exists()) else { return Ok(()) };
+        let now = fs::read_to_string(file)?;
+        let given: Vec<&str> = now
+            .split_whitespace()
+            .filter(|name| !original.split_whitespace().any(|had| had == *name))
+            .collect();
+        let is_ours = |child: &PathBuf| self.created.contains(child);
+        let others: Vec<PathBuf> = children(group).filter(|child| !is_ours(child)).collect();
+        let mut changed = false;
+        for name in given {
+            let used = |other: &&PathBuf| uses(other, name);
+            if let Some(other) = others.iter().find(used) {
+                let (group, other) = (group.display(), other.display());
+                let notice = format!("{group}: the {name} controller stays enabled, since {other} uses it");
+                // It was told before, if another controller had to be tried again.
+                if !undone.notices.contains(&notice) {
+                    undone.notices.push(notice);
+                }
+                continue;
+            }
+            match fs::write(file, format!("-{name}")) {
+                Ok(()) => changed = true,
+                Err(err) if is_gone(&err) => {}
+                Err(err) => return Err(err),
+            }
+        }
+        undone.knobs += u32::from(changed);
+        Ok(())
+    }
+}
+
+/// Whether a file says which controllers a group passes on to the groups in it.
+fn passes_on(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name == "cgroup.subtree_control")
+}
+
+fn children(group: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
+}
+
+/// By controller, what its files hold of which nobody has chosen anything: the beginning of what the kernel shows.
+const UNTOUCHED: [(&str, &[(&str, &str)]); 4] = [
+    (
+        "cpu",
+        &[
+            ("cpu.weight", "100"),
+            ("cpu.max", "max"),
+            ("cpu.idle", "0"),
+            ("cpu.uclamp.min", "0.00"),
+            ("cpu.uclamp.max", "max"),
+        ],
+    ),
+    ("cpuset", &[("cpuset.cpus", ""), ("cpuset.mems", ""), ("cpuset.cpus.partition", "member")]),
+    (
+        "io",
+        &[("io.weight", "default 100"), ("io.bfq.weight", "default 100"), ("io.max", ""), ("io.latency", "")],
+    ),
+    (
+        "memory",
+        &[
+            ("memory.min", "0"),
+            ("memory.low", "0"),
+            ("memory.high", "max"),
+            ("memory.max", "max"),
+            ("memory.swap.high", "max"),
+            ("memory.swap.max", "max"),
+            ("memory.zswap.max", "max"),
+            ("memory.oom.group", "0"),
+        ],
+    ),
+];
+
+/// Whether a group passes a controller on, or has something set that the controller holds.
+fn uses(group: &Path, controller: &str) -> bool {
+    let says = |file: &str| fs::read_to_string(group.join(file)).ok();
+    let passed_on = says("cgroup.subtree_control").unwrap_or_default();
+    let files = UNTOUCHED.iter().filter(|(name, _)| *name == controller).flat_map(|(_, files)| *files);
+    // Some kernels show `max 100000` of cpu.max, and a line per device below the default of io.weight.
+    let set = |(file, untouched): &(&str, &str)| {
+        says(file).is_some_and(|text| {
+            let text = text.trim();
+            let first_word_counts = *file == "cpu.max";
+            if first_word_counts { first_word(text) != *untouched } else { text != *untouched }
+        })
+    };
+    passed_on.split_whitespace().any(|name| name == controller) || files.copied().any(|file| set(&file))
 }
 
 fn created(entry: &Entry) -> Option<&PathBuf> {
@@ -177,42 +324,37 @@ fn processes(group: &Path) -> Vec<u32> {
     listed.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Moves a process to a group, or to the nearest group above it that is still there. False if the process is gone.
-fn move_process(pid: u32, to: &Path) -> io::Result<bool> {
-    let Some(group) = to.ancestors().find(|group| group.join("cgroup.procs").exists()) else {
-        return Err(io::Error::new(
-            io::ErrorKind::NotFound,
-            format!("no control group is left on {}", to.display()),
-        ));
-    };
-    match fs::write(group.join("cgroup.procs"), pid.to_string()) {
-        Ok(()) => Ok(true),
-        Err(err) if err.raw_os_error() == Some(libc::ESRCH) => Ok(false),
-        Err(err) => Err(err),
-    }
-}
-
 /// Whether an error says that a file, or the device that it is about, is not there any more.
 fn is_gone(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound || matches!(err.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
-/// Writes a device's former line. False if it says so already, or has gone.
-fn write_line_back(path: &Path, original: &str) -> io::Result<bool> {
+/// Writes a device's former line, unless it says so already, is gone, or says something else than `given` by now.
+fn write_line_back(path: &Path, original: &str, given: &str, undone: &mut Undone) -> io::Result<()> {
     let now = match fs::read_to_string(path) {
         Ok(now) => now,
-        Err(err) if is_gone(&err) => return Ok(false),
+        Err(err) if is_gone(&err) => return Ok(()),
         Err(err) => return Err(err),
     };
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<BTreeSet<String>>();
     let line = now.lines().find(|line| first_word(line) == first_word(original)).map(words);
-    if line.is_some_and(|line| words(original).is_subset(&line)) {
-        return Ok(false);
+    if line.as_ref().is_some_and(|line| words(original).is_subset(line)) {
+        return Ok(());
+    }
+    if line.is_some_and(|line| !words(given).is_subset(&line)) {
+        let device = first_word(original);
+        let file = path.display();
+        undone.notices.push(format!("{file}: what it says of {device} stays: another program wrote that"));
+        return Ok(());
     }
     match fs::OpenOptions::new().write(true).open(path)?.write_all(format!("{original}\n").as_bytes()) {
-        Err(err) if is_gone(&err) => Ok(false),
-        written => written.map(|()| true),
+        Err(err) if is_gone(&err) => {}
+        written => {
+            written?;
+            undone.knobs += 1;
+        }
     }
+    Ok(())
 }
 
 /// Writes a file's former content. False if there is no such file or nothing to change.
@@ -225,22 +367,9 @@ fn write_back(path: &Path, original: &str) -> io::Result<bool> {
     if now.trim() == original.trim() {
         return Ok(false);
     }
-    let text = if path.file_name().is_some_and(|name| name == "cgroup.subtree_control") {
-        difference(now.trim(), original.trim())
-    } else {
-        // At least a line break: the kernel is not told of a write of nothing, which empties a list of CPUs.
-        format!("{}\n", original.trim_end())
-    };
+    // At least a line break: the kernel is not told of a write of nothing, which empties a list of CPUs.
+    let text = format!("{}\n", original.trim_end());
     fs::write(path, text).map(|()| true)
-}
-
-/// `cgroup.subtree_control` takes changes and shows the result: `+cpu -io` leads from `io memory` to `cpu memory`.
-fn difference(now: &str, original: &str) -> String {
-    let (now, original): (BTreeSet<&str>, BTreeSet<&str>) =
-        (now.split_whitespace().collect(), original.split_whitespace().collect());
-    let less = now.difference(&original).map(|name| format!("-{name}"));
-    let more = original.difference(&now).map(|name| format!("+{name}"));
-    less.chain(more).collect::<Vec<_>>().join(" ")
 }
 
 fn describe(entry: &Entry, err: &io::Error) -> String {
@@ -258,8 +387,8 @@ fn describe(entry: &Entry, err: &io::Error) -> String {
                 cgroup.display()
             )
         }
-        Entry::Knob { path, original } | Entry::Line { path, original } => {
-            format!("{}: cannot write back `{original}`: {err}; write it by hand", path.display())
+        Entry::Knob { path, original } | Entry::Line { path, original, .. } => {
+            format!("{}: cannot write back `{original}`: {err}; the file stays as it is", path.display())
         }
         _ => err.to_string(),
     }
@@ -270,10 +399,67 @@ fn describe(entry: &Entry, err: &io::Error) -> String {
 mod tests {
     use super::*;
 
+    /// What undoing these entries says.
+    fn undo(entries: &[Entry]) -> Undone {
+        let mut undone = Undone::default();
+        restore(entries, &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone, &mut || ());
+        undone
+    }
+
+    /// A group with the controllers cpu, io and memory passed on, of which io was before.
+    fn passed_on(dir: &Path) -> Vec<Entry> {
+        let file = dir.join("cgroup.subtree_control");
+        fs::write(&file, "cpu io memory\n").unwrap();
+        vec![Entry::Knob { path: file, original: "io".to_owned() }]
+    }
+
     #[test]
-    fn subtree_control_takes_changes() {
-        assert_eq!(difference("io memory", "cpu memory"), "-io +cpu");
-        assert_eq!(difference("cpu cpuset", ""), "-cpu -cpuset");
+    fn controllers_that_were_passed_on_are_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let entries = passed_on(dir.path());
+        let undone = undo(&entries);
+        assert_eq!((undone.knobs, undone.problems.len(), undone.notices.len()), (1, 0, 0));
+        // A plain file has what was written last; the kernel's takes one after the other.
+        assert_eq!(fs::read_to_string(dir.path().join("cgroup.subtree_control")).unwrap(), "-memory");
+    }
+
+    #[test]
+    fn a_controller_that_another_group_uses_by_now_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let entries = passed_on(dir.path());
+        let put = |file: &str, text: &str| fs::write(dir.path().join(file), text).unwrap();
+        for group in ["system.slice", "user.slice"] {
+            fs::create_dir(dir.path().join(group)).unwrap();
+        }
+        put("system.slice/cgroup.subtree_control", "memory pids\n");
+        for (file, text) in [("cpu.weight", "50\n"), ("cpu.max", "max 100000\n"), ("memory.max", "max\n")] {
+            put(&format!("user.slice/{file}"), text);
+        }
+        let undone = undo(&entries);
+        assert_eq!((undone.knobs, undone.problems.len()), (0, 0), "{undone:?}");
+        let base = dir.path().display();
+        let stays = |name: &str, group: &str| {
+            format!("{base}: the {name} controller stays enabled, since {base}/{group} uses it")
+        };
+        assert_eq!(undone.notices, [stays("cpu", "user.slice"), stays("memory", "system.slice")]);
+        put("user.slice/cpu.weight", "100\n");
+        fs::write(dir.path().join("cgroup.subtree_control"), "cpu io\n").unwrap();
+        assert_eq!(undo(&entries).knobs, 1, "nobody chose a weight any more");
+    }
+
+    #[test]
+    fn a_device_that_another_program_set_meanwhile_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("io.cost.qos");
+        let entry = |given: &str| Entry::Line {
+            path: path.clone(),
+            original: "8:0 enable=0".to_owned(),
+            given: given.to_owned(),
+        };
+        fs::write(&path, "8:0 enable=1 ctrl=user rpct=50.00\n").unwrap();
+        let undone = undo(&[entry("8:0 enable=1 ctrl=user rpct=95.00")]);
+        assert_eq!((undone.knobs, undone.problems.len(), undone.notices.len()), (0, 0, 1));
+        assert_eq!(undo(&[entry("8:0 enable=1 rpct=50.00")]).knobs, 1, "it is as this program wrote it");
     }
 
     #[test]
@@ -332,7 +518,11 @@ mod tests {
     fn a_device_gets_its_first_line_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("io.cost.qos");
-        let entry = |original: &str| Entry::Line { path: path.clone(), original: original.to_owned() };
+        let entry = |original: &str| Entry::Line {
+            path: path.clone(),
+            original: original.to_owned(),
+            given: String::new(),
+        };
         let entries = [entry("8:0 enable=0 ctrl=auto"), entry("8:0 enable=1"), entry("8:16 enable=0")];
         // A plain file keeps what is written at its beginning; the kernel's own takes it as the line.
         fs::write(&path, "8:16 enable=0 ctrl=auto rpct=0.00\n8:0 enable=1 ctrl=user rpct=95.00\n").unwrap();

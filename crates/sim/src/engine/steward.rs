@@ -193,6 +193,7 @@ impl Engine<'_> {
                     runnable: self.steward.runnable[unit],
                     used_ns: account.used_ns(),
                     waited_ns: self.steward.waited_ns[unit],
+                    outside: 0,
                     loans: SwitchLoans {
                         lent_ns: account.lent_ns,
                         borrowed_ns: account.borrowed_ns,

@@ -66,6 +66,7 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
     vec![
         kernel(context),
         container(context),
+        service_manager(context),
         virtual_machine(context),
         every_cpu(context),
         cpu_time_not_capped(context),
@@ -92,6 +93,22 @@ fn container(context: &Context) -> Row {
     };
     Row::partly(Area::Surroundings, name, format!("{sign}: only processes of this container can be held"))
         .remedy("run commonhold on the host")
+}
+
+/// As `sd_booted(3)` has it.
+pub(super) fn systemd_runs(context: &Context) -> bool {
+    context.tree.exists("/run/systemd/system")
+}
+
+fn service_manager(context: &Context) -> Row {
+    let name = "no other manager of groups";
+    if !systemd_runs(context) {
+        return Row::yes(Area::Surroundings, name, "no sign of systemd");
+    }
+    let reason = "systemd keeps every session and service in a control group of its own. With control groups, `run` moves \
+                  members of units out of their sessions' groups, and leaves user managers and services where they are, \
+                  unless a rule names the service; `run --dry-run` counts both";
+    Row::partly(Area::Surroundings, name, reason)
 }
 
 /// What gives a container away.

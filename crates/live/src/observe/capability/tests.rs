@@ -89,6 +89,21 @@ fn root_on_a_pure_version_2_machine_has_the_top() {
     );
 }
 
+#[test]
+fn systemd_is_said_to_keep_groups_of_its_own() {
+    let top = managed(TOP, "cpuset cpu io memory pids");
+    let (_dir, found) = probed(&with(&top, &[ROOT, PURE_V2, ("/run/systemd/system/x", "")]));
+    is(
+        &found,
+        "no other manager of groups",
+        State::Partly,
+        "leaves user managers and services where they are",
+        "",
+    );
+    let (_dir, found) = probed(&with(&top, &[ROOT, PURE_V2]));
+    is(&found, "no other manager of groups", State::Yes, "no sign of systemd", "");
+}
+
 /// A container that sees its control group as the root, and may not write there: which is told, for every controller too.
 #[test]
 fn a_container_whose_control_groups_are_read_only_says_so() {

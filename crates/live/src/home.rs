@@ -1,0 +1,282 @@
+//! Where a process goes that leaves a control group of this program's.
+//!
+//! Problem: a process goes back to the group that it came from. That group may be gone: a login session's is removed with its
+//! last process, and this program may have moved that one. The root of the tree would take everybody, but nothing that an
+//! administrator set for a user or a service holds there; and the group of another service would stop the process with that
+//! service.
+//!
+//! Algorithm: the first of these that there is, and that takes the process:
+//! 1. the group that it came from;
+//! 2. the nearest group around that one, but for the root: `user-1001.slice` for a session that is over;
+//! 3. for a user's process, the slice of that user, and then the slice of all users;
+//! 4. the group of its parent;
+//! 5. the place that this program's own groups are in.
+//!
+//! A group that passes controllers on takes no process itself. Then the process goes into a leaf in it, [`LEAF`], which is
+//! removed at this program's next start, once it is empty.
+//!
+//! Properties: a group that is there and does not take the process now is an error, to be tried again, and not a reason to go
+//! elsewhere. Every process that does not go back to where it came from is told to the caller.
+//!
+//! Source: "No Internal Process Constraint" in the kernel's cgroup-v2.rst.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::observe::process::ProcFs;
+
+/// The leaf for processes in a group that takes none itself.
+pub(crate) const LEAF: &str = "commonhold.left";
+
+/// How many processes a notice names.
+const NAMED_MAX: usize = 8;
+
+/// What became of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It had ended.
+    Gone,
+    /// It is where it came from.
+    Home,
+    /// It is here instead.
+    Elsewhere(PathBuf),
+}
+
+/// How to send processes home.
+#[derive(Debug)]
+pub(crate) struct Ways<'a> {
+    /// Where this program's own groups are: in it, or in the leaf beside them.
+    pub(crate) last: &'a Path,
+    /// Where they are.
+    pub(crate) ours: &'a Path,
+}
+
+impl Ways<'_> {
+    /// Sends a process to where it came from, if that is known, or else to the next best place.
+    pub(crate) fn send(&self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>) -> io::Result<Sent> {
+        if let Some(origin) = origin.filter(|origin| is_group(origin)) {
+            return Ok(if enter(pid, origin)? { Sent::Home } else { Sent::Gone });
+        }
+        for group in self.others(procfs, pid, origin) {
+            match enter_or_leaf(pid, &group) {
+                Ok(Some(group)) => return Ok(Sent::Elsewhere(group)),
+                Ok(None) => return Ok(Sent::Gone),
+                // Not ours to write to, or gone since: the next one.
+                Err(_) => {}
+            }
+        }
+        let here = enter(pid, self.last)?;
+        Ok(if here { Sent::Elsewhere(self.last.to_owned()) } else { Sent::Gone })
+    }
+
+    /// The places before the last one, the best first.
+    fn others(&self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>) -> Vec<PathBuf> {
+        let root = root_above(self.last);
+        let around = origin.into_iter().flat_map(|origin| origin.ancestors().skip(1));
+        let mut groups: Vec<PathBuf> = around.map(Path::to_owned).collect();
+        if let Ok(Some(identity)) = procfs.identity(pid)
+            && identity.uid != 0
+        {
+            let users = root.join("user.slice");
+            groups.extend([users.join(format!("user-{}.slice", identity.uid)), users]);
+        }
+        groups.extend(Self::of_parent(procfs, pid, &root));
+        groups.retain(|group| {
+            group.starts_with(&root) && *group != root && !group.starts_with(self.ours) && is_group(group)
+        });
+        groups
+    }
+
+    /// The group of a process's parent, unless that is process 1.
+    fn of_parent(procfs: &mut ProcFs, pid: u32, root: &Path) -> Option<PathBuf> {
+        let parent = procfs.stat(pid).ok()??.parent;
+        let group = procfs.cgroup(parent).ok()?.filter(|_| parent > 1)?;
+        Some(root.join(group.trim_start_matches('/')))
+    }
+}
+
+/// Removes the leaves of former runs that are empty now. `base` is where this program's groups are to be.
+pub(crate) fn tidy(base: &Path) {
+    let users = root_above(base).join("user.slice");
+    let slices = fs::read_dir(&users).into_iter().flatten().flatten().map(|entry| entry.path());
+    for slice in slices.chain([users.clone()]) {
+        // One that still has processes stays: the kernel refuses.
+        let _ = fs::remove_dir(slice.join(LEAF));
+    }
+}
+
+/// The root of the tree of control groups that a group is in.
+fn root_above(group: &Path) -> PathBuf {
+    let root = group.ancestors().take_while(|group| is_group(group)).last();
+    root.unwrap_or(group).to_owned()
+}
+
+fn is_group(dir: &Path) -> bool {
+    dir.join("cgroup.procs").exists()
+}
+
+/// Moves a process into a group. False if it is gone.
+fn enter(pid: u32, group: &Path) -> io::Result<bool> {
+    match fs::write(group.join("cgroup.procs"), pid.to_string()) {
+        Ok(()) => Ok(true),
+        Err(err) if err.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+        Err(err) => Err(err),
+    }
+}
+
+/// Moves a process into a group, or into the leaf in it: where it is then; `None` if it is gone.
+fn enter_or_leaf(pid: u32, group: &Path) -> io::Result<Option<PathBuf>> {
+    match enter(pid, group) {
+        Err(err) if err.raw_os_error() == Some(libc::EBUSY) => {}
+        entered => return entered.map(|here| here.then(|| group.to_owned())),
+    }
+    let leaf = group.join(LEAF);
+    match fs::create_dir(&leaf) {
+        Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
+        _ => {}
+    }
+    enter(pid, &leaf).map(|here| here.then_some(leaf))
+}
+
+/// Processes that did not go back to where they came from.
+#[derive(Debug, Default)]
+pub(crate) struct Elsewhere(BTreeMap<(Option<PathBuf>, PathBuf), Vec<String>>);
+
+impl Elsewhere {
+    /// Takes note of one.
+    pub(crate) fn note(&mut self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>, to: PathBuf) {
+        let name = procfs.stat(pid).ok().flatten().map_or_else(|| "?".to_owned(), |stat| stat.comm);
+        let key = (origin.map(Path::to_owned), to);
+        self.0.entry(key).or_default().push(format!("{pid} ({name})"));
+    }
+
+    /// A sentence for each place.
+    pub(crate) fn notices(&self) -> Vec<String> {
+        let notice = |((origin, to), processes): (&(Option<PathBuf>, PathBuf), &Vec<String>)| {
+            let named = processes.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+            let more = match processes.len().saturating_sub(NAMED_MAX) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let why = match origin {
+                Some(origin) => format!("{}, where they came from, is gone", origin.display()),
+                None => "where they belong is not known".to_owned(),
+            };
+            format!("{}: these processes are here now, since {why}: {named}{more}", to.display())
+        };
+        self.0.iter().map(notice).collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const PID: u32 = 90_000_001;
+
+    /// A tree of folders that look like control groups, and a process of a user's in a folder that looks like /proc.
+    struct Fake(tempfile::TempDir);
+
+    impl Fake {
+        fn new(uid: u32, groups: &[&str]) -> Fake {
+            let fake = Fake(tempfile::tempdir().unwrap());
+            for group in ["", "commonhold", "commonhold/a"].iter().chain(groups) {
+                fs::create_dir_all(fake.group(group)).unwrap();
+                fs::write(fake.group(group).join("cgroup.procs"), "").unwrap();
+            }
+            for (pid, parent, group) in
+                [(PID, PID + 1, "commonhold/a"), (PID + 1, 1, "system.slice/x.service")]
+            {
+                let dir = fake.0.path().join(format!("proc/{pid}"));
+                fs::create_dir_all(&dir).unwrap();
+                let stat = format!("{pid} (sleep) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 101 0\n");
+                fs::write(dir.join("stat"), stat).unwrap();
+                fs::write(dir.join("status"), format!("Uid:\t{uid}\t{uid}\nGid:\t0\t0\nGroups:\t\n"))
+                    .unwrap();
+                fs::write(dir.join("cgroup"), format!("0::/{group}\n")).unwrap();
+            }
+            fake
+        }
+
+        fn group(&self, name: &str) -> PathBuf {
+            // Joining nothing would leave a `/` at the end.
+            let root = self.0.path().join("cgroup");
+            if name.is_empty() { root } else { root.join(name) }
+        }
+
+        /// Where the process is sent that came from there.
+        fn send(&self, origin: Option<&str>) -> Sent {
+            let mut procfs = ProcFs::open(&self.0.path().join("proc")).unwrap();
+            let ways = Ways { last: &self.group(""), ours: &self.group("commonhold") };
+            let origin = origin.map(|origin| self.group(origin));
+            let sent = ways.send(&mut procfs, PID, origin.as_deref()).unwrap();
+            let to = match &sent {
+                Sent::Elsewhere(to) => to.clone(),
+                _ => origin.unwrap(),
+            };
+            assert_eq!(fs::read_to_string(to.join("cgroup.procs")).unwrap(), PID.to_string());
+            sent
+        }
+
+        fn elsewhere(&self, name: &str) -> Sent {
+            Sent::Elsewhere(self.group(name))
+        }
+    }
+
+    const SESSION: &str = "user.slice/user-7.slice/session-3.scope";
+
+    #[test]
+    fn a_process_goes_back_to_where_it_came_from() {
+        let fake = Fake::new(7, &["user.slice", "user.slice/user-7.slice", SESSION]);
+        assert_eq!(fake.send(Some(SESSION)), Sent::Home);
+    }
+
+    #[test]
+    fn a_session_that_is_over_leaves_its_processes_to_the_users_slice() {
+        let fake = Fake::new(7, &["user.slice", "user.slice/user-7.slice", "user.slice/user-8.slice"]);
+        assert_eq!(fake.send(Some(SESSION)), fake.elsewhere("user.slice/user-7.slice"));
+        assert_eq!(fake.send(None), fake.elsewhere("user.slice/user-7.slice"));
+        let fake = Fake::new(9, &["user.slice", "user.slice/user-8.slice"]);
+        assert_eq!(fake.send(None), fake.elsewhere("user.slice"));
+    }
+
+    #[test]
+    fn a_service_that_is_over_leaves_its_processes_to_its_slice() {
+        let fake = Fake::new(0, &["system.slice", "system.slice/x.service"]);
+        assert_eq!(fake.send(Some("system.slice/gone.service")), fake.elsewhere("system.slice"));
+        assert_eq!(fake.send(None), fake.elsewhere("system.slice/x.service"), "its parent's");
+    }
+
+    #[test]
+    fn the_root_is_the_last_choice() {
+        let fake = Fake::new(7, &[]);
+        assert_eq!(fake.send(Some(SESSION)), fake.elsewhere(""));
+        assert_eq!(fake.send(None), fake.elsewhere(""));
+    }
+
+    #[test]
+    fn what_did_not_go_back_is_told_by_place() {
+        let fake = Fake::new(7, &[]);
+        let mut procfs = ProcFs::open(&fake.0.path().join("proc")).unwrap();
+        let mut elsewhere = Elsewhere::default();
+        for n in 0..10 {
+            elsewhere.note(
+                &mut procfs,
+                PID + n,
+                Some(Path::new("/c/session-3.scope")),
+                "/c/user-7.slice".into(),
+            );
+        }
+        elsewhere.note(&mut procfs, PID, None, "/c".into());
+        let notices = elsewhere.notices();
+        assert_eq!(
+            notices[0],
+            format!("/c: these processes are here now, since where they belong is not known: {PID} (sleep)")
+        );
+        assert!(notices[1].contains("/c/session-3.scope, where they came from, is gone"), "{}", notices[1]);
+        assert!(notices[1].ends_with("90000008 (?) and 2 more"), "{}", notices[1]);
+    }
+}
