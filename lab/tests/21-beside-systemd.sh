@@ -1,0 +1,149 @@
+# seconds: 150
+# needs: commonhold spin
+# A tree of control groups as systemd makes it, and a small service manager of a user's. The daemon moves members out of
+# login sessions, and leaves alone the manager, what that started, and a system service: the manager starts and stops
+# services while the daemon runs, and after it, in order or killed. What others set meanwhile stays as they set it; a
+# process whose session is over goes to its user's slice, and the daemon says so.
+
+contract=/job/contracts/beside-systemd.toml
+slice=user.slice/user-1001.slice
+session=$slice/session-3.scope
+manager_group=$slice/user@1001.service
+cron=system.slice/cron.service
+grep -q '^ana:' /etc/passwd || echo "ana:x:1001:1001:ana:/tmp:/bin/sh" >> /etc/passwd
+cp "$(readlink -f /proc/$$/exe)" systemd        # a program of this name, which is root's
+chmod 755 . systemd
+mkdir -p /tmp/ana
+chown ana /tmp/ana
+
+# as_ana GROUP COMMAND: a command of the user's, in a control group.
+as_ana() {
+	sh -c 'echo $$ > "$0/cgroup.procs" && exec su -s /bin/sh ana -c "exec $1"' "$CGROUPS/$1" "$2" > /dev/null 2>&1 &
+}
+
+make_tree() {
+	for group in $session $manager_group/init.scope $manager_group/app.slice $cron; do
+		mkdir -p "$CGROUPS/$group"
+	done
+	# As systemd has it: memory for services and sessions, CPU for nobody yet.
+	for group in . system.slice user.slice $slice $manager_group; do
+		echo "+memory +pids" > "$CGROUPS/$group/cgroup.subtree_control"
+	done
+	chown -R ana "$CGROUPS/$manager_group"
+	[ -p /tmp/ana/fifo ] || mkfifo /tmp/ana/fifo
+	chown ana /tmp/ana/fifo
+	rm -f /tmp/ana/answer
+	as_ana $session "sleep 1001"
+	as_ana $cron "sleep 1002"
+	# A manager that somebody started from a session: known by its program.
+	as_ana $session "-a sleep $PWD/systemd 1003"
+	as_ana $manager_group/init.scope "sh -c 'cd /tmp/ana && exec sh /job/manager $CGROUPS/$manager_group /tmp/ana/fifo'"
+	exec 8<> /tmp/ana/fifo      # reading too, since opening it then waits for nobody
+	started sleep 1001 && started sleep 1002 && started sleep 1003
+}
+
+# pid_of WORDS...: the process with this command line.
+pid_of() {
+	for folder in /proc/[0-9]*; do
+		[ "$(tr '\0' ' ' < "$folder/cmdline" 2> /dev/null)" = "$* " ] && echo "${folder#/proc/}"
+	done
+}
+is_there() {
+	[ -n "$(pid_of "$@")" ]
+}
+started() {
+	wait_for 10 is_there "$@"
+}
+is_in() {
+	detail=$(cgroup_of "$1")
+	[ "$detail" = "/$2" ]
+}
+
+# ask WORDS ANSWER: what the manager answers.
+answered() {
+	[ "$(cat /tmp/ana/answer 2> /dev/null)" = "$1" ]
+}
+ask() {
+	rm -f /tmp/ana/answer
+	echo "$1" >&8
+	wait_for 20 answered "$2" || {
+		detail="$1: $(cat /tmp/ana/answer)"
+		return 1
+	}
+}
+manager_works() {
+	ask "start $1 sleep 77" started && ask "stop $1" stopped
+}
+
+end_tree() {
+	exec 8>&-
+	for group in $session $cron $manager_group/init.scope $slice/commonhold.left $slice/session-4.scope; do
+		kill -9 $(cat "$CGROUPS/$group/cgroup.procs" 2> /dev/null) 2> /dev/null
+	done
+	kill -9 $(pidof spin) $(pid_of sleep 88) 2> /dev/null
+	wait 2> /dev/null
+	usleep 200000
+	find "$CGROUPS/user.slice" "$CGROUPS/system.slice" -depth -type d -exec rmdir {} + 2> /dev/null
+	echo "-memory -pids -cpu -cpuset -io" > "$CGROUPS/cgroup.subtree_control" 2> /dev/null
+	for controller in cpu cpuset io memory pids; do
+		echo "-$controller" > "$CGROUPS/cgroup.subtree_control" 2> /dev/null
+	done
+	true
+}
+
+for round in cgroup:TERM kernel:KILL; do
+	backend=${round%:*} signal=${round#*:} how="(${round})"
+	ok "a user's manager, a session and a service are there $how" make_tree || exit 1
+	ok "the manager starts and stops services before $how" manager_works before
+	ask "start long sleep 88" started
+	mkdir -p /run/systemd/system
+	commonhold check $contract > check.txt 2>&1
+	ok "check says what moving means $how" grep -q 'systemd runs here' check.txt
+	commonhold run $contract --dry-run --backend $backend > dry.txt 2>&1
+	ok "a dry run counts who would be moved $how" grep -q '1 would be moved' dry.txt || note "$(grep -A 4 'ana:' dry.txt)"
+	ok "and who would stay $how" grep -q '1 stays (part of a' dry.txt
+	commonhold doctor > doctor.txt 2>&1
+	ok "doctor knows of systemd $how" grep -q 'no other manager of groups' doctor.txt
+	ok "the daemon holds the contract $how" start_daemon $contract --backend $backend || exit 1
+	ok "the session's process is moved $how" wait_for 10 is_in "$(pid_of sleep 1001)" commonhold/ana
+	ok "the service's is not $how" is_in "$(pid_of sleep 1002)" $cron
+	ok "nor the manager $how" is_in "$(pid_of sh /job/manager "$CGROUPS/$manager_group" /tmp/ana/fifo)" $manager_group/init.scope
+	ok "nor one that was started from a session $how" is_in "$(pid_of sleep 1003)" $session
+	ok "nor what the manager started $how" is_in "$(pid_of sleep 88)" $manager_group/app.slice/long.service
+	ok "the manager starts and stops services meanwhile $how" manager_works meanwhile
+	ask "start busy spin 600" started
+	ok "what it starts meanwhile stays as well $how" is_in "$(pidof spin)" $manager_group/app.slice/busy.service
+	commonhold status > status.txt
+	ok "status says how many are not held by groups $how" grep -q 'of its 6 processes stay with the service manager' status.txt ||
+		cat status.txt
+	commonhold status --pid "$(pid_of sleep 1002)" > pid.txt
+	ok "and of one, why $how" grep -q 'part of a system service' pid.txt || cat pid.txt
+	used() {
+		found=$(commonhold status --json | tr -d ' \n' | sed -n 's/.*"unit":"ana"[^}]*"used_ns":\([0-9]*\).*/\1/p')
+		[ "${found:-0}" -ge 1000000000 ]
+	}
+	ok "what they use is counted in the unit $how" wait_for 30 used || note "used_ns: $found"
+	ask "stop busy" stopped
+
+	# Others go on as if nothing were: a weight is set, the session ends.
+	echo 50 > "$CGROUPS/user.slice/cpu.weight"
+	kill -9 "$(pid_of sleep 1003)"
+	usleep 200000
+	ok "the session is over $how" rmdir "$CGROUPS/$session"
+	session_process=$(pid_of sleep 1001)
+	kill -$signal "$daemon"
+	wait "$daemon"
+	status=$?
+	[ $signal = KILL ] || ok "the daemon ended in order $how" is $status 0
+	ok "a session's process is in its user's slice $how" wait_for 10 is_in "$session_process" $slice/commonhold.left
+	told() {
+		grep -q 'session-3.scope, where they came from, is gone' "$daemon_log"
+	}
+	ok "which is said $how" wait_for 5 told || cat "$daemon_log"
+	ok "the weight that was set meanwhile is there $how" is "$(cat "$CGROUPS/user.slice/cpu.weight")" 50
+	ok "and so is what it needs $how" grep -q 'cpu controller stays enabled' "$daemon_log"
+	ok "nobody was put into the root $how" is "$(cgroup_of "$(pid_of sleep 1002)")" /$cron
+	ok "the manager starts and stops services afterwards $how" manager_works afterwards
+	ok "the daemon's groups are gone $how" wait_for 10 test ! -e $HELD
+	end_tree
+done
