@@ -23,19 +23,19 @@ pub const MEMBER_FORMS: [MemberForm; 5] = [
     MemberForm {
         kind: "group",
         forms: &["group:NAME", "group:NUMBER"],
-        who: "whose primary group, or one of the others, it is",
+        who: "of this group, as their primary or a supplementary one",
     },
-    MemberForm { kind: "user", forms: &["user:NAME", "user:NUMBER"], who: "whose effective user it is" },
+    MemberForm { kind: "user", forms: &["user:NAME", "user:NUMBER"], who: "of this effective user" },
     MemberForm {
         kind: "command",
         forms: &["command:PATTERN"],
-        who: "whose program's name (`comm` or the base name in `args`, as ps shows them) matches all of it, with `*` and `?`; \
-              and what they start",
+        who: "whose program has this name, and what they start. The name is `comm` or the base name in `args`, as ps shows \
+              them. The pattern must match all of it; `*` is any text, `?` one character",
     },
     MemberForm {
         kind: "cgroup",
         forms: &["cgroup:/PATH"],
-        who: "that stand in this control group or below it, as /proc/PID/cgroup shows it",
+        who: "in this control group or below it, as /proc/PID/cgroup shows it",
     },
     MemberForm { kind: "pid", forms: &["pid:NUMBER"], who: "with this number, and what it starts" },
 ];
