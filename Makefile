@@ -16,9 +16,10 @@ test: packages-test lint unit lab ## everything that tests the project, the lab 
 build: ## the program, in target/release
 	$(CARGO) build --release --locked --package commonhold $(FEATURES)
 
-lint: ## formatting and lints, warnings forbidden
+lint: ## formatting, lints, and the documents' sentences and links, warnings forbidden
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(FEATURES) -- --deny warnings
+	scripts/prose
 
 unit: ## tests on this machine: unit, property, golden, and on real processes
 	$(CARGO) test --workspace --locked $(FEATURES)

@@ -304,6 +304,8 @@ pub(crate) enum What {
     },
     /// The contract's JSON schema, for editors, to standard output
     Schema,
+    /// Every key of a contract, with an example, its values and its default, as Markdown, to standard output
+    ContractReference,
     /// Every key of a scenario's machine.toml and workload.toml, with its default and range, to standard output
     ScenarioReference,
     /// A workload for `commonhold sim` from a recording of a live machine, to standard output

@@ -19,6 +19,7 @@ pub(crate) fn main(args: &Generate) -> Result<Exit, Failure> {
             clap_complete::generate(*shell, &mut shown(), "commonhold", &mut text);
             output::print(&String::from_utf8_lossy(&text))?;
         }
+        What::ContractReference => output::print(&commonhold_contract::reference())?,
         What::ScenarioReference => output::print(&commonhold_sim::scenario::reference())?,
         What::Workload { trace } => output::print(&workload(trace)?)?,
         What::Schema => output::print(&format!("{:#}", commonhold_contract::schema()))?,

@@ -1,4 +1,5 @@
-//! Every key of a contract, once: the parser refuses what is not here, and the schema for editors is made from it.
+//! Every key of a contract, once. The parser refuses any other key. The schema for editors and the tables of
+//! `docs/contract.md` are made from it.
 
 use crate::document::{self, key};
 use crate::model::{DEFAULT_TICKETS, Resource};
@@ -72,7 +73,7 @@ pub(crate) static ROOT: Table = Table {
             Kind::Units,
             "",
             "{ physics = {} }",
-            "The units by name: named groups of processes, each with what it holds.",
+            "The units by name. Each is a group of processes, and says what the group holds.",
         ),
     ],
 };
@@ -87,51 +88,53 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Choice(&["auto", "partition", "proportional"]),
             "\"auto\"",
             "\"partition\"",
-            "How CPU is divided: home CPUs per unit (partition), every CPU time-shared (proportional), or partition \
-             while there are no more units than CPUs (auto).",
+            "How CPU is divided. `partition`: each unit has home CPUs. `proportional`: all CPUs are time-shared. `auto`: \
+             `partition` while there are no more units than CPUs, else `proportional`.",
         ),
         key(
             "scheme",
             Kind::Choice(&["isolate", "quota", "smp"]),
             "\"isolate\"",
             "\"quota\"",
-            "Isolation and sharing (isolate), isolation without sharing (quota), or accounts only (smp).",
+            "`isolate`: units are isolated, and lend what is idle. `quota`: isolated, and nothing is lent. `smp`: \
+             accounts only.",
         ),
         key(
             "reserve",
             Kind::Amount(Resource::Memory),
             "\"8%\"",
             "\"512MiB\"",
-            "Memory kept free so that a memory loan can be called back quickly.",
+            "Memory that is never lent, so that a loan of memory can be called back quickly. A part is of the machine's \
+             memory.",
         ),
         key(
             "rotation",
             Kind::Duration { min_ns: 10_000_000, max_ns: 10_000_000_000 },
             "\"250ms\"",
             "\"100ms\"",
-            "How often a CPU that several units hold in part changes its owner, 10 ms to 10 s.",
+            "How often a CPU that several units hold in part changes its owner.",
         ),
         key(
             "call-back",
             Kind::Duration { min_ns: 1_000_000, max_ns: 1_000_000_000 },
             "\"10ms\"",
             "\"20ms\"",
-            "The longest that a lender may wait for a CPU it lent, 1 ms to 1 s.",
+            "The longest that a lender may wait for a CPU that it lent.",
         ),
         key(
             "call-back-memory",
             Kind::Duration { min_ns: 100_000_000, max_ns: 60_000_000_000 },
             "\"1s\"",
             "\"500ms\"",
-            "The longest that calling back a loan of memory may take, 100 ms to 1 min, by how fast memory was taken so far; \
-             none is made that would take longer.",
+            "The longest that calling back a loan of memory may take. The estimate goes by how fast memory was taken so \
+             far. No loan is made that would take longer.",
         ),
         key(
             "default",
             Kind::UnitPath,
             "\"shared\"",
             "\"physics\"",
-            "The path of the unit that processes fall into which match no member of any.",
+            "The unit of every process that matches no member of any unit, by its path.",
         ),
     ],
 };
@@ -146,59 +149,67 @@ pub(crate) static UNIT: Table = Table {
             Kind::Members,
             "[]",
             "[\"group:physics\", \"user:ana\"]",
-            "Who belongs to it: group:, user:, command:, cgroup: or pid:. In a sub-unit, these select among the members \
-             of the enclosing unit. The most specific match wins. An empty list: who enters by `commonhold exec` alone.",
+            "The processes that belong to the unit: `group:`, `user:`, `command:`, `cgroup:` or `pid:`. In a sub-unit, \
+             they select among the members of the unit around it. The most specific match wins. With an empty list, \
+             processes enter by `commonhold exec` alone.",
         ),
         key(
             "each",
             Kind::Choice(&["user"]),
             "",
             "\"user\"",
-            "Every user among its members gets a sub-unit of its own, in equal parts.",
+            "Every user among the members gets a sub-unit. All of these have equal parts.",
         ),
         key(
             "tickets",
             Kind::Count { min: 1, max: 1_000_000 },
             "100",
             "200",
-            "Its share against its siblings, for every resource.",
+            "The unit's share against its siblings, of every resource, after all reservations.",
         ),
         key(
             "hard",
             Kind::Table(&HARD),
             "{}",
             "{ cpu = \"2\" }",
-            "Absolute reservations, before anything is shared by tickets.",
+            "Reserved for the unit before tickets divide the rest. A part is of the machine; in a sub-unit, of what the \
+             unit around it is entitled to. The unit has its part of the rest as well.",
         ),
         key(
             "limit",
             Kind::Table(&LIMIT),
             "{}",
             "{ memory = \"32GiB\" }",
-            "What it never exceeds, whatever is idle.",
+            "What the unit never exceeds, loans included, whatever is idle.",
         ),
-        key("lend", Kind::Switches(&LEND), "true", "false", "Whether its idle resources may be lent."),
+        key(
+            "lend",
+            Kind::Switches(&LEND),
+            "true",
+            "false",
+            "Whether others may use what the unit leaves idle.",
+        ),
         key(
             "borrow",
             Kind::Switches(&BORROW),
             "true",
             "{ disk = false }",
-            "Whether it may use what others lend.",
+            "Whether the unit may use what others leave idle.",
         ),
         key(
             "unit",
             Kind::Units,
             "",
             "{ batch = {} }",
-            "Its sub-units by name: funded by it, in its currency.",
+            "Sub-units by name. They divide what this unit holds.",
         ),
     ],
 };
 
-const CPU_DOC: &str = "CPUs, as a number (1.5) or as a part (\"25%\").";
-const MEMORY_DOC: &str = "Memory: \"8GiB\" or a part (\"25%\").";
-const DISK_DOC: &str = "Bandwidth of each disk: \"100MB/s\" or a part (\"25%\").";
-const BUS_DOC: &str = "Bandwidth of the memory bus: \"2GiB/s\" or a part (\"25%\").";
+const CPU_DOC: &str = "CPUs, as a number (`1.5`) or as a part (`\"25%\"`).";
+const MEMORY_DOC: &str = "Memory: `\"8GiB\"` or a part (`\"25%\"`).";
+const DISK_DOC: &str = "Bandwidth of each disk: `\"100MB/s\"` or a part (`\"25%\"`).";
+const BUS_DOC: &str = "Bandwidth of the memory bus: `\"2GiB/s\"` or a part (`\"25%\"`). It is read and checked, and not held yet.";
 
 static AMOUNTS: [Key; 4] = [
     key("cpu", Kind::Amount(Resource::Cpu), "", "1.5", CPU_DOC),

@@ -4,7 +4,7 @@
 //! contract fits a machine is decided by the policy crate, whether its users exist is asked of the machine at hand.
 //!
 //! Entry points: [`parse()`] turns TOML into a [`Contract`] or into all of its [`Diagnostic`]s at once, [`render()`]
-//! shows those to people, and [`schema()`] tells editors what a contract may say.
+//! shows those to people, [`schema()`] tells editors what a contract may say, and [`reference()`] tells people.
 //!
 //! Code map, in the order of the flow: `syntax` (text to a tree of spanned values, with `recover`), `read` (the tree to
 //! values, key by key, with `quantity` and `member`), `check` (whether the values fit each other). `keys` is the one
@@ -21,6 +21,7 @@ mod parse;
 pub mod quantity;
 mod read;
 mod recover;
+mod reference;
 mod render;
 mod schema;
 mod syntax;
@@ -34,5 +35,6 @@ pub use model::{
 pub use nearest::nearest;
 pub use parse::{Parsed, parse};
 pub use quantity::{amount_text, duration_text};
+pub use reference::reference;
 pub use render::render;
 pub use schema::schema;

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use commonhold_contract::{Level, MEMBER_FORMS, parse, render, schema};
+use commonhold_contract::{Level, MEMBER_FORMS, parse, reference, render, schema};
 
 /// The contracts of a folder by file name, in order.
 fn contracts(folder: &Path) -> Vec<(String, String)> {
@@ -42,12 +42,32 @@ fn the_examples_are_accepted_without_a_word() {
     }
 }
 
+/// The part of `docs/contract.md` between these marks is what `commonhold generate contract-reference` prints.
+const GENERATED: [&str; 2] =
+    ["<!-- generated: commonhold generate contract-reference -->\n", "<!-- end of what is generated -->\n"];
+
 #[test]
-fn the_readme_tells_how_members_are_written() {
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();
+fn the_reference_in_the_documents_is_the_one_that_is_generated() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contract.md");
+    let text = fs::read_to_string(&file).unwrap();
+    let marks = GENERATED
+        .map(|mark| text.find(mark).unwrap_or_else(|| panic!("docs/contract.md lacks the line {mark}")));
+    let (from, to) = (marks[0] + GENERATED[0].len(), marks[1]);
+    let generated = format!("\n{}\n", reference());
+    if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
+        fs::write(&file, format!("{}{generated}{}", &text[..from], &text[to..])).unwrap();
+        return;
+    }
+    assert_eq!(
+        &text[from..to],
+        generated,
+        "docs/contract.md differs from the table of keys: run `INSTA_UPDATE=always cargo test -p commonhold-contract`"
+    );
+}
+
+#[test]
+fn members_begin_with_their_kind() {
     for form in MEMBER_FORMS {
-        let row = format!("| `{}` | {} |\n", form.forms.join("`, `"), form.who);
-        assert!(readme.contains(&row), "README.md lacks the row\n{row}");
         assert!(form.forms.iter().all(|text| text.starts_with(&format!("{}:", form.kind))), "{form:?}");
     }
 }
@@ -57,7 +77,7 @@ fn the_readme_tells_how_members_are_written() {
 fn what_the_documents_show_are_contracts() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut shown = 0;
-    for name in ["README.md", "docs/disk.md", "docs/memory.md"] {
+    for name in ["README.md", "docs/contract.md", "docs/disk.md", "docs/memory.md"] {
         let text = fs::read_to_string(root.join(name)).unwrap();
         for block in blocks(&text).iter().filter(|block| block.contains("[unit.")) {
             let parsed = parse(block);
@@ -69,7 +89,7 @@ fn what_the_documents_show_are_contracts() {
             shown += 1;
         }
     }
-    assert_eq!(shown, 3, "contracts that were found");
+    assert_eq!(shown, 4, "contracts that were found");
 }
 
 /// The blocks of code in a document: fenced, or indented by four spaces.

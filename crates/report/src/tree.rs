@@ -1,6 +1,6 @@
 //! The tree of units with what each is entitled to on a machine, for `check`.
 
-use commonhold_contract::{Amount, Contract, Each, PerResource, Resource, Unit, UnitId};
+use commonhold_contract::{Amount, Contract, Each, MILLIONTH, PerResource, Resource, Unit, UnitId};
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{Capacity, Entitlement};
 use serde::Serialize;
@@ -134,16 +134,70 @@ impl<'a> Tree<'a> {
     /// An amount that the contract asks for in the unit's table, in the measure of the division: a part is a part of
     /// what the encloser is entitled to. Absolute amounts stay as they are where the whole is not known.
     fn asked(&self, unit: UnitId, resource: Resource, asked: Amount) -> Amount {
-        let division = &self.divisions[resource];
-        let whole = self
-            .contract
-            .unit(unit)
-            .parent
-            .map_or(division.capacity.total(), |p| division.entitlement.value(p));
         match asked {
-            Amount::Part(_) => division.amount(asked.of(whole)),
+            Amount::Part(_) => self.divisions[resource].amount(asked.of(self.around(unit, resource))),
             Amount::Absolute(_) => asked,
         }
+    }
+
+    /// What an amount of the contract is worth in the measure of the division, and 0 where that cannot be told.
+    fn worth(&self, unit: UnitId, resource: Resource, asked: Option<Amount>) -> u64 {
+        match (self.divisions[resource].capacity, asked) {
+            (Capacity::Parts, Some(Amount::Absolute(_))) | (_, None) => 0,
+            (_, Some(asked)) => asked.of(self.around(unit, resource)),
+        }
+    }
+
+    /// What is divided at the level of a unit.
+    fn around(&self, unit: UnitId, resource: Resource) -> u64 {
+        let division = &self.divisions[resource];
+        let parent = self.contract.unit(unit).parent;
+        parent.map_or(division.capacity.total(), |parent| division.entitlement.value(parent))
+    }
+
+    /// How a reservation and tickets make up what a unit is entitled to, in words:
+    /// `cpu: 25% reserved + 50% of the other 75% by tickets = 62.5% of the machine`. Nothing for a unit whose reservation
+    /// is all that it has, at the top level: its row says that.
+    fn sum(&self, id: UnitId, resource: Resource) -> Option<String> {
+        let unit = self.contract.unit(id);
+        let asked = unit.hard[resource]?;
+        let (whole, value) = (self.around(id, resource), self.divisions[resource].of(id));
+        let (Amount::Absolute(value) | Amount::Part(value)) = value;
+        let reserved = self.worth(id, resource, Some(asked));
+        let soft = value.saturating_sub(reserved);
+        let in_parts = matches!(asked, Amount::Part(_));
+        if reserved == 0 || whole == 0 || (soft == 0 && (unit.parent.is_none() || !in_parts)) {
+            return None;
+        }
+        let part = |n: u64, of: u64| amount(resource, Amount::Part(millionths(n, of)));
+        let shown = |n: u64| match in_parts {
+            true => part(n, whole),
+            false => amount(resource, self.divisions[resource].amount(n)),
+        };
+        let of = match unit.parent {
+            Some(parent) => {
+                let path = clean(&self.contract.unit(parent).path);
+                format!(" of what `{path}` is entitled to, tickets included")
+            }
+            None if in_parts => format!(" of {}", whole_of(resource)),
+            None => String::new(),
+        };
+        if soft == 0 {
+            return Some(format!("{resource}: {} reserved{of}", shown(reserved)));
+        }
+        let siblings = &self.children[unit.parent.map_or(self.contract.units.len(), UnitId::index)];
+        let all_reserved: u64 =
+            siblings.iter().map(|id| self.worth(*id, resource, self.contract.unit(*id).hard[resource])).sum();
+        let rest = whole.saturating_sub(all_reserved);
+        let others = if all_reserved == reserved { "the other" } else { "the unreserved" };
+        let (tickets, rest, sum) = (part(soft, rest), shown(rest), shown(value));
+        let of = if in_parts || unit.parent.is_none() { of } else { String::new() };
+        let limit = unit.limit[resource].map(|limit| self.worth(id, resource, Some(limit)));
+        let limit = if limit == Some(value) { ", its limit" } else { "" };
+        let reserved = shown(reserved);
+        Some(format!(
+            "{resource}: {reserved} reserved + {tickets} of {others} {rest} by tickets = {sum}{of}{limit}"
+        ))
     }
 
     /// Values that belong to no unit of their own, as cells: nothing where there is nothing.
@@ -191,11 +245,29 @@ impl<'a> Tree<'a> {
             table.row(Paint::Faint, row(format!("{below}in no sub-unit"), String::new(), self.own_part(own)));
         }
         let indent = format!("{below}  ");
-        for note in notes(unit) {
+        let sums = Resource::ALL.into_iter().filter_map(|resource| self.sum(id, resource));
+        for note in sums.chain(notes(unit)) {
             for line in wrap(&note, style.width, &below, &indent) {
                 table.line(Paint::Faint, fit(&line, style.width));
             }
         }
+    }
+}
+
+/// `n` of `whole` in millionths, rounded.
+fn millionths(n: u64, whole: u64) -> u64 {
+    let exact =
+        (u128::from(n) * u128::from(MILLIONTH) + u128::from(whole) / 2).checked_div(u128::from(whole));
+    exact.and_then(|part| u64::try_from(part).ok()).unwrap_or(0)
+}
+
+/// What percentages at the top level are of.
+fn whole_of(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Cpu => "the machine",
+        Resource::Memory => "the memory to divide",
+        Resource::Disk => "each disk",
+        Resource::Bus => "the bus",
     }
 }
 

@@ -1,0 +1,86 @@
+//! The contract's reference for people: Markdown tables of every key and every kind of member.
+//!
+//! They are made from the table of keys that the parser checks against, and stand in `docs/contract.md`.
+
+use std::fmt::Write;
+
+use crate::keys::{HARD, Key, Kind, LEND, MACHINE, ROOT, Table, UNIT, VERSION};
+use crate::member::MEMBER_FORMS;
+use crate::model::Resource;
+use crate::quantity::duration_text;
+
+/// The tables of a contract, each under its heading.
+pub fn reference() -> String {
+    let mut out = String::new();
+    for (heading, of) in [
+        ("At the top of the file", &ROOT),
+        ("`[machine]`", &MACHINE),
+        ("`[unit.NAME]`, and `[unit.NAME.unit.NAME]` below it", &UNIT),
+        ("`hard` and `limit`", &HARD),
+        ("`lend` and `borrow`, where one switch is not enough", &LEND),
+    ] {
+        table(&mut out, heading, of);
+    }
+    out += "### `members`\n\n| member | processes |\n| --- | --- |\n";
+    for form in MEMBER_FORMS {
+        let _ = writeln!(out, "| `{}` | {} |", form.forms.join("`, `"), form.who);
+    }
+    out
+}
+
+fn table(out: &mut String, heading: &str, table: &Table) {
+    let _ = writeln!(out, "### {heading}\n\n| key | for example | values | if not said | meaning |");
+    *out += "| --- | --- | --- | --- | --- |\n";
+    for key in table.keys {
+        let default = match key.default {
+            "" => "-".to_owned(),
+            default => format!("`{default}`"),
+        };
+        let _ = writeln!(
+            out,
+            "| `{}` | `{}` | {} | {default} | {} |",
+            key.name,
+            example(key),
+            values(key.kind),
+            key.doc
+        );
+    }
+    out.push('\n');
+}
+
+/// A line of a contract that has the key.
+fn example(key: &Key) -> String {
+    match key.kind {
+        Kind::Units => format!("[{}.NAME]", key.name),
+        _ => format!("{} = {}", key.name, key.example),
+    }
+}
+
+/// What a key's value may be.
+fn values(kind: Kind) -> String {
+    match kind {
+        Kind::Version => format!("{VERSION}; required"),
+        Kind::Table(table) => format!("a table with {}", names(table)),
+        Kind::Units => "a table for each unit".to_owned(),
+        Kind::Choice(words) => {
+            words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(" or ")
+        }
+        Kind::Count { min, max } => format!("{min} to {max}"),
+        Kind::Members => "a list of [members](#members)".to_owned(),
+        Kind::Amount(Resource::Cpu) => "a number of CPUs, or a percentage".to_owned(),
+        Kind::Amount(Resource::Memory) => "bytes, or a percentage".to_owned(),
+        Kind::Amount(Resource::Disk | Resource::Bus) => "bytes per second, or a percentage".to_owned(),
+        Kind::Duration { min_ns, max_ns } => {
+            format!("{} to {}", duration_text(min_ns), duration_text(max_ns))
+        }
+        Kind::UnitPath => {
+            "a unit's name, or the names from the top, as in `\"physics/night-batch\"`".to_owned()
+        }
+        Kind::Switch => "`true` or `false`".to_owned(),
+        Kind::Switches(table) => format!("`true`, `false`, or a table with {}", names(table)),
+    }
+}
+
+fn names(table: &Table) -> String {
+    table.names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
