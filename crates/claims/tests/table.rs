@@ -1,4 +1,9 @@
 //! The table of claims is complete, its rows can be measured, and its parameters are held by tests that exist.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the crate is pure, its tests are not"
+)]
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;

@@ -1,6 +1,11 @@
 //! Every contract of `bad/` is refused, or doubted, in exactly these words; and what the examples show is accepted.
 //!
 //! `INSTA_UPDATE=always cargo test -p commonhold-contract` writes the expected texts anew; review them as a diff.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the crate is pure, its tests are not"
+)]
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

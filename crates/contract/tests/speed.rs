@@ -1,5 +1,10 @@
 //! How long reading takes. Ignored unless asked for, since it measures the machine as much as the program:
 //! `cargo test --release -p commonhold-contract --test speed -- --ignored --nocapture`
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the crate is pure, its tests are not"
+)]
 #![allow(clippy::unwrap_used)]
 
 use std::fmt::Write;

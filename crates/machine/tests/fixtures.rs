@@ -1,5 +1,9 @@
 //! Machines of known shape, each in a file named after it.
-
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the crate is pure, its tests are not"
+)]
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

@@ -8,6 +8,7 @@
 //! Per size it prints nanoseconds, each the median of several runs: of the *first* step, which deals everything out; of a
 //! *quiet* one, at which nothing changes; of a *turn*, at which shared CPUs pass on; and of a *wake*, at which the half that
 //! slept calls its CPUs back and the other half falls asleep. *Check* is the plan checker on the quiet step's plan.
+#![allow(clippy::disallowed_types, reason = "it measures time")]
 
 use std::time::Instant;
 

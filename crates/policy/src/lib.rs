@@ -3,6 +3,7 @@
 //! Pure: no I/O, no clock, no randomness of its own, no floating point. Time is an argument; the same inputs give the
 //! same plan on the live machine and in a simulator. The entry point is [`step`].
 #![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(test), deny(clippy::float_arithmetic))]
 
 extern crate alloc;
 

@@ -275,7 +275,11 @@ pub(crate) const AXIS_HEIGHT: f64 = 36.0;
 
 /// A step of 1, 2 or 5 times a power of ten that leaves at most eight marks.
 pub(crate) fn step_for(until: f64) -> f64 {
-    let power = 10f64.powf((until / 8.0).max(1e-9).log10().floor());
+    // By multiplication alone, which every platform rounds alike.
+    let mut power = 1e-9;
+    while until / (power * 10.0) > 8.0 {
+        power *= 10.0;
+    }
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|by| by * power).find(|step| until / step <= 8.0).unwrap_or(until)
 }
 

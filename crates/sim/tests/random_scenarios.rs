@@ -3,6 +3,11 @@
 //!
 //! `COMMONHOLD_SCENARIOS=20000 cargo test --release -p commonhold-sim --test random_scenarios` tries more of them, and
 //! `COMMONHOLD_SCENARIO=123` shows and tries that one.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the crate is pure, its tests are not"
+)]
 #![allow(clippy::unwrap_used)]
 
 mod generator;

@@ -2,6 +2,11 @@
 //! accepted, and arrives.
 //!
 //! `INSTA_UPDATE=always cargo test -p commonhold-sim` writes the expected texts anew; review them as a diff.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the crate is pure, its tests are not"
+)]
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

@@ -1,6 +1,11 @@
 //! Nobody waits for so long that a kernel would end the scheduler, however small a part is and however many there are.
 //!
 //! `COMMONHOLD_SCENARIOS=300 cargo test --release -p commonhold-sim --test starvation` tries more contracts.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the crate is pure, its tests are not"
+)]
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "texts of tests")]
 
 #[path = "scene/chance.rs"]
