@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * What is counted, by unit and CPU: where CPU time was had, what was waited for, how far tasks moved, how long call-backs took.
+ * Counts by unit and CPU: where the unit had CPU time, what its tasks waited for, how far they moved, and how long
+ * call-backs took.
  */
 #ifndef DISPATCH_ACCOUNTS_H
 #define DISPATCH_ACCOUNTS_H

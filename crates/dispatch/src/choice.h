@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The unit whose task a CPU should run next: among those within its owner by pass, among those that borrow by claim.
+ * Chooses the unit whose task a CPU runs next. Units within the CPU's owner are compared by pass, and units that
+ * borrow by claim.
  */
 #ifndef DISPATCH_CHOICE_H
 #define DISPATCH_CHOICE_H

@@ -1,51 +1,76 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The switch-time scheduler: which task a CPU runs next, which CPU a woken task takes, which loan is called back.
+ * The switch-time scheduler. It decides which task a CPU runs next, which CPU a woken task takes, and which loan is
+ * called back.
  *
- * Problem. The policy says who owns which CPU, a few times a second. Whether an owner has work for its CPU changes a
- * thousand times as often; so lending an idle CPU, and calling it back, is decided here, at every wake-up and switch.
+ * Problem. The policy says a few times a second which unit owns which CPU. Whether an owner has work for its CPU
+ * changes a thousand times as often. So lending an idle CPU, and calling it back, is decided here, at every wake-up
+ * and switch.
  *
- * Terms. Units lie within units; the *outermost* ones own CPUs, their *home* CPUs. A CPU is *lent* while it runs a task of
- * a unit that does not own it; it is *called back* when its owner has a task that waits. A CPU without an owner is
- * *time-shared*. A unit's *pass* is the CPU time that it had among its siblings over its weight; its own tasks together
- * compete with its sub-units as if they were one, of weight 100.
+ * Terms.
+ * - Units lie within units. The *outermost* units own CPUs, their *home* CPUs.
+ * - A CPU is *lent* while it runs a task of a unit that does not own it. It is *called back* when its owner has a task
+ *   that waits.
+ * - A CPU without an owner is *time-shared*.
+ * - A unit's *pass* is the CPU time that it had, among its siblings, over its weight. A unit's own tasks together
+ *   compete with its sub-units as if they were one more sub-unit, of weight 100.
+ * - A *message* is a wake-up by a task that is about to sleep.
  *
- * Algorithm. Each unit has one queue, ordered by the tasks' virtual time: who had least CPU time for its weight (its nice
- * value) is next (in the place of the degrading priorities of seed 000, section 3.1). A woken task takes an idle home CPU, its
- * last one if it can and else the nearest; else an idle CPU that somebody lends; else it waits in its unit's queue, and one
- * lent home CPU is called back, its last one if it can and else the nearest: at once by an interrupt, or at the next tick.
- * (Who is woken by an interrupt on that very CPU, as by its timer, and would be next there, goes right onto it.)
- * Where none is lent, it interrupts the task on its last CPU if that is ahead of it by more than `preempt_ns`: by pass where
- * two units compete for the CPU; by virtual time within a unit, and there a message interrupts nobody before a millisecond of
- * its turn is over (then a tick does), since two switches for each message cost more than the message. A CPU that needs a task
- * chooses among the units within its home unit that wait: at every level of units the smallest pass is next, where each CPU
- * that runs one's tasks counts as a slice that is to be charged (stride scheduling; an idle unit's part thus goes to its
- * siblings, as in the currencies of seed 004, section 5.2). If there is none and the owner lends, the borrower with the largest
- * claim is next: the one that had least of what others lend for its weight (stride scheduling, too), and among equals the one
- * with most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by pass.
+ * Algorithm, order in a queue. Each unit has one queue, ordered by the tasks' virtual time. The task with the least
+ * CPU time for its weight (its nice value) is next. This takes the place of the degrading priorities of seed 000,
+ * section 3.1.
  *
- * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
- * not lend never has others on its CPUs, but for visits: turns of those that run anywhere, of those that can run nowhere
- * else, and of those that have waited for too long. No CPU idles while a task waits that may run there, be it one that
- * a higher class interrupted. Who sleeps saves nothing up but one slice: a waking task's virtual time is at least its unit's
- * less `slice_ns`; and a waking unit's pass is at least that of the siblings that were next less so much, and two slices of
- * theirs for each other CPU, by which those may be apart. Nobody waits for ever in a queue: whoever waits there has a virtual time that stays while those of all that run
- * grow, and so has its unit's pass at every level; so after a bounded time it is the smallest. Nobody waits there for so
- * long that the kernel ends the scheduler: the policy gives no unit less than a thousandth of its level's time, nor lets who
- * holds a part of a CPU wait for a turn for longer than 5 s, where turns of 10 ms are short enough for that; and whose tasks
- * wait for long nevertheless, they are rescued: see rescue.h. Tasks that no queue can serve (strays: their affinity allows
- * none of the unit's CPUs) and the kernel's own threads (but for when they wake) wait in a queue of one CPU, which has its
- * turn there like its owner's tasks, and like those of DISPATCH_COMMON. So do tasks that may not leave their CPU for a
- * moment, which others may wait for.
+ * Algorithm, wake-up. A woken task takes the first of these that there is:
+ * - an idle home CPU: its last one if it can, else the nearest;
+ * - an idle CPU that another unit lends;
+ * - a place in its unit's queue. One lent home CPU is then called back, its last one if it can, else the nearest: at
+ *   once by an interrupt, or at the next tick.
+ * A task that is woken by an interrupt on its own last CPU, as by its timer, goes right onto that CPU if it would be
+ * next there.
  *
- * Limits. Who waits in the queue of a CPU that a higher class takes afterwards, and may run on others, is taken from there by
- * the first of those that looks, once a second (rescue.h), and an idle one does when it has run something; who may run on no
- * other waits for as long as that class has it, unless the kernel keeps some time from real-time tasks for this one (newer
- * kernels do). Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
- * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU changes
- * hands, when an interval may be booked twice.
+ * Algorithm, interruption. Where no CPU is lent, the woken task interrupts the task on its last CPU if that task is
+ * ahead of it by more than `preempt_ns`. They are compared by pass if two units compete for the CPU, and by virtual
+ * time within a unit. Within a unit, a message interrupts no task in the first millisecond of its turn; a tick does so
+ * afterwards. Two switches for each message would cost more than the message.
  *
- * The same source is compiled for the kernel (BPF, sched_ext) and natively for the simulator, which plays the kernel.
+ * Algorithm, choice. A CPU that needs a task looks at the units within its home unit that wait. At every level of
+ * units, the smallest pass is next. Each CPU that runs a unit's tasks counts as one slice still to be charged (stride
+ * scheduling). An idle unit's part thus goes to its siblings, as in the currencies of seed 004, section 5.2. If no
+ * unit there waits and the owner lends, the borrower with the largest claim is next: the one that had the least of
+ * what others lend for its weight (stride scheduling, too). Among equals, the borrower with the most waiting tasks is
+ * next. On a time-shared CPU, all units of the machine are compared by pass.
+ *
+ * Properties of isolation.
+ * - While an owner's tasks wait, no task of another unit runs on its CPU for longer than a call-back takes.
+ * - A unit that does not lend has no others on its CPUs, except visits: turns of tasks that run anywhere, of tasks
+ *   that can run nowhere else, and of tasks that have waited for too long.
+ * - No CPU idles while a task waits that may run there. That includes a task that a higher scheduling class
+ *   interrupted.
+ *
+ * Properties of sleep. Sleeping earns at most one slice of credit. A waking task's virtual time is at least its
+ * unit's, less `slice_ns`. A waking unit's pass is at least that of the siblings that were next, less so much and less
+ * two slices of theirs for each other CPU. By so much these siblings may themselves be apart.
+ *
+ * Properties of waiting.
+ * - No task waits in a queue for ever. Its virtual time stays, while that of every task that runs grows. The same
+ *   holds for its unit's pass at every level. So after a bounded time it is the smallest.
+ * - No task waits so long that the kernel ends the scheduler. The policy gives no unit less than a thousandth of its
+ *   level's time. A unit that holds a part of a CPU waits for its turn for at most 5 s, where turns of 10 ms are short
+ *   enough for that. Tasks that wait for long nevertheless are rescued: see rescue.h.
+ * - Some tasks wait in a queue of one CPU, and have their turn there like its owner's tasks and those of
+ *   DISPATCH_COMMON. These are the strays, whose affinity allows none of their unit's CPUs; the kernel's own threads,
+ *   except when they wake; and tasks that may not leave their CPU for a moment, since other tasks may wait for these.
+ *
+ * Limits.
+ * - A higher scheduling class may take a CPU in whose queue a task waits. If the task may run on other CPUs, the first
+ *   of them that looks takes it. Each looks once a second (rescue.h), and an idle one when it has run something. A
+ *   task that may run on no other CPU waits for as long as the higher class has it, unless the kernel keeps some time
+ *   from real-time tasks for this class (newer kernels do).
+ * - The next unit is found by looking at the units that wait. Units that do not wait are passed over in blocks of 32.
+ * - Weights, and counters that several CPUs write, are atomic. Accounts are written by one CPU each, except when a CPU
+ *   changes its owner: then an interval may be booked twice.
+ *
+ * The same source is compiled for the kernel (BPF, sched_ext), and natively for the simulator, which plays the kernel.
  * Sources: seed 000, section 3.1 and table 1; seed 004, section 5.2; stride scheduling: Waldspurger and Weihl, 1995.
  */
 #include "kernel.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * What the switch-time scheduler and those who set it up tell each other: the daemon through the kernel's maps, the
- * simulator through memory. crates/dispatch/src/tables.rs mirrors it; the assertions below and there hold them together.
+ * The interface between the switch-time scheduler and the programs that set it up. The daemon uses it through the
+ * kernel's maps, and the simulator through memory. crates/dispatch/src/tables.rs mirrors it; assertions below and
+ * there hold the two together.
  */
 #ifndef DISPATCH_INTF_H
 #define DISPATCH_INTF_H

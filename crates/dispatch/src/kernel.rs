@@ -1,14 +1,16 @@
 //! The kernel's part of `sched_ext`, for a simulated machine.
 //!
-//! What Linux does around a `sched_ext` scheduler (kernel/sched/ext.c), with the clock as an argument: a task that wakes is
-//! asked for a CPU and queued; a CPU that needs a task first takes what is in its local queue, then asks the scheduler to
-//! move something there; who runs on a slice that is used up goes back to the scheduler. Nothing here decides anything.
+//! It does what Linux does around a `sched_ext` scheduler (kernel/sched/ext.c), with the clock as an argument:
+//! - for a task that wakes, it asks the scheduler for a CPU, and has the task queued;
+//! - a CPU that needs a task first takes what is in its local queue, then asks the scheduler to move a task there;
+//! - a task whose slice is used up goes back to the scheduler.
+//! Nothing here decides anything.
 //!
-//! Not simulated: scheduling classes, migration disabled, core scheduling, bypass mode. A slice ends when it is used up
-//! and not at the next tick, as on a kernel with a high-resolution tick.
+//! Not simulated: scheduling classes, migration disabled, core scheduling, bypass mode. A slice ends when it is used
+//! up and not at the next tick, as on a kernel with a high-resolution tick.
 //!
-//! Cost: a wake-up and a switch are O(log n) in the tasks of the queue, and O(units) where an idle CPU looks for a
-//! borrower, as in the scheduler itself.
+//! Cost: a wake-up and a switch are O(log n) in the tasks of the queue. They are O(units) where an idle CPU looks for
+//! a borrower, as in the scheduler itself.
 
 use std::cell::Cell;
 use std::cmp::Ordering;

@@ -1,5 +1,5 @@
-//! The contract's rules for who executes a program, as the scheduler takes them: the mirror of `struct dispatch_match`
-//! (intf.h), which matches.h explains.
+//! The contract's rules for processes that execute a program, as the scheduler takes them. They mirror `struct
+//! dispatch_match` (intf.h), which matches.h explains.
 
 use std::collections::BTreeMap;
 

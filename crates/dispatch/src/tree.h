@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Units within units: which of them are active, how much CPU time each had for its weight among its siblings (its pass), and
- * which of two had less.
+ * Units within units: which units are active, and how much CPU time each had for its weight among its siblings (its
+ * pass). Of two units, this tells which one had less.
  */
 #ifndef DISPATCH_TREE_H
 #define DISPATCH_TREE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Where a task goes that wakes: where its virtual time begins, which idle CPU it takes, which loan it calls back, and whom it
- * interrupts.
+ * What happens when a task wakes: where its virtual time begins, which idle CPU it takes, which loan it calls back,
+ * and which task it interrupts.
  */
 #ifndef DISPATCH_WAKING_H
 #define DISPATCH_WAKING_H

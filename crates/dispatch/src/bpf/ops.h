@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * What only the kernel needs of the scheduler: making and ending it all, tasks that change their control group or execute a
- * program, CPUs that fall idle while others look (the simulated kernel does one thing at a time), and the table of callbacks.
+ * Parts of the scheduler that only the kernel needs:
+ * - making and ending it all;
+ * - tasks that change their control group, or execute a program;
+ * - CPUs that fall idle while others look (the simulated kernel does one thing at a time);
+ * - the table of callbacks.
  */
 #ifndef DISPATCH_BPF_OPS_H
 #define DISPATCH_BPF_OPS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The tables as the kernel's maps. `units`, `accounts`, `cpus` and the section `.data.rules` are mapped into the loader's
- * memory (in_kernel.rs), which reads the counters there at no cost to the scheduler.
+ * The tables as the kernel's maps. `units`, `accounts`, `cpus` and the section `.data.rules` are mapped into the
+ * loader's memory (in_kernel.rs). The loader reads the counters there, at no cost to the scheduler.
  */
 #ifndef DISPATCH_BPF_WORLD_H
 #define DISPATCH_BPF_WORLD_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The tables of one simulated machine. Each thread simulates one machine at a time, so a thread-local pointer is all that
- * is needed; what the simulated kernel answers without changing anything is read from here and costs no call.
+ * The tables of one simulated machine. Each thread simulates one machine at a time, so a thread-local pointer is all
+ * that is needed. Answers of the simulated kernel that change nothing are read from here, and cost no call.
  */
 #ifndef DISPATCH_NATIVE_WORLD_H
 #define DISPATCH_NATIVE_WORLD_H
