@@ -141,7 +141,7 @@ sleeper c
 ok "an error ends it, and is said" wait_for 20 said 'problem: the kernel ended the scheduler: runtime error: non-existent DSQ'
 ok "the second time, it is given longer" said 'loaded again in 4 s'
 ok "every unit has its CPU set" wait_for 20 all_sets
-ok "status tells since when, and why" wait_for 5 status_says 'The kernel backend does not hold it, for .*the kernel ended the scheduler'
+ok "status tells since when, and why" wait_for 5 status_says 'The kernel backend has not held it for .*the kernel ended the scheduler'
 grep 'backend' status.txt | sed 's/^/# /'
 ok "it comes back again" wait_for 60 status_says 'held by the kernel backend'
 

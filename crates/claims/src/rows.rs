@@ -142,8 +142,8 @@ pub fn rows() -> Vec<&'static Row> {
 /// A name that no row has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no claim is called `{name}`; `commonhold claims` without names lists them all, and the beginning of a name stands \
-     for all that begin so, as in `PI-T4`"
+    "no claim is called `{name}`; `commonhold claims` without names runs all claims; the beginning of a name stands \
+     for all claims that begin so, as in `PI-T4`"
 )]
 pub struct Unknown {
     /// It.

@@ -97,13 +97,16 @@ impl<'a> Whole<'a> {
             return None;
         }
         let (what, then) = match self.resource {
-            Resource::Cpu => {
-                ("the CPUs", "it runs on what the others leave idle, and is stopped when they leave nothing")
-            }
+            Resource::Cpu => (
+                "the CPUs",
+                "the unit runs on what the others leave idle, and is stopped when they leave nothing",
+            ),
             Resource::Memory => {
-                ("memory", "it has what the others leave idle, and loses it whenever they want it")
+                ("memory", "the unit has what the others leave idle, and loses it when they want it")
             }
-            Resource::Disk | Resource::Bus => ("disks", "it transfers when the others leave them idle"),
+            Resource::Disk | Resource::Bus => {
+                ("disks", "the unit transfers only while the others leave the disks idle")
+            }
         };
         let message = format!("nothing of {what} is left for `{}` when all units are active", unit.path);
         let help = match self.resource == Resource::Memory && self.capacity.total() == 0 {
@@ -165,10 +168,9 @@ impl<'a> Whole<'a> {
         if self.resource != Resource::Disk || self.capacity != Capacity::Parts || !in_bytes {
             return None;
         }
-        let message =
-            format!("what `{}` has reserved of disks, in bytes per second, counts as none", unit.path);
+        let message = format!("the disk reservation of `{}`, in bytes per second, counts as none", unit.path);
         let diagnostic = Diagnostic::warning("not-weighed", unit.hard_span(self.resource), message)
-            .label("what a disk carries is not known, so that nobody can say what part of it this is");
+            .label("no disk was measured, so it is not known what part of a disk this is");
         Some(diagnostic.help(
             "write a part, such as `hard = { disk = \"25%\" }`, or measure the disk: `commonhold calibrate FOLDER`",
         ))

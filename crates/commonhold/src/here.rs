@@ -64,8 +64,8 @@ fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
             member.span.clone(),
             format!("this machine has no cgroup `{path}` now"),
         )
-        .label("nobody is a member by it, until it comes")
-        .help("write the path as /proc/PID/cgroup shows it for a process that is meant")
+        .label("no process is a member by this rule until the cgroup exists")
+        .help("write the path that /proc/PID/cgroup shows for a process that should be a member")
     };
     absent.map(said).collect()
 }
@@ -78,8 +78,8 @@ fn absent_process(member: &Member) -> Option<Diagnostic> {
     let message = format!("there is no process {pid} now");
     let diagnostic = Diagnostic::warning("absent-process", member.span.clone(), message);
     let help =
-        "write the number of a process that runs, or a rule that outlives it: `command:NAME`, `user:NAME`";
-    Some(diagnostic.label("whichever process gets the number would be a member").help(help))
+        "write the number of a running process, or a rule that lasts longer: `command:NAME`, `user:NAME`";
+    Some(diagnostic.label("the next process with this number would be a member").help(help))
 }
 
 /// Warnings of units without members, at most: in a contract that a program wrote, there may be a hundred thousand.
@@ -105,11 +105,11 @@ fn without_members(contract: &Contract) -> Vec<Diagnostic> {
             String::new()
         };
         let label = match enclosers.contains(id) {
-            false => "nobody comes to it but by `commonhold exec`",
-            true => "nobody comes to it, or to its sub-units, but by `commonhold exec`",
+            false => "processes enter it by `commonhold exec` alone",
+            true => "processes enter it and its sub-units by `commonhold exec` alone",
         };
         let message = format!("unit `{}` names no members{others}", unit.path);
-        let help = "write `members = [...]`; or `members = []`, which says that this is meant";
+        let help = "write `members = [...]`; or `members = []`, if this is intended";
         Diagnostic::warning("no-members", unit.span.clone(), message).label(label).help(help)
     };
     units.iter().take(WITHOUT_MEMBERS_MAX).enumerate().map(said).collect()
@@ -128,7 +128,7 @@ fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Me
     let path = &contract.unit(id).path;
     let message = format!("`{}` puts the system's own services into unit `{path}`", member.kind);
     let label = format!("logins among them; all but {EXEMPT}");
-    let help = "name who is meant by `command:NAME`, `cgroup:/PATH` or another user; `commonhold run --dry-run` shows \
-                who it would be";
+    let help = "name the processes that are meant by `command:NAME`, `cgroup:/PATH` or another user; `commonhold run \
+                --dry-run` shows which processes that would be";
     is_root.then(|| Diagnostic::warning("takes-roots", member.span.clone(), message).label(label).help(help))
 }

@@ -72,7 +72,7 @@ pub(crate) static ROOT: Table = Table {
             Kind::Units,
             "",
             "{ physics = {} }",
-            "The units by name: named groups of processes, each with what it holds.",
+            "The units by name. A unit is a group of processes, with what it holds.",
         ),
     ],
 };
@@ -123,15 +123,15 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Duration { min_ns: 100_000_000, max_ns: 60_000_000_000 },
             "\"1s\"",
             "\"500ms\"",
-            "The longest that calling back a loan of memory may take, 100 ms to 1 min, by how fast memory was taken so far; \
-             none is made that would take longer.",
+            "The longest that calling back a loan of memory may take, 100 ms to 1 min. No loan is made that would \
+             take longer, at the pace of taking memory so far.",
         ),
         key(
             "default",
             Kind::UnitPath,
             "\"shared\"",
             "\"physics\"",
-            "The path of the unit that processes fall into which match no member of any.",
+            "The path of the unit for processes that match no unit's members.",
         ),
     ],
 };
@@ -146,8 +146,8 @@ pub(crate) static UNIT: Table = Table {
             Kind::Members,
             "[]",
             "[\"group:physics\", \"user:ana\"]",
-            "Who belongs to it: group:, user:, command:, cgroup: or pid:. In a sub-unit, these select among the members \
-             of the enclosing unit. The most specific match wins. An empty list: who enters by `commonhold exec` alone.",
+            "The processes that belong to it: group:, user:, command:, cgroup: or pid:. In a sub-unit, these select \
+             among the members of the enclosing unit. The most specific match wins. With an empty list, processes enter by `commonhold exec` alone.",
         ),
         key(
             "each",
@@ -175,7 +175,7 @@ pub(crate) static UNIT: Table = Table {
             Kind::Table(&LIMIT),
             "{}",
             "{ memory = \"32GiB\" }",
-            "What it never exceeds, whatever is idle.",
+            "What it never exceeds, even while more is idle.",
         ),
         key("lend", Kind::Switches(&LEND), "true", "false", "Whether its idle resources may be lent."),
         key(
@@ -190,7 +190,7 @@ pub(crate) static UNIT: Table = Table {
             Kind::Units,
             "",
             "{ batch = {} }",
-            "Its sub-units by name: funded by it, in its currency.",
+            "Its sub-units by name. They divide what it holds, by their own tickets.",
         ),
     ],
 };

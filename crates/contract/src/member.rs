@@ -23,21 +23,25 @@ pub const MEMBER_FORMS: [MemberForm; 5] = [
     MemberForm {
         kind: "group",
         forms: &["group:NAME", "group:NUMBER"],
-        who: "whose primary group, or one of the others, it is",
+        who: "that have this group as their primary group, or among the others",
     },
-    MemberForm { kind: "user", forms: &["user:NAME", "user:NUMBER"], who: "whose effective user it is" },
+    MemberForm { kind: "user", forms: &["user:NAME", "user:NUMBER"], who: "that have this effective user" },
     MemberForm {
         kind: "command",
         forms: &["command:PATTERN"],
-        who: "whose program's name (`comm` or the base name in `args`, as ps shows them) matches all of it, with `*` and `?`; \
-              and what they start",
+        who: "whose program's name matches the whole pattern, with `*` and `?`, and the processes that they start; the name \
+              is `comm`, or the base name in `args`, as ps shows them",
     },
     MemberForm {
         kind: "cgroup",
         forms: &["cgroup:/PATH"],
-        who: "that stand in this control group or below it, as /proc/PID/cgroup shows it",
+        who: "that are in this control group or below it, as /proc/PID/cgroup shows it",
     },
-    MemberForm { kind: "pid", forms: &["pid:NUMBER"], who: "with this number, and what it starts" },
+    MemberForm {
+        kind: "pid",
+        forms: &["pid:NUMBER"],
+        who: "with this number, and the processes that it starts",
+    },
 ];
 
 /// What stands before the colon.

@@ -14,7 +14,7 @@ pub fn schema() -> Value {
     let mut root = table_schema(&ROOT);
     root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     root["title"] = json!("Commonhold contract");
-    root["description"] = json!("Who holds what of a shared machine.");
+    root["description"] = json!("What each unit holds of a shared machine.");
     root["required"] = json!(["version"]);
     let definitions =
         [&MACHINE, &UNIT, &HARD, &LEND].map(|table| (table.definition.to_owned(), table_schema(table)));

@@ -1,8 +1,8 @@
 //! The accounts of disk bandwidth.
 //!
-//! What a unit is entitled to is its part of what the units transferred together: a disk that nobody uses owes nothing.
-//! Conserved at every entry: what units and nobody were entitled to sums to what was transferred, and so what was lent is what
-//! was borrowed, that of units which a reload dropped included.
+//! A unit is entitled to its part of what the units transferred together: a disk that nobody uses owes nothing. Two
+//! sums are conserved at every entry. What units were entitled to, with what no unit was, sums to what was
+//! transferred. So what was lent is what was borrowed, units that a reload dropped included.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Keeping the accounts.
+//! Keeping the accounts: from plans and snapshots to each unit's entries.
 
 use std::collections::BTreeMap;
 
@@ -250,7 +250,7 @@ impl Ledger {
         let (lent, borrowed) = (lent + self.gone.lent_ns, borrowed + self.gone.borrowed_ns);
         assert_eq!(lent, borrowed, "what is lent is what is borrowed");
         let strangers = self.loan.iter().find(|(cpu, (lender, _))| self.owner.get(cpu) != Some(lender));
-        assert!(strangers.is_none(), "a CPU is on loan from one who does not own it: {strangers:?}");
+        assert!(strangers.is_none(), "a CPU is on loan from a unit that does not own it: {strangers:?}");
     }
 
     /// The accounts as they stand.

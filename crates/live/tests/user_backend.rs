@@ -244,7 +244,7 @@ fn the_owners_own_choice_is_kept_and_given_back() {
     // Contradicted: the order wins, and it is reported, once.
     let problems = rig.apply(Action::Confine { unit: rig.units[0], cpus: Some(one.clone()) });
     assert_eq!((problems.len(), rig.backend.overridden()), (1, 1));
-    assert!(problems[0].to_string().contains("its unit holds none of them"), "{}", problems[0]);
+    assert!(problems[0].to_string().contains("its unit holds none of these CPUs"), "{}", problems[0]);
     assert_eq!(masks(job.pid()), [one.clone()]);
     rig.confine(0, Some(&all));
     rig.confine(0, Some(&one));

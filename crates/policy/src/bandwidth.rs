@@ -1,31 +1,36 @@
-//! Who has had more of a device's bandwidth than its share: the fairness criterion.
+//! The fairness criterion: which unit has had more of a device's bandwidth than its share.
 //!
-//! Problem: a disk serves units by head position, and a unit that transfers a large file in one piece keeps the head to
-//! itself. The disk may prefer nearby requests only as long as no unit runs far ahead of the others.
+//! Problem: a disk serves units by head position. A unit that transfers a large file in one piece then keeps the head
+//! to itself. So the disk may prefer nearby requests only as long as no unit runs far ahead of the others.
 //!
-//! Terms: a unit's *count* is the number of sectors that it transferred, halved at every multiple of the half-life; it
-//! stands for a rate, since bandwidth cannot be read off at an instant. *Active* units have a request queued or in
-//! service. The *threshold* is in sectors.
+//! Terms:
+//! - A unit's *count* is the number of sectors that it transferred, halved at every multiple of the half-life. It
+//!   stands for a rate, since bandwidth cannot be read off at an instant.
+//! - A unit is *active* if it has a request queued or in service.
+//! - The *threshold* is in sectors.
 //!
 //! Algorithm: a unit fails if its count exceeds its part of the active units' counts by more than the threshold. Its
-//! part is by share; with equal shares it is the average. In whole numbers, with shares s and counts c summed over the
-//! active units: c(i) * S > C * s(i) + threshold * S. The criterion is evaluated for a unit after each of its own
-//! requests; a unit that failed is *denied* and evaluated again at every decision until it passes.
+//! part is by share; with equal shares it is the average. In whole numbers, with shares s and counts c, and sums S and
+//! C over the active units: c(i) * S > C * s(i) + threshold * S. The criterion is evaluated for a unit after each of
+//! its own requests. A unit that failed is *denied*, and evaluated again at every decision until it passes.
 //!
-//! Average over whom: the source says "the average bandwidth usage" and speaks of units "with active disk requests". An
-//! average over all units would let an idle machine's many zeros deny the only two users in turn, or, with past users
-//! that left high counts, deny nobody. Among active units, at least one always passes, so the disk never idles.
+//! Why the average is over active units: the source says "the average bandwidth usage" and speaks of units "with
+//! active disk requests". An average over all units includes the zeros of an idle machine, which would deny the only
+//! two users in turn. Past users that left high counts would let everybody pass. Among active units, at least one
+//! always passes, so the disk never idles.
 //!
-//! Properties: the parts sum to the counts, so not all active units fail; a threshold of 0 alternates units as
-//! round-robin does; one of `u64::MAX` denies nobody. Halving is applied when a count is read and equals halving on a
-//! timer exactly, because rounding down twice by half is rounding down once by a quarter.
+//! Properties:
+//! - The parts sum to the counts, so not all active units fail.
+//! - A threshold of 0 alternates units as round-robin does. One of `u64::MAX` denies no unit.
+//! - Halving is applied when a count is read. It equals halving on a timer exactly: rounding down twice by half is
+//!   rounding down once by a quarter.
 //!
-//! Unequal shares: the source would let a count decay at a rate proportional to the share. Then a constant rate r
-//! settles at a count proportional to r / s; here it settles at 2 * r * half-life and is divided by s when compared.
-//! Both order the units by r / s in the steady state; here all units' memory is equally long.
+//! Unequal shares: the source would let a count decay at a rate proportional to the share. A constant rate r then
+//! settles at a count proportional to r / s. Here the count settles at 2 * r * half-life, and is divided by s when
+//! compared. Both order the units by r / s in the steady state. Here all units' memory is equally long.
 //!
-//! Limits: the count just before a halving lies at most 2 below twice the transfer per half-life, from rounding. The
-//! measure is sectors, so seeks are nobody's.
+//! Limits: from rounding, the count just before a halving lies at most 2 below twice the transfer per half-life. The
+//! measure is sectors, so no unit is charged for seeks.
 //!
 //! Source: seed 000, section 3.3.
 

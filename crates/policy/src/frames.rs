@@ -1,33 +1,49 @@
-//! Who may use how many page frames.
+//! How many page frames each unit may use.
 //!
-//! Problem: frames that a unit does not use should serve who is short of them, and must be there again when their owner
-//! wants them; but a frame that is called back may have to be written to a disk first, so a loan of memory costs more to
-//! end than a loan of a CPU. Terms: a unit is *entitled* to what its tickets are worth of the frames that neither `kernel`
-//! nor `shared` uses. It is *allowed* that, less what it lends, plus what it borrows: allowed = entitled - lent + borrowed.
-//! It is *short* if a request of it was refused, or frames were taken from it, since the last look. The *reserve threshold*
-//! is what lenders keep of their idle frames, all of them together. A unit is *calm* after [`CALM_LOOKS`] looks at which it
-//! was there and not short. Frames are *cold* that are used but were not touched for long, where the machine can tell.
+//! Problem: frames that a unit does not use should serve a unit that is short of them. They must be there again when
+//! their owner wants them. But a frame that is called back may have to be written to a disk first. So a loan of memory
+//! costs more to end than a loan of a CPU.
 //!
-//! Algorithm, under `isolate`, at each look: (1) The *excess* is what calm units that may lend do not use of their
-//! entitlement, or what of it is cold and not reserved (hard), and what nobody may be entitled to, less the reserve
-//! threshold. Who is beyond its entitlement by less than what is cold of it counts as using its entitlement, the rest of the
-//! cold within, while others are short or borrow: it gives up the former before it lends the latter. (2) Each borrower's *target*: the excess is dealt down the tree by tickets among the units that may borrow,
-//! nobody beyond its limit, and nobody beyond what it uses now unless it is short, nor beyond what could be called back in
-//! time, from it and from all who borrow together: each takes a part of that time. (3) A loan grows towards its target by at
-//! most 1/[`GROWTH_PART`] of the frames a period, and a borrower that does not use a loan gives it back at the same pace. (4) If all
-//! loans then exceed the excess, or a limit, those above their targets give back the difference at once: this is the
-//! call-back. (5) What is borrowed is lent by the lenders in proportion to what is unused of theirs, and then to what is
-//! cold. Under `smp` everybody is allowed everything, under `quota` what it is entitled to.
+//! Terms:
+//! - A unit is *entitled* to what its tickets are worth of the frames that neither `kernel` nor `shared` uses.
+//! - It is *allowed* that, less what it lends, plus what it borrows: allowed = entitled - lent + borrowed.
+//! - It is *short* if a request of it was refused, or frames were taken from it, since the last look.
+//! - The *reserve threshold* is what lenders keep of their idle frames, all of them together.
+//! - A unit is *calm* after [`CALM_LOOKS`] looks at which it was there and not short.
+//! - Frames are *cold* that are used but were not touched for long, where the machine can tell.
 //!
-//! Properties: allowances of the units sum to no more than what `kernel` and `shared` leave; a unit that is short is allowed
-//! at least its entitlement from the next look on, and one that is not short at least what it uses of it, less what is cold,
-//! and at least what it uses of a reservation; who may not borrow is never allowed more than its entitlement; limits hold, of
-//! enclosing units too; with constant demands the allowances come to rest: the excess does not depend on what borrowers do
-//! with their loans, so that a loan is no reason to end it.
-//! Limits: an allowance that sank leaves its unit with more frames than it is allowed until they are paged out, and the
-//! reserve is what a lender lives on meanwhile; siblings have no right of first refusal; an absent unit's frames (its page
-//! cache) stay as a loan as long as nobody else is short. Source: seed 000, section 3.2 (limits, redistribution of idle less
-//! reserve), 2.2 (`kernel` and `shared` first), 2.3 (giving up a fraction of what is idle after certain periods).
+//! Algorithm, under `isolate`, at each look:
+//! 1. The *excess* is the sum of two amounts, less the reserve threshold. One is the part of their entitlements that
+//!    calm units that may lend do not use, or have cold and not reserved (hard). The other is what no unit may be
+//!    entitled to. Some units are beyond their entitlement by less than what is cold of their frames. Such a unit
+//!    counts as using its entitlement, with the rest of its cold frames within, while others are short or borrow. It
+//!    gives up what is beyond before it lends what is cold.
+//! 2. Each borrower has a *target*. The excess is dealt down the tree by tickets, among the units that may borrow. No
+//!    unit gets more than its limit. A unit that is not short gets no more than it uses now. No unit gets more than
+//!    could be called back in time, from it and from all borrowers together: each takes a part of that time.
+//! 3. A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames a period. A borrower that does not
+//!    use a loan gives it back at the same pace.
+//! 4. If all loans then exceed the excess, or a limit, the borrowers above their targets give back the difference at
+//!    once: this is the call-back.
+//! 5. What is borrowed is lent by the lenders in proportion to what is unused of theirs, and then to what is cold.
+//! Under `smp`, every unit is allowed everything. Under `quota`, it is allowed what it is entitled to.
+//!
+//! Properties:
+//! - Allowances of the units sum to no more than what `kernel` and `shared` leave.
+//! - A unit that is short is allowed at least its entitlement from the next look on. One that is not short is allowed
+//!   at least what it uses of it, less what is cold, and at least what it uses of a reservation.
+//! - A unit that may not borrow is never allowed more than its entitlement. Limits hold, of enclosing units too.
+//! - With constant demands the allowances come to rest. The excess does not depend on what borrowers do with their
+//!   loans, so a loan is no reason to end it.
+//!
+//! Limits:
+//! - A unit whose allowance sank has more frames than it is allowed until they are paged out. The lender lives on the
+//!   reserve meanwhile.
+//! - Siblings have no right of first refusal.
+//! - An absent unit's frames (its page cache) stay as a loan as long as no other unit is short.
+//!
+//! Source: seed 000, section 3.2 (limits, redistribution of idle less reserve), 2.2 (`kernel` and `shared` first), 2.3
+//! (giving up a fraction of what is idle after certain periods).
 
 use alloc::vec;
 use alloc::vec::Vec;

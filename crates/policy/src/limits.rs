@@ -1,7 +1,7 @@
 //! Limits within limits: what a unit may have at most.
 //!
-//! A percentage is of what the enclosing unit may have: of its limit, or of the next one further out that has one, or else of
-//! the whole. Nobody exceeds the limit of a unit around it.
+//! A percentage is of what the enclosing unit may have. That is the enclosing unit's limit, or that of the next unit
+//! further out that has one, or else the whole. No unit exceeds the limit of a unit around it.
 
 use commonhold_contract::{Amount, Contract, Resource, UnitId};
 

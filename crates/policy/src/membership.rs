@@ -1,16 +1,18 @@
 //! Which unit a process belongs to, and by which rule.
 //!
-//! Problem: several rules of a contract may match one process. Terms: a rule's *specificity* is, from most to least:
-//! entered by `exec`, `pid`, `cgroup`, `command`, `user`, `group`, default.
+//! Problem: several rules of a contract may match one process.
 //!
-//! Algorithm: starting at the top level, among the units of that level the most specific match wins; then the same among
-//! its sub-units, and so on down: a sub-unit selects among its encloser's members, never from outside. Two `cgroup` rules:
-//! the longest path wins; two `command` rules: the one with more literal characters; otherwise the unit that stands first.
-//! What a process matched by `exec`, `pid` or `command` starts belongs where its parent does, unless a rule at least as
-//! specific says otherwise: a build's compilers belong to the build.
+//! Terms: a rule's *specificity* is, from most to least: entered by `exec`, `pid`, `cgroup`, `command`, `user`,
+//! `group`, default.
 //!
-//! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit never moves
-//! a process out of another.
+//! Algorithm: among the units of the top level, the most specific match wins. Then the same is done among that unit's
+//! sub-units, and so on down. So a sub-unit selects among its encloser's members, never from outside. Of two `cgroup`
+//! rules the longest path wins. Of two `command` rules, the one with more literal characters wins. Otherwise the unit
+//! that stands first wins. What a process matched by `exec`, `pid` or `command` starts belongs where its parent does,
+//! unless a rule at least as specific says otherwise: a build's compilers belong to the build.
+//!
+//! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit never
+//! moves a process out of another.
 
 use alloc::string::String;
 use alloc::vec::Vec;

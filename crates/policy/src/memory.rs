@@ -1,28 +1,39 @@
 //! Memory on a live machine: from what its kernel tells to orders on units.
 //!
-//! Problem: [`frames`] says who may use how much, from a few facts that a simulated machine knows exactly: what a unit uses,
-//! what of that nobody needs, and whether it was refused anything. A live kernel tells much more, and none of these. Terms:
-//! as in [`frames`]; a unit *owes* what it uses beyond what it is allowed, since its allowance sank.
+//! Problem: [`frames`] says how much each unit may use. It needs a few facts that a simulated machine knows exactly:
+//! what a unit uses, what of that it does not need, and whether it was refused anything. A live kernel tells much
+//! more, and none of these.
 //!
-//! Algorithm, at each look at which memory was observed: (1) What is left to divide is the machine less what the kernel and
-//! those who are in no unit hold; both are taken as before while they move by less than 1/[`COMMON_PART`]. (2) A unit is
-//! short if it is at its allowance, and presses: pages that were taken from it came back, it waited for memory for more
-//! than 1/[`STALL_PART`] of the time, or its memory without a file grew. (3) Cold pages count as not needed, unless
-//! lending them was wrong lately: a unit that is short while it lends, or to which pages come back so fast that it would
-//! have all that it lends within [`BACK_NS`], is not believed to be cold for [`DOUBT_NS`], each
-//! time twice as long. (4) What can be called back in time from a borrower ([`rates`]): clean pages of files at the rate at
-//! which such pages were taken so far, then dirty and anonymous ones at theirs, the latter only into free swap; of the time
-//! comes off what passes until a look sees that a lender is short, and until another sees that all is back. (5)
-//! [`frames`] decides. (6) Orders, as differences: guarantees (what no other unit's want may take; of a reservation, what is
-//! not lent), allowances, those that sink before those that grow, reclaim from those who owe, and where nobody does, on trial, a little from who borrows as
-//! much as its rate permits. (7) While memory is tight, those that hold more than they are entitled to go first if the
-//! kernel has to kill ([`killing`]).
+//! Terms: as in [`frames`]. A unit *owes* what it uses beyond what it is allowed, since its allowance sank.
 //!
-//! Properties (tested): allowances of the units sum to no more than the machine has; a unit without processes is never
-//! held to anything, so that whoever comes finds room; no bound is below what is guaranteed, and what a unit uses of a
-//! reservation is never lent, though it may be cold; where nothing was observed nothing is ordered, and what is in force
-//! stays; orders at rest are none. Limits: what a unit's processes used before they came to it is not charged to it, but to
-//! those who are in no unit. Source: seed 000, section 3.2; seed 004, sections 4 and 5.3.
+//! Algorithm, at each look at which memory was observed:
+//! 1. What is left to divide is the machine, less what the kernel and the processes in no unit hold. Both are taken as
+//!    before while they move by less than 1/[`COMMON_PART`].
+//! 2. A unit is short if it is at its allowance, and presses. It presses if pages that were taken from it came back,
+//!    if it waited for memory for more than 1/[`STALL_PART`] of the time, or if its memory without a file grew.
+//! 3. Cold pages count as not needed, unless lending them was wrong lately. It was wrong for a unit that is short
+//!    while it lends. It was also wrong for one whose pages come back so fast that all that it lends would be back
+//!    within [`BACK_NS`]. Such a unit is not believed to be cold for [`DOUBT_NS`], each time twice as long.
+//! 4. What can be called back in time from a borrower is worked out ([`rates`]). First come clean pages of files, at
+//!    the rate at which such pages were taken so far. Then come dirty and anonymous ones at theirs, the latter only
+//!    into free swap. Two delays are taken off the time: until a look sees that a lender is short, and until another
+//!    sees that all is back.
+//! 5. [`frames`] decides.
+//! 6. Orders are made, as differences. Guarantees say what no other unit's want may take: of a reservation, what is
+//!    not lent. Allowances that sink come before those that grow. Memory is reclaimed from units that owe. Where none
+//!    owes, a little is reclaimed on trial from a unit that borrows as much as its rate permits.
+//! 7. While memory is tight, the units that hold more than they are entitled to go first if the kernel has to kill
+//!    ([`killing`]).
+//!
+//! Properties (tested):
+//! - Allowances of the units sum to no more than the machine has.
+//! - A unit without processes is never held to anything, so that a process that comes finds room.
+//! - No bound is below what is guaranteed. What a unit uses of a reservation is never lent, though it may be cold.
+//! - Where nothing was observed, nothing is ordered, and what is in force stays. At rest, there are no orders.
+//!
+//! Limits: what a unit's processes used before they came to it is not charged to it, but to the processes in no unit.
+//!
+//! Source: seed 000, section 3.2; seed 004, sections 4 and 5.3.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;

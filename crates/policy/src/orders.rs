@@ -1,4 +1,4 @@
-//! From who holds what to what a backend is to do: the orders of a plan, as differences to those in force.
+//! The orders of a plan: from what each unit holds to what a backend is to do, as differences to the orders in force.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

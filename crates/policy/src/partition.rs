@@ -1,16 +1,23 @@
-//! Which CPU is whose: home CPUs, and turns on CPUs that several units hold in part.
+//! Which unit owns which CPU: home CPUs, and turns on CPUs that several units hold in part.
 //!
-//! Terms: a *claim* is a unit's entitlement to CPU. Its whole CPUs are its *home CPUs*; its *part* is the rest. A *turn* is
-//! the ownership of a shared CPU from one rotation to the next.
+//! Terms: a *claim* is a unit's entitlement to CPU. Its whole CPUs are its *home CPUs*; its *part* is the rest. A
+//! *turn* is the ownership of a shared CPU from one rotation to the next.
 //!
-//! Algorithm. Homes: each unit keeps as many of its CPUs as it still holds, those closest together; who needs more takes
-//! free ones, the largest need first, near to what it has, or else in the node whose free CPUs fit best. Turns: with every
-//! rotation a unit's credit grows by its part times the elapsed time and shrinks by the turns it had; the shared CPUs go to
-//! the largest credits, one each.
+//! Algorithm, homes: each unit keeps as many of its CPUs as it still holds, those closest together. A unit that needs
+//! more takes free ones, the largest need first. It takes CPUs near to what it has, or else in the node whose free
+//! CPUs fit best.
 //!
-//! Properties: every CPU has exactly one owner; a unit's long-run share differs from its claim by less than one turn per
-//! shared CPU; nobody's home moves while the number of its whole CPUs stays the same. Limits: turns follow the
-//! rotations actually made, so a late rotation makes a long turn, which the credit pays back. Source: seed 000, section 3.1.
+//! Algorithm, turns: with every rotation a unit's credit grows by its part times the elapsed time, and shrinks by the
+//! turns it had. The shared CPUs go to the largest credits, one each.
+//!
+//! Properties:
+//! - Every CPU has exactly one owner.
+//! - A unit's long-run share differs from its claim by less than one turn per shared CPU.
+//! - No unit's home moves while the number of its whole CPUs stays the same.
+//!
+//! Limits: turns follow the rotations actually made. So a late rotation makes a long turn, which the credit pays back.
+//!
+//! Source: seed 000, section 3.1.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

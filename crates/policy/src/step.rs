@@ -1,7 +1,7 @@
 //! One step of the slow path: from the facts of this moment to a plan.
 //!
-//! Order of decisions: who is active, what everybody is entitled to, partition or proportional, who owns which CPU, what is
-//! lent and called back, and from all that the orders, as differences to those in force.
+//! Order of decisions: which units are active, what each is entitled to, partition or proportional, which unit owns
+//! which CPU, what is lent and called back. From all that follow the orders, as differences to those in force.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -33,7 +33,7 @@ impl Present {
     /// `3 processes of ana 2, root 1: make, sh`
     fn words(&self) -> String {
         let users = match self.users.as_slice() {
-            [] => return "nobody now".to_owned(),
+            [] => return "no process now".to_owned(),
             [(user, _)] => clean(user),
             users => most(users, |(user, count)| format!("{} {count}", clean(user))),
         };
@@ -65,7 +65,7 @@ fn most(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> S
 
 /// Who is in each unit now, those without anybody included; and who is not held.
 pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
-    let mut text = style.paint(Paint::Strong, "Who would be held now") + "\n";
+    let mut text = style.paint(Paint::Strong, "Processes that would be held now") + "\n";
     let rest = " ".repeat(4);
     for unit in present.iter().filter(|unit| !unit.unit.is_common()) {
         let line = format!("{}: {}", clean(path(contract, unit.unit)), unit.words());
@@ -80,7 +80,8 @@ pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
     let beyond = match beyond {
         0 => String::new(),
         some => format!(
-            " Counted here and in the plan, but out of this user's reach: {}; root's daemon holds every user's.",
+            " Counted here and in the plan, but this user may not change them: {}. A daemon of root's holds every \
+             user's.",
             processes(some)
         ),
     };

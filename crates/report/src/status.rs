@@ -161,7 +161,7 @@ pub fn holder(holder: Holder<'_>) -> String {
     let Holder { contract, backend, instead, holdings, switches: _, problems } = holder;
     let mut text = format!("Contract {contract}, held by the {backend} backend.\n");
     if let Some(Instead { of, for_ns, why }) = instead {
-        text += &format!("The {of} backend does not hold it, for {}: {why}.\n", duration(for_ns));
+        text += &format!("The {of} backend has not held it for {}: {why}.\n", duration(for_ns));
     }
     let others = holdings.iter().filter(|holding| holding.resource != Resource::Cpu.name());
     text.extend(others.map(|holding| holding.line() + "\n"));

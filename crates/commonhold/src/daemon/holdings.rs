@@ -38,7 +38,9 @@ fn limits_of_cpu(contract: &Contract, means: Means) -> &'static str {
     match (limited && contract.machine.scheme != Scheme::Smp, means.caps) {
         (false, _) => "",
         (true, true) => "; limits by cpu.max",
-        (true, false) => "; limits by turns and in whole CPUs, of a unit with sub-units by each of these",
+        (true, false) => {
+            "; limits by turns and in whole CPUs; each sub-unit of a limited unit is held to the limit by itself"
+        }
     }
 }
 
@@ -52,7 +54,7 @@ fn memory(backend: &str, means: MemoryMeans, asked: &str) -> Holding {
         (true, false) => Holding::partly(
             Resource::Memory,
             &format!(
-                "by control groups, without guarantees{asked}: what encloses ours is not protected (memory.low is 0 there)"
+                "by control groups, without guarantees{asked}: the cgroup around ours is not protected (memory.low is 0 there)"
             ),
         ),
     }
@@ -66,8 +68,11 @@ fn memory_by_user(means: MemoryMeans, asked: &str) -> Holding {
         return Holding::partly(Resource::Memory, &how);
     }
     // Found to be refused although nothing speaks against it, as in a container.
-    let why =
-        if found.state == State::No { found.reason } else { "the kernel pages nothing out for us".into() };
+    let why = if found.state == State::No {
+        found.reason
+    } else {
+        "the kernel refuses to page memory out for us".into()
+    };
     let remedy = found.remedy.unwrap_or_default();
     Holding::not_held(Resource::Memory, &format!("{asked}: {why}; {remedy}"))
 }

@@ -292,7 +292,7 @@ impl Daemon<'_> {
             Err(e) if !self.hotplug.told => {
                 let known = &self.hotplug.online;
                 output::complain(&format!(
-                    "problem: the machine's CPUs cannot be looked at: {e}; it is held as if they were still {known}"
+                    "problem: cannot read which CPUs are online: {e}; the contract is held as if these were still {known}"
                 ));
                 self.hotplug.told = true;
             }

@@ -161,7 +161,7 @@ fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
 fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
     let Some(member) = hold.backend().roster().member(pid).cloned() else {
         let why = if is_there(pid) {
-            "is in no unit: process 1 and the daemon's own never are"
+            "is in no unit: process 1 and the daemon's own processes never are"
         } else {
             "does not exist"
         };
@@ -195,8 +195,9 @@ fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
 fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
     let found = hold.contract.find(path);
     if found.is_some_and(UnitId::is_common) {
-        let message =
-            format!("unit `{path}` is built in, and nobody enters it: it is for what is in no other unit");
+        let message = format!(
+            "unit `{path}` is built in and cannot be entered: it holds the processes that are in no other unit"
+        );
         return Err(refuse(refusal::NO_SUCH_UNIT, message));
     }
     let unit = found.ok_or_else(|| {
@@ -212,8 +213,8 @@ fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
     if !may(backend, caller, &contract, unit) {
         let name = backend.roster().names().user_name(caller.uid).unwrap_or_else(|| caller.uid.to_string());
         let message = format!(
-            "user {name} may not enter unit `{path}`: its members, root, and whoever runs the daemon may; \
-             the contract's `members` says who they are"
+            "user {name} may not enter unit `{path}`: only root, the daemon's own user and the unit's members may; \
+             the contract's `members` lists these"
         );
         return Err(refuse(refusal::NOT_ALLOWED, message));
     }

@@ -236,15 +236,16 @@ fn beyond_means(path: &str, allowed: u64, beyond: u64) -> LiveError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     LiveError::Unavailable {
         what: format!(
-            "unit `{path}` uses {} MiB and is allowed {}: {} MiB are beyond means, since no swap is free for what is in no \
-             file, and memory is short",
+            "unit `{path}` uses {} MiB and is allowed {}, and memory is short: {} MiB are beyond means, since no swap \
+             is free to page out what belongs to no file",
             mib(allowed.saturating_add(beyond)),
             mib(allowed),
             mib(beyond)
         ),
-        remedy: "if it runs out, the kernel kills this unit's processes first: add swap (see `commonhold doctor`), end some \
-                 of them, or have fewer there by a smaller `limit`"
-            .to_owned(),
+        remedy:
+            "if memory runs out, the kernel kills this unit's processes first: add swap (see `commonhold \
+            doctor`), end some of them, or give the unit a smaller `limit`"
+                .to_owned(),
     }
 }
 

@@ -102,8 +102,8 @@ impl Target {
         refuse_if_held(&tree, mount, &disk)?;
         if let Some(why) = arrays::unfit(&tree, &disk) {
             return Err(LiveError::Unavailable {
-                what: format!("array {disk} would be measured as it is not usually: {why}"),
-                remedy: "measure it when it is whole and idle (/proc/mdstat tells)".to_owned(),
+                what: format!("array {disk} is not in its usual state: {why}"),
+                remedy: "measure it when it is whole and idle (see /proc/mdstat)".to_owned(),
             });
         }
         let identity = Identity::read(&tree, &disk).ok_or_else(|| LiveError::Unavailable {
@@ -168,13 +168,13 @@ impl Target {
             return Ok(());
         }
         Err(self.busy(&format!(
-            "it was in use for {percent} % of the last second, and {BUSY_PERCENT} % are let pass"
+            "it was in use for {percent} % of the last second; at most {BUSY_PERCENT} % are accepted"
         )))
     }
 
     fn busy(&self, why: &str) -> LiveError {
         LiveError::Unavailable {
-            what: format!("disk {} is busy, and would be measured as others leave it: {why}", self.disk),
+            what: format!("disk {} is busy, so the measurement would be too low: {why}", self.disk),
             remedy: "measure it while nothing else uses it".to_owned(),
         }
     }
@@ -230,7 +230,7 @@ impl Target {
 /// A disk is not measured while weights hold it, nor an array while io.cost holds a drive of it.
 fn refuse_if_held(tree: &Tree, mount: &Path, disk: &str) -> Result<(), LiveError> {
     let refused = |name: &str, remedy: String| LiveError::Unavailable {
-        what: format!("disk {name} is held by weights now, and would be measured as they let it"),
+        what: format!("disk {name} is held by weights now, so the measurement would be too low"),
         remedy,
     };
     let mut all = drives_of(tree, disk);

@@ -218,8 +218,8 @@ impl Disks {
 
     fn device(&self, disk: &str) -> Result<&Device, LiveError> {
         self.devices.iter().find(|device| device.name == disk).ok_or_else(|| LiveError::Unavailable {
-            what: format!("disk {disk} is not there any more"),
-            remedy: "nothing needs to be done unless it should be".to_owned(),
+            what: format!("disk {disk} is gone"),
+            remedy: "if it was not removed on purpose, attach it again".to_owned(),
         })
     }
 }
@@ -299,7 +299,7 @@ mod tests {
         let deaf = error("sd2");
         assert!(deaf.contains("disk sd2 heeds no weights"), "{deaf}");
         let gone = error("sd9");
-        assert!(gone.contains("is not there any more"), "{gone}");
+        assert!(gone.contains("disk sd9 is gone"), "{gone}");
     }
 
     #[test]

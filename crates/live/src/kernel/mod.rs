@@ -52,8 +52,8 @@ pub const MEANS: Means =
 pub fn cannot_hold(contract: &Contract, cpus: usize) -> Option<String> {
     if let Some(unit) = needs_cap(contract, MEANS, cpus) {
         return Some(format!(
-            "what the contract says of unit {} (`limit`, or that it may not use what others leave) needs a cap on \
-             CPU time, which the scheduler does not have",
+            "unit {} needs a cap on CPU time, for its `limit` or since it may not borrow; the scheduler has no such \
+             cap",
             contract.unit(unit).path
         ));
     }

@@ -249,9 +249,9 @@ impl Memory {
 fn beyond_means(path: &str, used: u64, bound: u64, beyond: u64, facts: &MemoryFacts) -> LiveError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let why = if facts.swap_free == 0 {
-        "no swap is free for what is in no file"
+        "no swap is free to page out what belongs to no file"
     } else {
-        "it is locked, to be written first, mapped by several processes, or touched all the time"
+        "they are locked, not yet written to disk, mapped by several processes, or in constant use"
     };
     let remedy = if facts.swap_free == 0 {
         "add swap: see `commonhold doctor`; or use the cgroup backend, which slows a unit that grows"

@@ -1,4 +1,4 @@
-//! What a backend saw of disks, and what it can order.
+//! What a backend observed of disks, and what it can order.
 
 use alloc::string::String;
 use alloc::vec::Vec;

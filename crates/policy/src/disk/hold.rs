@@ -1,4 +1,4 @@
-//! What units transfer, what they want, and to what rate each is held so that all get their parts.
+//! How much units transfer and want, and to what rate each is held so that all get their parts.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

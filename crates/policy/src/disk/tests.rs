@@ -1,4 +1,5 @@
-//! A disk in a loop with the policy: it carries so much, divides it by requests under way, and heeds caps and weights.
+//! A disk in a loop with the policy. It carries so much, divides that by requests under way, and heeds caps and
+//! weights.
 
 mod fifo;
 mod orders;

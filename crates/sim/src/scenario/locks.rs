@@ -109,8 +109,10 @@ fn taken_twice(subject: &Subject, lock: u16, since: Step, again: Step, child: Op
 }
 
 fn reader_of_no_readers(subject: &Subject, lock: u16, read: bool, step: Step) -> Option<Diagnostic> {
-    let message =
-        format!("lock `{}` has no readers: who reads holds it alone all the same", name(subject, lock));
+    let message = format!(
+        "lock `{}` has no readers: a process that reads holds it alone all the same",
+        name(subject, lock)
+    );
     let help = "write `readers = true` in the lock, or remove `read` here";
     (read && !readers(subject, lock))
         .then(|| Diagnostic::warning("no-readers", subject.step(step.0, step.1), message).help(help))
@@ -118,7 +120,7 @@ fn reader_of_no_readers(subject: &Subject, lock: u16, read: bool, step: Step) ->
 
 fn barrier(subject: &Subject, lock: u16, since: Step, step: Step) -> Diagnostic {
     let message = format!(
-        "the barrier waits for others while lock `{}` is held, which they need to come here",
+        "the barrier waits for others while lock `{}` is held; they need that lock to reach the barrier",
         name(subject, lock)
     );
     let diagnostic = Diagnostic::error("deadlock", subject.step(step.0, step.1), message);

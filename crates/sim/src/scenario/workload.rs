@@ -72,7 +72,7 @@ fn workload(
 
 fn horizon(document: &mut Document, entries: &[Entry], places: &mut Places) -> Time {
     let Some(entry) = entries.iter().find(|entry| entry.key.name == "horizon") else {
-        let message = "the workload does not say when the simulation ends at the latest: after 1h";
+        let message = "the workload has no `horizon`: the simulation ends after 1h at the latest";
         let help = "write `horizon = \"1h\"`, or another time";
         document.report(Diagnostic::warning("default-horizon", 0..0, message).help(help));
         return HORIZON_NS;
