@@ -1,4 +1,5 @@
-//! Every key of a contract, once: the parser refuses what is not here, and the schema for editors is made from it.
+//! Every key of a contract, once. The parser refuses a key that is not here, and the schema for editors is made from
+//! it.
 
 use crate::document::{self, key};
 use crate::model::{DEFAULT_TICKETS, Resource};
