@@ -1,6 +1,6 @@
 //! `doctor`: what this machine offers for holding a contract, with the reason and the remedy for each *no*.
 //!
-//! Paths and commands are never cut, since they are there to be copied: a long one runs over the edge.
+//! Paths and commands are never cut, since readers copy them: a long one runs over the edge.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The comparison as one page of HTML: everything inline, no scripts, light and dark, printable.
+//! The comparison as one page of HTML. Everything is inline; there are no scripts. The page has light and dark
+//! colours, and prints.
 
 use commonhold_ledger::{Account, Statement};
 

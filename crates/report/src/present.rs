@@ -1,4 +1,4 @@
-//! Who is in which unit at a moment, for `run --dry-run`; and who never is.
+//! Which processes are in which unit at a moment, for `run --dry-run`; and which are never in one.
 
 use std::collections::BTreeMap;
 

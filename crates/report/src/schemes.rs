@@ -1,4 +1,5 @@
-//! One scenario under each scheme: what every job and unit had, against the unit alone on its share.
+//! One scenario under each scheme: the time, memory and disk of every job and unit, beside the same unit alone on its
+//! share.
 
 use commonhold_sim::outcome::{Outcome, UnitOutcome};
 use serde::Serialize;

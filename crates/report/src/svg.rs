@@ -1,7 +1,7 @@
-//! Charts as SVG, by hand: the same data give the same bytes.
+//! Charts as SVG, written by hand: the same data give the same bytes.
 //!
-//! Colours come from classes that the page's style sheet knows in a light and a dark scheme; nothing is said by colour
-//! alone: bars carry their figures, and what a unit uses beyond its entitlement is hatched.
+//! Colours come from classes that the page's style sheet knows in a light and a dark scheme. No fact is shown by
+//! colour alone: bars carry their figures, and what a unit uses beyond its entitlement is hatched.
 
 use crate::table::{clean, fit};
 
