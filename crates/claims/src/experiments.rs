@@ -1,6 +1,7 @@
-//! What can be run: the files of a scenario, a scheme, and what is different from the files.
+//! What can be run: the files of a scenario, a scheme, and the differences from the files.
 //!
-//! The texts are those of `scenarios/`; they are built in, so that the claims can be checked where only the command is.
+//! The texts are those of `scenarios/`. They are built in, so that the claims can be checked where only the command
+//! is.
 
 use commonhold_contract::{Amount, CpuMode, Scheme};
 use commonhold_sim::scenario::{CallBack, DiskOrder, Scenario, Scheduler};
