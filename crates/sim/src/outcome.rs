@@ -1,4 +1,4 @@
-//! What came out of a run: who ended when, who got what, and whether everything that must hold held.
+//! The outcome of a run: when each job ended, what each unit got, and whether all checks held.
 
 use serde::Serialize;
 

@@ -1,24 +1,32 @@
 //! Degrading priorities, as in IRIX 5.
 //!
-//! Problem: seed 000 compares with the scheduler of IRIX 5.3, "a priority-based scheduling scheme in which the priority of a
-//! process drops as it uses CPU time" (section 3.1), and of which a CPU "normally picks the runnable process with the highest
-//! priority". SGI's guides add that a process' priority number grows steadily while it runs, and that a slice is HZ/30, of
-//! 100 ticks a second. How much it grows and how that is forgotten is not published.
+//! Problem: seed 000 compares with the scheduler of IRIX 5.3, "a priority-based scheduling scheme in which the
+//! priority of a process drops as it uses CPU time" (section 3.1). There a CPU "normally picks the runnable process
+//! with the highest priority". SGI's guides add two facts. A process' priority number grows steadily while it runs,
+//! and a slice is HZ/30, of 100 ticks a second. How much the number grows, and how that is forgotten, is not
+//! published.
 //!
-//! Terms: *usage* is a task's decayed CPU time in ticks of 10 ms; a smaller *priority* number goes first, as in UNIX.
+//! Terms: *usage* is a task's decayed CPU time in ticks of 10 ms. A smaller *priority* number goes first, as in UNIX.
 //!
-//! Algorithm: that of System V, from which IRIX descends (M. Bach: The Design of the UNIX Operating System, 1986, section
-//! 8.1): a task's usage counts the ticks that it ran, all usage is halved once a second, and
-//! `priority = usage / 2 + 60`, at most 127. A CPU takes the smallest number, among equals who waited longest; it asks
-//! again at the end of a slice. Who wakes takes an idle CPU, the last one if that is idle, or else that of the task with the
-//! largest number, if its own is smaller.
+//! Algorithm: that of System V, from which IRIX descends (M. Bach: The Design of the UNIX Operating System, 1986,
+//! section 8.1).
+//! - A task's usage counts the ticks that it ran. All usage is halved once a second, and `priority = usage / 2 + 60`,
+//!   at most 127.
+//! - A CPU takes the task with the smallest number, and among equals the one that waited longest. It chooses again at
+//!   the end of a slice.
+//! - A task that wakes takes an idle CPU, its last one if that is idle. Else it takes the CPU of the task with the
+//!   largest number, if its own is smaller.
 //!
-//! Properties: tasks that only compute get equal parts; who slept has a small number, and goes first; nobody starves, since
-//! a wait halves the usage every second.
+//! Properties: tasks that only compute get equal parts. A task that slept has a small number and goes first. No task
+//! starves, since a wait halves the usage every second.
 //!
-//! Ours, and not from a source: a running task's number follows its usage at once and not only once a second, as SGI's text
-//! has it; a new task begins without usage; time is counted exactly. Left out: kernel priorities, which a task has between
-//! its wake-up and its return to user mode; nice values, which are all 0; IRIX's affinity to caches.
+//! Ours, and not from a source:
+//! - A running task's number follows its usage at once, as SGI's text has it, and not only once a second.
+//! - A new task begins without usage.
+//! - Time is counted exactly.
+//!
+//! Left out: kernel priorities, which a task has between its wake-up and its return to user mode; nice values, which
+//! are all 0; IRIX's affinity to caches.
 
 use std::collections::BTreeSet;
 

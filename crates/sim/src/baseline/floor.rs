@@ -1,4 +1,4 @@
-//! The CPUs as a baseline sees them: who is on which, since when, and whose time that is.
+//! The CPUs as a baseline sees them: which task is on each, since when, and which unit's time that is.
 
 use commonhold_dispatch::{Account, Kick, TaskId, Unit};
 

@@ -1,17 +1,19 @@
-//! Schedulers of the published experiments, to compare with: in the simulator only.
+//! Schedulers of the published experiments, to compare with. They are in the simulator only.
 //!
-//! The problem: a paper's gain is one over the scheduler that it replaced, so that scheduler has to be there too. Each is
-//! a [`Rule`], who runs next and whom a woken task puts off, on one [`Floor`], the CPUs with who is on them and whose time
-//! that is. Together they answer what the engine asks of a scheduler.
+//! The problem: a paper's gain is one over the scheduler that it replaced, so that scheduler has to be there too. Each
+//! baseline is a [`Rule`] on one [`Floor`]. The rule says which task runs next, and which one a woken task puts off.
+//! The floor has the CPUs, the tasks on them, and the time that they use. Together they answer what the engine asks of
+//! a scheduler.
 //!
 //! | rule | system | seed |
 //! | --- | --- | --- |
 //! | [`Decay`] | IRIX 5: priorities that degrade with use and recover | 000, the scheme `smp` |
 //! | [`Epochs`] | Linux 2.4: time slices by epochs, one run queue | 003, the standard Linux scheduler |
 //!
-//! Limits: they know no units, so that they only make sense under the scheme `smp`; of a unit they keep nothing but the CPU
-//! time that its tasks used. CPUs have no owners, there are no loans, and nobody's time is lent to who holds a lock: to be
-//! told of such things changes nothing. CPU time is counted exactly, and not by who is there when the clock ticks.
+//! Limits: baselines know no units, so they only make sense under the scheme `smp`. Of a unit they keep nothing but
+//! the CPU time that its tasks used. CPUs have no owners, there are no loans, and no unit's time is lent to the holder
+//! of a lock: being told of such things changes nothing. CPU time is counted exactly, and not by the task that is
+//! there when the clock ticks.
 
 mod decay;
 mod epochs;

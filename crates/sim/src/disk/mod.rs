@@ -1,13 +1,17 @@
 //! A simulated disk: requests come, wait, are served in some order, and complete.
 //!
-//! Flow: [`Drive::submit`] puts a request into the [`queue`]; [`Drive::start`] asks the [`order`] which one goes next and
-//! the [`mechanics`] what it takes; [`Drive::next`] tells when to look again; [`Drive::complete`] hands back what is done
-//! and counts it in the [`figures`]. The caller calls `start` after any `submit` and any `complete`, and asks `next`
-//! again after every `start`, since an arrival may end a wait.
+//! Flow:
+//! - [`Drive::submit`] puts a request into the [`queue`].
+//! - [`Drive::start`] asks the [`order`] which request goes next, and the [`mechanics`] how long it takes.
+//! - [`Drive::next`] tells when to look again.
+//! - [`Drive::complete`] hands back what is done and counts it in the [`figures`].
 //!
-//! Properties: deterministic, whole nanoseconds. Every request completes exactly once. Nothing is started early because
-//! the caller is late: times are those of the calls. Cost per request: O(units that wait), which are no more than the
-//! requests that wait, each with O(log n).
+//! The caller calls `start` after any `submit` and any `complete`. It asks `next` again after every `start`, since an
+//! arrival may end a wait.
+//!
+//! Properties: deterministic, whole nanoseconds. Every request completes exactly once. Nothing is started early
+//! because the caller is late: times are those of the calls. Cost per request: O(units that wait), which are no more
+//! than the requests that wait, each with O(log n).
 //!
 //! Limits: requests are neither merged nor split, and a request that was started is finished.
 

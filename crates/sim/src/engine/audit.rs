@@ -1,12 +1,14 @@
 //! Checks that run in every simulation: what must hold on any machine, whatever the policies decide.
 //!
-//! Conservation: CPU time that units used is the time that CPUs were busy, and busy and idle time is all there is; free
-//! frames and those of all owners are the machine's, and each owner is there; sectors transferred are charged. Nobody is
-//! forgotten: every runnable task is on a CPU or in a queue. Nobody starves: no task waits for a CPU longer than its queue
-//! explains (see `patience`), or than a baseline lets it, be the wait over or not. Every CPU that was called back came back
-//! within a tick, or within an interrupt; memory is lent only as far as it would be back in time, and comes back without a
-//! rest (see `loans`). What does not hold is noted with the time, and the run goes on: the first note is
-//! where to look.
+//! - Conservation: the CPU time that units used is the time that CPUs were busy. Busy and idle time is all there is.
+//!   Free frames and those of all owners are the machine's, and each owner is there. Sectors transferred are charged.
+//! - No task is forgotten: every runnable task is on a CPU or in a queue.
+//! - No task starves: none waits for a CPU longer than its queue explains (see `patience`), or than a baseline lets
+//!   it, be the wait over or not.
+//! - Loans end: every CPU that was called back came back within a tick, or within an interrupt. Memory is lent only as
+//!   far as it would be back in time, and comes back without a rest (see `loans`).
+//!
+//! A broken check is noted with the time, and the run goes on: the first note is where to look.
 
 use commonhold_contract::{Scheme, UnitId};
 use commonhold_dispatch::{Account, BORROWS, KERNEL, LENDS, NOBODY, TaskId};

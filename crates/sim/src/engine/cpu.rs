@@ -1,4 +1,4 @@
-//! CPUs: what runs there, how fast, and when something is due.
+//! CPUs: what runs on each, how fast, and when something is due.
 
 use commonhold_dispatch::{NOBODY, TaskId};
 

@@ -1,8 +1,10 @@
 //! Files, page faults and page-outs: what tasks want of memory, and what goes over to the disks for it.
 //!
-//! A read that finds its pages in the cache costs nothing; else it waits for the disk, and a file that is read in sequence
-//! is read ahead. A write goes to the cache and is written behind, in large batches, on behalf of the `shared` unit; who
-//! writes faster than the disk is held up at the dirty limit. A page fault finds a frame, or makes its unit give one up.
+//! A read that finds its pages in the cache costs nothing; else it waits for the disk. A file that is read in sequence
+//! is read ahead. A write goes to the cache and is written behind, in large batches, on behalf of the `shared` unit. A
+//! task that writes faster than the disk is held up at the dirty limit. A page fault finds a frame, or makes its unit
+//! give one up.
+//!
 //! Sources: seed 000, sections 3.2, 3.3 and 4.5.
 
 use commonhold_contract::UnitId;

@@ -1,5 +1,5 @@
-//! The seam between the engine and whoever decides at every switch: the project's scheduler in its simulated kernel, or one
-//! of the baselines. All answer the same questions; what [`Kernel`] says of them holds here.
+//! The seam between the engine and the scheduler that decides at every switch: the project's scheduler in its
+//! simulated kernel, or one of the baselines. All answer the same questions; what [`Kernel`] says of them holds here.
 
 use commonhold_contract::Scheme;
 use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};

@@ -1,20 +1,28 @@
-//! Whose pages are taken when somebody is short, and which.
+//! Whose pages are taken when a unit is short, and which.
 //!
-//! Whose: (1) a unit that asks for more than it is allowed gives its own. (2) If it is within its allowance, or has
-//! nothing to give, and no frame is free: the unit that owes most (uses most beyond its allowance) gives what it owes,
-//! to the last page; then the unit itself, if it is within its allowance; then everybody. Where no unit is held to an
-//! allowance, everybody gives: this is the global clock of a kernel without isolation. What is on its way out already
-//! is not taken twice.
+//! Whose, in this order:
+//! 1. A unit that asks for more than it is allowed gives its own.
+//! 2. If it is within its allowance, or has nothing to give, and no frame is free: the unit that owes most (uses most
+//!    beyond its allowance) gives what it owes, to the last page. Then the unit itself gives, if it is within its
+//!    allowance. Then all units give.
 //!
-//! Which: first clean pages of the cache, which are free at once: of the file whose pages were not used for longest, a
-//! file that was used only once counting as [`USED_ONCE`](super::cache::USED_ONCE) times older. Then dirty pages of the
-//! cache and anonymous pages together, a cluster at a time, each file and space in proportion to its pages times the
-//! time since they were used: what it should give, by its part of the sum, adds up as its *due*, and who owes most
-//! gives. No space gives its last [`FLOOR_CLUSTERS`] clusters, unless no frame is free and its unit uses more than it
-//! is allowed, or nothing else is left in the machine.
+//! Where no unit is held to an allowance, all give: this is the global clock of a kernel without isolation. What is on
+//! its way out already is not taken twice.
 //!
-//! Properties: over many page-outs each gives its part to within a cluster or so; all is integer arithmetic, ties go to the
-//! lower number. Cost: one pass over files and spaces per cluster. Source: seed 000, section 3.2.
+//! Which, in this order:
+//! 1. Clean pages of the cache, which are free at once. They are of the file whose pages were not used for longest. A
+//!    file that was used only once counts as [`USED_ONCE`](super::cache::USED_ONCE) times older.
+//! 2. Dirty pages of the cache and anonymous pages together, a cluster at a time. Each file and space gives in
+//!    proportion to its pages times the time since they were used. Its part of the sum adds up as its *due*, and the
+//!    one that owes most gives.
+//!
+//! No space gives its last [`FLOOR_CLUSTERS`] clusters, except in two cases: no frame is free and its unit uses more
+//! than it is allowed, or nothing else is left in the machine.
+//!
+//! Properties: over many page-outs each gives its part to within a cluster or so. All is integer arithmetic; ties go
+//! to the lower number. Cost: one pass over files and spaces per cluster.
+//!
+//! Source: seed 000, section 3.2.
 
 use std::cmp::Reverse;
 

@@ -1,5 +1,5 @@
-//! Whether the values of a workload fit each other and the machine: what would never end, never start, wait for ever or
-//! not fit.
+//! Whether the values of a workload fit each other and the machine. What is found would never end, never start, wait
+//! for ever or not fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Every key of a machine and of a workload, once: the readers refuse what is not here, and the reference is made from it.
+//! Every key of a machine and of a workload, once. The readers refuse a key that is not here, and the reference is
+//! made from it.
 
 use super::model::Scheduler;
 use commonhold_contract::document::{self, key};

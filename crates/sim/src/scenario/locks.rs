@@ -1,12 +1,16 @@
 //! Locks that a workload would wait for for ever, as far as its text says.
 //!
 //! Terms: a program *holds* a lock between the first and the last step of a `lock` step, also while what it runs is
-//! running. Algorithm: one pass over each program's steps with the locks held at each; a run counts as taking all locks of
-//! what it runs. A lock that is taken while held can never be given. A lock that is taken while another is held is an edge
-//! from the one to the other; a cycle of these edges is a circle in which processes may wait for each other. A barrier for
-//! several while an exclusive lock is held waits for who needs that lock.
+//! running.
 //!
-//! Limits: two programs that take locks in a circle are warned of even where they never run at the same time.
+//! Algorithm: one pass over each program's steps with the locks held at each. A run counts as taking all locks of what
+//! it runs.
+//! - A lock that is taken while held can never be given.
+//! - A lock that is taken while another is held is an edge from the one to the other. A cycle of these edges is a
+//!   circle in which processes may wait for each other.
+//! - A barrier for several, while an exclusive lock is held, waits for processes that need that lock.
+//!
+//! Limits: a warning is given for two programs that take locks in a circle even where they never run at the same time.
 
 use std::collections::BTreeMap;
 

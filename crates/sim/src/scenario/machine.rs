@@ -1,7 +1,7 @@
 //! Reads `machine.toml`: the simulated hardware and what its kernel costs.
 //!
-//! Every key but `version` and `shape` has a default, that of a present-day machine. A value that is wrong is reported and
-//! its default kept, so that what depends on it can be checked too.
+//! Every key but `version` and `shape` has a default, that of a present-day machine. A wrong value is reported and its
+//! default kept, so that the values that depend on it can be checked too.
 
 use std::collections::BTreeMap;
 

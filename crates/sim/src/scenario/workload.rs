@@ -1,7 +1,8 @@
-//! Reads `workload.toml`: who does what on the simulated machine.
+//! Reads `workload.toml`: the jobs of the simulated machine.
 //!
-//! Names are numbered first, so that a step may name what the text declares later. What refers to something that does not
-//! exist is reported and left out; whether the values fit each other, the machine and the contract is [`check`]'s question.
+//! Names are numbered first, so that a step may name what the text declares later. A reference to something that does
+//! not exist is reported and left out. [`check`] finds out whether the values fit each other, the machine and the
+//! contract.
 
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::{Contract, Diagnostic, UnitId, nearest};
