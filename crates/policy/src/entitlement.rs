@@ -6,6 +6,7 @@
 //! Algorithm, at each level of the tree, for the value V to be divided among the active units there:
 //! 1. Each unit gets its hard reservation; a percentage is of V.
 //! 2. The rest is divided by soft tickets. No unit gets more than its limit.
+//!
 //! The processes of a unit that are in none of its sub-units count as one more sub-unit, with [`DEFAULT_TICKETS`] and
 //! nothing hard. If all units are at their limits, the rest stays with the enclosing unit. At the top level it is
 //! *unheld*.

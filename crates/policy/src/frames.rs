@@ -26,6 +26,7 @@
 //! 4. If all loans then exceed the excess, or a limit, the borrowers above their targets give back the difference at
 //!    once: this is the call-back.
 //! 5. What is borrowed is lent by the lenders in proportion to what is unused of theirs, and then to what is cold.
+//!
 //! Under `smp`, every unit is allowed everything. Under `quota`, it is allowed what it is entitled to.
 //!
 //! Properties:
