@@ -4,6 +4,7 @@
 //! - for a task that wakes, it asks the scheduler for a CPU, and has the task queued;
 //! - a CPU that needs a task first takes what is in its local queue, then asks the scheduler to move a task there;
 //! - a task whose slice is used up goes back to the scheduler.
+//!
 //! Nothing here decides anything.
 //!
 //! Not simulated: scheduling classes, migration disabled, core scheduling, bypass mode. A slice ends when it is used
