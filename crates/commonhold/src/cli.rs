@@ -82,19 +82,22 @@ pub(crate) struct Check {
 /// generate scenario-reference` lists what the files may say.
 ///
 /// Shown per copy of a job:
-///   response  from its start to its end: the mean; the shortest and the longest beside it
+///   response  time from its start to its end: the mean, and beside it
+///             the shortest and the longest
 ///   working   CPU time of its tasks
 ///   no CPU    time that its tasks were ready to run without a CPU
-///   blocked   time that its tasks waited for disks, memory, locks or each other;
-///             a parent's wait for its children counts too
+///   blocked   time that its tasks waited for disks, memory, locks or
+///             each other; a parent's wait for its children counts too
 ///   faults    page faults that needed a disk
 ///
 /// Shown per unit:
 ///   entitled  CPUs, in the mean over the run
 ///   lent      CPU time of others on this unit's home CPUs
 ///   borrowed  CPU time of this unit on the home CPUs of others
-///   calls     CPUs that it called back; the mean and the longest time of that beside it
-///   memory    its page frames, in the mean over the run, at most, and at the end
+///   calls     CPUs that it called back, and beside it the mean and the
+///             longest time that this took
+///   memory    its page frames: the mean over the run, the most, and
+///             those at the end
 ///
 /// --compare runs the scenario under smp, quota and isolate. It also runs each unit's jobs alone: under
 /// quota, without the jobs of others. All runs have the same seeds. One table shows response times, CPU
@@ -262,35 +265,38 @@ pub(crate) struct Exec {
 /// CPUs:
 ///   entitled     CPUs that the unit holds now
 ///   using        CPUs that it used lately
-///   used %       CPU time it used, in percent of what it was entitled to since the daemon began
+///   used %       CPU time it used since the daemon began, in percent of
+///                what it was entitled to
 ///   lent         CPU time of its own that others used
 ///   borrowed     CPU time of others that it used
 ///   called back  loans that it ended because it wanted the CPU
 ///   longest      the longest that a call-back took, at most
-///   waited       time that its threads were ready to run without a CPU; the line below it names the
-///                units that had its CPUs on loan meanwhile
+///   waited       time that its threads were ready to run without a CPU;
+///                the line below names the units that borrowed its CPUs
 ///   common       CPU time of everything outside the units
 ///
 /// Disks, all together:
 ///   entitled     the part of each disk that the unit holds now
 ///   using        what it reads and writes lately
-///   used %       in percent of what it was entitled to while it used the disks
+///   used %       what it transferred, in percent of its part while it
+///                used the disks
 ///   lent         bytes that others moved with this unit's idle share
 ///   borrowed     bytes that it moved with the idle share of others
-///   called back  times that it wanted its share again; 99 of 100 took no longer than the time beside
-///   waited       time that at least one of its processes was stalled for a disk
+///   called back  times that it wanted its share again, and the time
+///                within which it had it in 99 of 100 cases
+///   waited       time that a process of it was stalled for a disk
 ///
 /// Memory, in a table of its own where memory is held:
-///   entitled     what the unit's tickets are worth of the memory that is divided
-///   allowed      what it may use now: entitled, less what it lends, plus what it borrows
+///   entitled     what the unit's tickets are worth of what is divided
+///   allowed      what it may use now: entitled - lent + borrowed
 ///   using        what is charged to it, pages of files included
 ///   lent         what it lends now
 ///   borrowed     what it borrows now
 ///   called back  times that it wanted back what it lent
 ///   longest      the longest that this took
-///   waited       time that at least one of its processes waited for memory
-/// The line below that table says where all of the machine's memory is.
+///   waited       time that a process of it waited for memory
 ///
+/// The line below that table says where all of the machine's memory is.
 /// The last lines say what is not held, and why.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]

@@ -1,4 +1,4 @@
-//! How a contract fits a machine: what can only be said of the two together.
+//! How a contract fits a machine: the checks that need both.
 
 use commonhold_contract::{Amount, Contract, Diagnostic, Resource, Unit, UnitId, amount_text};
 use commonhold_machine::Machine;

@@ -1,5 +1,5 @@
-//! Who a contract names, on the machine at hand: users, groups, cgroups and processes that are not there, and members that
-//! are more than was probably meant.
+//! Checks of a contract's members on the machine at hand. They find users, groups, cgroups and processes that are not
+//! there, and members that are probably more than was meant.
 
 use std::collections::BTreeSet;
 use std::path::Path;

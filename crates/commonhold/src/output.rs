@@ -1,4 +1,4 @@
-//! Standard output: style, width, and a reader who hangs up.
+//! Standard output: style, width, and readers that hang up.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;

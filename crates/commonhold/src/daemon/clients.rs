@@ -1,7 +1,7 @@
-//! The daemon's side of the socket: who is connected, what they asked, what they have yet to read.
+//! The daemon's side of the socket: its connections, their requests, and the answers that they have yet to read.
 //!
-//! No client can hold the daemon up: nothing here blocks, a client that sends too much is dropped, and one that leaves its
-//! answer unread is not listened to until it does.
+//! No client can hold the daemon up. Nothing here blocks. A client that sends too much is dropped. A client that
+//! leaves its answer unread is not listened to until it reads.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

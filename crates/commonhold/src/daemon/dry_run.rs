@@ -1,4 +1,4 @@
-//! `run --dry-run`: the plan for this moment, with reasons, and who it is about; nothing is touched.
+//! `run --dry-run`: the plan for this moment, with reasons, and the processes that it is about. Nothing is changed.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What holds each resource under a backend, or why nothing does: said when a daemon starts, by `check`, by `--dry-run` and in
-//! `status`.
+//! What holds each resource under a backend, or why nothing does. The daemon's start, `check`, `--dry-run` and
+//! `status` say it.
 
 use std::path::Path;
 
@@ -38,9 +38,7 @@ fn limits_of_cpu(contract: &Contract, means: Means) -> &'static str {
     match (limited && contract.machine.scheme != Scheme::Smp, means.caps) {
         (false, _) => "",
         (true, true) => "; limits by cpu.max",
-        (true, false) => {
-            "; limits by turns and in whole CPUs; each sub-unit of a limited unit is held to the limit by itself"
-        }
+        (true, false) => "; limits by turns and in whole CPUs, for each sub-unit by itself",
     }
 }
 

@@ -1,4 +1,4 @@
-//! What clients ask of a hold, and who may ask it.
+//! What clients ask of a hold, and which clients may ask it.
 
 use commonhold_contract::{UnitId, position};
 use commonhold_live::kernel::{Account, CallBacks, Switched};

@@ -1,4 +1,4 @@
-//! Starting a daemon: contract, machine, backend, caretaker, socket; nothing is touched until all of it is there.
+//! Starting a daemon: contract, machine, backend, caretaker, socket. Nothing is changed until all of these are there.
 
 use std::path::Path;
 

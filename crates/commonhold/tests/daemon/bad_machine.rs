@@ -1,4 +1,4 @@
-//! Machines and privileges that fall short: each has its message and its remedy, and what can be held is held.
+//! Machines and privileges that fall short. Each has its message and its remedy, and the daemon holds what it can.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
