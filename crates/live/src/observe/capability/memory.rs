@@ -157,7 +157,7 @@ pub(super) fn paging_out(context: &Context, offered: bool) -> Row {
     let row = Row::partly(Area::Memory, name, format!("{weaker}{only_files}{own}"));
     match (others, swapless) {
         (false, _) => row.remedy(GIVE_CAPABILITIES),
-        (true, true) => row.remedy("use control groups, or add swap: see there"),
+        (true, true) => row.remedy("use control groups, or add swap: see `swap`"),
         (true, false) => row.remedy("use control groups"),
     }
 }
