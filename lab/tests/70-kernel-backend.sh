@@ -1,9 +1,11 @@
 # seconds: 420
 # needs: commonhold dispatch spin
-# The kernel backend, which `auto` takes here: who is where, that idle CPUs are lent and no CPU set stands in the way; that
-# control groups hold the contract when the scheduler is thrown out or has an error, and the scheduler comes back; that CPUs
-# may come and go; that nothing is left when the daemon is killed; and that who executes a program is in its unit before the
-# first step.
+# The kernel backend, which `auto` takes here:
+# - processes are in their units, idle CPUs are lent, and no CPU set stands in the way;
+# - control groups hold the contract when the scheduler is thrown out or has an error, and the scheduler comes back;
+# - CPUs may come and go;
+# - nothing is left when the daemon is killed;
+# - a process that executes a program is in its unit before the first step.
 
 ops=/sys/kernel/sched_ext/root/ops
 cpu=/sys/devices/system/cpu/cpu7/online

@@ -2,8 +2,9 @@
 # boot: psi=0
 # needs: commonhold work
 # disks: 3072
-# Memory on a kernel that tells less: not who waits for it, so that who is short is seen by what comes back, and is lent to; and
-# not how old pages are, so that inactive pages of files stand for those that are cold.
+# Memory on a kernel that tells less. It does not tell which unit waits for memory; so a short unit is seen by the
+# pages that come back, and is lent to. It does not tell how old pages are; so inactive pages of files stand for cold
+# ones.
 
 mib=1048576
 drive=$(disk 3072)
