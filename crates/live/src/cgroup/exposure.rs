@@ -1,12 +1,17 @@
-//! Which processes the kernel kills first when it is out of memory: those of units that are *exposed*, by order.
+//! Which processes the kernel kills first when it is out of memory: by order, those of units that are *exposed*.
 //!
-//! Problem: the kernel kills whoever is largest. Algorithm: at each look at memory, every member of a unit that is exposed gets
-//! a raised [`oom_score`](crate::oom_score); what it starts is born with that, and is recognised by it and by its parent. When its unit is
-//! exposed no longer, or it changes to one that is not, it gets its own back. For some looks more a unit that was exposed is
-//! looked at for those that were born meanwhile.
+//! Problem: the kernel kills the largest process.
 //!
-//! Properties: nobody's value is lowered below its own; nothing is written before the journal has it; a value that its owner
-//! chose meanwhile becomes its own; a reused number is never touched.
+//! Algorithm: at each look at memory, every member of an exposed unit gets a raised [`oom_score`](crate::oom_score). A
+//! process that a member starts is born with that value, and is recognised by it and by its parent. A member gets its
+//! own value back when its unit is no longer exposed, or when it changes to a unit that is not. For some looks more, a
+//! unit that was exposed is searched for processes that were born meanwhile.
+//!
+//! Properties:
+//! - No process's value is lowered below its own.
+//! - Nothing is written before the journal has it.
+//! - A value that the owner of a process chose meanwhile becomes its own.
+//! - A reused number is never touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,15 +1,16 @@
 //! Measuring a disk's cost model, with a file of our own on a file system of it.
 //!
-//! Algorithm: a file without a name (so that nothing of it is left, however this ends) is written for a while, which lays it
-//! out; then large requests and small ones, one behind the other and from places drawn at random, reading and writing, are
-//! kept under way past the page cache, each kind for as long. Rates are what was done until the last request ended.
+//! Algorithm: a file without a name is written for a while, which lays it out. It has no name so that nothing of it is
+//! left, however this ends. Then requests are kept under way past the page cache, each kind for as long: large and
+//! small, one behind the other and from places drawn at random, reading and writing. Rates are what was done until the
+//! last request ended.
 //!
-//! Properties: nothing but that file is written to; a disk that others use, or that is held at the moment, is refused, before
-//! and after; bytes are pseudo-random, so that nothing on the way can make them fewer.
+//! Properties: nothing but that file is written to. A disk that others use, or that is held at the moment, is refused,
+//! before and after. Bytes are pseudo-random, so that nothing on the way can make them fewer.
 //!
-//! Limits: what is measured is the disk as this file system and what lies between give it out. The file lies close together,
-//! so a disk with heads seeks less than it may have to; a drive that caches writes is measured with its cache, as long as this
-//! is not full. A drive that takes more than 64 requests at once may carry more.
+//! Limits: the disk is measured as this file system and the layers between give it out. The file lies close together,
+//! so a disk with heads seeks less than it may have to. A drive that caches writes is measured with its cache, as long
+//! as this is not full. A drive that takes more than 64 requests at once may carry more.
 //!
 //! Source: the measures are those of the kernel's `tools/cgroup/iocost_coef_gen.py`.
 

@@ -1,7 +1,7 @@
 //! Emptying and removing the control groups that the daemon made, and restoring the files it wrote.
 //!
-//! The last entry first, each tried again for a while: a group is busy until the last of its processes is out of it, and
-//! a process cannot go back to a group whose controllers are still enabled for its children.
+//! The last entry comes first, and each is tried again for a while. A group is busy until the last of its processes is
+//! out of it. And a process cannot go back to a group whose controllers are still enabled for its children.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,16 +1,23 @@
 //! Memory of units without control groups: what their processes hold, and paging out what is too much.
 //!
-//! Problem: hold each unit to the memory that it is allowed where nothing bounds it. Algorithm: at each look that is due,
-//! what /proc shows of each member is summed, pages that several map in the parts that are each's own ([`portions`]); what a
-//! unit has beyond its bound by more than [`SLACK_BYTES`] is paged out ([`pageout`]), and so is what the policy orders to be
-//! reclaimed. Nothing is bounded between two looks.
+//! Problem: hold each unit to the memory that it is allowed where nothing bounds it.
 //!
-//! What the policy is told: *used* is what its processes have mapped and is there; what they read and write without mapping
-//! it is the cache's, and nobody's. *Refused* counts looks at which it was paged out; *refaulted* is major faults, no more of them
-//! than pages were taken. Nothing is called cold or dirty, and nobody is seen to wait: so what is lent is what is not used.
+//! Algorithm: at each look that is due, what /proc shows of each member is summed. Pages that several processes map
+//! count in the parts that are each's own ([`portions`]). What a unit has beyond its bound by more than
+//! [`SLACK_BYTES`] is paged out ([`pageout`]). So is what the policy orders to be reclaimed. Nothing is bounded
+//! between two looks.
 //!
-//! Properties: nobody is killed or slowed by a bound; what remains beyond it after paging is said once, until the unit is
-//! within it again; a look takes at most 1/[`REST_TIMES`] of the time. Where the kernel does not page out for us, nothing is held.
+//! The policy is told these facts:
+//! - *Used* is what the unit's processes have mapped and is there. What they read and write without mapping it is the
+//!   cache's, and no unit's.
+//! - *Refused* counts looks at which the unit was paged out.
+//! - *Refaulted* is major faults, no more of them than pages were taken.
+//!
+//! Nothing is called cold or dirty, and no unit is seen to wait. So what is lent is what is not used.
+//!
+//! Properties: no process is killed or slowed by a bound. What remains beyond it after paging is reported once, until
+//! the unit is within it again. A look takes at most 1/[`REST_TIMES`] of the time. Where the kernel does not page out
+//! for us, nothing is held.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What can be held of disks, disk by disk, and what cannot: write-back that is nobody's, and file systems elsewhere.
+//! What can be held of disks, disk by disk, and what cannot: write-back without an owner, and file systems elsewhere.
 
 use std::collections::BTreeSet;
 use std::path::Path;

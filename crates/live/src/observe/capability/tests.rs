@@ -1,5 +1,5 @@
-//! Machines as fake trees. The tests may run as root, whom no permission stops, so a folder that may not be written to is
-//! one whose files are missing.
+//! Machines as fake trees. The tests may run as root, whom no permission stops. So a folder that may not be written to
+//! is one whose files are missing.
 
 #![allow(clippy::unwrap_used)]
 
