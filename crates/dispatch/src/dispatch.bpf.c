@@ -148,8 +148,9 @@ static void change_unit(struct dispatch_task *task, u32 id)
 }
 
 /*
- * Whoever executed a program may be in another unit since: see dispatch_exec(). What a program said holds until the daemon
- * moves the task into the unit's control group. Where it does not, it knows better: its decision is that of the control group.
+ * A task that executed a program may be in another unit since: see dispatch_exec(). The unit by its program holds until
+ * the daemon moves the task into the unit's control group. Where the daemon does not, it knows better: its decision is
+ * that of the control group.
  */
 static void settle(struct dispatch_task *task)
 {
@@ -192,8 +193,9 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 }
 
 /*
- * Whether a task on this CPU is there since its owner lends it. Not who runs anywhere, nor who can run nowhere else: called
- * back, it would go on at once, be called back, and never come to its end. (Nor who has waited for too long: see rescue.h.)
+ * Whether a task on this CPU is there since its owner lends it. Not one that runs anywhere, nor one that can run
+ * nowhere else: called back, it would go on at once, be called back, and never come to its end. (Nor a rescued one: see
+ * rescue.h.)
  */
 static bool is_guest(const struct dispatch_cpu *cpu, const struct dispatch_task *task, const struct dispatch_unit *unit)
 {
@@ -226,8 +228,8 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	task->since = moment();
 	task->cause = DISPATCH_WAIT_OWN;
 	/*
-	 * The kernel's threads go first where they are, but only on waking: one that always did would keep others waiting. Who may
-	 * run elsewhere comes here again if that cannot be at once.
+	 * The kernel's threads go first where they are, but only on waking: one that always did would keep others
+	 * waiting. A thread that may run elsewhere comes here again if that cannot be at once.
 	 */
 	if (task->unit == DISPATCH_KERNEL) {
 		if (enq_flags & SCX_ENQ_WAKEUP)
@@ -252,7 +254,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		wait_at(p, task, where_it_may_wait(p, last), rules()->slice_ns, enq_flags);
 		return;
 	}
-	/* A message is from who is here, and about to go; of who has but one CPU, select_cpu() is not told whether it is one. */
+	/* A message is from the task here, which is about to go. Of a task with one CPU, select_cpu() is not told whether it is one. */
 	if (p->nr_cpus_allowed > 1 && enq_flags & SCX_ENQ_WAKEUP && !(task->state & DISPATCH_TOLD) &&
 	    bpf_get_smp_processor_id() == (u32)last && take_here(p, task, unit, enq_flags))
 		return;
@@ -296,9 +298,10 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 }
 
 /*
- * A unit is next: the clocks by which its siblings, and those of the units around it, are placed that wake meanwhile are at
- * least where it is. That is not said of a unit of which a task runs out of turn (a thread of the kernel's, one that must run
- * there, one that is rescued, one that goes on after a higher class): it may be far ahead of all that wait.
+ * A unit is next: the clocks by which its siblings, and those of the units around it, are placed that wake meanwhile
+ * are at least where it is. That is not said of a unit of which a task runs out of turn (a thread of the kernel's, one
+ * that must run there, one that is rescued, one that goes on after a higher class): it may be far ahead of all that
+ * wait.
  */
 static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 {
@@ -327,8 +330,8 @@ static void advance_clock_within(const struct dispatch_task *task, struct dispat
 }
 
 /*
- * Lets a task that is at the end of its slice run on: nobody with a better claim waits. Its next slice begins like any
- * other: whoever has a CPU alone for long would else owe all that time to the first who comes.
+ * Lets a task that is at the end of its slice run on: no task with a better claim waits. Its next slice begins like any
+ * other: a task that has a CPU alone for long would else owe all that time to the first that comes.
  */
 static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, const struct dispatch_task *task)
 {
@@ -378,8 +381,8 @@ static bool keeps(const struct goer *goer, u32 next, enum among among)
 }
 
 /*
- * Whether it goes on rather than the first of its own queue. Those of one nice value take turns; of two the one goes on that
- * would still be behind after another slice: in turns, each would have the same.
+ * Whether it goes on rather than the first of its own queue. Those of one nice value take turns; of two the one goes on
+ * that would still be behind after another slice: in turns, each would have the same.
  */
 static bool goes_on(u64 queue, const struct goer *goer)
 {
@@ -399,7 +402,7 @@ static bool take_next(u32 home, enum among among, const struct goer *goer)
 		next = next_unit(home, among, &tried);
 		if (next == DISPATCH_NOBODY)
 			break;
-		/* Whoever ran does not wait in a queue: its unit goes on if it had less than those that do. */
+		/* The task that ran waits in no queue: its unit goes on if it had less than those that do. */
 		if (goer->unit != DISPATCH_NOBODY &&
 		    (goer->unit == next ? goes_on(next, goer) : keeps(goer, next, among)))
 			break;
@@ -427,7 +430,7 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 	bool borrows = task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit)) &&
 		       unit->flags & DISPATCH_BORROWS;
 
-	cpu->recalled = 0; /* whoever it was called back for has run elsewhere */
+	cpu->recalled = 0; /* the task it was called back for has run elsewhere */
 	if (!owner || !(owner->flags & DISPATCH_LENDS))
 		return; /* a guest that ran here goes back to its unit's queue */
 	if (borrows)
@@ -498,14 +501,14 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 
 	if (!cpu)
 		return;
-	/* Who may run on is charged first: it is compared with those that wait. */
+	/* A task that may run on is charged first: it is compared with those that wait. */
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED && (task = task_of(prev)) && (unit = unit_at(task->unit))) {
 		charge(prev, cpu, task, unit);
 		if ((ran = unit_at(cpu->runs)))
 			vacate(cpu, ran);
 		anywhere = task->state & DISPATCH_STRAY || (!rules()->pool && runs_anywhere(task->unit, unit));
 		by_right = !anywhere && (rules()->pool || cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
-		/* Who has come to another unit, or was held here, does not run on: it is put where it belongs now. */
+		/* A task that came to another unit, or was held here, does not run on: it is put where it belongs now. */
 		if (task->destined != DISPATCH_NOBODY || task->state & DISPATCH_HELD) {
 			anywhere = by_right = false;
 			task = NULL;
@@ -628,7 +631,7 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 	return 0;
 }
 
-/* A CPU gets another owner, or none. Called a few times a second, by whoever carries out the policy's plan. */
+/* A CPU gets another owner, or none. Called a few times a second, by the program that carries out the policy's plan. */
 int dispatch_own(struct dispatch_owned *owned)
 {
 	struct dispatch_cpu *cpu = cpu_at(owned->cpu);
@@ -657,7 +660,7 @@ int dispatch_own(struct dispatch_owned *owned)
 		mask_set(DISPATCH_NOBODY, MASK_LENDABLE, owned->cpu);
 	else
 		mask_clear(DISPATCH_NOBODY, MASK_LENDABLE, owned->cpu);
-	/* Whoever runs there is looked at anew: it may be at home now, or a guest. */
+	/* The task that runs there is looked at anew: it may be at home now, or a guest. */
 	scx_bpf_kick_cpu(owned->cpu, SCX_KICK_PREEMPT);
 	return 0;
 }
@@ -680,8 +683,8 @@ static void lend_homes(u32 id, bool lends)
 }
 
 /*
- * What a unit is. One that exists keeps the parent that it has: a unit that moves in the tree is another unit. Returns 0,
- * or -EINVAL for a unit, parent or weight that cannot be, or too many levels.
+ * What a unit is. One that exists keeps the parent that it has: a unit that moves in the tree is another unit. Returns
+ * 0, or -EINVAL for a unit, parent or weight that cannot be, or too many levels.
  */
 int dispatch_set_unit(struct dispatch_setting *setting)
 {

@@ -27,7 +27,7 @@
 #define DISPATCH_TEXTS 256u /* bytes of `texts`; a power of two */
 #define GLOB_STEPS     (DISPATCH_GLOB_MAX * DISPATCH_TEXTS)
 
-/* What is known of who executes a program. */
+/* What is known of a process that executes a program. */
 struct dispatch_facts {
 	u32 user;    /* effective */
 	u32 heir;    /* as dispatch_task.heir */
@@ -103,7 +103,7 @@ VERIFIED_ALONE(u32) unit_below(u32 level, u32 unit)
 	return DISPATCH_NOBODY;
 }
 
-/* The unit of who passes a test, or DISPATCH_NOBODY. */
+/* The unit of a process that passes a test, or DISPATCH_NOBODY. */
 static u32 passed(u32 number, const struct dispatch_match *match, const struct dispatch_facts *facts, u32 level)
 {
 	bool hit = false;

@@ -249,7 +249,7 @@ bool scx_bpf_dsq_move_to_local___since_6_13(u64 queue) __ksym __weak;
 bool scx_bpf_consume___first(u64 queue) __ksym __weak;
 u32 scx_bpf_reenqueue_local___before_7_1(void) __ksym __weak;
 
-/* Virtual time and weight of the first task of a queue; false if nobody waits there. */
+/* Virtual time and weight of the first task of a queue; false if no task waits there. */
 static __always_inline bool first_in(u64 queue, u64 *vtime, u32 *weight)
 {
 	struct bpf_iter_scx_dsq at;

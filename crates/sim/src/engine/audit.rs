@@ -158,7 +158,7 @@ impl Engine<'_> {
         audit.expect(self.now, wrong.is_none(), || {
             let unit = |task: &Task| self.scenario.contract.units[task.runs_for as usize].path.as_str();
             let name = wrong.map(|id| unit(&self.tasks[id as usize])).unwrap_or_default();
-            format!("a task runs for {name}, of which nobody waits for it")
+            format!("a task runs for {name}, but no task of that unit waits for it")
         });
     }
 

@@ -274,7 +274,7 @@ impl Reader<'_, '_> {
         }
         if kernel.switch_ns >= kernel.slice_ns {
             let message =
-                "a switch takes as long as the slice that it begins: nobody would get on".to_owned();
+                "a switch takes as long as the slice that it begins: no task would get on".to_owned();
             wrong("switch", message, "make `switch` shorter than `slice`");
         }
     }

@@ -43,7 +43,7 @@ fn shared_files(context: &Context) -> Row {
     Row::yes(
         Area::Memory,
         name,
-        format!("{CHARGED_TO} tells who is charged for a page that several units map"),
+        format!("{CHARGED_TO} tells which unit is charged for a page that several units map"),
     )
 }
 
