@@ -38,7 +38,7 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// What `run` would say of each resource here. Of another machine nobody knows.
+/// What `run` would say of each resource here. Of another machine that is not known.
 fn holdings(args: &Check, contract: &Contract, machine: &Machine) -> Result<Vec<Holding>, Failure> {
     match args.machine {
         Some(_) => Ok(Vec::new()),

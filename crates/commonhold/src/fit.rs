@@ -62,7 +62,7 @@ fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagn
     }
 }
 
-/// What there is of a resource, and what everybody has of it when all units are active.
+/// What there is of a resource, and what every unit has of it when all are active.
 struct Whole<'a> {
     contract: &'a Contract,
     machine: &'a Machine,
@@ -161,7 +161,7 @@ impl<'a> Whole<'a> {
         Some(diagnostic.help("lower the limit, or leave it out"))
     }
 
-    /// A reservation of bytes per second of a disk that nobody knows the bandwidth of: it counts as none.
+    /// A reservation of bytes per second of a disk whose bandwidth is not known: it counts as none.
     fn not_weighed(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         let in_bytes = matches!(unit.hard[self.resource], Some(Amount::Absolute(_)));

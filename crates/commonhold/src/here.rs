@@ -25,7 +25,7 @@ fn members(contract: &Contract) -> impl Iterator<Item = &Member> {
     contract.units.iter().flat_map(|unit| &unit.members)
 }
 
-/// Users and groups that this machine does not know: a typing error in a name would silently hold nobody.
+/// Users and groups that this machine does not know: a typing error in a name would silently hold no process.
 pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
     let unknown = |member: &Member| {
         let (kind, book, tool, name, known) = match &member.kind {
@@ -47,7 +47,7 @@ pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Dia
     members(contract).filter_map(unknown).collect()
 }
 
-/// A cgroup may come later, with its service; or it is mistyped, and holds nobody.
+/// A cgroup may come later, with its service; or it is mistyped, and holds no process.
 fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
     let path = |member: &Member| match &member.kind {
         MemberKind::Cgroup(path) => Some(path.clone()),
@@ -85,7 +85,7 @@ fn absent_process(member: &Member) -> Option<Diagnostic> {
 /// Warnings of units without members, at most: in a contract that a program wrote, there may be a hundred thousand.
 const WITHOUT_MEMBERS_MAX: usize = 5;
 
-/// Units that nobody comes to by a rule, mostly because their lists were forgotten. An empty list says that this is meant.
+/// Units that no rule leads to, mostly because their lists were forgotten. An empty list says that this is intended.
 fn without_members(contract: &Contract) -> Vec<Diagnostic> {
     // `each` without a user or a group has a warning of its own.
     let forgotten = |id: &UnitId| {

@@ -358,8 +358,8 @@ impl Scheduler {
         }
     }
 
-    /// The rules for who executes a program, from now on: they decide before the program's first step. Who is in a unit's
-    /// control group stays in that unit, or comes to one within it.
+    /// The rules for processes that execute a program, from now on: they decide before the program's first step. A process
+    /// in a unit's control group stays in that unit, or comes to one within it.
     pub fn set_matches(&mut self, lists: &Lists) {
         self.second_half = !self.second_half;
         for (at, entry) in matches::entries(lists, self.second_half) {

@@ -115,7 +115,7 @@ impl Disks {
             own.used.written_bytes += used.written_bytes;
             own.used.requests += used.requests;
             own.using += per_second(used.bytes(), elapsed);
-            // Before the first plan nobody is entitled to anything, and nothing is lent.
+            // Before the first plan no unit is entitled to anything, and nothing is lent.
             let due = if parts.iter().all(|part| *part == 0) { used.bytes() } else { due };
             own.entitled += due;
             own.lent += due.saturating_sub(used.bytes());

@@ -230,7 +230,7 @@ impl Ledger {
         self.blame(unit, waited);
     }
 
-    /// Puts what a lender waited down to those who had its CPUs meanwhile, in equal parts.
+    /// Puts what a lender waited down to the units that had its CPUs meanwhile, in equal parts.
     fn blame(&mut self, lender: UnitId, waited_ns: u64) {
         let borrowers: Vec<UnitId> =
             self.loan.values().filter(|(from, _)| *from == lender).map(|(_, to)| *to).collect();

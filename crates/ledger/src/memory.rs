@@ -104,7 +104,7 @@ pub struct MemoryTotals {
     pub total: u64,
     /// What the kernel keeps for itself.
     pub kernel: u64,
-    /// What those hold who are in no unit.
+    /// What the processes in no unit hold.
     pub shared: u64,
     /// What is divided among the units.
     pub divided: u64,

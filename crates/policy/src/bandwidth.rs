@@ -14,10 +14,10 @@
 //! C over the active units: c(i) * S > C * s(i) + threshold * S. The criterion is evaluated for a unit after each of
 //! its own requests. A unit that failed is *denied*, and evaluated again at every decision until it passes.
 //!
-//! Why the average is over active units: the source says "the average bandwidth usage" and speaks of units "with
-//! active disk requests". An average over all units includes the zeros of an idle machine, which would deny the only
-//! two users in turn. Past users that left high counts would let everybody pass. Among active units, at least one
-//! always passes, so the disk never idles.
+//! Why the average is over active units: the source says "the average bandwidth usage" and speaks of units "with active
+//! disk requests". An average over all units includes the zeros of an idle machine, which would deny the only two users
+//! in turn. Past users that left high counts would let every unit pass. Among active units, at least one always passes,
+//! so the disk never idles.
 //!
 //! Properties:
 //! - The parts sum to the counts, so not all active units fail.
@@ -78,7 +78,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Orders by use per share, the lightest user first. Who holds nothing comes last.
+    /// Orders by use per share, the lightest user first. A unit that holds nothing comes last.
     pub fn compare(self, other: Standing) -> Ordering {
         if self.share == 0 || other.share == 0 {
             return (self.share == 0).cmp(&(other.share == 0));
@@ -103,7 +103,7 @@ impl Total {
     }
 
     /// Whether a unit of these is ahead of its part by more than the threshold. Products that overflow are cut off at
-    /// the largest number on both sides, where nobody exceeds.
+    /// the largest number on both sides, where no unit exceeds.
     pub fn is_exceeded_by(self, unit: Standing, threshold: u64) -> bool {
         let part = self.used.saturating_mul(u128::from(unit.share));
         let margin = u128::from(threshold).saturating_mul(self.share);
@@ -111,8 +111,8 @@ impl Total {
     }
 }
 
-/// Relative shares for the arithmetic here, from those of the contract, where 0 means none. Who holds none competes with
-/// a thousandth of the smallest share that anyone holds: next to nothing, but it is not starved.
+/// Relative shares for the arithmetic here, from those of the contract, where 0 means none. A unit that holds none
+/// competes with a thousandth of the smallest share that anyone holds: next to nothing, but it is not starved.
 pub fn weights(shares: &[u64]) -> Vec<u64> {
     let least = shares.iter().copied().filter(|s| *s > 0).min().unwrap_or(1);
     shares.iter().map(|s| if *s > 0 { s.saturating_mul(1_000) } else { least }).collect()
@@ -152,7 +152,7 @@ impl Meter {
         self.entry(unit).under_way += sectors;
     }
 
-    /// A transfer that began for `unit` has ended; who pays for it is said by [`Meter::charge`].
+    /// A transfer that began for `unit` has ended; [`Meter::charge`] says which unit pays for it.
     pub fn end(&mut self, unit: UnitId, sectors: u64) {
         let entry = self.entry(unit);
         entry.under_way = entry.under_way.saturating_sub(sectors);
@@ -191,7 +191,7 @@ impl Meter {
     }
 }
 
-/// The fairness criterion, with who is denied at the moment.
+/// The fairness criterion, with the units that are denied at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Criterion {
     /// The counts.
@@ -201,7 +201,7 @@ pub struct Criterion {
 }
 
 impl Criterion {
-    /// One that denies nobody yet. `threshold` is in sectors.
+    /// One that denies no unit yet. `threshold` is in sectors.
     pub fn new(shares: &[u64], half_life_ns: Time, threshold: u64) -> Criterion {
         Criterion { meter: Meter::new(shares, half_life_ns), threshold, denied: vec![false; shares.len()] }
     }

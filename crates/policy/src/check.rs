@@ -28,7 +28,7 @@ mod memory;
 
 use memory::MemoryBooks;
 
-/// Who owns and borrows what, as the plans so far said.
+/// What each unit owns and borrows, as the plans so far said.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Books {
     owner: BTreeMap<u32, UnitId>,
@@ -234,7 +234,7 @@ impl Replay<'_> {
         }
         let mut wrong = Vec::new();
         for (unit, cpus) in &self.books.confined {
-            // Who holds nothing sleeps, or is behind a shut gate: it stays confined to where it was.
+            // A unit that holds nothing sleeps, or is behind a shut gate: it stays confined to where it was.
             if let Some(held) = held.get(unit).filter(|held| *held != cpus) {
                 let path = self.path(*unit);
                 wrong.push(format!("{path} is confined to cpus {cpus} but holds {held}"));

@@ -1,6 +1,6 @@
 //! How much of a disk each unit may use: from the counts of this moment to orders on control groups.
 //!
-//! Problem: a unit with more requests under way gets more of a disk, and others wait behind them. Linux lets nobody
+//! Problem: a unit with more requests under way gets more of a disk, and others wait behind them. Linux lets no program
 //! plug in a scheduler. It offers weights, where the device has a scheduler that heeds them, and rates (io.max),
 //! everywhere. A fixed rate wastes what the other units leave, so rates follow what is wanted.
 //!
@@ -13,9 +13,9 @@
 //! - The *queue* is in the device. It is long when requests take longer there than they need ([`queue`]).
 //!
 //! Why the queue is controlled: think of a unit that has one request at a time. How much others transfer does not hold
-//! it back; how much of theirs is in the device before its request does. How much the unit transfers does not tell
-//! what it would transfer. A unit that always waits and moves little may want no more, or may be kept from its part.
-//! So others are lent not what it leaves, but what leaves no queue.
+//! it back; how much of theirs is in the device before its request does. How much the unit transfers does not tell what
+//! it would transfer. A unit that always waits and moves little may want no more, or may be kept from its part. So
+//! others are lent not what it leaves, but what leaves no queue.
 //!
 //! Algorithm, for each disk at each look, where weights are not heeded:
 //! 1. What units transferred since is charged to [`bandwidth`](crate::bandwidth). Its criterion says which unit is too
@@ -36,8 +36,8 @@
 //!
 //! Where a rate is held by stopping a unit, rates are for limits alone, and steps 2 to 5 order nothing.
 //!
-//! Where weights are heeded, units get the weights of their entitlements, corrected by what came out (`weigh`). In
-//! both cases, rates hold limits, and the ceilings of units that may not borrow.
+//! Where weights are heeded, units get the weights of their entitlements, corrected by what came out (`weigh`). In both
+//! cases, rates hold limits, and the ceilings of units that may not borrow.
 //!
 //! Properties (tested):
 //! - No unit is held while only one unit is in the crowd, or none is ahead.
@@ -55,8 +55,7 @@
 //! - A capacity is learned from use. So reservations and ceilings of a disk that was never busy begin too low, unless
 //!   it was measured.
 //!
-//! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft
-//! shares).
+//! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).
 
 mod capacity;
 mod facts;
@@ -81,12 +80,13 @@ use hold::Rates;
 /// How long a count of transfers remembers (seed 000, section 3.3).
 pub(crate) const HALF_LIFE_NS: Time = 500 * MS;
 
-/// How soon to look again while somebody uses a disk that rates hold.
+/// How soon to look again while a unit uses a disk that rates hold.
 const BUSY_NS: Time = 100 * MS;
-/// The same where weights do: the disk's scheduler sees to what comes in between. Who only waited for a second shows in four looks.
+/// The same where weights do: the disk's scheduler sees to what comes in between. A unit that only waited for a second
+/// shows in four looks.
 const WEIGHED_NS: Time = 250 * MS;
 
-/// The lowest rate that anybody is held to, in bytes per second: a few small requests.
+/// The lowest rate that any unit is held to, in bytes per second: a few small requests.
 pub const RATE_MIN: u64 = 64 << 10;
 
 /// The most that a unit may transfer each way, in bytes per second.
@@ -140,7 +140,7 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
         plan.disk_entitled.clone_from(&parts.own);
         plan.disk_entitled[UnitId::SHARED.index()] = parts.unheld;
     }
-    // Nobody is told a weight where none is heeded.
+    // No unit is told a weight where none is heeded.
     let weighs = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
     let everybodys = if weighs {
         let everybody = with_everybody(input, &present);
@@ -164,9 +164,9 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
     }
 }
 
-/// Whose tickets count: units with processes; under `quota` every unit without sub-units, as a fixed quota waits for its
-/// owner. And who used a disk lately: the last process of a unit may be gone, and what it wrote, or its next job, is on its way;
-/// without tickets it would be ahead of nothing, and held to next to that.
+/// Whose tickets count: units with processes; under `quota` every unit without sub-units, as a fixed quota waits for
+/// its owner. And who used a disk lately: the last process of a unit may be gone, and what it wrote, or its next job,
+/// is on its way; without tickets it would be ahead of nothing, and held to next to that.
 fn present(state: &State, input: Input<'_>) -> Vec<bool> {
     let quota = input.contract.machine.scheme == Scheme::Quota;
     let mut present: Vec<bool> = input

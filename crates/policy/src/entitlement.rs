@@ -74,7 +74,7 @@ pub struct Entitlement {
     pub value: Vec<u64>,
     /// What a unit's own processes hold. These sum to the capacity less `unheld`.
     pub own: Vec<u64>,
-    /// What nobody may take.
+    /// What no unit may take.
     pub unheld: u64,
 }
 
@@ -222,7 +222,7 @@ pub enum Ask {
     },
 }
 
-/// Whether the machine can give what the contract promises when everybody is active: an empty list if so.
+/// Whether the machine can give what the contract promises when every unit is active: an empty list if so.
 pub fn conflicts(contract: &Contract, machine: &Machine) -> Vec<Conflict> {
     let mut found: Vec<Conflict> =
         Resource::ALL.iter().flat_map(|r| hard_conflicts(contract, machine, *r)).collect();

@@ -65,7 +65,7 @@ pub(crate) struct Want {
 }
 
 impl Want {
-    /// The want of a unit that has just come: nobody comes to do nothing, so one CPU, until it is seen.
+    /// The want of a unit that has just come: one CPU, until it is seen, since a unit comes to do something.
     pub(crate) fn of_newcomer(now: Time) -> Self {
         Want { now: 1, settled: 1, seen_at: now, content_at: now, sank_at: now }
     }
@@ -88,7 +88,7 @@ impl Want {
     }
 }
 
-/// Whether a unit's idle CPUs may be lent. What nobody holds is the common parts', who lend it to anybody.
+/// Whether a unit's idle CPUs may be lent. What no unit holds is the common parts', which lend it to any unit.
 pub fn lends(contract: &Contract, unit: UnitId) -> bool {
     contract.machine.scheme == Scheme::Isolate && (unit.is_common() || contract.unit(unit).lend.cpu)
 }
@@ -267,7 +267,7 @@ impl Market<'_> {
             && lends(self.contract, lender)
     }
 
-    /// Who may borrow and has a use for it.
+    /// The units that may borrow and have a use for it.
     fn waiting(&self) -> impl Iterator<Item = Waiter> {
         self.claims.keys().filter(|unit| self.waits(**unit)).map(|unit| self.waiter(*unit))
     }
@@ -293,8 +293,8 @@ impl Market<'_> {
         let others = borrowers.into_iter().filter(|unit| *unit != poor.unit).map(|unit| self.waiter(unit));
         // Of equally rich ones, the lowest number.
         let Some(rich) = others.max_by(|a, b| a.compare_holds(b).then(b.unit.cmp(&a.unit))) else { return };
-        // Only if the one who gives still holds as much for its entitlement as the one who takes: else they would swap
-        // for ever.
+        // Only if the unit that gives still holds as much for its entitlement as the one that takes: else they would
+        // swap for ever.
         if (Waiter { held: poor.held + 1, ..poor }).compare_holds(&rich).is_gt() {
             return;
         }

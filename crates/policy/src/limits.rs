@@ -5,7 +5,7 @@
 
 use commonhold_contract::{Amount, Contract, Resource, UnitId};
 
-/// A unit's own limit; none without one, or while nobody knows what it is a part of (`whole` is 0).
+/// A unit's own limit; none without one, or while it is not known what it is a part of (`whole` is 0).
 pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).limit[resource]? {
         Amount::Absolute(amount) => Some(amount),

@@ -172,11 +172,11 @@ pub enum Test {
     User(u32),
     /// One of its groups.
     Group(u32),
-    /// Whoever nothing else matched.
+    /// Processes that nothing else matched.
     Otherwise,
 }
 
-/// A test, and where who passes it belongs.
+/// A test, and the unit of a process that passes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
     /// The test.
@@ -185,9 +185,10 @@ pub struct Selector {
     pub unit: Option<UnitId>,
 }
 
-/// The decision of [`place`] as lists, for whoever decides without this function: the test that is passed first among the
-/// units directly below `level` says the unit, and that unit's list goes on; who passes none stays. It decides for
-/// processes that no `cgroup` and no `pid` rule matches, and neither they nor their parents entered by `exec`.
+/// The decision of [`place`] as lists, for code that decides without this function: the test that is passed first among
+/// the units directly below `level` says the unit, and that unit's list goes on; a process that passes none stays. It
+/// decides for processes that no `cgroup` and no `pid` rule matches, and neither they nor their parents entered by
+/// `exec`.
 pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>) -> Vec<Selector> {
     let mut ranked: Vec<(Rule, usize, Selector)> = Vec::new();
     for unit in contract.children(level) {
@@ -228,9 +229,9 @@ pub fn is_within(contract: &Contract, mut unit: UnitId, encloser: UnitId) -> boo
     }
 }
 
-/// Whether a process may enter a unit by `exec`: whether every unit from the top level down to it either names its user or
-/// one of its groups among its members, or, below the top level, names no user and no group at all. Who runs the daemon,
-/// and root, need not ask.
+/// Whether a process may enter a unit by `exec`: whether every unit from the top level down to it either names its user
+/// or one of its groups among its members, or, below the top level, names no user and no group at all. The user that
+/// runs the daemon, and root, need not ask.
 pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts, unit: UnitId) -> bool {
     let principal = |member: &&Member| matches!(member.kind, MemberKind::User(_) | MemberKind::Group(_));
     let mut level = Some(unit).filter(|unit| !unit.is_common());

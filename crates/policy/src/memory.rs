@@ -60,20 +60,21 @@ const PERIOD_NS: Time = 200 * MS;
 const PERIOD_PER_UNIT_NS: Time = 2 * MS;
 /// A look that is made for other reasons so long before this one is due stands for it: two in a row would cost twice.
 pub const EARLY_NS: Time = 25 * MS;
-/// While nobody who is there borrows, and nobody is near a bound, looks are so many times as rare where whoever meets its bound
-/// is seen at once.
+/// While no unit that is there borrows, and none is near a bound, looks are so many times as rare where a unit that
+/// meets its bound is seen at once.
 const REST_PERIODS: Time = 5;
 /// A unit is near its bound that uses all but this part of it.
 const NEAR_PART: u64 = 8;
-/// While somebody lends, a look is taken this part of the promised time after the last one at the latest.
+/// While a unit lends, a look is taken this part of the promised time after the last one at the latest.
 const LOAN_LOOK_PART: u64 = 4;
-/// How often to look while somebody owes.
+/// How often to look while a unit owes.
 const DEBT_LOOK_NS: Time = 20 * MS;
 /// After which reclaim is ordered again, if a unit still owes.
 const RECLAIM_NS: Time = 250 * MS;
 /// What the common parts hold is taken as unchanged while it moves by no more than this part of the machine.
 const COMMON_PART: u64 = 256;
-/// Who is beyond its allowance by no more than this part of the machine owes nothing: a kernel hands out pages in batches.
+/// A unit that is beyond its allowance by no more than this part of the machine owes nothing: a kernel hands out pages
+/// in batches.
 const SLACK_PART: u64 = 512;
 /// A unit presses that waited for memory for more than this part of the time.
 const STALL_PART: u64 = 20;
@@ -132,7 +133,7 @@ pub struct MemoryFacts {
 pub struct UnitMemory {
     /// Charged to it, and what is `packed`.
     pub used: u64,
-    /// What its pages take that were swapped out to memory (zram): charged to nobody, so that no bound counts it.
+    /// What its pages take that were swapped out to memory (zram): charged to no unit, so that no bound counts it.
     pub packed: u64,
     /// The part of it that belongs to no file: only swap could take it.
     pub anonymous: u64,
@@ -173,8 +174,8 @@ pub struct MemoryPlan {
     pub divided: u64,
     /// One per unit of the contract; sub-units left out.
     pub units: Vec<Share>,
-    /// Units that lend, those that are far from their bound, and those that might soon be beyond what they are entitled to,
-    /// where memory is tight: whoever of them meets its bound should be seen at once.
+    /// Units that lend, those that are far from their bound, and those that might soon be beyond what they are entitled
+    /// to, where memory is tight: one of them that meets its bound should be seen at once.
     pub watch: Vec<UnitId>,
     /// Units that are beyond what they may use, where memory is short and nothing can be taken from them.
     pub beyond: Vec<Beyond>,
@@ -243,7 +244,8 @@ impl State {
     #[must_use]
     pub(crate) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
         let orders = self.orders.into_iter();
-        // What is in force stays known; the rest is learnt anew within a few looks, and everybody has its own meanwhile.
+        // What is in force stays known; the rest is learnt anew within a few looks, and every unit has its own
+        // meanwhile.
         State {
             orders: orders.filter_map(|(unit, orders)| Some((number(unit)?, orders))).collect(),
             rates: self.rates,
@@ -333,7 +335,7 @@ fn period_ns(contract: &Contract) -> Time {
     PERIOD_NS + PERIOD_PER_UNIT_NS * contract.units.len() as Time
 }
 
-/// How long nobody may look while somebody lends.
+/// How long looks may pause while a unit lends.
 fn loan_look_ns(contract: &Contract) -> Time {
     period_ns(contract).min(contract.machine.call_back_memory_ns / LOAN_LOOK_PART)
 }
@@ -361,7 +363,7 @@ impl State {
         Look::Period
     }
 
-    /// When to look next: soon while somebody owes, within the time that was promised while somebody lends, and when loans
+    /// When to look next: soon while a unit owes, within the time that was promised while a unit lends, and when loans
     /// may grow.
     fn next_look(&self, now: Time, contract: &Contract, owing: bool, lent: bool) -> Time {
         if owing {
@@ -441,7 +443,7 @@ impl State {
                 packed: before.packed,
                 called_back: false,
             };
-            // Until what is beyond is there, the call-back goes on; who is allowed as much again owes nothing.
+            // Until what is beyond is there, the call-back goes on; a unit that is allowed as much again owes nothing.
             let sank = share.borrowed < before.borrowed || before.called_back;
             let beyond = unit.facts.used > share.allowed.saturating_add(slack);
             unit.share =
@@ -449,7 +451,7 @@ impl State {
         }
     }
 
-    /// Orders reclaim from those who owe. Whether somebody does.
+    /// Orders reclaim from the units that owe. Returns whether one does.
     fn call_back(
         &mut self,
         now: Time,
@@ -514,8 +516,8 @@ impl Seen {
         self.known && self.share.allowed > 0 && at_bound && (came_back || waited || grew)
     }
 
-    /// Who misses what it lent was not as cold as it looked: because it is short, or because it reads again what was taken
-    /// from it, though there is room for that.
+    /// A unit that misses what it lent was not as cold as it looked: because it is short, or because it reads again
+    /// what was taken from it, though there is room for that.
     fn doubt(&mut self, now: Time, short: bool, seen: UnitMemory, frame: u64) {
         let missed = short && self.share.lent > 0 && seen.refaulted > self.facts.refaulted;
         if self.comes_back(now, seen, frame) || missed {

@@ -33,7 +33,7 @@ use crate::tally::Tally;
 /// What a unit holds of the machine's CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// Who.
+    /// The unit.
     pub unit: UnitId,
     /// Millionths of a CPU.
     pub micro: u64,
@@ -98,7 +98,7 @@ fn keep(machine: &Machine, whole: usize, mut mine: Vec<u32>) -> Vec<u32> {
 /// Credits of the units that hold parts of CPUs, in millionths of a CPU times nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Turns {
-    /// Who owns which shared CPU in this turn.
+    /// Which unit owns which shared CPU in this turn.
     pub(crate) owners: Owners,
     credit: BTreeMap<UnitId, i128>,
     /// When the turn began.
@@ -115,7 +115,7 @@ impl Turns {
         now: Time,
         period: Time,
     ) {
-        // A clock that jumped, or a daemon that was stopped, must not hand somebody a debt of hours.
+        // A clock that jumped, or a daemon that was stopped, must not hand a unit a debt of hours.
         let elapsed = now.saturating_sub(self.since).min(period * 2);
         self.settle(claims, elapsed);
         let shared: Vec<u32> =
@@ -162,7 +162,7 @@ pub(crate) fn renumber(owners: &Owners, number: &dyn Fn(UnitId) -> Option<UnitId
     owners.iter().filter_map(|(cpu, unit)| Some((*cpu, number(*unit)?))).collect()
 }
 
-/// Who takes which shared CPU: who had one keeps it, the others take the one nearest to their homes.
+/// Which unit takes which shared CPU: a unit that had one keeps it, the others take the one nearest to their homes.
 fn seat(machine: &Machine, shared: &[u32], winners: &[UnitId], homes: &Owners, before: &Owners) -> Owners {
     let mut seats = Owners::new();
     let mut waiting: BTreeSet<UnitId> = winners.iter().copied().collect();

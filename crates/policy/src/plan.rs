@@ -43,7 +43,7 @@ pub enum Action {
         cpu: u32,
         /// Its owner.
         lender: UnitId,
-        /// Who may use it from now on.
+        /// The unit that may use it from now on.
         borrower: UnitId,
     },
     /// The owner wants its CPU back: the loan ends now.
@@ -52,7 +52,7 @@ pub enum Action {
         cpu: u32,
         /// Its owner.
         lender: UnitId,
-        /// Who used it.
+        /// The unit that used it.
         borrower: UnitId,
         /// The last moment at which the lender was seen not to want the CPU: the call-back's latency counts from here,
         /// so that what is reported is an upper bound.
@@ -64,7 +64,7 @@ pub enum Action {
         cpu: u32,
         /// Its owner.
         lender: UnitId,
-        /// Who used it.
+        /// The unit that used it.
         borrower: UnitId,
     },
     /// Order: the unit's processes run on these CPUs and on no others. `None`: wherever the kernel likes.
@@ -94,7 +94,7 @@ pub enum Action {
         unit: UnitId,
         /// What is never taken (hard tickets).
         min: u64,
-        /// What is not taken while anybody has more than that; at least `min`.
+        /// What is not taken while any unit has more than that; at least `min`.
         low: u64,
         /// The part of `low` that is its own processes'.
         own: u64,
@@ -190,7 +190,7 @@ pub enum Reason {
     BorrowerIdle,
     /// A unit with a larger claim waits.
     LargerClaim {
-        /// Who.
+        /// The unit.
         of: UnitId,
     },
     /// The CPUs it owns and borrows changed.
@@ -222,7 +222,7 @@ pub enum Reason {
     DiskWanted {
         /// Its part, in millionths.
         part: u64,
-        /// Who waited.
+        /// The unit that waited.
         by: UnitId,
         /// The last look at which that unit did not wait, or had its part: the call-back's latency counts from here.
         since: Time,
@@ -239,7 +239,7 @@ pub enum Reason {
         /// Bytes per second.
         bytes_per_s: u64,
     },
-    /// Nobody else wants the disk.
+    /// No other unit wants the disk.
     DiskFree,
     /// The unit's tickets are worth so much memory.
     EntitledTo {
@@ -268,7 +268,7 @@ pub enum Reason {
     },
     /// It is short of memory, and at a limit of the contract.
     AtLimit,
-    /// It is short of memory, and nobody has any to lend.
+    /// It is short of memory, and no unit has any to lend.
     NothingIdle,
     /// It uses more memory than it is allowed by now.
     Owes {
@@ -305,11 +305,11 @@ pub struct Plan {
     /// When the next snapshot is wanted at the latest.
     pub next: Time,
     /// What each unit of the contract is entitled to while this plan is in force, in millionths of a CPU, sub-units
-    /// included; one element per unit. What nobody is entitled to is the `shared` unit's: the top level sums to the
+    /// included; one element per unit. What no unit is entitled to is the `shared` unit's: the top level sums to the
     /// machine's CPUs.
     pub entitled: Vec<u64>,
-    /// What each unit's own processes are entitled to of what each disk transfers, in millionths; what nobody is entitled to is
-    /// the `shared` unit's. Empty where no disk was observed.
+    /// What each unit's own processes are entitled to of what each disk transfers, in millionths; what no unit is
+    /// entitled to is the `shared` unit's. Empty where no disk was observed.
     pub disk_entitled: Vec<u64>,
     /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Of all others the backend may hand in facts
     /// up to 100 ms old. Empty with `next` far off means that nothing can happen that would need a quick answer.

@@ -74,12 +74,12 @@ impl<'a> Queues<'a> {
         Queues { contract, queues }
     }
 
-    /// Whether nobody waits.
+    /// Whether no unit waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// Who is to have a CPU of that lender. `now` tells what a unit holds now, if it still waits.
+    /// The unit that is to have a CPU of that lender. `now` tells what a unit holds now, if it still waits.
     pub(crate) fn next(&mut self, lender: UnitId, now: impl Fn(UnitId) -> Option<Waiter>) -> Option<UnitId> {
         let parent = |unit: UnitId| self.contract.unit(unit).parent;
         let mut circle = if lender.is_common() { None } else { parent(lender) };
@@ -93,7 +93,7 @@ impl<'a> Queues<'a> {
     }
 }
 
-/// The first of a queue who still waits.
+/// The first of a queue that still waits.
 fn front(
     queue: Option<&mut BinaryHeap<Reverse<Waiter>>>,
     now: &impl Fn(UnitId) -> Option<Waiter>,

@@ -80,7 +80,8 @@ fn remarks(memory: &MemoryAccount) -> Vec<String> {
     remarks
 }
 
-/// How long it took until what was lent was back: of each borrower, who gave back most often first, and of all.
+/// How long it took until what was lent was back: of each borrower, the one that gave back most often first, and of
+/// all.
 fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     let words = |what: String, p50_ns, p99_ns| {
         let (half, most) = (duration(p50_ns), duration(p99_ns));

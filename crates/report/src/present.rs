@@ -9,13 +9,13 @@ use crate::figures::count;
 use crate::plan::path;
 use crate::table::{Paint, Style, clean, wrap};
 
-/// Who is in no unit, whatever a contract's rules match.
+/// The processes in no unit, whatever a contract's rules match.
 pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
 
-/// Who is in a unit, or in none.
+/// The processes in a unit, or in none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Present {
-    /// The unit; [`UnitId::SHARED`] for those who match none.
+    /// The unit; [`UnitId::SHARED`] for those that match none.
     pub unit: UnitId,
     /// How many processes each user has there.
     pub users: Vec<(String, usize)>,
@@ -63,7 +63,7 @@ fn most(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> S
     }
 }
 
-/// Who is in each unit now, those without anybody included; and who is not held.
+/// The processes in each unit now, units without any included; and those that are not held.
 pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
     let mut text = style.paint(Paint::Strong, "Processes that would be held now") + "\n";
     let rest = " ".repeat(4);

@@ -82,7 +82,7 @@ fn add_account(table: &mut Table, account: &Account, style: Style) {
     }
 }
 
-/// On whom a unit waited, the longest first.
+/// The units on which a unit waited, the longest first.
 pub(crate) fn waits(account: &Account) -> Option<String> {
     let mut waits: Vec<(&str, u64)> = account
         .waited_on_ns

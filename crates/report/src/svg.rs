@@ -29,7 +29,7 @@ pub(crate) struct BarChart<'a> {
     /// Unique in the page: names the title and the description.
     pub(crate) id: &'a str,
     pub(crate) title: &'a str,
-    /// All of it in a sentence, for who cannot see it.
+    /// All of it in a sentence, for readers that cannot see it.
     pub(crate) description: &'a str,
     pub(crate) bars: Vec<ChartBar<'a>>,
     /// Where the dashed line of the promise stands, and its label.

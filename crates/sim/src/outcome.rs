@@ -189,7 +189,7 @@ pub struct DiskUse {
 pub struct LockOutcome {
     /// Its name.
     pub name: String,
-    /// How often somebody waited for it.
+    /// How often a task waited for it.
     pub waits: u64,
     /// How long, summed, in ns.
     pub waited_ns: Time,

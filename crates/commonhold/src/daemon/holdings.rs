@@ -84,7 +84,7 @@ fn disks_by_user(asked: &str) -> Holding {
     Holding::partly(Resource::Disk, &format!("weakly{asked}: {}; see `commonhold doctor`", found.reason))
 }
 
-/// Disks that control groups hold. Who asks for disks is told of file systems whose disks these are not.
+/// Disks that control groups hold. A contract that asks for disks is told of file systems whose disks these are not.
 fn disks_by_control_groups(elsewhere: Option<String>) -> Holding {
     let by = "by control groups: by weights where a disk heeds them, else by rates that follow use";
     let elsewhere = elsewhere.map_or_else(String::new, |words| format!("; {words}"));

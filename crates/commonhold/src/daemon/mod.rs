@@ -369,7 +369,7 @@ impl Daemon<'_> {
         }
         let answer = requests::answer(&mut self.hold, &self.about, caller, call);
         if answer.step_first {
-            // Who enters is under the unit's orders before it runs another instruction.
+            // A process that enters is under the unit's orders before it runs another instruction.
             self.step()?;
         }
         Ok(answer.message)

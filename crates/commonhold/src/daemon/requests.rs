@@ -31,7 +31,7 @@ pub(super) fn read(request: &[u8]) -> Result<Call, Answer> {
     serde_json::from_slice(request).map_err(|e| refused(&understand(request, &e)))
 }
 
-/// Whether to look who is there before answering: a process may have been born since the last look.
+/// Whether to look at the processes before answering: a process may have been born since the last look.
 pub(super) fn wants_look(hold: &mut Hold, call: &Call) -> bool {
     matches!(call, Call::Where { pid } if hold.backend().roster().member(*pid).is_none() && is_there(*pid))
 }
@@ -76,7 +76,7 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
     })
 }
 
-/// What the scheduler in the kernel counted of every unit, and of whoever is in none.
+/// What the scheduler in the kernel counted of every unit, and of tasks in none.
 fn switches(hold: &mut Hold, by_cpu: bool) -> Vec<UnitSwitches> {
     let units: Vec<(UnitId, String)> =
         hold.contract.ids().map(|id| (id, hold.contract.unit(id).path.clone())).collect();

@@ -201,7 +201,7 @@ fn weighing(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> Cgrou
     cgroup
 }
 
-/// Whether the kernel's cost model is to be switched on: not where nobody is held.
+/// Whether the kernel's cost model is to be switched on: not where no unit is held.
 pub(super) fn switches_io_cost(contract: &Contract, args: &Run) -> bool {
     !args.no_io_cost && contract.machine.scheme != Scheme::Smp
 }

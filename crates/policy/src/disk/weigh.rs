@@ -35,7 +35,7 @@ const CORRECT_NS: Time = 1_000 * MS;
 const UNHEEDED_NS: Time = 60_000 * MS;
 /// How often in a row a correction must have failed.
 const FAILURES: u32 = 3;
-/// The usual weight, of whom nothing is ordered.
+/// The usual weight, of a unit without an order.
 const USUAL: u32 = 100;
 /// Bounds of a correction, in millionths.
 const CORRECTION: core::ops::RangeInclusive<u64> = MILLIONTH / 4..=MILLIONTH * 4;
@@ -112,8 +112,8 @@ impl Weights {
         wanted
     }
 
-    /// A unit's weight among its siblings, who have so much at most and all together, on the smaller of the two scales that
-    /// kernels have.
+    /// A unit's weight among its siblings, which have so much at most and all together, on the smaller of the two
+    /// scales that kernels have.
     fn weight(&self, unit: UnitId, value: u64, most: u64, all: u64) -> Order<u32> {
         let part = mul_div(value, MILLIONTH, all);
         let correction = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
@@ -180,8 +180,9 @@ impl Weights {
     }
 }
 
-/// What the weights of siblings are in proportion to: what everybody would be entitled to if all were there, or else, where that
-/// would not divide the disk between those who are there as it should be now, what these are entitled to.
+/// What the weights of siblings are in proportion to: what every unit would be entitled to if all were there, or else,
+/// where that would not divide the disk between the units that are there as it should be now, what these are entitled
+/// to.
 fn values(siblings: &[UnitId], entitlement: &Entitlement, everybodys: &Entitlement) -> BTreeMap<UnitId, u64> {
     let there: Vec<UnitId> = siblings.iter().copied().filter(|unit| entitlement.value(*unit) > 0).collect();
     let sum = |of: &Entitlement| there.iter().map(|unit| of.value(*unit)).sum();

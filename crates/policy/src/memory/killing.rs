@@ -42,8 +42,8 @@ const RESERVE_PART_MIN: u64 = 64;
 /// This part of the machine may be free and not to be had: CPUs keep it on lists of their own since Linux 6.7
 /// (`mm/page_alloc.c`, `zone_highsize`).
 const LISTS_PART: u64 = 8;
-/// For so long who was beyond its entitlement goes first, though it is not any more: what was killed of it leaves its pages on
-/// lists too, and a kernel that cannot have them kills again, the largest this time.
+/// For so long a unit goes first that was beyond its entitlement, though it no longer is: what was killed of it leaves
+/// its pages on lists too, and a kernel that cannot have them kills again, the largest this time.
 const LINGER_NS: Time = 10_000 * MS;
 
 /// What is remembered between looks.
@@ -54,7 +54,7 @@ pub(super) struct State {
     exposed: BTreeSet<UnitId>,
     /// When those were beyond what they are entitled to last.
     beyond_at: BTreeMap<UnitId, Time>,
-    /// Who may be exposed soon: memory is tight, and it holds nearly what it is entitled to.
+    /// The units that may be exposed soon: memory is tight, and they hold nearly what they are entitled to.
     near: BTreeSet<UnitId>,
     /// What was divided when a unit last held no more than it was entitled to: alone, and with all that is in it.
     rightful: BTreeMap<UnitId, Rightful>,
@@ -86,7 +86,7 @@ struct Rightful {
 struct Entitlements<'a> {
     contract: &'a Contract,
     present: &'a [bool],
-    /// What is divided now: of less, nobody is asked.
+    /// What is divided now: no question is about less.
     least: u64,
     at: BTreeMap<u64, Entitlement>,
 }
@@ -114,8 +114,8 @@ fn holds(unit: UnitMemory) -> u64 {
 }
 
 impl State {
-    /// Exposes those who are beyond what they are entitled to, or were lately, and no others. Returns who of the exposed is beyond
-    /// what its share allows, too, if memory is short.
+    /// Exposes the units that are beyond what they are entitled to, or were lately, and no others. If memory is short,
+    /// returns those of the exposed that are beyond what their shares allow, too.
     pub(super) fn step(
         &mut self,
         Look { now, contract, facts, shares, divided, present }: Look<'_>,
@@ -179,7 +179,7 @@ impl State {
         self.near.contains(&unit)
     }
 
-    /// Nobody is exposed any more.
+    /// No unit is exposed any more.
     pub(super) fn end(&mut self, reason: Reason, steps: &mut Vec<Step>) {
         self.become_exposed(BTreeSet::new(), reason, steps, |_| 0);
         (self.short, self.tight) = (false, false);

@@ -85,7 +85,7 @@ impl Usage {
 pub(crate) struct Decay {
     slice_ns: Time,
     pub(super) usage: Vec<Usage>,
-    /// Who waits: by number, then by who came first.
+    /// The tasks that wait: by number, then by arrival.
     queue: BTreeSet<(u64, u64, TaskId)>,
     /// How many have come.
     came: u64,
@@ -115,7 +115,7 @@ impl Decay {
         usage.priority()
     }
 
-    /// A second has begun since the queue was put in order: everybody's usage was halved.
+    /// A second has begun since the queue was put in order: every task's usage was halved.
     fn put_in_order(&mut self, now: Time) {
         if core::mem::replace(&mut self.second, now / HALVED_NS) == now / HALVED_NS {
             return;
@@ -130,7 +130,7 @@ impl Decay {
         self.queue.insert((priority, self.came, id));
     }
 
-    /// Whether who ran goes on: at a slice's end equals have their turn, before it only who is better.
+    /// Whether the task that ran goes on: at a slice's end equals have their turn, before it only better ones.
     fn keeps(&mut self, now: Time, cpu: u32, id: TaskId) -> bool {
         let own = self.priority(now, id);
         let over = self.ends[cpu as usize] <= now;
@@ -197,7 +197,7 @@ impl Rule for Decay {
         self.ends[cpu as usize].saturating_sub(now)
     }
 
-    /// Until its number is the smallest there is, and then behind everybody who was there before.
+    /// Until its number is the smallest there is, and then behind all tasks that were there before.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time {
         (HALVINGS + 1) * HALVED_NS + super::turns(self.slice_ns + switch_ns, tasks)
     }

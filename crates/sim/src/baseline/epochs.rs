@@ -54,7 +54,7 @@ pub(crate) struct Epochs {
     slice_ns: Time,
     /// What is left to each task in this epoch, in ns.
     pub(super) counters: Vec<Time>,
-    /// Who is runnable, on a CPU or not; who became so last stands last.
+    /// The runnable tasks, on a CPU or not; the one that became so last stands last.
     queue: Vec<TaskId>,
     /// Epochs that have ended.
     #[cfg(test)]
@@ -95,7 +95,7 @@ impl Epochs {
         best
     }
 
-    /// Everybody gets a new counter, and keeps half of the old one.
+    /// Every task gets a new counter, and keeps half of the old one.
     fn end_epoch(&mut self, floor: &mut Floor, now: Time) {
         self.charge_all(floor, now);
         for counter in &mut self.counters {
@@ -182,7 +182,7 @@ impl Rule for Epochs {
         self.counters[id as usize].saturating_sub(now - charged)
     }
 
-    /// To the end of this epoch, and through the next: in each, everybody has two slices at most.
+    /// To the end of this epoch, and through the next: in each, every task has two slices at most.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time {
         super::turns(self.slice_ns + switch_ns, tasks)
     }

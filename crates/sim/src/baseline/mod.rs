@@ -29,7 +29,7 @@ pub(crate) use decay::Decay;
 pub(crate) use epochs::Epochs;
 use floor::Floor;
 
-/// Who runs next, and where.
+/// Which task runs next, and where.
 pub(crate) trait Rule {
     /// A new task, not yet runnable, of a parent that may be running.
     fn start(&mut self, id: TaskId, parent: Option<TaskId>);
@@ -43,15 +43,15 @@ pub(crate) trait Rule {
     fn leave(&mut self, id: TaskId);
     /// A task that could go on lost its CPU to another.
     fn put_off(&mut self, floor: &mut Floor, now: Time, id: TaskId);
-    /// Who runs on a CPU that is free; `previous` ran there and could go on. The CPU time of everybody on `floor` that
-    /// matters is charged here.
+    /// The task that runs on a CPU that is free; `previous` ran there and could go on. The CPU time of every task on
+    /// `floor` that matters is charged here.
     fn choose(&mut self, floor: &mut Floor, now: Time, cpu: u32, previous: Option<TaskId>) -> Option<TaskId>;
     /// How long the task on a CPU may still run, in ns, if its time is charged up to `charged`.
     fn slice_left(&self, now: Time, cpu: u32, id: TaskId, charged: Time) -> Time;
-    /// Beyond this wait for a CPU, in ns, somebody starves; so many tasks lived at once.
+    /// Beyond this wait for a CPU, in ns, a task starves; so many tasks lived at once.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time;
 
-    /// Charges everybody who is on a CPU up to now.
+    /// Charges every task on a CPU up to now.
     fn charge_all(&mut self, floor: &mut Floor, now: Time) {
         for cpu in 0..floor.len() {
             if let Some((id, from)) = floor.charge(now, cpu) {
@@ -61,7 +61,7 @@ pub(crate) trait Rule {
     }
 }
 
-/// The time in which everybody had a turn, and more: two of two slices each.
+/// The time in which every task had a turn, and more: two of two slices each.
 fn turns(slice_ns: Time, tasks: u64) -> Time {
     slice_ns.saturating_mul(4 * (tasks + 1))
 }

@@ -43,7 +43,7 @@ pub const DELAYED_NS_MAX: Time = 1_000_000_000;
 pub struct Request {
     /// The caller's name for it; means nothing here.
     pub id: u32,
-    /// Who asks. [`UnitId::SHARED`] for delayed writes, [`UnitId::KERNEL`] for what is not restricted.
+    /// The unit that asks. [`UnitId::SHARED`] for delayed writes, [`UnitId::KERNEL`] for what is not restricted.
     pub unit: UnitId,
     /// The first sector.
     pub lba: u64,
@@ -51,7 +51,7 @@ pub struct Request {
     pub sectors: u32,
     /// Writes them; else reads.
     pub write: bool,
-    /// Who is charged how many of its sectors when it is done; what is missing, or everything if empty, `unit`.
+    /// Which unit is charged how many of its sectors when it is done; what is missing, or everything if empty, `unit`.
     pub owners: Vec<(UnitId, u32)>,
 }
 
@@ -242,7 +242,7 @@ fn transfer<'a>(
     Transfer { turn_of, charged, sectors: u64::from(request.sectors), service_ns: service.total_ns() }
 }
 
-/// Who pays for how many of a request's sectors, in all as many as it has.
+/// Which unit pays for how many of a request's sectors, in all as many as it has.
 fn charged(request: &Request) -> Vec<(UnitId, u64)> {
     let mut left = u64::from(request.sectors);
     let mut parts = Vec::with_capacity(request.owners.len() + 1);

@@ -39,7 +39,7 @@ impl From<Option<(UnitId, Place)>> for Choice {
 pub(super) struct Transfer<'a> {
     /// In whose turn it went.
     pub(super) turn_of: UnitId,
-    /// Who pays for so many sectors.
+    /// The unit that pays for so many sectors.
     pub(super) charged: &'a [(UnitId, u64)],
     /// Sectors in all.
     pub(super) sectors: u64,

@@ -154,7 +154,7 @@ impl Queue {
     }
 }
 
-/// Who owns most of a delayed write; of equals, the first unit.
+/// The unit that owns most of a delayed write; of equals, the first.
 fn main_owner(request: &Request) -> UnitId {
     let owners = request.owners.iter().filter(|(unit, _)| !unit.is_common());
     owners

@@ -152,7 +152,7 @@ impl Engine<'_> {
         });
     }
 
-    /// Who holds a lock that others wait for runs for them, and else nobody runs for another unit than its own.
+    /// A task that holds a lock that others wait for runs for them; else no task runs for another unit than its own.
     fn audit_locks(&self, audit: &mut Audit) {
         let wrong = self.runs_for_the_wrong();
         audit.expect(self.now, wrong.is_none(), || {
@@ -162,8 +162,8 @@ impl Engine<'_> {
         });
     }
 
-    /// No CPU idles beside a task that may run there, and whoever runs on another's CPU can be called back, or is there for
-    /// a moment since it had waited for too long.
+    /// No CPU idles beside a task that may run there, and a task that runs on another's CPU can be called back, or is
+    /// there for a moment since it had waited for too long.
     fn audit_owners(&mut self, audit: &mut Audit) {
         let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
         if self.scenario.contract.machine.scheme == Scheme::Smp || !settled {
@@ -222,7 +222,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Nobody who waits for a CPU has waited for too long.
+    /// No task that waits for a CPU has waited for too long.
     fn audit_waits(&mut self, audit: &mut Audit) {
         let late = (0..)
             .zip(&self.tasks)

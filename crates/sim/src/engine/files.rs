@@ -52,7 +52,7 @@ pub(super) struct FileState {
 pub(super) enum Purpose {
     /// Nothing: a number that is free.
     Free,
-    /// Nobody waits for it.
+    /// No task waits for it.
     Nobody,
     /// A task waits for it.
     Task(TaskId),
@@ -544,7 +544,7 @@ impl Engine<'_> {
     }
 
     /// The pager: units that are low on frames give up some before they have to wait for one (seed 000, section 3.2). What
-    /// a unit without processes left behind in the cache stays until somebody needs the frames.
+    /// a unit without processes left behind in the cache stays until a unit needs the frames.
     pub(super) fn page_out(&mut self) {
         let cluster = self.scenario.hardware.kernel.cluster_pages;
         for id in self.scenario.contract.ids() {
@@ -557,7 +557,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Frames may have become free: who waits for one tries again.
+    /// Frames may have become free: a task that waits for one tries again.
     pub(super) fn feed_starved(&mut self) {
         for unit in 0..self.starved.len() {
             for id in core::mem::take(&mut self.starved[unit]) {

@@ -158,7 +158,7 @@ impl Engine<'_> {
         (all, self.memory.swapped().saturating_mul(self.frame_bytes()))
     }
 
-    /// Swap that nobody's pages are in, in bytes.
+    /// Free swap, in bytes.
     fn swap_free(&self) -> u64 {
         let (all, taken) = self.swap();
         all.saturating_sub(taken)
@@ -169,7 +169,7 @@ impl Engine<'_> {
         self.loans.swap_short
     }
 
-    /// Memory was divided: who calls back what it lent, and who is done.
+    /// Memory was divided: which units call back what they lent, and which are done.
     pub(super) fn note_loans(&mut self, look: Look, facts: &[Facts], allowances: &[Allowance]) {
         if look == Look::Period {
             let (all, taken) = self.swap();
@@ -229,7 +229,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What units owe is written, without waiting for who needs it.
+    /// What units owe is written, without waiting for the unit that needs it.
     pub(super) fn collect_debts(&mut self) {
         if !self.loans.bounded {
             return;
@@ -242,9 +242,9 @@ impl Engine<'_> {
         self.end_call_backs();
     }
 
-    /// While a unit calls back what it lent, whoever owes pages has some on their way, as long as it has any to give: what
-    /// a call-back takes is what disks need for them. (Pages that come to be given later are taken at the next look, or
-    /// before, when a write ends or more are asked for.)
+    /// While a unit calls back what it lent, a unit that owes pages has some on their way, as long as it has any to
+    /// give: what a call-back takes is what disks need for them. (Pages that come to be given later are taken at the
+    /// next look, or before, when a write ends or more are asked for.)
     pub(super) fn expect_no_rest(&mut self) {
         let called = self.scenario.contract.held().any(|id| self.loans.units[id.index()].call.is_some());
         if !self.loans.bounded || !called {

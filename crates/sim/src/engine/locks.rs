@@ -31,19 +31,19 @@ use super::task::State;
 use crate::Time;
 use crate::scenario::Op;
 
-/// A lock that blocks who waits for it.
+/// A lock that blocks the tasks that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Lock {
     holders: Vec<TaskId>,
     reading: bool,
-    /// Who waits for it, and whether to read.
+    /// The tasks that wait for it, and whether to read.
     queue: VecDeque<(TaskId, bool)>,
     pub(super) waits: u64,
     pub(super) waited_ns: Time,
 }
 
 impl Lock {
-    /// Whether it can be given to somebody: to a reader while others read, if nobody waits for his turn before.
+    /// Whether it can be given to a task: to a reader while others read, if no task waits for its turn before.
     fn is_free(&self, reads: bool) -> bool {
         self.holders.is_empty() || (self.reading && reads)
     }
@@ -93,7 +93,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The run is over: whoever still waits has waited as long so far.
+    /// The run is over: a task that still waits has waited as long so far.
     pub(super) fn count_waits_for_locks_that_go_on(&mut self) {
         for lock in &mut self.locks {
             let waited = lock.queue.iter().map(|(id, _)| self.now - self.tasks[*id as usize].since);
@@ -129,7 +129,7 @@ impl Engine<'_> {
             }
             self.run_for(id, unit);
             let holders = self.waits_for(id).map(|number| self.locks[number as usize].holders.clone());
-            // Who was looked at is so again if it stands further down the chain, but not in a circle.
+            // A task that was looked at is so again if it stands further down the chain, but not in a circle.
             tasks.extend(holders.unwrap_or_default().iter().filter(|holder| !self.waits_on(**holder, id)));
         }
     }
@@ -187,7 +187,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         let before = core::mem::replace(&mut task.runs_for, unit);
         if task.state == State::Runnable {
-            // The policy is to know who wants CPUs: whose turn never comes has nothing to lend.
+            // The policy is to know which units want CPUs: a unit whose turn never comes has nothing to lend.
             self.steward.blocked(before);
             self.steward.became_runnable(unit);
         }

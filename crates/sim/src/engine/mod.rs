@@ -55,7 +55,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Engine<'a> {
     scenario: &'a Scenario,
     seed: u64,
-    /// Shows the time to who looks on.
+    /// Shows the time to the caller that looks on.
     clock: &'a AtomicU64,
     now: Time,
     timers: Timers,
@@ -65,7 +65,7 @@ pub(crate) struct Engine<'a> {
     kernel: Switcher,
     kicks: Vec<Kick>,
     cpus: Vec<Cpu>,
-    /// Kernel work and bus traffic slow each other down, and who runs has changed.
+    /// Kernel work and bus traffic slow each other down, and other tasks run now.
     crowd_changed: bool,
     contention: Option<contention::Kernel>,
     bus: Option<contention::Bus>,

@@ -70,7 +70,8 @@ struct Queue {
     left: u64,
     /// The least that it was entitled to while it had processes, in millionths of a CPU, a whole CPU at most.
     entitled: u64,
-    /// A wait of that time is within the bound of all that wait now, who have at least the unit's present tasks as rivals.
+    /// A wait of that time is within the bound of all that wait now, which have at least the unit's present tasks as
+    /// rivals.
     easy: Time,
     /// Whether the unit lies within another, or others within it.
     nested: bool,
@@ -293,7 +294,7 @@ mod tests {
         // A change to time-sharing: once more the lag, and the longest pause between looks.
         patience.looked(100 * MS, true);
         assert_eq!(patience.is_borne(9_999 * MS, wait, 2), Err(2_614 * MS + 2_584 * MS + 100 * MS));
-        // Who is entitled to nothing has no bound.
+        // A unit that is entitled to nothing has no bound.
         patience.entitled(2, 0, 1);
         assert_eq!(patience.is_borne(Time::MAX, wait, 2), Ok(()));
     }

@@ -270,7 +270,7 @@ impl Engine<'_> {
         self.note_loans(look, &facts, &allowances);
         self.collect_debts();
         self.expect_no_rest();
-        // Not at a call-back: whoever calls frames back would wake all who wait, each of whom calls back in turn.
+        // Not at a call-back: a unit that calls frames back would wake all that wait, and each calls back in turn.
         if look == Look::Period {
             self.feed_starved();
         }

@@ -85,7 +85,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What a task waits for; who spins at a barrier waits there as well.
+    /// What a task waits for; a task that spins at a barrier waits there as well.
     fn wait_of(task: &Task) -> State {
         if task.state == State::Runnable && task.spins { State::Barrier } else { task.state }
     }
@@ -95,7 +95,7 @@ impl Engine<'_> {
     }
 }
 
-/// Where somebody goes on, or is still to come: among the children of these, and the copies of these jobs.
+/// Where a task goes on, or is still to come: among the children of these, and the copies of these jobs.
 struct Families {
     parents: BTreeSet<TaskId>,
     jobs: BTreeSet<u32>,

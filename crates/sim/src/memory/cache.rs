@@ -9,7 +9,8 @@ use commonhold_policy::share::split;
 
 use crate::Time;
 
-/// A file whose pages were used once counts as so many times older: who reads a file from end to end does not come back.
+/// A file whose pages were used once counts as so many times older: a task that reads a file from end to end does not
+/// come back.
 pub(super) const USED_ONCE: u64 = 4;
 
 /// One unit's pages of a file.

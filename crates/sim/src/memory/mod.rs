@@ -107,7 +107,7 @@ pub struct Counts {
     pub paged_out: u64,
     /// Pages granted beyond its allowance, because it had nothing left to give.
     pub forced: u64,
-    /// Pages taken from everybody on its behalf, although units are held to allowances.
+    /// Pages taken from all units on its behalf, although units are held to allowances.
     pub seized: u64,
 }
 
@@ -190,7 +190,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The memory of that machine, with nothing in it but the kernel. Everybody is allowed everything, until
+    /// The memory of that machine, with nothing in it but the kernel. Every unit is allowed everything, until
     /// [`allow`](Self::allow) says otherwise.
     pub fn new(hardware: &Hardware, contract: &Contract) -> Result<Memory, TooSmall> {
         let costs = &hardware.kernel;
@@ -388,7 +388,7 @@ impl Memory {
         self.spaces.iter().map(|space| space.swapped + space.leaving).sum()
     }
 
-    /// Frames that are nobody's.
+    /// Frames that no unit has.
     pub fn free(&self) -> u64 {
         self.free
     }

@@ -81,7 +81,7 @@ impl Memory {
     }
 
     /// How many of the process's pages lie in each node, those on their way out included. A list that ends early, or is
-    /// empty because nobody keeps these books, goes on with none.
+    /// empty because these books are not kept, goes on with none.
     pub fn pages_by_node(&self, id: SpaceId) -> &[u64] {
         &self.spaces[id.0 as usize].lies
     }

@@ -60,7 +60,7 @@ pub struct Giveable {
     pub anonymous: u64,
 }
 
-/// Who gives.
+/// Which unit gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
     One(UnitId),
@@ -73,7 +73,7 @@ impl Scope {
     }
 }
 
-/// Who may give pages that are not clean pages of the cache.
+/// Which units may give pages that are not clean pages of the cache.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     giver: Giver,
@@ -121,7 +121,7 @@ impl Memory {
     }
 
     /// Takes what a unit owes: what only has to be dropped at once, the rest a part after the other, the next when some of
-    /// that is written. Nobody waits for it, so a unit that has nothing left to give goes on owing.
+    /// that is written. No task waits for it, so a unit that has nothing left to give goes on owing.
     pub fn collect(&mut self, unit: UnitId) -> Reclaimed {
         let (scope, mut out) = (Scope::One(unit), Reclaimed::default());
         let owed = self.owed(unit);
@@ -171,7 +171,7 @@ impl Memory {
 
     /// No frame is free and the unit could not help itself, or need not: `within` its allowance.
     fn find_frames(&mut self, unit: UnitId, pages: u64, within: bool, out: &mut Reclaimed) {
-        // Who owes gives even its last pages rather than that others go short of what is theirs.
+        // A unit that owes gives even its last pages rather than that others go short of what is theirs.
         let found = self.debtor().is_some_and(|(debtor, debt)| {
             let (scope, debt) = (Scope::One(debtor), pages.min(debt));
             self.take(unit, scope, debt, true, out) || self.take(unit, scope, debt, false, out)
@@ -330,7 +330,7 @@ fn candidate(giver: Giver, pages: u64, age: Time, due: i64) -> Candidate {
     Candidate { giver, pages, weight: u128::from(pages) * u128::from(age_us), due }
 }
 
-/// Adds to everybody's due its part of `pages`, and charges who owes most with what it can give of them.
+/// Adds to each due its part of `pages`, and charges the one that owes most with what it can give of them.
 fn most_due(candidates: &mut [Candidate], pages: u64) -> Option<(Giver, u64)> {
     let sum: u128 = candidates.iter().map(|candidate| candidate.weight).sum();
     for candidate in candidates.iter_mut() {

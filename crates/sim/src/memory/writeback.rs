@@ -44,7 +44,7 @@ impl PageOut {
         self.source
     }
 
-    /// Whether the frames are free when it is written: on behalf of somebody who is short.
+    /// Whether the frames are free when it is written: on behalf of a unit that is short.
     pub fn leaves(&self) -> bool {
         self.leaves
     }
@@ -76,7 +76,8 @@ impl Memory {
         if due { self.write_out(id) } else { None }
     }
 
-    /// Writes dirty pages of a file now, as many as one request takes: for who waits for them. `None`: there are none.
+    /// Writes dirty pages of a file now, as many as one request takes: for a task that waits for them. `None`: there
+    /// are none.
     pub fn write_out(&mut self, id: FileId) -> Option<PageOut> {
         let file = &mut self.files[id.0 as usize];
         let before = file.dirty();

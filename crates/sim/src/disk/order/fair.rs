@@ -36,7 +36,7 @@ pub(super) struct Fair {
 }
 
 impl Fair {
-    /// With nothing counted and nobody denied.
+    /// With nothing counted and no unit denied.
     pub(super) fn new(shares: &[u64], half_life_ns: Time, threshold_sectors: u64) -> Fair {
         Fair {
             criterion: Criterion::new(shares, half_life_ns, threshold_sectors),
