@@ -3,9 +3,10 @@
 
 usage: lab/fitness.py [SECONDS]     watches for so long (10) and says what it saw; exit status 0 fit, 1 not
 
-A virtual machine's neighbours show in none of its kernel's figures: a core whose other thread is a neighbour's does half as
-much per second of CPU time, and one that a neighbour has meanwhile counts the wait as work. So this looks at what a small
-fixed piece of work costs in CPU time, on each core in turn, at what else runs here, and at what the kernel knows to be stolen.
+A virtual machine's neighbours show in none of its kernel's figures. A core whose other thread is a neighbour's does half as
+much per second of CPU time. A core that a neighbour has meanwhile counts the wait as work. So this script looks at three
+facts: the CPU time of a small fixed piece of work, on each core in turn; other work on this host; and the time that the
+kernel knows to be stolen.
 """
 import os
 import sys

@@ -1,7 +1,8 @@
-# In the guest: a disk of 6.7 MB/s under the kind of control that $system names. Prints a line per measurement: result WHAT VALUE.
-# The disk is the kernel's null_blk, which keeps what is written in memory and transfers
-# so much each 20 ms by the guest's own clock, so that it can be measured where that counts instructions; QEMU's throttle goes by
-# the host's.
+# In the guest: a disk of 6.7 MB/s under the kind of control that $system names. Prints a line per measurement: result
+# WHAT VALUE.
+# The disk is the kernel's null_blk. It keeps what is written in memory, and transfers so much each 20 ms by the
+# guest's own clock. So it can be measured where that clock counts instructions; QEMU's throttle goes by the host's
+# clock.
 PATH=/job:$PATH
 . /job/lib.sh
 trap - EXIT

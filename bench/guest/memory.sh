@@ -1,5 +1,5 @@
-# In the guest, whose clock counts instructions: a light and a heavy unit with equal parts of the memory under one kind of
-# control, in phases. Prints a line per measurement, which begins with `result`: WHAT VALUE. Given: system, phases.
+# In the guest, whose clock counts instructions: a light and a heavy unit with equal parts of the memory, under one
+# kind of control, in phases. Prints a line per measurement: result WHAT VALUE. Given: system, phases.
 PATH=/job:$PATH
 . /job/lib.sh
 trap - EXIT

@@ -1,7 +1,8 @@
 # The systems that bench/lab compares, and the contract that each is told. Sourced by bench/guest/measure.
 #
-# Two contracts. `halves`: the units light and heavy, four CPUs each. `tickets`: a, b, c, d of 1:2:3:2; and p and q of 1:3,
-# within p x and y of 1:3, within q x and y of 1:1. A system that cannot say one of them says so: see `holds`.
+# There are two contracts. `halves`: the units light and heavy, four CPUs each. `tickets`: a, b, c, d of 1:2:3:2; and p
+# and q of 1:3, within p x and y of 1:3, within q x and y of 1:1. `holds` tells whether a system can express a
+# contract.
 
 CGROUPS=/sys/fs/cgroup
 tree=$CGROUPS # where the units are; the daemon has them below its own group

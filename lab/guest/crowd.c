@@ -1,10 +1,10 @@
 /*
- * crowd CGROUP PROCESSES THREADS BUSY: so many processes with so many threads each in a control group, of which BUSY are busy
- * ones; the others sleep. Whoever starts, wakes and ends them stays outside.
+ * crowd CGROUP PROCESSES THREADS BUSY: so many processes, with so many threads each, in a control group. BUSY of the
+ * threads are busy ones; the others sleep. The process that starts, wakes and ends them stays outside.
  *
- * Prints `there` once all of them are. SIGUSR1 sets the busy ones to work, SIGUSR2 lets them rest, and SIGTERM ends all, which
- * wakes everybody. Then it prints `crowd ended N turns_min N`: how many threads came to their end, and how often the busy one
- * that did so least lost its CPU to another, having had a turn.
+ * It prints `there` once all of them are. SIGUSR1 sets the busy ones to work, SIGUSR2 lets them rest, and SIGTERM ends
+ * all, which wakes them all. Then it prints `crowd ended N turns_min N`. The first N is how many threads came to their
+ * end. The second is the least, over all busy threads, of how often one lost its CPU to another after a turn.
  */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #include <errno.h>

@@ -1,11 +1,11 @@
-# What the lab's tests are written with. Sourced by lab/guest/run-tests before each of them.
+# The functions that the lab's tests are written with. lab/guest/run-tests sources them before each test.
 #
-# A test is a script: it calls `ok NAME COMMAND...` once per thing it promises, or `skip REASON` when it cannot run. It
-# passes if every `ok` held and there was at least one. Whatever it starts or makes is removed after it by run-tests.
+# A test is a script. It calls `ok NAME COMMAND...` once per thing it promises, or `skip REASON` when it cannot run. It
+# passes if every `ok` held and there was at least one. run-tests removes afterwards all that it started or made.
 #
-# What is `measured`, what compares a quantity, and what does not come about in time (`wait_for`) depends on the host too. A
-# test in which only such checks failed, or others after one of them, ends with a status of its own: lab/test looks at how
-# the host was meanwhile.
+# Some checks depend on the host too: a `measured` value, a comparison of quantities, something that does not come
+# about in time (`wait_for`). A test in which only such checks failed, or others after one of them, ends with a status
+# of its own. lab/test then looks at how the host was meanwhile.
 
 CGROUPS=/sys/fs/cgroup
 HELD=$CGROUPS/commonhold            # the subtree that the daemon makes

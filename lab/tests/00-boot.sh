@@ -1,4 +1,4 @@
-# The machine is the one that the other tests count on.
+# The machine has what the other tests count on.
 
 cpus_of_node() {
 	cat "/sys/devices/system/node/node$1/cpulist"

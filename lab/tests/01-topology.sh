@@ -1,5 +1,5 @@
 # needs: commonhold
-# The program sees the machine as it is, and what a contract is worth on it.
+# The program sees the machine as it is, and checks a contract against it.
 
 contract=/job/contracts/four-units.toml
 

@@ -1,7 +1,8 @@
 # needs: spin
-# The machine can be measured on: capped, a thread beside seven others does about the work that it does alone. Uncapped,
-# it does a quarter of it on a host with two cores. A host's core that is shared with another machine's does half as much
-# for seconds at a time, so alone is what was slower, before or after, and the bound is half of it.
+# Work can be measured on this machine. Capped, a thread beside seven others does about the work that it does alone.
+# Uncapped, it does a quarter of it on a host with two cores. A host's core that is shared with another machine's does
+# half as much for seconds at a time. So the slower of two measurements alone, before and after, is the reference, and
+# the bound is half of it.
 
 cap_cpus
 loops_alone() {

@@ -1,7 +1,7 @@
 # seconds: 300
 # needs: commonhold spin
-# Four units with tickets 1:2:3:2 on eight CPUs, eight busy processes each: everyone gets its share; what one does not
-# use goes to the others at once; and it comes back. A reload may drop a unit that lent and borrowed.
+# Four units with tickets 1:2:3:2 on eight CPUs, eight busy processes each. Each unit gets its share. What one does not
+# use goes to the others at once, and comes back. A reload may drop a unit that lent and borrowed.
 
 units="a b c d"
 groups=

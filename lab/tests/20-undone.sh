@@ -1,7 +1,7 @@
 # seconds: 120
 # needs: commonhold spin
-# When the daemon ends, in order or killed, nothing of it is left: no control group, no process stopped, and every
-# process that outlives it is where it was and may use the CPUs that it could use before.
+# When the daemon ends, in order or killed, nothing of it is left: no control group, and no process stopped. Every
+# process that outlives it is where it was, and may use the CPUs that it could use before.
 
 contract=/job/contracts/two-commands.toml
 for name in heavy light light-halted; do cp "$(command -v spin)" "$name"; done

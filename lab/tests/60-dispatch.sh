@@ -1,8 +1,8 @@
 # seconds: 300
 # needs: dispatch spin
-# The switch-time scheduler in the kernel, without the daemon: loaded, it isolates two units, lends what one leaves idle,
-# calls it back, divides by weight what nobody owns and what several borrow, and keeps who wakes near; and when its loader
-# goes, killed or not, the kernel's own takes over.
+# The switch-time scheduler in the kernel, without the daemon. Loaded, it isolates two units, lends what one leaves
+# idle, and calls it back. It divides by weight the CPUs that no unit owns, and what several units borrow. It keeps a
+# task that wakes near its last CPU. When its loader goes, killed or not, the kernel's own scheduler takes over.
 
 ops=/sys/kernel/sched_ext/root/ops
 

@@ -1,8 +1,9 @@
 # seconds: 180
 # needs: dispatch spin chrt
-# How the kernel ends the scheduler, and what does not end it: a task that waits for too long, and an error in the program,
-# do; then the kernel's own takes over, the loader says why, and everybody runs on. A real-time task that keeps a unit's
-# only CPU for ten seconds does not; and who is interrupted by one, while its unit has another CPU, runs there.
+# How the kernel ends the scheduler, and what does not end it. A task that waits for too long ends it, and so does an
+# error in the program. Then the kernel's own takes over, the loader says why, and all tasks run on. A real-time task
+# that keeps a unit's only CPU for ten seconds does not end it. A task that is interrupted by one, while its unit has
+# another CPU, runs there.
 
 # unit NAME [FLAGS]: the loader's option.
 unit() {

@@ -1,9 +1,10 @@
 # seconds: 120
 # needs: dispatch work
-# Who forks is held like everybody else.
+# A task that forks is held like every other task.
 #
-# A guest that is called back while it may not leave its CPU: who forks is in the middle of that every few microseconds, and
-# one that the kernel chose again at once would be interrupted again, and come no further, and keep everybody waiting.
+# A task on a borrowed CPU may be called back while it may not leave that CPU. A task that forks is in the middle of
+# that every few microseconds. If the kernel chose it again at once, it would be interrupted again, come no further,
+# and keep all others waiting.
 
 echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
 mkdir "$CGROUPS/owner" "$CGROUPS/guest" "$CGROUPS/others"

@@ -1,7 +1,7 @@
 # seconds: 200
 # needs: dispatch crowd
-# Nobody waits for so long that the kernel ends the scheduler, which it does after 30 s: neither 64 tasks of a unit that has a
-# thousandth of the machine, nor 400 on a CPU of their own.
+# No task waits so long that the kernel ends the scheduler, which it does after 30 s. That holds for 64 tasks of a unit
+# that has a thousandth of the machine, and for 400 tasks on a CPU of their own.
 
 # A thread that loses its CPU within an RCU read section keeps it until its next turn: see the test of many tasks.
 echo 120 > /sys/module/rcupdate/parameters/rcu_cpu_stall_timeout

@@ -1,9 +1,11 @@
 # seconds: 420
 # needs: commonhold dispatch spin
-# The kernel backend, which `auto` takes here: who is where, that idle CPUs are lent and no CPU set stands in the way; that
-# control groups hold the contract when the scheduler is thrown out or has an error, and the scheduler comes back; that CPUs
-# may come and go; that nothing is left when the daemon is killed; and that who executes a program is in its unit before the
-# first step.
+# The kernel backend, which `auto` takes here:
+# - processes are in their units, idle CPUs are lent, and no CPU set stands in the way;
+# - control groups hold the contract when the scheduler is thrown out or has an error, and the scheduler comes back;
+# - CPUs may come and go;
+# - nothing is left when the daemon is killed;
+# - a process that executes a program is in its unit before the first step.
 
 ops=/sys/kernel/sched_ext/root/ops
 cpu=/sys/devices/system/cpu/cpu7/online
@@ -141,7 +143,7 @@ sleeper c
 ok "an error ends it, and is said" wait_for 20 said 'problem: the kernel ended the scheduler: runtime error: non-existent DSQ'
 ok "the second time, it is given longer" said 'loaded again in 4 s'
 ok "every unit has its CPU set" wait_for 20 all_sets
-ok "status tells since when, and why" wait_for 5 status_says 'The kernel backend does not hold it, for .*the kernel ended the scheduler'
+ok "status tells since when, and why" wait_for 5 status_says 'The kernel backend has not held it for .*the kernel ended the scheduler'
 grep 'backend' status.txt | sed 's/^/# /'
 ok "it comes back again" wait_for 60 status_says 'held by the kernel backend'
 

@@ -1,9 +1,10 @@
 # seconds: 240
 # needs: commonhold spin work
-# The same scheduler, twice: what three units do under the kernel backend is recorded, and replayed in the simulator with
-# the same contract. Who has how much of the machine, what is lent, and how often a CPU is called back, agree within the
-# bounds below; docs/conformance.md says why not exactly. /out/conformance has the recording, and what the kernel and the
-# scheduler counted meanwhile: `lab/test --out FOLDER 80`, and crates/sim/tests/conformance/ can have both anew.
+# The same scheduler, twice. What three units do under the kernel backend is recorded, and replayed in the simulator
+# with the same contract. Three things agree within the bounds below: how much of the machine each unit has, what is
+# lent, and how often a CPU is called back. docs/conformance.md says why they do not agree exactly. /out/conformance
+# has the recording, and what the kernel and the scheduler counted meanwhile. Take them with `lab/test --out FOLDER
+# 80`; crates/sim/tests/conformance/ can have both anew.
 
 tracefs=/sys/kernel/tracing
 kept=/out/conformance

@@ -2,9 +2,9 @@
 # memory: 1024
 # needs: commonhold work
 # disks: 6144
-# Memory: units are held to what they are entitled to; what one does not need is lent, and is back when it wants it; what is
-# reserved is kept from others whatever they do (seed 000, section 3.2; seed 004, section 5.3); and nothing is left when the
-# daemon is killed.
+# Memory (seed 000, section 3.2; seed 004, section 5.3). Units are held to what they are entitled to. Memory that a
+# unit does not need is lent, and is back when the unit wants it. Reserved memory is kept from others, whatever they
+# do. Nothing is left when the daemon is killed.
 
 mib=1048576
 drive=$(disk 6144)

@@ -1,8 +1,10 @@
 # seconds: 110
 # needs: commonhold work
 # disks: 3072 768:100000000
-# Memory where there is swap, where a file has two users, and where the daemon stands in a part of the machine: cold memory in
-# no file is lent, and comes back from swap; what one unit is charged for another is seen; a user's own daemon divides what its control group may use, and says what it cannot hold.
+# Memory in three places.
+# - Where there is swap, cold memory in no file is lent, and comes back from swap.
+# - Where a file has two users, what one unit is charged for another is seen.
+# - A user's own daemon in a part of the machine divides what its control group may use, and says what it cannot hold.
 
 mib=1048576
 drive=$(disk 3072)

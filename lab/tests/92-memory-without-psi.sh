@@ -2,8 +2,9 @@
 # boot: psi=0
 # needs: commonhold work
 # disks: 3072
-# Memory on a kernel that tells less: not who waits for it, so that who is short is seen by what comes back, and is lent to; and
-# not how old pages are, so that inactive pages of files stand for those that are cold.
+# Memory on a kernel that tells less. It does not tell which unit waits for memory; so a short unit is seen by the
+# pages that come back, and is lent to. It does not tell how old pages are; so inactive pages of files stand for cold
+# ones.
 
 mib=1048576
 drive=$(disk 3072)
@@ -25,7 +26,7 @@ enabled=/sys/kernel/mm/lru_gen/enabled
 if [ -e $enabled ]; then
 	echo n > $enabled
 	commonhold doctor | tr -s ' \n' ' ' > doctor.txt
-	ok "doctor says that no generations are made" grep -q "the kernel has generations, but makes none" doctor.txt
+	ok "doctor says that no generations are made" grep -q "the kernel has generations of pages, but they are switched off" doctor.txt
 	ok "they are still shown" grep -q '^memcg' /sys/kernel/debug/lru_gen
 	touch_in owner read 120 1 "$drive" 1200
 	ok "the owner reads a file once" wait_for 20 passes read 1

@@ -2,8 +2,8 @@
 # memory: 1024
 # needs: commonhold work
 # disks: 3072
-# Memory where swap is memory: what a unit has on zram counts as used by it, its bound is so much less, and cold memory in no
-# file is lent less what it takes there.
+# Memory where swap is memory. A unit's pages on zram count as used by it, and its bound is so much less. Cold memory
+# in no file is lent, less what it takes there.
 
 mib=1048576
 drive=$(disk 3072)

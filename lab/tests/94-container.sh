@@ -1,7 +1,8 @@
 # seconds: 60
 # needs: commonhold work unshare
-# A container: a control group of its own with bounds, seen as the hierarchy's root. What it may use is what is divided, also
-# when that changes; nothing outside is touched; where its control groups are read-only, that is said, and nothing is held.
+# A container: a control group of its own with bounds, seen as the hierarchy's root. The memory that it may use is
+# divided, also when that changes. Nothing outside is touched. Where its control groups are read-only, the daemon says
+# so and holds nothing.
 
 mib=1048576
 box=$CGROUPS/box

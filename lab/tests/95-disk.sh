@@ -1,9 +1,13 @@
 # seconds: 330
 # needs: commonhold work mke2fs
 # disks: 512:8000000 64:8000000 64:8000000:5000 32 33 34
-# Disk bandwidth: shares against those who have more requests under way, what is idle is used, limits, isolation of a
-# compiler's way with a disk from a large reader, also on a disk that takes its time; a second disk goes its own way; an array with
-# parity that comes and goes is held in place of its drives; and nothing left when the daemon is killed.
+# Disk bandwidth:
+# - a unit has its share against others with more requests under way;
+# - what is idle is used, and limits hold;
+# - a compiler's way with a disk is isolated from a large reader, also on a disk that takes its time;
+# - a second disk goes its own way;
+# - an array with parity that comes and goes is held in place of its drives;
+# - nothing is left when the daemon is killed.
 
 device=$(disk 512:8000000)
 name=${device#/dev/}

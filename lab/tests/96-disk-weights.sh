@@ -1,8 +1,8 @@
 # seconds: 150
 # needs: commonhold work mke2fs
 # disks: 512:8000000
-# Disks that heed weights: a disk is measured, the kernel's cost model is switched on with that and off again, and units get
-# their shares by weights, corrected by what comes out; and the same by BFQ.
+# Disks that heed weights. A disk is measured, and the kernel's cost model is switched on with that, and off again.
+# Units get their shares by weights, corrected by what comes out. BFQ does the same.
 
 device=$(disk 512:8000000)
 name=${device#/dev/}

@@ -1,9 +1,9 @@
 # seconds: 75
 # needs: commonhold work
 # disks: 768:100000000 512:8000000
-# Without control groups: the `user` backend pages out what a unit has beyond its part, which comes back when it is touched and
-# goes again; and gives priorities to who reads from a disk that BFQ schedules. Nobody is killed, and nothing is left. And an
-# ordinary user's daemon holds that user's own unit to a limit on disks.
+# Without control groups. The `user` backend pages out what a unit has beyond its part; it comes back when it is
+# touched, and goes again. The backend gives priorities to tasks that read from a disk that BFQ schedules. No process
+# is killed, and nothing is left. An ordinary user's daemon holds that user's own unit to a limit on disks.
 
 swap=$(disk 768:100000000)
 device=$(disk 512:8000000)

@@ -1,8 +1,8 @@
 # seconds: 120
 # needs: commonhold work
-# A machine without swap, of which somebody in no unit has a good part, where a unit fills the memory with what is in no file:
-# the kernel kills processes of that unit only, and not the largest there is, which belongs to a unit within its entitlement;
-# and everybody has its own oom_score_adj again when that is over, and when the daemon is killed.
+# A machine without swap. Processes in no unit have a good part of it, and one unit fills the memory with what is in no
+# file. The kernel kills processes of that unit only, and not the largest process, whose unit is within its
+# entitlement. Every process has its own oom_score_adj again when that is over, and when the daemon is killed.
 
 mib=1048576
 killed() {

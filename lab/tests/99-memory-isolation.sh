@@ -2,8 +2,9 @@
 # memory: 1024
 # needs: commonhold work
 # disks: 6144
-# Two units, memory for one job each. One unit has two jobs: the other's job keeps its memory (seed 000, section 4.4). Then
-# who borrows writes: what it has is back within the time that the contract states, though it must be written first.
+# Two units, memory for one job each. One unit has two jobs: the other's job keeps its memory (seed 000, section 4.4).
+# Then the borrower writes: what it has is back within the time that the contract states, though it must be written
+# first.
 
 mib=1048576
 job_mib=330

@@ -1,6 +1,7 @@
-//! What can be run: the files of a scenario, a scheme, and what is different from the files.
+//! What can be run: the files of a scenario, a scheme, and the differences from the files.
 //!
-//! The texts are those of `scenarios/`; they are built in, so that the claims can be checked where only the command is.
+//! The texts are those of `scenarios/`. They are built in, so that the claims can be checked where only the command
+//! is.
 
 use commonhold_contract::{Amount, CpuMode, Scheme};
 use commonhold_sim::scenario::{CallBack, DiskOrder, Scenario, Scheduler};
@@ -87,7 +88,7 @@ pub const CALL_BACK: [Files; 3] = [
     files!("call-back", "machine", "workload"),
     files!("call-back", "machine", "double"),
 ];
-/// A user whose memory lies idle between bursts beside one who always wants more. Ours.
+/// A user whose memory lies idle between bursts beside one that always wants more. Ours.
 pub const RESERVE: Files = files!("memory-reserve", "machine", "workload");
 /// Four users of one file system, with both fixes of section 3.4.
 pub const LOCKS_FIXED: Files = files!("kernel-locks", "machine", "workload");
@@ -112,7 +113,7 @@ pub struct Experiment {
 /// What is different from the texts; nothing where nothing is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// Who decides which task a CPU runs next.
+    /// The scheduler that decides which task a CPU runs next.
     pub scheduler: Option<Scheduler>,
     /// In which order every disk serves its queue.
     pub order: Option<DiskOrder>,
@@ -126,7 +127,7 @@ pub struct Change {
     pub tick_ns: Option<u64>,
     /// Memory that is never lent, in millionths of all.
     pub reserve: Option<u64>,
-    /// Who waits for a lock lends its CPUs to the holder.
+    /// A task that waits for a lock lends its CPUs to the holder.
     pub inherit: bool,
     /// CPUs are shared in time, by weight, and not divided up.
     pub in_time: bool,
@@ -195,7 +196,7 @@ impl Experiment {
         self
     }
 
-    /// With who waits for a lock lending its CPUs to the holder.
+    /// With tasks that wait for a lock lending their CPUs to the holder.
     #[must_use]
     pub const fn inherit(mut self) -> Self {
         self.change.inherit = true;

@@ -1,4 +1,4 @@
-//! What is drawn: the paper's figures, with its bars where their numbers are printed, and ours beside them.
+//! The figures that are drawn: the paper's bars where their numbers are printed, and ours beside them.
 
 use commonhold_contract::Scheme::{self, Isolate, Quota, Smp};
 use commonhold_report::claims::{Bar, Chart};

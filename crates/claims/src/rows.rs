@@ -1,9 +1,12 @@
 //! What seed 000 is held to: one row per number or statement, by the sections of the paper.
 //!
 //! A row that states several things has several rows here, its name with a letter. Tolerances are those that an
-//! independent re-implementation can honestly be held to: 10 % on response times and service times of a disk, 25 % on
-//! waits and queue lengths, 25 % on the ratios of table 5, whose absolute figures no disk of the stated kind can give. A
-//! statement without a number is a sign.
+//! independent re-implementation can honestly be held to:
+//! - 10 % on response times, and on service times of a disk;
+//! - 25 % on waits and queue lengths;
+//! - 25 % on the ratios of table 5, whose absolute figures no disk of the stated kind can give.
+//!
+//! A statement without a number is a sign.
 
 pub(crate) mod beyond;
 pub(crate) mod disk;
@@ -142,8 +145,8 @@ pub fn rows() -> Vec<&'static Row> {
 /// A name that no row has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no claim is called `{name}`; `commonhold claims` without names lists them all, and the beginning of a name stands \
-     for all that begin so, as in `PI-T4`"
+    "no claim is called `{name}`; `commonhold claims` without names runs all claims; the beginning of a name stands \
+     for all claims that begin so, as in `PI-T4`"
 )]
 pub struct Unknown {
     /// It.

@@ -1,16 +1,23 @@
 //! What the figures of several seeds mean for a row.
 //!
-//! Problem: a simulated figure varies with the seed; a row asks whether the paper's is met.
+//! Problem: a simulated figure varies with the seed. A row asks whether the paper's figure is met.
 //!
-//! Terms. *Mean*: over the seeds. *Half-width*: t s / √n, with s the standard deviation with n - 1 in the denominator,
-//! and t of Student's distribution with n - 1 degrees of freedom; the confidence interval is the mean plus and minus it.
+//! Terms: the *mean* is over the seeds. The *half-width* is t s / √n. There s is the standard deviation with n - 1 in
+//! the denominator, and t is of Student's distribution with n - 1 degrees of freedom. The confidence interval is the
+//! mean plus and minus the half-width.
 //!
-//! Algorithm: a *number* is met (hit) where the mean lies within the row's tolerance, ends included. A *sign* holds where
-//! the whole 90 % interval lies on the right side of the bound. A *hard bound* is met where every seed's figure meets it.
-//! Where a check of a run did not hold, nothing is concluded from it: the row is void, whatever its figures.
+//! Algorithm:
+//! - A *number* is met (hit) where the mean lies within the row's tolerance, ends included.
+//! - A *sign* holds where the whole 90 % interval lies on the right side of the bound.
+//! - A *hard bound* is met where every seed's figure meets it.
+//! - Where a check of a run did not hold, nothing is concluded from that run. The row is void, whatever its figures.
 //!
-//! Properties: the more the seeds differ, the harder a sign. Limits: one seed has no interval, so no sign can hold. Above
-//! 30 seeds, t is that of 30 seeds, which is a little too wide. Source: seed 000 gives no intervals; these rules are ours.
+//! Properties: the more the seeds differ, the harder it is for a sign to hold.
+//!
+//! Limits: one seed has no interval, so no sign can hold. Above 30 seeds, t is that of 30 seeds, which is a little too
+//! wide.
+//!
+//! Source: seed 000 gives no intervals; these rules are ours.
 
 use commonhold_report::claims::{Measured, Tolerance, Verdict};
 

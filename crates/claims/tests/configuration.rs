@@ -1,5 +1,5 @@
 //! The scenarios are those of the paper: machines, users, jobs (seed 000, sections 1.1, 4.1 to 4.5, tables 2 and 3).
-//! Nothing is run here.
+//! The tests run none of them.
 #![allow(clippy::unwrap_used)]
 
 use commonhold_claims::experiments::{self, Files, on};

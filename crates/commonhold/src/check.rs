@@ -40,7 +40,7 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// What `run` would say of each resource here, and what is to be known beside. Of another machine nobody knows.
+/// What `run` would say of each resource here, and what is to be known beside. Of another machine that is not known.
 fn outlook(
     args: &Check,
     contract: &Contract,

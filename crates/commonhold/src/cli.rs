@@ -11,8 +11,8 @@ use crate::exit::Exit;
 
 /// Hold a contract on a shared Linux machine.
 ///
-/// A contract says what each group of processes (a unit) holds of the machine. Commonhold isolates units from each other,
-/// lends what is idle, calls it back when its owner wants it, and keeps accounts of it all.
+/// A contract says what each unit, a named group of processes, holds of the machine. Commonhold isolates units from each
+/// other. It lends what a unit leaves idle, and calls it back when that unit wants it. It keeps accounts of all this.
 #[derive(Debug, Parser)]
 #[command(name = "commonhold", version, after_help = Exit::table(), after_long_help = Exit::table())]
 pub(crate) struct Cli {
@@ -42,21 +42,32 @@ pub(crate) enum Command {
 
 /// Check a contract: syntax, values, and whether a machine can give what it promises
 ///
-/// Prints the tree of units with what each is entitled to when all are active. Errors are shown at their places in
-/// the file, with what would be right; those that the machine's size makes, once there are no others. Memory is shown less the reserve: what the kernel and processes in no unit hold, which
-/// `run` takes off instead, is not known before.
+/// Prints the tree of units, with what each unit is entitled to when all units are active. Each error is shown at its
+/// place in the file, with a remedy. Errors that depend on the machine's size are shown once there are no others.
+///
+/// Memory is shown less the reserve. `run` instead takes off what the kernel and processes in no unit hold, which `check`
+/// cannot know.
 #[derive(Debug, Args)]
 #[command(after_long_help = members())]
 pub(crate) struct Check {
     /// The contract, a TOML file (see `commonhold generate schema` for what it may say)
     pub(crate) contract: PathBuf,
-    /// Check for another machine: a machine file, a scenario's machine.toml, or words such as `nodes:4 cpus:2 memory:512MiB`, CPUs
-    /// and memory being those of each node
+    /// Check for another machine: a machine file, a scenario's machine.toml, or words such as `nodes:4 cpus:2 memory:512MiB`
     ///
-    /// `commonhold doctor --machine` writes a machine file of the machine that it runs on. In words, of which none is required:
-    /// `nodes:N` (default: 1); of each node, `cpus:N` (logical CPUs; 1), `memory:SIZE` (1GiB) and `caches:N` (last-level ones;
-    /// 1); of each core `threads:N` (1); of the whole machine `disks:N`, of `disk:RATE` each (such as 100MB/s), `swap:SIZE` and
-    /// `bus:RATE`. So `nodes:4 cpus:2 memory:512MiB` has 8 CPUs and 2 GiB. Who is named in the contract is not looked for then.
+    /// Without --machine, this machine is meant. `commonhold doctor --machine` writes a machine file of the machine it runs on.
+    ///
+    /// In words, `nodes:4 cpus:2 memory:512MiB` is 4 nodes with 2 CPUs and 512 MiB each: 8 CPUs and 2 GiB. Each word has a
+    /// default:
+    ///
+    /// - `nodes:N` (1)
+    ///
+    /// - of each node: `cpus:N` logical CPUs (1), `memory:SIZE` (1GiB), `caches:N` last-level caches (1)
+    ///
+    /// - of each core: `threads:N` (1)
+    ///
+    /// - of the machine: `disks:N` (0, or 1 with `disk`), `disk:RATE` of each disk, such as 100MB/s, `swap:SIZE`, `bus:RATE`
+    ///
+    /// Users, groups, cgroups and processes that the contract names are not looked up with --machine.
     #[arg(long, value_name = "FILE|WORDS")]
     pub(crate) machine: Option<String>,
     /// Print JSON
@@ -66,20 +77,33 @@ pub(crate) struct Check {
 
 /// Simulate a scenario: a contract, a machine and a workload
 ///
-/// Runs the project's own policies and scheduler on a simulated machine, in virtual time: nothing on this machine is
-/// changed. The same scenario and seed give the same outcome, to the byte. `commonhold generate scenario-reference` lists
-/// what the files may say.
+/// Runs the project's own policies and scheduler on a simulated machine, in virtual time. Nothing on
+/// this machine is changed. The same scenario and seed give the same outcome, to the byte. `commonhold
+/// generate scenario-reference` lists what the files may say.
 ///
-/// Shown per copy of a job: working, its tasks' CPU time; no CPU, the time that they were ready to run without one; blocked,
-/// that for disks, memory, locks and each other, a parent's for its children too; faults, page faults that needed a disk.
-/// Per unit: entitled, CPUs in the mean over the run; lent and borrowed, CPU time on its home CPUs by others, and by it on
-/// others'; calls, CPUs that it called back, and how long that took; memory, its page frames in the mean over the run, and
-/// at most.
+/// Shown per copy of a job:
+///   response  time from its start to its end: the mean, and beside it
+///             the shortest and the longest
+///   working   CPU time of its tasks
+///   no CPU    time that its tasks were ready to run without a CPU
+///   blocked   time that its tasks waited for disks, memory, locks or
+///             each other; a parent's wait for its children counts too
+///   faults    page faults that needed a disk
 ///
-/// --compare runs the scenario under smp, quota and isolate, and each unit's jobs alone on its share (under quota, without
-/// the others' jobs), all with the same seeds, and prints one table of it: response times, CPU time, memory and disk. A disk
-/// that nobody else uses is all its own, also alone.
+/// Shown per unit:
+///   entitled  CPUs, in the mean over the run
+///   lent      CPU time of others on this unit's home CPUs
+///   borrowed  CPU time of this unit on the home CPUs of others
+///   calls     CPUs that it called back, and beside it the mean and the
+///             longest time that this took
+///   memory    its page frames: the mean over the run, the most, and
+///             those at the end
+///
+/// --compare runs the scenario under smp, quota and isolate. It also runs each unit's jobs alone: under
+/// quota, without the jobs of others. All runs have the same seeds. One table shows response times, CPU
+/// time, memory and disk. A disk that one unit alone uses is wholly that unit's, in every run.
 #[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
 pub(crate) struct Sim {
     /// A folder with contract.toml, machine.toml and workload.toml
     pub(crate) scenario: PathBuf,
@@ -104,7 +128,7 @@ pub(crate) struct Sim {
     /// The first run's seed; each further run has the next
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub(crate) seed: u64,
-    /// Runs, each with a seed of its own, on all CPUs of this machine
+    /// How many runs; each has a seed of its own, and they use all CPUs of this machine
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub(crate) runs: u64,
     /// Print JSON: every run in full
@@ -120,12 +144,13 @@ pub(crate) struct Sim {
 
 /// Reproduce the published results that the policies come from
 ///
-/// Runs the scenarios behind them on the simulated machine, several seeds each, and shows what was printed, what was
-/// measured, the tolerance that was fixed beforehand, and the verdict. A value to which a parameter was fitted is marked
-/// as calibrated, and counts for nothing. The exit code does not depend on the verdicts.
+/// Runs the scenarios behind the published results on the simulated machine, with several seeds each. Each row shows the
+/// published value, the measured one, the tolerance and the verdict. The tolerance was fixed before the first run. A
+/// parameter was fitted to a value marked `calibrated`: that value is no evidence. The exit code does not depend on the
+/// verdicts.
 #[derive(Debug, Args)]
 pub(crate) struct Claims {
-    /// Only these: an identifier, or the beginning of several, such as PI-T4
+    /// Only these claims: an identifier, or the beginning of several, such as PI-T4
     pub(crate) ids: Vec<String>,
     /// Print JSON
     #[arg(long)]
@@ -138,7 +163,7 @@ pub(crate) struct Claims {
     pub(crate) seeds: u64,
 }
 
-/// Show what this machine can enforce, why not what it cannot, and the remedy
+/// Show what this machine can enforce and what it cannot, with reasons and remedies
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     /// Print JSON
@@ -149,22 +174,26 @@ pub(crate) struct Doctor {
     pub(crate) machine: bool,
 }
 
-/// Measure a disk, so that what it carries is known and weights can count on it
+/// Measure a disk, so that `check` knows what it carries and `run` can hold it by weights
 ///
-/// Writes and reads a file of its own on a file system of the disk, past the page cache: in order and at random places, large
-/// requests and small ones. The file takes a quarter of what is free there, and 4 GiB at most; it has no name, and nothing of
-/// it is left. The seven kinds of requests are: large ones (1 MiB) written, which lays the file out; then large ones, small ones
-/// (4 KiB) in order and small ones at random places, read, and the same three written.
+/// Writes and reads a file on a file system of the disk, past the page cache. The file takes a quarter of the free space,
+/// and 4 GiB at most. It has no name, and nothing of it is left afterwards.
 ///
-/// A disk that others use is refused: before, if it is in use for more than 5 % of a second; afterwards, if it transferred over a
-/// quarter more than what was measured with, and 4 MiB. The result is kept in /var/lib/commonhold/disks by the disk's model, serial
-/// number and size (an array's by level, number of drives, UUID and size): `check` weighs reservations in bytes per second
-/// against it, and `run` gives it to the kernel, so that weights hold the disk. It takes seven times the given time, and a second.
+/// Seven kinds of requests are measured. First, large requests (1 MiB) are written, which lays the file out. Then three
+/// kinds are read: large ones, small ones (4 KiB) in order, and small ones at random places. The same three are written. All
+/// this takes seven times the given time, and a second.
+///
+/// A disk that others use is refused. Before the measurement, that is a disk in use for more than 5 % of a second. After it,
+/// that is a disk that transferred more than the measurement did by a quarter and 4 MiB.
+///
+/// The result is kept in /var/lib/commonhold/disks, by the disk's model, serial number and size. An array's is kept by level,
+/// number of drives, UUID and size. `check` compares reservations in bytes per second with it. `run` gives it to the kernel,
+/// so that weights hold the disk.
 #[derive(Debug, Args)]
 pub(crate) struct Calibrate {
     /// A folder on a file system of the disk
     pub(crate) folder: PathBuf,
-    /// How long to measure each of the seven kinds of requests; rates of disks that cache more need more
+    /// How long to measure each of the seven kinds of requests; a disk with a larger cache needs longer
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub(crate) seconds: u64,
     /// Print JSON
@@ -174,15 +203,17 @@ pub(crate) struct Calibrate {
 
 /// Hold a contract until told to stop
 ///
-/// Runs in the foreground. SIGINT and SIGTERM end it, and everything it did is undone; SIGHUP reads the contract again, all
-/// or nothing. If it is killed, a caretaker process undoes everything within a second.
+/// Runs in the foreground. SIGINT and SIGTERM end it, and everything it did is undone. SIGHUP reads the contract again: the
+/// new one comes into force as a whole, or the old one stays. If the daemon is killed, a caretaker process undoes everything
+/// within a second.
 ///
-/// Memory and disks are held by control groups under `kernel` and `cgroup`, where their controllers can be used; under
-/// `user` more weakly: what a unit has too much of memory is paged out, disks heed priorities or not, and who exceeds a limit
-/// on them is stopped for a while. What is held and what is not is said at the start, with the reason, and by `status`.
+/// The backends `kernel` and `cgroup` hold memory and disks by control groups, where they can use the controllers. The backend
+/// `user` holds them more weakly: it pages out what a unit has too much of, sets I/O priorities, which not every disk heeds,
+/// and stops a unit for a while that exceeds a limit on disks. The daemon says at its start what is held, what is not, and
+/// why. `status` says it too.
 ///
-/// Kernel threads, process 1 and Commonhold itself are in no unit, whatever its rules match. --dry-run shows who would be in which
-/// unit; `commonhold check --help` tells how members are written.
+/// Kernel threads, process 1 and Commonhold itself are in no unit, whatever rules match them. --dry-run shows which processes
+/// would be in which unit. `commonhold check --help` explains how members are written.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The contract
@@ -190,18 +221,18 @@ pub(crate) struct Run {
     /// Stop after this time (`30s`, `500ms`, `2min`, `1h`)
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) length: Option<Duration>,
-    /// Print the plan for this moment, with reasons, and what would be held and what not; change nothing
+    /// Print the plan for this moment with its reasons, and what would be held; change nothing
     #[arg(long)]
     #[allow(clippy::struct_field_names, reason = "the flag's name")]
     pub(crate) dry_run: bool,
-    /// How CPU is held, and with it memory and disks
+    /// What holds CPU, memory and disks
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
     /// The scheme, whatever the contract says
     #[arg(long, value_enum)]
     pub(crate) scheme: Option<SchemeChoice>,
-    /// Leave the kernel's io.cost as it is; otherwise it is switched on, until the end, for the disks that `calibrate`
-    /// measured, and weights hold these
+    /// Leave the kernel's io.cost as it is. Without this flag, `run` switches io.cost on for the disks that `calibrate`
+    /// measured, until it ends; weights then hold these disks
     #[arg(long)]
     pub(crate) no_io_cost: bool,
     /// Print every decision with its reason as it is made
@@ -216,8 +247,8 @@ pub(crate) struct Run {
 
 /// Run a command as a member of a unit
 ///
-/// The command replaces this process: its process number, its signals and its exit code are its own. If no daemon runs, or
-/// you may not enter that unit, nothing is started.
+/// The command replaces this process. So signals to this process number reach the command, and its exit code is the one you
+/// see. If no daemon runs, or you may not enter that unit, nothing is started.
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
     /// The unit, by its path: `physics/night-batch`
@@ -231,22 +262,44 @@ pub(crate) struct Exec {
 
 /// Show per unit: entitled, used, lent, borrowed, called back, waited
 ///
-/// entitled: CPUs the unit holds now. using: CPUs it used lately. used %: what it used of what it was entitled to, since the
-/// daemon began. lent, borrowed: CPU time of its own lent to others, and of others' held on loan. called back: loans it
-/// ended because it wanted the CPU, and the longest that took, at most. waited: time its threads were ready to run without
-/// a CPU, and on whose account. common: CPU time of everything outside the units.
+/// CPUs:
+///   entitled     CPUs that the unit holds now
+///   using        CPUs that it used lately
+///   used %       CPU time it used since the daemon began, in percent of
+///                what it was entitled to
+///   lent         CPU time of its own that others used
+///   borrowed     CPU time of others that it used
+///   called back  loans that it ended because it wanted the CPU
+///   longest      the longest that a call-back took, at most
+///   waited       time that its threads were ready to run without a CPU;
+///                the line below names the units that borrowed its CPUs
+///   common       CPU time of everything outside the units
 ///
-/// Of disks, all together. entitled: the part of each that the unit holds now. using: what it reads and writes lately. used %:
-/// of what it was entitled to while it used them. lent, borrowed: bytes of its part that others transferred, and that it did
-/// of theirs, while it did not want them, or they. called back: times that it wanted its part again, and within what time 99
-/// of 100 had it. waited: time in which some process of it was stalled for a disk.
+/// Disks, all together:
+///   entitled     the part of each disk that the unit holds now
+///   using        what it reads and writes lately
+///   used %       what it transferred, in percent of its part while it
+///                used the disks
+///   lent         bytes that others moved with this unit's idle share
+///   borrowed     bytes that it moved with the idle share of others
+///   called back  times that it wanted its share again, and the time
+///                within which it had it in 99 of 100 cases
+///   waited       time that a process of it was stalled for a disk
 ///
-/// Of memory, in a table of its own where it is held: entitled, what the unit's tickets are worth of what is divided.
-/// allowed: what it may use now, which is that, less what it lends, plus what it borrows. using: what it is charged, files'
-/// pages included. lent, borrowed: now. called back: how often it wanted back what it lent, and the longest that took.
-/// waited: time in which one of its processes at least waited for memory. Below it: all memory, and where it is. Last, what
-/// is not held, and why.
+/// Memory, in a table of its own where memory is held:
+///   entitled     what the unit's tickets are worth of what is divided
+///   allowed      what it may use now: entitled - lent + borrowed
+///   using        what is charged to it, pages of files included
+///   lent         what it lends now
+///   borrowed     what it borrows now
+///   called back  times that it wanted back what it lent
+///   longest      the longest that this took
+///   waited       time that a process of it waited for memory
+///
+/// The line below that table says where all of the machine's memory is.
+/// The last lines say what is not held, and why.
 #[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
 pub(crate) struct Status {
     /// Print JSON
     #[arg(long)]
@@ -260,16 +313,16 @@ pub(crate) struct Status {
 
 /// Show what isolation and sharing are worth on this machine
 ///
-/// Holds the contract for real work: a light unit's job alone, then beside a heavy unit under each scheme (smp, quota,
-/// isolate), and compares the response times. Writes a report with plots.
+/// Holds the contract while real work runs. A light unit's job runs alone first, then beside a heavy unit under each scheme:
+/// smp, quota and isolate. The response times are compared. Writes a report with plots.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// The contract; it must have the units `light` and `heavy` [default: the built-in examples/two-groups.toml]
     pub(crate) contract: Option<PathBuf>,
-    /// How CPU is held
+    /// What holds CPU
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
-    /// The light unit's job, alone, in seconds: everything else is scaled to it
+    /// How long the light unit's job takes alone; all other work is scaled to it
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=120))]
     pub(crate) seconds: u32,
     /// Run each scheme this many times
@@ -283,7 +336,7 @@ pub(crate) struct Demo {
     pub(crate) json: bool,
 }
 
-/// Write what the program knows of itself (man pages, completions, the contract's schema), or a workload from a recording
+/// Write man pages, completions, the contract's schema, or a workload from a recording
 #[derive(Debug, Args)]
 pub(crate) struct Generate {
     #[command(subcommand)]
@@ -310,10 +363,13 @@ pub(crate) enum What {
     ScenarioReference,
     /// A workload for `commonhold sim` from a recording of a live machine, to standard output
     ///
-    /// The recording is the text of tracefs' `trace` with the events `sched_switch`, `sched_wakeup`, `sched_wakeup_new` and
-    /// `sched_process_fork`, on the clock `mono`. Lines before it say which threads are in which unit:
-    /// `# commonhold unit light: 101 102`; whom they fork is in their unit, and all others are not replayed. Every task
-    /// becomes a job with the CPU time of its bursts and the length of its sleeps. Lost events are an error.
+    /// The recording is the text of the file `trace` of tracefs. It has the events `sched_switch`, `sched_wakeup`,
+    /// `sched_wakeup_new` and `sched_process_fork`, on the clock `mono`.
+    ///
+    /// Lines before the events say which threads are in which unit: `# commonhold unit light: 101 102`. Threads that these
+    /// create are in the same unit. No other thread is replayed.
+    ///
+    /// Every thread becomes a job with the CPU time of its bursts and the length of its sleeps. Lost events are an error.
     Workload {
         /// The recording
         trace: PathBuf,
@@ -336,8 +392,8 @@ pub(crate) struct DemoTask {
 /// Where a daemon and its clients meet.
 #[derive(Debug, Args)]
 pub(crate) struct Place {
-    /// The daemon's directory [default: /run/commonhold for root; else `$XDG_RUNTIME_DIR/commonhold`, or /tmp/commonhold-UID without
-    /// such a directory; `exec` and `status` then try root's]
+    /// The daemon's directory [default for root: /run/commonhold; for others: `$XDG_RUNTIME_DIR/commonhold`, or
+    /// /tmp/commonhold-UID where there is no such directory; `exec` and `status` then try root's]
     #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR", hide_env_values = true)]
     pub(crate) directory: Option<PathBuf>,
 }
@@ -350,7 +406,7 @@ pub(crate) enum BackendChoice {
     Kernel,
     /// Control groups, version 2
     Cgroup,
-    /// CPU affinity, and stop and continue: no privileges needed for one's own processes
+    /// CPU affinity, and stopping and continuing processes; needs no privileges for one's own processes
     User,
 }
 
@@ -358,9 +414,9 @@ pub(crate) enum BackendChoice {
 pub(crate) enum SchemeChoice {
     /// No isolation
     Smp,
-    /// Isolation, nothing is lent
+    /// Isolation; nothing is lent
     Quota,
-    /// Isolation, and what is idle is lent
+    /// Isolation; what is idle is lent
     Isolate,
 }
 
@@ -401,10 +457,13 @@ fn members() -> String {
     let rows: Vec<String> = forms.map(|(forms, who)| format!("  {forms}\n      processes {who}\n")).collect();
     let rows = rows.concat();
     format!(
-        "Members of a unit, as in `members = [\"group:physics\", \"user:ana\"]`:\n{rows}Where several rules match, the most specific \
-         wins: entered by `commonhold exec`, then pid, cgroup, command, user, group; of two paths the longer, of two patterns the one that leaves less open, else the unit that stands first. A \
-         sub-unit's rules select among the members of its encloser. What matches nothing is in the unit that `[machine] default` \
-         names, or else in `shared`, which is not restricted."
+        "Members of a unit, as in `members = [\"group:physics\", \"user:ana\"]`:\n{rows}\n\
+         Where several rules match a process, the most specific wins, in this order:\n  \
+         entered by `commonhold exec`, pid, cgroup, command, user, group\n\
+         Of two cgroup paths the longer wins. Of two patterns the one that leaves less open wins. Else the unit that comes \
+         first in the contract wins.\n\n\
+         A sub-unit's rules select among the members of the unit around it. A process that matches no rule is in the unit \
+         that `[machine] default` names. Without such a name, it is in `shared`, which is not restricted."
     )
 }
 

@@ -1,4 +1,4 @@
-//! How a contract fits a machine: what can only be said of the two together.
+//! How a contract fits a machine: the checks that need both.
 
 use commonhold_contract::{Amount, Contract, Diagnostic, Resource, Unit, UnitId, amount_text};
 use commonhold_machine::Machine;
@@ -62,7 +62,7 @@ fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagn
     }
 }
 
-/// What there is of a resource, and what everybody has of it when all units are active.
+/// What there is of a resource, and what every unit has of it when all are active.
 struct Whole<'a> {
     contract: &'a Contract,
     machine: &'a Machine,
@@ -97,13 +97,16 @@ impl<'a> Whole<'a> {
             return None;
         }
         let (what, then) = match self.resource {
-            Resource::Cpu => {
-                ("the CPUs", "it runs on what the others leave idle, and is stopped when they leave nothing")
-            }
+            Resource::Cpu => (
+                "the CPUs",
+                "the unit runs on what the others leave idle, and is stopped when they leave nothing",
+            ),
             Resource::Memory => {
-                ("memory", "it has what the others leave idle, and loses it whenever they want it")
+                ("memory", "the unit has what the others leave idle, and loses it when they want it")
             }
-            Resource::Disk | Resource::Bus => ("disks", "it transfers when the others leave them idle"),
+            Resource::Disk | Resource::Bus => {
+                ("disks", "the unit transfers only while the others leave the disks idle")
+            }
         };
         let message = format!("nothing of {what} is left for `{}` when all units are active", unit.path);
         let help = match self.resource == Resource::Memory && self.capacity.total() == 0 {
@@ -158,17 +161,16 @@ impl<'a> Whole<'a> {
         Some(diagnostic.help("lower the limit, or leave it out"))
     }
 
-    /// A reservation of bytes per second of a disk that nobody knows the bandwidth of: it counts as none.
+    /// A reservation of bytes per second of a disk whose bandwidth is not known: it counts as none.
     fn not_weighed(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         let in_bytes = matches!(unit.hard[self.resource], Some(Amount::Absolute(_)));
         if self.resource != Resource::Disk || self.capacity != Capacity::Parts || !in_bytes {
             return None;
         }
-        let message =
-            format!("what `{}` has reserved of disks, in bytes per second, counts as none", unit.path);
+        let message = format!("the disk reservation of `{}`, in bytes per second, counts as none", unit.path);
         let diagnostic = Diagnostic::warning("not-weighed", unit.hard_span(self.resource), message)
-            .label("what a disk carries is not known, so that nobody can say what part of it this is");
+            .label("no disk was measured, so it is not known what part of a disk this is");
         Some(diagnostic.help(
             "write a part, such as `hard = { disk = \"25%\" }`, or measure the disk: `commonhold calibrate FOLDER`",
         ))

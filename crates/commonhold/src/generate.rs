@@ -1,4 +1,5 @@
-//! `commonhold generate`: man pages, completions and the schema, all from their one definition; and recordings as workloads.
+//! `commonhold generate`: man pages, completions and the schema, all from their one definition; and recordings as
+//! workloads.
 
 use std::fs;
 use std::io::IsTerminal;

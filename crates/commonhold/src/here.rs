@@ -1,5 +1,5 @@
-//! Who a contract names, on the machine at hand: users, groups, cgroups and processes that are not there, and members that
-//! are more than was probably meant.
+//! Checks of a contract's members on the machine at hand. They find users, groups, cgroups and processes that are not
+//! there, and members that are probably more than was meant.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn members(contract: &Contract) -> impl Iterator<Item = &Member> {
     contract.units.iter().flat_map(|unit| &unit.members)
 }
 
-/// Users and groups that this machine does not know: a typing error in a name would silently hold nobody.
+/// Users and groups that this machine does not know: a typing error in a name would silently hold no process.
 pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
     let unknown = |member: &Member| {
         let (kind, book, tool, name, known) = match &member.kind {
@@ -47,7 +47,7 @@ pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Dia
     members(contract).filter_map(unknown).collect()
 }
 
-/// A cgroup may come later, with its service; or it is mistyped, and holds nobody.
+/// A cgroup may come later, with its service; or it is mistyped, and holds no process.
 fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
     let path = |member: &Member| match &member.kind {
         MemberKind::Cgroup(path) => Some(path.clone()),
@@ -64,8 +64,8 @@ fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
             member.span.clone(),
             format!("this machine has no cgroup `{path}` now"),
         )
-        .label("nobody is a member by it, until it comes")
-        .help("write the path as /proc/PID/cgroup shows it for a process that is meant")
+        .label("no process is a member by this rule until the cgroup exists")
+        .help("write the path that /proc/PID/cgroup shows for a process that should be a member")
     };
     absent.map(said).collect()
 }
@@ -78,14 +78,14 @@ fn absent_process(member: &Member) -> Option<Diagnostic> {
     let message = format!("there is no process {pid} now");
     let diagnostic = Diagnostic::warning("absent-process", member.span.clone(), message);
     let help =
-        "write the number of a process that runs, or a rule that outlives it: `command:NAME`, `user:NAME`";
-    Some(diagnostic.label("whichever process gets the number would be a member").help(help))
+        "write the number of a running process, or a rule that lasts longer: `command:NAME`, `user:NAME`";
+    Some(diagnostic.label("the next process with this number would be a member").help(help))
 }
 
 /// Warnings of units without members, at most: in a contract that a program wrote, there may be a hundred thousand.
 const WITHOUT_MEMBERS_MAX: usize = 5;
 
-/// Units that nobody comes to by a rule, mostly because their lists were forgotten. An empty list says that this is meant.
+/// Units that no rule leads to, mostly because their lists were forgotten. An empty list says that this is intended.
 fn without_members(contract: &Contract) -> Vec<Diagnostic> {
     // `each` without a user or a group has a warning of its own.
     let forgotten = |id: &UnitId| {
@@ -105,11 +105,11 @@ fn without_members(contract: &Contract) -> Vec<Diagnostic> {
             String::new()
         };
         let label = match enclosers.contains(id) {
-            false => "nobody comes to it but by `commonhold exec`",
-            true => "nobody comes to it, or to its sub-units, but by `commonhold exec`",
+            false => "processes enter it by `commonhold exec` alone",
+            true => "processes enter it and its sub-units by `commonhold exec` alone",
         };
         let message = format!("unit `{}` names no members{others}", unit.path);
-        let help = "write `members = [...]`; or `members = []`, which says that this is meant";
+        let help = "write `members = [...]`; or `members = []`, if this is intended";
         Diagnostic::warning("no-members", unit.span.clone(), message).label(label).help(help)
     };
     units.iter().take(WITHOUT_MEMBERS_MAX).enumerate().map(said).collect()
@@ -128,7 +128,7 @@ fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Me
     let path = &contract.unit(id).path;
     let message = format!("`{}` puts the system's own services into unit `{path}`", member.kind);
     let label = format!("logins among them; all but {EXEMPT}");
-    let help = "name who is meant by `command:NAME`, `cgroup:/PATH` or another user; `commonhold run --dry-run` shows \
-                who it would be";
+    let help = "name the processes that are meant by `command:NAME`, `cgroup:/PATH` or another user; `commonhold run \
+                --dry-run` shows which processes that would be";
     is_root.then(|| Diagnostic::warning("takes-roots", member.span.clone(), message).label(label).help(help))
 }

@@ -25,7 +25,8 @@ pub(crate) struct Loaded {
     pub(crate) warnings: String,
 }
 
-/// Reads and checks a contract for a machine. `names`: it is the machine at hand, which is also asked for who is named.
+/// Reads and checks a contract for a machine. `names`: it is the machine at hand, which is also asked for the names in
+/// the contract.
 pub(crate) fn contract(
     path: &Path,
     machine: &Machine,

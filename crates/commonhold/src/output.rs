@@ -1,4 +1,4 @@
-//! Standard output: style, width, and a reader who hangs up.
+//! Standard output: style, width, and readers that hang up.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) fn size() -> Option<(usize, usize)> {
     (size.ws_col >= 20).then_some((usize::from(size.ws_col), usize::from(size.ws_row)))
 }
 
-/// Prints; a reader who hung up (`| head`) is no failure.
+/// Prints; a reader that hung up (`| head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let end = if text.ends_with('\n') { "" } else { "\n" };

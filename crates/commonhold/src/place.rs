@@ -9,7 +9,7 @@ use crate::cli::Place;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// Root's directory, which everybody's clients look into.
+/// Root's directory, which every user's clients look into.
 const SYSTEM: &str = "/run/commonhold";
 
 /// The socket in a daemon's directory.
@@ -32,10 +32,10 @@ fn own() -> PathBuf {
         .map_or_else(|| PathBuf::from(format!("/tmp/commonhold-{}", uid())), |path| path.join("commonhold"))
 }
 
-/// Makes the daemon's directory, or checks the one that is there: somebody else's could be a trap.
+/// Makes the daemon's directory, or checks the one that is there: another user's could be a trap.
 pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
     let directory = place.directory.clone().unwrap_or_else(own);
-    // Root's clients are everybody; an ordinary user's daemon serves that user.
+    // Root's daemon serves every user; an ordinary user's daemon serves that user.
     let mode = if uid() == 0 { 0o755 } else { 0o700 };
     let made = fs::DirBuilder::new().recursive(true).mode(mode).create(&directory);
     let problem = |what: String| {
@@ -94,7 +94,7 @@ pub(crate) fn warn_of_others(directory: &Path) {
     }
 }
 
-/// Whether somebody else made this directory, as anybody can in /tmp. Root's may be asked.
+/// Whether another user made this directory, as any user can in /tmp. Root's may be asked.
 fn is_trap(directory: &Path) -> bool {
     fs::symlink_metadata(directory).is_ok_and(|facts| facts.uid() != 0 && facts.uid() != uid())
 }

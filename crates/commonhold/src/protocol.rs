@@ -1,7 +1,7 @@
-//! What daemon and clients say to each other: JSON objects, each ended by a NUL, over a UNIX socket (varlink's wire format,
-//! so that `varlinkctl call` and five lines of any language can speak it).
+//! The messages between daemon and clients: JSON objects, each ended by a NUL, over a UNIX socket. This is varlink's
+//! wire format, so that `varlinkctl call` and five lines of any language can speak it.
 //!
-//! Who the caller is comes from the socket's peer credentials, never from a message.
+//! The caller's identity comes from the socket's peer credentials, never from a message.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -147,7 +147,7 @@ fn all_there(files: &[(&PathBuf, &str)]) -> Result<(), Failure> {
 /// The scenario, if its files are right, and what its machine is called. Warnings are shown.
 fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
     if !args.scenario.is_dir() {
-        let what = if args.scenario.exists() { "it is no folder" } else { "there is no such folder" };
+        let what = if args.scenario.exists() { "it is not a folder" } else { "there is no such folder" };
         let remedy = "give a folder with contract.toml, machine.toml and workload.toml";
         return Err(Failure::new(Exit::NoInput, format!("{}: {what}; {remedy}", args.scenario.display())));
     }
@@ -206,8 +206,7 @@ fn not_limited(contract: &Contract) -> String {
     let said = |id: UnitId| {
         let path = &contract.unit(id).path;
         format!(
-            "warning: simulated, `{path}` may use more than its limit: of CPUs what it borrows, of disks anything; a live machine \
-             holds it to the limit\n"
+            "warning: the simulator does not hold `{path}` to its limit on borrowed CPUs and on disks; a live machine does\n"
         )
     };
     contract.held().filter(limited).map(said).collect()
@@ -222,7 +221,7 @@ fn late(scenario: &Scenario) -> String {
         return String::new();
     }
     format!(
-        "warning: the contract promises that a CPU is called back within {}, and this machine looks at its tick, every {}: \
+        "warning: the contract promises that a CPU is called back within {}, but this machine looks only at its clock tick, every {}: \
          write `call_back = \"now\"` in the machine file\n",
         duration_text(promised_ns),
         duration_text(kernel.tick_ns)

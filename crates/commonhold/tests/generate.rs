@@ -1,4 +1,4 @@
-//! What the program writes of itself.
+//! What the program generates: man pages, completions, the schema.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

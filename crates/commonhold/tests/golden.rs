@@ -1,5 +1,5 @@
-//! What the command says, to the byte: `commands/*.trycmd`. Update with `TRYCMD=overwrite cargo test -p commonhold --test
-//! golden`, and review the difference.
+//! What the command prints, to the byte: `commands/*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold --test
+//! golden` updates the files; review the difference.
 
 #[test]
 fn commands() {

@@ -44,9 +44,9 @@ fn least_limit(resource: Resource) -> (u64, &'static str) {
     match resource {
         Resource::Cpu => (MILLIONTH / 1_000, "the kernel holds no less than 0.001 CPUs"),
         Resource::Memory => {
-            (4 << 20, "a shell and a small program need about 4MiB, and whoever has less pages without end")
+            (4 << 20, "a shell and a small program need about 4MiB, and with less they page without end")
         }
-        Resource::Disk | Resource::Bus => (4 << 10, "what is transferred comes in blocks of 4KiB"),
+        Resource::Disk | Resource::Bus => (4 << 10, "disks transfer blocks of 4KiB"),
     }
 }
 
@@ -103,8 +103,7 @@ fn each_of_nobody(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
         return None;
     }
     let message = format!("unit `{}` splits among its users, but names no user or group", unit.path);
-    let help =
-        "add a member such as \"group:NAME\"; without one, only who enters by another rule gets a part";
+    let help = "add a member such as \"group:NAME\"; without one, only users whose processes enter by another rule get a part";
     Some(Diagnostic::warning("each-of-nobody", seen.each.clone()?, message).help(help))
 }
 
@@ -140,7 +139,7 @@ fn conflicts(contract: &Contract, units: &[Seen]) -> Vec<Diagnostic> {
             let diagnostic = Diagnostic::error("conflicting-members", member.span.clone(), message);
             let diagnostic = diagnostic.label(format!("in `{b}`")).related(span.clone(), format!("in `{a}`"));
             found.push(
-                diagnostic.help("leave it in one of them; what belongs to both needs a unit around both"),
+                diagnostic.help("leave it in one of them; processes of both units need a unit around both"),
             );
         }
     }
@@ -166,7 +165,7 @@ fn parts_above_whole(
         parent.map_or("the machine".to_owned(), |seen| format!("unit `{}`", contract.unit(seen.id).path));
     let percent = crate::quantity::amount_text(resource, Amount::Part(sum));
     let message = format!("together, these units reserve {percent} of the {resource} of {whole}");
-    let help = "lower them to 100% at most; what is shared by tickets comes out of what is left";
+    let help = "lower them to 100% at most; tickets divide only what is left";
     let mut diagnostic = Diagnostic::error(
         "parts-above-whole",
         contract.unit(last.id).places.hard[resource].clone()?,

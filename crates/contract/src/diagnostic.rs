@@ -1,4 +1,4 @@
-//! What is wrong with a contract, as a value: where, what, and what would be right.
+//! What is wrong with a contract, as a value: the problem, its place, and the remedy.
 
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
-//! A document: TOML text of known keys, read into values with every mistake at once.
+//! A document: TOML text of known keys, read into values, with every mistake reported at once.
 //!
-//! The contract is one such language, and others are read in the same way: each lists its keys in [`Table`]s, and turns
-//! the values it finds into its own types by the methods of [`Document`], which report what is wrong and go on. [`read()`]
-//! is the way from text to value: it recovers from syntax errors, and withholds what may only be their consequence.
+//! The contract is one such language, and others are read in the same way. Each language lists its keys in [`Table`]s.
+//! It turns the values it finds into its own types by the methods of [`Document`], which report what is wrong and go
+//! on. [`read()`] is the way from text to value. It recovers from syntax errors, and withholds errors that may only
+//! follow from these.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

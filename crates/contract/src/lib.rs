@@ -1,14 +1,18 @@
 //! The contract: what each unit of a shared machine is promised.
 //!
-//! Text in, checked values or diagnostics out. This crate opens no files, asks no kernel and reads no clock; whether a
-//! contract fits a machine is decided by the policy crate, whether its users exist is asked of the machine at hand.
+//! Text goes in; checked values or diagnostics come out. This crate opens no files, asks no kernel and reads no clock.
+//! The policy crate decides whether a contract fits a machine. The machine at hand is asked whether its users exist.
 //!
-//! Entry points: [`parse()`] turns TOML into a [`Contract`] or into all of its [`Diagnostic`]s at once, [`render()`]
-//! shows those to people, [`schema()`] tells editors what a contract may say, and [`reference()`] tells people.
+//! Entry points: [`parse()`] turns TOML into a [`Contract`], or into all of its [`Diagnostic`]s at once. [`render()`]
+//! shows those to people. [`schema()`] tells editors what a contract may say, and [`reference()`] tells people.
 //!
-//! Code map, in the order of the flow: `syntax` (text to a tree of spanned values, with `recover`), `read` (the tree to
-//! values, key by key, with `quantity` and `member`), `check` (whether the values fit each other). `keys` is the one
-//! table of what a contract may say. [`document`] is the part of this that other languages of TOML share.
+//! Code map, in the order of the flow:
+//! - `syntax`, with `recover`: text to a tree of spanned values;
+//! - `read`, with `quantity` and `member`: the tree to values, key by key;
+//! - `check`: whether the values fit each other.
+//!
+//! `keys` is the one table of what a contract may say. [`document`] is the part of this that other languages of TOML
+//! share.
 
 mod check;
 mod diagnostic;

@@ -285,7 +285,7 @@ pub struct Places {
     pub limit: PerResource<Option<Span>>,
 }
 
-/// A unit: who belongs to it, what it holds, and what it does with what it does not need.
+/// A unit: its members, what it holds, and what it does with what it does not need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
     /// Its name among its siblings.
@@ -294,7 +294,7 @@ pub struct Unit {
     pub path: String,
     /// The unit whose currency funds it; `None` at the top level.
     pub parent: Option<UnitId>,
-    /// Who belongs to it. In a sub-unit, these select among the members of the enclosing unit.
+    /// Its members. In a sub-unit, these select among the members of the enclosing unit.
     pub members: Vec<Member>,
     /// Whether its users get a sub-unit each.
     pub each: Option<Each>,

@@ -1,4 +1,5 @@
-//! The whole way from text to contract: [`document`] reads the syntax, [`read`] the values, which `check` compares.
+//! The whole way from text to contract: [`document`] reads the syntax, [`read`] reads the values, and `check` compares
+//! them.
 
 use crate::diagnostic::Diagnostic;
 use crate::model::Contract;

@@ -1,7 +1,7 @@
 //! Quantities: `1.5`, `25%`, `8GiB`, `100MB/s`, `250ms`.
 //!
-//! Exact: no floating point; what is finer than the measure (a byte, a nanosecond) is rounded down. What could mean two
-//! things (`8G`: 1000^3 or 1024^3 bytes?) is refused with both readings, rather than guessed.
+//! They are exact: there is no floating point. What is finer than the measure (a byte, a nanosecond) is rounded down.
+//! A quantity that could mean two things is refused with both readings: `8G` may be 8 * 1000^3 or 8 * 1024^3 bytes.
 
 use std::fmt::Write;
 

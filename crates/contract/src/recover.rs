@@ -1,11 +1,14 @@
 //! Recovery from syntax errors.
 //!
-//! Problem: the TOML parser goes on after an error, but an array that is not closed swallows the headers and keys after
-//! it, and each of them is then an error of its own. Algorithm: where a text has syntax errors, it is read again
-//! statement by statement (a header, or a key with its value, over several lines if it takes them to parse). A statement
-//! that does not parse by itself is reported once and blanked out with spaces, so that every other span stays where it
-//! was; a blanked header takes the keys below it along, since they are not the previous table's. Limits: what only looks
-//! like a key inside a broken multi-line value begins a new statement.
+//! Problem: the TOML parser goes on after an error. But an array that is not closed swallows the headers and keys
+//! after it, and each of them is then an error of its own.
+//!
+//! Algorithm: a text with syntax errors is read again, statement by statement. A statement is a header, or a key with
+//! its value, over several lines if it takes them to parse. A statement that does not parse by itself is reported
+//! once, and blanked out with spaces, so that every other span stays where it was. A blanked header takes the keys
+//! below it along, since they are not the previous table's.
+//!
+//! Limits: a line inside a broken multi-line value that looks like a key begins a new statement.
 
 use toml::de::{DeTable, Error};
 

@@ -1,7 +1,7 @@
 //! The contract's JSON schema (draft 2020-12), for editors: completion, documentation and checks while typing.
 //!
-//! It is made from the same table of keys that the parser checks against. It says less than the parser checks: what
-//! depends on several values (a limit below its reservation) is left to `check`.
+//! It is made from the same table of keys that the parser checks against. It says less than the parser checks: rules
+//! that depend on several values (a limit below its reservation) are left to `check`.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub fn schema() -> Value {
     let mut root = table_schema(&ROOT);
     root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     root["title"] = json!("Commonhold contract");
-    root["description"] = json!("Who holds what of a shared machine.");
+    root["description"] = json!("What each unit holds of a shared machine.");
     root["required"] = json!(["version"]);
     let definitions =
         [&MACHINE, &UNIT, &HARD, &LEND].map(|table| (table.definition.to_owned(), table_schema(table)));

@@ -1,4 +1,4 @@
-//! Every contract of `bad/` is refused, or doubted, in exactly these words; and what the examples show is accepted.
+//! Every contract of `bad/` is refused, or doubted, in exactly these words. What the examples show is accepted.
 //!
 //! `INSTA_UPDATE=always cargo test -p commonhold-contract` writes the expected texts anew; review them as a diff.
 #![allow(

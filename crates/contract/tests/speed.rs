@@ -1,4 +1,4 @@
-//! How long reading takes. Ignored unless asked for, since it measures the machine as much as the program:
+//! How long reading takes. The test is ignored unless asked for, since it measures the machine as much as the program:
 //! `cargo test --release -p commonhold-contract --test speed -- --ignored --nocapture`
 #![allow(
     clippy::disallowed_methods,

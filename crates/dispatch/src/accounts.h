@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * What is counted, by unit and CPU: where CPU time was had, what was waited for, how far tasks moved, how long call-backs took.
+ * Counts by unit and CPU: where the unit had CPU time, what its tasks waited for, how far they moved, and how long
+ * call-backs took.
  */
 #ifndef DISPATCH_ACCOUNTS_H
 #define DISPATCH_ACCOUNTS_H
@@ -47,8 +48,9 @@ static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64
 }
 
 /*
- * A task comes to run on a CPU. Nobody tells when a higher class takes one: it had it where none of this scheduler's tasks
- * did, and it did not idle, for longer than a switch takes. Short times that are near each other are remembered as one.
+ * A task comes to run on a CPU. The kernel does not tell when a higher class takes one. A higher class had it where,
+ * for longer than a switch takes, none of this scheduler's tasks did and it did not idle. Short times that are near
+ * each other are remembered as one.
  */
 static __attribute__((noinline)) void note_higher(struct dispatch_cpu *cpu, u64 now)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The unit whose task a CPU should run next: among those within its owner by pass, among those that borrow by claim.
+ * Chooses the unit whose task a CPU runs next. Units within the CPU's owner are compared by pass, and units that
+ * borrow by claim.
  */
 #ifndef DISPATCH_CHOICE_H
 #define DISPATCH_CHOICE_H
@@ -28,9 +29,9 @@ static bool larger_claim(u32 one, u32 other)
 }
 
 /*
- * An outermost unit's loan pass goes on by what was used on another's CPU. Who did not borrow for long has saved up no more
- * than some slices of each CPU that it runs on: what those had may be charged so late, since slices end with ticks, that one
- * who does borrow is as far behind.
+ * An outermost unit's loan pass goes on by what was used on another's CPU. One that did not borrow for long has at most
+ * some slices of credit for each CPU that it runs on. Slices end with ticks, and are charged so late that a unit which
+ * does borrow may be as far behind.
  */
 static void advance_loan(struct dispatch_unit *top, u64 used)
 {
@@ -76,7 +77,7 @@ struct search {
 	u32 best, best_top; /* DISPATCH_NOBODY: nothing yet */
 };
 
-/* Looks at a unit of which tasks wait. `alone`: no other does, and who takes its task sees whether it is in the queue yet. */
+/* Looks at a unit of which tasks wait. `alone`: no other does, and the caller sees whether its task is in the queue yet. */
 static void consider(struct search *search, u32 id, const struct tried *tried, bool alone)
 {
 	struct dispatch_unit *unit = unit_at(id);

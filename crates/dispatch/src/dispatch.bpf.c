@@ -1,51 +1,76 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The switch-time scheduler: which task a CPU runs next, which CPU a woken task takes, which loan is called back.
+ * The switch-time scheduler. It decides which task a CPU runs next, which CPU a woken task takes, and which loan is
+ * called back.
  *
- * Problem. The policy says who owns which CPU, a few times a second. Whether an owner has work for its CPU changes a
- * thousand times as often; so lending an idle CPU, and calling it back, is decided here, at every wake-up and switch.
+ * Problem. The policy says a few times a second which unit owns which CPU. Whether an owner has work for its CPU
+ * changes a thousand times as often. So lending an idle CPU, and calling it back, is decided here, at every wake-up
+ * and switch.
  *
- * Terms. Units lie within units; the *outermost* ones own CPUs, their *home* CPUs. A CPU is *lent* while it runs a task of
- * a unit that does not own it; it is *called back* when its owner has a task that waits. A CPU without an owner is
- * *time-shared*. A unit's *pass* is the CPU time that it had among its siblings over its weight; its own tasks together
- * compete with its sub-units as if they were one, of weight 100.
+ * Terms.
+ * - Units lie within units. The *outermost* units own CPUs, their *home* CPUs.
+ * - A CPU is *lent* while it runs a task of a unit that does not own it. It is *called back* when its owner has a task
+ *   that waits.
+ * - A CPU without an owner is *time-shared*.
+ * - A unit's *pass* is the CPU time that it had, among its siblings, over its weight. A unit's own tasks together
+ *   compete with its sub-units as if they were one more sub-unit, of weight 100.
+ * - A *message* is a wake-up by a task that is about to sleep.
  *
- * Algorithm. Each unit has one queue, ordered by the tasks' virtual time: who had least CPU time for its weight (its nice
- * value) is next (in the place of the degrading priorities of seed 000, section 3.1). A woken task takes an idle home CPU, its
- * last one if it can and else the nearest; else an idle CPU that somebody lends; else it waits in its unit's queue, and one
- * lent home CPU is called back, its last one if it can and else the nearest: at once by an interrupt, or at the next tick.
- * (Who is woken by an interrupt on that very CPU, as by its timer, and would be next there, goes right onto it.)
- * Where none is lent, it interrupts the task on its last CPU if that is ahead of it by more than `preempt_ns`: by pass where
- * two units compete for the CPU; by virtual time within a unit, and there a message interrupts nobody before a millisecond of
- * its turn is over (then a tick does), since two switches for each message cost more than the message. A CPU that needs a task
- * chooses among the units within its home unit that wait: at every level of units the smallest pass is next, where each CPU
- * that runs one's tasks counts as a slice that is to be charged (stride scheduling; an idle unit's part thus goes to its
- * siblings, as in the currencies of seed 004, section 5.2). If there is none and the owner lends, the borrower with the largest
- * claim is next: the one that had least of what others lend for its weight (stride scheduling, too), and among equals the one
- * with most tasks waiting. If the CPU is time-shared, all units of the machine are chosen among by pass.
+ * Algorithm, order in a queue. Each unit has one queue, ordered by the tasks' virtual time. The task with the least
+ * CPU time for its weight (its nice value) is next. This takes the place of the degrading priorities of seed 000,
+ * section 3.1.
  *
- * Properties. A CPU never runs another's task while its owner's wait, for longer than the call-back takes; a unit that does
- * not lend never has others on its CPUs, but for visits: turns of those that run anywhere, of those that can run nowhere
- * else, and of those that have waited for too long. No CPU idles while a task waits that may run there, be it one that
- * a higher class interrupted. Who sleeps saves nothing up but one slice: a waking task's virtual time is at least its unit's
- * less `slice_ns`; and a waking unit's pass is at least that of the siblings that were next less so much, and two slices of
- * theirs for each other CPU, by which those may be apart. Nobody waits for ever in a queue: whoever waits there has a virtual time that stays while those of all that run
- * grow, and so has its unit's pass at every level; so after a bounded time it is the smallest. Nobody waits there for so
- * long that the kernel ends the scheduler: the policy gives no unit less than a thousandth of its level's time, nor lets who
- * holds a part of a CPU wait for a turn for longer than 5 s, where turns of 10 ms are short enough for that; and whose tasks
- * wait for long nevertheless, they are rescued: see rescue.h. Tasks that no queue can serve (strays: their affinity allows
- * none of the unit's CPUs) and the kernel's own threads (but for when they wake) wait in a queue of one CPU, which has its
- * turn there like its owner's tasks, and like those of DISPATCH_COMMON. So do tasks that may not leave their CPU for a
- * moment, which others may wait for.
+ * Algorithm, wake-up. A woken task takes the first of these that there is:
+ * - an idle home CPU: its last one if it can, else the nearest;
+ * - an idle CPU that another unit lends;
+ * - a place in its unit's queue. One lent home CPU is then called back, its last one if it can, else the nearest: at
+ *   once by an interrupt, or at the next tick.
+ * A task that is woken by an interrupt on its own last CPU, as by its timer, goes right onto that CPU if it would be
+ * next there.
  *
- * Limits. Who waits in the queue of a CPU that a higher class takes afterwards, and may run on others, is taken from there by
- * the first of those that looks, once a second (rescue.h), and an idle one does when it has run something; who may run on no
- * other waits for as long as that class has it, unless the kernel keeps some time from real-time tasks for this one (newer
- * kernels do). Who is next is found by looking at those that wait, and by blocks of 32 past those that do not. Weights and
- * counters that several CPUs write are atomic; accounts are written by one CPU each, but for the moment at which a CPU changes
- * hands, when an interval may be booked twice.
+ * Algorithm, interruption. Where no CPU is lent, the woken task interrupts the task on its last CPU if that task is
+ * ahead of it by more than `preempt_ns`. They are compared by pass if two units compete for the CPU, and by virtual
+ * time within a unit. Within a unit, a message interrupts no task in the first millisecond of its turn; a tick does so
+ * afterwards. Two switches for each message would cost more than the message.
  *
- * The same source is compiled for the kernel (BPF, sched_ext) and natively for the simulator, which plays the kernel.
+ * Algorithm, choice. A CPU that needs a task looks at the units within its home unit that wait. At every level of
+ * units, the smallest pass is next. Each CPU that runs a unit's tasks counts as one slice still to be charged (stride
+ * scheduling). An idle unit's part thus goes to its siblings, as in the currencies of seed 004, section 5.2. If no
+ * unit there waits and the owner lends, the borrower with the largest claim is next: the one that had the least of
+ * what others lend for its weight (stride scheduling, too). Among equals, the borrower with the most waiting tasks is
+ * next. On a time-shared CPU, all units of the machine are compared by pass.
+ *
+ * Properties of isolation.
+ * - While an owner's tasks wait, no task of another unit runs on its CPU for longer than a call-back takes.
+ * - A unit that does not lend has no others on its CPUs, except visits: turns of tasks that run anywhere, of tasks
+ *   that can run nowhere else, and of tasks that have waited for too long.
+ * - No CPU idles while a task waits that may run there. That includes a task that a higher scheduling class
+ *   interrupted.
+ *
+ * Properties of sleep. Sleeping earns at most one slice of credit. A waking task's virtual time is at least its
+ * unit's, less `slice_ns`. A waking unit's pass is at least that of the siblings that were next, less so much and less
+ * two slices of theirs for each other CPU. By so much these siblings may themselves be apart.
+ *
+ * Properties of waiting.
+ * - No task waits in a queue for ever. Its virtual time stays, while that of every task that runs grows. The same
+ *   holds for its unit's pass at every level. So after a bounded time it is the smallest.
+ * - No task waits so long that the kernel ends the scheduler. The policy gives no unit less than a thousandth of its
+ *   level's time. A unit that holds a part of a CPU waits for its turn for at most 5 s, where turns of 10 ms are short
+ *   enough for that. Tasks that wait for long nevertheless are rescued: see rescue.h.
+ * - Some tasks wait in a queue of one CPU, and have their turn there like its owner's tasks and those of
+ *   DISPATCH_COMMON. These are the strays, whose affinity allows none of their unit's CPUs; the kernel's own threads,
+ *   except when they wake; and tasks that may not leave their CPU for a moment, since other tasks may wait for these.
+ *
+ * Limits.
+ * - A higher scheduling class may take a CPU in whose queue a task waits. If the task may run on other CPUs, the first
+ *   of them that looks takes it. Each looks once a second (rescue.h), and an idle one when it has run something. A
+ *   task that may run on no other CPU waits for as long as the higher class has it, unless the kernel keeps some time
+ *   from real-time tasks for this class (newer kernels do).
+ * - The next unit is found by looking at the units that wait. Units that do not wait are passed over in blocks of 32.
+ * - Weights, and counters that several CPUs write, are atomic. Accounts are written by one CPU each, except when a CPU
+ *   changes its owner: then an interval may be booked twice.
+ *
+ * The same source is compiled for the kernel (BPF, sched_ext), and natively for the simulator, which plays the kernel.
  * Sources: seed 000, section 3.1 and table 1; seed 004, section 5.2; stride scheduling: Waldspurger and Weihl, 1995.
  */
 #include "kernel.h"
@@ -123,8 +148,9 @@ static void change_unit(struct dispatch_task *task, u32 id)
 }
 
 /*
- * Whoever executed a program may be in another unit since: see dispatch_exec(). What a program said holds until the daemon
- * moves the task into the unit's control group. Where it does not, it knows better: its decision is that of the control group.
+ * A task that executed a program may be in another unit since: see dispatch_exec(). The unit by its program holds until
+ * the daemon moves the task into the unit's control group. Where the daemon does not, it knows better: its decision is
+ * that of the control group.
  */
 static void settle(struct dispatch_task *task)
 {
@@ -167,8 +193,9 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 }
 
 /*
- * Whether a task on this CPU is there since its owner lends it. Not who runs anywhere, nor who can run nowhere else: called
- * back, it would go on at once, be called back, and never come to its end. (Nor who has waited for too long: see rescue.h.)
+ * Whether a task on this CPU is there since its owner lends it. Not one that runs anywhere, nor one that can run
+ * nowhere else: called back, it would go on at once, be called back, and never come to its end. (Nor a rescued one: see
+ * rescue.h.)
  */
 static bool is_guest(const struct dispatch_cpu *cpu, const struct dispatch_task *task, const struct dispatch_unit *unit)
 {
@@ -201,8 +228,8 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	task->since = moment();
 	task->cause = DISPATCH_WAIT_OWN;
 	/*
-	 * The kernel's threads go first where they are, but only on waking: one that always did would keep others waiting. Who may
-	 * run elsewhere comes here again if that cannot be at once.
+	 * The kernel's threads go first where they are, but only on waking: one that always did would keep others
+	 * waiting. A thread that may run elsewhere comes here again if that cannot be at once.
 	 */
 	if (task->unit == DISPATCH_KERNEL) {
 		if (enq_flags & SCX_ENQ_WAKEUP)
@@ -227,7 +254,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		wait_at(p, task, where_it_may_wait(p, last), rules()->slice_ns, enq_flags);
 		return;
 	}
-	/* A message is from who is here, and about to go; of who has but one CPU, select_cpu() is not told whether it is one. */
+	/* A message is from the task here, which is about to go. Of a task with one CPU, select_cpu() is not told whether it is one. */
 	if (p->nr_cpus_allowed > 1 && enq_flags & SCX_ENQ_WAKEUP && !(task->state & DISPATCH_TOLD) &&
 	    bpf_get_smp_processor_id() == (u32)last && take_here(p, task, unit, enq_flags))
 		return;
@@ -271,9 +298,10 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 }
 
 /*
- * A unit is next: the clocks by which its siblings, and those of the units around it, are placed that wake meanwhile are at
- * least where it is. That is not said of a unit of which a task runs out of turn (a thread of the kernel's, one that must run
- * there, one that is rescued, one that goes on after a higher class): it may be far ahead of all that wait.
+ * A unit is next: the clocks by which its siblings, and those of the units around it, are placed that wake meanwhile
+ * are at least where it is. That is not said of a unit of which a task runs out of turn (a thread of the kernel's, one
+ * that must run there, one that is rescued, one that goes on after a higher class): it may be far ahead of all that
+ * wait.
  */
 static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 {
@@ -302,8 +330,8 @@ static void advance_clock_within(const struct dispatch_task *task, struct dispat
 }
 
 /*
- * Lets a task that is at the end of its slice run on: nobody with a better claim waits. Its next slice begins like any
- * other: whoever has a CPU alone for long would else owe all that time to the first who comes.
+ * Lets a task that is at the end of its slice run on: no task with a better claim waits. Its next slice begins like any
+ * other: a task that has a CPU alone for long would else owe all that time to the first that comes.
  */
 static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, const struct dispatch_task *task)
 {
@@ -353,8 +381,8 @@ static bool keeps(const struct goer *goer, u32 next, enum among among)
 }
 
 /*
- * Whether it goes on rather than the first of its own queue. Those of one nice value take turns; of two the one goes on that
- * would still be behind after another slice: in turns, each would have the same.
+ * Whether it goes on rather than the first of its own queue. Those of one nice value take turns; of two the one goes on
+ * that would still be behind after another slice: in turns, each would have the same.
  */
 static bool goes_on(u64 queue, const struct goer *goer)
 {
@@ -374,7 +402,7 @@ static bool take_next(u32 home, enum among among, const struct goer *goer)
 		next = next_unit(home, among, &tried);
 		if (next == DISPATCH_NOBODY)
 			break;
-		/* Whoever ran does not wait in a queue: its unit goes on if it had less than those that do. */
+		/* The task that ran waits in no queue: its unit goes on if it had less than those that do. */
 		if (goer->unit != DISPATCH_NOBODY &&
 		    (goer->unit == next ? goes_on(next, goer) : keeps(goer, next, among)))
 			break;
@@ -402,7 +430,7 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 	bool borrows = task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit)) &&
 		       unit->flags & DISPATCH_BORROWS;
 
-	cpu->recalled = 0; /* whoever it was called back for has run elsewhere */
+	cpu->recalled = 0; /* the task it was called back for has run elsewhere */
 	if (!owner || !(owner->flags & DISPATCH_LENDS))
 		return; /* a guest that ran here goes back to its unit's queue */
 	if (borrows)
@@ -473,14 +501,14 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 
 	if (!cpu)
 		return;
-	/* Who may run on is charged first: it is compared with those that wait. */
+	/* A task that may run on is charged first: it is compared with those that wait. */
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED && (task = task_of(prev)) && (unit = unit_at(task->unit))) {
 		charge(prev, cpu, task, unit);
 		if ((ran = unit_at(cpu->runs)))
 			vacate(cpu, ran);
 		anywhere = task->state & DISPATCH_STRAY || (!rules()->pool && runs_anywhere(task->unit, unit));
 		by_right = !anywhere && (rules()->pool || cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
-		/* Who has come to another unit, or was held here, does not run on: it is put where it belongs now. */
+		/* A task that came to another unit, or was held here, does not run on: it is put where it belongs now. */
 		if (task->destined != DISPATCH_NOBODY || task->state & DISPATCH_HELD) {
 			anywhere = by_right = false;
 			task = NULL;
@@ -603,7 +631,7 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 	return 0;
 }
 
-/* A CPU gets another owner, or none. Called a few times a second, by whoever carries out the policy's plan. */
+/* A CPU gets another owner, or none. Called a few times a second, by the program that carries out the policy's plan. */
 int dispatch_own(struct dispatch_owned *owned)
 {
 	struct dispatch_cpu *cpu = cpu_at(owned->cpu);
@@ -632,7 +660,7 @@ int dispatch_own(struct dispatch_owned *owned)
 		mask_set(DISPATCH_NOBODY, MASK_LENDABLE, owned->cpu);
 	else
 		mask_clear(DISPATCH_NOBODY, MASK_LENDABLE, owned->cpu);
-	/* Whoever runs there is looked at anew: it may be at home now, or a guest. */
+	/* The task that runs there is looked at anew: it may be at home now, or a guest. */
 	scx_bpf_kick_cpu(owned->cpu, SCX_KICK_PREEMPT);
 	return 0;
 }
@@ -655,8 +683,8 @@ static void lend_homes(u32 id, bool lends)
 }
 
 /*
- * What a unit is. One that exists keeps the parent that it has: a unit that moves in the tree is another unit. Returns 0,
- * or -EINVAL for a unit, parent or weight that cannot be, or too many levels.
+ * What a unit is. One that exists keeps the parent that it has: a unit that moves in the tree is another unit. Returns
+ * 0, or -EINVAL for a unit, parent or weight that cannot be, or too many levels.
  */
 int dispatch_set_unit(struct dispatch_setting *setting)
 {

@@ -1,16 +1,16 @@
 //! The scheduler in the running kernel, through `sched_ext`.
 //!
-//! Loading checks the program (the verifier) and makes its tables; from [`Scheduler::attach`] on, it schedules every task
-//! of the machine but real-time ones. It ends when the value is dropped, when the process ends for whatever reason, or when
-//! the kernel throws it out because a task waited too long: then the kernel's own scheduler takes over, and
-//! [`Scheduler::ended`] tells why. No task is lost either way.
+//! Loading checks the program (the verifier) and makes its tables. From [`Scheduler::attach`] on, it schedules every
+//! task of the machine but real-time ones. It ends when the value is dropped, when the process ends for whatever
+//! reason, or when the kernel throws it out because a task waited too long. Then the kernel's own scheduler takes
+//! over, and [`Scheduler::ended`] tells why. No task is lost either way.
 //!
-//! Who belongs to which unit is told by control groups: [`Scheduler::admit`]. They must have the `cpu` controller (else the
-//! kernel counts their tasks to the nearest ancestor that has it). Tasks in no unit's group belong to unit 1, the kernel's
-//! own threads to unit [`KERNEL`](crate::KERNEL).
+//! Control groups tell which task belongs to which unit: [`Scheduler::admit`]. They must have the `cpu` controller.
+//! Without it, the kernel counts their tasks to the nearest ancestor that has it. Tasks in no unit's group belong to
+//! unit 1, and the kernel's own threads to unit [`KERNEL`](crate::KERNEL).
 //!
-//! A unit without home CPUs runs on time-shared CPUs, or by borrowing. Where there is neither, its tasks wait until the
-//! kernel ends the scheduler for it: so leave the unit 1 one of the two, or admit its group to unit `KERNEL`.
+//! A unit without home CPUs runs on time-shared CPUs, or by borrowing. Where there is neither, its tasks wait until
+//! the kernel ends the scheduler for it. So leave unit 1 one of the two, or admit its group to unit `KERNEL`.
 
 use std::ffi::CStr;
 use std::io;
@@ -358,8 +358,8 @@ impl Scheduler {
         }
     }
 
-    /// The rules for who executes a program, from now on: they decide before the program's first step. Who is in a unit's
-    /// control group stays in that unit, or comes to one within it.
+    /// The rules for processes that execute a program, from now on: they decide before the program's first step. A process
+    /// in a unit's control group stays in that unit, or comes to one within it.
     pub fn set_matches(&mut self, lists: &Lists) {
         self.second_half = !self.second_half;
         for (at, entry) in matches::entries(lists, self.second_half) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * What the switch-time scheduler and those who set it up tell each other: the daemon through the kernel's maps, the
- * simulator through memory. crates/dispatch/src/tables.rs mirrors it; the assertions below and there hold them together.
+ * The interface between the switch-time scheduler and the programs that set it up. The daemon uses it through the
+ * kernel's maps, and the simulator through memory. crates/dispatch/src/tables.rs mirrors it; assertions below and
+ * there hold the two together.
  */
 #ifndef DISPATCH_INTF_H
 #define DISPATCH_INTF_H
@@ -11,7 +12,7 @@
 #define DISPATCH_DEPTH_MAX   20u         /* units within units: levels */
 #define DISPATCH_NOBODY      0xffffffffu /* no unit, no CPU, no group of CPUs */
 #define DISPATCH_KERNEL      0u          /* the unit of the kernel's own threads: runs anywhere, at once */
-#define DISPATCH_COMMON      1u          /* the unit of whoever belongs to no other */
+#define DISPATCH_COMMON      1u          /* the unit of tasks that belong to no other */
 #define DISPATCH_GLOB_MAX    64u         /* bytes of a pattern, with its end */
 #define DISPATCH_MATCHES_MAX 4096u       /* in all lists of a contract: see dispatch_match */
 #define DISPATCH_LATENCIES   24u         /* classes of latencies: see dispatch_unit.recall_classes */
@@ -48,7 +49,7 @@ enum dispatch_distance {
 /* Set before the scheduler starts, and constant from then on but for `pool`. */
 struct dispatch_rules {
 	u64 slice_ns;   /* how long a task runs before others get their turn */
-	u64 preempt_ns; /* who wakes interrupts a task that had so much more than its part; 0: nobody */
+	u64 preempt_ns; /* a task that wakes interrupts one that had so much more than its part; 0: none */
 	u32 units;      /* units that may exist: 0 .. units - 1 */
 	u32 cpus;       /* CPU numbers are below this */
 	u32 pool;       /* 1: no isolation; every task on any CPU, all tasks equal */
@@ -69,13 +70,13 @@ struct dispatch_unit {
 	u32 busy;          /* CPUs that run its tasks or its sub-units' */
 	u32 own_busy;      /* CPUs that run its own tasks, since it has sub-units */
 	u32 unused;
-	u64 vtime;         /* its tasks' virtual time: that of the task that ran last; who wakes starts no earlier */
+	u64 vtime;         /* its tasks' virtual time: that of the task that ran last; a task that wakes starts no earlier */
 	u64 served;        /* when a task of its own came to run last */
 	u64 slice;         /* a slice, in the measure of its passes */
 	u64 pass;          /* CPU time over weight, among its siblings: the smallest is next */
 	u64 own_pass;      /* the same of its own tasks, among its sub-units */
 	u64 loan_pass;     /* of the outermost: CPU time on others' CPUs over weight: the smallest borrows next */
-	u64 frontier;      /* the pass of the sub-unit (or of its own tasks) that ran last: who wakes starts no earlier */
+	u64 frontier;      /* the pass of the sub-unit (or of its own tasks) that ran last: one that wakes starts no earlier */
 	u64 slow_ns;       /* how long its tasks wait of late: see rescue.h */
 	u64 clock_set;     /* when the virtual time was last seen to go on with time: likewise */
 	u64 clock_was;     /* and what it was then */
@@ -89,9 +90,9 @@ struct dispatch_unit {
 /* One unit's account of one CPU, in ns since the start. Only that CPU writes it. */
 struct dispatch_account {
 	u64 home_ns;                      /* its tasks, where it owned the CPU */
-	u64 borrowed_ns;                  /* its tasks, where another did, who lent it and could call it back */
+	u64 borrowed_ns;                  /* its tasks, where another unit did, which lent it and could call it back */
 	u64 visiting_ns;                  /* its tasks, where another did, and they had turns: see dispatch.bpf.c on strays */
-	u64 shared_ns;                    /* its tasks, where nobody did */
+	u64 shared_ns;                    /* its tasks, where no unit did */
 	u64 lent_ns;                      /* others' tasks that borrowed, where it owned the CPU */
 	u64 visited_ns;                   /* others' tasks that visited, where it owned the CPU */
 	u64 waited_ns[DISPATCH_CAUSES];   /* its tasks that came to run here, before */
@@ -173,13 +174,13 @@ struct dispatch_task {
 /* What put a task into its unit. */
 enum dispatch_placed {
 	DISPATCH_BY_CGROUP,  /* its control group */
-	DISPATCH_BY_RULE,    /* its user or its groups, or the unit of who matches nothing */
+	DISPATCH_BY_RULE,    /* its user or its groups, or the default unit where nothing matches */
 	DISPATCH_BY_COMMAND, /* its program, or its parent's: what it starts belongs there, too */
 };
 
-/* What is tested of who executes a program. */
+/* What is tested of a process that executes a program. */
 enum dispatch_test {
-	DISPATCH_TEST_END,       /* none: the list ends, and who came so far stays */
+	DISPATCH_TEST_END,       /* none: the list ends, and a process that came so far stays */
 	DISPATCH_TEST_LIST,      /* none: the list goes on at the entry `value` */
 	DISPATCH_TEST_COMMAND,   /* whether `glob` matches its name or its program's */
 	DISPATCH_TEST_INHERITED, /* whether it is the heir of a unit of this level, or of one below: that is its unit then */
@@ -190,14 +191,15 @@ enum dispatch_test {
 };
 
 /*
- * The rules of the contract, in lists, for who executes a program: the first test that is passed says the unit, and the
- * unit's own list goes on. The entry with a unit's number says where its list begins, DISPATCH_COMMON's that of the outermost
- * units; the entries after the units' are the lists, in two halves, of which one is in force while the other is written.
+ * The rules of the contract, in lists, for a process that executes a program: the first test that it passes says the
+ * unit, and the unit's own list goes on. The entry with a unit's number says where its list begins, DISPATCH_COMMON's
+ * that of the outermost units; the entries after the units' are the lists, in two halves, of which one is in force
+ * while the other is written.
  */
 struct dispatch_match {
 	u32 test;   /* enum dispatch_test */
 	u32 value;
-	u32 unit;   /* of who passes */
+	u32 unit;   /* of a process that passes */
 	u32 unused;
 	char glob[DISPATCH_GLOB_MAX]; /* `*` is any text, `?` any character; ends with 0 */
 };

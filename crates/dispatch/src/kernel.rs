@@ -1,14 +1,17 @@
 //! The kernel's part of `sched_ext`, for a simulated machine.
 //!
-//! What Linux does around a `sched_ext` scheduler (kernel/sched/ext.c), with the clock as an argument: a task that wakes is
-//! asked for a CPU and queued; a CPU that needs a task first takes what is in its local queue, then asks the scheduler to
-//! move something there; who runs on a slice that is used up goes back to the scheduler. Nothing here decides anything.
+//! It does what Linux does around a `sched_ext` scheduler (kernel/sched/ext.c), with the clock as an argument:
+//! - for a task that wakes, it asks the scheduler for a CPU, and has the task queued;
+//! - a CPU that needs a task first takes what is in its local queue, then asks the scheduler to move a task there;
+//! - a task whose slice is used up goes back to the scheduler.
 //!
-//! Not simulated: scheduling classes, migration disabled, core scheduling, bypass mode. A slice ends when it is used up
-//! and not at the next tick, as on a kernel with a high-resolution tick.
+//! Nothing here decides anything.
 //!
-//! Cost: a wake-up and a switch are O(log n) in the tasks of the queue, and O(units) where an idle CPU looks for a
-//! borrower, as in the scheduler itself.
+//! Not simulated: scheduling classes, migration disabled, core scheduling, bypass mode. A slice ends when it is used
+//! up and not at the next tick, as on a kernel with a high-resolution tick.
+//!
+//! Cost: a wake-up and a switch are O(log n) in the tasks of the queue. They are O(units) where an idle CPU looks for
+//! a borrower, as in the scheduler itself.
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -173,7 +176,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel whose CPUs are all idle and owned by nobody, without tasks.
+    /// A kernel whose CPUs are all idle and without an owner, without tasks.
     ///
     /// # Panics
     /// If there are no CPUs or units, or more than [`CPUS_MAX`] and [`UNITS_MAX`]: the scenario's check comes first.
@@ -182,7 +185,7 @@ impl Kernel {
         assert!((1..=CPUS_MAX).contains(&cpus) && (1..=UNITS_MAX).contains(&units));
         let words = cpus.div_ceil(64);
         let mut masks = vec![0; (units as usize + 1) * 2 * words as usize];
-        // All CPUs are time-shared until somebody owns them.
+        // All CPUs are time-shared until a unit owns them.
         let shared = units as usize * 2 * words as usize;
         for cpu in 0..cpus as usize {
             masks[shared + cpu / 64] |= 1 << (cpu % 64);
@@ -261,13 +264,13 @@ impl Kernel {
         self.wake_by(now, id, 0);
     }
 
-    /// As [`Kernel::wake`], by a task that is about to sleep: as who writes into a pipe is taken to be.
+    /// As [`Kernel::wake`], by a task that is about to sleep: as a writer into a pipe is taken to be.
     pub fn wake_by_message(&mut self, now: u64, id: TaskId) {
         self.wake_by(now, id, WAKE_SYNC);
     }
 
-    /// As [`Kernel::wake`], by an interrupt on the CPU where it ran last: as who slept is woken by its timer. (The simulator's
-    /// workloads do not tell by whom a task is woken: there it is always another CPU.)
+    /// As [`Kernel::wake`], by an interrupt on the CPU where it ran last: as a sleeper is woken by its timer. (The
+    /// simulator's workloads do not tell by whom a task is woken: there it is always another CPU.)
     pub fn wake_by_timer(&mut self, now: u64, id: TaskId) {
         self.world.here = self.tasks[id as usize].cpu;
         self.wake_by(now, id, 0);
@@ -318,7 +321,7 @@ impl Kernel {
         if run.preempted
             && let Some(id) = next
         {
-            // Whoever was chosen was called back at once: the interrupt finds it on the CPU.
+            // The chosen task was called back at once: the interrupt finds it on the CPU.
             self.tasks[id as usize].slice = 0;
         }
         self.set_idle(cpu, next.is_none());
@@ -336,7 +339,7 @@ impl Kernel {
         self.tasks[id as usize].slice == 0
     }
 
-    /// Who owns a CPU from now on; [`NOBODY`]: it is time-shared.
+    /// The unit that owns a CPU from now on; [`NOBODY`]: it is time-shared.
     pub fn own(&mut self, now: u64, cpu: u32, unit: u32) {
         let mut owned = Owned { cpu, unit };
         self.call(now, cpu, |_| {

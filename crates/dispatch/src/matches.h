@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * In which unit who executes a program is, before the program's first step.
+ * Finds the unit of a process that executes a program, before the program's first step.
  *
- * Problem. The policy decides who belongs where (policy/src/membership.rs), but it sees a new process at its next look only:
- * until then it would be in no unit, and what ends sooner would never be in one.
+ * Problem. The policy decides which process belongs to which unit (policy/src/membership.rs). But it sees a new
+ * process only at its next look. Until then the process would be in no unit. A process that ends before that look
+ * would never be in one.
  *
- * Algorithm. The policy's rules come as lists (struct dispatch_match), most specific first. The decision begins at the unit
- * of the control group that the process is in, or at the outermost units if it is in none: who is in a unit's control group
- * stays in that unit, or comes to one within it.
+ * Algorithm. The policy's rules come as lists (struct dispatch_match), the most specific first. The decision begins at
+ * the unit of the control group that the process is in. For a process in no unit's control group, it begins at the
+ * outermost units. So a process in a unit's control group stays in that unit, or comes to one within it.
  *
- * Properties. For a process that no `cgroup:` or `pid:` rule matches, and that did not enter by `exec` nor its parent, it is
- * the policy's decision (live/src/kernel/matches.rs tests it at random). The same source is compiled for the kernel and
- * natively for that test.
+ * Properties. For most processes, this is the policy's decision; live/src/kernel/matches.rs tests that at random. The
+ * exceptions are processes that a `cgroup:` or `pid:` rule matches, and processes that entered by `exec`, or whose
+ * parent did. The same source is compiled for the kernel, and natively for that test.
  *
- * Limits. Texts are compared as bytes; names of programs with no more than DISPATCH_TEXTS bytes of path are known.
+ * Limits. Texts are compared as bytes. A program's name is known if its path has no more than DISPATCH_TEXTS bytes.
  *
- * Who includes it has match_at(number), parent_of(unit), has_group(group), and nought(), which is 0. The
- * verifier does not know that it is, and forgets what it knew of a number when that is added: else it would follow a loop for
- * all that it knows of every position in a text.
+ * A file that includes this one has match_at(number), parent_of(unit), has_group(group), and nought(), which is 0. The
+ * verifier does not know that nought() is 0, and forgets what it knew of a number when nought() is added. Otherwise it
+ * would follow a loop once for everything that it knows of every position in a text.
  */
 #ifndef DISPATCH_MATCHES_H
 #define DISPATCH_MATCHES_H
@@ -26,7 +27,7 @@
 #define DISPATCH_TEXTS 256u /* bytes of `texts`; a power of two */
 #define GLOB_STEPS     (DISPATCH_GLOB_MAX * DISPATCH_TEXTS)
 
-/* What is known of who executes a program. */
+/* What is known of a process that executes a program. */
 struct dispatch_facts {
 	u32 user;    /* effective */
 	u32 heir;    /* as dispatch_task.heir */
@@ -102,7 +103,7 @@ VERIFIED_ALONE(u32) unit_below(u32 level, u32 unit)
 	return DISPATCH_NOBODY;
 }
 
-/* The unit of who passes a test, or DISPATCH_NOBODY. */
+/* The unit of a process that passes a test, or DISPATCH_NOBODY. */
 static u32 passed(u32 number, const struct dispatch_match *match, const struct dispatch_facts *facts, u32 level)
 {
 	bool hit = false;

@@ -1,5 +1,5 @@
-//! The contract's rules for who executes a program, as the scheduler takes them: the mirror of `struct dispatch_match`
-//! (intf.h), which matches.h explains.
+//! The contract's rules for processes that execute a program, as the scheduler takes them. They mirror `struct
+//! dispatch_match` (intf.h), which matches.h explains.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const GROUP: u32 = 5;
 const OTHERWISE: u32 = 6;
 const UNKNOWN: u32 = 7;
 
-/// A test, and the unit of who passes it.
+/// A test, and the unit of a process that passes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Match {
@@ -76,7 +76,7 @@ impl Match {
 }
 
 /// Which entries to write, in this order, for lists to be in force: what is in force so far is in the other half. Lists that
-/// do not fit are left out, all of them: then everybody stays where its control group says.
+/// do not fit are left out, all of them: then every process stays where its control group says.
 pub(crate) fn entries(lists: &Lists, second_half: bool) -> Vec<(usize, Match)> {
     let length: usize = lists.values().map(|list| list.len() + 1).sum();
     let nothing = Lists::new();
@@ -103,7 +103,7 @@ pub mod decision {
     const COMM: usize = 16;
     const TEXTS: usize = 256;
 
-    /// Who executes a program.
+    /// The process that executes a program.
     #[derive(Debug, Clone, Default)]
     pub struct Executes<'a> {
         /// The unit of its control group, or [`COMMON`](crate::COMMON).

@@ -1,4 +1,4 @@
-//! Which CPUs are near each other, as the scheduler's tables have it.
+//! Which CPUs are near each other, in the form of the scheduler's tables.
 
 use std::collections::BTreeMap;
 

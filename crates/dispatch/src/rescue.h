@@ -1,37 +1,48 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Nobody waits for too long, whatever part a unit has and however many tasks share it.
+ * No task waits for too long, whatever part its unit has and however many tasks share that part.
  *
- * Problem. In queues ordered by virtual time, a task waits for as long as its unit's CPU time takes to go round: tasks times
- * slices over the unit's part. A contract can make that part a thousandth, a user can start ten thousand tasks, and a nice
- * value can make one of them wait for seventy rounds; but a kernel ends a scheduler, and with it the isolation of all units,
- * as soon as one task has waited for 30 s.
+ * Problem. In a queue ordered by virtual time, a task waits until its unit's CPU time has gone round: tasks times
+ * slices, over the unit's part. A contract can make that part a thousandth. A user can start ten thousand tasks. A
+ * nice value can make a task wait for seventy rounds. But a kernel ends a scheduler as soon as one task has waited for
+ * 30 s, and all units lose their isolation with it.
  *
- * Algorithm. Each unit remembers how long its tasks wait of late: the longest wait, less an eighth of it for every shorter one
- * since, and nothing below a tenth of a second.
- * - A unit's clock, by which those are placed that come to its queue, goes on by a 64th of the time that passes at least
- *   (`let_clock_go_on`), as it does anyhow where no more than 64 tasks of nice 0 share a CPU; and nobody is placed further
- *   ahead of it than 32 slices (`LEAD_MAX`). So nice values order those that came within 10 s; who waits for longer is before
- *   all who come.
- * - Slices are an eighth from 2 s on, of those that wait already too, and count as whole ones: a kernel with a tick of 1 ms
- *   has five turns where there was one.
- * - From 5 s on the unit is *late*, and so is one of which tasks wait and none came to run for so long. Late tasks are
- *   *rescued*: CPUs take them out of turn, whoever owns them, often enough that all that wait in late units run once in 5 s,
- *   and so seldom that they use a tenth of the machine at most. Who is late is looked for once a second.
- * - So are the *stranded*, who wait in the queue of one CPU that a higher class took since, and may run on others: each of
- *   those looks for them once a second, and takes one with each slice while there are any.
- * - A CPU thinks of all this once a slice.
+ * Terms.
+ * - A unit is *late* if its tasks wait for more than 5 s, or if tasks of it wait and none came to run for so long.
+ * - A task is *stranded* if it waits in the queue of one CPU, a higher scheduling class has taken that CPU since, and
+ *   other CPUs may run it.
+ * - A *rescue* is a turn out of turn, on any CPU, whoever owns it.
  *
- * Properties. A rescue is charged like any other turn: what a late unit gets by it, it gets less of in its own. So shares
- * stay what the contract says, unless all of the unit's part is less than its rescues: then it gets more than its part, one
- * short slice for each task in 5 s. Whoever waits has all before it that come after it within 10 s, and no others; a unit is
- * known to be late within 6 s, and then one round of its tasks takes 5 s: so each comes to run within 21 s, as long as a tenth
- * of the machine serves all late tasks in 5 s: 800 of them on eight CPUs by slices of 5 ms, 6,400 by short ones.
- * crates/sim/tests/starvation.rs tries contracts, crowds and modes.
+ * Algorithm. Each unit remembers how long its tasks have waited lately: the longest wait. Every shorter wait since
+ * takes an eighth off it. Below a tenth of a second it counts as nothing.
+ * - A task that comes to a queue is placed by its unit's clock. That clock goes on by at least 1/64 of the time that
+ *   passes (`let_clock_go_on`). Where no more than 64 tasks of nice 0 share a CPU, it does so anyhow. No task is
+ *   placed further ahead of the clock than 32 slices (`LEAD_MAX`). So nice values order the tasks that came within 10
+ *   s. A task that has waited for longer is before all that come.
+ * - From 2 s of waiting on, the unit's slices are an eighth, also of tasks that wait already, and each counts as a
+ *   whole slice. A kernel with a tick of 1 ms then has five turns where there was one.
+ * - From 5 s on, the unit is late, and its tasks are rescued. Rescues are frequent enough for every task that waits in
+ *   a late unit to run once in 5 s. They are rare enough to use at most a tenth of the machine. Late units are looked
+ *   for once a second.
+ * - Stranded tasks are rescued too. Each CPU that may run them looks for them once a second. While there are any, it
+ *   takes one with each slice.
+ * - A CPU checks all this once a slice.
  *
- * Limits. Nice values of -18 and less, and any where more than 64 tasks share a CPU, count for less than the kernel gives them.
- * A unit that slept may be taken for late as it wakes: then a task of it runs sooner than it should. Without isolation
- * (`pool`) there is nobody to take time from.
+ * Properties.
+ * - A rescue is charged like any other turn. The unit gets less of its own turns by so much. So shares stay what the
+ *   contract says. One case is an exception: where the rescues alone exceed the unit's part, it gets more than that
+ *   part, one short slice for each task in 5 s.
+ * - A task that waits has before it only tasks that come within 10 s after it.
+ * - A unit is known to be late within 6 s, and one round of its tasks then takes 5 s. So each task comes to run within
+ *   21 s, as long as a tenth of the machine serves all late tasks in 5 s. On eight CPUs, that is 800 tasks by slices
+ *   of 5 ms, and 6,400 by short ones.
+ * - crates/sim/tests/starvation.rs tries contracts, crowds and modes.
+ *
+ * Limits.
+ * - Some nice values count for less than the kernel gives them: those of -18 and less, and all where more than 64
+ *   tasks share a CPU.
+ * - A unit that slept may count as late when it wakes. A task of it then runs sooner than it should.
+ * - Without isolation (`pool`), there is no unit to take time from.
  */
 #ifndef DISPATCH_RESCUE_H
 #define DISPATCH_RESCUE_H

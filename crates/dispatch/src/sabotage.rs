@@ -1,7 +1,8 @@
 //! Breaks the scheduler that runs in the kernel, for tests of how that ends.
 //!
-//! Its program is the one that is shipped, and has nothing in it for this. Its tables are found by their names, as any tool
-//! for BPF finds them, and are made to promise a unit more than there are queues: the first task of that unit is an error.
+//! The scheduler that is broken is the shipped one, and has nothing in it for this. Its tables are found by their
+//! names, as any tool for BPF finds them. They are changed so that they promise a unit more than there are queues: the
+//! first task of that unit is then an error.
 
 use std::mem::offset_of;
 

@@ -8,7 +8,7 @@ pub const KERNEL: u32 = 0;
 pub const UNITS_MAX: u32 = 1024;
 /// CPU numbers are below this.
 pub const CPUS_MAX: u32 = 4096;
-/// The unit of whoever belongs to no other.
+/// The unit of tasks that belong to no other.
 pub const COMMON: u32 = 1;
 /// Levels of units within units.
 pub const DEPTH_MAX: u32 = 20;
@@ -107,7 +107,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// An outermost unit that nobody has said anything of yet.
+    /// An outermost unit of which nothing was said yet.
     pub fn new(number: u32) -> Unit {
         Unit {
             parent: NOBODY,
@@ -205,11 +205,11 @@ impl std::ops::AddAssign for CallBacks {
 pub struct Account {
     /// Its tasks on its own CPUs.
     pub home_ns: u64,
-    /// Its tasks on CPUs of others, who lent them.
+    /// Its tasks on CPUs of others, which lent them.
     pub borrowed_ns: u64,
     /// Its tasks on CPUs of others where they had turns: those that run anywhere, or could run nowhere else.
     pub visiting_ns: u64,
-    /// Its tasks on CPUs of nobody.
+    /// Its tasks on CPUs without an owner.
     pub shared_ns: u64,
     /// Others' tasks on its own CPUs, which it lent.
     pub lent_ns: u64,
@@ -300,7 +300,7 @@ pub(crate) struct Cpu {
 pub(crate) const RESCUE_RUNS: u32 = 2;
 
 impl Cpu {
-    /// One that nobody owns, and that runs nothing.
+    /// One without an owner that runs nothing.
     pub(crate) fn new(near: Near) -> Cpu {
         Cpu {
             since: 0,

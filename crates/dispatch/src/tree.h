@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Units within units: which of them are active, how much CPU time each had for its weight among its siblings (its pass), and
- * which of two had less.
+ * Units within units: which units are active, and how much CPU time each had for its weight among its siblings (its
+ * pass). Of two units, this tells which one had less.
  */
 #ifndef DISPATCH_TREE_H
 #define DISPATCH_TREE_H
@@ -10,13 +10,14 @@
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
 /*
- * Who is active: a task runs or waits; a unit's own tasks if one of them does; a unit if its own tasks or a sub-unit are.
- * Who becomes active has saved nothing up but one slice: its pass catches up with the clock of the unit around (see
- * advance_clock_around()), less so much. So does one that used less than it may, for want of tasks, when another task of its
- * wakes or a slice begins: else it would keep all others waiting for as long as it had been alone with its share.
+ * A task is active if it runs or waits; a unit's own tasks, if one of them does; a unit, if its own tasks or a sub-unit
+ * are. Becoming active, a unit has at most one slice of credit: its pass catches up with the clock of the unit around
+ * (see advance_clock_around()), less one slice. A unit that used less than it may, for want of tasks, catches up
+ * likewise when another task of its wakes or a slice begins. Else it would keep all others waiting for as long as it
+ * had lacked tasks.
  *
- * Here and below, what is done at every level of units is a function of its own that returns the next one, since a loop of
- * BPF costs more than the work of one level, and most units are outermost.
+ * Here and below, what is done at every level of units is a function of its own that returns the next one, since a loop
+ * of BPF costs more than the work of one level, and most units are outermost.
  */
 static struct dispatch_unit *count_within(struct dispatch_unit *unit, bool *comes)
 {
@@ -108,8 +109,9 @@ static void vacate(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
 }
 
 /*
- * One of those that compete, on the way up: at first a unit's own tasks, then the units around it. What it runs on now is
- * charged later, and counts as a slice each: else one unit would take all CPUs that look meanwhile, and wait for as long after.
+ * One of those that compete, on the way up: at first a unit's own tasks, then the units around it. What it runs on now
+ * is charged later, and counts as a slice each: else one unit would take all CPUs that look meanwhile, and wait for as
+ * long after.
  */
 struct competitor {
 	u64 pass;
@@ -206,10 +208,11 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 }
 
 /*
- * A unit is next: the clock of the unit around is where this one is, or of none around, the machine's; less what it may be
- * ahead of those that should be next. A task that ends its slice is in no queue for a moment, and a CPU that looks then takes
- * another unit's; and who alone has tasks that wait comes to run on all CPUs, and is charged for all of them later. (Slices end
- * with ticks, and are up to twice as long.) One that is behind the clock itself lacked tasks: it catches up.
+ * A unit is next: the clock of the unit around is where this one is, or of none around, the machine's; less what it may
+ * be ahead of those that should be next. A task that ends its slice is in no queue for a moment, and a CPU that looks
+ * then takes another unit's; and the only unit with tasks that wait comes to run on all CPUs, and is charged for them
+ * later. (Slices end with ticks, and are up to twice as long.) One that is behind the clock itself lacked tasks: it
+ * catches up.
  */
 static u64 clock_by(struct dispatch_unit *unit, u64 clock)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Where a task goes that wakes: where its virtual time begins, which idle CPU it takes, which loan it calls back, and whom it
- * interrupts.
+ * What happens when a task wakes: where its virtual time begins, which idle CPU it takes, which loan it calls back,
+ * and which task it interrupts.
  */
 #ifndef DISPATCH_WAKING_H
 #define DISPATCH_WAKING_H
@@ -15,8 +15,8 @@ static struct dispatch_unit *clock_of(struct dispatch_unit *unit)
 }
 
 /*
- * Who slept starts where those are that it competes with, less one slice: it runs soon, and has saved nothing up. Who had much
- * for its nice value starts not so far behind that it would wait for too long.
+ * A task that slept starts where those are that it competes with, less one slice. So it runs soon, with at most one
+ * slice of credit. A task that had much for its nice value starts not so far behind that it would wait for too long.
  */
 static u64 start_of(struct dispatch_task *task, struct dispatch_unit *unit)
 {
@@ -117,8 +117,8 @@ static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *
 }
 
 /*
- * Whether the task that a CPU runs is ahead of one that woke, by more than `preempt_ns`: then it has to go. A part of both its
- * callers: a call would cost each wake-up some thirty instructions.
+ * Whether the task that a CPU runs is ahead of one that woke, by more than `preempt_ns`: then it has to go. A part of
+ * both its callers: a call would cost each wake-up some thirty instructions.
  */
 static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch_task *task, const struct dispatch_unit *unit,
 							   const struct dispatch_cpu *cpu)
@@ -143,8 +143,9 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 }
 
 /*
- * Where a task waits that cannot wait in its unit's queue: on its last CPU, unless a higher class has that one, for as long as
- * it likes, and others may wait for what the task does (unbound threads of the kernel's, RCU's for one): then on another one.
+ * Where a task waits that cannot wait in its unit's queue: on its last CPU, unless a higher class has that one, for as
+ * long as it likes, and others may wait for what the task does (unbound threads of the kernel's, RCU's for one): then
+ * on another one.
  */
 static __attribute__((noinline)) u32 where_it_may_wait(struct task_struct *p, u32 last)
 {
@@ -161,7 +162,7 @@ static __attribute__((noinline)) u32 where_it_may_wait(struct task_struct *p, u3
 	return last;
 }
 
-/* Whoever runs where the woken task ran last goes, if it is far enough ahead: at once, or when it has run for a while. */
+/* The task that runs where the woken one ran last goes, if it is far enough ahead: at once, or when it has run for a while. */
 static void outrank(const struct dispatch_task *task, const struct dispatch_unit *unit, u32 last)
 {
 	struct dispatch_cpu *cpu = cpu_at(last);
@@ -203,11 +204,12 @@ static bool takes_over(struct task_struct *p, const struct dispatch_task *task, 
 }
 
 /*
- * Puts a task that woke right onto this CPU, if it ran there last and would be next there after an interrupt: without one,
- * and without a queue. Not onto another CPU: while that one's interrupt is on its way, a third may come free. Nor before a
- * thread of the kernel's that is on its way there. Should a higher class be before it, it comes to the scheduler again.
+ * Puts a task that woke right onto this CPU, if it ran there last and would be next there after an interrupt: without
+ * one, and without a queue. Not onto another CPU: while that one's interrupt is on its way, a third may come free. Nor
+ * before a thread of the kernel's that is on its way there. Should a higher class be before it, it comes to the
+ * scheduler again.
  *
- * A function of its own, so that whoever wakes elsewhere pays nothing for it.
+ * A function of its own, so that a task that wakes elsewhere pays nothing for it.
  */
 static __attribute__((noinline)) bool take_here(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit,
 						u64 enq_flags)

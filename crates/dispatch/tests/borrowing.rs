@@ -1,5 +1,5 @@
-//! Who borrows: a lent CPU goes to the borrower that had least of such for its weight, so that borrowers who always have work
-//! divide what is lent by their weights.
+//! A lent CPU goes to the borrower that had the least of lent CPU time for its weight. So borrowers that always have
+//! work divide what is lent by their weights.
 
 use commonhold_dispatch::{
     ANYWHERE, BORROWS, COMMON, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules,

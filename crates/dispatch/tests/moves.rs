@@ -1,4 +1,4 @@
-//! Tasks that change their unit while they run: the scheduler knows whose task is on the CPU from then on.
+//! Tasks that change their unit while they run: from then on, the scheduler knows the new unit of the task on the CPU.
 
 use commonhold_dispatch::{ANYWHERE, BORROWS, COMMON, Kernel, LENDS, NOBODY, Recall, Settings, UnitRules};
 

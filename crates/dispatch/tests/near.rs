@@ -1,5 +1,5 @@
-//! Which CPU of those that are there: a task that wakes goes to the nearest idle one of its own unit's, before any that
-//! others lend; of its lent CPUs a unit calls the nearest back. How far tasks moved is counted accordingly.
+//! Which of several CPUs is taken. A task that wakes goes to the nearest idle CPU of its own unit's, before any that
+//! others lend. A unit calls back the nearest of its lent CPUs. How far tasks moved is counted accordingly.
 
 use commonhold_dispatch::{BORROWS, Kernel, Kick, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules, near};
 use commonhold_machine::Machine;

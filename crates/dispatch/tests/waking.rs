@@ -1,4 +1,4 @@
-//! Tasks that wake where another unit's task runs: who goes first, and who is next among many units.
+//! Tasks that wake where another unit's task runs: which goes first, and which unit is next among many.
 
 use commonhold_dispatch::{BORROWS, KERNEL, Kernel, Kick, LENDS, NOBODY, Recall, Settings, UnitRules};
 

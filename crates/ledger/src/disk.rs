@@ -1,8 +1,8 @@
 //! The accounts of disk bandwidth.
 //!
-//! What a unit is entitled to is its part of what the units transferred together: a disk that nobody uses owes nothing.
-//! Conserved at every entry: what units and nobody were entitled to sums to what was transferred, and so what was lent is what
-//! was borrowed, that of units which a reload dropped included.
+//! A unit is entitled to its part of what the units transferred together: a disk that nobody uses owes nothing. Two
+//! sums are conserved at every entry. What units were entitled to, with what no unit was, sums to what was
+//! transferred. So what was lent is what was borrowed, units that a reload dropped included.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,7 +115,7 @@ impl Disks {
             own.used.written_bytes += used.written_bytes;
             own.used.requests += used.requests;
             own.using += per_second(used.bytes(), elapsed);
-            // Before the first plan nobody is entitled to anything, and nothing is lent.
+            // Before the first plan no unit is entitled to anything, and nothing is lent.
             let due = if parts.iter().all(|part| *part == 0) { used.bytes() } else { due };
             own.entitled += due;
             own.lent += due.saturating_sub(used.bytes());

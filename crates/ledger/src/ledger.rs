@@ -1,4 +1,4 @@
-//! Keeping the accounts.
+//! Keeping the accounts: from plans and snapshots to each unit's entries.
 
 use std::collections::BTreeMap;
 
@@ -230,7 +230,7 @@ impl Ledger {
         self.blame(unit, waited);
     }
 
-    /// Puts what a lender waited down to those who had its CPUs meanwhile, in equal parts.
+    /// Puts what a lender waited down to the units that had its CPUs meanwhile, in equal parts.
     fn blame(&mut self, lender: UnitId, waited_ns: u64) {
         let borrowers: Vec<UnitId> =
             self.loan.values().filter(|(from, _)| *from == lender).map(|(_, to)| *to).collect();
@@ -250,7 +250,7 @@ impl Ledger {
         let (lent, borrowed) = (lent + self.gone.lent_ns, borrowed + self.gone.borrowed_ns);
         assert_eq!(lent, borrowed, "what is lent is what is borrowed");
         let strangers = self.loan.iter().find(|(cpu, (lender, _))| self.owner.get(cpu) != Some(lender));
-        assert!(strangers.is_none(), "a CPU is on loan from one who does not own it: {strangers:?}");
+        assert!(strangers.is_none(), "a CPU is on loan from a unit that does not own it: {strangers:?}");
     }
 
     /// The accounts as they stand.

@@ -74,7 +74,7 @@ pub struct Statement {
     pub elapsed_ns: u64,
     /// Capacity over that time: `cpus` × `elapsed_ns`.
     pub capacity_ns: u64,
-    /// CPU time nobody used.
+    /// Idle CPU time.
     pub idle_ns: u64,
     /// CPU time used by the common parts, by processes outside every unit, and by what was too short to be seen.
     pub common_ns: u64,

@@ -1,14 +1,16 @@
 //! The accounts of memory.
 //!
-//! Memory is held, not used up: so an account has what is so now, and that over time. A call-back is the lender's: it begins
-//! at the last look at which the lender did not want what it lent, and ends at the look at which borrowers have given back as
-//! much as was called back until then, so that what is reported is an upper bound. While a lender grows, every look may call
-//! back a little more: each counts for itself. What a borrower takes beyond its bound was never lent: it is not called back,
-//! though a call-back ends only with the borrower at its bound.
+//! Memory is held, not used up. So an account has what is so now, and its sum over time.
 //!
-//! Nobody's page is lent to anybody in particular: what is idle is lent together, and dealt among those who are short. So a
-//! loan that is called back is one of each lender that called to each borrower that had to give back then: it is over when
-//! that borrower has given back its part. The lender's own call-back is over when all of them have.
+//! A call-back is the lender's. It begins at the last look at which the lender did not want what it lent. It ends at
+//! the look at which borrowers have given back as much as was called back until then. So what is reported is an upper
+//! bound. While a lender grows, every look may call back a little more: each counts for itself. What a borrower takes
+//! beyond its bound was never lent and is not called back, though a call-back ends only with the borrower at its
+//! bound.
+//!
+//! No page is lent to one unit in particular. What is idle is lent together, and dealt among the units that are short.
+//! So a loan that is called back is one of each lender that called, to each borrower that had to give back then. It is
+//! over when that borrower has given back its part. The lender's own call-back is over when all of them have.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -102,7 +104,7 @@ pub struct MemoryTotals {
     pub total: u64,
     /// What the kernel keeps for itself.
     pub kernel: u64,
-    /// What those hold who are in no unit.
+    /// What the processes in no unit hold.
     pub shared: u64,
     /// What is divided among the units.
     pub divided: u64,

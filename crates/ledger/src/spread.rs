@@ -1,4 +1,4 @@
-//! How times are spread, in little room: counts of ranges, each an eighth wider than the one before at most.
+//! How times are spread, in little room: counts of ranges, each at most an eighth wider than the one before.
 
 /// Ranges to each doubling.
 const PARTS: u64 = 8;

@@ -1,10 +1,11 @@
-//! A program that never stands still, to test whoever has to keep up with it.
+//! A program that never stands still, to test programs that have to keep up with it.
 //!
 //! `churn threads N`: N threads at a time, each of which starts its successor and ends.
-//! `churn forks N`: N processes at a time, each of which starts its successor, does not wait for it, and ends. The first
+//! `churn forks N`: N processes at a time. Each starts its successor, does not wait for it, and ends. The first
 //! process takes the orphans in, since not every machine's process 1 does so quickly.
 //!
-//! It ends by itself after [`LENGTH`], whoever started it: a storm that outlives its test stops the machine.
+//! It ends by itself after [`LENGTH`], whatever becomes of the program that started it: a storm that outlives its test
+//! stops the machine.
 
 use std::env;
 use std::process::Command;

@@ -1,5 +1,6 @@
-//! A program that has memory: `has MIB [FILE]`, so much in no file, touched, and all of FILE mapped and read. Says `ready`, and
-//! touches all of it again for each line that it is told; ends with its input, and after a minute at the latest.
+//! A program that has memory: `has MIB [FILE]`. It touches so much memory in no file, and maps and reads all of FILE.
+//! It prints `ready`, and touches all of it again for each line that it reads. It ends with its input, and after a
+//! minute at the latest.
 
 use std::env;
 use std::fs::File;

@@ -1,8 +1,8 @@
-//! The smallest daemon: holds one process and all that it starts on some CPUs, until its standard input ends or it is
-//! killed; a caretaker undoes everything either way.
+//! The smallest daemon. It holds one process, and all that this starts, on some CPUs, until its standard input ends or
+//! it is killed. A caretaker undoes everything either way.
 //!
 //! `hold DIRECTORY PID CPUS [closed]`: journal in DIRECTORY; `closed` also stops the processes.
-//! `hold caretaker JOURNAL FD`: what the caretaker runs.
+//! `hold caretaker JOURNAL FD`: the caretaker's command line.
 
 use std::env;
 use std::io::{self, Read};

@@ -10,8 +10,9 @@
 //! time-shared by weight. Without `--for` it schedules until its standard input ends. What is not named is as the daemon has
 //! it: the slice, and which CPUs are near each other.
 //!
-//! For tests of how the kernel ends it: `--timeout` is how long a task may wait; `--break` loads nothing, but has whoever enters
-//! that control group put into a queue that does not exist, by the scheduler that runs, whoever loaded it.
+//! Two options are for tests of how the kernel ends the scheduler. `--timeout` is how long a task may wait. `--break` loads
+//! nothing. It makes the scheduler that runs, whoever loaded it, use a queue that does not exist for every task that enters
+//! that control group.
 //!
 //! Prints `ready` once it schedules, and at the end a line per unit; if the kernel ended it, then why.
 

@@ -1,8 +1,9 @@
 //! The caretaker: a process that waits for the daemon's end and undoes what the daemon did.
 //!
-//! It depends on nothing but a pipe, whose other end only the daemon has: when the daemon is gone, for whatever reason,
-//! the pipe ends. It has a session of its own, ignores what a terminal or a service manager sends to end a program, keeps
-//! no other file open, and is never a member of a unit. A regular end goes the same way: there is one way of undoing.
+//! It depends on nothing but a pipe whose other end only the daemon has. When the daemon is gone, for whatever reason,
+//! the pipe ends. The caretaker has a session of its own, ignores the signals by which a terminal or a service manager
+//! ends a program, keeps no other file open, and is never a member of a unit. A regular end goes the same way: there
+//! is one way of undoing.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};

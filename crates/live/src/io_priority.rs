@@ -1,7 +1,9 @@
 //! The I/O priority of one thread: a class, and in two classes a level.
 //!
-//! Threads and processes are born with the priority of who made them. Only some schedulers of disks heed it: BFQ classes and
-//! levels, mq-deadline classes alone, others neither. Source: `ioprio_set(2)`; block/bfq-iosched.c (`bfq_ioprio_to_weight`).
+//! Threads and processes are born with the priority of the thread that made them. Only some disk schedulers heed it:
+//! BFQ heeds classes and levels, mq-deadline classes alone, others neither.
+//!
+//! Source: `ioprio_set(2)`; block/bfq-iosched.c (`bfq_ioprio_to_weight`).
 
 use std::fmt;
 use std::io;

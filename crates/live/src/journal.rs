@@ -1,14 +1,16 @@
 //! The journal: how to undo what was done, written before it is done.
 //!
-//! Problem: a daemon that dies must leave nothing stopped, pinned or squeezed behind. Algorithm: before the first change
-//! to a process or a file, one entry with its original state is appended to a file on a memory file system. The caretaker,
-//! a process that lives only for this, holds the read end of a pipe whose write end only the daemon has; when the daemon
-//! is gone, for whatever reason, it reads the journal, undoes everything, last entry first, and removes the file. A
-//! regular end is the same path: there is one way of undoing, and it is used every time. If both processes are killed, the
-//! next start finds the journal and undoes it first.
+//! Problem: a daemon that dies must leave nothing stopped, pinned or squeezed behind.
 //!
-//! Properties: undoing is idempotent; an entry whose action never happened is harmless; a process is known by number and
-//! start time, so that a reused number is never touched.
+//! Algorithm: before the first change to a process or a file, one entry with its original state is appended to a file
+//! on a memory file system. The caretaker, a process that lives only for this, holds the read end of a pipe whose
+//! write end only the daemon has. When the daemon is gone, for whatever reason, the caretaker reads the journal,
+//! undoes everything, last entry first, and removes the file. A regular end is the same path: there is one way of
+//! undoing, and it is used every time. If both processes are killed, the next start finds the journal and undoes it
+//! first.
+//!
+//! Properties: undoing is idempotent. An entry whose action never happened is harmless. A process is known by number
+//! and start time, so that a reused number is never touched.
 
 mod text;
 

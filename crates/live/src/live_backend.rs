@@ -1,4 +1,4 @@
-//! What a daemon needs of a live backend beside the seam: members that come by `exec`, reloads, and an end.
+//! What a daemon needs of a live backend beside the seam: members that enter by `exec`, reloads, and an end.
 
 use std::os::fd::BorrowedFd;
 

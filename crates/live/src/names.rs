@@ -1,4 +1,4 @@
-//! Users and groups as this machine knows them: files, LDAP, whatever its name service is told to ask.
+//! Users and groups as this machine knows them: from files, LDAP, or whatever its name service is told to ask.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

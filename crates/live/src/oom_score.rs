@@ -1,11 +1,14 @@
 //! How readily the kernel kills a process when it is out of memory: its `oom_score_adj`.
 //!
-//! The kernel kills the process with the most points: its pages, in memory and in swap, and for each of the value's
-//! thousandths as many pages as a thousandth of memory and swap. At 1000 the smallest process has more points than the
-//! largest at 0; -1000 is never killed. Processes are born with the value of who made them.
+//! The kernel kills the process with the most points. Points are its pages, in memory and in swap, and for each of the
+//! value's thousandths as many pages as a thousandth of memory and swap. At 1000 the smallest process has more points
+//! than the largest at 0. A process at -1000 is never killed. Processes are born with the value of the process that
+//! made them.
 //!
-//! Who may lower the value (`CAP_SYS_RESOURCE`) also sets, by each write, below what its owner may not go from then on. So it is
-//! written without that: up and back again it is not needed. Source: fs/proc/base.c (`__set_oom_adj`), `mm/oom_kill.c`.
+//! A writer that may lower the value (`CAP_SYS_RESOURCE`) also sets, by each write, below what its owner may not go
+//! from then on. So the value is written without that capability: it is not needed for raising a value and back again.
+//!
+//! Source: fs/proc/base.c (`__set_oom_adj`), `mm/oom_kill.c`.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,28 +1,30 @@
 //! The roster: which process is in which unit, and what each unit's processes use.
 //!
-//! Problem: members fork, exec, change their user and exit all the time, and looking at every file of every process ten
+//! Problem: members fork, exec, change their user and exit all the time. Looking at every file of every process ten
 //! times a second would cost more than the contract is worth.
 //!
-//! Algorithm: a look begins with one small file, /proc/loadavg: while the number of threads and the number last given to
-//! a new one are unchanged, nothing was born and nothing ended. Otherwise /proc is listed. A process's own files are read
-//! when it is new, and then only after it has run (a process that sleeps can neither exec nor change its user): at every
-//! look while it is younger than a second, since it is about to exec; once a second afterwards, and then those files alone
-//! that can change its unit under this contract. Where that has `cgroup` rules, all processes are read once a second, since
-//! another may move a sleeper.
+//! Algorithm: a look begins with one small file, /proc/loadavg. It has the number of threads, and the number last
+//! given to a new one. While both are unchanged, nothing was born and nothing ended. Otherwise /proc is listed. A
+//! process's own files are read when it is new, and then only after it has run: a process that sleeps can neither exec
+//! nor change its user.
+//! - While it is younger than a second, they are read at every look, since it is about to exec.
+//! - Afterwards they are read once a second, and only those that can change its unit under this contract.
+//! - Where the contract has `cgroup` rules, all processes are read once a second, since another may move a sleeper.
 //!
-//! Placement is the policy's ([`place`]); parents are placed before their children. A process whose parent is gone keeps
-//! what it inherited. One whose parent was gone before the first look is taken for a descendant of its session's leader,
-//! or of the unit that its environment names ([`MARKER`]) where its user, or root, did enter that unit by `exec`.
+//! Placement is the policy's ([`place`]); parents are placed before their children. A process whose parent is gone
+//! keeps what it inherited. One whose parent was gone before the first look is taken for a descendant of its session's
+//! leader. Or it is taken for one of the unit that its environment names ([`MARKER`]), where its user, or root, did
+//! enter that unit by `exec`.
 //!
-//! Properties: a process is known by number and start time; the program itself, those it is told to leave out and
-//! process 1 are in no unit; kernel threads are placed in `kernel`, for the count.
+//! Properties: a process is known by number and start time. The program itself, the processes that it is told to leave
+//! out, and process 1 are in no unit. Kernel threads are placed in `kernel`, for the count.
 //!
-//! What a process used between the last look and its end, and what one used that lived too briefly to be seen, is counted
-//! when its parent waits for it, in the parent's unit.
+//! CPU time of short lives: some is not seen, of a process between the last look and its end, or of one that lived too
+//! briefly to be seen. It is counted when its parent waits for it, in the parent's unit.
 //!
-//! Limits: where no member waits for it (its parent is gone, or ignores its children), that time is not counted: the
-//! ledger calls it common. A process that daemonises with a new session between two looks without having entered by
-//! `exec` is placed by its user, group or cgroup.
+//! Limits: where no member waits for such a process (its parent is gone, or ignores its children), that time is not
+//! counted: the ledger calls it common. A process that daemonises with a new session between two looks, without having
+//! entered by `exec`, is placed by its user, group or cgroup.
 
 mod account;
 mod inherit;

@@ -1,4 +1,4 @@
-//! Signals to processes that are certainly the ones meant.
+//! Signals to processes that are certainly the intended ones.
 
 use std::io;
 

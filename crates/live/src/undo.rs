@@ -1,12 +1,16 @@
 //! Undoing what a journal says was done.
 //!
-//! Algorithm: processes that were stopped continue, threads get back the CPUs and I/O priorities they had, processes their `oom_score_adj`, and control groups are emptied
-//! and removed, the last entry first. Members fork while this goes on, and a child has the affinity and priority of a parent that was
-//! not restored yet: so everything is looked at again until a look finds nothing to do.
+//! Algorithm: the last entry comes first. Processes that were stopped continue. Threads get back the CPUs and I/O
+//! priorities they had, and processes their `oom_score_adj`. Control groups are emptied and removed. Members fork
+//! while this goes on, and a child has the affinity and priority of a parent that was not restored yet. So everything
+//! is looked at again until a look finds nothing to do.
 //!
-//! Properties: idempotent. A thread is only touched while it has a mask, or a priority, that the daemon gave: one that its owner chose
-//! meanwhile stays. A process is only continued while it is stopped and the journal says that the daemon stopped it: what
-//! a user stopped stays stopped. A process is only moved while it is in a control group that the daemon made.
+//! Properties: idempotent.
+//! - A thread is only touched while it has a mask, or a priority, that the daemon gave. One that its owner chose
+//!   meanwhile stays.
+//! - A process is only continued while it is stopped and the journal says that the daemon stopped it. A process that a
+//!   user stopped stays stopped.
+//! - A process is only moved while it is in a control group that the daemon made.
 
 mod groups;
 mod inherited;

@@ -1,17 +1,20 @@
-//! The `user` backend: holds CPU with what any user may do to one's own processes, affinity and stop signals; disks with I/O
-//! priorities ([`priorities`]) and stops ([`disk`]); memory by having it paged out ([`memory`]), which takes privileges.
+//! The `user` backend, which works with any user's privileges:
+//! - it holds CPU by affinity and stop signals, which any user may use on their own processes;
+//! - it holds disks by I/O priorities ([`priorities`]) and stops ([`disk`]);
+//! - it holds memory by having it paged out ([`memory`]), which does take privileges.
 //!
-//! Homes and loans are affinity masks on every thread of every member; a share finer than a CPU is a gate: the unit's
-//! processes are stopped and continued as a whole. New processes and threads inherit the mask of the one that made them,
-//! so a storm of forks stays where it was confined; what joins a unit otherwise is confined when it is found.
+//! Homes and loans are affinity masks on every thread of every member. A share finer than a CPU is a gate: the unit's
+//! processes are stopped and continued as a whole. New processes and threads inherit the mask of the one that made
+//! them. So a storm of forks stays where it was confined. A process that joins a unit otherwise is confined when it is
+//! found.
 //!
-//! Properties: a thread runs where the order and its own owner both allow it, and where the order says if they contradict
-//! each other; when an order ends, where its owner said last. Nothing is done before the journal has it. A process that
-//! its user stopped is never continued, and no process outside the units is touched.
+//! Properties: a thread runs where the order and its own owner both allow it, and where the order says if they
+//! contradict each other. When an order ends, it runs where its owner said last. Nothing is done before the journal
+//! has it. A process that its user stopped is never continued, and no process outside the units is touched.
 //!
-//! Limits: a signal can be seen. A shell whose job is a member and which is not a member itself reports the job as
-//! stopped; a stop that the user asks for while the unit is stopped is lost when it continues. Who has root's or another
-//! user's processes in a unit needs root to hold them.
+//! Limits: a signal can be seen. A shell that is no member, but whose job is one, reports the job as stopped. A stop
+//! that the user asks for while the unit is stopped is lost when it continues. To hold root's or another user's
+//! processes in a unit needs root.
 
 mod confine;
 mod disk;

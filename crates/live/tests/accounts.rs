@@ -1,4 +1,5 @@
-//! What processes use that live and end between two looks is counted for the unit of the one that waits for them.
+//! CPU time of processes that live and end between two looks is counted for the unit of the process that waits for
+//! them.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! The `cgroup` backend on a real kernel: trees, moves, gates and ownership need only a cgroup v2 mount and root; knobs
-//! need its cpu and cpuset controllers. What the machine at hand lacks is skipped, with the reason.
+//! The `cgroup` backend on a real kernel. Trees, moves, gates and ownership need only a cgroup v2 mount and root;
+//! knobs need its cpu and cpuset controllers. A test that lacks something on the machine at hand is skipped, with the
+//! reason.
 //!
 //! Every test works below a cgroup of its own, so that a daemon on the same machine is not disturbed.
 #![allow(clippy::unwrap_used)]

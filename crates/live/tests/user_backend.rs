@@ -1,4 +1,4 @@
-//! The `user` backend on real processes of this machine. Whoever runs the tests owns the processes, root or not.
+//! The `user` backend on real processes of this machine. The user that runs the tests owns the processes, root or not.
 // `[mask.clone()]` says what is expected; a slice made from a reference says how it was made.
 #![allow(clippy::unwrap_used, clippy::cloned_ref_to_slice_refs)]
 
@@ -244,7 +244,7 @@ fn the_owners_own_choice_is_kept_and_given_back() {
     // Contradicted: the order wins, and it is reported, once.
     let problems = rig.apply(Action::Confine { unit: rig.units[0], cpus: Some(one.clone()) });
     assert_eq!((problems.len(), rig.backend.overridden()), (1, 1));
-    assert!(problems[0].to_string().contains("its unit holds none of them"), "{}", problems[0]);
+    assert!(problems[0].to_string().contains("its unit holds none of these CPUs"), "{}", problems[0]);
     assert_eq!(masks(job.pid()), [one.clone()]);
     rig.confine(0, Some(&all));
     rig.confine(0, Some(&one));

@@ -1,6 +1,6 @@
 //! What a machine, its kernel and our privileges offer for holding a contract: the rows of `doctor`.
 //!
-//! Facts and words only: how they are found is the live crate's work, how they are shown the report crate's.
+//! This file has facts and words only. The live crate finds them, and the report crate shows them.
 
 use std::fmt;
 

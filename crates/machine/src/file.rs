@@ -1,7 +1,8 @@
 //! Machines as files: the format of fixtures and of `--machine FILE`.
 //!
-//! TOML; the keys are the fields of [`Machine`]. What is read is checked, since a person may have written it: numbers
-//! are unique, every CPU has a node, cores nest in caches and caches in nodes, and there are CPUs and memory at all.
+//! The format is TOML, and its keys are the fields of [`Machine`]. A person may have written the file, so it is
+//! checked. Numbers are unique, every CPU has a node, cores nest in caches and caches in nodes, and there are CPUs and
+//! memory at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

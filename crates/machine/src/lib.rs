@@ -1,7 +1,9 @@
 //! The machine: what a shared machine has, as facts that policies decide on.
 //!
-//! A machine is read from Linux (by the live crate), from a captured fixture (TOML, [`Machine`] is the format), or made
-//! from a synthetic string such as `nodes:4 cpus:2 memory:512MiB` ([`Machine::synthetic`]).
+//! A machine comes from one of three places:
+//! - Linux, read by the live crate;
+//! - a captured fixture: TOML, of which [`Machine`] is the format;
+//! - words such as `nodes:4 cpus:2 memory:512MiB` ([`Machine::synthetic`]).
 
 pub mod capability;
 mod cpuset;

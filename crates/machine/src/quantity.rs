@@ -1,4 +1,5 @@
-//! Amounts of bytes as people write them: `512MiB`, `100MB/s`. Exact integers; what is ambiguous is refused.
+//! Amounts of bytes as people write them: `512MiB`, `100MB/s`. They are exact integers; an ambiguous amount is
+//! refused.
 
 /// The largest amount of bytes, or of bytes per second, that a machine may have anywhere: 1 EiB. Keeps every sum of
 /// them within 64 bits, and within what TOML's integers hold.

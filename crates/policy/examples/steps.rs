@@ -4,10 +4,13 @@
 //! cargo run --release -p commonhold-policy --example steps [-- CPUS:UNITS[:THREADS] ...]
 //! ```
 //!
-//! Every unit is a top-level one with as many tickets as its number, so that most hold a part of a CPU beside whole ones.
-//! Per size it prints nanoseconds, each the median of several runs: of the *first* step, which deals everything out; of a
-//! *quiet* one, at which nothing changes; of a *turn*, at which shared CPUs pass on; and of a *wake*, at which the half that
-//! slept calls its CPUs back and the other half falls asleep. *Check* is the plan checker on the quiet step's plan.
+//! Every unit is a top-level one with as many tickets as its number. So most units hold a part of a CPU beside whole
+//! ones. For each size it prints nanoseconds, each the median of several runs:
+//! - *first*: the step that deals everything out;
+//! - *quiet*: a step at which nothing changes;
+//! - *turn*: a step at which shared CPUs pass on;
+//! - *wake*: a step at which the half that slept calls its CPUs back, and the other half falls asleep;
+//! - *check*: the plan checker on the quiet step's plan.
 #![allow(clippy::disallowed_types, reason = "it measures time")]
 
 use std::time::Instant;

@@ -1,31 +1,36 @@
-//! Who has had more of a device's bandwidth than its share: the fairness criterion.
+//! The fairness criterion: which unit has had more of a device's bandwidth than its share.
 //!
-//! Problem: a disk serves units by head position, and a unit that transfers a large file in one piece keeps the head to
-//! itself. The disk may prefer nearby requests only as long as no unit runs far ahead of the others.
+//! Problem: a disk serves units by head position. A unit that transfers a large file in one piece then keeps the head
+//! to itself. So the disk may prefer nearby requests only as long as no unit runs far ahead of the others.
 //!
-//! Terms: a unit's *count* is the number of sectors that it transferred, halved at every multiple of the half-life; it
-//! stands for a rate, since bandwidth cannot be read off at an instant. *Active* units have a request queued or in
-//! service. The *threshold* is in sectors.
+//! Terms:
+//! - A unit's *count* is the number of sectors that it transferred, halved at every multiple of the half-life. It
+//!   stands for a rate, since bandwidth cannot be read off at an instant.
+//! - A unit is *active* if it has a request queued or in service.
+//! - The *threshold* is in sectors.
 //!
 //! Algorithm: a unit fails if its count exceeds its part of the active units' counts by more than the threshold. Its
-//! part is by share; with equal shares it is the average. In whole numbers, with shares s and counts c summed over the
-//! active units: c(i) * S > C * s(i) + threshold * S. The criterion is evaluated for a unit after each of its own
-//! requests; a unit that failed is *denied* and evaluated again at every decision until it passes.
+//! part is by share; with equal shares it is the average. In whole numbers, with shares s and counts c, and sums S and
+//! C over the active units: c(i) * S > C * s(i) + threshold * S. The criterion is evaluated for a unit after each of
+//! its own requests. A unit that failed is *denied*, and evaluated again at every decision until it passes.
 //!
-//! Average over whom: the source says "the average bandwidth usage" and speaks of units "with active disk requests". An
-//! average over all units would let an idle machine's many zeros deny the only two users in turn, or, with past users
-//! that left high counts, deny nobody. Among active units, at least one always passes, so the disk never idles.
+//! Why the average is over active units: the source says "the average bandwidth usage" and speaks of units "with active
+//! disk requests". An average over all units includes the zeros of an idle machine, which would deny the only two users
+//! in turn. Past users that left high counts would let every unit pass. Among active units, at least one always passes,
+//! so the disk never idles.
 //!
-//! Properties: the parts sum to the counts, so not all active units fail; a threshold of 0 alternates units as
-//! round-robin does; one of `u64::MAX` denies nobody. Halving is applied when a count is read and equals halving on a
-//! timer exactly, because rounding down twice by half is rounding down once by a quarter.
+//! Properties:
+//! - The parts sum to the counts, so not all active units fail.
+//! - A threshold of 0 alternates units as round-robin does. One of `u64::MAX` denies no unit.
+//! - Halving is applied when a count is read. It equals halving on a timer exactly: rounding down twice by half is
+//!   rounding down once by a quarter.
 //!
-//! Unequal shares: the source would let a count decay at a rate proportional to the share. Then a constant rate r
-//! settles at a count proportional to r / s; here it settles at 2 * r * half-life and is divided by s when compared.
-//! Both order the units by r / s in the steady state; here all units' memory is equally long.
+//! Unequal shares: the source would let a count decay at a rate proportional to the share. A constant rate r then
+//! settles at a count proportional to r / s. Here the count settles at 2 * r * half-life, and is divided by s when
+//! compared. Both order the units by r / s in the steady state. Here all units' memory is equally long.
 //!
-//! Limits: the count just before a halving lies at most 2 below twice the transfer per half-life, from rounding. The
-//! measure is sectors, so seeks are nobody's.
+//! Limits: from rounding, the count just before a halving lies at most 2 below twice the transfer per half-life. The
+//! measure is sectors, so no unit is charged for seeks.
 //!
 //! Source: seed 000, section 3.3.
 
@@ -73,7 +78,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Orders by use per share, the lightest user first. Who holds nothing comes last.
+    /// Orders by use per share, the lightest user first. A unit that holds nothing comes last.
     pub fn compare(self, other: Standing) -> Ordering {
         if self.share == 0 || other.share == 0 {
             return (self.share == 0).cmp(&(other.share == 0));
@@ -98,7 +103,7 @@ impl Total {
     }
 
     /// Whether a unit of these is ahead of its part by more than the threshold. Products that overflow are cut off at
-    /// the largest number on both sides, where nobody exceeds.
+    /// the largest number on both sides, where no unit exceeds.
     pub fn is_exceeded_by(self, unit: Standing, threshold: u64) -> bool {
         let part = self.used.saturating_mul(u128::from(unit.share));
         let margin = u128::from(threshold).saturating_mul(self.share);
@@ -106,8 +111,8 @@ impl Total {
     }
 }
 
-/// Relative shares for the arithmetic here, from those of the contract, where 0 means none. Who holds none competes with
-/// a thousandth of the smallest share that anyone holds: next to nothing, but it is not starved.
+/// Relative shares for the arithmetic here, from those of the contract, where 0 means none. A unit that holds none
+/// competes with a thousandth of the smallest share that anyone holds: next to nothing, but it is not starved.
 pub fn weights(shares: &[u64]) -> Vec<u64> {
     let least = shares.iter().copied().filter(|s| *s > 0).min().unwrap_or(1);
     shares.iter().map(|s| if *s > 0 { s.saturating_mul(1_000) } else { least }).collect()
@@ -147,7 +152,7 @@ impl Meter {
         self.entry(unit).under_way += sectors;
     }
 
-    /// A transfer that began for `unit` has ended; who pays for it is said by [`Meter::charge`].
+    /// A transfer that began for `unit` has ended; [`Meter::charge`] says which unit pays for it.
     pub fn end(&mut self, unit: UnitId, sectors: u64) {
         let entry = self.entry(unit);
         entry.under_way = entry.under_way.saturating_sub(sectors);
@@ -186,7 +191,7 @@ impl Meter {
     }
 }
 
-/// The fairness criterion, with who is denied at the moment.
+/// The fairness criterion, with the units that are denied at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Criterion {
     /// The counts.
@@ -196,7 +201,7 @@ pub struct Criterion {
 }
 
 impl Criterion {
-    /// One that denies nobody yet. `threshold` is in sectors.
+    /// One that denies no unit yet. `threshold` is in sectors.
     pub fn new(shares: &[u64], half_life_ns: Time, threshold: u64) -> Criterion {
         Criterion { meter: Meter::new(shares, half_life_ns), threshold, denied: vec![false; shares.len()] }
     }

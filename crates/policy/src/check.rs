@@ -1,13 +1,18 @@
 //! The plan checker: replays a plan's decisions on its own books and says what is wrong with it.
 //!
-//! It shares no code with the policy that makes plans, so that a mistake must be made twice to pass. It runs before every
-//! plan is applied, in the daemon and in tests; a plan that fails is not applied.
+//! It shares no code with the policy that makes plans, so that a mistake must be made twice to pass. It runs before
+//! every plan is applied, in the daemon and in tests. A plan that fails is not applied.
 //!
-//! Checked: a CPU has at most one owner, and in a partition exactly one; only an owner lends, each CPU once; what is called
-//! back or returned was lent; nobody lends or borrows who may not; `quota` lends nothing and `smp` orders nothing; a unit is
-//! confined to exactly what it owns and borrows, if that is anything; a shut gate stands only before a unit that holds
-//! nothing; weights and rates are what a kernel takes, a rate is not above the contract's limit, and `smp` leaves nobody with
-//! one; entitlements of the top level sum to the machine.
+//! Checked:
+//! - A CPU has at most one owner, and in a partition exactly one.
+//! - Only an owner lends, each CPU once. A CPU that is called back or returned was lent.
+//! - No unit lends or borrows that may not.
+//! - `quota` lends nothing, and `smp` orders nothing.
+//! - A unit is confined to exactly what it owns and borrows, if that is anything.
+//! - A shut gate stands only before a unit that holds nothing.
+//! - Weights and rates are what a kernel takes. A rate is not above the contract's limit. Under `smp`, no unit has a
+//!   rate.
+//! - Entitlements of the top level sum to the machine.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -23,7 +28,7 @@ mod memory;
 
 use memory::MemoryBooks;
 
-/// Who owns and borrows what, as the plans so far said.
+/// What each unit owns and borrows, as the plans so far said.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Books {
     owner: BTreeMap<u32, UnitId>,
@@ -111,14 +116,14 @@ impl Replay<'_> {
             Action::Disown { cpu, unit } => {
                 let before = self.books.owner.remove(cpu);
                 self.expect(before == Some(*unit), || {
-                    format!("cpu {cpu} is taken from one who does not own it")
+                    format!("cpu {cpu} is taken from a unit that does not own it")
                 });
             }
             Action::Lend { cpu, lender, borrower } => self.lend(*cpu, *lender, *borrower),
             Action::CallBack { cpu, borrower, .. } | Action::Return { cpu, borrower, .. } => {
                 let before = self.books.borrower.remove(cpu);
                 self.expect(before == Some(*borrower), || {
-                    format!("cpu {cpu} comes back from one who did not borrow it")
+                    format!("cpu {cpu} comes back from a unit that did not borrow it")
                 });
             }
             Action::Confine { unit, cpus } => self.confine(*unit, cpus.as_ref()),
@@ -172,12 +177,12 @@ impl Replay<'_> {
         let before = self.books.borrower.insert(cpu, borrower);
         self.expect(before.is_none(), || format!("cpu {cpu} is lent twice"));
         let owner = self.books.owner.get(&cpu).copied();
-        self.expect(owner == Some(lender), || format!("cpu {cpu} is lent by one who does not own it"));
+        self.expect(owner == Some(lender), || format!("cpu {cpu} is lent by a unit that does not own it"));
         self.expect(lender != borrower, || format!("cpu {cpu} is lent to its owner"));
         let may_lend = lender.is_common() || self.contract.unit(lender).lend.cpu;
-        self.expect(may_lend, || format!("cpu {cpu} is lent by one who may not lend"));
+        self.expect(may_lend, || format!("cpu {cpu} is lent by a unit that may not lend"));
         let may_borrow = !borrower.is_common() && self.contract.unit(borrower).borrow.cpu;
-        self.expect(may_borrow, || format!("cpu {cpu} is lent to one who may not borrow"));
+        self.expect(may_borrow, || format!("cpu {cpu} is lent to a unit that may not borrow"));
         let scheme = self.scheme();
         self.expect(scheme == Scheme::Isolate, || {
             format!("cpu {cpu} is lent although the scheme is {scheme}")
@@ -217,7 +222,9 @@ impl Replay<'_> {
         let whole = self.machine.cpus.len();
         self.expect(owned == 0 || owned == whole, || format!("{owned} of {whole} cpus have an owner"));
         let unowned = self.books.borrower.keys().find(|cpu| !self.books.owner.contains_key(cpu)).copied();
-        self.expect(unowned.is_none(), || format!("cpu {} is borrowed from nobody", unowned.unwrap_or(0)));
+        self.expect(unowned.is_none(), || {
+            format!("cpu {} is borrowed and has no owner", unowned.unwrap_or(0))
+        });
     }
 
     fn confined_to_what_is_held(&mut self) {
@@ -227,7 +234,7 @@ impl Replay<'_> {
         }
         let mut wrong = Vec::new();
         for (unit, cpus) in &self.books.confined {
-            // Who holds nothing sleeps, or is behind a shut gate: it stays confined to where it was.
+            // A unit that holds nothing sleeps, or is behind a shut gate: it stays confined to where it was.
             if let Some(held) = held.get(unit).filter(|held| *held != cpus) {
                 let path = self.path(*unit);
                 wrong.push(format!("{path} is confined to cpus {cpus} but holds {held}"));

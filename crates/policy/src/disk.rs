@@ -1,46 +1,59 @@
-//! Who may use how much of a disk: from the counts of this moment to orders on control groups.
+//! How much of a disk each unit may use: from the counts of this moment to orders on control groups.
 //!
-//! Problem: whoever has more requests under way gets more of a disk, and others wait behind them. Linux lets nobody plug in a scheduler; what can be
-//! given are weights, where the device has a scheduler for them, and rates (io.max), which it can always be given. A rate
-//! that is fixed wastes what its owner's neighbours leave, so rates follow what is wanted.
+//! Problem: a unit with more requests under way gets more of a disk, and others wait behind them. Linux lets no program
+//! plug in a scheduler. It offers weights, where the device has a scheduler that heeds them, and rates (io.max),
+//! everywhere. A fixed rate wastes what the other units leave, so rates follow what is wanted.
 //!
-//! Terms: a unit is *active* if it transferred or waited since the last look; it *waits* if some task of it was stalled for
-//! a disk for a quarter of that time. The *crowd* are those who were active in the last five seconds. A disk's *capacity* is
-//! what it carries at the moment with this mix of requests, in bytes per second. A unit's *part* is the capacity by share
-//! among the crowd. The *queue* is in the device, and long when requests take longer there than they need ([`queue`]).
+//! Terms:
+//! - A unit is *active* if it transferred or waited since the last look. It *waits* if some task of it was stalled for
+//!   a disk for a quarter of that time.
+//! - The *crowd* are the units that were active in the last five seconds.
+//! - A disk's *capacity* is what it carries at the moment with this mix of requests, in bytes per second.
+//! - A unit's *part* is the capacity by share among the crowd.
+//! - The *queue* is in the device. It is long when requests take longer there than they need ([`queue`]).
 //!
-//! What holds a unit back that has a request at a time is not how much others transfer but how much of theirs is in the device
-//! before it. How much it transfers tells nothing of what it would: a unit that waits always and moves little may be one that
-//! takes no more, or one that is kept from its part. So what others are lent is not what it leaves, but what leaves no queue.
+//! Why the queue is controlled: think of a unit that has one request at a time. How much others transfer does not hold
+//! it back; how much of theirs is in the device before its request does. How much the unit transfers does not tell what
+//! it would transfer. A unit that always waits and moves little may want no more, or may be kept from its part. So
+//! others are lent not what it leaves, but what leaves no queue.
 //!
 //! Algorithm, for each disk at each look, where weights are not heeded:
-//! 1. what units transferred since is charged to [`bandwidth`](crate::bandwidth), whose criterion says who is too far ahead;
-//! 2. the capacity follows what is transferred: with a queue that is never empty it is that, otherwise that at least;
-//! 3. whoever is ahead and has seven eighths of its part is *held*, and beside it whoever has so much, until it takes less than
-//!    half of its part for a second although it may more, or nobody else is in the crowd. All others are free: they have not
-//!    got their parts;
-//! 4. what *all* transfer together is what is controlled: it grows as long as there is no queue and those who are held take what
-//!    they may, by a sixteenth of the capacity at each look at least, and by as little as a 256th where a queue began the last
-//!    time. With a queue it is reduced, by so much as lets that go within 300 ms. Those who are held may transfer what the others
-//!    leave of it: the most that these did lately, since who pauses comes back. They have five eighths of their parts at
-//!    least, and seven eighths where nobody is free: that is where fairness ends and isolation does. They divide it by share;
-//!    what one does not take the others have;
-//! 5. who had the disk to itself has a queue there when somebody comes: it transfers next to nothing until that is done.
+//! 1. What units transferred since is charged to [`bandwidth`](crate::bandwidth). Its criterion says which unit is too
+//!    far ahead.
+//! 2. The capacity follows what is transferred. With a queue that is never empty, it is that; otherwise it is at least
+//!    that.
+//! 3. A unit that is ahead and has seven eighths of its part is *held*. So is, beside it, every unit that has so much.
+//!    It stays held until it takes less than half of its part for a second although it may more, or until it is alone
+//!    in the crowd. All other units are free: they have not got their parts.
+//! 4. What *all* transfer together is controlled. It grows as long as there is no queue and the held units take what
+//!    they may. It grows by at least a sixteenth of the capacity at each look, and by as little as a 256th where a
+//!    queue began the last time. With a queue it is reduced, by so much that the queue goes within 300 ms. The held
+//!    units may transfer what the free ones leave of it, counted by the most that these did lately, since a unit that
+//!    pauses comes back. The held units have at least five eighths of their parts, and seven eighths where no unit is
+//!    free: fairness ends there, and isolation too. They divide it by share. What one does not take, the others have.
+//! 5. A unit that had the disk to itself has a queue there when another comes. It transfers next to nothing until that
+//!    queue is done.
 //!
 //! Where a rate is held by stopping a unit, rates are for limits alone, and steps 2 to 5 order nothing.
 //!
-//! Where weights are heeded, units get those of their entitlements, corrected by what came out (`weigh`). Limits, and
-//! ceilings of those who may not borrow, are rates in both cases.
+//! Where weights are heeded, units get the weights of their entitlements, corrected by what came out (`weigh`). In both
+//! cases, rates hold limits, and the ceilings of units that may not borrow.
 //!
-//! Properties (tested): nobody is held while only one unit is in the crowd, or nobody is ahead; a unit that waits is given its
-//! part at the look that sees it; a unit within its part is not delayed by more than what others may send at once; nobody is
-//! held to nothing.
+//! Properties (tested):
+//! - No unit is held while only one unit is in the crowd, or none is ahead.
+//! - A unit that waits is given its part at the look that sees it.
+//! - A unit within its part is not delayed by more than what others may send at once.
+//! - No unit is held to nothing.
 //!
-//! Limits: the measure is bytes, so seeks are nobody's. A rate is the kernel's, which lets pass at the begin of each 100 ms what
-//! may pass in them: a device without a cache has a queue then, whatever is ordered, so that others are held to their parts
-//! beside a unit that is in the crowd, although they could have more. Requests that are with the disk already must end first:
-//! the price of a call-back. Processes that stand in a unit beside its sub-units are held together with these. A capacity is
-//! learned from use, so that reservations and ceilings of a disk that was never busy begin too low, unless it was measured.
+//! Limits:
+//! - The measure is bytes, so no unit is charged for seeks.
+//! - A rate is the kernel's. At the begin of each 100 ms, the kernel lets pass what may pass in them. A device without
+//!   a cache has a queue then, whatever is ordered. So beside a unit in the crowd, others are held to their parts
+//!   although they could have more.
+//! - Requests that are with the disk already must end first. That is the price of a call-back.
+//! - Processes that stand in a unit beside its sub-units are held together with these.
+//! - A capacity is learned from use. So reservations and ceilings of a disk that was never busy begin too low, unless
+//!   it was measured.
 //!
 //! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).
 
@@ -67,12 +80,13 @@ use hold::Rates;
 /// How long a count of transfers remembers (seed 000, section 3.3).
 pub(crate) const HALF_LIFE_NS: Time = 500 * MS;
 
-/// How soon to look again while somebody uses a disk that rates hold.
+/// How soon to look again while a unit uses a disk that rates hold.
 const BUSY_NS: Time = 100 * MS;
-/// The same where weights do: the disk's scheduler sees to what comes in between. Who only waited for a second shows in four looks.
+/// The same where weights do: the disk's scheduler sees to what comes in between. A unit that only waited for a second
+/// shows in four looks.
 const WEIGHED_NS: Time = 250 * MS;
 
-/// The lowest rate that anybody is held to, in bytes per second: a few small requests.
+/// The lowest rate that any unit is held to, in bytes per second: a few small requests.
 pub const RATE_MIN: u64 = 64 << 10;
 
 /// The most that a unit may transfer each way, in bytes per second.
@@ -126,7 +140,7 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
         plan.disk_entitled.clone_from(&parts.own);
         plan.disk_entitled[UnitId::SHARED.index()] = parts.unheld;
     }
-    // Nobody is told a weight where none is heeded.
+    // No unit is told a weight where none is heeded.
     let weighs = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
     let everybodys = if weighs {
         let everybody = with_everybody(input, &present);
@@ -150,9 +164,9 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
     }
 }
 
-/// Whose tickets count: units with processes; under `quota` every unit without sub-units, as a fixed quota waits for its
-/// owner. And who used a disk lately: the last process of a unit may be gone, and what it wrote, or its next job, is on its way;
-/// without tickets it would be ahead of nothing, and held to next to that.
+/// Whose tickets count: units with processes; under `quota` every unit without sub-units, as a fixed quota waits for
+/// its owner. And who used a disk lately: the last process of a unit may be gone, and what it wrote, or its next job,
+/// is on its way; without tickets it would be ahead of nothing, and held to next to that.
 fn present(state: &State, input: Input<'_>) -> Vec<bool> {
     let quota = input.contract.machine.scheme == Scheme::Quota;
     let mut present: Vec<bool> = input

@@ -1,16 +1,21 @@
 //! What each unit's tickets are worth, and whether a contract fits a machine.
 //!
 //! Terms: a unit is *active* if it or one of its sub-units has processes. A unit's *value* is what it is entitled to,
-//! sub-units included; its *own part* is what its own processes hold, beside its sub-units.
+//! sub-units included. Its *own part* is what its own processes hold, beside its sub-units.
 //!
-//! Algorithm, at each level of the tree, of the value V to be divided among the active units there: first each one's hard
-//! reservation (a percentage is of V), then the rest by soft tickets, nobody above its limit. The processes of a unit that
-//! are in none of its sub-units count as one more sub-unit, with [`DEFAULT_TICKETS`] and nothing hard. What nobody may take
-//! (all are at their limits) stays with the enclosing unit; at the top level it is *unheld*.
+//! Algorithm, at each level of the tree, for the value V to be divided among the active units there:
+//! 1. Each unit gets its hard reservation; a percentage is of V.
+//! 2. The rest is divided by soft tickets. No unit gets more than its limit.
 //!
-//! Properties: values sum to V, exactly. Rights are local: nothing that happens among the sub-units of one unit changes a
-//! value outside it, except a unit's becoming active or inactive. Source: seed 004, sections 5.2 to 5.4 (hard and soft
-//! tickets, inactive tickets); seed 000, section 2.1 (only units with active processes need be allocated resources).
+//! The processes of a unit that are in none of its sub-units count as one more sub-unit, with [`DEFAULT_TICKETS`] and
+//! nothing hard. If all units are at their limits, the rest stays with the enclosing unit. At the top level it is
+//! *unheld*.
+//!
+//! Properties: values sum to V, exactly. Rights are local: what happens among the sub-units of one unit changes no
+//! value outside it, except when that unit becomes active or inactive.
+//!
+//! Source: seed 004, sections 5.2 to 5.4 (hard and soft tickets, inactive tickets); seed 000, section 2.1 (only units
+//! with active processes need be allocated resources).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -69,7 +74,7 @@ pub struct Entitlement {
     pub value: Vec<u64>,
     /// What a unit's own processes hold. These sum to the capacity less `unheld`.
     pub own: Vec<u64>,
-    /// What nobody may take.
+    /// What no unit may take.
     pub unheld: u64,
 }
 
@@ -217,7 +222,7 @@ pub enum Ask {
     },
 }
 
-/// Whether the machine can give what the contract promises when everybody is active: an empty list if so.
+/// Whether the machine can give what the contract promises when every unit is active: an empty list if so.
 pub fn conflicts(contract: &Contract, machine: &Machine) -> Vec<Conflict> {
     let mut found: Vec<Conflict> =
         Resource::ALL.iter().flat_map(|r| hard_conflicts(contract, machine, *r)).collect();

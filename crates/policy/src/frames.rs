@@ -1,33 +1,50 @@
-//! Who may use how many page frames.
+//! How many page frames each unit may use.
 //!
-//! Problem: frames that a unit does not use should serve who is short of them, and must be there again when their owner
-//! wants them; but a frame that is called back may have to be written to a disk first, so a loan of memory costs more to
-//! end than a loan of a CPU. Terms: a unit is *entitled* to what its tickets are worth of the frames that neither `kernel`
-//! nor `shared` uses. It is *allowed* that, less what it lends, plus what it borrows: allowed = entitled - lent + borrowed.
-//! It is *short* if a request of it was refused, or frames were taken from it, since the last look. The *reserve threshold*
-//! is what lenders keep of their idle frames, all of them together. A unit is *calm* after [`CALM_LOOKS`] looks at which it
-//! was there and not short. Frames are *cold* that are used but were not touched for long, where the machine can tell.
+//! Problem: frames that a unit does not use should serve a unit that is short of them. They must be there again when
+//! their owner wants them. But a frame that is called back may have to be written to a disk first. So a loan of memory
+//! costs more to end than a loan of a CPU.
 //!
-//! Algorithm, under `isolate`, at each look: (1) The *excess* is what calm units that may lend do not use of their
-//! entitlement, or what of it is cold and not reserved (hard), and what nobody may be entitled to, less the reserve
-//! threshold. Who is beyond its entitlement by less than what is cold of it counts as using its entitlement, the rest of the
-//! cold within, while others are short or borrow: it gives up the former before it lends the latter. (2) Each borrower's *target*: the excess is dealt down the tree by tickets among the units that may borrow,
-//! nobody beyond its limit, and nobody beyond what it uses now unless it is short, nor beyond what could be called back in
-//! time, from it and from all who borrow together: each takes a part of that time. (3) A loan grows towards its target by at
-//! most 1/[`GROWTH_PART`] of the frames a period, and a borrower that does not use a loan gives it back at the same pace. (4) If all
-//! loans then exceed the excess, or a limit, those above their targets give back the difference at once: this is the
-//! call-back. (5) What is borrowed is lent by the lenders in proportion to what is unused of theirs, and then to what is
-//! cold. Under `smp` everybody is allowed everything, under `quota` what it is entitled to.
+//! Terms:
+//! - A unit is *entitled* to what its tickets are worth of the frames that neither `kernel` nor `shared` uses.
+//! - It is *allowed* that, less what it lends, plus what it borrows: allowed = entitled - lent + borrowed.
+//! - It is *short* if a request of it was refused, or frames were taken from it, since the last look.
+//! - The *reserve threshold* is what lenders keep of their idle frames, all of them together.
+//! - A unit is *calm* after [`CALM_LOOKS`] looks at which it was there and not short.
+//! - Frames are *cold* that are used but were not touched for long, where the machine can tell.
 //!
-//! Properties: allowances of the units sum to no more than what `kernel` and `shared` leave; a unit that is short is allowed
-//! at least its entitlement from the next look on, and one that is not short at least what it uses of it, less what is cold,
-//! and at least what it uses of a reservation; who may not borrow is never allowed more than its entitlement; limits hold, of
-//! enclosing units too; with constant demands the allowances come to rest: the excess does not depend on what borrowers do
-//! with their loans, so that a loan is no reason to end it.
-//! Limits: an allowance that sank leaves its unit with more frames than it is allowed until they are paged out, and the
-//! reserve is what a lender lives on meanwhile; siblings have no right of first refusal; an absent unit's frames (its page
-//! cache) stay as a loan as long as nobody else is short. Source: seed 000, section 3.2 (limits, redistribution of idle less
-//! reserve), 2.2 (`kernel` and `shared` first), 2.3 (giving up a fraction of what is idle after certain periods).
+//! Algorithm, under `isolate`, at each look:
+//! 1. The *excess* is the sum of two amounts, less the reserve threshold. One is the part of their entitlements that
+//!    calm units that may lend do not use, or have cold and not reserved (hard). The other is what no unit may be
+//!    entitled to. Some units are beyond their entitlement by less than what is cold of their frames. Such a unit
+//!    counts as using its entitlement, with the rest of its cold frames within, while others are short or borrow. It
+//!    gives up what is beyond before it lends what is cold.
+//! 2. Each borrower has a *target*. The excess is dealt down the tree by tickets, among the units that may borrow. No
+//!    unit gets more than its limit. A unit that is not short gets no more than it uses now. No unit gets more than
+//!    could be called back in time, from it and from all borrowers together: each takes a part of that time.
+//! 3. A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames a period. A borrower that does not
+//!    use a loan gives it back at the same pace.
+//! 4. If all loans then exceed the excess, or a limit, the borrowers above their targets give back the difference at
+//!    once: this is the call-back.
+//! 5. What is borrowed is lent by the lenders in proportion to what is unused of theirs, and then to what is cold.
+//!
+//! Under `smp`, every unit is allowed everything. Under `quota`, it is allowed what it is entitled to.
+//!
+//! Properties:
+//! - Allowances of the units sum to no more than what `kernel` and `shared` leave.
+//! - A unit that is short is allowed at least its entitlement from the next look on. One that is not short is allowed
+//!   at least what it uses of it, less what is cold, and at least what it uses of a reservation.
+//! - A unit that may not borrow is never allowed more than its entitlement. Limits hold, of enclosing units too.
+//! - With constant demands the allowances come to rest. The excess does not depend on what borrowers do with their
+//!   loans, so a loan is no reason to end it.
+//!
+//! Limits:
+//! - A unit whose allowance sank has more frames than it is allowed until they are paged out. The lender lives on the
+//!   reserve meanwhile.
+//! - Siblings have no right of first refusal.
+//! - An absent unit's frames (its page cache) stay as a loan as long as no other unit is short.
+//!
+//! Source: seed 000, section 3.2 (limits, redistribution of idle less reserve), 2.2 (`kernel` and `shared` first), 2.3
+//! (giving up a fraction of what is idle after certain periods).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -38,8 +55,8 @@ use crate::entitlement::{Capacity, Entitlement, entitle};
 use crate::membership::is_within;
 use crate::share::{split, split_capped};
 
-/// A unit lends nothing before it was there, and not short, at so many looks: who comes, or has just called its frames
-/// back, will want more.
+/// A unit lends nothing before it was there, and not short, at so many looks: a unit that comes, or has just called its
+/// frames back, will want more.
 pub const CALM_LOOKS: u32 = 5;
 
 /// A loan grows by at most this part of the frames that units divide, at one look: a lender that comes back soon finds most
@@ -53,13 +70,13 @@ pub struct Facts {
     pub present: bool,
     /// Frames charged to it.
     pub used: u64,
-    /// Those of them that nobody has touched for long: they may be lent as if they were not used. At most `used`; a machine
-    /// that cannot tell says 0.
+    /// Those of them that were not touched for long: they may be lent as if they were not used. At most `used`; a
+    /// machine that cannot tell says 0.
     pub cold: u64,
     /// Whether a request of it was refused, or its own pager had to free frames, since the last look of either kind.
     pub short: bool,
-    /// It is lent no more than so many frames, because more could not be called back from it in time, if from nobody else;
-    /// `None`: any number.
+    /// It is lent no more than so many frames, because more could not be called back from it in time, if from no
+    /// other unit; `None`: any number.
     pub callable: Option<u64>,
 }
 
@@ -68,7 +85,7 @@ pub struct Facts {
 pub enum Look {
     /// The period is over: loans may grow.
     Period,
-    /// Between two periods, because somebody needs frames: loans are only called back.
+    /// Between two periods, because a unit needs frames: loans are only called back.
     CallBack,
 }
 
@@ -92,7 +109,7 @@ pub struct State {
     allowed: Vec<u64>,
     /// At how many looks in a row each unit was there and not short.
     calm: Vec<u32>,
-    /// Who was short at a look between two periods: marks seen there count at the period's end too.
+    /// Which units were short at a look between two periods: marks seen there count at the period's end too.
     short: Vec<bool>,
 }
 
@@ -116,7 +133,7 @@ pub struct Allowance {
 pub enum Because {
     /// A common part: never restricted.
     Common,
-    /// The scheme restricts nobody, or lends nothing.
+    /// The scheme restricts no unit, or lends nothing.
     Scheme(Scheme),
     /// It uses what it is entitled to, or is not calm yet.
     Entitled,
@@ -138,7 +155,7 @@ pub enum Because {
     MayNotBorrow,
     /// It is short, but at a limit: its own or an enclosing unit's.
     Limit,
-    /// It is short, and nobody has anything to lend.
+    /// It is short, and no unit has anything to lend.
     NothingIdle,
 }
 
@@ -163,7 +180,7 @@ pub fn in_frames(contract: &Contract, frame_bytes: u64) -> Contract {
     contract
 }
 
-/// Decides what everybody is allowed from now on: one allowance per unit of the contract.
+/// Decides what every unit is allowed from now on: one allowance per unit of the contract.
 #[must_use]
 pub fn step(state: State, input: Input<'_>) -> (State, Vec<Allowance>) {
     let division = Division::new(state, input);
@@ -224,7 +241,8 @@ impl<'a> Division<'a> {
         division
     }
 
-    /// Where others are short or borrow, who would lend and is beyond its entitlement with what is cold needs that no more.
+    /// Where others are short or borrow, a unit that would lend and is beyond its entitlement with what is cold needs
+    /// that no more.
     fn give_up_cold(&mut self) {
         let contract = self.input.contract;
         let takes = |id: UnitId| {
@@ -284,7 +302,8 @@ impl<'a> Division<'a> {
         self.deal(None, excess, &rooms, &mut target);
         self.fit_in_time(&mut target, &self.nothing());
         let held = self.per_unit(|id| self.held(id));
-        // What is used is not given up unless somebody needs it; and who was just lent something is given a period to use it.
+        // What is used is not given up unless a unit needs it; and a unit that was just lent something is given a
+        // period to use it.
         let of_loan = |id: UnitId| match self.input.look {
             Look::Period => self.beyond(id),
             Look::CallBack => held[id.index()],
@@ -297,15 +316,15 @@ impl<'a> Division<'a> {
         let shrunk: Vec<u64> = loans.iter().zip(&held).map(|(loan, held)| *loan.min(held)).collect();
         self.fit_in_time(&mut loans, &shrunk);
         self.call_back(&mut loans, &target, excess);
-        // What nobody is entitled to is lent first: nobody will call it back.
+        // What no unit is entitled to is lent first: no unit will call it back.
         let from_units = loans.iter().sum::<u64>().saturating_sub(self.entitlement.unheld);
         let lent = self.lenders(from_units, &idle);
         debug_assert!(lent.iter().zip(&idle).all(|(lent, idle)| lent <= idle), "only idle frames are lent");
         self.with(&lent, &loans, |id| self.because(id, &held, &loans, &lent, &rooms))
     }
 
-    /// What a unit may lend. Who needs more than its entitlement lends nothing, however cold the rest; what is reserved and in
-    /// use stays, cold or not.
+    /// What a unit may lend. A unit that needs more than its entitlement lends nothing, however cold the rest; what is
+    /// reserved and in use stays, cold or not.
     fn idle(&self, unit: UnitId) -> u64 {
         let facts = self.facts[unit.index()];
         let cold = if self.beyond(unit) > 0 { 0 } else { facts.cold };
@@ -342,8 +361,8 @@ impl<'a> Division<'a> {
         self.calm[unit.index()] >= CALM_LOOKS && self.input.contract.unit(unit).lend.memory
     }
 
-    /// Who lends how much of what is lent in all: frames that are not used go before those that are cold, because nothing
-    /// is taken from anybody for them.
+    /// How much each unit lends of what is lent in all: frames that are not used go before those that are cold, because
+    /// nothing is taken from any unit for them.
     fn lenders(&self, from_units: u64, idle: &[u64]) -> Vec<u64> {
         let unused = self.per_unit(|id| self.unused(id));
         let cold: Vec<u64> = idle.iter().zip(&unused).map(|(idle, unused)| idle - unused).collect();
@@ -357,7 +376,8 @@ impl<'a> Division<'a> {
         self.facts[unit.index()].used.saturating_sub(self.entitlement.own(unit))
     }
 
-    /// What a unit has on loan. Who had more than it is entitled to by now keeps the difference as a loan at first.
+    /// What a unit has on loan. A unit that had more than it is entitled to by now keeps the difference as a loan at
+    /// first.
     fn held(&self, unit: UnitId) -> u64 {
         let just_lent = self.input.look == Look::CallBack && self.idle(unit) == 0;
         let needs = just_lent || self.facts[unit.index()].short || self.beyond(unit) > 0;
@@ -368,7 +388,7 @@ impl<'a> Division<'a> {
     /// What a unit could use on loan.
     fn want(&self, unit: UnitId) -> u64 {
         let facts = self.facts[unit.index()];
-        // Who lent and is short has its own back before it borrows.
+        // A unit that lent and is short has its own back before it borrows.
         let more = facts.short && self.before[unit.index()] >= self.entitlement.own(unit);
         match (facts.present && self.input.contract.unit(unit).borrow.memory, more) {
             (false, _) => 0,
@@ -440,7 +460,7 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// A loan's next size, from its size, its target, and what is kept of it as long as nobody calls anything back.
+    /// A loan's next size, from its size, its target, and what is kept of it as long as no unit calls anything back.
     fn towards(&self, held: u64, target: u64, keep: u64) -> u64 {
         let pace = (self.divided / GROWTH_PART).max(1);
         match self.input.look {
@@ -492,8 +512,8 @@ impl<'a> Division<'a> {
     }
 }
 
-/// Who counts as there: who has processes; under `quota` every unit without sub-units, because a fixed quota waits for its
-/// owner (seed 000, table 3).
+/// Which units count as there: those with processes; under `quota` every unit without sub-units, because a fixed quota
+/// waits for its owner (seed 000, table 3).
 pub(crate) fn present(contract: &Contract, facts: &[Facts]) -> Vec<bool> {
     let mut counts: Vec<bool> = facts.iter().map(|facts| facts.present).collect();
     if contract.machine.scheme == Scheme::Quota {

@@ -1,18 +1,22 @@
 //! Free CPUs, and which of them lies nearest to what a unit has.
 //!
-//! Problem: who is dealt CPUs takes, one after the other, the free CPU closest to all that it has so far; on thousands of
-//! CPUs, summing the distances to each own one for each free one is too slow.
+//! Problem: a unit that is dealt CPUs takes, one after the other, the free CPU closest to all that it has so far. On
+//! thousands of CPUs, it is too slow to sum, for each free CPU, the distances to each own one.
 //!
-//! Terms: the *distance* of two CPUs is [`Machine::distance`]: 1 in one core, 2 in one cache, 3 in one node, 4 beyond. The
-//! *nearness* of a free CPU is how many own CPUs share its core, plus how many share its cache, plus how many its node.
+//! Terms: the *distance* of two CPUs is [`Machine::distance`]: 1 in one core, 2 in one cache, 3 in one node, 4 beyond.
+//! The *nearness* of a free CPU is how many own CPUs share its core, plus how many share its cache, plus how many its
+//! node.
 //!
-//! Algorithm. Cores nest in caches and caches in nodes, so the sum of the distances to N own CPUs is 4N less the nearness:
-//! the closest CPU is the nearest one, and three counts give it. Free CPUs are listed by node. A CPU is at most three times
-//! as near as its node has own CPUs, so that the nodes that cannot have a nearer one are not looked at.
+//! Algorithm: cores nest in caches, and caches in nodes. So the sum of the distances to N own CPUs is 4N less the
+//! nearness. The closest CPU is the nearest one, and three counts give it. Free CPUs are listed by node. A CPU is at
+//! most three times as near as its node has own CPUs. So nodes that cannot have a nearer CPU are not looked at.
 //!
-//! Properties: of equally near ones, the lowest number is taken. One CPU costs at most one look at each free CPU, and
-//! mostly at those of one node. Limit: on one node of very many CPUs, dealing out all is quadratic still (8 million looks
-//! for 4,096). Source: seed 000, section 3.1 (who owns which CPU); the rest is ours.
+//! Properties: of equally near CPUs, the lowest number is taken. One CPU costs at most one look at each free CPU, and
+//! mostly at those of one node.
+//!
+//! Limit: on one node of very many CPUs, dealing out all is quadratic still (8 million looks for 4,096).
+//!
+//! Source: seed 000, section 3.1 (which unit owns which CPU); the rest is ours.
 
 use alloc::vec;
 use alloc::vec::Vec;

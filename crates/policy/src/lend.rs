@@ -1,21 +1,32 @@
 //! Loans of idle CPUs, and their call-back.
 //!
-//! Problem: a unit that does not use its CPUs should lend them, and must get them back within the contract's call-back
-//! time when it wants them again. Terms: a unit *wants* as many CPUs as it has threads to run, or as it used lately if that
-//! is more; wants are held for [`SETTLE_NS`], so that a pause between two commands lends nothing. A unit *holds* what it
-//! owns, less what it lends, plus what it borrows.
+//! Problem: a unit that does not use its CPUs should lend them. When it wants them again, it must get them back within
+//! the contract's call-back time.
 //!
-//! Algorithm, at each step: (1) loans whose CPU changed its owner end; (2) an owner that wants more than it kept calls
-//! back the difference; (3) borrowers that hold more than they want return the difference; (4) each idle CPU goes to the
-//! unit that may borrow and wants more than it holds: first among the lender's siblings in the tree (an idle unit's share
-//! stays in the family), then the one that holds least for what it is entitled to; (5) at a rotation, one loan may pass
-//! from the borrower that holds most for its entitlement to one that waits and holds less.
+//! Terms: a unit *wants* as many CPUs as it has threads to run, or as it used lately if that is more. A want is
+//! remembered for [`SETTLE_NS`], so that a pause between two commands lends nothing. A unit *holds* what it owns, less
+//! what it lends, plus what it borrows.
 //!
-//! Properties: only what nobody of the owner's waits for is lent; a loan is known to lender and borrower at every step;
-//! who may not lend or borrow never does; nobody borrows beyond its limit. Who owns, lends and borrows how many is counted
-//! once and then kept up, so that a step costs a look at each loan and unit, and each new loan at who comes next. Limit: a step sees samples; what a thread did
-//! between two of them shows only in the time it used. Source: seed 000, section 3.1 (idle CPUs lent, revoked at the next
-//! 10 ms tick); seed 004, section 5.2 (inactive tickets raise the value of their siblings').
+//! Algorithm, at each step:
+//! 1. Loans whose CPU changed its owner end.
+//! 2. An owner that wants more than it kept calls back the difference.
+//! 3. Borrowers that hold more than they want return the difference.
+//! 4. Each idle CPU goes to a unit that may borrow and wants more than it holds. The lender's siblings in the tree
+//!    come first: an idle unit's share stays in the family. Among equals, the unit that holds least for what it is
+//!    entitled to comes first.
+//! 5. At a rotation, one loan may pass from the borrower that holds most for its entitlement to a unit that waits and
+//!    holds less.
+//!
+//! Properties:
+//! - Only CPUs are lent that no task of the owner waits for. Lender and borrower know of a loan at every step.
+//! - A unit that may not lend or borrow never does. No unit borrows beyond its limit.
+//! - How many CPUs each unit owns, lends and borrows is counted once and then kept up. So a step costs a look at each
+//!   loan and unit, and each new loan costs a look at the next unit that waits.
+//!
+//! Limit: a step sees samples. What a thread did between two of them shows only in the time it used.
+//!
+//! Source: seed 000, section 3.1 (idle CPUs lent, revoked at the next 10 ms tick); seed 004, section 5.2 (inactive
+//! tickets raise the value of their siblings').
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -54,7 +65,7 @@ pub(crate) struct Want {
 }
 
 impl Want {
-    /// The want of a unit that has just come: nobody comes to do nothing, so one CPU, until it is seen.
+    /// The want of a unit that has just come: one CPU, until it is seen, since a unit comes to do something.
     pub(crate) fn of_newcomer(now: Time) -> Self {
         Want { now: 1, settled: 1, seen_at: now, content_at: now, sank_at: now }
     }
@@ -77,7 +88,7 @@ impl Want {
     }
 }
 
-/// Whether a unit's idle CPUs may be lent. What nobody holds is the common parts', who lend it to anybody.
+/// Whether a unit's idle CPUs may be lent. What no unit holds is the common parts', which lend it to any unit.
 pub fn lends(contract: &Contract, unit: UnitId) -> bool {
     contract.machine.scheme == Scheme::Isolate && (unit.is_common() || contract.unit(unit).lend.cpu)
 }
@@ -256,7 +267,7 @@ impl Market<'_> {
             && lends(self.contract, lender)
     }
 
-    /// Who may borrow and has a use for it.
+    /// The units that may borrow and have a use for it.
     fn waiting(&self) -> impl Iterator<Item = Waiter> {
         self.claims.keys().filter(|unit| self.waits(**unit)).map(|unit| self.waiter(*unit))
     }
@@ -282,8 +293,8 @@ impl Market<'_> {
         let others = borrowers.into_iter().filter(|unit| *unit != poor.unit).map(|unit| self.waiter(unit));
         // Of equally rich ones, the lowest number.
         let Some(rich) = others.max_by(|a, b| a.compare_holds(b).then(b.unit.cmp(&a.unit))) else { return };
-        // Only if the one who gives still holds as much for its entitlement as the one who takes: else they would swap
-        // for ever.
+        // Only if the unit that gives still holds as much for its entitlement as the one that takes: else they would
+        // swap for ever.
         if (Waiter { held: poor.held + 1, ..poor }).compare_holds(&rich).is_gt() {
             return;
         }

@@ -1,6 +1,6 @@
-//! The policy: who holds what, what is lent, and why.
+//! The policy: which unit holds what, what is lent, and why.
 //!
-//! Pure: no I/O, no clock, no randomness of its own, no floating point. Time is an argument; the same inputs give the
+//! Pure: no I/O, no clock, no randomness of its own, no floating point. Time is an argument. The same inputs give the
 //! same plan on the live machine and in a simulator. The entry point is [`step`].
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), deny(clippy::float_arithmetic))]

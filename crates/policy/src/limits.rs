@@ -1,11 +1,11 @@
 //! Limits within limits: what a unit may have at most.
 //!
-//! A percentage is of what the enclosing unit may have: of its limit, or of the next one further out that has one, or else of
-//! the whole. Nobody exceeds the limit of a unit around it.
+//! A percentage is of what the enclosing unit may have. That is the enclosing unit's limit, or that of the next unit
+//! further out that has one, or else the whole. No unit exceeds the limit of a unit around it.
 
 use commonhold_contract::{Amount, Contract, Resource, UnitId};
 
-/// A unit's own limit; none without one, or while nobody knows what it is a part of (`whole` is 0).
+/// A unit's own limit; none without one, or while it is not known what it is a part of (`whole` is 0).
 pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).limit[resource]? {
         Amount::Absolute(amount) => Some(amount),

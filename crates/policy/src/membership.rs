@@ -1,16 +1,18 @@
 //! Which unit a process belongs to, and by which rule.
 //!
-//! Problem: several rules of a contract may match one process. Terms: a rule's *specificity* is, from most to least:
-//! entered by `exec`, `pid`, `cgroup`, `command`, `user`, `group`, default.
+//! Problem: several rules of a contract may match one process.
 //!
-//! Algorithm: starting at the top level, among the units of that level the most specific match wins; then the same among
-//! its sub-units, and so on down: a sub-unit selects among its encloser's members, never from outside. Two `cgroup` rules:
-//! the longest path wins; two `command` rules: the one with more literal characters; otherwise the unit that stands first.
-//! What a process matched by `exec`, `pid` or `command` starts belongs where its parent does, unless a rule at least as
-//! specific says otherwise: a build's compilers belong to the build.
+//! Terms: a rule's *specificity* is, from most to least: entered by `exec`, `pid`, `cgroup`, `command`, `user`,
+//! `group`, default.
 //!
-//! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit never moves
-//! a process out of another.
+//! Algorithm: among the units of the top level, the most specific match wins. Then the same is done among that unit's
+//! sub-units, and so on down. So a sub-unit selects among its encloser's members, never from outside. Of two `cgroup`
+//! rules the longest path wins. Of two `command` rules, the one with more literal characters wins. Otherwise the unit
+//! that stands first wins. What a process matched by `exec`, `pid` or `command` starts belongs where its parent does,
+//! unless a rule at least as specific says otherwise: a build's compilers belong to the build.
+//!
+//! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit never
+//! moves a process out of another.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -249,11 +251,11 @@ pub enum Test {
     User(u32),
     /// One of its groups.
     Group(u32),
-    /// Whoever nothing else matched.
+    /// Processes that nothing else matched.
     Otherwise,
 }
 
-/// A test, and where who passes it belongs.
+/// A test, and the unit of a process that passes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
     /// The test.
@@ -262,9 +264,10 @@ pub struct Selector {
     pub unit: Option<UnitId>,
 }
 
-/// The decision of [`place`] as lists, for whoever decides without this function: the test that is passed first among the
-/// units directly below `level` says the unit, and that unit's list goes on; who passes none stays. It decides for
-/// processes that no `cgroup` and no `pid` rule matches, and neither they nor their parents entered by `exec`.
+/// The decision of [`place`] as lists, for code that decides without this function: the test that is passed first among
+/// the units directly below `level` says the unit, and that unit's list goes on; a process that passes none stays. It
+/// decides for processes that no `cgroup` and no `pid` rule matches, and neither they nor their parents entered by
+/// `exec`.
 pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>) -> Vec<Selector> {
     let mut ranked: Vec<(Rule, usize, Selector)> = Vec::new();
     for unit in contract.children(level) {
@@ -305,9 +308,9 @@ pub fn is_within(contract: &Contract, mut unit: UnitId, encloser: UnitId) -> boo
     }
 }
 
-/// Whether a process may enter a unit by `exec`: whether every unit from the top level down to it either names its user or
-/// one of its groups among its members, or, below the top level, names no user and no group at all. Who runs the daemon,
-/// and root, need not ask.
+/// Whether a process may enter a unit by `exec`: whether every unit from the top level down to it either names its user
+/// or one of its groups among its members, or, below the top level, names no user and no group at all. The user that
+/// runs the daemon, and root, need not ask.
 pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts, unit: UnitId) -> bool {
     let principal = |member: &&Member| matches!(member.kind, MemberKind::User(_) | MemberKind::Group(_));
     let mut level = Some(unit).filter(|unit| !unit.is_common());

@@ -1,28 +1,39 @@
 //! Memory on a live machine: from what its kernel tells to orders on units.
 //!
-//! Problem: [`frames`] says who may use how much, from a few facts that a simulated machine knows exactly: what a unit uses,
-//! what of that nobody needs, and whether it was refused anything. A live kernel tells much more, and none of these. Terms:
-//! as in [`frames`]; a unit *owes* what it uses beyond what it is allowed, since its allowance sank.
+//! Problem: [`frames`] says how much each unit may use. It needs a few facts that a simulated machine knows exactly:
+//! what a unit uses, what of that it does not need, and whether it was refused anything. A live kernel tells much
+//! more, and none of these.
 //!
-//! Algorithm, at each look at which memory was observed: (1) What is left to divide is the machine less what the kernel and
-//! those who are in no unit hold; both are taken as before while they move by less than 1/[`COMMON_PART`]. (2) A unit is
-//! short if it is at its allowance, and presses: pages that were taken from it came back, it waited for memory for more
-//! than 1/[`STALL_PART`] of the time, or its memory without a file grew. (3) Cold pages count as not needed, unless
-//! lending them was wrong lately: a unit that is short while it lends, or to which pages come back so fast that it would
-//! have all that it lends within [`BACK_NS`], is not believed to be cold for [`DOUBT_NS`], each
-//! time twice as long. (4) What can be called back in time from a borrower ([`rates`]): clean pages of files at the rate at
-//! which such pages were taken so far, then dirty and anonymous ones at theirs, the latter only into free swap; of the time
-//! comes off what passes until a look sees that a lender is short, and until another sees that all is back. (5)
-//! [`frames`] decides. (6) Orders, as differences: guarantees (what no other unit's want may take; of a reservation, what is
-//! not lent), allowances, those that sink before those that grow, reclaim from those who owe, and where nobody does, on trial, a little from who borrows as
-//! much as its rate permits. (7) While memory is tight, those that hold more than they are entitled to go first if the
-//! kernel has to kill ([`killing`]).
+//! Terms: as in [`frames`]. A unit *owes* what it uses beyond what it is allowed, since its allowance sank.
 //!
-//! Properties (tested): allowances of the units sum to no more than the machine has; a unit without processes is never
-//! held to anything, so that whoever comes finds room; no bound is below what is guaranteed, and what a unit uses of a
-//! reservation is never lent, though it may be cold; where nothing was observed nothing is ordered, and what is in force
-//! stays; orders at rest are none. Limits: what a unit's processes used before they came to it is not charged to it, but to
-//! those who are in no unit. Source: seed 000, section 3.2; seed 004, sections 4 and 5.3.
+//! Algorithm, at each look at which memory was observed:
+//! 1. What is left to divide is the machine, less what the kernel and the processes in no unit hold. Both are taken as
+//!    before while they move by less than 1/[`COMMON_PART`].
+//! 2. A unit is short if it is at its allowance, and presses. It presses if pages that were taken from it came back,
+//!    if it waited for memory for more than 1/[`STALL_PART`] of the time, or if its memory without a file grew.
+//! 3. Cold pages count as not needed, unless lending them was wrong lately. It was wrong for a unit that is short
+//!    while it lends. It was also wrong for one whose pages come back so fast that all that it lends would be back
+//!    within [`BACK_NS`]. Such a unit is not believed to be cold for [`DOUBT_NS`], each time twice as long.
+//! 4. What can be called back in time from a borrower is worked out ([`rates`]). First come clean pages of files, at
+//!    the rate at which such pages were taken so far. Then come dirty and anonymous ones at theirs, the latter only
+//!    into free swap. Two delays are taken off the time: until a look sees that a lender is short, and until another
+//!    sees that all is back.
+//! 5. [`frames`] decides.
+//! 6. Orders are made, as differences. Guarantees say what no other unit's want may take: of a reservation, what is
+//!    not lent. Allowances that sink come before those that grow. Memory is reclaimed from units that owe. Where none
+//!    owes, a little is reclaimed on trial from a unit that borrows as much as its rate permits.
+//! 7. While memory is tight, the units that hold more than they are entitled to go first if the kernel has to kill
+//!    ([`killing`]).
+//!
+//! Properties (tested):
+//! - Allowances of the units sum to no more than the machine has.
+//! - A unit without processes is never held to anything, so that a process that comes finds room.
+//! - No bound is below what is guaranteed. What a unit uses of a reservation is never lent, though it may be cold.
+//! - Where nothing was observed, nothing is ordered, and what is in force stays. At rest, there are no orders.
+//!
+//! Limits: what a unit's processes used before they came to it is not charged to it, but to the processes in no unit.
+//!
+//! Source: seed 000, section 3.2; seed 004, sections 4 and 5.3.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -49,20 +60,21 @@ const PERIOD_NS: Time = 200 * MS;
 const PERIOD_PER_UNIT_NS: Time = 2 * MS;
 /// A look that is made for other reasons so long before this one is due stands for it: two in a row would cost twice.
 pub const EARLY_NS: Time = 25 * MS;
-/// While nobody who is there borrows, and nobody is near a bound, looks are so many times as rare where whoever meets its bound
-/// is seen at once.
+/// While no unit that is there borrows, and none is near a bound, looks are so many times as rare where a unit that
+/// meets its bound is seen at once.
 const REST_PERIODS: Time = 5;
 /// A unit is near its bound that uses all but this part of it.
 const NEAR_PART: u64 = 8;
-/// While somebody lends, a look is taken this part of the promised time after the last one at the latest.
+/// While a unit lends, a look is taken this part of the promised time after the last one at the latest.
 const LOAN_LOOK_PART: u64 = 4;
-/// How often to look while somebody owes.
+/// How often to look while a unit owes.
 const DEBT_LOOK_NS: Time = 20 * MS;
 /// After which reclaim is ordered again, if a unit still owes.
 const RECLAIM_NS: Time = 250 * MS;
 /// What the common parts hold is taken as unchanged while it moves by no more than this part of the machine.
 const COMMON_PART: u64 = 256;
-/// Who is beyond its allowance by no more than this part of the machine owes nothing: a kernel hands out pages in batches.
+/// A unit that is beyond its allowance by no more than this part of the machine owes nothing: a kernel hands out pages
+/// in batches.
 const SLACK_PART: u64 = 512;
 /// A unit presses that waited for memory for more than this part of the time.
 const STALL_PART: u64 = 20;
@@ -121,7 +133,7 @@ pub struct MemoryFacts {
 pub struct UnitMemory {
     /// Charged to it, and what is `packed`.
     pub used: u64,
-    /// What its pages take that were swapped out to memory (zram): charged to nobody, so that no bound counts it.
+    /// What its pages take that were swapped out to memory (zram): charged to no unit, so that no bound counts it.
     pub packed: u64,
     /// The part of it that belongs to no file: only swap could take it.
     pub anonymous: u64,
@@ -162,8 +174,8 @@ pub struct MemoryPlan {
     pub divided: u64,
     /// One per unit of the contract; sub-units left out.
     pub units: Vec<Share>,
-    /// Units that lend, those that are far from their bound, and those that might soon be beyond what they are entitled to,
-    /// where memory is tight: whoever of them meets its bound should be seen at once.
+    /// Units that lend, those that are far from their bound, and those that might soon be beyond what they are entitled
+    /// to, where memory is tight: one of them that meets its bound should be seen at once.
     pub watch: Vec<UnitId>,
     /// Units that are beyond what they may use, where memory is short and nothing can be taken from them.
     pub beyond: Vec<Beyond>,
@@ -232,7 +244,8 @@ impl State {
     #[must_use]
     pub(crate) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
         let orders = self.orders.into_iter();
-        // What is in force stays known; the rest is learnt anew within a few looks, and everybody has its own meanwhile.
+        // What is in force stays known; the rest is learnt anew within a few looks, and every unit has its own
+        // meanwhile.
         State {
             orders: orders.filter_map(|(unit, orders)| Some((number(unit)?, orders))).collect(),
             rates: self.rates,
@@ -322,7 +335,7 @@ fn period_ns(contract: &Contract) -> Time {
     PERIOD_NS + PERIOD_PER_UNIT_NS * contract.units.len() as Time
 }
 
-/// How long nobody may look while somebody lends.
+/// How long looks may pause while a unit lends.
 fn loan_look_ns(contract: &Contract) -> Time {
     period_ns(contract).min(contract.machine.call_back_memory_ns / LOAN_LOOK_PART)
 }
@@ -350,7 +363,7 @@ impl State {
         Look::Period
     }
 
-    /// When to look next: soon while somebody owes, within the time that was promised while somebody lends, and when loans
+    /// When to look next: soon while a unit owes, within the time that was promised while a unit lends, and when loans
     /// may grow.
     fn next_look(&self, now: Time, contract: &Contract, owing: bool, lent: bool) -> Time {
         if owing {
@@ -430,7 +443,7 @@ impl State {
                 packed: before.packed,
                 called_back: false,
             };
-            // Until what is beyond is there, the call-back goes on; who is allowed as much again owes nothing.
+            // Until what is beyond is there, the call-back goes on; a unit that is allowed as much again owes nothing.
             let sank = share.borrowed < before.borrowed || before.called_back;
             let beyond = unit.facts.used > share.allowed.saturating_add(slack);
             unit.share =
@@ -438,7 +451,7 @@ impl State {
         }
     }
 
-    /// Orders reclaim from those who owe. Whether somebody does.
+    /// Orders reclaim from the units that owe. Returns whether one does.
     fn call_back(
         &mut self,
         now: Time,
@@ -503,8 +516,8 @@ impl Seen {
         self.known && self.share.allowed > 0 && at_bound && (came_back || waited || grew)
     }
 
-    /// Who misses what it lent was not as cold as it looked: because it is short, or because it reads again what was taken
-    /// from it, though there is room for that.
+    /// A unit that misses what it lent was not as cold as it looked: because it is short, or because it reads again
+    /// what was taken from it, though there is room for that.
     fn doubt(&mut self, now: Time, short: bool, seen: UnitMemory, frame: u64) {
         let missed = short && self.share.lent > 0 && seen.refaulted > self.facts.refaulted;
         if self.comes_back(now, seen, frame) || missed {

@@ -1,4 +1,4 @@
-//! From who holds what to what a backend is to do: the orders of a plan, as differences to those in force.
+//! The orders of a plan: from what each unit holds to what a backend is to do, as differences to the orders in force.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -11,9 +11,10 @@ use crate::plan::{Action, Reason, Step};
 /// Weight that cgroups have unless told otherwise.
 pub(crate) const WEIGHT_USUAL: u32 = 100;
 
-/// The weight of a unit, 1 to 10,000, before a plan says any: the usual one. No plan says that of [`UnitId::SHARED`]: on
-/// time-shared CPUs it counts for as much as all units together, as it has turns with the owner of a home CPU. Who comes to the
-/// machine and is in no unit, to see what is going on there for instance, does not wait for those who use all of it.
+/// The weight of a unit, 1 to 10,000, before a plan says any: the usual one. No plan says that of [`UnitId::SHARED`]:
+/// on time-shared CPUs it counts for as much as all units together, as it has turns with the owner of a home CPU. A
+/// process that comes to the machine and is in no unit, to see what is going on there for instance, does not wait for
+/// the units that use all of it.
 pub const fn first_weight(unit: UnitId) -> u32 {
     if unit.0 == UnitId::SHARED.0 { 10_000 } else { WEIGHT_USUAL }
 }
@@ -56,7 +57,7 @@ fn gains(old: Option<&CpuSet>, new: Option<&CpuSet>) -> bool {
 
 /// The steps from the orders in force to those wanted; a unit that is in neither is not mentioned.
 ///
-/// Gates close first and open last, so that nobody runs, even for a moment, where another already does.
+/// Gates close first and open last, so that no unit runs, even for a moment, where another already does.
 pub(crate) fn differences(
     before: &BTreeMap<UnitId, Orders>,
     wanted: &BTreeMap<UnitId, Orders>,
@@ -77,8 +78,8 @@ pub(crate) fn differences(
     }
     let mut confined: Vec<&(UnitId, &Orders, &Orders)> =
         pairs.iter().filter(|(_, old, new)| old.cpus != new.cpus).collect();
-    // Who gains a CPU may run there before who loses it leaves: a kernel looks for work when a CPU falls idle, and not
-    // again for long when that finds none.
+    // A unit that gains a CPU may run there before the one that loses it leaves: a kernel looks for work when a CPU
+    // falls idle, and not again for long when that finds none.
     confined.sort_by_cached_key(|(_, old, new)| !gains(old.cpus.as_ref(), new.cpus.as_ref()));
     for (unit, _, new) in confined {
         order(Action::Confine { unit: *unit, cpus: new.cpus.clone() }, new.cpus_because);

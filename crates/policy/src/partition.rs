@@ -1,16 +1,23 @@
-//! Which CPU is whose: home CPUs, and turns on CPUs that several units hold in part.
+//! Which unit owns which CPU: home CPUs, and turns on CPUs that several units hold in part.
 //!
-//! Terms: a *claim* is a unit's entitlement to CPU. Its whole CPUs are its *home CPUs*; its *part* is the rest. A *turn* is
-//! the ownership of a shared CPU from one rotation to the next.
+//! Terms: a *claim* is a unit's entitlement to CPU. Its whole CPUs are its *home CPUs*; its *part* is the rest. A
+//! *turn* is the ownership of a shared CPU from one rotation to the next.
 //!
-//! Algorithm. Homes: each unit keeps as many of its CPUs as it still holds, those closest together; who needs more takes
-//! free ones, the largest need first, near to what it has, or else in the node whose free CPUs fit best. Turns: with every
-//! rotation a unit's credit grows by its part times the elapsed time and shrinks by the turns it had; the shared CPUs go to
-//! the largest credits, one each.
+//! Algorithm, homes: each unit keeps as many of its CPUs as it still holds, those closest together. A unit that needs
+//! more takes free ones, the largest need first. It takes CPUs near to what it has, or else in the node whose free
+//! CPUs fit best.
 //!
-//! Properties: every CPU has exactly one owner; a unit's long-run share differs from its claim by less than one turn per
-//! shared CPU; nobody's home moves while the number of its whole CPUs stays the same. Limits: turns follow the
-//! rotations actually made, so a late rotation makes a long turn, which the credit pays back. Source: seed 000, section 3.1.
+//! Algorithm, turns: with every rotation a unit's credit grows by its part times the elapsed time, and shrinks by the
+//! turns it had. The shared CPUs go to the largest credits, one each.
+//!
+//! Properties:
+//! - Every CPU has exactly one owner.
+//! - A unit's long-run share differs from its claim by less than one turn per shared CPU.
+//! - No unit's home moves while the number of its whole CPUs stays the same.
+//!
+//! Limits: turns follow the rotations actually made. So a late rotation makes a long turn, which the credit pays back.
+//!
+//! Source: seed 000, section 3.1.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -26,7 +33,7 @@ use crate::tally::Tally;
 /// What a unit holds of the machine's CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    /// Who.
+    /// The unit.
     pub unit: UnitId,
     /// Millionths of a CPU.
     pub micro: u64,
@@ -91,7 +98,7 @@ fn keep(machine: &Machine, whole: usize, mut mine: Vec<u32>) -> Vec<u32> {
 /// Credits of the units that hold parts of CPUs, in millionths of a CPU times nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Turns {
-    /// Who owns which shared CPU in this turn.
+    /// Which unit owns which shared CPU in this turn.
     pub(crate) owners: Owners,
     credit: BTreeMap<UnitId, i128>,
     /// When the turn began.
@@ -108,7 +115,7 @@ impl Turns {
         now: Time,
         period: Time,
     ) {
-        // A clock that jumped, or a daemon that was stopped, must not hand somebody a debt of hours.
+        // A clock that jumped, or a daemon that was stopped, must not hand a unit a debt of hours.
         let elapsed = now.saturating_sub(self.since).min(period * 2);
         self.settle(claims, elapsed);
         let shared: Vec<u32> =
@@ -155,7 +162,7 @@ pub(crate) fn renumber(owners: &Owners, number: &dyn Fn(UnitId) -> Option<UnitId
     owners.iter().filter_map(|(cpu, unit)| Some((*cpu, number(*unit)?))).collect()
 }
 
-/// Who takes which shared CPU: who had one keeps it, the others take the one nearest to their homes.
+/// Which unit takes which shared CPU: a unit that had one keeps it, the others take the one nearest to their homes.
 fn seat(machine: &Machine, shared: &[u32], winners: &[UnitId], homes: &Owners, before: &Owners) -> Owners {
     let mut seats = Owners::new();
     let mut waiting: BTreeSet<UnitId> = winners.iter().copied().collect();

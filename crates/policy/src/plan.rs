@@ -1,11 +1,14 @@
 //! The plan: what a backend is to do, step by step, each with its reason.
 //!
-//! Two kinds of steps. *Decisions* ([`Action::Own`], [`Action::Disown`], [`Action::Lend`], [`Action::CallBack`],
-//! [`Action::Return`]) say who holds which CPU; a backend may ignore them, the ledger and the plan checker do not.
-//! *Orders* ([`Action::Confine`], [`Action::Weigh`], [`Action::Cap`], [`Action::Gate`], and [`Action::Guarantee`],
-//! [`Action::Allow`], [`Action::Reclaim`], [`Action::Expose`] for memory) follow from the decisions and are
-//! what a backend carries out, in the plan's order, without any choice of its own. Orders are differences: what an
-//! earlier plan ordered stays in force until another order on the same unit replaces it.
+//! There are two kinds of steps:
+//! - *Decisions* ([`Action::Own`], [`Action::Disown`], [`Action::Lend`], [`Action::CallBack`], [`Action::Return`]) say
+//!   which unit holds which CPU. A backend may ignore them; the ledger and the plan checker do not.
+//! - *Orders* ([`Action::Confine`], [`Action::Weigh`], [`Action::Cap`], [`Action::Gate`], and [`Action::Guarantee`],
+//!   [`Action::Allow`], [`Action::Reclaim`], [`Action::Expose`] for memory) follow from the decisions. A backend
+//!   carries them out in the plan's order, without any choice of its own.
+//!
+//! Orders are differences. What an earlier plan ordered stays in force until another order on the same unit replaces
+//! it.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -40,7 +43,7 @@ pub enum Action {
         cpu: u32,
         /// Its owner.
         lender: UnitId,
-        /// Who may use it from now on.
+        /// The unit that may use it from now on.
         borrower: UnitId,
     },
     /// The owner wants its CPU back: the loan ends now.
@@ -49,7 +52,7 @@ pub enum Action {
         cpu: u32,
         /// Its owner.
         lender: UnitId,
-        /// Who used it.
+        /// The unit that used it.
         borrower: UnitId,
         /// The last moment at which the lender was seen not to want the CPU: the call-back's latency counts from here,
         /// so that what is reported is an upper bound.
@@ -61,7 +64,7 @@ pub enum Action {
         cpu: u32,
         /// Its owner.
         lender: UnitId,
-        /// Who used it.
+        /// The unit that used it.
         borrower: UnitId,
     },
     /// Order: the unit's processes run on these CPUs and on no others. `None`: wherever the kernel likes.
@@ -91,7 +94,7 @@ pub enum Action {
         unit: UnitId,
         /// What is never taken (hard tickets).
         min: u64,
-        /// What is not taken while anybody has more than that; at least `min`.
+        /// What is not taken while any unit has more than that; at least `min`.
         low: u64,
         /// The part of `low` that is its own processes'.
         own: u64,
@@ -187,7 +190,7 @@ pub enum Reason {
     BorrowerIdle,
     /// A unit with a larger claim waits.
     LargerClaim {
-        /// Who.
+        /// The unit.
         of: UnitId,
     },
     /// The CPUs it owns and borrows changed.
@@ -219,7 +222,7 @@ pub enum Reason {
     DiskWanted {
         /// Its part, in millionths.
         part: u64,
-        /// Who waited.
+        /// The unit that waited.
         by: UnitId,
         /// The last look at which that unit did not wait, or had its part: the call-back's latency counts from here.
         since: Time,
@@ -236,7 +239,7 @@ pub enum Reason {
         /// Bytes per second.
         bytes_per_s: u64,
     },
-    /// Nobody else wants the disk.
+    /// No other unit wants the disk.
     DiskFree,
     /// The unit's tickets are worth so much memory.
     EntitledTo {
@@ -265,7 +268,7 @@ pub enum Reason {
     },
     /// It is short of memory, and at a limit of the contract.
     AtLimit,
-    /// It is short of memory, and nobody has any to lend.
+    /// It is short of memory, and no unit has any to lend.
     NothingIdle,
     /// It uses more memory than it is allowed by now.
     Owes {
@@ -302,11 +305,11 @@ pub struct Plan {
     /// When the next snapshot is wanted at the latest.
     pub next: Time,
     /// What each unit of the contract is entitled to while this plan is in force, in millionths of a CPU, sub-units
-    /// included; one element per unit. What nobody is entitled to is the `shared` unit's: the top level sums to the
+    /// included; one element per unit. What no unit is entitled to is the `shared` unit's: the top level sums to the
     /// machine's CPUs.
     pub entitled: Vec<u64>,
-    /// What each unit's own processes are entitled to of what each disk transfers, in millionths; what nobody is entitled to is
-    /// the `shared` unit's. Empty where no disk was observed.
+    /// What each unit's own processes are entitled to of what each disk transfers, in millionths; what no unit is
+    /// entitled to is the `shared` unit's. Empty where no disk was observed.
     pub disk_entitled: Vec<u64>,
     /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Of all others the backend may hand in facts
     /// up to 100 ms old. Empty with `next` far off means that nothing can happen that would need a quick answer.
@@ -370,7 +373,7 @@ impl fmt::Display for Described<'_> {
             Action::Guarantee { unit, min, low, .. } => {
                 write!(
                     f,
-                    "{}: {} of memory are its own, {} in any case",
+                    "{}: {} of memory are guaranteed, {} of these in any case",
                     name(unit),
                     Bytes(*low),
                     Bytes(*min)
@@ -384,10 +387,14 @@ impl fmt::Display for Described<'_> {
                 write!(f, "{}: gives up {} of memory", name(unit), Bytes(*bytes))
             }
             Action::Expose { unit, exposed: true } => {
-                write!(f, "{}: if the kernel must kill for memory, it goes first", name(unit))
+                write!(f, "{}: if memory runs out, the kernel kills its processes first", name(unit))
             }
             Action::Expose { unit, exposed: false } => {
-                write!(f, "{}: if the kernel must kill for memory, it goes by its size again", name(unit))
+                write!(
+                    f,
+                    "{}: if memory runs out, the kernel kills its processes by their size again",
+                    name(unit)
+                )
             }
             Action::Gate { unit, open: true } => write!(f, "{}: continues", name(unit)),
             Action::Gate { unit, open: false } => write!(f, "{}: stopped until its turn", name(unit)),
@@ -448,34 +455,39 @@ impl fmt::Display for Because<'_> {
             Reason::MayNotBorrow => write!(f, "it may not borrow"),
             Reason::NobodyThere => write!(f, "it has no processes any more"),
             Reason::HoldsAgain => write!(f, "it holds a cpu again"),
-            Reason::CpuGone => write!(f, "the cpu is not there any more"),
+            Reason::CpuGone => write!(f, "the cpu is gone"),
             Reason::DiskPart { part } => write!(f, "it is entitled to {} % of the disk", Percent(part)),
             Reason::DiskWanted { part, by, .. } => {
                 let name = self.1.units.get(by.index()).map_or("?", |unit| unit.path.as_str());
-                write!(f, "it was ahead of its {} % of the disk, and {name} waits", Percent(part))
+                write!(f, "it moved more than its {} % of the disk, and {name} waits", Percent(part))
             }
             Reason::DiskCorrected { part, by } => {
-                write!(f, "for {} % of the disk, {} % of that weight is needed", Percent(part), Percent(by))
+                write!(
+                    f,
+                    "to get {} % of the disk, it needs {} % of the usual weight",
+                    Percent(part),
+                    Percent(by)
+                )
             }
             Reason::DiskLimit { bytes_per_s } => {
                 write!(f, "the contract limits it to {}", Speed(Some(bytes_per_s)))
             }
-            Reason::DiskFree => write!(f, "nobody else wants the disk"),
+            Reason::DiskFree => write!(f, "no other unit wants the disk"),
             Reason::EntitledTo { bytes } => write!(f, "it is entitled to {}", Bytes(bytes)),
             Reason::Lends { bytes } => write!(f, "it does not need {}, which others borrow", Bytes(bytes)),
             Reason::CallsBack { bytes } => {
-                write!(f, "it is short, and has {} back that it lent", Bytes(bytes))
+                write!(f, "it is short, and takes back {} that it lent", Bytes(bytes))
             }
             Reason::Borrows { bytes } => write!(f, "it is short, and borrows {}", Bytes(bytes)),
             Reason::GivesBack { bytes } => write!(f, "it gives back {}", Bytes(bytes)),
             Reason::AtLimit => write!(f, "it is short, and at a limit of the contract"),
-            Reason::NothingIdle => write!(f, "it is short, and nobody has memory to lend"),
+            Reason::NothingIdle => write!(f, "it is short, and no unit has memory to lend"),
             Reason::Owes { allowed } => write!(f, "it is allowed {}", Bytes(allowed)),
-            Reason::OnTrial => write!(f, "how fast it gives up memory decides what it may borrow"),
+            Reason::OnTrial => write!(f, "a trial: how fast it gives up memory decides what it may borrow"),
             Reason::Beyond { bytes } => {
-                write!(f, "memory is tight, and it uses {} beyond what it is entitled to", Bytes(bytes))
+                write!(f, "memory is tight, and it uses {} beyond its entitlement", Bytes(bytes))
             }
-            Reason::Enough => write!(f, "memory is tight no more, or it is within what it is entitled to"),
+            Reason::Enough => write!(f, "memory is no longer tight, or the unit is within its entitlement"),
         }
     }
 }

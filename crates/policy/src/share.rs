@@ -1,9 +1,13 @@
 //! Dividing a whole number among weights so that the parts sum exactly.
 //!
-//! Algorithm: largest remainder (Hamilton): everyone gets the rounded-down part, and what is left goes, one each, to the
-//! largest remainders; equal remainders to the earlier one. Properties: the parts sum to the total (if any weight is
-//! positive), each is within 1 of its exact value, equal weights differ by at most 1. Limit: a part may shrink by 1 when
-//! another's weight grows and its own does not change, as with every quota method; at millionths of a CPU nobody sees it.
+//! Algorithm: largest remainder (Hamilton). Each gets the rounded-down part. What is left goes, one each, to the
+//! largest remainders; of equal remainders, the earlier one comes first.
+//!
+//! Properties: the parts sum to the total (if any weight is positive). Each is within 1 of its exact value. Equal
+//! weights differ by at most 1.
+//!
+//! Limit: a part may shrink by 1 when another's weight grows and its own does not change, as with every quota method.
+//! At millionths of a CPU that does not matter.
 
 use alloc::vec;
 use alloc::vec::Vec;

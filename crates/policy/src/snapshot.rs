@@ -17,9 +17,9 @@ pub struct Means {
     pub caps: bool,
     /// A unit can be stopped and continued as a whole.
     pub gates: bool,
-    /// The project's own scheduler decides at every switch, unit by unit: it keeps units to the CPUs that they own, lends
-    /// idle ones and calls them back by itself, and time-shares CPUs that nobody owns by weight. The policy then says who
-    /// owns what, and plans neither loans nor CPU sets.
+    /// The project's own scheduler decides at every switch, unit by unit: it keeps units to the CPUs that they own,
+    /// lends idle ones and calls them back by itself, and time-shares CPUs that no unit owns by weight. The policy then
+    /// says which unit owns what, and plans neither loans nor CPU sets.
     pub switches: bool,
     /// What can be ordered for disks.
     pub disk: DiskMeans,
@@ -84,13 +84,13 @@ pub struct Snapshot {
     /// One per unit of the contract, by [`UnitId::index`](commonhold_contract::UnitId::index). Units that the contract
     /// has and this list has not are taken as empty.
     pub units: Vec<UnitFacts>,
-    /// CPU time nobody used since the backend began, summed over the machine's CPUs, in nanoseconds.
+    /// Idle CPU time since the backend began, summed over the machine's CPUs, in nanoseconds.
     pub idle_ns: u64,
     /// The disks that were observed, in any order; none where nothing of them can be ordered.
     pub disks: Vec<DiskFacts>,
     /// Memory, where it was looked at; `None` where it was not, or is not held.
     pub memory: Option<MemoryFacts>,
-    /// CPU time that a look takes, with all that follows from it, in nanoseconds; 0 where it takes nobody's.
+    /// CPU time that a look takes, with all that follows from it, in nanoseconds; 0 where it takes none.
     pub look_ns: u64,
 }
 

@@ -1,7 +1,7 @@
 //! One step of the slow path: from the facts of this moment to a plan.
 //!
-//! Order of decisions: who is active, what everybody is entitled to, partition or proportional, who owns which CPU, what is
-//! lent and called back, and from all that the orders, as differences to those in force.
+//! Order of decisions: which units are active, what each is entitled to, partition or proportional, which unit owns
+//! which CPU, what is lent and called back. From all that follow the orders, as differences to those in force.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -21,9 +21,9 @@ use crate::snapshot::{Means, Snapshot, UnitFacts};
 use crate::tally::Tally;
 use crate::{MS, Time};
 
-/// Look again after this long when somebody runs and nothing is urgent.
+/// Look again after this long when a unit runs and nothing is urgent.
 const BUSY_NS: Time = 100 * MS;
-/// Look again after this long when nobody runs.
+/// Look again after this long when no unit runs.
 const REST_NS: Time = 250 * MS;
 /// Where nothing but newcomers waits for a look, looks take no more than this part of a CPU, unless that made them rarer than
 /// once in [`REST_NS_MAX`].
@@ -32,8 +32,8 @@ const REST_NS_MAX: Time = 1_000 * MS;
 /// Where turns are all that a unit gets, they come round faster than the paper's 250 ms.
 const TURN_NS_MANY: Time = 100 * MS;
 
-/// Whoever holds a part of a CPU comes to a turn within this time, as long as turns need not be shorter than they may be for
-/// that: a kernel ends a scheduler under which a task waits for half a minute.
+/// A unit that holds a part of a CPU comes to a turn within this time, as long as turns need not be shorter than they
+/// may be for that: a kernel ends a scheduler under which a task waits for half a minute.
 const TURN_WAIT_NS: Time = 5_000 * MS;
 const TURN_NS_MIN: Time = 10 * MS;
 /// The smallest weight, for the same reason: it has its slice of 5 ms after a thousand others.
@@ -153,9 +153,9 @@ fn entitled(entitlement: &Entitlement) -> Vec<u64> {
     values
 }
 
-/// Who competes for CPUs. With weights underneath, top-level units do, and share inside by weight; without, every unit does
-/// with what its own processes hold. Who is entitled to nothing competes for what is idle. What nobody is entitled to is the
-/// `shared` unit's, who lends it.
+/// The units that compete for CPUs. With weights underneath, top-level units do, and share inside by weight; without,
+/// every unit does with what its own processes hold. A unit that is entitled to nothing competes for what is idle. What
+/// no unit is entitled to is the `shared` unit's, which lends it.
 fn claims(input: Input<'_>, entitlement: &Entitlement, facts: &[UnitFacts]) -> Vec<Claim> {
     let claim = |unit: UnitId| {
         let micro = if input.means.weights { entitlement.value(unit) } else { entitlement.own(unit) };
@@ -198,7 +198,7 @@ fn sample(state: &mut State, now: Time, facts: &[UnitFacts], claims: &[Claim]) {
     for unit in claims.iter().map(|claim| claim.unit) {
         let facts = if unit.is_common() { UnitFacts::default() } else { facts[unit.index()] };
         let before = state.seen.get(&unit).copied();
-        // What nobody is entitled to, the common parts never want back.
+        // What no unit is entitled to, the common parts never want back.
         let newcomer = || if unit.is_common() { Want::of_nobody(now) } else { Want::of_newcomer(now) };
         let want = state.wants.entry(unit).or_insert_with(newcomer);
         // Facts that are not newer than the last ones say nothing about now.
@@ -243,7 +243,7 @@ fn deal(state: &mut State, now: Time, input: Input<'_>, claims: &[Claim], steps:
     true
 }
 
-/// What must change for homes to be dealt out anew: who competes, and with how many whole CPUs.
+/// What must change for homes to be dealt out anew: which units compete, and with how many whole CPUs.
 fn shape(claims: &[Claim]) -> impl Iterator<Item = (UnitId, u64)> {
     claims.iter().map(|claim| (claim.unit, claim.micro / MILLIONTH))
 }
@@ -317,7 +317,7 @@ fn cpu_limit(input: Input<'_>, unit: UnitId) -> Option<u64> {
     limits::tightest(input.contract, Resource::Cpu, unit, whole)
 }
 
-/// Nobody owns a CPU any more.
+/// No unit owns a CPU any more.
 fn release(state: &mut State, input: Input<'_>, steps: &mut Vec<Step>) {
     let reason = Reason::Scheme(input.contract.machine.scheme);
     for (cpu, loan) in core::mem::take(&mut state.loans) {
@@ -332,7 +332,7 @@ fn release(state: &mut State, input: Input<'_>, steps: &mut Vec<Step>) {
     state.claims.clear();
 }
 
-/// The orders that follow from who holds what.
+/// The orders that follow from what each unit holds.
 fn wanted(
     state: &State,
     input: Input<'_>,
@@ -351,8 +351,8 @@ fn wanted(
             wanted.insert(unit, orders);
         }
     }
-    // Where the scheduler keeps units to their CPUs, a CPU set would only narrow the affinity of their threads, whom it
-    // could then no longer lend a CPU.
+    // Where the scheduler keeps units to their CPUs, a CPU set would only narrow the affinity of their threads, which
+    // it could then no longer lend a CPU.
     if partitioned && !input.means.switches {
         confine(&mut wanted, state, input);
     }
@@ -367,8 +367,8 @@ fn confine(wanted: &mut BTreeMap<UnitId, Orders>, state: &State, input: Input<'_
         let none = Orders::none(Reason::Entitled { micro_cpus: claim.micro });
         let orders = wanted.entry(claim.unit).or_insert(none);
         orders.cpus_because = Reason::HoldsChanged;
-        // Only who would run is stopped: nobody could tell when a stopped process wants to run again. One that sleeps
-        // between two turns stays confined to where it was, and is seen when it wakes.
+        // Only a unit that would run is stopped: nothing tells when a stopped process wants to run again. One that
+        // sleeps between two turns stays confined to where it was, and is seen when it wakes.
         let sleeps = state.wants.get(&claim.unit).is_none_or(|want| want.settled == 0);
         orders.open = !cpus.is_empty() || sleeps || !input.means.gates;
         orders.cpus = match cpus.is_empty() {
@@ -378,7 +378,8 @@ fn confine(wanted: &mut BTreeMap<UnitId, Orders>, state: &State, input: Input<'_
     }
 }
 
-/// The CPUs on which units may run: all that one owns, lent or not, and what it borrows. Who holds none is left out.
+/// The CPUs on which units may run: all that one owns, lent or not, and what it borrows. A unit that holds none is left
+/// out.
 fn holds(state: &State) -> BTreeMap<UnitId, CpuSet> {
     let mut holds: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
     let borrowed = state.loans.iter().map(|(cpu, loan)| (*cpu, loan.borrower));
@@ -452,14 +453,14 @@ pub fn needs_cap(contract: &Contract, means: Means, cpus: usize) -> Option<UnitI
 fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (Option<u64>, Reason) {
     let ceiling = ceiling(input.contract, unit, partitioned).filter(|_| input.means.caps);
     match (ceiling, cpu_limit(input, unit)) {
-        // Who is entitled to nothing and may borrow nothing has the least that a kernel can hold.
+        // A unit that is entitled to nothing and may borrow nothing has the least that a kernel can hold.
         (Some(Ceiling::Own), _) => (Some(micro_cpus.max(CAP_MICRO_MIN)), Reason::MayNotBorrow),
         (Some(Ceiling::Limit), Some(limit)) => (Some(limit), Reason::Limit { micro_cpus: limit }),
         _ => (None, Reason::Proportion { micro_cpus }),
     }
 }
 
-/// When to look again, and at whom.
+/// When to look again, and at which units.
 fn attention(state: &State, now: Time, input: Input<'_>) -> (Time, Vec<UnitId>) {
     let wants_any = state.wants.values().any(|want| want.settled > 0);
     // Where every switch lends and calls back, nothing waits for a look that turns and memory do not ask for themselves.

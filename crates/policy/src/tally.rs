@@ -1,7 +1,7 @@
-//! Numbers by unit, so that how many CPUs a unit owns, lends or borrows is counted once and not searched for.
+//! Numbers by unit. So how many CPUs a unit owns, lends or borrows is counted once and not searched for.
 //!
-//! A list by the unit's index, which is dense in a contract. A unit that was never counted has none: a state may know units
-//! that the contract at hand has no more.
+//! It is a list by the unit's index, which is dense in a contract. A unit that was never counted has none. A state may
+//! know units that the present contract no longer has.
 
 use alloc::vec::Vec;
 

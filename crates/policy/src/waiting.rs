@@ -1,16 +1,22 @@
-//! Who waits for CPUs, in the order in which idle ones are lent.
+//! The units that wait for CPUs, in the order in which idle CPUs are lent.
 //!
-//! Problem: each idle CPU goes to the one among the lender's closest relatives who holds least for what it is entitled to,
-//! and thousands of CPUs may be lent at one step. Terms: a lender's *circles* are the units that enclose it, from the inside
-//! out, and the machine last; every circle holds those of the one inside it.
+//! Problem: each idle CPU goes to a unit among the lender's closest relatives: to the one that holds least for what it
+//! is entitled to. Thousands of CPUs may be lent at one step.
 //!
-//! Algorithm: one queue per circle, ordered by what is held for the claim, then by number; a unit stands in those of all
-//! circles that it lies in, and of its own. A lender asks its circles from the inside out. While CPUs are lent, what one who
-//! waits holds only grows: a place in a queue is renewed when it comes to the front and is out of date.
+//! Terms: a lender's *circles* are the units that enclose it, from the inside out, and the machine last. Every circle
+//! holds the units of the one inside it.
 //!
-//! Properties: the order is that of a search through everybody. A loan costs a place in each queue, logarithmic in how many
-//! wait. Limit: good for one round of lending only, since at the next one holds may have sunk. Source: seed 004, section 5.2
-//! (siblings first).
+//! Algorithm: there is one queue per circle, ordered by what is held for the claim, then by number. A unit stands in
+//! the queues of all circles that it lies in, and in its own. A lender asks its circles from the inside out. While
+//! CPUs are lent, what a waiting unit holds only grows. So a place in a queue is renewed when it comes to the front
+//! and is out of date.
+//!
+//! Properties: the order is that of a search through all units. A loan costs a place in each queue, logarithmic in how
+//! many wait.
+//!
+//! Limit: the queues are good for one round of lending only, since at the next one holds may have sunk.
+//!
+//! Source: seed 004, section 5.2 (siblings first).
 
 use alloc::collections::{BTreeMap, BinaryHeap};
 use core::cmp::{Ordering, Reverse};
@@ -68,12 +74,12 @@ impl<'a> Queues<'a> {
         Queues { contract, queues }
     }
 
-    /// Whether nobody waits.
+    /// Whether no unit waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// Who is to have a CPU of that lender. `now` tells what a unit holds now, if it still waits.
+    /// The unit that is to have a CPU of that lender. `now` tells what a unit holds now, if it still waits.
     pub(crate) fn next(&mut self, lender: UnitId, now: impl Fn(UnitId) -> Option<Waiter>) -> Option<UnitId> {
         let parent = |unit: UnitId| self.contract.unit(unit).parent;
         let mut circle = if lender.is_common() { None } else { parent(lender) };
@@ -87,7 +93,7 @@ impl<'a> Queues<'a> {
     }
 }
 
-/// The first of a queue who still waits.
+/// The first of a queue that still waits.
 fn front(
     queue: Option<&mut BinaryHeap<Reverse<Waiter>>>,
     now: &impl Fn(UnitId) -> Option<Waiter>,

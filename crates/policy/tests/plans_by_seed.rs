@@ -1,8 +1,8 @@
-//! Plans of random histories, held by their hashes: a change that is to make the policy faster changes none of them.
+//! Plans of random histories, held by their hashes. A change that is to make the policy faster changes none of them.
 //!
-//! A history is made from a number: a machine, a contract, and some fifty steps at which units come, go, sleep and wake,
-//! CPUs go away and come back, and tickets change. Every plan, and what the plan checker says of it, goes into the hash of
-//! its kind. After a change of what is decided, the failure's own text has the new list.
+//! A history is made from a number: a machine, a contract, and some fifty steps. In these steps units come, go, sleep
+//! and wake, CPUs go away and come back, and tickets change. Every plan, and what the plan checker says of it, goes
+//! into the hash of its kind. After an intended change of what is decided, the failure's own text has the new list.
 
 use commonhold_contract::{Amount, Contract, MILLIONTH, Scheme, UnitId};
 use commonhold_machine::{Cpu, Machine};

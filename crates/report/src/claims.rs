@@ -60,7 +60,7 @@ pub enum Basis {
     Derived,
     /// The paper's value is not known.
     Lost,
-    /// The model has nothing of the kind.
+    /// The simulator does not model it.
     Outside,
     /// Asked by us and not by the paper.
     Beyond,
@@ -523,16 +523,16 @@ fn explained(claim: &Claim) -> String {
 
 const HOW_TO_READ: &str = "<h2>How to read it</h2>
 <p>A number is met (hit) where the mean over the seeds lies within its tolerance. A sign holds where the whole 90 % \
-confidence interval lies on the right side of its bound. Where a check of a run did not hold, what needs that run is void. \
-Ratios are taken within a seed, so that both runs have the same luck.</p>
+confidence interval lies on the right side of its bound. A row is void if one of its runs failed a check. \
+A ratio is taken within one seed, so that both runs have the same luck.</p>
 <dl class=\"facts\">
-<dt>predicted</dt><dd>No parameter was set by it, and its tolerance stood before it was first run.</dd>
-<dt>calibrated</dt><dd>A parameter of the model was set by it: it is shown, and is no evidence.</dd>
+<dt>predicted</dt><dd>No parameter was fitted to it. Its tolerance was fixed before the first run.</dd>
+<dt>calibrated</dt><dd>A parameter of the model was fitted to it. It is shown, and is no evidence.</dd>
 <dt>derived</dt><dd>It follows from printed numbers by arithmetic.</dd>
 <dt>parameter</dt><dd>A definition or a setting; a test holds it.</dd>
 <dt>lost</dt><dd>A figure whose numbers are not known.</dd>
-<dt>outside</dt><dd>The model has nothing of the kind.</dd>
-<dt>beyond</dt><dd>Asked by this project and not by the paper.</dd>
+<dt>outside</dt><dd>The simulator does not model it.</dd>
+<dt>beyond</dt><dd>A question of this project, not of the paper.</dd>
 </dl>
 ";
 

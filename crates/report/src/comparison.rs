@@ -1,8 +1,8 @@
-//! The demo's end result: what a light unit's job and a heavy unit's take under each scheme.
+//! The demo's end result: the time of a light unit's job and of a heavy unit's job under each scheme.
 //!
-//! It is the comparison of seed 000's figure 2 (section 1.1): the response time of a job whose own needs never change,
-//! normalised to the same job alone, as the load of others on the machine rises. Here the load is one heavy unit, and
-//! what varies is the scheme.
+//! It is the comparison of seed 000's figure 2 (section 1.1). That figure shows the response time of a job whose own
+//! needs never change, as the load of others on the machine rises. It is normalised to the same job alone. Here the
+//! load is one heavy unit, and the scheme varies.
 
 use commonhold_contract::Scheme;
 use commonhold_ledger::Statement;

@@ -1,6 +1,6 @@
 //! `doctor`: what this machine offers for holding a contract, with the reason and the remedy for each *no*.
 //!
-//! Paths and commands are never cut, since they are there to be copied: a long one runs over the edge.
+//! Paths and commands are never cut, since readers copy them: a long one runs over the edge.
 
 use std::collections::BTreeMap;
 
@@ -144,5 +144,5 @@ fn widest<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
 fn tally(findings: &Findings) -> String {
     let count = |state| findings.rows.iter().filter(|row| row.state == state).count();
     let (yes, partly, no) = (count(State::Yes), count(State::Partly), count(State::No));
-    format!("{yes} yes, {partly} partly, {no} no; `->` leads to what would change an answer")
+    format!("{yes} yes, {partly} partly, {no} no; `->` marks a remedy")
 }

@@ -38,7 +38,7 @@ impl Holding {
         format!("{:<8}{}", self.resource, self.how)
     }
 
-    /// Says it to who asks for the resource, where it is not held without reservation.
+    /// Says it to a reader that asks for the resource, where it is not held without reservation.
     pub fn warning(&self) -> Option<String> {
         (self.held != State::Yes).then(|| format!("warning: {} is {}", self.resource, self.how))
     }

@@ -1,4 +1,5 @@
-//! The comparison as one page of HTML: everything inline, no scripts, light and dark, printable.
+//! The comparison as one page of HTML. Everything is inline; there are no scripts. The page has light and dark
+//! colours, and prints.
 
 use commonhold_ledger::{Account, Statement};
 
@@ -279,15 +280,19 @@ const HOW_TO_READ: &str = "<h2>How to read it</h2>
 <p>Two units share one machine. The light unit's job needs no more than its unit holds, and never changes; the heavy unit \
 takes all it can get. The light job is timed alone, then beside the heavy unit under each scheme:</p>
 <dl class=\"facts\">
-<dt>smp</dt><dd>No isolation: the kernel treats every thread alike, so who starts more threads gets more of the machine.</dd>
+<dt>smp</dt><dd>No isolation: the kernel treats every thread alike, so a unit with more threads gets more of the machine.</dd>
 <dt>quota</dt><dd>Isolation without sharing: each unit is confined to what it holds, and what one does not use is lost.</dd>
 <dt>isolate</dt><dd>Isolation and sharing: what a unit does not use is lent, and called back as soon as it wants it.</dd>
 </dl>
 <p>Isolation is worth having if the light job's bar under isolate is as short as alone. Sharing is worth having if the \
-heavy job's bar under isolate is as short as under smp. In the ledgers, entitled and using are CPUs at the end of the run; \
-used % is CPU time used against CPU time entitled to; lent and borrowed are CPU time held by another unit and held of \
-others; called back counts the loans that their owner ended, and longest is the longest it took; waited is the time that \
-threads were ready to run and had no CPU.</p>
+heavy job's bar under isolate is as short as under smp. In the ledgers:</p>
+<dl class=\"facts\">
+<dt>entitled, using</dt><dd>CPUs at the end of the run.</dd>
+<dt>used %</dt><dd>CPU time that the unit used, in percent of what it was entitled to.</dd>
+<dt>lent, borrowed</dt><dd>CPU time of its own that others used, and of others that it used.</dd>
+<dt>called back, longest</dt><dd>Loans that it ended as their owner, and the longest that this took.</dd>
+<dt>waited</dt><dd>Time that its threads were ready to run and had no CPU.</dd>
+</dl>
 ";
 
 fn commands(comparison: &Comparison) -> String {

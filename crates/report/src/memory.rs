@@ -61,26 +61,27 @@ fn remarks(memory: &MemoryAccount) -> Vec<String> {
     }
     if memory.elsewhere > 0 {
         remarks.push(format!(
-            "{} that its processes use are charged elsewhere: they had them before they came",
+            "{} that its processes use are charged elsewhere: they had them before they entered the unit",
             bytes(memory.elsewhere)
         ));
     }
     if memory.for_others >= SAID_MIN {
         remarks.push(format!(
-            "about {} of what it is charged are other units' part of files that they map too",
+            "about {} of what is charged to it are other units' part of files that these map too",
             bytes(memory.for_others)
         ));
     }
     if memory.packed >= SAID_MIN {
         remarks.push(format!(
-            "about {} of what it uses are its pages in compressed swap, which no bound of the kernel counts",
+            "about {} of what it uses are pages in compressed swap; the kernel's bounds do not count these",
             bytes(memory.packed)
         ));
     }
     remarks
 }
 
-/// How long it took until what was lent was back: of each borrower, who gave back most often first, and of all.
+/// How long it took until what was lent was back: of each borrower, the one that gave back most often first, and of
+/// all.
 fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     let words = |what: String, p50_ns, p99_ns| {
         let (half, most) = (duration(p50_ns), duration(p99_ns));

@@ -61,7 +61,7 @@ pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
     contract.units.get(unit.index()).map_or("?", |unit| unit.path.as_str())
 }
 
-/// When it looks again, and at whom.
+/// When it looks again, and at which units.
 fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
     let mut text = match plan.next.checked_sub(plan.at) {
         Some(after) if after > 0 => format!("Looks again within {}", duration(after)),
@@ -194,7 +194,7 @@ pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
 /// What is to be said beside a plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct About<'a> {
-    /// Who is where.
+    /// The processes by unit.
     pub present: &'a [Present],
     /// What would hold each resource.
     pub holdings: &'a [Holding],

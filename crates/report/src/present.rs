@@ -1,4 +1,4 @@
-//! Who is in which unit at a moment, for `run --dry-run`; and who never is.
+//! Which processes are in which unit at a moment, for `run --dry-run`; and which are never in one.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::figures::count;
 use crate::plan::path;
 use crate::table::{Paint, Style, clean, wrap};
 
-/// Who is in no unit, whatever a contract's rules match.
+/// The processes in no unit, whatever a contract's rules match.
 pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
 
 /// What it means on a machine with systemd that members are moved into control groups of units.
@@ -20,10 +20,10 @@ pub const MOVED_BESIDE_SYSTEMD: &str = "systemd runs here. Members of units are 
     where they are. So do system services, unless a `cgroup:`, `command:` or `pid:` rule names them. A process that stays \
     is a member of its unit, but control groups do not hold it.";
 
-/// Who is in a unit, or in none.
+/// The processes in a unit, or in none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Present {
-    /// The unit; [`UnitId::SHARED`] for those who match none.
+    /// The unit; [`UnitId::SHARED`] for those that match none.
     pub unit: UnitId,
     /// How many processes each user has there.
     pub users: Vec<(String, usize)>,
@@ -53,7 +53,7 @@ impl Present {
     /// `3 processes of ana 2, root 1: make, sh`
     fn words(&self) -> String {
         let users = match self.users.as_slice() {
-            [] => return "nobody now".to_owned(),
+            [] => return "no process now".to_owned(),
             [(user, _)] => clean(user),
             users => most(users, |(user, count)| format!("{} {count}", clean(user))),
         };
@@ -83,9 +83,9 @@ fn most(all: &[(String, usize)], word: impl Fn(&(String, usize)) -> String) -> S
     }
 }
 
-/// Who is in each unit now, those without anybody included; and who is not held.
+/// The processes in each unit now, units without any included; and those that are not held.
 pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
-    let mut text = style.paint(Paint::Strong, "Who would be held now") + "\n";
+    let mut text = style.paint(Paint::Strong, "Processes that would be held now") + "\n";
     let rest = " ".repeat(4);
     for unit in present.iter().filter(|unit| !unit.unit.is_common()) {
         let line = format!("{}: {}", clean(path(contract, unit.unit)), unit.words());
@@ -102,7 +102,8 @@ pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
     let beyond = match beyond {
         0 => String::new(),
         some => format!(
-            " Counted here and in the plan, but out of this user's reach: {}; root's daemon holds every user's.",
+            " Counted here and in the plan, but this user may not change them: {}. A daemon of root's holds every \
+             user's.",
             processes(some)
         ),
     };

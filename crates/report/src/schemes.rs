@@ -1,4 +1,5 @@
-//! One scenario under each scheme: what every job and unit had, against the unit alone on its share.
+//! One scenario under each scheme: the time, memory and disk of every job and unit, beside the same unit alone on its
+//! share.
 
 use commonhold_sim::outcome::{Outcome, UnitOutcome};
 use serde::Serialize;
@@ -155,8 +156,7 @@ pub fn text(schemes: &Schemes, style: Style) -> String {
     out + "\n" + HOW_TO_READ + "\n" + &closing_of(schemes)
 }
 
-const HOW_TO_READ: &str =
-    "alone: the unit's jobs without the others', on its share; x: against alone; memory: at most.";
+const HOW_TO_READ: &str = "alone: the unit's jobs without those of others, on its share. x: times the response alone. memory: at most.";
 
 fn heading(schemes: &Schemes) -> String {
     let Some(study) = schemes.studies.first() else { return String::new() };

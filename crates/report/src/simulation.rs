@@ -234,7 +234,7 @@ fn memory_table(study: &Study) -> Table {
     table
 }
 
-/// How long units waited for memory, and what calling back took that they had lent; nothing where nobody did.
+/// How long units waited for memory, and how long calling back loans took; nothing where no unit did.
 fn memory_loans_table(study: &Study) -> Option<Table> {
     let mut table =
         Table::new(&["memory", "waited for", "calls", "half within", "longest", "later than promised"]);

@@ -94,7 +94,7 @@ fn outside(account: &Account) -> Option<String> {
     })
 }
 
-/// On whom a unit waited, the longest first.
+/// The units on which a unit waited, the longest first.
 pub(crate) fn waits(account: &Account) -> Option<String> {
     let mut waits: Vec<(&str, u64)> = account
         .waited_on_ns
@@ -173,7 +173,7 @@ pub fn holder(holder: Holder<'_>) -> String {
     let Holder { contract, backend, instead, holdings, switches: _, problems } = holder;
     let mut text = format!("Contract {contract}, held by the {backend} backend.\n");
     if let Some(Instead { of, for_ns, why }) = instead {
-        text += &format!("The {of} backend does not hold it, for {}: {why}.\n", duration(for_ns));
+        text += &format!("The {of} backend has not held it for {}: {why}.\n", duration(for_ns));
     }
     let others = holdings.iter().filter(|holding| holding.resource != Resource::Cpu.name());
     text.extend(others.map(|holding| holding.line() + "\n"));

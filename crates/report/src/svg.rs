@@ -1,7 +1,7 @@
-//! Charts as SVG, by hand: the same data give the same bytes.
+//! Charts as SVG, written by hand: the same data give the same bytes.
 //!
-//! Colours come from classes that the page's style sheet knows in a light and a dark scheme; nothing is said by colour
-//! alone: bars carry their figures, and what a unit uses beyond its entitlement is hatched.
+//! Colours come from classes that the page's style sheet knows in a light and a dark scheme. No fact is shown by
+//! colour alone: bars carry their figures, and what a unit uses beyond its entitlement is hatched.
 
 use crate::table::{clean, fit};
 
@@ -29,7 +29,7 @@ pub(crate) struct BarChart<'a> {
     /// Unique in the page: names the title and the description.
     pub(crate) id: &'a str,
     pub(crate) title: &'a str,
-    /// All of it in a sentence, for who cannot see it.
+    /// All of it in a sentence, for readers that cannot see it.
     pub(crate) description: &'a str,
     pub(crate) bars: Vec<ChartBar<'a>>,
     /// Where the dashed line of the promise stands, and its label.

@@ -71,13 +71,13 @@ pub struct Times {
     pub borrowed_ns: u64,
     /// CPU time of its tasks on CPUs that others owned, where they had turns: they run anywhere, or could nowhere else.
     pub visiting_ns: u64,
-    /// CPU time of its tasks on CPUs that nobody owned.
+    /// CPU time of its tasks on CPUs without an owner.
     pub shared_ns: u64,
     /// CPU time of others' tasks on CPUs that it owned, and lent.
     pub lent_ns: u64,
     /// CPU time of others' tasks on CPUs that it owned, where those had turns.
     pub visited_ns: u64,
-    /// What its tasks waited for tasks of its own, or on CPUs that nobody owned for any.
+    /// What its tasks waited for tasks of its own, or, on CPUs without an owner, for any.
     pub waited_own_ns: u64,
     /// What they waited for a CPU on loan that was called back.
     pub waited_loan_ns: u64,

@@ -1,4 +1,5 @@
-//! Tables for terminals: columns aligned, names cut to what is left of the width, colour only where it is wanted.
+//! Tables for terminals. Columns are aligned, names are cut to the width that is left, and colour is used only where
+//! it is wanted.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 

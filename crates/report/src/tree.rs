@@ -68,7 +68,7 @@ pub fn text(
         &format!("\nscheme {}, reserve {}\n\n", contract.machine.scheme, reserve(contract.machine.reserve));
     let units = contract.held().count();
     if units == 0 {
-        return head + "The contract names no units: all is shared, and nobody is isolated.\n";
+        return head + "The contract names no units: all is shared, and nothing is isolated.\n";
     }
     let tree = Tree::new(contract, divisions);
     let mut table = Table::new(&["unit", "tickets", "cpu", "memory", "disk", "bus"]);
@@ -94,14 +94,16 @@ fn reserve(reserve: Amount) -> String {
 fn footer(contract: &Contract, units: usize, style: Style) -> String {
     let default = &contract.unit(contract.default_unit).path;
     let rest = if contract.default_unit.is_common() {
-        format!("What matches no unit falls in `{default}`, which holds no tickets and is not restricted.")
+        format!(
+            "A process that matches no unit is in `{default}`, which holds no tickets and is not restricted."
+        )
     } else {
-        format!("What matches no unit falls in `{}`.", clean(default))
+        format!("A process that matches no unit is in `{}`.", clean(default))
     };
-    let lending = "Each lends and borrows what is idle unless it says otherwise.";
+    let lending = "Each unit lends and borrows what is idle, unless the contract says otherwise.";
     let memory =
         "Memory is shown less the reserve; `run` divides what the kernel and processes in no unit leave.";
-    let exempt = format!("In no unit are {EXEMPT}.");
+    let exempt = format!("These are in no unit: {EXEMPT}.");
     let text = format!("{}. {lending} {memory} {rest} {exempt}", count(units, "unit"));
     wrap(&text, style.width, "", "").join("\n") + "\n"
 }

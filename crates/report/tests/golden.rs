@@ -106,7 +106,7 @@ fn who_is_in_which_unit() {
     // Nobody is left out, and everybody can be held.
     let text = present::text(&contract, &[of(first, &[("root", 1)], some(&[("sh", 1)]), 0)], Style::PLAIN);
     let last = "Not held: kernel threads, process 1 and Commonhold itself.\n";
-    assert_eq!(text, format!("Who would be held now\n  unit-0: 1 process of root: sh\n{last}"));
+    assert_eq!(text, format!("Processes that would be held now\n  unit-0: 1 process of root: sh\n{last}"));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn status_of_units_that_lend() {
     };
     assert_eq!(
         status::holder(holder),
-        "Contract lab.toml, held by the cgroup backend.\nThe kernel backend does not hold it, for 12.0 s: it stalled.\nmemory  not held: no memory controller here\n"
+        "Contract lab.toml, held by the cgroup backend.\nThe kernel backend has not held it for 12.0 s: it stalled.\nmemory  not held: no memory controller here\n"
     );
     assert!(status::json(holder, &statement).contains("\"of\": \"kernel\""));
     assert!(status::text(&statement, COLOUR).contains("\x1b["));

@@ -1,8 +1,8 @@
-//! Chance: reproducible random numbers, a stream of its own per task, so that one task more or less does not change what
-//! the others draw.
+//! Chance: reproducible random numbers. Each task has a stream of its own, so that one task more or less does not
+//! change what the others draw.
 //!
-//! `SplitMix64` (Steele, Lea and Flood 2014): eight bytes of state, any seed is good, and a stream's seed can be drawn from
-//! another's.
+//! `SplitMix64` (Steele, Lea and Flood 2014): eight bytes of state, any seed is good, and a stream's seed can be drawn
+//! from another's.
 
 use crate::Time;
 use crate::scenario::{Amount, Spread};

@@ -1,5 +1,5 @@
-//! The simulated machine: a deterministic discrete-event simulator in which the project's own policies and its own
-//! switch-time scheduler run.
+//! The simulated machine: a deterministic discrete-event simulator. The project's own policies and its own switch-time
+//! scheduler run in it.
 
 mod baseline;
 mod chance;

@@ -1,4 +1,4 @@
-//! What came out of a run: who ended when, who got what, and whether everything that must hold held.
+//! The outcome of a run: when each job ended, what each unit got, and whether all checks held.
 
 use serde::Serialize;
 
@@ -189,7 +189,7 @@ pub struct DiskUse {
 pub struct LockOutcome {
     /// Its name.
     pub name: String,
-    /// How often somebody waited for it.
+    /// How often a task waited for it.
     pub waits: u64,
     /// How long, summed, in ns.
     pub waited_ns: Time,

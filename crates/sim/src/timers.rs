@@ -1,9 +1,11 @@
-//! What happens when: one timer per thing that can happen (a CPU's next moment, a task's wake-up, a disk's next transfer).
+//! What happens when: one timer per thing that can happen, such as a CPU's next moment, a task's wake-up, a disk's
+//! next transfer.
 //!
-//! A timer that is set again moves; so nothing in the queue is ever out of date, and it never holds more than there are
-//! things. A four-ary heap over (time, number), with each timer's place in it: setting, moving and taking the first are
-//! O(log n), and two timers of one moment go off in the order of their numbers, whatever was done before. A timer that has
-//! gone off keeps its place until the next one is asked for: mostly it is set again by then, and has only to sink.
+//! A timer that is set again moves. So nothing in the queue is ever out of date, and the queue never holds more
+//! entries than there are things. It is a four-ary heap over (time, number), with each timer's place in it. Setting,
+//! moving and taking the first are O(log n). Two timers of one moment go off in the order of their numbers, whatever
+//! was done before. A timer that has gone off keeps its place until the next one is asked for: mostly it is set again
+//! by then, and has only to sink.
 
 use crate::Time;
 

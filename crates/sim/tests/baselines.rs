@@ -1,5 +1,6 @@
-//! The baselines of the published experiments, in whole runs: who gets how much, who waits how long, and that they are
-//! refused where they cannot hold the scheme. Switches, interrupts and faults cost nothing here.
+//! The baselines of the published experiments, in whole runs. The tests check how much each job gets, how long each
+//! waits, and that baselines are refused where they cannot hold the scheme. Switches, interrupts and faults cost
+//! nothing here.
 #![allow(clippy::unwrap_used)]
 
 mod scene;

@@ -1,5 +1,5 @@
-//! A run of the lab under the `kernel` backend, recorded by `lab/tests/80-conformance.sh`, replayed under the same contract:
-//! the simulator comes as near to what the kernel counted as docs/conformance.md says.
+//! A run of the lab under the `kernel` backend, replayed under the same contract. `lab/tests/80-conformance.sh`
+//! recorded it. The simulator comes as near to what the kernel counted as docs/conformance.md says.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod scene;

@@ -1,5 +1,5 @@
-//! CPUs: small scenarios whose outcome is worked out by hand. Nothing costs anything on these machines (no switches, no
-//! interrupts, no faults) but what a test says.
+//! CPUs: small scenarios whose outcome is worked out by hand. On these machines nothing costs anything but what a test
+//! says: no switches, no interrupts, no faults.
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "texts of tests")]
 
 mod scene;

@@ -1,5 +1,5 @@
-//! The same scenario and seed give the same outcome on any thread, whatever the others simulate meanwhile: the switch-time
-//! scheduler is C code with a pointer per thread to the machine that it is called for.
+//! The same scenario and seed give the same outcome on any thread, whatever other threads simulate meanwhile. The
+//! switch-time scheduler is C code with a pointer per thread to the machine that it is called for.
 #![allow(clippy::unwrap_used)]
 
 mod generator;

@@ -1,4 +1,4 @@
-//! Loans of memory: with the bound, memory in no file comes back in the promised time, without it it need not.
+//! Loans of memory. With the bound, memory in no file comes back in the promised time. Without the bound, it need not.
 
 mod scene;
 

@@ -1,4 +1,5 @@
-//! Locks: who waits, who goes first, and on whose CPUs a holder runs meanwhile. Nothing costs anything on these machines.
+//! Locks: which tasks wait, which goes first, and on which unit's CPUs a holder runs meanwhile. Nothing costs anything
+//! on these machines.
 #![allow(clippy::unwrap_used, reason = "texts of tests")]
 
 mod scene;

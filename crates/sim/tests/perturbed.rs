@@ -1,5 +1,8 @@
-//! What must hold between scenarios that differ in one thing: more of a resource does not hurt, twice the work takes twice as
-//! long, shares are as the tickets say, and nobody's neighbours matter under isolation.
+//! What must hold between two scenarios that differ in one thing:
+//! - more of a resource does not hurt;
+//! - twice the work takes twice as long;
+//! - shares are as the tickets say;
+//! - under isolation, a unit's neighbours do not matter.
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "texts of tests")]
 
 mod scene;

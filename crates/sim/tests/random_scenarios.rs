@@ -1,7 +1,7 @@
-//! Random scenarios, with everything that a scenario can say: each ends or is cut off at its horizon, whatever must hold in
-//! every run holds, and the same seed gives the same outcome.
+//! Random scenarios, with everything that a scenario can say. Each ends or is cut off at its horizon, everything that
+//! must hold in every run holds, and the same seed gives the same outcome.
 //!
-//! `COMMONHOLD_SCENARIOS=20000 cargo test --release -p commonhold-sim --test random_scenarios` tries more of them, and
+//! `COMMONHOLD_SCENARIOS=20000 cargo test --release -p commonhold-sim --test random_scenarios` tries more of them.
 //! `COMMONHOLD_SCENARIO=123` shows and tries that one.
 #![allow(
     clippy::disallowed_methods,

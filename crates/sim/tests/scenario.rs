@@ -1,5 +1,5 @@
-//! Every machine and workload of `bad/` is refused, or doubted, in exactly these words; what the documentation shows is
-//! accepted, and arrives.
+//! Every machine and workload of `bad/` is refused, or doubted, in exactly these words. What the documentation shows
+//! is accepted, and arrives.
 //!
 //! `INSTA_UPDATE=always cargo test -p commonhold-sim` writes the expected texts anew; review them as a diff.
 #![allow(

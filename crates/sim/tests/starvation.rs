@@ -1,4 +1,5 @@
-//! Nobody waits for so long that a kernel would end the scheduler, however small a part is and however many there are.
+//! No task waits so long that a kernel would end the scheduler, however small its unit's part is and however many
+//! tasks there are.
 //!
 //! `COMMONHOLD_SCENARIOS=300 cargo test --release -p commonhold-sim --test starvation` tries more contracts.
 #![allow(

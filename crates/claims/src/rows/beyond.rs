@@ -1,4 +1,4 @@
-//! What this project asks of itself beyond seed 000.
+//! Rows of this project's own, beyond seed 000.
 
 use commonhold_contract::Scheme::{Isolate, Quota, Smp};
 use commonhold_report::claims::{Basis, Tolerance, Unit};

@@ -1,8 +1,8 @@
 //! Section 4.5 of seed 000: tables 4 and 5, and what the paper says of them.
 //!
-//! The first row of each table is the machine without isolation, the others are under `isolate`. The copies' delayed
-//! writes are the `shared` unit's; the wait of the copy in table 4, and of the big copy in table 5, is that of its own
-//! requests and of these together. The queue's length is its average over time.
+//! The first row of each table is the machine without isolation; the others are under `isolate`. The copies' delayed
+//! writes are the `shared` unit's. So two waits are of the copy's own requests and of these together: that of the copy
+//! in table 4, and that of the big copy in table 5. The queue's length is its average over time.
 
 use commonhold_contract::Scheme::{Isolate, Smp};
 use commonhold_report::claims::{Basis, Tolerance, Unit};

@@ -230,7 +230,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.1-PRIO",
             "3.1",
-            "A CPU takes the process of its unit that comes first; who used CPU time falls back",
+            "A CPU takes the process of its unit that comes first; using CPU time puts a process back",
             "",
         ),
         &["crates/sim/tests/cpu.rs: within_a_unit_who_used_less_comes_first"],
@@ -290,7 +290,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.2-LIM",
             "3.2",
-            "Who is beyond its allocation waits; the pager takes pages of the unit that is short",
+            "A unit beyond its allocation waits; the pager takes pages of the unit that is short",
             "",
         ),
         &[
@@ -368,7 +368,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.3-FAIR",
             "3.3",
-            "By position while all pass; who fails waits until it passes or nobody else waits",
+            "By position while all pass; a unit that fails waits until it passes or no other unit waits",
             "",
         ),
         &["crates/policy/src/bandwidth.rs: denied_after_its_own_request_and_until_it_passes_again"],
@@ -419,7 +419,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.3-REV",
             "3.3",
-            "On a shared disk a heavy unit hurts a light one all the same: beside, by alone",
+            "On a shared disk a heavy unit hurts a light one all the same: time beside it, by time alone",
             "",
         ),
         above(1.0),
@@ -474,7 +474,7 @@ pub(super) const ROWS: &[Row] = &[
         (
             "PI-3.4-INV",
             "3.4",
-            "Lending CPUs to who holds a semaphore makes no difference: a job with, by without",
+            "Lending CPUs to the holder of a semaphore makes no difference: a job with, by without",
             "",
         ),
         between(0.95, 1.05),

@@ -1,7 +1,7 @@
-//! The daemon's side of the socket: who is connected, what they asked, what they have yet to read.
+//! The daemon's side of the socket: its connections, their requests, and the answers that they have yet to read.
 //!
-//! No client can hold the daemon up: nothing here blocks, a client that sends too much is dropped, and one that leaves its
-//! answer unread is not listened to until it does.
+//! No client can hold the daemon up. Nothing here blocks. A client that sends too much is dropped. A client that
+//! leaves its answer unread is not listened to until it reads.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -17,12 +17,12 @@ use crate::exit::{Exit, Failure};
 
 /// Clients at one time; more are turned away, so that descriptors never run out.
 const CLIENTS_MAX: usize = 64;
-/// Clients of one ordinary user, so that nobody locks the others out.
+/// Clients of one ordinary user, so that no user locks the others out.
 const CLIENTS_OF_USER_MAX: usize = 16;
 /// The longest request: a unit's path and a few words around it.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// Who is asking, as the kernel says.
+/// The caller, as the kernel says.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) uid: u32,
@@ -40,7 +40,7 @@ struct Client {
     ended: bool,
 }
 
-/// The socket and everybody connected to it.
+/// The socket and all clients connected to it.
 pub(super) struct Clients {
     listener: UnixListener,
     path: PathBuf,
@@ -61,7 +61,7 @@ impl Clients {
             _ => {}
         }
         let listener = UnixListener::bind(path).map_err(|e| cannot("open the socket", e))?;
-        // Everybody may ask; what they may do is decided by who they are.
+        // Every user may ask; the caller's identity decides what it may do.
         let open = std::fs::Permissions::from_mode(0o666);
         std::fs::set_permissions(path, open).map_err(|e| cannot("open the socket to clients", e))?;
         listener.set_nonblocking(true).map_err(|e| cannot("set up the socket", e))?;
@@ -72,7 +72,8 @@ impl Clients {
         self.listener.as_fd()
     }
 
-    /// Accepts one client; `key` finds out which process a number stands for. `None`: nobody waits, or too many came.
+    /// Accepts one client; `key` finds out which process a number stands for. `None`: no client waits, or too many
+    /// came.
     pub(super) fn accept(&mut self, mut key: impl FnMut(u32) -> Option<ProcessKey>) -> Option<u64> {
         let (stream, _) = self.listener.accept().ok()?;
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;

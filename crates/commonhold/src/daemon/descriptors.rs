@@ -1,8 +1,9 @@
 //! Room for the files that a daemon keeps open: some for every unit that has a control group.
 //!
-//! Shells and service managers give a soft limit of 1,024 for the sake of programs that use `select`, which this one does
-//! not, and a hard limit for all others: that is taken, and raised where a contract needs more, which only root may. Nobody
-//! inherits it who could mind: the daemon starts the caretaker and nothing else, and `exec` is a process of its own.
+//! Shells and service managers give a soft limit of 1,024, for the sake of programs that use `select`, and a hard
+//! limit for all others. The daemon does not use `select`, so it takes the hard limit. Where a contract needs more, it
+//! raises that too, which only root may. No other program inherits the limit: the daemon starts the caretaker and
+//! nothing else, and `exec` is a process of its own.
 
 use commonhold_live::MORE_FILES;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

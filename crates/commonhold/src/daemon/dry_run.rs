@@ -1,4 +1,4 @@
-//! `run --dry-run`: the plan for this moment, with reasons, and who it is about; nothing is touched.
+//! `run --dry-run`: the plan for this moment, with reasons, and the processes that it is about. Nothing is changed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::{load, output};
 
-/// Long enough to see who runs and who only exists.
+/// Long enough to see which processes run and which only exist.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
@@ -68,7 +68,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// Who is where, and uses what; the contract gets the sub-units of those who want one.
+/// The processes by unit, and what they use; the contract gets the sub-units of users that want one.
 fn look(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failure> {
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
     if let Some(place) = choice.place() {
@@ -90,7 +90,7 @@ fn look(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failu
     Ok((roster, now))
 }
 
-/// The processes of every unit, and of who is in none.
+/// The processes of every unit, and those in none.
 fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
     let own_only = own_only(choice);
     let of_unit = |unit: UnitId| {
@@ -114,7 +114,7 @@ fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
     contract.held().chain([UnitId::SHARED]).map(of_unit).collect()
 }
 
-/// The user whose processes are all that can be held; none if everybody's can.
+/// The user whose processes are all that can be held; none if every user's can.
 fn own_only(choice: &Choice) -> Option<u32> {
     let uid = rustix::process::geteuid();
     let everybodys = match choice {

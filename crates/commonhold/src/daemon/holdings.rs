@@ -1,5 +1,5 @@
-//! What holds each resource under a backend, or why nothing does: said when a daemon starts, by `check`, by `--dry-run` and in
-//! `status`.
+//! What holds each resource under a backend, or why nothing does. The daemon's start, `check`, `--dry-run` and
+//! `status` say it.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn limits_of_cpu(contract: &Contract, means: Means) -> &'static str {
     match (limited && contract.machine.scheme != Scheme::Smp, means.caps) {
         (false, _) => "",
         (true, true) => "; limits by cpu.max",
-        (true, false) => "; limits by turns and in whole CPUs, of a unit with sub-units by each of these",
+        (true, false) => "; limits by turns and in whole CPUs, for each sub-unit by itself",
     }
 }
 
@@ -52,7 +52,7 @@ fn memory(backend: &str, means: MemoryMeans, asked: &str) -> Holding {
         (true, false) => Holding::partly(
             Resource::Memory,
             &format!(
-                "by control groups, without guarantees{asked}: what encloses ours is not protected (memory.low is 0 there)"
+                "by control groups, without guarantees{asked}: the cgroup around ours is not protected (memory.low is 0 there)"
             ),
         ),
     }
@@ -66,8 +66,11 @@ fn memory_by_user(means: MemoryMeans, asked: &str) -> Holding {
         return Holding::partly(Resource::Memory, &how);
     }
     // Found to be refused although nothing speaks against it, as in a container.
-    let why =
-        if found.state == State::No { found.reason } else { "the kernel pages nothing out for us".into() };
+    let why = if found.state == State::No {
+        found.reason
+    } else {
+        "the kernel refuses to page memory out for us".into()
+    };
     let remedy = found.remedy.unwrap_or_default();
     Holding::not_held(Resource::Memory, &format!("{asked}: {why}; {remedy}"))
 }
@@ -81,7 +84,7 @@ fn disks_by_user(asked: &str) -> Holding {
     Holding::partly(Resource::Disk, &format!("weakly{asked}: {}; see `commonhold doctor`", found.reason))
 }
 
-/// Disks that control groups hold. Who asks for disks is told of file systems whose disks these are not.
+/// Disks that control groups hold. A contract that asks for disks is told of file systems whose disks these are not.
 fn disks_by_control_groups(elsewhere: Option<String>) -> Holding {
     let by = "by control groups: by weights where a disk heeds them, else by rates that follow use";
     let elsewhere = elsewhere.map_or_else(String::new, |words| format!("; {words}"));

@@ -295,7 +295,7 @@ impl Daemon<'_> {
             Err(e) if !self.hotplug.told => {
                 let known = &self.hotplug.online;
                 output::complain(&format!(
-                    "problem: the machine's CPUs cannot be looked at: {e}; it is held as if they were still {known}"
+                    "problem: cannot read which CPUs are online: {e}; the contract is held as if these were still {known}"
                 ));
                 self.hotplug.told = true;
             }
@@ -372,7 +372,7 @@ impl Daemon<'_> {
         }
         let answer = requests::answer(&mut self.hold, &self.about, caller, call);
         if answer.step_first {
-            // Who enters is under the unit's orders before it runs another instruction.
+            // A process that enters is under the unit's orders before it runs another instruction.
             self.step()?;
         }
         Ok(answer.message)

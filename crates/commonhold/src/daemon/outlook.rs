@@ -1,4 +1,5 @@
-//! What `run` would hold a contract with on this machine: for `check` and `--dry-run`. Nothing is taken possession of.
+//! What `run` would hold a contract with on this machine, for `check` and `--dry-run`. Nothing on the machine is
+//! claimed for that.
 
 use std::path::Path;
 

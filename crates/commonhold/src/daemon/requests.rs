@@ -1,4 +1,4 @@
-//! What clients ask of a hold, and who may ask it.
+//! What clients ask of a hold, and which clients may ask it.
 
 use commonhold_contract::{UnitId, position};
 use commonhold_live::kernel::{Account, CallBacks, Switched};
@@ -31,7 +31,7 @@ pub(super) fn read(request: &[u8]) -> Result<Call, Answer> {
     serde_json::from_slice(request).map_err(|e| refused(&understand(request, &e)))
 }
 
-/// Whether to look who is there before answering: a process may have been born since the last look.
+/// Whether to look at the processes before answering: a process may have been born since the last look.
 pub(super) fn wants_look(hold: &mut Hold, call: &Call) -> bool {
     matches!(call, Call::Where { pid } if hold.backend().roster().member(*pid).is_none() && is_there(*pid))
 }
@@ -76,7 +76,7 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
     })
 }
 
-/// What the scheduler in the kernel counted of every unit, and of whoever is in none.
+/// What the scheduler in the kernel counted of every unit, and of tasks in none.
 fn switches(hold: &mut Hold, by_cpu: bool) -> Vec<UnitSwitches> {
     let units: Vec<(UnitId, String)> =
         hold.contract.ids().map(|id| (id, hold.contract.unit(id).path.clone())).collect();
@@ -161,7 +161,7 @@ fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
 fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
     let Some(member) = hold.backend().roster().member(pid).cloned() else {
         let why = if is_there(pid) {
-            "is in no unit: process 1 and the daemon's own never are"
+            "is in no unit: process 1 and the daemon's own processes never are"
         } else {
             "does not exist"
         };
@@ -196,8 +196,9 @@ fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
 fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
     let found = hold.contract.find(path);
     if found.is_some_and(UnitId::is_common) {
-        let message =
-            format!("unit `{path}` is built in, and nobody enters it: it is for what is in no other unit");
+        let message = format!(
+            "unit `{path}` is built in and cannot be entered: it holds the processes that are in no other unit"
+        );
         return Err(refuse(refusal::NO_SUCH_UNIT, message));
     }
     let unit = found.ok_or_else(|| {
@@ -213,8 +214,8 @@ fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
     if !may(backend, caller, &contract, unit) {
         let name = backend.roster().names().user_name(caller.uid).unwrap_or_else(|| caller.uid.to_string());
         let message = format!(
-            "user {name} may not enter unit `{path}`: its members, root, and whoever runs the daemon may; \
-             the contract's `members` says who they are"
+            "user {name} may not enter unit `{path}`: only root, the daemon's own user and the unit's members may; \
+             the contract's `members` lists these"
         );
         return Err(refuse(refusal::NOT_ALLOWED, message));
     }

@@ -1,4 +1,4 @@
-//! Signals as a file: SIGINT, SIGTERM and SIGHUP are blocked and read like anything else the daemon waits for.
+//! Signals as a file. SIGINT, SIGTERM and SIGHUP are blocked, and read like anything else the daemon waits for.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Starting a daemon: contract, machine, backend, caretaker, socket; nothing is touched until all of it is there.
+//! Starting a daemon: contract, machine, backend, caretaker, socket. Nothing is changed until all of these are there.
 
 use std::path::Path;
 
@@ -209,7 +209,7 @@ fn weighing(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> Cgrou
     cgroup
 }
 
-/// Whether the kernel's cost model is to be switched on: not where nobody is held.
+/// Whether the kernel's cost model is to be switched on: not where no unit is held.
 pub(super) fn switches_io_cost(contract: &Contract, args: &Run) -> bool {
     !args.no_io_cost && contract.machine.scheme != Scheme::Smp
 }

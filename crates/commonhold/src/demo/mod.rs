@@ -1,7 +1,7 @@
 //! `commonhold demo`: what isolation and sharing are worth here, measured on real processes.
 //!
-//! Seed 000's figure 2 on the machine at hand: the response time of a light unit's job alone, then beside a heavy unit
-//! under each scheme, each with a daemon of its own.
+//! It is seed 000's figure 2 on the machine at hand. A light unit's job runs alone, then beside a heavy unit under
+//! each scheme, each time with a daemon of its own. The response times are compared.
 
 mod session;
 mod work;

@@ -1,4 +1,4 @@
-//! One daemon with its jobs, from start to end; whatever goes wrong, nothing is left running.
+//! One daemon with its jobs, from start to end. Nothing is left running, whatever goes wrong.
 
 use std::fs::File;
 use std::io::Read;

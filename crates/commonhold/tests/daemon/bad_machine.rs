@@ -1,4 +1,4 @@
-//! Machines and privileges that fall short: each has its message and its remedy, and what can be held is held.
+//! Machines and privileges that fall short. Each has its message and its remedy, and the daemon holds what it can.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -48,7 +48,7 @@ fn a_dry_run_says_whom_its_user_cannot_hold() {
     let (roots, own) = (Process::sleeper(), Process::sleeper_of(STRANGER, STRANGER));
     let place = Place::with_units(&[&roots, &own]);
     let arguments = ["run", "contract.toml", "--backend", "user", "--dry-run"];
-    let reach = "out of this user's reach: 1 process; root's daemon holds every user's.";
+    let reach = "this user may not change them: 1 process. A daemon of root's holds every user's.";
     let of = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let dry = said(&mut place.command_of(STRANGER, &arguments));
     assert!(of(&dry.out).contains(reach), "{dry:?}");

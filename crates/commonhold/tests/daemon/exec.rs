@@ -63,7 +63,7 @@ fn only_members_root_and_who_runs_the_daemon_may_enter() {
     let _daemon = place.run(&[]);
     let marker = place.path().join("marker");
     let refused = said(&mut place.command_of(STRANGER, &["exec", "a", "touch", marker.to_str().unwrap()]));
-    refused.refused(77, &["user 54321 may not enter unit `a`", "`members` says who"]);
+    refused.refused(77, &["user 54321 may not enter unit `a`", "`members` lists these"]);
     assert!(!marker.exists(), "nothing was started");
     assert_eq!(said(&mut place.command_of(STRANGER, &["exec", "b", "sh", "-c", "exit 42"])).code, Some(42));
     assert!(said(&mut place.command_of(STRANGER, &["status"])).out.contains("scheme isolate"));

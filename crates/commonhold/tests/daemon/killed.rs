@@ -1,4 +1,4 @@
-//! What dies without warning leaves nothing behind.
+//! A daemon or a caretaker that dies without warning leaves nothing behind.
 
 use std::fs;
 use std::time::Instant;

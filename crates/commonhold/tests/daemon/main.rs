@@ -1,7 +1,8 @@
 //! The command on real processes: the daemon with the user backend, and its clients.
 //!
-//! Every process started here ends by itself, whatever becomes of the test: a busy one soon, a sleeping one in a minute. Contracts name their members by
-//! number, so that nothing else on the machine is touched and tests can run side by side.
+//! Every process started here ends by itself, whatever becomes of the test: a busy one soon, a sleeping one in a
+//! minute. Contracts name their members by number. So nothing else on the machine is touched, and tests can run side
+//! by side.
 #![allow(clippy::unwrap_used)]
 
 mod bad_contract;

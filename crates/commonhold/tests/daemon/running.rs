@@ -117,7 +117,7 @@ fn a_dry_run_plans_and_touches_nothing() {
     assert_eq!(text.code, Some(0), "{text:?}");
     assert!(text.out.contains("the user backend would hold this (as asked)"), "{}", text.out);
     assert!(text.out.contains("u0"), "{}", text.out);
-    assert!(text.out.contains("\nWho would be held now\n  u0: 1 process of "), "{}", text.out);
+    assert!(text.out.contains("\nProcesses that would be held now\n  u0: 1 process of "), "{}", text.out);
     assert!(text.out.contains("\nNot held: kernel threads, process 1 and Commonhold itself"), "{}", text.out);
     assert!(!text.out.contains("io.cost"), "{text:?}");
     let json = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);

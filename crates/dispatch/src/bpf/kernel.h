@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The kernel's side of sched_ext, for BPF. Written by hand, with only the fields that are used: the loader finds each by its
- * name in the running kernel (CO-RE), so neither the order nor the sizes here have to be the kernel's.
+ * The kernel's side of sched_ext, for BPF. It is written by hand, with only the fields that are used. The loader finds
+ * each field by its name in the running kernel (CO-RE). So neither the order nor the sizes here have to be the
+ * kernel's.
  *
- * Kernel functions: where kernels differ, the newest prototype is tried first and the one before it is the fallback; the
- * loader resolves both as weak symbols, and drops the branch that the running kernel does not have. A name is looked up
- * without its last `___` and what follows. 6.12, the first kernel with sched_ext, had other names for three of them; everything
- * else that is used here is in it already.
+ * Kernel functions differ between kernels. The newest prototype is tried first, and the one before it is the fallback.
+ * The loader resolves both as weak symbols, and drops the branch that the running kernel does not have. A name is
+ * looked up without its last `___` and what follows. Linux 6.12, the first kernel with sched_ext, had other names for
+ * three of the functions. It has everything else that is used here.
  */
 #ifndef DISPATCH_BPF_KERNEL_H
 #define DISPATCH_BPF_KERNEL_H
@@ -248,7 +249,7 @@ bool scx_bpf_dsq_move_to_local___since_6_13(u64 queue) __ksym __weak;
 bool scx_bpf_consume___first(u64 queue) __ksym __weak;
 u32 scx_bpf_reenqueue_local___before_7_1(void) __ksym __weak;
 
-/* Virtual time and weight of the first task of a queue; false if nobody waits there. */
+/* Virtual time and weight of the first task of a queue; false if no task waits there. */
 static __always_inline bool first_in(u64 queue, u64 *vtime, u32 *weight)
 {
 	struct bpf_iter_scx_dsq at;

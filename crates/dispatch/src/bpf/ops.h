@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * What only the kernel needs of the scheduler: making and ending it all, tasks that change their control group or execute a
- * program, CPUs that fall idle while others look (the simulated kernel does one thing at a time), and the table of callbacks.
+ * Parts of the scheduler that only the kernel needs:
+ * - making and ending it all;
+ * - tasks that change their control group, or execute a program;
+ * - CPUs that fall idle while others look (the simulated kernel does one thing at a time);
+ * - the table of callbacks.
  */
 #ifndef DISPATCH_BPF_OPS_H
 #define DISPATCH_BPF_OPS_H
@@ -24,8 +27,8 @@ void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *
 }
 
 /*
- * Who has executed a program, as another user perhaps than the one that it was started by, is in the unit that the contract's
- * rules say before the program's first step: see matches.h. Process 1 is in no unit.
+ * A task executes a program, perhaps as another user than the one that started it. Before the program's first step, the
+ * task is in the unit that the contract's rules say: see matches.h. Process 1 is in no unit.
  */
 SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct *p)
 {
@@ -45,8 +48,8 @@ SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct 
 	if (found.unit == unit)
 		return 0;
 	/*
-	 * It changes its unit where it stops running, which the interrupt sees to: here nothing keeps the CPU's other callbacks
-	 * from it, nor another CPU's dispatch_cgroup_move().
+	 * It changes its unit where it stops running, which the interrupt sees to: here nothing keeps the CPU's other
+	 * callbacks from it, nor another CPU's dispatch_cgroup_move().
 	 */
 	task->destined = found.unit;
 	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
@@ -87,9 +90,10 @@ static bool may_have_work(const struct dispatch_cpu *cpu)
 }
 
 /*
- * A CPU is idle from now on, or not any more. Whoever put a task into a queue after this CPU looked, and before it was seen
- * to be idle, woke nobody: so it looks again. More than once, since the kernel puts a task into its queue some time after
- * it was counted; but not for ever, since whoever is counted may be on its way to another CPU.
+ * A CPU is idle from now on, or not any more. A CPU that put a task into a queue after this one looked, and before this
+ * one was seen to be idle, woke no CPU. So this one looks again: more than once, since the kernel puts a task into its
+ * queue some time after it was counted; but not for ever, since a task that is counted may be on its way to another
+ * CPU.
  */
 void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
 {
@@ -97,14 +101,14 @@ void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
 
 	if (!cpu)
 		return;
-	cpu->since = scx_bpf_now(); /* so long nobody else had it: see note_higher() */
+	cpu->since = scx_bpf_now(); /* so long no other had it: see note_higher() */
 	if (!idle || cpu->looks >= LOOKS_MAX || !may_have_work(cpu))
 		return;
 	cpu->looks++;
 	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);
 }
 
-/* A higher class has taken a CPU: who ran there, or was about to, may run elsewhere. See enq_immed() for newer kernels. */
+/* A higher class has taken a CPU: a task that ran there, or was about to, may run elsewhere. See enq_immed() for newer kernels. */
 void BPF_STRUCT_OPS(dispatch_cpu_release, s32 id, struct scx_cpu_release_args *args)
 {
 	if (bpf_ksym_exists(scx_bpf_reenqueue_local___before_7_1))
@@ -271,8 +275,8 @@ SEC("syscall") int dispatch_set_unit_from_outside(struct dispatch_setting *setti
 	.exit = (void *)dispatch_exit,
 
 /*
- * EXITING and MIGRATION_DISABLED: the kernel would put those tasks where they ran last, before all others, and call no one;
- * one that was interrupted to give a CPU back would be chosen again at once, be interrupted again, and stay there.
+ * EXITING and MIGRATION_DISABLED: the kernel would put those tasks where they ran last, before all others, and call no
+ * one; one that was interrupted to give a CPU back would be chosen again at once, be interrupted again, and stay there.
  */
 SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
 	CALLBACKS

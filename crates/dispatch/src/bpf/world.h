@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The tables as the kernel's maps. `units`, `accounts`, `cpus` and the section `.data.rules` are mapped into the loader's
- * memory (in_kernel.rs), which reads the counters there at no cost to the scheduler.
+ * The tables as the kernel's maps. `units`, `accounts`, `cpus` and the section `.data.rules` are mapped into the
+ * loader's memory (in_kernel.rs). The loader reads the counters there, at no cost to the scheduler.
  */
 #ifndef DISPATCH_BPF_WORLD_H
 #define DISPATCH_BPF_WORLD_H
@@ -32,7 +32,7 @@ SEC(".data.end") struct dispatch_end dispatch_end;
 u64 pass_of_world;
 struct dispatch_rescues rescues_of_world;
 u64 pass_of_loans;
-volatile u32 nought_of_all; /* written by nobody */
+volatile u32 nought_of_all; /* never written */
 u32 waits_of_unit[DISPATCH_UNITS_MAX];
 u32 waits_of_block[DISPATCH_UNITS_MAX / WAITS_BLOCK];
 
@@ -100,7 +100,7 @@ struct {
 	__type(value, u32);
 } unit_of_cgroup SEC(".maps");
 
-/* The contract's rules for who executes a program. */
+/* The contract's rules for processes that execute a program. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -144,8 +144,8 @@ static __always_inline u32 waits_in(u32 id)
 }
 
 /*
- * A bit per counter above 0, of eight: its negative's sign. Without a loop or a branch, lest the verifier go through all sets
- * that there can be; and the compiler must not know what the counters are, since it would make branches.
+ * A bit per counter above 0, of eight: its negative's sign. Without a loop or a branch, lest the verifier go through
+ * all sets that there can be; and the compiler must not know what the counters are, since it would make branches.
  */
 static __always_inline u32 bits_of(const u32 *counters)
 {
@@ -231,8 +231,8 @@ static u32 unit_of(struct task_struct *p, struct scx_init_task_args *args)
 }
 
 /*
- * A new task that is in no unit's control group is where its parent's program, user or groups put that: its own are the same.
- * One that is in a unit's is in that unit, or within it.
+ * A new task that is in no unit's control group is where its parent's program, user or groups put that: its own are the
+ * same. One that is in a unit's is in that unit, or within it.
  */
 static void inherit(struct dispatch_task *task, struct scx_init_task_args *args)
 {
@@ -340,7 +340,7 @@ static __always_inline u64 world_pass(void)
 	return pass_of_world;
 }
 
-/* Two CPUs may both write: the pass is then a moment behind, and whoever wakes gets that much more. */
+/* Two CPUs may both write: the pass is then a moment behind, and a unit that wakes gets that much more. */
 static __always_inline void world_pass_at_least(u64 pass)
 {
 	if ((s64)(pass_of_world - pass) < 0)
@@ -352,7 +352,7 @@ static __always_inline u64 world_loan_pass(void)
 	return pass_of_loans;
 }
 
-/* As above: whoever begins to borrow then has that much more. */
+/* As above: a unit that begins to borrow then has that much more. */
 static __always_inline void world_loan_pass_at_least(u64 pass)
 {
 	if ((s64)(pass_of_loans - pass) < 0)
@@ -438,8 +438,8 @@ static __always_inline bool comes_next(struct task_struct *p, u32 cpu)
 }
 
 /*
- * Whether the task has migration disabled. Where RCU is preemptible (then tasks count their read locks), a BPF program counts
- * as such a moment of the task that it interrupts: of the current one's, this program's own is not meant.
+ * Whether the task has migration disabled. Where RCU is preemptible (then tasks count their read locks), a BPF program
+ * counts as such a moment of the task that it interrupts: of the current one's, this program's own is not meant.
  */
 static __always_inline bool is_held_here(struct task_struct *p, u64 enq_flags)
 {
@@ -473,8 +473,8 @@ static __always_inline bool is_free(struct task_struct *p)
 }
 
 /*
- * The CPUs of a mask within the task's affinity that are in the group of CPUs near another, worked out in the scratch mask;
- * DISPATCH_NOBODY as the group is all CPUs. NULL if there are none.
+ * The CPUs of a mask within the task's affinity that are in the group of CPUs near another, worked out in the scratch
+ * mask; DISPATCH_NOBODY as the group is all CPUs. NULL if there are none.
  */
 static const struct cpumask *near_part(struct task_struct *p, const struct cpumask *mask, u32 group)
 {
@@ -552,7 +552,7 @@ static s32 pick_idle(struct task_struct *p, u32 id, enum mask which, u32 last)
 	if (which != MASK_ALL && !(own = mask_at(id, which)))
 		return -1;
 	mask = own ? plain(own) : p->cpus_ptr;
-	/* Mostly none is idle, and then nobody has to look for the nearest. */
+	/* Mostly none is idle, and then the nearest need not be searched. */
 	idle = scx_bpf_get_idle_cpumask();
 	any = bpf_cpumask_intersects(idle, mask);
 	scx_bpf_put_idle_cpumask(idle);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
-/* The kernel's side of sched_ext as the simulator plays it. Types are mirrored in tables.rs. */
+/* The kernel's side of sched_ext as the simulator plays it. tables.rs mirrors the types. */
 #ifndef DISPATCH_NATIVE_KERNEL_H
 #define DISPATCH_NATIVE_KERNEL_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The tables of one simulated machine. Each thread simulates one machine at a time, so a thread-local pointer is all that
- * is needed; what the simulated kernel answers without changing anything is read from here and costs no call.
+ * The tables of one simulated machine. Each thread simulates one machine at a time, so a thread-local pointer is all
+ * that is needed. Answers of the simulated kernel that change nothing are read from here, and cost no call.
  */
 #ifndef DISPATCH_NATIVE_WORLD_H
 #define DISPATCH_NATIVE_WORLD_H
@@ -31,7 +31,7 @@ struct dispatch_world {
 	u32 *queued;              /* tasks in each unit's queue, and last in the pool's */
 	u32 *waits;               /* tasks that wait, by unit, then by block of units */
 	u32 words;                /* of a mask */
-	u32 idling;               /* how many CPUs are idle: mostly none, and then nobody has to look for one */
+	u32 idling;               /* how many CPUs are idle: mostly none, and then none need be searched */
 	u32 here;                 /* the CPU that calls, where that is told, or DISPATCH_NOBODY */
 	u32 unused;
 };
@@ -236,13 +236,13 @@ static inline bool higher_has(const struct dispatch_cpu *cpu)
 	return false;
 }
 
-/* Nothing happens between two calls, so nobody can be there before it. */
+/* Nothing happens between two calls, so no other can be there before it. */
 static inline bool comes_next(const struct task_struct *p, u32 cpu)
 {
 	return may_run(p, cpu);
 }
 
-/* Nobody is interrupted within the simulated kernel. */
+/* No task is interrupted within the simulated kernel. */
 static inline bool is_held_here(const struct task_struct *p, u64 enq_flags)
 {
 	(void)p;

@@ -1,17 +1,23 @@
 //! Taking possession of a subtree of cgroups: `BASE/commonhold`.
 //!
-//! Problem: the subtree must be ours alone (two daemons that write the same files undo each other's work without
-//! noticing), and the place it is to stand may not allow it yet.
+//! Problem: the subtree must be ours alone. Two daemons that write the same files undo each other's work without
+//! noticing. And the place where the subtree is to stand may not allow it yet.
 //!
-//! Algorithm: the directory carries a mark, the extended attribute [`MARK`] with the owner's process number and start
-//! time. A mark whose process lives: refused. One whose process is gone: what it left is cleared away. No mark: refused
-//! while there are processes in it, cleared away otherwise. Then the controllers are enabled, from the top down. At the
-//! hierarchy's root that is always possible; anywhere else only while no process stands in BASE itself, so those that do
-//! (in a delegated cgroup: we ourselves and what we were started with) first step into the leaf [`ASIDE`]. A process
-//! that undoes our work must therefore be started before, so that it is moved along and knows the way back.
+//! Algorithm: the directory carries a mark, the extended attribute [`MARK`], with the owner's process number and start
+//! time.
+//! - If the mark's process lives, the daemon is refused.
+//! - If the mark's process is gone, what it left is cleared away.
+//! - Without a mark, the daemon is refused while there are processes in the directory. Otherwise the directory is
+//!   cleared away.
 //!
-//! Limits: where the file system refuses extended attributes (kernels before 5.7), only a populated subtree is recognised
-//! as somebody else's; the journal's lock then keeps two daemons apart. Everything done here is in the journal first.
+//! Then the controllers are enabled, from the top down. At the hierarchy's root that is always possible. Anywhere else
+//! it is possible only while no process stands in BASE itself. In a delegated cgroup, this process and the one that
+//! started it stand there; they first step into the leaf [`ASIDE`]. The process that undoes our work must therefore be
+//! started before. Then it is moved along, and knows the way back.
+//!
+//! Limits: where the file system refuses extended attributes (kernels before 5.7), only a populated subtree is
+//! recognised as another program's; the journal's lock then keeps two daemons apart. Everything done here is in the
+//! journal first.
 //!
 //! Source: "No Internal Process Constraint" and "Delegation" in the kernel's cgroup-v2.rst.
 

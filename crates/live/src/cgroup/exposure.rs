@@ -1,12 +1,17 @@
-//! Which processes the kernel kills first when it is out of memory: those of units that are *exposed*, by order.
+//! Which processes the kernel kills first when it is out of memory: by order, those of units that are *exposed*.
 //!
-//! Problem: the kernel kills whoever is largest. Algorithm: at each look at memory, every member of a unit that is exposed gets
-//! a raised [`oom_score`](crate::oom_score); what it starts is born with that, and is recognised by it and by its parent. When its unit is
-//! exposed no longer, or it changes to one that is not, it gets its own back. For some looks more a unit that was exposed is
-//! looked at for those that were born meanwhile.
+//! Problem: the kernel kills the largest process.
 //!
-//! Properties: nobody's value is lowered below its own; nothing is written before the journal has it; a value that its owner
-//! chose meanwhile becomes its own; a reused number is never touched.
+//! Algorithm: at each look at memory, every member of an exposed unit gets a raised [`oom_score`](crate::oom_score). A
+//! process that a member starts is born with that value, and is recognised by it and by its parent. A member gets its
+//! own value back when its unit is no longer exposed, or when it changes to a unit that is not. For some looks more, a
+//! unit that was exposed is searched for processes that were born meanwhile.
+//!
+//! Properties:
+//! - No process's value is lowered below its own.
+//! - Nothing is written before the journal has it.
+//! - A value that the owner of a process chose meanwhile becomes its own.
+//! - A reused number is never touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -238,15 +243,16 @@ fn beyond_means(path: &str, allowed: u64, beyond: u64) -> LiveError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     LiveError::Unavailable {
         what: format!(
-            "unit `{path}` uses {} MiB and is allowed {}: {} MiB are beyond means, since no swap is free for what is in no \
-             file, and memory is short",
+            "unit `{path}` uses {} MiB and is allowed {}, and memory is short: {} MiB are beyond means, since no swap \
+             is free to page out what belongs to no file",
             mib(allowed.saturating_add(beyond)),
             mib(allowed),
             mib(beyond)
         ),
-        remedy: "if it runs out, the kernel kills this unit's processes first: add swap (see `commonhold doctor`), end some \
-                 of them, or have fewer there by a smaller `limit`"
-            .to_owned(),
+        remedy:
+            "if memory runs out, the kernel kills this unit's processes first: add swap (see `commonhold \
+            doctor`), end some of them, or give the unit a smaller `limit`"
+                .to_owned(),
     }
 }
 

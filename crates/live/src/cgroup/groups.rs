@@ -1,7 +1,7 @@
 //! One cgroup per unit, with the orders in force on it.
 //!
-//! Orders reach a unit's sub-units unless these have orders of their own. What the kernel holds is remembered, so that
-//! nothing is written twice.
+//! Orders reach a unit's sub-units unless these have orders of their own. The values that the kernel holds are
+//! remembered, so that nothing is written twice.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The kernel's files of one cgroup: what to write into them, and whether it took.
+//! The kernel's files of one cgroup: what to write into them, and whether the kernel took it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};

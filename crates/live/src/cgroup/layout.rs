@@ -1,7 +1,7 @@
 //! Where in the tree of cgroups each unit lives.
 //!
 //! `TOP/UNIT/SUBUNIT`, as the contract nests them. The kernel lets a cgroup hold either processes or cgroups with
-//! controllers, never both: a unit with sub-units keeps its own processes in a leaf called [`OWN`].
+//! controllers, never both. So a unit with sub-units keeps its own processes in a leaf called [`OWN`].
 
 use std::path::{Path, PathBuf};
 

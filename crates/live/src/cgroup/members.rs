@@ -1,12 +1,13 @@
 //! Bringing processes into the cgroups of their units, and home again.
 //!
-//! Children inherit their parent's cgroup, so a process is moved once in its life, and what it starts needs no move. A
-//! process that another program moves away is moved back, but not for ever: two daemons that fight over a process cost
-//! more than either gains, so after [`RETURNS_MAX`] times it is left where it is, and reported.
+//! Children inherit their parent's cgroup. So a process is moved once in its life, and its children need no move. A
+//! process that another program moves away is moved back, but not for ever. Two daemons that fight over a process cost
+//! more than either gains. So after [`RETURNS_MAX`] times it is left where it is, and reported.
 //!
-//! Before Linux 6.2, a cgroup's CPUs overwrite the affinity that a thread chose for itself, and a move to another cgroup
-//! leaves it with all of that one's; there the journal has the choice of every thread that made one, to be restored after
-//! the way home. Later kernels remember it themselves ("sched: Always preserve the user requested cpumask").
+//! Before Linux 6.2, a cgroup's CPUs overwrite the affinity that a thread chose for itself. A move to another cgroup
+//! leaves the thread with all of that one's CPUs. There the journal has the choice of every thread that made one, to
+//! be restored after the way home. Later kernels remember it themselves ("sched: Always preserve the user requested
+//! cpumask").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

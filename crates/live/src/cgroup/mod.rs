@@ -1,21 +1,25 @@
 //! The `cgroup` backend: units as control groups (version 2).
 //!
-//! Problem: hold each unit to its CPUs, its weight and its cap, whatever its processes do, and let the kernel keep the
+//! Problem: hold each unit to its CPUs, its weight and its cap, whatever its processes do. Let the kernel keep the
 //! exact account of what they use.
 //!
-//! Algorithm: a subtree of our own (`claim`) has a cgroup per unit (`layout`, `groups`). Processes are moved in when the
-//! roster finds them, what they start is born there (`members`). Orders become writes to cpuset.cpus, cpu.weight, cpu.max
-//! and cgroup.freeze (`order`, `knob`), each read back: a value that is not in force is an error.
+//! Algorithm: a subtree of our own (`claim`) has a cgroup per unit (`layout`, `groups`). Processes are moved in when
+//! the roster finds them, and their children are born there (`members`). Orders become writes to cpuset.cpus,
+//! cpu.weight, cpu.max and cgroup.freeze (`order`, `knob`). Each is read back: a value that is not in force is an
+//! error.
 //!
-//! Facts: CPU time is the kernel's cpu.stat of the unit's own cgroup, which counts those that exited as well (`usage`). Threads
-//! that want a CPU, and the time they waited, are the roster's (/proc/PID/task/TID/schedstat summed over threads, as in
-//! the `user` backend); cpu.pressure would tell the time in which *any* thread waited, another measure. Those of a
-//! stopped unit are what it wanted when it was stopped.
+//! Facts: CPU time is the kernel's cpu.stat of the unit's own cgroup, which counts processes that exited as well
+//! (`usage`). Two facts are the roster's: the threads that want a CPU, and the time they waited. They come from
+//! /proc/PID/task/TID/schedstat, summed over threads, as in the `user` backend. cpu.pressure would tell another
+//! measure: the time in which *any* thread waited. For a stopped unit, the threads are those that wanted a CPU when it
+//! was stopped.
 //!
-//! Properties: everything done is in the journal before it is done, so that whoever reads that undoes it; the common
-//! parts are never moved; a failure on one unit or process does not keep the others from theirs.
+//! Properties:
+//! - Everything done is in the journal before it is done, so that the caretaker can undo it.
+//! - The common parts are never moved.
+//! - A failure on one unit or process does not keep the others from theirs.
 //!
-//! Limits: below a delegated cgroup only processes that already are below it can be moved; others are reported, once
+//! Limits: below a delegated cgroup, only processes that already are below it can be moved. Others are reported, once
 //! each. A cap below 0.1 % of a CPU is held as 0.1 %.
 
 mod claim;

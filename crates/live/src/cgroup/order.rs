@@ -1,17 +1,18 @@
 //! In which order to write CPU sets into a tree of cgroups.
 //!
-//! Problem: a unit's processes may never, not even between two writes, run on CPUs that neither the old order nor the new
-//! one gives them. The kernel takes a cgroup's CPUs to be its own set cut down to its encloser's, and if nothing is left,
-//! *all* of the encloser's: a child that is written before its encloser has room escapes its order for a moment.
+//! Problem: a unit's processes may never run on CPUs that neither the old order nor the new one gives them, not even
+//! between two writes. The kernel takes a cgroup's CPUs to be its own set cut down to its encloser's, and if nothing
+//! is left, *all* of the encloser's. So a child that is written before its encloser has room escapes its order for a
+//! moment.
 //!
-//! Terms: a *cell* is one cgroup's CPU set. Leaf cells hold processes; inner cells hold cgroups, and want what the leaves
-//! below them want together.
+//! Terms: a *cell* is one cgroup's CPU set. Leaf cells hold processes. Inner cells hold cgroups, and want what the
+//! leaves below them want together.
 //!
-//! Algorithm: inner cells widen to the union of old and new, from the top down; leaves take their new set; inner cells
+//! Algorithm: inner cells widen to the union of old and new, from the top down. Leaves take their new set. Inner cells
 //! narrow to what is wanted, from the bottom up. A write that would change nothing is left out.
 //!
-//! Properties (tested): before, between and after the writes every cell lies within its encloser, no set is empty, and
-//! afterwards every cell has what it wants. At most two writes per inner cell and one per leaf.
+//! Properties (tested): before, between and after the writes every cell lies within its encloser, and no set is empty.
+//! Afterwards every cell has what it wants. There are at most two writes per inner cell and one per leaf.
 //!
 //! Source: `update_cpumasks_hier()` in the kernel's kernel/cgroup/cpuset.c.
 

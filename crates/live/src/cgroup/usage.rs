@@ -1,11 +1,12 @@
-//! CPU time of a unit, where a scheduler of ours counts it beside the kernel.
+//! CPU time of a unit, where our scheduler counts it beside the kernel.
 //!
-//! Problem: cpu.stat has the whole truth, but it is dear to read: the kernel gathers what each CPU counted, one after the
-//! other, under a lock that every reader of every control group wants, and gives way to others in between.
+//! Problem: cpu.stat has the whole truth, but it is expensive to read. The kernel gathers what each CPU counted, one
+//! after the other. It does so under a lock that every reader of every control group wants, and gives way to others in
+//! between.
 //!
-//! Algorithm: it is read every two seconds, and meanwhile what the scheduler counted since is added.
+//! Algorithm: cpu.stat is read every two seconds. Meanwhile, what the scheduler counted since is added.
 //!
-//! Limits: real-time and deadline tasks are not the scheduler's, so that what they use is told up to two seconds late.
+//! Limits: real-time and deadline tasks are not the scheduler's. So what they use is told up to two seconds late.
 
 use commonhold_policy::Time;
 

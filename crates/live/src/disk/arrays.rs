@@ -1,18 +1,20 @@
 //! Arrays that write to their drives themselves: Linux md RAID 4, 5 and 6, and RAID 1 with write-behind.
 //!
-//! Problem: where parity must be written with the data, or a drive may lag behind, what a unit writes to the array reaches the
-//! drives by requests of the array's own, in nobody's name: neither counted nor held there. At the array it arrives as the
-//! unit's, and the kernel counts and holds it there as well (io.stat, io.max), reads included.
+//! Problem: in such an array, parity must be written with the data, or a drive may lag behind. So what a unit writes
+//! to the array reaches the drives by requests of the array's own, in no unit's name. It is neither counted nor held
+//! there. At the array it arrives as the unit's. The kernel counts and holds it there as well (io.stat, io.max), reads
+//! included.
 //!
-//! Algorithm: such an array is a disk like others, and a drive that serves nothing else is none. It serves nothing else if all
-//! that stands on it, or on its partitions, is such arrays, by way of other layers or not, and no other partition of it was
-//! used since the machine started. Arrays of arrays follow by the same rule.
+//! Algorithm: such an array is a disk like others, and a drive that serves nothing else is none. A drive serves
+//! nothing else if all that stands on it, or on its partitions, is such arrays, by way of other layers or not, and no
+//! other partition of it was used since the machine started. Arrays of arrays follow by the same rule.
 //!
-//! Properties: what a unit has a disk do is held at one device at least, but for the first 16 MiB through a partition beside an
-//! array's. A drive that has something else in use is held beside the array: reads through the array then count at both.
+//! Properties: what a unit has a disk do is held at one device at least. The exception is the first 16 MiB through a
+//! partition beside an array's. A drive that has something else in use is held beside the array: reads through the
+//! array then count at both.
 //!
-//! Limits: nothing but rates holds an array, since it has no queue of requests that could be scheduled. The same levels made by
-//! dm-raid (LVM) are not found: only an ioctl tells a device-mapper target's level.
+//! Limits: only rates hold an array, since it has no queue of requests that could be scheduled. The same levels made
+//! by dm-raid (LVM) are not found: only an ioctl tells a device-mapper target's level.
 //!
 //! Source: the kernel's admin-guide/md.rst; `alloc_behind_master_bio` in drivers/md/raid1.c.
 

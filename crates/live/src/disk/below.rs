@@ -1,7 +1,7 @@
 //! Which disk a folder is on.
 //!
-//! Algorithm: from the device of the folder's file system down to what it is made of: a partition's disk, what device mapper
-//! and md stand on. An array that writes to its drives itself is a disk.
+//! Algorithm: from the device of the folder's file system, the search goes down to what that is made of: a partition's
+//! disk, and the devices under device mapper and md. An array that writes to its drives itself is a disk.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

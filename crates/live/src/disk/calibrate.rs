@@ -1,15 +1,16 @@
 //! Measuring a disk's cost model, with a file of our own on a file system of it.
 //!
-//! Algorithm: a file without a name (so that nothing of it is left, however this ends) is written for a while, which lays it
-//! out; then large requests and small ones, one behind the other and from places drawn at random, reading and writing, are
-//! kept under way past the page cache, each kind for as long. Rates are what was done until the last request ended.
+//! Algorithm: a file without a name is written for a while, which lays it out. It has no name so that nothing of it is
+//! left, however this ends. Then requests are kept under way past the page cache, each kind for as long: large and
+//! small, one behind the other and from places drawn at random, reading and writing. Rates are what was done until the
+//! last request ended.
 //!
-//! Properties: nothing but that file is written to; a disk that others use, or that is held at the moment, is refused, before
-//! and after; bytes are pseudo-random, so that nothing on the way can make them fewer.
+//! Properties: nothing but that file is written to. A disk that others use, or that is held at the moment, is refused,
+//! before and after. Bytes are pseudo-random, so that nothing on the way can make them fewer.
 //!
-//! Limits: what is measured is the disk as this file system and what lies between give it out. The file lies close together,
-//! so a disk with heads seeks less than it may have to; a drive that caches writes is measured with its cache, as long as this
-//! is not full. A drive that takes more than 64 requests at once may carry more.
+//! Limits: the disk is measured as this file system and the layers between give it out. The file lies close together,
+//! so a disk with heads seeks less than it may have to. A drive that caches writes is measured with its cache, as long
+//! as this is not full. A drive that takes more than 64 requests at once may carry more.
 //!
 //! Source: the measures are those of the kernel's `tools/cgroup/iocost_coef_gen.py`.
 
@@ -102,8 +103,8 @@ impl Target {
         refuse_if_held(&tree, mount, &disk)?;
         if let Some(why) = arrays::unfit(&tree, &disk) {
             return Err(LiveError::Unavailable {
-                what: format!("array {disk} would be measured as it is not usually: {why}"),
-                remedy: "measure it when it is whole and idle (/proc/mdstat tells)".to_owned(),
+                what: format!("array {disk} is not in its usual state: {why}"),
+                remedy: "measure it when it is whole and idle (see /proc/mdstat)".to_owned(),
             });
         }
         let identity = Identity::read(&tree, &disk).ok_or_else(|| LiveError::Unavailable {
@@ -168,13 +169,13 @@ impl Target {
             return Ok(());
         }
         Err(self.busy(&format!(
-            "it was in use for {percent} % of the last second, and {BUSY_PERCENT} % are let pass"
+            "it was in use for {percent} % of the last second; at most {BUSY_PERCENT} % are accepted"
         )))
     }
 
     fn busy(&self, why: &str) -> LiveError {
         LiveError::Unavailable {
-            what: format!("disk {} is busy, and would be measured as others leave it: {why}", self.disk),
+            what: format!("disk {} is busy, so the measurement would be too low: {why}", self.disk),
             remedy: "measure it while nothing else uses it".to_owned(),
         }
     }
@@ -230,7 +231,7 @@ impl Target {
 /// A disk is not measured while weights hold it, nor an array while io.cost holds a drive of it.
 fn refuse_if_held(tree: &Tree, mount: &Path, disk: &str) -> Result<(), LiveError> {
     let refused = |name: &str, remedy: String| LiveError::Unavailable {
-        what: format!("disk {name} is held by weights now, and would be measured as they let it"),
+        what: format!("disk {name} is held by weights now, so the measurement would be too low"),
         remedy,
     };
     let mut all = drives_of(tree, disk);

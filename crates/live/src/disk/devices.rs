@@ -1,4 +1,4 @@
-//! Which disks there are, what is on them, and what on each heeds weights.
+//! The disks of the machine, what is on them, and what on each heeds weights.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;

@@ -1,21 +1,29 @@
 //! The kernel's cost model, io.cost: switched on with what was measured, and off again at the end.
 //!
-//! Problem: io.weight counts for nothing unless io.cost is on for the disk, and with a model of another disk it counts for
-//! little. Algorithm: for every disk whose model is known when the daemon begins, io.cost.model gets the coefficients and
-//! io.cost.qos is enabled. Both are lines in files of the top cgroup, of this disk alone: the journal has what they were before they are written,
-//! and whoever undoes the journal writes that back.
+//! Problem: io.weight counts for nothing unless io.cost is on for the disk. With a model of another disk it counts for
+//! little.
 //!
-//! The bounds on quality of service: no more is let through than 90 % of what the model says, so that requests wait in the
-//! kernel, which knows whose they are, and not in the disk, which does not. When more than 5 % of the requests take longer
-//! than with the disk full while it was measured, less is let through, down to a quarter. The kernel also looks once per
-//! twice this latency who is active and what each has left over: with bounds that are much longer, who comes to the disk
-//! waits that long until its weight counts (measured: `docs/disk.md`). So the bound is never more than the quarter of a
-//! second that the kernel takes for a rotating disk itself, nor less than the 5 ms that it takes for a fast drive: one whose
-//! requests took 100 us while it was measured is not to be held to that while it erases blocks.
+//! Algorithm: for every disk whose model is known when the daemon begins, io.cost.model gets the coefficients and
+//! io.cost.qos is enabled. Both are lines in files of the top cgroup, of this disk alone. The journal has what they
+//! were before they are written, and the caretaker writes that back.
 //!
-//! Left alone: a disk that BFQ schedules, which has weights of its own; one that the administrator has io.cost enabled for; one
-//! without a queue of requests, which the kernel cannot keep back; all of them where the kernel has no io.cost, or where its
-//! files, which are in the hierarchy's top alone, are not there or not for us to write (a container, a user's own daemon).
+//! The bounds on quality of service:
+//! - No more is let through than 90 % of what the model says. So requests wait in the kernel, which knows whose they
+//!   are, and not in the disk, which does not.
+//! - When more than 5 % of the requests take longer than with the disk full while it was measured, less is let
+//!   through, down to a quarter.
+//! - The kernel also looks once per twice this latency which units are active and what each has left over. With a much
+//!   longer bound, a unit that comes to the disk waits that long until its weight counts (measured: `docs/disk.md`).
+//!   So the bound is never more than the quarter of a second that the kernel takes for a rotating disk itself.
+//! - The bound is never less than the 5 ms that the kernel takes for a fast drive. A drive whose requests took 100 us
+//!   while it was measured is not to be held to that while it erases blocks.
+//!
+//! Left alone:
+//! - a disk that BFQ schedules, which has weights of its own;
+//! - one that the administrator has io.cost enabled for;
+//! - one without a queue of requests, which the kernel cannot keep back;
+//! - all disks where the kernel has no io.cost, or where its files are not there or not for us to write (a container,
+//!   a user's own daemon). These files are in the hierarchy's top alone.
 //!
 //! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-iocost.c.
 

@@ -1,17 +1,19 @@
-//! Disks on a live machine: which there are, what units do to them, and orders as the kernel's files want them.
+//! Disks on a live machine: the disks that there are, what units do to them, and orders in the form of the kernel's
+//! files.
 //!
-//! Facts are io.stat and io.pressure of each unit's own cgroup, read at most every 80 ms. Orders are io.max, and io.weight
-//! or io.bfq.weight of the cgroups that the `cgroup` backend made: they go when those go, so that the journal needs no entry
-//! of its own. What is the whole machine's, the cost model that makes weights count, is in the journal (`io_cost`).
+//! Facts are io.stat and io.pressure of each unit's own cgroup, read at most every 80 ms. Orders are io.max, and
+//! io.weight or io.bfq.weight, of the cgroups that the `cgroup` backend made. They go when those cgroups go, so the
+//! journal needs no entry for them. The cost model that makes weights count is the whole machine's, and is in the
+//! journal (`io_cost`).
 //!
-//! A disk is a whole physical one. Requests to a partition, to LVM, dm-crypt or md arrive there with their cgroup, so that
-//! is where they are counted and held; the layers above would count them twice. Some arrays write to their drives in nobody's
-//! name: they are disks themselves, and drives that serve nothing else are not (`arrays`). File systems on the network have no
-//! disk here: they are outside of control.
+//! A disk is a whole physical one. Requests to a partition, to LVM, dm-crypt or md arrive there with their cgroup. So
+//! they are counted and held there; the layers above would count them twice. Some arrays write to their drives in no
+//! unit's name. They are disks themselves, and drives that serve nothing else are not (`arrays`). File systems on the
+//! network have no disk here: they are outside of control.
 //!
-//! Disks come and go: an array that is assembled takes the place of its drives. Orders about a device that is not held any more
-//! are taken back; what is known of one whose name or number another device has now is forgotten, so that whoever gives orders
-//! begins anew.
+//! Disks come and go: an array that is assembled takes the place of its drives. Orders about a device that is no
+//! longer held are taken back. Another device may get the name or number of one that is known. What was known is then
+//! forgotten, and orders begin anew.
 //!
 //! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-throttle.c, block/blk-iocost.c, block/bfq-cgroup.c.
 
@@ -218,8 +220,8 @@ impl Disks {
 
     fn device(&self, disk: &str) -> Result<&Device, LiveError> {
         self.devices.iter().find(|device| device.name == disk).ok_or_else(|| LiveError::Unavailable {
-            what: format!("disk {disk} is not there any more"),
-            remedy: "nothing needs to be done unless it should be".to_owned(),
+            what: format!("disk {disk} is gone"),
+            remedy: "if it was not removed on purpose, attach it again".to_owned(),
         })
     }
 }
@@ -299,7 +301,7 @@ mod tests {
         let deaf = error("sd2");
         assert!(deaf.contains("disk sd2 heeds no weights"), "{deaf}");
         let gone = error("sd9");
-        assert!(gone.contains("is not there any more"), "{gone}");
+        assert!(gone.contains("disk sd9 is gone"), "{gone}");
     }
 
     #[test]

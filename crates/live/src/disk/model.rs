@@ -1,8 +1,8 @@
-//! What was measured of a disk: its cost model, kept between runs of the program and of the machine.
+//! The cost model that was measured of a disk, kept between runs of the program and of the machine.
 //!
-//! A disk is known again by its model, its serial number and its size, whatever the kernel calls it after the next boot; an
-//! array by its level, the number of its drives, its UUID and its size.
-//! Each has a file of its own below [`FOLDER`], JSON, which may be removed at any time.
+//! A disk is known again by its model, its serial number and its size, whatever the kernel calls it after the next
+//! boot. An array is known by its level, the number of its drives, its UUID and its size. Each has a file of its own
+//! below [`FOLDER`], JSON, which may be removed at any time.
 
 use std::path::{Path, PathBuf};
 

@@ -1,9 +1,9 @@
 //! The journal's text: a header with the version, then one line per entry.
 //!
 //! A line is a letter and fields, separated by spaces. In a field, every byte that is not a printable ASCII character,
-//! and `%`, is written as `%` and two hexadecimal digits: so a field holds no space and no line break, and a path that is
-//! not UTF-8 survives. An empty field is written as `%`. A line that cannot be read is skipped: the other entries are
-//! worth undoing all the same.
+//! and `%`, is written as `%` and two hexadecimal digits. So a field holds no space and no line break, and a path that
+//! is not UTF-8 survives. An empty field is written as `%`. A line that cannot be read is skipped: the other entries
+//! are worth undoing all the same.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,13 +1,16 @@
-//! The contract's rules of membership, as the scheduler takes them: so that who executes a program is in its unit before the
-//! program's first step, however soon it ends.
+//! The contract's rules of membership, in the scheduler's form. With them, a process that executes a program is in its
+//! unit before the program's first step, however soon it ends.
 //!
-//! The rules are the policy's ([`selectors`]), in its order. The scheduler knows of who executes a program its user, its
-//! groups, its name, and whether a `command:` rule put its parent into a unit; also where its control group is, since who was
-//! moved into a unit's stays there, or comes to a unit within it.
+//! The rules are the policy's ([`selectors`]), in its order. The scheduler knows four facts of a process that executes
+//! a program: its user, its groups, its name, and whether a `command:` rule put its parent into a unit. It also knows
+//! where the process's control group is. A process that was moved into a unit's control group stays in that unit,
+//! or comes to one within it.
 //!
-//! Limits: left to the next look are `pid:` and `cgroup:` rules; a change of user or groups without a program being executed;
-//! who leaves the unit that it was moved to, by executing a program of another's; and the first process of a user that has
-//! no sub-unit yet where `each = "user"`.
+//! Limits: some cases are left to the next look:
+//! - `pid:` and `cgroup:` rules;
+//! - a change of user or groups without a program being executed;
+//! - a process that leaves the unit that it was moved to, by executing a program of another's;
+//! - the first process of a user that has no sub-unit yet where `each = "user"`.
 //!
 //! Property (tested at random): but for those, the decision is [`place`](commonhold_policy::membership::place)'s.
 

@@ -1,20 +1,22 @@
-//! The `kernel` backend: units as control groups, scheduled by the project's own scheduler in the kernel (`sched_ext`).
+//! The `kernel` backend: units as control groups, scheduled by the project's own scheduler in the kernel
+//! (`sched_ext`).
 //!
-//! Problem: a daemon sees a few times a second who has work; whether the owner of a CPU has work for it changes a thousand
-//! times as often. So the policy says who owns which CPU, and the scheduler lends an idle one and calls it back at the
-//! switch itself.
+//! Problem: a daemon sees a few times a second which units have work. Whether the owner of a CPU has work for it
+//! changes a thousand times as often. So the policy says which unit owns which CPU. The scheduler lends an idle CPU,
+//! and calls it back, at the switch itself.
 //!
-//! Algorithm: everything that cgroups do is done by the `cgroup` backend inside: who is in which unit, what they use, and
-//! cpu.weight, which holds the contract when the scheduler goes. Owners and weights go to the scheduler as well
-//! ([`reign`]), which knows a unit by its number ([`slots`]) and its tasks by the unit's cgroup; sub-units' cgroups lie in
-//! it. Who executes a program is in its unit before the next look brings it into the unit's cgroup, since the scheduler has
-//! the contract's rules as well ([`matches`]). Without a scheduler this is the `cgroup` backend: its means, its orders.
+//! Algorithm: the `cgroup` backend inside does everything that cgroups do: which process is in which unit, what units
+//! use, and cpu.weight, which holds the contract when the scheduler goes. Owners and weights go to the scheduler as
+//! well ([`reign`]). It knows a unit by its number ([`slots`]), and the unit's tasks by the unit's cgroup; sub-units'
+//! cgroups lie in it. It has the contract's rules as well ([`matches`]). So a process that executes a program is in
+//! its unit before the next look brings it into the unit's cgroup. Without a scheduler this is the `cgroup` backend:
+//! its means, its orders.
 //!
 //! Properties: if the daemon ends, however it does, the kernel closes the scheduler's link and its own scheduler takes
-//! over; no task is lost. A scheduler that the kernel ended is loaded again, but not for ever ([`patience`]).
+//! over. No task is lost. A scheduler that the kernel ended is loaded again, but not for ever ([`patience`]).
 //!
-//! Limits: the scheduler has no caps: contracts that need them are for the `cgroup` backend ([`cannot_hold`]). Real-time
-//! and deadline tasks are scheduled before all others by the kernel itself: they take CPUs of any unit, and are in the
+//! Limits: the scheduler has no caps. Contracts that need them are for the `cgroup` backend ([`cannot_hold`]). The
+//! kernel itself schedules real-time and deadline tasks before all others. They take CPUs of any unit, and are in the
 //! units' accounts by their cgroups only.
 
 mod matches;
@@ -52,8 +54,8 @@ pub const MEANS: Means =
 pub fn cannot_hold(contract: &Contract, cpus: usize) -> Option<String> {
     if let Some(unit) = needs_cap(contract, MEANS, cpus) {
         return Some(format!(
-            "what the contract says of unit {} (`limit`, or that it may not use what others leave) needs a cap on \
-             CPU time, which the scheduler does not have",
+            "unit {} needs a cap on CPU time, for its `limit` or since it may not borrow; the scheduler has no such \
+             cap",
             contract.unit(unit).path
         ));
     }

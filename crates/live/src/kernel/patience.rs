@@ -1,10 +1,11 @@
 //! When to load the scheduler again that the kernel ended, or did not take.
 //!
-//! Problem: what ended it once (a task that waited too long, a bug) may end it again at once, and every load and end
-//! disturbs all tasks of the machine; but what happens once a month should not leave the machine without it.
+//! Problem: the cause that ended it once (a task that waited too long, a bug) may end it again at once. Every load and
+//! end disturbs all tasks of the machine. But a failure once a month should not leave the machine without the
+//! scheduler.
 //!
-//! Algorithm: pauses that grow, one after each failure, and none after the last: then it is given up. Who scheduled for
-//! [`QUIET_NS`] without a failure starts anew.
+//! Algorithm: pauses grow, one after each failure. There is none after the last: then the scheduler is given up. After
+//! [`QUIET_NS`] of scheduling without a failure, the pauses start anew.
 
 use commonhold_policy::Time;
 

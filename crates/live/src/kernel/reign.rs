@@ -1,16 +1,16 @@
 //! When the scheduler rules, and what it is told.
 //!
-//! Terms: it *rules* while it is loaded and schedules; else it *rests*, and control groups hold the contract, by the orders
-//! that the policy gives for their means.
+//! Terms: it *rules* while it is loaded and schedules. Else it *rests*, and control groups hold the contract, by the
+//! orders that the policy gives for their means.
 //!
-//! Algorithm. Everything that a scheduler must know is remembered here: units with their slots, cgroups and weights,
-//! whether they lend and borrow, and the owners of CPUs. A scheduler that is loaded anew is told all of it, enclosers
-//! before their sub-units, cgroups before it schedules, owners after. One that the kernel ended is found at the next look:
-//! it is loaded again at once if CPUs came or went, else after a pause ([`patience`](super::patience)). One that refuses
-//! what it is told has failed in the same way.
+//! Algorithm: everything that a scheduler must know is remembered here: units with their slots, cgroups and weights,
+//! whether they lend and borrow, and the owners of CPUs. A scheduler that is loaded anew is told all of it: enclosers
+//! before their sub-units, cgroups before it schedules, owners after. A scheduler that the kernel ended is found at
+//! the next look. It is loaded again at once if CPUs came or went, else after a pause ([`patience`](super::patience)).
+//! A scheduler that refuses what it is told has failed in the same way.
 //!
-//! Properties (tested): the cgroup of a unit is admitted before a process is moved into it; nothing is told twice; after
-//! another load the scheduler knows what the one before knew.
+//! Properties (tested): the cgroup of a unit is admitted before a process is moved into it. Nothing is told twice.
+//! After another load the scheduler knows what the one before knew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

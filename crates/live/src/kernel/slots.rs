@@ -1,10 +1,12 @@
 //! Which number a unit has in the scheduler's tables.
 //!
-//! Terms: a *slot* is such a number. [`KERNEL`] and [`COMMON`] are the common parts', who have no cgroup of ours; others
-//! are held by units that have one. Contracts number units anew at every reload, so a slot goes by the unit's path.
+//! Terms: a *slot* is such a number. [`KERNEL`] and [`COMMON`] are those of the common parts, which have no cgroup of
+//! ours. Others are held by units that have one. Contracts number units anew at every reload, so a slot goes by the
+//! unit's path.
 //!
-//! Properties (tested): a slot is one unit's as long as that unit lives, and nobody else's until its cgroup is gone: until
-//! then there may be tasks in it. Free slots are taken lowest first, so that the tables stay small.
+//! Properties (tested): a slot is one unit's as long as that unit lives. No other unit gets it until that unit's
+//! cgroup is gone, since there may be tasks in it until then. Free slots are taken lowest first, so that the tables
+//! stay small.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

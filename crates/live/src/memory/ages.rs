@@ -1,17 +1,23 @@
 //! Which memory of a unit is cold.
 //!
-//! Problem: a page that is used and a page that was used an hour ago are charged alike. Algorithm: where the kernel has its
-//! multi-generation LRU and lets us read it (debugfs), every control group of ours is made to begin a generation every
-//! [`AGE`]: pages found touched since the last time move to the one that was the youngest until then, and what stays behind
-//! was not touched between the two. What was touched since the youngest began is not known yet; so cold is what stayed behind
-//! for [`COLD`] before that. Walking page tables takes time: so a kernel that has begun a generation by itself, since it takes
-//! pages from the control group anyway, is not asked for another; and a thread of its own does it, for no more than a small part
-//! of the machine's time ([`rest_after`]).
-//! Elsewhere, and while the kernel's generations are switched off (it shows those that were, then), the files on its inactive
-//! list stand for it, and anonymous memory is never called cold.
+//! Problem: a page in use, and a page that was used an hour ago, are charged alike.
 //!
-//! Limits: what a program only reads by system calls, again and again, may look colder than it is; the policy stops
-//! believing it when the unit misses what it lent. Source: `multigen_lru.rst`, "Working set estimation".
+//! Algorithm: this works where the kernel has its multi-generation LRU and lets us read it (debugfs). Every control
+//! group of ours is made to begin a generation every [`AGE`]. Pages found touched since the last time move to the
+//! generation that was the youngest until then. Pages that stay behind were not touched between the two. Pages touched
+//! since the youngest began are not known yet. So cold pages are those that stayed behind for [`COLD`] before that.
+//!
+//! Walking page tables takes time. A kernel that takes pages from a control group begins a generation by itself, and
+//! is then not asked for another. A thread of its own does the work, for no more than a small part of the machine's
+//! time ([`rest_after`]).
+//!
+//! There may be no such LRU, or the kernel's generations may be switched off (it then shows those that were). There
+//! the files on the kernel's inactive list count as cold, and anonymous memory is never called cold.
+//!
+//! Limits: memory that a program reads only by system calls, again and again, may look colder than it is. The policy
+//! stops believing it when the unit misses what it lent.
+//!
+//! Source: `multigen_lru.rst`, "Working set estimation".
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! Being woken when a unit that lends meets its bound.
+//! Waking the daemon when a unit that lends meets its bound.
 //!
-//! A daemon that looks five times a second would let an owner wait for up to 200 ms. The kernel tells sooner: whoever polls
-//! a cgroup's memory.events.local is woken when the cgroup is held at memory.high, at most once in 10 ms. All such files are
-//! in one epoll set, whose descriptor the daemon waits for beside its others.
+//! A daemon that looks five times a second would let an owner wait for up to 200 ms. The kernel tells sooner. A
+//! program that polls a cgroup's memory.events.local is woken when the cgroup is held at memory.high, at most once in
+//! 10 ms. All such files are in one epoll set, whose descriptor the daemon waits for beside its others.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,13 +1,14 @@
-//! What may be used below a place that is bounded: in a container, or in a slice that others use too.
+//! How much memory may be used below a place that is bounded: in a container, or in a slice that others use too.
 //!
-//! Problem: a control group may use what it and each of those that enclose it are bounded to, less what others already hold
-//! there; the tightest bound alone does not tell, as a wider one may be nearly used up by others. Algorithm: for each of
-//! them that has a bound, that less what is charged there and not to our units; the least of these counts. Pages of files
-//! that are not ours are not counted as held, as on a whole machine ([`super::machine`]): the kernel gives them up at the
-//! bound.
+//! Problem: a control group may use what it and each of those that enclose it are bounded to, less what others already
+//! hold there. The tightest bound alone does not tell: others may nearly have used up a wider one.
 //!
-//! Limits: of a control group that encloses the place and whose files cannot be opened, only the bound is known; of those above
-//! the mount, not even that.
+//! Algorithm: for each enclosing control group with a bound, take the bound, less what is charged there and not to our
+//! units. The least of these counts. Pages of files that are not ours are not counted as held, as on a whole machine
+//! ([`super::machine`]): the kernel gives them up at the bound.
+//!
+//! Limits: an enclosing control group's files may not be openable; then only its bound is known. Of those above the
+//! mount, not even that is known.
 
 use std::path::{Path, PathBuf};
 

@@ -1,18 +1,20 @@
 //! What the kernel tells about the memory of the machine.
 //!
-//! Problem: what is in no unit must be known to divide the rest, and the kernel counts it nowhere: it is what is neither free
-//! nor charged to a unit. But of what is free `MemFree` leaves out the pages on the lists that every CPU keeps for itself,
-//! which may be an eighth of the machine since Linux 6.7, and stay there as long as the CPU is idle: a process that ends on it
-//! would seem to hold its memory still. /proc/zoneinfo has them.
+//! Problem: what is in no unit must be known to divide the rest. The kernel counts it nowhere: it is what is neither
+//! free nor charged to a unit. But `MemFree` leaves out free pages on the lists that every CPU keeps for itself. Since
+//! Linux 6.7 these may be an eighth of the machine, and they stay there as long as the CPU is idle. A process that
+//! ends on such a CPU would seem to hold its memory still. /proc/zoneinfo has them.
 //!
-//! Algorithm: they are free; but where memory is short the kernel takes pages from everybody, and kills where there are none to
-//! take, before it takes those of an idle CPU. It lets lists have as much as a zone's low watermark in any case, and that counts
-//! as kept always: who fills the memory within a moment meets what is on the lists by then. When the machine has no more than
-//! is kept, what lies on them beyond that is reckoned with it, little by little ([`SETTLE_NS`]): lists change by themselves
-//! within milliseconds, and what is divided should not.
+//! Algorithm: pages on the lists are free, with one exception. Where memory is short, the kernel takes pages from all,
+//! and kills where there are none to take, before it takes those of an idle CPU. It lets lists have as much as a
+//! zone's low watermark in any case. That much always counts as kept: a unit that fills the memory within a moment
+//! meets what is on the lists by then. When the machine has no more than is kept, the rest of the lists counts as kept
+//! too, little by little ([`SETTLE_NS`]): lists change by themselves within milliseconds, and what is divided
+//! should not.
 //!
-//! Cost: /proc/zoneinfo has some six lines per CPU and zone, which the kernel writes with the zone locked: it is read for a
-//! hundredth of the time at most. Where CPUs are so many that this is not at every look, lists are taken to be as they were.
+//! Cost: /proc/zoneinfo has some six lines per CPU and zone, which the kernel writes with the zone locked. It is read
+//! for a hundredth of the time at most. Where CPUs are so many that this is not at every look, lists are taken to be
+//! as they were.
 //!
 //! Source: proc.rst, "meminfo", "zoneinfo"; `mm/page_alloc.c` (`zone_set_pageset_high_and_batch`, `decay_pcp_high`).
 

@@ -1,18 +1,26 @@
 //! Memory of units that have control groups: what they use, and the orders on it.
 //!
-//! Problem: hold each unit to the memory that it is allowed, keep what it is entitled to from the others, and see what it
-//! does not need. Algorithm: guarantees become memory.min and memory.low, allowances memory.high, reclaim memory.reclaim
-//! ([`pager`]); facts come from memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and from
-//! /proc ([`machine`]); which pages are cold, the kernel's generations tell ([`ages`]); what a unit is charged for others is
-//! estimated ([`sharing`]), and what its pages take that are in swap that is memory ([`swap`]). In a container, what it and those
-//! that enclose it leave to us is divided ([`around`]). A lender that meets its bound wakes the daemon ([`alarms`]).
+//! Problem: hold each unit to the memory that it is allowed, keep what it is entitled to from the others, and see what
+//! it does not need.
 //!
-//! Properties: memory.max is never written, so that nobody is killed by what is ordered here; every file's first content is
-//! in the journal before it is written, so that the caretaker lifts bounds whatever happens to the daemon; what cannot be
-//! written leaves a unit as it was, and is said.
+//! Algorithm, orders: guarantees become memory.min and memory.low, allowances memory.high, reclaim memory.reclaim
+//! ([`pager`]).
 //!
-//! Limits: pages stay charged to the control group that first used them: what processes had before they came to a unit is
-//! charged elsewhere, and a file that two units read is charged to the one that read it first.
+//! Algorithm, facts:
+//! - memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and /proc ([`machine`]);
+//! - which pages are cold, by the kernel's generations ([`ages`]);
+//! - what a unit is charged for others, an estimate ([`sharing`]);
+//! - what a unit's pages take that are in swap that is memory ([`swap`]).
+//!
+//! In a container, what it and those that enclose it leave to us is divided ([`around`]). A lender that meets its
+//! bound wakes the daemon ([`alarms`]).
+//!
+//! Properties: memory.max is never written, so no order here makes the kernel kill. Every file's first content is in
+//! the journal before it is written. So the caretaker lifts bounds, whatever happens to the daemon. An order that
+//! cannot be written leaves a unit as it was, and is reported.
+//!
+//! Limits: pages stay charged to the control group that first used them. So what processes had before they came to a
+//! unit is charged elsewhere, and a file that two units read is charged to the one that read it first.
 
 mod ages;
 mod alarms;

@@ -1,13 +1,15 @@
 //! Taking memory from control groups without waiting for it.
 //!
-//! Problem: a kernel that is told a lower memory.high, or to reclaim, does so before it answers, which takes as long as the
-//! devices do that it writes to; the daemon has CPUs to call back meanwhile. Algorithm: what may take long is done by a
-//! thread for each control group, which ends when it has nothing to do. What is wanted is a target, not a queue: who is told
-//! anew while it works takes the latest. A bound that grows is written at once by whoever orders it. How long the kernel was
-//! at it is counted beside what it took, so that the policy knows a rate.
+//! Problem: a kernel that is told a lower memory.high, or to reclaim, does so before it answers. That takes as long as
+//! the devices that it writes to. The daemon has CPUs to call back meanwhile.
 //!
-//! Properties: the bound written last is the one ordered last, whatever was in flight; reclaim goes in steps, so that a
-//! new target is seen soon, and no more than what is beyond the bound; nothing of this outlives the daemon.
+//! Algorithm: a thread for each control group does what may take long, and ends when it has nothing to do. What is
+//! wanted is a target, not a queue: a thread that gets a new target while it works takes the latest. A bound that
+//! grows is written at once, by the caller. The time that the kernel took is counted beside what it took, so that the
+//! policy knows a rate.
+//!
+//! Properties: the bound written last is the one ordered last, whatever was in flight. Reclaim goes in steps, so that
+//! a new target is seen soon, and takes no more than what is beyond the bound. Nothing of this outlives the daemon.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;

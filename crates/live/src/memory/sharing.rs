@@ -1,15 +1,19 @@
-//! What units are charged for others: pages of files that were charged to who touched them first, and that processes of
-//! other units map as well.
+//! What units are charged for others: pages of files that were charged to the unit that touched them first, and that
+//! processes of other units map as well.
 //!
-//! Problem: a page has one charge, and may have many users; the kernel keeps no second one. But for a page that a process
-//! maps it tells who is charged for it, and how many mappings it has. Algorithm: every [`EVERY`], of up to
-//! [`PROCESSES_MAX`] processes of each unit, [`SAMPLES`] places of their mappings of files are looked at, drawn evenly with
-//! some chance: a page that is there and is charged to another unit counts for that one, divided by the page's mappings. So
-//! what is found is the part of a charge that would be others', if every page were charged in equal parts to those who map
-//! it. A thread does it, for no more than a small part of the machine's time ([`rest_after`]).
+//! Problem: a page has one charge, and may have many users. The kernel keeps no second charge. But for a page that a
+//! process maps, it tells which control group is charged for it, and how many mappings it has.
 //!
-//! Limits: an estimate, to some percent of what is mapped; what is read without being mapped is not seen; root alone may look
-//! (`CAP_SYS_ADMIN`), on kernels with `CONFIG_PROC_PAGE_MONITOR`. Source: admin-guide/mm/pagemap.rst.
+//! Algorithm: every [`EVERY`], up to [`PROCESSES_MAX`] processes of each unit are looked at. In the files that these
+//! map, [`SAMPLES`] places are drawn evenly with some chance. A page that is there and is charged to another unit
+//! counts for that one, divided by the page's mappings. The result is the part of a charge that would be others', if
+//! every page were charged in equal parts to the processes that map it. A thread does it, for no more than a small
+//! part of the machine's time ([`rest_after`]).
+//!
+//! Limits: it is an estimate, to some percent of what is mapped. What is read without being mapped is not seen. Root
+//! alone may look (`CAP_SYS_ADMIN`), on kernels with `CONFIG_PROC_PAGE_MONITOR`.
+//!
+//! Source: admin-guide/mm/pagemap.rst.
 
 use std::collections::BTreeMap;
 use std::fs::File;

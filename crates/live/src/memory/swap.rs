@@ -1,14 +1,18 @@
 //! Swap that is memory.
 //!
-//! Problem: a page that goes to zram or zswap is compressed and kept in memory. What zram keeps is charged to nobody, so that
-//! a unit could have more than its part of the machine by swapping out; and what is swapped out frees less than its size.
-//! Algorithm: a unit's *packed* memory is what zram takes in all, in proportion to what the unit has in swap
-//! (memory.swap.current) of all that is there. How much a page will take is what those took that are there, half of it
-//! until [`ENOUGH`] are. Of several swap areas the kernel fills the one of the highest priority first.
+//! Problem: a page that goes to zram or zswap is compressed and kept in memory. What zram keeps is charged to no unit.
+//! So a unit could have more than its part of the machine by swapping out. And what is swapped out frees less than its
+//! size.
 //!
-//! Limits: the kernel does not say in which area a unit's pages are, nor how well they are compressed: units are taken to be
-//! alike in that. zswap charges what it keeps to the unit itself, so that only the size of a page counts here. Source: zram.rst
-//! (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst (`Zswap`, `Zswapped`).
+//! Algorithm: a unit's *packed* memory is its part of what zram takes in all: in proportion to what the unit has in
+//! swap (memory.swap.current), of all that is there. How much a page will take is what the pages there took, or half
+//! of a page until [`ENOUGH`] are there. Of several swap areas the kernel fills the one of the highest priority first.
+//!
+//! Limits: the kernel does not say in which area a unit's pages are, nor how well they are compressed. Units are taken
+//! to be alike in that. zswap charges what it keeps to the unit itself, so only the size of a page counts here.
+//!
+//! Source: zram.rst (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst (`Zswap`,
+//! `Zswapped`).
 
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! What this kernel and these privileges can enforce: everything `doctor` shows, and the typed answers that the daemon
 //! needs to choose its backend.
 //!
-//! Nothing is changed by looking: files are read, one perf counter is opened and closed. What cannot be read counts as
-//! not there, with the reason in its row; looking never fails.
+//! Looking changes nothing: files are read, and one perf counter is opened and closed. A file that cannot be read
+//! counts as not there, with the reason in its row. Looking never fails.
 
 mod cgroup;
 mod context;

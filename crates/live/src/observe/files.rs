@@ -1,7 +1,7 @@
 //! Small files of the kernel, under a root that a test can replace.
 //!
-//! Files of /proc and /sys come and go: a CPU goes offline, a module is unloaded. A file that is not there is
-//! therefore an answer (`None`) and not a failure, unless the caller says that it must be there.
+//! Files of /proc and /sys come and go: a CPU goes offline, a module is unloaded. So a file that is not there is an
+//! answer (`None`) and not a failure, unless the caller says that it must be there.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -1,4 +1,5 @@
-//! Whether the processor's own counters can be read: `perf_event_open(2)`, for one counter, at once closed again.
+//! Whether the processor's own counters can be read. `perf_event_open(2)` opens one counter, which is closed again at
+//! once.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};

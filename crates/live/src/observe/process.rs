@@ -1,9 +1,10 @@
 //! Processes and threads as /proc shows them.
 //!
-//! All reading goes through one directory descriptor and one buffer. A process may end between any two calls: then its
-//! files are not there (`ENOENT`) or cannot be read any more (`ESRCH`), and the answer is `None`, not an error. The same
-//! answer is given for a process that /proc hides from this user (mount option `hidepid`). What remains are failures of
-//! this program itself, such as too many open files: those are errors, so that nobody mistakes them for an exit.
+//! All reading goes through one directory descriptor and one buffer. A process may end between any two calls. Then its
+//! files are not there (`ENOENT`) or cannot be read any more (`ESRCH`), and the answer is `None`, not an error. The
+//! same answer is given for a process that /proc hides from this user (mount option `hidepid`). What remains are
+//! failures of this program itself, such as too many open files. Those are errors, so that no caller mistakes them for
+//! an exit.
 
 mod usage;
 

@@ -10,15 +10,18 @@
 //! | swap | /proc/meminfo | none |
 //! | disks | /sys/block | none |
 //!
-//! Only CPUs that this process may use are listed. Cores and caches are numbered in the order of their first CPU, so that
-//! the same machine gives the same facts. A cache that spans nodes (sub-NUMA clusters) counts as one per node: places
-//! nest. A CPU that goes offline between two reads is left out.
+//! Only CPUs that this process may use are listed. Cores and caches are numbered in the order of their first CPU, so
+//! that the same machine gives the same facts. A cache that spans nodes (sub-NUMA clusters) counts as one per node:
+//! places nest. A CPU that goes offline between two reads is left out.
 //!
-//! Disks are what stands at the bottom: loop, ram and zram devices are memory or files, and device-mapper and md arrays
-//! are made of disks that are listed themselves, so none of those is a disk here; neither are optical and floppy drives,
-//! hidden paths of a multipath disk, and drives without a medium. But arrays that write to their drives themselves are disks,
-//! in place of drives that serve nothing else (`disk::arrays`). What a disk carries per second is known if it was
-//! measured (`disk::model`); what the bus does is not something that Linux knows.
+//! A disk is a device at the bottom. These are none:
+//! - loop, ram and zram devices, which are memory or files;
+//! - device-mapper and md arrays, which are made of disks that are listed themselves;
+//! - optical and floppy drives, hidden paths of a multipath disk, and drives without a medium.
+//!
+//! But arrays that write to their drives themselves are disks, in place of drives that serve nothing else
+//! (`disk::arrays`). What a disk carries per second is known if it was measured (`disk::model`). Linux does not know
+//! what the bus carries.
 
 use std::collections::BTreeMap;
 use std::path::Path;

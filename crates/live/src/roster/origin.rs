@@ -1,11 +1,11 @@
 //! Where a process counts as standing for `cgroup` rules, once this program has moved it.
 //!
-//! Problem: a process that `cgroup:/lab` puts into a unit is moved out of /lab by a backend that holds units as control
-//! groups. Looked at again it would match no more, leave its unit and be sent home, where it matches again.
+//! Problem: `cgroup:/lab` puts a process into a unit. A backend that holds units as control groups then moves it out
+//! of /lab. Looked at again it would no longer match, leave its unit and be sent home, where it matches again.
 //!
-//! Algorithm: while a process stands in that backend's subtree, it counts as standing where it stood before. One that was
-//! born there counts as standing where its parent does; if the parent is gone, where those did who were looked at last in
-//! the same place.
+//! Algorithm: while a process stands in that backend's subtree, it counts as standing where it stood before. A process
+//! that was born there counts as standing where its parent does. If the parent is gone, it counts as standing where
+//! the processes did that were looked at last in the same place.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,11 @@
 //! Emptying and removing the control groups that the daemon made, and restoring the files it wrote.
 //!
-//! What another program set meanwhile is that program's: a device's line that says something else than the daemon wrote stays
-//! as it is, and a controller stays enabled that another control group uses by now. Both are told, and are no problem.
+//! A setting that another program made meanwhile is left to that program. A device's line that says something else than the
+//! daemon wrote stays as it is. A controller that another control group uses by now stays enabled. Both are told, and
+//! neither is a problem.
 //!
-//! The last entry first, each tried again for a while: a group is busy until the last of its processes is out of it, and
-//! a process cannot go back to a group whose controllers are still enabled for its children.
+//! The last entry comes first, and each is tried again for a while. A group is busy until the last of its processes is
+//! out of it. And a process cannot go back to a group whose controllers are still enabled for its children.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! Giving threads back what they had and children are born with: CPUs, I/O priorities and `oom_score_adj`, those of descendants that the
-//! journal does not know included.
+//! Giving threads back what children are born with: CPUs, I/O priorities and `oom_score_adj`. Descendants that the
+//! journal does not know get theirs back, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;

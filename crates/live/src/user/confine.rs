@@ -242,7 +242,9 @@ impl UserBackend {
             pid: key.pid,
             name,
             what: format!("keep to its own choice of cpus, {original}"),
-            source: io::Error::other("its unit holds none of them, so it runs where its unit does"),
+            source: io::Error::other(
+                "its unit holds none of these CPUs, so the process runs where its unit does",
+            ),
             remedy: format!("; let it choose among more: taskset -apc LIST {}", key.pid),
         });
     }

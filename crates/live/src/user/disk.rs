@@ -1,15 +1,19 @@
-//! Disks without control groups: what units have them do, and turns for who exceeds a limit.
+//! Disks without control groups: what units have them do, and turns for units that exceed a limit.
 //!
-//! Problem: nothing holds a process to a rate; but what it had disks do is counted (/proc/PID/io), and a unit can be stopped.
-//! Algorithm: what each unit's processes transferred is summed every [`FRESH_NS`], all disks together, since the count is not
-//! by disk. A unit that is ordered a rate has credit for [`BURST_NS`] of it; what it transfers is taken off, each way. Once that
-//! is used up, the unit is stopped until its rate has earned what is missing, and a timer sees to it that it goes on then.
+//! Problem: nothing holds a process to a rate. But what it had disks do is counted (/proc/PID/io), and a unit can be
+//! stopped.
 //!
-//! Properties: a child's transfers, which its parent's count shows again once it has waited for it, count once; a debt is at
-//! most [`DEBT_NS`] of a rate, the rest is forgiven, so that nobody stands still for longer.
+//! Algorithm: what each unit's processes transferred is summed every [`FRESH_NS`], all disks together, since the count
+//! is not by disk. A unit that is ordered a rate has credit for [`BURST_NS`] of it. What the unit transfers is taken
+//! off, each way. Once the credit is used up, the unit is stopped until its rate has earned what is missing. A timer
+//! sees to it that the unit goes on then.
 //!
-//! Limits: what is written counts as it goes into the cache; who may not look at a process (another user's) does not see its
-//! count; a unit that is stopped does not compute either. So rates are for limits alone, and not to hold units to shares.
+//! Properties: a parent's count shows a child's transfers again once the parent has waited for it; they count once. A
+//! debt is at most [`DEBT_NS`] of a rate, and the rest is forgiven. So no unit stands still for longer.
+//!
+//! Limits: what is written counts as it goes into the cache. A daemon that may not look at a process (another user's)
+//! does not see its count. A unit that is stopped does not compute either. So rates are for limits alone, and not to
+//! hold units to shares.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

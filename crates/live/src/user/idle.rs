@@ -1,4 +1,4 @@
-//! CPU time that nobody used, from /proc/stat.
+//! CPU time that no task used, from /proc/stat.
 
 use std::collections::BTreeMap;
 

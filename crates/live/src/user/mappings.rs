@@ -1,11 +1,14 @@
 //! Which of a process's mappings to page out first.
 //!
-//! Rule: what was not touched for long, as far as the kernel's own marks tell (resident less referenced, in whole MiB),
-//! most of it first; among equals, the mapping with the most to take. What cannot be taken is left out: pages that several
-//! processes map, locked ones, huge pages of the reserved kind, devices, and without free swap whatever is in no file.
+//! Rule: the mapping with the most pages that were not touched for long comes first, as far as the kernel's own marks
+//! tell (resident less referenced, in whole MiB). Among equals, the mapping with the most to take comes first. Pages
+//! that cannot be taken are left out: pages that several processes map, locked ones, huge pages of the reserved kind,
+//! devices, and without free swap all that is in no file.
 //!
-//! Limits: marks are cleared by the kernel only as it looks for memory to take, so on a machine that has enough nearly
-//! everything counts as touched, and the largest mapping comes first. Source: proc.rst, "smaps".
+//! Limits: the kernel clears marks only as it looks for memory to take. So on a machine that has enough, nearly
+//! everything counts as touched, and the largest mapping comes first.
+//!
+//! Source: proc.rst, "smaps".
 
 /// Mappings with one of these flags refuse to be paged out: locked, mapped from a device, of huge pages.
 const REFUSING: [&str; 4] = ["lo", "pf", "io", "ht"];

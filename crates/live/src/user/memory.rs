@@ -1,16 +1,23 @@
 //! Memory of units without control groups: what their processes hold, and paging out what is too much.
 //!
-//! Problem: hold each unit to the memory that it is allowed where nothing bounds it. Algorithm: at each look that is due,
-//! what /proc shows of each member is summed, pages that several map in the parts that are each's own ([`portions`]); what a
-//! unit has beyond its bound by more than [`SLACK_BYTES`] is paged out ([`pageout`]), and so is what the policy orders to be
-//! reclaimed. Nothing is bounded between two looks.
+//! Problem: hold each unit to the memory that it is allowed where nothing bounds it.
 //!
-//! What the policy is told: *used* is what its processes have mapped and is there; what they read and write without mapping
-//! it is the cache's, and nobody's. *Refused* counts looks at which it was paged out; *refaulted* is major faults, no more of them
-//! than pages were taken. Nothing is called cold or dirty, and nobody is seen to wait: so what is lent is what is not used.
+//! Algorithm: at each look that is due, what /proc shows of each member is summed. Pages that several processes map
+//! count in the parts that are each's own ([`portions`]). What a unit has beyond its bound by more than
+//! [`SLACK_BYTES`] is paged out ([`pageout`]). So is what the policy orders to be reclaimed. Nothing is bounded
+//! between two looks.
 //!
-//! Properties: nobody is killed or slowed by a bound; what remains beyond it after paging is said once, until the unit is
-//! within it again; a look takes at most 1/[`REST_TIMES`] of the time. Where the kernel does not page out for us, nothing is held.
+//! The policy is told these facts:
+//! - *Used* is what the unit's processes have mapped and is there. What they read and write without mapping it is the
+//!   cache's, and no unit's.
+//! - *Refused* counts looks at which the unit was paged out.
+//! - *Refaulted* is major faults, no more of them than pages were taken.
+//!
+//! Nothing is called cold or dirty, and no unit is seen to wait. So what is lent is what is not used.
+//!
+//! Properties: no process is killed or slowed by a bound. What remains beyond it after paging is reported once, until
+//! the unit is within it again. A look takes at most 1/[`REST_TIMES`] of the time. Where the kernel does not page out
+//! for us, nothing is held.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -249,9 +256,9 @@ impl Memory {
 fn beyond_means(path: &str, used: u64, bound: u64, beyond: u64, facts: &MemoryFacts) -> LiveError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let why = if facts.swap_free == 0 {
-        "no swap is free for what is in no file"
+        "no swap is free to page out what belongs to no file"
     } else {
-        "it is locked, to be written first, mapped by several processes, or touched all the time"
+        "they are locked, not yet written to disk, mapped by several processes, or in constant use"
     };
     let remedy = if facts.swap_free == 0 {
         "add swap: see `commonhold doctor`; or use the cgroup backend, which slows a unit that grows"

@@ -1,18 +1,25 @@
 //! Paging out a unit's memory, by asking the kernel process by process.
 //!
-//! Problem: without control groups nothing bounds a unit's memory; but who may, can have the kernel page out what a process
-//! has mapped (`process_madvise(MADV_PAGEOUT)`), and it comes back as it is touched. Algorithm: what each unit has too much
-//! is a target, set anew at each look. One thread works on the targets in turns: it ranks the mappings of the unit's
-//! processes ([`mappings`](super::mappings)), and goes through them in pieces of [`PIECE_BYTES`], of which it asks for pages
-//! that are there, that nobody else maps, and that have somewhere to go. It ends when nothing is wanted.
+//! Problem: without control groups nothing bounds a unit's memory. But a daemon with the privilege can have the kernel
+//! page out what a process has mapped (`process_madvise(MADV_PAGEOUT)`). It comes back as it is touched.
 //!
-//! Properties: never more than the target is asked for; what was taken is counted by looking at the same pages again; a
-//! target that was measured before the last piece was taken is less that piece; a mapping of which [`FRUITLESS_MAX`]
-//! pieces in a row gave little is left. Walking through mappings takes at most 1/[`REST_TIMES`] of a CPU where it is of no use.
-//! Nothing needs to be undone: pages come back as they are touched.
+//! Algorithm: what each unit has too much is a target, set anew at each look. One thread works on the targets in
+//! turns. It ranks the mappings of the unit's processes ([`mappings`](super::mappings)), and goes through them in
+//! pieces of [`PIECE_BYTES`]. Of a piece, it asks for pages that are there, that no other process maps, and that have
+//! somewhere to go. It ends when nothing is wanted.
 //!
-//! Limits: file pages that must be written first stay until they are; the kernel takes pages of a file only for who may
-//! write to it or owns it. Source: `process_madvise(2)`, madvise(2), admin-guide/mm/pagemap.rst.
+//! Properties:
+//! - Never more than the target is asked for.
+//! - What was taken is counted by looking at the same pages again.
+//! - A target that was measured before the last piece was taken is less that piece.
+//! - A mapping of which [`FRUITLESS_MAX`] pieces in a row gave little is left.
+//! - Walking through mappings takes at most 1/[`REST_TIMES`] of a CPU where it is of no use.
+//! - Nothing needs to be undone: pages come back as they are touched.
+//!
+//! Limits: file pages that must be written first stay until they are. The kernel takes pages of a file only for a
+//! process that may write to it or owns it.
+//!
+//! Source: `process_madvise(2)`, madvise(2), admin-guide/mm/pagemap.rst.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -1,12 +1,16 @@
 //! Which part of a process's memory is its own, where several map the same pages.
 //!
-//! Problem: what /proc/PID/status says is cheap, and counts what several processes map in each of them: a server's shared
-//! memory once for each of its workers. What `smaps_rollup` says counts each page once in all, and walks every page of the
-//! process. Algorithm: a thread asks for the latter, of the [`PROCESSES_MAX`] largest processes of each unit that has more
-//! than one, and keeps the ratio of both; it rests [`REST_TIMES`] times as long as it took, and [`EVERY`] at least.
+//! Problem: /proc/PID/status is cheap, but it counts a page that several processes map in each of them: a server's
+//! shared memory once for each of its workers. `smaps_rollup` counts each page once in all, and walks every page of
+//! the process.
 //!
-//! Limits: a process counts in full until its ratio is known, for some seconds, and if many are larger, or smaller than
-//! [`BYTES_MIN`], always; ratios are some seconds old. Source: proc.rst, `smaps_rollup`.
+//! Algorithm: a thread reads the latter, of the [`PROCESSES_MAX`] largest processes of each unit that has more than
+//! one, and keeps the ratio of both. It rests [`REST_TIMES`] times as long as it took, and [`EVERY`] at least.
+//!
+//! Limits: a process counts in full until its ratio is known, for some seconds. It always counts in full if many are
+//! larger, or if it is smaller than [`BYTES_MIN`]. Ratios are some seconds old.
+//!
+//! Source: proc.rst, `smaps_rollup`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

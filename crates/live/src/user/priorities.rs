@@ -1,16 +1,20 @@
-//! I/O priorities: what a unit's part of the disks becomes where control groups hold no weights.
+//! I/O priorities: a unit's part of the disks, where control groups hold no weights.
 //!
-//! Problem: a disk's scheduler may go by the priority of the thread that asks. Algorithm: the weights that are ordered for a
-//! unit and those around it, multiplied, are its part; the largest part has level 0 of the best-effort class, and another one the
-//! level that BFQ weighs in proportion (level n counts 8 - n). Every thread of every member gets it, and what it starts is
-//! born with it; what joins otherwise is found when it is met, or once a second.
+//! Problem: a disk's scheduler may go by the priority of the thread that asks.
 //!
-//! Properties: a thread has the weaker of that and what its owner chose, and what its owner chose again when the order ends,
-//! or the daemon; nothing is done before the journal has it; nobody is put into the idle class, since the smallest part is a
-//! promise, too.
+//! Algorithm: a unit's part is the product of the weights that are ordered for it and for those around it. The largest
+//! part has level 0 of the best-effort class. Another part has the level that BFQ weighs in proportion (level n counts
+//! 8 - n). Every thread of every member gets the level, and its children are born with it. A thread that joins
+//! otherwise is found when it is met, or once a second.
 //!
-//! Limits: eight levels, so that nobody is weighed below an eighth of the largest; a priority is a thread's, and counts as
-//! often as there are processes that ask; what is written to files later is written by the kernel's threads, at theirs.
+//! Properties: a thread has the weaker of that and what its owner chose. When the order ends, or the daemon, it has
+//! what its owner chose again. Nothing is done before the journal has it. No thread is put into the idle class, since
+//! the smallest part is a promise, too.
+//!
+//! Limits: there are eight levels, so no unit is weighed below an eighth of the largest. A priority is a thread's, and
+//! counts as often as there are processes that ask. What is written to files later is written by the kernel's threads,
+//! at their priority.
+//!
 //! Source: block/bfq-iosched.c.
 
 use std::collections::{BTreeMap, BTreeSet};

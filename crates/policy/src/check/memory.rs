@@ -1,9 +1,12 @@
 //! The plan checker's books of memory.
 //!
-//! Checked: allowances are what is entitled, less what is lent, plus what is borrowed, and sum to no more than is divided;
-//! what is lent has a borrower; nobody lends or borrows who may not, nor beyond a limit; bounds in force are those
-//! allowances; no unit is guaranteed more than it is entitled to, nor (`min`) more than it may use; memory is taken only from
-//! who has a bound or is gone, and `smp` orders nothing.
+//! Checked:
+//! - A unit's allowance is what it is entitled to, less what it lends, plus what it borrows. Allowances sum to no more
+//!   than is divided.
+//! - What is lent has a borrower. No unit lends or borrows that may not, nor beyond a limit.
+//! - The bounds in force are those allowances.
+//! - No unit is guaranteed more than it is entitled to, nor (`min`) more than it may use.
+//! - Memory is taken only from a unit that has a bound or is gone. `smp` orders nothing.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -129,10 +132,10 @@ fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId) -> Option<Str
     }
     let isolate = contract.machine.scheme == Scheme::Isolate;
     if share.lent > 0 && !(unit.lend.memory && isolate) {
-        return Some(format!("{path} lends memory and may not"));
+        return Some(format!("{path} lends memory but may not"));
     }
     if share.borrowed > 0 && !(unit.borrow.memory && isolate) {
-        return Some(format!("{path} borrows memory and may not"));
+        return Some(format!("{path} borrows memory but may not"));
     }
     None
 }

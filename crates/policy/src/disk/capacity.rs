@@ -21,7 +21,7 @@ pub(super) fn capped(
     held: &BTreeMap<UnitId, Held>,
 ) -> BTreeMap<UnitId, Order<DiskCap>> {
     let contract = input.contract;
-    // Who is stopped for it is not held to a part of what nobody knows.
+    // A unit that is stopped for it is not held to a part of something unknown.
     let known = if input.means.disk.limits_only { 0 } else { rates.peak() };
     let whole = facts.bytes_per_s.unwrap_or(known);
     let mut caps = BTreeMap::new();
@@ -40,7 +40,8 @@ pub(super) fn capped(
     caps
 }
 
-/// Who may not borrow, or nobody under `quota`, gets no more than it is entitled to. Nothing is known before a disk was used.
+/// A unit that may not borrow gets no more, and under `quota` no unit gets more, than it is entitled to. Nothing is
+/// known before a disk was used.
 fn ceiling(input: Input<'_>, entitlement: &Entitlement, unit: UnitId, whole: u64) -> Option<Held> {
     let contract = input.contract;
     let fixed = contract.machine.scheme == Scheme::Quota || !contract.unit(unit).borrow.disk;
@@ -71,8 +72,8 @@ fn family(contract: &Contract, unit: UnitId, rates: &Rates) -> Rate {
         .fold(Rate::default(), |sum, rate| Rate { read: sum.read + rate.read, write: sum.write + rate.write })
 }
 
-/// A rate for both ways together, as the kernel wants it for each: in proportion to what is transferred each way, at least a
-/// sixteenth, so that the other way can begin. Who does only one may do either at the full rate.
+/// A rate for both ways together, as the kernel wants it for each: in proportion to what is transferred each way, at
+/// least a sixteenth, so that the other way can begin. A unit that does only one may do either at the full rate.
 fn both_ways(rate: u64, now: Rate) -> DiskCap {
     let total = now.total();
     let (read, write) = (mul_div(now.read, MILLIONTH, total), mul_div(now.write, MILLIONTH, total));

@@ -1,4 +1,4 @@
-//! What a backend saw of disks, and what it can order.
+//! What a backend observed of disks, and what it can order.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,8 +14,8 @@ pub struct DiskMeans {
     pub caps: bool,
     /// Units can be given weights, on disks that heed them ([`DiskFacts::weighs`]).
     pub weights: bool,
-    /// Rates are held by stopping all of a unit: so they are for limits alone, and for ceilings where it is known what the disk
-    /// carries; nobody is held to a share by them.
+    /// Rates are held by stopping all of a unit: so they are for limits alone, and for ceilings where it is known what
+    /// the disk carries; no unit is held to a share by them.
     pub limits_only: bool,
 }
 
@@ -58,7 +58,7 @@ impl DiskUse {
     }
 }
 
-/// What a device did in all, whoever asked for it, since it is there.
+/// What a device did in all, for all users, since it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceUse {
     /// Requests that ended. Never goes back.

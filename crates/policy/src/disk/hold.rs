@@ -1,4 +1,4 @@
-//! What units transfer, what they want, and to what rate each is held so that all get their parts.
+//! How much units transfer and want, and to what rate each is held so that all get their parts.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -19,14 +19,15 @@ use crate::{MS, Time};
 const SECTOR_BYTES: u64 = 512;
 /// Rates are averaged over about this long.
 const AVERAGE_NS: Time = 300 * MS;
-/// Who used the disk so lately still counts: longer than most pauses in which a job computes, so that what it finds in the
-/// device when it comes back is little.
+/// A unit that used the disk so lately still counts: longer than most pauses in which a job computes, so that what it
+/// finds in the device when it comes back is little.
 const CROWD_NS: Time = 5_000 * MS;
 /// A unit that takes less than half of its part for so long is not held any more.
 const LIGHT_NS: Time = 1_000 * MS;
 /// How long what is queued in the device may take to go, beside what comes.
 const DRAIN_NS: Time = 300 * MS;
-/// The longest for which those who had the disk to themselves are kept from it, until what they have there is done.
+/// The longest for which the units that had the disk to themselves are kept from it, until what they have there is
+/// done.
 const CLEAR_NS_MAX: Time = 2_000 * MS;
 
 /// What a unit does, one way.
@@ -44,7 +45,7 @@ impl Rate {
     }
 }
 
-/// Why a unit is held at the moment: who waits, and since when it did not.
+/// Why a unit is held at the moment: the unit that waits, and since when it did not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Held {
     /// Bytes per second, both ways.
@@ -64,11 +65,11 @@ pub(super) struct Rates {
     criterion: Option<Criterion>,
     active: BTreeSet<UnitId>,
     waiting: BTreeSet<UnitId>,
-    /// Those of them who waited for seven eighths of the time.
+    /// Those of them that waited for seven eighths of the time.
     only_waiting: BTreeSet<UnitId>,
     /// When each unit was active last.
     used_at: BTreeMap<UnitId, Time>,
-    /// Those who used the disk lately.
+    /// The units that used the disk lately.
     crowd: BTreeSet<UnitId>,
     /// Units that the criterion denies.
     ahead: BTreeSet<UnitId>,
@@ -83,11 +84,11 @@ pub(super) struct Rates {
     held: BTreeMap<UnitId, Held>,
     /// The most that each unit transferred lately, in bytes per second.
     usual: BTreeMap<UnitId, u64>,
-    /// What all may transfer together, those who are held what the others leave of it; and what that was when the queue was long
-    /// last, in bytes per second.
+    /// What all may transfer together, the units that are held what the others leave of it; and what that was when the
+    /// queue was long last, in bytes per second.
     together: u64,
     brink: u64,
-    /// Until when those who are held transfer next to nothing.
+    /// Until when the units that are held transfer next to nothing.
     clear_until: Time,
     queue: Queue,
     /// What the disk carries with the present mix of requests, and the most it ever carried, in bytes per second.
@@ -103,7 +104,7 @@ impl Rates {
         Rates { capacity: self.capacity, peak: self.peak, ..Rates::default() }
     }
 
-    /// Whether somebody used the disk lately.
+    /// Whether a unit used the disk lately.
     pub(super) fn is_busy(&self) -> bool {
         !self.active.is_empty()
     }
@@ -191,7 +192,7 @@ impl Rates {
         self.latest.insert(unit, per_second(used.bytes(), self.elapsed));
         let usual = self.usual.entry(unit).or_default();
         *usual = total.max(*usual - *usual / 64);
-        // Without the kernel's account of stalls, whoever transfers is taken to wait.
+        // Without the kernel's account of stalls, a unit that transfers is taken to wait.
         let stalled = used.stalled_ns.map_or(used.bytes() > 0, |ns| ns >= self.elapsed / 4);
         // A stall does not say for which disk; one that this unit has not used for a while is not meant.
         if used.bytes() > 0 || (stalled && total > 0) {
@@ -208,9 +209,9 @@ impl Rates {
         self.content.insert(unit, now);
     }
 
-    /// With a queue in the device that is never empty, what is transferred now is what it carries, unless all who use it are held
-    /// and take what they may; otherwise it carries that at least. (Those who are held send what they may in bursts, which wait
-    /// for each other in a device that idles between them.)
+    /// With a queue in the device that is never empty, what is transferred now is what it carries, unless all that use
+    /// it are held and take what they may; otherwise it carries that at least. (Units that are held send what they may
+    /// in bursts, which wait for each other in a device that idles between them.)
     fn follow_capacity(&mut self) {
         let total = self.total();
         self.peak = self.peak.max(total);
@@ -227,8 +228,8 @@ impl Rates {
         };
     }
 
-    /// Who is ahead of its part of the counts of those who are active. The threshold is a 64th of what the disk carries in a
-    /// half-life; the counts together come to one or two of these.
+    /// Which units are ahead of their parts of the counts of the active ones. The threshold is a 64th of what the disk
+    /// carries in a half-life; the counts together come to one or two of these.
     fn evaluate(&mut self, now: Time) {
         let threshold = mul_div(self.capacity, HALF_LIFE_NS, 1_000 * MS) / SECTOR_BYTES / 64;
         self.ahead.clear();
@@ -246,7 +247,7 @@ impl Rates {
             if rate >= part / 4 * 3 {
                 self.content.insert(*unit, now);
             }
-            // Who is held to less takes little, and would not.
+            // A unit that is held to less takes little, and would not.
             if rate >= part / 2 || (self.held.contains_key(unit) && self.wants_all(*unit)) {
                 self.heavy_at.insert(*unit, now);
             }
@@ -258,7 +259,7 @@ impl Rates {
         self.queue.carried().unwrap_or_else(|| self.rates.values().map(|rate| rate.total()).sum())
     }
 
-    /// A unit's part of the capacity among those who used the disk lately.
+    /// A unit's part of the capacity among the units that used the disk lately.
     fn part(&self, unit: UnitId) -> u64 {
         let sum: u64 = self.crowd.iter().map(|unit| self.share(*unit)).sum();
         mul_div(self.capacity, self.share(unit), sum.max(1))
@@ -273,12 +274,12 @@ impl Rates {
         self.limits.get(&unit).copied().unwrap_or(u64::MAX)
     }
 
-    /// A unit's share; who holds none has next to nothing.
+    /// A unit's share; a unit that holds none has next to nothing.
     fn share(&self, unit: UnitId) -> u64 {
         self.shares.get(&unit).copied().unwrap_or(0).max(1)
     }
 
-    /// Who is held to what rate from now on.
+    /// Which unit is held to what rate from now on.
     pub(super) fn hold(&mut self, now: Time) -> BTreeMap<UnitId, Held> {
         if self.crowd.len() < 2 && self.reserving.is_empty() {
             self.held.clear();
@@ -299,8 +300,8 @@ impl Rates {
         self.held.clone()
     }
 
-    /// Whoever is ahead is held, until it takes much less than its part, or all others have left. What is allowed together
-    /// comes and goes with it.
+    /// A unit that is ahead is held, until it takes much less than its part, or all others have left. What is allowed
+    /// together comes and goes with it.
     fn choose_held(&mut self, now: Time) {
         let (at, begins) = (self.at, self.held.is_empty());
         let whole: u64 = self.crowd.iter().map(|unit| self.share(*unit)).sum();
@@ -311,9 +312,10 @@ impl Rates {
             self.held.remove(&unit);
         }
         let keeps_free = |unit: &UnitId| !self.reserving.is_empty() && !self.reserving.contains(unit);
-        // Beside one that is held, so is whoever has its part: what all have together is then known, and leaves no queue.
+        // Beside one that is held, so is a unit that has its part: what all have together is then known, and leaves no
+        // queue.
         let has_part = |unit: &UnitId| !begins && self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
-        // Beside those who pause, and those who are kept from it, whoever moves anything is ahead.
+        // Beside the units that pause, and the units that are kept from it, a unit that moves anything is ahead.
         let is_ahead =
             |unit: &UnitId| self.ahead.contains(unit) && self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
         let clears = now < self.clear_until;
@@ -334,17 +336,17 @@ impl Rates {
         }
     }
 
-    /// What those who are held may transfer together: what the others leave of what leaves the queue in the device short, and
-    /// seven eighths of their parts at least. What one does not take, another one has.
+    /// What the units that are held may transfer together: what the others leave of what leaves the queue in the device
+    /// short, and seven eighths of their parts at least. What one does not take, another one has.
     fn allow(&mut self) -> u64 {
         let parts: u64 = self.held.keys().map(|unit| self.due(*unit)).sum();
         let got: u64 = self.held.keys().map(|unit| self.rate(*unit).total()).sum();
         let is_free = |unit: &&UnitId| !self.held.contains_key(unit);
-        // Who pauses comes back, and is to find room for what it does then.
+        // A unit that pauses comes back, and is to find room for what it does then.
         let usual = |unit: &UnitId| self.usual.get(unit).copied().unwrap_or(0).min(self.due(*unit));
         let others: u64 = self.crowd.iter().filter(is_free).map(usual).sum();
         let kept: u64 = self.reserving.iter().filter(is_free).map(|unit| self.part(*unit)).sum();
-        // A queue among those who are held harms nobody's part; beside them it does.
+        // A queue among the units that are held harms no unit's part; beside them it does.
         let alone = self.active.iter().all(|unit| self.held.contains_key(unit));
         let least = (parts / 8 * if alone { 7 } else { 5 }).saturating_add(others);
         if self.queue.excess_ns() > 0 && (!alone || self.queue.is_crowded()) {
@@ -362,8 +364,8 @@ impl Rates {
         self.together.saturating_sub(others).min(most)
     }
 
-    /// More for all together while those who want it take what they may: near what was too much the last time slowly, and the
-    /// more so beside others, who would be delayed.
+    /// More for all together while the units that want it take what they may: near what was too much the last time
+    /// slowly, and the more so beside others, which would be delayed.
     fn grow(&mut self, others: u64) {
         let hungry: Vec<UnitId> = self.held.keys().copied().filter(|unit| self.wants_all(*unit)).collect();
         let may: u64 = hungry.iter().map(|unit| self.held[unit].rate).sum();
@@ -384,7 +386,7 @@ impl Rates {
             self.together = self.together.saturating_add(step);
             return;
         }
-        // What nobody takes would be too much if somebody did.
+        // What no unit takes would be too much if a unit did.
         let idle = self.together.saturating_sub(self.capacity.saturating_add(self.capacity / 64));
         if idle > 0 {
             self.together -= idle / 8;
@@ -410,7 +412,7 @@ impl Rates {
         self.limit(unit).min(if self.wants_all(unit) { u64::MAX } else { more.max(self.due(unit)) })
     }
 
-    /// Who is ahead is so of those who wait; the one that has waited longest is named.
+    /// A unit is ahead of the units that wait; the one that has waited longest is named.
     fn because(&self, now: Time, unit: UnitId, part: u64) -> Reason {
         let others = self.waiting.iter().filter(|other| **other != unit && !self.ahead.contains(*other));
         let since = |other: &UnitId| self.content.get(other).copied().unwrap_or(now);

@@ -1,19 +1,24 @@
 //! Whether requests queue in a device, by how long they take there.
 //!
-//! Problem: whoever has one request at a time waits for all that others have in the device. How long that is, no count of
-//! bytes tells: a device that carries all that is asked of it answers at once, and one that is asked for a little more than it
-//! carries has, after a while, all that anybody may have under way.
+//! Problem: a unit that has one request at a time waits for all that others have in the device. No count of bytes tells
+//! how long that is. A device that carries all that is asked of it answers at once. A device that is asked for a little
+//! more has, after a while, all that its users may have under way.
 //!
-//! Algorithm: the kernel tells how many requests a device ended and how long these took in all, so the mean time that one
-//! took since the last look, and how many were in the device on the mean (their time over the time that passed). The least
-//! mean time seen is what requests *need*; it is forgotten by a part in 512 at a look, since other requests need another
-//! time. (A quarter of what their transfer takes at what the device carries is nobody's harm: they need that at least.) A
-//! queue is *long* when what requests took beyond five quarters of what they need comes to a quarter of the time that
-//! passed: when a quarter of a request waits on the mean. A device that does many at once is not full as long as they take
-//! no longer. How many are there says less: of one job with a request at a time beside another whose requests come in
-//! bursts, hardly one is there on the mean, and it may be one that waits.
+//! Algorithm:
+//! - The kernel tells how many requests a device ended, and how long these took in all. This gives the mean time of a
+//!   request since the last look. It also gives how many were in the device on the mean: their time over the time that
+//!   passed.
+//! - The least mean time seen is what requests *need*. It is forgotten by a part in 512 at a look, since other requests
+//!   need another time. Requests count as needing at least a quarter of what their transfer takes at what the device
+//!   carries: so little harms no unit.
+//! - A queue is *long* when a quarter of a request waits on the mean. The time beyond five quarters of what requests
+//!   need then comes to a quarter of the time that passed. A device that does many requests at once is not full as long
+//!   as they take no longer.
 //!
-//! Limits: it is the mean of all requests, so that large ones of one unit are what small ones of another are measured by.
+//! Why the number of requests is not the measure: take a job with one request at a time, beside another whose requests
+//! come in bursts. Hardly one request is there on the mean, and it may be one that waits.
+//!
+//! Limits: it is the mean of all requests. So large requests of one unit are the measure for small ones of another.
 
 use super::DeviceUse;
 use super::hold::{averaged, mul_div, per_second};
@@ -77,7 +82,7 @@ impl Queue {
         self.is_long = waited_ns > elapsed / 4;
     }
 
-    /// By how much requests take longer than five quarters of what they need; 0 where the queue is short, or nobody knows.
+    /// By how much requests take longer than five quarters of what they need; 0 where the queue is short, or not known.
     pub(super) fn excess_ns(&self) -> Time {
         if self.is_long { self.excess_of(self.took_ns) } else { 0 }
     }

@@ -1,4 +1,5 @@
-//! A disk in a loop with the policy: it carries so much, divides it by requests under way, and heeds caps and weights.
+//! A disk in a loop with the policy. It carries so much, divides that by requests under way, and heeds caps and
+//! weights.
 
 mod fifo;
 mod orders;
@@ -21,7 +22,7 @@ const STEP: Time = 100 * MS;
 /// What a unit asks of the disk.
 #[derive(Debug, Clone, Copy)]
 struct Load {
-    /// Requests under way: its part of the disk when nobody interferes.
+    /// Requests under way: its part of the disk when no unit interferes.
     depth: u64,
     /// The most it takes, in bytes per second.
     most: u64,
@@ -112,7 +113,7 @@ impl Bench {
         self.loads.insert(Bench::unit(n), load);
     }
 
-    /// What each unit gets in one step: by depth (or weight), nobody above its cap or its most.
+    /// What each unit gets in one step: by depth (or weight), no unit above its cap or its most.
     fn serve(&self) -> BTreeMap<UnitId, u64> {
         let units: Vec<UnitId> = self.loads.keys().copied().collect();
         let depth = |unit: &UnitId| self.loads[unit].depth;
@@ -136,8 +137,8 @@ impl Bench {
         units.into_iter().zip(rates).collect()
     }
 
-    /// What a device does in one step, first come first served: a request of 64 KiB takes there what it takes those who get less
-    /// than their cap and their most, and so have all their requests there.
+    /// What a device does in one step, first come first served: a request of 64 KiB takes there what it takes the units
+    /// that get less than their cap and their most, and so have all their requests there.
     fn pour(&mut self) {
         const REQUEST: u64 = 64 << 10;
         let served = self.serve();
@@ -166,7 +167,7 @@ impl Bench {
             } else {
                 used.read_bytes += bytes;
             }
-            // Who takes less than it would like waits all the time.
+            // A unit that takes less than it would like waits all the time.
             let stalled = if load.depth > 0 && (load.waits || rate < load.most) { STEP } else { 0 };
             used.stalled_ns = self.pressure.then(|| used.stalled_ns.unwrap_or(0) + stalled);
         }
@@ -274,7 +275,8 @@ fn a_hard_half_against_four() {
     assert!(got.iter().sum::<u64>() >= 980, "{got:?}");
 }
 
-/// Where a rate means to be stopped, nobody is held to a share, nor to a part of what a disk carries that was not measured.
+/// Where a rate means to be stopped, no unit is held to a share, nor to a part of what a disk carries that was not
+/// measured.
 #[test]
 fn who_would_be_stopped_has_limits_alone() {
     let mut bench = Bench::tickets(&[100, 100, 100]);
@@ -372,7 +374,7 @@ fn what_an_outer_limit_leaves_is_for_the_others() {
     let others = [contract.add(None, "b"), contract.add(None, "c")];
     contract.units[outer.index()].limit.disk = Some(Amount::Absolute(10 * MB));
     let mut bench = Bench::new(contract);
-    // The bench holds nobody to what is ordered for an encloser: the sub-unit takes what that would leave.
+    // The bench holds no unit to what is ordered for an encloser: the sub-unit takes what that would leave.
     bench.loads.insert(inner, Load { most: 10 * MB, waits: true, ..greedy(8) });
     bench.loads.insert(others[0], greedy(31));
     bench.loads.insert(others[1], greedy(1));
@@ -394,7 +396,7 @@ fn nobody_is_held_to_nothing() {
     assert_eq!(least, Some(RATE_MIN), "{:?}", bench.caps);
 }
 
-/// A stall does not say for which disk: who never used this one does not wait for it.
+/// A stall does not say for which disk: a unit that never used this one does not wait for it.
 #[test]
 fn who_waits_for_another_disk_is_no_reason_here() {
     let mut bench = Bench::tickets(&[100, 100, 100]);
@@ -404,7 +406,7 @@ fn who_waits_for_another_disk_is_no_reason_here() {
     assert_eq!((got[1], bench.steps.len()), (1_000, 0), "{got:?} {:?}", bench.caps);
 }
 
-/// Who takes what it wants without waiting leaves the rest to those who wait, in equal parts.
+/// A unit that takes what it wants without waiting leaves the rest to the units that wait, in equal parts.
 #[test]
 fn who_does_not_wait_wants_no_more() {
     let mut bench = Bench::tickets(&[100, 100, 100]);
@@ -429,7 +431,7 @@ fn who_wants_more_again_has_it() {
     assert!(got[0] >= 450, "{got:?}");
 }
 
-/// Who was held and wants little now is free again half a second after the others left.
+/// A unit that was held and wants little now is free again half a second after the others left.
 #[test]
 fn nobody_stays_held_when_the_others_have_left() {
     let mut bench = Bench::tickets(&[100, 100]);
@@ -554,7 +556,7 @@ fn sub_units_share_inside_their_encloser() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever comes and goes, the checker is content, nobody is starved, and the disk is in use.
+    /// Whatever comes and goes, the checker is content, no unit is starved, and the disk is in use.
     #[test]
     fn nobody_is_starved(
         tickets in proptest::collection::vec(1u64..1_000, 2..6),

@@ -1,15 +1,20 @@
 //! Weights on disks that heed them, corrected by what comes out.
 //!
-//! Problem: what is written is not what is got. One scheduler maps weights to a scale of its own, a cost model may not fit
-//! the disk, and requests differ in size. Algorithm: a unit's weight is its part among its siblings. Disks divide by the weights
-//! of those who have requests; so where those who are there divide the disk as they would if everybody were there, weights are
-//! made for everybody: who comes finds its own, and nobody's changes, which would cost the disk's scheduler its history. Once a
-//! second, the
-//! siblings that did nothing else since but wait are compared: who transferred less than its part of what they transferred
-//! together gets more weight, by half of what was missing, and the reverse. Bounds: a correction is between a quarter and
-//! four times. Weights whose correction is at its bound three times in a row, and still an eighth off, are not heeded: the disk
-//! is held by rates for [`UNHEEDED_NS`], and then tried again. Limits: who also computes
-//! is not corrected: what it does not take is not kept from it by its weight.
+//! Problem: a unit does not get what its weight says. One disk scheduler maps weights to a scale of its own, a cost
+//! model may not fit the disk, and requests differ in size.
+//!
+//! Algorithm:
+//! - A unit's weight is its part among its siblings. Disks divide by the weights of the units that have requests.
+//!   Where the present units would divide the disk alike if all units were present, weights are made for all of them.
+//!   A unit that comes then finds its own weight, and no other weight changes. A change would cost the disk's
+//!   scheduler its history.
+//! - Once a second, the siblings that did nothing else since but wait are compared. A unit that transferred less than
+//!   its part of their sum gets more weight, by half of what was missing; one that transferred more gets less.
+//! - A correction is between a quarter and four times. A disk does not heed weights whose correction is at its bound
+//!   three times in a row, and still an eighth off. The disk is then held by rates for [`UNHEEDED_NS`], and tried
+//!   again.
+//!
+//! Limits: a unit that also computes is not corrected. Its weight does not keep from it what it does not take.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -30,7 +35,7 @@ const CORRECT_NS: Time = 1_000 * MS;
 const UNHEEDED_NS: Time = 60_000 * MS;
 /// How often in a row a correction must have failed.
 const FAILURES: u32 = 3;
-/// The usual weight, of whom nothing is ordered.
+/// The usual weight, of a unit without an order.
 const USUAL: u32 = 100;
 /// Bounds of a correction, in millionths.
 const CORRECTION: core::ops::RangeInclusive<u64> = MILLIONTH / 4..=MILLIONTH * 4;
@@ -107,8 +112,8 @@ impl Weights {
         wanted
     }
 
-    /// A unit's weight among its siblings, who have so much at most and all together, on the smaller of the two scales that
-    /// kernels have.
+    /// A unit's weight among its siblings, which have so much at most and all together, on the smaller of the two
+    /// scales that kernels have.
     fn weight(&self, unit: UnitId, value: u64, most: u64, all: u64) -> Order<u32> {
         let part = mul_div(value, MILLIONTH, all);
         let correction = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
@@ -175,8 +180,9 @@ impl Weights {
     }
 }
 
-/// What the weights of siblings are in proportion to: what everybody would be entitled to if all were there, or else, where that
-/// would not divide the disk between those who are there as it should be now, what these are entitled to.
+/// What the weights of siblings are in proportion to: what every unit would be entitled to if all were there, or else,
+/// where that would not divide the disk between the units that are there as it should be now, what these are entitled
+/// to.
 fn values(siblings: &[UnitId], entitlement: &Entitlement, everybodys: &Entitlement) -> BTreeMap<UnitId, u64> {
     let there: Vec<UnitId> = siblings.iter().copied().filter(|unit| entitlement.value(*unit) > 0).collect();
     let sum = |of: &Entitlement| there.iter().map(|unit| of.value(*unit)).sum();

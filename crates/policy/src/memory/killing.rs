@@ -1,20 +1,30 @@
-//! Whom a kernel that is out of memory is to kill first.
+//! Which processes a kernel that is out of memory is to kill first.
 //!
-//! Problem: a bound slows a unit that takes memory in no file, and on a machine without swap nothing can be taken from it
-//! again; so it gets there, if slowly, and then the kernel kills the largest process there is, be its unit within what it is
-//! entitled to or not. Terms: a unit *holds* what it uses but for clean and dirty pages of files, which a kernel takes
-//! before it kills. What is *left* is what is divided less what units hold, and what still fits into swap. Memory is *short*
-//! from when less than the contract's reserve is left until half as much again is; it is *tight* where that holds of what is
-//! left but for an eighth of the machine. So much may lie on the lists of idle CPUs, and a kernel kills before it takes that;
-//! and whoever fills the memory is to be known beforehand, since it may do so between two looks.
+//! Problem: a bound slows a unit that takes memory in no file. On a machine without swap, nothing can be taken from it
+//! again. So it fills the memory, if slowly. Then the kernel kills the largest process there is, even if that
+//! process's unit is within what it is entitled to.
 //!
-//! Algorithm: while memory is tight, the units that hold more than they are entitled to are exposed: they, and every
-//! unit around them with all that is in it; and for [`LINGER_NS`] after. While it is short, they are reported too. For
-//! what those who are in no unit came to hold no unit is to blame: it counts what a unit would be entitled to of as
-//! much as was divided when it last held no more than its own; at the first look, of all that they might leave.
+//! Terms:
+//! - A unit *holds* what it uses, without clean and dirty pages of files, which a kernel takes before it kills.
+//! - What is *left* is what is divided, less what units hold, and what still fits into swap.
+//! - Memory is *short* from when less than the contract's reserve is left until half as much again is left.
+//! - Memory is *tight* where the same holds of what is left, less an eighth of the machine. So much may lie on the
+//!   lists of idle CPUs, and a kernel kills before it takes that. And a unit may fill the memory between two looks, so
+//!   it must be known beforehand.
 //!
-//! Properties (tested): nobody is exposed while memory is not tight; who held no more than it is entitled to for that long, or
-//! lives in a unit that did not, never is; what one look orders, a look at the same facts does not order again.
+//! Algorithm:
+//! - A unit is *beyond* if it holds more than it is entitled to, and every unit around it does so too, with all that
+//!   is in it.
+//! - While memory is tight, a unit is exposed that is beyond, or was within the last [`LINGER_NS`]. While memory is
+//!   short, units beyond what they may use are reported too.
+//! - Processes in no unit may come to hold more, and no unit is to blame for that. So the measure is what a unit would
+//!   be entitled to of as much as was divided when it last held no more than its own. At the first look, it is of all
+//!   that those processes might leave.
+//!
+//! Properties (tested):
+//! - No unit is exposed while memory is not tight.
+//! - A unit is never exposed that held no more than it is entitled to for that long, nor one that lies in such a unit.
+//! - What one look orders, a look at the same facts does not order again.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -32,8 +42,8 @@ const RESERVE_PART_MIN: u64 = 64;
 /// This part of the machine may be free and not to be had: CPUs keep it on lists of their own since Linux 6.7
 /// (`mm/page_alloc.c`, `zone_highsize`).
 const LISTS_PART: u64 = 8;
-/// For so long who was beyond its entitlement goes first, though it is not any more: what was killed of it leaves its pages on
-/// lists too, and a kernel that cannot have them kills again, the largest this time.
+/// For so long a unit goes first that was beyond its entitlement, though it no longer is: what was killed of it leaves
+/// its pages on lists too, and a kernel that cannot have them kills again, the largest this time.
 const LINGER_NS: Time = 10_000 * MS;
 
 /// What is remembered between looks.
@@ -44,7 +54,7 @@ pub(super) struct State {
     exposed: BTreeSet<UnitId>,
     /// When those were beyond what they are entitled to last.
     beyond_at: BTreeMap<UnitId, Time>,
-    /// Who may be exposed soon: memory is tight, and it holds nearly what it is entitled to.
+    /// The units that may be exposed soon: memory is tight, and they hold nearly what they are entitled to.
     near: BTreeSet<UnitId>,
     /// What was divided when a unit last held no more than it was entitled to: alone, and with all that is in it.
     rightful: BTreeMap<UnitId, Rightful>,
@@ -76,7 +86,7 @@ struct Rightful {
 struct Entitlements<'a> {
     contract: &'a Contract,
     present: &'a [bool],
-    /// What is divided now: of less, nobody is asked.
+    /// What is divided now: no question is about less.
     least: u64,
     at: BTreeMap<u64, Entitlement>,
 }
@@ -104,8 +114,8 @@ fn holds(unit: UnitMemory) -> u64 {
 }
 
 impl State {
-    /// Exposes those who are beyond what they are entitled to, or were lately, and no others. Returns who of the exposed is beyond
-    /// what its share allows, too, if memory is short.
+    /// Exposes the units that are beyond what they are entitled to, or were lately, and no others. If memory is short,
+    /// returns those of the exposed that are beyond what their shares allow, too.
     pub(super) fn step(
         &mut self,
         Look { now, contract, facts, shares, divided, present }: Look<'_>,
@@ -169,7 +179,7 @@ impl State {
         self.near.contains(&unit)
     }
 
-    /// Nobody is exposed any more.
+    /// No unit is exposed any more.
     pub(super) fn end(&mut self, reason: Reason, steps: &mut Vec<Step>) {
         self.become_exposed(BTreeSet::new(), reason, steps, |_| 0);
         (self.short, self.tight) = (false, false);

@@ -22,7 +22,7 @@ pub(super) struct Orders {
     pub(super) high: Option<u64>,
 }
 
-/// What is to be in force. A unit without processes is held to nothing, so that whoever comes finds room.
+/// What is to be in force. A unit without processes is held to nothing, so that a process that comes finds room.
 pub(super) fn wanted(input: Input<'_>, shares: &[Share], divided: u64) -> BTreeMap<UnitId, Orders> {
     let values = with_sub_units(input, shares, |share| share.entitled);
     let allowed = with_sub_units(input, shares, |share| share.allowed);

@@ -1,19 +1,23 @@
 //! How fast memory comes back from a borrower.
 //!
-//! Problem: a loan that could not be ended within the promised time must not be made, and nobody knows how long ending it
-//! will take: clean pages of files are dropped, dirty ones are written, anonymous ones go to swap, each at the pace of the
-//! CPUs, of devices and of other load. Algorithm: two rates, of pages that only have to be dropped and of those that have to
-//! be written. Both begin as a slow machine's, so that first loans are small; what a backend took, and the time that it
-//! worked at it, replaces that, and is followed from then on: half way down at once, a quarter of the way up. A lender that
-//! grows slowly does not make them look slow, since time without work does not count. So that a rate is known before it is
-//! relied on, a little is taken *on trial* from a borrower whose loan has come to where its rate ends, at first after
-//! [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
+//! Problem: a loan that could not be ended within the promised time must not be made. But how long ending it will take
+//! is not known. Clean pages of files are dropped, dirty ones are written, and anonymous ones go to swap. Each happens
+//! at the pace of the CPUs, of devices and of other load.
 //!
-//! What was taken counts for the rate of what there was enough of; a simulated machine, which knows of each page whether it
-//! was written, says so ([`Rates::learn_written`]), and drops pages in no time ([`Rates::free_to_drop`]). Limits: a unit's pages are not known to be of one kind or
-//! the other when a loan is made, only what it has by now; without swap, what it has without a file is never lent for.
-//! Several borrowers that are called on at once are taken to share the time ([`frames`](crate::frames)), also where their
-//! pages could be taken side by side.
+//! Algorithm: there are two rates, of pages that only have to be dropped and of pages that have to be written.
+//! - Both begin as a slow machine's, so that first loans are small. What a backend took, and the time that it worked
+//!   at it, replaces that. From then on the rate follows: half way down at once, a quarter of the way up.
+//! - Time without work does not count. So a lender that grows slowly does not make the rates look slow.
+//! - A rate is to be known before it is relied on. So a little is taken *on trial* from a borrower whose loan has come
+//!   to where its rate ends: at first after [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
+//! - What was taken counts for the rate of what there was enough of. A simulated machine knows of each page whether it
+//!   was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
+//!
+//! Limits:
+//! - When a loan is made, the kind of its pages is not known, only what the unit has by now.
+//! - Without swap, what a unit has without a file is never lent for.
+//! - Several borrowers that are called on at once are taken to share the time ([`frames`](crate::frames)), also where
+//!   their pages could be taken side by side.
 
 use super::{MemoryFacts, UnitMemory};
 use crate::{MS, Time};

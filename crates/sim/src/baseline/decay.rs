@@ -1,24 +1,32 @@
 //! Degrading priorities, as in IRIX 5.
 //!
-//! Problem: seed 000 compares with the scheduler of IRIX 5.3, "a priority-based scheduling scheme in which the priority of a
-//! process drops as it uses CPU time" (section 3.1), and of which a CPU "normally picks the runnable process with the highest
-//! priority". SGI's guides add that a process' priority number grows steadily while it runs, and that a slice is HZ/30, of
-//! 100 ticks a second. How much it grows and how that is forgotten is not published.
+//! Problem: seed 000 compares with the scheduler of IRIX 5.3, "a priority-based scheduling scheme in which the
+//! priority of a process drops as it uses CPU time" (section 3.1). There a CPU "normally picks the runnable process
+//! with the highest priority". SGI's guides add two facts. A process' priority number grows steadily while it runs,
+//! and a slice is HZ/30, of 100 ticks a second. How much the number grows, and how that is forgotten, is not
+//! published.
 //!
-//! Terms: *usage* is a task's decayed CPU time in ticks of 10 ms; a smaller *priority* number goes first, as in UNIX.
+//! Terms: *usage* is a task's decayed CPU time in ticks of 10 ms. A smaller *priority* number goes first, as in UNIX.
 //!
-//! Algorithm: that of System V, from which IRIX descends (M. Bach: The Design of the UNIX Operating System, 1986, section
-//! 8.1): a task's usage counts the ticks that it ran, all usage is halved once a second, and
-//! `priority = usage / 2 + 60`, at most 127. A CPU takes the smallest number, among equals who waited longest; it asks
-//! again at the end of a slice. Who wakes takes an idle CPU, the last one if that is idle, or else that of the task with the
-//! largest number, if its own is smaller.
+//! Algorithm: that of System V, from which IRIX descends (M. Bach: The Design of the UNIX Operating System, 1986,
+//! section 8.1).
+//! - A task's usage counts the ticks that it ran. All usage is halved once a second, and `priority = usage / 2 + 60`,
+//!   at most 127.
+//! - A CPU takes the task with the smallest number, and among equals the one that waited longest. It chooses again at
+//!   the end of a slice.
+//! - A task that wakes takes an idle CPU, its last one if that is idle. Else it takes the CPU of the task with the
+//!   largest number, if its own is smaller.
 //!
-//! Properties: tasks that only compute get equal parts; who slept has a small number, and goes first; nobody starves, since
-//! a wait halves the usage every second.
+//! Properties: tasks that only compute get equal parts. A task that slept has a small number and goes first. No task
+//! starves, since a wait halves the usage every second.
 //!
-//! Ours, and not from a source: a running task's number follows its usage at once and not only once a second, as SGI's text
-//! has it; a new task begins without usage; time is counted exactly. Left out: kernel priorities, which a task has between
-//! its wake-up and its return to user mode; nice values, which are all 0; IRIX's affinity to caches.
+//! Ours, and not from a source:
+//! - A running task's number follows its usage at once, as SGI's text has it, and not only once a second.
+//! - A new task begins without usage.
+//! - Time is counted exactly.
+//!
+//! Left out: kernel priorities, which a task has between its wake-up and its return to user mode; nice values, which
+//! are all 0; IRIX's affinity to caches.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +85,7 @@ impl Usage {
 pub(crate) struct Decay {
     slice_ns: Time,
     pub(super) usage: Vec<Usage>,
-    /// Who waits: by number, then by who came first.
+    /// The tasks that wait: by number, then by arrival.
     queue: BTreeSet<(u64, u64, TaskId)>,
     /// How many have come.
     came: u64,
@@ -107,7 +115,7 @@ impl Decay {
         usage.priority()
     }
 
-    /// A second has begun since the queue was put in order: everybody's usage was halved.
+    /// A second has begun since the queue was put in order: every task's usage was halved.
     fn put_in_order(&mut self, now: Time) {
         if core::mem::replace(&mut self.second, now / HALVED_NS) == now / HALVED_NS {
             return;
@@ -122,7 +130,7 @@ impl Decay {
         self.queue.insert((priority, self.came, id));
     }
 
-    /// Whether who ran goes on: at a slice's end equals have their turn, before it only who is better.
+    /// Whether the task that ran goes on: at a slice's end equals have their turn, before it only better ones.
     fn keeps(&mut self, now: Time, cpu: u32, id: TaskId) -> bool {
         let own = self.priority(now, id);
         let over = self.ends[cpu as usize] <= now;
@@ -189,7 +197,7 @@ impl Rule for Decay {
         self.ends[cpu as usize].saturating_sub(now)
     }
 
-    /// Until its number is the smallest there is, and then behind everybody who was there before.
+    /// Until its number is the smallest there is, and then behind all tasks that were there before.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time {
         (HALVINGS + 1) * HALVED_NS + super::turns(self.slice_ns + switch_ns, tasks)
     }

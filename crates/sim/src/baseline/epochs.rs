@@ -2,28 +2,36 @@
 //!
 //! Problem: seed 003 compares with "the standard Linux scheduler", 2.4.20, on four CPUs.
 //!
-//! Terms: a task's *counter* is the CPU time that is left to it in this *epoch*; its *goodness* for a CPU is what it is
-//! chosen by there.
+//! Terms: a task's *counter* is the CPU time that is left to it in this *epoch*. Its *goodness* for a CPU is its rank
+//! when that CPU chooses.
 //!
-//! Algorithm: an epoch ends when a CPU looks for a task and nobody who could run there has a counter left; then every
-//! task, sleepers too, gets `counter / 2 + slice`. Goodness is 0 without a counter, else the counter in ticks plus 20 (the
-//! priority of nice 0), plus 15 on the CPU that the task was on last (`PROC_CHANGE_PENALTY`), plus 1 where it has the address
-//! space of who ran there just now. There is one run queue; who became runnable last stands first, and the first of
-//! those with the most goodness is chosen. Who wakes, and who was put off a CPU and could go on, looks for a CPU
-//! (`reschedule_idle`): its last one if that idles, else the one that idles longest, else the one where it gains most over
-//! who is there, if it gains anything. Half of a parent's counter goes to its child, and what a child leaves comes back.
+//! Algorithm:
+//! - An epoch ends when a CPU looks for a task, and no task that could run there has a counter left. Then every task,
+//!   sleepers too, gets `counter / 2 + slice`.
+//! - Goodness is 0 without a counter. Else it is the counter in ticks plus 20 (the priority of nice 0). It is 15 more
+//!   on the CPU that the task was on last (`PROC_CHANGE_PENALTY`), and 1 more where the task shares its address space
+//!   with the task that ran there just now.
+//! - There is one run queue. The task that became runnable last stands first. The first of those with the most
+//!   goodness is chosen.
+//! - A task that wakes looks for a CPU (`reschedule_idle`), and so does one that was put off a CPU and could go on. It
+//!   takes its last CPU if that idles, else the one that idles longest, else the one where it gains most over the task
+//!   there, if it gains anything.
+//! - Half of a parent's counter goes to its child. What a child leaves comes back.
 //!
-//! Properties: an epoch of n tasks that only compute takes n slices of CPU time; who sleeps saves up to twice a slice
-//! (the limit of `c / 2 + slice`), and so goes first. While a counter stays below the 15 ticks, a task stays where it is
-//! until its counter is used up.
+//! Properties: an epoch of n tasks that only compute takes n slices of CPU time. A task that sleeps saves up to twice
+//! a slice (the limit of `c / 2 + slice`), and so goes first. While a counter stays below the 15 ticks, a task stays
+//! where it is until its counter is used up.
 //!
-//! The slice is the machine's: Linux 2.4 gives nice 0 six ticks of 10 ms, seed 003 speaks of 100 ms (section 5: the quantum
-//! of 200 ms is twice that of Linux), and what it ran on is not known.
+//! The slice is the machine's. Linux 2.4 gives nice 0 six ticks of 10 ms. Seed 003 speaks of 100 ms (section 5: the
+//! quantum of 200 ms is twice that of Linux), and the kernel that it ran on is not known.
 //!
-//! Ours, and not from a source: counters are exact and not rounded to ticks; what comes back from a child is cut at twice
-//! the slice, where Linux cuts at 20 ticks, which is the same at 100 ms; a CPU that was sent for a task counts as taken.
-//! Every simulated process has an address space of its own, so that the bonus for it goes to who runs already. Left out:
-//! nice values, real-time classes, yielding.
+//! Ours, and not from a source:
+//! - Counters are exact and not rounded to ticks.
+//! - What comes back from a child is cut at twice the slice. Linux cuts at 20 ticks, which is the same at 100 ms.
+//! - A CPU that was sent for a task counts as taken.
+//! - Every simulated process has an address space of its own. So the bonus for it goes to the task that runs already.
+//!
+//! Left out: nice values, real-time classes, yielding.
 //!
 //! Cost: as in Linux, a look for a task goes through all that are runnable.
 
@@ -46,7 +54,7 @@ pub(crate) struct Epochs {
     slice_ns: Time,
     /// What is left to each task in this epoch, in ns.
     pub(super) counters: Vec<Time>,
-    /// Who is runnable, on a CPU or not; who became so last stands last.
+    /// The runnable tasks, on a CPU or not; the one that became so last stands last.
     queue: Vec<TaskId>,
     /// Epochs that have ended.
     #[cfg(test)]
@@ -87,7 +95,7 @@ impl Epochs {
         best
     }
 
-    /// Everybody gets a new counter, and keeps half of the old one.
+    /// Every task gets a new counter, and keeps half of the old one.
     fn end_epoch(&mut self, floor: &mut Floor, now: Time) {
         self.charge_all(floor, now);
         for counter in &mut self.counters {
@@ -174,7 +182,7 @@ impl Rule for Epochs {
         self.counters[id as usize].saturating_sub(now - charged)
     }
 
-    /// To the end of this epoch, and through the next: in each, everybody has two slices at most.
+    /// To the end of this epoch, and through the next: in each, every task has two slices at most.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time {
         super::turns(self.slice_ns + switch_ns, tasks)
     }

@@ -1,4 +1,4 @@
-//! The CPUs as a baseline sees them: who is on which, since when, and whose time that is.
+//! The CPUs as a baseline sees them: which task is on each, since when, and which unit's time that is.
 
 use commonhold_dispatch::{Account, Kick, TaskId, Unit};
 
@@ -63,7 +63,7 @@ impl Floor {
         }
     }
 
-    /// Charges the time of who is on a CPU to its unit. Who it is, and from when on that is, if anybody.
+    /// Charges the time of the task on a CPU to its unit. Returns that task, and since when, if there is one.
     pub(super) fn charge(&mut self, now: Time, cpu: u32) -> Option<(TaskId, Time)> {
         let seat = &mut self.seats[cpu as usize];
         let id = seat.current?;
@@ -77,7 +77,7 @@ impl Floor {
         self.waiting[self.guests[id as usize].unit as usize] += 1;
     }
 
-    /// A CPU looks for a task: whoever was on it is there no more.
+    /// A CPU looks for a task: the one that was on it is gone.
     pub(super) fn take_off(&mut self, now: Time, cpu: u32) -> Option<TaskId> {
         let seat = &mut self.seats[cpu as usize];
         (seat.looked, seat.kicked) = (now, false);
@@ -110,7 +110,7 @@ impl Floor {
         !self.kicks.is_empty()
     }
 
-    /// Whether a CPU idles and nobody has sent it for a task yet.
+    /// Whether a CPU idles and was not sent for a task yet.
     pub(super) fn is_free(&self, cpu: u32) -> bool {
         let seat = &self.seats[cpu as usize];
         seat.current.is_none() && !seat.kicked
@@ -125,14 +125,14 @@ impl Floor {
         (0..self.len()).filter(|cpu| self.is_free(*cpu)).min_by_key(|cpu| self.seats[*cpu as usize].looked)
     }
 
-    /// CPUs with a task on them that nobody has sent for another yet.
+    /// CPUs with a task on them that were not sent for another yet.
     pub(super) fn busy(&self) -> impl Iterator<Item = (u32, TaskId)> {
         let undisturbed =
             |(cpu, seat): (u32, &Seat)| seat.current.filter(|_| !seat.kicked).map(|id| (cpu, id));
         (0..).zip(&self.seats).filter_map(undisturbed)
     }
 
-    /// Who is on a CPU, and up to when its time is charged.
+    /// The task on a CPU, and up to when its time is charged.
     pub(super) fn current(&self, cpu: u32) -> (Option<TaskId>, Time) {
         let seat = &self.seats[cpu as usize];
         (seat.current, seat.charged)
@@ -155,7 +155,7 @@ impl Floor {
         &self.units[unit as usize]
     }
 
-    /// What its tasks used: nobody owns a CPU.
+    /// What its tasks used: no unit owns a CPU.
     pub(super) fn account(&self, unit: u32) -> &Account {
         &self.accounts[unit as usize]
     }

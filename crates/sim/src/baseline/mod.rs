@@ -1,17 +1,19 @@
-//! Schedulers of the published experiments, to compare with: in the simulator only.
+//! Schedulers of the published experiments, to compare with. They are in the simulator only.
 //!
-//! The problem: a paper's gain is one over the scheduler that it replaced, so that scheduler has to be there too. Each is
-//! a [`Rule`], who runs next and whom a woken task puts off, on one [`Floor`], the CPUs with who is on them and whose time
-//! that is. Together they answer what the engine asks of a scheduler.
+//! The problem: a paper's gain is one over the scheduler that it replaced, so that scheduler has to be there too. Each
+//! baseline is a [`Rule`] on one [`Floor`]. The rule says which task runs next, and which one a woken task puts off.
+//! The floor has the CPUs, the tasks on them, and the time that they use. Together they answer what the engine asks of
+//! a scheduler.
 //!
 //! | rule | system | seed |
 //! | --- | --- | --- |
 //! | [`Decay`] | IRIX 5: priorities that degrade with use and recover | 000, the scheme `smp` |
 //! | [`Epochs`] | Linux 2.4: time slices by epochs, one run queue | 003, the standard Linux scheduler |
 //!
-//! Limits: they know no units, so that they only make sense under the scheme `smp`; of a unit they keep nothing but the CPU
-//! time that its tasks used. CPUs have no owners, there are no loans, and nobody's time is lent to who holds a lock: to be
-//! told of such things changes nothing. CPU time is counted exactly, and not by who is there when the clock ticks.
+//! Limits: baselines know no units, so they only make sense under the scheme `smp`. Of a unit they keep nothing but
+//! the CPU time that its tasks used. CPUs have no owners, there are no loans, and no unit's time is lent to the holder
+//! of a lock: being told of such things changes nothing. CPU time is counted exactly, and not by the task that is
+//! there when the clock ticks.
 
 mod decay;
 mod epochs;
@@ -27,7 +29,7 @@ pub(crate) use decay::Decay;
 pub(crate) use epochs::Epochs;
 use floor::Floor;
 
-/// Who runs next, and where.
+/// Which task runs next, and where.
 pub(crate) trait Rule {
     /// A new task, not yet runnable, of a parent that may be running.
     fn start(&mut self, id: TaskId, parent: Option<TaskId>);
@@ -41,15 +43,15 @@ pub(crate) trait Rule {
     fn leave(&mut self, id: TaskId);
     /// A task that could go on lost its CPU to another.
     fn put_off(&mut self, floor: &mut Floor, now: Time, id: TaskId);
-    /// Who runs on a CPU that is free; `previous` ran there and could go on. The CPU time of everybody on `floor` that
-    /// matters is charged here.
+    /// The task that runs on a CPU that is free; `previous` ran there and could go on. The CPU time of every task on
+    /// `floor` that matters is charged here.
     fn choose(&mut self, floor: &mut Floor, now: Time, cpu: u32, previous: Option<TaskId>) -> Option<TaskId>;
     /// How long the task on a CPU may still run, in ns, if its time is charged up to `charged`.
     fn slice_left(&self, now: Time, cpu: u32, id: TaskId, charged: Time) -> Time;
-    /// Beyond this wait for a CPU, in ns, somebody starves; so many tasks lived at once.
+    /// Beyond this wait for a CPU, in ns, a task starves; so many tasks lived at once.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time;
 
-    /// Charges everybody who is on a CPU up to now.
+    /// Charges every task on a CPU up to now.
     fn charge_all(&mut self, floor: &mut Floor, now: Time) {
         for cpu in 0..floor.len() {
             if let Some((id, from)) = floor.charge(now, cpu) {
@@ -59,7 +61,7 @@ pub(crate) trait Rule {
     }
 }
 
-/// The time in which everybody had a turn, and more: two of two slices each.
+/// The time in which every task had a turn, and more: two of two slices each.
 fn turns(slice_ns: Time, tasks: u64) -> Time {
     slice_ns.saturating_mul(4 * (tasks + 1))
 }

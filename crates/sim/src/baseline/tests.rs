@@ -1,4 +1,4 @@
-//! The baselines by themselves, without an engine: who runs when, worked out by hand.
+//! The baselines by themselves, without an engine. The expected schedules are worked out by hand.
 
 use super::*;
 

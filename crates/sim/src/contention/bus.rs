@@ -1,42 +1,42 @@
 //! How much slower tasks get when they share the memory bus.
 //!
-//! Problem: the bus carries B transactions in a unit of time. What a task needs of it is known from its rate alone on
-//! the machine; wanted is how much slower each of several tasks runs when they run at once. Sharing out B is not
-//! enough: tasks slow each other down long before the bus is full, because their transactions meet.
+//! Problem: the bus carries B transactions in a unit of time. A task's need of it is known from its rate alone on the
+//! machine. Wanted is how much slower each of several tasks runs when they run at once. Sharing out B is not enough:
+//! tasks slow each other down long before the bus is full, because their transactions meet.
 //!
-//! Terms: a transaction occupies the bus for s = 1/B. A task has m transactions under way at once (*streams*): each
-//! stream computes for a while (its *think time* z) and then has the next transaction carried, for which it may have to
-//! wait. A stream's *load* is u = s / (z + s), the part of the bus that it would take if it were alone.
+//! Terms: a transaction occupies the bus for s = 1/B. A task has m transactions under way at once (*streams*). Each
+//! stream computes for a while (its *think time* z), and then has the next transaction carried, for which it may have
+//! to wait. A stream's *load* is u = s / (z + s), the part of the bus that it would take if it were alone.
 //!
 //! Algorithm: streams and bus are a closed queueing network with one server and a product-form solution (exponential
-//! service; think times of any distribution). Streams are added one by one. Where P(n) is the probability that n
-//! transactions are at the bus, and L its mean, a further stream of load u is slowed by 1 + u L, for on arrival it
+//! service; think times of any distribution). Streams are added one by one. Let P(n) be the probability that n
+//! transactions are at the bus, and L its mean. A further stream of load u is slowed by 1 + u L, for on arrival it
 //! finds what is there without it, and P becomes
 //!
 //! ```text
 //! P'(n) = [(1 - u) P(n) + u n P(n-1)] / (1 + u L)
 //! ```
 //!
-//! The order of adding does not matter; so each task's answer is what its last stream meets when all others were added
+//! The order of adding does not matter. So each task's answer is what its last stream meets when all others were added
 //! before, divided by what that stream meets from its own task alone. u is found from the task's rate alone by
 //! bisection: m streams together, alone, carry exactly that rate.
 //!
-//! How many streams a task has is not said by any scenario: one per whole quarter of the bus that it takes alone, and
-//! at least one. A program that waits for every transaction takes much of the bus only if it does next to nothing else;
-//! one that takes 80 % of it streams, with several transactions under way. With this rule every stream of a task that
-//! takes less than 93 % of the bus thinks longer than its transactions last. The quarter is a calibration: of the
-//! published programs it gives the one that streams (23.6 of 29.5 per us alone) three streams and each application
-//! thread (at most 14.45, not far below one half) one; with those, the worst slowdown beside two streaming programs is
-//! 2.87, published as almost three, and without it 1.81.
+//! Number of streams: no scenario says it. A task has one stream per whole quarter of the bus that it takes alone, and
+//! at least one. A program that waits for every transaction takes much of the bus only if it does next to nothing
+//! else. A program that takes 80 % of the bus has several transactions under way. With this rule every stream of a
+//! task that takes less than 93 % of the bus thinks longer than its transactions last. The quarter is a calibration.
+//! Of the published programs, the one that streams (23.6 of 29.5 per us alone) gets three streams. Each application
+//! thread (at most 14.45, not far below one half) gets one. With those, the worst slowdown beside two streaming
+//! programs is 2.87, published as almost three. With one stream each, it is 1.81.
 //!
-//! Properties: alone a task is not slowed; equal tasks are slowed equally; one more task, or a higher rate of another,
-//! makes nobody faster; the bus never carries more than B. A task that asks for more than B alone (a rate taken on a
-//! faster bus) is slowed by that alone. Answers are to the nearest millionth and depend on the rates only, not on their
-//! order.
+//! Properties: alone a task is not slowed. Equal tasks are slowed equally. One more task, or a higher rate of another,
+//! makes no task faster. The bus never carries more than B. A task that asks for more than B alone (a rate taken on a
+//! faster bus) is slowed by that alone. Answers are to the nearest millionth, and depend on the rates only, not on
+//! their order.
 //!
 //! Limits: a task is as greedy as its nominal rate, also where something else slows it at the same time. For N streams
 //! of D different rates a new question costs D N² / 2 steps (64 CPUs and 8 rates: 16,000 steps, some 40 us); answers
-//! are remembered. A task with several threads has a task here for each, and the rate of *one* alone: where only the
+//! are remembered. A task with several threads has a task here for each, and the rate of *one* alone. Where only the
 //! rate r of two together is published, with v = r / B one alone has the rate B v / (1 + √(1 - v²)).
 //!
 //! Source: seed 003, section 3 (B = 29.5 per us; the slowdowns); Baskett, Chandy, Muntz and Palacios 1975 (the product

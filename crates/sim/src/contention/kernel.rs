@@ -1,17 +1,17 @@
 //! How much slower kernel work gets when several CPUs do it at once.
 //!
-//! Problem: the CPUs share one kernel. Two things grow with the number of CPUs in it: they wait for the coarse spin
-//! lock over the memory system's structures (memlock), and each update invalidates lines in the others' caches, which
+//! Problem: the CPUs share one kernel. Two costs grow with the number of CPUs in it. The CPUs wait for the coarse spin
+//! lock over the memory system's structures (memlock). And each update invalidates lines in the others' caches, which
 //! then stall.
 //!
-//! Terms: *demand* D is the part of kernel work that holds the lock, when alone; the rest, *think time* Z = 1 - D,
-//! needs no lock. The *stall* γ is what each further CPU adds to everyone's memory stall, as a part of the work. φ(P)
+//! Terms: *demand* D is the part of kernel work that holds the lock, when alone. The rest, *think time* Z = 1 - D,
+//! needs no lock. The *stall* γ is what each further CPU adds to every CPU's memory stall, as a part of the work. φ(P)
 //! is the time that P CPUs in kernel work each take for a unit of it.
 //!
-//! Algorithm: the lock is a closed machine-repair queue with one customer per CPU, who thinks Z and then holds the lock
-//! for D, both exponentially distributed. Exact mean value analysis, one step per customer: who arrives at the lock
-//! finds the queue that the others alone would form, so it waits W(P) = D Q(P-1), where Q(P) = P R / (Z + R) and R = D
-//! + W(P). Then
+//! Algorithm: the lock is a closed machine-repair queue with one customer per CPU. A customer thinks Z and then holds
+//! the lock for D, both exponentially distributed. Exact mean value analysis takes one step per customer. A customer
+//! that arrives at the lock finds the queue that the others alone would form. So it waits W(P) = D Q(P-1), where Q(P)
+//! = P R / (Z + R) and R = D + W(P). Then
 //!
 //! ```text
 //! φ(P) = 1 + W(P) + γ (P - 1)
@@ -21,17 +21,18 @@
 //! of its work meets there the sum of the other running tasks' parts, Σk. This is rarely a whole number; W in between
 //! is interpolated linearly. The task slows down by 1 - k + k φ(1 + Σk).
 //!
-//! Properties: alone nothing slows down; one more CPU, or more of anyone's work in the kernel, makes nobody faster; the
-//! lock is never busy for more than the whole time; once it is always busy, each further CPU adds D to everyone's time;
-//! lock and stall add up to the slowdown, exactly. Everything is rounded to the nearest millionth, W as well as what a
-//! task gets of it: lock and stall are each within one millionth. Linear work and memory for the table, constant work
-//! for a question.
+//! Properties: alone nothing slows down. One more CPU, or more of any CPU's work in the kernel, makes no task faster.
+//! The lock is never busy for more than the whole time. Once it is always busy, each further CPU adds D to every CPU's
+//! time. Lock and stall add up to the slowdown, exactly. Everything is rounded to the nearest millionth, W as well as
+//! a task's part of it: lock and stall are each within one millionth. Linear work and memory for the table, constant
+//! work for a question.
 //!
-//! Limits: all synchronisation is one lock (seed 000: it is more than 80 % of it). W is convex, so the interpolation is
-//! slightly too high. That kernel work takes more of a task's time when slowed, and so meets the others' more often, is
-//! left out; so is that a stalled CPU comes back to the lock later. Source: seed 000, section 3.4 (the causes) and
-//! section 4.2.3 (their size on eight CPUs, from which D = 11.73 % and γ = 1.771 % for work that is all
-//! kernel-intensive); Reiser and Lavenberg 1980 (mean value analysis).
+//! Limits: all synchronisation is one lock (seed 000: it is more than 80 % of it). W is convex, so the interpolation
+//! is slightly too high. Kernel work takes more of a task's time when slowed, and so meets the others' more often;
+//! that is left out. So is that a stalled CPU comes back to the lock later.
+//!
+//! Source: seed 000, section 3.4 (the causes) and section 4.2.3 (their size on eight CPUs, from which D = 11.73 % and
+//! γ = 1.771 % for work that is all kernel-intensive); Reiser and Lavenberg 1980 (mean value analysis).
 
 use commonhold_contract::MILLIONTH;
 

@@ -1,10 +1,14 @@
 //! How concurrent work slows down: what the machine's CPUs cost each other when they work at once.
 //!
 //! Between two events the simulation is fluid: each running task progresses at a constant rate, so much of its work
-//! (time it takes alone on the machine) per unit of time. This module answers by how much each is slower than alone,
-//! given what runs beside it: [`Kernel`] for its kernel work, [`Bus`] for its memory traffic; and given where its pages
-//! lie: [`Remote`]. The three are independent of each other, so a task's slowdown is their product. [`Caches`] says what
-//! coming back to a CPU costs, once.
+//! (time it takes alone on the machine) per unit of time. This module tells by how much each task is slower than
+//! alone:
+//! - [`Kernel`], for its kernel work, by what runs beside it;
+//! - [`Bus`], for its memory traffic, by what runs beside it;
+//! - [`Remote`], by where its pages lie.
+//!
+//! The three are independent of each other, so a task's slowdown is their product. [`Caches`] says what coming back to
+//! a CPU costs, once.
 //!
 //! Slowdowns are whole millionths, one million for no slowdown, rounded to the nearest. Floating point appears only
 //! inside the formulas, with the four operations that every machine rounds alike.

@@ -7,19 +7,20 @@
 //! time on a CPU, from a switch to the next.
 //!
 //! Algorithm: each CPU counts the bytes that its tasks had to bring in, and knows the hot set of the latest. A task
-//! remembers the count when it leaves. If others have brought in X bytes when it returns, the part X/C of its hot set
-//! has been overwritten (all from X = C on); and, if that is more, what does not fit beside the hot set of the latest,
-//! which is all there. What is missing is fetched line by line, and counts as brought in. A new task and one from
-//! another CPU miss all.
+//! remembers the count when it leaves. Say that others have brought in X bytes when it returns. Then the part X/C of
+//! its hot set has been overwritten (all from X = C on). The hot set of the latest task is all there, so what does not
+//! fit beside it is missing too: the larger of the two amounts counts. What is missing is fetched line by line, and
+//! counts as brought in. A new task, and one from another CPU, miss all.
 //!
-//! Properties: constant work per switch, whatever ran in between. A task that returns with nobody in between pays
-//! nothing; no one pays for more than its hot set or the cache. Two tasks that fit the cache together soon pay nothing;
-//! two that do not pay, every time, for what does not fit.
+//! Properties: constant work per switch, whatever ran in between. A task that returns with no other in between pays
+//! nothing. No task pays for more than its hot set or the cache. Two tasks that fit the cache together soon pay
+//! nothing; two that do not pay, every time, for what does not fit.
 //!
 //! Limits: of three or more tasks that overflow the cache only together, the payments fade away. A stint too short to
-//! fetch the hot set counts as if it had. A program that streams through memory should be given a hot set as large as
-//! the cache. The fetches do not load the bus. Source: seed 003, section 3 (programs with a high hit ratio suffer most
-//! from migration).
+//! fetch the hot set counts as if it had fetched it. A program that streams through memory should be given a hot set
+//! as large as the cache. The fetches do not load the bus.
+//!
+//! Source: seed 003, section 3 (programs with a high hit ratio suffer most from migration).
 
 use crate::Time;
 use crate::scenario::Cache;

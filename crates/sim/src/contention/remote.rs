@@ -1,32 +1,36 @@
 //! How much slower a task is while it computes far from its memory.
 //!
-//! Problem: where CPUs and memory come in nodes, a CPU gets at the memory of its own node sooner than at another's (NUMA).
-//! How much longer does a task take on a CPU of one node whose pages lie in others?
+//! Problem: where CPUs and memory come in nodes, a CPU gets at the memory of its own node sooner than at another's
+//! (NUMA). How much longer does a task take on a CPU of one node if its pages lie in others?
 //!
-//! Terms: the *latency* λ(n, j) is what a load from memory of node j takes on a CPU of node n; λ(n, n) = ℓ is *local*, the
-//! others are *remote*. p(j) of a task's pages lie in node j (`crate::memory` says how they come there). A task is
+//! Terms: the *latency* λ(n, j) is what a load from memory of node j takes on a CPU of node n. λ(n, n) = ℓ is *local*,
+//! the others are *remote*. p(j) of a task's pages lie in node j (`crate::memory` says how they come there). A task is
 //! *stalled* for the part m of its CPU time: it waits for memory, as long as that is all local.
 //!
-//! Algorithm: it comes back to each of its pages as often as to any other. So its loads take in the mean
+//! Algorithm: the task comes back to each of its pages as often as to any other. So its loads take in the mean
 //!
 //! ```text
 //! L(n) = Σ p(j) λ(n, j) / Σ p(j),        ν(n) = 1 + m (L(n) / ℓ - 1)
 //! ```
 //!
-//! and ν(n), in millionths rounded to the nearest, is its time per unit of work on node n. The refill of a cache is nothing
-//! but loads, so it takes L(n) / ℓ times as long, which is ν(n) for m = 1.
+//! and ν(n), in millionths rounded to the nearest, is its time per unit of work on node n. The refill of a cache is
+//! nothing but loads. So it takes L(n) / ℓ times as long, which is ν(n) for m = 1.
 //!
-//! When it is asked: whenever a task comes to a CPU, and whenever one that runs there has got pages. That is exact: pages
-//! that are taken from it meanwhile are taken from all nodes alike, which leaves L as it was but for rounding.
+//! When it is asked: whenever a task comes to a CPU, and whenever one that runs there has got pages. That is exact.
+//! Pages that are taken from it meanwhile are taken from all nodes alike, which leaves L as it was but for rounding.
 //!
-//! Properties: 1 while all pages are local, or as far as local ones, and for a task that has none; never below 1; more with
-//! each latency, with m, and with each page that moves farther away; at most the largest latency by the local one.
-//! Constant work per node of the machine for a question.
+//! Properties: ν is 1 while all pages are local, or as far as local ones, and for a task that has none. It is never
+//! below 1. It grows with each latency, with m, and with each page that moves farther away. It is at most the largest
+//! latency by the local one. Constant work per node of the machine for a question.
 //!
-//! Limits: the path between two nodes carries any number of loads at once (seed 001, section 8, could not see its
-//! contention on Hector either); what the caches hold does not depend on where it comes from; only a process's own memory
-//! is far or near, not the kernel's, the files' or what processes share; pages stay where they are, as in seed 001,
-//! section 3, where migration and replication were switched off. Source: seed 001, section 3 and table 1.
+//! Limits:
+//! - The path between two nodes carries any number of loads at once. Seed 001, section 8, could not see its contention
+//!   on Hector either.
+//! - What the caches hold does not depend on where it comes from.
+//! - Only a process's own memory is far or near, not the kernel's, the files' or what processes share.
+//! - Pages stay where they are, as in seed 001, section 3, where migration and replication were switched off.
+//!
+//! Source: seed 001, section 3 and table 1.
 
 use commonhold_contract::MILLIONTH;
 use commonhold_machine::Machine;

@@ -1,8 +1,8 @@
 //! What a disk did: per unit, and in all.
 //!
-//! Sums, not means: whoever reports divides, and a check can add them up. A mean queue length has two readings, and the
-//! tables of seed 000 (4 and 5) do not say which is theirs, so both are kept: over time, and as arriving requests found
-//! it.
+//! These are sums, not means: the report divides, and a check can add them up. A mean queue length has two readings:
+//! over time, and as arriving requests found it. The tables of seed 000 (4 and 5) do not say which is theirs, so both
+//! are kept.
 
 use commonhold_contract::UnitId;
 

@@ -1,22 +1,24 @@
-//! The HP 97560: where the arm and the platters are, and what a request takes.
+//! The HP 97560: where the arm and the platters are, and how long a request takes.
 //!
 //! Problem: on a disk with an arm, the cost of a request depends on the one before it and on the moment it starts.
 //! Policies that ignore this, or that respect nothing else, differ only on a model that has it.
 //!
-//! Terms: a *track* is one head's circle of 72 sectors, a *cylinder* the 19 tracks under the arm. *Skew*: the first
-//! sector of a track lies 8 sectors behind the last of the track before it, 18 where the cylinder changes, so that a
-//! transfer goes on without losing a revolution. A sector's *way* is its distance from sector 0 along such an unbroken
-//! transfer, in sector times; the way modulo 72 is therefore the angle at which it starts.
+//! Terms:
+//! - A *track* is one head's circle of 72 sectors. A *cylinder* is the 19 tracks under the arm.
+//! - *Skew*: the first sector of a track lies 8 sectors behind the last of the track before it, 18 where the cylinder
+//!   changes. So a transfer goes on without losing a revolution.
+//! - A sector's *way* is its distance from sector 0 along such an unbroken transfer, in sector times. So the way
+//!   modulo 72 is the angle at which the sector starts.
 //!
 //! Algorithm: the platters' angle is the time modulo a revolution: no state, and idle time turns them. A request takes
-//! the controller's overhead, then the seek by the table below (or a head switch, where only the track differs), then
-//! the wait until its first sector comes round, then the transfer with the skews on its way.
+//! four steps: the controller's overhead; the seek by the table below (or a head switch, where only the track
+//! differs); the wait until its first sector comes round; the transfer with the skews on its way.
 //!
 //! After a read the drive goes on reading into its 128 KB buffer, up to 64 KB beyond the end (the fence), until
-//! something else needs the arm. A read that starts in what the buffer holds takes overhead and bus transfer if it ends
-//! there too. If it ends beyond, it lasts until the reading on gets there, or until overhead and bus transfer are done,
-//! whichever is later: so a sequential reader gets the media rate. A write that was queued behind the write that it
-//! continues does not pay the overhead again.
+//! something else needs the arm. A read may start in what the buffer holds. If it ends there too, it takes overhead
+//! and bus transfer. If it ends beyond, it lasts until the reading on gets there, or until overhead and bus transfer
+//! are done, whichever is later. So a sequential reader gets the media rate. A write that was queued behind the write
+//! that it continues does not pay the overhead again.
 //!
 //! | what | value | at scale 1 |
 //! | --- | --- | --- |
@@ -31,8 +33,8 @@
 //! transfer is 1368 sectors in 1368 + 18 * 8 + 18 sector times, 2.20 MB/s. Cost: constant per request, but for eight
 //! steps of bisection in the buffer.
 //!
-//! Limits: no spare tracks, no thermal recalibration, no extra settling for writes, writes are never reported early, and
-//! the bus is free. A random 8 KB read takes 25 ms in the mean over the whole disk, by these numbers.
+//! Limits: no spare tracks, no thermal recalibration, no extra settling for writes, writes are never reported early,
+//! and the bus is free. A random 8 KB read takes 25 ms in the mean over the whole disk, by these numbers.
 //!
 //! Source: Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994, for the table; the disk of seed 000,
 //! sections 4.1 and 4.5, which divides every time by a scaling factor.

@@ -1,8 +1,8 @@
-//! What a request takes on a disk, by the disk's model.
+//! How long a request takes on a disk, by the disk's model.
 //!
-//! Three models behind one face: an HP 97560 (see [`hp97560`](super::hp97560)), a disk with a fixed time per request,
-//! and a solid-state disk that serves several requests side by side. Only the first depends on what came before. All are
-//! whole nanoseconds.
+//! Three models stand behind one interface: an HP 97560 (see [`hp97560`](super::hp97560)), a disk with a fixed time
+//! per request, and a solid-state disk that serves several requests side by side. Only the first depends on what came
+//! before. All times are whole nanoseconds.
 
 use super::hp97560::{self, Hp97560};
 use crate::Time;

@@ -1,13 +1,17 @@
 //! A simulated disk: requests come, wait, are served in some order, and complete.
 //!
-//! Flow: [`Drive::submit`] puts a request into the [`queue`]; [`Drive::start`] asks the [`order`] which one goes next and
-//! the [`mechanics`] what it takes; [`Drive::next`] tells when to look again; [`Drive::complete`] hands back what is done
-//! and counts it in the [`figures`]. The caller calls `start` after any `submit` and any `complete`, and asks `next`
-//! again after every `start`, since an arrival may end a wait.
+//! Flow:
+//! - [`Drive::submit`] puts a request into the [`queue`].
+//! - [`Drive::start`] asks the [`order`] which request goes next, and the [`mechanics`] how long it takes.
+//! - [`Drive::next`] tells when to look again.
+//! - [`Drive::complete`] hands back what is done and counts it in the [`figures`].
 //!
-//! Properties: deterministic, whole nanoseconds. Every request completes exactly once. Nothing is started early because
-//! the caller is late: times are those of the calls. Cost per request: O(units that wait), which are no more than the
-//! requests that wait, each with O(log n).
+//! The caller calls `start` after any `submit` and any `complete`. It asks `next` again after every `start`, since an
+//! arrival may end a wait.
+//!
+//! Properties: deterministic, whole nanoseconds. Every request completes exactly once. Nothing is started early
+//! because the caller is late: times are those of the calls. Cost per request: O(units that wait), which are no more
+//! than the requests that wait, each with O(log n).
 //!
 //! Limits: requests are neither merged nor split, and a request that was started is finished.
 
@@ -39,7 +43,7 @@ pub const DELAYED_NS_MAX: Time = 1_000_000_000;
 pub struct Request {
     /// The caller's name for it; means nothing here.
     pub id: u32,
-    /// Who asks. [`UnitId::SHARED`] for delayed writes, [`UnitId::KERNEL`] for what is not restricted.
+    /// The unit that asks. [`UnitId::SHARED`] for delayed writes, [`UnitId::KERNEL`] for what is not restricted.
     pub unit: UnitId,
     /// The first sector.
     pub lba: u64,
@@ -47,7 +51,7 @@ pub struct Request {
     pub sectors: u32,
     /// Writes them; else reads.
     pub write: bool,
-    /// Who is charged how many of its sectors when it is done; what is missing, or everything if empty, `unit`.
+    /// Which unit is charged how many of its sectors when it is done; what is missing, or everything if empty, `unit`.
     pub owners: Vec<(UnitId, u32)>,
 }
 
@@ -238,7 +242,7 @@ fn transfer<'a>(
     Transfer { turn_of, charged, sectors: u64::from(request.sectors), service_ns: service.total_ns() }
 }
 
-/// Who pays for how many of a request's sectors, in all as many as it has.
+/// Which unit pays for how many of a request's sectors, in all as many as it has.
 fn charged(request: &Request) -> Vec<(UnitId, u64)> {
     let mut left = u64::from(request.sectors);
     let mut parts = Vec::with_capacity(request.owners.len() + 1);

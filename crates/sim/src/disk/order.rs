@@ -1,7 +1,8 @@
 //! Which request goes next: what a policy is told, and what it answers.
 //!
-//! A policy sees the queue and is told of arrivals, starts and ends. It does not see what a request will take, except
-//! that a start carries the time that the model has worked out, for disks that serve several side by side.
+//! A policy sees the queue, and is told of arrivals, starts and ends. It does not see how long a request will take.
+//! There is one exception: a start carries the time that the model has worked out, for disks that serve several side
+//! by side.
 
 mod batched;
 mod fair;
@@ -38,7 +39,7 @@ impl From<Option<(UnitId, Place)>> for Choice {
 pub(super) struct Transfer<'a> {
     /// In whose turn it went.
     pub(super) turn_of: UnitId,
-    /// Who pays for so many sectors.
+    /// The unit that pays for so many sectors.
     pub(super) charged: &'a [(UnitId, u64)],
     /// Sectors in all.
     pub(super) sectors: u64,

@@ -1,12 +1,12 @@
 //! Requests that wait, by unit, by place and by age.
 //!
-//! Every unit has its own queue with two orders over it: by sector, for sweeps of the head, and by arrival. What is
-//! asked is answered in O(log n) per unit that waits, with n requests in that unit's queue.
+//! Every unit has its own queue with two orders over it: by sector, for sweeps of the head, and by arrival. A question
+//! is answered in O(log n) per unit that waits, with n requests in that unit's queue.
 //!
-//! Delayed writes wait as [`UnitId::SHARED`]. A policy may put them last; then [`Queue::promote`] bounds their wait: one
-//! that has waited too long goes on waiting as a request of the unit with most of its sectors, in that unit's turn and
-//! at that unit's charge. So old writes of a heavy unit do not get in the way of a light one. Where no unit owns a part
-//! they become the kernel's, which is not restricted.
+//! Delayed writes wait as [`UnitId::SHARED`]. A policy may put them last; then [`Queue::promote`] bounds their wait. A
+//! write that has waited too long goes on waiting as a request of the unit with most of its sectors, in that unit's
+//! turn and at that unit's charge. So old writes of a heavy unit do not get in the way of a light one. Where no unit
+//! owns a part, they become the kernel's, which is not restricted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -154,7 +154,7 @@ impl Queue {
     }
 }
 
-/// Who owns most of a delayed write; of equals, the first unit.
+/// The unit that owns most of a delayed write; of equals, the first.
 fn main_owner(request: &Request) -> UnitId {
     let owners = request.owners.iter().filter(|(unit, _)| !unit.is_common());
     owners

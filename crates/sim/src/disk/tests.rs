@@ -1,4 +1,4 @@
-//! Every policy on every model: conservation, bounds, limits, and what each is for.
+//! Every policy on every model: conservation, bounds, limits, and the purpose of each.
 
 use commonhold_contract::UnitId;
 use proptest::prelude::*;

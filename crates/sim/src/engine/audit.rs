@@ -1,12 +1,14 @@
 //! Checks that run in every simulation: what must hold on any machine, whatever the policies decide.
 //!
-//! Conservation: CPU time that units used is the time that CPUs were busy, and busy and idle time is all there is; free
-//! frames and those of all owners are the machine's, and each owner is there; sectors transferred are charged. Nobody is
-//! forgotten: every runnable task is on a CPU or in a queue. Nobody starves: no task waits for a CPU longer than its queue
-//! explains (see `patience`), or than a baseline lets it, be the wait over or not. Every CPU that was called back came back
-//! within a tick, or within an interrupt; memory is lent only as far as it would be back in time, and comes back without a
-//! rest (see `loans`). What does not hold is noted with the time, and the run goes on: the first note is
-//! where to look.
+//! - Conservation: the CPU time that units used is the time that CPUs were busy. Busy and idle time is all there is.
+//!   Free frames and those of all owners are the machine's, and each owner is there. Sectors transferred are charged.
+//! - No task is forgotten: every runnable task is on a CPU or in a queue.
+//! - No task starves: none waits for a CPU longer than its queue explains (see `patience`), or than a baseline lets
+//!   it, be the wait over or not.
+//! - Loans end: every CPU that was called back came back within a tick, or within an interrupt. Memory is lent only as
+//!   far as it would be back in time, and comes back without a rest (see `loans`).
+//!
+//! A broken check is noted with the time, and the run goes on: the first note is where to look.
 
 use commonhold_contract::{Scheme, UnitId};
 use commonhold_dispatch::{Account, BORROWS, KERNEL, LENDS, NOBODY, TaskId};
@@ -150,18 +152,18 @@ impl Engine<'_> {
         });
     }
 
-    /// Who holds a lock that others wait for runs for them, and else nobody runs for another unit than its own.
+    /// A task that holds a lock that others wait for runs for them; else no task runs for another unit than its own.
     fn audit_locks(&self, audit: &mut Audit) {
         let wrong = self.runs_for_the_wrong();
         audit.expect(self.now, wrong.is_none(), || {
             let unit = |task: &Task| self.scenario.contract.units[task.runs_for as usize].path.as_str();
             let name = wrong.map(|id| unit(&self.tasks[id as usize])).unwrap_or_default();
-            format!("a task runs for {name}, of which nobody waits for it")
+            format!("a task runs for {name}, but no task of that unit waits for it")
         });
     }
 
-    /// No CPU idles beside a task that may run there, and whoever runs on another's CPU can be called back, or is there for
-    /// a moment since it had waited for too long.
+    /// No CPU idles beside a task that may run there, and a task that runs on another's CPU can be called back, or is
+    /// there for a moment since it had waited for too long.
     fn audit_owners(&mut self, audit: &mut Audit) {
         let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
         if self.scenario.contract.machine.scheme == Scheme::Smp || !settled {
@@ -220,7 +222,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Nobody who waits for a CPU has waited for too long.
+    /// No task that waits for a CPU has waited for too long.
     fn audit_waits(&mut self, audit: &mut Audit) {
         let late = (0..)
             .zip(&self.tasks)

@@ -1,4 +1,4 @@
-//! CPUs: what runs there, how fast, and when something is due.
+//! CPUs: what runs on each, how fast, and when something is due.
 
 use commonhold_dispatch::{NOBODY, TaskId};
 
@@ -23,7 +23,7 @@ pub(super) struct Cpu {
     next_tick: Time,
     /// It has to look for a task anew, then.
     kicked: Option<Time>,
-    /// Who ran here last.
+    /// The task that ran here last.
     last: u32,
     /// Time that it was busy, and idle.
     pub(super) busy_ns: u64,
@@ -121,7 +121,7 @@ impl Engine<'_> {
         self.account(at);
         if let Some(left) = before {
             let task = &mut self.tasks[left as usize];
-            // Who goes before its switch is over has not paid for all of it.
+            // A task that goes before its switch is over has not paid for all of it.
             let unpaid = self.cpus[at].since.saturating_sub(self.now);
             self.instances[task.instance as usize].spent.switch_ns -= unpaid;
             if task.state != State::Ended {
@@ -245,7 +245,7 @@ impl Engine<'_> {
         self.contention.is_some() || self.bus.is_some()
     }
 
-    /// Who runs has changed: everybody's speed is worked out anew.
+    /// Other tasks run now: every task's speed is worked out anew.
     pub(super) fn set_speeds(&mut self) {
         let mut all = 0u64;
         self.rates.clear();

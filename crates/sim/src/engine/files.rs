@@ -1,8 +1,10 @@
 //! Files, page faults and page-outs: what tasks want of memory, and what goes over to the disks for it.
 //!
-//! A read that finds its pages in the cache costs nothing; else it waits for the disk, and a file that is read in sequence
-//! is read ahead. A write goes to the cache and is written behind, in large batches, on behalf of the `shared` unit; who
-//! writes faster than the disk is held up at the dirty limit. A page fault finds a frame, or makes its unit give one up.
+//! A read that finds its pages in the cache costs nothing; else it waits for the disk. A file that is read in sequence
+//! is read ahead. A write goes to the cache and is written behind, in large batches, on behalf of the `shared` unit. A
+//! task that writes faster than the disk is held up at the dirty limit. A page fault finds a frame, or makes its unit
+//! give one up.
+//!
 //! Sources: seed 000, sections 3.2, 3.3 and 4.5.
 
 use commonhold_contract::UnitId;
@@ -50,7 +52,7 @@ pub(super) struct FileState {
 pub(super) enum Purpose {
     /// Nothing: a number that is free.
     Free,
-    /// Nobody waits for it.
+    /// No task waits for it.
     Nobody,
     /// A task waits for it.
     Task(TaskId),
@@ -542,7 +544,7 @@ impl Engine<'_> {
     }
 
     /// The pager: units that are low on frames give up some before they have to wait for one (seed 000, section 3.2). What
-    /// a unit without processes left behind in the cache stays until somebody needs the frames.
+    /// a unit without processes left behind in the cache stays until a unit needs the frames.
     pub(super) fn page_out(&mut self) {
         let cluster = self.scenario.hardware.kernel.cluster_pages;
         for id in self.scenario.contract.ids() {
@@ -555,7 +557,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Frames may have become free: who waits for one tries again.
+    /// Frames may have become free: a task that waits for one tries again.
     pub(super) fn feed_starved(&mut self) {
         for unit in 0..self.starved.len() {
             for id in core::mem::take(&mut self.starved[unit]) {

@@ -1,22 +1,24 @@
 //! Memory on loan: how much of it could be called back in time, and how long call-backs took.
 //!
-//! Problem: a lent page that nobody has a copy of must be written before its frame is free, so a loan of memory takes as
-//! long to end as the borrower's pages take to reach a disk. Where the machine bounds its loans
-//! ([`MemoryLoans::InTime`]), the live policy's [`Rates`] say how much that may be: they learn from every page-out how fast
-//! a unit's pages are written, over the time in which at least one such write was under way; clean pages are dropped in no
-//! time here. A loan is what that pace brings back within the contract's `call-back-memory`, all of which is there for
-//! writing: the simulated machine sees at once that a lender is short. Then the pager writes what the borrower owes without
-//! being asked for each page.
+//! Problem: a lent page that has no copy must be written before its frame is free. So a loan of memory takes as long
+//! to end as the borrower's pages take to reach a disk.
 //!
-//! Measured, on every machine: a call-back lasts from the moment at which a lender is short until all that it is allowed is
-//! its own or free, or until a period passed in which it asked for nothing that it did not get, or it has ended. One that
-//! goes on when the run ends counts as far as it got.
+//! Algorithm, where the machine bounds its loans ([`MemoryLoans::InTime`]): the live policy's [`Rates`] say how large
+//! a loan may be. They learn from every page-out how fast a unit's pages are written, over the time in which at least
+//! one such write was under way. Clean pages are dropped in no time here. A loan is what that pace brings back within
+//! the contract's `call-back-memory`. All of that time is there for writing: the simulated machine sees at once that a
+//! lender is short. Then the pager writes what the borrower owes without being asked for each page.
 //!
-//! Checked, where loans are bounded: no loan grows beyond what would be back within the promise, if all are called back at
-//! once; and while something is
-//! called back, whoever owes frames has some on their way as long as it has any to give, so that a call-back takes what disks
-//! need for it and no more. That this keeps to the promise is a figure (`late`): a disk may have other work then than when its pace
-//! was learnt.
+//! Measured, on every machine: a call-back begins at the moment at which a lender is short. It lasts until all that
+//! the lender is allowed is its own or free, until a period passed in which it got everything it asked for, or until
+//! the lender has ended. A call-back that goes on when the run ends counts as far as it got.
+//!
+//! Checked, where loans are bounded:
+//! - No loan grows beyond what would be back within the promise, if all are called back at once.
+//! - While something is called back, a unit that owes frames has some on their way as long as it has any to give. So a
+//!   call-back takes what disks need for it and no more.
+//!
+//! Whether this keeps the promise is a figure (`late`): a disk may have other work then than when its pace was learnt.
 
 use commonhold_contract::{Scheme, UnitId};
 use commonhold_policy::frames::{Allowance, Because, Facts, Look};
@@ -156,7 +158,7 @@ impl Engine<'_> {
         (all, self.memory.swapped().saturating_mul(self.frame_bytes()))
     }
 
-    /// Swap that nobody's pages are in, in bytes.
+    /// Free swap, in bytes.
     fn swap_free(&self) -> u64 {
         let (all, taken) = self.swap();
         all.saturating_sub(taken)
@@ -167,7 +169,7 @@ impl Engine<'_> {
         self.loans.swap_short
     }
 
-    /// Memory was divided: who calls back what it lent, and who is done.
+    /// Memory was divided: which units call back what they lent, and which are done.
     pub(super) fn note_loans(&mut self, look: Look, facts: &[Facts], allowances: &[Allowance]) {
         if look == Look::Period {
             let (all, taken) = self.swap();
@@ -227,7 +229,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What units owe is written, without waiting for who needs it.
+    /// What units owe is written, without waiting for the unit that needs it.
     pub(super) fn collect_debts(&mut self) {
         if !self.loans.bounded {
             return;
@@ -240,9 +242,9 @@ impl Engine<'_> {
         self.end_call_backs();
     }
 
-    /// While a unit calls back what it lent, whoever owes pages has some on their way, as long as it has any to give: what
-    /// a call-back takes is what disks need for them. (Pages that come to be given later are taken at the next look, or
-    /// before, when a write ends or more are asked for.)
+    /// While a unit calls back what it lent, a unit that owes pages has some on their way, as long as it has any to
+    /// give: what a call-back takes is what disks need for them. (Pages that come to be given later are taken at the
+    /// next look, or before, when a write ends or more are asked for.)
     pub(super) fn expect_no_rest(&mut self) {
         let called = self.scenario.contract.held().any(|id| self.loans.units[id.index()].call.is_some());
         if !self.loans.bounded || !called {

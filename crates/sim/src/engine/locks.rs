@@ -1,19 +1,25 @@
-//! Locks that block who waits for them, and whose CPUs their holders run on meanwhile.
+//! Locks that block the tasks that wait for them, and the units on whose CPUs their holders run meanwhile.
 //!
-//! Problem: who waits for a lock waits for its holder to have a CPU, and the holder's unit may have none for it: isolation
-//! would be undone by a lock. Terms: a task *runs for* a unit if it stands in that unit's queue and is charged to it; usually
-//! its own. A lock that *inherits* lends its holders the CPUs of those who wait for it.
+//! Problem: a task that waits for a lock waits for the lock's holder to have a CPU. The holder's unit may have none
+//! for it. So a lock would undo isolation.
 //!
-//! Algorithm: a task runs for the unit that the first who waits for one of its locks runs for, of those who do not run for
-//! its own: its locks in the order in which it took them, each one's queue from the front. Else it runs for its own unit.
-//! When that changes for a task that waits for such a lock itself, the holders of that lock are looked at anew, and so on.
+//! Terms: a task *runs for* a unit if it stands in that unit's queue and is charged to it; usually that is its own
+//! unit. A lock that *inherits* lends its holders the CPUs of the tasks that wait for it.
 //!
-//! Properties: along a chain (A waits for B's lock, B for C's) everybody runs for A's unit. A release gives back what was
-//! lent for that lock alone: who still holds a lock that somebody waits for goes on on the other's CPUs. Ends also where
-//! tasks wait for each other in a circle: each is looked at once per change. Limits: of several units that wait one lends,
-//! and not all in turns. Locks are given first come, first served; readers that stand one behind the other together.
-//! Source: seed 000, section 3.4 (inheritance of an SPU's resources by who holds a kernel lock); for chains Sha, Rajkumar,
-//! Lehoczky 1990 (priority inheritance).
+//! Algorithm: consider the tasks that wait for a holder's locks and do not run for the holder's own unit. The locks
+//! are taken in the order in which the holder took them, each lock's queue from the front. The holder runs for the
+//! unit that the first such task runs for. Without one, it runs for its own unit. When that changes for a task that
+//! itself waits for such a lock, the holders of that lock are looked at anew, and so on.
+//!
+//! Properties: along a chain (A waits for B's lock, B for C's) all tasks run for A's unit. A release gives back what
+//! was lent for that lock alone. A task that still holds a lock for which another waits goes on on the other's CPUs.
+//! The algorithm also ends where tasks wait for each other in a circle: each is looked at once per change.
+//!
+//! Limits: of several units that wait one lends, and not all in turns. Locks are given first come, first served;
+//! readers that stand one behind the other get them together.
+//!
+//! Source: seed 000, section 3.4 (inheritance of an SPU's resources by who holds a kernel lock); for chains Sha,
+//! Rajkumar, Lehoczky 1990 (priority inheritance).
 
 use std::collections::VecDeque;
 
@@ -25,19 +31,19 @@ use super::task::State;
 use crate::Time;
 use crate::scenario::Op;
 
-/// A lock that blocks who waits for it.
+/// A lock that blocks the tasks that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Lock {
     holders: Vec<TaskId>,
     reading: bool,
-    /// Who waits for it, and whether to read.
+    /// The tasks that wait for it, and whether to read.
     queue: VecDeque<(TaskId, bool)>,
     pub(super) waits: u64,
     pub(super) waited_ns: Time,
 }
 
 impl Lock {
-    /// Whether it can be given to somebody: to a reader while others read, if nobody waits for his turn before.
+    /// Whether it can be given to a task: to a reader while others read, if no task waits for its turn before.
     fn is_free(&self, reads: bool) -> bool {
         self.holders.is_empty() || (self.reading && reads)
     }
@@ -87,7 +93,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The run is over: whoever still waits has waited as long so far.
+    /// The run is over: a task that still waits has waited as long so far.
     pub(super) fn count_waits_for_locks_that_go_on(&mut self) {
         for lock in &mut self.locks {
             let waited = lock.queue.iter().map(|(id, _)| self.now - self.tasks[*id as usize].since);
@@ -123,7 +129,7 @@ impl Engine<'_> {
             }
             self.run_for(id, unit);
             let holders = self.waits_for(id).map(|number| self.locks[number as usize].holders.clone());
-            // Who was looked at is so again if it stands further down the chain, but not in a circle.
+            // A task that was looked at is so again if it stands further down the chain, but not in a circle.
             tasks.extend(holders.unwrap_or_default().iter().filter(|holder| !self.waits_on(**holder, id)));
         }
     }
@@ -181,7 +187,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         let before = core::mem::replace(&mut task.runs_for, unit);
         if task.state == State::Runnable {
-            // The policy is to know who wants CPUs: whose turn never comes has nothing to lend.
+            // The policy is to know which units want CPUs: a unit whose turn never comes has nothing to lend.
             self.steward.blocked(before);
             self.steward.became_runnable(unit);
         }

@@ -1,11 +1,11 @@
 //! The engine: one simulated machine, from event to event.
 //!
 //! Between two events everything goes on at a constant rate: a CPU's task makes progress at the speed that contention
-//! leaves it, a disk transfers, a sleeper sleeps. An event settles what went on so far, changes something, and sets the
-//! timers of whatever follows from that. There are no time steps: a machine where nothing happens costs nothing.
+//! leaves it, a disk transfers, a sleeper sleeps. An event settles what went on so far, changes something, and sets
+//! the timers of all that follows from that. There are no time steps: a machine where nothing happens costs nothing.
 //!
-//! Who runs where is decided by the switch-time scheduler (`commonhold_dispatch`, or a baseline), who owns which CPU and how much memory
-//! by the policies (`commonhold_policy`); the engine carries out.
+//! The switch-time scheduler (`commonhold_dispatch`, or a baseline) decides which task runs where. The policies
+//! (`commonhold_policy`) decide which unit owns which CPU and how much memory. The engine carries out.
 
 mod audit;
 mod cpu;
@@ -55,7 +55,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Engine<'a> {
     scenario: &'a Scenario,
     seed: u64,
-    /// Shows the time to who looks on.
+    /// Shows the time to the caller that looks on.
     clock: &'a AtomicU64,
     now: Time,
     timers: Timers,
@@ -65,7 +65,7 @@ pub(crate) struct Engine<'a> {
     kernel: Switcher,
     kicks: Vec<Kick>,
     cpus: Vec<Cpu>,
-    /// Kernel work and bus traffic slow each other down, and who runs has changed.
+    /// Kernel work and bus traffic slow each other down, and other tasks run now.
     crowd_changed: bool,
     contention: Option<contention::Kernel>,
     bus: Option<contention::Bus>,

@@ -1,45 +1,48 @@
-//! How long a task that could run may have to wait for a CPU: a bound that follows from the scheduler, held in every run.
+//! How long a task that could run may have to wait for a CPU: a bound that follows from the scheduler, held in every
+//! run.
 //!
-//! Terms: a task *waits* from when it could run without a CPU to when it has one, for the *queue* of the unit that it runs
-//! for (without isolation there is one queue for all). Its *rivals* are the tasks that were in that unit at some time while it
-//! waited, itself among them: *n*. *S* is a slice, *e* what the unit is entitled to for itself, in CPUs, one at most; *m* the
-//! number of units; *P* the time between rotations.
+//! Terms: a task *waits* from when it could run without a CPU to when it has one, for the *queue* of the unit that it
+//! runs for (without isolation there is one queue for all). Its *rivals* are the tasks that were in that unit at some
+//! time while it waited, itself among them: *n*. *S* is a slice, and *P* the time between rotations. *e* is what the
+//! unit is entitled to for itself, in CPUs, one at most. *m* is the number of units.
 //!
-//! Within a queue (`dispatch.bpf.c`). Let *V* be the queue's clock: the largest virtual time with which a slice began. Who
-//! is queued after a slice is at V + S at most, and nobody is queued below V - S (`start_of`). So a rival that goes first is
-//! at most 2 S behind when the wait begins, or when it comes; its last slice may carry it S beyond: rivals have
-//! 3 S (n - 1) of the queue's CPU time at most before the task has its turn, and S may be left of a slice under way:
-//! *work* = 3 S (n - 1) + S.
+//! Within a queue (`dispatch.bpf.c`). Let *V* be the queue's clock: the largest virtual time with which a slice began.
+//! A task that is queued after a slice is at V + S at most, and no task is queued below V - S (`start_of`). So a rival
+//! that goes first is at most 2 S behind when the wait begins, or when it comes. Its last slice may carry it S beyond.
+//! So rivals have 3 S (n - 1) of the queue's CPU time at most before the task has its turn, and S may be left of a
+//! slice under way: *work* = 3 S (n - 1) + S.
 //!
-//! Between queues, the queue has CPU time at the rate e but for a *lag*, as in a latency-rate server: after t it has had
-//! e t - lag at least.
-//! - Who owns a CPU whenever there is an owner of it (e = 1) lags by nothing: the owner's queue is looked at first, and a
-//!   loan is called back within the call-back.
-//! - Who owns a part of a CPU has it by turns: the turn goes to the largest credit, in turns of P. Credits sum to nothing,
-//!   and greedy emptying keeps each of m below H(m) - 1, where H(m) = 1 + 1/2 + .. + 1/m: let s(j) be what the j largest
-//!   sum to; in a turn either the winner is among them and their sum does not grow, or all of them were below the winner, and
-//!   s(j) / j <= (s(j + 1) + 1) / (j + 1). With s(m) = 0 follows s(1) <= H(m) - 1, and H(m) before the turn is dealt. A
-//!   winner falls below its credit by one turn. So the lag is P (2 H(m) + 1) at most: a unit that is that far behind is
-//!   next.
-//! - On time-shared CPUs the unit with the smallest pass is next. A pass exceeds the machine's by the slices that the unit
-//!   has under way, min(n, c) S over its weight on c CPUs, and is behind it by one slice over its own weight at most
-//!   (`catch_up`). Each of the m - 1 others catches up with it before it is next, and overshoots by a slice: the lag is
-//!   (m - 1) S (min(n, c) + 2). Weights are whole parts of 10,000: rounding is taken off e.
-//! - Within a unit, its sub-units (and its own tasks, as one more) are to each other as units on time-shared CPUs: that lag is
-//!   added to the outermost unit's. Over all levels the siblings are at most the m - 1 others.
+//! Between queues, the queue has CPU time at the rate e but for a *lag*, as in a latency-rate server: after t it has
+//! had e t - lag at least.
+//! - A unit that owns a CPU whenever that has an owner (e = 1) lags by nothing. The owner's queue is looked at first,
+//!   and a loan is called back within the call-back.
+//! - A unit that owns a part of a CPU has it by turns of P. A turn goes to the largest credit. Credits sum to nothing,
+//!   and greedy emptying keeps each of m below H(m) - 1, where H(m) = 1 + 1/2 + .. + 1/m. Proof: let s(j) be what the j
+//!   largest sum to. In a turn, either the winner is among them and their sum does not grow, or all of them were below
+//!   the winner, and s(j) / j <= (s(j + 1) + 1) / (j + 1). With s(m) = 0 follows s(1) <= H(m) - 1, and H(m) before the
+//!   turn is dealt. A winner falls below its credit by one turn. So the lag is P (2 H(m) + 1) at most: a unit that is
+//!   that far behind is next.
+//! - On time-shared CPUs the unit with the smallest pass is next. A pass exceeds the machine's by the slices that the
+//!   unit has under way, min(n, c) S over its weight on c CPUs. It is behind the machine's by one slice over its own
+//!   weight at most (`catch_up`). Each of the m - 1 others catches up with it before it is next, and overshoots by a
+//!   slice: the lag is (m - 1) S (min(n, c) + 2). Weights are whole parts of 10,000: rounding is taken off e.
+//! - Within a unit, its sub-units (and its own tasks, as one more) are to each other as units on time-shared CPUs.
+//!   That lag is added to the outermost unit's. Over all levels the siblings are at most the m - 1 others.
 //! - Between the two ways nothing is carried over: the lag counts once more for each change from the one to the other.
 //!
-//! All of it begins with the next look of the policy, which may be as late as the longest pause between two of them, and
-//! with a call-back; each turn loses an interrupt. So a wait is at most
+//! All of it begins with the next look of the policy, which may be as late as the longest pause between two of them,
+//! and with a call-back. Each turn loses an interrupt. So a wait is at most
 //!
 //! look + call-back + (work + lag (1 + changes)) / e, and P + interrupt for P.
 //!
-//! Limits: who is entitled to nothing for itself lives on what others leave, and has no bound. That rivals are counted one
-//! by one is the scheduler's own: each process that comes begins at V, so that a chain of ever new short ones keeps back a
-//! task that is beyond it. The lemma about credits is for one CPU that is held in parts; of several, greedy emptying is
-//! known to stay within a logarithm too (Bender, Farach-Colton, Kuszmaul 2019), and its constant is taken over.
-//! Source: stride scheduling (Waldspurger 1995), start-time fair queueing (Goyal, Vin, Cheng 1996), latency-rate servers
-//! (Stiliadis, Varma 1998).
+//! Limits: a unit that is entitled to nothing for itself lives on what others leave, and has no bound. Rivals are
+//! counted one by one because of the scheduler: each process that comes begins at V. So a chain of ever new short ones
+//! keeps back a task that is beyond V. The lemma about credits is for one CPU that is held in parts. Of several,
+//! greedy emptying is known to stay within a logarithm too (Bender, Farach-Colton, Kuszmaul 2019), and its constant is
+//! taken over.
+//!
+//! Source: stride scheduling (Waldspurger 1995), start-time fair queueing (Goyal, Vin, Cheng 1996), latency-rate
+//! servers (Stiliadis, Varma 1998).
 
 use commonhold_contract::{MILLIONTH, Scheme};
 
@@ -67,7 +70,8 @@ struct Queue {
     left: u64,
     /// The least that it was entitled to while it had processes, in millionths of a CPU, a whole CPU at most.
     entitled: u64,
-    /// A wait of that time is within the bound of all that wait now, who have at least the unit's present tasks as rivals.
+    /// A wait of that time is within the bound of all that wait now, which have at least the unit's present tasks as
+    /// rivals.
     easy: Time,
     /// Whether the unit lies within another, or others within it.
     nested: bool,
@@ -290,7 +294,7 @@ mod tests {
         // A change to time-sharing: once more the lag, and the longest pause between looks.
         patience.looked(100 * MS, true);
         assert_eq!(patience.is_borne(9_999 * MS, wait, 2), Err(2_614 * MS + 2_584 * MS + 100 * MS));
-        // Who is entitled to nothing has no bound.
+        // A unit that is entitled to nothing has no bound.
         patience.entitled(2, 0, 1);
         assert_eq!(patience.is_borne(Time::MAX, wait, 2), Ok(()));
     }

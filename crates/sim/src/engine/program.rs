@@ -1,7 +1,8 @@
 //! Programs: what a process does, op by op.
 //!
-//! A task that has computed what it had to is *advanced*: it goes through its ops until one makes it compute again, or
-//! blocks it, or the program ends. What the kernel does for it (setting up a transfer, creating a process) is computing too.
+//! A task that has computed what it had to is *advanced*. It goes through its ops until one makes it compute again or
+//! blocks it, or the program ends. What the kernel does for it (setting up a transfer, creating a process) is
+//! computing too.
 
 use commonhold_dispatch::TaskId;
 

@@ -9,7 +9,7 @@ use crate::memory::{Memory, SpaceId};
 /// In millionths: as fast as alone, with all memory local.
 pub(super) const ALONE: u64 = 1_000_000;
 
-/// In millionths: stalled all of the time, as who does nothing but load.
+/// In millionths: stalled all of the time, as a task that does nothing but load.
 const ALWAYS: u32 = 1_000_000;
 
 /// Time per unit of a task's work, and by what it is more than one, in millionths. What is not for the two is stalls.
@@ -23,7 +23,7 @@ pub(super) struct Slow {
 }
 
 impl Slow {
-    /// Nobody hinders it.
+    /// Nothing hinders it.
     pub(super) const NOT: Slow = Slow { total: ALONE, lock: 0, remote: 0 };
 
     /// What its kernel work meets in the kernel.

@@ -1,8 +1,9 @@
 //! The policies at work on the simulated machine: what the daemon does on a live one.
 //!
-//! At the times that the plans ask for, a snapshot goes to `commonhold_policy::step`, its plan through the independent
-//! checker, and the checked plan to the switch-time scheduler: owners of CPUs, and weights. Memory is divided anew at
-//! each period by `commonhold_policy::frames`, and at once when a unit is short of what it is entitled to.
+//! At the times that the plans ask for, a snapshot goes to `commonhold_policy::step`. Its plan goes through the
+//! independent checker. The checked plan goes to the switch-time scheduler: owners of CPUs, and weights. Memory is
+//! divided anew at each period by `commonhold_policy::frames`, and at once when a unit is short of what it is entitled
+//! to.
 
 use std::sync::atomic::Ordering;
 
@@ -270,7 +271,7 @@ impl Engine<'_> {
         self.note_loans(look, &facts, &allowances);
         self.collect_debts();
         self.expect_no_rest();
-        // Not at a call-back: whoever calls frames back would wake all who wait, each of whom calls back in turn.
+        // Not at a call-back: a unit that calls frames back would wake all that wait, and each calls back in turn.
         if look == Look::Period {
             self.feed_starved();
         }

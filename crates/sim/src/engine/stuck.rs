@@ -1,11 +1,19 @@
-//! Who waits for ever: processes that wait for each other when a run ends.
+//! Tasks that wait for ever: processes that wait for each other when a run ends.
 //!
-//! Problem: a run whose processes wait for each other in a circle goes on to its horizon and looks as if it had only been too
-//! short. Algorithm: who computes, sleeps, or waits for a disk or for memory will go on. Who waits for a lock goes on if all
-//! its holders do; for children, if one of them does; at a barrier, if a sibling that is not there yet goes on, or more are
-//! to come. What no such chain reaches waits for ever. Properties: nobody is called stuck who could still be woken by
-//! anybody; who waits at a barrier for a sibling that runs for ever without coming is not called stuck. Cost: a pass over all
-//! tasks for each link of the longest chain of waits.
+//! Problem: a run whose processes wait for each other in a circle goes on to its horizon. It looks as if it had only
+//! been too short.
+//!
+//! Algorithm: a task goes on
+//! - if it computes, sleeps, or waits for a disk or for memory;
+//! - if it waits for a lock, and all holders of that lock go on;
+//! - if it waits for children, and one of them goes on;
+//! - if it waits at a barrier, and a sibling that is not there yet goes on, or more siblings are to come.
+//!
+//! A task that no such chain reaches waits for ever.
+//!
+//! Properties: no task is called stuck that another could still wake. A task that waits at a barrier for a sibling
+//! that runs for ever without coming is not called stuck. Cost: a pass over all tasks for each link of the longest
+//! chain of waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +85,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What a task waits for; who spins at a barrier waits there as well.
+    /// What a task waits for; a task that spins at a barrier waits there as well.
     fn wait_of(task: &Task) -> State {
         if task.state == State::Runnable && task.spins { State::Barrier } else { task.state }
     }
@@ -87,7 +95,7 @@ impl Engine<'_> {
     }
 }
 
-/// Where somebody goes on, or is still to come: among the children of these, and the copies of these jobs.
+/// Where a task goes on, or is still to come: among the children of these, and the copies of these jobs.
 struct Families {
     parents: BTreeSet<TaskId>,
     jobs: BTreeSet<u32>,

@@ -1,5 +1,5 @@
-//! The seam between the engine and whoever decides at every switch: the project's scheduler in its simulated kernel, or one
-//! of the baselines. All answer the same questions; what [`Kernel`] says of them holds here.
+//! The seam between the engine and the scheduler that decides at every switch: the project's scheduler in its
+//! simulated kernel, or one of the baselines. All answer the same questions; what [`Kernel`] says of them holds here.
 
 use commonhold_contract::Scheme;
 use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};
@@ -9,7 +9,7 @@ use crate::Time;
 use crate::baseline::{Baseline, Decay, Epochs};
 use crate::scenario::{CallBack, Scenario, Scheduler};
 
-/// Who decides which task a CPU runs next, and where a woken task goes.
+/// The scheduler that decides which task a CPU runs next, and where a woken task goes.
 #[expect(
     clippy::large_enum_variant,
     reason = "there is one per simulation, and a box would be a step at every question"
@@ -121,7 +121,7 @@ impl Switcher {
         }
     }
 
-    /// Baselines do not lend a waiter's rights to who holds a lock.
+    /// Baselines do not lend a waiter's rights to the holder of a lock.
     pub(super) fn move_to_unit(&mut self, now: Time, id: TaskId, unit: u32) {
         if let Switcher::Commonhold(kernel) = self {
             kernel.move_to_unit(now, id, unit);
@@ -156,7 +156,7 @@ impl Switcher {
         ask!(self, one => one.account(unit))
     }
 
-    /// The owner of a CPU; with a baseline, nobody.
+    /// The owner of a CPU; with a baseline, there is none.
     pub(super) fn home(&self, cpu: u32) -> u32 {
         match self {
             Switcher::Commonhold(kernel) => kernel.home(cpu),
@@ -172,7 +172,7 @@ impl Switcher {
         }
     }
 
-    /// Baselines take nobody out of turn.
+    /// Baselines take no task out of turn.
     pub(super) fn is_rescuing(&self, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.is_rescuing(cpu),

@@ -201,7 +201,7 @@ impl Engine<'_> {
         self.kernel.start(self.now, id, unit.0, Some(parent).filter(|parent| *parent != NONE));
         self.patience.came(unit.0);
         if self.steward.came(unit.0) {
-            // Who may not borrow would have no CPU until the next look, a quarter of a second later.
+            // A unit that may not borrow would have no CPU until the next look, a quarter of a second later.
             self.timers.set(self.policy_timer(), self.now);
         }
         self.kernel.wake(self.now, id);
@@ -229,7 +229,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The run is over: waits are counted where they end, and whoever still waits has waited as long so far.
+    /// The run is over: waits are counted where they end, and a task that still waits has waited as long so far.
     pub(super) fn count_waits_that_go_on(&mut self) {
         for id in 0..number(self.tasks.len()) {
             let task = &self.tasks[id as usize];

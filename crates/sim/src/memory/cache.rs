@@ -1,15 +1,16 @@
 //! The page cache of one file, as counts of pages per owner.
 //!
-//! Pages of a file are not told apart: where an operation hits some of them, it hits each kind in proportion, with the rest
-//! of each division carried to the next time. So the first unit's pages become `shared` as fast as if the second unit's
-//! reads fell anywhere in the file, and exactly all of them if it reads the whole file at once.
+//! Pages of a file are not told apart. An operation that hits some of them hits each kind in proportion, and the rest
+//! of each division is carried to the next time. So the first unit's pages become `shared` as fast as if the second
+//! unit's reads fell anywhere in the file. All of them become so if the second unit reads the whole file at once.
 
 use commonhold_contract::{MILLIONTH, UnitId};
 use commonhold_policy::share::split;
 
 use crate::Time;
 
-/// A file whose pages were used once counts as so many times older: who reads a file from end to end does not come back.
+/// A file whose pages were used once counts as so many times older: a task that reads a file from end to end does not
+/// come back.
 pub(super) const USED_ONCE: u64 = 4;
 
 /// One unit's pages of a file.

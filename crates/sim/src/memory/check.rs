@@ -1,4 +1,4 @@
-//! The memory's own books, added up again from what they should follow from.
+//! A check of the memory's own books: they are added up again from the facts that they should follow from.
 
 use commonhold_contract::UnitId;
 

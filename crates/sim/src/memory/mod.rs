@@ -1,34 +1,47 @@
-//! The page frames of the simulated machine: who uses how many, who must give some up, and which.
+//! The page frames of the simulated machine: how many each unit uses, which must give some up, and which pages go.
 //!
 //! Problem: memory must behave as it does in a kernel that charges each frame to a unit and refuses what is beyond the
-//! unit's allowance, in time that does not grow with the size of the memory. Terms: a *space* is the anonymous memory of one
-//! process: pages resident and clean (an up-to-date copy is in swap), resident and dirty, on their way out, in swap. The
-//! *cache* holds pages of files: clean, dirty, being written. A *page-out* is one disk write that memory needs; a page that
-//! it writes either leaves (its frame is free when it is done) or stays (it is clean then). A unit is *short* once a request
-//! of it was refused or its pages were taken on its behalf. A unit that uses more than it is allowed, because its allowance
-//! sank, is a *debtor*.
+//! unit's allowance. The time for that must not grow with the size of the memory.
 //!
-//! Algorithm: pages are counted, not told apart. A request is granted if the unit stays within its allowance and enough
-//! frames are free; else it is refused, and [`Memory::reclaim`] takes pages on behalf of that unit: see there for from whom
-//! and which. How many frames each may use is not decided here: [`Memory::facts`] goes to `commonhold_policy::frames`, and
-//! what that answers comes back through [`Memory::allow`]. The page that a second unit uses becomes `shared`'s.
+//! Terms:
+//! - A *space* is the anonymous memory of one process. Its pages are resident and clean (an up-to-date copy is in
+//!   swap), resident and dirty, on their way out, or in swap.
+//! - The *cache* holds pages of files: clean, dirty, being written.
+//! - A *page-out* is one disk write that memory needs. A page that it writes either leaves (its frame is free when it
+//!   is done) or stays (it is clean then).
+//! - A unit is *short* once a request of it was refused, or its pages were taken on its behalf.
+//! - A unit that uses more than it is allowed, because its allowance sank, is a *debtor*.
 //!
-//! Who drives this calls [`Memory::at`] when time has passed; on [`Grant::Short`] calls `reclaim`, tries again at once if
-//! frames were freed or a grant was forced, and else after the next [`Memory::written`] or `close`; and calls `reclaim` on
-//! its own for a unit that is low ([`Memory::low_unit`]): that is the pager.
+//! Algorithm: pages are counted, not told apart. A request is granted if the unit stays within its allowance and
+//! enough frames are free. Else it is refused, and [`Memory::reclaim`] takes pages on behalf of that unit; see there
+//! which unit gives, and which pages. How many frames each unit may use is not decided here. [`Memory::facts`] goes to
+//! `commonhold_policy::frames`, and its answer comes back through [`Memory::allow`]. A page that a second unit uses
+//! becomes `shared`'s.
 //!
-//! Properties: used frames and free ones sum to the machine's ([`Memory::check`]). While units are held to allowances, an
-//! operation of one unit takes nothing from another unless that is a debtor, or no frame is free and the unit itself has
-//! nothing to give: this is counted as `seized`. Progress: no request of at most [`Memory::request_pages_max`] pages is
-//! refused for ever. `reclaim` frees something, has a page-out under way, or finds that the unit has nothing left to give:
-//! every space of it is down to the floor, two clusters. Then one request is granted beyond the allowance, and counted as
-//! `forced`. So a unit whose allowance is at least two clusters per space and one request never needs force.
+//! The caller has four duties:
+//! - to call [`Memory::at`] when time has passed;
+//! - on [`Grant::Short`], to call `reclaim`;
+//! - to try again, at once if frames were freed or a grant was forced, and else after the next [`Memory::written`] or
+//!   `close`;
+//! - to call `reclaim` by itself for a unit that is low ([`Memory::low_unit`]): that is the pager.
 //!
-//! Limits: what a page holds is not known, so a hit on a file falls on its pages in proportion. A page overwritten or used
-//! while it is being written is not written again, nor kept. Pages that were read ahead may go before they are used: their
-//! reader counts as served when the read is done. Swap is as large as need be. In which node a page lies is told by
-//! `nodes`, and decides nothing here. Source: seed 000, sections 2.2
-//! (`kernel` and `shared`) and 3.2 (limits, refusal, per-unit paging, first touch).
+//! Properties: used frames and free ones sum to the machine's ([`Memory::check`]). While units are held to allowances,
+//! an operation of one unit takes nothing from another, except in two cases: the other is a debtor, or no frame is
+//! free and the unit itself has nothing to give. The second is counted as `seized`.
+//!
+//! Progress: no request of at most [`Memory::request_pages_max`] pages is refused for ever. `reclaim` frees something,
+//! has a page-out under way, or finds that the unit has nothing left to give: every space of it is down to the floor,
+//! two clusters. Then one request is granted beyond the allowance, and counted as `forced`. So a unit whose allowance
+//! is at least two clusters per space and one request never needs force.
+//!
+//! Limits:
+//! - What a page holds is not known, so a hit on a file falls on its pages in proportion.
+//! - A page overwritten or used while it is being written is not written again, nor kept.
+//! - Pages that were read ahead may go before they are used: their reader counts as served when the read is done.
+//! - Swap is as large as need be.
+//! - `nodes` tells in which node a page lies; that decides nothing here.
+//!
+//! Source: seed 000, sections 2.2 (`kernel` and `shared`) and 3.2 (limits, refusal, per-unit paging, first touch).
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 use commonhold_policy::frames::Facts;
@@ -94,7 +107,7 @@ pub struct Counts {
     pub paged_out: u64,
     /// Pages granted beyond its allowance, because it had nothing left to give.
     pub forced: u64,
-    /// Pages taken from everybody on its behalf, although units are held to allowances.
+    /// Pages taken from all units on its behalf, although units are held to allowances.
     pub seized: u64,
 }
 
@@ -177,7 +190,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The memory of that machine, with nothing in it but the kernel. Everybody is allowed everything, until
+    /// The memory of that machine, with nothing in it but the kernel. Every unit is allowed everything, until
     /// [`allow`](Self::allow) says otherwise.
     pub fn new(hardware: &Hardware, contract: &Contract) -> Result<Memory, TooSmall> {
         let costs = &hardware.kernel;
@@ -375,7 +388,7 @@ impl Memory {
         self.spaces.iter().map(|space| space.swapped + space.leaving).sum()
     }
 
-    /// Frames that are nobody's.
+    /// Frames that no unit has.
     pub fn free(&self) -> u64 {
         self.free
     }

@@ -1,20 +1,23 @@
 //! In which node the pages of processes lie.
 //!
 //! Problem: where memory comes in nodes, how fast a process computes depends on where its pages are (see
-//! `crate::contention`). Terms: a *node* has so many frames; a process's *home* of the moment is the node of the CPU that it
-//! runs on.
+//! `crate::contention`).
 //!
-//! Algorithm: first touch. A page that a process touches for the first time, or gets back from swap, comes into the node
-//! in which the process runs; if that one is full, into the nearest one that is not. Pages that are taken from a process
-//! are taken from all nodes alike, in proportion to what it has there.
+//! Terms: a *node* has so many frames. A process's *home* of the moment is the node of the CPU that it runs on.
 //!
-//! Properties: a process's pages by node sum to the frames that it takes up, those on their way out included; no node holds
-//! more than it has ([`Memory::check`]). A machine of one node, or one whose latencies are not said, keeps no such books.
+//! Algorithm: first touch. A page that a process touches for the first time, or gets back from swap, comes into the
+//! node in which the process runs. If that one is full, it comes into the nearest one that is not. Pages that are
+//! taken from a process are taken from all nodes alike, in proportion to what it has there.
 //!
-//! Limits: the kernel's own frames are spread over the nodes by their size. Pages of files are not placed: they take the
-//! frames that processes leave, wherever these are, and make room where a process wants to be. Nothing migrates. Source:
-//! seed 001, section 4 (data goes to the local processor's memory, and to a remote one's where it does not fit) and section
-//! 3 (no migration, no replication); first touch is what Linux does where nobody says otherwise.
+//! Properties: a process's pages by node sum to the frames that it takes up, those on their way out included. No node
+//! holds more than it has ([`Memory::check`]). A machine of one node, or one whose latencies are not said, keeps no
+//! such books.
+//!
+//! Limits: the kernel's own frames are spread over the nodes by their size. Pages of files are not placed. They take
+//! the frames that processes leave, wherever these are, and make room where a process wants to be. Nothing migrates.
+//!
+//! Source: seed 001, section 4 (data goes to the local processor's memory, and to a remote one's where it does not
+//! fit) and section 3 (no migration, no replication). First touch is what Linux does by default.
 
 use commonhold_policy::share::split;
 
@@ -78,7 +81,7 @@ impl Memory {
     }
 
     /// How many of the process's pages lie in each node, those on their way out included. A list that ends early, or is
-    /// empty because nobody keeps these books, goes on with none.
+    /// empty because these books are not kept, goes on with none.
     pub fn pages_by_node(&self, id: SpaceId) -> &[u64] {
         &self.spaces[id.0 as usize].lies
     }

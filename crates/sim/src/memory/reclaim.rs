@@ -1,20 +1,28 @@
-//! Whose pages are taken when somebody is short, and which.
+//! Whose pages are taken when a unit is short, and which.
 //!
-//! Whose: (1) a unit that asks for more than it is allowed gives its own. (2) If it is within its allowance, or has
-//! nothing to give, and no frame is free: the unit that owes most (uses most beyond its allowance) gives what it owes,
-//! to the last page; then the unit itself, if it is within its allowance; then everybody. Where no unit is held to an
-//! allowance, everybody gives: this is the global clock of a kernel without isolation. What is on its way out already
-//! is not taken twice.
+//! Whose, in this order:
+//! 1. A unit that asks for more than it is allowed gives its own.
+//! 2. If it is within its allowance, or has nothing to give, and no frame is free: the unit that owes most (uses most
+//!    beyond its allowance) gives what it owes, to the last page. Then the unit itself gives, if it is within its
+//!    allowance. Then all units give.
 //!
-//! Which: first clean pages of the cache, which are free at once: of the file whose pages were not used for longest, a
-//! file that was used only once counting as [`USED_ONCE`](super::cache::USED_ONCE) times older. Then dirty pages of the
-//! cache and anonymous pages together, a cluster at a time, each file and space in proportion to its pages times the
-//! time since they were used: what it should give, by its part of the sum, adds up as its *due*, and who owes most
-//! gives. No space gives its last [`FLOOR_CLUSTERS`] clusters, unless no frame is free and its unit uses more than it
-//! is allowed, or nothing else is left in the machine.
+//! Where no unit is held to an allowance, all give: this is the global clock of a kernel without isolation. What is on
+//! its way out already is not taken twice.
 //!
-//! Properties: over many page-outs each gives its part to within a cluster or so; all is integer arithmetic, ties go to the
-//! lower number. Cost: one pass over files and spaces per cluster. Source: seed 000, section 3.2.
+//! Which, in this order:
+//! 1. Clean pages of the cache, which are free at once. They are of the file whose pages were not used for longest. A
+//!    file that was used only once counts as [`USED_ONCE`](super::cache::USED_ONCE) times older.
+//! 2. Dirty pages of the cache and anonymous pages together, a cluster at a time. Each file and space gives in
+//!    proportion to its pages times the time since they were used. Its part of the sum adds up as its *due*, and the
+//!    one that owes most gives.
+//!
+//! No space gives its last [`FLOOR_CLUSTERS`] clusters, except in two cases: no frame is free and its unit uses more
+//! than it is allowed, or nothing else is left in the machine.
+//!
+//! Properties: over many page-outs each gives its part to within a cluster or so. All is integer arithmetic; ties go
+//! to the lower number. Cost: one pass over files and spaces per cluster.
+//!
+//! Source: seed 000, section 3.2.
 
 use std::cmp::Reverse;
 
@@ -52,7 +60,7 @@ pub struct Giveable {
     pub anonymous: u64,
 }
 
-/// Who gives.
+/// Which unit gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
     One(UnitId),
@@ -65,7 +73,7 @@ impl Scope {
     }
 }
 
-/// Who may give pages that are not clean pages of the cache.
+/// Which units may give pages that are not clean pages of the cache.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     giver: Giver,
@@ -113,7 +121,7 @@ impl Memory {
     }
 
     /// Takes what a unit owes: what only has to be dropped at once, the rest a part after the other, the next when some of
-    /// that is written. Nobody waits for it, so a unit that has nothing left to give goes on owing.
+    /// that is written. No task waits for it, so a unit that has nothing left to give goes on owing.
     pub fn collect(&mut self, unit: UnitId) -> Reclaimed {
         let (scope, mut out) = (Scope::One(unit), Reclaimed::default());
         let owed = self.owed(unit);
@@ -163,7 +171,7 @@ impl Memory {
 
     /// No frame is free and the unit could not help itself, or need not: `within` its allowance.
     fn find_frames(&mut self, unit: UnitId, pages: u64, within: bool, out: &mut Reclaimed) {
-        // Who owes gives even its last pages rather than that others go short of what is theirs.
+        // A unit that owes gives even its last pages rather than that others go short of what is theirs.
         let found = self.debtor().is_some_and(|(debtor, debt)| {
             let (scope, debt) = (Scope::One(debtor), pages.min(debt));
             self.take(unit, scope, debt, true, out) || self.take(unit, scope, debt, false, out)
@@ -322,7 +330,7 @@ fn candidate(giver: Giver, pages: u64, age: Time, due: i64) -> Candidate {
     Candidate { giver, pages, weight: u128::from(pages) * u128::from(age_us), due }
 }
 
-/// Adds to everybody's due its part of `pages`, and charges who owes most with what it can give of them.
+/// Adds to each due its part of `pages`, and charges the one that owes most with what it can give of them.
 fn most_due(candidates: &mut [Candidate], pages: u64) -> Option<(Giver, u64)> {
     let sum: u128 = candidates.iter().map(|candidate| candidate.weight).sum();
     for candidate in candidates.iter_mut() {

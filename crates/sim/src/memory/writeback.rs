@@ -1,10 +1,14 @@
 //! Disk writes that memory needs: page-outs, and the write-behind of dirty cache pages.
 //!
-//! Problem: dirty pages of files must reach the disk although nobody waits for them. Algorithm: while there are more of them
-//! than the dirty limit, or the oldest is older than the dirty age, the file whose dirty pages are oldest is written, a
-//! request's worth at a time. Properties: pages being written are charged as before, and each owner's part of the write is
-//! told, for charging the bandwidth (seed 000, section 3.3: each page of a shared write to its unit). Limit: the pages of
-//! one write are taken as contiguous in the file.
+//! Problem: dirty pages of files must reach the disk although no task waits for them.
+//!
+//! Algorithm: there may be more dirty pages than the dirty limit, or the oldest may be older than the dirty age. While
+//! that is so, the file whose dirty pages are oldest is written, a request's worth at a time.
+//!
+//! Properties: pages being written are charged as before. Each owner's part of the write is told, for charging the
+//! bandwidth (seed 000, section 3.3: each page of a shared write to its unit).
+//!
+//! Limit: the pages of one write are taken as contiguous in the file.
 
 use commonhold_contract::UnitId;
 use commonhold_policy::share::split;
@@ -40,7 +44,7 @@ impl PageOut {
         self.source
     }
 
-    /// Whether the frames are free when it is written: on behalf of somebody who is short.
+    /// Whether the frames are free when it is written: on behalf of a unit that is short.
     pub fn leaves(&self) -> bool {
         self.leaves
     }
@@ -72,7 +76,8 @@ impl Memory {
         if due { self.write_out(id) } else { None }
     }
 
-    /// Writes dirty pages of a file now, as many as one request takes: for who waits for them. `None`: there are none.
+    /// Writes dirty pages of a file now, as many as one request takes: for a task that waits for them. `None`: there
+    /// are none.
     pub fn write_out(&mut self, id: FileId) -> Option<PageOut> {
         let file = &mut self.files[id.0 as usize];
         let before = file.dirty();

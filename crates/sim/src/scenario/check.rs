@@ -1,5 +1,5 @@
-//! Whether the values of a workload fit each other and the machine: what would never end, never start, wait for ever or
-//! not fit.
+//! Whether the values of a workload fit each other and the machine. What is found would never end, never start, wait
+//! for ever or not fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -436,7 +436,7 @@ impl Subject<'_> {
     fn unused(&self, order: &[usize], demands: &[Demand]) -> Vec<Diagnostic> {
         let Workload { files, locks, programs, jobs, .. } = self.workload;
         if jobs.is_empty() {
-            let help = "declare who does what: [job.NAME]";
+            let help = "declare a job: [job.NAME]";
             let message = "the workload has no job: nothing would happen";
             return vec![Diagnostic::warning("no-jobs", 0..0, message).help(help)];
         }

@@ -1,11 +1,18 @@
 //! Cycles of a directed graph: programs that run themselves, locks that are taken in circles.
 //!
-//! Problem: a graph either has an order in which each node stands behind all that it leads to, or it has cycles, and then
-//! these are to be shown. Algorithm: depth first from each node in turn; an edge to a node that is still open closes a
-//! cycle, which consists of the edges on the path from that node on. Properties: without a cycle the order is complete;
-//! with one, at least one cycle is found; each edge closes one cycle at most; linear in nodes and edges, but for the length
-//! of the cycles found; no recursion. Limits: of several cycles that share an edge some may only be found when the first
-//! was removed. Source: depth-first search (Tarjan 1972).
+//! Problem: a graph either has an order in which each node stands behind all that it leads to, or it has cycles. The
+//! cycles are to be shown.
+//!
+//! Algorithm: depth first from each node in turn. An edge to a node that is still open closes a cycle. The cycle
+//! consists of the edges on the path from that node on.
+//!
+//! Properties: without a cycle the order is complete. With one, at least one cycle is found. Each edge closes one
+//! cycle at most. The cost is linear in nodes and edges, but for the length of the cycles found. There is no
+//! recursion.
+//!
+//! Limits: of several cycles that share an edge, some may only be found when the first was removed.
+//!
+//! Source: depth-first search (Tarjan 1972).
 
 /// An edge: where it leads, and what it stems from.
 pub(crate) struct Edge<T> {

@@ -1,18 +1,23 @@
 //! What a program asks for, as far as its text says: time, tasks, files, locks.
 //!
-//! Problem: a horizon before the end of the work, a million processes, or a loop that never lets time pass are better said
-//! before the simulation than found by it.
+//! Problem: some mistakes are better told before the simulation than found by it: a horizon before the end of the
+//! work, a million processes, a loop that never lets time pass.
 //!
-//! Terms. *Span*: the time that a program takes alone on a machine with CPUs enough, every amount at its mean, every file
-//! in the cache and nobody waited for. *Work*: its CPU time, with that of all that it runs. Both are what cannot be
-//! undercut on average; what really happens takes longer.
+//! Terms:
+//! - *Span*: the time that a program takes alone on a machine with CPUs enough. Every amount is at its mean, every
+//!   file in the cache, and no task waited for.
+//! - *Work*: the program's CPU time, with that of all that it runs.
 //!
-//! Algorithm: programs are taken in an order in which each stands behind those that it runs. One pass over the steps keeps
-//! the span and the work before each step; where a loop ends, what lies between its first step and here is added once for
-//! each further round. A loop inside it has by then been counted in the same way. A loop for ever counts once.
+//! Both are lower bounds on average: what really happens takes longer.
 //!
-//! Properties: linear in the steps; sums stay at the largest number when they reach it, so that nothing overflows. Limits:
-//! barriers, locks and disks take no time here.
+//! Algorithm: programs are taken in an order in which each stands behind those that it runs. One pass over the steps
+//! keeps the span and the work before each step. Where a loop ends, what lies between its first step and here is added
+//! once for each further round. A loop inside it has by then been counted in the same way. A loop for ever counts
+//! once.
+//!
+//! Properties: linear in the steps. Sums stay at the largest number when they reach it, so that nothing overflows.
+//!
+//! Limits: barriers, locks and disks take no time here.
 
 use std::collections::BTreeSet;
 

@@ -14,7 +14,7 @@ pub enum Part {
     Contract,
     /// The hardware.
     Machine,
-    /// Who does what.
+    /// What the jobs do.
     Workload,
 }
 
@@ -67,7 +67,7 @@ pub fn read_with(contract: &str, machine: &str, workload: &str, instead: Overrid
         (commonhold_contract::parse(contract), parse_with_place(machine));
     if let (Some(contract), Some(machine)) = (&mut asked.contract, &mut hardware.value) {
         instead.apply(contract, machine);
-        // What the command line asks for is not the file's fault: who runs it says so.
+        // What the command line asks for is not the file's fault: the caller says so.
         if let (Some(place), None) = (place, instead.scheduler)
             && let Some(wrong) = unheld(contract.machine.scheme, machine.kernel.scheduler, place)
         {

@@ -1,4 +1,5 @@
-//! Every key of a machine and of a workload, once: the readers refuse what is not here, and the reference is made from it.
+//! Every key of a machine and of a workload, once. The readers refuse a key that is not here, and the reference is
+//! made from it.
 
 use super::model::Scheduler;
 use commonhold_contract::document::{self, key};
@@ -212,9 +213,8 @@ pub(crate) static KERNEL: Table = Table {
             Kind::Choice(&["in-time", "any"]),
             "\"in-time\"",
             "\"any\"",
-            "How much idle memory is lent to a unit that is short: no more than could be called back within the contract's \
-             call-back-memory, by the pages that it has and the pace at which pages were written so far; what is called \
-             back is then written at once (in-time). Or all of it, and pages are written when the lender needs them (any).",
+            "How much idle memory is lent to a unit that is short. in-time: what could be called back within the \
+             contract's call-back-memory, by the unit's pages and the pace at which pages were written so far; pages called back are written at once. any: all of it; pages are written when the lender needs them.",
         ),
         // Enough that a disk can put them in order, few enough that a read does not wait long behind them.
         key(
@@ -293,7 +293,7 @@ pub(crate) static LATENCY: Table = Table {
             Kind::Time { min: 1, max: LATENCY_MAX_NS / DISTANCE_LOCAL * DISTANCE_MAX },
             "",
             "\"140ns\"",
-            "What one from another node's takes. Twice `local` if not said, as Linux takes it to be.",
+            "What a load from another node's memory takes. Twice `local` if not said, as Linux assumes.",
         ),
         key(
             "distances",
@@ -358,7 +358,7 @@ pub(crate) static DISK: Table = Table {
             "\"ssd\"",
             "\"hp97560\"",
             "Its mechanics: several requests at a time (ssd), one at a time (fixed), or an HP 97560 with its arm and \
-             platters (hp97560). Which other keys there are depends on it.",
+             platters (hp97560). The model decides which other keys there are.",
         ),
         key("scale", Kind::Count { min: 1, max: 1000 }, "1", "2", "All times are divided by this."),
         key("access", ACCESS, "\"5ms\"", "\"3ms\"", "Time of each request."),
@@ -384,8 +384,8 @@ pub(crate) static DISK: Table = Table {
             Kind::Choice(&["position", "isolation", "fair", "batched"]),
             "",
             "\"position\"",
-            "How its queue is served: by head position alone, by the units' bandwidth alone, by position among the \
-             units that had no more than their share, or that in bounded batches. By the contract's scheme if not said.",
+            "How its queue is served: by head position alone (position), by the units' bandwidth alone (isolation), \
+             by position among the units that had no more than their share (fair), or as fair in bounded batches (batched). By the contract's scheme if not said.",
         ),
         key(
             "threshold",
@@ -428,7 +428,7 @@ pub(crate) static WORKLOAD: Table = Table {
             Kind::Time { min: 1000, max: HORIZON_MAX_NS },
             "\"1h\"",
             "\"10min\"",
-            "When the simulation ends at the latest. A workload that does not say is reminded of it.",
+            "When the simulation ends at the latest. A workload without it gets a warning.",
         ),
         key("file", Kind::Named(&FILE), "", "{ source = { size = \"4MiB\" } }", "The files by name."),
         key("lock", Kind::Named(&LOCK), "", "{ inode = {} }", "The kernel locks by name."),
@@ -437,14 +437,14 @@ pub(crate) static WORKLOAD: Table = Table {
             Kind::Named(&PROGRAM),
             "",
             "{ hog = { do = [{ cpu = \"1s\" }] } }",
-            "What processes do, by name.",
+            "The programs by name: what processes do.",
         ),
         key(
             "job",
             Kind::Named(&JOB),
             "",
             "{ a = { unit = \"physics\", program = \"hog\" } }",
-            "Who does it, by name: a job is a process, with all that it runs.",
+            "The jobs by name. A job is a process, with all that it runs.",
         ),
     ],
 };
@@ -456,13 +456,20 @@ pub(crate) static FILE: Table = Table {
     keys: &[
         key("size", Kind::Bytes { min: 1, max: BYTES_MAX }, "", "\"4MiB\"", "Its size. Required."),
         key("disk", Kind::Name("disk"), "", "\"d0\"", "The disk it is on; the job's if not said."),
-        key("shared", Kind::Switch, "false", "true", "One for the whole machine; else each job has its own."),
+        key(
+            "shared",
+            Kind::Switch,
+            "false",
+            "true",
+            "One file for the whole machine. Else each job has a file of its \
+            own.",
+        ),
         key(
             "fragment",
             Kind::Bytes { min: SECTOR, max: BYTES_MAX },
             "",
             "\"8KiB\"",
-            "Its pieces have this size and lie apart on the disk; one piece if not said.",
+            "Size of its pieces, which lie apart on the disk. One piece if not said.",
         ),
     ],
 };
@@ -478,7 +485,7 @@ pub(crate) static LOCK: Table = Table {
             Kind::Switch,
             "false",
             "true",
-            "Who waits for it lends its unit's CPUs to the holder.",
+            "A process that waits for it lends its unit's CPUs to the holder.",
         ),
     ],
 };
@@ -500,22 +507,22 @@ pub(crate) static PROGRAM: Table = Table {
             Kind::Time { min: 1000, max: STEP_MAX_NS },
             "\"300ms\"",
             "\"100ms\"",
-            "It comes back to each page of its working set once in so much of its CPU time.",
+            "CPU time within which it touches each page of its working set once.",
         ),
         key(
             "hot",
             Kind::Bytes { min: 0, max: BYTES_MAX },
             "\"0B\"",
             "\"256KiB\"",
-            "What it needs in the cache again when it has moved to another CPU.",
+            "What it loads into the cache again after a move to another CPU.",
         ),
         key(
             "stalled",
             Kind::Part { min: 0, max: WHOLE },
             "\"0%\"",
             "\"30%\"",
-            "Part of its CPU time that it waits for memory, as long as that is all in its own node: where it is not, this \
-             part takes longer, as the machine's `[latency]` says.",
+            "Part of its CPU time that it waits for memory while all its memory is in its own node. For memory of \
+             other nodes, this part takes longer, as the machine's `[latency]` says.",
         ),
         key("do", Kind::Steps, "", "[{ cpu = \"1s\" }]", "Its steps, in order. Required."),
     ],
@@ -579,7 +586,8 @@ const RANDOM: Key = key(
     Kind::Switch,
     "false",
     "true",
-    "Anywhere in the file; else where the process' last one ended: a new process begins at the file's beginning.",
+    "Begins anywhere in the file. Else it begins where the process's last access ended, and a new process at the \
+     file's beginning.",
 );
 const DO: Key = key("do", Kind::Steps, "", "[{ cpu = \"1ms\" }]", "The steps. Required.");
 

@@ -1,5 +1,5 @@
-//! Bounds of what a machine and a workload may say: so that no sum of virtual times overflows, and a slip of the hand is
-//! told rather than simulated for days.
+//! Bounds of what a machine and a workload may say. No sum of virtual times overflows, and a typing error is reported
+//! rather than simulated for days.
 
 use crate::Time;
 

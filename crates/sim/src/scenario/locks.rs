@@ -1,12 +1,16 @@
 //! Locks that a workload would wait for for ever, as far as its text says.
 //!
 //! Terms: a program *holds* a lock between the first and the last step of a `lock` step, also while what it runs is
-//! running. Algorithm: one pass over each program's steps with the locks held at each; a run counts as taking all locks of
-//! what it runs. A lock that is taken while held can never be given. A lock that is taken while another is held is an edge
-//! from the one to the other; a cycle of these edges is a circle in which processes may wait for each other. A barrier for
-//! several while an exclusive lock is held waits for who needs that lock.
+//! running.
 //!
-//! Limits: two programs that take locks in a circle are warned of even where they never run at the same time.
+//! Algorithm: one pass over each program's steps with the locks held at each. A run counts as taking all locks of what
+//! it runs.
+//! - A lock that is taken while held can never be given.
+//! - A lock that is taken while another is held is an edge from the one to the other. A cycle of these edges is a
+//!   circle in which processes may wait for each other.
+//! - A barrier for several, while an exclusive lock is held, waits for processes that need that lock.
+//!
+//! Limits: a warning is given for two programs that take locks in a circle even where they never run at the same time.
 
 use std::collections::BTreeMap;
 
@@ -109,8 +113,10 @@ fn taken_twice(subject: &Subject, lock: u16, since: Step, again: Step, child: Op
 }
 
 fn reader_of_no_readers(subject: &Subject, lock: u16, read: bool, step: Step) -> Option<Diagnostic> {
-    let message =
-        format!("lock `{}` has no readers: who reads holds it alone all the same", name(subject, lock));
+    let message = format!(
+        "lock `{}` has no readers: a process that reads holds it alone all the same",
+        name(subject, lock)
+    );
     let help = "write `readers = true` in the lock, or remove `read` here";
     (read && !readers(subject, lock))
         .then(|| Diagnostic::warning("no-readers", subject.step(step.0, step.1), message).help(help))
@@ -118,7 +124,7 @@ fn reader_of_no_readers(subject: &Subject, lock: u16, read: bool, step: Step) ->
 
 fn barrier(subject: &Subject, lock: u16, since: Step, step: Step) -> Diagnostic {
     let message = format!(
-        "the barrier waits for others while lock `{}` is held, which they need to come here",
+        "the barrier waits for others while lock `{}` is held; they need that lock to reach the barrier",
         name(subject, lock)
     );
     let diagnostic = Diagnostic::error("deadlock", subject.step(step.0, step.1), message);

@@ -1,7 +1,7 @@
 //! Reads `machine.toml`: the simulated hardware and what its kernel costs.
 //!
-//! Every key but `version` and `shape` has a default, that of a present-day machine. A value that is wrong is reported and
-//! its default kept, so that what depends on it can be checked too.
+//! Every key but `version` and `shape` has a default, that of a present-day machine. A wrong value is reported and its
+//! default kept, so that the values that depend on it can be checked too.
 
 use std::collections::BTreeMap;
 
@@ -274,7 +274,7 @@ impl Reader<'_, '_> {
         }
         if kernel.switch_ns >= kernel.slice_ns {
             let message =
-                "a switch takes as long as the slice that it begins: nobody would get on".to_owned();
+                "a switch takes as long as the slice that it begins: no task would get on".to_owned();
             wrong("switch", message, "make `switch` shorter than `slice`");
         }
     }

@@ -1,12 +1,14 @@
 //! Scenarios: a contract, a machine and a workload, as files of a folder.
 //!
-//! `contract.toml` is read by the contract crate; [`parse_machine()`] reads `machine.toml`, [`parse_workload()`] reads
-//! `workload.toml`, which names units of the contract and disks of the machine. Like the contract's, both languages are
-//! tables of keys (`keys`), and all mistakes of a text are found in one go, each with its place and remedy;
+//! The contract crate reads `contract.toml`. [`parse_machine()`] reads `machine.toml`. [`parse_workload()`] reads
+//! `workload.toml`, which names units of the contract and disks of the machine. Like the contract's, both languages
+//! are tables of keys (`keys`). All mistakes of a text are found in one go, each with its place and remedy;
 //! [`commonhold_contract::render`] shows them. No file is opened here. [`reference()`] lists every key.
 //!
-//! Code map, in the order of the flow: `values` (numbers and names, by the contract crate's `document`), `machine`,
-//! with `latency`, `workload` with `steps` (text to values), `check` (whether the values fit each other), `limits`.
+//! Code map, in the order of the flow:
+//! - `values`: numbers and names, by the contract crate's `document`;
+//! - `machine` with `latency`, `workload` with `steps`: text to values;
+//! - `check`, with `limits`: whether the values fit each other.
 
 mod check;
 mod cycles;

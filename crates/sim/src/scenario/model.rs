@@ -12,7 +12,7 @@ pub struct Scenario {
     pub contract: Contract,
     /// The hardware and what its kernel costs.
     pub hardware: Hardware,
-    /// Who does what.
+    /// What the jobs do.
     pub workload: Workload,
 }
 
@@ -78,7 +78,7 @@ pub struct KernelCosts {
     pub dirty_age_ns: Time,
 }
 
-/// Who decides at every switch.
+/// The scheduler that decides at every switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheduler {
     /// The project's own.
@@ -232,7 +232,7 @@ pub enum DiskOrder {
     Batched,
 }
 
-/// Who does what.
+/// What the jobs do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Workload {
     /// When the simulation ends at the latest.
@@ -262,14 +262,14 @@ pub struct File {
     pub fragment_bytes: u64,
 }
 
-/// A kernel lock that blocks who waits for it.
+/// A kernel lock that blocks the tasks that wait for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lock {
     /// Its name.
     pub name: String,
     /// Several readers may hold it at once.
     pub readers: bool,
-    /// Who waits lends its unit's CPUs to the holder (seed 000, section 3.4).
+    /// A task that waits lends its unit's CPUs to the holder (seed 000, section 3.4).
     pub inherit: bool,
 }
 

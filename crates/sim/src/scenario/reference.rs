@@ -18,7 +18,7 @@ pub fn reference() -> String {
     let mut out = String::new();
     for (root, about) in [
         (&MACHINE, "machine.toml describes a simulated machine."),
-        (&WORKLOAD, "workload.toml says who does what on it."),
+        (&WORKLOAD, "workload.toml says what its jobs do."),
     ] {
         let _ = writeln!(out, "{about}");
         table(&mut out, root);

@@ -1,7 +1,7 @@
 //! Reads a program's steps, and flattens those that hold others.
 //!
-//! `{ lock = .., do = [..] }` becomes `Acquire`, the steps, `Release`; `{ repeat = .., do = [..] }` becomes the steps and
-//! `Again`, which goes back to the first of them. What each step of the result stems from is kept beside it.
+//! `{ lock = .., do = [..] }` becomes `Acquire`, the steps, `Release`. `{ repeat = .., do = [..] }` becomes the steps
+//! and `Again`, which goes back to the first of them. The origin of each step of the result is kept beside it.
 
 use commonhold_contract::document::{Document, article};
 use commonhold_contract::{Diagnostic, nearest, quantity};

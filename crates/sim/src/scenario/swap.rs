@@ -27,7 +27,7 @@ pub(crate) fn check(subject: &Subject<'_>) -> Vec<Diagnostic> {
             let message =
                 format!("a process of program `{}` has {}", program.name, shown(program.memory_bytes));
             let label = format!(
-                "there are {} of memory beside the kernel, and {} of swap",
+                "there are {} of memory beside the kernel's, and {} of swap",
                 shown(frames),
                 shown(swap)
             );

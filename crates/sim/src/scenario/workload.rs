@@ -1,7 +1,8 @@
-//! Reads `workload.toml`: who does what on the simulated machine.
+//! Reads `workload.toml`: the jobs of the simulated machine.
 //!
-//! Names are numbered first, so that a step may name what the text declares later. What refers to something that does not
-//! exist is reported and left out; whether the values fit each other, the machine and the contract is [`check`]'s question.
+//! Names are numbered first, so that a step may name what the text declares later. A reference to something that does
+//! not exist is reported and left out. [`check`] finds out whether the values fit each other, the machine and the
+//! contract.
 
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::{Contract, Diagnostic, UnitId, nearest};
@@ -72,7 +73,7 @@ fn workload(
 
 fn horizon(document: &mut Document, entries: &[Entry], places: &mut Places) -> Time {
     let Some(entry) = entries.iter().find(|entry| entry.key.name == "horizon") else {
-        let message = "the workload does not say when the simulation ends at the latest: after 1h";
+        let message = "the workload has no `horizon`: the simulation ends after 1h at the latest";
         let help = "write `horizon = \"1h\"`, or another time";
         document.report(Diagnostic::warning("default-horizon", 0..0, message).help(help));
         return HORIZON_NS;

@@ -9,7 +9,7 @@ type Span = core::ops::Range<usize>;
 /// What a line says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Line<'t> {
-    /// Who is in a unit.
+    /// The threads that are in a unit.
     Unit(&'t str, Vec<u32>),
     /// Something happened at a moment, in ns of the recording's clock.
     Event(Time, Event),

@@ -234,7 +234,7 @@ impl Reader {
         let wrong =
             |code, message: &str, help: &str| Err(Diagnostic::error(code, at..at, message).help(help));
         if self.tasks.is_empty() {
-            let help = "write before the events who is in which unit: `# commonhold unit light: 101 102`";
+            let help = "write each unit's threads before the events: `# commonhold unit light: 101 102`";
             return wrong("no-units", "the recording names no unit's threads", help);
         }
         if self.now == 0 {

@@ -2,7 +2,8 @@
 //!
 //! # Format
 //!
-//! A recording is the text of the kernel's `trace` file (tracefs), with lines before it that say who is in which unit:
+//! A recording is the text of the kernel's `trace` file (tracefs). Lines before it say which threads are in which
+//! unit:
 //!
 //! ```text
 //! # commonhold unit light: 101 102
@@ -10,22 +11,23 @@
 //!           <idle>-0     [002] d..2.    81.000120: sched_switch: prev_comm=swapper/2 prev_pid=0 ... ==> ... next_pid=101 ...
 //! ```
 //!
-//! The numbers are threads' (`cgroup.threads`); whom they fork is in their unit. These events count: `sched_switch`,
-//! `sched_wakeup`, `sched_wakeup_new`, `sched_process_fork`; all others are passed over. Of an event only the keys
-//! `prev_pid`, `prev_state`, `next_pid`, `pid` and `child_pid` are read, so that a recording may be cut to them. Its clock
-//! must be the same on all CPUs (`mono`), and nothing may be lost: a buffer that overran is an error.
+//! The numbers are threads' (`cgroup.threads`). Threads that they fork are in the same unit. These events count:
+//! `sched_switch`, `sched_wakeup`, `sched_wakeup_new`, `sched_process_fork`; all others are passed over. Only the keys
+//! `prev_pid`, `prev_state`, `next_pid`, `pid` and `child_pid` of an event are read, so a recording may be cut to
+//! them. Its clock must be the same on all CPUs (`mono`). Nothing may be lost: a buffer that overran is an error.
 //!
 //! # What becomes of it
 //!
-//! Every task becomes a job with a program of its own: the CPU time of each of its bursts, and how long it slept between
-//! two of them. Waiting for a CPU is left out: how long that takes is what the simulation is to find out. So is on which
-//! CPU it ran. A task that could run when the recording ended computes for ever; one that slept does so to the end.
+//! Every task becomes a job with a program of its own: the CPU time of each of its bursts, and how long it slept
+//! between two of them. Two facts are left out. How long a task waits for a CPU is for the simulation to find out, and
+//! so is on which CPU it runs. A task that could run when the recording ended computes for ever; one that slept sleeps
+//! to the end.
 //!
 //! # Limits
 //!
-//! Sleeps are as long as they were, and a child comes when it came, whoever is faster or slower in the simulation: a parent
-//! does not wait for its children, nor one task for another's message. What no unit's task did (interrupts' own threads, a
-//! daemon) is not replayed, only counted.
+//! Sleeps are as long as they were, and a child comes when it came, even if other tasks are faster or slower in the
+//! simulation. A parent does not wait for its children, nor one task for another's message. Work of no unit's task
+//! (interrupts' own threads, a daemon) is not replayed, only counted.
 
 #![allow(clippy::result_large_err, reason = "a recording is read once, and has one error at most")]
 

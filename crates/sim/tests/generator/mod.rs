@@ -1,7 +1,8 @@
-//! Random scenarios, as texts, from a seed: everything that the three languages can say, in sizes that run in milliseconds.
+//! Random scenarios, as texts, from a seed: everything that the three languages can say, in sizes that run in
+//! milliseconds.
 //!
-//! Every scenario is valid. Locks are taken in the order of their numbers, no barrier and no run stands inside a lock, and
-//! processes that meet at a barrier are run exactly as many at once as it waits for: so none can wait for ever.
+//! Every scenario is valid. Locks are taken in the order of their numbers. No barrier and no run stands inside a lock.
+//! Exactly as many processes are run at once as a barrier waits for. So none can wait for ever.
 
 #[path = "../scene/chance.rs"]
 mod chance;

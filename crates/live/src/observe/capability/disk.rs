@@ -1,4 +1,4 @@
-//! What can be held of disks, disk by disk, and what cannot: write-back that is nobody's, and file systems elsewhere.
+//! What can be held of disks, disk by disk, and what cannot: write-back without an owner, and file systems elsewhere.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -72,8 +72,7 @@ pub(super) fn by_user(context: &Context) -> Row {
         return Row::no(Area::Disk, name, "there is no disk in /sys/block");
     }
     if !context.tree.exists("/proc/self/io") {
-        let reason =
-            "this kernel counts nobody's transfers (no /proc/PID/io): the user backend does not hold disks";
+        let reason = "this kernel does not count transfers by process (no /proc/PID/io): the user backend does not hold disks";
         let remedy = "boot a kernel built with CONFIG_TASK_IO_ACCOUNTING=y";
         return Row::no(Area::Disk, name, reason).remedy(remedy);
     }
@@ -120,7 +119,7 @@ fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
     let off = unheld().find(|disk| disk.queues);
     let cannot = match named(unheld().filter(|disk| !disk.queues)).as_str() {
         "" => String::new(),
-        names => format!("; {names} cannot: requests wait in no queue of the kernel's there"),
+        names => format!("; {names} cannot: the kernel has no queue of requests there"),
     };
     match (off, cannot.is_empty()) {
         (None, true) => {
@@ -196,7 +195,7 @@ fn measured(disks: &[Device]) -> Row {
             ))
         })
         .collect();
-    let remedy = "commonhold calibrate FOLDER, a folder on a file system of the disk";
+    let remedy = "commonhold calibrate FOLDER, with a folder on a file system of the disk";
     match known.len() {
         0 => {
             Row::no(Area::Disk, name, "no disk was measured: reservations in bytes per second count as none")
@@ -259,29 +258,33 @@ fn layers(context: &Context, disks: &[Device]) -> Row {
     if !disks.iter().flat_map(|disk| &disk.layers).any(is_image) {
         return Row::yes(Area::Disk, name, reason);
     }
-    let reason = format!("{reason}; where LVM makes RAID 4 to 6 of them, writes are nobody's and not held");
+    let reason = format!("{reason}; writes to RAID 4 to 6 made by LVM carry no unit's name and are not held");
     Row::partly(Area::Disk, name, reason).remedy("make such arrays with mdadm, and volumes on them")
 }
 
 /// What is written to a file reaches the disk later, by threads of the kernel's own: whose it is, only some file systems say,
 /// and only with the memory controller.
 fn write_back(context: &Context, memory: &Row) -> Row {
-    let name = "write-back is its owner's";
+    let name = "write-back has an owner";
     if memory.state == State::No {
-        let reason = "without the memory controller nobody knows whose it is: reads and direct writes at most can be held";
+        let reason = "without the memory controller the kernel does not know which unit wrote: at most reads and \
+            direct writes can be held";
         return Row::no(Area::Disk, name, reason);
     }
     let silent = mounted(context, &|kind| devices::is_local(kind) && !devices::charges_write_back(kind));
     if silent.is_empty() {
-        return Row::yes(Area::Disk, name, "the file systems on disks say whose it is");
+        return Row::yes(Area::Disk, name, "the file systems on disks say which unit wrote");
     }
-    let reason = format!("{} does not say: there, only reads and direct writes are held", silent.join(", "));
-    Row::partly(Area::Disk, name, reason).remedy("use ext4, xfs, btrfs or f2fs where many write")
+    let reason = format!(
+        "{} does not say which unit wrote: there, only reads and direct writes are held",
+        silent.join(", ")
+    );
+    Row::partly(Area::Disk, name, reason).remedy("use ext4, xfs, btrfs or f2fs where several units write")
 }
 
 /// File systems whose disks are other machines'.
 fn elsewhere(context: &Context) -> Row {
-    let name = "file systems are here";
+    let name = "file systems are local";
     match outside_of_control(context) {
         None => Row::yes(Area::Disk, name, "none is mounted from another machine"),
         Some(reason) => Row::partly(Area::Disk, name, reason).remedy("hold them where the disks are"),

@@ -43,7 +43,7 @@ fn shared_files(context: &Context) -> Row {
     Row::yes(
         Area::Memory,
         name,
-        format!("{CHARGED_TO} tells who is charged for a page that several units map"),
+        format!("{CHARGED_TO} tells which unit is charged for a page that several units map"),
     )
 }
 
@@ -58,8 +58,8 @@ fn guarantees(context: &Context, place: &CgroupPlace) -> Row {
     }
     let base = place.base.display();
     let reason = format!(
-        "memory.low is 0 in {base} or above it: units are held to what they are allowed, but nothing is kept for them from \
-         others on the machine"
+        "memory.low is 0 in {base} or above it: units are held to what they are allowed, but others on the machine \
+         may take memory from them"
     );
     let root = if context.status.euid == 0 { "" } else { "run commonhold itself as root, or " };
     let remedy = format!(
@@ -95,8 +95,9 @@ fn call_back(place: &CgroupPlace) -> Row {
     if has_reclaim(place) {
         return Row::yes(Area::Memory, name, format!("the kernel has memory.reclaim{within}"));
     }
-    let reason =
-        format!("no cgroup here has memory.reclaim: a borrower gives back only as it asks for more{within}");
+    let reason = format!(
+        "no cgroup here has memory.reclaim: a borrower gives back memory only when it asks for more{within}"
+    );
     Row::partly(Area::Memory, name, reason).remedy("boot a kernel of version 5.19 or later")
 }
 
@@ -104,17 +105,22 @@ fn cold(context: &Context) -> Row {
     let name = "cold pages known (MGLRU)";
     let enabled = context.tree.text(ENABLED).filter(|text| are_made(text));
     let shown = context.tree.text(GENERATIONS).is_some_and(|text| text.starts_with("memcg"));
-    let instead = "instead, inactive pages of files are taken to be cold, and no others";
+    let instead = "instead, only inactive pages of files count as cold";
     match (enabled, shown) {
         (Some(_), true) => Row::yes(Area::Memory, name, format!("{GENERATIONS} tells how old pages are")),
         (Some(_), false) => {
             Row::partly(Area::Memory, name, format!("{GENERATIONS} cannot be read; {instead}"))
                 .remedy("as root: mount -t debugfs none /sys/kernel/debug")
         }
-        (None, _) if context.tree.exists(ENABLED) => {
-            Row::partly(Area::Memory, name, format!("the kernel has generations, but makes none; {instead}"))
-                .remedy(format!("echo y > {ENABLED}"))
-        }
+        (None, _) if context.tree.exists(ENABLED) => Row::partly(
+            Area::Memory,
+            name,
+            format!(
+                "the kernel has generations of pages, but they are switched off; \
+                {instead}"
+            ),
+        )
+        .remedy(format!("echo y > {ENABLED}")),
         (None, _) => {
             Row::partly(Area::Memory, name, format!("this kernel has no generations of pages; {instead}"))
                 .remedy("boot a kernel built with CONFIG_LRU_GEN=y (6.1 or later)")
@@ -143,7 +149,7 @@ pub(super) fn paging_out(context: &Context, offered: bool) -> Row {
     }
     // Beside control groups: nothing is bounded while nobody looks, and nobody else is kept from what is a unit's.
     let weaker =
-        "what a unit has mapped beyond its part is paged out after it took it; no guarantees, no cold pages";
+        "memory beyond a unit's part is paged out after the unit took it; no guarantees, no cold pages";
     let swapless = resources::swaps(context).is_empty();
     let only_files = if swapless { ", and without swap pages of files only" } else { "" };
     let others = context.status.euid == 0 || context.status.has(Capability::SysPtrace);
@@ -151,7 +157,7 @@ pub(super) fn paging_out(context: &Context, offered: bool) -> Row {
     let row = Row::partly(Area::Memory, name, format!("{weaker}{only_files}{own}"));
     match (others, swapless) {
         (false, _) => row.remedy(GIVE_CAPABILITIES),
-        (true, true) => row.remedy("use control groups, or add swap: see there"),
+        (true, true) => row.remedy("use control groups, or add swap: see `swap`"),
         (true, false) => row.remedy("use control groups"),
     }
 }

@@ -66,8 +66,7 @@ pub(super) fn swaps(context: &Context) -> Vec<String> {
 fn swap(context: &Context) -> Row {
     let swaps = swaps(context);
     if swaps.is_empty() {
-        let reason =
-            "there is none: only memory for pages of files can be lent, since no other could be called back";
+        let reason = "there is none: only memory for pages of files can be lent, since no other memory could be called back";
         return Row::no(Area::Memory, "swap", reason).remedy(ADD_SWAP);
     }
     Row::yes(Area::Memory, "swap", swaps.join(", "))
@@ -77,10 +76,8 @@ fn zram(context: &Context) -> Row {
     let name = "compressed swap (zram)";
     let used: Vec<String> = swaps(context).into_iter().filter(|swap| swap.contains("zram")).collect();
     if !used.is_empty() {
-        let reason = format!(
-            "{}; what a unit has there takes memory still, and counts as used by it",
-            used.join(", ")
-        );
+        let reason =
+            format!("{}; a unit's pages there still take memory, and count as used by it", used.join(", "));
         return Row::yes(Area::Memory, name, reason);
     }
     let there = context.tree.names("/sys/block").iter().any(|name| name.starts_with("zram"));

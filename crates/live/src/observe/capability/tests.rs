@@ -1,5 +1,5 @@
-//! Machines as fake trees. The tests may run as root, whom no permission stops, so a folder that may not be written to is
-//! one whose files are missing.
+//! Machines as fake trees. The tests may run as root, whom no permission stops. So a folder that may not be written to
+//! is one whose files are missing.
 
 #![allow(clippy::unwrap_used)]
 
@@ -160,7 +160,13 @@ fn an_ordinary_user_has_the_cgroup_that_was_delegated() {
     assert!(place.delegated && !place.controllers.contains("cpuset"));
     let reach = format!("only processes below {manager} can be moved");
     is(&found, "place for our cgroups", State::Partly, &reach, "run as root");
-    is(&found, "memory guarantees", State::Partly, "nothing is kept for them", "raise memory.low");
+    is(
+        &found,
+        "memory guarantees",
+        State::Partly,
+        "others on the machine may take memory",
+        "raise memory.low",
+    );
     is(
         &found,
         "cpuset controller",
@@ -466,8 +472,8 @@ fn how_each_disk_is_held_and_what_is_not() {
     is(&found, "disk sda", State::Yes, "weights, which BFQ heeds", "");
     is(&found, "disk sdb", State::Yes, "rates (io.max) that follow use", "");
     is(&found, "layers on disks", State::Yes, "dm-0 on sda: requests are counted", "");
-    is(&found, "write-back is its owner's", State::Partly, "/efi (vfat) does not say", "ext4");
-    is(&found, "file systems are here", State::Partly, "/home (nfs4)", "where the disks are");
+    is(&found, "write-back has an owner", State::Partly, "/efi (vfat) does not say", "ext4");
+    is(&found, "file systems are local", State::Partly, "/home (nfs4)", "where the disks are");
     let disk = &found.enforcers()[2];
     assert_eq!((disk.name.as_deref(), disk.why.contains("BFQ")), (Some("cgroup"), true), "{disk:?}");
 }
@@ -505,7 +511,7 @@ fn an_array_is_held_in_place_of_its_drives() {
     assert_eq!(rows(&alone), ["disk md0"]);
     is(&alone, "disk md0", State::Yes, "raid5 on sda1, sdb, held by rates (io.max) that follow use", "");
     is(&alone, "BFQ", State::No, "an array has no queue", "");
-    is(&alone, "io.cost", State::Partly, "md0 cannot: requests wait in no queue", "");
+    is(&alone, "io.cost", State::Partly, "md0 cannot: the kernel has no queue", "");
     is(&alone, "layers on disks", State::Yes, "dm-0 on md0: requests are counted and held", "");
     is(
         &alone,
@@ -522,7 +528,7 @@ fn an_array_is_held_in_place_of_its_drives() {
     is(&beside, "BFQ", State::No, "sda: none", "echo bfq > /sys/block/sda/queue/scheduler");
     let volume =
         found(&[("/sys/block/sdb/holders/dm-1/x", ""), ("/sys/block/dm-1/dm/name", "vg-lv_rimage_0\n")]);
-    is(&volume, "layers on disks", State::Partly, "where LVM makes RAID 4 to 6 of them", "mdadm");
+    is(&volume, "layers on disks", State::Partly, "writes to RAID 4 to 6 made by LVM", "mdadm");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A device that serves request after request, each in a time by its size, behind rates as the kernel keeps them: what may
-//! go in a slice of 100 ms goes at its begin.
+//! A device that serves one request after the other, each in a time by its size. It stands behind rates as the kernel
+//! keeps them: what may go in a slice of 100 ms goes at its begin.
 
 use alloc::collections::VecDeque;
 

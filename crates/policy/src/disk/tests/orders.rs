@@ -1,4 +1,4 @@
-//! What is ordered, beside who gets how much.
+//! What is ordered, beside how much each unit gets.
 
 use super::*;
 

@@ -1,38 +1,41 @@
 //! By turns: units get disk time by share, in batches, and a light unit goes between the batches of a heavy one.
 //!
-//! Problem: a light unit reads small pieces one after the other, thinking in between; a heavy one copies a large file.
-//! By head position the heavy one keeps the head. By the criterion of [`super::fair`] the light one has to wait for one
-//! of the heavy one's requests each time, because the disk turns away in every pause for thought, and the heavy one pays
-//! two seeks each time. And two heavy units should not be alternated request by request.
+//! Problem: a light unit reads small pieces one after the other, thinking in between. A heavy one copies a large file.
+//! By head position, the heavy one keeps the head. By the criterion of [`super::fair`], the light one waits for one of
+//! the heavy one's requests each time, because the disk turns away in every pause for thought. The heavy one pays two
+//! seeks each time. And two heavy units should not be alternated request by request.
 //!
-//! Terms: a unit's *tag* is the disk time that it was served, weighted by share: it advances by service time times the
-//! mean share over the unit's own. *Virtual time* is the least tag of the active units, and never goes back. The
+//! Terms: a unit's *tag* is the disk time that it was served, weighted by share. It advances by service time, times
+//! the mean share over the unit's own. *Virtual time* is the least tag of the active units, and never goes back. The
 //! *holder* is the unit whose turn it is.
 //!
 //! Algorithm:
 //!
-//! 1. A unit that becomes active starts with its own tag, or with virtual time less `credit`, whichever is more: what it
-//!    did not use it has a claim to, up to the credit.
-//! 2. The holder is served as long as its tag is at most `turn` ahead of the least tag that waits; within the turn by
-//!    C-SCAN, but a request that too many went before goes next. So two heavy units change over every two turns' worth,
-//!    and a light unit, with the credit of more than a turn, is next as soon as the request in service is done.
-//! 3. When the holder has nothing waiting, but its next request usually comes quickly (at least 4 of its last 8 pauses
-//!    were shorter than `pause`), the disk waits for it for `pause`. The holder's tag advances by the time that the disk
-//!    stood idle for it while others waited. A pause is measured whether or not the disk waited.
-//! 4. The kernel goes before all. Delayed writes go when no unit waits and the last unit's request is `pause` ago; when
-//!    they are too old, they become requests of their owners. Their time is on their owners' tags, up to `credit` ahead
-//!    of virtual time, so that writes which used an idle disk do not shut their owner out later.
+//! 1. A unit that becomes active starts with its own tag, or with virtual time less `credit`, whichever is more. So it
+//!    has a claim to what it did not use, up to the credit.
+//! 2. The holder is served as long as its tag is at most `turn` ahead of the least tag that waits. Within the turn it
+//!    is served by C-SCAN, but a request that too many went before goes next. So two heavy units change over every two
+//!    turns' worth. A light unit, with the credit of more than a turn, is next as soon as the request in service is
+//!    done.
+//! 3. The holder may have nothing waiting while its next request usually comes quickly: at least 4 of its last 8
+//!    pauses were shorter than `pause`. Then the disk waits for it for `pause`. The holder's tag advances by the time
+//!    that the disk stood idle for it while others waited. A pause is measured whether or not the disk waited.
+//! 4. The kernel goes before all. Delayed writes go when no unit waits and the last unit's request is `pause` ago.
+//!    When they are too old, they become requests of their owners. Their time is on their owners' tags, up to `credit`
+//!    ahead of virtual time. So writes that used an idle disk do not shut their owner out later.
 //!
-//! `pause` is what turning elsewhere takes this disk (seek and half a revolution, 10 ms at scale 2): the disk waits for
-//! at most half of what leaving and coming back costs. `turn` is four times that, so that two units that always have
-//! requests lose about an eighth to changing over. Both are 0 on a disk without an arm.
+//! `pause` is the time that turning elsewhere takes this disk (seek and half a revolution, 10 ms at scale 2). So the
+//! disk waits for at most half of what leaving and coming back costs. `turn` is four times that, so that two units
+//! that always have requests lose about an eighth to changing over. Both are 0 on a disk without an arm.
 //!
 //! Properties: of units that always have requests waiting, each gets its share of the disk's time, within a turn and a
-//! request. Bound on the wait of a unit's first request, with M the longest service and weights w(i) = mean share over
-//! the unit's: a tag is never more than D = max(credit, turn + w * (M + pause)) ahead of virtual time, nor, when active,
-//! more than `credit` behind; each other unit B is served until its tag is `turn` ahead of the one that waits, that is
-//! for at most (D + credit + turn) / w(B) + M + pause; so the wait is at most the sum of that over the others, and 2 M.
-//! Further requests of the same unit wait for those of their own that go before: 4 n + 16 at most.
+//! request.
+//!
+//! Bound on the wait of a unit's first request. Let M be the longest service, and weights w(i) = mean share over the
+//! unit's. A tag is never more than D = max(credit, turn + w * (M + pause)) ahead of virtual time, nor, when active,
+//! more than `credit` behind. Each other unit B is served until its tag is `turn` ahead of the one that waits. That is
+//! for at most (D + credit + turn) / w(B) + M + pause. So the wait is at most the sum of that over the others, and 2
+//! M. Further requests of the same unit wait for those of their own that go before: 4 n + 16 at most.
 //!
 //! Limits: the bound is a turn longer per unit than strict alternation's, and does not hold while the kernel keeps the
 //! disk busy. With all requests random, turns save nothing. Cost: O(units waiting), plus O(log n).

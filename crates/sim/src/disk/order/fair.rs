@@ -1,19 +1,21 @@
 //! By head position among the units that pass the fairness criterion.
 //!
-//! Algorithm: C-SCAN over the requests of the units that pass (see [`commonhold_policy::bandwidth`]), and of the kernel.
-//! Where none of those waits, over those of the denied units. Where no unit waits, over delayed writes. After a request
-//! the criterion is checked for the unit in whose turn it went; delayed writes are charged to the units that own the
-//! sectors, when they are done.
+//! Algorithm: C-SCAN over the requests of the units that pass (see [`commonhold_policy::bandwidth`]), and of the
+//! kernel. Where none of those waits, it goes over the requests of the denied units. Where no unit waits, it goes over
+//! delayed writes. After a request the criterion is checked for the unit in whose turn it went. Delayed writes are
+//! charged, when they are done, to the units that own the sectors.
 //!
-//! Properties: with threshold 0 units alternate. With threshold `u64::MAX` the schedule is that of [`super::position`],
-//! request by request; for this, delayed writes are then not put last either. A denied unit passes at the latest when
-//! its count has faded to the threshold, one half-life per factor of two; a unit that passes waits at most until the
-//! other units have each gone the threshold and a request beyond their parts, or, where the threshold is more than they
-//! transfer in a half-life, as long as by position alone.
+//! Properties:
+//! - With threshold 0, units alternate.
+//! - With threshold `u64::MAX`, the schedule is that of [`super::position`], request by request. For this, delayed
+//!   writes are then not put last either.
+//! - A denied unit passes at the latest when its count has faded to the threshold, one half-life per factor of two.
+//! - A unit that passes waits at most until each other unit has gone beyond its part by the threshold and a request.
+//!   Where the threshold is more than units transfer in a half-life, it waits as long as by position alone.
 //!
-//! Limits: a unit that holds nearly all shares hardly ever fails, and the others wait for the sweep. Sectors are counted,
-//! so that a unit with small scattered requests may use most of the disk's time. A light unit's request still waits for
-//! the one in service. Cost: O(units waiting) and O(log n) for each.
+//! Limits: a unit that holds nearly all shares hardly ever fails, and the others wait for the sweep. Sectors are
+//! counted, so a unit with small scattered requests may use most of the disk's time. A light unit's request still
+//! waits for the one in service. Cost: O(units waiting) and O(log n) for each.
 //!
 //! Source: seed 000, section 3.3.
 
@@ -34,7 +36,7 @@ pub(super) struct Fair {
 }
 
 impl Fair {
-    /// With nothing counted and nobody denied.
+    /// With nothing counted and no unit denied.
     pub(super) fn new(shares: &[u64], half_life_ns: Time, threshold_sectors: u64) -> Fair {
         Fair {
             criterion: Criterion::new(shares, half_life_ns, threshold_sectors),

@@ -1,18 +1,18 @@
 //! By bandwidth alone: equal or share-weighted bandwidth for units, whatever the seeks cost.
 //!
-//! Algorithm: the unit whose count of sectors per share is least goes next (counts fade, see
-//! [`commonhold_policy::bandwidth`]), with its oldest request; of units with equal counts, the one that was served least
-//! recently. The kernel goes before them, delayed writes after them, oldest first.
+//! Algorithm: the unit whose count of sectors per share is least goes next, with its oldest request. Counts fade (see
+//! [`commonhold_policy::bandwidth`]). Of units with equal counts, the one that was served least recently goes next.
+//! The kernel goes before them, delayed writes after them, oldest first.
 //!
-//! Properties: units that always have requests waiting get sectors by share, within a request each. A unit that was idle
-//! goes first until its count has caught up. A unit's oldest request waits at most until the unit's own count has faded,
-//! one half-life per factor of two, and once round the other units after that.
+//! Properties: units that always have requests waiting get sectors by share, within a request each. A unit that was
+//! idle goes first until its count has caught up. A unit's oldest request waits at most until the unit's own count has
+//! faded, one half-life per factor of two, and once round the other units after that.
 //!
 //! Limits: a seek per request, mostly. Cost: O(units waiting), plus O(log n).
 //!
 //! Source: seed 000, section 4.5, the second of three policies ("ignores the disk-head position, and only strives to
-//! provide equal disk bandwidth"). How it tells whose turn it is, the source does not say; the counts of section 3.3 do
-//! that here.
+//! provide equal disk bandwidth"). The source does not say how this policy chooses the next unit. Here the counts of
+//! section 3.3 do that.
 
 use commonhold_contract::UnitId;
 use commonhold_policy::bandwidth::Meter;

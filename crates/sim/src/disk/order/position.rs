@@ -1,12 +1,14 @@
 //! By head position alone: C-SCAN.
 //!
-//! Algorithm: the request closest at or ahead of the head goes next; when none is ahead, the first on the disk. Equal
-//! sectors go by arrival. Who asks does not matter, and delayed writes are requests like others.
+//! Algorithm: the request closest at or ahead of the head goes next. When none is ahead, the first on the disk goes
+//! next. Equal sectors go by arrival. The unit that asks does not matter, and delayed writes are requests like others.
 //!
 //! Properties: short seeks. A request waits at most for the rest of one sweep and its part of the next, since every
-//! request moves the head on by at least a sector; and for one sweep more each time that a transfer which began before
-//! its first sector passes over it. Limits: a sweep is as long as a whole disk's transfer; a unit that reads on and on
-//! just ahead of the head keeps all others waiting meanwhile. Cost: O(log n) per unit that waits.
+//! request moves the head on by at least a sector. It waits for one sweep more each time that a transfer passes over
+//! it which began before its first sector.
+//!
+//! Limits: a sweep is as long as a whole disk's transfer. A unit that reads on and on just ahead of the head keeps all
+//! others waiting meanwhile. Cost: O(log n) per unit that waits.
 //!
 //! Source: seed 000, section 3.3, first paragraph.
 
