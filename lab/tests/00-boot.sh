@@ -1,3 +1,4 @@
+# budget: 5
 # The machine is the one that the other tests count on.
 
 cpus_of_node() {

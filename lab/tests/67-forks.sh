@@ -1,3 +1,4 @@
+# budget: 25
 # seconds: 120
 # needs: dispatch work
 # Who forks is held like everybody else.

@@ -1,3 +1,5 @@
+# budget: 90
+# only: with --all
 # seconds: 200
 # needs: dispatch crowd
 # Nobody waits for so long that the kernel ends the scheduler, which it does after 30 s: neither 64 tasks of a unit that has a

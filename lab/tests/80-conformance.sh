@@ -1,3 +1,4 @@
+# budget: 60
 # seconds: 240
 # needs: commonhold spin work
 # The same scheduler, twice: what three units do under the kernel backend is recorded, and replayed in the simulator with

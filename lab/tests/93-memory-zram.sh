@@ -1,3 +1,4 @@
+# budget: 60
 # seconds: 110
 # memory: 1024
 # needs: commonhold work

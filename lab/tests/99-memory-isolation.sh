@@ -1,3 +1,5 @@
+# budget: 80
+# only: with --all
 # seconds: 100
 # memory: 1024
 # needs: commonhold work
