@@ -4,6 +4,9 @@
 //! Every test works below a cgroup of its own, so that a daemon on the same machine is not disturbed.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/skipped.rs"]
+mod skipped;
+
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +20,7 @@ use commonhold_live::observe::capability::CgroupPlace;
 use commonhold_live::roster::Roster;
 use commonhold_live::{Backend, LiveBackend};
 use commonhold_policy::{Action, Plan, Reason, Step};
+use skipped::skipped;
 
 /// A second, on the backend's clock: tests pass the time themselves.
 const SECOND: u64 = 1_000_000_000;
@@ -30,11 +34,11 @@ struct Bench {
 }
 
 impl Bench {
-    /// `None`, and the reason on stderr, where this machine cannot do it.
+    /// `None`, and the reason told, where this machine cannot do it.
+    #[track_caller]
     fn new(name: &str, controllers: &[&str]) -> Option<Bench> {
-        let skip = |reason: &str| eprintln!("skipped {name}: {reason}");
         let Some(mount) = mount() else {
-            skip("no cgroup v2 here: mount -t cgroup2 none /sys/fs/cgroup");
+            skipped("no cgroup v2 here: mount -t cgroup2 none /sys/fs/cgroup");
             return None;
         };
         // Who is not root may work below a cgroup that was delegated, and move what stands in it.
@@ -43,7 +47,7 @@ impl Bench {
             if root { mount.clone() } else { mount.join(cgroup_of(std::process::id()).trim_matches('/')) };
         let base = above.join(format!("commonhold-test-{}-{name}", std::process::id()));
         if let Err(error) = fs::create_dir(&base) {
-            skip(&format!("cannot create {}: {error}: needs root, or a delegated cgroup", base.display()));
+            skipped(&format!("cannot create {}: {error}: needs root, or a delegated cgroup", base.display()));
             return None;
         }
         let offered = fs::read_to_string(base.join("cgroup.controllers")).unwrap();
@@ -52,7 +56,7 @@ impl Bench {
         let run = tempfile::tempdir().unwrap();
         let bench = Bench { place, run, children: Vec::new(), contract: Contract::default() };
         if let Some(missing) = controllers.iter().find(|name| !bench.place.controllers.contains(**name)) {
-            skip(&format!("the {missing} controller is not enabled in {}", bench.place.mount.display()));
+            skipped(&format!("the {missing} controller is not enabled in {}", bench.place.mount.display()));
             return None;
         }
         Some(bench)

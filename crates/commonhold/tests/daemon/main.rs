@@ -12,4 +12,6 @@ mod killed;
 mod membership;
 mod reload;
 mod running;
+#[path = "../../../live/tests/support/skipped.rs"]
+mod skipped;
 mod support;
