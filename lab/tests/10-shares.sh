@@ -1,4 +1,4 @@
-# budget: 70
+# budget: 60
 # seconds: 300
 # needs: commonhold spin
 # Four units with tickets 1:2:3:2 on eight CPUs, eight busy processes each: everyone gets its share; what one does not

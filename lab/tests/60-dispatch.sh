@@ -1,4 +1,4 @@
-# budget: 90
+# budget: 105
 # seconds: 300
 # needs: dispatch spin
 # The switch-time scheduler in the kernel, without the daemon: loaded, it isolates two units, lends what one leaves idle,

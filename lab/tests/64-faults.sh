@@ -1,4 +1,4 @@
-# budget: 60
+# budget: 80
 # seconds: 180
 # needs: dispatch spin chrt
 # How the kernel ends the scheduler, and what does not end it: a task that waits for too long, and an error in the program,

@@ -1,4 +1,4 @@
-# budget: 25
+# budget: 40
 # seconds: 120
 # needs: dispatch work
 # Who forks is held like everybody else.

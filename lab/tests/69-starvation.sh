@@ -1,5 +1,4 @@
-# budget: 90
-# only: with --all
+# budget: 55
 # seconds: 200
 # needs: dispatch crowd
 # Nobody waits for so long that the kernel ends the scheduler, which it does after 30 s: neither 64 tasks of a unit that has a

@@ -1,4 +1,4 @@
-# budget: 120
+# budget: 105
 # seconds: 420
 # needs: commonhold dispatch spin
 # The kernel backend, which `auto` takes here: who is where, that idle CPUs are lent and no CPU set stands in the way; that

@@ -1,4 +1,4 @@
-# budget: 45
+# budget: 60
 # seconds: 240
 # needs: commonhold spin
 # The kernel backend where CPUs do not divide evenly among the units, and where units come by a reload: the scheduler that was

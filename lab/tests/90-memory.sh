@@ -1,4 +1,4 @@
-# budget: 110
+# budget: 80
 # seconds: 200
 # memory: 1024
 # needs: commonhold work

@@ -1,4 +1,4 @@
-# budget: 30
+# budget: 20
 # seconds: 60
 # needs: commonhold work unshare
 # A container: a control group of its own with bounds, seen as the hierarchy's root. What it may use is what is divided, also

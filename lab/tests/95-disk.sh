@@ -1,4 +1,4 @@
-# budget: 150
+# budget: 180
 # only: with --all
 # seconds: 330
 # needs: commonhold work mke2fs

@@ -1,4 +1,4 @@
-# budget: 45
+# budget: 50
 # seconds: 120
 # needs: commonhold work
 # A machine without swap, of which somebody in no unit has a good part, where a unit fills the memory with what is in no file:

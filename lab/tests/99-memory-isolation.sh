@@ -1,5 +1,4 @@
-# budget: 80
-# only: with --all
+# budget: 75
 # seconds: 100
 # memory: 1024
 # needs: commonhold work
