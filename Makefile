@@ -7,6 +7,9 @@ CARGO ?= cargo
 PREFIX ?= /usr/local
 # With the kernel backend, where it can be built; looked at when needed, since packages may be installed before.
 FEATURES = $(shell scripts/features)
+# After scripts/packages: where nobody may install packages, what needs them is skipped. One that could not be installed
+# though it should have been is an error.
+MAY_LACK = || [ $$? -eq 3 ]
 
 run: packages-run build ## install what is missing, build, and show what isolation and sharing are worth here
 	target/release/commonhold demo
@@ -22,9 +25,9 @@ lint: ## formatting, lints, and the documents' sentences and links, warnings for
 	scripts/prose
 
 unit: ## tests on this machine: unit, property, golden, and on real processes
-	$(CARGO) test --workspace --locked $(FEATURES)
+	scripts/unit $(CARGO) test --workspace --locked $(FEATURES)
 
-lab: ## tests on an 8-CPU, 4-node machine in a virtual machine
+lab: ## tests on an 8-CPU, 4-node machine in a virtual machine: those of every run (lab/test --all: the long ones, too)
 	lab/test
 
 audit: ## licences, sources and advisories of dependencies, by cargo-deny
@@ -43,11 +46,11 @@ bench: build ## measure the numbers of PROMISES.md
 	bench/promises
 
 bench-simulator: ## the simulator's speed, and that of others on the same workload
-	@scripts/packages scripts/packages-bench || echo "going on: what needs them is skipped, and says so"
+	@scripts/packages scripts/packages-bench $(MAY_LACK)
 	bench/simulator
 
 bench-lab: ## CPU schedulers side by side in the lab: the kernel's own, others', and ours
-	@scripts/packages lab/packages || echo "going on: what needs them is skipped, and says so"
+	@scripts/packages lab/packages $(MAY_LACK)
 	bench/lab
 
 install: build ## program, man pages and completions below $(PREFIX)
@@ -57,13 +60,14 @@ install: build ## program, man pages and completions below $(PREFIX)
 	target/release/commonhold generate completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/commonhold
 	target/release/commonhold generate completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_commonhold
 
-# Debian packages: installed by root, named to anybody else.
+# Debian packages: installed by root, named to anybody else. The demonstration does without the kernel backend; tests do not.
 packages-run:
 	@scripts/packages scripts/packages-run
 	@scripts/packages scripts/packages-kernel || echo "going on: without them there is no kernel backend"
 
-packages-test: packages-run
-	@scripts/packages lab/packages || echo "going on: what needs them is skipped, and says so"
+packages-test:
+	@scripts/packages scripts/packages-run
+	@scripts/packages scripts/packages-kernel lab/packages $(MAY_LACK)
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done

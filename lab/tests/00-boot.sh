@@ -1,3 +1,4 @@
+# budget: 5
 # The machine has what the other tests count on.
 
 cpus_of_node() {

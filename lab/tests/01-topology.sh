@@ -1,3 +1,4 @@
+# budget: 5
 # needs: commonhold
 # The program sees the machine as it is, and checks a contract against it.
 

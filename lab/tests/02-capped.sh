@@ -1,3 +1,4 @@
+# budget: 15
 # needs: spin
 # Work can be measured on this machine. Capped, a thread beside seven others does about the work that it does alone.
 # Uncapped, it does a quarter of it on a host with two cores. A host's core that is shared with another machine's does

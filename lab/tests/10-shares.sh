@@ -1,3 +1,4 @@
+# budget: 60
 # seconds: 300
 # needs: commonhold spin
 # Four units with tickets 1:2:3:2 on eight CPUs, eight busy processes each. Each unit gets its share. What one does not

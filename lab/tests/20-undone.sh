@@ -1,3 +1,4 @@
+# budget: 20
 # seconds: 120
 # needs: commonhold spin
 # When the daemon ends, in order or killed, nothing of it is left: no control group, and no process stopped. Every

@@ -1,4 +1,5 @@
 # seconds: 150
+# budget: 60
 # needs: commonhold spin
 # A tree of control groups as systemd makes it, and a small service manager of a user's. The daemon moves members out of
 # login sessions, and leaves alone the manager, what that started, and a system service: the manager starts and stops

@@ -1,3 +1,5 @@
+# budget: 90
+# only: with --all
 # seconds: 480
 # needs: commonhold spin
 # The contract of the demonstration, examples/two-groups.toml, on eight CPUs: halves while both are busy, everything for

@@ -1,3 +1,4 @@
+# budget: 35
 # seconds: 240
 # needs: commonhold spin
 # Seed 004, figures 5 and 6: what happens in one currency does not change what another is worth. Units within units,

@@ -1,3 +1,4 @@
+# budget: 10
 # seconds: 120
 # needs: cgroup_tree
 # The tests of the cgroup backend, with the controllers that the host they are developed on may lack: every order is in

@@ -1,3 +1,4 @@
+# budget: 105
 # seconds: 300
 # needs: dispatch spin
 # The switch-time scheduler in the kernel, without the daemon. Loaded, it isolates two units, lends what one leaves

@@ -1,3 +1,4 @@
+# budget: 80
 # seconds: 180
 # needs: dispatch spin chrt
 # How the kernel ends the scheduler, and what does not end it. A task that waits for too long ends it, and so does an

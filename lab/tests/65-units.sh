@@ -1,3 +1,4 @@
+# budget: 95
 # seconds: 240
 # needs: dispatch spin
 # The switch-time scheduler in the kernel, with units within units, nice values, and a thousand units.

@@ -1,6 +1,7 @@
+# budget: 400
+# only: with --all
 # seconds: 400
 # memory: 8192
-# only: when named
 # needs: dispatch crowd
 # A hundred thousand threads under the switch-time scheduler, most asleep, two thousand at work, in four units of 1:2:3:2:
 # they start under it, it goes and comes back while they are there, the units have their shares, and all wake and end.

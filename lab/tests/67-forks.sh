@@ -1,3 +1,4 @@
+# budget: 40
 # seconds: 120
 # needs: dispatch work
 # A task that forks is held like every other task.

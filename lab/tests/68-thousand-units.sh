@@ -1,3 +1,4 @@
+# budget: 35
 # seconds: 150
 # needs: commonhold spin
 # A contract of a thousand units under the kernel backend, with the usual limit on open files: it is held, its busy units

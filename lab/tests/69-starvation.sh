@@ -1,3 +1,4 @@
+# budget: 55
 # seconds: 200
 # needs: dispatch crowd
 # No task waits so long that the kernel ends the scheduler, which it does after 30 s. That holds for 64 tasks of a unit

@@ -1,3 +1,4 @@
+# budget: 105
 # seconds: 420
 # needs: commonhold dispatch spin
 # The kernel backend, which `auto` takes here:

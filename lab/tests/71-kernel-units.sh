@@ -1,3 +1,5 @@
+# budget: 60
+# only: with --all
 # seconds: 240
 # needs: commonhold spin
 # The kernel backend where CPUs do not divide evenly among the units, and where units come by a reload: the scheduler that was

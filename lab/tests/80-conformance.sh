@@ -1,3 +1,4 @@
+# budget: 30
 # seconds: 240
 # needs: commonhold spin work
 # The same scheduler, twice. What three units do under the kernel backend is recorded, and replayed in the simulator

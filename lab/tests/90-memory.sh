@@ -1,3 +1,4 @@
+# budget: 80
 # seconds: 200
 # memory: 1024
 # needs: commonhold work

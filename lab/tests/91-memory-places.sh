@@ -1,3 +1,4 @@
+# budget: 65
 # seconds: 110
 # needs: commonhold work
 # disks: 3072 768:100000000

@@ -1,3 +1,4 @@
+# budget: 45
 # seconds: 80
 # boot: psi=0
 # needs: commonhold work

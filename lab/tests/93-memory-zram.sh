@@ -1,3 +1,5 @@
+# budget: 60
+# only: with --all
 # seconds: 110
 # memory: 1024
 # needs: commonhold work

@@ -1,3 +1,4 @@
+# budget: 20
 # seconds: 60
 # needs: commonhold work unshare
 # A container: a control group of its own with bounds, seen as the hierarchy's root. The memory that it may use is

@@ -1,3 +1,5 @@
+# budget: 180
+# only: with --all
 # seconds: 330
 # needs: commonhold work mke2fs
 # disks: 512:8000000 64:8000000 64:8000000:5000 32 33 34

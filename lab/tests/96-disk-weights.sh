@@ -1,3 +1,4 @@
+# budget: 65
 # seconds: 150
 # needs: commonhold work mke2fs
 # disks: 512:8000000

@@ -1,3 +1,4 @@
+# budget: 45
 # seconds: 75
 # needs: commonhold work
 # disks: 768:100000000 512:8000000

@@ -1,3 +1,4 @@
+# budget: 50
 # seconds: 120
 # needs: commonhold work
 # A machine without swap. Processes in no unit have a good part of it, and one unit fills the memory with what is in no

@@ -1,3 +1,4 @@
+# budget: 75
 # seconds: 100
 # memory: 1024
 # needs: commonhold work

@@ -4,6 +4,9 @@
 use std::fs;
 use std::process::{Command, Output};
 
+#[path = "../../live/tests/support/skipped.rs"]
+mod skipped;
+
 /// The commands that people use; hidden ones are shown nowhere.
 const COMMANDS: [&str; 7] = ["check", "doctor", "run", "exec", "status", "demo", "generate"];
 
@@ -44,10 +47,24 @@ fn bash_reads_its_completions() {
         file.display()
     );
     let Ok(output) = Command::new("bash").args(["--norc", "-c", &script]).output() else {
-        println!("skipped: there is no bash here");
+        skipped::skipped("there is no bash here: install bash");
         return;
     };
     assert_eq!(String::from_utf8_lossy(&output.stdout), "status\n", "{output:?}");
+}
+
+/// A test that cannot run here is not merely passed: `scripts/unit` hears of it.
+#[test]
+fn what_is_skipped_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let told = directory.path().join("told");
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    // The test before, where there is no bash.
+    again.args(["--exact", "bash_reads_its_completions", "--test-threads", "2"]);
+    let output = again.env("PATH", directory.path()).env("COMMONHOLD_SKIPPED", &told).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let told = fs::read_to_string(told).unwrap();
+    assert_eq!(told, "unit bash_reads_its_completions: there is no bash here: install bash\n");
 }
 
 #[test]

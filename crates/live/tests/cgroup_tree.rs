@@ -7,6 +7,8 @@
 
 #[path = "cgroup_tree/beside_systemd.rs"]
 mod beside_systemd;
+#[path = "support/skipped.rs"]
+mod skipped;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -21,14 +23,10 @@ use commonhold_live::observe::capability::CgroupPlace;
 use commonhold_live::roster::Roster;
 use commonhold_live::{Backend, LiveBackend};
 use commonhold_policy::{Action, Plan, Reason, Step};
+use skipped::skipped;
 
 /// A second, on the backend's clock: tests pass the time themselves.
 const SECOND: u64 = 1_000_000_000;
-
-/// Says why a test cannot be run here.
-fn skip(name: &str, reason: &str) {
-    eprintln!("skipped {name}: {reason}");
-}
 
 /// A cgroup to work below, and the processes of one test. Everything ends with it.
 struct Bench {
@@ -39,11 +37,11 @@ struct Bench {
 }
 
 impl Bench {
-    /// `None`, and the reason on stderr, where this machine cannot do it.
+    /// `None`, and the reason told, where this machine cannot do it.
+    #[track_caller]
     fn new(name: &str, controllers: &[&str]) -> Option<Bench> {
-        let skip = |reason: &str| skip(name, reason);
         let Some(mount) = mount() else {
-            skip("no cgroup v2 here: mount -t cgroup2 none /sys/fs/cgroup");
+            skipped("no cgroup v2 here: mount -t cgroup2 none /sys/fs/cgroup");
             return None;
         };
         // Who is not root may work below a cgroup that was delegated, and move what stands in it.
@@ -52,7 +50,7 @@ impl Bench {
             if root { mount.clone() } else { mount.join(cgroup_of(std::process::id()).trim_matches('/')) };
         let base = above.join(format!("commonhold-test-{}-{name}", std::process::id()));
         if let Err(error) = fs::create_dir(&base) {
-            skip(&format!("cannot create {}: {error}: needs root, or a delegated cgroup", base.display()));
+            skipped(&format!("cannot create {}: {error}: needs root, or a delegated cgroup", base.display()));
             return None;
         }
         let offered = fs::read_to_string(base.join("cgroup.controllers")).unwrap();
@@ -61,7 +59,7 @@ impl Bench {
         let run = tempfile::tempdir().unwrap();
         let bench = Bench { place, run, children: Vec::new(), contract: Contract::default() };
         if let Some(missing) = controllers.iter().find(|name| !bench.place.controllers.contains(**name)) {
-            skip(&format!("the {missing} controller is not enabled in {}", bench.place.mount.display()));
+            skipped(&format!("the {missing} controller is not enabled in {}", bench.place.mount.display()));
             return None;
         }
         Some(bench)

@@ -14,6 +14,7 @@ use commonhold_live::user::UserBackend;
 use commonhold_live::{Backend, LiveBackend, LiveError, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::{Action, Plan, Reason, Snapshot, Step};
+use support::skipped::skipped;
 use support::{Job, churn, descendants, eventually, masks, one_cpu, start, start_marked, state, states};
 
 /// A backend that holds some jobs, one unit each.
@@ -157,7 +158,7 @@ fn who_shares_a_cpu_waits_for_it() {
     rig.confine(0, Some(&one));
     rig.confine(1, Some(&one));
     if !std::path::Path::new("/proc/self/schedstat").exists() {
-        println!("skipped: this kernel does not count waiting (CONFIG_SCHED_INFO)");
+        skipped("this kernel does not count waiting (CONFIG_SCHED_INFO)");
         return;
     }
     let before = rig.observe();
@@ -338,7 +339,7 @@ fn a_cpu_that_is_not_there_is_refused_by_name() {
 #[test]
 fn another_users_process_is_reported_once_and_left_alone() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can start another user's process to be refused");
+        skipped("only root can start another user's process to be refused");
         return;
     }
     let (theirs, directory) = (start("sleep", &["1000"]), tempfile::tempdir().unwrap());

@@ -14,6 +14,7 @@ use commonhold_live::{Backend, LiveBackend, affinity, clock};
 use commonhold_machine::capability::State;
 use commonhold_policy::memory::UnitMemory;
 use commonhold_policy::{Action, Plan, Reason, Step};
+use support::skipped::skipped;
 use support::{Job, eventually, example, start};
 
 const MIB: u64 = 1 << 20;
@@ -65,10 +66,11 @@ impl Rig {
 }
 
 /// Whether the kernel pages out for whoever runs the tests; says why not.
+#[track_caller]
 fn pages_out() -> bool {
     let found = paging_out("/".as_ref());
     if found.state == State::No {
-        println!("skipped: {}", found.reason);
+        skipped(&found.reason);
     }
     found.state != State::No
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use crate::skipped::skipped;
 use crate::support::{Daemon, Place, Process, STRANGER, eventually, has_cpus, is_root, is_there, kill, said};
 
 const ONE: &str = "version = 1\n[unit.a]\nmembers = []\n";
@@ -14,7 +15,7 @@ fn the_cgroup_backend_where_there_is_none() {
     let doctor = place.call(&["doctor", "--json"]);
     let said = place.call(&["run", "contract.toml", "--backend", "cgroup", "--dry-run"]);
     if said.code == Some(0) {
-        println!("skipped: this machine has the cgroup backend");
+        skipped("this machine has the cgroup backend");
         return;
     }
     said.refused(69, &["error: no cgroup backend here: ", "; "]);
@@ -32,7 +33,7 @@ fn the_kernel_backend_where_there_is_none() {
     let doctor = place.call(&["doctor", "--json"]);
     let said = place.call(&["run", "contract.toml", "--backend", "kernel", "--dry-run"]);
     if said.code == Some(0) {
-        println!("skipped: this machine has the kernel backend");
+        skipped("this machine has the kernel backend");
         return;
     }
     said.refused(69, &["error: no kernel backend here: ", "; "]);

@@ -13,4 +13,6 @@ mod killed;
 mod membership;
 mod reload;
 mod running;
+#[path = "../../../live/tests/support/skipped.rs"]
+mod skipped;
 mod support;

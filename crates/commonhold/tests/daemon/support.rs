@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::skipped::skipped;
+
 /// A user and group that no machine has and nobody else here uses.
 pub(crate) const STRANGER: u32 = 54_321;
 
@@ -30,19 +32,21 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Whether this is root; if not, says that a test is skipped.
+#[track_caller]
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("skipped: only root can become another user");
+        skipped("only root can become another user");
     }
     root
 }
 
 /// Whether something can be seen to be confined here; if not, says that a test is skipped.
+#[track_caller]
 pub(crate) fn has_cpus() -> bool {
     let several = thread::available_parallelism().unwrap().get() > 1;
     if !several {
-        println!("skipped: on one CPU nothing can be seen to be confined");
+        skipped("on one CPU nothing can be seen to be confined");
     }
     several
 }

@@ -15,6 +15,8 @@ use commonhold_live::journal::Journal;
 use commonhold_live::undo::{Undone, undo};
 use commonhold_policy::membership::Stays;
 
+use crate::skipped::skipped;
+
 use super::{Bench, SECOND, cgroup_of, observe, wait_for};
 
 /// Users that no machine has, one for each test: the numbers above this process's.
@@ -37,7 +39,7 @@ struct Beside {
 impl Beside {
     fn new(name: &str) -> Option<Beside> {
         if !rustix::process::geteuid().is_root() {
-            crate::skip(name, "needs root, to start processes of another user");
+            skipped("needs root, to start processes of another user");
             return None;
         }
         let mut bench = Bench::new(name, &[])?;
@@ -184,7 +186,7 @@ fn a_session_that_is_over_leaves_its_processes_to_the_slice_and_says_so() {
 fn a_slice_that_takes_no_process_gets_a_leaf_which_the_next_start_removes() {
     let Some(mut beside) = Beside::new("leaf") else { return };
     if !beside.bench.place.controllers.contains("cpu") {
-        crate::skip("leaf", "the cpu controller is not enabled here");
+        skipped("the cpu controller is not enabled here");
         return;
     }
     for group in ["", "user.slice", SLICE] {

@@ -1,6 +1,8 @@
 //! Real processes to hold, and the kernel's own view of them.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+pub(crate) mod skipped;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -90,10 +92,11 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// The first of this machine's CPUs, and all of them; `None`, with the reason printed, if there is only one.
+#[track_caller]
 pub fn one_cpu() -> Option<(CpuSet, CpuSet)> {
     let all = affinity::get(0).unwrap();
     if all.len() < 2 {
-        println!("skipped: this machine has one CPU, so that nothing can be seen to be confined");
+        skipped::skipped("this machine has one CPU, so that nothing can be seen to be confined");
         return None;
     }
     Some((all.iter().take(1).collect(), all))
