@@ -19,6 +19,8 @@ build: ## the program, in target/release
 lint: ## formatting and lints, warnings forbidden
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(FEATURES) -- --deny warnings
+	bench/all --check
+	bench/test_all.py
 
 unit: ## tests on this machine: unit, property, golden, and on real processes
 	$(CARGO) test --workspace --locked $(FEATURES)
@@ -38,8 +40,8 @@ random: ## 20,000 random scenarios against the simulator's own checks, and 300 c
 	COMMONHOLD_SCENARIOS=20000 $(CARGO) test --release --locked --package commonhold-sim --test random_scenarios
 	COMMONHOLD_SCENARIOS=300 $(CARGO) test --release --locked --package commonhold-sim --test starvation
 
-bench: build ## measure the numbers of PROMISES.md
-	bench/promises
+bench: ## measure what PROMISES.md promises, and write it there (bench/all --help: the lab's too)
+	bench/all
 
 bench-simulator: ## the simulator's speed, and that of others on the same workload
 	@scripts/packages scripts/packages-bench || echo "going on: what needs them is skipped, and says so"
