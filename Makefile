@@ -23,6 +23,8 @@ lint: ## formatting, lints, and the documents' sentences and links, warnings for
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(FEATURES) -- --deny warnings
 	scripts/prose
+	bench/all --check
+	bench/test_all.py
 
 unit: ## tests on this machine: unit, property, golden, and on real processes
 	scripts/unit $(CARGO) test --workspace --locked $(FEATURES)
@@ -42,8 +44,8 @@ random: ## 20,000 random scenarios against the simulator's own checks, and 300 c
 	COMMONHOLD_SCENARIOS=20000 $(CARGO) test --release --locked --package commonhold-sim --test random_scenarios
 	COMMONHOLD_SCENARIOS=300 $(CARGO) test --release --locked --package commonhold-sim --test starvation
 
-bench: build ## measure the numbers of PROMISES.md
-	bench/promises
+bench: ## measure what PROMISES.md promises, and write it there (bench/all --help: the lab's too)
+	bench/all
 
 bench-simulator: ## the simulator's speed, and that of others on the same workload
 	@scripts/packages scripts/packages-bench $(MAY_LACK)
