@@ -11,6 +11,9 @@
 //! - Afterwards they are read once a second, and only those that can change its unit under this contract.
 //! - Where the contract has `cgroup` rules, all processes are read once a second, since another may move a sleeper.
 //!
+//! Cost: a process that sleeps costs one system call a look, which reads its CPU clock. All parts of a look share that
+//! reading ([`Roster::clock`]), and skip the files of a process that did not run.
+//!
 //! Placement is the policy's ([`place`]); parents are placed before their children. A process whose parent is gone
 //! keeps what it inherited. One whose parent was gone before the first look is taken for a descendant of its session's
 //! leader. Or it is taken for one of the unit that its environment names ([`MARKER`]), where its user, or root, did
@@ -170,6 +173,10 @@ pub struct Roster {
     accounts: Vec<account::Account>,
     /// What /proc/loadavg said before the last listing.
     births: Option<(u32, u32)>,
+    /// Numbers the looks: a CPU clock is read once in each.
+    look: u64,
+    /// The last look whose clocks were accounted for.
+    accounted: u64,
     origins: origin::Origins,
     /// Processes to place again.
     stale: BTreeSet<u32>,
@@ -211,6 +218,8 @@ impl Roster {
             grants: BTreeSet::new(),
             accounts: Vec::new(),
             births: None,
+            look: 0,
+            accounted: 0,
             origins: origin::Origins::default(),
             stale: BTreeSet::new(),
             facts_at: None,
@@ -262,6 +271,7 @@ impl Roster {
     /// Looks who is there and puts everybody where the contract says. An error means that nothing could be seen; what is
     /// known stays as it was.
     pub fn refresh(&mut self, contract: &Contract, now: Time, how: Scan) -> Result<Changes, LiveError> {
+        self.look += 1;
         let mut changes = Changes::default();
         let anew = how == Scan::Full || contract.units.len() != self.contract.units.len();
         if how == Scan::Full {
@@ -321,6 +331,13 @@ impl Roster {
     /// The procfs that is looked at.
     pub fn procfs(&mut self) -> &mut ProcFs {
         &mut self.procfs
+    }
+
+    /// A process's CPU clock as of this look. While it stays the same, the process did not run: what only a process itself can
+    /// change is as it was. `None` tells nothing. Read before the files that are remembered with it: what it does meanwhile
+    /// shows at the next look.
+    pub(crate) fn clock(&mut self, pid: u32) -> Option<u64> {
+        self.known.get_mut(&pid)?.clocks.read(pid, self.look)
     }
 
     /// Takes note of who came and who went.
@@ -478,12 +495,13 @@ impl Roster {
         changes: &mut Changes,
     ) -> Result<(), LiveError> {
         let movable = all || (thorough && self.decisive.cgroup);
+        let look = self.look;
         let mut due = Vec::new();
-        for (pid, known) in self.known.iter().filter(|(_, known)| !known.ended) {
+        for (pid, known) in self.known.iter_mut().filter(|(_, known)| !known.ended) {
             // A kernel thread is looked at again once: it may have been on its way to become a user's helper program.
             let young = now < known.seen_at.saturating_add(SECOND);
             let may_change = if known.facts.kernel_thread { young } else { thorough || young };
-            if may_change && (movable || process_cpu_ns(*pid) != known.facts_cpu_ns) {
+            if may_change && (movable || known.clocks.read(*pid, look) != known.facts_cpu_ns) {
                 due.push((*pid, all || young));
             }
         }
@@ -495,7 +513,7 @@ impl Roster {
 
     /// `whole`: also what is not decisive.
     fn read_one_again(&mut self, pid: u32, whole: bool, changes: &mut Changes) -> Result<(), LiveError> {
-        let cpu_ns = process_cpu_ns(pid);
+        let cpu_ns = self.clock(pid);
         let stat = self.procfs.stat(pid)?;
         let before = self.known.get(&pid).filter(|_| !whole).map(|known| known.facts.clone());
         let facts = stat.as_ref().map(|stat| self.read_facts(stat, before)).transpose()?.flatten();

@@ -213,3 +213,13 @@ fn give_up_sys_nice() {
         assert_eq!(libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()), 0);
     }
 }
+
+/// A process that sleeps is remembered; but what others take from it is seen when its turn comes. Here the file that it maps is
+/// cut off.
+#[test]
+fn what_others_take_from_a_sleeper_is_seen() {
+    let (file, job, mut rig) = with_its_file();
+    file.as_file().set_len(0).unwrap();
+    eventually("the kernel has unmapped it", || resident(job.pid()) < 16 * MIB);
+    eventually("it is seen", || rig.seen().used < 16 * MIB);
+}

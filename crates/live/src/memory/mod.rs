@@ -50,14 +50,13 @@ use ages::{Ages, Cold};
 use alarms::Alarms;
 use around::Around;
 use facts::Group;
-use machine::MachineMemory;
 use pager::Pager;
 use sharing::Sharing;
 use swap::Packing;
 
 pub(crate) use ages::are_made;
 pub(crate) use facts::{Buffer, Charged, Source, is_protected, page_bytes, tightest_bound as bound_above};
-pub(crate) use machine::Machine;
+pub(crate) use machine::{Machine, MachineMemory};
 pub(crate) use swap::Swaps;
 
 /// Files that are kept open for every unit: those of [`Files`]. One that is opened for each look costs more than its read.

@@ -45,7 +45,9 @@ impl Account {
 /// The counters of a process at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
-    /// Its CPU clock; `None` if it has none that can be read.
+    /// Its CPU clock at the last look, and that look's number.
+    read: (u64, Option<u64>),
+    /// What its unit was charged for, of its CPU clock; `None` if it has none that can be read.
     cpu_ns: Option<u64>,
     /// CPU time of its children that it waited for; `None` before the first reading of a process that was there before.
     children_ns: Option<u64>,
@@ -64,6 +66,14 @@ impl Clocks {
     pub(super) fn new(cpu_ns: Option<u64>) -> Self {
         let born = cpu_ns == Some(0);
         Clocks { cpu_ns, children_ns: born.then_some(0), waits: born.then(Vec::new), ..Clocks::default() }
+    }
+
+    /// The CPU clock of this process, read once in each look. `None` if there is no such process.
+    pub(super) fn read(&mut self, pid: u32, look: u64) -> Option<u64> {
+        if self.read.0 != look {
+            self.read = (look, process_cpu_ns(pid));
+        }
+        self.read.1
     }
 
     /// What its parent will be told that it used, as far as that was counted: all but what it used since the last look.
@@ -92,6 +102,11 @@ impl Roster {
     /// Looks what the processes of the units in `watch` used and want; those of other units are looked at when the last
     /// look is 100 ms ago (`shared`: a second; `kernel`: never). A process that slept since costs one system call.
     pub fn account(&mut self, now: Time, watch: &[UnitId]) -> Result<(), LiveError> {
+        // Whoever accounts twice in a look wants to know what happened in between.
+        if self.accounted == self.look {
+            self.look += 1;
+        }
+        self.accounted = self.look;
         self.accounts.resize_with(self.contract.units.len().max(self.accounts.len()), Account::default);
         let default_unit = self.contract.default_unit;
         let due: Vec<bool> = (0u32..)
@@ -107,12 +122,12 @@ impl Roster {
                 due
             })
             .collect();
-        let (mut procfs_busy, accounts) = (None, &mut self.accounts);
+        let (mut procfs_busy, accounts, number) = (None, &mut self.accounts, self.look);
         for known in self.known.values_mut().filter(|known| !known.ended) {
             let unit = known.member.placement.unit.index();
             if due.get(unit).copied().unwrap_or(false)
                 && let Some(account) = accounts.get_mut(unit)
-                && let Err(err) = look(&mut self.procfs, &mut self.threads, known, account, now)
+                && let Err(err) = look(&mut self.procfs, &mut self.threads, known, account, now, number)
             {
                 procfs_busy.get_or_insert(err);
             }
@@ -153,7 +168,7 @@ impl Roster {
         if let Some(known) = self.known.get_mut(&pid)
             && let Some(account) = self.accounts.get_mut(known.member.placement.unit.index())
         {
-            advance(known, account);
+            advance(known, account, self.look);
         }
     }
 
@@ -170,8 +185,8 @@ impl Roster {
 }
 
 /// Adds what a process used since the last look. Whether it ran.
-fn advance(known: &mut Known, account: &mut Account) -> bool {
-    let Some(cpu_ns) = process_cpu_ns(known.member.key.pid) else {
+fn advance(known: &mut Known, account: &mut Account, look: u64) -> bool {
+    let Some(cpu_ns) = known.clocks.read(known.member.key.pid, look) else {
         // It ended: its parent has waited for it, so it wants nothing.
         known.clocks.runnable = 0;
         return false;
@@ -193,8 +208,9 @@ fn look(
     known: &mut Known,
     account: &mut Account,
     now: Time,
+    number: u64,
 ) -> Result<(), LiveError> {
-    let ran = advance(known, account);
+    let ran = advance(known, account, number);
     if !ran && known.clocks.runnable == 0 {
         return Ok(());
     }

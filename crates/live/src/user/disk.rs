@@ -8,6 +8,9 @@
 //! off, each way. Once the credit is used up, the unit is stopped until its rate has earned what is missing. A timer
 //! sees to it that the unit goes on then.
 //!
+//! Cost: a process's count grows only while it runs. So its file is read when its CPU clock has moved since the last
+//! reading, and a look at rest reads none.
+//!
 //! Properties: a parent's count shows a child's transfers again once the parent has waited for it; they count once. A
 //! debt is at most [`DEBT_NS`] of a rate, and the rest is forgiven. So no unit stands still for longer.
 //!
@@ -27,12 +30,12 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use crate::LiveError;
 use crate::disk::devices::{self, Device, Weigher};
 use crate::journal::ProcessKey;
 use crate::observe::files::Tree;
 use crate::observe::process::Transferred;
 use crate::roster::Roster;
+use crate::{LiveError, clock};
 
 /// What can be enforced: priorities where a scheduler heeds them, and limits.
 pub(super) const MEANS: DiskMeans = DiskMeans { caps: true, weights: true, limits_only: true };
@@ -41,7 +44,7 @@ pub(super) const MEANS: DiskMeans = DiskMeans { caps: true, weights: true, limit
 const FRESH_NS: Time = 80 * MS;
 /// How often to look which disks there are, and what schedules them.
 const DEVICES_NS: Time = 5_000 * MS;
-/// Looking takes at most this part of the time.
+/// Looking takes at most this part of a CPU.
 const REST_TIMES: u64 = 20;
 /// How much of its rate a unit may be ahead, and behind.
 const BURST_NS: Time = 100 * MS;
@@ -57,6 +60,8 @@ pub(super) struct Disks {
     devices: Vec<Device>,
     devices_at: Option<Time>,
     processes: BTreeMap<ProcessKey, Counted>,
+    /// The CPU clocks of processes when their counts were read, or could not be.
+    clocks: BTreeMap<ProcessKey, Option<u64>>,
     /// By unit, sub-units left out.
     used: Vec<Transferred>,
     at: Option<Time>,
@@ -210,7 +215,7 @@ impl Disks {
             self.devices = devices::read(&Tree::new(Path::new("/")), Path::new("/sys/fs/cgroup"));
             self.devices_at = Some(now);
         }
-        let begun = std::time::Instant::now();
+        let begun = clock::thread_cpu_ns();
         let new = self.count(contract.units.len(), roster)?;
         self.at = Some(now);
         for (unit, cap) in &mut self.caps {
@@ -221,7 +226,7 @@ impl Disks {
             cap[0].pass(elapsed, bytes[0]);
             cap[1].pass(elapsed, bytes[1]);
         }
-        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let took = clock::thread_cpu_ns().saturating_sub(begun);
         self.rest_until = now.saturating_add(took.saturating_mul(REST_TIMES));
         self.set_timer();
         Ok(())
@@ -235,15 +240,25 @@ impl Disks {
         let members: BTreeMap<ProcessKey, (usize, u32)> =
             members.map(|member| (member.key, (member.placement.unit.index(), member.parent))).collect();
         self.bequeath(&members);
+        self.clocks.retain(|key, _| members.contains_key(key));
         for (key, (unit, parent)) in members {
-            let Some(now) = roster.procfs().transferred(key.pid)? else { continue };
-            let child = self.processes.keys().any(|known| known.pid == parent);
-            // A member's child was born here; what anybody else did before is not this unit's.
-            let last = if child { Transferred::default() } else { now };
-            let first = Counted { parent, last, owed: Transferred::default() };
-            let counted = self.processes.entry(key).or_insert(first);
-            let grown = counted.advance(now);
-            counted.parent = parent;
+            if let Some(counted) = self.processes.get_mut(&key) {
+                counted.parent = parent;
+            }
+            let clock = roster.clock(key.pid);
+            if clock.is_some() && self.clocks.get(&key) == Some(&clock) {
+                continue;
+            }
+            let read = roster.procfs().transferred(key.pid)?;
+            self.clocks.insert(key, clock);
+            let Some(now) = read else { continue };
+            if !self.processes.contains_key(&key) {
+                // A member's child was born here; what anybody else did before is not this unit's.
+                let child = self.processes.keys().any(|known| known.pid == parent);
+                let last = if child { Transferred::default() } else { now };
+                self.processes.insert(key, Counted { parent, last, owed: Transferred::default() });
+            }
+            let grown = self.processes.get_mut(&key).map(|counted| counted.advance(now)).unwrap_or_default();
             if let (Some(new), Some(used)) = (new.get_mut(unit), self.used.get_mut(unit)) {
                 (new.read, new.written) = (new.read + grown.read, new.written + grown.written);
                 (used.read, used.written) = (used.read + grown.read, used.written + grown.written);

@@ -15,12 +15,18 @@
 //!
 //! Nothing is called cold or dirty, and no unit is seen to wait. So what is lent is what is not used.
 //!
+//! Cost: a process that has not run since the last look has not touched, mapped or freed anything. What was seen of it is
+//! remembered, and no file of it is read. Other programs can take its pages meanwhile. So these are read all the same:
+//! - of the processes that sleep, one in [`TURNS`] at each look, in turn;
+//! - all of them, where swap has filled since;
+//! - all of a unit from which pages are taken or are to be taken: nothing is taken on what is remembered alone.
+//!
 //! Properties: no process is killed or slowed by a bound. What remains beyond it after paging is reported once, until
 //! the unit is within it again. A look takes at most 1/[`REST_TIMES`] of the time. Where the kernel does not page out
 //! for us, nothing is held.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::ops::RangeInclusive;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::memory::{MemoryFacts, MemoryMeans, MemoryPlan, UnitMemory};
@@ -28,15 +34,17 @@ use commonhold_policy::{Action, Time};
 
 use super::pageout::{Holder, Pageout, Problem, Taken};
 use super::portions::Portions;
-use crate::LiveError;
 use crate::journal::ProcessKey;
-use crate::memory::{Buffer, Charged, Machine, Swaps, page_bytes};
+use crate::memory::{Buffer, Charged, Machine, MachineMemory, Swaps, page_bytes};
 use crate::observe::process::Resident;
 use crate::roster::Roster;
+use crate::{LiveError, clock};
 
 /// Who is beyond its bound by less is left alone: looking for pages costs more.
 const SLACK_BYTES: u64 = 1 << 20;
-/// Looks take at most this part of the time.
+/// After so many looks, who sleeps was read once more.
+const TURNS: usize = 50;
+/// Looks take at most this part of a CPU.
 const REST_TIMES: u64 = 20;
 
 /// What can be enforced where the kernel pages out for us.
@@ -51,14 +59,67 @@ pub(super) struct Memory {
     buffer: Buffer,
     /// By unit.
     units: Vec<Unit>,
-    /// Major faults at the last look.
-    faults: BTreeMap<ProcessKey, u64>,
+    /// Every member at the last look.
+    seen: BTreeMap<ProcessKey, Seen>,
+    /// The number of the process whose turn came last to be read though it sleeps.
+    turn: u32,
+    /// Free swap at the last look.
+    swap_free: u64,
     pageout: Pageout,
     portions: Portions,
     /// When facts are due, and before when they are not read whatever is due.
     due: Time,
     rest_until: Time,
     problems: Vec<Problem>,
+}
+
+/// What was seen of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// Its CPU clock before.
+    clock: Option<u64>,
+    /// `None` where it cannot be seen.
+    shown: Option<Resident>,
+    major_faults: u64,
+}
+
+/// A member at this look.
+#[derive(Debug, Clone, Copy)]
+struct Looked {
+    process: ProcessKey,
+    unit: usize,
+    seen: Seen,
+    /// It sleeps, and was not read again.
+    remembered: bool,
+}
+
+impl Looked {
+    /// Looks at a member: at its files, if it ran since `before`, or is to be looked at `anew`.
+    fn take(
+        roster: &mut Roster,
+        process: ProcessKey,
+        unit: usize,
+        before: Option<Seen>,
+        anew: bool,
+    ) -> Result<Looked, LiveError> {
+        let clock = roster.clock(process.pid);
+        let asleep = before.filter(|before| clock.is_some() && before.clock == clock);
+        if let Some(seen) = asleep.filter(|_| !anew) {
+            return Ok(Looked { process, unit, seen, remembered: true });
+        }
+        let shown = roster.procfs().resident(process.pid)?;
+        let faults = match asleep {
+            // Who sleeps faults nothing in.
+            Some(before) => Some(before.major_faults),
+            None if shown.is_none() => None,
+            None => {
+                let stat = roster.procfs().stat(process.pid)?.filter(|stat| stat.key == process);
+                stat.map(|stat| stat.major_faults)
+            }
+        };
+        let major_faults = faults.or(before.map(|before| before.major_faults)).unwrap_or(0);
+        Ok(Looked { process, unit, seen: Seen { clock, shown, major_faults }, remembered: false })
+    }
 }
 
 /// What is known of one unit.
@@ -68,6 +129,8 @@ struct Unit {
     bound: Option<u64>,
     /// At the last look.
     used: u64,
+    /// What had been taken from it by then.
+    taken: u64,
     /// On trial, so much is to be taken from it in all since it was made, whatever its bound is.
     reclaim_to: u64,
     refused: u64,
@@ -84,7 +147,9 @@ impl Memory {
             swaps: Swaps::open(),
             buffer: Buffer::default(),
             units: vec![Unit::default(); units],
-            faults: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            turn: 0,
+            swap_free: 0,
             pageout: Pageout::default(),
             portions: Portions::default(),
             due: 0,
@@ -154,14 +219,14 @@ impl Memory {
         if now < self.due.max(self.rest_until) || self.pageout.is_refused() {
             return Ok(None);
         }
-        let begun = Instant::now();
+        // Its own time, not the clock's: who waits for a CPU costs nobody anything.
+        let begun = clock::thread_cpu_ns();
         let taken: Vec<Taken> = contract.ids().map(|unit| self.pageout.taken(unit)).collect();
-        let (mut holders, faults) = self.holders(contract, roster)?;
-        self.portions.follow(&holders);
-        self.portions.apply(&mut holders);
-        let facts = self.facts(contract, &holders, &taken, &faults)?;
+        let machine = self.machine.read(&mut self.buffer)?;
+        let (holders, faulted) = self.holders(contract, roster, &taken, machine.swap_free)?;
+        let facts = self.facts(&holders, &taken, &faulted, machine)?;
         self.hold(contract, &facts, &taken, &holders);
-        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let took = clock::thread_cpu_ns().saturating_sub(begun);
         self.rest_until = now.saturating_add(took.saturating_mul(REST_TIMES));
         Ok(Some(facts))
     }
@@ -171,45 +236,99 @@ impl Memory {
         &mut self,
         contract: &Contract,
         roster: &mut Roster,
+        taken: &[Taken],
+        swap_free: u64,
     ) -> Result<(Vec<Vec<Holder>>, Vec<u64>), LiveError> {
         let units = contract.units.len();
-        let (mut holders, mut faulted) = (vec![Vec::new(); units], vec![0; units]);
+        self.units.resize(units, Unit::default());
+        let swapped = swap_free.saturating_add(SLACK_BYTES) < self.swap_free;
+        self.swap_free = swap_free;
+        let being_taken = |(unit, taken): (&Unit, &Taken)| swapped || unit.taken != taken.bytes;
+        let anew: Vec<bool> = self.units.iter().zip(taken).map(being_taken).collect();
         let members = roster.members().filter(|member| !member.placement.unit.is_common());
-        let members: Vec<_> = members.map(|member| (member.key, member.placement.unit.index())).collect();
-        let before = std::mem::take(&mut self.faults);
-        for (process, unit) in members.into_iter().filter(|(_, unit)| *unit < units) {
-            let Some(shown) = roster.procfs().resident(process.pid)? else { continue };
-            holders[unit].push(Holder { process, shown, own: shown });
-            if let Some(stat) = roster.procfs().stat(process.pid)?.filter(|stat| stat.key == process) {
-                let earlier = before.get(&process).copied().unwrap_or(stat.major_faults);
-                faulted[unit] += stat.major_faults.saturating_sub(earlier) * page_bytes();
-                self.faults.insert(process, stat.major_faults);
+        let mut members: Vec<_> = members.map(|member| (member.key, member.placement.unit.index())).collect();
+        members.retain(|(_, unit)| *unit < units);
+        let turn = self.next_turn(&members);
+        let before = std::mem::take(&mut self.seen);
+        let mut all = Vec::with_capacity(members.len());
+        for (process, unit) in members {
+            let anew = anew.get(unit).copied().unwrap_or(true) || turn.contains(&process.pid);
+            all.push(Looked::take(roster, process, unit, before.get(&process).copied(), anew)?);
+        }
+        let mut holders = self.by_unit(units, &all);
+        let due: Vec<bool> =
+            (0u32..).map(UnitId).zip(&holders).map(|(id, held)| self.is_due(id, held, taken)).collect();
+        let mut again = false;
+        for looked in all.iter_mut().filter(|looked| looked.remembered && due[looked.unit]) {
+            *looked = Looked::take(roster, looked.process, looked.unit, Some(looked.seen), true)?;
+            again = true;
+        }
+        if again {
+            holders = self.by_unit(units, &all);
+        }
+        let mut faulted = vec![0; units];
+        for Looked { process, unit, seen, .. } in &all {
+            let earlier = before.get(process).map_or(seen.major_faults, |before| before.major_faults);
+            faulted[*unit] += seen.major_faults.saturating_sub(earlier) * page_bytes();
+        }
+        self.seen = all.into_iter().map(|looked| (looked.process, looked.seen)).collect();
+        Ok((holders, faulted))
+    }
+
+    /// The numbers of those whose turn it is, of all members by number.
+    fn next_turn(&mut self, members: &[(ProcessKey, usize)]) -> RangeInclusive<u32> {
+        let count = members.len().div_ceil(TURNS);
+        let after = |turn: u32| {
+            let pids = members.iter().map(|(process, _)| process.pid);
+            let mut next = pids.filter(|pid| *pid > turn).take(count);
+            next.next().map(|first| (first, next.last().unwrap_or(first)))
+        };
+        // Process 0 is the kernel's, and no member.
+        let (first, last) = after(self.turn).or_else(|| after(0)).unwrap_or((0, 0));
+        self.turn = last;
+        first..=last
+    }
+
+    /// Who holds how much of what was seen.
+    fn by_unit(&mut self, units: usize, all: &[Looked]) -> Vec<Vec<Holder>> {
+        let mut holders = vec![Vec::new(); units];
+        for Looked { process, unit, seen, .. } in all {
+            if let Some(shown) = seen.shown {
+                let holder = Holder { process: *process, shown, own: shown, clock: seen.clock };
+                holders[*unit].push(holder);
             }
         }
-        Ok((holders, faulted))
+        self.portions.follow(&holders);
+        self.portions.apply(&mut holders);
+        holders
+    }
+
+    /// Whether pages are to be taken from a unit that holds this, and can be.
+    fn is_due(&self, id: UnitId, holders: &[Holder], taken: &[Taken]) -> bool {
+        let (Some(unit), Some(taken)) = (self.units.get(id.index()), taken.get(id.index())) else {
+            return false;
+        };
+        let used = sum_of(holders).bytes();
+        let beyond = unit.bound.is_some_and(|bound| used > bound.saturating_add(SLACK_BYTES));
+        (beyond || unit.reclaim_to > taken.bytes) && !self.pageout.is_stuck(id)
     }
 
     fn facts(
         &mut self,
-        contract: &Contract,
         holders: &[Vec<Holder>],
         taken: &[Taken],
         faulted: &[u64],
+        machine: MachineMemory,
     ) -> Result<MemoryFacts, LiveError> {
-        let machine = self.machine.read(&mut self.buffer)?;
-        let sums: Vec<Resident> = holders
-            .iter()
-            .map(|unit| unit.iter().fold(Resident::default(), |sum, holder| sum.with(holder.own)))
-            .collect();
+        let sums: Vec<Resident> = holders.iter().map(|unit| sum_of(unit)).collect();
         let all = sums.iter().fold(Resident::default(), |sum, unit| sum.with(*unit));
         let ours = Charged { current: all.bytes(), cached: all.file, ..Charged::default() };
         let (kernel, shared) = machine.common(&ours);
-        self.units.resize(contract.units.len(), Unit::default());
         let mut units = Vec::with_capacity(sums.len());
         for (((unit, sum), taken), faulted) in self.units.iter_mut().zip(&sums).zip(taken).zip(faulted) {
             unit.refaulted = unit.refaulted.saturating_add(*faulted).min(taken.bytes);
             let used = sum.bytes();
-            unit.used = used;
+            (unit.used, unit.taken) = (used, taken.bytes);
             unit.refused +=
                 u64::from(unit.bound.is_some_and(|bound| used > bound.saturating_add(SLACK_BYTES)));
             units.push(UnitMemory {
@@ -250,6 +369,11 @@ impl Memory {
             }
         }
     }
+}
+
+/// What counts as the own of all of these.
+fn sum_of(holders: &[Holder]) -> Resident {
+    holders.iter().fold(Resident::default(), |sum, holder| sum.with(holder.own))
 }
 
 /// What is said of a unit that cannot be brought within its bound.

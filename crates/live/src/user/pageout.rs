@@ -61,6 +61,8 @@ pub(super) struct Holder {
     pub(super) shown: Resident,
     /// What of that counts as its own.
     pub(super) own: Resident,
+    /// Its CPU clock then, if it can be read: it has not run since while that is the same.
+    pub(super) clock: Option<u64>,
 }
 
 /// What was taken from a unit so far, and how long that took.

@@ -7,6 +7,10 @@
 //! Algorithm: a thread reads the latter, of the [`PROCESSES_MAX`] largest processes of each unit that has more than
 //! one, and keeps the ratio of both. It rests [`REST_TIMES`] times as long as it took, and [`EVERY`] at least.
 //!
+//! Cost: a process that has not run since it was asked is asked again after [`AGAIN`], since others come to share its
+//! pages and leave them. It is asked sooner where the processes that are asked have changed, but not before [`SETTLED`].
+//! So at rest the thread asks one process a minute for each that there is.
+//!
 //! Limits: a process counts in full until its ratio is known, for some seconds. It always counts in full if many are
 //! larger, or if it is smaller than [`BYTES_MIN`]. Ratios are some seconds old.
 //!
@@ -25,6 +29,9 @@ use crate::observe::process::{ProcFs, Resident, is_alive};
 
 /// How often is looked.
 const EVERY: Duration = Duration::from_secs(2);
+/// When who sleeps is asked again, and how soon where the processes have changed.
+const AGAIN: Duration = Duration::from_secs(60);
+const SETTLED: Duration = Duration::from_secs(10);
 /// It takes at most 1/50 of a CPU.
 const REST_TIMES: u32 = 50;
 /// Of each unit.
@@ -65,9 +72,44 @@ pub(super) struct Portions {
 
 #[derive(Debug, Default)]
 struct Desk {
-    asked: Mutex<Vec<ProcessKey>>,
-    known: Mutex<BTreeMap<ProcessKey, Portion>>,
+    asked: Mutex<Asked>,
+    known: Mutex<BTreeMap<ProcessKey, Answer>>,
     ended: AtomicBool,
+}
+
+/// Of whom to ask.
+#[derive(Debug, Clone, Default)]
+struct Asked {
+    /// With their CPU clocks.
+    processes: BTreeMap<ProcessKey, Option<u64>>,
+    /// When others were asked of last.
+    changed: Option<Instant>,
+}
+
+impl Asked {
+    fn follow(&mut self, processes: BTreeMap<ProcessKey, Option<u64>>, now: Instant) {
+        if !processes.keys().eq(self.processes.keys()) {
+            self.changed = Some(now);
+        }
+        self.processes = processes;
+    }
+}
+
+/// What was answered for one process, when, and its CPU clock before. Without a portion it counts in full.
+#[derive(Debug, Clone, Copy)]
+struct Answer {
+    portion: Option<Portion>,
+    clock: Option<u64>,
+    at: Instant,
+}
+
+impl Answer {
+    /// Whether the answer stands for a process whose clock is now `clock`, where others came or left at `changed`.
+    fn holds(&self, clock: Option<u64>, changed: Option<Instant>, now: Instant) -> bool {
+        let age = now.saturating_duration_since(self.at);
+        let after = changed.is_none_or(|changed| self.at > changed);
+        clock.is_some() && clock == self.clock && age < AGAIN && (after || age < SETTLED)
+    }
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,7 +121,7 @@ impl Portions {
     pub(super) fn apply(&self, shown: &mut [Vec<Holder>]) {
         let known = lock(&self.desk.known);
         for holder in shown.iter_mut().flatten() {
-            if let Some(portion) = known.get(&holder.process) {
+            if let Some(portion) = known.get(&holder.process).and_then(|answer| answer.portion) {
                 holder.own = portion.apply(holder.shown);
             }
         }
@@ -87,9 +129,10 @@ impl Portions {
 
     /// From now on, these are the processes, by unit.
     pub(super) fn follow(&mut self, units: &[Vec<Holder>]) {
-        let asked: Vec<ProcessKey> = units.iter().flat_map(|unit| worth_asking(unit)).collect();
+        let asked: BTreeMap<ProcessKey, Option<u64>> =
+            units.iter().flat_map(|unit| worth_asking(unit)).collect();
         let wanted = !asked.is_empty();
-        *lock(&self.desk.asked) = asked;
+        lock(&self.desk.asked).follow(asked, Instant::now());
         if wanted && !self.begun {
             let desk = Arc::clone(&self.desk);
             let thread = thread::Builder::new().name("portions".to_owned());
@@ -106,23 +149,27 @@ impl Drop for Portions {
 }
 
 /// The processes of a unit of whom to ask: who is alone in it shares with nobody who counts, or with others' units.
-fn worth_asking(unit: &[Holder]) -> Vec<ProcessKey> {
+fn worth_asking(unit: &[Holder]) -> Vec<(ProcessKey, Option<u64>)> {
     if unit.len() < 2 {
         return Vec::new();
     }
     let mut large: Vec<&Holder> = unit.iter().filter(|holder| holder.shown.bytes() >= BYTES_MIN).collect();
     large.sort_by_key(|holder| std::cmp::Reverse(holder.shown.bytes()));
-    large.into_iter().take(PROCESSES_MAX).map(|holder| holder.process).collect()
+    large.into_iter().take(PROCESSES_MAX).map(|holder| (holder.process, holder.clock)).collect()
 }
 
 fn live(desk: &Desk) {
     let Ok(mut procfs) = ProcFs::open(Path::new("/proc")) else { return };
     while !desk.ended.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        let asked = lock(&desk.asked).clone();
-        let mut known = BTreeMap::new();
-        for key in asked {
-            known.extend(ask(&mut procfs, key).map(|portion| (key, portion)));
+        let Asked { processes, changed } = lock(&desk.asked).clone();
+        let mut known = lock(&desk.known).clone();
+        known.retain(|key, _| processes.contains_key(key));
+        for (key, clock) in processes {
+            let now = Instant::now();
+            if known.get(&key).is_none_or(|answer| !answer.holds(clock, changed, now)) {
+                known.insert(key, Answer { portion: ask(&mut procfs, key), clock, at: now });
+            }
         }
         *lock(&desk.known) = known;
         thread::sleep(EVERY.max(begun.elapsed() * REST_TIMES));
@@ -141,7 +188,7 @@ mod tests {
 
     fn holder(pid: u32, mib: u64) -> Holder {
         let shown = Resident { anonymous: mib << 20, file: 0 };
-        Holder { process: ProcessKey { pid, start: 1 }, shown, own: shown }
+        Holder { process: ProcessKey { pid, start: 1 }, shown, own: shown, clock: Some(0) }
     }
 
     /// Of 300 MiB in no file a third is its own, of 40 MiB in files all.
@@ -157,10 +204,29 @@ mod tests {
 
     #[test]
     fn the_largest_of_several_are_asked() {
-        let pids = |unit: &[Holder]| worth_asking(unit).iter().map(|key| key.pid).collect::<Vec<_>>();
+        let pids = |unit: &[Holder]| worth_asking(unit).iter().map(|(key, _)| key.pid).collect::<Vec<_>>();
         assert!(pids(&[holder(1, 900)]).is_empty(), "who is alone shares with nobody");
         assert_eq!(pids(&[holder(1, 5), holder(2, 9), holder(3, 0)]), [2, 1]);
         let many: Vec<Holder> = (1..=50).map(|n| holder(n, u64::from(n))).collect();
         assert_eq!(pids(&many).len(), PROCESSES_MAX);
+    }
+
+    /// An answer stands while its process sleeps and nobody came or left: for a minute then, for ten seconds otherwise.
+    #[test]
+    fn who_sleeps_is_asked_seldom() {
+        let now = Instant::now();
+        let later = |seconds| now + Duration::from_secs(seconds);
+        let answer = Answer { portion: None, clock: Some(5), at: now };
+        assert!(answer.holds(Some(5), None, later(59)) && !answer.holds(Some(5), None, later(60)));
+        assert!(!answer.holds(Some(6), None, later(1)), "it ran");
+        assert!(!Answer { clock: None, ..answer }.holds(None, None, later(1)), "nobody knows whether it ran");
+        let changed = Some(later(1));
+        assert!(answer.holds(Some(5), changed, later(9)) && !answer.holds(Some(5), changed, later(10)));
+        let mut asked = Asked::default();
+        asked.follow(BTreeMap::from([(holder(1, 9).process, Some(5))]), now);
+        asked.follow(BTreeMap::from([(holder(1, 9).process, Some(7))]), later(1));
+        assert_eq!(asked.changed, Some(now), "the same processes");
+        asked.follow(BTreeMap::from([(holder(2, 9).process, Some(7))]), later(2));
+        assert_eq!(asked.changed, Some(later(2)));
     }
 }

@@ -1,0 +1,109 @@
+//! What a step allocates, once nothing is new any more: at rest, and with everybody busy. Counted, so that it is the same on
+//! any machine and any day.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use commonhold_contract::Contract;
+use commonhold_machine::Machine;
+use commonhold_policy::disk::DiskMeans;
+use commonhold_policy::memory::{MemoryFacts, MemoryMeans, UnitMemory};
+use commonhold_policy::{Input, MS, Means, Snapshot, State, UnitFacts, step};
+
+#[path = "../../../bench/bounds.rs"]
+mod bounds;
+
+/// Counts what each thread asks for: tests run side by side.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: all is passed on to the system's allocator as it came; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(place, layout) }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(place, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Steps until nothing is new any more, and steps that count.
+const WARM: u64 = 100;
+const COUNTED: u64 = 100;
+
+/// What the `user` backend can do, memory included.
+const MEANS: Means = Means {
+    cpu_sets: true,
+    gates: true,
+    disk: DiskMeans { caps: true, weights: true, limits_only: true },
+    memory: MemoryMeans { bounds: true, guarantees: false, reclaim: true, alarms: false, kill_order: false },
+    ..Means::NONE
+};
+
+/// Allocations of a step in the mean, rounded up: eight CPUs, so many units with four threads each that run, or sleep.
+fn allocations(units: u32, runnable: u32) -> u64 {
+    let mut contract = Contract::default();
+    for unit in 0..units {
+        contract.add(None, &format!("u{unit}"));
+    }
+    let machine = Machine::synthetic("nodes:2 cpus:4").unwrap_or_else(|problem| panic!("{problem}"));
+    let facts = UnitFacts { processes: 1, runnable, ..UnitFacts::default() };
+    let memory = UnitMemory { used: 4 << 20, anonymous: 1 << 20, ..UnitMemory::default() };
+    let mut snapshot = Snapshot {
+        units: vec![facts; contract.units.len()],
+        memory: Some(MemoryFacts {
+            total: 16 << 30,
+            kernel: 1 << 30,
+            shared: 1 << 30,
+            units: vec![memory; contract.units.len()],
+            ..MemoryFacts::default()
+        }),
+        ..Snapshot::default()
+    };
+    let mut state = State::default();
+    let mut counted = 0;
+    for number in 0..WARM + COUNTED {
+        for facts in &mut snapshot.units {
+            facts.at = snapshot.at;
+            facts.used_ns += u64::from(facts.runnable) * MS;
+        }
+        let input = Input { contract: &contract, machine: &machine, means: MEANS, snapshot: &snapshot };
+        let before = COUNT.with(Cell::get);
+        let (next, plan) = step(state, snapshot.at, input);
+        if number >= WARM {
+            counted += COUNT.with(Cell::get) - before;
+        }
+        (state, snapshot.at) = (next, plan.next);
+    }
+    counted.div_ceil(COUNTED)
+}
+
+#[test]
+fn a_step_at_rest() {
+    for (name, units) in [("policy-rest-4", 4), ("policy-rest-100", 100), ("policy-rest-1000", 1_000)] {
+        bounds::hold(name, allocations(units, 0), file!());
+    }
+}
+
+#[test]
+fn a_step_with_everybody_busy() {
+    for (name, units) in [("policy-busy-4", 4), ("policy-busy-100", 100), ("policy-busy-1000", 1_000)] {
+        bounds::hold(name, allocations(units, 4), file!());
+    }
+}
