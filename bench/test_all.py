@@ -6,8 +6,10 @@ import importlib.util
 import io
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -146,6 +148,29 @@ class Measuring(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()), self.assertRaises(KeyboardInterrupt):
             bench.measure(self.path, {"check.thousand"}, 1, interrupted)
         self.assertEqual((self.text(), sorted(os.listdir(self.place))), (self.before, ["PROMISES.md", "bench"]))
+
+    def test_an_interruption_ends_what_a_command_started(self):
+        told, log = os.path.join(self.place, "pid"), os.path.join(self.place, "log")
+
+        def interrupt(*_):
+            # Once it is there.
+            if os.path.exists(told) and bench.contents(told).endswith("\n"):
+                raise KeyboardInterrupt
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, interrupt))
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with self.assertRaises(KeyboardInterrupt):
+            bench.run(f"sh -c 'sleep 60 & echo $! > {told}; wait'", log)
+        state = "S"
+        for _ in range(500):
+            try:
+                state = bench.contents(f"/proc/{bench.contents(told).strip()}/stat").rpartition(") ")[2][0]
+            except OSError:
+                state = "gone"
+            if state in ("Z", "gone"):
+                break
+            time.sleep(0.05)
+        self.assertIn(state, ("Z", "gone"))
 
     def test_checks_of_the_lab_are_read(self):
         printed = ("1..1\n    ok 1 - unit a has its share while all are busy (-0.43 %, 6 % allowed)\n"
