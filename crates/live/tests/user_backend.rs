@@ -293,14 +293,17 @@ fn who_entered_by_exec_is_followed_by_its_descendants() {
     let member = start("sleep", &["1000"]);
     let mut rig = Rig::new(&[&member]);
     rig.confine(0, Some(&one));
-    let job = start_marked("sh", &["-c", "read line; (setsid sleep 1001 &) ; exec sleep 1000"], "unit0");
+    // A length that no other process here sleeps for.
+    let nap = (10_000_000 + std::process::id()).to_string();
+    let script = format!("read line; (setsid sleep {nap} &) ; exec sleep 1000");
+    let job = start_marked("sh", &["-c", &script], "unit0");
     let key = support::key(job.pid());
     assert!(rig.backend.enter(key, rig.units[0]).unwrap());
     rig.observe();
     assert_eq!(masks(job.pid()), [one.clone()]);
     job.say("go\n");
     // Daemonised: another session, its parent gone. Its environment tells, and the one who entered is of the same user.
-    let grandchild = || support::find(&["sleep", "1001"]);
+    let grandchild = || support::find(&["sleep", &nap]);
     eventually("the daemonised process", || grandchild().is_some());
     eventually("it is a member", || {
         rig.observe();
