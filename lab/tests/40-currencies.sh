@@ -1,4 +1,5 @@
 # budget: 35
+# only: with --all
 # seconds: 240
 # needs: commonhold spin
 # Seed 004, figures 5 and 6: what happens in one currency does not change what another is worth. Units within units,

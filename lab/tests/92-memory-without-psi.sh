@@ -1,4 +1,5 @@
 # budget: 45
+# only: with --all
 # seconds: 80
 # boot: psi=0
 # needs: commonhold work
