@@ -12,8 +12,8 @@ session=$slice/session-3.scope
 manager_group=$slice/user@1001.service
 cron=system.slice/cron.service
 grep -q '^ana:' /etc/passwd || echo "ana:x:1001:1001:ana:/tmp:/bin/sh" >> /etc/passwd
-cp "$(readlink -f /proc/$$/exe)" systemd        # a program of this name, which is root's
-chmod 755 . systemd
+ln "$(readlink -f /proc/1/exe)" systemd         # by this name, what process 1 executes
+chmod 755 .
 mkdir -p /tmp/ana
 chown ana /tmp/ana
 
@@ -38,7 +38,7 @@ make_tree() {
 	as_ana $cron "sleep 1002"
 	# A manager that somebody started from a session: known by its program.
 	as_ana $session "-a sleep $PWD/systemd 1003"
-	as_ana $manager_group/init.scope "sh -c 'cd /tmp/ana && exec sh /job/manager $CGROUPS/$manager_group /tmp/ana/fifo'"
+	as_ana $manager_group/init.scope "sh -c 'cd /tmp/ana && exec sh /job/user-manager $CGROUPS/$manager_group /tmp/ana/fifo'"
 	exec 8<> /tmp/ana/fifo      # reading too, since opening it then waits for nobody
 	started sleep 1001 && started sleep 1002 && started sleep 1003
 }
@@ -108,7 +108,7 @@ for round in cgroup:TERM kernel:KILL; do
 	ok "the daemon holds the contract $how" start_daemon $contract --backend $backend || exit 1
 	ok "the session's process is moved $how" wait_for 10 is_in "$(pid_of sleep 1001)" commonhold/ana
 	ok "the service's is not $how" is_in "$(pid_of sleep 1002)" $cron
-	ok "nor the manager $how" is_in "$(pid_of sh /job/manager "$CGROUPS/$manager_group" /tmp/ana/fifo)" $manager_group/init.scope
+	ok "nor the manager $how" is_in "$(pid_of sh /job/user-manager "$CGROUPS/$manager_group" /tmp/ana/fifo)" $manager_group/init.scope
 	ok "nor one that was started from a session $how" is_in "$(pid_of sleep 1003)" $session
 	ok "nor what the manager started $how" is_in "$(pid_of sleep 88)" $manager_group/app.slice/long.service
 	ok "the manager starts and stops services meanwhile $how" manager_works meanwhile

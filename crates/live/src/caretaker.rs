@@ -213,6 +213,7 @@ pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
 /// The daemon was killed: where it complained, this is told instead.
 fn complain(undone: &Undone) {
     let mut to = io::stderr().lock();
+    let _ = writeln!(to, "commonhold: the daemon was killed; {undone}");
     let kinds = [("note", &undone.notices), ("problem", &undone.problems)];
     for (kind, what) in kinds.iter().flat_map(|(kind, all)| all.iter().map(move |what| (kind, what))) {
         // Its terminal may be gone as well.

@@ -5,7 +5,6 @@ pub mod caretaker;
 pub mod cgroup;
 pub mod clock;
 pub mod disk;
-mod home;
 pub mod io_priority;
 pub mod journal;
 pub mod kernel;
@@ -18,6 +17,7 @@ pub mod roster;
 mod signal;
 pub mod undo;
 pub mod user;
+mod way_back;
 
 pub use live_backend::{HeldBy, Instead, LiveBackend};
 

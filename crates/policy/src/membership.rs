@@ -108,7 +108,7 @@ impl Placement {
 pub enum Stays {
     /// A user's service manager, or a process below `user@UID.service`, which that manager keeps.
     UserManager,
-    /// A process of a system service that no rule names.
+    /// A process of a system service, or in a container, that no rule names.
     Service,
 }
 
@@ -116,7 +116,9 @@ impl fmt::Display for Stays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Stays::UserManager => "kept by a user's service manager",
-            Stays::Service => "part of a system service that no `cgroup:`, `command:` or `pid:` rule names",
+            Stays::Service => {
+                "part of a system service or container that no `cgroup:`, `command:` or `pid:` rule names"
+            }
         })
     }
 }
@@ -168,9 +170,14 @@ pub fn stays(process: &ProcessFacts, placement: &Placement, delegated: Option<&s
         }
     };
     let of_service = ["/system.slice", "/machine.slice"].iter().any(|slice| is_below(group, slice))
-        || group.split('/').any(|name| name.ends_with(".service"));
+        || group.split('/').any(|name| {
+            name.ends_with(".service") || CONTAINERS.iter().any(|runtime| name.starts_with(runtime))
+        });
     (of_service && !placement.named).then_some(Stays::Service)
 }
+
+/// What the names of control groups begin with that runtimes make for containers.
+const CONTAINERS: [&str; 7] = ["docker", "kubepods", "libpod", "crio", "cri-containerd", "containerd", "lxc"];
 
 /// A path up to the first `user@UID.service` in it, and what comes after it.
 fn below_user_manager(group: &str) -> Option<(&str, &str)> {
@@ -565,6 +572,8 @@ mod tests {
             "/system.slice/cron.service",
             "/system.slice/docker-1.scope",
             "/machine.slice/a.scope",
+            "/kubepods.slice/kubepods-pod1.slice/x",
+            "/docker/1",
             "/lab/x.service/y",
         ] {
             assert_eq!(

@@ -26,10 +26,10 @@ use std::path::{Path, PathBuf};
 
 use super::knob::{failed, read, value_of, write};
 use crate::LiveError;
-use crate::home;
 use crate::journal::{Entry, Journal, ProcessKey};
 use crate::observe::capability::CgroupPlace;
 use crate::observe::process::{ProcFs, is_alive};
+use crate::way_back::{self, Elsewhere, Sent, WayBack};
 
 /// Our subtree's directory.
 pub(super) const TOP: &str = "commonhold";
@@ -62,11 +62,12 @@ impl Tree {
     ) -> Result<(Tree, Vec<LiveError>), LiveError> {
         let top = place.base.join(TOP);
         refuse_if_owned(&top, procfs)?;
-        home::tidy(&place.base);
+        way_back::tidy(&place.base);
         let outside =
             if place.delegated { step_aside(&place.base, procfs, journal)? } else { place.base.clone() };
-        remove(&top, &outside)?;
-        let problems = enable(place, journal)?;
+        let left = clear_away(&top, &outside, procfs)?;
+        let mut problems = enable(place, journal)?;
+        problems.extend(left);
         let enabled = words(&place.base.join("cgroup.subtree_control"))?;
         let controllers =
             CONTROLLERS.into_iter().filter(|name| enabled.iter().any(|word| word == name)).collect();
@@ -157,6 +158,28 @@ pub(super) fn remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
     }
     empty(dir, outside, |_| Ok(()))?;
     std::fs::remove_dir(dir).map_err(|source| failed(dir, "remove this cgroup".to_owned(), source))
+}
+
+/// Removes what a dead daemon left whose journal is not known here. Where its processes came from is not known either; what is
+/// told is where they are now.
+fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<LiveError>, LiveError> {
+    let (way_back, mut elsewhere) = (WayBack { last: outside, ours: top }, Elsewhere::default());
+    let mut groups = vec![top.to_owned()];
+    while let Some(group) = groups.pop() {
+        for pid in if group.is_dir() { processes(&group)? } else { Vec::new() } {
+            if let Ok(Sent::Elsewhere(to)) = way_back.send(procfs, pid, None, true) {
+                elsewhere.note(procfs, pid, None, to);
+            }
+        }
+        let entries = std::fs::read_dir(&group).into_iter().flatten().flatten();
+        groups.extend(entries.filter(|entry| entry.path().is_dir()).map(|entry| entry.path()));
+    }
+    remove(top, outside)?;
+    let told = |what| LiveError::Unavailable {
+        what,
+        remedy: "a daemon with another --directory left them; move them by hand where they belong".to_owned(),
+    };
+    Ok(elsewhere.notices().into_iter().map(told).collect())
 }
 
 /// Moves every process out of a cgroup, newborn ones included; each is shown to `before` first.

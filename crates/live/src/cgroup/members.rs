@@ -18,9 +18,9 @@ use commonhold_machine::CpuSet;
 use super::claim::{Tree, move_to, record};
 use crate::LiveError;
 use crate::affinity;
-use crate::home::{Sent, Ways};
 use crate::journal::{Entry, Journal, ProcessKey};
 use crate::observe::process::ProcFs;
+use crate::way_back::{Sent, WayBack, origin_of};
 
 /// How often a process that another program moved away is moved back.
 const RETURNS_MAX: u8 = 3;
@@ -170,9 +170,9 @@ impl Members {
         if !here.starts_with(&tree.top) {
             return None;
         }
-        let origin = self.origin(process);
-        let ways = Ways { last: &tree.outside, ours: &tree.top };
-        let sent = ways.send(&mut self.procfs, process.pid, origin.as_deref());
+        let origin = origin_of(&mut self.procfs, process.pid, &self.origins);
+        let way_back = WayBack { last: &tree.outside, ours: &tree.top };
+        let sent = way_back.send(&mut self.procfs, process.pid, origin.as_deref(), true);
         self.origins.remove(&process);
         let error = match sent {
             Ok(Sent::Gone | Sent::Home) => return None,
@@ -189,24 +189,6 @@ impl Members {
         self.reported
             .insert(process)
             .then(|| could_not_move(process, name, "out of this program's groups", error))
-    }
-
-    /// Where a process came from: known for those that were moved, their parent's for those that they started.
-    fn origin(&mut self, process: ProcessKey) -> Option<PathBuf> {
-        if let Some(origin) = self.origins.get(&process) {
-            return Some(origin.clone());
-        }
-        // A parent cannot be younger than its child, so this ends; a bound keeps a changing tree from mattering.
-        let mut pid = process.pid;
-        for _ in 0..64 {
-            let parent = self.procfs.stat(pid).ok()??.parent;
-            let key = self.procfs.stat(parent).ok()??.key;
-            if let Some(origin) = self.origins.get(&key) {
-                return Some(origin.clone());
-            }
-            pid = parent;
-        }
-        None
     }
 
     /// A process with that number, as it is called now.

@@ -159,24 +159,11 @@ impl ProcFs {
     }
 
     /// Whether a process is one of systemd's service managers, or the helper that ends its session. A process may call itself
-    /// as it likes, so its program counts as well: one that root owns and nobody else may change.
+    /// as it likes. So it must execute the very file that process 1 does, too.
     pub fn is_service_manager(&mut self, pid: u32, comm: &str) -> bool {
-        let named = matches!(comm, "systemd" | "(sd-pam)");
-        named && self.program_of_roots(pid).is_some_and(|program| program == "systemd")
-    }
-
-    /// The base name of the program file that a process executes, if root owns it and only root may write to it.
-    fn program_of_roots(&self, pid: u32) -> Option<String> {
-        let link = format!("{pid}/exe");
-        let file = rustix::fs::statat(&self.dir, &link, AtFlags::empty()).ok()?;
-        if file.st_uid != 0 || file.st_mode & 0o022 != 0 {
-            return None;
-        }
-        let path = rustix::fs::readlinkat(&self.dir, &link, Vec::new()).ok()?;
-        let path = path.to_string_lossy();
-        // A program that was replaced by an upgrade runs on from the former file.
-        let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
-        path.rsplit('/').next().map(str::to_owned)
+        let program = |pid: u32| rustix::fs::statat(&self.dir, format!("{pid}/exe"), AtFlags::empty());
+        matches!(comm, "systemd" | "(sd-pam)")
+            && matches!((program(pid), program(1)), (Ok(its), Ok(firsts)) if (its.st_dev, its.st_ino) == (firsts.st_dev, firsts.st_ino))
     }
 
     /// The value of a variable in a process's initial environment; `None` if it is not set, or not ours to read.

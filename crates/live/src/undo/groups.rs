@@ -15,9 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Undone;
-use crate::home::{Elsewhere, Sent, Ways};
 use crate::journal::{Entry, ProcessKey, compacted, first_word};
 use crate::observe::process::{ProcFs, is_alive};
+use crate::way_back::{Elsewhere, Sent, WayBack, origin_of};
 
 /// How long what fails is tried again while nothing else succeeds: the more there is to undo, the longer that takes.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -31,34 +31,37 @@ pub(super) fn restore(
     undone: &mut Undone,
     progress: &mut dyn FnMut(),
 ) {
-    let tree = Tree::of(entries);
-    let mut elsewhere = Elsewhere::default();
-    tree.restore(procfs, undone, &mut elsewhere, progress);
-    undone.notices.extend(elsewhere.notices());
+    let mut work = Work { procfs, undone, elsewhere: Elsewhere::default(), insist: false };
+    Tree::of(entries).restore(&mut work, progress);
+    let notices = work.elsewhere.notices();
+    undone.notices.extend(notices);
+}
+
+/// What undoing needs, and what it came to so far.
+struct Work<'a> {
+    procfs: &'a mut ProcFs,
+    undone: &'a mut Undone,
+    elsewhere: Elsewhere,
+    /// Whether a process whose group has not taken it for so long goes into a leaf there.
+    insist: bool,
 }
 
 /// What the journal says about control groups.
 struct Tree {
     entries: Vec<Entry>,
     created: BTreeSet<PathBuf>,
-    origins: BTreeMap<u32, PathBuf>,
+    origins: BTreeMap<ProcessKey, PathBuf>,
 }
 
 impl Tree {
-    fn restore(
-        &self,
-        procfs: &mut ProcFs,
-        undone: &mut Undone,
-        elsewhere: &mut Elsewhere,
-        progress: &mut dyn FnMut(),
-    ) {
+    fn restore(&self, work: &mut Work<'_>, progress: &mut dyn FnMut()) {
         let mut pending: Vec<&Entry> = self.entries.iter().rev().collect();
         let mut succeeded = Instant::now();
         while !pending.is_empty() {
             let mut failed = Vec::new();
             let inside = self.inside();
             for entry in pending {
-                match self.undo_one(entry, &inside, procfs, undone, elsewhere) {
+                match self.undo_one(entry, &inside, work) {
                     Ok(()) => {
                         succeeded = Instant::now();
                         progress();
@@ -67,8 +70,12 @@ impl Tree {
                 }
             }
             if !failed.is_empty() && succeeded.elapsed() > PATIENCE {
-                undone.problems.extend(failed.iter().map(|(entry, err)| describe(entry, err)));
-                return;
+                let busy = failed.iter().any(|(_, err)| err.raw_os_error() == Some(libc::EBUSY));
+                if work.insist || !busy {
+                    work.undone.problems.extend(failed.iter().map(|(entry, err)| describe(entry, err)));
+                    return;
+                }
+                work.insist = true;
             }
             if !failed.is_empty() {
                 thread::sleep(PAUSE);
@@ -87,33 +94,28 @@ impl Tree {
             _ => false,
         });
         let entries = compacted(&foreign.cloned().collect::<Vec<_>>(), |_| true);
-        let origins = entries.iter().filter_map(origin).map(|(key, from)| (key.pid, from.clone())).collect();
+        let origins = entries.iter().filter_map(origin).map(|(key, from)| (key, from.clone())).collect();
         Tree { entries, created, origins }
     }
 
     /// `inside` are those who were in our groups when this round began; who was born there since is found in its group.
-    fn undo_one(
-        &self,
-        entry: &Entry,
-        inside: &BTreeSet<u32>,
-        procfs: &mut ProcFs,
-        undone: &mut Undone,
-        elsewhere: &mut Elsewhere,
-    ) -> io::Result<()> {
+    fn undo_one(&self, entry: &Entry, inside: &BTreeSet<u32>, work: &mut Work<'_>) -> io::Result<()> {
         match entry {
             Entry::Moved { process, from } => {
-                if inside.contains(&process.pid) && is_alive(procfs, *process).map_err(io::Error::other)? {
-                    undone.moved += u32::from(self.send(process.pid, Some(from), procfs, elsewhere)?);
+                if inside.contains(&process.pid)
+                    && is_alive(work.procfs, *process).map_err(io::Error::other)?
+                {
+                    work.undone.moved += u32::from(self.send(process.pid, Some(from), work)?);
                 }
                 Ok(())
             }
-            Entry::Created { cgroup } => self.remove(cgroup, procfs, undone, elsewhere),
-            Entry::Knob { path, original } if passes_on(path) => self.take_back(path, original, undone),
+            Entry::Created { cgroup } => self.remove(cgroup, work),
+            Entry::Knob { path, original } if passes_on(path) => self.take_back(path, original, work.undone),
             Entry::Knob { path, original } => {
-                undone.knobs += u32::from(write_back(path, original)?);
+                work.undone.knobs += u32::from(write_back(path, original)?);
                 Ok(())
             }
-            Entry::Line { path, original, given } => write_line_back(path, original, given, undone),
+            Entry::Line { path, original, given } => write_line_back(path, original, given, work.undone),
             _ => Ok(()),
         }
     }
@@ -124,24 +126,18 @@ impl Tree {
     }
 
     /// Moves out whoever is in a group, removes what others made below it, and then the group.
-    fn remove(
-        &self,
-        group: &Path,
-        procfs: &mut ProcFs,
-        undone: &mut Undone,
-        elsewhere: &mut Elsewhere,
-    ) -> io::Result<()> {
+    fn remove(&self, group: &Path, work: &mut Work<'_>) -> io::Result<()> {
         if !group.exists() {
             return Ok(());
         }
         for child in fs::read_dir(group)?.flatten().filter(|child| child.path().is_dir()) {
-            self.remove(&child.path(), procfs, undone, elsewhere)?;
+            self.remove(&child.path(), work)?;
         }
         for pid in processes(group) {
-            undone.moved += u32::from(self.move_home(pid, group, procfs, elsewhere)?);
+            work.undone.moved += u32::from(self.move_home(pid, group, work)?);
         }
         match fs::remove_dir(group) {
-            Ok(()) => undone.removed += 1,
+            Ok(()) => work.undone.removed += 1,
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
             Err(err) => return Err(err),
         }
@@ -150,17 +146,11 @@ impl Tree {
 
     /// Moves a process out of a group. Home may not take processes yet: in a delegated group its controllers are enabled
     /// for ours until those are gone. Then it waits in the leaf that was made beside them, whose turn comes later.
-    fn move_home(
-        &self,
-        pid: u32,
-        group: &Path,
-        procfs: &mut ProcFs,
-        elsewhere: &mut Elsewhere,
-    ) -> io::Result<bool> {
-        let origin = self.origin(pid, procfs);
+    fn move_home(&self, pid: u32, group: &Path, work: &mut Work<'_>) -> io::Result<bool> {
+        let origin = origin_of(work.procfs, pid, &self.origins);
         let home = origin.as_deref().or(self.last());
         let beside = |leaf: &&PathBuf| leaf.parent() == home && !group.starts_with(leaf);
-        match (self.send(pid, origin.as_deref(), procfs, elsewhere), self.created.iter().find(beside)) {
+        match (self.send(pid, origin.as_deref(), work), self.created.iter().find(beside)) {
             (Err(err), Some(leaf)) if err.raw_os_error() == Some(libc::EBUSY) => {
                 fs::write(leaf.join("cgroup.procs"), pid.to_string()).map(|()| false)
             }
@@ -169,24 +159,18 @@ impl Tree {
     }
 
     /// Sends a process to where it came from, or to the next best place. False if it is gone.
-    fn send(
-        &self,
-        pid: u32,
-        origin: Option<&Path>,
-        procfs: &mut ProcFs,
-        elsewhere: &mut Elsewhere,
-    ) -> io::Result<bool> {
+    fn send(&self, pid: u32, origin: Option<&Path>, work: &mut Work<'_>) -> io::Result<bool> {
         let (Some(ours), Some(last)) = (self.created.first(), self.last()) else {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 "the journal names no control group of ours",
             ));
         };
-        match (Ways { last, ours }).send(procfs, pid, origin)? {
+        match (WayBack { last, ours }).send(work.procfs, pid, origin, work.insist)? {
             Sent::Gone => Ok(false),
             Sent::Home => Ok(true),
             Sent::Elsewhere(to) => {
-                elsewhere.note(procfs, pid, origin, to);
+                work.elsewhere.note(work.procfs, pid, origin, to);
                 Ok(true)
             }
         }
@@ -195,24 +179,6 @@ impl Tree {
     /// The group that ours were made in.
     fn last(&self) -> Option<&Path> {
         self.created.first()?.parent()
-    }
-
-    /// Where a process that the journal does not know came from: where its next known ancestor did, or the first of its
-    /// session.
-    fn origin(&self, pid: u32, procfs: &mut ProcFs) -> Option<PathBuf> {
-        let mut next = pid;
-        // No line of descent is longer than there are process numbers to tell apart; usual ones have a dozen.
-        for _ in 0..1000 {
-            if let Some(origin) = self.origins.get(&next) {
-                return Some(origin.clone());
-            }
-            match procfs.stat(next) {
-                Ok(Some(stat)) if stat.parent > 1 => next = stat.parent,
-                _ => break,
-            }
-        }
-        let session = procfs.stat(pid).ok()??.session;
-        self.origins.get(&session).cloned()
     }
 
     /// Takes back the controllers that this program passed on in a group, but for those that another group uses by now.
@@ -265,6 +231,7 @@ const UNTOUCHED: [(&str, &[(&str, &str)]); 4] = [
         &[
             ("cpu.weight", "100"),
             ("cpu.max", "max"),
+            ("cpu.max.burst", "0"),
             ("cpu.idle", "0"),
             ("cpu.uclamp.min", "0.00"),
             ("cpu.uclamp.max", "max"),
@@ -273,7 +240,13 @@ const UNTOUCHED: [(&str, &[(&str, &str)]); 4] = [
     ("cpuset", &[("cpuset.cpus", ""), ("cpuset.mems", ""), ("cpuset.cpus.partition", "member")]),
     (
         "io",
-        &[("io.weight", "default 100"), ("io.bfq.weight", "default 100"), ("io.max", ""), ("io.latency", "")],
+        &[
+            ("io.weight", "default 100"),
+            ("io.bfq.weight", "default 100"),
+            ("io.max", ""),
+            ("io.prio.class", "no-change"),
+            ("io.latency", ""),
+        ],
     ),
     (
         "memory",
@@ -285,6 +258,7 @@ const UNTOUCHED: [(&str, &[(&str, &str)]); 4] = [
             ("memory.swap.high", "max"),
             ("memory.swap.max", "max"),
             ("memory.zswap.max", "max"),
+            ("memory.zswap.writeback", "1"),
             ("memory.oom.group", "0"),
         ],
     ),
@@ -322,7 +296,8 @@ fn origin(entry: &Entry) -> Option<(ProcessKey, &PathBuf)> {
 
 fn processes(group: &Path) -> Vec<u32> {
     let listed = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    listed.lines().filter_map(|line| line.parse().ok()).collect()
+    // A process of another pid namespace is shown as 0, which stands for the writer where it is written.
+    listed.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect()
 }
 
 /// Whether an error says that a file, or the device that it is about, is not there any more.

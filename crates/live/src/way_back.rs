@@ -12,8 +12,8 @@
 //! 4. the group of its parent;
 //! 5. the place that this program's own groups are in.
 //!
-//! A group that passes controllers on takes no process itself. Then the process goes into a leaf in it, [`LEAF`], which is
-//! removed at this program's next start, once it is empty.
+//! A slice is there for groups, and a group that passes controllers on takes no process itself. There the process goes into a
+//! leaf, [`LEAF`], which is removed at this program's next start, once it is empty.
 //!
 //! Properties: a group that is there and does not take the process now is an error, to be tried again, and not a reason to go
 //! elsewhere. Every process that does not go back to where it came from is told to the caller.
@@ -25,6 +25,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::journal::ProcessKey;
 use crate::observe::process::ProcFs;
 
 /// The leaf for processes in a group that takes none itself.
@@ -46,25 +47,33 @@ pub(crate) enum Sent {
 
 /// How to send processes home.
 #[derive(Debug)]
-pub(crate) struct Ways<'a> {
+pub(crate) struct WayBack<'a> {
     /// Where this program's own groups are: in it, or in the leaf beside them.
     pub(crate) last: &'a Path,
     /// Where they are.
     pub(crate) ours: &'a Path,
 }
 
-impl Ways<'_> {
+impl WayBack<'_> {
     /// Sends a process to where it came from, if that is known, or else to the next best place.
-    pub(crate) fn send(&self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>) -> io::Result<Sent> {
+    /// `insist`: where its group does not take it and will not, a leaf in that group has to do.
+    pub(crate) fn send(
+        &self,
+        procfs: &mut ProcFs,
+        pid: u32,
+        origin: Option<&Path>,
+        insist: bool,
+    ) -> io::Result<Sent> {
         if let Some(origin) = origin.filter(|origin| is_group(origin)) {
-            return Ok(if enter(pid, origin)? { Sent::Home } else { Sent::Gone });
+            return match enter(pid, origin) {
+                Err(err) if insist && err.raw_os_error() == Some(libc::EBUSY) => enter_leaf(pid, origin),
+                entered => Ok(if entered? { Sent::Home } else { Sent::Gone }),
+            };
         }
         for group in self.others(procfs, pid, origin) {
-            match enter_or_leaf(pid, &group) {
-                Ok(Some(group)) => return Ok(Sent::Elsewhere(group)),
-                Ok(None) => return Ok(Sent::Gone),
-                // Not ours to write to, or gone since: the next one.
-                Err(_) => {}
+            // One that is not ours to write to, or is gone since, is passed over.
+            if let Ok(sent) = enter_or_leaf(pid, &group) {
+                return Ok(sent);
             }
         }
         let here = enter(pid, self.last)?;
@@ -97,13 +106,44 @@ impl Ways<'_> {
     }
 }
 
+/// Where a process that may be none of `known` came from: where its next known ancestor did, or the first of its session.
+pub(crate) fn origin_of(
+    procfs: &mut ProcFs,
+    pid: u32,
+    known: &BTreeMap<ProcessKey, PathBuf>,
+) -> Option<PathBuf> {
+    let first = procfs.stat(pid).ok()??;
+    let (session, start) = (first.session, first.key.start);
+    let mut next = Some(first);
+    // A parent cannot be younger than its child, so this ends; a bound keeps a changing tree from mattering.
+    for _ in 0..1000 {
+        let Some(stat) = next else { break };
+        if let Some(origin) = known.get(&stat.key) {
+            return Some(origin.clone());
+        }
+        next = (stat.parent > 1).then(|| procfs.stat(stat.parent).ok().flatten()).flatten();
+    }
+    // The number of a session is not given to another process while the session lasts.
+    let leaders = ProcessKey { pid: session, start: 0 }..=ProcessKey { pid: session, start };
+    known.range(leaders).next_back().map(|(_, origin)| origin.clone())
+}
+
 /// Removes the leaves of former runs that are empty now. `base` is where this program's groups are to be.
 pub(crate) fn tidy(base: &Path) {
-    let users = root_above(base).join("user.slice");
-    let slices = fs::read_dir(&users).into_iter().flatten().flatten().map(|entry| entry.path());
-    for slice in slices.chain([users.clone()]) {
-        // One that still has processes stays: the kernel refuses.
-        let _ = fs::remove_dir(slice.join(LEAF));
+    remove_leaves(&root_above(base));
+}
+
+fn remove_leaves(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        if entry.file_name() == LEAF {
+            // One that still has processes stays: the kernel refuses.
+            let _ = fs::remove_dir(entry.path());
+        } else {
+            remove_leaves(&entry.path());
+        }
     }
 }
 
@@ -126,18 +166,25 @@ fn enter(pid: u32, group: &Path) -> io::Result<bool> {
     }
 }
 
-/// Moves a process into a group, or into the leaf in it: where it is then; `None` if it is gone.
-fn enter_or_leaf(pid: u32, group: &Path) -> io::Result<Option<PathBuf>> {
-    match enter(pid, group) {
-        Err(err) if err.raw_os_error() == Some(libc::EBUSY) => {}
-        entered => return entered.map(|here| here.then(|| group.to_owned())),
+/// Moves a process into a group, or into the leaf in it where that is a slice or takes none itself.
+fn enter_or_leaf(pid: u32, group: &Path) -> io::Result<Sent> {
+    if group.extension().is_some_and(|kind| kind == "slice") {
+        return enter_leaf(pid, group);
     }
+    match enter(pid, group) {
+        Err(err) if err.raw_os_error() == Some(libc::EBUSY) => enter_leaf(pid, group),
+        entered => Ok(if entered? { Sent::Elsewhere(group.to_owned()) } else { Sent::Gone }),
+    }
+}
+
+/// Moves a process into the leaf in a group.
+fn enter_leaf(pid: u32, group: &Path) -> io::Result<Sent> {
     let leaf = group.join(LEAF);
     match fs::create_dir(&leaf) {
         Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
         _ => {}
     }
-    enter(pid, &leaf).map(|here| here.then_some(leaf))
+    Ok(if enter(pid, &leaf)? { Sent::Elsewhere(leaf) } else { Sent::Gone })
 }
 
 /// Processes that did not go back to where they came from.
@@ -210,9 +257,9 @@ mod tests {
         /// Where the process is sent that came from there.
         fn send(&self, origin: Option<&str>) -> Sent {
             let mut procfs = ProcFs::open(&self.0.path().join("proc")).unwrap();
-            let ways = Ways { last: &self.group(""), ours: &self.group("commonhold") };
+            let way_back = WayBack { last: &self.group(""), ours: &self.group("commonhold") };
             let origin = origin.map(|origin| self.group(origin));
-            let sent = ways.send(&mut procfs, PID, origin.as_deref()).unwrap();
+            let sent = way_back.send(&mut procfs, PID, origin.as_deref(), false).unwrap();
             let to = match &sent {
                 Sent::Elsewhere(to) => to.clone(),
                 _ => origin.unwrap(),
@@ -237,16 +284,19 @@ mod tests {
     #[test]
     fn a_session_that_is_over_leaves_its_processes_to_the_users_slice() {
         let fake = Fake::new(7, &["user.slice", "user.slice/user-7.slice", "user.slice/user-8.slice"]);
-        assert_eq!(fake.send(Some(SESSION)), fake.elsewhere("user.slice/user-7.slice"));
-        assert_eq!(fake.send(None), fake.elsewhere("user.slice/user-7.slice"));
+        assert_eq!(fake.send(Some(SESSION)), fake.elsewhere("user.slice/user-7.slice/commonhold.left"));
+        assert_eq!(fake.send(None), fake.elsewhere("user.slice/user-7.slice/commonhold.left"));
         let fake = Fake::new(9, &["user.slice", "user.slice/user-8.slice"]);
-        assert_eq!(fake.send(None), fake.elsewhere("user.slice"));
+        assert_eq!(fake.send(None), fake.elsewhere("user.slice/commonhold.left"));
     }
 
     #[test]
     fn a_service_that_is_over_leaves_its_processes_to_its_slice() {
         let fake = Fake::new(0, &["system.slice", "system.slice/x.service"]);
-        assert_eq!(fake.send(Some("system.slice/gone.service")), fake.elsewhere("system.slice"));
+        assert_eq!(
+            fake.send(Some("system.slice/gone.service")),
+            fake.elsewhere("system.slice/commonhold.left")
+        );
         assert_eq!(fake.send(None), fake.elsewhere("system.slice/x.service"), "its parent's");
     }
 
@@ -255,6 +305,30 @@ mod tests {
         let fake = Fake::new(7, &[]);
         assert_eq!(fake.send(Some(SESSION)), fake.elsewhere(""));
         assert_eq!(fake.send(None), fake.elsewhere(""));
+    }
+
+    #[test]
+    fn an_orphan_came_from_where_the_first_of_its_session_did() {
+        let fake = Fake::new(7, &[]);
+        let mut procfs = ProcFs::open(&fake.0.path().join("proc")).unwrap();
+        let key = |pid: u32, start: u64| ProcessKey { pid, start };
+        let mut known =
+            BTreeMap::from([(key(1, 5), PathBuf::from("/session")), (key(1, 102), "/later".into())]);
+        assert_eq!(origin_of(&mut procfs, PID, &known), Some("/session".into()), "a leader is no younger");
+        known.insert(key(PID + 1, 99), "/reused".into());
+        assert_eq!(origin_of(&mut procfs, PID, &known), Some("/session".into()), "another of that number");
+        known.insert(key(PID + 1, 101), "/parent".into());
+        assert_eq!(origin_of(&mut procfs, PID, &known), Some("/parent".into()));
+        assert_eq!(origin_of(&mut procfs, PID + 5, &known), None, "it is gone");
+    }
+
+    #[test]
+    fn leaves_of_former_runs_are_removed_wherever_they_are() {
+        let fake = Fake::new(7, &["system.slice"]);
+        let leaf = fake.group("system.slice").join(LEAF);
+        fs::create_dir(&leaf).unwrap();
+        tidy(&fake.group(""));
+        assert!(!leaf.exists());
     }
 
     #[test]
