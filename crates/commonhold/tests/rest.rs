@@ -140,9 +140,9 @@ fn every_bound_is_held() {
         let text =
             fs::read_to_string(root.join(&test)).unwrap_or_else(|error| panic!("[{name}]: {test}: {error}"));
         // A script makes its names of a backend's.
-        let backend = ["cgroup", "kernel"].iter().find(|backend| name == format!("rest-{backend}-second"));
+        let backend = ["cgroup", "kernel"].iter().find(|backend| name == format!("rest-{backend}-look"));
         let held = match backend {
-            Some(backend) => text.contains(&format!("rest_of {backend}")) && text.contains("rest-$1-second"),
+            Some(backend) => text.contains(&format!("rest_of {backend}")) && text.contains("rest-$1-look"),
             None => text.contains(&format!("{name:?}")),
         };
         assert!(held, "bench/bounds.toml: [{name}] is held by nothing in {test}");

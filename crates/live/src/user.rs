@@ -12,6 +12,11 @@
 //! contradict each other. When an order ends, it runs where its owner said last. Nothing is done before the journal
 //! has it. A process that its user stopped is never continued, and no process outside the units is touched.
 //!
+//! Cost at rest: a look reads /proc/loadavg, to see that no process was born and none ended. It reads the machine's counts
+//! of idle time and memory, and the CPU clock of each member, by one system call. A member whose clock stands still did
+//! nothing. None of its files is read, but for one member in fifty, in turn ([`memory`]). Once a second, the roster lists
+//! /proc, and the masks of members are compared. crates/commonhold/tests/rest.rs counts it.
+//!
 //! Limits: a signal can be seen. A shell that is no member, but whose job is one, reports the job as stopped. A stop
 //! that the user asks for while the unit is stopped is lost when it continues. To hold root's or another user's
 //! processes in a unit needs root.

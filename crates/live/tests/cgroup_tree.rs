@@ -380,6 +380,8 @@ fn a_subtree_of_a_running_daemon_is_refused_and_that_of_a_dead_one_cleared() {
     drop(first);
     let (journal, _) = Journal::create(other_run.path()).unwrap();
     let mut second = bench.backend_with(journal).unwrap();
+    let told = second.take_problems();
+    assert!(told.len() == 1 && told[0].to_string().contains(&format!("{pid} (sleep)")), "{told:?}");
     observe(&mut second, SECOND);
     assert_eq!(bench.procs("a"), [pid]);
 }

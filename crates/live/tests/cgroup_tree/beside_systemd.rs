@@ -174,7 +174,7 @@ fn a_session_that_is_over_leaves_its_processes_to_the_slice_and_says_so() {
     fs::remove_dir(beside.at(SESSION)).unwrap();
     let undone = undone(backend);
     assert_eq!(undone.problems, [] as [String; 0]);
-    beside.is_in(pid, SLICE);
+    beside.is_in(pid, &format!("{SLICE}/commonhold.left"));
     assert_eq!(undone.notices.len(), 1, "{undone:?}");
     let notice = &undone.notices[0];
     assert!(notice.contains("/session-3.scope, where they came from, is gone"), "{notice}");
