@@ -12,8 +12,10 @@ session=$slice/session-3.scope
 manager_group=$slice/user@1001.service
 cron=system.slice/cron.service
 grep -q '^ana:' /etc/passwd || echo "ana:x:1001:1001:ana:/tmp:/bin/sh" >> /etc/passwd
-ln "$(readlink -f /proc/1/exe)" systemd         # by this name, what process 1 executes
-chmod 755 .
+# By this name, what process 1 executes: as on a machine with systemd.
+first=$(readlink -f /proc/1/exe)
+systemd=${first%/*}/systemd
+ln -f "$first" "$systemd"
 mkdir -p /tmp/ana
 chown ana /tmp/ana
 
@@ -37,7 +39,7 @@ make_tree() {
 	as_ana $session "sleep 1001"
 	as_ana $cron "sleep 1002"
 	# A manager that somebody started from a session: known by its program.
-	as_ana $session "-a sleep $PWD/systemd 1003"
+	as_ana $session "-a sleep $systemd 1003"
 	as_ana $manager_group/init.scope "sh -c 'cd /tmp/ana && exec sh /job/user-manager $CGROUPS/$manager_group /tmp/ana/fifo'"
 	exec 8<> /tmp/ana/fifo      # reading too, since opening it then waits for nobody
 	started sleep 1001 && started sleep 1002 && started sleep 1003
