@@ -76,7 +76,10 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
     tried.dedup();
     Err(Failure::new(
         Exit::Unavailable,
-        format!("no daemon runs here ({}); start one with `commonhold run CONTRACT`", tried.join("; ")),
+        format!(
+            "no daemon runs here ({}); start one with `commonhold run CONTRACT`, or name its folder with --directory",
+            tried.join("; ")
+        ),
     ))
 }
 

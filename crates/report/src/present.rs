@@ -17,7 +17,7 @@ pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
 pub const MOVED_BESIDE_SYSTEMD: &str = "systemd runs here. Members of units are moved out of their login sessions' control groups. \
     Until the daemon ends, `loginctl` and the journal do not count these processes to their sessions, logout does not end \
     them, and limits set on their slices do not hold them. User managers (`systemd --user`) and all that they started stay \
-    where they are. So do system services, unless a `cgroup:`, `command:` or `pid:` rule names them. A process that stays \
+    where they are. So do system services and containers, unless a `cgroup:`, `command:` or `pid:` rule names them. A process that stays \
     is a member of its unit, but control groups do not hold it.";
 
 /// The processes in a unit, or in none.

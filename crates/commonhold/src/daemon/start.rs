@@ -245,7 +245,7 @@ fn lock(directory: &Path) -> Result<OwnedFd, Failure> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::new(
             Exit::Taken,
             format!(
-                "another daemon runs in {}; see `commonhold status`, stop it, or give another --directory",
+                "another daemon runs in {0}; see `commonhold status --directory {0}`, stop it, or give another --directory",
                 directory.display()
             ),
         )),
