@@ -27,7 +27,7 @@ lint: ## formatting, lints, and the documents' sentences and links, warnings for
 	bench/test_all.py
 
 unit: ## tests on this machine: unit, property, golden, and on real processes
-	scripts/unit $(CARGO) test --workspace --locked $(FEATURES)
+	scripts/unit-tests $(CARGO) test --workspace --locked $(FEATURES)
 
 lab: ## tests on an 8-CPU, 4-node machine in a virtual machine: those of every run (lab/test --all: the long ones, too)
 	lab/test

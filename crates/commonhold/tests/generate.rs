@@ -53,7 +53,7 @@ fn bash_reads_its_completions() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "status\n", "{output:?}");
 }
 
-/// A test that cannot run here is not merely passed: `scripts/unit` hears of it.
+/// A test that cannot run here is not merely passed: `scripts/unit-tests` hears of it.
 #[test]
 fn what_is_skipped_is_told() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 //! Says that a test does not run on this machine. cargo counts such a test as passed, and hides what it prints; so it is
-//! told to `scripts/unit` as well, which names and counts it. Tests of two crates share this file.
+//! told to `scripts/unit-tests` as well, which names and counts it. Tests of two crates share this file.
 
 use std::fs::OpenOptions;
 use std::io::Write;
