@@ -1,9 +1,9 @@
 //! Where a process goes that leaves a control group of this program's.
 //!
-//! Problem: a process goes back to the group that it came from. That group may be gone: a login session's is removed with its
-//! last process, and this program may have moved that one. The root of the tree would take everybody, but nothing that an
-//! administrator set for a user or a service holds there; and the group of another service would stop the process with that
-//! service.
+//! Problem: a process goes back to the group that it came from. That group may be gone: systemd removes a login session's
+//! group with its last process, and this program may have moved that one. The root of the tree would take the process, but
+//! no bound that an administrator set for a user or a service holds there. Another service's group would end the process
+//! with that service.
 //!
 //! Algorithm: the first of these that there is, and that takes the process:
 //! 1. the group that it came from;
@@ -15,8 +15,9 @@
 //! A slice is there for groups, and a group that passes controllers on takes no process itself. There the process goes into a
 //! leaf, [`LEAF`], which is removed at this program's next start, once it is empty.
 //!
-//! Properties: a group that is there and does not take the process now is an error, to be tried again, and not a reason to go
-//! elsewhere. Every process that does not go back to where it came from is told to the caller.
+//! Properties: a group that is there and does not take the process now is an error, to be tried again. Only a caller that
+//! insists has the process go into a leaf there. The caller is told of each process that did not go back to where it came
+//! from.
 //!
 //! Source: "No Internal Process Constraint" in the kernel's cgroup-v2.rst.
 
@@ -45,7 +46,7 @@ pub(crate) enum Sent {
     Elsewhere(PathBuf),
 }
 
-/// How to send processes home.
+/// How to send processes back.
 #[derive(Debug)]
 pub(crate) struct WayBack<'a> {
     /// Where this program's own groups are: in it, or in the leaf beside them.
