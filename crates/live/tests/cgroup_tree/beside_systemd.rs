@@ -189,12 +189,13 @@ fn a_slice_that_takes_no_process_gets_a_leaf_which_the_next_start_removes() {
         skipped("the cpu controller is not enabled here");
         return;
     }
-    for group in ["", "user.slice", SLICE] {
-        fs::write(beside.at(group).join("cgroup.subtree_control"), "+cpu").unwrap();
-    }
     let pid = beside.spawn_in(SESSION, "exec sleep 1000");
     let mut backend = beside.bench.backend();
     observe(&mut backend, SECOND);
+    // Meanwhile, somebody gives weights to what is in the slice.
+    for group in ["user.slice", SLICE] {
+        fs::write(beside.at(group).join("cgroup.subtree_control"), "+cpu").unwrap();
+    }
     fs::remove_dir(beside.at(SESSION)).unwrap();
     let undone = undone(backend);
     assert_eq!((undone.problems.len(), undone.notices.len()), (0, 2), "{undone:?}");
