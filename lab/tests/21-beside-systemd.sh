@@ -28,7 +28,10 @@ make_tree() {
 	for group in $session $manager_group/init.scope $manager_group/app.slice $cron; do
 		mkdir -p "$CGROUPS/$group"
 	done
-	# As systemd has it: memory for services and sessions, CPU for nobody yet.
+	# As systemd has it: memory for services and sessions, CPU for nobody yet, whatever the test before left.
+	for controller in cpu cpuset io; do
+		echo "-$controller" > "$CGROUPS/cgroup.subtree_control" 2> /dev/null
+	done
 	for group in . system.slice user.slice $slice $manager_group; do
 		echo "+memory +pids" > "$CGROUPS/$group/cgroup.subtree_control"
 	done
@@ -116,9 +119,11 @@ for round in cgroup:TERM kernel:KILL; do
 	ok "the manager starts and stops services meanwhile $how" manager_works meanwhile
 	ask "start busy spin 600" started
 	ok "what it starts meanwhile stays as well $how" is_in "$(pidof spin)" $manager_group/app.slice/busy.service
-	commonhold status > status.txt
-	ok "status says how many are not held by groups $how" grep -q 'of its 6 processes stay with the service manager' status.txt ||
-		cat status.txt
+	# The manager starts a process now and then, and a look may come to see it.
+	counted() {
+		commonhold status > status.txt && grep -q '5 of its 6 processes stay with the service manager' status.txt
+	}
+	ok "status says how many are not held by groups $how" wait_for 10 counted || cat status.txt
 	commonhold status --pid "$(pid_of sleep 1002)" > pid.txt
 	ok "and of one, why $how" grep -q 'part of a system service' pid.txt || cat pid.txt
 	used() {
