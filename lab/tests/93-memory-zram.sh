@@ -18,7 +18,7 @@ echo 512M > /sys/block/zram0/disksize
 mkswap /dev/zram0 > /dev/null
 ok "swap is on zram" swapon /dev/zram0 || exit 1
 commonhold doctor > doctor.txt
-ok "doctor says that it is memory" grep -q "counts as used by it" doctor.txt
+ok "doctor says that it is memory" grep -q "count as used by it" doctor.txt
 
 ok "the daemon holds the contract" start_daemon /job/contracts/memory-patient.toml --verbose || exit 1
 # A unit that uses nearly all that it is entitled to, and never touches it again; and one who is short. What is in the pages
