@@ -4,7 +4,7 @@
 # The tests of the cgroup backend, with the controllers that the host they are developed on may lack: every order is in
 # force in the kernel, and everything is undone.
 
-echo "+cpu +cpuset" > "$CGROUPS/cgroup.subtree_control"
+echo "+cpu +cpuset +memory" > "$CGROUPS/cgroup.subtree_control"
 cgroup_tree --test-threads 2 --nocapture > result 2>&1
 ok "its tests pass" is "$?" 0
 note "$(grep '^test result' result)"

@@ -188,6 +188,11 @@ fn enter_leaf(pid: u32, group: &Path) -> io::Result<Sent> {
     Ok(if enter(pid, &leaf)? { Sent::Elsewhere(leaf) } else { Sent::Gone })
 }
 
+/// Why a process cannot go back to a group.
+pub(crate) fn refusal(group: &Path) -> &'static str {
+    if is_group(group) { "takes no processes any more" } else { "is gone" }
+}
+
 /// Processes that did not go back to where they came from.
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere(BTreeMap<(Option<PathBuf>, PathBuf), Vec<String>>);
@@ -209,7 +214,7 @@ impl Elsewhere {
                 more => format!(" and {more} more"),
             };
             let why = match origin {
-                Some(origin) => format!("{}, where they came from, is gone", origin.display()),
+                Some(origin) => format!("{}, where they came from, {}", origin.display(), refusal(origin)),
                 None => "where they belong is not known".to_owned(),
             };
             format!("{}: these processes are here now, since {why}: {named}{more}", to.display())

@@ -20,7 +20,7 @@ use crate::LiveError;
 use crate::affinity;
 use crate::journal::{Entry, Journal, ProcessKey};
 use crate::observe::process::ProcFs;
-use crate::way_back::{Sent, WayBack, origin_of};
+use crate::way_back::{Sent, WayBack, origin_of, refusal};
 
 /// How often a process that another program moved away is moved back.
 const RETURNS_MAX: u8 = 3;
@@ -177,10 +177,12 @@ impl Members {
         let error = match sent {
             Ok(Sent::Gone | Sent::Home) => return None,
             Ok(Sent::Elsewhere(to)) => {
-                let from =
-                    origin.map_or_else(|| "where it came from".to_owned(), |dir| dir.display().to_string());
+                let from = match &origin {
+                    Some(group) => format!("{}, which {}", group.display(), refusal(group)),
+                    None => "where it came from, which is not known".to_owned(),
+                };
                 return Some(LiveError::Unavailable {
-                    what: format!("process {} ({name}) cannot go back to {from}, which is gone", process.pid),
+                    what: format!("process {} ({name}) cannot go back to {from}", process.pid),
                     remedy: format!("it is in {} now", to.display()),
                 });
             }

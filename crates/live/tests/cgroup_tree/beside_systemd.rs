@@ -211,3 +211,31 @@ fn a_slice_that_takes_no_process_gets_a_leaf_which_the_next_start_removes() {
     drop(beside.bench.backend());
     assert!(!beside.at(&leaf).exists());
 }
+
+/// Somebody divides the group that a process came from, so that it takes no process any more: nobody is left in ours.
+/// Controllers that can tell threads apart, such as cpu, do not keep processes out.
+#[test]
+fn a_group_that_was_divided_meanwhile_gets_a_leaf_too() {
+    let Some(mut beside) = Beside::new("divided") else { return };
+    if !beside.bench.place.controllers.contains("memory") {
+        skipped("the memory controller is not enabled here");
+        return;
+    }
+    fs::create_dir_all(beside.at("lab/part")).unwrap();
+    let pid = beside.spawn_in("lab", "exec sleep 1000");
+    let mut backend = beside.bench.backend();
+    observe(&mut backend, SECOND);
+    beside.is_in(pid, "commonhold/u");
+    fs::write(beside.at("lab").join("cgroup.subtree_control"), "+memory").unwrap();
+    let undone = undone(backend);
+    assert_eq!(undone.problems, [] as [String; 0]);
+    beside.is_in(pid, "lab/commonhold.left");
+    assert!(
+        undone
+            .notices
+            .iter()
+            .any(|notice| notice.contains("/lab, where they came from, takes no processes any more")),
+        "{undone:?}"
+    );
+    assert!(!beside.at("commonhold").exists());
+}
