@@ -1,8 +1,8 @@
 //! How a contract fits a machine: the checks that need both.
 
+use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{Amount, Contract, Diagnostic, Resource, Unit, UnitId, amount_text};
 use commonhold_machine::Machine;
-use commonhold_policy::CpuCount;
 use commonhold_policy::entitlement::{Ask, Capacity, Conflict, Entitlement, capacity, conflicts, entitle};
 
 /// Everything that is to be said of a contract's amounts on a machine.

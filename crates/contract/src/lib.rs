@@ -17,7 +17,9 @@
 mod check;
 mod diagnostic;
 pub mod document;
+mod each;
 mod keys;
+pub mod measure;
 mod member;
 mod model;
 mod nearest;

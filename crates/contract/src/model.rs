@@ -1,5 +1,6 @@
 //! The values of a checked contract.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Index, IndexMut, Range};
 
@@ -14,7 +15,7 @@ pub const DEFAULT_TICKETS: u64 = 100;
 pub type Span = Range<usize>;
 
 /// What is shared. The order is the order of every table that lists resources.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
     /// Processor time, in millionths of a CPU.
@@ -190,8 +191,9 @@ impl Default for MachineRules {
     }
 }
 
-/// A unit's place in [`Contract::units`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+/// A unit's identity, and its place in [`Contract::units`]. It lasts as long as the unit: a reload keeps it
+/// ([`Contract::adopt`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct UnitId(pub u32);
 
@@ -348,6 +350,8 @@ pub struct Contract {
     pub units: Vec<Unit>,
     /// The unit of processes that match nothing: [`UnitId::SHARED`] unless `machine.default` names one.
     pub default_unit: UnitId,
+    /// Places in `units` of units that a reload dropped. Nothing there is a unit.
+    pub vacant: BTreeSet<UnitId>,
 }
 
 impl Default for Contract {
@@ -356,6 +360,7 @@ impl Default for Contract {
             machine: MachineRules::default(),
             units: vec![Unit::new("kernel", None), Unit::new("shared", None)],
             default_unit: UnitId::SHARED,
+            vacant: BTreeSet::new(),
         }
     }
 }
@@ -368,17 +373,28 @@ impl Contract {
 
     /// The unit with that path, as `exec` and `status` name it.
     pub fn find(&self, path: &str) -> Option<UnitId> {
-        self.ids().find(|id| self.unit(*id).path == path)
+        self.present().find(|id| self.unit(*id).path == path)
     }
 
-    /// Every unit, the common parts included.
+    /// Every place for a unit, the common parts and vacant ones included: what lists with one element per unit are made
+    /// over.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = UnitId> + use<> {
         (0..u32::try_from(self.units.len()).unwrap_or(u32::MAX)).map(UnitId)
     }
 
-    /// Every unit that holds tickets: all but the common parts.
-    pub fn held(&self) -> impl DoubleEndedIterator<Item = UnitId> + use<> {
-        self.ids().filter(|id| !id.is_common())
+    /// Whether there is such a unit.
+    pub fn has(&self, id: UnitId) -> bool {
+        id.index() < self.units.len() && !self.vacant.contains(&id)
+    }
+
+    /// Every unit, the common parts included; parents before their children.
+    pub fn present(&self) -> impl DoubleEndedIterator<Item = UnitId> + '_ {
+        self.ids().filter(|id| self.has(*id))
+    }
+
+    /// Every unit that holds tickets: all but the common parts; parents before their children.
+    pub fn held(&self) -> impl DoubleEndedIterator<Item = UnitId> + '_ {
+        self.present().filter(|id| !id.is_common())
     }
 
     /// The units directly below `parent`, in the contract's order; `None` for the top level. Common parts left out.
@@ -392,5 +408,120 @@ impl Contract {
         let parent = parent.map(|p| (p, self.unit(p).path.clone()));
         self.units.push(Unit::new(name, parent.as_ref().map(|(id, path)| (*id, path.as_str()))));
         id
+    }
+
+    /// Gives units the identities that units of the same path have in `before`, which this contract replaces. The places
+    /// of units that are gone become vacant. `reuse`: places that were vacant in `before` may be taken by units that come.
+    ///
+    /// Parents stay before their children.
+    pub fn adopt(&mut self, before: &Contract, reuse: bool) {
+        let known: BTreeMap<&str, UnitId> =
+            before.present().map(|id| (before.unit(id).path.as_str(), id)).collect();
+        let mut free: BTreeSet<UnitId> = if reuse { before.vacant.clone() } else { BTreeSet::new() };
+        let mut end = u32::try_from(before.units.len()).unwrap_or(u32::MAX);
+        let mut new: BTreeMap<UnitId, UnitId> = BTreeMap::new();
+        for id in self.present() {
+            let unit = self.unit(id);
+            let place = known.get(unit.path.as_str()).copied().unwrap_or_else(|| {
+                // Behind its parent, whose place is known by now.
+                let parent = unit.parent.and_then(|parent| new.get(&parent)).copied();
+                let from = parent.unwrap_or(UnitId::SHARED);
+                free.range(from..).next().copied().unwrap_or_else(|| {
+                    end += 1;
+                    UnitId(end - 1)
+                })
+            });
+            free.remove(&place);
+            new.insert(id, place);
+        }
+        let moved = |id: UnitId| new.get(&id).copied().unwrap_or(id);
+        self.default_unit = moved(self.default_unit);
+        let mut units = vec![Unit::new("", None); end as usize];
+        for (id, mut unit) in (0..).map(UnitId).zip(std::mem::take(&mut self.units)) {
+            if let Some(place) = new.get(&id) {
+                unit.parent = unit.parent.map(moved);
+                units[place.index()] = unit;
+            }
+        }
+        self.units = units;
+        let taken: BTreeSet<UnitId> = new.into_values().collect();
+        self.vacant = self.ids().filter(|id| !taken.contains(id)).collect();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn contract(paths: &[&str]) -> Contract {
+        let mut contract = Contract::default();
+        for path in paths {
+            let (parent, name) = path.rsplit_once('/').map_or((None, *path), |(up, name)| (Some(up), name));
+            let parent = parent.map(|parent| contract.find(parent).unwrap());
+            contract.add(parent, name);
+        }
+        contract
+    }
+
+    fn place(contract: &Contract, path: &str) -> Option<u32> {
+        contract.find(path).map(|id| id.0)
+    }
+
+    #[test]
+    fn a_unit_keeps_its_identity() {
+        let first = contract(&["a", "a/x", "b"]);
+        let mut second = contract(&["b", "c", "a", "a/y", "a/x"]);
+        second.default_unit = second.find("c").unwrap();
+        second.adopt(&first, true);
+        assert_eq!(["a", "a/x", "b", "c", "a/y"].map(|path| place(&second, path)), [2, 3, 4, 5, 6].map(Some));
+        assert_eq!(second.default_unit, UnitId(5));
+        assert!(second.vacant.is_empty());
+        let mut third = contract(&["b", "d"]);
+        third.adopt(&second, true);
+        assert_eq!(["b", "d", "a"].map(|path| place(&third, path)), [Some(4), Some(7), None]);
+        assert_eq!(third.vacant.iter().map(|id| id.0).collect::<Vec<_>>(), [2, 3, 5, 6]);
+        // A place behind the parent is taken again, and only where that was allowed.
+        for (reuse, expected) in [(true, [4, 5, 2]), (false, [4, 8, 9])] {
+            let mut fourth = contract(&["b", "b/n", "e"]);
+            fourth.adopt(&third, reuse);
+            assert_eq!(["b", "b/n", "e"].map(|path| place(&fourth, path)), expected.map(Some));
+        }
+    }
+
+    proptest! {
+        /// Whatever is reloaded in whatever order: a unit that stays keeps its identity, no two have the same, a parent
+        /// stands before its children, and the tree is that of the text.
+        #[test]
+        fn identities_last(reloads in proptest::collection::vec(proptest::collection::vec((0u8..6, 0u8..6), 0..12), 1..8)) {
+            let mut before = Contract::default();
+            for units in reloads {
+                let mut contract = Contract::default();
+                for (outer, inner) in units {
+                    let (outer, inner) = (format!("u{outer}"), format!("s{inner}"));
+                    let parent = contract.find(&outer).unwrap_or_else(|| contract.add(None, &outer));
+                    if contract.find(&format!("{outer}/{inner}")).is_none() {
+                        contract.add(Some(parent), &inner);
+                    }
+                }
+                let mut paths: Vec<String> = contract.present().map(|id| contract.unit(id).path.clone()).collect();
+                contract.adopt(&before, true);
+                let mut after: Vec<String> = contract.present().map(|id| contract.unit(id).path.clone()).collect();
+                paths.sort();
+                after.sort();
+                prop_assert_eq!(paths, after);
+                for id in contract.present() {
+                    let unit = contract.unit(id);
+                    if let Some(known) = before.find(&unit.path) {
+                        prop_assert_eq!(known, id);
+                    }
+                    prop_assert!(unit.parent.is_none_or(|parent| parent < id && contract.has(parent)));
+                    let encloser = unit.path.rsplit_once('/').map(|(up, _)| up);
+                    prop_assert_eq!(unit.parent.map(|parent| contract.unit(parent).path.as_str()), encloser);
+                }
+                before = contract;
+            }
+        }
     }
 }

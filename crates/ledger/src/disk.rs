@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use commonhold_contract::UnitId;
-use commonhold_policy::disk::DiskUse;
+use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::plan::DiskOrder;
 use commonhold_policy::share::split;
-use commonhold_policy::{Action, Plan, Reason, Snapshot, Time};
+use commonhold_policy::{DiskUse, Plan, Reason, Snapshot, Time};
 
+use crate::Imbalance;
 use crate::spread::Spread;
 
 /// The disk account of one unit since the ledger was opened, all disks together, sub-units included.
@@ -99,7 +100,6 @@ impl Disks {
         }
         self.seen.retain(|name, _| snapshot.disks.iter().any(|disk| disk.name == *name));
         self.stalls(snapshot);
-        self.assert_conserved();
     }
 
     /// What units did to one disk in one interval.
@@ -133,16 +133,16 @@ impl Disks {
 
     /// Enters a plan that was carried out by `applied_at`.
     pub(crate) fn book(&mut self, plan: &Plan, applied_at: Time) {
-        if !plan.disk_entitled.is_empty() {
+        if !plan.decisions.disk.entitled.is_empty() {
             for own in self.units.values_mut() {
                 own.part = 0;
             }
-            for (id, part) in (0..).map(UnitId).zip(&plan.disk_entitled) {
+            for (id, part) in (0..).map(UnitId).zip(&plan.decisions.disk.entitled) {
                 self.units.entry(id).or_default().part = *part;
             }
         }
-        for step in &plan.steps {
-            let Action::CapDisk { unit, disk, read, write } = &step.action else { continue };
+        for step in &plan.orders.disk {
+            let DiskOrder::Cap { unit, disk, read, write } = &step.action else { continue };
             let key = (*unit, disk.clone());
             if read.is_none() && write.is_none() {
                 self.held.remove(&key);
@@ -153,19 +153,18 @@ impl Disks {
         }
     }
 
-    /// The same books after a reload: `number` gives a unit's number in the new contract. The accounts of units without one are
-    /// closed; what they lent and borrowed stays in the sums.
-    pub(crate) fn renumber(&mut self, number: &dyn Fn(UnitId) -> Option<UnitId>) {
-        for (id, own) in std::mem::take(&mut self.units) {
-            if let Some(new) = number(id) {
-                self.units.insert(new, own);
-            } else {
-                self.gone.lent += own.lent;
-                self.gone.borrowed += own.borrowed;
+    /// Another contract holds from now on. The accounts of units that it has no more are closed; what they lent and
+    /// borrowed stays in the sums.
+    pub(crate) fn adopt(&mut self, contract: &Contract) {
+        let gone = &mut self.gone;
+        self.units.retain(|id, own| {
+            if !contract.has(*id) {
+                gone.lent += own.lent;
+                gone.borrowed += own.borrowed;
             }
-        }
-        let held = std::mem::take(&mut self.held);
-        self.held = held.into_iter().filter_map(|(id, disk)| Some((number(id)?, disk))).collect();
+            contract.has(*id)
+        });
+        self.held.retain(|(id, _)| contract.has(*id));
         // The next snapshot is what the new contract's units are counted from.
         self.seen.clear();
     }
@@ -198,11 +197,12 @@ impl Disks {
         })
     }
 
-    fn assert_conserved(&self) {
+    /// What is lent, unless it is what is borrowed.
+    pub(crate) fn imbalance(&self) -> Option<Imbalance> {
         let lent: u64 = self.units.values().map(|own| own.lent).sum();
         let borrowed: u64 = self.units.values().map(|own| own.borrowed).sum();
         let (lent, borrowed) = (lent + self.gone.lent, borrowed + self.gone.borrowed);
-        assert_eq!(lent, borrowed, "disk bandwidth that is lent is what is borrowed");
+        (lent != borrowed).then_some(Imbalance::Disk { lent, borrowed })
     }
 }
 
@@ -213,11 +213,17 @@ fn per_second(bytes: u64, elapsed: Time) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use commonhold_policy::disk::DiskFacts;
-    use commonhold_policy::{MS, Step};
+    use commonhold_policy::plan::{Decisions, DiskPlan, Orders};
+    use commonhold_policy::{DiskFacts, MS, Step};
 
     const A: UnitId = UnitId(2);
     const B: UnitId = UnitId(3);
+
+    /// Three quarters and one quarter.
+    fn entitled() -> Plan {
+        let disk = DiskPlan { entitled: vec![0, 0, 750_000, 250_000] };
+        Plan { decisions: Decisions { disk, ..Decisions::default() }, ..Plan::default() }
+    }
 
     fn snapshot(at: Time, a: u64, b: u64) -> Snapshot {
         let used = |bytes| DiskUse {
@@ -237,7 +243,7 @@ mod tests {
         let mut books = Disks::default();
         assert_eq!(books.account(&[A]), None);
         books.observe(&snapshot(1_000 * MS, 7, 9));
-        books.book(&Plan { disk_entitled: vec![0, 0, 750_000, 250_000], ..Plan::default() }, 0);
+        books.book(&entitled(), 0);
         books.observe(&snapshot(2_000 * MS, 107, 309));
         // The same facts again say nothing.
         books.observe(&snapshot(2_000 * MS, 107, 309));
@@ -255,16 +261,21 @@ mod tests {
     fn what_a_dropped_unit_lent_and_borrowed_stays_in_the_sums() {
         for dropped in [A, B] {
             let mut books = Disks::default();
-            let plan = Plan { disk_entitled: vec![0, 0, 750_000, 250_000], ..Plan::default() };
+            let plan = entitled();
             books.observe(&snapshot(1_000 * MS, 0, 0));
             books.book(&plan, 0);
             books.observe(&snapshot(2_000 * MS, 100, 300));
-            books.renumber(&|id| (id != dropped).then_some(id));
+            let mut contract = Contract::default();
+            contract.add(None, "a");
+            contract.add(None, "b");
+            contract.vacant.insert(dropped);
+            books.adopt(&contract);
             books.observe(&snapshot(3_000 * MS, 0, 0));
             books.book(&plan, 0);
             books.observe(&snapshot(4_000 * MS, 200, 200));
             let (a, b) = (books.account(&[A]).unwrap_or_default(), books.account(&[B]).unwrap_or_default());
             let figures = (a.lent_bytes, b.borrowed_bytes, books.gone.lent, books.gone.borrowed);
+            assert_eq!(books.imbalance(), None);
             assert_eq!(figures, if dropped == A { (100, 300, 200, 0) } else { (300, 100, 0, 200) });
         }
     }
@@ -274,22 +285,21 @@ mod tests {
     fn a_call_back_is_counted_once() {
         let mut books = Disks::default();
         let order = |read| Step {
-            action: Action::CapDisk { unit: B, disk: "sda".to_owned(), read, write: read },
+            action: DiskOrder::Cap { unit: B, disk: "sda".to_owned(), read, write: read },
             reason: Reason::DiskWanted { part: 1, by: A, since: 5 },
         };
+        let ordered = |disk| Plan { orders: Orders { disk, ..Orders::default() }, ..Plan::default() };
         for (steps, at) in
             [(vec![order(Some(9))], 105), (vec![order(Some(8))], 300), (vec![order(None)], 400)]
         {
-            books.book(&Plan { steps, ..Plan::default() }, at);
+            books.book(&ordered(steps), at);
         }
         let a = books.account(&[A]).unwrap_or_default();
         assert_eq!((a.called_back, a.call_back_max_ns), (1, 100));
-        books.book(&Plan { steps: vec![order(Some(9))], ..Plan::default() }, 206);
+        books.book(&ordered(vec![order(Some(9))]), 206);
         assert_eq!(books.account(&[A]).unwrap_or_default().called_back, 2);
         books.observe(&Snapshot::default());
-        books.book(&Plan { steps: vec![order(Some(9))], ..Plan::default() }, 307);
+        books.book(&ordered(vec![order(Some(9))]), 307);
         assert_eq!(books.account(&[A]).unwrap_or_default().called_back, 3, "the disk was gone meanwhile");
-        books.renumber(&|id| (id == A).then_some(B));
-        assert_eq!(books.account(&[B]).unwrap_or_default().called_back, 3);
     }
 }

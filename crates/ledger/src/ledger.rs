@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 use commonhold_machine::{CpuSet, Machine};
-use commonhold_policy::{Action, Plan, Snapshot, SwitchLoans, Time, UnitFacts};
+use commonhold_policy::plan::CpuDecision;
+use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
 use crate::disk::Disks;
 use crate::memory::Memory;
-use crate::{Account, Statement};
+use crate::{Account, Imbalance, Statement};
 
 /// One unit's own figures, sub-units not included.
 #[derive(Debug, Clone, Default)]
@@ -107,8 +108,9 @@ impl Ledger {
         }
     }
 
-    /// Enters what happened up to the snapshot, under what was in force until then.
-    pub fn observe(&mut self, machine: &Machine, snapshot: &Snapshot) {
+    /// Enters what happened up to the snapshot, under what was in force until then. The sums that do not come out.
+    #[must_use]
+    pub fn observe(&mut self, machine: &Machine, snapshot: &Snapshot) -> Vec<Imbalance> {
         self.units.resize(self.units.len().max(snapshot.units.len()), Own::default());
         let elapsed = self.opened_at.map_or(0, |_| snapshot.at.saturating_sub(self.at));
         let idle = self.opened_at.map_or(0, |_| snapshot.idle_ns.saturating_sub(self.idle_seen_ns));
@@ -126,24 +128,26 @@ impl Ledger {
         }
         self.disks.observe(snapshot);
         self.memory.observe(snapshot);
-        self.assert_conserved();
+        self.imbalances()
     }
 
-    /// Enters a plan that was carried out by `applied_at`.
-    pub fn book(&mut self, plan: &Plan, applied_at: Time) {
-        self.units.resize(self.units.len().max(plan.entitled.len()), Own::default());
-        for (own, entitled) in self.units.iter_mut().zip(&plan.entitled) {
+    /// Enters a plan that was carried out by `applied_at`. The sums that do not come out.
+    #[must_use]
+    pub fn book(&mut self, plan: &Plan, applied_at: Time) -> Vec<Imbalance> {
+        let entitled = &plan.decisions.cpu.entitled;
+        self.units.resize(self.units.len().max(entitled.len()), Own::default());
+        for (own, entitled) in self.units.iter_mut().zip(entitled) {
             own.entitled_micro_cpus = *entitled;
         }
-        for step in &plan.steps {
+        for step in &plan.decisions.cpu.steps {
             match step.action {
-                Action::Own { cpu, unit } => drop(self.owner.insert(cpu, unit)),
-                Action::Disown { cpu, .. } => drop(self.owner.remove(&cpu)),
-                Action::Lend { cpu, lender, borrower } => {
+                CpuDecision::Own { cpu, unit } => drop(self.owner.insert(cpu, unit)),
+                CpuDecision::Disown { cpu, .. } => drop(self.owner.remove(&cpu)),
+                CpuDecision::Lend { cpu, lender, borrower } => {
                     self.loan.insert(cpu, (lender, borrower));
                     self.unit(lender).loans += 1;
                 }
-                Action::CallBack { cpu, lender, since, .. } => {
+                CpuDecision::CallBack { cpu, lender, since, .. } => {
                     self.loan.remove(&cpu);
                     let latency = applied_at.saturating_sub(since);
                     let own = self.unit(lender);
@@ -151,50 +155,32 @@ impl Ledger {
                     own.call_back_sum_ns += latency;
                     own.call_back_max_ns = own.call_back_max_ns.max(latency);
                 }
-                Action::Return { cpu, .. } => drop(self.loan.remove(&cpu)),
-                Action::Confine { .. }
-                | Action::Weigh { .. }
-                | Action::Cap { .. }
-                | Action::Gate { .. }
-                | Action::Guarantee { .. }
-                | Action::Allow { .. }
-                | Action::Reclaim { .. }
-                | Action::Expose { .. }
-                | Action::WeighDisk { .. }
-                | Action::CapDisk { .. } => {}
+                CpuDecision::Return { cpu, .. } => drop(self.loan.remove(&cpu)),
             }
         }
         self.memory.book(plan);
         self.disks.book(plan, applied_at);
-        self.assert_conserved();
+        self.imbalances()
     }
 
-    /// The same accounts after a reload: `number` gives a unit's number in the new contract. The accounts of units without
-    /// one are closed; what they used counts as common from now on, and what they lent and borrowed stays in the sums.
-    pub fn renumber(&mut self, contract: &Contract, number: &dyn Fn(UnitId) -> Option<UnitId>) {
-        let mut units = vec![Own::default(); contract.units.len()];
-        for (old, own) in (0u32..).map(UnitId).zip(std::mem::take(&mut self.units)) {
-            if let Some(new) = number(old)
-                && let Some(place) = units.get_mut(new.index())
-            {
-                let waited_on_ns =
-                    own.waited_on_ns.iter().filter_map(|(u, ns)| Some((number(*u)?, *ns))).collect();
+    /// Another contract holds from now on. The accounts of units that it has no more are closed: what they used counts as
+    /// common, and what they lent and borrowed stays in the sums.
+    pub fn adopt(&mut self, contract: &Contract) {
+        self.units.resize(self.units.len().max(contract.units.len()), Own::default());
+        for (id, own) in (0u32..).map(UnitId).zip(&mut self.units) {
+            if contract.has(id) {
                 // The backend may count from anew for the new contract.
-                *place = Own { counted: false, waited_on_ns, ..own };
+                own.counted = false;
+                own.waited_on_ns.retain(|unit, _| contract.has(*unit));
             } else {
-                self.gone.add(&own);
+                self.gone.add(own);
+                *own = Own::default();
             }
         }
-        self.units = units;
-        self.disks.renumber(number);
-        self.memory.renumber(contract, number);
-        let owners = std::mem::take(&mut self.owner);
-        self.owner = owners.into_iter().filter_map(|(cpu, unit)| Some((cpu, number(unit)?))).collect();
-        let loans = std::mem::take(&mut self.loan);
-        self.loan = loans
-            .into_iter()
-            .filter_map(|(cpu, (lender, borrower))| Some((cpu, (number(lender)?, number(borrower)?))))
-            .collect();
+        self.disks.adopt(contract);
+        self.memory.adopt(contract);
+        self.owner.retain(|_, unit| contract.has(*unit));
+        self.loan.retain(|_, (lender, borrower)| contract.has(*lender) && contract.has(*borrower));
     }
 
     fn unit(&mut self, unit: UnitId) -> &mut Own {
@@ -244,13 +230,19 @@ impl Ledger {
         }
     }
 
-    fn assert_conserved(&self) {
+    /// The sums that do not come out.
+    fn imbalances(&self) -> Vec<Imbalance> {
         let lent: u64 = self.units.iter().map(|own| own.lent_ns).sum();
         let borrowed: u64 = self.units.iter().map(|own| own.borrowed_ns).sum();
         let (lent, borrowed) = (lent + self.gone.lent_ns, borrowed + self.gone.borrowed_ns);
-        assert_eq!(lent, borrowed, "what is lent is what is borrowed");
-        let strangers = self.loan.iter().find(|(cpu, (lender, _))| self.owner.get(cpu) != Some(lender));
-        assert!(strangers.is_none(), "a CPU is on loan from a unit that does not own it: {strangers:?}");
+        let time = (lent != borrowed).then_some(Imbalance::CpuTime { lent, borrowed });
+        let stranger = |(cpu, (lender, _)): (&u32, &(UnitId, UnitId))| {
+            let owner = self.owner.get(cpu).copied();
+            (owner != Some(*lender)).then_some(Imbalance::Stranger { cpu: *cpu, lender: *lender, owner })
+        };
+        let strangers = self.loan.iter().find_map(stranger);
+        let resources = self.disks.imbalance().into_iter().chain(self.memory.imbalances());
+        time.into_iter().chain(strangers).chain(resources).collect()
     }
 
     /// The accounts as they stand.
@@ -333,6 +325,7 @@ fn mul_div(a: u64, b: u64, c: u64) -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use commonhold_policy::plan::{CpuPlan, Decisions};
     use commonhold_policy::{MS, Reason, Step};
 
     const HEAVY: UnitId = UnitId(3);
@@ -342,8 +335,13 @@ mod tests {
         UnitFacts { at, processes: 1, runnable: 1, used_ns, waited_ns, ..UnitFacts::default() }
     }
 
-    fn because(action: Action) -> Step {
+    fn because(action: CpuDecision) -> Step<CpuDecision> {
         Step { action, reason: Reason::HoldsChanged }
+    }
+
+    fn plan(steps: Vec<Step<CpuDecision>>, entitled: Vec<u64>) -> Plan {
+        let decisions = Decisions { cpu: CpuPlan { entitled, steps }, ..Decisions::default() };
+        Plan { decisions, ..Plan::default() }
     }
 
     /// Two CPUs for a second: the light unit lends its CPU at once and calls it back at 600 ms, 8 ms after it was last seen
@@ -366,18 +364,18 @@ mod tests {
             ..Snapshot::default()
         };
         // What was there before the ledger was opened does not count.
-        ledger.observe(&machine, &snapshot(5_000, (70, 7), 90, 1_000));
+        assert_eq!(ledger.observe(&machine, &snapshot(5_000, (70, 7), 90, 1_000)), []);
         let steps = vec![
-            because(Action::Own { cpu: 0, unit: HEAVY }),
-            because(Action::Own { cpu: 1, unit: LIGHT }),
-            because(Action::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY }),
+            because(CpuDecision::Own { cpu: 0, unit: HEAVY }),
+            because(CpuDecision::Own { cpu: 1, unit: LIGHT }),
+            because(CpuDecision::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY }),
         ];
         let entitled = vec![0, 0, MILLIONTH, MILLIONTH];
-        ledger.book(&Plan { steps, entitled: entitled.clone(), ..Plan::default() }, 5_000 * MS);
-        ledger.observe(&machine, &snapshot(5_600, (70, 12), 1_190, 1_100));
-        let back = Action::CallBack { cpu: 1, lender: LIGHT, borrower: HEAVY, since: 5_592 * MS };
-        ledger.book(&Plan { steps: vec![because(back)], entitled, ..Plan::default() }, 5_601 * MS);
-        ledger.observe(&machine, &snapshot(6_000, (370, 12), 1_590, 1_150));
+        assert_eq!(ledger.book(&plan(steps, entitled.clone()), 5_000 * MS), []);
+        assert_eq!(ledger.observe(&machine, &snapshot(5_600, (70, 12), 1_190, 1_100)), []);
+        let back = CpuDecision::CallBack { cpu: 1, lender: LIGHT, borrower: HEAVY, since: 5_592 * MS };
+        assert_eq!(ledger.book(&plan(vec![because(back)], entitled), 5_601 * MS), []);
+        assert_eq!(ledger.observe(&machine, &snapshot(6_000, (370, 12), 1_590, 1_150)), []);
         let statement = ledger.statement(&contract);
         let ms = |ns: u64| ns / MS;
         let light = statement.account("light").unwrap();
@@ -413,7 +411,7 @@ mod tests {
                 ..SwitchLoans::default()
             });
             units[HEAVY.index()] = of(SwitchLoans { borrowed_ns: lent * MS, ..SwitchLoans::default() });
-            ledger.observe(&machine, &Snapshot { at: at * MS, units, ..Snapshot::default() });
+            assert_eq!(ledger.observe(&machine, &Snapshot { at: at * MS, units, ..Snapshot::default() }), []);
         }
         let statement = ledger.statement(&contract);
         let (light, heavy) = (statement.account("light").unwrap(), statement.account("heavy").unwrap());
@@ -437,19 +435,21 @@ mod tests {
             };
             let lend = || {
                 let steps = vec![
-                    because(Action::Own { cpu: 1, unit: LIGHT }),
-                    because(Action::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY }),
+                    because(CpuDecision::Own { cpu: 1, unit: LIGHT }),
+                    because(CpuDecision::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY }),
                 ];
-                Plan { steps, ..Plan::default() }
+                plan(steps, Vec::new())
             };
-            ledger.observe(&machine, &snapshot(0, 0));
-            ledger.book(&lend(), 0);
-            ledger.observe(&machine, &snapshot(100 * MS, 70 * MS));
-            ledger.renumber(&contract, &|id| (id != dropped).then_some(id));
-            ledger.book(&Plan::default(), 100 * MS);
-            ledger.observe(&machine, &snapshot(200 * MS, 0));
-            ledger.book(&lend(), 200 * MS);
-            ledger.observe(&machine, &snapshot(300 * MS, 30 * MS));
+            assert_eq!(ledger.observe(&machine, &snapshot(0, 0)), []);
+            assert_eq!(ledger.book(&lend(), 0), []);
+            assert_eq!(ledger.observe(&machine, &snapshot(100 * MS, 70 * MS)), []);
+            let mut without = contract.clone();
+            without.vacant.insert(dropped);
+            ledger.adopt(&without);
+            assert_eq!(ledger.book(&Plan::default(), 100 * MS), []);
+            assert_eq!(ledger.observe(&machine, &snapshot(200 * MS, 0)), []);
+            assert_eq!(ledger.book(&lend(), 200 * MS), []);
+            assert_eq!(ledger.observe(&machine, &snapshot(300 * MS, 30 * MS)), []);
             let statement = ledger.statement(&contract);
             let (light, heavy) = (statement.account("light").unwrap(), statement.account("heavy").unwrap());
             // The one that stayed has both loans, the one that came in the other's place has the second.
@@ -464,14 +464,26 @@ mod tests {
         }
     }
 
+    /// A loan of a CPU that nobody owns, and one whose borrower has no account of it: both are told with their numbers, and
+    /// the ledger goes on.
     #[test]
-    #[should_panic(expected = "does not own")]
-    fn a_loan_without_an_owner_is_not_booked() {
+    fn what_does_not_come_out_is_told() {
         let mut contract = Contract::default();
         let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
         contract.add(None, "light");
         let mut ledger = Ledger::open(&contract, &machine);
-        let steps = vec![because(Action::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY })];
-        ledger.book(&Plan { steps, ..Plan::default() }, 0);
+        let lend = because(CpuDecision::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY });
+        let stranger = Imbalance::Stranger { cpu: 1, lender: LIGHT, owner: None };
+        assert_eq!(ledger.book(&plan(vec![lend], Vec::new()), 0), [stranger.clone()]);
+        ledger.unit(LIGHT).lent_ns = 7;
+        let time = Imbalance::CpuTime { lent: 7, borrowed: 0 };
+        assert_eq!(ledger.observe(&machine, &Snapshot::default()), [time.clone(), stranger.clone()]);
+        assert_eq!(
+            [time, stranger].map(|wrong| wrong.to_string()),
+            [
+                "the accounts of CPU time do not balance: 7 ns are lent and 0 ns borrowed",
+                "the accounts of CPUs do not balance: CPU 1 is on loan from unit number 2, and its owner is no unit",
+            ]
+        );
     }
 }

@@ -1,13 +1,15 @@
 //! The ledger: what each unit was promised, got, lent, borrowed and waited for.
 //!
-//! It reads plans and snapshots and nothing else, and asserts that its sums are conserved.
+//! It reads plans and snapshots and nothing else. Its sums are conserved; it says so whenever one is not, and goes on.
 
 mod disk;
+mod imbalance;
 mod ledger;
 mod memory;
 mod spread;
 
 pub use disk::DiskAccount;
+pub use imbalance::Imbalance;
 pub use ledger::Ledger;
 pub use memory::{CallBacks, MemoryAccount, MemoryTotals};
 

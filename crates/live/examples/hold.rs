@@ -17,8 +17,9 @@ use commonhold_live::journal::Journal;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::undo;
 use commonhold_live::user::UserBackend;
-use commonhold_live::{Backend, LiveBackend, LiveError, affinity, clock};
-use commonhold_policy::{Action, Plan, Reason, Step};
+use commonhold_live::{Backend, LiveError, affinity, clock};
+use commonhold_policy::plan::{CpuOrder, Orders};
+use commonhold_policy::{Plan, Reason};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -50,8 +51,8 @@ fn hold(directory: &Path, pid: u32, cpus: &str, closed: bool) -> Result<(), Box<
     let mut backend = UserBackend::new(contract, affinity::get(0)?, roster, journal);
 
     backend.observe(clock::now(), &[])?;
-    report(backend.apply(&plan(Action::Confine { unit: job, cpus: Some(cpus.parse()?) })));
-    report(backend.apply(&plan(Action::Gate { unit: job, open: !closed })));
+    report(backend.apply(&plan(CpuOrder::Confine { unit: job, cpus: Some(cpus.parse()?) })));
+    report(backend.apply(&plan(CpuOrder::Gate { unit: job, open: !closed })));
     println!("holding");
     wait(&mut backend, job)?;
     println!("{}", caretaker.finish(backend.close())?);
@@ -68,9 +69,9 @@ fn wait(backend: &mut UserBackend, job: UnitId) -> Result<(), LiveError> {
     Ok(())
 }
 
-fn plan(action: Action) -> Plan {
-    let step = Step { action, reason: Reason::Scheme(Scheme::Isolate) };
-    Plan { at: clock::now(), steps: vec![step], ..Plan::default() }
+fn plan(action: CpuOrder) -> Plan {
+    let orders = Orders::of_cpus(Reason::Scheme(Scheme::Isolate), [action]);
+    Plan { at: clock::now(), orders, ..Plan::default() }
 }
 
 fn report(problems: Vec<LiveError>) {

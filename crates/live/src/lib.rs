@@ -19,6 +19,7 @@ pub mod undo;
 pub mod user;
 mod way_back;
 
+pub use commonhold_steward::Backend;
 pub use live_backend::{HeldBy, Instead, LiveBackend};
 
 /// What to do where a process has no descriptor left.
@@ -26,23 +27,6 @@ pub const MORE_FILES: &str =
     "; raise the limit on open files before it starts: `ulimit -n` as root, or LimitNOFILE= of the service";
 
 use std::path::PathBuf;
-
-use commonhold_contract::UnitId;
-use commonhold_policy::{Means, Plan, Snapshot, Time};
-
-/// The one seam between policies and machines: a live machine and a simulated one look alike from above.
-pub trait Backend {
-    /// What it can enforce for CPU.
-    fn means(&self) -> Means;
-
-    /// What is happening now. Facts of the units in `watch` are fresh; those of others may be up to 100 ms old.
-    /// Also finds new processes and puts them where they belong, under the orders in force.
-    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError>;
-
-    /// Carries out a plan's orders, in order. What fails is returned and the rest is done; a process that exited
-    /// meanwhile is not a failure.
-    fn apply(&mut self, plan: &Plan) -> Vec<LiveError>;
-}
 
 /// What can go wrong on a live machine. Every message names the object, the value and the remedy.
 #[derive(Debug, thiserror::Error)]

@@ -32,16 +32,14 @@ pub struct Instead {
 }
 
 /// A backend on a running machine.
-pub trait LiveBackend: Backend {
-    /// Takes another contract: a reload, or sub-units for users that were seen. Units are known by their path; orders on
-    /// units that stay, stay in force. The next [`Backend::observe`] puts processes where they belong now.
+pub trait LiveBackend: Backend<Error = LiveError> {
+    /// Takes another contract: a reload, or sub-units for users that were seen. Units that stay have their identities
+    /// still ([`Contract::adopt`]), and orders on them stay in force. The next [`Backend::observe`] puts processes where
+    /// they belong now.
     fn set_contract(&mut self, contract: &Contract);
 
     /// Users seen directly in units with `each = "user"` since the last call: unit, number, name.
     fn take_users(&mut self) -> Vec<(UnitId, u32, String)>;
-
-    /// What went wrong in observing since the last call. What went wrong in applying, [`Backend::apply`] returns.
-    fn take_problems(&mut self) -> Vec<LiveError>;
 
     /// What is wrong now, for as long as it is: said when it begins, and shown until it is over.
     fn standing(&self) -> Vec<&LiveError> {
@@ -78,4 +76,21 @@ pub trait LiveBackend: Backend {
 
     /// The end: what there is to undo, for the caretaker.
     fn into_journal(self: Box<Self>) -> Journal;
+}
+
+/// What [`Backend::newcomers`] is on a live machine: a sub-unit for every user that was seen where there is to be one.
+pub(crate) fn newcomers(backend: &mut impl LiveBackend, contract: &mut Contract) -> bool {
+    let grew = contract.add_users(&backend.take_users());
+    if grew {
+        backend.set_contract(contract);
+    }
+    grew
+}
+
+/// Never silently nothing: no Linux schedules its disks by shares.
+pub(crate) fn no_shares(disk: &str) -> LiveError {
+    LiveError::Unavailable {
+        what: format!("disk {disk} does not schedule by shares, and a plan orders some"),
+        remedy: "this is a fault of the program: please report it".to_owned(),
+    }
 }

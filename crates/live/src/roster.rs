@@ -48,7 +48,6 @@ use crate::journal::ProcessKey;
 use crate::names::SystemNames;
 use crate::observe::process::{Listed, ProcFs, Stat, State};
 
-pub use inherit::remap;
 use inherit::unit_if_there;
 
 /// The variable that `exec` sets to a [`marker`] of the unit, so that a descendant is recognised when its parents are gone.

@@ -36,13 +36,15 @@ use std::os::fd::BorrowedFd;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
+use commonhold_policy::MemoryMeans;
 use commonhold_policy::membership::is_within;
-use commonhold_policy::memory::MemoryMeans;
-use commonhold_policy::{Action, Means, Plan, Snapshot, Time};
+use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, Orders};
+use commonhold_policy::{Means, Plan, Snapshot, Time};
 
 use crate::journal::{Journal, ProcessKey};
-use crate::roster::{Roster, Scan, remap};
-use crate::{Backend, HeldBy, LiveBackend, LiveError};
+use crate::live_backend::{newcomers, no_shares};
+use crate::roster::{Roster, Scan};
+use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
 
 use confine::Confinement;
 use disk::Disks;
@@ -205,46 +207,46 @@ impl UserBackend {
         Ok(!met.is_empty())
     }
 
-    fn carry_out(&mut self, action: &Action) -> Result<(), LiveError> {
-        match action {
-            Action::Confine { unit, cpus } => {
+    fn order_cpus(&mut self, order: &CpuOrder) -> Result<(), LiveError> {
+        match order {
+            CpuOrder::Confine { unit, cpus } => {
                 self.order(*unit)?.cpus.clone_from(cpus);
                 let members = self.members_within(*unit);
                 self.confine(&members);
+                Ok(())
             }
-            Action::Gate { unit, open } => {
+            CpuOrder::Gate { unit, open } => {
                 let unit = *unit;
                 let open_before = self.open_units();
                 self.order(unit)?.closed = !open;
                 self.remember(&open_before)?;
-                self.enforce_gates()?;
+                self.enforce_gates()
             }
-            Action::Allow { .. } | Action::Reclaim { .. } if self.memory.is_some() => {
-                if let Some(memory) = &mut self.memory {
-                    memory.order(action);
-                }
-            }
-            Action::WeighDisk { unit, weight, .. } => self.weigh_disk(*unit, *weight),
-            Action::CapDisk { unit, read, write, .. } => self.disks.cap(*unit, *read, *write),
-            Action::Weigh { .. }
-            | Action::Cap { .. }
-            | Action::Guarantee { .. }
-            | Action::Allow { .. }
-            | Action::Reclaim { .. }
-            | Action::Expose { .. } => {
-                return Err(LiveError::Unavailable {
-                    what: format!("the user backend cannot order `{}`", action.describe(&self.contract)),
-                    remedy: "use the cgroup backend: commonhold run --backend cgroup".to_owned(),
-                });
-            }
-            // Decisions: for the ledger.
-            Action::Own { .. }
-            | Action::Disown { .. }
-            | Action::Lend { .. }
-            | Action::CallBack { .. }
-            | Action::Return { .. } => {}
+            CpuOrder::Weigh { unit, .. } => Err(self.cannot("a weight", *unit)),
+            CpuOrder::Cap { unit, .. } => Err(self.cannot("a cap on CPU time", *unit)),
         }
-        Ok(())
+    }
+
+    fn order_memory(&mut self, order: &MemoryOrder) -> Result<(), LiveError> {
+        match (order, &mut self.memory) {
+            (MemoryOrder::Allow { .. } | MemoryOrder::Reclaim { .. }, Some(memory)) => {
+                memory.order(order);
+                Ok(())
+            }
+            (MemoryOrder::Allow { unit, .. }, None) => Err(self.cannot("a bound on memory", *unit)),
+            (MemoryOrder::Reclaim { unit, .. }, None) => Err(self.cannot("memory to give up", *unit)),
+            (MemoryOrder::Guarantee { unit, .. }, _) => Err(self.cannot("a guarantee of memory", *unit)),
+            (MemoryOrder::Expose { unit, .. }, _) => Err(self.cannot("an order of killing", *unit)),
+        }
+    }
+
+    /// Never silently nothing: the policy knows the means, so a plan with such an order was made for another backend.
+    fn cannot(&self, what: &str, unit: UnitId) -> LiveError {
+        let path = self.contract.units.get(unit.index()).map_or("?", |unit| unit.path.as_str());
+        LiveError::Unavailable {
+            what: format!("the user backend cannot order {what} for `{path}`"),
+            remedy: "use the cgroup backend: commonhold run --backend cgroup".to_owned(),
+        }
     }
 
     fn order(&mut self, unit: UnitId) -> Result<&mut Order, LiveError> {
@@ -303,36 +305,22 @@ impl UserBackend {
 
 impl LiveBackend for UserBackend {
     fn set_contract(&mut self, contract: &Contract) {
-        let map = remap(&self.contract, contract);
-        let mut orders = vec![Order::default(); contract.units.len()];
-        for (order, unit) in self.orders.drain(..).zip(&map) {
-            if let Some(unit) = unit {
-                orders[unit.index()] = order;
-            }
+        self.orders.resize(contract.units.len(), Order::default());
+        for unit in &contract.vacant {
+            self.orders[unit.index()] = Order::default();
         }
-        self.orders = orders;
-        self.gates.remap(&map);
+        self.gates.follow(contract);
         if let Some(memory) = &mut self.memory {
-            memory.remap(&map, contract.units.len());
+            memory.follow(contract);
         }
-        self.disks.remap(&map, contract.units.len());
-        self.priorities.remap(&map);
+        self.disks.follow(contract);
+        self.priorities.follow(contract);
         self.contract = contract.clone();
         self.anew = true;
     }
 
     fn take_users(&mut self) -> Vec<SeenUser> {
         std::mem::take(&mut self.users)
-    }
-
-    fn take_problems(&mut self) -> Vec<LiveError> {
-        for (process, kind, problem) in self.memory.iter_mut().flat_map(Memory::take_problems) {
-            match process {
-                Some(key) => self.problems.once(key, kind, || problem),
-                None => self.problems.add(problem),
-            }
-        }
-        std::mem::take(&mut self.problems.unread)
     }
 
     fn roster(&self) -> &Roster {
@@ -361,6 +349,12 @@ impl LiveBackend for UserBackend {
 }
 
 impl Backend for UserBackend {
+    type Error = LiveError;
+
+    fn now(&self) -> Time {
+        clock::now()
+    }
+
     fn means(&self) -> Means {
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
         Means { memory, ..MEANS }
@@ -382,20 +376,41 @@ impl Backend for UserBackend {
         self.snapshot()
     }
 
+    fn take_problems(&mut self) -> Vec<LiveError> {
+        for (process, kind, problem) in self.memory.iter_mut().flat_map(Memory::take_problems) {
+            match process {
+                Some(key) => self.problems.once(key, kind, || problem),
+                None => self.problems.add(problem),
+            }
+        }
+        std::mem::take(&mut self.problems.unread)
+    }
+
+    fn newcomers(&mut self, contract: &mut Contract) -> bool {
+        newcomers(self, contract)
+    }
+
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
         let mut failed = Vec::new();
         if let Some(memory) = &mut self.memory {
-            memory.attend(plan.memory.as_ref());
+            memory.attend(plan.decisions.memory.as_ref());
         }
-        if plan.steps.is_empty() {
+        let Orders { cpu, memory, disk } = &plan.orders;
+        if cpu.is_empty() && memory.is_empty() && disk.is_empty() {
             return failed;
         }
         // So that no number is used that another process has by now.
         failed.extend(self.look().err());
-        for step in &plan.steps {
-            failed.extend(self.carry_out(&step.action).err());
+        failed.extend(cpu.iter().filter_map(|step| self.order_cpus(&step.action).err()));
+        failed.extend(memory.iter().filter_map(|step| self.order_memory(&step.action).err()));
+        for step in disk {
+            match &step.action {
+                DiskOrder::Weigh { unit, weight, .. } => self.weigh_disk(*unit, *weight),
+                DiskOrder::Cap { unit, read, write, .. } => self.disks.cap(*unit, *read, *write),
+                DiskOrder::Share { disk, .. } => failed.push(no_shares(disk)),
+            }
         }
-        if plan.steps.iter().any(|step| matches!(step.action, Action::WeighDisk { .. })) {
+        if disk.iter().any(|step| matches!(step.action, DiskOrder::Weigh { .. })) {
             self.follow_weights();
         }
         failed.extend(self.take_problems());

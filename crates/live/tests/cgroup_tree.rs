@@ -22,7 +22,8 @@ use commonhold_live::journal::{Entry, Journal};
 use commonhold_live::observe::capability::CgroupPlace;
 use commonhold_live::roster::Roster;
 use commonhold_live::{Backend, LiveBackend};
-use commonhold_policy::{Action, Plan, Reason, Step};
+use commonhold_policy::plan::{CpuOrder, Orders};
+use commonhold_policy::{Plan, Reason};
 use skipped::skipped;
 
 /// A second, on the backend's clock: tests pass the time themselves.
@@ -172,13 +173,12 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn plan(actions: impl IntoIterator<Item = Action>) -> Plan {
-    let steps = actions.into_iter().map(|action| Step { action, reason: Reason::HoldsChanged }).collect();
-    Plan { steps, ..Plan::default() }
+fn plan(actions: impl IntoIterator<Item = CpuOrder>) -> Plan {
+    Plan { orders: Orders::of_cpus(Reason::HoldsChanged, actions), ..Plan::default() }
 }
 
 #[track_caller]
-fn apply(backend: &mut CgroupBackend, actions: impl IntoIterator<Item = Action>) {
+fn apply(backend: &mut CgroupBackend, actions: impl IntoIterator<Item = CpuOrder>) {
     let problems = backend.apply(&plan(actions));
     assert!(problems.is_empty(), "{problems:?}");
 }
@@ -242,7 +242,7 @@ fn a_shut_gate_stops_a_unit_and_remembers_what_it_wanted() {
     let unit = bench.unit(None, "a", pid);
     let mut backend = bench.backend();
     wait_for("the loop to be seen running", || observe(&mut backend, monotonic()).unit(unit).runnable == 1);
-    apply(&mut backend, [Action::Gate { unit, open: false }]);
+    apply(&mut backend, [CpuOrder::Gate { unit, open: false }]);
     assert_eq!(bench.file("a/cgroup.freeze"), "1");
     wait_for("it to stop", || bench.file("a/cgroup.events").contains("frozen 1"));
     for _ in 0..3 {
@@ -252,7 +252,7 @@ fn a_shut_gate_stops_a_unit_and_remembers_what_it_wanted() {
             "it would run if it could"
         );
     }
-    apply(&mut backend, [Action::Gate { unit, open: true }]);
+    apply(&mut backend, [CpuOrder::Gate { unit, open: true }]);
     assert!(bench.file("a/cgroup.events").contains("frozen 0"));
     let used = observe(&mut backend, monotonic() + 2 * SECOND).unit(unit).used_ns;
     wait_for("it to run again", || observe(&mut backend, monotonic() + 3 * SECOND).unit(unit).used_ns > used);
@@ -407,7 +407,7 @@ fn the_journal_undoes_everything_that_was_done() {
     bench.unit(None, "c", forks);
     let mut backend = bench.backend();
     observe(&mut backend, SECOND);
-    apply(&mut backend, [Action::Gate { unit: a, open: false }]);
+    apply(&mut backend, [CpuOrder::Gate { unit: a, open: false }]);
     assert_eq!(
         (bench.procs("a/b"), bench.file("a/b/cgroup.freeze")),
         (vec![frozen], "1".to_owned()),
@@ -455,7 +455,7 @@ fn orders_are_in_force_and_go_with_the_journal() {
     let c = bench.unit(None, "c", other);
     let mut backend = bench.backend();
     observe(&mut backend, SECOND);
-    let confine = |unit, cpus: &str| Action::Confine { unit, cpus: Some(cpus.parse().unwrap()) };
+    let confine = |unit, cpus: &str| CpuOrder::Confine { unit, cpus: Some(cpus.parse().unwrap()) };
 
     apply(&mut backend, [confine(a, "0"), confine(c, "1")]);
     assert_eq!(
@@ -468,7 +468,7 @@ fn orders_are_in_force_and_go_with_the_journal() {
     assert_eq!([bench.file("a/cpuset.cpus"), bench.file("a/own/cpuset.cpus")], ["0-1", "0"]);
     apply(
         &mut backend,
-        [Action::Confine { unit: inner, cpus: None }, Action::Confine { unit: c, cpus: None }],
+        [CpuOrder::Confine { unit: inner, cpus: None }, CpuOrder::Confine { unit: c, cpus: None }],
     );
     assert_eq!([allowed(own), allowed(sub), allowed(other)], ["0", &before, &before]);
     let whole = bench.file("a/cpuset.cpus");
@@ -476,10 +476,10 @@ fn orders_are_in_force_and_go_with_the_journal() {
 
     apply(
         &mut backend,
-        [Action::Weigh { unit: a, weight: 300 }, Action::Cap { unit: c, micro_cpus: Some(500_000) }],
+        [CpuOrder::Weigh { unit: a, weight: 300 }, CpuOrder::Cap { unit: c, micro_cpus: Some(500_000) }],
     );
     assert_eq!([bench.file("a/cpu.weight"), bench.file("c/cpu.max")], ["300", "50000 100000"]);
-    apply(&mut backend, [Action::Cap { unit: c, micro_cpus: None }]);
+    apply(&mut backend, [CpuOrder::Cap { unit: c, micro_cpus: None }]);
     assert_eq!(bench.file("c/cpu.max"), "max 100000");
 
     // A CPU that this machine has not: the kernel takes it and ignores it, which is an error.
@@ -511,7 +511,7 @@ fn an_affinity_that_a_thread_chose_survives() {
     let a = bench.unit(None, "a", pid);
     let mut backend = bench.backend();
     observe(&mut backend, SECOND);
-    apply(&mut backend, [Action::Confine { unit: a, cpus: Some("0".parse().unwrap()) }]);
+    apply(&mut backend, [CpuOrder::Confine { unit: a, cpus: Some("0".parse().unwrap()) }]);
     assert_eq!(allowed(pid), "0");
     drop(backend.close());
     let entries = Journal::read(&bench.run.path().join("journal")).unwrap();
@@ -532,7 +532,10 @@ fn busy_units_get_the_shares_of_their_weights() {
     }
     let mut backend = bench.backend();
     observe(&mut backend, monotonic());
-    apply(&mut backend, weights.iter().map(|(unit, weight)| Action::Weigh { unit: *unit, weight: *weight }));
+    apply(
+        &mut backend,
+        weights.iter().map(|(unit, weight)| CpuOrder::Weigh { unit: *unit, weight: *weight }),
+    );
     std::thread::sleep(Duration::from_secs(2));
     let used = |backend: &mut CgroupBackend| -> Vec<u64> {
         let snapshot = observe(backend, monotonic());
@@ -593,7 +596,7 @@ fn a_delegated_cgroup_is_held_from_within() {
     assert_eq!(procs(&base), [] as [u32; 0]);
     assert!(cgroup_of(std::process::id()).ends_with("/commonhold.daemon"));
     let cpus = "1".parse().unwrap();
-    apply(&mut backend, [Action::Confine { unit, cpus: Some(cpus) }, Action::Weigh { unit, weight: 7 }]);
+    apply(&mut backend, [CpuOrder::Confine { unit, cpus: Some(cpus) }, CpuOrder::Weigh { unit, weight: 7 }]);
     assert_eq!((allowed(pid).as_str(), bench.file("a/cpu.weight").as_str()), ("1", "7"));
     drop(backend.close());
     let entries = Journal::read(&bench.run.path().join("journal")).unwrap();

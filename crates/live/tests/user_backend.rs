@@ -13,7 +13,8 @@ use commonhold_live::undo::{Undone, undo};
 use commonhold_live::user::UserBackend;
 use commonhold_live::{Backend, LiveBackend, LiveError, affinity, clock};
 use commonhold_machine::CpuSet;
-use commonhold_policy::{Action, Plan, Reason, Snapshot, Step};
+use commonhold_policy::plan::{CpuOrder, DiskOrder, Orders};
+use commonhold_policy::{Plan, Reason, Snapshot};
 use support::skipped::skipped;
 use support::{Job, churn, descendants, eventually, masks, one_cpu, start, start_marked, state, states};
 
@@ -51,21 +52,24 @@ impl Rig {
         self.backend.observe(clock::now(), &self.units.clone()).unwrap()
     }
 
-    fn apply(&mut self, action: Action) -> Vec<LiveError> {
-        let step = Step { action, reason: Reason::HoldsChanged };
-        let plan = Plan { at: clock::now(), steps: vec![step], ..Plan::default() };
+    fn apply(&mut self, action: CpuOrder) -> Vec<LiveError> {
+        self.order(Orders::of_cpus(Reason::HoldsChanged, [action]))
+    }
+
+    fn order(&mut self, orders: Orders) -> Vec<LiveError> {
+        let plan = Plan { at: clock::now(), orders, ..Plan::default() };
         self.backend.apply(&plan)
     }
 
     #[track_caller]
     fn confine(&mut self, unit: usize, cpus: Option<&CpuSet>) {
-        let problems = self.apply(Action::Confine { unit: self.units[unit], cpus: cpus.cloned() });
+        let problems = self.apply(CpuOrder::Confine { unit: self.units[unit], cpus: cpus.cloned() });
         assert!(problems.is_empty(), "{problems:?}");
     }
 
     #[track_caller]
     fn gate(&mut self, unit: usize, open: bool) {
-        let problems = self.apply(Action::Gate { unit: self.units[unit], open });
+        let problems = self.apply(CpuOrder::Gate { unit: self.units[unit], open });
         assert!(problems.is_empty(), "{problems:?}");
     }
 
@@ -243,7 +247,7 @@ fn the_owners_own_choice_is_kept_and_given_back() {
     rig.confine(0, Some(&all));
     assert_eq!(masks(job.pid()), [other.clone()]);
     // Contradicted: the order wins, and it is reported, once.
-    let problems = rig.apply(Action::Confine { unit: rig.units[0], cpus: Some(one.clone()) });
+    let problems = rig.apply(CpuOrder::Confine { unit: rig.units[0], cpus: Some(one.clone()) });
     assert_eq!((problems.len(), rig.backend.overridden()), (1, 1));
     assert!(problems[0].to_string().contains("its unit holds none of these CPUs"), "{}", problems[0]);
     assert_eq!(masks(job.pid()), [one.clone()]);
@@ -280,6 +284,10 @@ fn who_leaves_the_unit_gets_its_cpus_back() {
     let mut contract = Contract::default();
     let unit = contract.add(None, "unit1");
     contract.units[unit.index()].members.push(Member { kind: MemberKind::Pid(other.pid()), span: 0..0 });
+    let mut before = Contract::default();
+    before.add(None, "unit0");
+    before.add(None, "unit1");
+    contract.adopt(&before, true);
     rig.backend.set_contract(&contract);
     rig.backend.observe(clock::now(), &[]).unwrap();
     assert_eq!(masks(job.pid()), [all]);
@@ -318,11 +326,11 @@ fn who_entered_by_exec_is_followed_by_its_descendants() {
 fn orders_that_it_cannot_carry_out_are_refused() {
     let job = start("sleep", &["1000"]);
     let mut rig = Rig::new(&[&job]);
-    let problems = rig.apply(Action::Weigh { unit: rig.units[0], weight: 5 });
+    let problems = rig.apply(CpuOrder::Weigh { unit: rig.units[0], weight: 5 });
     assert!(problems[0].to_string().contains("use the cgroup backend"), "{}", problems[0]);
-    let problems = rig.apply(Action::Gate { unit: UnitId::SHARED, open: false });
+    let problems = rig.apply(CpuOrder::Gate { unit: UnitId::SHARED, open: false });
     assert!(problems[0].to_string().contains("never restricted"), "{}", problems[0]);
-    let problems = rig.apply(Action::Gate { unit: UnitId(77), open: false });
+    let problems = rig.apply(CpuOrder::Gate { unit: UnitId(77), open: false });
     assert!(problems[0].to_string().contains("unit number 77"), "{}", problems[0]);
 }
 
@@ -331,7 +339,7 @@ fn a_cpu_that_is_not_there_is_refused_by_name() {
     let job = start("sleep", &["1000"]);
     let mut rig = Rig::new(&[&job]);
     let cpus: CpuSet = "4000".parse().unwrap();
-    let problems = rig.apply(Action::Confine { unit: rig.units[0], cpus: Some(cpus) });
+    let problems = rig.apply(CpuOrder::Confine { unit: rig.units[0], cpus: Some(cpus) });
     assert!(
         problems.iter().any(|problem| problem.to_string().contains("confine to cpus 4000")),
         "{problems:?}"
@@ -380,7 +388,10 @@ fn a_unit_is_held_to_its_rate_on_disks() {
     });
     let cap = |rig: &mut Rig, write: Option<u64>| {
         let disk = "all".to_owned();
-        let problems = rig.apply(Action::CapDisk { unit: rig.units[0], disk, read: None, write });
+        let problems = rig.order(Orders::of_disks(
+            Reason::HoldsChanged,
+            [DiskOrder::Cap { unit: rig.units[0], disk, read: None, write }],
+        ));
         assert!(problems.is_empty(), "{problems:?}");
     };
     cap(&mut rig, Some(2 * mib));

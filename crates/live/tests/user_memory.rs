@@ -10,10 +10,11 @@ use commonhold_live::journal::Journal;
 use commonhold_live::observe::capability::paging_out;
 use commonhold_live::roster::Roster;
 use commonhold_live::user::UserBackend;
-use commonhold_live::{Backend, LiveBackend, affinity, clock};
+use commonhold_live::{Backend, affinity, clock};
 use commonhold_machine::capability::State;
-use commonhold_policy::memory::UnitMemory;
-use commonhold_policy::{Action, Plan, Reason, Step};
+use commonhold_policy::UnitMemory;
+use commonhold_policy::plan::{MemoryOrder, Orders};
+use commonhold_policy::{Plan, Reason};
 use support::skipped::skipped;
 use support::{Job, eventually, example, start};
 
@@ -50,14 +51,14 @@ impl Rig {
         seen.unwrap()
     }
 
-    fn order(&mut self, action: Action) {
-        let step = Step { action, reason: Reason::HoldsChanged };
-        let problems = self.backend.apply(&Plan { at: clock::now(), steps: vec![step], ..Plan::default() });
+    fn order(&mut self, action: MemoryOrder) {
+        let orders = Orders::of_memory(Reason::HoldsChanged, [action]);
+        let problems = self.backend.apply(&Plan { at: clock::now(), orders, ..Plan::default() });
         assert!(problems.is_empty(), "{problems:?}");
     }
 
     fn allow(&mut self, bytes: u64) {
-        self.order(Action::Allow { unit: self.unit, bytes: Some(bytes) });
+        self.order(MemoryOrder::Allow { unit: self.unit, bytes: Some(bytes) });
     }
 
     fn problems(&mut self) -> Vec<String> {
@@ -130,7 +131,7 @@ fn what_is_too_much_is_paged_out_and_no_more() {
     job.say("again\n");
     eventually("what was taken came back", || rig.seen().refaulted > 0);
     eventually("it is within its bound again", || rig.seen().used <= 41 * MIB);
-    rig.order(Action::Allow { unit: rig.unit, bytes: None });
+    rig.order(MemoryOrder::Allow { unit: rig.unit, bytes: None });
     job.say("again\n");
     eventually("it has all of it", || rig.seen().used > 56 * MIB);
     assert!(rig.problems().is_empty());
@@ -170,7 +171,7 @@ fn what_is_ordered_on_trial_is_taken_once() {
         return;
     }
     let (_file, _job, mut rig) = with_its_file();
-    rig.order(Action::Reclaim { unit: rig.unit, bytes: 10 * MIB });
+    rig.order(MemoryOrder::Reclaim { unit: rig.unit, bytes: 10 * MIB });
     eventually("some of it is taken", || rig.seen().taken > 9 * MIB);
     for _ in 0..5 {
         rig.seen();

@@ -2,38 +2,31 @@
 //!
 //! Pure: no I/O, no clock, no randomness of its own, no floating point. Time is an argument. The same inputs give the
 //! same plan on the live machine and in a simulator. The entry point is [`step`].
+//!
+//! Rooms, each of which uses only those above it: `time`; `snapshot` (facts) and `plan` (decisions and orders);
+//! `membership`; `rights` (what each unit is entitled to); `cpu`, `memory` and `disk` (the decisions, none of which
+//! knows the others); `step`, which puts them together. `check` replays plans on books of its own.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), deny(clippy::float_arithmetic))]
 
 extern crate alloc;
 
-pub mod bandwidth;
 pub mod check;
+pub mod cpu;
 pub mod disk;
-pub mod entitlement;
-pub mod frames;
-mod free;
-mod lend;
-mod limits;
 pub mod membership;
 pub mod memory;
-mod orders;
-pub mod partition;
-mod plan;
-pub mod share;
+pub mod plan;
+pub mod rights;
 mod snapshot;
 mod step;
-mod tally;
-mod waiting;
+mod time;
 
-pub use lend::{SETTLE_NS, borrows, lends};
-pub use orders::first_weight;
-pub use plan::{Action, Bytes, CpuCount, Cpus, Plan, Reason, Speed, Step};
-pub use snapshot::{Means, Snapshot, SwitchLoans, UnitFacts};
-pub use step::{Input, State, needs_cap, partitions, step};
-
-/// Nanoseconds since an arbitrary start that never goes back: the backend's clock.
-pub type Time = u64;
-
-/// One millisecond, in [`Time`]'s measure.
-pub const MS: Time = 1_000_000;
+pub use plan::{Plan, Reason, Step};
+pub use rights::{entitlement, share};
+pub use snapshot::{
+    DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, Input, Means, MemoryFacts, MemoryMeans, Snapshot,
+    SwitchLoans, UnitFacts, UnitMemory,
+};
+pub use step::{State, step};
+pub use time::{MS, Time};

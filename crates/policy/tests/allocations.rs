@@ -6,9 +6,9 @@ use std::cell::Cell;
 
 use commonhold_contract::Contract;
 use commonhold_machine::Machine;
-use commonhold_policy::disk::DiskMeans;
-use commonhold_policy::memory::{MemoryFacts, MemoryMeans, UnitMemory};
-use commonhold_policy::{Input, MS, Means, Snapshot, State, UnitFacts, step};
+use commonhold_policy::{
+    DiskMeans, Input, MS, Means, MemoryFacts, MemoryMeans, Snapshot, State, UnitFacts, UnitMemory, step,
+};
 
 #[path = "../../../bench/bounds.rs"]
 mod bounds;
@@ -51,8 +51,15 @@ const COUNTED: u64 = 100;
 const MEANS: Means = Means {
     cpu_sets: true,
     gates: true,
-    disk: DiskMeans { caps: true, weights: true, limits_only: true },
-    memory: MemoryMeans { bounds: true, guarantees: false, reclaim: true, alarms: false, kill_order: false },
+    disk: DiskMeans { caps: true, weights: true, shares: false, limits_only: true },
+    memory: MemoryMeans {
+        bounds: true,
+        guarantees: false,
+        reclaim: true,
+        alarms: false,
+        kill_order: false,
+        frames: None,
+    },
     ..Means::NONE
 };
 

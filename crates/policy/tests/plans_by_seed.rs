@@ -4,10 +4,12 @@
 //! and wake, CPUs go away and come back, and tickets change. Every plan, and what the plan checker says of it, goes
 //! into the hash of its kind. After an intended change of what is decided, the failure's own text has the new list.
 
+use std::fmt::Debug;
+
 use commonhold_contract::{Amount, Contract, MILLIONTH, Scheme, UnitId};
 use commonhold_machine::{Cpu, Machine};
 use commonhold_policy::check::Books;
-use commonhold_policy::{Input, MS, Means, Snapshot, State, UnitFacts, step};
+use commonhold_policy::{Input, MS, Means, Plan, Reason, Snapshot, State, UnitFacts, step};
 
 /// Histories of each kind.
 const HISTORIES: u64 = 60;
@@ -143,12 +145,27 @@ fn history(so_far: u64, seed: u64, means: Means, scheme: Scheme) -> u64 {
         let (after, plan) = step(state, snapshot.at, input);
         state = after;
         let checked = books.replay(&contract, &machine, &plan);
-        // What is said of disks and memory came later, and is nothing where they were not observed.
-        let plan = format!("{plan:?}").replace(", disk_entitled: []", "").replace(", memory: None", "");
+        let plan = written(&plan);
         all = hash(all, &format!("{plan}{:?}", checked.as_ref().err()));
         books = checked.unwrap_or_default();
     }
     all
+}
+
+/// A plan of CPUs in a form that lasts, however the plan's own types are arranged.
+fn written(plan: &Plan) -> String {
+    let step =
+        |action: &dyn Debug, reason: Reason| format!("Step {{ action: {action:?}, reason: {reason:?} }}");
+    let decided = plan.decisions.cpu.steps.iter().map(|made| step(&made.action, made.reason));
+    let ordered = plan.orders.cpu.iter().map(|given| step(&given.action, given.reason));
+    let steps: Vec<String> = decided.chain(ordered).collect();
+    let (entitled, watch) = (&plan.decisions.cpu.entitled, &plan.watch);
+    format!(
+        "Plan {{ at: {}, steps: [{}], next: {}, entitled: {entitled:?}, watch: {watch:?} }}",
+        plan.at,
+        steps.join(", "),
+        plan.next
+    )
 }
 
 #[test]

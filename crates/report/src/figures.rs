@@ -1,7 +1,7 @@
 //! Numbers in words: `1.5`, `12.3 s`, `8.1 ms`, `10.1 GiB`, `66.7%`.
 
+use commonhold_contract::measure::Cpus;
 use commonhold_contract::{Amount, MILLIONTH, Resource};
-use commonhold_policy::Cpus;
 
 /// What stands where there is nothing to say.
 pub(crate) const NOTHING: &str = "-";

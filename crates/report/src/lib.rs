@@ -23,6 +23,7 @@ mod svg;
 pub mod switches;
 mod table;
 pub mod tree;
+pub mod words;
 
 pub use table::Style;
 

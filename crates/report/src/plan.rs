@@ -2,44 +2,45 @@
 
 use std::collections::BTreeMap;
 
+use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::{Action, CpuCount, Plan, Reason, Step};
+use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder};
+use commonhold_policy::{Plan, Reason};
 use serde::Serialize;
 
 use crate::figures::{count, duration};
 use crate::holdings::Holding;
 use crate::present::{self, Present, PresentJson};
 use crate::table::{Paint, Style, clean, wrap};
+use crate::words::{Action, path, steps, words};
 
 /// The steps per unit, each with its number in the plan's order and its reason.
 pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
-    if plan.steps.is_empty() {
+    let all = steps(plan);
+    if all.is_empty() {
         return format!(
             "Nothing to do: what is in force is what the contract asks for.\n{}",
             look(contract, plan, style)
         );
     }
-    let mut units: BTreeMap<UnitId, Vec<(usize, &Step)>> = BTreeMap::new();
-    for (number, step) in (1..).zip(&plan.steps) {
-        units.entry(step.action.unit()).or_default().push((number, step));
+    let mut units: BTreeMap<UnitId, Vec<(usize, Action<'_>, Reason)>> = BTreeMap::new();
+    for (number, (action, reason)) in (1..).zip(&all) {
+        units.entry(action.unit()).or_default().push((number, *action, *reason));
     }
-    let mut text = format!(
-        "{} for {}, numbered in their order\n",
-        count(plan.steps.len(), "step"),
-        count(units.len(), "unit")
-    );
-    let digits = plan.steps.len().to_string().len();
+    let mut text =
+        format!("{} for {}, numbered in their order\n", count(all.len(), "step"), count(units.len(), "unit"));
+    let digits = all.len().to_string().len();
     for (unit, steps) in &units {
         text += &format!(
             "\n{}{}\n",
             style.paint(Paint::Strong, &clean(path(contract, *unit))),
             worth(plan, *unit)
         );
-        for (number, step) in steps {
+        for (number, action, reason) in steps {
             let first = format!("  {number:digits$}. ");
-            let what = clean(&step.action.describe(contract).to_string());
-            let why = clean(&step.reason.describe(contract).to_string());
+            let (what, why) = words(contract, *action, *reason);
+            let (what, why) = (clean(&what), clean(&why));
             let rest = " ".repeat(first.len());
             for line in wrap(&format!("{what} ({why})"), style.width, &first, &rest) {
                 text += &line;
@@ -52,13 +53,11 @@ pub fn text(contract: &Contract, plan: &Plan, style: Style) -> String {
 
 /// `, entitled to 1.5 CPUs`, where the plan says so.
 fn worth(plan: &Plan, unit: UnitId) -> String {
-    plan.entitled
+    plan.decisions
+        .cpu
+        .entitled
         .get(unit.index())
         .map_or_else(String::new, |micro| format!(", entitled to {}", CpuCount(*micro)))
-}
-
-pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
-    contract.units.get(unit.index()).map_or("?", |unit| unit.path.as_str())
 }
 
 /// When it looks again, and at which units.
@@ -121,6 +120,7 @@ enum ActionJson<'a> {
     Cap { unit: &'a str, micro_cpus: Option<u64> },
     Gate { unit: &'a str, open: bool },
     WeighDisk { unit: &'a str, disk: &'a str, weight: u32 },
+    ShareDisk { unit: &'a str, disk: &'a str, share: u64 },
     CapDisk { unit: &'a str, disk: &'a str, read_bytes_per_s: Option<u64>, written_bytes_per_s: Option<u64> },
     Guarantee { unit: &'a str, min: u64, low: u64, own: u64 },
     Allow { unit: &'a str, bytes: Option<u64> },
@@ -178,7 +178,7 @@ pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
         at_ns: plan.at,
         next_ns: plan.next,
         entitled: (0..)
-            .zip(&plan.entitled)
+            .zip(&plan.decisions.cpu.entitled)
             .filter(|(unit, _)| UnitId(*unit) != UnitId::KERNEL)
             .map(|(unit, micro_cpus)| EntitledJson {
                 unit: path(contract, UnitId(unit)),
@@ -186,7 +186,7 @@ pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
             })
             .collect(),
         watch: plan.watch.iter().map(|unit| path(contract, *unit)).collect(),
-        steps: plan.steps.iter().map(|step| step_json(contract, step)).collect(),
+        steps: steps(plan).iter().map(|(action, reason)| step_json(contract, *action, *reason)).collect(),
     };
     crate::json("commonhold.plan", content)
 }
@@ -206,46 +206,56 @@ pub struct About<'a> {
     pub warnings: &'a [serde_json::Value],
 }
 
-fn step_json<'a>(contract: &'a Contract, step: &'a Step) -> StepJson<'a> {
+fn step_json<'a>(contract: &'a Contract, action: Action<'a>, reason: Reason) -> StepJson<'a> {
+    let (action_text, reason_text) = words(contract, action, reason);
     StepJson {
-        unit: path(contract, step.action.unit()),
-        action: action_json(contract, &step.action),
-        action_text: step.action.describe(contract).to_string(),
-        reason: reason_json(contract, step.reason),
-        reason_text: step.reason.describe(contract).to_string(),
+        unit: path(contract, action.unit()),
+        action: action_json(contract, action),
+        action_text,
+        reason: reason_json(contract, reason),
+        reason_text,
     }
 }
 
-fn action_json<'a>(contract: &'a Contract, action: &'a Action) -> ActionJson<'a> {
+fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a> {
     let name = |unit: UnitId| path(contract, unit);
-    match *action {
-        Action::Own { cpu, unit } => ActionJson::Own { cpu, unit: name(unit) },
-        Action::Disown { cpu, unit } => ActionJson::Disown { cpu, unit: name(unit) },
-        Action::Lend { cpu, lender, borrower } => {
+    match action {
+        Action::Decision(&CpuDecision::Own { cpu, unit }) => ActionJson::Own { cpu, unit: name(unit) },
+        Action::Decision(&CpuDecision::Disown { cpu, unit }) => ActionJson::Disown { cpu, unit: name(unit) },
+        Action::Decision(&CpuDecision::Lend { cpu, lender, borrower }) => {
             ActionJson::Lend { cpu, lender: name(lender), borrower: name(borrower) }
         }
-        Action::CallBack { cpu, lender, borrower, since } => {
+        Action::Decision(&CpuDecision::CallBack { cpu, lender, borrower, since }) => {
             ActionJson::CallBack { cpu, lender: name(lender), borrower: name(borrower), since_ns: since }
         }
-        Action::Return { cpu, lender, borrower } => {
+        Action::Decision(&CpuDecision::Return { cpu, lender, borrower }) => {
             ActionJson::Return { cpu, lender: name(lender), borrower: name(borrower) }
         }
-        Action::Confine { unit, ref cpus } => ActionJson::Confine { unit: name(unit), cpus: cpus.as_ref() },
-        Action::Weigh { unit, weight } => ActionJson::Weigh { unit: name(unit), weight },
-        Action::Cap { unit, micro_cpus } => ActionJson::Cap { unit: name(unit), micro_cpus },
-        Action::Gate { unit, open } => ActionJson::Gate { unit: name(unit), open },
-        Action::WeighDisk { unit, ref disk, weight } => {
+        Action::Cpu(&CpuOrder::Confine { unit, ref cpus }) => {
+            ActionJson::Confine { unit: name(unit), cpus: cpus.as_ref() }
+        }
+        Action::Cpu(&CpuOrder::Weigh { unit, weight }) => ActionJson::Weigh { unit: name(unit), weight },
+        Action::Cpu(&CpuOrder::Cap { unit, micro_cpus }) => ActionJson::Cap { unit: name(unit), micro_cpus },
+        Action::Cpu(&CpuOrder::Gate { unit, open }) => ActionJson::Gate { unit: name(unit), open },
+        Action::Disk(&DiskOrder::Weigh { unit, ref disk, weight }) => {
             ActionJson::WeighDisk { unit: name(unit), disk, weight }
         }
-        Action::CapDisk { unit, ref disk, read, write } => {
+        Action::Disk(&DiskOrder::Share { unit, ref disk, share }) => {
+            ActionJson::ShareDisk { unit: name(unit), disk, share }
+        }
+        Action::Disk(&DiskOrder::Cap { unit, ref disk, read, write }) => {
             ActionJson::CapDisk { unit: name(unit), disk, read_bytes_per_s: read, written_bytes_per_s: write }
         }
-        Action::Guarantee { unit, min, low, own } => {
+        Action::Memory(&MemoryOrder::Guarantee { unit, min, low, own }) => {
             ActionJson::Guarantee { unit: name(unit), min, low, own }
         }
-        Action::Allow { unit, bytes } => ActionJson::Allow { unit: name(unit), bytes },
-        Action::Reclaim { unit, bytes } => ActionJson::Reclaim { unit: name(unit), bytes },
-        Action::Expose { unit, exposed } => ActionJson::Expose { unit: name(unit), exposed },
+        Action::Memory(&MemoryOrder::Allow { unit, bytes }) => ActionJson::Allow { unit: name(unit), bytes },
+        Action::Memory(&MemoryOrder::Reclaim { unit, bytes }) => {
+            ActionJson::Reclaim { unit: name(unit), bytes }
+        }
+        Action::Memory(&MemoryOrder::Expose { unit, exposed }) => {
+            ActionJson::Expose { unit: name(unit), exposed }
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use commonhold_policy::membership::Stays;
 use serde::Serialize;
 
 use crate::figures::count;
-use crate::plan::path;
 use crate::table::{Paint, Style, clean, wrap};
+use crate::words::path;
 
 /// The processes in no unit, whatever a contract's rules match.
 pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";

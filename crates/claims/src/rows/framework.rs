@@ -153,7 +153,7 @@ pub(super) const ROWS: &[Row] = &[
             "Only units with processes need resources; what is idle may be lent for a time",
             "",
         ),
-        &["crates/policy/src/entitlement/tests.rs: who_leaves_makes_nobody_poorer"],
+        &["crates/policy/src/rights/entitlement/tests.rs: who_leaves_makes_nobody_poorer"],
     ),
     parameter(
         (
@@ -163,7 +163,7 @@ pub(super) const ROWS: &[Row] = &[
             "",
         ),
         &[
-            "crates/policy/src/frames/tests.rs: quota_divides_what_the_common_parts_leave",
+            "crates/policy/src/memory/frames/tests.rs: quota_divides_what_the_common_parts_leave",
             "crates/sim/src/memory/tests.rs: frames_are_conserved",
             "crates/sim/src/disk/tests.rs: delayed_writes_are_on_their_owners_account",
         ],
@@ -200,12 +200,12 @@ pub(super) const ROWS: &[Row] = &[
         ),
         &[
             "crates/sim/src/memory/tests.rs: a_full_unit_is_refused_while_frames_are_free",
-            "crates/policy/src/frames/tests.rs: idle_less_the_reserve_is_lent_in_bounded_steps",
+            "crates/policy/src/memory/frames/tests.rs: idle_less_the_reserve_is_lent_in_bounded_steps",
         ],
     ),
     parameter(
         ("PI-T1-DISK", "table 1", "Disk: a unit beyond the average and the threshold is skipped", ""),
-        &["crates/policy/src/bandwidth.rs: fails_by_hand"],
+        &["crates/policy/src/disk/bandwidth.rs: fails_by_hand"],
     ),
     parameter(
         (
@@ -215,15 +215,15 @@ pub(super) const ROWS: &[Row] = &[
             "",
         ),
         &[
-            "crates/policy/src/share.rs: by_hand",
-            "crates/policy/src/entitlement/tests.rs: currencies_insulate",
+            "crates/policy/src/rights/share.rs: by_hand",
+            "crates/policy/src/rights/entitlement/tests.rs: currencies_insulate",
         ],
     ),
     parameter(
         ("PI-3.1-PART", "3.1", "CPUs are divided up; parts of one change their owner every 250 ms", "250 ms"),
         &[
-            "crates/policy/src/partition.rs: halves_take_turns",
-            "crates/policy/src/partition.rs: long_run_shares",
+            "crates/policy/src/cpu/partition.rs: halves_take_turns",
+            "crates/policy/src/cpu/partition.rs: long_run_shares",
         ],
     ),
     parameter(
@@ -360,8 +360,8 @@ pub(super) const ROWS: &[Row] = &[
             "500 ms",
         ),
         &[
-            "crates/policy/src/bandwidth.rs: a_steady_rate_settles_at_twice_the_transfer_per_half_life",
-            "crates/policy/src/bandwidth.rs: lazy_halving_is_halving_on_a_timer",
+            "crates/policy/src/disk/bandwidth.rs: a_steady_rate_settles_at_twice_the_transfer_per_half_life",
+            "crates/policy/src/disk/bandwidth.rs: lazy_halving_is_halving_on_a_timer",
         ],
     ),
     parameter(
@@ -371,7 +371,7 @@ pub(super) const ROWS: &[Row] = &[
             "By position while all pass; a unit that fails waits until it passes or no other unit waits",
             "",
         ),
-        &["crates/policy/src/bandwidth.rs: denied_after_its_own_request_and_until_it_passes_again"],
+        &["crates/policy/src/disk/bandwidth.rs: denied_after_its_own_request_and_until_it_passes_again"],
     ),
     predicted(
         (

@@ -16,7 +16,6 @@ use commonhold_report::{holdings, plan};
 
 use super::outlook::Outlook;
 use super::start::{self, Choice};
-use super::users::expand;
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::{load, output};
@@ -78,7 +77,7 @@ fn look(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failu
     // Every look may find users that want a sub-unit; with that, the next one places them.
     loop {
         let seen = roster.refresh(contract, begun, Scan::Full)?;
-        if !expand(contract, &seen.users) {
+        if !contract.add_users(&seen.users) {
             break;
         }
     }

@@ -1,32 +1,26 @@
-//! Holding a contract: the loop's body. Observe, decide, check, apply, account.
+//! Holding a contract on this machine: turns of the loop, and the problems that they meet.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use commonhold_contract::{Contract, Scheme, UnitId};
-use commonhold_ledger::{Ledger, Statement};
+use commonhold_contract::{Contract, Scheme};
+use commonhold_ledger::Statement;
 use commonhold_live::{LiveBackend, LiveError, clock};
 use commonhold_machine::Machine;
-use commonhold_policy::check::Books;
-use commonhold_policy::{Input, Plan, Snapshot, State, Time, step};
-
-use super::users::{carry_over, expand};
+use commonhold_policy::{Plan, Time};
+use commonhold_steward::{Steward, Turn, Wrong};
 
 /// Problems that are kept for `status`.
 const PROBLEMS_KEPT: usize = 20;
 
-/// A contract in force on a machine.
+/// A contract in force on this machine.
 pub(super) struct Hold {
-    /// As it is written, with a sub-unit for every user seen in a unit with `each`.
-    pub(super) contract: Contract,
-    machine: Machine,
+    steward: Steward,
     backend: Box<dyn LiveBackend>,
-    state: State,
-    books: Books,
-    ledger: Ledger,
-    watch: Vec<UnitId>,
     problems: VecDeque<String>,
     /// Problems that last.
     standing: Vec<String>,
+    /// Sums of the ledger that do not come out, by what they are of, as of the last turn.
+    imbalances: BTreeMap<&'static str, String>,
     /// CPU time that a step takes, as the last ones did; nothing before the first, which takes long: everybody is new to it.
     step_ns: Option<u64>,
     /// How often each problem came up, so that one that stays is said once.
@@ -46,15 +40,11 @@ pub(super) struct Stepped {
 impl Hold {
     pub(super) fn new(contract: Contract, machine: Machine, backend: Box<dyn LiveBackend>) -> Hold {
         Hold {
-            ledger: Ledger::open(&contract, &machine),
-            contract,
-            machine,
+            steward: Steward::new(contract, machine),
             backend,
-            state: State::default(),
-            books: Books::default(),
-            watch: Vec::new(),
             problems: VecDeque::new(),
             standing: Vec::new(),
+            imbalances: BTreeMap::new(),
             step_ns: None,
             said: BTreeMap::new(),
         }
@@ -70,77 +60,46 @@ impl Hold {
     }
 
     fn step_once(&mut self) -> Result<Stepped, LiveError> {
-        let snapshot = Snapshot { look_ns: self.step_ns.unwrap_or(0), ..self.observe()? };
-        self.ledger.observe(&self.machine, &snapshot);
-        let input = Input {
-            contract: &self.contract,
-            machine: &self.machine,
-            means: self.backend.means(),
-            snapshot: &snapshot,
-        };
-        let (state, plan) = step(self.state.clone(), snapshot.at, input);
-        let mut problems: Vec<String> =
-            self.backend.take_problems().iter().map(ToString::to_string).collect();
-        match self.books.replay(&self.contract, &self.machine, &plan) {
-            Ok(books) => {
-                (self.books, self.state) = (books, state);
-                problems.extend(self.backend.apply(&plan).iter().map(ToString::to_string));
-                self.ledger.book(&plan, clock::now());
-                self.watch.clone_from(&plan.watch);
-            }
-            // The policy erred. What is in force stays in force, and the next snapshot is another chance.
-            Err(wrong) => {
-                problems.extend(wrong.iter().map(|what| format!("a plan was not carried out: {what}")));
+        let Turn { plan, wrong, .. } = self.steward.turn(self.backend.as_mut(), self.step_ns.unwrap_or(0))?;
+        let mut imbalances = BTreeMap::new();
+        let mut problems = Vec::new();
+        for wrong in wrong {
+            match &wrong {
+                Wrong::Ledger(imbalance) => drop(imbalances.insert(imbalance.kind(), wrong.to_string())),
+                Wrong::Machine(_) | Wrong::Plan(_) => problems.push(wrong.to_string()),
             }
         }
-        let next = plan.next;
         let mut new_problems = self.keep(problems);
-        new_problems.extend(self.stand());
-        Ok(Stepped { next, plan, new_problems })
-    }
-
-    /// Looks until no new user wants a sub-unit: at most once more for every level of the contract.
-    fn observe(&mut self) -> Result<Snapshot, LiveError> {
-        loop {
-            let snapshot = self.backend.observe(clock::now(), &self.watch)?;
-            let users = self.backend.take_users();
-            if !expand(&mut self.contract, &users) {
-                return Ok(snapshot);
-            }
-            self.backend.set_contract(&self.contract);
-        }
+        new_problems.extend(self.stand(imbalances));
+        Ok(Stepped { next: plan.next, plan, new_problems })
     }
 
     /// Takes another contract, with the sub-units of users seen so far where it still has them.
-    pub(super) fn reload(&mut self, mut contract: Contract, machine: Machine) {
-        let old = std::mem::take(&mut self.contract);
-        carry_over(&old, &mut contract);
-        let map = commonhold_live::roster::remap(&old, &contract);
-        let number = |unit: UnitId| map.get(unit.index()).copied().flatten();
-        self.state = std::mem::take(&mut self.state).renumbered(&number);
-        self.books = self.books.renumbered(&number);
-        self.ledger.renumber(&contract, &number);
-        self.watch.clear();
-        self.backend.set_contract(&contract);
-        (self.contract, self.machine) = (contract, machine);
+    pub(super) fn reload(&mut self, contract: Contract, machine: Machine) {
+        self.steward.reload(contract, machine);
+        self.backend.set_contract(self.steward.contract());
         self.said.clear();
     }
 
     /// Takes note that the machine changed: CPUs came or went.
     pub(super) fn set_machine(&mut self, machine: Machine) {
-        self.machine = machine;
+        self.steward.set_machine(machine);
     }
 
     pub(super) fn machine(&self) -> &Machine {
-        &self.machine
+        self.steward.machine()
+    }
+
+    pub(super) fn contract(&self) -> &Contract {
+        self.steward.contract()
     }
 
     pub(super) fn scheme(&self) -> Scheme {
-        self.contract.machine.scheme
+        self.contract().machine.scheme
     }
 
     pub(super) fn statement(&self) -> Statement {
-        self.ledger.statement(&self.contract)
+        self.steward.statement()
     }
 
     pub(super) fn backend(&mut self) -> &mut dyn LiveBackend {
@@ -149,7 +108,7 @@ impl Hold {
 
     /// What could not be done lately, newest last, and then what is wrong now.
     pub(super) fn problems(&self) -> Vec<String> {
-        self.problems.iter().chain(&self.standing).cloned().collect()
+        self.problems.iter().chain(&self.standing).chain(self.imbalances.values()).cloned().collect()
     }
 
     /// Ends the hold; what is left to undo is in the journal.
@@ -163,11 +122,16 @@ impl Hold {
     }
 
     /// Takes note of the problems that last; those that began are returned.
-    fn stand(&mut self) -> Vec<String> {
+    fn stand(&mut self, imbalances: BTreeMap<&'static str, String>) -> Vec<String> {
         let now: Vec<String> =
             self.backend.standing().iter().map(|problem| printable(&problem.to_string())).collect();
-        let new = now.iter().filter(|problem| !self.standing.contains(problem)).cloned().collect();
+        let mut new: Vec<String> =
+            now.iter().filter(|problem| !self.standing.contains(problem)).cloned().collect();
         self.standing = now;
+        // The numbers go on changing: what does not come out is said when it begins.
+        let began = imbalances.iter().filter(|(kind, _)| !self.imbalances.contains_key(*kind));
+        new.extend(began.map(|(_, text)| text.clone()));
+        self.imbalances = imbalances;
         new
     }
 

@@ -7,7 +7,7 @@ use commonhold_contract::{Contract, Resource, Scheme};
 use commonhold_live::observe::capability;
 use commonhold_machine::capability::State;
 use commonhold_policy::Means;
-use commonhold_policy::memory::MemoryMeans;
+use commonhold_policy::MemoryMeans;
 use commonhold_report::holdings::Holding;
 
 use crate::load;

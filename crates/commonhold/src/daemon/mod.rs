@@ -9,7 +9,6 @@ mod outlook;
 mod requests;
 mod signals;
 mod start;
-mod users;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -22,6 +21,7 @@ use commonhold_live::observe::topology;
 use commonhold_live::{HeldBy, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::Time;
+use commonhold_report::words::{steps, words};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::time::{
@@ -258,9 +258,9 @@ impl Daemon<'_> {
     }
 
     fn tell(&self, plan: &commonhold_policy::Plan) {
-        let contract = &self.hold.contract;
-        for step in &plan.steps {
-            output::say(&format!("{}: {}", step.action.describe(contract), step.reason.describe(contract)));
+        for (action, reason) in steps(plan) {
+            let (what, why) = words(self.hold.contract(), action, reason);
+            output::say(&format!("{what}: {why}"));
         }
     }
 

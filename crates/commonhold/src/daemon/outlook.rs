@@ -8,9 +8,9 @@ use commonhold_live::observe::capability::{self, CgroupPlace};
 use commonhold_live::{kernel, user};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::State;
+use commonhold_policy::DiskMeans;
 use commonhold_policy::Means;
-use commonhold_policy::disk::DiskMeans;
-use commonhold_policy::memory::MemoryMeans;
+use commonhold_policy::MemoryMeans;
 use commonhold_report::holdings::Holding;
 use commonhold_report::present::MOVED_BESIDE_SYSTEMD;
 
@@ -76,5 +76,5 @@ fn means(choice: &Choice) -> Means {
 /// What it could order for disks.
 fn disk(place: &CgroupPlace) -> DiskMeans {
     let io = place.controllers.contains("io");
-    DiskMeans { caps: io, weights: io, limits_only: false }
+    DiskMeans { caps: io, weights: io, shares: false, limits_only: false }
 }

@@ -66,7 +66,7 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
     let means = hold.backend().means();
     let by = format!("by the {} backend", held_by.backend);
     reply(&StatusReply {
-        holdings: holdings::of(&hold.contract, held_by.backend, means, &by),
+        holdings: holdings::of(hold.contract(), held_by.backend, means, &by),
         backend: held_by.backend.to_owned(),
         instead,
         contract: about.contract_path.clone(),
@@ -79,7 +79,7 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
 /// What the scheduler in the kernel counted of every unit, and of tasks in none.
 fn switches(hold: &mut Hold, by_cpu: bool) -> Vec<UnitSwitches> {
     let units: Vec<(UnitId, String)> =
-        hold.contract.ids().map(|id| (id, hold.contract.unit(id).path.clone())).collect();
+        hold.contract().present().map(|id| (id, hold.contract().unit(id).path.clone())).collect();
     let backend = hold.backend();
     let of = |(id, unit): (UnitId, String)| {
         let Switched { account, call_backs } = backend.switched(id)?;
@@ -167,7 +167,7 @@ fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
         };
         return Err(refuse(refusal::NO_SUCH_PROCESS, format!("process {pid} {why}")));
     };
-    let unit = hold.contract.unit(member.placement.unit).path.clone();
+    let unit = hold.contract().unit(member.placement.unit).path.clone();
     let outside = member.stays.map(|why| why.to_string());
     reply(&WhereReply { unit, rule: explain(hold, about, member.placement), outside })
 }
@@ -176,7 +176,7 @@ fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
 fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
     let rule = match (placement.rule, placement.member) {
         (_, Some((unit, position_in_list))) => {
-            let unit = hold.contract.unit(unit);
+            let unit = hold.contract().unit(unit);
             let member = &unit.members[usize::from(position_in_list)];
             // Sub-units made for `each` have no place in the file.
             if member.span.is_empty() {
@@ -194,7 +194,7 @@ fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
 }
 
 fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
-    let found = hold.contract.find(path);
+    let found = hold.contract().find(path);
     if found.is_some_and(UnitId::is_common) {
         let message = format!(
             "unit `{path}` is built in and cannot be entered: it holds the processes that are in no other unit"
@@ -203,13 +203,13 @@ fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
     }
     let unit = found.ok_or_else(|| {
         let units: Vec<&str> =
-            hold.contract.held().map(|id| hold.contract.unit(id).path.as_str()).take(20).collect();
+            hold.contract().held().map(|id| hold.contract().unit(id).path.as_str()).take(20).collect();
         refuse(
             refusal::NO_SUCH_UNIT,
             format!("the contract in force has no unit `{path}`; it has {}", units.join(", ")),
         )
     })?;
-    let contract = hold.contract.clone();
+    let contract = hold.contract().clone();
     let backend = hold.backend();
     if !may(backend, caller, &contract, unit) {
         let name = backend.roster().names().user_name(caller.uid).unwrap_or_else(|| caller.uid.to_string());

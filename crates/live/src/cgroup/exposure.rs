@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use commonhold_contract::{Contract, UnitId};
-use commonhold_policy::memory::MemoryPlan;
+use commonhold_policy::plan::MemoryPlan;
 
 use super::claim::record;
 use crate::LiveError;
@@ -62,14 +62,11 @@ impl Exposure {
         }
     }
 
-    /// Units have other numbers from now on.
-    pub(super) fn remap(&mut self, map: &[Option<UnitId>]) {
-        let new = |unit: UnitId| map.get(unit.index()).copied().flatten();
-        self.exposed = std::mem::take(&mut self.exposed).into_iter().filter_map(new).collect();
-        let after = std::mem::take(&mut self.after).into_iter();
-        self.after = after.filter_map(|(unit, looks)| Some((new(unit)?, looks))).collect();
-        let beyond = std::mem::take(&mut self.beyond).into_iter();
-        self.beyond = beyond.filter_map(|(unit, said)| Some((new(unit)?, said))).collect();
+    /// Follows another contract.
+    pub(super) fn follow_contract(&mut self, contract: &Contract) {
+        self.exposed.retain(|unit| contract.has(*unit));
+        self.after.retain(|unit, _| contract.has(*unit));
+        self.beyond.retain(|unit, _| contract.has(*unit));
     }
 
     /// What is wrong for as long as it lasts: units that are beyond what they may use.

@@ -37,20 +37,22 @@ use std::path::Path;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::disk::{DiskFacts, DiskMeans};
 use commonhold_policy::membership::is_within;
-use commonhold_policy::memory::{MemoryFacts, MemoryMeans};
-use commonhold_policy::{Action, Means, Plan, Snapshot, Time, UnitFacts};
+use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder};
+use commonhold_policy::{DiskFacts, DiskMeans};
+use commonhold_policy::{Means, Plan, Snapshot, Step, Time, UnitFacts};
+use commonhold_policy::{MemoryFacts, MemoryMeans};
 
 use crate::affinity;
 use crate::disk::{Disks, io_cost};
 use crate::journal::{Entry, Journal, ProcessKey};
+use crate::live_backend::{newcomers, no_shares};
 use crate::memory::{self, Memory};
 use crate::observe::capability::CgroupPlace;
 use crate::observe::process::ProcFs;
-use crate::roster::{Changes, Member, Roster, Scan, remap};
+use crate::roster::{Changes, Member, Roster, Scan};
 use crate::user::idle::Idle;
-use crate::{Backend, HeldBy, LiveBackend, LiveError};
+use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
 use claim::Tree;
 pub(crate) use claim::record;
 use exposure::Exposure;
@@ -279,37 +281,21 @@ impl CgroupBackend {
         self.roster.member(process.pid).map_or_else(|| "?".to_owned(), |member| member.comm.clone())
     }
 
-    fn carry_out(&mut self, action: &Action) -> Vec<LiveError> {
-        let (unit, controller) = match action {
-            // Decisions: the orders follow from them.
-            Action::Own { .. }
-            | Action::Disown { .. }
-            | Action::Lend { .. }
-            | Action::CallBack { .. }
-            | Action::Return { .. } => return Vec::new(),
-            Action::Confine { unit, .. } => (*unit, Some("cpuset")),
-            Action::Weigh { unit, .. } | Action::Cap { unit, .. } => (*unit, Some("cpu")),
-            Action::Guarantee { unit, .. }
-            | Action::Allow { unit, .. }
-            | Action::Reclaim { unit, .. }
-            | Action::Expose { unit, .. } => (*unit, Some("memory")),
-            Action::Gate { unit, .. } => (*unit, None),
-            Action::WeighDisk { unit, .. } | Action::CapDisk { unit, .. } => (*unit, Some("io")),
+    fn order_cpus(&mut self, order: &CpuOrder) -> Vec<LiveError> {
+        let unit = order.unit();
+        let controller = match order {
+            CpuOrder::Confine { .. } => Some("cpuset"),
+            CpuOrder::Weigh { .. } | CpuOrder::Cap { .. } => Some("cpu"),
+            CpuOrder::Gate { .. } => None,
         };
         if let Err(error) = self.can_order(unit, controller) {
             return vec![error];
         }
-        match action {
-            Action::Confine { cpus, .. } => self.groups.confine(unit, cpus.as_ref()),
-            Action::Weigh { weight, .. } => self.groups.weigh(unit, *weight),
-            Action::Cap { micro_cpus, .. } => self.groups.cap(unit, *micro_cpus),
-            Action::WeighDisk { disk, weight, .. } => {
-                self.in_dir(unit, |disks, dir| disks.weigh(dir, disk, *weight))
-            }
-            Action::CapDisk { disk, read, write, .. } => {
-                self.in_dir(unit, |disks, dir| disks.cap(dir, disk, *read, *write))
-            }
-            Action::Gate { open, .. } => {
+        match order {
+            CpuOrder::Confine { cpus, .. } => self.groups.confine(unit, cpus.as_ref()),
+            CpuOrder::Weigh { weight, .. } => self.groups.weigh(unit, *weight),
+            CpuOrder::Cap { micro_cpus, .. } => self.groups.cap(unit, *micro_cpus),
+            CpuOrder::Gate { open, .. } => {
                 let mut problems: Vec<LiveError> = Vec::new();
                 if !open {
                     problems.extend(self.remember(unit).err());
@@ -317,15 +303,35 @@ impl CgroupBackend {
                 problems.extend(self.groups.gate(unit, *open, self.now));
                 problems
             }
-            Action::Expose { exposed, .. } => {
-                self.exposure.order(unit, *exposed);
-                Vec::new()
+        }
+    }
+
+    fn order_memory(&mut self, order: &MemoryOrder) -> Vec<LiveError> {
+        let unit = order.unit();
+        if let Err(error) = self.can_order(unit, Some("memory")) {
+            return vec![error];
+        }
+        if let MemoryOrder::Expose { exposed, .. } = order {
+            self.exposure.order(unit, *exposed);
+            return Vec::new();
+        }
+        let memory = self.memory.as_mut();
+        memory.map_or_else(Vec::new, |memory| memory.carry_out(order, &mut self.journal))
+    }
+
+    fn order_disk(&mut self, order: &DiskOrder) -> Vec<LiveError> {
+        let unit = order.unit();
+        if let Err(error) = self.can_order(unit, Some("io")) {
+            return vec![error];
+        }
+        match order {
+            DiskOrder::Weigh { disk, weight, .. } => {
+                self.in_dir(unit, |disks, dir| disks.weigh(dir, disk, *weight))
             }
-            Action::Guarantee { .. } | Action::Allow { .. } | Action::Reclaim { .. } => {
-                let memory = self.memory.as_mut();
-                memory.map_or_else(Vec::new, |memory| memory.carry_out(action, &mut self.journal))
+            DiskOrder::Cap { disk, read, write, .. } => {
+                self.in_dir(unit, |disks, dir| disks.cap(dir, disk, *read, *write))
             }
-            _ => Vec::new(),
+            DiskOrder::Share { disk, .. } => vec![no_shares(disk)],
         }
     }
 
@@ -442,7 +448,7 @@ impl CgroupBackend {
 impl LiveBackend for CgroupBackend {
     fn set_contract(&mut self, contract: &Contract) {
         self.remove_leaving();
-        self.exposure.remap(&remap(&self.contract, contract));
+        self.exposure.follow_contract(contract);
         self.contract = contract.clone();
         self.facts.clear();
         self.usage.clear();
@@ -455,12 +461,6 @@ impl LiveBackend for CgroupBackend {
 
     fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
         std::mem::take(&mut self.users)
-    }
-
-    fn take_problems(&mut self) -> Vec<LiveError> {
-        let memory = self.memory.as_mut().map(Memory::take_problems);
-        self.problems.extend(memory.into_iter().flatten());
-        std::mem::take(&mut self.problems)
     }
 
     fn standing(&self) -> Vec<&LiveError> {
@@ -495,10 +495,26 @@ impl LiveBackend for CgroupBackend {
 }
 
 impl Backend for CgroupBackend {
+    type Error = LiveError;
+
+    fn now(&self) -> Time {
+        clock::now()
+    }
+
+    fn take_problems(&mut self) -> Vec<LiveError> {
+        let memory = self.memory.as_mut().map(Memory::take_problems);
+        self.problems.extend(memory.into_iter().flatten());
+        std::mem::take(&mut self.problems)
+    }
+
+    fn newcomers(&mut self, contract: &mut Contract) -> bool {
+        newcomers(self, contract)
+    }
+
     fn means(&self) -> Means {
         let (cpu_sets, cpu) = (self.groups.tree().has("cpuset"), self.groups.tree().has("cpu"));
         let io = self.groups.tree().has("io");
-        let disk = DiskMeans { caps: io, weights: io, limits_only: false };
+        let disk = DiskMeans { caps: io, weights: io, shares: false, limits_only: false };
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
         Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false, disk, memory }
     }
@@ -509,16 +525,19 @@ impl Backend for CgroupBackend {
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
         let mut problems: Vec<LiveError> =
-            plan.steps.iter().flat_map(|step| self.carry_out(&step.action)).collect();
-        if let Some(memory) = &plan.memory {
+            plan.orders.cpu.iter().flat_map(|step| self.order_cpus(&step.action)).collect();
+        problems.extend(plan.orders.memory.iter().flat_map(|step| self.order_memory(&step.action)));
+        problems.extend(plan.orders.disk.iter().flat_map(|step| self.order_disk(&step.action)));
+        if let Some(memory) = &plan.decisions.memory {
             self.exposure.tell(&self.contract, memory);
         }
-        let ordered = plan.steps.iter().any(|step| matches!(step.action, Action::Expose { .. }));
-        if ordered || plan.memory.is_some() || self.exposure.is_ending() {
+        let expose = |step: &Step<MemoryOrder>| matches!(step.action, MemoryOrder::Expose { .. });
+        let ordered = plan.orders.memory.iter().any(expose);
+        if ordered || plan.decisions.memory.is_some() || self.exposure.is_ending() {
             problems.extend(self.exposure.follow(&mut self.roster, &mut self.journal));
         }
         if let Some(memory) = &mut self.memory {
-            memory.attend(plan.memory.as_ref());
+            memory.attend(plan.decisions.memory.as_ref());
         }
         problems
     }
@@ -541,7 +560,8 @@ mod tests {
     use std::fs;
 
     use commonhold_contract::{Member, MemberKind};
-    use commonhold_policy::memory::{EARLY_NS, MemoryPlan};
+    use commonhold_policy::memory::EARLY_NS;
+    use commonhold_policy::plan::MemoryPlan;
 
     use super::*;
 
@@ -591,7 +611,9 @@ mod tests {
         let mut looks_at_memory = |now: Time| {
             let snapshot = backend.observe(now, &[]).unwrap();
             let rest = MemoryPlan { next: 1_000_000_000, ..MemoryPlan::default() };
-            backend.apply(&Plan { memory: snapshot.memory.is_some().then_some(rest), ..Plan::default() });
+            let mut plan = Plan::default();
+            plan.decisions.memory = snapshot.memory.is_some().then_some(rest);
+            backend.apply(&plan);
             snapshot.memory.is_some()
         };
         assert!(looks_at_memory(1));

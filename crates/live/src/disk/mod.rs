@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::UnitId;
-use commonhold_policy::disk::{DiskFacts, DiskUse};
+use commonhold_policy::{DiskFacts, DiskUse};
 use commonhold_policy::{MS, Time};
 
 use crate::LiveError;

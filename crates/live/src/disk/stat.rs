@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use commonhold_policy::disk::{DeviceUse, DiskUse};
+use commonhold_policy::{DeviceUse, DiskUse};
 
 use crate::LiveError;
 use crate::cgroup::knob::{failed, read, write};

@@ -30,10 +30,12 @@ use std::os::fd::BorrowedFd;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::UNITS_MAX;
-use commonhold_policy::{Means, Plan, Snapshot, Time, needs_cap};
+use commonhold_policy::cpu::needs_cap;
+use commonhold_policy::{Means, Plan, Snapshot, Time};
 
 use crate::cgroup::CgroupBackend;
 use crate::journal::Journal;
+use crate::live_backend::newcomers;
 use crate::live_backend::{HeldBy, Instead};
 use crate::roster::Roster;
 use crate::{Backend, LiveBackend, LiveError, clock};
@@ -59,7 +61,7 @@ pub fn cannot_hold(contract: &Contract, cpus: usize) -> Option<String> {
             contract.unit(unit).path
         ));
     }
-    let units = contract.units.len();
+    let units = contract.present().count();
     (units > UNITS_MAX as usize).then(|| {
         format!("{units} units, the built-in ones included, are more than the scheduler's {UNITS_MAX}")
     })
@@ -112,12 +114,6 @@ impl LiveBackend for KernelBackend {
         self.cgroup.take_users()
     }
 
-    fn take_problems(&mut self) -> Vec<LiveError> {
-        let mut problems = self.reign.take_problems();
-        problems.extend(self.cgroup.take_problems());
-        problems
-    }
-
     fn standing(&self) -> Vec<&LiveError> {
         self.cgroup.standing()
     }
@@ -164,6 +160,22 @@ impl LiveBackend for KernelBackend {
 }
 
 impl Backend for KernelBackend {
+    type Error = LiveError;
+
+    fn now(&self) -> Time {
+        self.cgroup.now()
+    }
+
+    fn take_problems(&mut self) -> Vec<LiveError> {
+        let mut problems = self.reign.take_problems();
+        problems.extend(self.cgroup.take_problems());
+        problems
+    }
+
+    fn newcomers(&mut self, contract: &mut Contract) -> bool {
+        newcomers(self, contract)
+    }
+
     fn means(&self) -> Means {
         let below = self.cgroup.means();
         if self.reign.rest_now().is_none() {

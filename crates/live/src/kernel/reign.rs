@@ -16,10 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
-use commonhold_dispatch::{
-    ANYWHERE, Account, BORROWS, COMMON, KERNEL, LENDS, Lists, NOBODY, UNITS_MAX, UnitRules,
-};
-use commonhold_policy::{Action, Plan, Time, borrows, first_weight, lends};
+use commonhold_dispatch::{Account, COMMON, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
+use commonhold_policy::{Plan, Time};
+use commonhold_steward::{Rules, Switches, Told};
 
 use super::cannot_hold;
 use super::matches::{Levels, in_slots};
@@ -69,9 +68,9 @@ enum State {
     Rests(Rest),
 }
 
-/// What a scheduler is told of a unit: what it is, and its cgroup, which the common parts do not have.
+/// What a scheduler is told of a slot: what the unit there is, and its cgroup, which the common parts do not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Told {
+struct Taken {
     rules: UnitRules,
     cgroup: Option<u64>,
 }
@@ -86,10 +85,10 @@ pub(super) struct Reign {
     slots: Slots,
     /// By unit of the contract, its slot.
     slot_of: Vec<Option<u32>>,
-    /// What to tell, by slot.
-    units: BTreeMap<u32, Told>,
-    /// Slots by CPU; nobody's CPUs are left out.
-    owners: BTreeMap<u32, u32>,
+    /// What follows from contract and plans.
+    switches: Switches,
+    /// Cgroups by slot; the common parts have none.
+    cgroups: BTreeMap<u32, Option<u64>>,
     /// The contract's rules for who executes a program, by slot.
     matches: Lists,
     former: Former,
@@ -115,8 +114,8 @@ impl Reign {
             patience: Patience::default(),
             slots: Slots::default(),
             slot_of: Vec::new(),
-            units: BTreeMap::new(),
-            owners: BTreeMap::new(),
+            switches: Switches::new(contract),
+            cgroups: BTreeMap::new(),
             matches: Lists::new(),
             former: Former::default(),
             contract: contract.clone(),
@@ -195,7 +194,7 @@ impl Reign {
     pub(super) fn follow(&mut self, contract: &Contract, places: &[Place], levels: Levels) {
         self.release_slots();
         self.contract.clone_from(contract);
-        let (units, owners) = (self.units.clone(), self.owners.clone());
+        let (taken, owned) = (self.taken(), self.owned());
         self.place(places);
         let lists = self.lists(levels);
         let former = std::mem::replace(&mut self.matches, lists);
@@ -208,8 +207,9 @@ impl Reign {
             (None, Some(_)) => {}
             (None, None) if self.slots.count() > self.room => self.load_again(),
             (None, None) => self.tell(|reign, scheduler| {
-                let orphans = owners.keys().filter(|cpu| !reign.owners.contains_key(cpu));
-                reign.tell_units(scheduler, &units)?;
+                let owned_now = reign.owned();
+                let orphans = owned.keys().filter(|cpu| !owned_now.contains_key(cpu));
+                reign.tell_units(scheduler, &taken)?;
                 if reign.matches != former {
                     scheduler.set_matches(&reign.matches);
                 }
@@ -218,49 +218,55 @@ impl Reign {
         }
     }
 
-    /// Carries out what a plan decided about owners and weights. What else it orders is for control groups.
+    /// Carries out what a plan says to a scheduler. What else it orders is for control groups.
     pub(super) fn apply(&mut self, plan: &Plan) {
-        let (mut owners, mut weighed) = (BTreeMap::new(), BTreeSet::new());
-        for step in &plan.steps {
-            match step.action {
-                // A CPU that changes hands in this plan goes straight from one to the other.
-                Action::Own { cpu, unit } => {
-                    owners.insert(cpu, self.slot(unit).unwrap_or(NOBODY));
-                }
-                Action::Disown { cpu, .. } => {
-                    owners.entry(cpu).or_insert(NOBODY);
-                }
-                Action::Weigh { unit, weight } => weighed.extend(self.weigh(unit, weight)),
-                _ => {}
-            }
-        }
-        self.owners.extend(&owners);
-        self.owners.retain(|_, slot| *slot != NOBODY);
+        let told = self.switches.plan(plan);
         self.tell(|reign, scheduler| {
-            weighed.iter().try_for_each(|slot| scheduler.set_unit(*slot, reign.units[slot].rules))?;
-            owners.iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))
+            told.iter().try_for_each(|told| match *told {
+                Told::Unit(unit, rules) => match reign.slot(unit) {
+                    Some(slot) => scheduler.set_unit(slot, reign.in_slots(rules)),
+                    None => Ok(()),
+                },
+                Told::Own(cpu, unit) => {
+                    scheduler.own(cpu, unit.and_then(|unit| reign.slot(unit)).unwrap_or(NOBODY))
+                }
+            })
         });
     }
 
-    /// Takes note of a weight; the slot whose it is.
-    fn weigh(&mut self, unit: UnitId, weight: u32) -> Option<u32> {
-        let slot = self.slot(unit)?;
-        self.units.get_mut(&slot)?.rules.weight = weight;
-        Some(slot)
+    /// A unit's rules in the scheduler's numbers.
+    fn in_slots(&self, rules: Rules) -> UnitRules {
+        let parent = rules.parent.and_then(|parent| self.slot(parent)).unwrap_or(NOBODY);
+        UnitRules { parent, weight: rules.weight, flags: rules.flags }
+    }
+
+    /// What each slot is.
+    fn taken(&self) -> BTreeMap<u32, Taken> {
+        let taken = |(unit, rules)| {
+            let slot = self.slot(unit)?;
+            let cgroup = self.cgroups.get(&slot).copied().flatten();
+            Some((slot, Taken { rules: self.in_slots(rules), cgroup }))
+        };
+        self.switches.units().filter_map(taken).collect()
+    }
+
+    /// Slots by CPU; nobody's CPUs are left out.
+    fn owned(&self) -> BTreeMap<u32, u32> {
+        self.switches.owners().filter_map(|(cpu, unit)| Some((cpu, self.slot(unit)?))).collect()
     }
 
     fn slot(&self, unit: UnitId) -> Option<u32> {
         self.slot_of.get(unit.index()).copied().flatten()
     }
 
-    /// Slots, and what to tell of each but its weight, as the contract has it. Who is gone owns nothing any more.
+    /// Slots and their cgroups, as the contract has it. A unit that is gone owns nothing any more.
     fn place(&mut self, places: &[Place]) {
+        self.switches.follow(&self.contract);
         let path = |place: &Place| self.contract.unit(place.unit).path.clone();
         let paths: Vec<String> = places.iter().map(path).collect();
         let kept: BTreeSet<&str> = paths.iter().map(String::as_str).collect();
         let left = self.slots.retain(|unit| kept.contains(unit));
-        self.units.retain(|slot, _| !left.contains(slot));
-        self.owners.retain(|_, slot| !left.contains(slot));
+        self.cgroups.retain(|slot, _| !left.contains(slot));
         self.slot_of = vec![None; self.contract.units.len()];
         self.settle(UnitId::KERNEL, KERNEL, None);
         self.settle(UnitId::SHARED, COMMON, None);
@@ -272,12 +278,7 @@ impl Reign {
 
     fn settle(&mut self, unit: UnitId, slot: u32, cgroup: Option<u64>) {
         self.slot_of[unit.index()] = Some(slot);
-        // Enclosers stand before their sub-units.
-        let parent = self.contract.unit(unit).parent.and_then(|parent| self.slot(parent));
-        let weight = self.units.get(&slot).map_or(first_weight(unit), |told| told.rules.weight);
-        let rules =
-            UnitRules { parent: parent.unwrap_or(NOBODY), weight, flags: flags(&self.contract, unit) };
-        self.units.insert(slot, Told { rules, cgroup });
+        self.cgroups.insert(slot, cgroup);
     }
 
     /// The rules by slot.
@@ -302,7 +303,7 @@ impl Reign {
         self.tell_units(scheduler.as_mut(), &BTreeMap::new())?;
         scheduler.set_matches(&self.matches);
         scheduler.attach()?;
-        self.owners.iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
+        self.owned().iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
         self.state = State::Rules(scheduler);
         self.room = room;
         self.patience.works(self.now);
@@ -352,7 +353,7 @@ impl Reign {
     fn rest(&mut self, why: String, until: Until) {
         let since = self.rest_now().map_or(self.now, |rest| rest.since);
         if let State::Rules(scheduler) = &self.state {
-            for slot in self.units.keys().filter(|slot| **slot < self.room) {
+            for slot in self.cgroups.keys().filter(|slot| **slot < self.room) {
                 self.former.keep(*slot, &scheduler.switched(*slot), &scheduler.accounts(*slot));
             }
         }
@@ -378,10 +379,12 @@ impl Reign {
     fn tell_units(
         &self,
         scheduler: &mut dyn Scheduler,
-        before: &BTreeMap<u32, Told>,
+        before: &BTreeMap<u32, Taken>,
     ) -> Result<(), LiveError> {
+        let taken = self.taken();
         for slot in [KERNEL, COMMON].into_iter().chain(self.slots.held()) {
-            let (told, before) = (self.units[&slot], before.get(&slot));
+            let Some(told) = taken.get(&slot) else { continue };
+            let before = before.get(&slot);
             if before.map(|before| before.rules) != Some(told.rules) {
                 scheduler.set_unit(slot, told.rules)?;
             }
@@ -415,15 +418,6 @@ impl Reign {
             }
         }
     }
-}
-
-/// What the scheduler may do with a unit's CPUs and tasks. Who is in no unit is kept out of nowhere: whatever the contract
-/// says of others, its tasks must not wait for ever.
-fn flags(contract: &Contract, unit: UnitId) -> u32 {
-    let lends = if lends(contract, unit) { LENDS } else { 0 };
-    let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
-    let anywhere = if unit == UnitId::SHARED { ANYWHERE } else { 0 };
-    lends | borrows | anywhere
 }
 
 #[cfg(test)]

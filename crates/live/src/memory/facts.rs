@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use commonhold_policy::memory::UnitMemory;
+use commonhold_policy::UnitMemory;
 
 use super::swap::Packing;
 use crate::LiveError;

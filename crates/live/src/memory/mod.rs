@@ -39,8 +39,11 @@ use std::thread;
 use std::time::Duration;
 
 use commonhold_contract::UnitId;
-use commonhold_policy::memory::{EARLY_NS, MemoryFacts, MemoryMeans, MemoryPlan, UnitMemory};
-use commonhold_policy::{Action, Time};
+use commonhold_policy::Time;
+use commonhold_policy::memory::EARLY_NS;
+use commonhold_policy::plan::MemoryOrder;
+use commonhold_policy::plan::MemoryPlan;
+use commonhold_policy::{MemoryFacts, MemoryMeans, UnitMemory};
 
 use crate::LiveError;
 use crate::cgroup::knob;
@@ -150,7 +153,7 @@ pub(crate) fn means_at(place: &CgroupPlace, reclaim: bool) -> MemoryMeans {
         return MemoryMeans::NONE;
     }
     let guarantees = !place.delegated || facts::is_protected(&place.base, &place.mount);
-    MemoryMeans { bounds: true, guarantees, reclaim, alarms: true, kill_order: true }
+    MemoryMeans { bounds: true, guarantees, reclaim, alarms: true, kill_order: true, frames: None }
 }
 
 impl Memory {
@@ -381,17 +384,17 @@ impl Memory {
     }
 
     /// Carries out an order on memory.
-    pub(crate) fn carry_out(&mut self, action: &Action, journal: &mut Journal) -> Vec<LiveError> {
-        let done = match *action {
-            Action::Guarantee { unit, min, low, own } => self.guarantee(unit, [min, low, own], journal),
-            Action::Allow { unit, bytes } => self.allow(unit, bytes, journal),
-            Action::Reclaim { unit, bytes } => {
+    pub(crate) fn carry_out(&mut self, order: &MemoryOrder, journal: &mut Journal) -> Vec<LiveError> {
+        let done = match *order {
+            MemoryOrder::Guarantee { unit, min, low, own } => self.guarantee(unit, [min, low, own], journal),
+            MemoryOrder::Allow { unit, bytes } => self.allow(unit, bytes, journal),
+            MemoryOrder::Reclaim { unit, bytes } => {
                 if let Some(unit) = self.units.get(&unit) {
                     self.pager.reclaim(&unit.place.leaf, bytes);
                 }
                 Ok(())
             }
-            _ => Ok(()),
+            MemoryOrder::Expose { .. } => Ok(()),
         };
         done.err().into_iter().collect()
     }

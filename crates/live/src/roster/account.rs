@@ -173,14 +173,11 @@ impl Roster {
     }
 
     /// Keeps the sums of units that the new contract still has.
-    pub(super) fn carry_accounts(&mut self, contract: &Contract, new_id: &dyn Fn(UnitId) -> Option<UnitId>) {
-        let mut accounts = vec![Account::default(); contract.units.len()];
-        for (old, account) in (0u32..).map(UnitId).zip(&self.accounts) {
-            if let Some(place) = new_id(old).and_then(|unit| accounts.get_mut(unit.index())) {
-                *place = *account;
-            }
+    pub(super) fn carry_accounts(&mut self, contract: &Contract) {
+        self.accounts.resize(contract.units.len(), Account::default());
+        for unit in &contract.vacant {
+            self.accounts[unit.index()] = Account::default();
         }
-        self.accounts = accounts;
     }
 }
 

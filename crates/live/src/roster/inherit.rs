@@ -9,28 +9,21 @@ use crate::journal::ProcessKey;
 
 use super::{Changes, Decisive, Known, MARKER, Moved, Roster, marker, placement_of, stays_of};
 
-/// For each unit of the old contract, the one with the same path in the new contract.
-pub fn remap(old: &Contract, new: &Contract) -> Vec<Option<UnitId>> {
-    let paths: BTreeMap<&str, UnitId> = new.ids().map(|id| (new.unit(id).path.as_str(), id)).collect();
-    old.units.iter().map(|unit| paths.get(unit.path.as_str()).copied()).collect()
-}
-
 /// Stands for the unit of a process whose unit the contract has no more, until the process is placed again.
 const NOWHERE: UnitId = UnitId(u32::MAX);
 
 impl Roster {
-    /// Takes a new contract: units keep their accounts by path, and what processes inherited stays where the new contract
+    /// Takes a new contract: units that stay keep their accounts, and what processes inherited stays where the new contract
     /// still has the rule.
     pub(super) fn adopt(&mut self, contract: &Contract) {
-        let map = remap(&self.contract, contract);
-        let new_id = |unit: UnitId| map.get(unit.index()).copied().flatten();
+        let new_id = |unit: UnitId| contract.has(unit).then_some(unit);
         for known in self.known.values_mut() {
             known.member.placement.unit = new_id(known.member.placement.unit).unwrap_or(NOWHERE);
             let orphaned = known.orphaned.take();
             known.orphaned =
                 orphaned.and_then(|placement| carry(placement, &self.contract, contract, &new_id));
         }
-        self.carry_accounts(contract, &new_id);
+        self.carry_accounts(contract);
         self.stale = self.known.keys().copied().collect();
         self.contract = contract.clone();
         self.decisive = Decisive::under(contract);

@@ -23,8 +23,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use commonhold_contract::{Contract, UnitId};
-use commonhold_policy::disk::{DiskFacts, DiskMeans, DiskUse};
 use commonhold_policy::membership::is_within;
+use commonhold_policy::{DiskFacts, DiskMeans, DiskUse};
 use commonhold_policy::{MS, Time};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -38,7 +38,7 @@ use crate::roster::Roster;
 use crate::{LiveError, clock};
 
 /// What can be enforced: priorities where a scheduler heeds them, and limits.
-pub(super) const MEANS: DiskMeans = DiskMeans { caps: true, weights: true, limits_only: true };
+pub(super) const MEANS: DiskMeans = DiskMeans { caps: true, weights: true, shares: false, limits_only: true };
 
 /// How old facts may be.
 const FRESH_NS: Time = 80 * MS;
@@ -136,17 +136,13 @@ impl Disks {
         Disks { timer, ..Disks::default() }
     }
 
-    /// Units have other numbers from now on, and there are so many.
-    pub(super) fn remap(&mut self, map: &[Option<UnitId>], units: usize) {
-        let new = |unit: UnitId| map.get(unit.index()).copied().flatten();
-        let before = std::mem::replace(&mut self.used, vec![Transferred::default(); units]);
-        for (used, to) in before.into_iter().zip(map) {
-            if let Some(place) = to.and_then(|to| self.used.get_mut(to.index())) {
-                *place = used;
-            }
+    /// Follows another contract: units that are gone have neither use nor rate.
+    pub(super) fn follow(&mut self, contract: &Contract) {
+        self.used.resize(contract.units.len(), Transferred::default());
+        for unit in &contract.vacant {
+            self.used[unit.index()] = Transferred::default();
         }
-        let caps = std::mem::take(&mut self.caps).into_iter();
-        self.caps = caps.filter_map(|(unit, cap)| Some((new(unit)?, cap))).collect();
+        self.caps.retain(|unit, _| contract.has(*unit));
     }
 
     /// The order of a rate each way, in bytes per second.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use commonhold_contract::UnitId;
+use commonhold_contract::{Contract, UnitId};
 use rustix::process::Signal;
 
 use super::UserBackend;
@@ -38,10 +38,9 @@ impl Gates {
         self.runnable.get(&unit).copied().unwrap_or(0)
     }
 
-    pub(super) fn remap(&mut self, map: &[Option<UnitId>]) {
-        let new_id =
-            |(unit, runnable): (UnitId, u32)| Some((map.get(unit.index()).copied().flatten()?, runnable));
-        self.runnable = std::mem::take(&mut self.runnable).into_iter().filter_map(new_id).collect();
+    /// Follows another contract.
+    pub(super) fn follow(&mut self, contract: &Contract) {
+        self.runnable.retain(|unit, _| contract.has(*unit));
     }
 }
 

@@ -29,8 +29,10 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use commonhold_contract::{Contract, UnitId};
-use commonhold_policy::memory::{MemoryFacts, MemoryMeans, MemoryPlan, UnitMemory};
-use commonhold_policy::{Action, Time};
+use commonhold_policy::Time;
+use commonhold_policy::plan::MemoryOrder;
+use commonhold_policy::plan::MemoryPlan;
+use commonhold_policy::{MemoryFacts, MemoryMeans, UnitMemory};
 
 use super::pageout::{Holder, Pageout, Problem, Taken};
 use super::portions::Portions;
@@ -48,8 +50,14 @@ const TURNS: usize = 50;
 const REST_TIMES: u64 = 20;
 
 /// What can be enforced where the kernel pages out for us.
-pub const MEANS: MemoryMeans =
-    MemoryMeans { bounds: true, guarantees: false, reclaim: true, alarms: false, kill_order: false };
+pub const MEANS: MemoryMeans = MemoryMeans {
+    bounds: true,
+    guarantees: false,
+    reclaim: true,
+    alarms: false,
+    kill_order: false,
+    frames: None,
+};
 
 /// The memory of all units.
 #[derive(Debug)]
@@ -163,27 +171,25 @@ impl Memory {
         if self.pageout.is_refused() { MemoryMeans::NONE } else { MEANS }
     }
 
-    /// Units have other numbers from now on, and there are so many.
-    pub(super) fn remap(&mut self, map: &[Option<UnitId>], units: usize) {
-        let before = std::mem::replace(&mut self.units, vec![Unit::default(); units]);
-        for (unit, to) in before.into_iter().zip(map) {
-            if let Some(place) = to.and_then(|to| self.units.get_mut(to.index())) {
-                *place = unit;
-            }
+    /// Follows another contract: units that are gone are held to nothing.
+    pub(super) fn follow(&mut self, contract: &Contract) {
+        self.units.resize(contract.units.len(), Unit::default());
+        for unit in &contract.vacant {
+            self.units[unit.index()] = Unit::default();
         }
-        self.pageout.remap(map);
+        self.pageout.follow(contract);
         self.due = 0;
     }
 
     /// Takes note of an order. The next look carries it out.
-    pub(super) fn order(&mut self, action: &Action) {
-        match *action {
-            Action::Allow { unit, bytes } => {
+    pub(super) fn order(&mut self, order: &MemoryOrder) {
+        match *order {
+            MemoryOrder::Allow { unit, bytes } => {
                 if let Some(unit) = self.units.get_mut(unit.index()) {
                     unit.bound = bytes;
                 }
             }
-            Action::Reclaim { unit: id, bytes } => {
+            MemoryOrder::Reclaim { unit: id, bytes } => {
                 let taken = self.pageout.taken(id).bytes;
                 let unit = self.units.get_mut(id.index());
                 // Who is beyond its bound is brought there, and not further.

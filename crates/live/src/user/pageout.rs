@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use commonhold_contract::UnitId;
+use commonhold_contract::{Contract, UnitId};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::mappings::{Mapping, Page, parse, runs};
@@ -155,13 +155,11 @@ impl Pageout {
         self.0.lock().refused
     }
 
-    /// Units have other numbers from now on.
-    pub(super) fn remap(&self, map: &[Option<UnitId>]) {
+    /// Follows another contract: nothing that was wanted before is wanted still.
+    pub(super) fn follow(&self, contract: &Contract) {
         let mut wanted = self.0.lock();
-        let new = |(unit, target): (UnitId, Target)| {
-            Some((map.get(unit.index()).copied().flatten()?, Target { bytes: 0, ..target }))
-        };
-        wanted.targets = std::mem::take(&mut wanted.targets).into_iter().filter_map(new).collect();
+        wanted.targets.retain(|unit, _| contract.has(*unit));
+        wanted.targets.values_mut().for_each(|target| target.bytes = 0);
     }
 
     /// What went wrong since the last call.

@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use commonhold_contract::UnitId;
+use commonhold_contract::{Contract, UnitId};
 
 use super::{UserBackend, lineage};
 use crate::LiveError;
@@ -56,10 +56,9 @@ impl Priorities {
         self.refused.remove(&key);
     }
 
-    /// Units have other numbers from now on.
-    pub(super) fn remap(&mut self, map: &[Option<UnitId>]) {
-        let new = |(unit, weight): (UnitId, u32)| Some((map.get(unit.index()).copied().flatten()?, weight));
-        self.weights = std::mem::take(&mut self.weights).into_iter().filter_map(new).collect();
+    /// Follows another contract.
+    pub(super) fn follow(&mut self, contract: &Contract) {
+        self.weights.retain(|unit, _| contract.has(*unit));
     }
 
     /// Whether anything is ordered, or remains to be taken back.
@@ -228,7 +227,8 @@ mod tests {
     use crate::undo::undo;
     use crate::{Backend, affinity, clock};
     use commonhold_contract::{Contract, Member, MemberKind};
-    use commonhold_policy::{Action, Plan, Reason, Step};
+    use commonhold_policy::plan::{DiskOrder, Orders};
+    use commonhold_policy::{Plan, Reason};
     use proptest::prelude::*;
     use std::process::{Child, Command, Stdio};
 
@@ -255,13 +255,14 @@ mod tests {
     }
 
     fn weigh(backend: &mut UserBackend, weights: &[u32]) {
-        let order = |(unit, weight): (UnitId, &u32)| Step {
-            action: Action::WeighDisk { unit, disk: "sda".to_owned(), weight: *weight },
-            reason: Reason::HoldsChanged,
+        let order = |(unit, weight): (UnitId, &u32)| DiskOrder::Weigh {
+            unit,
+            disk: "sda".to_owned(),
+            weight: *weight,
         };
         let units: Vec<UnitId> = backend.contract.held().collect();
-        let steps = units.into_iter().zip(weights).map(order).collect();
-        let problems = backend.apply(&Plan { at: clock::now(), steps, ..Plan::default() });
+        let orders = Orders::of_disks(Reason::HoldsChanged, units.into_iter().zip(weights).map(order));
+        let problems = backend.apply(&Plan { at: clock::now(), orders, ..Plan::default() });
         assert!(problems.is_empty(), "{problems:?}");
     }
 

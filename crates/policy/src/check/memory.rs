@@ -17,8 +17,7 @@ use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::Machine;
 
 use crate::membership::is_within;
-use crate::memory::{MemoryPlan, Share};
-use crate::plan::{Action, Plan};
+use crate::plan::{MemoryOrder, MemoryPlan, Plan, Share};
 
 /// What is in force, as the plans so far said.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,24 +37,29 @@ impl MemoryBooks {
         plan: &Plan,
         wrong: &mut Vec<String>,
     ) {
-        for step in &plan.steps {
+        if !contract.vacant.is_empty() {
+            self.guaranteed.retain(|unit, _| contract.has(*unit));
+            self.allowed.retain(|unit, _| contract.has(*unit));
+            self.exposed.retain(|unit| contract.has(*unit));
+        }
+        for step in &plan.orders.memory {
             match step.action {
-                Action::Guarantee { unit, min, low, .. } => {
+                MemoryOrder::Guarantee { unit, min, low, .. } => {
                     self.guaranteed.insert(unit, (min, low));
                 }
-                Action::Allow { unit, bytes: Some(bytes) } => {
+                MemoryOrder::Allow { unit, bytes: Some(bytes) } => {
                     self.allowed.insert(unit, bytes);
                 }
-                Action::Allow { unit, bytes: None } => {
+                MemoryOrder::Allow { unit, bytes: None } => {
                     self.allowed.remove(&unit);
                 }
-                Action::Expose { unit, exposed: true } => {
+                MemoryOrder::Expose { unit, exposed: true } => {
                     self.exposed.insert(unit);
                 }
-                Action::Expose { unit, exposed: false } => {
+                MemoryOrder::Expose { unit, exposed: false } => {
                     self.exposed.remove(&unit);
                 }
-                _ => {}
+                MemoryOrder::Reclaim { .. } => {}
             }
         }
         self.guaranteed.retain(|_, kept| *kept != (0, 0));
@@ -68,19 +72,10 @@ impl MemoryBooks {
         if kept > whole {
             wrong.push(format!("{kept} bytes of memory are guaranteed of {whole}"));
         }
-        if let Some(memory) = &plan.memory {
+        if let Some(memory) = &plan.decisions.memory {
             wrong.extend(conserved(contract, memory));
             wrong.extend(contract.held().filter_map(|id| permitted(contract, memory, id)));
             wrong.extend(contract.held().filter_map(|id| self.in_force(contract, memory, id)));
-        }
-    }
-
-    /// The books after a reload.
-    pub(super) fn renumbered(&self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> MemoryBooks {
-        MemoryBooks {
-            guaranteed: self.guaranteed.iter().filter_map(|(id, g)| Some((number(*id)?, *g))).collect(),
-            allowed: self.allowed.iter().filter_map(|(id, bytes)| Some((number(*id)?, *bytes))).collect(),
-            exposed: self.exposed.iter().filter_map(|id| number(*id)).collect(),
         }
     }
 

@@ -5,12 +5,12 @@ use alloc::collections::BTreeMap;
 use commonhold_contract::{Amount, Contract, MILLIONTH, Resource, Scheme, UnitId};
 
 use super::hold::{Held, Rate, Rates, mul_div};
-use super::{DiskCap, DiskFacts, Order, RATE_MIN};
-use crate::entitlement::Entitlement;
-use crate::limits;
+use super::in_force::{DiskCap, Order, RATE_MIN};
 use crate::membership::is_within;
 use crate::plan::Reason;
-use crate::step::Input;
+use crate::rights::entitlement::Entitlement;
+use crate::rights::limits;
+use crate::snapshot::{DiskFacts, Input};
 
 /// What every unit is held to on one disk, sub-units included.
 pub(super) fn capped(

@@ -3,18 +3,20 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use commonhold_contract::{MILLIONTH, Resource, UnitId};
+use commonhold_contract::{Contract, MILLIONTH, Resource, UnitId};
 
+use super::bandwidth::Criterion;
+use super::in_force::RATE_MIN;
 use super::queue::Queue;
-use super::{DiskFacts, DiskUse, HALF_LIFE_NS, RATE_MIN};
-use crate::bandwidth::Criterion;
-use crate::entitlement::Entitlement;
-use crate::limits;
 use crate::plan::Reason;
-use crate::share::split_capped;
-use crate::step::Input;
-use crate::{MS, Time};
+use crate::rights::entitlement::Entitlement;
+use crate::rights::limits;
+use crate::rights::share::split_capped;
+use crate::snapshot::{DiskFacts, DiskUse, Input};
+use crate::time::{MS, Time};
 
+/// How long a count of transfers remembers (seed 000, section 3.3).
+const HALF_LIFE_NS: Time = 500 * MS;
 /// The measure of the counts, as in the source.
 const SECTOR_BYTES: u64 = 512;
 /// Rates are averaged over about this long.
@@ -99,9 +101,18 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// With counts that begin anew, and the same capacity.
-    pub(super) fn forgotten(self) -> Rates {
-        Rates { capacity: self.capacity, peak: self.peak, ..Rates::default() }
+    /// Forgets the units that the contract has no more.
+    pub(super) fn forget_gone(&mut self, contract: &Contract) {
+        let gone = |unit: &UnitId| !contract.has(*unit);
+        self.seen.retain(|unit, _| !gone(unit));
+        self.rates.retain(|unit, _| !gone(unit));
+        self.latest.retain(|unit, _| !gone(unit));
+        self.used_at.retain(|unit, _| !gone(unit));
+        self.content.retain(|unit, _| !gone(unit));
+        self.heavy_at.retain(|unit, _| !gone(unit));
+        self.held.retain(|unit, _| !gone(unit));
+        self.usual.retain(|unit, _| !gone(unit));
+        self.ahead.retain(|unit| !gone(unit));
     }
 
     /// Whether a unit used the disk lately.

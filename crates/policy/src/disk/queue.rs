@@ -20,9 +20,9 @@
 //!
 //! Limits: it is the mean of all requests. So large requests of one unit are the measure for small ones of another.
 
-use super::DeviceUse;
 use super::hold::{averaged, mul_div, per_second};
-use crate::{MS, Time};
+use crate::snapshot::DeviceUse;
+use crate::time::{MS, Time};
 
 /// How long a mean time must take at least to say something: less is the clock's grain.
 const GRAIN_NS: Time = MS / 20;

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::check::Books;
-use crate::{Means, Snapshot, UnitFacts};
+use crate::snapshot::{DeviceUse, DiskMeans, DiskUse, Means, Snapshot, UnitFacts};
 
 const MB: u64 = 1_000_000;
 const STEP: Time = 100 * MS;
@@ -65,7 +65,7 @@ struct Bench {
     now: Time,
     /// When the next look is due.
     next: Time,
-    steps: Vec<Step>,
+    steps: Vec<Step<DiskOrder>>,
 }
 
 impl Bench {
@@ -207,19 +207,19 @@ impl Bench {
             caps: true,
             gates: true,
             switches: false,
-            disk: DiskMeans { caps: true, weights: true, limits_only: self.limits_only },
+            disk: DiskMeans { caps: true, weights: true, shares: false, limits_only: self.limits_only },
             ..Means::NONE
         };
         let input = Input { contract: &self.contract, machine: &self.machine, means, snapshot: &snapshot };
         let (state, plan) = crate::step(self.state.clone(), self.now, input);
         self.books = self.books.replay(&self.contract, &self.machine, &plan).unwrap();
         (self.state, self.next) = (state, plan.next);
-        for step in plan.steps {
+        for step in plan.orders.disk {
             match step.action {
-                Action::CapDisk { unit, read: None, write: None, .. } => drop(self.caps.remove(&unit)),
-                Action::CapDisk { unit, read, write, .. } => drop(self.caps.insert(unit, (read, write))),
-                Action::WeighDisk { unit, weight, .. } => drop(self.weights.insert(unit, weight)),
-                _ => continue,
+                DiskOrder::Cap { unit, read: None, write: None, .. } => drop(self.caps.remove(&unit)),
+                DiskOrder::Cap { unit, read, write, .. } => drop(self.caps.insert(unit, (read, write))),
+                DiskOrder::Weigh { unit, weight, .. } => drop(self.weights.insert(unit, weight)),
+                DiskOrder::Share { .. } => panic!("{step:?}"),
             }
             self.steps.push(step);
         }
@@ -506,7 +506,7 @@ fn weights_are_corrected_by_what_comes_out() {
     bench.run(10);
     let got = bench.run(10);
     assert!((190..=210).contains(&got[0]), "{got:?} {:?}", bench.weights);
-    let corrected = |step: &Step| matches!(step.reason, Reason::DiskCorrected { .. });
+    let corrected = |step: &Step<DiskOrder>| matches!(step.reason, Reason::DiskCorrected { .. });
     assert!(bench.steps.iter().any(corrected));
 }
 

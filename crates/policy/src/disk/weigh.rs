@@ -21,13 +21,13 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 
-use super::Order;
 use super::hold::{Rates, mul_div};
-use crate::entitlement::Entitlement;
+use super::in_force::Order;
 use crate::membership::is_within;
 use crate::plan::Reason;
-use crate::step::Input;
-use crate::{MS, Time};
+use crate::rights::entitlement::Entitlement;
+use crate::snapshot::Input;
+use crate::time::{MS, Time};
 
 /// How often weights are corrected.
 const CORRECT_NS: Time = 1_000 * MS;
@@ -56,10 +56,12 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub(super) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> Weights {
-        let in_force =
-            self.in_force.into_iter().filter_map(|(unit, order)| Some((number(unit)?, order))).collect();
-        Weights { in_force, ..Weights::default() }
+    /// Forgets the units that the contract has no more.
+    pub(super) fn forget_gone(&mut self, contract: &Contract) {
+        self.in_force.retain(|unit, _| contract.has(*unit));
+        self.corrections.retain(|unit, _| contract.has(*unit));
+        self.waited.retain(|unit, _| contract.has(*unit));
+        self.before.retain(|unit, _| contract.has(*unit));
     }
 
     /// Whether weights are worth giving: not where they were not heeded lately.

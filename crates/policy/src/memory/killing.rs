@@ -32,10 +32,12 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, Resource, UnitId};
 
-use super::{MemoryFacts, NEAR_PART, SLACK_PART, Share, UnitMemory, rates};
-use crate::entitlement::{Capacity, Entitlement, entitle};
-use crate::plan::{Action, Reason, Step};
-use crate::{MS, Time};
+use super::grain::{NEAR_PART, SLACK_PART};
+use super::rates;
+use crate::plan::{Beyond, MemoryOrder, Reason, Share, Step};
+use crate::rights::entitlement::{Capacity, Entitlement, entitle};
+use crate::snapshot::{MemoryFacts, UnitMemory};
+use crate::time::{MS, Time};
 
 /// Memory is short where less than this part of the machine is left, however small the contract's reserve.
 const RESERVE_PART_MIN: u64 = 64;
@@ -99,27 +101,26 @@ impl Entitlements<'_> {
     }
 }
 
-/// What a unit uses that nothing can be done about but by way of swap. Bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beyond {
-    /// The unit.
-    pub unit: UnitId,
-    /// How much of that is beyond what it may use.
-    pub bytes: u64,
-}
-
 /// What is in memory and cannot be dropped or written to a file.
 fn holds(unit: UnitMemory) -> u64 {
     unit.used.min(unit.anonymous.saturating_add(unit.kernel).saturating_add(unit.packed))
 }
 
 impl State {
+    /// Forgets the units that the contract has no more.
+    pub(super) fn forget_gone(&mut self, contract: &Contract) {
+        self.exposed.retain(|unit| contract.has(*unit));
+        self.near.retain(|unit| contract.has(*unit));
+        self.beyond_at.retain(|unit, _| contract.has(*unit));
+        self.rightful.retain(|unit, _| contract.has(*unit));
+    }
+
     /// Exposes the units that are beyond what they are entitled to, or were lately, and no others. If memory is short,
     /// returns those of the exposed that are beyond what their shares allow, too.
     pub(super) fn step(
         &mut self,
         Look { now, contract, facts, shares, divided, present }: Look<'_>,
-        steps: &mut Vec<Step>,
+        steps: &mut Vec<Step<MemoryOrder>>,
     ) -> Vec<Beyond> {
         let held: Vec<u64> =
             contract.ids().map(|id| facts.units.get(id.index()).copied().map_or(0, holds)).collect();
@@ -180,7 +181,7 @@ impl State {
     }
 
     /// No unit is exposed any more.
-    pub(super) fn end(&mut self, reason: Reason, steps: &mut Vec<Step>) {
+    pub(super) fn end(&mut self, reason: Reason, steps: &mut Vec<Step<MemoryOrder>>) {
         self.become_exposed(BTreeSet::new(), reason, steps, |_| 0);
         (self.short, self.tight) = (false, false);
         self.beyond_at.clear();
@@ -191,23 +192,16 @@ impl State {
         &mut self,
         exposed: BTreeSet<UnitId>,
         otherwise: Reason,
-        steps: &mut Vec<Step>,
+        steps: &mut Vec<Step<MemoryOrder>>,
         bytes: impl Fn(UnitId) -> u64,
     ) {
-        let order = |unit: UnitId, exposed, reason| Step { action: Action::Expose { unit, exposed }, reason };
+        let order =
+            |unit: UnitId, exposed, reason| Step { action: MemoryOrder::Expose { unit, exposed }, reason };
         let gone = self.exposed.difference(&exposed).map(|unit| order(*unit, false, otherwise));
         let new = exposed.difference(&self.exposed);
         let new = new.map(|unit| order(*unit, true, Reason::Beyond { bytes: bytes(*unit) }));
         steps.extend(gone.chain(new));
         self.exposed = exposed;
-    }
-
-    /// The same after a reload: see [`super::State::renumbered`].
-    pub(super) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
-        let exposed = self.exposed.into_iter().filter_map(number).collect();
-        let beyond_at =
-            self.beyond_at.into_iter().filter_map(|(unit, at)| Some((number(unit)?, at))).collect();
-        State { exposed, beyond_at, near: BTreeSet::new(), rightful: BTreeMap::new(), ..self }
     }
 }
 

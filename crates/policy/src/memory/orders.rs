@@ -6,9 +6,8 @@ use alloc::vec::Vec;
 
 use commonhold_contract::UnitId;
 
-use super::Share;
-use crate::plan::{Action, Reason, Step};
-use crate::step::Input;
+use crate::plan::{MemoryOrder, Reason, Share, Step};
+use crate::snapshot::Input;
 
 /// What is in force for one unit, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,6 +26,8 @@ pub(super) fn wanted(input: Input<'_>, shares: &[Share], divided: u64) -> BTreeM
     let values = with_sub_units(input, shares, |share| share.entitled);
     let allowed = with_sub_units(input, shares, |share| share.allowed);
     let guarantees = input.means.memory.guarantees;
+    // A machine that hands out frames itself lets a process that comes have some, whatever its unit's bound is.
+    let all = input.means.memory.frames.is_some();
     let order = |id: UnitId| {
         let unit = input.contract.unit(id);
         let value = values[id.index()];
@@ -40,7 +41,7 @@ pub(super) fn wanted(input: Input<'_>, shares: &[Share], divided: u64) -> BTreeM
             min: if guarantees { min } else { 0 },
             low: if guarantees { value } else { 0 },
             own: if guarantees { share.entitled } else { 0 },
-            high: present.then_some(share.allowed),
+            high: (present || all).then_some(share.allowed),
         }
     };
     input
@@ -70,7 +71,7 @@ pub(super) fn differences(
     before: &BTreeMap<UnitId, Orders>,
     wanted: &BTreeMap<UnitId, Orders>,
     reason: Reason,
-    steps: &mut Vec<Step>,
+    steps: &mut Vec<Step<MemoryOrder>>,
 ) {
     let units: BTreeSet<UnitId> = before.keys().chain(wanted.keys()).copied().collect();
     let of = |orders: &BTreeMap<UnitId, Orders>, unit| orders.get(&unit).copied().unwrap_or_default();
@@ -80,14 +81,17 @@ pub(super) fn differences(
     let allow = |sinks: bool| {
         let changed = pairs.iter().filter(|(_, old, new)| old.high != new.high);
         let these = changed.filter(move |(_, old, new)| (bound(new.high) < bound(old.high)) == sinks);
-        these.map(|(unit, _, new)| Step { action: Action::Allow { unit: *unit, bytes: new.high }, reason })
+        these.map(|(unit, _, new)| Step {
+            action: MemoryOrder::Allow { unit: *unit, bytes: new.high },
+            reason,
+        })
     };
     let kept = |orders: &Orders| (orders.min, orders.low, orders.own);
     let guarantee = |sinks: bool| {
         let changed = pairs.iter().filter(|(_, old, new)| kept(old) != kept(new));
         let these = changed.filter(move |(_, old, new)| (new.min < old.min) == sinks);
         these.map(|(unit, _, new)| {
-            let action = Action::Guarantee { unit: *unit, min: new.min, low: new.low, own: new.own };
+            let action = MemoryOrder::Guarantee { unit: *unit, min: new.min, low: new.low, own: new.own };
             let reason = if new.low > 0 { Reason::EntitledTo { bytes: new.low } } else { reason };
             Step { action, reason }
         })

@@ -19,8 +19,8 @@
 //! - Several borrowers that are called on at once are taken to share the time ([`frames`](crate::frames)), also where
 //!   their pages could be taken side by side.
 
-use super::{MemoryFacts, UnitMemory};
-use crate::{MS, Time};
+use crate::snapshot::{MemoryFacts, UnitMemory};
+use crate::time::{MS, Time};
 
 /// Bytes per second until something was measured: half of what an emulated machine without hardware help reaches.
 const DROPPED_PER_S: u64 = 128 << 20;

@@ -7,13 +7,19 @@ use proptest::prelude::*;
 use super::*;
 use crate::check::Books;
 use crate::membership::is_within;
-use crate::plan::Plan;
-use crate::snapshot::{Means, Snapshot, UnitFacts};
+use crate::plan::{Beyond, CpuPlan, Decisions, Orders as PlanOrders, Plan};
+use crate::snapshot::{Means, MemoryMeans, Snapshot, UnitFacts};
 
 const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 2_048 * MIB;
-const MEMORY: MemoryMeans =
-    MemoryMeans { bounds: true, guarantees: true, reclaim: true, alarms: true, kill_order: true };
+const MEMORY: MemoryMeans = MemoryMeans {
+    bounds: true,
+    guarantees: true,
+    reclaim: true,
+    alarms: true,
+    kill_order: true,
+    frames: None,
+};
 
 /// Equal top-level units.
 fn equals(n: usize) -> (Contract, Vec<UnitId>) {
@@ -59,12 +65,16 @@ impl World {
     }
 
     /// A look after so many milliseconds; the orders that it gave.
-    fn look(&mut self, after_ms: u64) -> (Vec<Step>, Option<MemoryPlan>) {
+    fn look(&mut self, after_ms: u64) -> (Vec<Step<MemoryOrder>>, Option<MemoryPlan>) {
         let memory = Some(self.facts.clone());
         self.look_at(after_ms, memory)
     }
 
-    fn look_at(&mut self, after_ms: u64, memory: Option<MemoryFacts>) -> (Vec<Step>, Option<MemoryPlan>) {
+    fn look_at(
+        &mut self,
+        after_ms: u64,
+        memory: Option<MemoryFacts>,
+    ) -> (Vec<Step<MemoryOrder>>, Option<MemoryPlan>) {
         self.now += after_ms * MS;
         let units = self
             .present
@@ -80,9 +90,17 @@ impl World {
     }
 
     /// The plan checker agrees.
-    fn check(&mut self, steps: &[Step], memory: Option<&MemoryPlan>) {
+    fn check(&mut self, steps: &[Step<MemoryOrder>], memory: Option<&MemoryPlan>) {
         let entitled = vec![0, 2 * MILLIONTH];
-        let plan = Plan { steps: steps.to_vec(), entitled, memory: memory.cloned(), ..Plan::default() };
+        let plan = Plan {
+            orders: PlanOrders { memory: steps.to_vec(), ..PlanOrders::default() },
+            decisions: Decisions {
+                cpu: CpuPlan { entitled, steps: Vec::new() },
+                memory: memory.cloned(),
+                ..Decisions::default()
+            },
+            ..Plan::default()
+        };
         match self.books.replay(&self.contract, &self.machine, &plan) {
             Ok(books) => self.books = books,
             Err(wrong) => panic!("{wrong:?}: {steps:?}"),
@@ -120,9 +138,9 @@ impl World {
 }
 
 /// What is ordered for a unit: MiB.
-fn bound(steps: &[Step], unit: UnitId) -> Option<u64> {
+fn bound(steps: &[Step<MemoryOrder>], unit: UnitId) -> Option<u64> {
     steps.iter().rev().find_map(|step| match step.action {
-        Action::Allow { unit: of, bytes } if of == unit => bytes.map(|bytes| bytes / MIB),
+        MemoryOrder::Allow { unit: of, bytes } if of == unit => bytes.map(|bytes| bytes / MIB),
         _ => None,
     })
 }
@@ -135,11 +153,12 @@ fn everybody_has_its_own_and_no_more() {
     let mut world = World::new(contract);
     let (steps, plan) = world.look(0);
     // 320 hard, and halves of the 1,600 that are left.
-    let order = |unit, min, low| Action::Guarantee { unit, min: min * MIB, low: low * MIB, own: low * MIB };
-    let actions: Vec<Action> = steps.iter().map(|step| step.action.clone()).collect();
+    let order =
+        |unit, min, low| MemoryOrder::Guarantee { unit, min: min * MIB, low: low * MIB, own: low * MIB };
+    let actions: Vec<MemoryOrder> = steps.iter().map(|step| step.action.clone()).collect();
     let expected = [
-        Action::Allow { unit: units[0], bytes: Some(1_120 * MIB) },
-        Action::Allow { unit: units[1], bytes: Some(800 * MIB) },
+        MemoryOrder::Allow { unit: units[0], bytes: Some(1_120 * MIB) },
+        MemoryOrder::Allow { unit: units[1], bytes: Some(800 * MIB) },
         order(units[0], 320, 1_120),
         order(units[1], 0, 800),
     ];
@@ -174,24 +193,25 @@ fn a_loan_grows_and_is_called_back_at_once() {
     (memory.used, memory.anonymous, memory.refused) = (all, all, 1);
     let (steps, plan) = world.look(10);
     assert_eq!((bound(&steps, units[0]), bound(&steps, units[1])), (Some(960), Some(960)));
-    let reclaim = steps.iter().find(|step| matches!(step.action, Action::Reclaim { .. }));
+    let reclaim = steps.iter().find(|step| matches!(step.action, MemoryOrder::Reclaim { .. }));
     let owed = lent - 8;
     assert!(
-        matches!(reclaim, Some(Step { action: Action::Reclaim { unit, bytes }, reason: Reason::Owes { .. } })
+        matches!(reclaim, Some(Step { action: MemoryOrder::Reclaim { unit, bytes }, reason: Reason::Owes { .. } })
             if *unit == units[1] && *bytes >= owed * MIB),
         "{steps:?}"
     );
     // It is looked at soon whether that is there.
     assert!(plan.is_some_and(|plan| plan.next == world.now + DEBT_LOOK_NS && plan.units[3].called_back));
     // It is told again if it has not given up all after a while, not at every look.
-    let reclaims =
-        |steps: &[Step]| steps.iter().filter(|s| matches!(s.action, Action::Reclaim { .. })).count();
+    let reclaims = |steps: &[Step<MemoryOrder>]| {
+        steps.iter().filter(|s| matches!(s.action, MemoryOrder::Reclaim { .. })).count()
+    };
     let (steps, plan) = world.look(20);
     assert_eq!((reclaims(&steps), plan.map(|plan| plan.next)), (0, Some(world.now + DEBT_LOOK_NS)));
     assert_eq!(reclaims(&world.look(240).0), 1);
     world.of(units[1]).used = 960 * MIB;
     let (steps, plan) = world.look(20);
-    assert!(!steps.iter().any(|step| matches!(step.action, Action::Reclaim { .. })), "{steps:?}");
+    assert!(!steps.iter().any(|step| matches!(step.action, MemoryOrder::Reclaim { .. })), "{steps:?}");
     assert!(plan.is_some_and(|plan| !plan.units[3].called_back));
 }
 
@@ -291,7 +311,7 @@ fn guarantees_enclose_those_of_sub_units() {
     let (steps, _) = world.look(0);
     let guarantee = |unit, [min, low, own]: [u64; 3]| {
         steps.iter().any(|step| {
-            step.action == Action::Guarantee { unit, min: min * MIB, low: low * MIB, own: own * MIB }
+            step.action == MemoryOrder::Guarantee { unit, min: min * MIB, low: low * MIB, own: own * MIB }
         })
     };
     assert!(guarantee(a, [200, 1_060, 477]) && guarantee(b, [106, 583, 583]), "{steps:?}");
@@ -299,7 +319,7 @@ fn guarantees_enclose_those_of_sub_units() {
     world.means.guarantees = false;
     let (steps, _) = world.look(250);
     assert!(
-        steps.iter().any(|step| step.action == Action::Guarantee { unit: a, min: 0, low: 0, own: 0 }),
+        steps.iter().any(|step| step.action == MemoryOrder::Guarantee { unit: a, min: 0, low: 0, own: 0 }),
         "{steps:?}"
     );
     assert_eq!(world.share(a).allowed, 477 * MIB);
@@ -368,7 +388,7 @@ fn nothing_is_held_that_should_not_be() {
     world.present[units[0].index()] = false;
     let (steps, _) = world.look(250);
     assert!(steps.contains(&Step {
-        action: Action::Allow { unit: units[0], bytes: None },
+        action: MemoryOrder::Allow { unit: units[0], bytes: None },
         reason: Reason::NobodyThere
     }));
     assert_eq!(world.share(units[1]).entitled, 1_920 * MIB, "who is away is entitled to nothing");
@@ -475,7 +495,7 @@ fn a_loan_waits_for_its_rate() {
         for _ in 0..looks {
             world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
             for step in world.look(250).0 {
-                if let (Action::Reclaim { unit, bytes }, Reason::OnTrial) = (step.action, step.reason) {
+                if let (MemoryOrder::Reclaim { unit, bytes }, Reason::OnTrial) = (step.action, step.reason) {
                     assert_eq!(unit, units[1]);
                     trials.push(bytes / MIB);
                 }
@@ -513,7 +533,7 @@ fn what_is_cold_is_taken_to_be_lent() {
         for _ in 0..10 {
             world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
             taken |= world.look(250).0.iter().any(|step| {
-                matches!(step.action, Action::Reclaim { unit, .. } if unit == units[0])
+                matches!(step.action, MemoryOrder::Reclaim { unit, .. } if unit == units[0])
                     && matches!(step.reason, Reason::Owes { .. })
             });
             assert!(!world.share(units[0]).called_back);
@@ -563,7 +583,7 @@ fn what_is_packed_comes_off_what_is_charged() {
     assert!(
         steps.iter().any(|step| matches!(
             step.action,
-            Action::Guarantee { unit, low, .. } if unit == units[0] && low == 860 * MIB
+            MemoryOrder::Guarantee { unit, low, .. } if unit == units[0] && low == 860 * MIB
         )),
         "{steps:?}"
     );
@@ -640,9 +660,11 @@ fn what_comes_back_was_not_cold() {
 #[test]
 fn a_reload_knows_what_is_in_force() {
     let (contract, _) = equals(2);
-    let mut world = World::new(contract);
+    let mut world = World::new(contract.clone());
     world.look(0);
-    world.state = core::mem::take(&mut world.state).renumbered(&Some);
+    let mut again = contract.clone();
+    again.adopt(&contract, true);
+    world.contract = again;
     assert_eq!(world.look(250).0, []);
 }
 
@@ -742,11 +764,11 @@ fn any_memory() -> impl Strategy<Value = UnitMemory> {
 }
 
 /// Who is to be killed first, as the orders of a look change it.
-fn exposed(steps: &[Step], before: &mut BTreeSet<UnitId>) {
+fn exposed(steps: &[Step<MemoryOrder>], before: &mut BTreeSet<UnitId>) {
     for step in steps {
         match step.action {
-            Action::Expose { unit, exposed: true } => assert!(before.insert(unit), "ordered twice"),
-            Action::Expose { unit, exposed: false } => assert!(before.remove(&unit), "taken back twice"),
+            MemoryOrder::Expose { unit, exposed: true } => assert!(before.insert(unit), "ordered twice"),
+            MemoryOrder::Expose { unit, exposed: false } => assert!(before.remove(&unit), "taken back twice"),
             _ => {}
         }
     }
@@ -806,7 +828,7 @@ fn who_is_beyond_its_entitlement_goes_first_before_memory_is_short() {
     fill(&mut world, units[0], 900);
     fill(&mut world, units[1], 920);
     world.of(units[1]).used = 1_020 * MIB;
-    assert!(!world.look(250).0.iter().any(|step| matches!(step.action, Action::Expose { .. })));
+    assert!(!world.look(250).0.iter().any(|step| matches!(step.action, MemoryOrder::Expose { .. })));
 }
 
 /// Those who are in no unit take 900 MiB: units are entitled to half as much as before, and none of them is to blame.
@@ -820,7 +842,7 @@ fn what_is_in_no_unit_exposes_nobody() {
     world.facts.shared = 900 * MIB;
     let (steps, plan) = world.look(250);
     assert!(plan.is_some_and(|plan| plan.units[units[0].index()].entitled < 600 * MIB));
-    assert!(!steps.iter().any(|step| matches!(step.action, Action::Expose { .. })), "{steps:?}");
+    assert!(!steps.iter().any(|step| matches!(step.action, MemoryOrder::Expose { .. })), "{steps:?}");
     // Nor while it grows to what it was entitled to before; but beyond that, it is.
     let mut first = BTreeSet::new();
     for (mib, blamed) in [(950, false), (970, true)] {
@@ -975,11 +997,11 @@ proptest! {
             let (steps, plan) = world.look(after);
             let plan = plan.unwrap_or_default();
             for step in &steps {
-                let (Action::Guarantee { unit, .. } | Action::Allow { unit, .. }) = step.action else { continue };
+                let (MemoryOrder::Guarantee { unit, .. } | MemoryOrder::Allow { unit, .. }) = step.action else { continue };
                 let (min, high) = in_force.entry(unit).or_insert((0, None));
                 match step.action {
-                    Action::Allow { bytes, .. } => *high = bytes,
-                    Action::Guarantee { min: kept, .. } => *min = kept,
+                    MemoryOrder::Allow { bytes, .. } => *high = bytes,
+                    MemoryOrder::Guarantee { min: kept, .. } => *min = kept,
                     _ => {}
                 }
                 prop_assert!(unit == a || high.is_none_or(|high| high >= *min), "{:?} of {:?}", step, steps);

@@ -1,8 +1,16 @@
 // Numbers of a handful of units.
 #![allow(clippy::cast_possible_truncation)]
 
+use alloc::vec::Vec;
+
 use super::*;
 use crate::check::Books;
+use crate::cpu::lend::Loan;
+use crate::cpu::{BUSY_NS, REST_NS, needs_cap};
+use crate::plan::{CpuDecision, CpuOrder, Reason, Step};
+use crate::snapshot::{Means, Snapshot, UnitFacts};
+use commonhold_contract::{Contract, MILLIONTH, Scheme, UnitId};
+use commonhold_machine::{CpuSet, Machine};
 use proptest::prelude::*;
 
 const USER: Means =
@@ -96,7 +104,7 @@ impl World {
     }
 
     fn cpus(&self, n: u32) -> CpuSet {
-        holds(&self.state).remove(&UnitId(n + 2)).unwrap_or_default()
+        crate::cpu::holds(&self.state.cpu).remove(&UnitId(n + 2)).unwrap_or_default()
     }
 
     fn holds(&self, n: u32) -> String {
@@ -104,11 +112,14 @@ impl World {
     }
 
     fn said(&self) -> Vec<String> {
-        let words = |step: &Step| {
-            format!("{}: {}", step.action.describe(&self.contract), step.reason.describe(&self.contract))
-        };
-        self.plan.steps.iter().map(words).collect()
+        let decided = self.plan.decisions.cpu.steps.iter().map(|step| words(&step.action, step.reason));
+        let ordered = self.plan.orders.cpu.iter().map(|step| words(&step.action, step.reason));
+        decided.chain(ordered).collect()
     }
+}
+
+fn words(action: &dyn core::fmt::Debug, reason: Reason) -> String {
+    format!("{action:?}: {reason:?}").replace("UnitId", "")
 }
 
 #[test]
@@ -124,10 +135,10 @@ fn two_units_on_two_cpus_from_start_to_call_back() {
     assert_eq!(
         w.said(),
         [
-            "cpu 1: no longer owned by u1: its entitlement changed from 2 to 1 CPU",
-            "cpu 1: owned by u0: it is entitled to 1 CPU",
-            "u0: runs on cpus 1: the cpus it holds changed",
-            "u1: runs on cpus 0: the cpus it holds changed",
+            "Disown { cpu: 1, unit: (3) }: EntitlementChanged { from: 2000000, to: 1000000 }",
+            "Own { cpu: 1, unit: (2) }: Entitled { micro_cpus: 1000000 }",
+            "Confine { unit: (2), cpus: Some({1}) }: HoldsChanged",
+            "Confine { unit: (3), cpus: Some({0}) }: HoldsChanged",
         ]
     );
     // The light unit sleeps: nothing is lent within the settling time, then its CPU is.
@@ -136,7 +147,7 @@ fn two_units_on_two_cpus_from_start_to_call_back() {
     assert_eq!(w.holds(1), "0");
     w.after(40);
     assert_eq!((w.holds(0), w.holds(1)), ("1".to_owned(), "0-1".to_owned()));
-    assert_eq!(w.said()[0], "cpu 1: lent by u0 to u1: idle for 60 ms, and the borrower waits");
+    assert_eq!(w.said()[0], "Lend { cpu: 1, lender: (2), borrower: (3) }: OwnerIdle { idle_ns: 60000000 }");
     assert_eq!(w.plan.watch, [UnitId(2)]);
     assert_eq!(w.plan.next, w.now + 8 * MS);
     // It wakes: the CPU is called back in the same step.
@@ -145,8 +156,8 @@ fn two_units_on_two_cpus_from_start_to_call_back() {
     w.after(8);
     assert_eq!(w.holds(1), "0");
     let since = w.now - 8 * MS;
-    let action = Action::CallBack { cpu: 1, lender: UnitId(2), borrower: UnitId(3), since };
-    assert!(w.plan.steps.iter().any(|step| step.action == action), "{:?}", w.plan.steps);
+    let action = CpuDecision::CallBack { cpu: 1, lender: UnitId(2), borrower: UnitId(3), since };
+    assert!(w.plan.decisions.cpu.steps.iter().any(|step| step.action == action), "{:?}", w.said());
 }
 
 #[test]
@@ -163,7 +174,11 @@ fn quota_never_lends_and_smp_never_orders() {
     assert_eq!(w.holds(1), "1");
     w.contract.machine.scheme = Scheme::Smp;
     w.after(50);
-    assert!(w.said().contains(&"u1: runs on any cpu: the scheme is smp".to_owned()), "{:?}", w.said());
+    assert!(
+        w.said().contains(&"Confine { unit: (3), cpus: None }: Scheme(Smp)".to_owned()),
+        "{:?}",
+        w.said()
+    );
     w.after(50);
     assert_eq!(w.said(), [""; 0]);
 }
@@ -199,7 +214,7 @@ fn more_units_than_cpus_take_turns() {
     // One of them sleeps: a tenth of a second later its turns are worth something to the others.
     w.run(2, 0);
     w.steps(0..3, 100);
-    assert!(w.state.loans.len() == 1 || !w.state.owners.values().any(|owner| *owner == UnitId(4)));
+    assert!(w.state.cpu.loans.len() == 1 || !w.state.cpu.owners.values().any(|owner| *owner == UnitId(4)));
 }
 
 /// Nobody knows when a stopped process wants to run again: who sleeps is not stopped, whoever's turn it is.
@@ -209,16 +224,16 @@ fn who_sleeps_is_not_stopped() {
     w.run(0, 1);
     w.run(1, 0);
     w.steps(0..10, 100);
-    assert!(w.state.orders.values().all(|orders| orders.open), "{:?}", w.state.orders);
+    assert!(w.state.cpu.orders.values().all(|orders| orders.open), "{:?}", w.state.cpu.orders);
     // Nor is anybody when all sleep: who came first is not known to sleep at once, and is stopped for that long.
     w.run(0, 0);
     w.steps(0..10, 100);
-    assert!(w.state.orders.values().all(|orders| orders.open), "{:?}", w.state.orders);
+    assert!(w.state.cpu.orders.values().all(|orders| orders.open), "{:?}", w.state.cpu.orders);
     // Both want: one of them is stopped until its turn.
     w.run(0, 1);
     w.run(1, 1);
     w.after(100);
-    assert_eq!(w.state.orders.values().filter(|orders| !orders.open).count(), 1);
+    assert_eq!(w.state.cpu.orders.values().filter(|orders| !orders.open).count(), 1);
 }
 
 /// More units than CPUs with weights underneath: no CPU sets, weights as 10,000ths.
@@ -227,18 +242,21 @@ fn proportional_mode_weighs() {
     let mut w = World::new("cpus:2 memory:1GiB", CGROUP, &[100, 200, 100]);
     (0..3).for_each(|n| w.run(n, 2));
     w.after(1);
-    let because = "time-shared: it is entitled to";
     assert_eq!(
         w.said(),
         [
-            format!("u0: weight 2500: {because} 0.5 CPUs"),
-            format!("u1: weight 5000: {because} 1 CPU"),
-            format!("u2: weight 2500: {because} 0.5 CPUs"),
+            "Weigh { unit: (2), weight: 2500 }: Proportion { micro_cpus: 500000 }",
+            "Weigh { unit: (3), weight: 5000 }: Proportion { micro_cpus: 1000000 }",
+            "Weigh { unit: (4), weight: 2500 }: Proportion { micro_cpus: 500000 }",
         ]
     );
     w.contract.machine.scheme = Scheme::Quota;
     w.after(100);
-    assert!(w.said().contains(&"u1: at most 1 CPU: it may not borrow".to_owned()), "{:?}", w.said());
+    assert!(
+        w.said().contains(&"Cap { unit: (3), micro_cpus: Some(1000000) }: MayNotBorrow".to_owned()),
+        "{:?}",
+        w.said()
+    );
 }
 
 /// physics has two sub-units and lends to its own first; the other unit gets what is left.
@@ -256,7 +274,7 @@ fn an_idle_share_stays_in_the_family() {
     w.after(1);
     w.after(100);
     // day 1 idle, night 1 busy with 2, students 2 busy with 4.
-    let lent: Vec<UnitId> = w.state.loans.values().map(|loan| loan.borrower).collect();
+    let lent: Vec<UnitId> = w.state.cpu.loans.values().map(|loan| loan.borrower).collect();
     assert_eq!(lent, [UnitId(4)]);
 }
 
@@ -268,11 +286,11 @@ fn switches_and_limits() {
     w.run(1, 8);
     w.contract.units[2].lend.cpu = false;
     w.steps(0..5, 100);
-    assert_eq!(w.state.loans.len(), 0);
+    assert_eq!(w.state.cpu.loans.len(), 0);
     w.contract.units[2].lend.cpu = true;
     w.contract.units[3].borrow.cpu = false;
     w.steps(0..5, 100);
-    assert_eq!(w.state.loans.len(), 0);
+    assert_eq!(w.state.cpu.loans.len(), 0);
     w.contract.units[3].borrow.cpu = true;
     w.contract.units[3].limit.cpu = Some(commonhold_contract::Amount::Absolute(3 * MILLIONTH));
     w.steps(0..5, 100);
@@ -304,12 +322,12 @@ fn who_is_entitled_to_nothing_has_what_is_idle() {
         w.run(1, 4);
         w.steps(0..5, 100);
         assert_eq!(
-            (w.holds(0), w.holds(1), w.state.orders[&UnitId(3)].open),
+            (w.holds(0), w.holds(1), w.state.cpu.orders[&UnitId(3)].open),
             ("0-1".to_owned(), String::new(), false)
         );
         w.run(0, 1);
         w.steps(0..3, 100);
-        assert!(w.holds(1).len() == 1 && w.state.orders[&UnitId(3)].open);
+        assert!(w.holds(1).len() == 1 && w.state.cpu.orders[&UnitId(3)].open);
     }
 }
 
@@ -349,13 +367,12 @@ fn with_switches_the_plan_says_who_owns_what_and_confines_nobody() {
     w.run(1, 8);
     let mut owned = 0;
     for _ in 0..5 {
-        for step in &w.after(100).steps {
-            match step.action {
-                Action::Own { .. } => owned += 1,
-                Action::Weigh { .. } => {}
-                _ => panic!("{step:?}"),
-            }
+        let plan = w.after(100);
+        for step in &plan.decisions.cpu.steps {
+            assert!(matches!(step.action, CpuDecision::Own { .. }), "{step:?}");
+            owned += 1;
         }
+        assert!(plan.orders.cpu.iter().all(|step| matches!(step.action, CpuOrder::Weigh { .. })), "{plan:?}");
     }
     assert_eq!(owned, 4);
 }
@@ -384,7 +401,11 @@ fn who_holds_little_has_its_turns_in_time() {
     let mut w = World::new("cpus:1 memory:1GiB", SWITCHES, &[1, 5000, 4999]);
     (0..3).for_each(|n| w.run(n, 2));
     w.after(1);
-    assert!(w.said().iter().any(|said| said.starts_with("u0: weight 10:")), "{:?}", w.said());
+    assert!(
+        w.said().iter().any(|said| said.starts_with("Weigh { unit: (2), weight: 10 }:")),
+        "{:?}",
+        w.said()
+    );
 }
 
 /// The scheduler ends, and comes back: the first plan after the end confines every unit, and lends what is idle; the first
@@ -400,22 +421,25 @@ fn means_may_change_in_the_middle() {
     w.run(1, 8);
     w.run(2, 1);
     w.steps(0..3, 100);
-    let owners = w.state.owners.clone();
+    let owners = w.state.cpu.owners.clone();
     let confined = |plan: &Plan| -> Vec<bool> {
-        let confine = |step: &Step| match &step.action {
-            Action::Confine { cpus, .. } => Some(cpus.is_some()),
-            Action::Own { .. } | Action::Disown { .. } => panic!("{step:?}"),
+        let owned = |step: &Step<CpuDecision>| {
+            matches!(step.action, CpuDecision::Own { .. } | CpuDecision::Disown { .. })
+        };
+        assert!(!plan.decisions.cpu.steps.iter().any(owned), "{plan:?}");
+        let confine = |step: &Step<CpuOrder>| match &step.action {
+            CpuOrder::Confine { cpus, .. } => Some(cpus.is_some()),
             _ => None,
         };
-        plan.steps.iter().filter_map(confine).collect()
+        plan.orders.cpu.iter().filter_map(confine).collect()
     };
     w.means = CGROUP;
     assert_eq!(confined(w.after(10)), [true, true]);
-    assert!(w.state.loans.len() == 1 && w.state.orders[&night].cap.is_some(), "{:?}", w.said());
+    assert!(w.state.cpu.loans.len() == 1 && w.state.cpu.orders[&night].cap.is_some(), "{:?}", w.said());
     w.means = SWITCHES;
     assert_eq!(confined(w.after(10)), [false, false]);
-    assert!(w.state.loans.is_empty() && w.state.orders[&night].cap.is_none(), "{:?}", w.said());
-    assert_eq!(w.state.owners, owners);
+    assert!(w.state.cpu.loans.is_empty() && w.state.cpu.orders[&night].cap.is_none(), "{:?}", w.said());
+    assert_eq!(w.state.cpu.owners, owners);
 }
 
 /// What a scheduler without caps cannot hold: limits, and keeping to one's own where CPUs are time-shared, among all units
@@ -450,7 +474,7 @@ fn a_cpu_that_goes_away_is_dealt_with() {
     w.after(100);
     w.machine.cpus.pop();
     w.after(10);
-    assert_eq!(w.state.owners.len(), 3);
+    assert_eq!(w.state.cpu.owners.len(), 3);
     w.after(100);
 }
 
@@ -467,23 +491,22 @@ fn a_clock_that_goes_back_changes_nothing() {
     assert_eq!((w.holds(0), w.holds(1)), held);
 }
 
-/// A reload that drops the first unit: the second keeps its CPUs under its new number.
+/// A reload that drops the first unit: the second keeps its CPUs, and nothing is ordered for the one that is gone.
 #[test]
-fn a_reload_renumbers() {
+fn a_reload_keeps_what_the_units_that_stay_hold() {
     let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
     w.run(0, 1);
     w.run(1, 4);
     w.after(1);
     let mut contract = Contract::default();
     contract.add(None, "u1");
-    let number = |unit: UnitId| (unit == UnitId(3)).then_some(UnitId(2));
-    w.state = core::mem::take(&mut w.state).renumbered(&number);
-    w.books = w.books.renumbered(&number);
+    contract.adopt(&w.contract, true);
     w.contract = contract;
-    w.facts = vec![UnitFacts::default(); 3];
-    w.run(0, 4);
-    w.after(10);
-    assert_eq!(w.holds(0), "0-1");
+    w.leave(0);
+    w.run(1, 4);
+    let orders = w.after(10).orders.clone();
+    assert!(orders.cpu.iter().all(|step| step.action.unit() == UnitId(3)), "{orders:?}");
+    assert_eq!(w.holds(1), "0-1");
 }
 
 proptest! {
@@ -512,10 +535,10 @@ proptest! {
             if leaves && runnable == 0 { w.leave(who) } else { w.run(who, runnable) }
             w.facts[who + 2].used_ns += ms * MS / 3;
             w.after(ms);
-            for claim in w.state.claims.clone() {
-                let (want, mine) = (w.state.wants[&claim.unit].now as usize, |loan: &&Loan| loan.lender == claim.unit);
-                let owned = w.state.owners.values().filter(|owner| **owner == claim.unit).count();
-                let lent = w.state.loans.values().filter(mine).count();
+            for claim in w.state.cpu.claims.clone() {
+                let (want, mine) = (w.state.cpu.wants[&claim.unit].now as usize, |loan: &&Loan| loan.lender == claim.unit);
+                let owned = w.state.cpu.owners.values().filter(|owner| **owner == claim.unit).count();
+                let lent = w.state.cpu.loans.values().filter(mine).count();
                 prop_assert!(lent == 0 || owned - lent >= want, "{:?} wants {want}, owns {owned}, lends {lent}", claim.unit);
             }
         }

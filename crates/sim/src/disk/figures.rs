@@ -5,9 +5,13 @@
 //! are kept.
 
 use commonhold_contract::UnitId;
+use commonhold_policy::DiskUse;
 
 use super::mechanics::Service;
 use crate::Time;
+
+/// Bytes of a sector.
+const SECTOR: u64 = 512;
 
 /// One unit's part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,12 +22,26 @@ pub struct UnitFigures {
     pub sectors: u64,
     /// Sectors that were charged to the unit: its own, and its part of delayed writes.
     pub charged_sectors: u64,
+    /// Those of them that were written.
+    pub written_sectors: u64,
     /// Their time from arrival to start, in ns.
     pub waited_ns: Time,
     /// Their time from start to completion, in ns.
     pub served_ns: Time,
     /// The longest wait of one of them, in ns.
     pub waited_ns_max: Time,
+}
+
+impl UnitFigures {
+    /// The same as policies see it.
+    pub(super) fn used(&self) -> DiskUse {
+        DiskUse {
+            read_bytes: (self.charged_sectors - self.written_sectors) * SECTOR,
+            written_bytes: self.written_sectors * SECTOR,
+            requests: self.requests,
+            stalled_ns: None,
+        }
+    }
 }
 
 /// A disk's figures since the beginning, up to its last event.
@@ -66,6 +84,7 @@ impl Figures {
             requests: sum.requests + unit.requests,
             sectors: sum.sectors + unit.sectors,
             charged_sectors: sum.charged_sectors + unit.charged_sectors,
+            written_sectors: sum.written_sectors + unit.written_sectors,
             waited_ns: sum.waited_ns + unit.waited_ns,
             served_ns: sum.served_ns + unit.served_ns,
             waited_ns_max: sum.waited_ns_max.max(unit.waited_ns_max),
@@ -115,8 +134,10 @@ impl Figures {
     }
 
     /// Counts sectors at a unit's charge.
-    pub(super) fn charge(&mut self, unit: UnitId, sectors: u64) {
-        self.entry(unit).charged_sectors += sectors;
+    pub(super) fn charge(&mut self, unit: UnitId, sectors: u64, write: bool) {
+        let entry = self.entry(unit);
+        entry.charged_sectors += sectors;
+        entry.written_sectors += if write { sectors } else { 0 };
     }
 
     fn entry(&mut self, unit: UnitId) -> &mut UnitFigures {

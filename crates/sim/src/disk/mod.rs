@@ -26,6 +26,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use commonhold_contract::UnitId;
+use commonhold_policy::DiskUse;
 
 pub use figures::{Figures, UnitFigures};
 use mechanics::{Mechanics, Service};
@@ -72,6 +73,7 @@ pub struct Drive {
     mechanics: Mechanics,
     order: Box<dyn Order>,
     queue: Queue,
+    shares: Vec<u64>,
     /// By completion time, then by start.
     in_service: BTreeMap<(Time, u64), InService>,
     /// When the policy wants to be asked again.
@@ -102,6 +104,7 @@ impl Drive {
             order: order::of(order, disk, shares, mechanics.reposition_ns()),
             mechanics,
             queue: Queue::default(),
+            shares: shares.to_vec(),
             in_service: BTreeMap::new(),
             decision: None,
             delayed_ns_max: DELAYED_NS_MAX,
@@ -175,11 +178,25 @@ impl Drive {
         let InService { request, turn_of, waited_ns, service } = entry.remove();
         let charged = charged(&request);
         for (unit, sectors) in &charged {
-            self.figures.charge(*unit, *sectors);
+            self.figures.charge(*unit, *sectors, request.write);
         }
         self.figures.finish(request.unit, u64::from(request.sectors), waited_ns, service);
         self.order.ended(now, &transfer(&request, turn_of, &charged, service), &self.queue);
         Some(Finished { request, waited_ns, service_ns: service.total_ns() })
+    }
+
+    /// A unit has this share of the disk from now on, in relation to all others' shares; 0 for none.
+    pub fn share_out(&mut self, unit: UnitId, share: u64) {
+        if self.shares.len() <= unit.index() {
+            self.shares.resize(unit.index() + 1, 0);
+        }
+        self.shares[unit.index()] = share;
+        self.order.set_shares(&self.shares);
+    }
+
+    /// What each unit transferred, as it was charged, by [`UnitId::index`].
+    pub fn used(&self) -> Vec<DiskUse> {
+        self.figures.units.iter().map(UnitFigures::used).collect()
     }
 
     /// What it did so far, up to the last call with a time.

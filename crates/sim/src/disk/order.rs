@@ -54,6 +54,9 @@ pub(super) trait Order: Debug + Send {
         true
     }
 
+    /// The units' relative shares by [`UnitId::index`] are these from now on, 0 for none.
+    fn set_shares(&mut self, _shares: &[u64]) {}
+
     /// A request of `unit` has just been put into the queue.
     fn arrived(&mut self, _now: Time, _unit: UnitId, _queue: &Queue) {}
 

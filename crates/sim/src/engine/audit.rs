@@ -11,7 +11,7 @@
 //! A broken check is noted with the time, and the run goes on: the first note is where to look.
 
 use commonhold_contract::{Scheme, UnitId};
-use commonhold_dispatch::{Account, BORROWS, KERNEL, LENDS, NOBODY, TaskId};
+use commonhold_dispatch::{ANYWHERE, Account, BORROWS, KERNEL, LENDS, NOBODY, TaskId};
 use commonhold_policy::membership;
 
 use super::Engine;
@@ -111,7 +111,7 @@ impl Engine<'_> {
     }
 
     fn audit_tasks(&mut self, audit: &mut Audit) {
-        let wanting: u64 = self.steward.runnable.iter().map(|n| u64::from(*n)).sum();
+        let wanting: u64 = self.units.runnable.iter().map(|n| u64::from(*n)).sum();
         let known = self.kernel.runnable();
         audit.expect(self.now, wanting == known, || {
             format!("{wanting} tasks are runnable, and {known} are on CPUs and in queues")
@@ -139,7 +139,7 @@ impl Engine<'_> {
         let memory = self.memory.check();
         audit.expect(self.now, memory.is_ok(), || memory.err().unwrap_or_default());
         for id in self.scenario.contract.ids() {
-            let (spaces, present) = (self.memory.spaces(id), u64::from(self.steward.present[id.index()]));
+            let (spaces, present) = (self.memory.spaces(id), u64::from(self.units.present[id.index()]));
             audit.expect(self.now, spaces == present, || {
                 let name = &self.scenario.contract.unit(id).path;
                 format!("{name}: {spaces} processes have memory, of {present} that are there")
@@ -181,7 +181,7 @@ impl Engine<'_> {
                     let name = waits.map(|id| self.scenario.contract.unit(id).path.as_str());
                     format!("CPU {cpu} idles while a task of {} waits", name.unwrap_or_default())
                 });
-            } else if home != NOBODY && runs != KERNEL && self.outermost(runs) != home {
+            } else if home != NOBODY && !self.is_at_home_anywhere(runs) && self.outermost(runs) != home {
                 let comes_back = self.kernel.can_come_back(cpu) || self.kernel.is_rescuing(cpu);
                 audit.expect(self.now, comes_back, || {
                     format!("CPU {cpu} is on loan, and its owner cannot call it back")
@@ -190,11 +190,17 @@ impl Engine<'_> {
         }
     }
 
+    /// Whether a unit's tasks are on loan on no CPU.
+    fn is_at_home_anywhere(&self, unit: u32) -> bool {
+        unit == KERNEL || self.kernel.unit(unit).flags & ANYWHERE != 0
+    }
+
     /// Whether a unit's tasks may run on an idle CPU of that owner.
     fn may_use(&self, unit: UnitId, home: u32) -> bool {
         let flags = |unit| self.kernel.unit(unit).flags;
         home == NOBODY
             || home == self.outermost(unit.0)
+            || flags(unit.0) & ANYWHERE != 0
             || (flags(home) & LENDS != 0 && flags(unit.0) & BORROWS != 0)
     }
 
@@ -261,11 +267,11 @@ impl Engine<'_> {
                     account.unit
                 )
             });
-            let mean = self.steward.entitled_mean(id.index(), self.now);
+            let mean = self.units.entitled_mean(id.index(), self.now);
             let entitled = u128::from(mean) * u128::from(self.now) / 1_000_000;
             // Each entry of the ledger is rounded down to a ns, and the mean to a millionth.
             let off = u128::from(account.entitled_ns).abs_diff(entitled);
-            let off_max = u128::from(self.steward.plans) + u128::from(self.now) / 1_000_000 + 1;
+            let off_max = u128::from(self.units.plans) + u128::from(self.now) / 1_000_000 + 1;
             audit.expect(self.now, off <= off_max, || {
                 format!(
                     "{}: entitled to {} ns in the ledger, and to {entitled} ns",
@@ -283,7 +289,7 @@ impl Engine<'_> {
         let (since, unit, runs_for) = (task.since, task.unit, task.runs_for);
         let Some(wait) = task.waits else { return };
         self.audit.waited(unit, self.now - since);
-        self.steward.waited(unit, self.now - since);
+        self.units.waited(unit, self.now - since);
         if let Err(bound) = self.is_borne(wait, runs_for) {
             let what = self.too_long(id, bound);
             self.audit.note(self.now, &what);

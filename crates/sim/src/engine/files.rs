@@ -298,7 +298,7 @@ impl Engine<'_> {
         let (unit, hits) = (task.unit, u64::from(task.pages) - missing as u64);
         let cache = state.cache;
         if hits > 0 {
-            self.memory.reference(cache, Self::unit_id(unit), small(hits));
+            self.memory.reference(cache, UnitId(unit), small(hits));
         }
         number(missing)
     }
@@ -306,7 +306,7 @@ impl Engine<'_> {
     /// A read that no read-ahead serves: a request at a time.
     fn read_missing(&mut self, id: TaskId, file: u32) -> Done {
         let task = &self.tasks[id as usize];
-        let (pages, from, unit) = (u64::from(task.pages), task.from_page, Self::unit_id(task.unit));
+        let (pages, from, unit) = (u64::from(task.pages), task.from_page, UnitId(task.unit));
         let (cache, drive) = (self.files[file as usize].cache, self.files[file as usize].drive);
         let some = pages.min(self.batch());
         if some == 0 {
@@ -326,7 +326,7 @@ impl Engine<'_> {
     /// A read in sequence: asks for what is needed and for what comes next, and waits for what is needed.
     fn read_on(&mut self, id: TaskId, file: u32) -> Done {
         let task = &self.tasks[id as usize];
-        let (need, unit) = (task.from_page + u64::from(task.pages), Self::unit_id(task.unit));
+        let (need, unit) = (task.from_page + u64::from(task.pages), UnitId(task.unit));
         let batch = self.batch();
         let ahead = batch * u64::from(self.scenario.hardware.kernel.read_ahead);
         loop {
@@ -370,7 +370,7 @@ impl Engine<'_> {
             return self.charge(id, self.scenario.hardware.kernel.fault_ns * pages);
         }
         let task = &self.tasks[id as usize];
-        let (from, pages, unit) = (task.from_page, u64::from(task.pages), Self::unit_id(task.unit));
+        let (from, pages, unit) = (task.from_page, u64::from(task.pages), UnitId(task.unit));
         match task.stage {
             1 => self.write_to_cache(id, file, from, pages, unit, sync),
             2 => {
@@ -445,7 +445,7 @@ impl Engine<'_> {
             }
             1 => {
                 self.tasks[id as usize].stage = 2;
-                let unit = Self::unit_id(self.tasks[id as usize].unit);
+                let unit = UnitId(self.tasks[id as usize].unit);
                 let (lba, drive) = (self.files[file as usize].start, self.files[file as usize].drive);
                 if delayed {
                     self.transfer(drive, unit, lba, 1, true, Purpose::Nobody);
@@ -527,12 +527,12 @@ impl Engine<'_> {
     /// A unit gives up frames for a task that needs some: the task tries again at once, or when they are free.
     fn make_room(&mut self, id: TaskId, pages: u64) -> Done {
         let unit = self.tasks[id as usize].unit;
-        self.call_back_memory();
-        if self.came_back(Self::unit_id(unit), pages) {
+        self.alarm(UnitId(unit));
+        if self.came_back(UnitId(unit), pages) {
             return Done::Again;
         }
         let wanted = pages.max(u64::from(self.scenario.hardware.kernel.cluster_pages));
-        let reclaimed = self.memory.reclaim(Self::unit_id(unit), small(wanted));
+        let reclaimed = self.memory.reclaim(UnitId(unit), small(wanted));
         for out in reclaimed.writes {
             self.write_out(out, false);
         }
@@ -543,12 +543,23 @@ impl Engine<'_> {
         Done::Wait(State::Frame)
     }
 
+    /// The machine's own work on memory is due: the pager's, and what has been dirty for long is written behind.
+    pub(super) fn memory_event(&mut self) {
+        self.note_swap();
+        self.feed_starved();
+        self.page_out();
+        self.write_behind();
+        self.release_throttled();
+        let period = self.scenario.hardware.kernel.memory_period_ns;
+        self.timers.set(self.policy_timer() + 1, self.now + period);
+    }
+
     /// The pager: units that are low on frames give up some before they have to wait for one (seed 000, section 3.2). What
     /// a unit without processes left behind in the cache stays until a unit needs the frames.
     pub(super) fn page_out(&mut self) {
         let cluster = self.scenario.hardware.kernel.cluster_pages;
         for id in self.scenario.contract.ids() {
-            let present = id.is_common() || self.steward.present[id.index()] > 0;
+            let present = id.is_common() || self.units.present[id.index()] > 0;
             if (present || self.memory.low()) && self.memory.low_unit(id) && self.memory.used(id) > 0 {
                 for out in self.memory.reclaim(id, cluster * PAGED_AT_ONCE).writes {
                     self.write_out(out, false);
@@ -617,7 +628,7 @@ impl Engine<'_> {
             if self.memory.swap_in(space, small(missing)) == Grant::Short {
                 return self.make_room(id, missing);
             }
-            let unit = Self::unit_id(self.tasks[id as usize].unit);
+            let unit = UnitId(self.tasks[id as usize].unit);
             let drive = self.instances[self.tasks[id as usize].instance as usize].disk;
             let sectors = self.sectors(missing);
             // Where it was paged out to: somewhere in what is used of swap.

@@ -3,11 +3,10 @@
 //! Problem: a lent page that has no copy must be written before its frame is free. So a loan of memory takes as long
 //! to end as the borrower's pages take to reach a disk.
 //!
-//! Algorithm, where the machine bounds its loans ([`MemoryLoans::InTime`]): the live policy's [`Rates`] say how large
-//! a loan may be. They learn from every page-out how fast a unit's pages are written, over the time in which at least
-//! one such write was under way. Clean pages are dropped in no time here. A loan is what that pace brings back within
-//! the contract's `call-back-memory`. All of that time is there for writing: the simulated machine sees at once that a
-//! lender is short. Then the pager writes what the borrower owes without being asked for each page.
+//! Where the machine bounds its loans ([`MemoryLoans::InTime`]), the policy learns from every page-out how fast a unit's
+//! pages are written, over the time in which at least one such write was under way. A loan is what that pace brings back
+//! within the contract's `call-back-memory`. Then the pager writes what the borrower owes without being asked for each
+//! page.
 //!
 //! Measured, on every machine: a call-back begins at the moment at which a lender is short. It lasts until all that
 //! the lender is allowed is its own or free, until a period passed in which it got everything it asked for, or until
@@ -21,12 +20,13 @@
 //! Whether this keeps the promise is a figure (`late`): a disk may have other work then than when its pace was learnt.
 
 use commonhold_contract::{Scheme, UnitId};
-use commonhold_policy::frames::{Allowance, Because, Facts, Look};
-use commonhold_policy::memory::{MemoryFacts, Rates, Taken, UnitMemory};
+use commonhold_policy::memory::Taken;
+use commonhold_policy::plan::{MemoryOrder, MemoryPlan, Share};
+use commonhold_policy::{MemoryFacts, Reason, Step};
 
 use super::Engine;
 use crate::Time;
-use crate::memory::{Giveable, PageOut};
+use crate::memory::PageOut;
 use crate::outcome::MemoryCallBacks;
 use crate::scenario::{MemoryLoans, Scenario};
 
@@ -37,7 +37,6 @@ pub(super) struct Loans {
     promise: Time,
     /// Whether loans are bounded by that.
     bounded: bool,
-    rates: Rates,
     units: Vec<Unit>,
     /// The most by which what was swapped out exceeded the swap areas, in bytes.
     swap_short: u64,
@@ -49,10 +48,9 @@ struct Unit {
     /// Writes of its pages that are under way, and since when there is at least one.
     writes: u32,
     since: Time,
-    /// What was written, and how long that took; and what of it the rates have learnt from.
+    /// What was written, and how long that took.
     written: Taken,
-    learnt: Taken,
-    /// Whether it lent at the last look, and how many frames it was allowed.
+    /// Whether it lent at the last look, and how many bytes it was allowed.
     lent: bool,
     allowed: u64,
     /// Since when it calls back what it lent; and when it called last.
@@ -84,7 +82,6 @@ impl Loans {
         Loans {
             promise: machine.call_back_memory_ns,
             bounded: in_time && machine.scheme == Scheme::Isolate,
-            rates: Rates::free_to_drop(),
             units: scenario.contract.units.iter().map(|_| Unit::default()).collect(),
             swap_short: 0,
         }
@@ -111,12 +108,10 @@ impl Loans {
         }
     }
 
-    /// How many bytes could be called back in time from a unit that has these.
-    fn callable(&mut self, id: UnitId, has: UnitMemory, facts: &MemoryFacts, now: Time) -> u64 {
-        let unit = &mut self.units[id.index()];
-        let written = unit.written_by(now);
-        self.rates.learn_written(&mut unit.learnt, written, unit.writes > 0);
-        self.rates.callable(has, facts, self.promise)
+    /// What was written of a unit up to now, how long that took, and whether more is under way.
+    pub(super) fn written(&self, id: UnitId, now: Time) -> (Taken, bool) {
+        let unit = &self.units[id.index()];
+        (unit.written_by(now), unit.writes > 0)
     }
 
     /// A task of a unit has waited so long for a frame.
@@ -139,19 +134,6 @@ impl Loans {
 }
 
 impl Engine<'_> {
-    /// Tells the policy how much could be called back from each unit.
-    pub(super) fn bound_loans(&mut self, facts: &mut [Facts]) {
-        if !self.loans.bounded {
-            return;
-        }
-        let frame = self.frame_bytes();
-        let machine = MemoryFacts { swap_free: self.swap_free(), ..MemoryFacts::default() };
-        for (id, has) in self.scenario.contract.ids().zip(self.memory.giveable()) {
-            let has = unit_memory(has, frame);
-            facts[id.index()].callable = Some(self.loans.callable(id, has, &machine, self.now) / frame);
-        }
-    }
-
     /// The swap areas, and what is in them, in bytes.
     fn swap(&self) -> (u64, u64) {
         let all = (0..self.drives.len()).map(|drive| self.swap_bytes(drive)).sum();
@@ -159,7 +141,7 @@ impl Engine<'_> {
     }
 
     /// Free swap, in bytes.
-    fn swap_free(&self) -> u64 {
+    pub(super) fn swap_free(&self) -> u64 {
         let (all, taken) = self.swap();
         all.saturating_sub(taken)
     }
@@ -169,30 +151,44 @@ impl Engine<'_> {
         self.loans.swap_short
     }
 
+    /// Takes note of how full swap is.
+    pub(super) fn note_swap(&mut self) {
+        let (all, taken) = self.swap();
+        self.loans.swap_short = self.loans.swap_short.max(taken.saturating_sub(all));
+    }
+
     /// Memory was divided: which units call back what they lent, and which are done.
-    pub(super) fn note_loans(&mut self, look: Look, facts: &[Facts], allowances: &[Allowance]) {
-        if look == Look::Period {
-            let (all, taken) = self.swap();
-            self.loans.swap_short = self.loans.swap_short.max(taken.saturating_sub(all));
-        }
-        self.expect_time_for_all(facts, allowances);
-        for (i, (facts, allowance)) in facts.iter().zip(allowances).enumerate() {
-            let waits = facts.short || !self.starved[i].is_empty();
-            let unit = &mut self.loans.units[i];
-            let calls = unit.lent && matches!(allowance.because, Because::CalledBack { .. });
+    pub(super) fn note_loans(
+        &mut self,
+        facts: &MemoryFacts,
+        plan: &MemoryPlan,
+        orders: &[Step<MemoryOrder>],
+    ) {
+        let period = self.is_memory_period();
+        self.expect_time_for_all(&plan.units);
+        let calls_back = |id: UnitId| {
+            let mine = |step: &&Step<MemoryOrder>| step.action.unit() == id;
+            orders.iter().filter(mine).any(|step| matches!(step.reason, Reason::CallsBack { .. }))
+        };
+        for (id, share) in self.scenario.contract.ids().zip(&plan.units) {
+            let short = self.is_short(id, facts);
+            let waits = short || !self.starved[id.index()].is_empty();
+            let present = self.units.present[id.index()] > 0;
+            let unit = &mut self.loans.units[id.index()];
+            let calls = unit.lent && calls_back(id);
             // A loan is made, or grows, only to where it could be called back in time. (What a unit had before others came
             // becomes a loan when they come, without growing.)
-            let callable = facts.callable.filter(|_| allowance.because != Because::Common);
-            let callable = callable.map_or(u64::MAX, |callable| allowance.entitled.saturating_add(callable));
-            let (allowed, most) = (allowance.allowed, callable.max(unit.allowed));
+            let callable = share.callable.filter(|_| !id.is_common());
+            let callable = callable.map_or(u64::MAX, |callable| share.entitled.saturating_add(callable));
+            let (allowed, most) = (share.allowed, callable.max(unit.allowed));
             self.audit.expect(self.now, allowed <= most, || {
-                let (name, promise) = (&self.scenario.contract.units[i].path, self.loans.promise);
-                format!("{name}: is allowed {allowed} frames, and beyond {most} none would be back within {promise} ns")
+                let (name, promise) = (&self.scenario.contract.unit(id).path, self.loans.promise);
+                format!("{name}: is allowed {allowed} bytes, and beyond {most} none would be back within {promise} ns")
             });
-            (unit.lent, unit.allowed) = (allowance.lent > 0, allowed);
+            (unit.lent, unit.allowed) = (share.lent > 0, allowed);
             if calls && unit.call.is_none() {
                 (unit.call, unit.called_at) = (Some(self.now), Some(self.now));
-            } else if look == Look::Period && !waits || !facts.present {
+            } else if period && !waits || !present {
                 unit.over(self.now);
             }
         }
@@ -200,19 +196,18 @@ impl Engine<'_> {
     }
 
     /// Loans that together could not be called back in time do not grow.
-    fn expect_time_for_all(&mut self, facts: &[Facts], allowances: &[Allowance]) {
+    fn expect_time_for_all(&mut self, shares: &[Share]) {
         if !self.loans.bounded {
             return;
         }
         let promise = self.loans.promise;
-        let part = |(facts, allowance): (&Facts, &Allowance)| {
-            let callable = facts.callable.filter(|_| allowance.borrowed > 0)?;
-            Some(u128::from(allowance.borrowed) * 1_000_000 / u128::from(callable.max(1)))
+        let part = |share: &Share| {
+            let callable = share.callable.filter(|_| share.borrowed > 0)?;
+            Some(u128::from(share.borrowed) * 1_000_000 / u128::from(callable.max(1)))
         };
-        let time: u128 = facts.iter().zip(allowances).filter_map(part).sum();
-        let grew = allowances.iter().zip(&self.loans.units).any(|(allowance, unit)| {
-            allowance.because != Because::Common && allowance.allowed > unit.allowed.max(allowance.entitled)
-        });
+        let time: u128 = shares.iter().filter_map(part).sum();
+        let units = shares.iter().zip(&self.loans.units).skip(2);
+        let grew = units.into_iter().any(|(share, unit)| share.allowed > unit.allowed.max(share.entitled));
         self.audit.expect(self.now, time <= 1_000_000 || !grew, || {
             format!(
                 "a loan grows, though all of them would take {time} millionths of {promise} ns to come back"
@@ -285,15 +280,5 @@ impl Engine<'_> {
         self.end_call_backs();
         self.collect_debts();
         self.expect_no_rest();
-    }
-}
-
-/// A unit's memory as the live policy has it.
-fn unit_memory(has: Giveable, frame: u64) -> UnitMemory {
-    UnitMemory {
-        used: (has.clean + has.dirty + has.anonymous) * frame,
-        anonymous: has.anonymous * frame,
-        dirty: has.dirty * frame,
-        ..UnitMemory::default()
     }
 }

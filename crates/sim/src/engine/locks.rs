@@ -188,8 +188,8 @@ impl Engine<'_> {
         let before = core::mem::replace(&mut task.runs_for, unit);
         if task.state == State::Runnable {
             // The policy is to know which units want CPUs: a unit whose turn never comes has nothing to lend.
-            self.steward.blocked(before);
-            self.steward.became_runnable(unit);
+            self.units.blocked(before);
+            self.units.became_runnable(unit);
         }
         self.patience.went(before);
         self.patience.came(unit);

@@ -8,6 +8,7 @@
 //! (`commonhold_policy`) decide which unit owns which CPU and how much memory. The engine carries out.
 
 mod audit;
+mod backend;
 mod cpu;
 mod files;
 mod loans;
@@ -15,17 +16,18 @@ mod locks;
 mod patience;
 mod program;
 mod speed;
-mod steward;
 mod stuck;
 mod switcher;
 mod tally;
 mod task;
+mod units;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 
 use commonhold_contract::Scheme;
 use commonhold_dispatch::{Kick, TaskId};
+use commonhold_steward::Steward;
 
 use crate::Time;
 use crate::chance::Chance;
@@ -37,14 +39,15 @@ use crate::scenario::{DiskOrder, Scenario};
 use crate::timers::{TimerId, Timers};
 
 use audit::Audit;
+use backend::Held;
 use cpu::Cpu;
 use files::{FileState, Purpose};
 use loans::Loans;
 use locks::Lock;
 use patience::Patience;
-use steward::Steward;
 use switcher::Switcher;
 use task::{Instance, Task};
+use units::Units;
 
 pub use task::Spent;
 
@@ -100,7 +103,10 @@ pub(crate) struct Engine<'a> {
     /// Write-behind requests under way.
     flushing: u32,
 
-    steward: Steward,
+    /// The loop that holds the contract; it is away while it has its turn.
+    steward: Option<Steward>,
+    held: Held,
+    units: Units,
     loans: Loans,
     audit: Audit,
     patience: Patience,
@@ -131,7 +137,8 @@ impl<'a> Engine<'a> {
             Scheme::Smp => DiskOrder::Position,
             Scheme::Quota | Scheme::Isolate => DiskOrder::Fair,
         };
-        let shares = steward::shares(scenario);
+        // Nobody has a share before the first plan.
+        let shares = vec![0; units];
         let mut engine = Engine {
             scenario,
             seed,
@@ -176,7 +183,9 @@ impl<'a> Engine<'a> {
             file_at: vec![0; hardware.disks.len()],
             throttled: VecDeque::new(),
             flushing: 0,
-            steward: Steward::new(scenario),
+            steward: Some(Steward::new(scenario.contract.clone(), hardware.machine.clone())),
+            held: Held::new(scenario),
+            units: Units::new(scenario),
             loans: Loans::new(scenario),
             audit: Audit::new(units),
             patience: Patience::new(scenario),
@@ -290,7 +299,7 @@ impl<'a> Engine<'a> {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
         }
-        self.look();
+        self.last_look();
         self.audit_all();
         self.count_waits_that_go_on();
         let outcome = self.outcome();

@@ -50,7 +50,7 @@ impl Engine<'_> {
             let program = &self.scenario.workload.programs[task.program as usize];
             let Some(op) = program.ops.get(task.pc as usize).copied() else {
                 self.end(id);
-                self.steward.blocked(self.tasks[id as usize].runs_for);
+                self.units.blocked(self.tasks[id as usize].runs_for);
                 return Next::Leave;
             };
             match self.perform(id, op) {
@@ -70,7 +70,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         task.state = state;
         task.since = self.now;
-        self.steward.blocked(task.runs_for);
+        self.units.blocked(task.runs_for);
         Next::Leave
     }
 

@@ -28,8 +28,8 @@ impl Engine<'_> {
             idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
             switches: self.cpus.iter().map(|cpu| cpu.switches).sum(),
             locks: self.locks(),
-            ledger: self.steward.ledger.statement(&self.scenario.contract),
-            plans: self.steward.plans,
+            ledger: self.statement(),
+            plans: self.units.plans,
             events: self.events,
             checks: self.audit.checks,
             broken: self.audit.broken,
@@ -61,7 +61,7 @@ impl Engine<'_> {
         let (frames_mean, frames_max) = self.memory.used_mean_and_max(id);
         UnitOutcome {
             name: self.path(id),
-            entitled_micro_cpus: self.steward.entitled_mean(id.index(), self.now),
+            entitled_micro_cpus: self.units.entitled_mean(id.index(), self.now),
             used_ns: account.used_ns(),
             lent_ns: account.lent_ns,
             borrowed_ns: account.borrowed_ns,

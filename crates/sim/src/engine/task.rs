@@ -200,7 +200,7 @@ impl Engine<'_> {
         };
         self.kernel.start(self.now, id, unit.0, Some(parent).filter(|parent| *parent != NONE));
         self.patience.came(unit.0);
-        if self.steward.came(unit.0) {
+        if self.units.came(unit.0) {
             // A unit that may not borrow would have no CPU until the next look, a quarter of a second later.
             self.timers.set(self.policy_timer(), self.now);
         }
@@ -214,7 +214,7 @@ impl Engine<'_> {
         task.state = State::Runnable;
         task.since = self.now;
         task.waits = Some(self.patience.begin(self.now, task.runs_for));
-        self.steward.became_runnable(task.runs_for);
+        self.units.became_runnable(task.runs_for);
         self.kernel.wake(self.now, id);
     }
 
@@ -253,7 +253,7 @@ impl Engine<'_> {
         self.kernel.end(self.now, id, Some(parent).filter(|parent| *parent != NONE));
         self.memory.close_space(space);
         self.feed_starved();
-        self.steward.went(unit);
+        self.units.went(unit);
         self.patience.went(runs_for);
         self.free.push(id);
         if parent == NONE {

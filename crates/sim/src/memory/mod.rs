@@ -15,7 +15,7 @@
 //! Algorithm: pages are counted, not told apart. A request is granted if the unit stays within its allowance and
 //! enough frames are free. Else it is refused, and [`Memory::reclaim`] takes pages on behalf of that unit; see there
 //! which unit gives, and which pages. How many frames each unit may use is not decided here. [`Memory::facts`] goes to
-//! `commonhold_policy::frames`, and its answer comes back through [`Memory::allow`]. A page that a second unit uses
+//! `commonhold_policy::memory::frames`, and its answer comes back through [`Memory::allow`]. A page that a second unit uses
 //! becomes `shared`'s.
 //!
 //! The caller has four duties:
@@ -44,7 +44,7 @@
 //! Source: seed 000, sections 2.2 (`kernel` and `shared`) and 3.2 (limits, refusal, per-unit paging, first touch).
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
-use commonhold_policy::frames::Facts;
+use commonhold_policy::memory::frames::Facts;
 
 use crate::Time;
 use crate::scenario::model::Hardware;
@@ -434,6 +434,19 @@ impl Memory {
             unit.allowed = allowed.get(i).copied().unwrap_or(0).min(self.frames);
             unit.pass = 0;
         }
+        self.holds = self.units.iter().any(|unit| unit.allowed < self.frames);
+    }
+
+    /// A new look at all units: what was granted beyond allowances for once is over.
+    pub fn begin_look(&mut self) {
+        for unit in &mut self.units {
+            unit.pass = 0;
+        }
+    }
+
+    /// How many frames a unit may use from now on; `None`: every frame.
+    pub fn allow_unit(&mut self, unit: UnitId, frames: Option<u64>) {
+        self.units[unit.index()].allowed = frames.unwrap_or(self.frames).min(self.frames);
         self.holds = self.units.iter().any(|unit| unit.allowed < self.frames);
     }
 

@@ -1,6 +1,6 @@
 use commonhold_contract::{Amount, Scheme};
 use commonhold_machine::Machine;
-use commonhold_policy::frames::{Input, Look, State, step};
+use commonhold_policy::memory::frames::{Input, Look, State, step};
 use proptest::prelude::*;
 
 use super::*;

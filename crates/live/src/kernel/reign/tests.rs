@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use commonhold_dispatch::Account;
 use commonhold_policy::membership::{Selector, Test};
+use commonhold_policy::plan::{CpuDecision, CpuOrder, Orders};
 use commonhold_policy::{Reason, Step};
 
 use super::super::scheduler::Ended;
@@ -142,14 +143,14 @@ impl World {
 
     /// The contract has these units, and each a cgroup.
     fn have(&mut self, units: &[&str]) {
-        let scheme = self.contract.machine.scheme;
-        self.contract = Contract::default();
-        self.contract.machine.scheme = scheme;
+        let before = std::mem::take(&mut self.contract);
+        self.contract.machine.scheme = before.machine.scheme;
         for unit in units {
             let (parent, name) = unit.rsplit_once('/').unwrap_or(("", unit));
             self.contract.add(self.contract.find(parent), name);
             std::fs::create_dir_all(self.top.path().join(unit)).unwrap();
         }
+        self.contract.adopt(&before, true);
         for place in self.places() {
             let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&place.dir).unwrap());
             let name = self.contract.unit(place.unit).path.clone();
@@ -187,9 +188,10 @@ impl World {
         self.contract.find(path).unwrap()
     }
 
-    fn apply(&mut self, actions: Vec<Action>) {
-        let step = |action| Step { action, reason: Reason::HoldsChanged };
-        let plan = Plan { steps: actions.into_iter().map(step).collect(), ..Plan::default() };
+    fn apply(&mut self, decisions: Vec<CpuDecision>, orders: Vec<CpuOrder>) {
+        let reason = Reason::HoldsChanged;
+        let mut plan = Plan { orders: Orders::of_cpus(reason, orders), ..Plan::default() };
+        plan.decisions.cpu.steps = decisions.into_iter().map(|action| Step { action, reason }).collect();
         self.reign().apply(&plan);
     }
 
@@ -224,19 +226,23 @@ fn everything_is_told_in_order_and_again_after_another_load() {
     );
     assert_eq!(w.said(), units);
     let (a, b, c) = (w.unit("a"), w.unit("a/b"), w.unit("c"));
-    w.apply(vec![
-        Action::Own { cpu: 0, unit: a },
-        Action::Own { cpu: 1, unit: c },
-        Action::Own { cpu: 2, unit: UnitId::SHARED },
-        Action::Weigh { unit: b, weight: 5_000 },
-        Action::Confine { unit: c, cpus: None },
-    ]);
+    w.apply(
+        vec![
+            CpuDecision::Own { cpu: 0, unit: a },
+            CpuDecision::Own { cpu: 1, unit: c },
+            CpuDecision::Own { cpu: 2, unit: UnitId::SHARED },
+        ],
+        vec![CpuOrder::Weigh { unit: b, weight: 5_000 }, CpuOrder::Confine { unit: c, cpus: None }],
+    );
     assert_eq!(w.said(), "unit 3 in 2 weighs 5000 flags 3, own 0 2, own 1 4, own 2 1");
-    w.apply(vec![
-        Action::Disown { cpu: 0, unit: a },
-        Action::Disown { cpu: 1, unit: c },
-        Action::Own { cpu: 0, unit: c },
-    ]);
+    w.apply(
+        vec![
+            CpuDecision::Disown { cpu: 0, unit: a },
+            CpuDecision::Disown { cpu: 1, unit: c },
+            CpuDecision::Own { cpu: 0, unit: c },
+        ],
+        vec![],
+    );
     assert_eq!(w.said(), "own 0 4, own 1 nobody");
     w.end(true);
     w.reign().look(SECOND);
@@ -261,7 +267,7 @@ fn an_end_is_said_and_mended_after_a_pause() {
     assert!(!w.rules());
     w.said();
     // What is planned meanwhile is told later.
-    w.apply(vec![Action::Own { cpu: 3, unit: a }, Action::Weigh { unit: a, weight: 10_000 }]);
+    w.apply(vec![CpuDecision::Own { cpu: 3, unit: a }], vec![CpuOrder::Weigh { unit: a, weight: 10_000 }]);
     w.reign().look(11 * SECOND - 1);
     assert_eq!((w.said(), w.rules()), (String::new(), false));
     assert_eq!(w.reign().rest_now().unwrap().since, 10 * SECOND);
@@ -362,7 +368,7 @@ fn who_refuses_what_it_is_told_has_failed() {
     w.begin().unwrap();
     w.kernel.borrow_mut().refuses = Some("own");
     let a = w.unit("a");
-    w.apply(vec![Action::Own { cpu: 3, unit: a }]);
+    w.apply(vec![CpuDecision::Own { cpu: 3, unit: a }], vec![]);
     assert!(!w.rules() && w.problems()[0].starts_with("no own 3 2; "));
     w.kernel.borrow_mut().refuses = None;
     w.reign().look(SECOND);
@@ -392,11 +398,10 @@ fn a_reload_tells_what_changed() {
     let mut w = World::new(&["a", "b"]);
     w.begin().unwrap();
     let (a, b) = (w.unit("a"), w.unit("b"));
-    w.apply(vec![
-        Action::Own { cpu: 0, unit: a },
-        Action::Own { cpu: 1, unit: b },
-        Action::Weigh { unit: b, weight: 7_000 },
-    ]);
+    w.apply(
+        vec![CpuDecision::Own { cpu: 0, unit: a }, CpuDecision::Own { cpu: 1, unit: b }],
+        vec![CpuOrder::Weigh { unit: b, weight: 7_000 }],
+    );
     w.said();
     w.have(&["b", "c", "b/d"]);
     let c = w.unit("c");
@@ -406,7 +411,7 @@ fn a_reload_tells_what_changed() {
         w.said(),
         "unit 5 in 3 weighs 100 flags 3, admit b/d 5, unit 4 weighs 100 flags 2, admit c 4, own 0 nobody"
     );
-    w.apply(vec![Action::Own { cpu: 0, unit: c }]);
+    w.apply(vec![CpuDecision::Own { cpu: 0, unit: c }], vec![]);
     assert_eq!(w.said(), "own 0 4");
     // The cgroup goes, and a task is still on its way out.
     // (A directory's inode may be used again, a cgroup's never is.)

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use commonhold_contract::measure::Speed;
 use commonhold_machine::capability::{Area, Row, State};
-use commonhold_policy::Speed;
 
 use super::context::{Capability, Context};
 use super::resources::pressure;

@@ -1,7 +1,7 @@
 //! What the kernel offers for holding memory, beside the memory controller itself.
 
 use commonhold_machine::capability::{Area, Enforcer, Row, State};
-use commonhold_policy::memory::MemoryMeans;
+use commonhold_policy::MemoryMeans;
 
 use super::CgroupPlace;
 use super::context::{Capability, Context};

@@ -224,7 +224,7 @@ fn beside(burst_bytes: u64, light: Job, heavy: Job, phase_ns: Time) -> Outcome {
         let before = bench.used.clone();
         (0..SECONDS * 10).for_each(|_| bench.step());
         let light_held = bench.steps.iter().filter_map(|step| match step.action {
-            Action::CapDisk { unit, read, .. } if unit == Bench::unit(light.unit) => read,
+            DiskOrder::Cap { unit, read, .. } if unit == Bench::unit(light.unit) => read,
             _ => None,
         });
         let light_held = light_held.min().map(|rate| rate * 100 / (CARRIES / 2));

@@ -58,16 +58,23 @@ fn a_limit_inside_a_limit_is_a_part_of_it() {
 }
 
 #[test]
-fn after_a_reload_bounds_are_those_of_the_same_units() {
+fn after_a_reload_bounds_are_those_of_the_units_that_stay() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(0, greedy(1));
     bench.load(1, greedy(31));
     bench.run(3);
-    let state = bench.state.clone().renumbered(&|unit| (unit == Bench::unit(1)).then_some(Bench::unit(0)));
-    let disk = &state.disks.disks["sda"];
     assert!(bench.caps.contains_key(&Bench::unit(1)));
-    assert_eq!(disk.caps.keys().collect::<Vec<_>>(), [&Bench::unit(0)]);
-    assert!(!disk.rates.is_busy() && disk.rates.peak() > 0, "counts begin anew, what it carries stays known");
+    let mut contract = Contract::default();
+    contract.add(None, &bench.contract.unit(Bench::unit(0)).path);
+    contract.adopt(&bench.contract, true);
+    bench.contract = contract;
+    bench.load(1, greedy(0));
+    bench.run(1);
+    let disk = &bench.state.disks.disks["sda"];
+    assert!(
+        disk.caps.is_empty() && disk.rates.peak() > 0,
+        "the unit is alone, and what the disk carries stays known"
+    );
 }
 
 #[test]

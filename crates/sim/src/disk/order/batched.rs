@@ -44,7 +44,7 @@
 //! (Iyer and Druschel 2001) for the pause.
 
 use commonhold_contract::UnitId;
-use commonhold_policy::bandwidth::weights;
+use commonhold_policy::disk::bandwidth::weights;
 
 use super::{Choice, Order, Transfer};
 use crate::Time;
@@ -95,23 +95,33 @@ struct Unit {
 impl Batched {
     /// For a disk with all units idle.
     pub(super) fn new(shares: &[u64], reposition_ns: Time) -> Batched {
-        let weights = weights(shares);
-        let holders = shares.iter().filter(|share| **share > 0).count().max(1) as u128;
-        let sum: u128 =
-            weights.iter().zip(shares).filter(|(_, s)| **s > 0).map(|(w, _)| u128::from(*w)).sum();
         let turn_ns = 4 * reposition_ns;
-        Batched {
+        let mut batched = Batched {
             turn_ns,
             pause_ns: reposition_ns,
             credit_ns: turn_ns + CREDIT_NS,
-            mean: (sum / holders).max(1),
-            units: weights.into_iter().map(|weight| Unit { weight, ..Unit::default() }).collect(),
+            mean: 1,
+            units: Vec::new(),
             active: Vec::new(),
             virtual_time: 0,
             holder: None,
             awaited: None,
             last_end: None,
             turn: 0,
+        };
+        batched.weigh(shares);
+        batched
+    }
+
+    fn weigh(&mut self, shares: &[u64]) {
+        let weights = weights(shares);
+        let holders = shares.iter().filter(|share| **share > 0).count().max(1) as u128;
+        let sum: u128 =
+            weights.iter().zip(shares).filter(|(_, s)| **s > 0).map(|(w, _)| u128::from(*w)).sum();
+        self.mean = (sum / holders).max(1);
+        self.units.resize(self.units.len().max(weights.len()), Unit::default());
+        for (unit, weight) in self.units.iter_mut().zip(weights) {
+            unit.weight = weight;
         }
     }
 
@@ -222,6 +232,10 @@ impl Batched {
 }
 
 impl Order for Batched {
+    fn set_shares(&mut self, shares: &[u64]) {
+        self.weigh(shares);
+    }
+
     fn arrived(&mut self, now: Time, unit: UnitId, _queue: &Queue) {
         if !unit.is_common() {
             self.activate(now, unit);

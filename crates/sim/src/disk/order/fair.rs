@@ -1,6 +1,6 @@
 //! By head position among the units that pass the fairness criterion.
 //!
-//! Algorithm: C-SCAN over the requests of the units that pass (see [`commonhold_policy::bandwidth`]), and of the
+//! Algorithm: C-SCAN over the requests of the units that pass (see [`commonhold_policy::disk::bandwidth`]), and of the
 //! kernel. Where none of those waits, it goes over the requests of the denied units. Where no unit waits, it goes over
 //! delayed writes. After a request the criterion is checked for the unit in whose turn it went. Delayed writes are
 //! charged, when they are done, to the units that own the sectors.
@@ -20,7 +20,7 @@
 //! Source: seed 000, section 3.3.
 
 use commonhold_contract::UnitId;
-use commonhold_policy::bandwidth::{Criterion, Total};
+use commonhold_policy::disk::bandwidth::{Criterion, Total};
 
 use super::{Choice, Order, Transfer};
 use crate::Time;
@@ -58,6 +58,10 @@ impl Fair {
 impl Order for Fair {
     fn defers(&self) -> bool {
         self.defers
+    }
+
+    fn set_shares(&mut self, shares: &[u64]) {
+        self.criterion.meter.set_shares(shares);
     }
 
     fn choose(&mut self, now: Time, head: u64, queue: &Queue) -> Choice {

@@ -1,7 +1,7 @@
 //! By bandwidth alone: equal or share-weighted bandwidth for units, whatever the seeks cost.
 //!
 //! Algorithm: the unit whose count of sectors per share is least goes next, with its oldest request. Counts fade (see
-//! [`commonhold_policy::bandwidth`]). Of units with equal counts, the one that was served least recently goes next.
+//! [`commonhold_policy::disk::bandwidth`]). Of units with equal counts, the one that was served least recently goes next.
 //! The kernel goes before them, delayed writes after them, oldest first.
 //!
 //! Properties: units that always have requests waiting get sectors by share, within a request each. A unit that was
@@ -15,7 +15,7 @@
 //! section 3.3 do that.
 
 use commonhold_contract::UnitId;
-use commonhold_policy::bandwidth::Meter;
+use commonhold_policy::disk::bandwidth::Meter;
 
 use super::{Choice, Order, Transfer};
 use crate::Time;
@@ -46,6 +46,10 @@ impl Isolation {
 }
 
 impl Order for Isolation {
+    fn set_shares(&mut self, shares: &[u64]) {
+        self.meter.set_shares(shares);
+    }
+
     fn choose(&mut self, now: Time, _head: u64, queue: &Queue) -> Choice {
         let unit = match self.lightest(now, queue) {
             _ if queue.has(UnitId::KERNEL) => UnitId::KERNEL,

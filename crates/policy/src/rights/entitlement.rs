@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use commonhold_contract::{Amount, Contract, DEFAULT_TICKETS, MILLIONTH, Resource, Span, UnitId};
 use commonhold_machine::Machine;
 
-use crate::share::{split, split_capped};
+use crate::rights::share::{split, split_capped};
 
 /// How much of a resource a machine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

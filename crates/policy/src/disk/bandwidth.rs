@@ -40,7 +40,7 @@ use core::cmp::Ordering;
 
 use commonhold_contract::UnitId;
 
-use crate::Time;
+use crate::time::Time;
 
 /// An amount that is halved at every multiple of a half-life. The half-life is an argument; one of 0 never halves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -33,11 +33,11 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 
-use crate::partition::Owners;
-use crate::plan::{Action, Reason, Step};
-use crate::tally::Tally;
-use crate::waiting::{Queues, Waiter};
-use crate::{MS, Time};
+use super::partition::Owners;
+use super::tally::Tally;
+use super::waiting::{Queues, Waiter};
+use crate::plan::{CpuDecision, Reason, Step};
+use crate::time::{MS, Time};
 
 /// How long a unit's want is remembered after it sank: shorter pauses lend nothing.
 pub const SETTLE_NS: Time = 50 * MS;
@@ -109,7 +109,7 @@ pub(crate) struct Market<'a> {
     pub(crate) limits: &'a BTreeMap<UnitId, usize>,
     pub(crate) wants: &'a mut BTreeMap<UnitId, Want>,
     pub(crate) loans: &'a mut BTreeMap<u32, Loan>,
-    pub(crate) steps: &'a mut Vec<Step>,
+    pub(crate) steps: &'a mut Vec<Step<CpuDecision>>,
     pub(crate) counts: Counts,
 }
 
@@ -202,8 +202,12 @@ impl Market<'_> {
                 Reason::OwnerWants { runnable: want.now, kept: u32::try_from(kept).unwrap_or(u32::MAX) };
             for (cpu, loan) in loans_of(&by_lender, lender).iter().take(short) {
                 self.end(*cpu);
-                let action =
-                    Action::CallBack { cpu: *cpu, lender, borrower: loan.borrower, since: want.content_at };
+                let action = CpuDecision::CallBack {
+                    cpu: *cpu,
+                    lender,
+                    borrower: loan.borrower,
+                    since: want.content_at,
+                };
                 self.steps.push(Step { action, reason });
             }
             if want.now as usize <= kept
@@ -256,7 +260,7 @@ impl Market<'_> {
     fn lend_one(&mut self, cpu: u32, lender: UnitId, borrower: UnitId) {
         let idle_ns = self.now.saturating_sub(self.want(lender).sank_at);
         self.begin(cpu, Loan { lender, borrower });
-        let action = Action::Lend { cpu, lender, borrower };
+        let action = CpuDecision::Lend { cpu, lender, borrower };
         self.steps.push(Step { action, reason: Reason::OwnerIdle { idle_ns } });
     }
 
@@ -307,7 +311,7 @@ impl Market<'_> {
         self.steps.push(returned(cpu, loan, reason));
         let (lender, borrower) = (loan.lender, poor.unit);
         self.begin(cpu, Loan { lender, borrower });
-        self.steps.push(Step { action: Action::Lend { cpu, lender, borrower }, reason });
+        self.steps.push(Step { action: CpuDecision::Lend { cpu, lender, borrower }, reason });
     }
 }
 
@@ -316,6 +320,6 @@ fn loans_of(by_unit: &BTreeMap<UnitId, Vec<(u32, Loan)>>, unit: UnitId) -> &[(u3
     by_unit.get(&unit).map_or(&[], Vec::as_slice)
 }
 
-fn returned(cpu: u32, loan: Loan, reason: Reason) -> Step {
-    Step { action: Action::Return { cpu, lender: loan.lender, borrower: loan.borrower }, reason }
+fn returned(cpu: u32, loan: Loan, reason: Reason) -> Step<CpuDecision> {
+    Step { action: CpuDecision::Return { cpu, lender: loan.lender, borrower: loan.borrower }, reason }
 }

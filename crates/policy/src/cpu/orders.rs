@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use commonhold_contract::UnitId;
 use commonhold_machine::CpuSet;
 
-use crate::plan::{Action, Reason, Step};
+use crate::plan::{CpuOrder, Reason, Step};
 
 /// Weight that cgroups have unless told otherwise.
 pub(crate) const WEIGHT_USUAL: u32 = 100;
@@ -62,7 +62,7 @@ pub(crate) fn differences(
     before: &BTreeMap<UnitId, Orders>,
     wanted: &BTreeMap<UnitId, Orders>,
     gone: Reason,
-) -> Vec<Step> {
+) -> Vec<Step<CpuOrder>> {
     let units: BTreeSet<UnitId> = before.keys().chain(wanted.keys()).copied().collect();
     let none = Orders::none(gone);
     let pairs: Vec<(UnitId, &Orders, &Orders)> = units
@@ -73,7 +73,7 @@ pub(crate) fn differences(
     let mut order = |action, reason| steps.push(Step { action, reason });
     for (unit, old, new) in &pairs {
         if old.open && !new.open {
-            order(Action::Gate { unit: *unit, open: false }, Reason::TurnOver);
+            order(CpuOrder::Gate { unit: *unit, open: false }, Reason::TurnOver);
         }
     }
     let mut confined: Vec<&(UnitId, &Orders, &Orders)> =
@@ -82,19 +82,19 @@ pub(crate) fn differences(
     // falls idle, and not again for long when that finds none.
     confined.sort_by_cached_key(|(_, old, new)| !gains(old.cpus.as_ref(), new.cpus.as_ref()));
     for (unit, _, new) in confined {
-        order(Action::Confine { unit: *unit, cpus: new.cpus.clone() }, new.cpus_because);
+        order(CpuOrder::Confine { unit: *unit, cpus: new.cpus.clone() }, new.cpus_because);
     }
     for (unit, old, new) in &pairs {
         if old.weight != new.weight {
-            order(Action::Weigh { unit: *unit, weight: new.weight }, new.weight_because);
+            order(CpuOrder::Weigh { unit: *unit, weight: new.weight }, new.weight_because);
         }
         if old.cap != new.cap {
-            order(Action::Cap { unit: *unit, micro_cpus: new.cap }, new.cap_because);
+            order(CpuOrder::Cap { unit: *unit, micro_cpus: new.cap }, new.cap_because);
         }
     }
     for (unit, old, new) in &pairs {
         if !old.open && new.open {
-            order(Action::Gate { unit: *unit, open: true }, Reason::HoldsAgain);
+            order(CpuOrder::Gate { unit: *unit, open: true }, Reason::HoldsAgain);
         }
     }
     steps

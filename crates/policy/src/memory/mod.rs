@@ -41,18 +41,21 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 
-use crate::frames::{self, Allowance, Because, Facts, Look, in_frames};
-use crate::plan::{Action, Reason, Step};
-use crate::step::Input;
-use crate::{MS, Time};
+use crate::plan::{MemoryOrder, MemoryPlan, Reason, Share, Step};
+use crate::snapshot::{Input, MemoryFacts, UnitMemory};
+use crate::time::{MS, Time};
 
+mod exact;
+pub mod frames;
+mod grain;
 mod killing;
 mod orders;
 mod rates;
 
+use frames::{Allowance, Because, Facts, Look, in_frames};
+use grain::{NEAR_PART, SLACK_PART};
 use orders::Orders;
 
-pub use killing::Beyond;
 pub use rates::{Rates, Taken};
 
 /// How often loans may grow. Longer where there are many units, since looking at each costs time.
@@ -63,8 +66,6 @@ pub const EARLY_NS: Time = 25 * MS;
 /// While no unit that is there borrows, and none is near a bound, looks are so many times as rare where a unit that
 /// meets its bound is seen at once.
 const REST_PERIODS: Time = 5;
-/// A unit is near its bound that uses all but this part of it.
-const NEAR_PART: u64 = 8;
 /// While a unit lends, a look is taken this part of the promised time after the last one at the latest.
 const LOAN_LOOK_PART: u64 = 4;
 /// How often to look while a unit owes.
@@ -73,9 +74,6 @@ const DEBT_LOOK_NS: Time = 20 * MS;
 const RECLAIM_NS: Time = 250 * MS;
 /// What the common parts hold is taken as unchanged while it moves by no more than this part of the machine.
 const COMMON_PART: u64 = 256;
-/// A unit that is beyond its allowance by no more than this part of the machine owes nothing: a kernel hands out pages
-/// in batches.
-const SLACK_PART: u64 = 512;
 /// A unit presses that waited for memory for more than this part of the time.
 const STALL_PART: u64 = 20;
 /// How long a unit is not believed to have cold pages after it missed what it lent, the first time and at most.
@@ -87,116 +85,6 @@ const DOUBT_NS_MAX: Time = 640_000 * MS;
 const BACK_NS: Time = 300_000 * MS;
 /// Over how long that is measured.
 const BACK_LOOK_NS: Time = 2_000 * MS;
-
-/// What a backend can enforce for memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MemoryMeans {
-    /// A unit's memory can be bounded: beyond that its own pages are taken, and it waits (memory.high); or they are taken at the
-    /// next look.
-    pub bounds: bool,
-    /// What a unit is entitled to can be kept from others' wants (memory.min, memory.low).
-    pub guarantees: bool,
-    /// Pages can be taken from a unit at once (memory.reclaim).
-    pub reclaim: bool,
-    /// A unit that meets its bound is seen at once, whenever a look is due (memory.events).
-    pub alarms: bool,
-    /// Units can be told from each other when a kernel that is out of memory kills (`oom_score_adj`).
-    pub kill_order: bool,
-}
-
-impl MemoryMeans {
-    /// Nothing can be held.
-    pub const NONE: MemoryMeans =
-        MemoryMeans { bounds: false, guarantees: false, reclaim: false, alarms: false, kill_order: false };
-}
-
-/// The machine's memory at one moment, in bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MemoryFacts {
-    /// All that the kernel manages.
-    pub total: u64,
-    /// What the kernel keeps for itself, charged to no unit.
-    pub kernel: u64,
-    /// What others than units hold and would not give up without paging, charged to no unit.
-    pub shared: u64,
-    /// Swap space that is free.
-    pub swap_free: u64,
-    /// What a byte that is swapped out takes of the memory all the same, in thousandths: 0 unless swap is memory itself, and
-    /// compressed (zram, zswap).
-    pub packed_permille: u64,
-    /// One per unit of the contract; units that the list has not are taken as empty.
-    pub units: Vec<UnitMemory>,
-}
-
-/// One unit's memory: of its own processes, sub-units left out. Bytes, unless said otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct UnitMemory {
-    /// Charged to it, and what is `packed`.
-    pub used: u64,
-    /// What its pages take that were swapped out to memory (zram): charged to no unit, so that no bound counts it.
-    pub packed: u64,
-    /// The part of it that belongs to no file: only swap could take it.
-    pub anonymous: u64,
-    /// The part that belongs to files and must be written before it can be given up.
-    pub dirty: u64,
-    /// The part that the kernel keeps for it, and would not give up.
-    pub kernel: u64,
-    /// The part that was not touched for long, if the machine can tell.
-    pub cold: u64,
-    /// The part of `cold` that belongs to no file: only swap could take it.
-    pub cold_anonymous: u64,
-    /// How often it was held at its bound since it was made.
-    pub refused: u64,
-    /// What came back soon after it was taken, summed since it was made.
-    pub refaulted: u64,
-    /// Time in which one of its processes at least waited for memory, in nanoseconds since it was made; 0 where the
-    /// kernel does not tell.
-    pub stalled_ns: u64,
-    /// Processes that the kernel killed for want of memory, since it was made.
-    pub killed: u64,
-    /// What was taken from it by order, since it was made.
-    pub taken: u64,
-    /// The time in which that was at work, in nanoseconds.
-    pub taking_ns: u64,
-    /// What its processes use without a file and is charged elsewhere: they had it before they came to the unit.
-    pub elsewhere: u64,
-    /// The part of `used` that is others': pages of files that their processes map too, in equal parts. An estimate; 0 where
-    /// the machine does not tell.
-    pub for_others: u64,
-}
-
-/// What was decided about memory. Bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct MemoryPlan {
-    /// When the next facts are wanted at the latest.
-    pub next: Time,
-    /// What is divided among the units.
-    pub divided: u64,
-    /// One per unit of the contract; sub-units left out.
-    pub units: Vec<Share>,
-    /// Units that lend, those that are far from their bound, and those that might soon be beyond what they are entitled
-    /// to, where memory is tight: one of them that meets its bound should be seen at once.
-    pub watch: Vec<UnitId>,
-    /// Units that are beyond what they may use, where memory is short and nothing can be taken from them.
-    pub beyond: Vec<Beyond>,
-}
-
-/// One unit's memory in a plan. Bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Share {
-    /// What its own processes are entitled to.
-    pub entitled: u64,
-    /// What it lends.
-    pub lent: u64,
-    /// What it borrows.
-    pub borrowed: u64,
-    /// What it may use: entitled - lent + borrowed.
-    pub allowed: u64,
-    /// What of that is taken to be in swap that is memory: what is charged may be so much less.
-    pub packed: u64,
-    /// Whether its allowance sank because the memory is wanted elsewhere, so that what it uses beyond is called back.
-    pub called_back: bool,
-}
 
 /// What is remembered between looks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -240,18 +128,15 @@ struct Seen {
 }
 
 impl State {
-    /// The same state after a reload: `number` gives a unit's number in the new contract of `units` units.
-    #[must_use]
-    pub(crate) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
-        let orders = self.orders.into_iter();
-        // What is in force stays known; the rest is learnt anew within a few looks, and every unit has its own
-        // meanwhile.
-        State {
-            orders: orders.filter_map(|(unit, orders)| Some((number(unit)?, orders))).collect(),
-            rates: self.rates,
-            killing: self.killing.renumbered(number),
-            ..State::default()
+    /// Forgets the units that the contract has no more: what held them went with them.
+    fn forget_gone(&mut self, contract: &Contract) {
+        for id in &contract.vacant {
+            if let Some(unit) = self.units.get_mut(id.index()) {
+                *unit = Seen::default();
+            }
         }
+        self.orders.retain(|unit, _| contract.has(*unit));
+        self.killing.forget_gone(contract);
     }
 
     /// When memory is to be looked at next, if it is held at all.
@@ -265,8 +150,11 @@ pub(crate) fn step(
     state: &mut State,
     now: Time,
     input: Input<'_>,
-    steps: &mut Vec<Step>,
+    steps: &mut Vec<Step<MemoryOrder>>,
 ) -> Option<MemoryPlan> {
+    if !input.contract.vacant.is_empty() {
+        state.forget_gone(input.contract);
+    }
     let scheme = input.contract.machine.scheme;
     if scheme == Scheme::Smp || !input.means.memory.bounds {
         orders::differences(&state.orders, &BTreeMap::new(), Reason::Scheme(scheme), steps);
@@ -275,16 +163,20 @@ pub(crate) fn step(
         return None;
     }
     let facts = input.snapshot.memory.as_ref()?;
-    let frame = frame_bytes(facts.total);
+    let exact = input.means.memory.frames;
+    let frame = exact.map_or_else(|| frame_bytes(facts.total), |frames| frames.bytes);
     let look = state.take_in(now, input, facts);
-    let (contract, units) =
-        (in_frames(input.contract, frame), state.units_in_frames(now, input, facts, frame));
+    let contract = in_frames(input.contract, frame);
+    let units = match exact {
+        Some(frames) => state.exact_frames(input, facts, frames),
+        None => state.units_in_frames(now, input, facts, frame),
+    };
     let frames_input =
         frames::Input { contract: &contract, frames: facts.total / frame, units: &units, look };
     let (frames_state, allowances) = frames::step(core::mem::take(&mut state.frames), frames_input);
     state.frames = frames_state;
     let slack = facts.total / SLACK_PART;
-    state.share_out(&allowances, frame, slack);
+    state.share_out(&allowances, &units, frame, slack);
     let wanted = orders::wanted(input, &state.charged(), state.divided(facts.total));
     orders::differences(&state.orders, &wanted, Reason::NobodyThere, steps);
     explain(steps, &allowances, frame);
@@ -304,6 +196,13 @@ pub(crate) fn step(
     } else {
         Vec::new()
     };
+    if let Some(frames) = exact {
+        let next = state.period_at + frames.period_ns;
+        state.next = Some(next);
+        let watch = if scheme == Scheme::Isolate { input.contract.held().collect() } else { Vec::new() };
+        let (divided, units) = (state.divided(facts.total), state.shares());
+        return Some(MemoryPlan { next, divided, units, watch, beyond });
+    }
     let owing = state.call_back(now, input, facts, slack, steps);
     if !owing && input.means.memory.reclaim {
         steps.extend(state.trial(now, input.contract, facts.total, frame));
@@ -350,6 +249,14 @@ impl State {
     /// Takes note of the facts; what kind of look this is.
     fn take_in(&mut self, now: Time, input: Input<'_>, facts: &MemoryFacts) -> Look {
         self.units.resize(input.contract.units.len(), Seen::default());
+        if let Some(frames) = input.means.memory.frames {
+            (self.kernel, self.shared) = (facts.kernel, facts.shared);
+            if self.looked_at.is_some() && now < self.period_at + frames.period_ns {
+                return Look::CallBack;
+            }
+            (self.looked_at, self.period_at) = (Some(now), now);
+            return Look::Period;
+        }
         for (held, seen) in [(&mut self.kernel, facts.kernel), (&mut self.shared, facts.shared)] {
             if held.abs_diff(seen) > facts.total / COMMON_PART {
                 *held = seen;
@@ -432,8 +339,8 @@ impl State {
         all
     }
 
-    fn share_out(&mut self, allowances: &[Allowance], frame: u64, slack: u64) {
-        for (unit, allowance) in self.units.iter_mut().zip(allowances) {
+    fn share_out(&mut self, allowances: &[Allowance], units: &[Facts], frame: u64, slack: u64) {
+        for ((unit, allowance), facts) in self.units.iter_mut().zip(allowances).zip(units) {
             let before = unit.share;
             let share = Share {
                 entitled: allowance.entitled * frame,
@@ -441,6 +348,7 @@ impl State {
                 borrowed: allowance.borrowed * frame,
                 allowed: allowance.allowed * frame,
                 packed: before.packed,
+                callable: facts.callable.map(|callable| callable * frame),
                 called_back: false,
             };
             // Until what is beyond is there, the call-back goes on; a unit that is allowed as much again owes nothing.
@@ -458,7 +366,7 @@ impl State {
         input: Input<'_>,
         facts: &MemoryFacts,
         slack: u64,
-        steps: &mut Vec<Step>,
+        steps: &mut Vec<Step<MemoryOrder>>,
     ) -> bool {
         let mut owing = false;
         for id in input.contract.held() {
@@ -474,7 +382,7 @@ impl State {
             let due = unit.reclaimed_at.is_none_or(|at| now.saturating_sub(at) >= RECLAIM_NS);
             if due && input.means.memory.reclaim {
                 unit.reclaimed_at = Some(now);
-                let action = Action::Reclaim { unit: id, bytes: owed };
+                let action = MemoryOrder::Reclaim { unit: id, bytes: owed };
                 steps.push(Step { action, reason: Reason::Owes { allowed: unit.share.allowed } });
             }
         }
@@ -483,7 +391,7 @@ impl State {
 
     /// Takes a little from a unit that is short and borrows, where as much is lent as could be called back in time, by what is
     /// known.
-    fn trial(&mut self, now: Time, contract: &Contract, total: u64, frame: u64) -> Option<Step> {
+    fn trial(&mut self, now: Time, contract: &Contract, total: u64, frame: u64) -> Option<Step<MemoryOrder>> {
         let loans = contract.held().map(|id| &self.units[id.index()]);
         if !frames::fills_time(loans.map(|unit| (unit.share.borrowed, unit.callable)), 2 * frame) {
             return None;
@@ -494,7 +402,7 @@ impl State {
                 return None;
             }
             let bytes = self.rates.trial(now, unit.facts, unit.callable, total)?;
-            Some(Step { action: Action::Reclaim { unit: id, bytes }, reason: Reason::OnTrial })
+            Some(Step { action: MemoryOrder::Reclaim { unit: id, bytes }, reason: Reason::OnTrial })
         })
     }
 }
@@ -565,9 +473,9 @@ fn damped(before: u64, used: u64, entitled: u64, grain: u64) -> u64 {
 }
 
 /// Gives the orders on allowances the reasons that [`frames`] gave.
-fn explain(steps: &mut [Step], allowances: &[Allowance], frame: u64) {
+fn explain(steps: &mut [Step<MemoryOrder>], allowances: &[Allowance], frame: u64) {
     for step in steps {
-        if let Action::Allow { unit, bytes: Some(_) } = step.action
+        if let MemoryOrder::Allow { unit, bytes: Some(_) } = step.action
             && let Some(allowance) = allowances.get(unit.index())
         {
             step.reason = match allowance.because {

@@ -1,10 +1,17 @@
 //! What a backend observed, and what it can enforce.
 
+mod disk;
+mod memory;
+
 use alloc::vec::Vec;
 
-use crate::Time;
-use crate::disk::{DiskFacts, DiskMeans};
-use crate::memory::{MemoryFacts, MemoryMeans};
+use commonhold_contract::{Contract, UnitId};
+use commonhold_machine::Machine;
+
+pub use disk::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
+pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
+
+use crate::time::Time;
 
 /// What a backend can enforce. The policy plans only what the backend can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +103,20 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// The facts of a unit; nothing at all if the backend does not know it.
-    pub fn unit(&self, unit: commonhold_contract::UnitId) -> UnitFacts {
+    pub fn unit(&self, unit: UnitId) -> UnitFacts {
         self.units.get(unit.index()).copied().unwrap_or_default()
     }
+}
+
+/// Everything that a step reads.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    /// The contract.
+    pub contract: &'a Contract,
+    /// The machine as it is now.
+    pub machine: &'a Machine,
+    /// What the backend can enforce.
+    pub means: Means,
+    /// What the backend saw.
+    pub snapshot: &'a Snapshot,
 }

@@ -51,9 +51,9 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Amount, Contract, DEFAULT_TICKETS, Resource, Scheme, UnitId};
 
-use crate::entitlement::{Capacity, Entitlement, entitle};
 use crate::membership::is_within;
-use crate::share::{split, split_capped};
+use crate::rights::entitlement::{Capacity, Entitlement, entitle};
+use crate::rights::share::{split, split_capped};
 
 /// A unit lends nothing before it was there, and not short, at so many looks: a unit that comes, or has just called its
 /// frames back, will want more.

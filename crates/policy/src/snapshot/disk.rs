@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use commonhold_contract::UnitId;
 
-use crate::Time;
+use crate::time::Time;
 
 /// What a backend can order for disks. By default nothing, as in the simulator, whose disks schedule by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,6 +14,9 @@ pub struct DiskMeans {
     pub caps: bool,
     /// Units can be given weights, on disks that heed them ([`DiskFacts::weighs`]).
     pub weights: bool,
+    /// The machine schedules its disks by units' shares itself, as the kernel of seed 000 does (section 3.3): it is told
+    /// the shares, and holds units to nothing else.
+    pub shares: bool,
     /// Rates are held by stopping all of a unit: so they are for limits alone, and for ceilings where it is known what
     /// the disk carries; no unit is held to a share by them.
     pub limits_only: bool,
@@ -21,7 +24,7 @@ pub struct DiskMeans {
 
 impl DiskMeans {
     /// Nothing can be ordered.
-    pub const NONE: DiskMeans = DiskMeans { caps: false, weights: false, limits_only: false };
+    pub const NONE: DiskMeans = DiskMeans { caps: false, weights: false, shares: false, limits_only: false };
 }
 
 /// What a unit's own processes did to one disk since the backend began. Never goes back.

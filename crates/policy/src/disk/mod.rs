@@ -18,7 +18,7 @@
 //! others are lent not what it leaves, but what leaves no queue.
 //!
 //! Algorithm, for each disk at each look, where weights are not heeded:
-//! 1. What units transferred since is charged to [`bandwidth`](crate::bandwidth). Its criterion says which unit is too
+//! 1. What units transferred since is charged to [`bandwidth`]. Its criterion says which unit is too
 //!    far ahead.
 //! 2. The capacity follows what is transferred. With a queue that is never empty, it is that; otherwise it is at least
 //!    that.
@@ -57,9 +57,10 @@
 //!
 //! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).
 
+pub mod bandwidth;
 mod capacity;
-mod facts;
 mod hold;
+mod in_force;
 mod queue;
 mod weigh;
 
@@ -67,18 +68,16 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Resource, Scheme, UnitId};
+use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme, UnitId};
 
-use crate::entitlement::{self, Capacity, Entitlement};
-use crate::plan::{Action, Plan, Reason, Step};
-use crate::step::Input;
-use crate::{MS, Time};
+use crate::plan::{DiskOrder, DiskPlan, Reason, Step};
+use crate::rights::entitlement::{self, Capacity, Entitlement};
+use crate::snapshot::{DiskFacts, Input};
+use crate::time::{MS, Time};
 
-pub use facts::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
 use hold::Rates;
-
-/// How long a count of transfers remembers (seed 000, section 3.3).
-pub(crate) const HALF_LIFE_NS: Time = 500 * MS;
+use in_force::Order;
+pub use in_force::{DiskCap, RATE_MIN};
 
 /// How soon to look again while a unit uses a disk that rates hold.
 const BUSY_NS: Time = 100 * MS;
@@ -86,30 +85,12 @@ const BUSY_NS: Time = 100 * MS;
 /// shows in four looks.
 const WEIGHED_NS: Time = 250 * MS;
 
-/// The lowest rate that any unit is held to, in bytes per second: a few small requests.
-pub const RATE_MIN: u64 = 64 << 10;
-
-/// The most that a unit may transfer each way, in bytes per second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DiskCap {
-    /// Reading.
-    pub read: u64,
-    /// Writing.
-    pub write: u64,
-}
-
-/// What is in force for one unit on one disk, with the reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Order<T> {
-    value: T,
-    because: Reason,
-}
-
 /// One disk, as it was at the last look.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Disk {
     rates: Rates,
     weights: weigh::Weights,
+    shares: BTreeMap<UnitId, u64>,
     caps: BTreeMap<UnitId, Order<DiskCap>>,
 }
 
@@ -119,49 +100,63 @@ pub struct State {
     disks: BTreeMap<String, Disk>,
 }
 
-impl State {
-    /// The same state after a reload: orders stay in force, counts begin anew.
-    #[must_use]
-    pub(crate) fn renumbered(self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> State {
-        let keep = |disk: Disk| Disk {
-            rates: disk.rates.forgotten(),
-            weights: disk.weights.renumbered(number),
-            caps: disk.caps.into_iter().filter_map(|(unit, cap)| Some((number(unit)?, cap))).collect(),
-        };
-        State { disks: self.disks.into_iter().map(|(name, disk)| (name, keep(disk))).collect() }
+impl Disk {
+    /// Forgets the units that the contract has no more: what held them went with them.
+    fn forget_gone(&mut self, contract: &Contract) {
+        self.rates.forget_gone(contract);
+        self.weights.forget_gone(contract);
+        self.caps.retain(|unit, _| contract.has(*unit));
+        self.shares.retain(|unit, _| contract.has(*unit));
     }
 }
 
-/// Decides what is to be done about disks now, and adds it to the plan. Costs nothing where no disk was observed.
-pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Plan) {
+/// Decides what is to be done about disks now, and when to look again while one is busy. Costs nothing where no disk was observed.
+pub(crate) fn step(
+    state: &mut State,
+    now: Time,
+    input: Input<'_>,
+    orders: &mut Vec<Step<DiskOrder>>,
+) -> (DiskPlan, Option<Time>) {
+    let mut plan = DiskPlan::default();
+    let mut next = None;
     let present = present(state, input);
     let parts = entitlement::entitle(input.contract, Resource::Disk, Capacity::Parts, &present);
     if !input.snapshot.disks.is_empty() {
-        plan.disk_entitled.clone_from(&parts.own);
-        plan.disk_entitled[UnitId::SHARED.index()] = parts.unheld;
+        plan.entitled.clone_from(&parts.own);
+        plan.entitled[UnitId::SHARED.index()] = parts.unheld;
     }
     // No unit is told a weight where none is heeded.
-    let weighs = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
+    let weighs = input.means.disk.shares
+        || input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
+    let everybody = with_everybody(input, &present);
     let everybodys = if weighs {
-        let everybody = with_everybody(input, &present);
         entitlement::entitle(input.contract, Resource::Disk, Capacity::Parts, &everybody)
     } else {
         parts.clone()
     };
+    if !input.contract.vacant.is_empty() {
+        state.disks.values_mut().for_each(|disk| disk.forget_gone(input.contract));
+    }
     state.disks.retain(|name, _| input.snapshot.disks.iter().any(|facts| facts.name == *name));
     for facts in &input.snapshot.disks {
         let disk = state.disks.entry(facts.name.clone()).or_default();
+        if input.means.disk.shares {
+            share_out(disk, input, facts, &everybody, orders);
+            continue;
+        }
         let entitlement = match facts.bytes_per_s {
             Some(known) => {
                 entitlement::entitle(input.contract, Resource::Disk, Capacity::Known(known), &present)
             }
             None => parts.clone(),
         };
-        let weighs = decide(disk, now, input, facts, (&entitlement, &everybodys), &mut plan.steps);
+        let weighs = decide(disk, now, input, facts, (&entitlement, &everybodys), orders);
         if disk.rates.is_busy() {
-            plan.next = plan.next.min(now + if weighs { WEIGHED_NS } else { BUSY_NS });
+            let at = now + if weighs { WEIGHED_NS } else { BUSY_NS };
+            next = Some(next.map_or(at, |next: Time| next.min(at)));
         }
     }
+    (plan, next)
 }
 
 /// Whose tickets count: units with processes; under `quota` every unit without sub-units, as a fixed quota waits for
@@ -192,6 +187,26 @@ fn with_everybody(input: Input<'_>, present: &[bool]) -> Vec<bool> {
     everybody
 }
 
+/// A disk that schedules by shares itself has those of all units, there or not: it divides among those that have requests.
+fn share_out(
+    disk: &mut Disk,
+    input: Input<'_>,
+    facts: &DiskFacts,
+    everybody: &[bool],
+    orders: &mut Vec<Step<DiskOrder>>,
+) {
+    let capacity = facts.bytes_per_s.map_or(Capacity::Parts, Capacity::Known);
+    let entitlement = entitlement::entitle(input.contract, Resource::Disk, capacity, everybody);
+    for unit in input.contract.held() {
+        let share = entitlement.own(unit);
+        if disk.shares.insert(unit, share).unwrap_or(0) != share {
+            let part = share.saturating_mul(MILLIONTH).checked_div(capacity.total()).unwrap_or(0);
+            let action = DiskOrder::Share { unit, disk: facts.name.clone(), share };
+            orders.push(Step { action, reason: Reason::DiskPart { part } });
+        }
+    }
+}
+
 /// One disk: counts, then orders as differences to those in force, by what units are entitled to, and would be if all were there.
 /// Returns whether weights hold it.
 fn decide(
@@ -200,7 +215,7 @@ fn decide(
     input: Input<'_>,
     facts: &DiskFacts,
     (entitlement, everybodys): (&Entitlement, &Entitlement),
-    steps: &mut Vec<Step>,
+    steps: &mut Vec<Step<DiskOrder>>,
 ) -> bool {
     let held = input.contract.machine.scheme != Scheme::Smp;
     disk.rates.observe(now, input, facts, entitlement);
@@ -211,7 +226,7 @@ fn decide(
         BTreeMap::new()
     };
     for (unit, order) in disk.weights.replace(weights) {
-        let action = Action::WeighDisk { unit, disk: facts.name.clone(), weight: order.value };
+        let action = DiskOrder::Weigh { unit, disk: facts.name.clone(), weight: order.value };
         steps.push(Step { action, reason: order.because });
     }
     let mut caps = BTreeMap::new();
@@ -229,11 +244,11 @@ fn replace_caps(
     disk: &mut Disk,
     wanted: BTreeMap<UnitId, Order<DiskCap>>,
     facts: &DiskFacts,
-    steps: &mut Vec<Step>,
+    steps: &mut Vec<Step<DiskOrder>>,
 ) {
     let mut order = |unit, cap: Option<DiskCap>, reason| {
         let (read, write) = (cap.map(|cap| cap.read), cap.map(|cap| cap.write));
-        let action = Action::CapDisk { unit, disk: facts.name.clone(), read, write };
+        let action = DiskOrder::Cap { unit, disk: facts.name.clone(), read, write };
         steps.push(Step { action, reason });
     };
     for unit in disk.caps.keys().filter(|unit| !wanted.contains_key(unit)) {

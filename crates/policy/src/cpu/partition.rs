@@ -26,9 +26,9 @@ use core::cmp::Reverse;
 use commonhold_contract::{MILLIONTH, UnitId};
 use commonhold_machine::Machine;
 
-use crate::Time;
-use crate::free::FreeCpus;
-use crate::tally::Tally;
+use super::free::FreeCpus;
+use super::tally::Tally;
+use crate::time::Time;
 
 /// What a unit holds of the machine's CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,20 +146,6 @@ impl Turns {
             *self.credit.entry(claim.unit).or_insert(0) += earned - spent;
         }
     }
-
-    /// The units by their numbers in another contract; those without one are forgotten.
-    pub(crate) fn renumber(&mut self, number: &dyn Fn(UnitId) -> Option<UnitId>) {
-        self.owners = renumber(&self.owners, number);
-        self.credit = core::mem::take(&mut self.credit)
-            .into_iter()
-            .filter_map(|(u, c)| Some((number(u)?, c)))
-            .collect();
-    }
-}
-
-/// Owners by their numbers in another contract.
-pub(crate) fn renumber(owners: &Owners, number: &dyn Fn(UnitId) -> Option<UnitId>) -> Owners {
-    owners.iter().filter_map(|(cpu, unit)| Some((*cpu, number(*unit)?))).collect()
 }
 
 /// Which unit takes which shared CPU: a unit that had one keeps it, the others take the one nearest to their homes.
@@ -189,7 +175,7 @@ fn seat(machine: &Machine, shared: &[u32], winners: &[UnitId], homes: &Owners, b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MS;
+    use crate::time::MS;
     use proptest::prelude::*;
 
     fn machine(text: &str) -> Machine {
@@ -265,7 +251,7 @@ mod tests {
         #[test]
         fn credits_stay_within_a_logarithm(cpus in 1u64..8, weights in proptest::collection::vec(1u64..100, 2..30), turns_dealt in 1u64..300) {
             let machine = machine(&format!("cpus:{cpus} memory:1GiB"));
-            let claims = claims(&crate::share::split(cpus * MILLIONTH, &weights));
+            let claims = claims(&crate::rights::share::split(cpus * MILLIONTH, &weights));
             let homes = homes(&machine, &claims, &Owners::new());
             let mut turns = Turns::default();
             for n in 0..turns_dealt {
@@ -283,7 +269,7 @@ mod tests {
         #[test]
         fn long_run_shares(cpus in 1u64..12, weights in proptest::collection::vec(1u64..100, 1..20), late in proptest::collection::vec(0u64..120, 100)) {
             let machine = machine(&format!("cpus:{cpus} memory:1GiB"));
-            let claims = claims(&crate::share::split(cpus * MILLIONTH, &weights));
+            let claims = claims(&crate::rights::share::split(cpus * MILLIONTH, &weights));
             let homes = homes(&machine, &claims, &Owners::new());
             let mut turns = Turns::default();
             let mut now = 0;

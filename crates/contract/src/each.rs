@@ -1,26 +1,28 @@
 //! Sub-units for users: what `each = "user"` makes of a unit's members as they are seen.
 
-use commonhold_contract::{Contract, Member, MemberKind, Principal, UnitId};
+use crate::{Contract, Member, MemberKind, Principal, UnitId};
 
-/// Gives every user seen in a unit with `each` (unit, user, user's name) a sub-unit; whether there were new ones.
-pub(super) fn expand(contract: &mut Contract, users: &[(UnitId, u32, String)]) -> bool {
-    let before = contract.units.len();
-    for (unit, uid, name) in users {
-        add_user(contract, *unit, *uid, name);
+impl Contract {
+    /// Gives every user seen in a unit with `each` (unit, user, user's name) a sub-unit; whether there were new ones.
+    pub fn add_users(&mut self, users: &[(UnitId, u32, String)]) -> bool {
+        let before = self.units.len();
+        for (unit, uid, name) in users {
+            add_user(self, *unit, *uid, name);
+        }
+        self.units.len() > before
     }
-    contract.units.len() > before
-}
 
-/// Gives a contract that replaces `old` the sub-units of users seen so far, where it still has them.
-pub(super) fn carry_over(old: &Contract, contract: &mut Contract) {
-    for unit in &old.units {
-        if let (Some(parent), [Member { kind: MemberKind::User(Principal::Id(uid)), .. }]) =
-            (unit.parent, unit.members.as_slice())
-            && old.unit(parent).each.is_some()
-            && let Some(parent) = contract.find(&old.unit(parent).path)
-            && contract.unit(parent).each.is_some()
-        {
-            add_user(contract, parent, *uid, &unit.name);
+    /// Gives a contract that replaces `old` the sub-units of users seen so far, where it still has them.
+    pub fn carry_users_over(&mut self, old: &Contract) {
+        for unit in old.held().map(|id| old.unit(id)) {
+            if let (Some(parent), [Member { kind: MemberKind::User(Principal::Id(uid)), .. }]) =
+                (unit.parent, unit.members.as_slice())
+                && old.unit(parent).each.is_some()
+                && let Some(parent) = self.find(&old.unit(parent).path)
+                && self.unit(parent).each.is_some()
+            {
+                add_user(self, parent, *uid, &unit.name);
+            }
         }
     }
 }

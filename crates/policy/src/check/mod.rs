@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use commonhold_contract::{Amount, Contract, MILLIONTH, Scheme, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 
-use crate::plan::{Action, Plan};
+use crate::plan::{CpuDecision, CpuOrder, DiskOrder, Plan};
 
 mod memory;
 
@@ -41,42 +41,31 @@ pub struct Books {
 }
 
 impl Books {
+    /// What held units that the contract has no more went with them.
+    fn forget_gone(&mut self, contract: &Contract) {
+        self.confined.retain(|unit, _| contract.has(*unit));
+        self.shut.retain(|unit| contract.has(*unit));
+        self.capped.retain(|(unit, _)| contract.has(*unit));
+    }
+
     /// Replays one plan; the books after it, or everything that is wrong with it.
     pub fn replay(&self, contract: &Contract, machine: &Machine, plan: &Plan) -> Result<Books, Vec<String>> {
         let mut replay = Replay { contract, machine, books: self.clone(), wrong: Vec::new() };
-        for step in &plan.steps {
-            replay.action(&step.action);
+        if !contract.vacant.is_empty() {
+            replay.books.forget_gone(contract);
+        }
+        for step in &plan.decisions.cpu.steps {
+            replay.decision(&step.action);
+        }
+        for step in &plan.orders.cpu {
+            replay.cpu_order(&step.action);
+        }
+        for step in &plan.orders.disk {
+            replay.disk_order(&step.action);
         }
         replay.finish(plan);
         replay.books.memory.replay(contract, machine, plan, &mut replay.wrong);
         if replay.wrong.is_empty() { Ok(replay.books) } else { Err(replay.wrong) }
-    }
-
-    /// The books after a reload, where `number` gives a unit's number in the new contract.
-    #[must_use]
-    pub fn renumbered(&self, number: &dyn Fn(UnitId) -> Option<UnitId>) -> Books {
-        let by_cpu = |map: &BTreeMap<u32, UnitId>| -> BTreeMap<u32, UnitId> {
-            map.iter().filter_map(|(cpu, unit)| Some((*cpu, number(*unit)?))).collect()
-        };
-        let owner = by_cpu(&self.owner);
-        let mut borrower = by_cpu(&self.borrower);
-        borrower.retain(|cpu, _| owner.contains_key(cpu));
-        Books {
-            borrower,
-            confined: self
-                .confined
-                .iter()
-                .filter_map(|(u, cpus)| Some((number(*u)?, cpus.clone())))
-                .collect(),
-            shut: self.shut.iter().filter_map(|unit| number(*unit)).collect(),
-            capped: self
-                .capped
-                .iter()
-                .filter_map(|(unit, disk)| Some((number(*unit)?, disk.clone())))
-                .collect(),
-            memory: self.memory.renumbered(number),
-            owner,
-        }
     }
 }
 
@@ -105,56 +94,63 @@ impl Replay<'_> {
             .map_or_else(|| format!("unit {}", unit.0), |unit| unit.path.clone())
     }
 
-    fn action(&mut self, action: &Action) {
-        match action {
-            Action::Own { cpu, unit } => {
+    fn decision(&mut self, decision: &CpuDecision) {
+        match decision {
+            CpuDecision::Own { cpu, unit } => {
                 let before = self.books.owner.insert(*cpu, *unit);
                 let known = self.machine.cpu(*cpu).is_some();
                 self.expect(known, || format!("cpu {cpu} is owned but not there"));
                 self.expect(before.is_none(), || format!("cpu {cpu} has two owners"));
             }
-            Action::Disown { cpu, unit } => {
+            CpuDecision::Disown { cpu, unit } => {
                 let before = self.books.owner.remove(cpu);
                 self.expect(before == Some(*unit), || {
                     format!("cpu {cpu} is taken from a unit that does not own it")
                 });
             }
-            Action::Lend { cpu, lender, borrower } => self.lend(*cpu, *lender, *borrower),
-            Action::CallBack { cpu, borrower, .. } | Action::Return { cpu, borrower, .. } => {
+            CpuDecision::Lend { cpu, lender, borrower } => self.lend(*cpu, *lender, *borrower),
+            CpuDecision::CallBack { cpu, borrower, .. } | CpuDecision::Return { cpu, borrower, .. } => {
                 let before = self.books.borrower.remove(cpu);
                 self.expect(before == Some(*borrower), || {
                     format!("cpu {cpu} comes back from a unit that did not borrow it")
                 });
             }
-            Action::Confine { unit, cpus } => self.confine(*unit, cpus.as_ref()),
-            Action::Weigh { unit, weight } => {
+        }
+    }
+
+    fn cpu_order(&mut self, order: &CpuOrder) {
+        match order {
+            CpuOrder::Confine { unit, cpus } => self.confine(*unit, cpus.as_ref()),
+            CpuOrder::Weigh { unit, weight } => {
                 self.expect((1..=10_000).contains(weight), || format!("unit {} has weight {weight}", unit.0));
             }
-            Action::Cap { unit, micro_cpus } => {
+            CpuOrder::Cap { unit, micro_cpus } => {
                 self.expect(micro_cpus.is_none_or(|micro| micro > 0), || {
                     format!("unit {} is capped to nothing", unit.0)
                 });
             }
-            Action::Gate { unit, open: true } => {
+            CpuOrder::Gate { unit, open: true } => {
                 self.books.shut.remove(unit);
             }
-            Action::Gate { unit, open: false } => {
+            CpuOrder::Gate { unit, open: false } => {
                 self.books.shut.insert(*unit);
             }
-            // On books of their own.
-            Action::Guarantee { .. }
-            | Action::Allow { .. }
-            | Action::Reclaim { .. }
-            | Action::Expose { .. } => {}
-            Action::WeighDisk { unit, disk, weight } => {
+        }
+    }
+
+    fn disk_order(&mut self, order: &DiskOrder) {
+        match order {
+            DiskOrder::Weigh { unit, disk, weight } => {
                 self.expect((1..=1_000).contains(weight), || {
                     format!("unit {} has weight {weight} on disk {disk}", unit.0)
                 });
             }
-            Action::CapDisk { unit, disk, read: None, write: None } => {
+            // Shares are relative: there is nothing that one could be too large for.
+            DiskOrder::Share { .. } => {}
+            DiskOrder::Cap { unit, disk, read: None, write: None } => {
                 self.books.capped.remove(&(*unit, disk.clone()));
             }
-            Action::CapDisk { unit, disk, read, write } => self.cap_disk(*unit, disk, *read, *write),
+            DiskOrder::Cap { unit, disk, read, write } => self.cap_disk(*unit, disk, *read, *write),
         }
     }
 
@@ -206,7 +202,8 @@ impl Replay<'_> {
         self.everything_is_somebodys();
         self.confined_to_what_is_held();
         let top = self.contract.children(None).chain([UnitId::SHARED]);
-        let sum: u64 = top.map(|unit| plan.entitled.get(unit.index()).copied().unwrap_or(0)).sum();
+        let sum: u64 =
+            top.map(|unit| plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0)).sum();
         let whole = self.machine.cpus.len() as u64 * MILLIONTH;
         self.expect(sum == whole, || format!("entitlements sum to {sum} of {whole} millionths of a cpu"));
         if self.scheme() == Scheme::Smp {

@@ -1,0 +1,485 @@
+//! CPUs: which unit owns which, what is lent and called back, and what a backend is ordered for that.
+//!
+//! Order of decisions: what each unit that competes wants, partition or proportional, which unit owns which CPU
+//! ([`partition`]), what is lent and called back ([`lend`]). From all that follow the orders, as differences to those
+//! in force ([`orders`]).
+
+mod free;
+pub(crate) mod lend;
+mod orders;
+pub mod partition;
+mod tally;
+mod waiting;
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, CpuMode, DEFAULT_TICKETS, MILLIONTH, Resource, Scheme, UnitId};
+use commonhold_machine::CpuSet;
+
+use crate::plan::{CpuDecision, CpuOrder, CpuPlan, Reason, Step};
+use crate::rights::entitlement::{self, Entitlement};
+use crate::rights::limits;
+use crate::snapshot::{Input, Means, UnitFacts};
+use crate::time::{MS, Time};
+
+use lend::{Counts, Loan, Market, Want};
+pub use lend::{SETTLE_NS, borrows, lends};
+pub use orders::first_weight;
+use orders::{Orders, WEIGHT_USUAL};
+use partition::{Claim, Owners, Turns};
+use tally::Tally;
+
+/// Look again after this long when a unit runs and nothing is urgent.
+pub(crate) const BUSY_NS: Time = 100 * MS;
+/// Look again after this long when no unit runs.
+pub(crate) const REST_NS: Time = 250 * MS;
+/// Where nothing but newcomers waits for a look, looks take no more than this part of a CPU, unless that made them rarer than
+/// once in [`REST_NS_MAX`].
+const LOOKS_PART: u64 = 50;
+const REST_NS_MAX: Time = 1_000 * MS;
+/// Where turns are all that a unit gets, they come round faster than the paper's 250 ms.
+const TURN_NS_MANY: Time = 100 * MS;
+
+/// A unit that holds a part of a CPU comes to a turn within this time, as long as turns need not be shorter than they
+/// may be for that: a kernel ends a scheduler under which a task waits for half a minute.
+const TURN_WAIT_NS: Time = 5_000 * MS;
+const TURN_NS_MIN: Time = 10 * MS;
+/// The smallest weight, for the same reason: it has its slice of 5 ms after a thousand others.
+const WEIGHT_MIN: u128 = 10;
+
+/// The smallest cap that the kernel takes: 1 ms in a second.
+const CAP_MICRO_MIN: u64 = MILLIONTH / 1_000;
+
+/// What is remembered between steps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct State {
+    homes: Owners,
+    turns: Turns,
+    pub(crate) owners: Owners,
+    pub(crate) claims: Vec<Claim>,
+    pub(crate) loans: BTreeMap<u32, Loan>,
+    pub(crate) wants: BTreeMap<UnitId, Want>,
+    /// Facts of the last look that was fresh, by unit.
+    seen: BTreeMap<UnitId, UnitFacts>,
+    pub(crate) orders: BTreeMap<UnitId, Orders>,
+}
+
+/// When to look again, and which units' facts must be fresh then.
+pub(crate) struct Attention {
+    pub(crate) next: Time,
+    pub(crate) watch: Vec<UnitId>,
+}
+
+/// Whether CPUs are partitioned or time-shared, for that many competing units.
+pub fn partitions(contract: &Contract, means: Means, units: usize, cpus: usize) -> bool {
+    match contract.machine.cpu {
+        CpuMode::Partition => means.cpu_sets,
+        CpuMode::Proportional => !means.weights && means.cpu_sets,
+        // Without weights, shares finer than a CPU are held by turns, which is partitioning again.
+        CpuMode::Auto => means.cpu_sets && (units <= cpus || !means.weights),
+    }
+}
+
+/// Decides about CPUs.
+pub(crate) fn step(
+    state: &mut State,
+    now: Time,
+    input: Input<'_>,
+    orders: &mut Vec<Step<CpuOrder>>,
+) -> (CpuPlan, Attention) {
+    let entitlement = entitle(input);
+    let facts = facts(input);
+    let claims = claims(input, &entitlement, &facts);
+    let mut plan = CpuPlan { entitled: entitled(&entitlement), steps: Vec::new() };
+    let held = input.contract.machine.scheme != Scheme::Smp;
+    let competing = claims.iter().filter(|claim| !claim.unit.is_common()).count();
+    let partitioned = held && partitions(input.contract, input.means, competing, input.machine.cpus.len());
+    sample(state, now, &facts, &claims);
+    if partitioned {
+        let rotated = deal(state, now, input, &claims, &mut plan.steps);
+        trade(state, now, input, rotated, &mut plan.steps);
+    } else {
+        release(state, input, &mut plan.steps);
+    }
+    let wanted = if held { wanted(state, input, &entitlement, partitioned) } else { BTreeMap::new() };
+    let gone = if held { Reason::NobodyThere } else { Reason::Scheme(input.contract.machine.scheme) };
+    // What held a unit that the contract has no more went with it.
+    state.orders.retain(|unit, _| input.contract.has(*unit));
+    orders.extend(orders::differences(&state.orders, &wanted, gone));
+    state.orders = wanted;
+    (plan, attention(state, now, input))
+}
+
+fn entitle(input: Input<'_>) -> Entitlement {
+    // A fixed quota is fixed: it waits for its owner, present or not (seed 000, table 3).
+    let quota = input.contract.machine.scheme == Scheme::Quota;
+    let mut leaf: Vec<bool> = input.contract.ids().map(|_| quota).collect();
+    for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
+        leaf[parent.index()] = false;
+    }
+    let present: Vec<bool> =
+        input.contract.ids().map(|id| leaf[id.index()] || input.snapshot.unit(id).processes > 0).collect();
+    let capacity = entitlement::capacity(input.contract, input.machine, Resource::Cpu);
+    entitlement::entitle(input.contract, Resource::Cpu, capacity, &present)
+}
+
+fn entitled(entitlement: &Entitlement) -> Vec<u64> {
+    let mut values = entitlement.value.clone();
+    values[UnitId::SHARED.index()] = entitlement.unheld;
+    values
+}
+
+/// The units that compete for CPUs. With weights underneath, top-level units do, and share inside by weight; without,
+/// every unit does with what its own processes hold. A unit that is entitled to nothing competes for what is idle. What
+/// no unit is entitled to is the `shared` unit's, which lends it.
+fn claims(input: Input<'_>, entitlement: &Entitlement, facts: &[UnitFacts]) -> Vec<Claim> {
+    let claim = |unit: UnitId| {
+        let micro = if input.means.weights { entitlement.value(unit) } else { entitlement.own(unit) };
+        Claim { unit, micro }
+    };
+    let competes = |unit: &UnitId| !input.means.weights || input.contract.unit(*unit).parent.is_none();
+    let there = |claim: &Claim| claim.micro > 0 || facts[claim.unit.index()].processes > 0;
+    let mut claims: Vec<Claim> = input.contract.held().filter(competes).map(claim).filter(there).collect();
+    if entitlement.unheld > 0 {
+        claims.insert(0, Claim { unit: UnitId::SHARED, micro: entitlement.unheld });
+    }
+    claims
+}
+
+/// The facts of every unit: with weights, its sub-units' are its own.
+fn facts(input: Input<'_>) -> Vec<UnitFacts> {
+    let mut facts: Vec<UnitFacts> = input.contract.ids().map(|id| input.snapshot.unit(id)).collect();
+    if input.means.weights {
+        // Parents stand before their children: going backwards carries sums all the way up.
+        for id in input.contract.held().rev() {
+            if let Some(parent) = input.contract.unit(id).parent {
+                let part = facts[id.index()];
+                let sum = &mut facts[parent.index()];
+                sum.at = sum.at.max(part.at);
+                sum.processes += part.processes;
+                sum.runnable += part.runnable;
+                sum.used_ns += part.used_ns;
+                sum.waited_ns += part.waited_ns;
+            }
+        }
+    }
+    facts
+}
+
+/// Takes the snapshot into every competing unit's want.
+fn sample(state: &mut State, now: Time, facts: &[UnitFacts], claims: &[Claim]) {
+    let competing: Tally = claims.iter().map(|claim| claim.unit).collect();
+    state.wants.retain(|unit, _| competing.has(*unit));
+    state.seen.retain(|unit, _| competing.has(*unit));
+    for unit in claims.iter().map(|claim| claim.unit) {
+        let facts = if unit.is_common() { UnitFacts::default() } else { facts[unit.index()] };
+        let before = state.seen.get(&unit).copied();
+        // What no unit is entitled to, the common parts never want back.
+        let newcomer = || if unit.is_common() { Want::of_nobody(now) } else { Want::of_newcomer(now) };
+        let want = state.wants.entry(unit).or_insert_with(newcomer);
+        // Facts that are not newer than the last ones say nothing about now.
+        let wants = match before {
+            Some(before) if facts.at <= before.at => want.now,
+            _ => facts.runnable.max(used_cpus(before, facts)),
+        };
+        want.sample(now, wants);
+        state.seen.insert(unit, facts);
+    }
+}
+
+/// CPUs that a unit used between two looks, a tenth of one counting as one: what ran and slept again between them.
+fn used_cpus(before: Option<UnitFacts>, now: UnitFacts) -> u32 {
+    let Some(before) = before else { return 0 };
+    let elapsed = now.at.saturating_sub(before.at);
+    let used = now.used_ns.saturating_sub(before.used_ns);
+    u32::try_from((used + elapsed / 10 * 9).checked_div(elapsed).unwrap_or(0)).unwrap_or(u32::MAX)
+}
+
+/// Deals out the CPUs where claims or CPUs changed or a turn is over. Whether it did.
+fn deal(
+    state: &mut State,
+    now: Time,
+    input: Input<'_>,
+    claims: &[Claim],
+    steps: &mut Vec<Step<CpuDecision>>,
+) -> bool {
+    let period = turn_ns(input, claims);
+    // Both are in ascending order.
+    let same_cpus = state.owners.keys().eq(input.machine.cpus.iter().map(|cpu| &cpu.id));
+    let changed = !same_cpus || !shape(claims).eq(shape(&state.claims));
+    let wanted =
+        |claim: &Claim| claim.part() > 0 && state.wants.get(&claim.unit).is_some_and(|want| want.settled > 0);
+    let over = now.saturating_sub(state.turns.since) >= period && claims.iter().any(wanted);
+    if !changed && !over {
+        state.claims = claims.to_vec();
+        return false;
+    }
+    if changed {
+        state.homes = partition::homes(input.machine, claims, &state.homes);
+    }
+    state.turns.rotate(input.machine, claims, &state.homes, now, period);
+    let before = core::mem::take(&mut state.owners);
+    state.owners = state.homes.iter().chain(&state.turns.owners).map(|(cpu, unit)| (*cpu, *unit)).collect();
+    announce(&before, state, input, claims, steps);
+    state.claims = claims.to_vec();
+    true
+}
+
+/// What must change for homes to be dealt out anew: which units compete, and with how many whole CPUs.
+fn shape(claims: &[Claim]) -> impl Iterator<Item = (UnitId, u64)> {
+    claims.iter().map(|claim| (claim.unit, claim.micro / MILLIONTH))
+}
+
+fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {
+    let period = input.contract.machine.rotation_ns;
+    let usual = if claims.len() > input.machine.cpus.len() { period.min(TURN_NS_MANY) } else { period };
+    // Elsewhere a turn costs more than a kernel's map, and no kernel minds.
+    let smallest = claims.iter().map(Claim::part).filter(|part| *part > 0 && input.means.switches).min();
+    let in_time = |part: u64| (TURN_WAIT_NS / MILLIONTH).saturating_mul(part).max(TURN_NS_MIN);
+    usual.min(smallest.map_or(usual, in_time))
+}
+
+/// The steps from the old owners to the new ones.
+fn announce(
+    before: &Owners,
+    state: &State,
+    input: Input<'_>,
+    claims: &[Claim],
+    steps: &mut Vec<Step<CpuDecision>>,
+) {
+    let micro = |claims: &[Claim]| -> BTreeMap<UnitId, u64> {
+        claims.iter().map(|claim| (claim.unit, claim.micro)).collect()
+    };
+    let (old, new) = (micro(&state.claims), micro(claims));
+    let claim = |of: &BTreeMap<UnitId, u64>, unit: UnitId| of.get(&unit).copied().unwrap_or(0);
+    for (cpu, unit) in before.iter().filter(|(cpu, unit)| state.owners.get(cpu) != Some(unit)) {
+        let (from, to) = (claim(&old, *unit), claim(&new, *unit));
+        let reason = match input.machine.cpu(*cpu) {
+            None => Reason::CpuGone,
+            Some(_) if from != to => Reason::EntitlementChanged { from, to },
+            Some(_) => Reason::TurnOver,
+        };
+        steps.push(Step { action: CpuDecision::Disown { cpu: *cpu, unit: *unit }, reason });
+    }
+    for (cpu, unit) in state.owners.iter().filter(|(cpu, unit)| before.get(cpu) != Some(unit)) {
+        let micro = claim(&new, *unit);
+        let reason = match state.turns.owners.contains_key(cpu) {
+            true => Reason::Turn { part: micro % MILLIONTH },
+            false => Reason::Entitled { micro_cpus: micro },
+        };
+        steps.push(Step { action: CpuDecision::Own { cpu: *cpu, unit: *unit }, reason });
+    }
+}
+
+/// Loans and call-backs, where the scheme has them.
+fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &mut Vec<Step<CpuDecision>>) {
+    let limits = state
+        .claims
+        .iter()
+        .filter(|claim| !claim.unit.is_common())
+        .filter_map(|claim| Some((claim.unit, cpu_limit(input, claim.unit)?)))
+        .map(|(unit, micro)| (unit, usize::try_from(micro / MILLIONTH).unwrap_or(usize::MAX)))
+        .collect();
+    let claims = state.claims.iter().map(|claim| (claim.unit, claim.micro)).collect();
+    let counts = Counts::of(&state.owners, &state.loans);
+    let mut market = Market {
+        contract: input.contract,
+        now,
+        owners: &state.owners,
+        claims: &claims,
+        limits: &limits,
+        wants: &mut state.wants,
+        loans: &mut state.loans,
+        steps,
+        counts,
+    };
+    match input.contract.machine.scheme {
+        Scheme::Isolate if !input.means.switches => market.settle(rotated),
+        scheme => market.close(Reason::Scheme(scheme)),
+    }
+}
+
+/// The most that a unit may use, in millionths of a CPU.
+fn cpu_limit(input: Input<'_>, unit: UnitId) -> Option<u64> {
+    let whole = input.machine.cpus.len() as u64 * MILLIONTH;
+    limits::tightest(input.contract, Resource::Cpu, unit, whole)
+}
+
+/// No unit owns a CPU any more.
+fn release(state: &mut State, input: Input<'_>, steps: &mut Vec<Step<CpuDecision>>) {
+    let reason = Reason::Scheme(input.contract.machine.scheme);
+    for (cpu, loan) in core::mem::take(&mut state.loans) {
+        let action = CpuDecision::Return { cpu, lender: loan.lender, borrower: loan.borrower };
+        steps.push(Step { action, reason });
+    }
+    for (cpu, unit) in core::mem::take(&mut state.owners) {
+        steps.push(Step { action: CpuDecision::Disown { cpu, unit }, reason });
+    }
+    state.homes.clear();
+    state.turns = Turns::default();
+    state.claims.clear();
+}
+
+/// The orders that follow from what each unit holds.
+fn wanted(
+    state: &State,
+    input: Input<'_>,
+    entitlement: &Entitlement,
+    partitioned: bool,
+) -> BTreeMap<UnitId, Orders> {
+    let mut wanted: BTreeMap<UnitId, Orders> = BTreeMap::new();
+    let active = |id: &UnitId| entitlement.value(*id) > 0 || input.snapshot.unit(*id).processes > 0;
+    if input.means.weights {
+        let levels = levels(input, entitlement);
+        for unit in input.contract.held().filter(active) {
+            let micro_cpus = entitlement.value(unit);
+            let mut orders = Orders::none(Reason::Proportion { micro_cpus });
+            orders.weight = weight(input, entitlement, &levels, unit);
+            (orders.cap, orders.cap_because) = cap(input, unit, micro_cpus, partitioned);
+            wanted.insert(unit, orders);
+        }
+    }
+    // Where the scheduler keeps units to their CPUs, a CPU set would only narrow the affinity of their threads, which
+    // it could then no longer lend a CPU.
+    if partitioned && !input.means.switches {
+        confine(&mut wanted, state, input);
+    }
+    wanted
+}
+
+/// The orders that keep each competing unit to the CPUs that it holds.
+fn confine(wanted: &mut BTreeMap<UnitId, Orders>, state: &State, input: Input<'_>) {
+    let mut holds = holds(state);
+    for claim in state.claims.iter().filter(|claim| !claim.unit.is_common()) {
+        let cpus = holds.remove(&claim.unit).unwrap_or_default();
+        let none = Orders::none(Reason::Entitled { micro_cpus: claim.micro });
+        let orders = wanted.entry(claim.unit).or_insert(none);
+        orders.cpus_because = Reason::HoldsChanged;
+        // Only a unit that would run is stopped: nothing tells when a stopped process wants to run again. One that
+        // sleeps between two turns stays confined to where it was, and is seen when it wakes.
+        let sleeps = state.wants.get(&claim.unit).is_none_or(|want| want.settled == 0);
+        orders.open = !cpus.is_empty() || sleeps || !input.means.gates;
+        orders.cpus = match cpus.is_empty() {
+            true => state.orders.get(&claim.unit).and_then(|orders| orders.cpus.clone()),
+            false => Some(cpus),
+        };
+    }
+}
+
+/// The CPUs on which units may run: all that one owns, lent or not, and what it borrows. A unit that holds none is left
+/// out.
+pub(crate) fn holds(state: &State) -> BTreeMap<UnitId, CpuSet> {
+    let mut holds: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
+    let borrowed = state.loans.iter().map(|(cpu, loan)| (*cpu, loan.borrower));
+    for (cpu, unit) in state.owners.iter().map(|(cpu, unit)| (*cpu, *unit)).chain(borrowed) {
+        holds.entry(unit).or_default().insert(cpu);
+    }
+    holds
+}
+
+/// What all units of each level are entitled to together, by their encloser.
+fn levels(input: Input<'_>, entitlement: &Entitlement) -> BTreeMap<Option<UnitId>, u128> {
+    let mut levels: BTreeMap<Option<UnitId>, u128> = BTreeMap::new();
+    for unit in input.contract.held() {
+        *levels.entry(input.contract.unit(unit).parent).or_default() += u128::from(entitlement.value(unit));
+    }
+    levels
+}
+
+/// A unit's weight among its siblings: against the encloser's own processes, which have the usual weight, or else as a
+/// part of 10,000.
+fn weight(
+    input: Input<'_>,
+    entitlement: &Entitlement,
+    levels: &BTreeMap<Option<UnitId>, u128>,
+    unit: UnitId,
+) -> u32 {
+    let value = u128::from(entitlement.value(unit));
+    let parent = input.contract.unit(unit).parent;
+    let own = parent.filter(|id| input.snapshot.unit(*id).processes > 0).map_or(0, |id| entitlement.own(id));
+    let weight = if own > 0 {
+        value * u128::from(DEFAULT_TICKETS) / u128::from(own)
+    } else {
+        let siblings = levels.get(&parent).copied().unwrap_or(0);
+        (value * 10_000)
+            .checked_div(siblings)
+            .map_or(u128::from(WEIGHT_USUAL), |weight| weight.max(WEIGHT_MIN))
+    };
+    u32::try_from(weight.clamp(1, 10_000)).unwrap_or(WEIGHT_USUAL)
+}
+
+/// Why a unit has a ceiling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ceiling {
+    /// It may not use what others leave: its entitlement is all that it gets.
+    Own,
+    /// The contract limits it.
+    Limit,
+}
+
+/// Whether a unit has a ceiling that no CPU set holds it to.
+fn ceiling(contract: &Contract, unit: UnitId, partitioned: bool) -> Option<Ceiling> {
+    let own = contract.unit(unit);
+    // In a partition the CPU set already holds a top-level unit to its own.
+    let alone = own.parent.is_none() && partitioned;
+    if !alone && (contract.machine.scheme == Scheme::Quota || !own.borrow.cpu) {
+        Some(Ceiling::Own)
+    } else {
+        own.limit.cpu.map(|_| Ceiling::Limit)
+    }
+}
+
+/// The first unit that only a cap holds to what the contract says, on a machine with so many CPUs: a backend whose means
+/// have none cannot hold this contract. With fewer active units it may do without.
+pub fn needs_cap(contract: &Contract, means: Means, cpus: usize) -> Option<UnitId> {
+    let partitioned = partitions(contract, means, contract.children(None).count(), cpus);
+    let held = contract.machine.scheme != Scheme::Smp;
+    contract.held().find(|unit| held && ceiling(contract, *unit, partitioned).is_some())
+}
+
+/// A unit's cap: its limit, or its entitlement where it may not use what others leave.
+fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (Option<u64>, Reason) {
+    let ceiling = ceiling(input.contract, unit, partitioned).filter(|_| input.means.caps);
+    match (ceiling, cpu_limit(input, unit)) {
+        // A unit that is entitled to nothing and may borrow nothing has the least that a kernel can hold.
+        (Some(Ceiling::Own), _) => (Some(micro_cpus.max(CAP_MICRO_MIN)), Reason::MayNotBorrow),
+        (Some(Ceiling::Limit), Some(limit)) => (Some(limit), Reason::Limit { micro_cpus: limit }),
+        _ => (None, Reason::Proportion { micro_cpus }),
+    }
+}
+
+/// When to look again, and at which units.
+fn attention(state: &State, now: Time, input: Input<'_>) -> Attention {
+    let wants_any = state.wants.values().any(|want| want.settled > 0);
+    // Where every switch lends and calls back, nothing waits for a look that turns and memory do not ask for themselves.
+    let eager = wants_any && !input.means.switches;
+    let pause = match eager {
+        true => BUSY_NS,
+        false if input.means.switches => (input.snapshot.look_ns * LOOKS_PART).clamp(REST_NS, REST_NS_MAX),
+        false => REST_NS,
+    };
+    let mut next = now + pause;
+    let mut watch: Vec<UnitId> =
+        state.loans.values().map(|loan| loan.lender).filter(|id| !id.is_common()).collect();
+    if !watch.is_empty() {
+        // A fifth of the promised time is left for carrying the call-back out.
+        next = next.min(now + input.contract.machine.call_back_ns / 5 * 4);
+    }
+    let owned: Tally = state.owners.values().copied().collect();
+    let settling =
+        |unit: UnitId, want: &Want| (want.now as usize) < owned.get(unit) && want.settled != want.now;
+    let settling: Vec<UnitId> =
+        state.wants.iter().filter(|(unit, want)| settling(**unit, want)).map(|(unit, _)| *unit).collect();
+    let crowded = state.wants.iter().any(|(unit, want)| want.settled as usize > owned.get(*unit));
+    if eager && crowded && !settling.is_empty() {
+        next = next.min(now + SETTLE_NS / 2);
+        watch.extend(settling);
+    }
+    if !state.turns.owners.is_empty() && wants_any {
+        next = next.min((state.turns.since + turn_ns(input, &state.claims)).max(now + MS));
+    }
+    watch.sort_unstable();
+    watch.dedup();
+    Attention { next, watch }
+}

@@ -1,0 +1,22 @@
+//! What is in force for one unit on one disk.
+
+use crate::plan::Reason;
+
+/// The lowest rate that any unit is held to, in bytes per second: a few small requests.
+pub const RATE_MIN: u64 = 64 << 10;
+
+/// The most that a unit may transfer each way, in bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskCap {
+    /// Reading.
+    pub read: u64,
+    /// Writing.
+    pub write: u64,
+}
+
+/// What is in force for one unit on one disk, with the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Order<T> {
+    pub(super) value: T,
+    pub(super) because: Reason,
+}

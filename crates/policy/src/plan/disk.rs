@@ -1,0 +1,52 @@
+//! Disks in a plan: what a backend is to do about them.
+
+use alloc::string::String;
+
+use commonhold_contract::UnitId;
+use serde::{Deserialize, Serialize};
+
+/// What a backend is to do about a disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
+pub enum DiskOrder {
+    /// The unit's weight on a disk against its siblings, 1 to 1,000.
+    Weigh {
+        /// The unit.
+        unit: UnitId,
+        /// The disk's name.
+        disk: String,
+        /// Where 100 is the usual.
+        weight: u32,
+    },
+    /// The unit, sub-units included, transfers no more than this. `None`: no bound that way.
+    Cap {
+        /// The unit.
+        unit: UnitId,
+        /// The disk's name.
+        disk: String,
+        /// Reading, in bytes per second.
+        read: Option<u64>,
+        /// Writing, in bytes per second.
+        write: Option<u64>,
+    },
+    /// The unit's own processes hold this share of a disk that schedules by shares.
+    Share {
+        /// The unit.
+        unit: UnitId,
+        /// The disk's name.
+        disk: String,
+        /// In relation to all other units' shares; 0 is none.
+        share: u64,
+    },
+}
+
+impl DiskOrder {
+    /// The unit that it is about.
+    pub fn unit(&self) -> UnitId {
+        match *self {
+            DiskOrder::Weigh { unit, .. } | DiskOrder::Cap { unit, .. } | DiskOrder::Share { unit, .. } => {
+                unit
+            }
+        }
+    }
+}

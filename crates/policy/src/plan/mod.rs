@@ -1,0 +1,122 @@
+//! The plan: what was decided about each resource, and what a backend is to do for it, each step with its reason.
+//!
+//! *Decisions* say which unit holds what. A backend may ignore them; the ledger and the plan checker do not. *Orders*
+//! follow from the decisions. A backend carries them out in the plan's order, without any choice of its own.
+//!
+//! Orders are differences. What an earlier plan ordered stays in force until another order on the same unit replaces
+//! it.
+
+mod cpu;
+mod disk;
+mod memory;
+mod reason;
+
+use alloc::vec::Vec;
+
+use commonhold_contract::UnitId;
+use serde::{Deserialize, Serialize};
+
+pub use cpu::{CpuDecision, CpuOrder};
+pub use disk::DiskOrder;
+pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
+pub use reason::Reason;
+
+use crate::time::Time;
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step<A> {
+    /// What.
+    pub action: A,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// What to do now, and when to look again.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Plan {
+    /// The moment it was made for.
+    pub at: Time,
+    /// When the next snapshot is wanted at the latest.
+    pub next: Time,
+    /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Of all others the backend may hand in facts
+    /// up to 100 ms old. Empty with `next` far off means that nothing can happen that would need a quick answer.
+    pub watch: Vec<UnitId>,
+    /// Which unit holds what.
+    pub decisions: Decisions,
+    /// What a backend is to do.
+    pub orders: Orders,
+}
+
+/// Which unit holds what, by resource.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Decisions {
+    /// CPUs.
+    pub cpu: CpuPlan,
+    /// Memory; `None` where it was not observed, and what is in force stays.
+    pub memory: Option<MemoryPlan>,
+    /// Disks.
+    pub disk: DiskPlan,
+}
+
+/// What was decided about CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CpuPlan {
+    /// What each unit of the contract is entitled to while this plan is in force, in millionths of a CPU, sub-units
+    /// included; one element per unit. What no unit is entitled to is the `shared` unit's: the top level sums to the
+    /// machine's CPUs.
+    pub entitled: Vec<u64>,
+    /// Owners and loans that change, in order.
+    pub steps: Vec<Step<CpuDecision>>,
+}
+
+/// What was decided about disks.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DiskPlan {
+    /// What each unit's own processes are entitled to of what each disk transfers, in millionths; what no unit is
+    /// entitled to is the `shared` unit's. Empty where no disk was observed.
+    pub entitled: Vec<u64>,
+}
+
+/// What a backend is to do, by resource, each list in the order in which it is to be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Orders {
+    /// CPUs.
+    pub cpu: Vec<Step<CpuOrder>>,
+    /// Memory.
+    pub memory: Vec<Step<MemoryOrder>>,
+    /// Disks.
+    pub disk: Vec<Step<DiskOrder>>,
+}
+
+impl Orders {
+    /// Orders for CPUs alone.
+    #[must_use]
+    pub fn of_cpus(because: Reason, actions: impl IntoIterator<Item = CpuOrder>) -> Orders {
+        Orders { cpu: because_of(because, actions), ..Orders::default() }
+    }
+
+    /// Orders for memory alone.
+    #[must_use]
+    pub fn of_memory(because: Reason, actions: impl IntoIterator<Item = MemoryOrder>) -> Orders {
+        Orders { memory: because_of(because, actions), ..Orders::default() }
+    }
+
+    /// Orders for disks alone.
+    #[must_use]
+    pub fn of_disks(because: Reason, actions: impl IntoIterator<Item = DiskOrder>) -> Orders {
+        Orders { disk: because_of(because, actions), ..Orders::default() }
+    }
+}
+
+fn because_of<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<Step<A>> {
+    actions.into_iter().map(|action| Step { action, reason }).collect()
+}
+
+impl Plan {
+    /// Decisions that change something, and orders.
+    pub fn steps(&self) -> usize {
+        let Orders { cpu, memory, disk } = &self.orders;
+        self.decisions.cpu.steps.len() + cpu.len() + memory.len() + disk.len()
+    }
+}

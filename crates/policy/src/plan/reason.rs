@@ -1,0 +1,143 @@
+//! Why a step is taken: data, which the reports put into words.
+
+use commonhold_contract::{Scheme, UnitId};
+use serde::{Deserialize, Serialize};
+
+use crate::time::Time;
+
+/// Why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
+pub enum Reason {
+    /// The scheme asks for no isolation.
+    Scheme(Scheme),
+    /// The unit's entitlement, in millionths of a CPU, covers whole CPUs.
+    Entitled {
+        /// Millionths of a CPU.
+        micro_cpus: u64,
+    },
+    /// It is the unit's turn on a CPU that several units hold in part.
+    Turn {
+        /// The part it holds of such CPUs, in millionths.
+        part: u64,
+    },
+    /// Its turn on a shared CPU is over, and it holds no other.
+    TurnOver,
+    /// The unit came or went, or its tickets changed.
+    EntitlementChanged {
+        /// Before, in millionths of a CPU.
+        from: u64,
+        /// Now, in millionths of a CPU.
+        to: u64,
+    },
+    /// The owner had nothing to run on it for this long, and the borrower had.
+    OwnerIdle {
+        /// Nanoseconds.
+        idle_ns: u64,
+    },
+    /// The owner wants more CPUs than are left to it.
+    OwnerWants {
+        /// Threads that want a CPU.
+        runnable: u32,
+        /// CPUs of its own that were not lent.
+        kept: u32,
+    },
+    /// The borrower has no use for it any more.
+    BorrowerIdle,
+    /// A unit with a larger claim waits.
+    LargerClaim {
+        /// The unit.
+        of: UnitId,
+    },
+    /// The CPUs it owns and borrows changed.
+    HoldsChanged,
+    /// Time-shared in proportion to its entitlement.
+    Proportion {
+        /// Millionths of a CPU.
+        micro_cpus: u64,
+    },
+    /// The contract limits it.
+    Limit {
+        /// Millionths of a CPU.
+        micro_cpus: u64,
+    },
+    /// The contract forbids it to borrow.
+    MayNotBorrow,
+    /// It has no processes any more.
+    NobodyThere,
+    /// It owns or borrows a CPU again.
+    HoldsAgain,
+    /// The CPU is not there any more.
+    CpuGone,
+    /// Its part of a disk, in millionths of what is transferred.
+    DiskPart {
+        /// Millionths.
+        part: u64,
+    },
+    /// It was ahead of its part of a disk, and another waited for it.
+    DiskWanted {
+        /// Its part, in millionths.
+        part: u64,
+        /// The unit that waited.
+        by: UnitId,
+        /// The last look at which that unit did not wait, or had its part: the call-back's latency counts from here.
+        since: Time,
+    },
+    /// What it got of a disk was not its part, so that its weight is changed.
+    DiskCorrected {
+        /// Its part, in millionths.
+        part: u64,
+        /// The correction so far, in millionths of that.
+        by: u64,
+    },
+    /// The contract limits it on every disk.
+    DiskLimit {
+        /// Bytes per second.
+        bytes_per_s: u64,
+    },
+    /// No other unit wants the disk.
+    DiskFree,
+    /// The unit's tickets are worth so much memory.
+    EntitledTo {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It lends memory that it does not need.
+    Lends {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It is short of memory that it lent, and has it back.
+    CallsBack {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It is short of memory, and others do not need theirs.
+    Borrows {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It gives memory back that it borrowed.
+    GivesBack {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It is short of memory, and at a limit of the contract.
+    AtLimit,
+    /// It is short of memory, and no unit has any to lend.
+    NothingIdle,
+    /// It uses more memory than it is allowed by now.
+    Owes {
+        /// What it is allowed, in bytes.
+        allowed: u64,
+    },
+    /// How fast memory comes back from it is measured, before more is lent to it.
+    OnTrial,
+    /// Memory is short, and the unit uses more than it is entitled to, which only its processes' end would free.
+    Beyond {
+        /// How much, in bytes.
+        bytes: u64,
+    },
+    /// Memory is short no more, or the unit is within what it is entitled to.
+    Enough,
+}

@@ -1,0 +1,288 @@
+//! The simulated machine as the steward sees it: what it can enforce, what there is to see, and how orders are carried out.
+//!
+//! The loop is the daemon's own ([`Steward`]). A turn is due when the last plan asked for it, when a unit comes that was
+//! not there, and at once when a unit that the plan watches is refused memory: what an alarm is on a live machine, the
+//! kernel's own call of the policy is here.
+//!
+//! What the machine can enforce is that of the kernel which seed 000 describes: it hands out frames itself, refuses what
+//! is beyond a unit's bound, pages out on behalf of a unit, and schedules its disks by shares.
+
+use std::convert::Infallible;
+use std::sync::atomic::Ordering;
+
+use commonhold_contract::UnitId;
+use commonhold_dispatch::{NOBODY, UnitRules};
+use commonhold_ledger::Statement;
+use commonhold_policy::memory::frames;
+use commonhold_policy::plan::{DiskOrder, MemoryOrder};
+use commonhold_policy::{
+    DiskFacts, DiskMeans, Frames, Means, MemoryFacts, MemoryMeans, Plan, Snapshot, SwitchLoans, Time,
+    UnitFacts, UnitMemory,
+};
+use commonhold_steward::{Backend, Rules, Switches, Told};
+
+use super::Engine;
+use crate::scenario::{MemoryLoans, Scenario};
+
+/// What the machine remembers of the orders that hold.
+#[derive(Debug)]
+pub(super) struct Held {
+    switches: Switches,
+    /// When facts of memory are due, and when they were given last.
+    memory_due: Time,
+    memory_at: Option<Time>,
+    /// A unit that is watched is short of memory.
+    alarm: bool,
+    /// The units that are watched.
+    watched: Vec<UnitId>,
+    /// How often each unit was seen to be short; and at the look before the last.
+    refused: Vec<u64>,
+    refused_before: Vec<u64>,
+    /// The last look that was one of the policy's periods.
+    period_at: Option<Time>,
+}
+
+impl Held {
+    pub(super) fn new(scenario: &Scenario) -> Held {
+        let contract = &scenario.contract;
+        Held {
+            switches: Switches::new(contract),
+            refused: vec![0; contract.units.len()],
+            refused_before: vec![0; contract.units.len()],
+            period_at: None,
+            memory_due: 0,
+            memory_at: None,
+            alarm: false,
+            watched: Vec::new(),
+        }
+    }
+}
+
+impl Backend for Engine<'_> {
+    type Error = Infallible;
+
+    fn means(&self) -> Means {
+        let kernel = &self.scenario.hardware.kernel;
+        let frames = Frames {
+            bytes: kernel.frame_bytes,
+            period_ns: kernel.memory_period_ns,
+            in_time: kernel.memory_loans == MemoryLoans::InTime,
+        };
+        Means {
+            cpu_sets: true,
+            weights: true,
+            switches: true,
+            memory: MemoryMeans { bounds: true, alarms: true, frames: Some(frames), ..MemoryMeans::NONE },
+            disk: DiskMeans { shares: true, ..DiskMeans::NONE },
+            ..Means::NONE
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn observe(&mut self, now: Time, _: &[UnitId]) -> Result<Snapshot, Infallible> {
+        let memory = (self.held.alarm || now >= self.held.memory_due).then(|| self.memory_facts());
+        Ok(Snapshot { memory, ..self.snapshot() })
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Vec<Infallible> {
+        for told in self.held.switches.plan(plan) {
+            self.tell(told);
+        }
+        if let Some(memory) = &plan.decisions.memory {
+            self.held.memory_due = memory.next;
+            self.held.watched.clone_from(&memory.watch);
+            self.memory.begin_look();
+        } else if self.held.memory_at == Some(self.now) {
+            // Memory is not held.
+            self.held.memory_due = Time::MAX;
+        }
+        for step in &plan.orders.memory {
+            if let MemoryOrder::Allow { unit, bytes } = step.action {
+                let frames = bytes.map(|bytes| bytes / self.frame_bytes());
+                self.memory.allow_unit(unit, frames);
+            }
+        }
+        for step in &plan.orders.disk {
+            if let DiskOrder::Share { unit, disk, share } = &step.action {
+                let drive = self.scenario.hardware.disks.iter().position(|other| other.name == *disk);
+                if let Some(drive) = drive {
+                    self.drives[drive].share_out(*unit, *share);
+                }
+            }
+        }
+        Vec::new()
+    }
+}
+
+impl Engine<'_> {
+    /// Whether units lend and borrow CPUs.
+    pub(super) fn prepare_units(&mut self) {
+        for (unit, rules) in self.held.switches.units().collect::<Vec<_>>() {
+            self.tell(Told::Unit(unit, rules));
+        }
+    }
+
+    fn tell(&mut self, told: Told) {
+        match told {
+            Told::Unit(unit, Rules { parent, weight, flags }) => {
+                let parent = parent.map_or(NOBODY, |parent| parent.0);
+                let taken = self.kernel.set_unit(self.now, unit.0, UnitRules { parent, weight, flags });
+                self.audit.expect(self.now, taken, || {
+                    format!("the scheduler refused a weight of {weight} for unit number {}", unit.0)
+                });
+            }
+            Told::Own(cpu, unit) => self.kernel.own(self.now, cpu, unit.map_or(NOBODY, |unit| unit.0)),
+        }
+    }
+
+    /// What there is to see.
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        for cpu in 0..self.cpus.len() {
+            self.settle(cpu);
+        }
+        let units = (0..self.scenario.contract.units.len()).map(|unit| self.unit_facts(unit)).collect();
+        Snapshot {
+            at: self.now,
+            units,
+            idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
+            disks: (0..self.drives.len()).map(|drive| self.disk_facts(drive)).collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    fn unit_facts(&self, unit: usize) -> UnitFacts {
+        let number = super::number(unit);
+        let (counted, account) = (self.kernel.unit(number), self.kernel.account(number));
+        UnitFacts {
+            at: self.now,
+            processes: self.units.present[unit],
+            runnable: self.units.runnable[unit],
+            used_ns: account.used_ns(),
+            waited_ns: self.units.waited_ns[unit],
+            outside: 0,
+            loans: SwitchLoans {
+                lent_ns: account.lent_ns,
+                borrowed_ns: account.borrowed_ns,
+                called_back: counted.recalls,
+                call_back_sum_ns: counted.recall_ns,
+                call_back_max_ns: counted.recall_ns_max,
+            },
+        }
+    }
+
+    fn disk_facts(&self, drive: usize) -> DiskFacts {
+        let (disk, facts) =
+            (&self.scenario.hardware.disks[drive], &self.scenario.hardware.machine.disks[drive]);
+        DiskFacts {
+            name: disk.name.clone(),
+            at: self.now,
+            bytes_per_s: facts.bytes_per_s,
+            units: self.drives[drive].used(),
+            ..DiskFacts::default()
+        }
+    }
+
+    /// What memory there is to see; that a unit was short is told once.
+    fn memory_facts(&mut self) -> MemoryFacts {
+        let frame = self.frame_bytes();
+        if self.now >= self.held.memory_due {
+            self.held.period_at = Some(self.now);
+        }
+        (self.held.memory_at, self.held.alarm) = (Some(self.now), false);
+        self.held.refused_before.clone_from(&self.held.refused);
+        let seen = self.memory.facts();
+        // What could be taken from whom is asked only where loans are bounded by it.
+        let in_time = self.scenario.hardware.kernel.memory_loans == MemoryLoans::InTime;
+        let giveable = if in_time { self.memory.giveable() } else { Vec::new() };
+        let unit = |(id, facts): (UnitId, &frames::Facts)| {
+            let refused = &mut self.held.refused[id.index()];
+            *refused += u64::from(facts.short);
+            let has = giveable.get(id.index()).copied().unwrap_or_default();
+            let (written, taking) = self.loans.written(id, self.now);
+            UnitMemory {
+                used: facts.used * frame,
+                anonymous: has.anonymous * frame,
+                dirty: has.dirty * frame,
+                // What is on its way out, or could not be taken for another reason.
+                kernel: facts.used.saturating_sub(has.clean + has.dirty + has.anonymous) * frame,
+                refused: *refused,
+                taken: written.bytes,
+                taking_ns: written.ns,
+                taking,
+                ..UnitMemory::default()
+            }
+        };
+        let units = self.scenario.contract.ids().zip(&seen).map(unit).collect();
+        let used = |id: UnitId| self.memory.used(id) * frame;
+        MemoryFacts {
+            total: self.memory.frames() * frame,
+            kernel: used(UnitId::KERNEL),
+            shared: used(UnitId::SHARED),
+            swap_free: self.swap_free(),
+            packed_permille: 0,
+            units,
+        }
+    }
+
+    /// Whether the last look at memory was one at which loans may grow.
+    pub(super) fn is_memory_period(&self) -> bool {
+        self.held.period_at == Some(self.now)
+    }
+
+    /// Whether a unit was short at the last look.
+    pub(super) fn is_short(&self, id: UnitId, facts: &MemoryFacts) -> bool {
+        facts.units.get(id.index()).is_some_and(|unit| unit.refused > self.held.refused_before[id.index()])
+    }
+
+    /// A turn of the loop is due.
+    pub(super) fn policy_event(&mut self) {
+        self.clock.store(self.now, Ordering::Relaxed);
+        self.turn();
+        self.audit_all();
+    }
+
+    /// A unit is short of memory: where the plan watches it, the loop has its turn at once.
+    pub(super) fn alarm(&mut self, unit: UnitId) {
+        if self.held.watched.contains(&unit) && self.held.memory_at != Some(self.now) {
+            self.held.alarm = true;
+            self.turn();
+        }
+    }
+
+    /// One turn of the loop.
+    fn turn(&mut self) {
+        let Some(mut steward) = self.steward.take() else { return };
+        let turn = match steward.turn(self, 0) {
+            Ok(turn) => turn,
+            Err(never) => match never {},
+        };
+        self.steward = Some(steward);
+        for wrong in &turn.wrong {
+            self.audit.note(self.now, &wrong.to_string());
+        }
+        if let (Some(facts), Some(plan)) = (&turn.snapshot.memory, &turn.plan.decisions.memory) {
+            self.note_loans(facts, plan, &turn.plan.orders.memory);
+            self.collect_debts();
+            self.expect_no_rest();
+        }
+        self.note_entitled(&turn.plan.decisions.cpu.entitled);
+        self.timers.set(self.policy_timer(), turn.next(self.now));
+    }
+
+    /// The ledger's last entry.
+    pub(super) fn last_look(&mut self) {
+        let snapshot = self.snapshot();
+        let Some(steward) = &mut self.steward else { return };
+        for imbalance in steward.account(&snapshot) {
+            self.audit.note(self.now, &imbalance.to_string());
+        }
+    }
+
+    /// The ledger's accounts.
+    pub(super) fn statement(&self) -> Statement {
+        self.steward.as_ref().map_or_else(Statement::default, |steward| steward.statement())
+    }
+}

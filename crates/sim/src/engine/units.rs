@@ -1,0 +1,95 @@
+//! What the engine counts of units: for the snapshot, and to check what the policies say of them.
+
+use super::Engine;
+use crate::Time;
+use crate::scenario::Scenario;
+
+/// Counts by unit.
+#[derive(Debug)]
+pub(crate) struct Units {
+    /// CPU time that tasks waited for, of waits that are over.
+    pub(super) waited_ns: Vec<u64>,
+    /// Processes by unit, and runnable threads by the unit that they run for.
+    pub(super) present: Vec<u32>,
+    pub(super) runnable: Vec<u32>,
+    pub(super) plans: u64,
+    /// What the latest plan entitles each unit to, in millionths of a CPU; and that, times ns, summed up to then.
+    pub(super) entitled: Vec<u64>,
+    entitled_so_far: Vec<u128>,
+    planned_at: Time,
+}
+
+impl Units {
+    pub(super) fn new(scenario: &Scenario) -> Units {
+        let units = scenario.contract.units.len();
+        Units {
+            waited_ns: vec![0; units],
+            present: vec![0; units],
+            runnable: vec![0; units],
+            plans: 0,
+            entitled: vec![0; units],
+            entitled_so_far: vec![0; units],
+            planned_at: 0,
+        }
+    }
+
+    /// A task of a unit has waited so long for a CPU.
+    pub(super) fn waited(&mut self, unit: u32, span: Time) {
+        self.waited_ns[unit as usize] += span;
+    }
+
+    /// What a unit was entitled to in the mean, in millionths of a CPU.
+    pub(super) fn entitled_mean(&self, unit: usize, now: Time) -> u64 {
+        let latest = u128::from(self.entitled[unit]) * u128::from(now - self.planned_at);
+        let mean = (self.entitled_so_far[unit] + latest).checked_div(u128::from(now)).unwrap_or(0);
+        u64::try_from(mean).unwrap_or(u64::MAX)
+    }
+
+    /// What a plan entitles units to from now on.
+    fn take_in(&mut self, entitled: &[u64], now: Time) {
+        let elapsed = u128::from(now - self.planned_at);
+        for (sum, latest) in self.entitled_so_far.iter_mut().zip(&self.entitled) {
+            *sum += u128::from(*latest) * elapsed;
+        }
+        self.entitled.copy_from_slice(entitled);
+        self.planned_at = now;
+        self.plans += 1;
+    }
+
+    /// Whether it is its unit's first.
+    pub(super) fn came(&mut self, unit: u32) -> bool {
+        self.present[unit as usize] += 1;
+        self.runnable[unit as usize] += 1;
+        self.present[unit as usize] == 1
+    }
+
+    pub(super) fn went(&mut self, unit: u32) {
+        self.present[unit as usize] -= 1;
+    }
+
+    pub(super) fn became_runnable(&mut self, unit: u32) {
+        self.runnable[unit as usize] += 1;
+    }
+
+    pub(super) fn blocked(&mut self, unit: u32) {
+        self.runnable[unit as usize] -= 1;
+    }
+}
+
+impl Engine<'_> {
+    /// Takes in what was planned: what waits for CPUs may come to follows from that.
+    pub(super) fn note_entitled(&mut self, entitled: &[u64]) {
+        self.units.take_in(entitled, self.now);
+        let contract = &self.scenario.contract;
+        self.patience.looked(self.now, self.kernel.home(0) == commonhold_dispatch::NOBODY);
+        let mut own = self.units.entitled.clone();
+        for id in contract.held() {
+            if let Some(parent) = contract.unit(id).parent {
+                own[parent.index()] -= self.units.entitled[id.index()];
+            }
+        }
+        for id in contract.ids().filter(|id| self.units.present[id.index()] > 0) {
+            self.patience.entitled(id.0, own[id.index()], self.kernel.unit(id.0).weight);
+        }
+    }
+}

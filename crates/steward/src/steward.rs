@@ -1,0 +1,156 @@
+//! A contract in force, and a turn of the loop.
+
+use std::fmt;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_ledger::{Imbalance, Ledger, Statement};
+use commonhold_machine::Machine;
+use commonhold_policy::check::Books;
+use commonhold_policy::{Input, Plan, Snapshot, State, Time, step};
+
+use crate::Backend;
+
+/// A contract in force on a machine: what is decided from, and what is remembered.
+#[derive(Debug)]
+pub struct Steward {
+    contract: Contract,
+    machine: Machine,
+    state: State,
+    books: Books,
+    ledger: Ledger,
+    watch: Vec<UnitId>,
+    /// Places that a reload vacated are free for other units once a turn has seen them vacant.
+    settled: bool,
+}
+
+/// What one turn did.
+#[derive(Debug)]
+pub struct Turn<E> {
+    /// What was seen.
+    pub snapshot: Snapshot,
+    /// What was decided.
+    pub plan: Plan,
+    /// What did not go as it should, in the order in which it was found.
+    pub wrong: Vec<Wrong<E>>,
+}
+
+/// What did not go as it should.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wrong<E> {
+    /// The machine refused something, or could not be seen in part. The rest was done.
+    Machine(E),
+    /// The policy erred: the plan was not carried out, and what was in force stays.
+    Plan(String),
+    /// The ledger does not balance.
+    Ledger(Imbalance),
+}
+
+impl<E: fmt::Display> fmt::Display for Wrong<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wrong::Machine(error) => error.fmt(f),
+            Wrong::Plan(what) => write!(f, "a plan was not carried out: {what}"),
+            Wrong::Ledger(imbalance) => imbalance.fmt(f),
+        }
+    }
+}
+
+impl Steward {
+    /// Nothing is in force yet; the first turn begins.
+    pub fn new(contract: Contract, machine: Machine) -> Steward {
+        Steward {
+            ledger: Ledger::open(&contract, &machine),
+            contract,
+            machine,
+            state: State::default(),
+            books: Books::default(),
+            watch: Vec::new(),
+            settled: true,
+        }
+    }
+
+    /// One turn: looks, decides, checks, acts and accounts. `look_ns` is the CPU time that a turn takes, 0 where it takes
+    /// none. An error is of the look, and then nothing was done.
+    pub fn turn<B: Backend + ?Sized>(
+        &mut self,
+        backend: &mut B,
+        look_ns: u64,
+    ) -> Result<Turn<B::Error>, B::Error> {
+        let snapshot = Snapshot { look_ns, ..self.observe(backend)? };
+        let mut wrong: Vec<Wrong<B::Error>> =
+            backend.take_problems().into_iter().map(Wrong::Machine).collect();
+        wrong.extend(self.account(&snapshot).into_iter().map(Wrong::Ledger));
+        let (contract, machine) = (&self.contract, &self.machine);
+        let input = Input { contract, machine, means: backend.means(), snapshot: &snapshot };
+        let (state, plan) = step(self.state.clone(), snapshot.at, input);
+        match self.books.replay(contract, machine, &plan) {
+            Ok(books) => {
+                (self.books, self.state) = (books, state);
+                wrong.extend(backend.apply(&plan).into_iter().map(Wrong::Machine));
+                wrong.extend(self.ledger.book(&plan, backend.now()).into_iter().map(Wrong::Ledger));
+                self.watch.clone_from(&plan.watch);
+                self.settled = true;
+            }
+            // What is in force stays in force, and the next snapshot is another chance.
+            Err(found) => wrong.extend(found.into_iter().map(Wrong::Plan)),
+        }
+        Ok(Turn { snapshot, plan, wrong })
+    }
+
+    /// Enters what a snapshot shows, without deciding anything: the last look of a run.
+    pub fn account(&mut self, snapshot: &Snapshot) -> Vec<Imbalance> {
+        self.ledger.observe(&self.machine, snapshot)
+    }
+
+    /// Looks until no process asks for a unit of its own: at most once more for every level of the contract.
+    fn observe<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<Snapshot, B::Error> {
+        loop {
+            let snapshot = backend.observe(backend.now(), &self.watch)?;
+            if !backend.newcomers(&mut self.contract) {
+                return Ok(snapshot);
+            }
+        }
+    }
+
+    /// Another contract holds from now on. Units of the same path stay the units that they are.
+    pub fn reload(&mut self, mut contract: Contract, machine: Machine) {
+        contract.carry_users_over(&self.contract);
+        contract.adopt(&self.contract, self.settled);
+        self.ledger.adopt(&contract);
+        self.watch.clear();
+        (self.contract, self.machine, self.settled) = (contract, machine, false);
+    }
+
+    /// CPUs came or went.
+    pub fn set_machine(&mut self, machine: Machine) {
+        self.machine = machine;
+    }
+
+    /// The contract in force, with the units that `each` made.
+    pub fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    /// The machine, as it was found last.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The accounts as they stand.
+    pub fn statement(&self) -> Statement {
+        self.ledger.statement(&self.contract)
+    }
+
+    /// The accounts themselves.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+}
+
+/// When the next turn is due, given the plan of this one, on a machine whose clock shows `now`.
+impl<E> Turn<E> {
+    /// At the latest; later than `now`.
+    pub fn next(&self, now: Time) -> Time {
+        self.plan.next.max(now + 1)
+    }
+}

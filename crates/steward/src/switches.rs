@@ -1,0 +1,168 @@
+//! What a scheduler that decides at every switch is told: of each unit, and of each CPU.
+//!
+//! A plan says which unit owns which CPU, and what weights units have. The contract says who is within whom, and who
+//! lends and borrows. Both machines tell their scheduler what follows from that, and nothing else; how units are numbered
+//! there is the machine's own business.
+
+use std::collections::BTreeMap;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_dispatch::{ANYWHERE, BORROWS, LENDS};
+use commonhold_policy::Plan;
+use commonhold_policy::cpu::{borrows, first_weight, lends};
+use commonhold_policy::plan::{CpuDecision, CpuOrder};
+
+/// What a unit is to the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// The unit around it.
+    pub parent: Option<UnitId>,
+    /// Its part among its siblings, 1 to 10,000; the parent's own tasks together have 100.
+    pub weight: u32,
+    /// [`LENDS`], [`BORROWS`] and [`ANYWHERE`].
+    pub flags: u32,
+}
+
+/// One thing that the scheduler is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// A unit is this from now on.
+    Unit(UnitId, Rules),
+    /// A CPU is this unit's from now on, or nobody's.
+    Own(u32, Option<UnitId>),
+}
+
+/// All that a scheduler must know; one that is loaded anew is told all of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Switches {
+    units: BTreeMap<UnitId, Rules>,
+    owners: BTreeMap<u32, UnitId>,
+}
+
+impl Switches {
+    /// For a contract under which nothing was planned yet.
+    pub fn new(contract: &Contract) -> Switches {
+        let mut switches = Switches::default();
+        switches.follow(contract);
+        switches
+    }
+
+    /// Follows another contract. Units that stay keep their weights and CPUs; those that are gone own nothing any more.
+    pub fn follow(&mut self, contract: &Contract) {
+        let weight = |unit: UnitId| self.units.get(&unit).map_or(first_weight(unit), |rules| rules.weight);
+        self.units = contract.present().map(|unit| (unit, rules(contract, unit, weight(unit)))).collect();
+        self.owners.retain(|_, unit| contract.has(*unit));
+    }
+
+    /// What a plan changes: weights, then owners. A CPU that changes hands goes straight from one to the other.
+    pub fn plan(&mut self, plan: &Plan) -> Vec<Told> {
+        let mut told = Vec::new();
+        for step in &plan.orders.cpu {
+            if let CpuOrder::Weigh { unit, weight } = step.action
+                && let Some(rules) = self.units.get_mut(&unit)
+            {
+                rules.weight = weight;
+                told.push(Told::Unit(unit, *rules));
+            }
+        }
+        let mut owners: BTreeMap<u32, Option<UnitId>> = BTreeMap::new();
+        for step in &plan.decisions.cpu.steps {
+            match step.action {
+                CpuDecision::Own { cpu, unit } => drop(owners.insert(cpu, Some(unit))),
+                CpuDecision::Disown { cpu, .. } => drop(owners.entry(cpu).or_insert(None)),
+                CpuDecision::Lend { .. } | CpuDecision::CallBack { .. } | CpuDecision::Return { .. } => {}
+            }
+        }
+        for (cpu, unit) in owners {
+            match unit {
+                Some(unit) => drop(self.owners.insert(cpu, unit)),
+                None => drop(self.owners.remove(&cpu)),
+            }
+            told.push(Told::Own(cpu, unit));
+        }
+        told
+    }
+
+    /// What each unit is; enclosers before their sub-units.
+    pub fn units(&self) -> impl Iterator<Item = (UnitId, Rules)> + '_ {
+        self.units.iter().map(|(unit, rules)| (*unit, *rules))
+    }
+
+    /// The unit that owns each CPU that is owned.
+    pub fn owners(&self) -> impl Iterator<Item = (u32, UnitId)> + '_ {
+        self.owners.iter().map(|(cpu, unit)| (*cpu, *unit))
+    }
+}
+
+/// What the scheduler may do with a unit's CPUs and tasks. A task in no unit is kept out of nowhere: whatever the contract
+/// says of others, it must not wait for ever.
+fn rules(contract: &Contract, unit: UnitId, weight: u32) -> Rules {
+    let lends = if lends(contract, unit) { LENDS } else { 0 };
+    let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
+    let anywhere = if unit == UnitId::SHARED { ANYWHERE } else { 0 };
+    Rules { parent: contract.unit(unit).parent, weight, flags: lends | borrows | anywhere }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commonhold_contract::Scheme;
+    use commonhold_policy::{Reason, Step};
+
+    const A: UnitId = UnitId(2);
+    const B: UnitId = UnitId(3);
+
+    fn contract() -> Contract {
+        let mut contract = Contract::default();
+        let a = contract.add(None, "a");
+        contract.add(Some(a), "b");
+        contract
+    }
+
+    fn plan(decided: &[CpuDecision], ordered: &[CpuOrder]) -> Plan {
+        let reason = Reason::TurnOver;
+        let mut plan = Plan::default();
+        plan.decisions.cpu.steps = decided.iter().map(|d| Step { action: d.clone(), reason }).collect();
+        plan.orders.cpu = ordered.iter().map(|o| Step { action: o.clone(), reason }).collect();
+        plan
+    }
+
+    #[test]
+    fn a_cpu_goes_straight_from_one_to_the_other() {
+        let mut switches = Switches::new(&contract());
+        let first = [CpuDecision::Own { cpu: 0, unit: A }, CpuDecision::Own { cpu: 1, unit: A }];
+        assert_eq!(switches.plan(&plan(&first, &[])), [Told::Own(0, Some(A)), Told::Own(1, Some(A))]);
+        let next = [
+            CpuDecision::Disown { cpu: 0, unit: A },
+            CpuDecision::Disown { cpu: 1, unit: A },
+            CpuDecision::Own { cpu: 1, unit: B },
+        ];
+        let weights = [CpuOrder::Weigh { unit: B, weight: 7 }, CpuOrder::Gate { unit: B, open: true }];
+        let told = switches.plan(&plan(&next, &weights));
+        assert!(matches!(told[0], Told::Unit(B, Rules { parent: Some(A), weight: 7, .. })), "{told:?}");
+        assert_eq!(told[1..], [Told::Own(0, None), Told::Own(1, Some(B))]);
+        assert_eq!(switches.owners().collect::<Vec<_>>(), [(1, B)]);
+    }
+
+    #[test]
+    fn units_that_stay_keep_what_they_have() {
+        let before = contract();
+        let mut switches = Switches::new(&before);
+        let own = [CpuDecision::Own { cpu: 0, unit: A }, CpuDecision::Own { cpu: 1, unit: B }];
+        switches.plan(&plan(&own, &[CpuOrder::Weigh { unit: A, weight: 9 }]));
+        let mut after = Contract::default();
+        after.add(None, "c");
+        after.add(None, "a");
+        after.machine.scheme = Scheme::Quota;
+        after.adopt(&before, true);
+        switches.follow(&after);
+        assert_eq!(switches.owners().collect::<Vec<_>>(), [(0, A)]);
+        let units: Vec<(UnitId, u32, u32)> =
+            switches.units().map(|(id, r)| (id, r.weight, r.flags)).collect();
+        let common = BORROWS | ANYWHERE;
+        assert_eq!(
+            units,
+            [(UnitId(0), 100, BORROWS), (UnitId(1), 10_000, common), (A, 9, 0), (UnitId(4), 100, 0)]
+        );
+    }
+}
