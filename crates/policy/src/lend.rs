@@ -8,10 +8,10 @@
 //! what it lends, plus what it borrows.
 //!
 //! Algorithm, at each step:
-//! 1. Loans whose CPU changed its owner end.
+//! 1. Loans whose CPU changed its owner end, and those beyond what a unit may lend or borrow by now.
 //! 2. An owner that wants more than it kept calls back the difference.
 //! 3. Borrowers that hold more than they want return the difference.
-//! 4. Each idle CPU goes to a unit that may borrow and wants more than it holds. The lender's siblings in the tree
+//! 4. Each idle CPU that may be lent goes to a unit that may borrow it and wants more than it holds. The lender's siblings in the tree
 //!    come first: an idle unit's share stays in the family. Among equals, the unit that holds least for what it is
 //!    entitled to comes first.
 //! 5. At a rotation, one loan may pass from the borrower that holds most for its entitlement to a unit that waits and
@@ -19,7 +19,8 @@
 //!
 //! Properties:
 //! - Only CPUs are lent that no task of the owner waits for. Lender and borrower know of a loan at every step.
-//! - A unit that may not lend or borrow never does. No unit borrows beyond its limit.
+//! - A unit that may not lend or borrow never does. No unit borrows beyond its limit. No unit lends or borrows more
+//!   than the amount that its contract names, rounded down to whole CPUs.
 //! - How many CPUs each unit owns, lends and borrows is counted once and then kept up. So a step costs a look at each
 //!   loan and unit, and each new loan costs a look at the next unit that waits.
 //!
@@ -31,10 +32,13 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme, UnitId};
 
-use crate::partition::Owners;
+use crate::limits;
+use crate::partition::{Claim, Owners};
 use crate::plan::{Action, Reason, Step};
+use crate::snapshot::Means;
+use crate::step::partitions;
 use crate::tally::Tally;
 use crate::waiting::{Queues, Waiter};
 use crate::{MS, Time};
@@ -88,14 +92,112 @@ impl Want {
     }
 }
 
-/// Whether a unit's idle CPUs may be lent. What no unit holds is the common parts', which lend it to any unit.
+/// Whether any of a unit's idle CPUs may be lent. What no unit holds is the common parts', which lend it to any unit.
 pub fn lends(contract: &Contract, unit: UnitId) -> bool {
-    contract.machine.scheme == Scheme::Isolate && (unit.is_common() || contract.unit(unit).lend.cpu)
+    contract.machine.scheme == Scheme::Isolate && (unit.is_common() || contract.unit(unit).lend.cpu.allows())
 }
 
-/// Whether a unit may be lent others' idle CPUs.
+/// Whether a unit may be lent any of others' idle CPUs.
 pub fn borrows(contract: &Contract, unit: UnitId) -> bool {
-    contract.machine.scheme == Scheme::Isolate && contract.unit(unit).borrow.cpu
+    contract.machine.scheme == Scheme::Isolate && contract.unit(unit).borrow.cpu.allows()
+}
+
+/// How many CPUs units may lend and borrow at most, where the contract names an amount or says no.
+#[derive(Debug, Default)]
+pub(crate) struct Amounts {
+    lent: BTreeMap<UnitId, usize>,
+    borrowed: BTreeMap<UnitId, usize>,
+}
+
+impl Amounts {
+    /// The amounts of the units with these claims, on a machine with so many CPUs. Parts of a CPU are not lent.
+    pub(crate) fn of(contract: &Contract, claims: &[Claim], cpus: usize) -> Amounts {
+        let whole = cpus as u64 * MILLIONTH;
+        let mut amounts = Amounts::default();
+        let cpus = |micro: u64| usize::try_from(micro / MILLIONTH).unwrap_or(usize::MAX);
+        for claim in claims.iter().filter(|claim| !claim.unit.is_common()) {
+            let unit = contract.unit(claim.unit);
+            if !unit.lend.cpu.allows() || unit.lend.cpu.amount().is_some() {
+                amounts.lent.insert(claim.unit, cpus(unit.lend.cpu.most(claim.micro)));
+            }
+            if !unit.borrow.cpu.allows() {
+                amounts.borrowed.insert(claim.unit, 0);
+            } else if let Some(micro) = limits::borrows(contract, Resource::Cpu, claim.unit, whole) {
+                amounts.borrowed.insert(claim.unit, cpus(micro));
+            }
+        }
+        amounts
+    }
+
+    fn lent(&self, unit: UnitId) -> usize {
+        self.lent.get(&unit).copied().unwrap_or(usize::MAX)
+    }
+
+    fn borrowed(&self, unit: UnitId) -> usize {
+        self.borrowed.get(&unit).copied().unwrap_or(usize::MAX)
+    }
+}
+
+/// An amount of CPUs to lend or borrow that is not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotHeld {
+    /// The unit whose contract names it.
+    pub unit: UnitId,
+    /// Which side of a loan it is for.
+    pub side: Side,
+    /// Why.
+    pub why: WhyNot,
+}
+
+/// A side of a loan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// `lend`.
+    Lend,
+    /// `borrow`.
+    Borrow,
+}
+
+/// Why an amount is not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhyNot {
+    /// The scheduler lends at every switch, and knows only yes and no. The amount counts as a yes.
+    EverySwitch,
+    /// CPUs are time-shared by weight, which leaves to others whatever one does not use. The amount counts as a yes.
+    Shared,
+    /// Whole CPUs are lent, and the amount is less than one. It counts as a no.
+    LessThanACpu,
+}
+
+/// The amounts of CPUs to lend and borrow that a backend with these means does not hold on a machine with so many CPUs:
+/// in the contract's order, `lend` before `borrow`. Nothing where the scheme makes no loans.
+pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> {
+    if contract.machine.scheme != Scheme::Isolate {
+        return Vec::new();
+    }
+    let tops = contract.children(None).count();
+    let partitioned = partitions(contract, means, tops, cpus);
+    let whole = cpus as u64 * MILLIONTH;
+    let why = |id: UnitId, side: Side| {
+        let unit = contract.unit(id);
+        let permission = match side {
+            Side::Lend => unit.lend.cpu,
+            Side::Borrow => unit.borrow.cpu,
+        };
+        let amount = permission.amount().filter(|_| permission.allows())?;
+        // Plans lend between top-level units where weights divide what is inside, and else between all.
+        let by_plans = partitioned && (!means.weights || unit.parent.is_none());
+        match side {
+            _ if means.switches => Some(WhyNot::EverySwitch),
+            Side::Borrow if !by_plans && means.caps => None,
+            _ if !by_plans => Some(WhyNot::Shared),
+            // At the most: of what a unit lends, a part is of what it is entitled to, which is no more than there is.
+            _ => (amount.of(whole) < MILLIONTH).then_some(WhyNot::LessThanACpu),
+        }
+    };
+    let sides = |unit: UnitId| [Side::Lend, Side::Borrow].map(|side| (unit, side));
+    let found = |(unit, side): (UnitId, Side)| why(unit, side).map(|why| NotHeld { unit, side, why });
+    contract.held().flat_map(sides).filter_map(found).collect()
 }
 
 /// Everything that lending decides on.
@@ -107,6 +209,8 @@ pub(crate) struct Market<'a> {
     pub(crate) claims: &'a BTreeMap<UnitId, u64>,
     /// CPUs that a unit may hold at the most, where its contract limits it.
     pub(crate) limits: &'a BTreeMap<UnitId, usize>,
+    /// What units may lend and borrow.
+    pub(crate) amounts: &'a Amounts,
     pub(crate) wants: &'a mut BTreeMap<UnitId, Want>,
     pub(crate) loans: &'a mut BTreeMap<u32, Loan>,
     pub(crate) steps: &'a mut Vec<Step>,
@@ -143,6 +247,7 @@ impl Market<'_> {
     /// One step of the algorithm. `rotated`: ownership was dealt out anew.
     pub(crate) fn settle(&mut self, rotated: bool) {
         self.end_orphans();
+        self.end_beyond();
         self.call_back();
         self.give_back();
         if rotated {
@@ -189,6 +294,25 @@ impl Market<'_> {
             self.end(cpu);
             let reason = if self.owners.contains_key(&cpu) { Reason::TurnOver } else { Reason::CpuGone };
             self.steps.push(returned(cpu, loan, reason));
+        }
+    }
+
+    /// Ends loans beyond what their units may lend or borrow: the contract or an entitlement may have changed.
+    fn end_beyond(&mut self) {
+        for (lender, theirs) in self.loans_by(|loan| loan.lender) {
+            let beyond = self.counts.lent.get(lender).saturating_sub(self.amounts.lent(lender));
+            self.end_some(theirs, beyond);
+        }
+        for (borrower, theirs) in self.loans_by(|loan| loan.borrower) {
+            let beyond = self.counts.borrowed.get(borrower).saturating_sub(self.amounts.borrowed(borrower));
+            self.end_some(theirs, beyond);
+        }
+    }
+
+    fn end_some(&mut self, loans: Vec<(u32, Loan)>, count: usize) {
+        for (cpu, loan) in loans.into_iter().take(count) {
+            self.end(cpu);
+            self.steps.push(returned(cpu, loan, Reason::LoanLimit));
         }
     }
 
@@ -265,6 +389,7 @@ impl Market<'_> {
         self.counts.kept(lender) > self.want(lender).settled as usize
             && !self.loans.contains_key(&cpu)
             && lends(self.contract, lender)
+            && self.counts.lent.get(lender) < self.amounts.lent(lender)
     }
 
     /// The units that may borrow and have a use for it.
@@ -285,6 +410,7 @@ impl Market<'_> {
             && borrows(self.contract, unit)
             && self.want(unit).settled as usize > held
             && self.limits.get(&unit).is_none_or(|limit| held < *limit)
+            && self.counts.borrowed.get(unit) < self.amounts.borrowed(unit)
     }
 
     fn rebalance(&mut self) {

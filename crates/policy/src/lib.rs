@@ -26,7 +26,7 @@ mod step;
 mod tally;
 mod waiting;
 
-pub use lend::{SETTLE_NS, borrows, lends};
+pub use lend::{NotHeld, SETTLE_NS, Side, WhyNot, borrows, lends, not_held};
 pub use orders::first_weight;
 pub use plan::{Action, Bytes, CpuCount, Cpus, Plan, Reason, Speed, Step};
 pub use snapshot::{Means, Snapshot, SwitchLoans, UnitFacts};

@@ -207,6 +207,8 @@ pub enum Reason {
     },
     /// The contract forbids it to borrow.
     MayNotBorrow,
+    /// The contract says how much may be lent or borrowed at most.
+    LoanLimit,
     /// It has no processes any more.
     NobodyThere,
     /// It owns or borrows a CPU again.
@@ -453,6 +455,7 @@ impl fmt::Display for Because<'_> {
             }
             Reason::Limit { micro_cpus } => write!(f, "the contract limits it to {}", CpuCount(micro_cpus)),
             Reason::MayNotBorrow => write!(f, "it may not borrow"),
+            Reason::LoanLimit => write!(f, "the contract limits the loan"),
             Reason::NobodyThere => write!(f, "it has no processes any more"),
             Reason::HoldsAgain => write!(f, "it holds a cpu again"),
             Reason::CpuGone => write!(f, "the cpu is gone"),

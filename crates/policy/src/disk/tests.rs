@@ -8,7 +8,7 @@ use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use alloc::vec;
 
-use commonhold_contract::{Amount, Contract};
+use commonhold_contract::{Amount, Contract, PerResource};
 use commonhold_machine::Machine;
 use proptest::prelude::*;
 
@@ -100,7 +100,7 @@ impl Bench {
         let mut contract = Contract::default();
         for (n, tickets) in tickets.iter().enumerate() {
             let unit = contract.add(None, &format!("u{n}"));
-            contract.units[unit.index()].tickets = *tickets;
+            contract.units[unit.index()].tickets = PerResource::all(*tickets);
         }
         Bench::new(contract)
     }
@@ -264,9 +264,9 @@ fn a_hard_half_against_four() {
         bench.load(n, greedy(if n == 0 { 1 } else { 2 }));
     }
     // Half reserved, and a fifth of the rest by tickets: 60 % against 10 % each, unless it holds no soft ones to speak of.
-    bench.contract.units[2].tickets = 1;
+    bench.contract.units[2].tickets = PerResource::all(1);
     for n in 3..7 {
-        bench.contract.units[n].tickets = 1_000;
+        bench.contract.units[n].tickets = PerResource::all(1_000);
     }
     bench.run(3);
     let got = bench.run(20);
@@ -283,7 +283,7 @@ fn who_would_be_stopped_has_limits_alone() {
     bench.limits_only = true;
     bench.contract.units[2].limit.disk = Some(Amount::Absolute(5 * MB));
     bench.contract.units[3].limit.disk = Some(Amount::Part(100_000));
-    bench.contract.units[4].borrow.disk = false;
+    bench.contract.units[4].borrow.disk = false.into();
     for n in 0..3 {
         bench.load(n, greedy(8));
     }
@@ -448,7 +448,7 @@ fn nobody_stays_held_when_the_others_have_left() {
 #[test]
 fn who_may_not_borrow_has_its_part_and_no_more() {
     let mut bench = Bench::tickets(&[100, 300]);
-    bench.contract.units[2].borrow.disk = false;
+    bench.contract.units[2].borrow.disk = false.into();
     bench.load(0, greedy(4));
     bench.load(1, greedy(4));
     bench.run(3);
@@ -461,7 +461,7 @@ fn who_may_not_borrow_has_its_part_and_no_more() {
 #[test]
 fn who_does_not_lend_finds_its_part_free() {
     let mut bench = Bench::tickets(&[100, 100]);
-    bench.contract.units[2].lend.disk = false;
+    bench.contract.units[2].lend.disk = false.into();
     bench.load(0, greedy(4));
     bench.load(1, greedy(4));
     bench.run(5);

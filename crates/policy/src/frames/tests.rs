@@ -1,4 +1,5 @@
 use super::*;
+use commonhold_contract::PerResource;
 use proptest::prelude::*;
 
 /// A contract of equal top-level units.
@@ -292,9 +293,9 @@ fn contracts() -> impl Strategy<Value = Contract> {
             let parent = parent.map(|i| UnitId(u32::try_from(i).unwrap()));
             let id = contract.add(parent, "u");
             let unit = &mut contract.units[id.index()];
-            unit.tickets = tickets;
-            unit.lend.memory = lend;
-            unit.borrow.memory = borrow;
+            unit.tickets = PerResource::all(tickets);
+            unit.lend.memory = lend.into();
+            unit.borrow.memory = borrow.into();
             unit.limit.memory = limit.map(Amount::Absolute);
         }
         contract
@@ -350,10 +351,10 @@ proptest! {
                 if facts.short {
                     prop_assert!(a.allowed >= a.entitled);
                 }
-                if !contract.unit(id).borrow.memory {
+                if !contract.unit(id).borrow.memory.allows() {
                     prop_assert!(a.allowed <= a.entitled);
                 }
-                if !contract.unit(id).lend.memory {
+                if !contract.unit(id).lend.memory.allows() {
                     prop_assert!(a.allowed >= a.entitled);
                 }
                 if let Some(Amount::Absolute(limit)) = contract.unit(id).limit.memory {
@@ -444,14 +445,14 @@ proptest! {
             all[2].allowed
         };
         let mut raised = contract.clone();
-        raised.units[2].tickets += more;
+        raised.units[2].tickets.memory += more;
         // Others' limits make what a share is worth depend on more than tickets.
         let free = |contract: &Contract| {
             let mut contract = contract.clone();
             contract.units.iter_mut().for_each(|unit| {
                 unit.limit.memory = None;
-                unit.lend.memory = true;
-                unit.borrow.memory = true;
+                unit.lend.memory = true.into();
+                unit.borrow.memory = true.into();
             });
             contract
         };

@@ -594,7 +594,7 @@ fn nothing_is_tried_while_somebody_owes() {
     assert!((0..10).any(|_| press(&mut world, 0) == (true, false)), "somebody is tried");
     // Its loan is ended by a limit, while the other's goes on at its rate.
     world.contract.units[units[2].index()].limit.memory = Some(Amount::Absolute(640 * MIB));
-    world.contract.units[units[2].index()].borrow.memory = false;
+    world.contract.units[units[2].index()].borrow.memory = false.into();
     let seen: Vec<(bool, bool)> = (0..3).map(|_| press(&mut world, 300)).collect();
     assert_eq!(seen[0], (false, true), "{seen:?}");
     let borrowed = world.share(units[1]).borrowed;
@@ -908,7 +908,7 @@ proptest! {
         contract.add(None, "d");
         contract.units[2].hard.memory = Some(Amount::Absolute(200 * MIB));
         if let Some(unit) = contract.units.get_mut(2 + no_loans) {
-            (unit.lend.memory, unit.borrow.memory) = (false, false);
+            (unit.lend.memory, unit.borrow.memory) = (false.into(), false.into());
         }
         let mut world = World::new(contract);
         let (mut first, mut beyond_at) = (BTreeSet::new(), BTreeMap::new());

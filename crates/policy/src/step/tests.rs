@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::check::Books;
+use commonhold_contract::PerResource;
 use proptest::prelude::*;
 
 const USER: Means =
@@ -30,7 +31,7 @@ impl World {
         let mut contract = Contract::default();
         for (i, tickets) in tickets.iter().enumerate() {
             let id = contract.add(None, &format!("u{i}"));
-            contract.units[id.index()].tickets = *tickets;
+            contract.units[id.index()].tickets = PerResource::all(*tickets);
         }
         World::of(contract, machine, means)
     }
@@ -266,14 +267,14 @@ fn switches_and_limits() {
     let mut w = World::new("cpus:4 memory:1GiB", USER, &[100, 100]);
     w.run(0, 0);
     w.run(1, 8);
-    w.contract.units[2].lend.cpu = false;
+    w.contract.units[2].lend.cpu = false.into();
     w.steps(0..5, 100);
     assert_eq!(w.state.loans.len(), 0);
-    w.contract.units[2].lend.cpu = true;
-    w.contract.units[3].borrow.cpu = false;
+    w.contract.units[2].lend.cpu = true.into();
+    w.contract.units[3].borrow.cpu = false.into();
     w.steps(0..5, 100);
     assert_eq!(w.state.loans.len(), 0);
-    w.contract.units[3].borrow.cpu = true;
+    w.contract.units[3].borrow.cpu = true.into();
     w.contract.units[3].limit.cpu = Some(commonhold_contract::Amount::Absolute(3 * MILLIONTH));
     w.steps(0..5, 100);
     assert_eq!(w.holds(1).parse::<CpuSet>().unwrap().len(), 3);
@@ -395,7 +396,7 @@ fn means_may_change_in_the_middle() {
     let physics = contract.add(None, "physics");
     let night = contract.add(Some(physics), "night");
     contract.add(None, "students");
-    contract.units[night.index()].borrow.cpu = false;
+    contract.units[night.index()].borrow.cpu = false.into();
     let mut w = World::of(contract, "cpus:4 memory:1GiB", SWITCHES);
     w.run(1, 8);
     w.run(2, 1);
@@ -433,7 +434,7 @@ fn some_contracts_need_caps() {
     assert_eq!(needs(&contract, 2), Some(night));
     contract.machine.scheme = Scheme::Isolate;
     assert_eq!(needs(&contract, 1), None);
-    contract.units[students.index()].borrow.cpu = false;
+    contract.units[students.index()].borrow.cpu = false.into();
     assert_eq!((needs(&contract, 2), needs(&contract, 1)), (None, Some(students)));
     contract.units[physics.index()].limit.cpu = Some(commonhold_contract::Amount::Absolute(MILLIONTH));
     assert_eq!(needs(&contract, 2), Some(physics));
@@ -503,7 +504,7 @@ proptest! {
         for (i, tickets) in tickets.iter().enumerate() {
             let parent = (nested && i % 3 == 2).then(|| UnitId(i as u32 + 1));
             let id = contract.add(parent, &format!("u{i}"));
-            contract.units[id.index()].tickets = *tickets;
+            contract.units[id.index()].tickets = PerResource::all(*tickets);
         }
         contract.machine.scheme = [Scheme::Isolate, Scheme::Quota, Scheme::Smp][usize::from(scheme)];
         let mut w = World::of(contract, &format!("cpus:{cpus} memory:1GiB"), if weights { CGROUP } else { USER });
