@@ -221,6 +221,10 @@ impl Replay<'_> {
     /// Loans are counted in whole CPUs. Where caps hold what is borrowed, they leave room for no more.
     fn within_amounts(&mut self, plan: &Plan) {
         let entitled = |unit: UnitId| plan.entitled.get(unit.index()).copied().unwrap_or(0);
+        let mut owned: BTreeMap<UnitId, u64> = BTreeMap::new();
+        for owner in self.books.owner.values() {
+            *owned.entry(*owner).or_default() += MILLIONTH;
+        }
         let mut counts: BTreeMap<(UnitId, &str), u64> = BTreeMap::new();
         for (cpu, borrower) in &self.books.borrower {
             let lender = self.books.owner.get(cpu).copied().unwrap_or(UnitId::SHARED);
@@ -231,8 +235,10 @@ impl Replay<'_> {
         }
         let mut wrong = Vec::new();
         for ((unit, does), cpus) in counts {
+            let owned = owned.get(&unit).copied().unwrap_or(0);
             let most = match does {
-                "lends" => self.permission(unit, |unit| unit.lend.cpu).most(entitled(unit)),
+                // A part is of what is owned at the moment.
+                "lends" => self.permission(unit, |unit| unit.lend.cpu).most(owned),
                 _ => self.may_borrow(unit),
             };
             if cpus.saturating_mul(MILLIONTH) > most {

@@ -316,7 +316,10 @@ impl<'a> Division<'a> {
         };
         let mut keep = self.per_unit(|id| target[id.index()].max(of_loan(id).min(self.callable(id))));
         self.fit_in_time(&mut keep, &target);
-        let towards = |id: UnitId| self.towards(held[id.index()], target[id.index()], keep[id.index()]);
+        // What is beyond an amount comes back at once, as what is beyond a limit does.
+        let towards = |id: UnitId| {
+            self.towards(held[id.index()], target[id.index()], keep[id.index()]).min(self.may_borrow(id))
+        };
         let mut loans = self.per_unit(towards);
         // One loan grows as fast as another shrinks: until that has come back, the growing one waits.
         let shrunk: Vec<u64> = loans.iter().zip(&held).map(|(loan, held)| *loan.min(held)).collect();
@@ -389,7 +392,7 @@ impl<'a> Division<'a> {
         let just_lent = self.input.look == Look::CallBack && self.idle(unit) == 0;
         let needs = just_lent || self.facts[unit.index()].short || self.beyond(unit) > 0;
         let held = self.before[unit.index()].saturating_sub(self.entitlement.own(unit));
-        if needs { held.min(self.may_borrow(unit)) } else { 0 }
+        if needs && self.may_borrow(unit) > 0 { held } else { 0 }
     }
 
     /// What a unit could use on loan.
@@ -405,9 +408,10 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// The most that a unit may borrow.
+    /// The most that a unit may borrow. An amount of all that there is bounds nothing.
     fn may_borrow(&self, unit: UnitId) -> u64 {
-        self.input.contract.unit(unit).borrow.memory.most(self.around(unit))
+        let most = self.input.contract.unit(unit).borrow.memory.most(self.around(unit));
+        if most > 0 && most >= self.divided { u64::MAX } else { most }
     }
 
     /// What percentages in a unit's table are of.

@@ -32,10 +32,10 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme, UnitId};
+use commonhold_contract::{Contract, MILLIONTH, Permission, Resource, Scheme, UnitId};
 
 use crate::limits;
-use crate::partition::{Claim, Owners};
+use crate::partition::Owners;
 use crate::plan::{Action, Reason, Step};
 use crate::snapshot::Means;
 use crate::step::partitions;
@@ -102,42 +102,6 @@ pub fn borrows(contract: &Contract, unit: UnitId) -> bool {
     contract.machine.scheme == Scheme::Isolate && contract.unit(unit).borrow.cpu.allows()
 }
 
-/// How many CPUs units may lend and borrow at most, where the contract names an amount or says no.
-#[derive(Debug, Default)]
-pub(crate) struct Amounts {
-    lent: BTreeMap<UnitId, usize>,
-    borrowed: BTreeMap<UnitId, usize>,
-}
-
-impl Amounts {
-    /// The amounts of the units with these claims, on a machine with so many CPUs. Parts of a CPU are not lent.
-    pub(crate) fn of(contract: &Contract, claims: &[Claim], cpus: usize) -> Amounts {
-        let whole = cpus as u64 * MILLIONTH;
-        let mut amounts = Amounts::default();
-        let cpus = |micro: u64| usize::try_from(micro / MILLIONTH).unwrap_or(usize::MAX);
-        for claim in claims.iter().filter(|claim| !claim.unit.is_common()) {
-            let unit = contract.unit(claim.unit);
-            if !unit.lend.cpu.allows() || unit.lend.cpu.amount().is_some() {
-                amounts.lent.insert(claim.unit, cpus(unit.lend.cpu.most(claim.micro)));
-            }
-            if !unit.borrow.cpu.allows() {
-                amounts.borrowed.insert(claim.unit, 0);
-            } else if let Some(micro) = limits::borrows(contract, Resource::Cpu, claim.unit, whole) {
-                amounts.borrowed.insert(claim.unit, cpus(micro));
-            }
-        }
-        amounts
-    }
-
-    fn lent(&self, unit: UnitId) -> usize {
-        self.lent.get(&unit).copied().unwrap_or(usize::MAX)
-    }
-
-    fn borrowed(&self, unit: UnitId) -> usize {
-        self.borrowed.get(&unit).copied().unwrap_or(usize::MAX)
-    }
-}
-
 /// An amount of CPUs to lend or borrow that is not held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotHeld {
@@ -191,7 +155,7 @@ pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> 
             _ if means.switches => Some(WhyNot::EverySwitch),
             Side::Borrow if !by_plans && means.caps => None,
             _ if !by_plans => Some(WhyNot::Shared),
-            // At the most: of what a unit lends, a part is of what it is entitled to, which is no more than there is.
+            // Of what a unit lends, a part is of what it owns, which is no more than there is.
             _ => (amount.of(whole) < MILLIONTH).then_some(WhyNot::LessThanACpu),
         }
     };
@@ -209,8 +173,6 @@ pub(crate) struct Market<'a> {
     pub(crate) claims: &'a BTreeMap<UnitId, u64>,
     /// CPUs that a unit may hold at the most, where its contract limits it.
     pub(crate) limits: &'a BTreeMap<UnitId, usize>,
-    /// What units may lend and borrow.
-    pub(crate) amounts: &'a Amounts,
     pub(crate) wants: &'a mut BTreeMap<UnitId, Want>,
     pub(crate) loans: &'a mut BTreeMap<u32, Loan>,
     pub(crate) steps: &'a mut Vec<Step>,
@@ -300,11 +262,11 @@ impl Market<'_> {
     /// Ends loans beyond what their units may lend or borrow: the contract or an entitlement may have changed.
     fn end_beyond(&mut self) {
         for (lender, theirs) in self.loans_by(|loan| loan.lender) {
-            let beyond = self.counts.lent.get(lender).saturating_sub(self.amounts.lent(lender));
+            let beyond = self.counts.lent.get(lender).saturating_sub(self.may_lend(lender));
             self.end_some(theirs, beyond);
         }
         for (borrower, theirs) in self.loans_by(|loan| loan.borrower) {
-            let beyond = self.counts.borrowed.get(borrower).saturating_sub(self.amounts.borrowed(borrower));
+            let beyond = self.counts.borrowed.get(borrower).saturating_sub(self.may_borrow(borrower));
             self.end_some(theirs, beyond);
         }
     }
@@ -389,7 +351,29 @@ impl Market<'_> {
         self.counts.kept(lender) > self.want(lender).settled as usize
             && !self.loans.contains_key(&cpu)
             && lends(self.contract, lender)
-            && self.counts.lent.get(lender) < self.amounts.lent(lender)
+            && self.counts.lent.get(lender) < self.may_lend(lender)
+    }
+
+    /// How many CPUs a unit may lend at once, by its contract. A percentage is of the CPUs that it owns at the moment:
+    /// of these it has a part for a part of the time, so that in the course of time it is of what it is entitled to.
+    fn may_lend(&self, unit: UnitId) -> usize {
+        if unit.is_common() {
+            return usize::MAX;
+        }
+        let owned = self.counts.owned.get(unit) as u64 * MILLIONTH;
+        whole_cpus(self.contract.unit(unit).lend.cpu.most(owned))
+    }
+
+    /// How many CPUs a unit may borrow at once, by its contract.
+    fn may_borrow(&self, unit: UnitId) -> usize {
+        let machine = self.owners.len() as u64 * MILLIONTH;
+        match self.contract.unit(unit).borrow.cpu {
+            Permission::No => 0,
+            Permission::Yes => usize::MAX,
+            Permission::AtMost(_) => {
+                limits::borrows(self.contract, Resource::Cpu, unit, machine).map_or(usize::MAX, whole_cpus)
+            }
+        }
     }
 
     /// The units that may borrow and have a use for it.
@@ -410,7 +394,7 @@ impl Market<'_> {
             && borrows(self.contract, unit)
             && self.want(unit).settled as usize > held
             && self.limits.get(&unit).is_none_or(|limit| held < *limit)
-            && self.counts.borrowed.get(unit) < self.amounts.borrowed(unit)
+            && self.counts.borrowed.get(unit) < self.may_borrow(unit)
     }
 
     fn rebalance(&mut self) {
@@ -435,6 +419,11 @@ impl Market<'_> {
         self.begin(cpu, Loan { lender, borrower });
         self.steps.push(Step { action: Action::Lend { cpu, lender, borrower }, reason });
     }
+}
+
+/// Millionths of a CPU in whole CPUs.
+fn whole_cpus(micro: u64) -> usize {
+    usize::try_from(micro / MILLIONTH).unwrap_or(usize::MAX)
 }
 
 /// One unit's part of the loans by unit.

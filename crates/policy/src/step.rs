@@ -11,7 +11,7 @@ use commonhold_machine::{CpuSet, Machine};
 
 use crate::disk;
 use crate::entitlement::{self, Entitlement};
-use crate::lend::{Amounts, Counts, Loan, Market, SETTLE_NS, Want};
+use crate::lend::{Counts, Loan, Market, SETTLE_NS, Want};
 use crate::limits;
 use crate::memory;
 use crate::orders::{self, Orders, WEIGHT_USUAL};
@@ -300,7 +300,6 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
         owners: &state.owners,
         claims: &claims,
         limits: &limits,
-        amounts: &Amounts::of(input.contract, &state.claims, input.machine.cpus.len()),
         wants: &mut state.wants,
         loans: &mut state.loans,
         steps,

@@ -367,13 +367,13 @@ struct ResourceJson {
     entitled: Amount,
     hard: Option<Amount>,
     limit: Option<Amount>,
-    /// `true`, `false`, or the most, as the contract says it: a part is in millionths of what `docs/contract.md` says.
+    /// `true`, `false`, or the most, as the contract says it.
     lend: Permission,
     borrow: Permission,
 }
 
 /// The tree as JSON: units in the contract's order. Amounts are `{"absolute": n}` in the resource's measure, or
-/// `{"part": n}` in millionths of the machine's whole where its capacity is not known. `holdings` says of each resource what
+/// `{"part": n}` in millionths of the machine's whole where its capacity is not known; those of `lend` and `borrow` are as the contract says them. `holdings` says of each resource what
 /// would hold it, where that is known.
 pub fn json(
     contract: &Contract,

@@ -1,6 +1,6 @@
 use alloc::collections::BTreeSet;
 
-use commonhold_contract::{Amount, MILLIONTH};
+use commonhold_contract::{Amount, MILLIONTH, Permission};
 use commonhold_machine::Machine;
 use proptest::prelude::*;
 
@@ -900,12 +900,19 @@ proptest! {
         history in proptest::collection::vec((proptest::collection::vec(any_memory(), 5), proptest::collection::vec(any::<bool>(), 5), 1u64..600, 0u64..2_200, 0u64..4_096), 1..40),
         nested in any::<bool>(),
         no_loans in 0usize..5,
+        amounts in proptest::collection::vec((0usize..5, any::<bool>(), proptest::option::of(0u64..1_500), 0u64..=MILLIONTH), 0..3),
     ) {
         let mut contract = Contract::default();
         let a = contract.add(None, "a");
         contract.add(nested.then_some(a), "b");
         contract.add(nested.then_some(a), "c");
         contract.add(None, "d");
+        for (unit, lends, mib, part) in amounts {
+            let amount = mib.map_or(Amount::Part(part), |mib| Amount::Absolute(mib * MIB + part));
+            let Some(unit) = contract.units.get_mut(2 + unit) else { continue };
+            let permission = if lends { &mut unit.lend.memory } else { &mut unit.borrow.memory };
+            *permission = Permission::AtMost(amount);
+        }
         contract.units[2].hard.memory = Some(Amount::Absolute(200 * MIB));
         if let Some(unit) = contract.units.get_mut(2 + no_loans) {
             (unit.lend.memory, unit.borrow.memory) = (false.into(), false.into());

@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::check::Books;
-use commonhold_contract::PerResource;
+use crate::lend::{NotHeld, Side, WhyNot, not_held};
+use commonhold_contract::{Amount, PerResource, Permission};
 use proptest::prelude::*;
 
 const USER: Means =
@@ -280,6 +281,108 @@ fn switches_and_limits() {
     assert_eq!(w.holds(1).parse::<CpuSet>().unwrap().len(), 3);
 }
 
+/// Of 8 CPUs, u0 and u1 own 4 each. u0 has nothing to do and lends 2 at most; u1 may borrow 3 at most, then 1. What lies
+/// between two whole CPUs is rounded down, and what is lent beyond an amount that sank comes back at the next step.
+#[test]
+fn no_more_is_lent_and_borrowed_than_the_amounts() {
+    let cpus = |millionths| Permission::AtMost(Amount::Absolute(millionths));
+    let mut w = World::new("cpus:8 memory:1GiB", USER, &[100, 100]);
+    w.run(0, 0);
+    w.run(1, 8);
+    let mut lent = |lend: Permission, borrow: Permission| {
+        (w.contract.units[2].lend.cpu, w.contract.units[3].borrow.cpu) = (lend, borrow);
+        w.after(100);
+        let at_once = w.state.loans.len();
+        w.steps(0..3, 100);
+        assert_eq!(w.cpus(1).len(), 4 + w.state.loans.len());
+        (at_once, w.state.loans.len(), w.said())
+    };
+    let loans = |(at_once, after, _): (usize, usize, Vec<String>)| (at_once, after);
+    assert_eq!(loans(lent(Permission::Yes, Permission::Yes)).1, 4);
+    assert_eq!(loans(lent(cpus(2_999_999), Permission::Yes)), (2, 2));
+    assert_eq!(loans(lent(cpus(3_000_000), Permission::Yes)), (3, 3));
+    assert_eq!(loans(lent(cpus(3_000_000), cpus(1_900_000))), (1, 1));
+    // A quarter of the 4 CPUs that u0 owns; three eighths of the 8 of the machine.
+    assert_eq!(loans(lent(Permission::AtMost(Amount::Part(250_000)), Permission::Yes)), (1, 1));
+    assert_eq!(loans(lent(Permission::Yes, Permission::AtMost(Amount::Part(375_000)))), (3, 3));
+    assert_eq!(loans(lent(cpus(0), Permission::Yes)), (0, 0));
+    assert_eq!(loans(lent(Permission::Yes, cpus(999_999))), (0, 0));
+}
+
+#[test]
+fn a_loan_beyond_an_amount_ends_with_a_reason() {
+    let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
+    w.run(0, 0);
+    w.run(1, 8);
+    w.steps(0..3, 100);
+    w.contract.units[2].lend.cpu = Permission::No;
+    w.after(1);
+    let said = w.said();
+    assert!(said.iter().any(|said| said.ends_with("the contract limits the loan")), "{said:?}");
+}
+
+/// Where weights share CPUs, a cap leaves room for what may be borrowed, under a limit.
+#[test]
+fn a_cap_leaves_room_for_what_may_be_borrowed() {
+    let mut contract = Contract::default();
+    let physics = contract.add(None, "physics");
+    let night = contract.add(Some(physics), "night");
+    contract.add(Some(physics), "day");
+    let mut w = World::of(contract, "cpus:4 memory:1GiB", CGROUP);
+    w.run(1, 8);
+    w.run(2, 8);
+    let mut cap = |borrow: Permission, limit: Option<Amount>| {
+        let unit = &mut w.contract.units[night.index()];
+        (unit.borrow.cpu, unit.limit.cpu) = (borrow, limit);
+        w.after(100);
+        w.state.orders[&night].cap
+    };
+    let at_most = |amount| Permission::AtMost(amount);
+    assert_eq!(cap(Permission::Yes, None), None);
+    // Entitled to 2 of 4.
+    assert_eq!(cap(at_most(Amount::Absolute(500_000)), None), Some(2_500_000));
+    assert_eq!(cap(at_most(Amount::Part(250_000)), None), Some(3 * MILLIONTH));
+    assert_eq!(cap(at_most(Amount::Absolute(0)), None), Some(2 * MILLIONTH));
+    let limit = Some(Amount::Absolute(3 * MILLIONTH));
+    assert_eq!(cap(at_most(Amount::Absolute(500_000)), limit), Some(2_500_000));
+    assert_eq!(cap(at_most(Amount::Absolute(5 * MILLIONTH)), limit), Some(3 * MILLIONTH));
+    assert_eq!(cap(at_most(Amount::Absolute(5 * MILLIONTH)), None), None);
+}
+
+/// A scheduler that lends at every switch holds no amount. Weights hold none of what is lent, and caps what is borrowed.
+/// Less than a whole CPU is not lent by plans.
+#[test]
+fn what_is_not_held_is_said() {
+    let mut contract = Contract::default();
+    let physics = contract.add(None, "physics");
+    let night = contract.add(Some(physics), "night");
+    let students = contract.add(None, "students");
+    let two = Permission::AtMost(Amount::Absolute(2 * MILLIONTH));
+    for unit in [physics, night] {
+        (contract.units[unit.index()].lend.cpu, contract.units[unit.index()].borrow.cpu) = (two, two);
+    }
+    contract.units[students.index()].lend.cpu = Permission::AtMost(Amount::Part(0));
+    contract.units[students.index()].borrow.cpu = Permission::AtMost(Amount::Part(100_000));
+    let lends = |unit, why| NotHeld { unit, side: Side::Lend, why };
+    let borrows = |unit, why| NotHeld { unit, side: Side::Borrow, why };
+    let every = WhyNot::EverySwitch;
+    let all = [
+        lends(physics, every),
+        borrows(physics, every),
+        lends(night, every),
+        borrows(night, every),
+        borrows(students, every),
+    ];
+    assert_eq!(not_held(&contract, SWITCHES, 8), all);
+    let tenth = borrows(students, WhyNot::LessThanACpu);
+    assert_eq!(not_held(&contract, CGROUP, 8), [lends(night, WhyNot::Shared), tenth]);
+    assert_eq!(not_held(&contract, CGROUP, 10), [lends(night, WhyNot::Shared)]);
+    assert_eq!(not_held(&contract, CGROUP, 1), [physics, night].map(|unit| lends(unit, WhyNot::Shared)));
+    assert_eq!(not_held(&contract, USER, 8), [tenth]);
+    contract.machine.scheme = Scheme::Quota;
+    assert_eq!(not_held(&contract, SWITCHES, 8), []);
+}
+
 /// A limit below one CPU: its turns are all that the unit gets, whatever is idle.
 #[test]
 fn a_limit_below_a_cpu_is_a_limit() {
@@ -487,8 +590,66 @@ fn a_reload_renumbers() {
     assert_eq!(w.holds(0), "0-1");
 }
 
+fn permissions() -> impl Strategy<Value = Permission> {
+    prop_oneof![
+        any::<bool>().prop_map(Permission::from),
+        (0..6 * MILLIONTH).prop_map(|micro| Permission::AtMost(Amount::Absolute(micro))),
+        (0..=MILLIONTH).prop_map(|part| Permission::AtMost(Amount::Part(part))),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
+    /// Whatever units do and however amounts change, no unit lends or borrows more; and where all amounts are more than
+    /// the machine has, plans are those of a contract that names none.
+    #[test]
+    fn no_loan_is_beyond_an_amount(
+        cpus in 1u64..9,
+        amounts in proptest::collection::vec((permissions(), permissions()), 5),
+        weights in any::<bool>(),
+        nested in any::<bool>(),
+        history in proptest::collection::vec((0usize..5, 0u32..10, 1u64..300, 0usize..12, permissions()), 1..40),
+    ) {
+        let world = |permission: &dyn Fn(usize) -> (Permission, Permission)| {
+            let mut contract = Contract::default();
+            for i in 0..5 {
+                let parent = (nested && i % 3 == 2).then(|| UnitId(i as u32 + 1));
+                let id = contract.add(parent, &format!("u{i}"));
+                let unit = &mut contract.units[id.index()];
+                (unit.lend.cpu, unit.borrow.cpu) = permission(i);
+            }
+            World::of(contract, &format!("cpus:{cpus} memory:1GiB"), if weights { CGROUP } else { USER })
+        };
+        let mut w = world(&|i| amounts[i]);
+        let boundless = Permission::AtMost(Amount::Absolute(1_000 * MILLIONTH));
+        let whole = Permission::AtMost(Amount::Part(MILLIONTH));
+        let mut twins = [world(&|_| (Permission::Yes, Permission::Yes)), world(&|_| (boundless, boundless)), world(&|_| (whole, whole))];
+        for (who, runnable, ms, which, permission) in history {
+            if which < 5 {
+                w.contract.units[which + 2].lend.cpu = permission;
+            } else if which < 10 {
+                w.contract.units[which - 3].borrow.cpu = permission;
+            }
+            for w in core::iter::once(&mut w).chain(&mut twins) {
+                w.run(who, runnable);
+                w.after(ms);
+            }
+            for claim in &w.state.claims {
+                let unit = w.contract.unit(claim.unit);
+                let owned = w.state.owners.values().filter(|owner| **owner == claim.unit).count() as u64;
+                let count = |whose: fn(&Loan) -> UnitId| {
+                    w.state.loans.values().filter(|loan| whose(loan) == claim.unit).count() as u64 * MILLIONTH
+                };
+                if !claim.unit.is_common() {
+                    prop_assert!(count(|loan| loan.lender) <= unit.lend.cpu.most(owned * MILLIONTH));
+                    prop_assert!(count(|loan| loan.borrower) <= unit.borrow.cpu.most(cpus * MILLIONTH));
+                }
+            }
+            prop_assert_eq!(&twins[0].plan, &twins[1].plan);
+            prop_assert_eq!(&twins[0].plan, &twins[2].plan);
+        }
+    }
+
     /// Whatever units do, every plan passes the checker (which `after` asks), and at every step an owner that wants its
     /// CPUs has all of them.
     #[test]
