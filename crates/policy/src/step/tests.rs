@@ -321,6 +321,27 @@ fn a_loan_beyond_an_amount_ends_with_a_reason() {
     assert!(said.iter().any(|said| said.ends_with("the contract limits the loan")), "{said:?}");
 }
 
+/// The checker counts what its own books say, whatever the policy thinks: three CPUs that are on loan are not two.
+#[test]
+fn the_checker_counts_loans_by_itself() {
+    let mut w = World::new("cpus:6 memory:1GiB", USER, &[100, 100]);
+    w.run(0, 0);
+    w.run(1, 8);
+    w.steps(0..3, 100);
+    let plan = Plan { entitled: w.plan.entitled.clone(), ..Plan::default() };
+    let mut wrong = |lend: Permission, borrow: Permission| {
+        (w.contract.units[2].lend.cpu, w.contract.units[3].borrow.cpu) = (lend, borrow);
+        w.books.replay(&w.contract, &w.machine, &plan).err()
+    };
+    let cpus = |n: u64| Permission::AtMost(Amount::Absolute(n * MILLIONTH));
+    assert_eq!(wrong(cpus(3), cpus(3)), None);
+    let one = |text: &str| Some(vec![text.into()]);
+    assert_eq!(wrong(cpus(2), cpus(3)), one("u0 lends 3 cpus of 2000000 millionths at most"));
+    assert_eq!(wrong(cpus(3), cpus(2)), one("u1 borrows 3 cpus of 2000000 millionths at most"));
+    let half = Permission::AtMost(Amount::Part(MILLIONTH / 2));
+    assert_eq!(wrong(half, half), one("u0 lends 3 cpus of 1500000 millionths at most"));
+}
+
 /// Where weights share CPUs, a cap leaves room for what may be borrowed, under a limit.
 #[test]
 fn a_cap_leaves_room_for_what_may_be_borrowed() {
