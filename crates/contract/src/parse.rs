@@ -307,6 +307,20 @@ mod tests {
         assert_eq!(most, [5, 4_000_000, u64::MAX, 0]);
     }
 
+    /// Units, resources and permissions in JSON: a number, a word, and what a contract would say.
+    #[test]
+    fn values_are_written_and_read_as_json() {
+        let unit: UnitId = serde_json::from_str("7").unwrap();
+        assert_eq!((unit, serde_json::to_string(&unit).unwrap().as_str()), (UnitId(7), "7"));
+        for resource in Resource::ALL {
+            let text = serde_json::to_string(&resource).unwrap();
+            assert_eq!(text, format!("\"{resource}\""));
+            assert_eq!(serde_json::from_str::<Resource>(&text).unwrap(), resource);
+        }
+        let permissions = [Permission::No, Permission::Yes, Permission::AtMost(Amount::Part(5))];
+        assert_eq!(serde_json::to_string(&permissions).unwrap(), "[false,true,{\"part\":5}]");
+    }
+
     #[test]
     fn no_switch_is_mixed_up_with_another() {
         for resource in Resource::ALL {

@@ -134,9 +134,11 @@ pub enum WhyNot {
 }
 
 /// The amounts of CPUs to lend and borrow that a backend with these means does not hold on a machine with so many CPUs:
-/// in the contract's order, `lend` before `borrow`. Nothing where the scheme makes no loans.
+/// in the contract's order, `lend` before `borrow`. Nothing where the scheme makes no loans, or where nothing of CPUs is
+/// held.
 pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> {
-    if contract.machine.scheme != Scheme::Isolate {
+    let holds_cpus = means.cpu_sets || means.weights;
+    if contract.machine.scheme != Scheme::Isolate || !holds_cpus {
         return Vec::new();
     }
     let tops = contract.children(None).count();

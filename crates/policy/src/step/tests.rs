@@ -400,6 +400,7 @@ fn what_is_not_held_is_said() {
     assert_eq!(not_held(&contract, CGROUP, 10), [lends(night, WhyNot::Shared)]);
     assert_eq!(not_held(&contract, CGROUP, 1), [physics, night].map(|unit| lends(unit, WhyNot::Shared)));
     assert_eq!(not_held(&contract, USER, 8), [tenth]);
+    assert_eq!(not_held(&contract, Means::NONE, 8), []);
     contract.machine.scheme = Scheme::Quota;
     assert_eq!(not_held(&contract, SWITCHES, 8), []);
 }
