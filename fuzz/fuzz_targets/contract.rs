@@ -25,11 +25,12 @@ fn check_units(parsed: &Parsed) {
     let Some(contract) = &parsed.contract else { return };
     for id in contract.held() {
         let unit = contract.unit(id);
-        assert!(unit.tickets > 0);
         assert!(unit.parent.is_none_or(|parent| parent < id && !parent.is_common()), "parents stand first");
         assert_eq!(contract.find(&unit.path), Some(id), "paths are unique");
         for resource in Resource::ALL {
-            for amount in [unit.hard[resource], unit.limit[resource]].into_iter().flatten() {
+            assert!(unit.tickets[resource] > 0);
+            let loans = [unit.lend[resource].amount(), unit.borrow[resource].amount()];
+            for amount in [unit.hard[resource], unit.limit[resource]].into_iter().chain(loans).flatten() {
                 assert!(!amount_text(resource, amount).is_empty());
             }
         }

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use commonhold_contract::{Contract, Scheme, UnitId, duration_text, render};
+use commonhold_contract::{Contract, PerResource, Permission, Scheme, UnitId, duration_text, render};
 use commonhold_report::schemes::{self, Alone, Schemes};
 use commonhold_report::simulation::{self, Study};
 use commonhold_sim::outcome::Outcome;
@@ -197,7 +197,7 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
     }
 }
 
-/// Limits that a live machine would hold, and a simulated one does not.
+/// Limits, and amounts of loans, that a live machine would hold, and a simulated one does not.
 fn not_limited(contract: &Contract) -> String {
     let limited = |id: &UnitId| {
         let limit = &contract.unit(*id).limit;
@@ -209,7 +209,21 @@ fn not_limited(contract: &Contract) -> String {
             "warning: the simulator does not hold `{path}` to its limit on borrowed CPUs and on disks; a live machine does\n"
         )
     };
-    contract.held().filter(limited).map(said).collect()
+    let amounts = |id: &UnitId| {
+        let unit = contract.unit(*id);
+        let named = |loans: &PerResource<Permission>| {
+            [loans.cpu, loans.disk].iter().any(|loan| loan.amount().is_some() && loan.allows())
+        };
+        contract.machine.scheme == Scheme::Isolate && (named(&unit.lend) || named(&unit.borrow))
+    };
+    let said_of_amounts = |id: UnitId| {
+        let path = &contract.unit(id).path;
+        format!(
+            "warning: the simulator takes amounts of CPUs and disks that `{path}` lends and borrows for `true`\n"
+        )
+    };
+    let of_limits: String = contract.held().filter(limited).map(said).collect();
+    of_limits + &contract.held().filter(amounts).map(said_of_amounts).collect::<String>()
 }
 
 /// Where the machine may take longer to call a CPU back than the contract promises.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// An example, a unit of it, a resource, its part of the machine in thousandths, and the words of the comment that say so.
-const STATED: [(&str, &str, &str, u64, &str); 12] = [
+const STATED: [(&str, &str, &str, u64, &str); 13] = [
     ("build-host.toml", "people", "cpu", 900, "the people hold 90 %"),
     ("build-host.toml", "builds", "memory", 100, "the builds 10 %"),
     ("class-room.toml", "teachers", "cpu", 257, "25.7 % of the\n# CPUs"),
@@ -14,6 +14,8 @@ const STATED: [(&str, &str, &str, u64, &str); 12] = [
     ("class-room.toml", "teachers", "disk", 10, "1/101 of them, 1 %"),
     ("three-groups.toml", "physics", "cpu", 625, "physics holds 5 CPUs"),
     ("three-groups.toml", "chemistry", "cpu", 250, "chemistry 2"),
+    // 200 of 450 of the 13.72 GiB of 14.72 that physics does not reserve.
+    ("three-groups.toml", "chemistry", "memory", 414, "as much memory as physics"),
     ("three-groups.toml", "guests", "cpu", 125, "guests 1."),
     // 1/11 of physics' 5 of 8 CPUs.
     ("three-groups.toml", "physics/night-batch", "cpu", 57, "9.1 %"),

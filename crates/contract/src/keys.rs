@@ -46,10 +46,12 @@ pub(crate) enum Kind {
     Duration { min_ns: u64, max_ns: u64 },
     /// The path of a unit: `physics/night-batch`.
     UnitPath,
-    /// Yes or no.
-    Switch,
-    /// One switch for all, or a table of switches with these keys.
-    Switches(&'static Table),
+    /// One number for all resources, or a table of numbers with these keys.
+    Counts(&'static Table),
+    /// Yes, no, or a quantity of a resource, as an absolute amount or as a part.
+    Permission(Resource),
+    /// Yes or no for all resources, or a table of permissions with these keys.
+    Permissions(&'static Table),
 }
 
 pub(crate) type Key = document::Key<Kind>;
@@ -162,10 +164,11 @@ pub(crate) static UNIT: Table = Table {
         ),
         key(
             "tickets",
-            Kind::Count { min: 1, max: 1_000_000 },
+            Kind::Counts(&TICKETS),
             "100",
             "200",
-            "The unit's share against its siblings, of every resource, after all reservations.",
+            "The unit's share against its siblings, after all reservations: one number for every resource, or one for \
+             each.",
         ),
         key(
             "hard",
@@ -184,17 +187,19 @@ pub(crate) static UNIT: Table = Table {
         ),
         key(
             "lend",
-            Kind::Switches(&LEND),
+            Kind::Permissions(&LEND),
             "true",
-            "false",
-            "Whether others may use what the unit leaves idle.",
+            "{ memory = \"2GiB\" }",
+            "Whether others may use what the unit leaves idle, and how much of it at any time. A part is of what the unit \
+             is entitled to.",
         ),
         key(
             "borrow",
-            Kind::Switches(&BORROW),
+            Kind::Permissions(&BORROW),
             "true",
             "{ disk = false }",
-            "Whether the unit may use what others leave idle.",
+            "Whether the unit may use what others leave idle, and how much of it at any time. A part is of what a part in \
+             `limit` would be of: of the machine at the top.",
         ),
         key(
             "unit",
@@ -218,12 +223,30 @@ static AMOUNTS: [Key; 4] = [
     key("bus", Kind::Amount(Resource::Bus), "", "\"25%\"", BUS_DOC),
 ];
 
-static SWITCHES: [Key; 4] = [
-    key("cpu", Kind::Switch, "true", "false", "Idle CPUs."),
-    key("memory", Kind::Switch, "true", "false", "Idle memory."),
-    key("disk", Kind::Switch, "true", "false", "Idle disk bandwidth."),
-    key("bus", Kind::Switch, "true", "false", "Idle memory-bus bandwidth."),
+const TICKETS_OF_ONE: Kind = Kind::Count { min: 1, max: 1_000_000 };
+
+static COUNTS: [Key; 4] = [
+    key("cpu", TICKETS_OF_ONE, "100", "1000", "For CPUs."),
+    key("memory", TICKETS_OF_ONE, "100", "1375", "For memory."),
+    key("disk", TICKETS_OF_ONE, "100", "1000", "For the bandwidth of each disk."),
+    key("bus", TICKETS_OF_ONE, "100", "50", "For the bandwidth of the memory bus, which is not held yet."),
 ];
+
+static PERMISSIONS: [Key; 4] = [
+    key(
+        "cpu",
+        Kind::Permission(Resource::Cpu),
+        "true",
+        "4",
+        "Idle CPUs. Where whole CPUs are lent, the amount is rounded down to these.",
+    ),
+    key("memory", Kind::Permission(Resource::Memory), "true", "\"2GiB\"", "Idle memory."),
+    key("disk", Kind::Permission(Resource::Disk), "true", "\"10%\"", "Idle bandwidth of each disk."),
+    key("bus", Kind::Permission(Resource::Bus), "true", "false", "Idle memory-bus bandwidth."),
+];
+
+/// A unit's `tickets`, one by one.
+pub(crate) static TICKETS: Table = Table { title: "`tickets`", definition: "tickets", keys: &COUNTS };
 
 /// A unit's `hard`.
 pub(crate) static HARD: Table = Table { title: "`hard`", definition: "amounts", keys: &AMOUNTS };
@@ -232,12 +255,12 @@ pub(crate) static HARD: Table = Table { title: "`hard`", definition: "amounts", 
 pub(crate) static LIMIT: Table = Table { title: "`limit`", definition: "amounts", keys: &AMOUNTS };
 
 /// A unit's `lend`.
-pub(crate) static LEND: Table = Table { title: "`lend`", definition: "switches", keys: &SWITCHES };
+pub(crate) static LEND: Table = Table { title: "`lend`", definition: "permissions", keys: &PERMISSIONS };
 
 /// A unit's `borrow`.
-pub(crate) static BORROW: Table = Table { title: "`borrow`", definition: "switches", keys: &SWITCHES };
+pub(crate) static BORROW: Table = Table { title: "`borrow`", definition: "permissions", keys: &PERMISSIONS };
 
-// The table above spells it out for editors.
+// The tables above spell it out for editors.
 const _: () = assert!(DEFAULT_TICKETS == 100);
 
 /// Prefixes, up to the first dot, that the kernel gives to its own files in a cgroup's folder: a unit of that name could

@@ -36,7 +36,7 @@ pub use diagnostic::{Diagnostic, Level, Problem, position};
 pub use member::{MEMBER_FORMS, MemberForm};
 pub use model::{
     Amount, Contract, CpuMode, DEFAULT_TICKETS, Each, MILLIONTH, MachineRules, Member, MemberKind,
-    PerResource, Places, Principal, Resource, Scheme, Span, Unit, UnitId,
+    PerResource, Permission, Places, Principal, Resource, Scheme, Span, Unit, UnitId,
 };
 pub use nearest::nearest;
 pub use parse::{Parsed, parse};

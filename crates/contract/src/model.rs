@@ -70,6 +70,14 @@ impl<T> PerResource<T> {
     {
         PerResource { cpu: value.clone(), memory: value.clone(), disk: value.clone(), bus: value }
     }
+
+    /// The value of every resource, where all have the same one.
+    pub fn single(&self) -> Option<&T>
+    where
+        T: PartialEq,
+    {
+        Some(&self.cpu).filter(|cpu| [&self.memory, &self.disk, &self.bus].iter().all(|other| other == cpu))
+    }
 }
 
 impl<T> Index<Resource> for PerResource<T> {
@@ -114,6 +122,70 @@ impl Amount {
                 u64::try_from(part).unwrap_or(u64::MAX)
             }
             Amount::Absolute(amount) => amount,
+        }
+    }
+}
+
+/// Whether a unit lends or borrows a resource, and how much of it at most at any time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Permission {
+    /// Nothing.
+    No,
+    /// Whatever is idle.
+    #[default]
+    Yes,
+    /// So much at most. What a part is of, the user of [`Permission::most`] says: of what a unit lends, what the unit
+    /// is entitled to; of what it borrows, what a limit in its place would be a part of.
+    AtMost(Amount),
+}
+
+impl Permission {
+    /// Whether anything at all may be lent or borrowed. An amount of zero is a no.
+    pub fn allows(self) -> bool {
+        !matches!(self, Permission::No | Permission::AtMost(Amount::Part(0) | Amount::Absolute(0)))
+    }
+
+    /// The most that may be lent or borrowed, in the resource's own measure, where a part is of `whole`. Rounds down;
+    /// [`u64::MAX`] where the contract names no amount.
+    pub fn most(self, whole: u64) -> u64 {
+        match self {
+            Permission::No => 0,
+            Permission::Yes => u64::MAX,
+            Permission::AtMost(amount) => amount.of(whole),
+        }
+    }
+
+    /// The amount, where the contract names one.
+    pub fn amount(self) -> Option<Amount> {
+        match self {
+            Permission::AtMost(amount) => Some(amount),
+            Permission::No | Permission::Yes => None,
+        }
+    }
+
+    /// With another amount, where the contract names one.
+    #[must_use]
+    pub fn map(self, change: impl FnOnce(Amount) -> Amount) -> Permission {
+        match self {
+            Permission::AtMost(amount) => Permission::AtMost(change(amount)),
+            Permission::No | Permission::Yes => self,
+        }
+    }
+}
+
+impl From<bool> for Permission {
+    fn from(allowed: bool) -> Self {
+        if allowed { Permission::Yes } else { Permission::No }
+    }
+}
+
+/// As contracts write it: `true`, `false`, or an amount.
+impl serde::Serialize for Permission {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Permission::No => serializer.serialize_bool(false),
+            Permission::Yes => serializer.serialize_bool(true),
+            Permission::AtMost(amount) => amount.serialize(serializer),
         }
     }
 }
@@ -300,16 +372,16 @@ pub struct Unit {
     pub members: Vec<Member>,
     /// Whether its users get a sub-unit each.
     pub each: Option<Each>,
-    /// Soft tickets, against its siblings, for every resource. At least 1.
-    pub tickets: u64,
+    /// Soft tickets, against its siblings, for each resource. At least 1.
+    pub tickets: PerResource<u64>,
     /// Absolute reservations.
     pub hard: PerResource<Option<Amount>>,
     /// What it never exceeds, whatever is idle.
     pub limit: PerResource<Option<Amount>>,
-    /// Whether its idle resources may be lent.
-    pub lend: PerResource<bool>,
-    /// Whether it may use what others lend.
-    pub borrow: PerResource<bool>,
+    /// Whether its idle resources may be lent, and how much of them.
+    pub lend: PerResource<Permission>,
+    /// Whether it may use what others lend, and how much of it.
+    pub borrow: PerResource<Permission>,
     /// Where the contract names it.
     pub span: Span,
     /// Where the contract says the values above.
@@ -325,11 +397,11 @@ impl Unit {
             parent: parent.map(|(id, _)| id),
             members: Vec::new(),
             each: None,
-            tickets: DEFAULT_TICKETS,
+            tickets: PerResource::all(DEFAULT_TICKETS),
             hard: PerResource::default(),
             limit: PerResource::default(),
-            lend: PerResource::all(true),
-            borrow: PerResource::all(true),
+            lend: PerResource::default(),
+            borrow: PerResource::default(),
             span: 0..0,
             places: Places::default(),
         }

@@ -35,8 +35,8 @@ mod tests {
     use crate::document::DIAGNOSTICS_MAX;
     use crate::keys::{DEPTH_MAX, HARD, Kind, LEND, MACHINE, MEMBERS_MAX, ROOT, Table, UNIT, UNITS_MAX};
     use crate::model::{
-        Amount, CpuMode, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Places, Principal, Resource,
-        Scheme, Unit, UnitId,
+        Amount, CpuMode, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Permission, Places,
+        Principal, Resource, Scheme, Unit, UnitId,
     };
 
     fn contract(text: &str) -> Contract {
@@ -87,7 +87,7 @@ mod tests {
         let user = Member { kind: MemberKind::User(Principal::Id(1000)), span: span("'user:1000'") };
         let expected = Unit {
             members: vec![group, user],
-            tickets: 200,
+            tickets: PerResource::all(200),
             hard: PerResource {
                 cpu: Some(Amount::Absolute(1_500_000)),
                 memory: Some(Amount::Absolute(8 << 30)),
@@ -99,8 +99,8 @@ mod tests {
                 memory: Some(Amount::Part(500_000)),
                 ..PerResource::default()
             },
-            lend: PerResource { memory: false, ..PerResource::all(true) },
-            borrow: PerResource::all(false),
+            lend: PerResource { memory: Permission::No, ..PerResource::default() },
+            borrow: PerResource::all(Permission::No),
             span: span("[unit.physics]").start + 6..span("[unit.physics]").end - 1,
             places: Places {
                 members: Some(span("[\"group:physics\", 'user:1000']")),
@@ -129,7 +129,7 @@ mod tests {
         let contract = contract("version = 1\n[unit.a]");
         let a = contract.unit(contract.find("a").unwrap());
         assert_eq!(a, &Unit { span: a.span.clone(), ..Unit::new("a", None) });
-        assert_eq!((a.tickets, contract.default_unit), (DEFAULT_TICKETS, UnitId::SHARED));
+        assert_eq!((a.tickets, contract.default_unit), (PerResource::all(DEFAULT_TICKETS), UnitId::SHARED));
         assert_eq!(contract.machine, Contract::default().machine);
     }
 
@@ -266,6 +266,61 @@ mod tests {
         assert_eq!(codes(&format!("version = 1\n{}{}", unit("a"), unit("b"))), [] as [&str; 0]);
     }
 
+    /// One number is every resource's. Of a table, what is left out has the usual 100.
+    #[test]
+    fn tickets_are_one_number_or_one_per_resource() {
+        let tickets = |value: &str| {
+            let contract = contract(&format!("version = 1\n[unit.a]\ntickets = {value}"));
+            contract.unit(contract.find("a").unwrap()).tickets
+        };
+        assert_eq!(tickets("200"), PerResource::all(200));
+        assert_eq!((tickets("200").single(), tickets("{}").single()), (Some(&200), Some(&100)));
+        let all = tickets("{ cpu = 1000, memory = 1375, disk = 1, bus = 1_000_000 }");
+        assert_eq!(all, PerResource { cpu: 1_000, memory: 1_375, disk: 1, bus: 1_000_000 });
+        assert_eq!(tickets("{ disk = 7 }"), PerResource { disk: 7, ..PerResource::all(100) });
+        assert_eq!(tickets("{ disk = 7 }").single(), None);
+    }
+
+    /// 10 % of 55 are 5.5, which are 5; a CPU is a million millionths.
+    #[test]
+    fn permissions_are_switches_or_amounts() {
+        let text = "version = 1\n[unit.a]\nlend = { memory = \"2GiB\", cpu = true, bus = false }\n\
+                    borrow = { cpu = 4, disk = \"10%\", memory = \"0B\" }";
+        let contract = contract(text);
+        let a = contract.unit(contract.find("a").unwrap());
+        let at_most = |bytes| Permission::AtMost(Amount::Absolute(bytes));
+        let lend = PerResource {
+            memory: at_most(2 << 30),
+            bus: Permission::No,
+            ..PerResource::all(Permission::Yes)
+        };
+        let borrow = PerResource {
+            cpu: at_most(4_000_000),
+            memory: at_most(0),
+            disk: Permission::AtMost(Amount::Part(100_000)),
+            bus: Permission::Yes,
+        };
+        assert_eq!((a.lend, a.borrow), (lend, borrow));
+        let allows = Resource::ALL.map(|resource| a.borrow[resource].allows());
+        assert_eq!(allows, [true, false, true, true], "an amount of zero is a no");
+        let most = [a.borrow.disk, a.borrow.cpu, Permission::Yes, Permission::No].map(|one| one.most(55));
+        assert_eq!(most, [5, 4_000_000, u64::MAX, 0]);
+    }
+
+    /// Units, resources and permissions in JSON: a number, a word, and what a contract would say.
+    #[test]
+    fn values_are_written_and_read_as_json() {
+        let unit: UnitId = serde_json::from_str("7").unwrap();
+        assert_eq!((unit, serde_json::to_string(&unit).unwrap().as_str()), (UnitId(7), "7"));
+        for resource in Resource::ALL {
+            let text = serde_json::to_string(&resource).unwrap();
+            assert_eq!(text, format!("\"{resource}\""));
+            assert_eq!(serde_json::from_str::<Resource>(&text).unwrap(), resource);
+        }
+        let permissions = [Permission::No, Permission::Yes, Permission::AtMost(Amount::Part(5))];
+        assert_eq!(serde_json::to_string(&permissions).unwrap(), "[false,true,{\"part\":5}]");
+    }
+
     #[test]
     fn no_switch_is_mixed_up_with_another() {
         for resource in Resource::ALL {
@@ -275,7 +330,7 @@ mod tests {
             let contract = contract(&text);
             let a = contract.unit(contract.find("a").unwrap());
             for other in Resource::ALL {
-                assert_eq!(a.lend[other], other != resource);
+                assert_eq!(a.lend[other].allows(), other != resource);
                 assert_eq!(a.hard[other], (other == resource).then_some(Amount::Part(70_000)));
             }
         }

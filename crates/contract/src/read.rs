@@ -15,7 +15,7 @@ use crate::keys::{
 };
 use crate::member;
 use crate::model::{
-    Amount, Contract, CpuMode, Each, Member, PerResource, Resource, Scheme, Span, Unit, UnitId,
+    Amount, Contract, CpuMode, Each, Member, PerResource, Permission, Resource, Scheme, Span, Unit, UnitId,
 };
 use crate::quantity;
 
@@ -133,6 +133,11 @@ impl Reader<'_, '_> {
     }
 
     fn amount(&mut self, entry: &Entry, resource: Resource) -> Option<Amount> {
+        self.amount_or(entry, resource, "a quantity")
+    }
+
+    /// A quantity, where the value may also be something else: `wanted` says all that it may be.
+    fn amount_or(&mut self, entry: &Entry, resource: Resource, wanted: &str) -> Option<Amount> {
         let text = match entry.value.get_ref() {
             DeValue::String(text) => text.to_string(),
             // Only CPUs are counted in bare numbers; of the others, the quantity says that the unit is missing.
@@ -145,7 +150,7 @@ impl Reader<'_, '_> {
                 number.as_str().to_owned()
             }
             _ => {
-                self.document.wrong_type(entry, "a quantity");
+                self.document.wrong_type(entry, wanted);
                 return None;
             }
         };
@@ -217,11 +222,11 @@ impl Reader<'_, '_> {
                     unit.each = self.choice(&entry).map(|_| Each::User);
                     seen.each = Some(entry.at.start..self.document.span(entry.value).end);
                 }
-                "tickets" => unit.tickets = self.tickets(&entry).unwrap_or(unit.tickets),
+                "tickets" => unit.tickets = self.tickets(&entry, unit.tickets),
                 "hard" => (unit.hard, unit.places.hard) = self.amounts(&entry),
                 "limit" => (unit.limit, unit.places.limit) = self.amounts(&entry),
-                "lend" => unit.lend = self.switches(&entry),
-                "borrow" => unit.borrow = self.switches(&entry),
+                "lend" => unit.lend = self.permissions(&entry),
+                "borrow" => unit.borrow = self.permissions(&entry),
                 _ => sub_units = Some(entry),
             }
         }
@@ -268,9 +273,25 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn tickets(&mut self, entry: &Entry) -> Option<u64> {
-        let Kind::Count { min, max } = entry.key.kind else { return None };
-        self.document.count(entry, min..=max)
+    /// One number for every resource, or one for each; what is left out or wrong stays what it is in `tickets`.
+    fn tickets(&mut self, entry: &Entry, mut tickets: PerResource<u64>) -> PerResource<u64> {
+        let Kind::Counts(keys) = entry.key.kind else { return tickets };
+        match entry.value.get_ref() {
+            DeValue::Integer(_) => {
+                let Some(Kind::Count { min, max }) = keys.keys.first().map(|key| key.kind) else {
+                    return tickets;
+                };
+                return self.document.count(entry, min..=max).map_or(tickets, PerResource::all);
+            }
+            DeValue::Table(table) => {
+                for (entry, resource) in self.document.entries(keys, table).iter().filter_map(with_resource) {
+                    let Kind::Count { min, max } = entry.key.kind else { continue };
+                    tickets[resource] = self.document.count(entry, min..=max).unwrap_or(tickets[resource]);
+                }
+            }
+            _ => self.document.wrong_type(entry, "a whole number, or a table of these per resource"),
+        }
+        tickets
     }
 
     /// The quantities of `hard` or `limit`, and where each stands.
@@ -286,22 +307,30 @@ impl Reader<'_, '_> {
         (amounts, spans)
     }
 
-    fn switches(&mut self, entry: &Entry) -> PerResource<bool> {
-        let mut switches = PerResource::all(true);
-        let Kind::Switches(keys) = entry.key.kind else { return switches };
+    /// Yes or no for every resource, or a permission for each.
+    fn permissions(&mut self, entry: &Entry) -> PerResource<Permission> {
+        let mut permissions = PerResource::default();
+        let Kind::Permissions(keys) = entry.key.kind else { return permissions };
         match entry.value.get_ref() {
-            DeValue::Boolean(all) => return PerResource::all(*all),
+            DeValue::Boolean(all) => return PerResource::all(Permission::from(*all)),
             DeValue::Table(table) => {
                 for (entry, resource) in self.document.entries(keys, table).iter().filter_map(with_resource) {
-                    match entry.value.get_ref() {
-                        DeValue::Boolean(on) => switches[resource] = *on,
-                        _ => self.document.wrong_type(entry, "true or false"),
-                    }
+                    permissions[resource] = self.permission(entry, resource).unwrap_or_default();
                 }
             }
-            _ => self.document.wrong_type(entry, "true, false, or a table of these per resource"),
+            _ => {
+                let wanted = "true, false, or a table of these or of quantities per resource";
+                self.document.wrong_type(entry, wanted);
+            }
         }
-        switches
+        permissions
+    }
+
+    fn permission(&mut self, entry: &Entry, resource: Resource) -> Option<Permission> {
+        match entry.value.get_ref() {
+            DeValue::Boolean(on) => Some(Permission::from(*on)),
+            _ => self.amount_or(entry, resource, "true, false, or a quantity").map(Permission::AtMost),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use crate::keys::{HARD, Key, Kind, LEND, MACHINE, ROOT, Table, UNIT, VERSION};
+use crate::keys::{HARD, Key, Kind, LEND, MACHINE, ROOT, TICKETS, Table, UNIT, VERSION};
 use crate::member::MEMBER_FORMS;
 use crate::model::Resource;
 use crate::quantity::duration_text;
@@ -16,6 +16,7 @@ pub fn reference() -> String {
         ("At the top of the file", &ROOT),
         ("`[machine]`", &MACHINE),
         ("`[unit.NAME]`, and `[unit.NAME.unit.NAME]` below it", &UNIT),
+        ("`tickets`, where one number is not enough", &TICKETS),
         ("`hard` and `limit`", &HARD),
         ("`lend` and `borrow`, where one switch is not enough", &LEND),
     ] {
@@ -67,17 +68,28 @@ fn values(kind: Kind) -> String {
         }
         Kind::Count { min, max } => format!("{min} to {max}"),
         Kind::Members => "a list of [members](#members)".to_owned(),
-        Kind::Amount(Resource::Cpu) => "a number of CPUs, or a percentage".to_owned(),
-        Kind::Amount(Resource::Memory) => "bytes, or a percentage".to_owned(),
-        Kind::Amount(Resource::Disk | Resource::Bus) => "bytes per second, or a percentage".to_owned(),
+        Kind::Amount(resource) => format!("{}, or a percentage", measure(resource)),
         Kind::Duration { min_ns, max_ns } => {
             format!("{} to {}", duration_text(min_ns), duration_text(max_ns))
         }
         Kind::UnitPath => {
             "a unit's name, or the names from the top, as in `\"physics/night-batch\"`".to_owned()
         }
-        Kind::Switch => "`true` or `false`".to_owned(),
-        Kind::Switches(table) => format!("`true`, `false`, or a table with {}", names(table)),
+        Kind::Counts(table) => {
+            let number = table.keys.first().map_or_else(String::new, |key| values(key.kind));
+            format!("{number}, or a table with {}", names(table))
+        }
+        Kind::Permission(resource) => format!("`true`, `false`, {}, or a percentage", measure(resource)),
+        Kind::Permissions(table) => format!("`true`, `false`, or a table with {}", names(table)),
+    }
+}
+
+/// What absolute amounts of a resource are.
+fn measure(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Cpu => "a number of CPUs",
+        Resource::Memory => "bytes",
+        Resource::Disk | Resource::Bus => "bytes per second",
     }
 }
 

@@ -5,7 +5,9 @@
 
 use serde_json::{Value, json};
 
-use crate::keys::{HARD, Key, Kind, LEND, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, ROOT, Table, UNIT, VERSION};
+use crate::keys::{
+    HARD, Key, Kind, LEND, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, ROOT, TICKETS, Table, UNIT, VERSION,
+};
 use crate::member::KINDS;
 use crate::model::Resource;
 
@@ -16,8 +18,8 @@ pub fn schema() -> Value {
     root["title"] = json!("Commonhold contract");
     root["description"] = json!("What each unit holds of a shared machine.");
     root["required"] = json!(["version"]);
-    let definitions =
-        [&MACHINE, &UNIT, &HARD, &LEND].map(|table| (table.definition.to_owned(), table_schema(table)));
+    let definitions = [&MACHINE, &UNIT, &TICKETS, &HARD, &LEND]
+        .map(|table| (table.definition.to_owned(), table_schema(table)));
     root["$defs"] = Value::Object(definitions.into_iter().collect());
     root
 }
@@ -75,9 +77,17 @@ fn kind_schema(kind: Kind) -> Value {
             json!({ "type": "string", "pattern": r"^\d+(\.\d{1,6})? *(ns|us|ms|s|min|h)$" })
         }
         Kind::UnitPath => json!({ "type": "string", "minLength": 1 }),
-        Kind::Switch => json!({ "type": "boolean" }),
-        Kind::Switches(table) => json!({ "anyOf": [{ "type": "boolean" }, { "$ref": reference(table) }] }),
+        Kind::Counts(table) => json!({ "anyOf": [any_count(table), { "$ref": reference(table) }] }),
+        Kind::Permission(resource) => {
+            json!({ "anyOf": [{ "type": "boolean" }, kind_schema(Kind::Amount(resource))] })
+        }
+        Kind::Permissions(table) => json!({ "anyOf": [{ "type": "boolean" }, { "$ref": reference(table) }] }),
     }
+}
+
+/// A number that each key of the table could have.
+fn any_count(table: &Table) -> Value {
+    table.keys.first().map_or(Value::Bool(false), |key| kind_schema(key.kind))
 }
 
 fn amount_schema(suffix: &str) -> Value {

@@ -16,16 +16,18 @@ call-back-memory = "1s"
 default = "physics/night-batch"
 [unit.physics]
 members = ["group:physics", "user:ana", "cgroup:/lab", "pid:77"]
-tickets = 200
+tickets = { cpu = 200, memory = 1375 }
 hard = { cpu = "2", memory = "8GiB", disk = "25%", bus = "20%" }
 limit = { memory = "32GiB" }
-lend = { cpu = true, memory = false }
-borrow = true
+lend = { cpu = true, memory = "2GiB", bus = false }
+borrow = { cpu = 1.5, disk = "10%" }
 [unit.physics.unit.night-batch]
 members = ["command:simulate*"]
 [unit.students]
 members = ["group:größe"]
 each = "user"
+tickets = 50
+borrow = true
 "#;
 
 /// What holds of any text's diagnostics.

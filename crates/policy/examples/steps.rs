@@ -15,7 +15,7 @@
 
 use std::time::Instant;
 
-use commonhold_contract::Contract;
+use commonhold_contract::{Contract, PerResource};
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
 use commonhold_policy::{Input, MS, Means, Plan, Snapshot, State, UnitFacts, step};
@@ -47,7 +47,7 @@ impl World {
         let mut contract = Contract::default();
         for n in 0..units {
             let unit = contract.add(None, &format!("u{n}"));
-            contract.units[unit.index()].tickets = u64::from(n) + 1;
+            contract.units[unit.index()].tickets = PerResource::all(u64::from(n) + 1);
         }
         World {
             machine: Machine::synthetic(&text).unwrap_or_else(|err| panic!("{text}: {err}")),

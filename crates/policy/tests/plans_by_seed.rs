@@ -6,7 +6,7 @@
 
 use std::fmt::Debug;
 
-use commonhold_contract::{Amount, Contract, MILLIONTH, Scheme, UnitId};
+use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Scheme, UnitId};
 use commonhold_machine::{Cpu, Machine};
 use commonhold_policy::check::Books;
 use commonhold_policy::{Input, MS, Means, Plan, Reason, Snapshot, State, UnitFacts, step};
@@ -79,9 +79,9 @@ fn contract(chance: &mut Chance, scheme: Scheme) -> Contract {
         let parent = (nested && n > 0 && chance.one_in(2)).then(|| UnitId(2 + chance.small(n)));
         let id = contract.add(parent, &format!("u{n}"));
         let unit = &mut contract.units[id.index()];
-        unit.tickets = 1 + chance.below(400);
-        unit.lend.cpu = !chance.one_in(8);
-        unit.borrow.cpu = !chance.one_in(8);
+        unit.tickets = PerResource::all(1 + chance.below(400));
+        unit.lend.cpu = (!chance.one_in(8)).into();
+        unit.borrow.cpu = (!chance.one_in(8)).into();
         if chance.one_in(8) {
             unit.limit.cpu = Some(Amount::Absolute((1 + chance.below(60)) * MILLIONTH / 10));
         }
@@ -109,7 +109,7 @@ fn happen(
             _ => UnitFacts { used_ns, processes: 1, runnable: chance.small(12), ..UnitFacts::default() },
         };
         if chance.one_in(10) {
-            contract.units[unit].tickets = 1 + chance.below(400);
+            contract.units[unit].tickets = PerResource::all(1 + chance.below(400));
         }
     }
     if chance.one_in(12) && machine.cpus.len() > 1 {

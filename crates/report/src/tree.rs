@@ -1,6 +1,8 @@
 //! The tree of units with what each is entitled to on a machine, for `check`.
 
-use commonhold_contract::{Amount, Contract, Each, MILLIONTH, PerResource, Resource, Unit, UnitId};
+use commonhold_contract::{
+    Amount, Contract, Each, MILLIONTH, PerResource, Permission, Resource, Unit, UnitId,
+};
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{Capacity, Entitlement};
 use serde::Serialize;
@@ -231,9 +233,14 @@ impl<'a> Tree<'a> {
         let unit = self.contract.unit(id);
         let figures = Resource::ALL.map(|resource| amount(resource, self.divisions[resource].of(id)));
         let name = cut_left(&branch.name) + &clean(&unit.name);
-        table.row(Paint::Plain, row(name, unit.tickets.to_string(), figures));
+        let tickets = unit.tickets.single().map_or_else(String::new, u64::to_string);
+        table.row(Paint::Plain, row(name, tickets, figures));
         let has_sub_units = !self.children[id.index()].is_empty();
         let below = cut_left(&branch.below) + if has_sub_units { "│ " } else { "  " };
+        if unit.tickets.single().is_none() {
+            let figures = Resource::ALL.map(|resource| unit.tickets[resource].to_string());
+            table.row(Paint::Faint, row(format!("{below}tickets"), String::new(), figures));
+        }
         for (label, asked) in [("of which hard", &unit.hard), ("at most", &unit.limit)] {
             if Resource::ALL.iter().any(|resource| asked[*resource].is_some()) {
                 let cell = |resource, asked| amount(resource, self.asked(id, resource, asked));
@@ -298,19 +305,25 @@ fn notes(unit: &Unit) -> Vec<String> {
     if let Some(Each::User) = unit.each {
         notes.push("each user gets a sub-unit, in equal parts".to_owned());
     }
-    notes.extend(refusal("lends", unit.lend));
-    notes.extend(refusal("borrows", unit.borrow));
+    notes.extend(loans("lends", unit.lend));
+    notes.extend(loans("borrows", unit.borrow));
     notes
 }
 
-/// What a unit does not lend or borrow: `lends no cpu, memory`.
-fn refusal(verb: &str, allowed: PerResource<bool>) -> Option<String> {
-    let refused: Vec<&str> = Resource::ALL.iter().filter(|r| !allowed[**r]).map(|r| r.name()).collect();
-    match refused.len() {
-        0 => None,
-        4 => Some(format!("{verb} nothing")),
-        _ => Some(format!("{verb} no {}", refused.join(", no "))),
+/// What a unit does not lend or borrow, or only so much of: `lends no cpu, memory at most 2 GiB`.
+fn loans(verb: &str, allowed: PerResource<Permission>) -> Option<String> {
+    if Resource::ALL.iter().all(|resource| !allowed[*resource].allows()) {
+        return Some(format!("{verb} nothing"));
     }
+    let say = |resource: &Resource| match allowed[*resource] {
+        Permission::Yes => None,
+        Permission::AtMost(most) if allowed[*resource].allows() => {
+            Some(format!("{resource} at most {}", amount(*resource, most)))
+        }
+        Permission::No | Permission::AtMost(_) => Some(format!("no {resource}")),
+    };
+    let said: Vec<String> = Resource::ALL.iter().filter_map(say).collect();
+    (!said.is_empty()).then(|| format!("{verb} {}", said.join(", ")))
 }
 
 #[derive(Serialize)]
@@ -335,10 +348,18 @@ struct TreeJson<'a, W> {
 struct UnitJson<'a> {
     unit: &'a str,
     parent: Option<&'a str>,
-    tickets: u64,
+    tickets: Tickets,
     each: Option<Each>,
     members: Vec<String>,
     resources: PerResource<ResourceJson>,
+}
+
+/// One number where all resources have the same.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Tickets {
+    Single(u64),
+    PerResource(PerResource<u64>),
 }
 
 #[derive(Serialize)]
@@ -346,12 +367,13 @@ struct ResourceJson {
     entitled: Amount,
     hard: Option<Amount>,
     limit: Option<Amount>,
-    lend: bool,
-    borrow: bool,
+    /// `true`, `false`, or the most, as the contract says it.
+    lend: Permission,
+    borrow: Permission,
 }
 
 /// The tree as JSON: units in the contract's order. Amounts are `{"absolute": n}` in the resource's measure, or
-/// `{"part": n}` in millionths of the machine's whole where its capacity is not known. `holdings` says of each resource what
+/// `{"part": n}` in millionths of the machine's whole where its capacity is not known; those of `lend` and `borrow` are as the contract says them. `holdings` says of each resource what
 /// would hold it, where that is known.
 pub fn json(
     contract: &Contract,
@@ -399,7 +421,10 @@ impl Tree<'_> {
         UnitJson {
             unit: &unit.path,
             parent: unit.parent.map(|parent| self.contract.unit(parent).path.as_str()),
-            tickets: unit.tickets,
+            tickets: unit
+                .tickets
+                .single()
+                .map_or(Tickets::PerResource(unit.tickets), |all| Tickets::Single(*all)),
             each: unit.each,
             members: unit.members.iter().map(|member| member.kind.to_string()).collect(),
             resources: per_resource(of),

@@ -166,6 +166,7 @@ impl fmt::Display for Because<'_> {
             }
             Reason::Limit { micro_cpus } => write!(f, "the contract limits it to {}", CpuCount(micro_cpus)),
             Reason::MayNotBorrow => write!(f, "it may not borrow"),
+            Reason::LoanLimit => write!(f, "the contract limits the loan"),
             Reason::NobodyThere => write!(f, "it has no processes any more"),
             Reason::HoldsAgain => write!(f, "it holds a cpu again"),
             Reason::CpuGone => write!(f, "the cpu is gone"),

@@ -3,7 +3,7 @@
 //! Checked:
 //! - A unit's allowance is what it is entitled to, less what it lends, plus what it borrows. Allowances sum to no more
 //!   than is divided.
-//! - What is lent has a borrower. No unit lends or borrows that may not, nor beyond a limit.
+//! - What is lent has a borrower. No unit lends or borrows that may not, nor beyond what its contract allows.
 //! - The bounds in force are those allowances.
 //! - No unit is guaranteed more than it is entitled to, nor (`min`) more than it may use.
 //! - Memory is taken only from a unit that has a bound or is gone. `smp` orders nothing.
@@ -126,11 +126,23 @@ fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId) -> Option<Str
         return Some(format!("{path} is allowed {} bytes, which is not what it holds", share.allowed));
     }
     let isolate = contract.machine.scheme == Scheme::Isolate;
-    if share.lent > 0 && !(unit.lend.memory && isolate) {
+    if share.lent > 0 && !(unit.lend.memory.allows() && isolate) {
         return Some(format!("{path} lends memory but may not"));
     }
-    if share.borrowed > 0 && !(unit.borrow.memory && isolate) {
+    if share.borrowed > 0 && !(unit.borrow.memory.allows() && isolate) {
         return Some(format!("{path} borrows memory but may not"));
     }
-    None
+    let around = unit.parent.map_or(memory.divided, |around| {
+        contract
+            .held()
+            .filter(|sub| is_within(contract, *sub, around))
+            .map(|sub| self::share(memory, sub).entitled)
+            .sum()
+    });
+    let sides = [
+        ("lends", share.lent, unit.lend.memory.most(share.entitled)),
+        ("borrows", share.borrowed, unit.borrow.memory.most(around)),
+    ];
+    let beyond = sides.into_iter().find(|(_, bytes, most)| bytes > most);
+    beyond.map(|(does, bytes, most)| format!("{path} {does} {bytes} bytes of memory of {most} at most"))
 }

@@ -6,7 +6,7 @@
 //! Checked:
 //! - A CPU has at most one owner, and in a partition exactly one.
 //! - Only an owner lends, each CPU once. A CPU that is called back or returned was lent.
-//! - No unit lends or borrows that may not.
+//! - No unit lends or borrows that may not, nor more CPUs than the amount that its contract names.
 //! - `quota` lends nothing, and `smp` orders nothing.
 //! - A unit is confined to exactly what it owns and borrows, if that is anything.
 //! - A shut gate stands only before a unit that holds nothing.
@@ -19,7 +19,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Amount, Contract, MILLIONTH, Scheme, UnitId};
+use commonhold_contract::{Amount, Contract, MILLIONTH, Permission, Scheme, Unit, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 
 use crate::plan::{CpuDecision, CpuOrder, DiskOrder, Plan};
@@ -175,9 +175,9 @@ impl Replay<'_> {
         let owner = self.books.owner.get(&cpu).copied();
         self.expect(owner == Some(lender), || format!("cpu {cpu} is lent by a unit that does not own it"));
         self.expect(lender != borrower, || format!("cpu {cpu} is lent to its owner"));
-        let may_lend = lender.is_common() || self.contract.unit(lender).lend.cpu;
+        let may_lend = lender.is_common() || self.contract.unit(lender).lend.cpu.allows();
         self.expect(may_lend, || format!("cpu {cpu} is lent by a unit that may not lend"));
-        let may_borrow = !borrower.is_common() && self.contract.unit(borrower).borrow.cpu;
+        let may_borrow = !borrower.is_common() && self.contract.unit(borrower).borrow.cpu.allows();
         self.expect(may_borrow, || format!("cpu {cpu} is lent to a unit that may not borrow"));
         let scheme = self.scheme();
         self.expect(scheme == Scheme::Isolate, || {
@@ -201,6 +201,7 @@ impl Replay<'_> {
     fn finish(&mut self, plan: &Plan) {
         self.everything_is_somebodys();
         self.confined_to_what_is_held();
+        self.within_amounts(plan);
         let top = self.contract.children(None).chain([UnitId::SHARED]);
         let sum: u64 =
             top.map(|unit| plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0)).sum();
@@ -211,6 +212,66 @@ impl Replay<'_> {
                 self.books.owner.is_empty() && self.books.confined.is_empty() && self.books.shut.is_empty();
             let free = free && self.books.capped.is_empty();
             self.expect(free, || String::from("the scheme is smp and yet something is held"));
+        }
+    }
+
+    /// Loans are counted in whole CPUs. Where caps hold what is borrowed, they leave room for no more.
+    fn within_amounts(&mut self, plan: &Plan) {
+        let entitled = |unit: UnitId| plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0);
+        let mut owned: BTreeMap<UnitId, u64> = BTreeMap::new();
+        for owner in self.books.owner.values() {
+            *owned.entry(*owner).or_default() += MILLIONTH;
+        }
+        let mut counts: BTreeMap<(UnitId, &str), u64> = BTreeMap::new();
+        for (cpu, borrower) in &self.books.borrower {
+            let lender = self.books.owner.get(cpu).copied().unwrap_or(UnitId::SHARED);
+            *counts.entry((*borrower, "borrows")).or_default() += 1;
+            if !lender.is_common() {
+                *counts.entry((lender, "lends")).or_default() += 1;
+            }
+        }
+        let mut wrong = Vec::new();
+        for ((unit, does), cpus) in counts {
+            let owned = owned.get(&unit).copied().unwrap_or(0);
+            let most = match does {
+                // A part is of what is owned at the moment.
+                "lends" => self.permission(unit, |unit| unit.lend.cpu).most(owned),
+                _ => self.may_borrow(unit),
+            };
+            if cpus.saturating_mul(MILLIONTH) > most {
+                wrong.push(format!("{} {does} {cpus} cpus of {most} millionths at most", self.path(unit)));
+            }
+        }
+        for step in &plan.orders.cpu {
+            let CpuOrder::Cap { unit, micro_cpus: Some(micro) } = step.action else { continue };
+            let own = self.contract.units.get(unit.index());
+            let by_loans = !self.books.owner.is_empty() && own.is_none_or(|unit| unit.parent.is_none());
+            let most = entitled(unit).saturating_add(self.may_borrow(unit)).max(MILLIONTH / 1_000);
+            if micro > most && !by_loans {
+                wrong.push(format!("{} is capped to {micro} of {most} millionths", self.path(unit)));
+            }
+        }
+        self.wrong.append(&mut wrong);
+    }
+
+    fn permission(&self, unit: UnitId, of: fn(&Unit) -> Permission) -> Permission {
+        self.contract.units.get(unit.index()).map_or(Permission::No, of)
+    }
+
+    /// The most that a unit may borrow, in millionths of a CPU.
+    fn may_borrow(&self, unit: UnitId) -> u64 {
+        let parent = self.contract.units.get(unit.index()).and_then(|unit| unit.parent);
+        self.permission(unit, |unit| unit.borrow.cpu).most(self.may_have(parent))
+    }
+
+    /// What the limits of a unit and of the units around it let it have, by the next limit further out.
+    fn may_have(&self, unit: Option<UnitId>) -> u64 {
+        let Some(unit) = unit else { return self.machine.cpus.len() as u64 * MILLIONTH };
+        let unit = self.contract.unit(unit);
+        match unit.limit.cpu {
+            None => self.may_have(unit.parent),
+            Some(Amount::Absolute(amount)) => amount,
+            Some(part) => part.of(self.may_have(unit.parent)),
         }
     }
 

@@ -8,10 +8,10 @@
 //! what it lends, plus what it borrows.
 //!
 //! Algorithm, at each step:
-//! 1. Loans whose CPU changed its owner end.
+//! 1. Loans whose CPU changed its owner end, and those beyond what a unit may lend or borrow by now.
 //! 2. An owner that wants more than it kept calls back the difference.
 //! 3. Borrowers that hold more than they want return the difference.
-//! 4. Each idle CPU goes to a unit that may borrow and wants more than it holds. The lender's siblings in the tree
+//! 4. Each idle CPU that may be lent goes to a unit that may borrow it and wants more than it holds. The lender's siblings in the tree
 //!    come first: an idle unit's share stays in the family. Among equals, the unit that holds least for what it is
 //!    entitled to comes first.
 //! 5. At a rotation, one loan may pass from the borrower that holds most for its entitlement to a unit that waits and
@@ -19,7 +19,8 @@
 //!
 //! Properties:
 //! - Only CPUs are lent that no task of the owner waits for. Lender and borrower know of a loan at every step.
-//! - A unit that may not lend or borrow never does. No unit borrows beyond its limit.
+//! - A unit that may not lend or borrow never does. No unit borrows beyond its limit. No unit lends or borrows more
+//!   than the amount that its contract names, rounded down to whole CPUs.
 //! - How many CPUs each unit owns, lends and borrows is counted once and then kept up. So a step costs a look at each
 //!   loan and unit, and each new loan costs a look at the next unit that waits.
 //!
@@ -31,12 +32,14 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_contract::{Contract, MILLIONTH, Permission, Resource, Scheme, UnitId};
 
-use super::partition::Owners;
+use super::partition::{Owners, partitions};
 use super::tally::Tally;
 use super::waiting::{Queues, Waiter};
 use crate::plan::{CpuDecision, Reason, Step};
+use crate::rights::limits;
+use crate::snapshot::Means;
 use crate::time::{MS, Time};
 
 /// How long a unit's want is remembered after it sank: shorter pauses lend nothing.
@@ -88,14 +91,78 @@ impl Want {
     }
 }
 
-/// Whether a unit's idle CPUs may be lent. What no unit holds is the common parts', which lend it to any unit.
+/// Whether any of a unit's idle CPUs may be lent. What no unit holds is the common parts', which lend it to any unit.
 pub fn lends(contract: &Contract, unit: UnitId) -> bool {
-    contract.machine.scheme == Scheme::Isolate && (unit.is_common() || contract.unit(unit).lend.cpu)
+    contract.machine.scheme == Scheme::Isolate && (unit.is_common() || contract.unit(unit).lend.cpu.allows())
 }
 
-/// Whether a unit may be lent others' idle CPUs.
+/// Whether a unit may be lent any of others' idle CPUs.
 pub fn borrows(contract: &Contract, unit: UnitId) -> bool {
-    contract.machine.scheme == Scheme::Isolate && contract.unit(unit).borrow.cpu
+    contract.machine.scheme == Scheme::Isolate && contract.unit(unit).borrow.cpu.allows()
+}
+
+/// An amount of CPUs to lend or borrow that is not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotHeld {
+    /// The unit whose contract names it.
+    pub unit: UnitId,
+    /// Which side of a loan it is for.
+    pub side: Side,
+    /// Why.
+    pub why: WhyNot,
+}
+
+/// A side of a loan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// `lend`.
+    Lend,
+    /// `borrow`.
+    Borrow,
+}
+
+/// Why an amount is not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhyNot {
+    /// The scheduler lends at every switch, and knows only yes and no. The amount counts as a yes.
+    EverySwitch,
+    /// CPUs are time-shared by weight, which leaves to others whatever one does not use. The amount counts as a yes.
+    Shared,
+    /// Whole CPUs are lent, and the amount is less than one. It counts as a no.
+    LessThanACpu,
+}
+
+/// The amounts of CPUs to lend and borrow that a backend with these means does not hold on a machine with so many CPUs:
+/// in the contract's order, `lend` before `borrow`. Nothing where the scheme makes no loans, or where nothing of CPUs is
+/// held.
+pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> {
+    let holds_cpus = means.cpu_sets || means.weights;
+    if contract.machine.scheme != Scheme::Isolate || !holds_cpus {
+        return Vec::new();
+    }
+    let tops = contract.children(None).count();
+    let partitioned = partitions(contract, means, tops, cpus);
+    let whole = cpus as u64 * MILLIONTH;
+    let why = |id: UnitId, side: Side| {
+        let unit = contract.unit(id);
+        let permission = match side {
+            Side::Lend => unit.lend.cpu,
+            Side::Borrow => unit.borrow.cpu,
+        };
+        let amount = permission.amount().filter(|_| permission.allows())?;
+        // Plans lend between top-level units where weights divide what is inside, and else between all.
+        let by_plans = partitioned && (!means.weights || unit.parent.is_none());
+        match side {
+            _ if means.switches => Some(WhyNot::EverySwitch),
+            Side::Borrow if !by_plans && means.caps => None,
+            _ if !by_plans => Some(WhyNot::Shared),
+            // Of what a unit lends, a part is of what it owns, which is no more than there is.
+            _ => (amount.of(whole) < MILLIONTH).then_some(WhyNot::LessThanACpu),
+        }
+    };
+    let sides = |unit: UnitId| [Side::Lend, Side::Borrow].map(|side| (unit, side));
+    let found = |(unit, side): (UnitId, Side)| why(unit, side).map(|why| NotHeld { unit, side, why });
+    contract.held().flat_map(sides).filter_map(found).collect()
 }
 
 /// Everything that lending decides on.
@@ -143,6 +210,7 @@ impl Market<'_> {
     /// One step of the algorithm. `rotated`: ownership was dealt out anew.
     pub(crate) fn settle(&mut self, rotated: bool) {
         self.end_orphans();
+        self.end_beyond();
         self.call_back();
         self.give_back();
         if rotated {
@@ -189,6 +257,25 @@ impl Market<'_> {
             self.end(cpu);
             let reason = if self.owners.contains_key(&cpu) { Reason::TurnOver } else { Reason::CpuGone };
             self.steps.push(returned(cpu, loan, reason));
+        }
+    }
+
+    /// Ends loans beyond what their units may lend or borrow: the contract or an entitlement may have changed.
+    fn end_beyond(&mut self) {
+        for (lender, theirs) in self.loans_by(|loan| loan.lender) {
+            let beyond = self.counts.lent.get(lender).saturating_sub(self.may_lend(lender));
+            self.end_some(theirs, beyond);
+        }
+        for (borrower, theirs) in self.loans_by(|loan| loan.borrower) {
+            let beyond = self.counts.borrowed.get(borrower).saturating_sub(self.may_borrow(borrower));
+            self.end_some(theirs, beyond);
+        }
+    }
+
+    fn end_some(&mut self, loans: Vec<(u32, Loan)>, count: usize) {
+        for (cpu, loan) in loans.into_iter().take(count) {
+            self.end(cpu);
+            self.steps.push(returned(cpu, loan, Reason::LoanLimit));
         }
     }
 
@@ -269,6 +356,29 @@ impl Market<'_> {
         self.counts.kept(lender) > self.want(lender).settled as usize
             && !self.loans.contains_key(&cpu)
             && lends(self.contract, lender)
+            && self.counts.lent.get(lender) < self.may_lend(lender)
+    }
+
+    /// How many CPUs a unit may lend at once, by its contract. A percentage is of the CPUs that it owns at the moment:
+    /// of these it has a part for a part of the time, so that in the course of time it is of what it is entitled to.
+    fn may_lend(&self, unit: UnitId) -> usize {
+        if unit.is_common() {
+            return usize::MAX;
+        }
+        let owned = self.counts.owned.get(unit) as u64 * MILLIONTH;
+        whole_cpus(self.contract.unit(unit).lend.cpu.most(owned))
+    }
+
+    /// How many CPUs a unit may borrow at once, by its contract.
+    fn may_borrow(&self, unit: UnitId) -> usize {
+        let machine = self.owners.len() as u64 * MILLIONTH;
+        match self.contract.unit(unit).borrow.cpu {
+            Permission::No => 0,
+            Permission::Yes => usize::MAX,
+            Permission::AtMost(_) => {
+                limits::borrows(self.contract, Resource::Cpu, unit, machine).map_or(usize::MAX, whole_cpus)
+            }
+        }
     }
 
     /// The units that may borrow and have a use for it.
@@ -289,6 +399,7 @@ impl Market<'_> {
             && borrows(self.contract, unit)
             && self.want(unit).settled as usize > held
             && self.limits.get(&unit).is_none_or(|limit| held < *limit)
+            && self.counts.borrowed.get(unit) < self.may_borrow(unit)
     }
 
     fn rebalance(&mut self) {
@@ -313,6 +424,11 @@ impl Market<'_> {
         self.begin(cpu, Loan { lender, borrower });
         self.steps.push(Step { action: CpuDecision::Lend { cpu, lender, borrower }, reason });
     }
+}
+
+/// Millionths of a CPU in whole CPUs.
+fn whole_cpus(micro: u64) -> usize {
+    usize::try_from(micro / MILLIONTH).unwrap_or(usize::MAX)
 }
 
 /// One unit's part of the loans by unit.

@@ -14,7 +14,7 @@ mod waiting;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, CpuMode, DEFAULT_TICKETS, MILLIONTH, Resource, Scheme, UnitId};
+use commonhold_contract::{Contract, DEFAULT_TICKETS, MILLIONTH, Resource, Scheme, UnitId};
 use commonhold_machine::CpuSet;
 
 use crate::plan::{CpuDecision, CpuOrder, CpuPlan, Reason, Step};
@@ -24,9 +24,10 @@ use crate::snapshot::{Input, Means, UnitFacts};
 use crate::time::{MS, Time};
 
 use lend::{Counts, Loan, Market, Want};
-pub use lend::{SETTLE_NS, borrows, lends};
+pub use lend::{NotHeld, SETTLE_NS, Side, WhyNot, borrows, lends, not_held};
 pub use orders::first_weight;
 use orders::{Orders, WEIGHT_USUAL};
+pub use partition::partitions;
 use partition::{Claim, Owners, Turns};
 use tally::Tally;
 
@@ -69,16 +70,6 @@ pub(crate) struct State {
 pub(crate) struct Attention {
     pub(crate) next: Time,
     pub(crate) watch: Vec<UnitId>,
-}
-
-/// Whether CPUs are partitioned or time-shared, for that many competing units.
-pub fn partitions(contract: &Contract, means: Means, units: usize, cpus: usize) -> bool {
-    match contract.machine.cpu {
-        CpuMode::Partition => means.cpu_sets,
-        CpuMode::Proportional => !means.weights && means.cpu_sets,
-        // Without weights, shares finer than a CPU are held by turns, which is partitioning again.
-        CpuMode::Auto => means.cpu_sets && (units <= cpus || !means.weights),
-    }
 }
 
 /// Decides about CPUs.
@@ -416,6 +407,8 @@ enum Ceiling {
     Own,
     /// The contract limits it.
     Limit,
+    /// The contract says how much it may borrow at most.
+    Loan,
 }
 
 /// Whether a unit has a ceiling that no CPU set holds it to.
@@ -423,8 +416,10 @@ fn ceiling(contract: &Contract, unit: UnitId, partitioned: bool) -> Option<Ceili
     let own = contract.unit(unit);
     // In a partition the CPU set already holds a top-level unit to its own.
     let alone = own.parent.is_none() && partitioned;
-    if !alone && (contract.machine.scheme == Scheme::Quota || !own.borrow.cpu) {
+    if !alone && (contract.machine.scheme == Scheme::Quota || !own.borrow.cpu.allows()) {
         Some(Ceiling::Own)
+    } else if !alone && own.borrow.cpu.amount().is_some() {
+        Some(Ceiling::Loan)
     } else {
         own.limit.cpu.map(|_| Ceiling::Limit)
     }
@@ -435,15 +430,32 @@ fn ceiling(contract: &Contract, unit: UnitId, partitioned: bool) -> Option<Ceili
 pub fn needs_cap(contract: &Contract, means: Means, cpus: usize) -> Option<UnitId> {
     let partitioned = partitions(contract, means, contract.children(None).count(), cpus);
     let held = contract.machine.scheme != Scheme::Smp;
-    contract.held().find(|unit| held && ceiling(contract, *unit, partitioned).is_some())
+    // A scheduler takes an amount to borrow for a yes, and `not_held` says so.
+    let needs = |unit: &UnitId| {
+        let limited = contract.unit(*unit).limit.cpu.is_some();
+        limited || ceiling(contract, *unit, partitioned) == Some(Ceiling::Own)
+    };
+    contract.held().find(|unit| held && needs(unit))
 }
 
-/// A unit's cap: its limit, or its entitlement where it may not use what others leave.
+/// A unit's cap: its limit, or its entitlement where it may not use what others leave, with so much more as it may borrow.
 fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (Option<u64>, Reason) {
     let ceiling = ceiling(input.contract, unit, partitioned).filter(|_| input.means.caps);
     match (ceiling, cpu_limit(input, unit)) {
         // A unit that is entitled to nothing and may borrow nothing has the least that a kernel can hold.
         (Some(Ceiling::Own), _) => (Some(micro_cpus.max(CAP_MICRO_MIN)), Reason::MayNotBorrow),
+        (Some(Ceiling::Loan), limit) => {
+            let whole = input.machine.cpus.len() as u64 * MILLIONTH;
+            let loan = limits::borrows(input.contract, Resource::Cpu, unit, whole).unwrap_or(u64::MAX);
+            let most = micro_cpus.saturating_add(loan).max(CAP_MICRO_MIN);
+            match (limit.filter(|limit| *limit <= most), input.contract.unit(unit).limit.cpu) {
+                (Some(limit), Some(_)) => (Some(limit), Reason::Limit { micro_cpus: limit }),
+                // The caps around it, or the machine, are as low.
+                (Some(_), None) => (None, Reason::Proportion { micro_cpus }),
+                (None, _) if most >= whole => (None, Reason::Proportion { micro_cpus }),
+                (None, _) => (Some(most), Reason::LoanLimit),
+            }
+        }
         (Some(Ceiling::Limit), Some(limit)) => (Some(limit), Reason::Limit { micro_cpus: limit }),
         _ => (None, Reason::Proportion { micro_cpus }),
     }

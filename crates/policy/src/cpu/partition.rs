@@ -23,11 +23,12 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use commonhold_contract::{MILLIONTH, UnitId};
+use commonhold_contract::{Contract, CpuMode, MILLIONTH, UnitId};
 use commonhold_machine::Machine;
 
 use super::free::FreeCpus;
 use super::tally::Tally;
+use crate::snapshot::Means;
 use crate::time::Time;
 
 /// What a unit holds of the machine's CPUs.
@@ -47,6 +48,16 @@ impl Claim {
     /// The part of a CPU beyond the whole ones, in millionths.
     pub(crate) fn part(&self) -> u64 {
         self.micro % MILLIONTH
+    }
+}
+
+/// Whether CPUs are partitioned or time-shared, for that many competing units.
+pub fn partitions(contract: &Contract, means: Means, units: usize, cpus: usize) -> bool {
+    match contract.machine.cpu {
+        CpuMode::Partition => means.cpu_sets,
+        CpuMode::Proportional => !means.weights && means.cpu_sets,
+        // Without weights, shares finer than a CPU are held by turns, which is partitioning again.
+        CpuMode::Auto => means.cpu_sets && (units <= cpus || !means.weights),
     }
 }
 

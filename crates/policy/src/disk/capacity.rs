@@ -40,15 +40,20 @@ pub(super) fn capped(
     caps
 }
 
-/// A unit that may not borrow gets no more, and under `quota` no unit gets more, than it is entitled to. Nothing is
-/// known before a disk was used.
+/// A unit that may not borrow gets no more, and under `quota` no unit gets more, than it is entitled to. A unit that may
+/// borrow so much gets that beyond it. Nothing is known before a disk was used.
 fn ceiling(input: Input<'_>, entitlement: &Entitlement, unit: UnitId, whole: u64) -> Option<Held> {
     let contract = input.contract;
-    let fixed = contract.machine.scheme == Scheme::Quota || !contract.unit(unit).borrow.disk;
+    let fixed = contract.machine.scheme == Scheme::Quota || !contract.unit(unit).borrow.disk.allows();
+    let loan = limits::borrows(contract, Resource::Disk, unit, whole);
     let top: u64 =
         contract.children(None).map(|unit| entitlement.value(unit)).sum::<u64>() + entitlement.unheld;
-    let rate = mul_div(whole, entitlement.value(unit), top.max(1)).max(RATE_MIN);
-    (fixed && whole > 0).then_some(Held { rate, because: Reason::MayNotBorrow })
+    let own = mul_div(whole, entitlement.value(unit), top.max(1)).max(RATE_MIN);
+    if fixed {
+        return (whole > 0).then_some(Held { rate: own, because: Reason::MayNotBorrow });
+    }
+    let rate = own.saturating_add(loan?);
+    (rate < whole).then_some(Held { rate, because: Reason::LoanLimit })
 }
 
 /// A unit's own limit, in bytes per second. One that is written so is held as low as the kernel can.

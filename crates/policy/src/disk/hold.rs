@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, MILLIONTH, Resource, UnitId};
+use commonhold_contract::{Contract, MILLIONTH, Permission, Resource, UnitId};
 
 use super::bandwidth::Criterion;
 use super::in_force::RATE_MIN;
@@ -77,8 +77,8 @@ pub(super) struct Rates {
     ahead: BTreeSet<UnitId>,
     /// What no unit may exceed, by its own limit or those around it.
     limits: BTreeMap<UnitId, u64>,
-    /// Units that do not lend what they do not use, while they hold a share.
-    reserving: BTreeSet<UnitId>,
+    /// Units that do not lend what they do not use, or only so much of their part, while they hold a share.
+    reserving: BTreeMap<UnitId, Permission>,
     /// The last look at which each unit did not wait, or had its part.
     content: BTreeMap<UnitId, Time>,
     /// The last look at which each unit took half of its part.
@@ -168,8 +168,6 @@ impl Rates {
         let limit =
             |unit: UnitId| Some((unit, limits::tightest(input.contract, Resource::Disk, unit, whole)?));
         self.limits = input.contract.held().filter_map(limit).collect();
-        let keeps = |unit: &UnitId| !input.contract.unit(*unit).lend.disk && shares[unit.index()] > 0;
-        self.reserving = input.contract.held().filter(keeps).collect();
         self.active.clear();
         self.waiting.clear();
         self.only_waiting.clear();
@@ -178,11 +176,24 @@ impl Rates {
         }
         let lately = |at: &Time| now.saturating_sub(*at) < CROWD_NS;
         self.used_at.retain(|_, at| lately(at));
-        self.crowd = self.used_at.keys().chain(&self.reserving).copied().collect();
+        self.follow_capacity();
+        let users: BTreeSet<UnitId> = self.used_at.keys().copied().collect();
+        let lend = |unit: UnitId| (unit, input.contract.unit(unit).lend.disk);
+        let keeps = |(unit, lend): &(UnitId, Permission)| {
+            shares[unit.index()] > 0 && (lend.amount().is_some() || !lend.allows())
+        };
+        self.reserving = input.contract.held().map(lend).filter(keeps).collect();
+        self.crowd = users.iter().chain(self.reserving.keys()).copied().collect();
+        // An amount that is all of a unit's part reserves nothing of it. Without these units, the parts of the others
+        // are no smaller.
+        let keeps =
+            |unit: UnitId, lend: Permission| !lend.allows() || self.part(unit) > lend.most(self.part(unit));
+        let reserving = self.reserving.iter().filter(|(unit, lend)| keeps(**unit, **lend));
+        self.reserving = reserving.map(|(unit, lend)| (*unit, *lend)).collect();
+        self.crowd = users.iter().chain(self.reserving.keys()).copied().collect();
         // No room is kept for who has no process to come back.
         let comes_back = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
         self.usual.retain(|unit, _| self.crowd.contains(unit) && comes_back(*unit));
-        self.follow_capacity();
         self.evaluate(now);
     }
 
@@ -322,7 +333,7 @@ impl Rates {
         for unit in light {
             self.held.remove(&unit);
         }
-        let keeps_free = |unit: &UnitId| !self.reserving.is_empty() && !self.reserving.contains(unit);
+        let keeps_free = |unit: &UnitId| !self.reserving.is_empty() && !self.reserving.contains_key(unit);
         // Beside one that is held, so is a unit that has its part: what all have together is then known, and leaves no
         // queue.
         let has_part = |unit: &UnitId| !begins && self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
@@ -356,7 +367,11 @@ impl Rates {
         // A unit that pauses comes back, and is to find room for what it does then.
         let usual = |unit: &UnitId| self.usual.get(unit).copied().unwrap_or(0).min(self.due(*unit));
         let others: u64 = self.crowd.iter().filter(is_free).map(usual).sum();
-        let kept: u64 = self.reserving.iter().filter(is_free).map(|unit| self.part(*unit)).sum();
+        let keeps = |(unit, lend): (&UnitId, &Permission)| {
+            let part = self.part(*unit);
+            if is_free(&unit) { part.saturating_sub(lend.most(part)) } else { 0 }
+        };
+        let kept: u64 = self.reserving.iter().map(keeps).sum();
         // A queue among the units that are held harms no unit's part; beside them it does.
         let alone = self.active.iter().all(|unit| self.held.contains_key(unit));
         let least = (parts / 8 * if alone { 7 } else { 5 }).saturating_add(others);

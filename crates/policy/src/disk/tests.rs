@@ -8,7 +8,7 @@ use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use alloc::vec;
 
-use commonhold_contract::{Amount, Contract};
+use commonhold_contract::{Amount, Contract, PerResource, Permission};
 use commonhold_machine::Machine;
 use proptest::prelude::*;
 
@@ -100,7 +100,7 @@ impl Bench {
         let mut contract = Contract::default();
         for (n, tickets) in tickets.iter().enumerate() {
             let unit = contract.add(None, &format!("u{n}"));
-            contract.units[unit.index()].tickets = *tickets;
+            contract.units[unit.index()].tickets = PerResource::all(*tickets);
         }
         Bench::new(contract)
     }
@@ -264,9 +264,9 @@ fn a_hard_half_against_four() {
         bench.load(n, greedy(if n == 0 { 1 } else { 2 }));
     }
     // Half reserved, and a fifth of the rest by tickets: 60 % against 10 % each, unless it holds no soft ones to speak of.
-    bench.contract.units[2].tickets = 1;
+    bench.contract.units[2].tickets = PerResource::all(1);
     for n in 3..7 {
-        bench.contract.units[n].tickets = 1_000;
+        bench.contract.units[n].tickets = PerResource::all(1_000);
     }
     bench.run(3);
     let got = bench.run(20);
@@ -283,7 +283,7 @@ fn who_would_be_stopped_has_limits_alone() {
     bench.limits_only = true;
     bench.contract.units[2].limit.disk = Some(Amount::Absolute(5 * MB));
     bench.contract.units[3].limit.disk = Some(Amount::Part(100_000));
-    bench.contract.units[4].borrow.disk = false;
+    bench.contract.units[4].borrow.disk = false.into();
     for n in 0..3 {
         bench.load(n, greedy(8));
     }
@@ -448,7 +448,7 @@ fn nobody_stays_held_when_the_others_have_left() {
 #[test]
 fn who_may_not_borrow_has_its_part_and_no_more() {
     let mut bench = Bench::tickets(&[100, 300]);
-    bench.contract.units[2].borrow.disk = false;
+    bench.contract.units[2].borrow.disk = false.into();
     bench.load(0, greedy(4));
     bench.load(1, greedy(4));
     bench.run(3);
@@ -461,7 +461,7 @@ fn who_may_not_borrow_has_its_part_and_no_more() {
 #[test]
 fn who_does_not_lend_finds_its_part_free() {
     let mut bench = Bench::tickets(&[100, 100]);
-    bench.contract.units[2].lend.disk = false;
+    bench.contract.units[2].lend.disk = false.into();
     bench.load(0, greedy(4));
     bench.load(1, greedy(4));
     bench.run(5);
@@ -469,6 +469,44 @@ fn who_does_not_lend_finds_its_part_free() {
     bench.run(5);
     let got = bench.run(5);
     assert!((450..=550).contains(&got[1]), "{got:?}");
+}
+
+/// A quarter of 100 MB/s is the unit's, and 15 MB/s or a tenth of the disk beyond it, of which the other takes no more than 10.
+#[test]
+fn who_may_borrow_so_much_has_that_beyond_its_part() {
+    let got = |borrow: Permission| {
+        let mut bench = Bench::tickets(&[100, 300]);
+        bench.contract.units[2].borrow.disk = borrow;
+        bench.load(0, greedy(4));
+        bench.load(1, greedy(4));
+        bench.run(3);
+        bench.load(1, Load { most: 10 * MB, ..greedy(4) });
+        bench.run(5);
+        (bench.run(5)[0], bench.caps.get(&Bench::unit(0)).copied())
+    };
+    let at_most = |amount| got(Permission::AtMost(amount));
+    let (some, tenth) = (at_most(Amount::Absolute(15 * MB)).0, at_most(Amount::Part(100_000)).0);
+    assert!((385..=415).contains(&some) && (335..=365).contains(&tenth), "{some} {tenth}");
+    assert_eq!(at_most(Amount::Part(750_000)), got(Permission::Yes), "all of the disk is no ceiling");
+}
+
+/// Half of the disk is u0's. It keeps that less 20 MB/s, or less 60 % of it, while it is idle: the other has 70 or 80 MB/s.
+#[test]
+fn who_lends_so_much_finds_the_rest_of_its_part_free() {
+    let got = |lend: Amount| {
+        let mut bench = Bench::tickets(&[100, 100]);
+        bench.contract.units[2].lend.disk = Permission::AtMost(lend);
+        bench.load(0, greedy(4));
+        bench.load(1, greedy(4));
+        bench.run(5);
+        bench.load(0, IDLE);
+        bench.run(5);
+        (bench.run(5)[1], bench.caps.len())
+    };
+    let (some, most) = (got(Amount::Absolute(20 * MB)).0, got(Amount::Part(600_000)).0);
+    assert!((650..=720).contains(&some) && (750..=820).contains(&most), "{some} {most}");
+    assert_eq!(got(Amount::Part(1_000_000)), got(Amount::Absolute(u64::MAX)));
+    assert!(got(Amount::Part(1_000_000)).0 > 950);
 }
 
 #[test]
@@ -555,6 +593,53 @@ fn sub_units_share_inside_their_encloser() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Amounts that are more than a disk carries are a yes: order for order.
+    #[test]
+    fn boundless_amounts_change_nothing(
+        loads in proptest::collection::vec((0u32..4, 0u64..40, 1u64..200, any::<bool>()), 1..8),
+        huge in prop_oneof![Just(Amount::Absolute(u64::MAX)), Just(Amount::Absolute(1_000 * MB)), Just(Amount::Part(1_000_000))],
+        weighs in any::<bool>(),
+    ) {
+        let orders = |permission: Permission| {
+            let mut bench = Bench::tickets(&[100, 200, 300, 1]);
+            bench.weighs = weighs;
+            for unit in &mut bench.contract.units {
+                (unit.lend.disk, unit.borrow.disk) = (permission, permission);
+            }
+            for (n, depth, most, writes) in &loads {
+                bench.load(*n, Load { depth: *depth, most: most * MB, writes: *writes, waits: false });
+                for _ in 0..15 {
+                    bench.step();
+                }
+            }
+            bench.steps
+        };
+        prop_assert_eq!(orders(Permission::Yes), orders(Permission::AtMost(huge)));
+    }
+
+    /// Whatever comes and goes, no unit gets more than its part and what it may borrow, once what the disk carries is known.
+    #[test]
+    fn no_ceiling_is_beyond_what_may_be_borrowed(
+        tickets in proptest::collection::vec(1u64..1_000, 2..5),
+        amount in prop_oneof![(0u64..100).prop_map(|mb| Amount::Absolute(mb * MB)), (0u64..1_000_000).prop_map(Amount::Part)],
+        loads in proptest::collection::vec((0u32..5, 0u64..40, 1u64..200), 1..8),
+    ) {
+        let mut bench = Bench::tickets(&tickets);
+        bench.known = Some(bench.carries);
+        let units = u32::try_from(tickets.len()).unwrap();
+        bench.contract.units[2].borrow.disk = Permission::AtMost(amount);
+        (0..units).for_each(|n| bench.load(n, IDLE));
+        for (n, depth, most) in loads {
+            bench.load(n % units, Load { depth, most: most * MB, ..IDLE });
+            bench.run(2);
+            let all: u64 = tickets.iter().sum();
+            let most = bench.carries * tickets[0] / all + amount.of(bench.carries) + 1;
+            let got = bench.serve().get(&Bench::unit(0)).copied().unwrap_or(0);
+            // A rate in force may be a 64th off.
+            prop_assert!(got <= (most + most / 32).max(RATE_MIN), "{got} of {most}: {:?}", bench.caps);
+        }
+    }
 
     /// Whatever comes and goes, the checker is content, no unit is starved, and the disk is in use.
     #[test]

@@ -34,6 +34,9 @@
 //! - A unit that is short is allowed at least its entitlement from the next look on. One that is not short is allowed
 //!   at least what it uses of it, less what is cold, and at least what it uses of a reservation.
 //! - A unit that may not borrow is never allowed more than its entitlement. Limits hold, of enclosing units too.
+//! - No unit lends or borrows more than the amount that its contract names, in whole frames. A part of what it lends is
+//!   of its own entitlement. A part of what it borrows is of the entitlement of the unit around it, or else of what is
+//!   divided.
 //! - With constant demands the allowances come to rest. The excess does not depend on what borrowers do with their
 //!   loans, so a loan is no reason to end it.
 //!
@@ -159,7 +162,8 @@ pub enum Because {
     NothingIdle,
 }
 
-/// The contract with its absolute amounts of memory in frames: reservations and the reserve rounded up, limits down.
+/// The contract with its absolute amounts of memory in frames: reservations and the reserve rounded up, limits and amounts of
+/// loans down.
 #[must_use]
 pub fn in_frames(contract: &Contract, frame_bytes: u64) -> Contract {
     let frame_bytes = frame_bytes.max(1);
@@ -176,6 +180,8 @@ pub fn in_frames(contract: &Contract, frame_bytes: u64) -> Contract {
     for unit in &mut contract.units {
         unit.hard.memory = unit.hard.memory.map(up);
         unit.limit.memory = unit.limit.memory.map(down);
+        unit.lend.memory = unit.lend.memory.map(down);
+        unit.borrow.memory = unit.borrow.memory.map(down);
     }
     contract
 }
@@ -247,7 +253,7 @@ impl<'a> Division<'a> {
         let contract = self.input.contract;
         let takes = |id: UnitId| {
             let borrows = self.before[id.index()] > self.entitlement.own(id);
-            contract.unit(id).borrow.memory && (self.facts[id.index()].short || borrows)
+            contract.unit(id).borrow.memory.allows() && (self.facts[id.index()].short || borrows)
         };
         let takers: Vec<bool> = contract.ids().map(|id| !id.is_common() && takes(id)).collect();
         let all = takers.iter().filter(|takes| **takes).count();
@@ -310,7 +316,10 @@ impl<'a> Division<'a> {
         };
         let mut keep = self.per_unit(|id| target[id.index()].max(of_loan(id).min(self.callable(id))));
         self.fit_in_time(&mut keep, &target);
-        let towards = |id: UnitId| self.towards(held[id.index()], target[id.index()], keep[id.index()]);
+        // What is beyond an amount comes back at once, as what is beyond a limit does.
+        let towards = |id: UnitId| {
+            self.towards(held[id.index()], target[id.index()], keep[id.index()]).min(self.may_borrow(id))
+        };
         let mut loans = self.per_unit(towards);
         // One loan grows as fast as another shrinks: until that has come back, the growing one waits.
         let shrunk: Vec<u64> = loans.iter().zip(&held).map(|(loan, held)| *loan.min(held)).collect();
@@ -336,8 +345,7 @@ impl<'a> Division<'a> {
     fn reserved(&self, unit: UnitId) -> u64 {
         let contract = self.input.contract;
         let of = |id: UnitId| {
-            let whole =
-                contract.unit(id).parent.map_or(self.divided, |parent| self.entitlement.value(parent));
+            let whole = self.around(id);
             let value = self.entitlement.value(id);
             let hard = contract.unit(id).hard.memory.map_or(0, |hard| hard.of(whole).min(value));
             let part = u128::from(self.entitlement.own(unit)) * u128::from(hard);
@@ -354,11 +362,13 @@ impl<'a> Division<'a> {
 
     /// What a unit may lend if it needs so many frames.
     fn left_of_own(&self, unit: UnitId, needed: u64) -> u64 {
-        if self.may_lend(unit) { self.entitlement.own(unit).saturating_sub(needed) } else { 0 }
+        let own = self.entitlement.own(unit);
+        let most = self.input.contract.unit(unit).lend.memory.most(own);
+        if self.may_lend(unit) { own.saturating_sub(needed).min(most) } else { 0 }
     }
 
     fn may_lend(&self, unit: UnitId) -> bool {
-        self.calm[unit.index()] >= CALM_LOOKS && self.input.contract.unit(unit).lend.memory
+        self.calm[unit.index()] >= CALM_LOOKS && self.input.contract.unit(unit).lend.memory.allows()
     }
 
     /// How much each unit lends of what is lent in all: frames that are not used go before those that are cold, because
@@ -382,7 +392,7 @@ impl<'a> Division<'a> {
         let just_lent = self.input.look == Look::CallBack && self.idle(unit) == 0;
         let needs = just_lent || self.facts[unit.index()].short || self.beyond(unit) > 0;
         let held = self.before[unit.index()].saturating_sub(self.entitlement.own(unit));
-        if needs && self.input.contract.unit(unit).borrow.memory { held } else { 0 }
+        if needs && self.may_borrow(unit) > 0 { held } else { 0 }
     }
 
     /// What a unit could use on loan.
@@ -390,11 +400,24 @@ impl<'a> Division<'a> {
         let facts = self.facts[unit.index()];
         // A unit that lent and is short has its own back before it borrows.
         let more = facts.short && self.before[unit.index()] >= self.entitlement.own(unit);
-        match (facts.present && self.input.contract.unit(unit).borrow.memory, more) {
+        let most = self.callable(unit).min(self.may_borrow(unit));
+        match (facts.present, more) {
             (false, _) => 0,
-            (true, true) => self.callable(unit),
-            (true, false) => self.beyond(unit).min(self.callable(unit)),
+            (true, true) => most,
+            (true, false) => self.beyond(unit).min(most),
         }
+    }
+
+    /// The most that a unit may borrow. An amount of all that there is bounds nothing.
+    fn may_borrow(&self, unit: UnitId) -> u64 {
+        let most = self.input.contract.unit(unit).borrow.memory.most(self.around(unit));
+        if most > 0 && most >= self.divided { u64::MAX } else { most }
+    }
+
+    /// What percentages in a unit's table are of.
+    fn around(&self, unit: UnitId) -> u64 {
+        let parent = self.input.contract.unit(unit).parent;
+        parent.map_or(self.divided, |id| self.entitlement.value(id))
     }
 
     /// What could be called back from a unit in time.
@@ -404,9 +427,8 @@ impl<'a> Division<'a> {
 
     /// What may be lent to a unit beyond its entitlement, sub-units included, for its limit; `None`: no limit.
     fn margin(&self, unit: UnitId) -> Option<u64> {
-        let own = self.input.contract.unit(unit);
-        let whole = own.parent.map_or(self.divided, |id| self.entitlement.value(id));
-        own.limit.memory.map(|limit| limit.of(whole).saturating_sub(self.entitlement.value(unit)))
+        let limit = self.input.contract.unit(unit).limit.memory?;
+        Some(limit.of(self.around(unit)).saturating_sub(self.entitlement.value(unit)))
     }
 
     /// What may and could be lent to each unit, sub-units included.
@@ -428,7 +450,7 @@ impl<'a> Division<'a> {
         let contract = self.input.contract;
         let units: Vec<UnitId> =
             contract.children(level).filter(|id| rooms[id.index()] > 0 && amount > 0).collect();
-        let mut tickets: Vec<u64> = units.iter().map(|id| contract.unit(*id).tickets).collect();
+        let mut tickets: Vec<u64> = units.iter().map(|id| contract.unit(*id).tickets.memory).collect();
         let mut caps: Vec<u64> = units.iter().map(|id| rooms[id.index()]).collect();
         if let Some(own) = level {
             tickets.push(DEFAULT_TICKETS);
@@ -485,8 +507,7 @@ impl<'a> Division<'a> {
 
     fn because(&self, unit: UnitId, held: &[u64], loans: &[u64], lent: &[u64], rooms: &[u64]) -> Because {
         let i = unit.index();
-        let (facts, own, may_borrow) =
-            (self.facts[i], self.entitlement.own(unit), self.input.contract.unit(unit).borrow.memory);
+        let (facts, own) = (self.facts[i], self.entitlement.own(unit));
         if lent[i] > 0 {
             return Because::Lends;
         }
@@ -499,7 +520,7 @@ impl<'a> Division<'a> {
         match facts.short {
             _ if loans[i] > 0 => Because::Borrows,
             false => Because::Entitled,
-            true if !may_borrow => Because::MayNotBorrow,
+            true if self.may_borrow(unit) == 0 => Because::MayNotBorrow,
             true if self.is_limited(unit, rooms) => Because::Limit,
             true => Because::NothingIdle,
         }

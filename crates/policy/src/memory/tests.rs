@@ -1,6 +1,6 @@
 use alloc::collections::BTreeSet;
 
-use commonhold_contract::{Amount, MILLIONTH};
+use commonhold_contract::{Amount, MILLIONTH, Permission};
 use commonhold_machine::Machine;
 use proptest::prelude::*;
 
@@ -614,7 +614,7 @@ fn nothing_is_tried_while_somebody_owes() {
     assert!((0..10).any(|_| press(&mut world, 0) == (true, false)), "somebody is tried");
     // Its loan is ended by a limit, while the other's goes on at its rate.
     world.contract.units[units[2].index()].limit.memory = Some(Amount::Absolute(640 * MIB));
-    world.contract.units[units[2].index()].borrow.memory = false;
+    world.contract.units[units[2].index()].borrow.memory = false.into();
     let seen: Vec<(bool, bool)> = (0..3).map(|_| press(&mut world, 300)).collect();
     assert_eq!(seen[0], (false, true), "{seen:?}");
     let borrowed = world.share(units[1]).borrowed;
@@ -922,15 +922,22 @@ proptest! {
         history in proptest::collection::vec((proptest::collection::vec(any_memory(), 5), proptest::collection::vec(any::<bool>(), 5), 1u64..600, 0u64..2_200, 0u64..4_096), 1..40),
         nested in any::<bool>(),
         no_loans in 0usize..5,
+        amounts in proptest::collection::vec((0usize..5, any::<bool>(), proptest::option::of(0u64..1_500), 0u64..=MILLIONTH), 0..3),
     ) {
         let mut contract = Contract::default();
         let a = contract.add(None, "a");
         contract.add(nested.then_some(a), "b");
         contract.add(nested.then_some(a), "c");
         contract.add(None, "d");
+        for (unit, lends, mib, part) in amounts {
+            let amount = mib.map_or(Amount::Part(part), |mib| Amount::Absolute(mib * MIB + part));
+            let Some(unit) = contract.units.get_mut(2 + unit) else { continue };
+            let permission = if lends { &mut unit.lend.memory } else { &mut unit.borrow.memory };
+            *permission = Permission::AtMost(amount);
+        }
         contract.units[2].hard.memory = Some(Amount::Absolute(200 * MIB));
         if let Some(unit) = contract.units.get_mut(2 + no_loans) {
-            (unit.lend.memory, unit.borrow.memory) = (false, false);
+            (unit.lend.memory, unit.borrow.memory) = (false.into(), false.into());
         }
         let mut world = World::new(contract);
         let (mut first, mut beyond_at) = (BTreeSet::new(), BTreeMap::new());

@@ -63,6 +63,8 @@ pub enum Reason {
     },
     /// The contract forbids it to borrow.
     MayNotBorrow,
+    /// The contract says how much may be lent or borrowed at most.
+    LoanLimit,
     /// It has no processes any more.
     NobodyThere,
     /// It owns or borrows a CPU again.

@@ -173,7 +173,7 @@ fn divide(
         hard = split(value, &hard);
     }
     let rest = value - hard.iter().sum::<u64>();
-    let mut tickets: Vec<u64> = units.iter().map(|id| unit(*id).tickets).collect();
+    let mut tickets: Vec<u64> = units.iter().map(|id| unit(*id).tickets[resource]).collect();
     let mut room: Vec<u64> = limits.iter().zip(&hard).map(|(limit, hard)| limit - hard).collect();
     let own = level.is_some_and(|id| tree.present.get(id.index()).copied().unwrap_or(false));
     if own {

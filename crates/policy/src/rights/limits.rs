@@ -9,16 +9,26 @@ use commonhold_contract::{Amount, Contract, Resource, UnitId};
 pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).limit[resource]? {
         Amount::Absolute(amount) => Some(amount),
-        part @ Amount::Part(_) => {
-            let mut parent = contract.unit(unit).parent;
-            while let Some(id) = parent {
-                match contract.unit(id).limit[resource] {
-                    Some(_) => return Some(part.of(own(contract, resource, id, whole)?)),
-                    None => parent = contract.unit(id).parent,
-                }
-            }
-            (whole > 0).then(|| part.of(whole))
-        }
+        part @ Amount::Part(_) => Some(part.of(around(contract, resource, unit, whole)?)),
+    }
+}
+
+/// What a percentage in a unit's limit is of; none while that is not known (`whole` is 0).
+pub(crate) fn around(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
+    let mut enclosers =
+        core::iter::successors(contract.unit(unit).parent, |unit| contract.unit(*unit).parent);
+    match enclosers.find(|id| contract.unit(*id).limit[resource].is_some()) {
+        Some(id) => own(contract, resource, id, whole),
+        None => (whole > 0).then_some(whole),
+    }
+}
+
+/// The most that a unit may borrow: a percentage is of what one in its limit would be of. None where the contract names
+/// no amount, or while it is not known what it is a part of.
+pub(crate) fn borrows(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
+    match contract.unit(unit).borrow[resource].amount()? {
+        Amount::Absolute(amount) => Some(amount),
+        part @ Amount::Part(_) => Some(part.of(around(contract, resource, unit, whole)?)),
     }
 }
 
@@ -32,6 +42,7 @@ pub(crate) fn tightest(contract: &Contract, resource: Resource, unit: UnitId, wh
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use commonhold_contract::Permission;
 
     #[test]
     fn a_part_is_of_the_limit_around() {
@@ -50,6 +61,13 @@ mod tests {
             (tightest(one, 0), tightest(ana, 0), tightest(UnitId::SHARED, 800)),
             (None, Some(3), None)
         );
+        // What may be borrowed is a part of the same: a quarter of the 400 that lab may have, and of the machine's 800.
+        for unit in [one, ana] {
+            contract.units[unit.index()].borrow.cpu = Permission::AtMost(Amount::Part(250_000));
+        }
+        let borrows = |unit: UnitId, whole| borrows(&contract, Resource::Cpu, unit, whole);
+        assert_eq!([one, ana, lab].map(|unit| borrows(unit, 800)), [Some(100), Some(200), None]);
+        assert_eq!(borrows(ana, 0), None);
         contract.units[one.index()].limit.cpu = Some(Amount::Absolute(500));
         assert_eq!(super::tightest(&contract, Resource::Cpu, one, 800), Some(400));
     }

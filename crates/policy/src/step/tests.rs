@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use super::*;
 use crate::check::Books;
 use crate::cpu::lend::Loan;
-use crate::cpu::{BUSY_NS, REST_NS, needs_cap};
+use crate::cpu::{BUSY_NS, NotHeld, REST_NS, Side, WhyNot, needs_cap, not_held};
 use crate::plan::{CpuDecision, CpuOrder, Reason, Step};
 use crate::snapshot::{Means, Snapshot, UnitFacts};
-use commonhold_contract::{Contract, MILLIONTH, Scheme, UnitId};
+use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, Scheme, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ impl World {
         let mut contract = Contract::default();
         for (i, tickets) in tickets.iter().enumerate() {
             let id = contract.add(None, &format!("u{i}"));
-            contract.units[id.index()].tickets = *tickets;
+            contract.units[id.index()].tickets = PerResource::all(*tickets);
         }
         World::of(contract, machine, means)
     }
@@ -284,17 +284,142 @@ fn switches_and_limits() {
     let mut w = World::new("cpus:4 memory:1GiB", USER, &[100, 100]);
     w.run(0, 0);
     w.run(1, 8);
-    w.contract.units[2].lend.cpu = false;
+    w.contract.units[2].lend.cpu = false.into();
     w.steps(0..5, 100);
     assert_eq!(w.state.cpu.loans.len(), 0);
-    w.contract.units[2].lend.cpu = true;
-    w.contract.units[3].borrow.cpu = false;
+    w.contract.units[2].lend.cpu = true.into();
+    w.contract.units[3].borrow.cpu = false.into();
     w.steps(0..5, 100);
     assert_eq!(w.state.cpu.loans.len(), 0);
-    w.contract.units[3].borrow.cpu = true;
+    w.contract.units[3].borrow.cpu = true.into();
     w.contract.units[3].limit.cpu = Some(commonhold_contract::Amount::Absolute(3 * MILLIONTH));
     w.steps(0..5, 100);
     assert_eq!(w.holds(1).parse::<CpuSet>().unwrap().len(), 3);
+}
+
+/// Of 8 CPUs, u0 and u1 own 4 each. u0 has nothing to do and lends 2 at most; u1 may borrow 3 at most, then 1. What lies
+/// between two whole CPUs is rounded down, and what is lent beyond an amount that sank comes back at the next step.
+#[test]
+fn no_more_is_lent_and_borrowed_than_the_amounts() {
+    let cpus = |millionths| Permission::AtMost(Amount::Absolute(millionths));
+    let mut w = World::new("cpus:8 memory:1GiB", USER, &[100, 100]);
+    w.run(0, 0);
+    w.run(1, 8);
+    let mut lent = |lend: Permission, borrow: Permission| {
+        (w.contract.units[2].lend.cpu, w.contract.units[3].borrow.cpu) = (lend, borrow);
+        w.after(100);
+        let at_once = w.state.cpu.loans.len();
+        w.steps(0..3, 100);
+        assert_eq!(w.cpus(1).len(), 4 + w.state.cpu.loans.len());
+        (at_once, w.state.cpu.loans.len(), w.said())
+    };
+    let loans = |(at_once, after, _): (usize, usize, Vec<String>)| (at_once, after);
+    assert_eq!(loans(lent(Permission::Yes, Permission::Yes)).1, 4);
+    assert_eq!(loans(lent(cpus(2_999_999), Permission::Yes)), (2, 2));
+    assert_eq!(loans(lent(cpus(3_000_000), Permission::Yes)), (3, 3));
+    assert_eq!(loans(lent(cpus(3_000_000), cpus(1_900_000))), (1, 1));
+    // A quarter of the 4 CPUs that u0 owns; three eighths of the 8 of the machine.
+    assert_eq!(loans(lent(Permission::AtMost(Amount::Part(250_000)), Permission::Yes)), (1, 1));
+    assert_eq!(loans(lent(Permission::Yes, Permission::AtMost(Amount::Part(375_000)))), (3, 3));
+    assert_eq!(loans(lent(cpus(0), Permission::Yes)), (0, 0));
+    assert_eq!(loans(lent(Permission::Yes, cpus(999_999))), (0, 0));
+}
+
+#[test]
+fn a_loan_beyond_an_amount_ends_with_a_reason() {
+    let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
+    w.run(0, 0);
+    w.run(1, 8);
+    w.steps(0..3, 100);
+    w.contract.units[2].lend.cpu = Permission::No;
+    w.after(1);
+    let said = w.said();
+    assert!(said.iter().any(|said| said.ends_with("Return { cpu: 0, lender: (2), borrower: (3) }: LoanLimit")), "{said:?}");
+}
+
+/// The checker counts what its own books say, whatever the policy thinks: three CPUs that are on loan are not two.
+#[test]
+fn the_checker_counts_loans_by_itself() {
+    let mut w = World::new("cpus:6 memory:1GiB", USER, &[100, 100]);
+    w.run(0, 0);
+    w.run(1, 8);
+    w.steps(0..3, 100);
+    let mut plan = Plan::default();
+    plan.decisions.cpu.entitled.clone_from(&w.plan.decisions.cpu.entitled);
+    let mut wrong = |lend: Permission, borrow: Permission| {
+        (w.contract.units[2].lend.cpu, w.contract.units[3].borrow.cpu) = (lend, borrow);
+        w.books.replay(&w.contract, &w.machine, &plan).err()
+    };
+    let cpus = |n: u64| Permission::AtMost(Amount::Absolute(n * MILLIONTH));
+    assert_eq!(wrong(cpus(3), cpus(3)), None);
+    let one = |text: &str| Some(vec![text.into()]);
+    assert_eq!(wrong(cpus(2), cpus(3)), one("u0 lends 3 cpus of 2000000 millionths at most"));
+    assert_eq!(wrong(cpus(3), cpus(2)), one("u1 borrows 3 cpus of 2000000 millionths at most"));
+    let half = Permission::AtMost(Amount::Part(MILLIONTH / 2));
+    assert_eq!(wrong(half, half), one("u0 lends 3 cpus of 1500000 millionths at most"));
+}
+
+/// Where weights share CPUs, a cap leaves room for what may be borrowed, under a limit.
+#[test]
+fn a_cap_leaves_room_for_what_may_be_borrowed() {
+    let mut contract = Contract::default();
+    let physics = contract.add(None, "physics");
+    let night = contract.add(Some(physics), "night");
+    contract.add(Some(physics), "day");
+    let mut w = World::of(contract, "cpus:4 memory:1GiB", CGROUP);
+    w.run(1, 8);
+    w.run(2, 8);
+    let mut cap = |borrow: Permission, limit: Option<Amount>| {
+        let unit = &mut w.contract.units[night.index()];
+        (unit.borrow.cpu, unit.limit.cpu) = (borrow, limit);
+        w.after(100);
+        w.state.cpu.orders[&night].cap
+    };
+    let at_most = |amount| Permission::AtMost(amount);
+    assert_eq!(cap(Permission::Yes, None), None);
+    // Entitled to 2 of 4.
+    assert_eq!(cap(at_most(Amount::Absolute(500_000)), None), Some(2_500_000));
+    assert_eq!(cap(at_most(Amount::Part(250_000)), None), Some(3 * MILLIONTH));
+    assert_eq!(cap(at_most(Amount::Absolute(0)), None), Some(2 * MILLIONTH));
+    let limit = Some(Amount::Absolute(3 * MILLIONTH));
+    assert_eq!(cap(at_most(Amount::Absolute(500_000)), limit), Some(2_500_000));
+    assert_eq!(cap(at_most(Amount::Absolute(5 * MILLIONTH)), limit), Some(3 * MILLIONTH));
+    assert_eq!(cap(at_most(Amount::Absolute(5 * MILLIONTH)), None), None);
+}
+
+/// A scheduler that lends at every switch holds no amount. Weights hold none of what is lent, and caps what is borrowed.
+/// Less than a whole CPU is not lent by plans.
+#[test]
+fn what_is_not_held_is_said() {
+    let mut contract = Contract::default();
+    let physics = contract.add(None, "physics");
+    let night = contract.add(Some(physics), "night");
+    let students = contract.add(None, "students");
+    let two = Permission::AtMost(Amount::Absolute(2 * MILLIONTH));
+    for unit in [physics, night] {
+        (contract.units[unit.index()].lend.cpu, contract.units[unit.index()].borrow.cpu) = (two, two);
+    }
+    contract.units[students.index()].lend.cpu = Permission::AtMost(Amount::Part(0));
+    contract.units[students.index()].borrow.cpu = Permission::AtMost(Amount::Part(100_000));
+    let lends = |unit, why| NotHeld { unit, side: Side::Lend, why };
+    let borrows = |unit, why| NotHeld { unit, side: Side::Borrow, why };
+    let every = WhyNot::EverySwitch;
+    let all = [
+        lends(physics, every),
+        borrows(physics, every),
+        lends(night, every),
+        borrows(night, every),
+        borrows(students, every),
+    ];
+    assert_eq!(not_held(&contract, SWITCHES, 8), all);
+    let tenth = borrows(students, WhyNot::LessThanACpu);
+    assert_eq!(not_held(&contract, CGROUP, 8), [lends(night, WhyNot::Shared), tenth]);
+    assert_eq!(not_held(&contract, CGROUP, 10), [lends(night, WhyNot::Shared)]);
+    assert_eq!(not_held(&contract, CGROUP, 1), [physics, night].map(|unit| lends(unit, WhyNot::Shared)));
+    assert_eq!(not_held(&contract, USER, 8), [tenth]);
+    assert_eq!(not_held(&contract, Means::NONE, 8), []);
+    contract.machine.scheme = Scheme::Quota;
+    assert_eq!(not_held(&contract, SWITCHES, 8), []);
 }
 
 /// A limit below one CPU: its turns are all that the unit gets, whatever is idle.
@@ -416,7 +541,7 @@ fn means_may_change_in_the_middle() {
     let physics = contract.add(None, "physics");
     let night = contract.add(Some(physics), "night");
     contract.add(None, "students");
-    contract.units[night.index()].borrow.cpu = false;
+    contract.units[night.index()].borrow.cpu = false.into();
     let mut w = World::of(contract, "cpus:4 memory:1GiB", SWITCHES);
     w.run(1, 8);
     w.run(2, 1);
@@ -457,7 +582,7 @@ fn some_contracts_need_caps() {
     assert_eq!(needs(&contract, 2), Some(night));
     contract.machine.scheme = Scheme::Isolate;
     assert_eq!(needs(&contract, 1), None);
-    contract.units[students.index()].borrow.cpu = false;
+    contract.units[students.index()].borrow.cpu = false.into();
     assert_eq!((needs(&contract, 2), needs(&contract, 1)), (None, Some(students)));
     contract.units[physics.index()].limit.cpu = Some(commonhold_contract::Amount::Absolute(MILLIONTH));
     assert_eq!(needs(&contract, 2), Some(physics));
@@ -509,8 +634,66 @@ fn a_reload_keeps_what_the_units_that_stay_hold() {
     assert_eq!(w.holds(1), "0-1");
 }
 
+fn permissions() -> impl Strategy<Value = Permission> {
+    prop_oneof![
+        any::<bool>().prop_map(Permission::from),
+        (0..6 * MILLIONTH).prop_map(|micro| Permission::AtMost(Amount::Absolute(micro))),
+        (0..=MILLIONTH).prop_map(|part| Permission::AtMost(Amount::Part(part))),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
+    /// Whatever units do and however amounts change, no unit lends or borrows more; and where all amounts are more than
+    /// the machine has, plans are those of a contract that names none.
+    #[test]
+    fn no_loan_is_beyond_an_amount(
+        cpus in 1u64..9,
+        amounts in proptest::collection::vec((permissions(), permissions()), 5),
+        weights in any::<bool>(),
+        nested in any::<bool>(),
+        history in proptest::collection::vec((0usize..5, 0u32..10, 1u64..300, 0usize..12, permissions()), 1..40),
+    ) {
+        let world = |permission: &dyn Fn(usize) -> (Permission, Permission)| {
+            let mut contract = Contract::default();
+            for i in 0..5 {
+                let parent = (nested && i % 3 == 2).then(|| UnitId(i as u32 + 1));
+                let id = contract.add(parent, &format!("u{i}"));
+                let unit = &mut contract.units[id.index()];
+                (unit.lend.cpu, unit.borrow.cpu) = permission(i);
+            }
+            World::of(contract, &format!("cpus:{cpus} memory:1GiB"), if weights { CGROUP } else { USER })
+        };
+        let mut w = world(&|i| amounts[i]);
+        let boundless = Permission::AtMost(Amount::Absolute(1_000 * MILLIONTH));
+        let whole = Permission::AtMost(Amount::Part(MILLIONTH));
+        let mut twins = [world(&|_| (Permission::Yes, Permission::Yes)), world(&|_| (boundless, boundless)), world(&|_| (whole, whole))];
+        for (who, runnable, ms, which, permission) in history {
+            if which < 5 {
+                w.contract.units[which + 2].lend.cpu = permission;
+            } else if which < 10 {
+                w.contract.units[which - 3].borrow.cpu = permission;
+            }
+            for w in core::iter::once(&mut w).chain(&mut twins) {
+                w.run(who, runnable);
+                w.after(ms);
+            }
+            for claim in &w.state.cpu.claims {
+                let unit = w.contract.unit(claim.unit);
+                let owned = w.state.cpu.owners.values().filter(|owner| **owner == claim.unit).count() as u64;
+                let count = |whose: fn(&Loan) -> UnitId| {
+                    w.state.cpu.loans.values().filter(|loan| whose(loan) == claim.unit).count() as u64 * MILLIONTH
+                };
+                if !claim.unit.is_common() {
+                    prop_assert!(count(|loan| loan.lender) <= unit.lend.cpu.most(owned * MILLIONTH));
+                    prop_assert!(count(|loan| loan.borrower) <= unit.borrow.cpu.most(cpus * MILLIONTH));
+                }
+            }
+            prop_assert_eq!(&twins[0].plan, &twins[1].plan);
+            prop_assert_eq!(&twins[0].plan, &twins[2].plan);
+        }
+    }
+
     /// Whatever units do, every plan passes the checker (which `after` asks), and at every step an owner that wants its
     /// CPUs has all of them.
     #[test]
@@ -526,7 +709,7 @@ proptest! {
         for (i, tickets) in tickets.iter().enumerate() {
             let parent = (nested && i % 3 == 2).then(|| UnitId(i as u32 + 1));
             let id = contract.add(parent, &format!("u{i}"));
-            contract.units[id.index()].tickets = *tickets;
+            contract.units[id.index()].tickets = PerResource::all(*tickets);
         }
         contract.machine.scheme = [Scheme::Isolate, Scheme::Quota, Scheme::Smp][usize::from(scheme)];
         let mut w = World::of(contract, &format!("cpus:{cpus} memory:1GiB"), if weights { CGROUP } else { USER });

@@ -405,7 +405,7 @@ fn a_reload_tells_what_changed() {
     w.said();
     w.have(&["b", "c", "b/d"]);
     let c = w.unit("c");
-    w.contract.units[c.index()].lend.cpu = false;
+    w.contract.units[c.index()].lend.cpu = false.into();
     w.follow();
     assert_eq!(
         w.said(),

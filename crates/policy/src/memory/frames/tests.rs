@@ -1,4 +1,5 @@
 use super::*;
+use commonhold_contract::{MILLIONTH, PerResource, Permission};
 use proptest::prelude::*;
 
 /// A contract of equal top-level units.
@@ -25,6 +26,52 @@ fn look(state: State, contract: &Contract, frames: u64, units: &[Facts]) -> (Sta
 
 fn looks(n: u32, state: State, contract: &Contract, frames: u64, units: &[Facts]) -> (State, Vec<Allowance>) {
     (0..n).fold((state, Vec::new()), |(state, _), _| look(state, contract, frames, units))
+}
+
+/// Of 1,000 frames, 100 are common, and each of three units is entitled to 300. The first leaves 280 idle, of which 80 are the
+/// reserve. It lends at most 100, and 20 of these then; or a third of its 300, which is the same. The second borrows 50 at
+/// most; or a tenth of the 900, which are 90.
+#[test]
+fn no_more_is_lent_and_borrowed_than_the_amounts() {
+    let (mut contract, _) = equals(3, Scheme::Isolate);
+    let units = seen(60, 40, &[facts(20, false), facts(300, true), facts(300, false)]);
+    let mut loans = |lend: Permission, borrow: Permission| {
+        (contract.units[2].lend.memory, contract.units[3].borrow.memory) = (lend, borrow);
+        let (_, all) = looks(20, State::default(), &contract, 1_000, &units);
+        assert_eq!(all[2].lent, all[3].borrowed);
+        all[2].lent
+    };
+    let frames = |most| Permission::AtMost(Amount::Absolute(most));
+    let part = |millionths| Permission::AtMost(Amount::Part(millionths));
+    assert_eq!(loans(Permission::Yes, Permission::Yes), 200);
+    assert_eq!(loans(frames(100), Permission::Yes), 20);
+    assert_eq!(loans(part(333_334), Permission::Yes), 20);
+    assert_eq!(loans(Permission::Yes, frames(50)), 50);
+    assert_eq!(loans(Permission::Yes, part(100_000)), 90);
+    assert_eq!(loans(frames(0), Permission::Yes), 0);
+    assert_eq!(loans(Permission::Yes, part(0)), 0);
+    // The reserve goes off first; with none, the amount is what is lent.
+    contract.machine.reserve = Amount::Part(0);
+    contract.units[2].lend.memory = frames(100);
+    contract.units[3].borrow.memory = Permission::Yes;
+    let (state, all) = looks(20, State::default(), &contract, 1_000, &units);
+    assert_eq!((all[2].lent, all[3].borrowed), (100, 100));
+    // An amount that sinks ends what is beyond it at once.
+    contract.units[3].borrow.memory = frames(30);
+    let (_, all) = look(state, &contract, 1_000, &units);
+    assert_eq!((all[2].lent, all[3].borrowed), (30, 30));
+}
+
+/// 10,000 bytes are two frames of 4,096, and a part stays one.
+#[test]
+fn amounts_of_loans_are_in_whole_frames() {
+    let mut contract = Contract::default();
+    let unit = contract.add(None, "u");
+    contract.units[unit.index()].lend.memory = Permission::AtMost(Amount::Absolute(10_000));
+    contract.units[unit.index()].borrow.memory = Permission::AtMost(Amount::Part(7));
+    let unit = in_frames(&contract, 4_096).unit(unit).clone();
+    assert_eq!(unit.lend.memory, Permission::AtMost(Amount::Absolute(2)));
+    assert_eq!(unit.borrow.memory, Permission::AtMost(Amount::Part(7)));
 }
 
 /// Two borrowers from whom 100 and 50 frames could be called back in all the time that there is. Alone, each borrows that; both
@@ -275,12 +322,20 @@ fn what_an_absent_unit_left_stays_until_somebody_is_short() {
     assert_eq!(allowed(&pressed)[2..], [0, 1_000]);
 }
 
+fn permissions() -> impl Strategy<Value = Permission> {
+    prop_oneof![
+        2 => any::<bool>().prop_map(Permission::from),
+        1 => (0u64..600).prop_map(|frames| Permission::AtMost(Amount::Absolute(frames))),
+        1 => (0u64..=1_000_000).prop_map(|part| Permission::AtMost(Amount::Part(part))),
+    ]
+}
+
 /// A random flat or nested contract.
 fn contracts() -> impl Strategy<Value = Contract> {
     let unit = (
         1u64..500,
-        any::<bool>(),
-        any::<bool>(),
+        permissions(),
+        permissions(),
         proptest::option::of(1u64..1_500),
         proptest::option::of(0usize..4),
     );
@@ -292,7 +347,7 @@ fn contracts() -> impl Strategy<Value = Contract> {
             let parent = parent.map(|i| UnitId(u32::try_from(i).unwrap()));
             let id = contract.add(parent, "u");
             let unit = &mut contract.units[id.index()];
-            unit.tickets = tickets;
+            unit.tickets = PerResource::all(tickets);
             unit.lend.memory = lend;
             unit.borrow.memory = borrow;
             unit.limit.memory = limit.map(Amount::Absolute);
@@ -350,12 +405,20 @@ proptest! {
                 if facts.short {
                     prop_assert!(a.allowed >= a.entitled);
                 }
-                if !contract.unit(id).borrow.memory {
+                if !contract.unit(id).borrow.memory.allows() {
                     prop_assert!(a.allowed <= a.entitled);
                 }
-                if !contract.unit(id).lend.memory {
+                if !contract.unit(id).lend.memory.allows() {
                     prop_assert!(a.allowed >= a.entitled);
                 }
+                let asked = &contract;
+                let inside = |unit: UnitId| asked.held().filter(move |sub| is_within(asked, *sub, unit));
+                let around = match contract.unit(id).parent {
+                    Some(parent) => inside(parent).map(|sub| all[sub.index()].entitled).sum(),
+                    None => frames - units[0].used - units[1].used,
+                };
+                prop_assert!(a.lent <= contract.unit(id).lend.memory.most(a.entitled));
+                prop_assert!(a.borrowed <= contract.unit(id).borrow.memory.most(around));
                 if let Some(Amount::Absolute(limit)) = contract.unit(id).limit.memory {
                     let within: u64 = contract
                         .held()
@@ -367,6 +430,43 @@ proptest! {
                 if let (Look::CallBack, Some(before)) = (look, before.get(id.index())) {
                     prop_assert!(a.allowed <= (*before).max(a.entitled));
                 }
+            }
+        }
+    }
+
+    /// Amounts that are more than there is are a yes.
+    #[test]
+    fn boundless_amounts_change_nothing(
+        contract in contracts(),
+        history in proptest::collection::vec((any_facts(), any::<bool>(), 1u32..9), 1..20),
+        huge in prop_oneof![Just(Amount::Absolute(u64::MAX)), Just(Amount::Absolute(2_000)), Just(Amount::Part(MILLIONTH))],
+    ) {
+        let with = |yes: Permission| {
+            let mut contract = contract.clone();
+            for unit in &mut contract.units {
+                for permission in [&mut unit.lend.memory, &mut unit.borrow.memory] {
+                    *permission = if permission.allows() { yes } else { Permission::No };
+                }
+                // What a unit around one is entitled to may be less than what is lent from outside.
+                if huge == Amount::Part(MILLIONTH) && unit.parent.is_some() {
+                    unit.borrow.memory = Permission::Yes;
+                }
+            }
+            contract
+        };
+        let both = [with(Permission::Yes), with(Permission::AtMost(huge))];
+        let mut states = [State::default(), State::default()];
+        for (units, periodic, n) in &history {
+            for i in 0..*n {
+                let look = if *periodic || i + 1 < *n { Look::Period } else { Look::CallBack };
+                let mut made = Vec::new();
+                for (contract, state) in both.iter().zip(&mut states) {
+                    let input = Input { contract, frames: 2_000, units, look };
+                    let (next, all) = step(core::mem::take(state), input);
+                    *state = next;
+                    made.push(all);
+                }
+                prop_assert_eq!(&made[0], &made[1]);
             }
         }
     }
@@ -444,14 +544,14 @@ proptest! {
             all[2].allowed
         };
         let mut raised = contract.clone();
-        raised.units[2].tickets += more;
+        raised.units[2].tickets.memory += more;
         // Others' limits make what a share is worth depend on more than tickets.
         let free = |contract: &Contract| {
             let mut contract = contract.clone();
             contract.units.iter_mut().for_each(|unit| {
                 unit.limit.memory = None;
-                unit.lend.memory = true;
-                unit.borrow.memory = true;
+                unit.lend.memory = true.into();
+                unit.borrow.memory = true.into();
             });
             contract
         };

@@ -2,6 +2,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 use super::*;
+use commonhold_contract::PerResource;
 use proptest::prelude::*;
 
 const CPU: u64 = MILLIONTH;
@@ -13,7 +14,7 @@ fn figure_5() -> (Contract, [UnitId; 5]) {
     let leaves = [(a, "a1", 1), (a, "a2", 2), (b, "b1", 1), (b, "b2", 2), (b, "b3", 3)];
     let ids = leaves.map(|(parent, name, tickets)| {
         let id = c.add(Some(parent), name);
-        c.units[id.index()].tickets = tickets;
+        c.units[id.index()].tickets = PerResource::all(tickets);
         id
     });
     (c, ids)
@@ -44,12 +45,28 @@ fn hard_first_then_soft_then_limits() {
     let mut c = Contract::default();
     let (p, s) = (c.add(None, "p"), c.add(None, "s"));
     c.units[p.index()].hard.cpu = Some(Amount::Absolute(2 * CPU));
-    c.units[p.index()].tickets = 200;
+    c.units[p.index()].tickets = PerResource::all(200);
     let both = cpu(&c, 8, &[p, s]);
     assert_eq!((both.own(p), both.own(s), both.unheld), (6 * CPU, 2 * CPU, 0));
     assert_eq!(cpu(&c, 8, &[p]).own(p), 8 * CPU);
     c.units[p.index()].limit.cpu = Some(Amount::Absolute(5 * CPU));
     assert_eq!((cpu(&c, 8, &[p]).own(p), cpu(&c, 8, &[p]).unheld), (5 * CPU, 3 * CPU));
+}
+
+/// 1,000 tickets of CPU against 100 are 10 of 11; 1,375 of memory against 1,100 are 5 of 9.
+#[test]
+fn each_resource_is_divided_by_tickets_of_its_own() {
+    let mut c = Contract::default();
+    let (a, b) = (c.add(None, "a"), c.add(None, "b"));
+    c.units[a.index()].tickets = PerResource { cpu: 1_000, memory: 1_375, ..PerResource::all(100) };
+    c.units[b.index()].tickets = PerResource { memory: 1_100, ..PerResource::all(100) };
+    let value = |resource, whole| {
+        let e = entitle(&c, resource, Capacity::Known(whole), &present(&c, &[a, b]));
+        (e.value(a), e.value(b))
+    };
+    assert_eq!(value(Resource::Cpu, 11 * CPU), (10 * CPU, CPU));
+    assert_eq!(value(Resource::Memory, 900), (500, 400));
+    assert_eq!(value(Resource::Disk, 900), (450, 450));
 }
 
 /// 4 CPUs for p alone; its own processes count as a sub-unit of 100 tickets beside one of 300: 1 and 3.
@@ -58,7 +75,7 @@ fn own_processes_are_one_more_sub_unit() {
     let mut c = Contract::default();
     let p = c.add(None, "p");
     let sub = c.add(Some(p), "sub");
-    c.units[sub.index()].tickets = 300;
+    c.units[sub.index()].tickets = PerResource::all(300);
     let e = cpu(&c, 4, &[p, sub]);
     assert_eq!((e.value(p), e.own(p), e.own(sub)), (4 * CPU, CPU, 3 * CPU));
     assert_eq!(cpu(&c, 4, &[sub]).own(sub), 4 * CPU);
@@ -100,7 +117,7 @@ fn any_contract() -> impl Strategy<Value = (Contract, Vec<bool>)> {
             let parent = (parent > 2 && i > 0).then(|| UnitId(2 + (parent % i) as u32));
             let id = c.add(parent, &format!("u{i}"));
             let unit = &mut c.units[id.index()];
-            unit.tickets = tickets;
+            unit.tickets = PerResource::all(tickets);
             unit.hard.cpu = hard.map(|h| Amount::Part(h / 8));
             unit.limit.cpu = limit.map(Amount::Part);
             present.push(has);
@@ -133,10 +150,25 @@ proptest! {
         let capacity = Capacity::Known(8 * CPU);
         let before = entitle(&c, Resource::Cpu, capacity, &present);
         let mut inflated = c.clone();
-        inflated.units[id.index()].tickets += more;
+        inflated.units[id.index()].tickets.cpu += more;
         let after = entitle(&inflated, Resource::Cpu, capacity, &present);
         for other in c.held().filter(|other| *other == parent || !crate::membership::is_within(&c, *other, parent)) {
             prop_assert_eq!(before.value(other), after.value(other));
+        }
+    }
+
+    /// Tickets of one resource are nothing to the others.
+    #[test]
+    fn tickets_of_a_resource_are_its_own((c, present) in any_contract(), who in 0usize..12, more in 1u64..10_000) {
+        let id = UnitId(2 + (who % (c.units.len() - 2)) as u32);
+        for raised_one in Resource::ALL {
+            let mut raised = c.clone();
+            raised.units[id.index()].tickets[raised_one] += more;
+            for resource in Resource::ALL.into_iter().filter(|resource| *resource != raised_one) {
+                let capacity = Capacity::Known(8 * CPU);
+                let value = |contract| entitle(contract, resource, capacity, &present);
+                prop_assert_eq!(value(&raised), value(&c));
+            }
         }
     }
 
@@ -147,7 +179,7 @@ proptest! {
         let capacity = Capacity::Known(8 * CPU);
         let before = entitle(&c, Resource::Cpu, capacity, &present).value(id);
         let mut raised = c.clone();
-        raised.units[id.index()].tickets += more;
+        raised.units[id.index()].tickets.cpu += more;
         // Within 1 millionth per level, by largest remainder.
         prop_assert!(entitle(&raised, Resource::Cpu, capacity, &present).value(id) + 16 >= before);
     }
