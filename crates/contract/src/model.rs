@@ -14,7 +14,7 @@ pub const DEFAULT_TICKETS: u64 = 100;
 pub type Span = Range<usize>;
 
 /// What is shared. The order is the order of every table that lists resources.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
     /// Processor time, in millionths of a CPU.
@@ -191,7 +191,7 @@ impl Default for MachineRules {
 }
 
 /// A unit's place in [`Contract::units`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct UnitId(pub u32);
 

@@ -44,7 +44,7 @@ impl Capacity {
     }
 
     /// An amount in the measure of this capacity, where `whole` is what the encloser holds. `None`: cannot be weighed.
-    fn weigh(self, amount: Option<Amount>, whole: u64) -> Option<u64> {
+    pub(crate) fn weigh(self, amount: Option<Amount>, whole: u64) -> Option<u64> {
         match (self, amount?) {
             (Capacity::Parts, Amount::Absolute(_)) => None,
             (_, amount) => Some(amount.of(whole)),

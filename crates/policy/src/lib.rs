@@ -20,6 +20,7 @@ pub mod memory;
 mod orders;
 pub mod partition;
 mod plan;
+pub mod rights;
 pub mod share;
 mod snapshot;
 mod step;
