@@ -37,6 +37,15 @@ pub(super) struct Class {
     pub(super) tree: Tree,
 }
 
+/// Which units are in it follows from what is known of these.
+impl PartialEq for Class {
+    fn eq(&self, other: &Class) -> bool {
+        self.terms == other.terms
+    }
+}
+
+impl Eq for Class {}
+
 /// What a contract says of a unit beside its tickets, for one resource. Ordered, for the classes of a level to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Terms {
@@ -86,7 +95,7 @@ impl Terms {
 }
 
 /// What is known of the units directly in a unit, or at the top.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Level {
     /// How many are active.
     pub(super) active: PerResource<u32>,

@@ -23,8 +23,9 @@
 //! - *Exact*: the own parts and what is unheld sum to the capacity. Each level's part is off its exact value by less than 1.
 //! - *No history*: values are those of a full recomputation, whatever happened before.
 //! - *Local*: what happens inside a unit changes no value outside it, as long as the unit stays active, or inactive.
-//! - *Monotone*: more tickets are never worth less. Of siblings, another that becomes active makes none richer. Both within
-//!   1, by rounding.
+//! - *Monotone*: more tickets are never worth less. A unit that becomes active makes nobody richer who was active, whatever
+//!   limits and reservations there are. Both by rounding within 1 for siblings; further in, also for each level and each
+//!   percentage.
 //! - *Transfers* between two active siblings without limits change nobody else's value by more than 1 at their level, by
 //!   rounding, and nothing outside it. A limited unit may give away tickets that were worth nothing to it, which then are
 //!   worth something; and tickets of a unit that is not active count as soon as an active one has them. Others then have
@@ -65,7 +66,7 @@ fn tickets_of(unit: &commonhold_contract::Unit, _resource: Resource) -> u64 {
 }
 
 /// A unit that holds tickets.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Unit {
     parent: Option<UnitId>,
     /// Whether the contract has units in it.
@@ -103,6 +104,17 @@ pub struct Rights {
     quota: bool,
     capacity: PerResource<Option<Capacity>>,
 }
+
+/// Equal rights have equal values. Their sums may have come about in another order.
+impl PartialEq for Rights {
+    fn eq(&self, other: &Rights) -> bool {
+        let capacities = |rights: &Rights| Resource::ALL.map(|resource| rights.capacity(resource));
+        (&self.units, &self.top, self.quota, capacities(self))
+            == (&other.units, &other.top, other.quota, capacities(other))
+    }
+}
+
+impl Eq for Rights {}
 
 impl Rights {
     /// Those of a contract, with nobody present, and every capacity [`Capacity::Parts`].
@@ -421,22 +433,14 @@ impl<'a> Values<'a> {
 
     /// A unit's value, sub-units included; 0 for one that is not active, or unknown.
     pub fn value(self, unit: UnitId) -> u64 {
-        // From the unit outwards, and back.
-        let mut path = Vec::new();
-        let mut next = Some(unit);
-        while let Some(id) = next {
-            match self.rights.unit(id) {
-                Ok(unit) if unit.active[self.resource] => {
-                    path.push((id, unit));
-                    next = unit.parent;
-                }
-                _ => return 0,
+        match self.rights.unit(unit) {
+            Ok(known) if known.active[self.resource] => {
+                let whole = known.parent.map_or(self.capacity.total(), |encloser| self.value(encloser));
+                let entry = known.entry(unit, self.resource);
+                self.division(known.parent, whole).part(known.class[self.resource], entry)
             }
+            _ => 0,
         }
-        path.into_iter().rev().fold(self.capacity.total(), |value, (id, unit)| {
-            let division = self.division(unit.parent, value);
-            division.part(unit.class[self.resource], unit.entry(id, self.resource))
-        })
     }
 
     /// What a unit's own processes hold, and what its sub-units may not take; 0 for one that is not active, or unknown.

@@ -414,6 +414,19 @@ impl Both {
         assert_eq!(other.all(), self.plain.all(Cpu, Capacity::Known(12_345)));
     }
 
+    /// The same rights, come to in one go.
+    fn in_one_go(&self) -> Rights {
+        let mut rights = Rights::new(&self.plain.contract);
+        for ((unit, resource), tickets) in &self.plain.tickets {
+            rights.set_tickets(*unit, *resource, *tickets).unwrap();
+            rights.set_present_for(*unit, *resource, self.plain.is_said(*unit, *resource)).unwrap();
+        }
+        for (resource, capacity) in &self.plain.capacity {
+            rights.set_capacity(*resource, *capacity);
+        }
+        rights
+    }
+
     /// A unit's value is its own part and its sub-units' values, and no more than its limit.
     fn check_level(&self, id: UnitId, resource: Resource, due: &Entitlement) {
         let contract = &self.plain.contract;
@@ -498,6 +511,49 @@ proptest! {
                     prop_assert_eq!(both.rights.value(id, resource), before.value(id, resource));
                 }
             }
+        }
+    }
+
+    /// Rights are equal however they came about, and differ where one thing does.
+    #[test]
+    fn equal_rights(mut both in any_both(14, 30), n in 0usize..14) {
+        prop_assert!(both.rights == both.in_one_go());
+        let (before, unit) = (both.rights.clone(), both.unit(n));
+        let tickets = both.rights.tickets(unit, Disk);
+        both.rights.set_tickets(unit, Disk, if tickets > 1 { tickets - 1 } else { 2 }).unwrap();
+        prop_assert!(both.rights != before);
+    }
+
+    /// By tickets alone, a part is off its exact value by less than 1.
+    #[test]
+    fn parts_are_near_their_exact_value(tickets in proptest::collection::vec(1u64..=TICKETS_MAX, 1..40), total in 0u64..1 << 50) {
+        let mut c = Contract::default();
+        let ids: Vec<UnitId> = (0..tickets.len()).map(|n| c.add(None, &format!("u{n}"))).collect();
+        let mut r = rights(&c, 1, &ids);
+        r.set_capacity(Cpu, Capacity::Known(total));
+        for (id, tickets) in ids.iter().zip(&tickets) {
+            r.set_tickets(*id, Cpu, *tickets).unwrap();
+        }
+        let sum = u128::from(tickets.iter().sum::<u64>());
+        for (id, tickets) in ids.iter().zip(&tickets) {
+            let exact = u128::from(total) * u128::from(*tickets);
+            prop_assert!((u128::from(r.value(*id, Cpu)) * sum).abs_diff(exact) < sum);
+        }
+    }
+
+    /// A unit that becomes active makes nobody richer who was active, anywhere: a unit that holds less divides less. Each
+    /// level, and each percentage in it, is rounded.
+    #[test]
+    fn who_comes_makes_nobody_richer(mut both in any_both(14, 30), n in 0usize..14) {
+        let contract = both.plain.contract.clone();
+        let unit = both.unit(n);
+        for id in contract.held().filter(|id| is_within(&contract, *id, unit)) {
+            both.rights.set_present(id, false).unwrap();
+        }
+        let before = both.rights.clone();
+        both.rights.set_present(unit, true).unwrap();
+        for id in contract.held().filter(|id| before.is_active(*id, Cpu)) {
+            prop_assert!(both.rights.value(id, Cpu) <= before.value(id, Cpu) + 28);
         }
     }
 
