@@ -1,7 +1,7 @@
 //! How long a change of rights takes, with reading what the changed units are worth then. See bench/rights.
 //!
-//! usage: `rights [ROUNDS]`. For each shape of a tree of 10,000 units it prints a line per round: nanoseconds of an activation
-//! and of a transfer, each the mean of a thousand.
+//! usage: `rights [ROUNDS]`. For each shape of a tree of 10,000 units it prints a line per round: nanoseconds of an
+//! activation and of a transfer, each the mean of a thousand.
 //! - *flat*: all at the top level;
 //! - *nested*: a hundred units of a hundred sub-units each;
 //! - *limited*: flat, with a hundred different limits, each of which a hundred units have; most of these are met.

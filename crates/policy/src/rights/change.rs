@@ -101,8 +101,8 @@ pub enum Refused {
         /// How many more were asked for.
         more: u64,
     },
-    /// Tickets of different currencies are worth different amounts. What one unit gave up could only be given to the other
-    /// by a change in the value of all units on the way.
+    /// Tickets of different currencies are worth different amounts. What one unit gave up could only be given to the
+    /// other by a change in the value of all units on the way.
     #[error("units {} and {} have different enclosers, whose tickets are no common measure", .from.0, .to.0)]
     Enclosers {
         /// The unit that would give.

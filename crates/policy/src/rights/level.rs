@@ -3,25 +3,26 @@
 //! Problem: each change of a unit asks for values of a few units only, and a level may have thousands. Values may not
 //! depend on the way by which the present state was reached.
 //!
-//! Terms: siblings of one *class* have the same reservation and the same limit in the contract. The *room* of a unit is
-//! what it may have beyond its reservation. A unit is *full* if its soft part would exceed its room. `rest` is what all
-//! reservations leave, `left` what the full ones leave of that, and `open` the tickets of those that are not full.
+//! Terms: siblings of one *class* have the same reservation and the same limit in the contract. The *room* of a unit
+//! is what it may have beyond its reservation. A unit is *full* if its soft part would exceed its room. `rest` is
+//! what all reservations leave, `left` what the full ones leave of that, and `open` the tickets of those that are not
+//! full.
 //!
 //! Algorithm:
 //! 1. Reservations are added up by class. If they exceed the value, each has its part of the value, and that is all.
 //! 2. All begin as open. Those that are full at `left` by `open` have their room, and are taken out of both. This is
-//!    done again until no more are full. In a class the full ones are those with the most tickets, which a tree in the
-//!    order of tickets adds up.
-//! 3. The others have `left` by their tickets. Parts are rounded by sums: a unit has what is rounded down for all up to it
-//!    less the same for all before it. Their order is by class, then as in the class's tree; the encloser's own processes
-//!    come last.
+//!    done again until no more are full. In a class the full ones are those with the most tickets, which a tree in
+//!    the order of tickets adds up.
+//! 3. The others have `left` by their tickets. Parts are rounded by sums: a unit has what is rounded down for all up
+//!    to it less the same for all before it. Their order is by class, then as in the class's tree; the encloser's own
+//!    processes come last.
 //!
-//! Properties (tested): parts sum to the value, exactly. Each is off its exact value by less than 1. No unit exceeds its
-//! limit.
+//! Properties (tested): parts sum to the value, exactly. Each is off its exact value by less than 1. No unit exceeds
+//! its limit.
 //!
-//! Limits: one value takes as many look-ups in trees as the level has classes, times the rounds of step 2. It is Newton's
-//! method on a concave function, from below: what is still to be divided, times the open tickets, falls to a quarter with
-//! every round at the latest.
+//! Limits: one value takes as many look-ups in trees as the level has classes, times the rounds of step 2. It is
+//! Newton's method on a concave function, from below: what is still to be divided, times the open tickets, falls to a
+//! quarter with every round at the latest.
 
 use alloc::vec::Vec;
 
@@ -138,7 +139,8 @@ impl<'a> Division<'a> {
                 division.open += sums.tickets;
             }
         }
-        // Only a nested unit whose encloser is worth less than was promised at the least can get there: all shrink alike.
+        // Only a nested unit whose encloser is worth less than was promised at the least can get there: all shrink
+        // alike.
         division.left = match u64::try_from(division.hard) {
             Ok(hard) => value.saturating_sub(hard),
             Err(_) => 0,
@@ -304,15 +306,17 @@ mod tests {
     proptest! {
         /// Both ways of dividing: a fraction that is not reduced needs the long one.
         #[test]
-        fn a_portion_is_that_of_the_reduced_fraction(total: u64, part in 0u64..1 << 40, more in 1u64..1 << 40, by in 64u32..80) {
+        fn a_portion_is_that_of_the_reduced_fraction(
+            total: u64, part in 0u64..1 << 40, more in 1u64..1 << 40, by in 64u32..80,
+        ) {
             let (part, whole) = (u128::from(part), u128::from(part) + u128::from(more));
             prop_assert_eq!(portion(total, part << by, whole << by), portion(total, part, whole));
         }
     }
 
-    /// Limits of which each is met only once those before it are, as far as 64 bits can say it: each is as little below the
-    /// mean of what is left as the last one's difference, divided among those that remain, allows. By the bound above, there
-    /// are no more than (64 + 2 log n) / 2 rounds and one; for 18 units, 37.
+    /// Limits of which each is met only once those before it are, as far as 64 bits can say it: each is as little
+    /// below the mean of what is left as the last one's difference, divided among those that remain, allows. By the
+    /// bound above, there are no more than (64 + 2 log n) / 2 rounds and one; for 18 units, 37.
     #[test]
     fn rounds_are_few() {
         let mut forest = Forest::default();

@@ -1,42 +1,46 @@
 //! One tree of rights, kept up as it changes: which units are active, which tickets they have, what these are worth.
 //!
-//! Problem: values were worked out anew for the whole tree whenever somebody asked. A process that comes or goes, or a few
-//! tickets that change hands, may only cost as much as the tree is deep, and little more for many siblings.
+//! Problem: values were worked out anew for the whole tree whenever somebody asked. A process that comes or goes, or
+//! a few tickets that change hands, may only cost as much as the tree is deep, and little more for many siblings.
 //!
-//! Terms: a unit is *active*, for a resource, if it or one of its sub-units counts as *present*. A unit's *value* is what it
-//! is entitled to, sub-units included. Its *own part* is what its own processes hold, beside its sub-units. A unit is a
-//! *currency*: its tickets divide what it is worth, and are no measure outside it.
+//! Terms: a unit is *active*, for a resource, if it or one of its sub-units counts as *present*. A unit's *value* is
+//! what it is entitled to, sub-units included. Its *own part* is what its own processes hold, beside its sub-units. A
+//! unit is a *currency*: its tickets divide what it is worth, and are no measure outside it.
 //!
 //! Algorithm, at each level of the tree, for the value V to be divided among the active units there:
-//! 1. Each unit gets its reservation, but no more than its limit. A percentage is of V. If these exceed V, all shrink alike.
+//! 1. Each unit gets its reservation, but no more than its limit. A percentage is of V. If these exceed V, all shrink
+//!    alike.
 //! 2. The rest is divided by soft tickets. No unit gets more than its limit.
 //!
-//! The processes of a unit that are in none of its sub-units count as one more sub-unit, with [`DEFAULT_TICKETS`] and no
-//! reservation. What nobody may take stays with the enclosing unit; at the top level it is *unheld*. Under `quota`, every
-//! unit without sub-units counts as present: a fixed quota waits for its owner. An absolute amount counts for nothing where
-//! the capacity is not known ([`Capacity::Parts`]).
+//! The processes of a unit that are in none of its sub-units count as one more sub-unit, with [`DEFAULT_TICKETS`] and
+//! no reservation. What nobody may take stays with the enclosing unit; at the top level it is *unheld*. Under
+//! `quota`, every unit without sub-units counts as present: a fixed quota waits for its owner. An absolute amount
+//! counts for nothing where the capacity is not known ([`Capacity::Parts`]).
 //!
-//! No value is kept. Each level keeps sums over its active units ([`level`] says which), and a value is worked out on the
-//! way from the top down to its unit.
+//! No value is kept. Each level keeps sums over its active units (`level` says which), and a value is worked out on
+//! the way from the top down to its unit.
 //!
 //! Properties (tested):
-//! - *Exact*: the own parts and what is unheld sum to the capacity. Each level's part is off its exact value by less than 1.
+//! - *Exact*: the own parts and what is unheld sum to the capacity. Each level's part is off its exact value by less
+//!   than 1.
 //! - *No history*: values are those of a full recomputation, whatever happened before.
 //! - *Local*: what happens inside a unit changes no value outside it, as long as the unit stays active, or inactive.
-//! - *Monotone*: more tickets are never worth less. A unit that becomes active makes nobody richer who was active, whatever
-//!   limits and reservations there are. Both by rounding within 1 for siblings; further in, also for each level and each
-//!   percentage.
-//! - *Transfers* between two active siblings without limits change nobody else's value by more than 1 at their level, by
-//!   rounding, and nothing outside it. A limited unit may give away tickets that were worth nothing to it, which then are
-//!   worth something; and tickets of a unit that is not active count as soon as an active one has them. Others then have
-//!   less than before, but never less than if all were active and none limited (seed 004, section 5.5).
+//! - *Monotone*: more tickets are never worth less. A unit that becomes active makes nobody richer who was active,
+//!   whatever limits and reservations there are. Both hold within 1 for siblings, by rounding; further in, within 1
+//!   more for each level and each percentage.
+//! - *Transfers* between two active siblings without limits change nobody else's value by more than 1 at their level,
+//!   by rounding, and nothing outside it. A limited unit may give away tickets that were worth nothing to it, which
+//!   then are worth something; and tickets of a unit that is not active count as soon as an active one has them.
+//!   Others then have less than before, but never less than if all were active and none limited (seed 004, section
+//!   5.5).
 //!
-//! Costs, for a tree of depth D and levels of S siblings with C different pairs of reservation and limit: a change takes
-//! D log S. A value takes D C log S, times a few rounds where limits are met ([`level`] has the bound). All values at
-//! once take as many steps as there are units, and the levels' C log S. [`Rights::adopt`] takes time in proportion to all units.
+//! Costs, for a tree of depth D and levels of S siblings with C different pairs of reservation and limit: a change
+//! takes D log S. A value takes D C log S, times a few rounds where limits are met (`level` has the bound). All
+//! values at once take as many steps as there are units, and the levels' C log S. [`Rights::adopt`] takes N log N for
+//! N units.
 //!
-//! Limits: tickets pass between siblings only. Between units of different enclosers, a value would have to pass in the base
-//! currency, and whole tickets of two currencies cannot say it. Reservations change by a contract only.
+//! Limits: tickets pass between siblings only. Between units of different enclosers, a value would have to pass in
+//! the base currency, and whole tickets of two currencies cannot say it. Reservations change by a contract only.
 //!
 //! Source: seed 004, sections 5.2 to 5.5 (currencies, hard and soft tickets, inactive tickets, exchanges); seed 000,
 //! section 2.1 (only units with active processes need be allocated resources).
@@ -124,9 +128,10 @@ impl Rights {
         rights
     }
 
-    /// The same under another contract: after a reload. A unit is known by its number. One that stays is present as before.
-    /// It has as many more or fewer tickets than the contract gives it as before: at least 1, at most [`TICKETS_MAX`]. One
-    /// that moved into another encloser has what the contract gives it. What was given to a unit that goes, goes with it.
+    /// The same under another contract: after a reload. A unit is known by its number. One that stays is present as
+    /// before. It has as many more or fewer tickets than the contract gives it as before: at least 1, at most
+    /// [`TICKETS_MAX`]. One that moved into another encloser has what the contract gives it. What was given to a unit
+    /// that goes, goes with it.
     pub fn adopt(&mut self, contract: &Contract) {
         let before = core::mem::replace(
             self,
@@ -271,8 +276,8 @@ impl Rights {
         self.unit(unit).map_or(0, |unit| unit.tickets[resource])
     }
 
-    /// The tickets that its encloser has issued to the active units directly in it, those of its own processes included;
-    /// `None`: to those at the top level.
+    /// The tickets that its encloser has issued to the active units directly in it, those of its own processes
+    /// included; `None`: to those at the top level.
     pub fn issued(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
         let classes = &self.level(encloser).classes[resource];
         let units: u64 = classes.iter().map(|class| self.forest.total(class.tree).tickets).sum();
@@ -289,8 +294,8 @@ impl Rights {
 
     /// Makes a change.
     ///
-    /// Refused, and nothing changed: an unknown unit; less than 1 ticket or more than [`TICKETS_MAX`] for one; a transfer
-    /// between units that are no siblings, or from one to itself.
+    /// Refused, and nothing changed: an unknown unit; less than 1 ticket or more than [`TICKETS_MAX`] for one; a
+    /// transfer between units that are no siblings, or from one to itself.
     pub fn apply(&mut self, change: Change) -> Result<(), Refused> {
         match change {
             Change::Set { unit, resource, tickets } => self.set_tickets(unit, resource, tickets),
@@ -443,7 +448,8 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// What a unit's own processes hold, and what its sub-units may not take; 0 for one that is not active, or unknown.
+    /// What a unit's own processes hold, and what its sub-units may not take; 0 for one that is not active, or
+    /// unknown.
     pub fn own(self, unit: UnitId) -> u64 {
         match self.rights.is_active(unit, self.resource) {
             true => self.division(Some(unit), self.value(unit)).own(),

@@ -6,11 +6,11 @@
 //! Terms: a *tree* has its units in the order of their numbers, or of their tickets (and of equal tickets, of their
 //! numbers). A *forest* has the nodes of many trees, so that a unit that comes or goes allocates nothing as a rule.
 //!
-//! Algorithm: weight-balanced binary trees. Each node counts what is below it. A side that outweighs the other more than
-//! three times is rotated, once, or twice where its inner half is twice the outer one.
+//! Algorithm: weight-balanced binary trees. Each node counts what is below it. A side that outweighs the other more
+//! than three times is rotated, once, or twice where its inner half is twice the outer one.
 //!
-//! Properties (tested): every operation takes time in proportion to the logarithm of the units in the tree. Sums are those
-//! of a sorted list.
+//! Properties (tested): every operation takes time in proportion to the logarithm of the units in the tree. Sums are
+//! those of a sorted list.
 //!
 //! Source: Y. Hirai, K. Yamamoto: Balancing weight-balanced trees (2011), whose factors these are.
 
@@ -327,7 +327,8 @@ mod tests {
             let mut lists: [BTreeSet<(u64, u32)>; 2] = Default::default();
             for (which, id, tickets) in history {
                 let (tree, list) = (&mut trees[which], &mut lists[which]);
-                // The key that the list has it under, if it is there: of a tree by numbers, the tickets are the first asked for.
+                // The key that the list has it under, if it is there: of a tree by numbers, the tickets are the first
+                // asked for.
                 let there = list.iter().copied().find(|(_, other)| *other == id);
                 if let Some((tickets, id)) = there {
                     forest.remove(tree, Entry { id, tickets });

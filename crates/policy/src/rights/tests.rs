@@ -18,8 +18,8 @@ fn rights(contract: &Contract, cpus: u64, present: &[UnitId]) -> Rights {
     rights
 }
 
-/// Seed 004, section 5.2: with B3 asleep A1 1/6, A2 1/3, B1 1/6, B2 1/3; when it wakes, B1 1/12, B2 1/6, B3 1/4, and A1
-/// and A2 keep theirs.
+/// Seed 004, section 5.2: with B3 asleep A1 1/6, A2 1/3, B1 1/6, B2 1/3; when it wakes, B1 1/12, B2 1/6, B3 1/4, and
+/// A1 and A2 keep theirs.
 #[test]
 fn currencies_insulate() {
     let mut c = Contract::default();
@@ -54,8 +54,8 @@ fn hard_first_then_soft_then_limits() {
     assert_eq!((r.own(p, Cpu), r.unheld(Cpu), r.tickets(p, Cpu)), (5 * CPU, 3 * CPU, 200));
 }
 
-/// Five limits of 1, 2, 3, 4 and 5 CPUs, and two units without: of 14 CPUs by equal tickets 2 each; the first cannot have
-/// more than 1, so 13/6 each; then the second is full as well: 11/5 for each of the others.
+/// Five limits of 1, 2, 3, 4 and 5 CPUs, and two units without: of 14 CPUs by equal tickets 2 each; the first cannot
+/// have more than 1, so 13/6 each; then the second is full as well: 11/5 for each of the others.
 #[test]
 fn what_full_ones_leave_goes_to_the_others() {
     let mut c = Contract::default();
@@ -96,8 +96,8 @@ fn parts_are_rounded_by_sums() {
     assert_eq!(r.to_part(Cpu, Capacity::Known(10)).all().value[2..], [3, 3, 4]);
 }
 
-/// Under quota all parts wait for their owners: who is there changes nothing, and a unit with sub-units has a part of its own
-/// while its own processes are there.
+/// Under quota all parts wait for their owners: who is there changes nothing, and a unit with sub-units has a part of
+/// its own while its own processes are there.
 #[test]
 fn a_quota_waits_for_its_owner() {
     let mut c = Contract::default();
@@ -487,7 +487,9 @@ proptest! {
 
     /// Whatever changes inside a unit that stays active, or inactive, changes nothing outside it.
     #[test]
-    fn rights_are_local(mut both in any_both(14, 30), n in 0usize..14, a in 0usize..14, b in 0usize..14, event in any_event(14)) {
+    fn rights_are_local(
+        mut both in any_both(14, 30), n in 0usize..14, a in 0usize..14, b in 0usize..14, event in any_event(14),
+    ) {
         let contract = both.plain.contract.clone();
         let unit = both.unit(n);
         let inside: Vec<UnitId> = contract.held().filter(|id| is_within(&contract, *id, unit)).collect();
@@ -526,7 +528,9 @@ proptest! {
 
     /// By tickets alone, a part is off its exact value by less than 1.
     #[test]
-    fn parts_are_near_their_exact_value(tickets in proptest::collection::vec(1u64..=TICKETS_MAX, 1..40), total in 0u64..1 << 50) {
+    fn parts_are_near_their_exact_value(
+        tickets in proptest::collection::vec(1u64..=TICKETS_MAX, 1..40), total in 0u64..1 << 50,
+    ) {
         let mut c = Contract::default();
         let ids: Vec<UnitId> = (0..tickets.len()).map(|n| c.add(None, &format!("u{n}"))).collect();
         let mut r = rights(&c, 1, &ids);
@@ -541,8 +545,8 @@ proptest! {
         }
     }
 
-    /// A unit that becomes active makes nobody richer who was active, anywhere: a unit that holds less divides less. Each
-    /// level, and each percentage in it, is rounded.
+    /// A unit that becomes active makes nobody richer who was active, anywhere: a unit that holds less divides less.
+    /// Each level, and each percentage in it, is rounded.
     #[test]
     fn who_comes_makes_nobody_richer(mut both in any_both(14, 30), n in 0usize..14) {
         let contract = both.plain.contract.clone();
@@ -568,7 +572,8 @@ proptest! {
         prop_assert!(both.rights.value(unit, Cpu) + 1 >= before);
     }
 
-    /// A unit that becomes active makes no sibling richer, by more than rounding, whatever limits and reservations there are.
+    /// A unit that becomes active makes no sibling richer, by more than rounding, whatever limits and reservations
+    /// there are.
     #[test]
     fn who_comes_makes_no_sibling_richer(mut both in any_both(14, 30), n in 0usize..14) {
         let contract = both.plain.contract.clone();
@@ -591,8 +596,8 @@ proptest! {
         }
     }
 
-    /// A transfer between two active siblings without limits is felt by nobody else but by rounding, and outside their
-    /// encloser not at all.
+    /// A transfer between two active siblings without limits is felt by nobody else but by rounding, and outside
+    /// their encloser not at all.
     #[test]
     fn a_transfer_changes_nobody_else(mut both in any_both(14, 30), a in 0usize..100, b in 0usize..100, tickets: u64) {
         let contract = both.plain.contract.clone();
@@ -623,8 +628,9 @@ proptest! {
         prop_assert!(value(&both.rights, from) <= value(&before, from) + 1);
     }
 
-    /// What a unit would have if all its siblings were active and none limited, no exchange among others takes from it
-    /// (seed 004, section 5.5). Only tickets are in play here: with reservations, as far as tickets divide what they leave.
+    /// What a unit would have if all its siblings were active and none limited, no exchange among others takes from
+    /// it (seed 004, section 5.5). Only tickets are in play here: with reservations, as far as tickets divide what
+    /// they leave.
     #[test]
     fn an_exchange_leaves_others_their_right(
         tickets in proptest::collection::vec((1u64..1000, any::<bool>(), proptest::option::of(0u64..4 * CPU)), 3..10),
