@@ -179,7 +179,7 @@ impl<'a> Whole<'a> {
 
 fn show(contract: &Contract, machine: &Machine, resource: Resource, value: u64) -> String {
     let amount = match capacity(contract, machine, resource) {
-        Capacity::Known(_) => Amount::Absolute(value),
+        Capacity::Known(_) | Capacity::Pieces { .. } => Amount::Absolute(value),
         Capacity::Parts => Amount::Part(value),
     };
     match amount {

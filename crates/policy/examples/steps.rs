@@ -80,6 +80,7 @@ impl World {
             machine: &self.machine,
             means: MEANS,
             snapshot: &self.snapshot,
+            changes: &[],
         };
         let begun = Instant::now();
         let (state, plan) = step(state, now, input);

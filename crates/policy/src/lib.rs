@@ -4,7 +4,7 @@
 //! same plan on the live machine and in a simulator. The entry point is [`step`].
 //!
 //! Rooms, each of which uses only those above it: `time`; `snapshot` (facts) and `plan` (decisions and orders);
-//! `membership`; `rights` (what each unit is entitled to); `cpu`, `memory` and `disk` (the decisions, none of which
+//! `membership`; `rights` (what each unit is entitled to); `input` (all that a step reads); `cpu`, `memory` and `disk` (the decisions, none of which
 //! knows the others); `step`, which puts them together. `check` replays plans on books of its own.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), deny(clippy::float_arithmetic))]
@@ -14,6 +14,7 @@ extern crate alloc;
 pub mod check;
 pub mod cpu;
 pub mod disk;
+mod input;
 pub mod membership;
 pub mod memory;
 pub mod plan;
@@ -22,11 +23,12 @@ mod snapshot;
 mod step;
 mod time;
 
+pub use input::Input;
 pub use plan::{Plan, Reason, Step};
 pub use rights::{entitlement, share};
 pub use snapshot::{
-    DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, Input, Means, MemoryFacts, MemoryMeans, Snapshot,
-    SwitchLoans, UnitFacts, UnitMemory,
+    DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, Means, MemoryFacts, MemoryMeans, Snapshot, SwitchLoans,
+    UnitFacts, UnitMemory,
 };
 pub use step::{State, step};
 pub use time::{MS, Time};

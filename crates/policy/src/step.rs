@@ -1,13 +1,20 @@
 //! One step of the slow path: from the facts of this moment to a plan.
+//!
+//! Order of decisions: rights first (what changed of them, which units are active), then each resource.
 
-use crate::plan::Plan;
-use crate::snapshot::Input;
+use commonhold_contract::Resource;
+
+use crate::input::Input;
+use crate::plan::{Plan, RightsChange};
+use crate::rights::Rights;
+use crate::rights::entitlement::capacity;
 use crate::time::{MS, Time};
 use crate::{cpu, disk, memory};
 
 /// What a policy remembers between steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
+    rights: Rights,
     pub(crate) cpu: cpu::State,
     memory: memory::State,
     pub(crate) disks: disk::State,
@@ -16,14 +23,25 @@ pub struct State {
 /// Decides what is to be done now.
 pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let mut plan = Plan { at: now, ..Plan::default() };
-    let (cpu, attention) = cpu::step(&mut state.cpu, now, input, &mut plan.orders.cpu);
+    let rights = &mut state.rights;
+    rights.follow(input.contract);
+    for change in input.changes {
+        let refused = rights.apply(*change).err();
+        plan.decisions.rights.push(RightsChange { change: *change, refused });
+    }
+    for unit in input.contract.held() {
+        // Every unit of the contract is known by now.
+        let _ = rights.set_present(unit, input.snapshot.unit(unit).processes > 0);
+    }
+    rights.set_capacity(Resource::Cpu, capacity(input.contract, input.machine, Resource::Cpu));
+    let (cpu, attention) = cpu::step(&mut state.cpu, now, input, rights, &mut plan.orders.cpu);
     plan.decisions.cpu = cpu;
     (plan.next, plan.watch) = (attention.next, attention.watch);
-    plan.decisions.memory = memory::step(&mut state.memory, now, input, &mut plan.orders.memory);
+    plan.decisions.memory = memory::step(&mut state.memory, now, input, rights, &mut plan.orders.memory);
     // Facts that are due and were not there will be at the next look, whenever that is.
     let earliest = if input.snapshot.memory.is_some() { now } else { now + 10 * MS };
     plan.next = state.memory.next().map_or(plan.next, |at| plan.next.min(at.max(earliest)));
-    let (disks, next) = disk::step(&mut state.disks, now, input, &mut plan.orders.disk);
+    let (disks, next) = disk::step(&mut state.disks, now, input, rights, &mut plan.orders.disk);
     plan.decisions.disk = disks;
     plan.next = next.map_or(plan.next, |next| plan.next.min(next));
     (state, plan)

@@ -90,7 +90,8 @@ fn allocations(units: u32, runnable: u32) -> u64 {
             facts.at = snapshot.at;
             facts.used_ns += u64::from(facts.runnable) * MS;
         }
-        let input = Input { contract: &contract, machine: &machine, means: MEANS, snapshot: &snapshot };
+        let input =
+            Input { contract: &contract, machine: &machine, means: MEANS, snapshot: &snapshot, changes: &[] };
         let before = COUNT.with(Cell::get);
         let (next, plan) = step(state, snapshot.at, input);
         if number >= WARM {

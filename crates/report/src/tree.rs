@@ -32,7 +32,7 @@ impl Division {
 
     fn amount(&self, value: u64) -> Amount {
         match self.capacity {
-            Capacity::Known(_) => Amount::Absolute(value),
+            Capacity::Known(_) | Capacity::Pieces { .. } => Amount::Absolute(value),
             Capacity::Parts => Amount::Part(value),
         }
     }

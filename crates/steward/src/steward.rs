@@ -81,7 +81,7 @@ impl Steward {
             backend.take_problems().into_iter().map(Wrong::Machine).collect();
         wrong.extend(self.account(&snapshot).into_iter().map(Wrong::Ledger));
         let (contract, machine) = (&self.contract, &self.machine);
-        let input = Input { contract, machine, means: backend.means(), snapshot: &snapshot };
+        let input = Input { contract, machine, means: backend.means(), snapshot: &snapshot, changes: &[] };
         let (state, plan) = step(self.state.clone(), snapshot.at, input);
         match self.books.replay(contract, machine, &plan) {
             Ok(books) => {

@@ -39,7 +39,13 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let outlook = Outlook::new(args.backend, &contract, &machine)?;
     let (roster, now) = look(&mut contract, &outlook.choice)?;
     let snapshot = Snapshot { at: now, units: roster.unit_facts(), ..Snapshot::default() };
-    let input = Input { contract: &contract, machine: &machine, means: outlook.means, snapshot: &snapshot };
+    let input = Input {
+        contract: &contract,
+        machine: &machine,
+        means: outlook.means,
+        snapshot: &snapshot,
+        changes: &[],
+    };
     let (_, plan) = step(State::default(), now, input);
     let present = who(&contract, &roster, &outlook.choice);
     let io_cost =

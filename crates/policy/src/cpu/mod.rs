@@ -17,10 +17,10 @@ use alloc::vec::Vec;
 use commonhold_contract::{Contract, DEFAULT_TICKETS, MILLIONTH, Resource, Scheme, UnitId};
 use commonhold_machine::CpuSet;
 
+use crate::input::Input;
 use crate::plan::{CpuDecision, CpuOrder, CpuPlan, Reason, Step};
-use crate::rights::entitlement::{self, Entitlement};
-use crate::rights::limits;
-use crate::snapshot::{Input, Means, UnitFacts};
+use crate::rights::{Entitlement, Rights, limits};
+use crate::snapshot::{Means, UnitFacts};
 use crate::time::{MS, Time};
 
 use lend::{Counts, Loan, Market, Want};
@@ -77,9 +77,10 @@ pub(crate) fn step(
     state: &mut State,
     now: Time,
     input: Input<'_>,
+    rights: &Rights,
     orders: &mut Vec<Step<CpuOrder>>,
 ) -> (CpuPlan, Attention) {
-    let entitlement = entitle(input);
+    let entitlement = rights.entitlement(Resource::Cpu);
     let facts = facts(input);
     let claims = claims(input, &entitlement, &facts);
     let mut plan = CpuPlan { entitled: entitled(&entitlement), steps: Vec::new() };
@@ -100,19 +101,6 @@ pub(crate) fn step(
     orders.extend(orders::differences(&state.orders, &wanted, gone));
     state.orders = wanted;
     (plan, attention(state, now, input))
-}
-
-fn entitle(input: Input<'_>) -> Entitlement {
-    // A fixed quota is fixed: it waits for its owner, present or not (seed 000, table 3).
-    let quota = input.contract.machine.scheme == Scheme::Quota;
-    let mut leaf: Vec<bool> = input.contract.ids().map(|_| quota).collect();
-    for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
-        leaf[parent.index()] = false;
-    }
-    let present: Vec<bool> =
-        input.contract.ids().map(|id| leaf[id.index()] || input.snapshot.unit(id).processes > 0).collect();
-    let capacity = entitlement::capacity(input.contract, input.machine, Resource::Cpu);
-    entitlement::entitle(input.contract, Resource::Cpu, capacity, &present)
 }
 
 fn entitled(entitlement: &Entitlement) -> Vec<u64> {

@@ -6,11 +6,12 @@ use commonhold_contract::{Amount, Contract, MILLIONTH, Resource, Scheme, UnitId}
 
 use super::hold::{Held, Rate, Rates, mul_div};
 use super::in_force::{DiskCap, Order, RATE_MIN};
+use crate::input::Input;
 use crate::membership::is_within;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;
 use crate::rights::limits;
-use crate::snapshot::{DiskFacts, Input};
+use crate::snapshot::DiskFacts;
 
 /// What every unit is held to on one disk, sub-units included.
 pub(super) fn capped(

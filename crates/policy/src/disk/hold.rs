@@ -8,11 +8,12 @@ use commonhold_contract::{Contract, MILLIONTH, Permission, Resource, UnitId};
 use super::bandwidth::Criterion;
 use super::in_force::RATE_MIN;
 use super::queue::Queue;
+use crate::input::Input;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;
 use crate::rights::limits;
 use crate::rights::share::split_capped;
-use crate::snapshot::{DiskFacts, DiskUse, Input};
+use crate::snapshot::{DiskFacts, DiskUse};
 use crate::time::{MS, Time};
 
 /// How long a count of transfers remembers (seed 000, section 3.3).

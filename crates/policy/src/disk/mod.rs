@@ -70,9 +70,10 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme, UnitId};
 
+use crate::input::Input;
 use crate::plan::{DiskOrder, DiskPlan, Reason, Step};
-use crate::rights::entitlement::{self, Capacity, Entitlement};
-use crate::snapshot::{DiskFacts, Input};
+use crate::rights::{Capacity, Entitlement, Rights};
+use crate::snapshot::DiskFacts;
 use crate::time::{MS, Time};
 
 use hold::Rates;
@@ -115,41 +116,44 @@ pub(crate) fn step(
     state: &mut State,
     now: Time,
     input: Input<'_>,
+    rights: &mut Rights,
     orders: &mut Vec<Step<DiskOrder>>,
 ) -> (DiskPlan, Option<Time>) {
     let mut plan = DiskPlan::default();
     let mut next = None;
-    let present = present(state, input);
-    let parts = entitlement::entitle(input.contract, Resource::Disk, Capacity::Parts, &present);
-    if !input.snapshot.disks.is_empty() {
-        plan.entitled.clone_from(&parts.own);
-        plan.entitled[UnitId::SHARED.index()] = parts.unheld;
+    if input.snapshot.disks.is_empty() {
+        state.disks.clear();
+        return (plan, next);
     }
+    // A unit that used a disk lately counts too: its last process may be gone, and what that wrote, or its next job, is on
+    // its way. Without tickets it would be ahead of nothing, and held to next to that.
+    for unit in input.contract.held() {
+        let used = state.disks.values().any(|disk| disk.rates.was_used_by(unit));
+        let _ = rights.set_present_for(unit, Resource::Disk, used || input.snapshot.unit(unit).processes > 0);
+    }
+    let rights = &*rights;
+    let parts = rights.to_part(Resource::Disk, Capacity::Parts).all();
+    plan.entitled.clone_from(&parts.own);
+    plan.entitled[UnitId::SHARED.index()] = parts.unheld;
     // No unit is told a weight where none is heeded.
     let weighs = input.means.disk.shares
         || input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
-    let everybody = with_everybody(input, &present);
-    let everybodys = if weighs {
-        entitlement::entitle(input.contract, Resource::Disk, Capacity::Parts, &everybody)
-    } else {
-        parts.clone()
-    };
+    let everybodys_rights = weighs.then(|| with_everybody(input, rights));
+    let everybodys = everybodys_rights
+        .as_ref()
+        .map_or_else(|| parts.clone(), |rights| rights.to_part(Resource::Disk, Capacity::Parts).all());
     if !input.contract.vacant.is_empty() {
         state.disks.values_mut().for_each(|disk| disk.forget_gone(input.contract));
     }
     state.disks.retain(|name, _| input.snapshot.disks.iter().any(|facts| facts.name == *name));
     for facts in &input.snapshot.disks {
         let disk = state.disks.entry(facts.name.clone()).or_default();
-        if input.means.disk.shares {
-            share_out(disk, input, facts, &everybody, orders);
+        let capacity = facts.bytes_per_s.map_or(Capacity::Parts, Capacity::Known);
+        if let (true, Some(rights)) = (input.means.disk.shares, &everybodys_rights) {
+            share_out(disk, input, facts, &rights.to_part(Resource::Disk, capacity).all(), capacity, orders);
             continue;
         }
-        let entitlement = match facts.bytes_per_s {
-            Some(known) => {
-                entitlement::entitle(input.contract, Resource::Disk, Capacity::Known(known), &present)
-            }
-            None => parts.clone(),
-        };
+        let entitlement = rights.to_part(Resource::Disk, capacity).all();
         let weighs = decide(disk, now, input, facts, (&entitlement, &everybodys), orders);
         if disk.rates.is_busy() {
             let at = now + if weighs { WEIGHED_NS } else { BUSY_NS };
@@ -159,32 +163,17 @@ pub(crate) fn step(
     (plan, next)
 }
 
-/// Whose tickets count: units with processes; under `quota` every unit without sub-units, as a fixed quota waits for
-/// its owner. And who used a disk lately: the last process of a unit may be gone, and what it wrote, or its next job,
-/// is on its way; without tickets it would be ahead of nothing, and held to next to that.
-fn present(state: &State, input: Input<'_>) -> Vec<bool> {
-    let quota = input.contract.machine.scheme == Scheme::Quota;
-    let mut present: Vec<bool> = input
-        .contract
-        .ids()
-        .map(|id| !id.is_common() && (quota || input.snapshot.unit(id).processes > 0))
-        .collect();
+/// The same rights if every unit had processes. Those that stand in a unit beside its sub-units count where they do.
+fn with_everybody(input: Input<'_>, rights: &Rights) -> Rights {
+    let mut everybodys = rights.clone();
+    let mut encloses: Vec<bool> = input.contract.ids().map(|_| false).collect();
     for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
-        present[parent.index()] = input.snapshot.unit(parent).processes > 0;
+        encloses[parent.index()] = true;
     }
-    for unit in input.contract.held() {
-        present[unit.index()] |= state.disks.values().any(|disk| disk.rates.was_used_by(unit));
+    for unit in input.contract.held().filter(|unit| !encloses[unit.index()]) {
+        let _ = everybodys.set_present_for(unit, Resource::Disk, true);
     }
-    present
-}
-
-/// The same if every unit had processes. Those that stand in a unit beside its sub-units count where they do.
-fn with_everybody(input: Input<'_>, present: &[bool]) -> Vec<bool> {
-    let mut everybody: Vec<bool> = input.contract.ids().map(|id| !id.is_common()).collect();
-    for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
-        everybody[parent.index()] = present[parent.index()];
-    }
-    everybody
+    everybodys
 }
 
 /// A disk that schedules by shares itself has those of all units, there or not: it divides among those that have requests.
@@ -192,11 +181,10 @@ fn share_out(
     disk: &mut Disk,
     input: Input<'_>,
     facts: &DiskFacts,
-    everybody: &[bool],
+    entitlement: &Entitlement,
+    capacity: Capacity,
     orders: &mut Vec<Step<DiskOrder>>,
 ) {
-    let capacity = facts.bytes_per_s.map_or(Capacity::Parts, Capacity::Known);
-    let entitlement = entitlement::entitle(input.contract, Resource::Disk, capacity, everybody);
     for unit in input.contract.held() {
         let share = entitlement.own(unit);
         if disk.shares.insert(unit, share).unwrap_or(0) != share {

@@ -210,7 +210,13 @@ impl Bench {
             disk: DiskMeans { caps: true, weights: true, shares: false, limits_only: self.limits_only },
             ..Means::NONE
         };
-        let input = Input { contract: &self.contract, machine: &self.machine, means, snapshot: &snapshot };
+        let input = Input {
+            contract: &self.contract,
+            machine: &self.machine,
+            means,
+            snapshot: &snapshot,
+            changes: &[],
+        };
         let (state, plan) = crate::step(self.state.clone(), self.now, input);
         self.books = self.books.replay(&self.contract, &self.machine, &plan).unwrap();
         (self.state, self.next) = (state, plan.next);

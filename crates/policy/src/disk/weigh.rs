@@ -23,10 +23,10 @@ use commonhold_contract::{Contract, MILLIONTH, UnitId};
 
 use super::hold::{Rates, mul_div};
 use super::in_force::Order;
+use crate::input::Input;
 use crate::membership::is_within;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;
-use crate::snapshot::Input;
 use crate::time::{MS, Time};
 
 /// How often weights are corrected.

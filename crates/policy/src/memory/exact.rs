@@ -10,7 +10,8 @@ use alloc::vec::Vec;
 use super::State;
 use super::frames::Facts;
 use super::rates::{Rates, Taken};
-use crate::snapshot::{Frames, Input, MemoryFacts};
+use crate::input::Input;
+use crate::snapshot::{Frames, MemoryFacts};
 
 impl State {
     pub(super) fn exact_frames(

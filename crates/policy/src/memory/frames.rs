@@ -55,8 +55,8 @@ use alloc::vec::Vec;
 use commonhold_contract::{Amount, Contract, DEFAULT_TICKETS, Resource, Scheme, UnitId};
 
 use crate::membership::is_within;
-use crate::rights::entitlement::{Capacity, Entitlement, entitle};
 use crate::rights::share::{split, split_capped};
+use crate::rights::{Capacity, Entitlement, Rights};
 
 /// A unit lends nothing before it was there, and not short, at so many looks: a unit that comes, or has just called its
 /// frames back, will want more.
@@ -97,8 +97,12 @@ pub enum Look {
 pub struct Input<'a> {
     /// The contract with memory in frames: see [`in_frames`].
     pub contract: &'a Contract,
-    /// Frames of the machine.
+    /// What units hold of memory; a unit is present there that is among `units`.
+    pub rights: &'a Rights,
+    /// Frames of the machine, and the size of one in bytes.
     pub frames: u64,
+    /// See `frames`.
+    pub frame_bytes: u64,
     /// One per unit of the contract; units that the list has not are taken as empty.
     pub units: &'a [Facts],
     /// What kind of look this is.
@@ -227,8 +231,8 @@ impl<'a> Division<'a> {
         let facts: Vec<Facts> = contract.ids().map(seen).collect();
         let common = facts[UnitId::KERNEL.index()].used.saturating_add(facts[UnitId::SHARED.index()].used);
         let divided = input.frames.saturating_sub(common);
-        let present = present(contract, &facts);
-        let entitlement = entitle(contract, Resource::Memory, Capacity::Known(divided), &present);
+        let capacity = Capacity::Pieces { total: divided, bytes: input.frame_bytes };
+        let entitlement = input.rights.to_part(Resource::Memory, capacity).all();
         let before = if state.allowed.len() == facts.len() { state.allowed } else { entitlement.own.clone() };
         let calm = contract
             .ids()
@@ -450,7 +454,8 @@ impl<'a> Division<'a> {
         let contract = self.input.contract;
         let units: Vec<UnitId> =
             contract.children(level).filter(|id| rooms[id.index()] > 0 && amount > 0).collect();
-        let mut tickets: Vec<u64> = units.iter().map(|id| contract.unit(*id).tickets.memory).collect();
+        let mut tickets: Vec<u64> =
+            units.iter().map(|id| self.input.rights.tickets(*id, Resource::Memory)).collect();
         let mut caps: Vec<u64> = units.iter().map(|id| rooms[id.index()]).collect();
         if let Some(own) = level {
             tickets.push(DEFAULT_TICKETS);
@@ -531,22 +536,6 @@ impl<'a> Division<'a> {
         let above = core::iter::successors(Some(unit), |id: &UnitId| self.input.contract.unit(*id).parent);
         above.into_iter().any(|id| rooms[id.index()] == 0)
     }
-}
-
-/// Which units count as there: those with processes; under `quota` every unit without sub-units, because a fixed quota
-/// waits for its owner (seed 000, table 3).
-pub(crate) fn present(contract: &Contract, facts: &[Facts]) -> Vec<bool> {
-    let mut counts: Vec<bool> = facts.iter().map(|facts| facts.present).collect();
-    if contract.machine.scheme == Scheme::Quota {
-        let mut leaf = vec![true; facts.len()];
-        for parent in contract.held().filter_map(|id| contract.unit(id).parent) {
-            leaf[parent.index()] = false;
-        }
-        for (counts, leaf) in counts.iter_mut().zip(leaf) {
-            *counts |= leaf;
-        }
-    }
-    counts
 }
 
 /// The time that there is for calling back.

@@ -35,7 +35,7 @@ use commonhold_contract::{Contract, Resource, UnitId};
 use super::grain::{NEAR_PART, SLACK_PART};
 use super::rates;
 use crate::plan::{Beyond, MemoryOrder, Reason, Share, Step};
-use crate::rights::entitlement::{Capacity, Entitlement, entitle};
+use crate::rights::{Capacity, Entitlement, Rights};
 use crate::snapshot::{MemoryFacts, UnitMemory};
 use crate::time::{MS, Time};
 
@@ -72,8 +72,7 @@ pub(super) struct Look<'a> {
     pub(super) shares: &'a [Share],
     /// What was divided, in bytes.
     pub(super) divided: u64,
-    /// Whether each unit counts as there.
-    pub(super) present: &'a [bool],
+    pub(super) rights: &'a Rights,
 }
 
 /// Two sizes of what was divided. Bytes.
@@ -83,11 +82,10 @@ struct Rightful {
     within: u64,
 }
 
-/// What units are entitled to of several sizes of what is divided, each reckoned once. Cost: as of [`entitle`], for each size;
+/// What units are entitled to of several sizes of what is divided, each reckoned once. Cost: as of all values at once, for each size;
 /// units become larger than their own at a few moments.
 struct Entitlements<'a> {
-    contract: &'a Contract,
-    present: &'a [bool],
+    rights: &'a Rights,
     /// What is divided now: no question is about less.
     least: u64,
     at: BTreeMap<u64, Entitlement>,
@@ -96,7 +94,7 @@ struct Entitlements<'a> {
 impl Entitlements<'_> {
     fn of(&mut self, divided: u64) -> &Entitlement {
         let divided = divided.max(self.least);
-        let reckoned = || entitle(self.contract, Resource::Memory, Capacity::Known(divided), self.present);
+        let reckoned = || self.rights.to_part(Resource::Memory, Capacity::Known(divided)).all();
         self.at.entry(divided).or_insert_with(reckoned)
     }
 }
@@ -119,7 +117,7 @@ impl State {
     /// returns those of the exposed that are beyond what their shares allow, too.
     pub(super) fn step(
         &mut self,
-        Look { now, contract, facts, shares, divided, present }: Look<'_>,
+        Look { now, contract, facts, shares, divided, rights }: Look<'_>,
         steps: &mut Vec<Step<MemoryOrder>>,
     ) -> Vec<Beyond> {
         let held: Vec<u64> =
@@ -135,7 +133,7 @@ impl State {
         self.tight = less_than_reserve(left.saturating_sub(facts.total / LISTS_PART), self.tight);
 
         let whole = facts.total.saturating_sub(facts.kernel).max(divided);
-        let mut entitlements = Entitlements { contract, present, least: divided, at: BTreeMap::new() };
+        let mut entitlements = Entitlements { rights, least: divided, at: BTreeMap::new() };
         let own = entitlements.of(divided).clone();
         let held_within = within(contract, &held);
         for id in contract.held() {

@@ -41,8 +41,10 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 
+use crate::input::Input;
 use crate::plan::{MemoryOrder, MemoryPlan, Reason, Share, Step};
-use crate::snapshot::{Input, MemoryFacts, UnitMemory};
+use crate::rights::Rights;
+use crate::snapshot::{MemoryFacts, UnitMemory};
 use crate::time::{MS, Time};
 
 mod exact;
@@ -150,6 +152,7 @@ pub(crate) fn step(
     state: &mut State,
     now: Time,
     input: Input<'_>,
+    rights: &Rights,
     steps: &mut Vec<Step<MemoryOrder>>,
 ) -> Option<MemoryPlan> {
     if !input.contract.vacant.is_empty() {
@@ -171,8 +174,14 @@ pub(crate) fn step(
         Some(frames) => state.exact_frames(input, facts, frames),
         None => state.units_in_frames(now, input, facts, frame),
     };
-    let frames_input =
-        frames::Input { contract: &contract, frames: facts.total / frame, units: &units, look };
+    let frames_input = frames::Input {
+        contract: &contract,
+        rights,
+        frames: facts.total / frame,
+        frame_bytes: frame,
+        units: &units,
+        look,
+    };
     let (frames_state, allowances) = frames::step(core::mem::take(&mut state.frames), frames_input);
     state.frames = frames_state;
     let slack = facts.total / SLACK_PART;
@@ -182,16 +191,8 @@ pub(crate) fn step(
     explain(steps, &allowances, frame);
     state.orders = wanted;
     let beyond = if input.means.memory.kill_order {
-        let present = frames::present(input.contract, &units);
         let (shares, divided) = (state.shares(), state.divided(facts.total));
-        let look = killing::Look {
-            now,
-            contract: input.contract,
-            facts,
-            shares: &shares,
-            divided,
-            present: &present,
-        };
+        let look = killing::Look { now, contract: input.contract, facts, shares: &shares, divided, rights };
         state.killing.step(look, steps)
     } else {
         Vec::new()

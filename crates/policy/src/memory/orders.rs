@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use commonhold_contract::UnitId;
 
+use crate::input::Input;
 use crate::plan::{MemoryOrder, Reason, Share, Step};
-use crate::snapshot::Input;
 
 /// What is in force for one unit, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

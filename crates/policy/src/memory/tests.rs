@@ -82,9 +82,19 @@ impl World {
             .map(|there| UnitFacts { processes: u32::from(*there), ..UnitFacts::default() });
         let snapshot = Snapshot { at: self.now, units: units.collect(), memory, ..Snapshot::default() };
         let means = Means { memory: self.means, ..Means::NONE };
-        let input = Input { contract: &self.contract, machine: &self.machine, means, snapshot: &snapshot };
+        let input = Input {
+            contract: &self.contract,
+            machine: &self.machine,
+            means,
+            snapshot: &snapshot,
+            changes: &[],
+        };
         let mut steps = Vec::new();
-        let plan = step(&mut self.state, self.now, input, &mut steps);
+        let mut rights = Rights::new(&self.contract);
+        for unit in self.contract.held() {
+            rights.set_present(unit, snapshot.unit(unit).processes > 0).unwrap();
+        }
+        let plan = step(&mut self.state, self.now, input, &rights, &mut steps);
         self.check(&steps, plan.as_ref());
         (steps, plan)
     }

@@ -21,6 +21,7 @@ pub use disk::DiskOrder;
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
 pub use reason::Reason;
 
+use crate::rights::{Change, Refused};
 use crate::time::Time;
 
 /// One step.
@@ -51,12 +52,23 @@ pub struct Plan {
 /// Which unit holds what, by resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Decisions {
+    /// Changes of rights that were asked for, each made or refused.
+    pub rights: Vec<RightsChange>,
     /// CPUs.
     pub cpu: CpuPlan,
     /// Memory; `None` where it was not observed, and what is in force stays.
     pub memory: Option<MemoryPlan>,
     /// Disks.
     pub disk: DiskPlan,
+}
+
+/// A change of rights that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RightsChange {
+    /// What was asked for.
+    pub change: Change,
+    /// Why it was not made; `None`: it was.
+    pub refused: Option<Refused>,
 }
 
 /// What was decided about CPUs.

@@ -1,5 +1,518 @@
-//! Rights: which units are active, and what their tickets are worth.
+//! One tree of rights, kept up as it changes: which units are active, which tickets they have, what these are worth.
+//!
+//! Problem: values were worked out anew for the whole tree whenever somebody asked. A process that comes or goes, or
+//! a few tickets that change hands, may only cost as much as the tree is deep, and little more for many siblings.
+//!
+//! Terms: a unit is *active*, for a resource, if it or one of its sub-units counts as *present*. A unit's *value* is
+//! what it is entitled to, sub-units included. Its *own part* is what its own processes hold, beside its sub-units. A
+//! unit is a *currency*: its tickets divide what it is worth, and are no measure outside it.
+//!
+//! Algorithm, at each level of the tree, for the value V to be divided among the active units there:
+//! 1. Each unit gets its reservation, but no more than its limit. A percentage is of V. If these exceed V, all shrink
+//!    alike.
+//! 2. The rest is divided by soft tickets. No unit gets more than its limit.
+//!
+//! The processes of a unit that are in none of its sub-units count as one more sub-unit, with [`DEFAULT_TICKETS`] and
+//! no reservation. What nobody may take stays with the enclosing unit; at the top level it is *unheld*. Under
+//! `quota`, every unit without sub-units counts as present: a fixed quota waits for its owner. An absolute amount
+//! counts for nothing where the capacity is not known ([`Capacity::Parts`]).
+//!
+//! No value is kept. Each level keeps sums over its active units (`level` says which), and a value is worked out on
+//! the way from the top down to its unit.
+//!
+//! Properties (tested):
+//! - *Exact*: the own parts and what is unheld sum to the capacity. Each level's part is off its exact value by less
+//!   than 1.
+//! - *No history*: values are those of a full recomputation, whatever happened before.
+//! - *Local*: what happens inside a unit changes no value outside it, as long as the unit stays active, or inactive.
+//! - *Monotone*: more tickets are never worth less. A unit that becomes active makes nobody richer who was active,
+//!   whatever limits and reservations there are. Both hold within 1 for siblings, by rounding; further in, within 1
+//!   more for each level and each percentage.
+//! - *Transfers* between two active siblings without limits change nobody else's value by more than 1 at their level,
+//!   by rounding, and nothing outside it. A limited unit may give away tickets that were worth nothing to it, which
+//!   then are worth something; and tickets of a unit that is not active count as soon as an active one has them.
+//!   Others then have less than before, but never less than if all were active and none limited (seed 004, section
+//!   5.5).
+//!
+//! Costs, for a tree of depth D and levels of S siblings with C different pairs of reservation and limit: a change
+//! takes D log S. A value takes D C log S, times a few rounds where limits are met (`level` has the bound). All
+//! values at once take as many steps as there are units, and the levels' C log S. [`Rights::adopt`] takes N log N for
+//! N units.
+//!
+//! Limits: tickets pass between siblings only. Between units of different enclosers, a value would have to pass in
+//! the base currency, and whole tickets of two currencies cannot say it. Reservations change by a contract only.
+//!
+//! Source: seed 004, sections 5.2 to 5.5 (currencies, hard and soft tickets, inactive tickets, exchanges); seed 000,
+//! section 2.1 (only units with active processes need be allocated resources).
 
+mod change;
 pub mod entitlement;
+mod level;
 pub(crate) mod limits;
+mod ordered;
 pub mod share;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, DEFAULT_TICKETS, PerResource, Resource, Scheme, UnitId};
+
+pub use entitlement::{Capacity, Entitlement};
+use level::{Class, Division, Level, Terms};
+use ordered::{Entry, Forest, Tree};
+
+pub use change::{Change, Offer, Refused};
+
+/// The most tickets that a unit may have of a resource, as in a contract. The least is 1.
+pub const TICKETS_MAX: u64 = 1_000_000;
+
+/// The tickets that the contract gives a unit.
+fn tickets_of(unit: &commonhold_contract::Unit, resource: Resource) -> u64 {
+    unit.tickets[resource]
+}
+
+/// A unit that holds tickets.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Unit {
+    parent: Option<UnitId>,
+    /// Whether the contract has units in it.
+    encloses: bool,
+    /// The tickets that the contract gives it.
+    asked: PerResource<u64>,
+    /// Those that it has now.
+    tickets: PerResource<u64>,
+    /// Whether it was said to be present.
+    present: PerResource<bool>,
+    active: PerResource<bool>,
+    /// The number of its class among those of its level.
+    class: PerResource<usize>,
+    inside: Level,
+}
+
+impl Unit {
+    /// Whether its own processes count, beside its sub-units.
+    fn is_present(&self, resource: Resource, quota: bool) -> bool {
+        self.present[resource] || quota && !self.encloses
+    }
+
+    fn entry(&self, unit: UnitId, resource: Resource) -> Entry {
+        Entry { id: unit.0, tickets: self.tickets[resource] }
+    }
+}
+
+/// The rights of all units under one contract. See the [module](self).
+#[derive(Debug, Clone, Default)]
+pub struct Rights {
+    /// By the unit's number; `None`: not in the contract, or a common part.
+    units: Vec<Option<Unit>>,
+    top: Level,
+    forest: Forest,
+    quota: bool,
+    capacity: PerResource<Option<Capacity>>,
+}
+
+/// Equal rights have equal values. Their sums may have come about in another order.
+impl PartialEq for Rights {
+    fn eq(&self, other: &Rights) -> bool {
+        let capacities = |rights: &Rights| Resource::ALL.map(|resource| rights.capacity(resource));
+        (&self.units, &self.top, self.quota, capacities(self))
+            == (&other.units, &other.top, other.quota, capacities(other))
+    }
+}
+
+impl Eq for Rights {}
+
+impl Rights {
+    /// Those of a contract, with nobody present, and every capacity [`Capacity::Parts`].
+    pub fn new(contract: &Contract) -> Rights {
+        let mut rights = Rights::default();
+        rights.adopt(contract);
+        rights
+    }
+
+    /// The same under another contract: after a reload. A unit is known by its number. One that stays is present as
+    /// before. It has as many more or fewer tickets than the contract gives it as before: at least 1, at most
+    /// [`TICKETS_MAX`]. One that moved into another encloser has what the contract gives it. What was given to a unit
+    /// that goes, goes with it.
+    pub fn adopt(&mut self, contract: &Contract) {
+        let before = core::mem::replace(
+            self,
+            Rights {
+                quota: contract.machine.scheme == Scheme::Quota,
+                units: vec![None; contract.units.len()],
+                capacity: self.capacity,
+                ..Rights::default()
+            },
+        );
+        for id in contract.held() {
+            let asked = contract.unit(id);
+            let mut unit = Unit { parent: asked.parent, ..Unit::default() };
+            let old = before.unit(id).ok();
+            for resource in Resource::ALL {
+                unit.asked[resource] = tickets_of(asked, resource);
+                unit.tickets[resource] = match old {
+                    Some(old) if old.parent == asked.parent => {
+                        let now = unit.asked[resource].saturating_add(old.tickets[resource]);
+                        now.saturating_sub(old.asked[resource]).clamp(1, TICKETS_MAX)
+                    }
+                    _ => unit.asked[resource],
+                };
+            }
+            unit.present = old.map(|old| old.present).unwrap_or_default();
+            self.units[id.index()] = Some(unit);
+        }
+        self.classify(contract);
+        for id in contract.held() {
+            for resource in Resource::ALL {
+                self.refresh(id, resource);
+            }
+        }
+    }
+
+    /// The same, unless they are those of that contract already.
+    pub fn follow(&mut self, contract: &Contract) {
+        if !self.are_of(contract) {
+            self.adopt(contract);
+        }
+    }
+
+    fn are_of(&self, contract: &Contract) -> bool {
+        let same = |id: UnitId| {
+            let asked = contract.unit(id);
+            let (true, Ok(unit)) = (contract.has(id) && !id.is_common(), self.unit(id)) else {
+                return self.unit(id).is_ok() == (contract.has(id) && !id.is_common());
+            };
+            unit.parent == asked.parent
+                && Resource::ALL.into_iter().all(|resource| {
+                    let terms = Terms::new(asked.hard[resource], asked.limit[resource]);
+                    let class = &self.level(unit.parent).classes[resource][unit.class[resource]];
+                    unit.asked[resource] == tickets_of(asked, resource) && class.terms == terms
+                })
+        };
+        self.quota == (contract.machine.scheme == Scheme::Quota)
+            && self.units.len() == contract.units.len()
+            && contract.ids().all(same)
+    }
+
+    /// Makes the classes of every level, while nobody is active.
+    fn classify(&mut self, contract: &Contract) {
+        for resource in Resource::ALL {
+            let mut levels: BTreeMap<Option<UnitId>, BTreeSet<Terms>> = BTreeMap::new();
+            let terms = |id: UnitId| {
+                let unit = contract.unit(id);
+                (unit.parent, Terms::new(unit.hard[resource], unit.limit[resource]))
+            };
+            for (parent, terms) in contract.held().map(terms) {
+                levels.entry(parent).or_default().insert(terms);
+            }
+            for (parent, terms) in levels {
+                let class = |terms: Terms| Class { terms, tree: Tree::new(terms.by_tickets()) };
+                self.level_mut(parent).classes[resource] = terms.into_iter().map(class).collect();
+                if let Some(unit) = parent.and_then(|id| self.units.get_mut(id.index())?.as_mut()) {
+                    unit.encloses = true;
+                }
+            }
+            for id in contract.held() {
+                let (parent, terms) = terms(id);
+                let classes = &self.level(parent).classes[resource];
+                let class = classes.partition_point(|class| class.terms < terms);
+                if let Some(unit) = &mut self.units[id.index()] {
+                    unit.class[resource] = class;
+                }
+            }
+        }
+    }
+
+    fn unit(&self, unit: UnitId) -> Result<&Unit, Refused> {
+        self.units.get(unit.index()).and_then(Option::as_ref).ok_or(Refused::Unknown { unit })
+    }
+
+    fn unit_mut(&mut self, unit: UnitId) -> Result<&mut Unit, Refused> {
+        self.units.get_mut(unit.index()).and_then(Option::as_mut).ok_or(Refused::Unknown { unit })
+    }
+
+    fn level(&self, parent: Option<UnitId>) -> &Level {
+        parent.and_then(|id| self.unit(id).ok()).map_or(&self.top, |unit| &unit.inside)
+    }
+
+    fn level_mut(&mut self, parent: Option<UnitId>) -> &mut Level {
+        match parent.and_then(|id| self.units.get_mut(id.index())?.as_mut()) {
+            Some(unit) => &mut unit.inside,
+            None => &mut self.top,
+        }
+    }
+
+    /// Makes a unit active or inactive, as what is in it says, and those around it, as far as that changes them.
+    fn refresh(&mut self, unit: UnitId, resource: Resource) {
+        let (quota, mut next) = (self.quota, Some(unit));
+        while let Some(id) = next {
+            let Ok(unit) = self.unit_mut(id) else { return };
+            let active = unit.is_present(resource, quota) || unit.inside.active[resource] > 0;
+            if unit.active[resource] == active {
+                return;
+            }
+            unit.active[resource] = active;
+            let parent = unit.parent;
+            self.enter(id, resource, active);
+            let count = &mut self.level_mut(parent).active[resource];
+            *count = if active { *count + 1 } else { *count - 1 };
+            next = parent;
+        }
+    }
+
+    /// Puts a unit into its class's tree, or takes it out.
+    fn enter(&mut self, id: UnitId, resource: Resource, is_in: bool) {
+        let Ok(unit) = self.unit(id) else { return };
+        let (parent, class, entry) = (unit.parent, unit.class[resource], unit.entry(id, resource));
+        let mut tree = self.level(parent).classes[resource][class].tree;
+        match is_in {
+            true => self.forest.insert(&mut tree, entry),
+            false => self.forest.remove(&mut tree, entry),
+        }
+        self.level_mut(parent).classes[resource][class].tree = tree;
+    }
+
+    /// Says whether a unit has processes of its own, for every resource. In a new contract nobody has.
+    ///
+    /// Refused: an unknown unit.
+    pub fn set_present(&mut self, unit: UnitId, present: bool) -> Result<(), Refused> {
+        Resource::ALL.iter().try_for_each(|resource| self.set_present_for(unit, *resource, present))
+    }
+
+    /// Says whether a unit's own part counts, for one resource: a unit that has no process may still be using a disk.
+    ///
+    /// Refused: an unknown unit.
+    pub fn set_present_for(
+        &mut self,
+        unit: UnitId,
+        resource: Resource,
+        present: bool,
+    ) -> Result<(), Refused> {
+        self.unit_mut(unit)?.present[resource] = present;
+        self.refresh(unit, resource);
+        Ok(())
+    }
+
+    /// Whether a unit is active; an unknown one is not.
+    pub fn is_active(&self, unit: UnitId, resource: Resource) -> bool {
+        self.unit(unit).is_ok_and(|unit| unit.active[resource])
+    }
+
+    /// The tickets that a unit has now; 0 for an unknown one.
+    pub fn tickets(&self, unit: UnitId, resource: Resource) -> u64 {
+        self.unit(unit).map_or(0, |unit| unit.tickets[resource])
+    }
+
+    /// The tickets that its encloser has issued to the active units directly in it, those of its own processes
+    /// included; `None`: to those at the top level.
+    pub fn issued(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
+        let classes = &self.level(encloser).classes[resource];
+        let units: u64 = classes.iter().map(|class| self.forest.total(class.tree).tickets).sum();
+        units + self.own_tickets(encloser, resource)
+    }
+
+    fn own_tickets(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
+        let unit = encloser.and_then(|id| self.unit(id).ok());
+        match unit.is_some_and(|unit| unit.is_present(resource, self.quota)) {
+            true => DEFAULT_TICKETS,
+            false => 0,
+        }
+    }
+
+    /// Makes a change.
+    ///
+    /// Refused, and nothing changed: an unknown unit; less than 1 ticket or more than [`TICKETS_MAX`] for one; a
+    /// transfer between units that are no siblings, or from one to itself.
+    pub fn apply(&mut self, change: Change) -> Result<(), Refused> {
+        match change {
+            Change::Set { unit, resource, tickets } => self.set_tickets(unit, resource, tickets),
+            Change::Issue { unit, resource, tickets } => self.issue(unit, resource, tickets),
+            Change::TakeBack { unit, resource, tickets } => self.take_back(unit, resource, tickets),
+            Change::Transfer { from, to, resource, tickets } => self.transfer(from, to, resource, tickets),
+            Change::Exchange { one, other, gives, gets } => self.exchange(one, other, gives, gets),
+        }
+    }
+
+    /// As [`Change::Set`].
+    pub fn set_tickets(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
+        let has = self.unit(unit)?.tickets[resource];
+        match tickets.checked_sub(has) {
+            Some(more) => self.issue(unit, resource, more),
+            None => self.take_back(unit, resource, has - tickets),
+        }
+    }
+
+    /// As [`Change::Issue`].
+    pub fn issue(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
+        let now = self.with_more(unit, resource, tickets)?;
+        self.put(unit, resource, now)
+    }
+
+    /// As [`Change::TakeBack`].
+    pub fn take_back(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
+        let now = self.with_fewer(unit, resource, tickets)?;
+        self.put(unit, resource, now)
+    }
+
+    /// As [`Change::Transfer`].
+    pub fn transfer(
+        &mut self,
+        from: UnitId,
+        to: UnitId,
+        resource: Resource,
+        tickets: u64,
+    ) -> Result<(), Refused> {
+        if self.unit(from)?.parent != self.unit(to)?.parent {
+            return Err(Refused::Enclosers { from, to });
+        }
+        if from == to {
+            return Err(Refused::Itself { unit: from });
+        }
+        let (left, got) = (self.with_fewer(from, resource, tickets)?, self.with_more(to, resource, tickets)?);
+        self.put(from, resource, left)?;
+        self.put(to, resource, got)
+    }
+
+    /// As [`Change::Exchange`].
+    pub fn exchange(&mut self, one: UnitId, other: UnitId, gives: Offer, gets: Offer) -> Result<(), Refused> {
+        self.transfer(one, other, gives.resource, gives.tickets)?;
+        let second = self.transfer(other, one, gets.resource, gets.tickets);
+        if second.is_err() {
+            self.transfer(other, one, gives.resource, gives.tickets)?;
+        }
+        second
+    }
+
+    fn with_more(&self, unit: UnitId, resource: Resource, more: u64) -> Result<u64, Refused> {
+        let has = self.unit(unit)?.tickets[resource];
+        let now = has.checked_add(more).filter(|now| *now <= TICKETS_MAX);
+        now.ok_or(Refused::TooMany { unit, resource, has, more })
+    }
+
+    fn with_fewer(&self, unit: UnitId, resource: Resource, fewer: u64) -> Result<u64, Refused> {
+        let has = self.unit(unit)?.tickets[resource];
+        let now = has.checked_sub(fewer).filter(|now| *now > 0);
+        now.ok_or(Refused::TooFew { unit, resource, has, fewer })
+    }
+
+    fn put(&mut self, id: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
+        let active = self.unit(id)?.active[resource];
+        if active {
+            self.enter(id, resource, false);
+        }
+        self.unit_mut(id)?.tickets[resource] = tickets;
+        if active {
+            self.enter(id, resource, true);
+        }
+        Ok(())
+    }
+
+    /// Says how much there is of a resource: CPUs came or went, memory was put in.
+    pub fn set_capacity(&mut self, resource: Resource, capacity: Capacity) {
+        self.capacity[resource] = Some(capacity);
+    }
+
+    /// How much there is of a resource.
+    pub fn capacity(&self, resource: Resource) -> Capacity {
+        self.capacity[resource].unwrap_or(Capacity::Parts)
+    }
+
+    /// The rights to a resource, of its capacity.
+    pub fn to(&self, resource: Resource) -> Values<'_> {
+        self.to_part(resource, self.capacity(resource))
+    }
+
+    /// The rights to a resource, of another capacity: that of one disk of several.
+    pub fn to_part(&self, resource: Resource, capacity: Capacity) -> Values<'_> {
+        Values { rights: self, resource, capacity }
+    }
+
+    /// As [`Values::value`], of the resource's capacity.
+    pub fn value(&self, unit: UnitId, resource: Resource) -> u64 {
+        self.to(resource).value(unit)
+    }
+
+    /// As [`Values::own`], of the resource's capacity.
+    pub fn own(&self, unit: UnitId, resource: Resource) -> u64 {
+        self.to(resource).own(unit)
+    }
+
+    /// As [`Values::unheld`], of the resource's capacity.
+    pub fn unheld(&self, resource: Resource) -> u64 {
+        self.to(resource).unheld()
+    }
+
+    /// As [`Values::all`], of the resource's capacity.
+    pub fn entitlement(&self, resource: Resource) -> Entitlement {
+        self.to(resource).all()
+    }
+}
+
+/// What the rights to one resource are worth, of so much of it. Amounts are in the measure of the capacity.
+#[derive(Debug, Clone, Copy)]
+pub struct Values<'a> {
+    rights: &'a Rights,
+    resource: Resource,
+    capacity: Capacity,
+}
+
+impl<'a> Values<'a> {
+    fn division(self, level: Option<UnitId>, value: u64) -> Division<'a> {
+        let rights = self.rights;
+        let classes = &rights.level(level).classes[self.resource];
+        Division::new(&rights.forest, classes, self.capacity, value, rights.own_tickets(level, self.resource))
+    }
+
+    /// A unit's value, sub-units included; 0 for one that is not active, or unknown.
+    pub fn value(self, unit: UnitId) -> u64 {
+        match self.rights.unit(unit) {
+            Ok(known) if known.active[self.resource] => {
+                let whole = known.parent.map_or(self.capacity.total(), |encloser| self.value(encloser));
+                let entry = known.entry(unit, self.resource);
+                self.division(known.parent, whole).part(known.class[self.resource], entry)
+            }
+            _ => 0,
+        }
+    }
+
+    /// What a unit's own processes hold, and what its sub-units may not take; 0 for one that is not active, or
+    /// unknown.
+    pub fn own(self, unit: UnitId) -> u64 {
+        match self.rights.is_active(unit, self.resource) {
+            true => self.division(Some(unit), self.value(unit)).own(),
+            false => 0,
+        }
+    }
+
+    /// What no unit may take.
+    pub fn unheld(self) -> u64 {
+        self.division(None, self.capacity.total()).own()
+    }
+
+    /// All of it at once.
+    pub fn all(self) -> Entitlement {
+        let n = self.rights.units.len();
+        let mut all = Entitlement { value: vec![0; n], own: vec![0; n], unheld: self.unheld() };
+        let mut levels = vec![(None, self.capacity.total())];
+        while let Some((level, value)) = levels.pop() {
+            let division = self.division(level, value);
+            if let Some(unit) = level {
+                all.own[unit.index()] = division.own();
+            }
+            division.each(&mut |id, value| {
+                all.value[UnitId(id).index()] = value;
+                levels.push((Some(UnitId(id)), value));
+            });
+        }
+        debug_assert_eq!(
+            all.own.iter().sum::<u64>() + all.unheld,
+            self.capacity.total(),
+            "rights are conserved"
+        );
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,7 @@ mod memory;
 
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, UnitId};
-use commonhold_machine::Machine;
+use commonhold_contract::UnitId;
 
 pub use disk::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
 pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
@@ -106,17 +105,4 @@ impl Snapshot {
     pub fn unit(&self, unit: UnitId) -> UnitFacts {
         self.units.get(unit.index()).copied().unwrap_or_default()
     }
-}
-
-/// Everything that a step reads.
-#[derive(Clone, Copy)]
-pub struct Input<'a> {
-    /// The contract.
-    pub contract: &'a Contract,
-    /// The machine as it is now.
-    pub machine: &'a Machine,
-    /// What the backend can enforce.
-    pub means: Means,
-    /// What the backend saw.
-    pub snapshot: &'a Snapshot,
 }

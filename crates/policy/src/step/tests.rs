@@ -84,6 +84,7 @@ impl World {
             machine: &self.machine,
             means: self.means,
             snapshot: &snapshot,
+            changes: &[],
         };
         let (state, plan) = step(core::mem::take(&mut self.state), self.now, input);
         self.state = state;
@@ -334,7 +335,10 @@ fn a_loan_beyond_an_amount_ends_with_a_reason() {
     w.contract.units[2].lend.cpu = Permission::No;
     w.after(1);
     let said = w.said();
-    assert!(said.iter().any(|said| said.ends_with("Return { cpu: 0, lender: (2), borrower: (3) }: LoanLimit")), "{said:?}");
+    assert!(
+        said.iter().any(|said| said.ends_with("Return { cpu: 0, lender: (2), borrower: (3) }: LoanLimit")),
+        "{said:?}"
+    );
 }
 
 /// The checker counts what its own books say, whatever the policy thinks: three CPUs that are on loan are not two.

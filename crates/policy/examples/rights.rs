@@ -1,0 +1,110 @@
+//! How long a change of rights takes, with reading what the changed units are worth then. See bench/rights.
+//!
+//! usage: `rights [ROUNDS]`. For each shape of a tree of 10,000 units it prints a line per round: nanoseconds of an
+//! activation and of a transfer, each the mean of a thousand.
+//! - *flat*: all at the top level;
+//! - *nested*: a hundred units of a hundred sub-units each;
+//! - *limited*: flat, with a hundred different limits, each of which a hundred units have; most of these are met.
+#![allow(clippy::disallowed_types, reason = "it measures time")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use commonhold_contract::{Amount, Contract, MILLIONTH, Resource, UnitId};
+use commonhold_policy::entitlement::Capacity;
+use commonhold_policy::rights::Rights;
+
+const UNITS: u32 = 10_000;
+const CHANGES: u32 = 1_000;
+const CPUS: u64 = 4_096;
+
+fn contract(shape: &str) -> Contract {
+    let mut contract = Contract::default();
+    let enclosers = if shape == "nested" { 100 } else { 0 };
+    let enclosers: Vec<UnitId> = (0..enclosers).map(|n| contract.add(None, &format!("e{n}"))).collect();
+    for n in 0..UNITS {
+        let encloser = enclosers.get(n as usize % enclosers.len().max(1)).copied();
+        let unit = contract.add(encloser, &format!("u{n}"));
+        let unit = &mut contract.units[unit.index()];
+        if shape == "limited" {
+            // Around the 0.4 CPUs that each would have by equal tickets.
+            unit.limit.cpu = Some(Amount::Absolute(u64::from(n % 100 + 1) * MILLIONTH / 200));
+        }
+    }
+    contract
+}
+
+/// Units that are nobody's enclosers, in an order without order.
+struct Dice {
+    first: u32,
+    state: u64,
+}
+
+impl Dice {
+    fn unit(&mut self) -> UnitId {
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let number = (self.state >> 33) % u64::from(UNITS);
+        UnitId(self.first + u32::try_from(number).expect("it is below 10,000"))
+    }
+}
+
+/// Nanoseconds of each change of `make`, which is told the number of the change.
+fn measure(mut make: impl FnMut(usize)) -> u128 {
+    let begun = Instant::now();
+    for n in 0..CHANGES as usize {
+        make(n);
+    }
+    begun.elapsed().as_nanos() / u128::from(CHANGES)
+}
+
+fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> (u128, u128) {
+    let units: Vec<UnitId> = (0..CHANGES).map(|_| dice.unit()).collect();
+    for unit in &units {
+        rights.set_present(*unit, false).expect("it is there");
+    }
+    let activation = measure(|n| {
+        rights.set_present(units[n], true).expect("it is there");
+        black_box(rights.value(units[n], Resource::Cpu));
+    });
+    // The next sibling, and back in the next round.
+    let last = dice.first + UNITS;
+    let pairs: Vec<(UnitId, UnitId)> = units
+        .iter()
+        .map(|unit| {
+            let next = unit.0 + step;
+            (*unit, UnitId(if next < last { next } else { unit.0 - step }))
+        })
+        .collect();
+    let transfer = measure(|n| {
+        let (from, to) = pairs[n];
+        rights.transfer(from, to, Resource::Cpu, 1).expect("it has a thousand");
+        black_box((rights.value(from, Resource::Cpu), rights.value(to, Resource::Cpu)));
+    });
+    for (from, to) in pairs {
+        rights.transfer(to, from, Resource::Cpu, 1).expect("it has what it was given");
+    }
+    (activation, transfer)
+}
+
+fn main() {
+    let rounds: u32 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(5);
+    for shape in ["flat", "nested", "limited"] {
+        let contract = contract(shape);
+        let mut rights = Rights::new(&contract);
+        rights.set_capacity(Resource::Cpu, Capacity::Known(CPUS * MILLIONTH));
+        let first = u32::try_from(contract.units.len()).expect("there are few") - UNITS;
+        for unit in (first..first + UNITS).map(UnitId) {
+            rights.set_present(unit, true).expect("it is there");
+            rights.set_tickets(unit, Resource::Cpu, 10_000).expect("it may have so many");
+        }
+        let mut dice = Dice { first, state: 1 };
+        for _ in 0..rounds {
+            let step = if shape == "nested" { 100 } else { 1 };
+            let (activation, transfer) = round(&mut rights, &mut dice, step);
+            println!("{shape}: activation {activation} ns, transfer {transfer} ns");
+        }
+        let all = rights.entitlement(Resource::Cpu);
+        assert_eq!(all.own.iter().sum::<u64>() + all.unheld, CPUS * MILLIONTH, "rights are conserved");
+    }
+}

@@ -1,0 +1,120 @@
+//! What may be changed while a contract is in force, and why a change is refused.
+
+use commonhold_contract::{Resource, UnitId};
+
+use super::TICKETS_MAX;
+
+/// A change of soft tickets. They are counted in the currency of the encloser, for one resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    /// A unit has so many from now on: 1 to [`TICKETS_MAX`].
+    Set {
+        /// The unit.
+        unit: UnitId,
+        /// Of what.
+        resource: Resource,
+        /// All that it has then.
+        tickets: u64,
+    },
+    /// The encloser issues more to a unit. Each of the siblings' tickets is worth less then.
+    Issue {
+        /// The unit.
+        unit: UnitId,
+        /// Of what.
+        resource: Resource,
+        /// How many more.
+        tickets: u64,
+    },
+    /// The encloser takes some back from a unit.
+    TakeBack {
+        /// The unit.
+        unit: UnitId,
+        /// Of what.
+        resource: Resource,
+        /// How many fewer.
+        tickets: u64,
+    },
+    /// A unit gives some to a sibling.
+    Transfer {
+        /// The unit that gives.
+        from: UnitId,
+        /// The unit that is given.
+        to: UnitId,
+        /// Of what.
+        resource: Resource,
+        /// How many.
+        tickets: u64,
+    },
+    /// Two siblings give each other some, usually of different resources: both or neither (seed 004, section 5.5).
+    Exchange {
+        /// One of them.
+        one: UnitId,
+        /// The other.
+        other: UnitId,
+        /// What the one gives.
+        gives: Offer,
+        /// What the other gives for it.
+        gets: Offer,
+    },
+}
+
+/// One side of an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Offer {
+    /// Of what.
+    pub resource: Resource,
+    /// How many tickets.
+    pub tickets: u64,
+}
+
+/// Why a change was refused. Nothing is changed then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refused {
+    /// The contract has no unit of that number that holds tickets: `kernel` and `shared` hold none.
+    #[error("unit {} holds no tickets", .unit.0)]
+    Unknown {
+        /// The unit that was named.
+        unit: UnitId,
+    },
+    /// At least one ticket must be left.
+    #[error("unit {} has {has} {resource} tickets: {fewer} fewer would leave it none", .unit.0)]
+    TooFew {
+        /// The unit that would have too few.
+        unit: UnitId,
+        /// Of what.
+        resource: Resource,
+        /// What it has.
+        has: u64,
+        /// How many fewer were asked for.
+        fewer: u64,
+    },
+    /// No unit has more than [`TICKETS_MAX`].
+    #[error("unit {} has {has} {resource} tickets: {more} more would exceed {TICKETS_MAX}", .unit.0)]
+    TooMany {
+        /// The unit that would have too many.
+        unit: UnitId,
+        /// Of what.
+        resource: Resource,
+        /// What it has.
+        has: u64,
+        /// How many more were asked for.
+        more: u64,
+    },
+    /// Tickets of different currencies are worth different amounts. What one unit gave up could only be given to the
+    /// other by a change in the value of all units on the way.
+    #[error("units {} and {} have different enclosers, whose tickets are no common measure", .from.0, .to.0)]
+    Enclosers {
+        /// The unit that would give.
+        from: UnitId,
+        /// The unit that would be given.
+        to: UnitId,
+    },
+    /// A unit cannot give to itself.
+    #[error("unit {} cannot give tickets to itself", .unit.0)]
+    Itself {
+        /// The unit.
+        unit: UnitId,
+    },
+}

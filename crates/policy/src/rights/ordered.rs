@@ -1,0 +1,366 @@
+//! Units in an order, with sums: how many stand before one of them, and with how many tickets.
+//!
+//! Problem: what a unit's tickets are worth follows from the tickets of its siblings. Adding them up anew for each
+//! change costs as much as there are siblings.
+//!
+//! Terms: a *tree* has its units in the order of their numbers, or of their tickets (and of equal tickets, of their
+//! numbers). A *forest* has the nodes of many trees, so that a unit that comes or goes allocates nothing as a rule.
+//!
+//! Algorithm: weight-balanced binary trees. Each node counts what is below it. A side that outweighs the other more
+//! than three times is rotated, once, or twice where its inner half is twice the outer one.
+//!
+//! Properties (tested): every operation takes time in proportion to the logarithm of the units in the tree. Sums are
+//! those of a sorted list.
+//!
+//! Source: Y. Hirai, K. Yamamoto: Balancing weight-balanced trees (2011), whose factors these are.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+
+/// How often one side's weight may exceed the other's. The weight of a side is its nodes and one.
+const LOPSIDED: u64 = 3;
+
+/// How often the inner half of a heavy side may exceed the outer one for one rotation to do.
+const INNER: u64 = 2;
+
+/// No node: the one at this place stands for an empty tree, and counts nothing.
+const NOBODY: u32 = 0;
+
+/// Units, counted, and their tickets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Sums {
+    /// How many units.
+    pub(super) units: u64,
+    /// Their tickets together.
+    pub(super) tickets: u64,
+}
+
+impl Sums {
+    fn add(&mut self, other: Sums) {
+        self.units += other.units;
+        self.tickets += other.tickets;
+    }
+
+    /// Without some of them.
+    pub(super) fn less(self, some: Sums) -> Sums {
+        Sums { units: self.units - some.units, tickets: self.tickets - some.tickets }
+    }
+}
+
+/// A unit of a tree.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    /// Its number.
+    pub(super) id: u32,
+    /// Its tickets.
+    pub(super) tickets: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    entry: Entry,
+    left: u32,
+    right: u32,
+    /// It and all below it.
+    sums: Sums,
+}
+
+const EMPTY: Node = Node {
+    entry: Entry { id: 0, tickets: 0 },
+    left: NOBODY,
+    right: NOBODY,
+    sums: Sums { units: 0, tickets: 0 },
+};
+
+/// One tree of a forest.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Tree {
+    root: u32,
+    by_tickets: bool,
+}
+
+impl Tree {
+    /// An empty one, in the order of tickets or of numbers.
+    pub(super) fn new(by_tickets: bool) -> Tree {
+        Tree { root: NOBODY, by_tickets }
+    }
+
+    fn order(self, a: Entry, b: Entry) -> Ordering {
+        let tickets = |entry: Entry| if self.by_tickets { entry.tickets } else { 0 };
+        (tickets(a), a.id).cmp(&(tickets(b), b.id))
+    }
+}
+
+/// The nodes of many trees.
+#[derive(Debug, Clone)]
+pub(super) struct Forest {
+    nodes: Vec<Node>,
+    /// Places that nobody has.
+    free: Vec<u32>,
+}
+
+impl Default for Forest {
+    fn default() -> Self {
+        Forest { nodes: vec![EMPTY], free: Vec::new() }
+    }
+}
+
+impl Forest {
+    fn node(&self, at: u32) -> &Node {
+        &self.nodes[at as usize]
+    }
+
+    fn change(&mut self, at: u32) -> &mut Node {
+        &mut self.nodes[at as usize]
+    }
+
+    /// All units of a tree.
+    pub(super) fn total(&self, tree: Tree) -> Sums {
+        self.node(tree.root).sums
+    }
+
+    /// Those that stand before `entry`, which need not be there.
+    pub(super) fn before(&self, tree: Tree, entry: Entry) -> Sums {
+        self.sum_while(tree, |other| tree.order(other, entry) == Ordering::Less)
+    }
+
+    /// Those with at most so many tickets, of a tree in the order of tickets.
+    pub(super) fn up_to(&self, tree: Tree, tickets: u128) -> Sums {
+        debug_assert!(tree.by_tickets, "the others are in no such order");
+        self.sum_while(tree, |other| u128::from(other.tickets) <= tickets)
+    }
+
+    /// Those from the first one on for which it holds. It must hold for none after one for which it does not.
+    fn sum_while(&self, tree: Tree, holds: impl Fn(Entry) -> bool) -> Sums {
+        let (mut sums, mut at) = (Sums::default(), tree.root);
+        while at != NOBODY {
+            let node = self.node(at);
+            if holds(node.entry) {
+                sums.add(self.node(node.left).sums);
+                sums.add(Sums { units: 1, tickets: node.entry.tickets });
+                at = node.right;
+            } else {
+                at = node.left;
+            }
+        }
+        sums
+    }
+
+    /// Calls `each` with every unit in order.
+    pub(super) fn each(&self, tree: Tree, each: &mut dyn FnMut(Entry)) {
+        self.each_below(tree.root, each);
+    }
+
+    fn each_below(&self, at: u32, each: &mut dyn FnMut(Entry)) {
+        if at != NOBODY {
+            let node = self.node(at);
+            self.each_below(node.left, each);
+            each(node.entry);
+            self.each_below(node.right, each);
+        }
+    }
+
+    /// Adds a unit that is not there.
+    pub(super) fn insert(&mut self, tree: &mut Tree, entry: Entry) {
+        let node = Node { entry, sums: Sums { units: 1, tickets: entry.tickets }, ..EMPTY };
+        let at = if let Some(at) = self.free.pop() {
+            *self.change(at) = node;
+            at
+        } else {
+            self.nodes.push(node);
+            u32::try_from(self.nodes.len() - 1).unwrap_or(u32::MAX)
+        };
+        tree.root = self.insert_below(*tree, tree.root, at);
+    }
+
+    fn insert_below(&mut self, tree: Tree, at: u32, new: u32) -> u32 {
+        if at == NOBODY {
+            return new;
+        }
+        let here = *self.node(at);
+        if tree.order(self.node(new).entry, here.entry) == Ordering::Less {
+            self.change(at).left = self.insert_below(tree, here.left, new);
+        } else {
+            self.change(at).right = self.insert_below(tree, here.right, new);
+        }
+        self.balanced(at)
+    }
+
+    /// Takes out a unit. One that is not there leaves all as it was.
+    pub(super) fn remove(&mut self, tree: &mut Tree, entry: Entry) {
+        tree.root = self.remove_below(*tree, tree.root, entry);
+    }
+
+    fn remove_below(&mut self, tree: Tree, at: u32, entry: Entry) -> u32 {
+        if at == NOBODY {
+            debug_assert!(false, "unit {} is not there", entry.id);
+            return NOBODY;
+        }
+        let here = *self.node(at);
+        match tree.order(entry, here.entry) {
+            Ordering::Less => self.change(at).left = self.remove_below(tree, here.left, entry),
+            Ordering::Greater => self.change(at).right = self.remove_below(tree, here.right, entry),
+            Ordering::Equal => {
+                self.free.push(at);
+                if here.right == NOBODY {
+                    return here.left;
+                }
+                let (first, rest) = self.without_first(here.right);
+                let node = self.change(first);
+                (node.left, node.right) = (here.left, rest);
+                return self.balanced(first);
+            }
+        }
+        self.balanced(at)
+    }
+
+    /// The first node below `at`, itself included, and what is left without it.
+    fn without_first(&mut self, at: u32) -> (u32, u32) {
+        let here = *self.node(at);
+        if here.left == NOBODY {
+            return (at, here.right);
+        }
+        let (first, left) = self.without_first(here.left);
+        self.change(at).left = left;
+        (first, self.balanced(at))
+    }
+
+    fn weight(&self, at: u32) -> u64 {
+        self.node(at).sums.units + 1
+    }
+
+    fn count(&mut self, at: u32) {
+        let here = *self.node(at);
+        let mut sums = Sums { units: 1, tickets: here.entry.tickets };
+        sums.add(self.node(here.left).sums);
+        sums.add(self.node(here.right).sums);
+        self.change(at).sums = sums;
+    }
+
+    /// What stands in the place of `at`, one of whose sides gained or lost a node.
+    fn balanced(&mut self, at: u32) -> u32 {
+        let here = *self.node(at);
+        let (left, right) = (self.weight(here.left), self.weight(here.right));
+        if right > LOPSIDED * left {
+            let side = *self.node(here.right);
+            if self.weight(side.left) >= INNER * self.weight(side.right) {
+                self.change(at).right = self.right_turn(here.right);
+            }
+            return self.left_turn(at);
+        }
+        if left > LOPSIDED * right {
+            let side = *self.node(here.left);
+            if self.weight(side.right) >= INNER * self.weight(side.left) {
+                self.change(at).left = self.left_turn(here.left);
+            }
+            return self.right_turn(at);
+        }
+        self.count(at);
+        at
+    }
+
+    /// The right side goes up.
+    fn left_turn(&mut self, at: u32) -> u32 {
+        let up = self.node(at).right;
+        self.change(at).right = self.node(up).left;
+        self.change(up).left = at;
+        self.count(at);
+        self.count(up);
+        up
+    }
+
+    /// The left side goes up.
+    fn right_turn(&mut self, at: u32) -> u32 {
+        let up = self.node(at).left;
+        self.change(at).left = self.node(up).right;
+        self.change(up).right = at;
+        self.count(at);
+        self.count(up);
+        up
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    impl Forest {
+        /// How deep a tree is; every node's sums and balance are looked at.
+        fn depth(&self, at: u32) -> u32 {
+            if at == NOBODY {
+                return 0;
+            }
+            let here = self.node(at);
+            let (left, right) = (self.node(here.left).sums, self.node(here.right).sums);
+            assert_eq!(here.sums.units, left.units + right.units + 1);
+            assert_eq!(here.sums.tickets, left.tickets + right.tickets + here.entry.tickets);
+            assert!(left.units < LOPSIDED * (right.units + 1) && right.units < LOPSIDED * (left.units + 1));
+            1 + self.depth(here.left).max(self.depth(here.right))
+        }
+    }
+
+    #[test]
+    fn a_thousand_in_order_are_no_deeper_than_twice_the_logarithm() {
+        let (mut forest, mut tree) = (Forest::default(), Tree::new(false));
+        for id in 0..1000 {
+            forest.insert(&mut tree, Entry { id, tickets: 2 });
+        }
+        assert!(forest.depth(tree.root) <= 20, "{}", forest.depth(tree.root));
+        assert_eq!(forest.before(tree, Entry { id: 300, tickets: 2 }), Sums { units: 300, tickets: 600 });
+        for id in 0..1000 {
+            forest.remove(&mut tree, Entry { id, tickets: 2 });
+        }
+        assert_eq!((forest.total(tree), forest.free.len()), (Sums::default(), 1000));
+    }
+
+    proptest! {
+        /// Two trees in one forest, held against sorted sets.
+        #[test]
+        fn any_history_has_the_sums_of_a_sorted_list(
+            history in proptest::collection::vec((0usize..2, 0u32..60, 0u64..12), 1..300),
+        ) {
+            let mut forest = Forest::default();
+            let mut trees = [Tree::new(false), Tree::new(true)];
+            let mut lists: [BTreeSet<(u64, u32)>; 2] = Default::default();
+            for (which, id, tickets) in history {
+                let (tree, list) = (&mut trees[which], &mut lists[which]);
+                // The key that the list has it under, if it is there: of a tree by numbers, the tickets are the first
+                // asked for.
+                let there = list.iter().copied().find(|(_, other)| *other == id);
+                if let Some((tickets, id)) = there {
+                    forest.remove(tree, Entry { id, tickets });
+                    list.remove(&(tickets, id));
+                } else {
+                    forest.insert(tree, Entry { id, tickets });
+                    list.insert((tickets, id));
+                }
+                for (tree, list) in trees.iter().zip(&lists) {
+                    forest.depth(tree.root);
+                    let sums = |entries: &mut dyn Iterator<Item = &(u64, u32)>| {
+                        let mut sums = Sums::default();
+                        entries.for_each(|(tickets, _)| sums.add(Sums { units: 1, tickets: *tickets }));
+                        sums
+                    };
+                    let entry = Entry { id, tickets };
+                    let before = |(t, i): &(u64, u32)| tree.order(Entry { id: *i, tickets: *t }, entry).is_lt();
+                    prop_assert_eq!(forest.total(*tree), sums(&mut list.iter()));
+                    prop_assert_eq!(forest.before(*tree, entry), sums(&mut list.iter().filter(|e| before(e))));
+                    if tree.by_tickets {
+                        let few = sums(&mut list.iter().filter(|(t, _)| *t <= tickets));
+                        prop_assert_eq!(forest.up_to(*tree, tickets.into()), few);
+                    }
+                    let mut seen = Vec::new();
+                    forest.each(*tree, &mut |entry| seen.push((entry.tickets, entry.id)));
+                    let mut due: Vec<(u64, u32)> = list.iter().copied().collect();
+                    if !tree.by_tickets {
+                        due.sort_by_key(|(_, id)| *id);
+                    }
+                    prop_assert_eq!(seen, due);
+                }
+            }
+        }
+    }
+}
