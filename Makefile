@@ -19,9 +19,10 @@ test: packages-test lint unit lab ## everything that tests the project, the lab 
 build: ## the program, in target/release
 	$(CARGO) build --release --locked --package commonhold $(FEATURES)
 
-lint: ## formatting, lints, and the documents' sentences and links, warnings forbidden
+lint: ## formatting, lints, what may import what, and the documents' sentences and links, warnings forbidden
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(FEATURES) -- --deny warnings
+	scripts/rooms
 	scripts/prose
 	bench/all --check
 	bench/test_all.py

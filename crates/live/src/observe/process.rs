@@ -16,10 +16,18 @@ use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use crate::LiveError;
-use crate::journal::ProcessKey;
 
 pub use usage::SchedStat;
 pub(crate) use usage::{Resident, Transferred};
+
+/// A process that cannot be mistaken for a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct ProcessKey {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: field 22 of /proc/PID/stat.
+    pub start: u64,
+}
 
 /// What a thread does, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -255,7 +263,16 @@ impl ProcFs {
 
 /// Whether a process with this number and start time exists now.
 pub fn is_alive(procfs: &mut ProcFs, key: ProcessKey) -> Result<bool, LiveError> {
-    Ok(procfs.stat(key.pid)?.is_some_and(|stat| stat.key == key))
+    is_now(procfs, key, |_| true)
+}
+
+/// Whether it exists, and `holds` is true of what it does now.
+pub(crate) fn is_now(
+    procfs: &mut ProcFs,
+    key: ProcessKey,
+    holds: impl FnOnce(&Stat) -> bool,
+) -> Result<bool, LiveError> {
+    Ok(procfs.stat(key.pid)?.is_some_and(|stat| stat.key == key && holds(&stat)))
 }
 
 fn is_gone(err: Errno) -> bool {

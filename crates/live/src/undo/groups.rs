@@ -15,9 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Undone;
-use crate::journal::{Entry, ProcessKey, compacted, first_word};
-use crate::observe::process::{ProcFs, is_alive};
-use crate::way_back::{Elsewhere, Sent, WayBack, origin_of};
+use crate::observe::process::{ProcFs, ProcessKey, is_alive};
+use crate::undo::journal::{Entry, compacted, first_word};
+use crate::undo::way_back::{Elsewhere, Sent, WayBack, origin_of};
 
 /// How long what fails is tried again while nothing else succeeds: the more there is to undo, the longer that takes.
 const PATIENCE: Duration = Duration::from_millis(700);

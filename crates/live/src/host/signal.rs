@@ -1,0 +1,29 @@
+//! Signals to processes that are certainly the intended ones.
+
+use std::io;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::LiveError;
+
+/// Sends a signal to the process of that number, if `is_wanted` says then that it is the intended one. Whether it was sent.
+///
+/// The process is pinned by a descriptor before `is_wanted` looks at it, so that the signal cannot hit a later process with
+/// the same number. A process that is gone is not an error.
+pub(crate) fn send(
+    pid: u32,
+    signal: Signal,
+    is_wanted: impl FnOnce() -> Result<bool, LiveError>,
+) -> io::Result<bool> {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
+    let sent = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from).and_then(|pinned| {
+        if !is_wanted().map_err(io::Error::other)? {
+            return Ok(false);
+        }
+        Ok(pidfd_send_signal(&pinned, signal).map(|()| true)?)
+    });
+    match sent {
+        Err(err) if err.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+        sent => sent,
+    }
+}
