@@ -14,18 +14,17 @@
 //!
 //! Source: the measures are those of the kernel's `tools/cgroup/iocost_coef_gen.py`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
-
 use crate::LiveError;
+use crate::host::{self, File};
 use crate::observe::disk::arrays;
 use crate::observe::disk::below::{disk_below, drives_of};
 use crate::observe::disk::devices::{self, Weigher};
@@ -182,9 +181,8 @@ impl Target {
 
     /// How large the file may become.
     fn room(&self) -> Result<u64, LiveError> {
-        let stat = rustix::fs::statvfs(&self.folder)
-            .map_err(|source| self.failed("look for room in it", source.into()))?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let free =
+            host::free_bytes(&self.folder).map_err(|source| self.failed("look for room in it", source))?;
         let size = (free / FREE_PART).min(FILE_BYTES_MAX) / LARGE as u64 * LARGE as u64;
         if size < FILE_BYTES_MIN {
             return Err(LiveError::Unavailable {
@@ -204,17 +202,17 @@ impl Target {
 
     /// A file that nobody else can open. Some file systems cannot make one without a name: there it loses it at once.
     fn file(&self) -> Result<File, LiveError> {
-        let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
-        let unnamed = rustix::fs::open(&self.folder, flags | OFlags::TMPFILE, Mode::RUSR | Mode::WUSR);
-        if let Ok(file) = unnamed {
-            return Ok(File::from(file));
+        let direct = |more: i32| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).mode(0o600).custom_flags(libc::O_DIRECT | more);
+            options
+        };
+        if let Ok(file) = File::open_with(&self.folder, &direct(libc::O_TMPFILE)) {
+            return Ok(file);
         }
         let path = self.folder.join(format!(".commonhold-calibrate-{}", std::process::id()));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT);
-        options
-            .open(&path)
-            .and_then(|file| std::fs::remove_file(&path).map(|()| file))
+        File::open_with(&path, direct(0).create_new(true))
+            .and_then(|file| host::remove_file(&path).map(|()| file))
             .map_err(|source| self.failed("make a file that goes past the page cache", source))
     }
 
@@ -390,7 +388,7 @@ fn in_use_ms(tree: &Tree, disk: &str) -> u64 {
 
 /// Makes the folder, so that nothing is measured for naught.
 pub(crate) fn make_folder() -> Result<(), LiveError> {
-    std::fs::create_dir_all(FOLDER).map_err(|source| failed(Path::new(FOLDER), "make it", source))
+    host::make_dirs(Path::new(FOLDER)).map_err(|source| failed(Path::new(FOLDER), "make it", source))
 }
 
 /// Keeps a disk's model, in place of what was known of it; returns its file.
@@ -400,8 +398,8 @@ pub(crate) fn keep(identity: &Identity, model: &CostModel) -> Result<PathBuf, Li
         serde_json::to_string_pretty(model).map_err(|error| failed(&path, "write it", error.into()))?;
     // Whoever reads it meanwhile finds the one or the other.
     let new = path.with_extension("new");
-    std::fs::write(&new, text + "\n")
-        .and_then(|()| std::fs::rename(&new, &path))
+    host::write_file(&new, (text + "\n").as_bytes())
+        .and_then(|()| host::rename(&new, &path))
         .map_err(|source| failed(&path, "write it", source))?;
     Ok(path)
 }
@@ -452,14 +450,16 @@ mod tests {
 
     #[test]
     fn a_pass_reads_what_was_laid_out_and_counts_it() {
-        let file = tempfile::tempfile().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("measured");
+        let file = File::open_with(&path, OpenOptions::new().read(true).write(true).create(true)).unwrap();
         // Long enough for a first request on a busy machine.
         let short = Duration::from_millis(200);
         let laid = run(&file, &pass(true, false, SMALL, 4), 40 << 10, Duration::from_secs(10), true).unwrap();
         assert_eq!((laid.bytes, laid.requests), (40 << 10, 10), "once all over it");
         let read = run(&file, &pass(false, true, SMALL, 4), laid.bytes, short, false).unwrap();
         assert!(read.elapsed >= short && read.bytes == read.requests * 4096);
-        assert_eq!(file.metadata().unwrap().len(), 40 << 10, "nothing is written beyond");
+        assert_eq!(file.look().unwrap().len(), 40 << 10, "nothing is written beyond");
         let error = run(&file, &pass(false, false, LARGE, 1), 8 << 20, Duration::from_secs(10), false);
         assert!(error.is_err(), "beyond its end");
     }

@@ -7,6 +7,8 @@ use std::io;
 
 use commonhold_machine::CpuSet;
 
+use super::tamper::{About, Answer, Kind, ask, is_on};
+
 /// The first mask asked for: 1,024 CPUs, which is enough on nearly every machine.
 const WORDS_FIRST: usize = 16;
 
@@ -17,7 +19,16 @@ const WORDS_MAX: usize = 1024;
 ///
 /// Errors are the kernel's: `ESRCH` when the thread is gone.
 pub fn get(tid: u32) -> io::Result<CpuSet> {
-    get_from(tid, WORDS_FIRST)
+    match ask(Kind::Affinity, About::Process(tid), []) {
+        Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
+        Answer::Falsify(list) => list_of(&list),
+        _ => get_from(tid, WORDS_FIRST),
+    }
+}
+
+/// The CPUs of a list in the kernel's format.
+fn list_of(list: &[u8]) -> io::Result<CpuSet> {
+    String::from_utf8_lossy(list).trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// The same with a first mask of that many words.
@@ -44,6 +55,16 @@ fn get_from(tid: u32, words_first: usize) -> io::Result<CpuSet> {
 /// Errors are the kernel's: `ESRCH` when the thread is gone, `EPERM` when it is another user's, `EINVAL` when no CPU
 /// of the set is one the thread may have (the empty set included).
 pub fn set(tid: u32, cpus: &CpuSet) -> io::Result<()> {
+    if is_on() {
+        match ask(Kind::SetAffinity, About::Process(tid), cpus.to_string()) {
+            Answer::Falsify(list) => return set_now(tid, &list_of(&list)?),
+            answer => answer.passed()?,
+        }
+    }
+    set_now(tid, cpus)
+}
+
+fn set_now(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     let words = cpus.as_words();
     // SAFETY: the kernel reads `size_of_val(words)` bytes from `words`, which is exactly the slice (for the empty slice:
     // none), and keeps no reference to them.

@@ -8,6 +8,8 @@
 use std::fmt;
 use std::io;
 
+use super::tamper::{About, Answer, Kind, ask, is_on};
+
 /// The shift of the class, and the classes, of linux/ioprio.h.
 const CLASS_SHIFT: u16 = 13;
 const NONE: u16 = 0;
@@ -73,6 +75,14 @@ impl fmt::Display for IoPriority {
 
 /// The priority of a thread; 0 is the calling one. Errors are the kernel's: `ESRCH` when the thread is gone.
 pub fn get(tid: u32) -> io::Result<IoPriority> {
+    match ask(Kind::IoPriority, About::Process(tid), []) {
+        Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(errno)),
+        Answer::Falsify(number) => {
+            let number = String::from_utf8_lossy(&number).trim().parse().map_err(io::Error::other)?;
+            return Ok(IoPriority::from_number(number));
+        }
+        _ => {}
+    }
     // SAFETY: numbers in, a number out.
     let number = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, tid) };
     if number < 0 {
@@ -84,6 +94,9 @@ pub fn get(tid: u32) -> io::Result<IoPriority> {
 /// Gives a thread a priority; 0 is the calling one. Errors are the kernel's: `ESRCH` when the thread is gone, `EPERM` when it
 /// is another user's.
 pub fn set(tid: u32, priority: IoPriority) -> io::Result<()> {
+    if is_on() {
+        ask(Kind::SetIoPriority, About::Process(tid), priority.0.to_string()).passed()?;
+    }
     // SAFETY: numbers in, a number out.
     let done =
         unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, tid, libc::c_int::from(priority.0)) };

@@ -10,11 +10,12 @@
 //!
 //! Source: fs/proc/base.c (`__set_oom_adj`), `mm/oom_kill.c`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use rustix::thread::CapabilitySet;
+
+use super::File;
 
 /// The kernel's bounds.
 const NEVER: i16 = -1_000;
@@ -34,7 +35,8 @@ pub(crate) struct OomScore(File);
 impl OomScore {
     /// Errors are the kernel's: `NotFound` or `ESRCH` when the process is gone.
     pub(crate) fn open(pid: u32) -> io::Result<OomScore> {
-        OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/oom_score_adj")).map(OomScore)
+        let path = format!("/proc/{pid}/oom_score_adj");
+        File::open_with(path.as_ref(), OpenOptions::new().read(true).write(true)).map(OomScore)
     }
 
     pub(crate) fn get(&self) -> io::Result<i16> {

@@ -23,8 +23,8 @@ use commonhold_machine::capability::{Area, Enforcer, Findings, Row, State};
 
 use self::cgroup::Cgroup;
 use self::context::Context;
-use super::{perf, topology};
-use crate::host::page_out;
+use super::topology;
+use crate::host::{page_out, perf};
 
 pub(crate) use memory::means_at;
 pub use sched_ext::BUILT_IN;

@@ -1,10 +1,9 @@
 //! The kernel's files of one cgroup, read.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
+use crate::host::{self, File};
 use crate::{LiveError, MORE_FILES};
 
 /// The number behind `key` in a file of `key number` lines, such as cpu.stat and cgroup.events.
@@ -14,9 +13,7 @@ pub(crate) fn value_of(text: &str, key: &str) -> Option<u64> {
 
 /// What a file holds, without the white space around it.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.read_to_string(&mut text)?;
-    Ok(text.trim().to_owned())
+    Ok(host::read_to_string(path)?.trim().to_owned())
 }
 
 /// An error on one of the kernel's files, with what can be done about it.
@@ -39,27 +36,22 @@ pub(crate) fn failed(path: &Path, what: String, source: io::Error) -> LiveError 
 
 /// A small file of the kernel that is read again and again: opened once.
 #[derive(Debug)]
-pub(crate) struct Gauge {
-    path: PathBuf,
-    file: File,
-}
+pub(crate) struct Gauge(File);
 
 impl Gauge {
     /// Opens it.
-    pub(crate) fn open(path: PathBuf) -> Result<Gauge, LiveError> {
-        match File::open(&path) {
-            Ok(file) => Ok(Gauge { path, file }),
-            Err(source) => Err(failed(&path, "open it".to_owned(), source)),
+    pub(crate) fn open(path: &Path) -> Result<Gauge, LiveError> {
+        match File::open(path) {
+            Ok(file) => Ok(Gauge(file)),
+            Err(source) => Err(failed(path, "open it".to_owned(), source)),
         }
     }
 
     /// The number behind `key` now; 0 if the kernel does not tell.
     pub(crate) fn value(&self, key: &str) -> Result<u64, LiveError> {
         let mut buffer = [0; 1024];
-        let n = self
-            .file
-            .read_at(&mut buffer, 0)
-            .map_err(|source| failed(&self.path, "read it".to_owned(), source))?;
+        let read = self.0.read_at(&mut buffer, 0);
+        let n = read.map_err(|source| failed(self.0.path(), "read it".to_owned(), source))?;
         let text = std::str::from_utf8(&buffer[..n]).unwrap_or_default();
         Ok(value_of(text, key).unwrap_or_default())
     }

@@ -7,7 +7,6 @@ pub(crate) mod idle;
 pub(crate) mod knob;
 pub(crate) mod memory;
 pub mod names;
-mod perf;
 pub mod process;
 pub mod roster;
 pub mod topology;

@@ -8,14 +8,12 @@
 
 mod usage;
 
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use crate::LiveError;
+use crate::host::{Dir, File};
 
 pub use usage::SchedStat;
 pub(crate) use usage::{Resident, Transferred};
@@ -98,36 +96,33 @@ const FILE_BYTES_MAX: usize = 4 << 20;
 /// A procfs, or a folder that looks like one.
 #[derive(Debug)]
 pub struct ProcFs {
-    dir: OwnedFd,
-    path: PathBuf,
+    dir: Dir,
     buffer: Vec<u8>,
     /// Files of the whole machine, kept open: opening one costs ten times what reading it does.
-    kept: Vec<(&'static str, OwnedFd)>,
+    kept: Vec<(&'static str, File)>,
 }
 
 impl ProcFs {
     /// Opens a procfs: `/proc`, or a fake tree in tests.
     pub fn open(path: &Path) -> Result<Self, LiveError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(path, flags, Mode::empty()).map_err(|err| LiveError::File {
+        let dir = Dir::open(path).map_err(|err| LiveError::File {
             path: path.to_owned(),
             what: "open".to_owned(),
             source: err.into(),
             remedy: "; mount it: mount -t proc proc /proc".to_owned(),
         })?;
-        Ok(ProcFs { dir, path: path.to_owned(), buffer: vec![0; BUFFER_BYTES], kept: Vec::new() })
+        Ok(ProcFs { dir, buffer: vec![0; BUFFER_BYTES], kept: Vec::new() })
     }
 
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.dir.path()
     }
 
     /// Every process there is, replacing what `into` held. In no order.
     pub fn processes(&mut self, into: &mut Vec<Listed>) -> Result<(), LiveError> {
         into.clear();
-        let listed = rustix::fs::seek(&self.dir, SeekFrom::Start(0))
-            .and_then(|_| each_number(&self.dir, |pid, inode| into.push(Listed { pid, inode })));
+        let listed = self.dir.numbers(parse_number, |pid, inode| into.push(Listed { pid, inode }));
         listed.map_err(|err| self.failed("", "list", err))
     }
 
@@ -135,9 +130,7 @@ impl ProcFs {
     pub fn threads(&mut self, pid: u32, into: &mut Vec<u32>) -> Result<bool, LiveError> {
         into.clear();
         let name = format!("{pid}/task");
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let listed = rustix::fs::openat(&self.dir, &name, flags, Mode::empty())
-            .and_then(|task| each_number(&task, |tid, _| into.push(tid)));
+        let listed = self.dir.numbers_in(&name, parse_number, |tid, _| into.push(tid));
         into.sort_unstable();
         match listed {
             Ok(()) => Ok(!into.is_empty()),
@@ -169,9 +162,9 @@ impl ProcFs {
     /// Whether a process is one of systemd's service managers, or the helper that ends its session. A process may call itself
     /// as it likes. So it must execute the very file that process 1 does, too.
     pub fn is_service_manager(&mut self, pid: u32, comm: &str) -> bool {
-        let program = |pid: u32| rustix::fs::statat(&self.dir, format!("{pid}/exe"), AtFlags::empty());
+        let program = |pid: u32| self.dir.id(&format!("{pid}/exe"));
         matches!(comm, "systemd" | "(sd-pam)")
-            && matches!((program(pid), program(1)), (Ok(its), Ok(firsts)) if (its.st_dev, its.st_ino) == (firsts.st_dev, firsts.st_ino))
+            && matches!((program(pid), program(1)), (Ok(its), Ok(firsts)) if its == firsts)
     }
 
     /// The value of a variable in a process's initial environment; `None` if it is not set, or not ours to read.
@@ -214,12 +207,12 @@ impl ProcFs {
         let at = if let Some(at) = self.kept.iter().position(|(kept, _)| *kept == name) {
             at
         } else {
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            self.kept.push((name, rustix::fs::openat(&self.dir, name, flags, Mode::empty())?));
+            self.kept.push((name, self.dir.file(name)?));
             self.kept.len() - 1
         };
         loop {
-            let len = rustix::io::pread(&self.kept[at].1, &mut self.buffer[..], 0)?;
+            let read = self.kept[at].1.read_at(&mut self.buffer[..], 0);
+            let len = read.map_err(|err| Errno::from_io_error(&err).unwrap_or(Errno::IO))?;
             if len < self.buffer.len() || len >= FILE_BYTES_MAX {
                 return Ok(len);
             }
@@ -228,21 +221,7 @@ impl ProcFs {
     }
 
     fn fill(&mut self, name: &str) -> Result<usize, Errno> {
-        let file = rustix::fs::openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let mut len = 0;
-        loop {
-            match rustix::io::read(&file, &mut self.buffer[len..]) {
-                Ok(0) => return Ok(len),
-                Ok(n) => len += n,
-                Err(Errno::INTR) => {}
-                Err(err) => return Err(err),
-            }
-            // The files of one process are written in one go: a read that did not fill the buffer was the last.
-            if len < self.buffer.len() || len >= FILE_BYTES_MAX {
-                return Ok(len);
-            }
-            self.buffer.resize(len * 2, 0);
-        }
+        self.dir.read(name, &mut self.buffer, FILE_BYTES_MAX)
     }
 
     fn failed(&self, name: &str, what: &str, err: Errno) -> LiveError {
@@ -253,7 +232,7 @@ impl ProcFs {
             _ => "",
         };
         LiveError::File {
-            path: self.path.join(name),
+            path: self.dir.path().join(name),
             what: what.to_owned(),
             source: err.into(),
             remedy: remedy.to_owned(),
@@ -277,19 +256,6 @@ pub(crate) fn is_now(
 
 fn is_gone(err: Errno) -> bool {
     matches!(err, Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM)
-}
-
-/// Calls `found` with every entry of a directory whose name is a number, and with its inode.
-fn each_number(dir: &OwnedFd, mut found: impl FnMut(u32, u64)) -> Result<(), Errno> {
-    let mut room = [const { MaybeUninit::<u8>::uninit() }; 4096];
-    let mut entries = RawDir::new(dir, &mut room);
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        if let Some(number) = parse_number(entry.file_name().to_bytes()) {
-            found(number, entry.ino());
-        }
-    }
-    Ok(())
 }
 
 /// A decimal number; `None` for anything else, `+1` included.

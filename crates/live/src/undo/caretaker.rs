@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 
 use crate::LiveError;
+use crate::host;
+use crate::host::signal::Pinned;
 use crate::undo::journal::{self, Journal};
 use crate::undo::{Undone, undo_visibly};
 
@@ -57,7 +59,7 @@ pub struct Caretaker {
     /// Its end is the caretaker's signal.
     lifeline: Option<OwnedFd>,
     report: BufReader<ChildStdout>,
-    alive: OwnedFd,
+    alive: Pinned,
     launch: Launch,
     journal: PathBuf,
 }
@@ -89,9 +91,7 @@ impl Caretaker {
             .stderr(Stdio::inherit())
             .spawn()?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
-        let alive = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let alive = alive.ok_or_else(|| io::Error::other("it has no number"))?;
-        let alive = pidfd_open(alive, PidfdFlags::empty())?;
+        let alive = Pinned::of(child.id())?;
         let caretaker = Caretaker {
             child,
             lifeline: Some(ours),
@@ -124,7 +124,7 @@ impl Caretaker {
 
     /// A descriptor that becomes readable when the caretaker ends: for the daemon's event loop.
     pub fn ended(&self) -> BorrowedFd<'_> {
-        self.alive.as_fd()
+        self.alive.descriptor().as_fd()
     }
 
     /// Starts another caretaker if this one is gone. Whether that was so: then the number changed.
@@ -185,7 +185,7 @@ impl Caretaker {
     }
 
     fn kill(&mut self) {
-        let _ = pidfd_send_signal(&self.alive, Signal::KILL);
+        let _ = self.alive.signal(Signal::KILL);
         let _ = self.child.wait();
     }
 }
@@ -231,7 +231,7 @@ fn withdraw() {
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     // Among the last to be killed when memory is short: it is small, and others depend on it. Needs privileges.
-    let _ = std::fs::write("/proc/self/oom_score_adj", "-900");
+    let _ = host::write("/proc/self/oom_score_adj".as_ref(), "-900");
 }
 
 fn await_end(pipe: &OwnedFd) {
@@ -249,8 +249,8 @@ fn await_end(pipe: &OwnedFd) {
 
 /// Whatever the daemon had open without marking it: a descriptor kept here would keep a lock or a pipe alive.
 fn close_others(keep: i32) {
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
-    let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let Ok(open) = host::list("/proc/self/fd".as_ref()) else { return };
+    let numbers = open.iter().filter_map(|entry| entry.name().parse::<i32>().ok());
     for number in numbers.filter(|number| *number > 2 && *number != keep).collect::<Vec<_>>() {
         // SAFETY: nothing in this process uses these: it has just begun, and owns only the pipe and the standard three.
         unsafe { libc::close(number) };

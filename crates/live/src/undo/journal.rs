@@ -15,18 +15,18 @@
 mod text;
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use commonhold_machine::CpuSet;
-use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::LiveError;
 use crate::host::io_priority::IoPriority;
+use crate::host::{self, File};
 use crate::observe::process::{ProcFs, is_alive};
 
 pub use crate::observe::process::ProcessKey;
@@ -146,12 +146,11 @@ impl Journal {
     /// a journal that a running daemon holds, and one that belongs to another user, who could have us undo anything.
     pub fn create(dir: &Path) -> Result<(Journal, Vec<Entry>), LiveError> {
         let path = dir.join(FILE_NAME);
-        std::fs::create_dir_all(dir).map_err(|err| failed(dir, "create", err))?;
+        host::make_dirs(dir).map_err(|err| failed(dir, "create", err))?;
         let mut file = open_locked(&path, take_over_after)?;
-        let mut content = Vec::new();
-        let bytes = file.read_to_end(&mut content).map_err(|err| failed(&path, "read", err))?;
+        let content = file.read_to_end().map_err(|err| failed(&path, "read", err))?;
         let leftover = text::parse(&content);
-        let mut journal = Journal { file, path, bytes: bytes as u64, compact_at: COMPACT_BYTES };
+        let mut journal = Journal { file, path, bytes: content.len() as u64, compact_at: COMPACT_BYTES };
         if leftover.is_empty() {
             journal.clear()?;
         } else if content.last() != Some(&b'\n') {
@@ -191,7 +190,7 @@ impl Journal {
     /// Every entry of a journal, without its lock. A last line that was not written to its end is left out: its action
     /// was not begun.
     pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
-        Ok(text::parse(&std::fs::read(path)?))
+        Ok(text::parse(&host::read(path)?))
     }
 
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -217,11 +216,11 @@ impl Journal {
             text::write(&mut lines, entry);
         }
         let temporary = self.path.with_extension("new");
-        let mut file = File::from(open(&temporary)?);
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let mut file = open(&temporary)?;
+        file.lock()?;
         file.set_len(0)?;
         file.write_all(&lines)?;
-        std::fs::rename(&temporary, &self.path)?;
+        host::rename(&temporary, &self.path)?;
         self.file = file;
         self.bytes = lines.len() as u64;
         self.compact_at = COMPACT_BYTES.max(self.bytes * 2);
@@ -232,7 +231,7 @@ impl Journal {
 /// Takes a journal over to undo it: waits for its lock, and returns its entries with a guard that removes the file.
 /// `None` if there is no journal, or if another program holds it and so takes care of it.
 pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, LiveError> {
-    if !path.exists() {
+    if !host::exists(path) {
         return Ok(None);
     }
     let mut file = match open_locked(path, |_| TAKE_OVER) {
@@ -240,8 +239,7 @@ pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, Live
         Err(LiveError::Unavailable { .. }) => return Ok(None),
         Err(err) => return Err(err),
     };
-    let mut content = Vec::new();
-    file.read_to_end(&mut content).map_err(|err| failed(path, "read", err))?;
+    let content = file.read_to_end().map_err(|err| failed(path, "read", err))?;
     Ok(Some((text::parse(&content), Taken { _file: file, path: path.to_owned() })))
 }
 
@@ -254,7 +252,7 @@ pub(crate) struct Taken {
 impl Taken {
     /// Removes the journal: everything in it was undone.
     pub(crate) fn remove(self) -> io::Result<()> {
-        std::fs::remove_file(&self.path)
+        host::remove_file(&self.path)
     }
 }
 
@@ -269,16 +267,16 @@ fn take_over_after(bytes: u64) -> Duration {
 fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, LiveError> {
     let begin = Instant::now();
     loop {
-        let mut file = File::from(open(path).map_err(|err| failed(path, "open", err))?);
-        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-        let own = file.metadata().map_err(|err| failed(path, "examine", err))?;
+        let mut file = open(path).map_err(|err| failed(path, "open", err))?;
+        let locked = file.lock();
+        let own = file.look().map_err(|err| failed(path, "examine", err))?;
         if own.uid() != rustix::process::geteuid().as_raw() {
             return Err(LiveError::Unavailable {
                 what: format!("{} belongs to another user (uid {})", path.display(), own.uid()),
                 remedy: "remove it, or use another directory for the journal".to_owned(),
             });
         }
-        let named = std::fs::metadata(path).ok();
+        let named = host::look(path).ok();
         let same = named.is_some_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino()));
         if locked.is_ok() && same {
             file.rewind().map_err(|err| failed(path, "read", err))?;
@@ -295,9 +293,10 @@ fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, 
 }
 
 /// No link is followed: in a directory that others may write to, one could name any file.
-fn open(path: &Path) -> io::Result<std::os::fd::OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?)
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    File::open_with(path, &options)
 }
 
 fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {

@@ -22,10 +22,10 @@
 //! Source: "No Internal Process Constraint" in the kernel's cgroup-v2.rst.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::host;
 use crate::observe::process::{ProcFs, ProcessKey};
 
 /// The leaf for processes in a group that takes none itself.
@@ -134,15 +134,12 @@ pub(crate) fn tidy(base: &Path) {
 }
 
 fn remove_leaves(dir: &Path) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            continue;
-        }
-        if entry.file_name() == LEAF {
+    for entry in host::list(dir).unwrap_or_default().iter().filter(|entry| entry.is_dir) {
+        if entry.name() == LEAF {
             // One that still has processes stays: the kernel refuses.
-            let _ = fs::remove_dir(entry.path());
+            let _ = host::remove_dir(&entry.path);
         } else {
-            remove_leaves(&entry.path());
+            remove_leaves(&entry.path);
         }
     }
 }
@@ -154,12 +151,12 @@ fn root_above(group: &Path) -> PathBuf {
 }
 
 fn is_group(dir: &Path) -> bool {
-    dir.join("cgroup.procs").exists()
+    host::exists(&dir.join("cgroup.procs"))
 }
 
 /// Moves a process into a group. False if it is gone.
 fn enter(pid: u32, group: &Path) -> io::Result<bool> {
-    match fs::write(group.join("cgroup.procs"), pid.to_string()) {
+    match host::overwrite(&group.join("cgroup.procs"), &pid.to_string()) {
         Ok(()) => Ok(true),
         Err(err) if err.raw_os_error() == Some(libc::ESRCH) => Ok(false),
         Err(err) => Err(err),
@@ -180,7 +177,7 @@ fn enter_or_leaf(pid: u32, group: &Path) -> io::Result<Sent> {
 /// Moves a process into the leaf in a group.
 fn enter_leaf(pid: u32, group: &Path) -> io::Result<Sent> {
     let leaf = group.join(LEAF);
-    match fs::create_dir(&leaf) {
+    match host::make_dir(&leaf) {
         Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
         _ => {}
     }
@@ -225,6 +222,8 @@ impl Elsewhere {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const PID: u32 = 90_000_001;
@@ -264,6 +263,13 @@ mod tests {
             let mut procfs = ProcFs::open(&self.0.path().join("proc")).unwrap();
             let way_back = WayBack { last: &self.group(""), ours: &self.group("commonhold") };
             let origin = origin.map(|origin| self.group(origin));
+            // As the kernel does: a group that was made has the file.
+            let _hook = host::tamper(|access| {
+                if access.is(host::Kind::Write, "cgroup.procs") && !access.path.exists() {
+                    let _ = fs::write(access.path, "");
+                }
+                host::Answer::GoOn
+            });
             let sent = way_back.send(&mut procfs, PID, origin.as_deref(), false).unwrap();
             let to = match &sent {
                 Sent::Elsewhere(to) => to.clone(),

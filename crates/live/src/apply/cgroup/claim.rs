@@ -25,7 +25,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::LiveError;
-use crate::host::write;
+use crate::host::{self, write};
 use crate::observe::capability::CgroupPlace;
 use crate::observe::knob::{failed, read, value_of};
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
@@ -104,7 +104,7 @@ impl Tree {
 
 /// Refuses a subtree that belongs to somebody else. One that belongs to nobody any more is no obstacle.
 fn refuse_if_owned(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
-    if !top.is_dir() {
+    if !host::is_dir(top) {
         return Ok(());
     }
     match owner_of(top) {
@@ -124,7 +124,7 @@ fn refuse_if_owned(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
 /// Who marked the subtree.
 fn owner_of(top: &Path) -> Option<ProcessKey> {
     let mut buffer = [0u8; 64];
-    let n = rustix::fs::getxattr(top, MARK, &mut buffer[..]).ok()?;
+    let n = host::marked(top, MARK, &mut buffer).ok()?;
     let (pid, start) = std::str::from_utf8(&buffer[..n]).ok()?.split_once(' ')?;
     Some(ProcessKey { pid: pid.parse().ok()?, start: start.parse().ok()? })
 }
@@ -134,9 +134,11 @@ fn mark(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
     let pid = std::process::id();
     let start = procfs.stat(pid)?.map_or(0, |stat| stat.key.start);
     let value = format!("{pid} {start}");
-    match rustix::fs::setxattr(top, MARK, value.as_bytes(), rustix::fs::XattrFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => Ok(()),
-        Err(errno) => Err(failed(top, format!("mark it as ours ({MARK})"), errno.into())),
+    match host::mark(top, MARK, value.as_bytes()) {
+        Err(source) if !matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EPERM)) => {
+            Err(failed(top, format!("mark it as ours ({MARK})"), source))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -149,16 +151,16 @@ fn populated(dir: &Path) -> Result<bool, LiveError> {
 
 /// Removes a cgroup and everything in it. Processes that are left in it step outside.
 pub(super) fn remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
-    let entries = match std::fs::read_dir(dir) {
+    let entries = match host::list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(failed(dir, "list it".to_owned(), source)),
         Ok(entries) => entries,
     };
-    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        remove(&entry.path(), outside)?;
+    for entry in entries.iter().filter(|entry| entry.is_dir) {
+        remove(&entry.path, outside)?;
     }
     empty(dir, outside, |_| Ok(()))?;
-    std::fs::remove_dir(dir).map_err(|source| failed(dir, "remove this cgroup".to_owned(), source))
+    host::remove_dir(dir).map_err(|source| failed(dir, "remove this cgroup".to_owned(), source))
 }
 
 /// Removes what a dead daemon left whose journal is not known here. Where its processes came from is not known either; what is
@@ -167,13 +169,13 @@ fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<Liv
     let (way_back, mut elsewhere) = (WayBack { last: outside, ours: top }, Elsewhere::default());
     let mut groups = vec![top.to_owned()];
     while let Some(group) = groups.pop() {
-        for pid in if group.is_dir() { processes(&group)? } else { Vec::new() } {
+        for pid in if host::is_dir(&group) { processes(&group)? } else { Vec::new() } {
             if let Ok(Sent::Elsewhere(to)) = way_back.send(procfs, pid, None, true) {
                 elsewhere.note(procfs, pid, None, to);
             }
         }
-        let entries = std::fs::read_dir(&group).into_iter().flatten().flatten();
-        groups.extend(entries.filter(|entry| entry.path().is_dir()).map(|entry| entry.path()));
+        let entries = host::list(&group).unwrap_or_default();
+        groups.extend(entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.path));
     }
     remove(top, outside)?;
     let told = |what| LiveError::Unavailable {
@@ -220,7 +222,7 @@ pub(super) fn processes(dir: &Path) -> Result<Vec<u32>, LiveError> {
 /// Makes a cgroup of ours.
 pub(super) fn make(dir: &Path, journal: &mut Journal) -> Result<(), LiveError> {
     record(journal, &[Entry::Created { cgroup: dir.to_owned() }])?;
-    std::fs::create_dir(dir).map_err(|source| failed(dir, "create this cgroup".to_owned(), source))
+    host::make_dir(dir).map_err(|source| failed(dir, "create this cgroup".to_owned(), source))
 }
 
 /// Moves one process, with all its threads.
@@ -258,7 +260,7 @@ fn refused(file: &Path, name: &str, source: io::Error) -> LiveError {
 fn step_aside(base: &Path, procfs: &mut ProcFs, journal: &mut Journal) -> Result<PathBuf, LiveError> {
     let aside = base.join(ASIDE);
     record(journal, &[Entry::Created { cgroup: aside.clone() }])?;
-    match std::fs::create_dir(&aside) {
+    match host::make_dir(&aside) {
         Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
             return Err(failed(&aside, "create this cgroup".to_owned(), source));
         }

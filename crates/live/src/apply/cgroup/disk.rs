@@ -64,7 +64,7 @@ impl Texts {
     fn read(&mut self, path: &Path) -> Option<&str> {
         let Texts { kept, buffer } = self;
         if !kept.contains_key(path) {
-            let opened = Source::open(path.to_owned()).ok()?;
+            let opened = Source::open(path).ok()?;
             if kept.len() >= KEPT_MAX {
                 // They are read in about the same order each time: most of the others are still there then.
                 kept.pop_last();

@@ -147,7 +147,7 @@ impl Groups {
             make(&group.leaf(), journal)?;
             self.tree.open_up(&group.home.dir)?;
         }
-        group.usage = Some(Gauge::open(group.leaf().join("cpu.stat"))?);
+        group.usage = Some(Gauge::open(&group.leaf().join("cpu.stat"))?);
         Ok(())
     }
 
@@ -164,7 +164,7 @@ impl Groups {
             freeze(&group.home.dir, false)?;
         }
         self.tree.open_up(&group.home.dir)?;
-        let usage = Gauge::open(own.join("cpu.stat"))?;
+        let usage = Gauge::open(&own.join("cpu.stat"))?;
         // The directory's count includes the new leaf's: what the leaf will report itself is not carried over.
         let in_leaf = usage.value("usage_usec")?;
         let so_far = group.usage.replace(usage).map_or(Ok(0), |gauge| gauge.value("usage_usec"))?;

@@ -29,8 +29,6 @@
 
 use std::path::Path;
 
-use rustix::fs::Access;
-
 use super::knob::put_line;
 use crate::LiveError;
 use crate::observe::disk::devices::{self, Device};
@@ -52,7 +50,7 @@ const FILES: [&str; 2] = ["io.cost.model", "io.cost.qos"];
 
 /// The disks that it is switched on for: measured, and without anything that weighs yet.
 fn measured(tree: &Tree, mount: &Path) -> Vec<(Device, CostModel)> {
-    let may_write = |file| rustix::fs::access(tree.path(mount.join(file)), Access::WRITE_OK).is_ok();
+    let may_write = |file| tree.may_write(mount.join(file));
     if !FILES.into_iter().all(may_write) {
         return Vec::new();
     }

@@ -17,7 +17,7 @@ use commonhold_machine::CpuSet;
 
 use super::claim::{Tree, move_to};
 use crate::LiveError;
-use crate::host::affinity;
+use crate::host::{self, affinity};
 use crate::observe::process::{ProcFs, ProcessKey};
 use crate::undo::journal::{Entry, Journal, record};
 use crate::undo::way_back::{Sent, WayBack, origin_of, refusal};
@@ -234,7 +234,7 @@ fn could_not_move(process: ProcessKey, name: &str, to: &str, source: io::Error) 
 
 /// What a process has in memory that is in no file, from /proc/PID/statm: resident less shared, in pages.
 fn anonymous_bytes(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let text = host::read_to_string(format!("/proc/{pid}/statm").as_ref()).ok()?;
     let mut pages = text.split_whitespace().skip(1).map(|word| word.parse::<u64>().unwrap_or(0));
     let (resident, shared) = (pages.next()?, pages.next()?);
     Some(resident.saturating_sub(shared) * crate::observe::memory::source::page_bytes())

@@ -22,20 +22,18 @@
 //! Source: `process_madvise(2)`, madvise(2), admin-guide/mm/pagemap.rst.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use commonhold_contract::UnitId;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::LiveError;
 use crate::host::page_out::page_out;
+use crate::host::signal::Pinned;
+use crate::host::{self, File};
 use crate::observe::capability::GIVE_CAPABILITIES;
 use crate::observe::memory::mappings::{Mapping, Page, parse, runs};
 use crate::observe::memory::portions::Holder;
@@ -218,7 +216,7 @@ struct Pass<'d> {
 /// A process whose memory is looked at.
 struct Subject {
     key: ProcessKey,
-    pinned: OwnedFd,
+    pinned: Pinned,
     pages: File,
 }
 
@@ -338,7 +336,7 @@ impl Pass<'_> {
         };
         let error = LiveError::Process {
             pid: key.pid,
-            name: std::fs::read_to_string(format!("/proc/{}/comm", key.pid))
+            name: host::read_to_string(format!("/proc/{}/comm", key.pid).as_ref())
                 .map(|name| name.trim_end().to_owned())
                 .unwrap_or_default(),
             what: what.to_owned(),
@@ -364,13 +362,12 @@ fn refused(source: &io::Error) -> LiveError {
 
 /// Pins a process, and reads what it has mapped; `None` if it is gone.
 fn open(procfs: &mut ProcFs, key: ProcessKey) -> io::Result<Option<(Subject, Vec<Mapping>)>> {
-    let Some(pid) = i32::try_from(key.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
-    let opened = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from).and_then(|pinned| {
+    let opened = Pinned::of(key.pid).and_then(|pinned| {
         if !is_alive(procfs, key).map_err(io::Error::other)? {
             return Ok(None);
         }
-        let pages = File::open(procfs.path().join(format!("{pid}/pagemap", pid = key.pid)))?;
-        let smaps = std::fs::read(procfs.path().join(format!("{pid}/smaps", pid = key.pid)))?;
+        let pages = File::open(&procfs.path().join(format!("{pid}/pagemap", pid = key.pid)))?;
+        let smaps = host::read(&procfs.path().join(format!("{pid}/smaps", pid = key.pid)))?;
         Ok(Some((Subject { key, pinned, pages }, parse(&String::from_utf8_lossy(&smaps)))))
     });
     match opened {

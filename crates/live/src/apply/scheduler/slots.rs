@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 use commonhold_dispatch::{COMMON, KERNEL};
 
+use crate::host;
+
 /// The first slot that is not a common part's.
 const FIRST: u32 = if COMMON > KERNEL { COMMON + 1 } else { KERNEL + 1 };
 
@@ -93,7 +95,7 @@ impl Slots {
 }
 
 fn inode(dir: &Path) -> Option<u64> {
-    std::fs::metadata(dir).ok().map(|found| found.ino())
+    host::look(dir).ok().map(|found| found.ino())
 }
 
 #[cfg(test)]

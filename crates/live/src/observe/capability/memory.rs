@@ -7,6 +7,7 @@ use super::CgroupPlace;
 use super::context::{Capability, Context};
 use super::resources;
 use super::surroundings::GIVE_CAPABILITIES;
+use crate::host;
 use crate::observe::memory::ages::are_made;
 use crate::observe::memory::facts::{is_protected, tightest_bound};
 
@@ -88,11 +89,10 @@ impl CgroupPlace {
 
 /// Whether control groups here have memory.reclaim; the root never has.
 fn has_reclaim(place: &CgroupPlace) -> bool {
-    std::fs::read_dir(&place.base)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|entry| entry.path().join("memory.reclaim").exists() || entry.file_name() == "memory.reclaim")
+    host::list(&place.base)
+        .unwrap_or_default()
+        .iter()
+        .any(|entry| host::exists(&entry.path.join("memory.reclaim")) || entry.name() == "memory.reclaim")
 }
 
 /// Kernels from 5.19 on have memory.reclaim; a bound in between takes more time, and makes the borrower wait.

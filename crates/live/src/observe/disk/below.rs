@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 
 use super::{all_disk_names, arrays};
 use crate::LiveError;
+use crate::host;
 use crate::observe::files::Tree;
 
 /// The whole disk below a folder's file system.
 pub(crate) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError> {
-    let facts = std::fs::metadata(folder).map_err(|source| LiveError::File {
+    let facts = host::look(folder).map_err(|source| LiveError::File {
         path: folder.to_owned(),
         what: "look at it".to_owned(),
         source,
@@ -31,7 +32,7 @@ pub(crate) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError
         remedy: "name a folder on a file system of the disk".to_owned(),
     };
     let number = number.ok_or_else(|| none("its file system has no device"))?;
-    let path = std::fs::canonicalize(tree.path(format!("/sys/dev/block/{number}")))
+    let path = host::canonical(&tree.path(format!("/sys/dev/block/{number}")))
         .map_err(|_| none("its device is not known to the kernel"))?;
     let mut found = Vec::new();
     whole_disks(&path, &is_array(tree), &mut found, 0);
@@ -50,7 +51,7 @@ pub(crate) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError
 /// The drives that a disk is made of: of an array its own, else the disk itself.
 pub(crate) fn drives_of(tree: &Tree, disk: &str) -> Vec<String> {
     let mut found = Vec::new();
-    if let Ok(path) = std::fs::canonicalize(tree.path(format!("/sys/block/{disk}"))) {
+    if let Ok(path) = host::canonical(&tree.path(format!("/sys/block/{disk}"))) {
         whole_disks(&path, &|_| false, &mut found, 0);
     }
     found
@@ -69,11 +70,11 @@ fn number_of(tree: &Tree, folder: &Path, device: u64) -> Option<String> {
     if number(device).0 != 0 {
         return Some(written(number(device)));
     }
-    let folder = std::fs::canonicalize(folder).ok()?;
+    let folder = host::canonical(folder).ok()?;
     let mounts = tree.text("/proc/self/mountinfo")?;
     let source = mounts.lines().filter_map(mounted).filter(|(point, _)| folder.starts_with(point));
     let (_, source) = source.max_by_key(|(point, _)| point.as_os_str().len())?;
-    let facts = std::fs::metadata(source).ok()?;
+    let facts = host::look(&source).ok()?;
     Some(number(facts.rdev())).filter(|number| number.0 != 0).map(written)
 }
 
@@ -90,17 +91,17 @@ fn whole_disks(device: &Path, is_disk: &dyn Fn(&str) -> bool, into: &mut Vec<Str
     if depth > 16 {
         return;
     }
-    let below: Vec<PathBuf> = std::fs::read_dir(device.join("slaves"))
-        .map(|entries| {
-            entries.flatten().filter_map(|entry| std::fs::canonicalize(entry.path()).ok()).collect()
-        })
-        .unwrap_or_default();
+    let below: Vec<PathBuf> = host::list(&device.join("slaves"))
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|entry| host::canonical(&entry.path).ok())
+        .collect();
     let name = device.file_name().and_then(|name| name.to_str());
     if !below.is_empty() && !name.is_some_and(is_disk) {
         for device in &below {
             whole_disks(device, is_disk, into, depth + 1);
         }
-    } else if device.join("partition").exists() {
+    } else if host::exists(&device.join("partition")) {
         if let Some(disk) = device.parent() {
             whole_disks(disk, is_disk, into, depth + 1);
         }

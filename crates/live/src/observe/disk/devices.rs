@@ -7,6 +7,7 @@ use std::path::Path;
 use super::model::{self, CostModel};
 use super::stat::line_of;
 use super::{arrays, disk_names, parts};
+use crate::host;
 use crate::observe::files::Tree;
 
 /// What makes a disk heed weights.
@@ -52,8 +53,7 @@ pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
         let mut layers = BTreeSet::new();
         holders(tree, &name, &mut layers);
         let (model, queues) = (model::known(tree, &name), tree.exists(format!("/sys/block/{name}/mq")));
-        let folder =
-            std::fs::metadata(tree.path(format!("/sys/block/{name}"))).map(|folder| folder.ino()).ok();
+        let folder = host::look(&tree.path(format!("/sys/block/{name}"))).map(|folder| folder.ino()).ok();
         let level = arrays::level(tree, &name);
         Some(Device { name, number, folder, level, weigher, schedulers, layers, model, queues })
     };

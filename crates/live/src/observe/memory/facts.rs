@@ -9,6 +9,7 @@ use commonhold_policy::memory::UnitMemory;
 
 use super::source::{Buffer, Source, page_bytes};
 use crate::LiveError;
+use crate::host;
 use crate::observe::knob::value_of;
 
 /// How swap uses memory at one moment.
@@ -65,9 +66,9 @@ pub(crate) struct Charged {
 impl Group {
     pub(crate) fn open(dir: &Path) -> Result<Group, LiveError> {
         Ok(Group {
-            current: Source::open(dir.join("memory.current"))?,
-            stat: Source::open(dir.join("memory.stat"))?,
-            swapped: Source::optional(dir.join("memory.swap.current")),
+            current: Source::open(&dir.join("memory.current"))?,
+            stat: Source::open(&dir.join("memory.stat"))?,
+            swapped: Source::optional(&dir.join("memory.swap.current")),
         })
     }
 
@@ -166,14 +167,14 @@ pub(crate) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
 
 /// The bound on a control group itself, in bytes; `None`: it has none.
 pub(crate) fn bound_of(dir: &Path) -> Option<u64> {
-    let bound = |file: &str| std::fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
+    let bound = |file: &str| host::read_to_string(&dir.join(file)).ok()?.trim().parse::<u64>().ok();
     ["memory.max", "memory.high"].into_iter().filter_map(bound).min()
 }
 
 /// What a control group may still swap out, by its own bound on swap and those above; `None`: there is none.
 pub(crate) fn swap_room(dir: &Path, mount: &Path) -> Option<u64> {
     let number = |dir: &Path, file: &str| -> Option<u64> {
-        std::fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok()
+        host::read_to_string(&dir.join(file)).ok()?.trim().parse().ok()
     };
     let room = |dir: &Path| {
         let most = number(dir, "memory.swap.max")?;
@@ -186,7 +187,7 @@ pub(crate) fn swap_room(dir: &Path, mount: &Path) -> Option<u64> {
 /// protected itself, but for the hierarchy's root, which has no such file.
 pub(crate) fn is_protected(dir: &Path, mount: &Path) -> bool {
     let above = dir.ancestors().take_while(|dir| dir.starts_with(mount));
-    let unprotected = |dir: &Path| match std::fs::read_to_string(dir.join("memory.low")) {
+    let unprotected = |dir: &Path| match host::read_to_string(&dir.join("memory.low")) {
         Ok(text) => text.trim() == "0",
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     };

@@ -62,9 +62,9 @@ impl Machine {
     /// The files below `proc`, which is /proc on a machine.
     pub(crate) fn open(proc: &Path) -> Result<Machine, LiveError> {
         Ok(Machine {
-            meminfo: Source::open(proc.join("meminfo"))?,
-            zoneinfo: Source::optional(proc.join("zoneinfo")),
-            min_free: Source::optional(proc.join("sys/vm/min_free_kbytes")),
+            meminfo: Source::open(&proc.join("meminfo"))?,
+            zoneinfo: Source::optional(&proc.join("zoneinfo")),
+            min_free: Source::optional(&proc.join("sys/vm/min_free_kbytes")),
             listed: 0,
             rest_until: 0,
             stuck: 0,

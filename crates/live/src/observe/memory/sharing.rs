@@ -16,9 +16,8 @@
 //! Source: admin-guide/mm/pagemap.rst.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use super::rest_after;
 use super::source::page_bytes;
+use crate::host::{self, File};
 use crate::observe::knob::read;
 
 /// How often is looked.
@@ -102,7 +102,7 @@ struct Frames {
 impl Frames {
     fn open(proc: &Path) -> io::Result<Frames> {
         let (charged_to, mapped) =
-            (File::open(proc.join("kpagecgroup"))?, File::open(proc.join("kpagecount"))?);
+            (File::open(&proc.join("kpagecgroup"))?, File::open(&proc.join("kpagecount"))?);
         // Some sandboxes let the files be opened, and not read.
         number(&charged_to, 0)?;
         Ok(Frames { proc: proc.to_owned(), charged_to, mapped })
@@ -118,7 +118,7 @@ fn number(file: &File, index: u64) -> io::Result<u64> {
 /// What each control group is charged for others.
 fn look(leaves: &[PathBuf], frames: &Frames, chance: &mut u64) -> BTreeMap<PathBuf, u64> {
     // A control group's number is its folder's inode.
-    let numbered = |leaf: &PathBuf| Some((std::fs::metadata(leaf).ok()?.ino(), leaf.clone()));
+    let numbered = |leaf: &PathBuf| Some((host::look(leaf).ok()?.ino(), leaf.clone()));
     let owners: BTreeMap<u64, PathBuf> = leaves.iter().filter_map(numbered).collect();
     let mut found = BTreeMap::new();
     for (own, leaf) in &owners {
@@ -141,7 +141,7 @@ fn look(leaves: &[PathBuf], frames: &Frames, chance: &mut u64) -> BTreeMap<PathB
 fn process(folder: &Path, frames: &Frames, chance: &mut u64) -> BTreeMap<u64, u64> {
     let mut used = BTreeMap::new();
     let page = page_bytes();
-    let Ok(pagemap) = File::open(folder.join("pagemap")) else { return used };
+    let Ok(pagemap) = File::open(&folder.join("pagemap")) else { return used };
     let mappings = files(&read(&folder.join("maps")).unwrap_or_default());
     let pages: u64 = mappings.iter().map(|(from, to)| (to - from) / page).sum();
     let samples = pages.min(SAMPLES);
@@ -236,7 +236,7 @@ mod tests {
             std::fs::create_dir(leaf).unwrap();
             std::fs::write(leaf.join("cgroup.procs"), pids).unwrap();
         }
-        let number = |leaf: &Path| std::fs::metadata(leaf).unwrap().ino();
+        let number = |leaf: &Path| host::look(leaf).unwrap().ino();
         table(&at("kpagecgroup"), &[0, number(&own), number(&other), number(&other), number(&other)]);
         table(&at("kpagecount"), &[0, 1, 1, 3, 1]);
         let frames = Frames::open(proc.path()).unwrap();

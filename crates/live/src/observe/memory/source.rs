@@ -1,11 +1,10 @@
 //! Files of the kernel that are read again and again: kept open, read into one buffer.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use crate::LiveError;
+use crate::host::File;
 use crate::observe::knob::failed;
 
 /// Larger than most files that are read here: memory.stat has some sixty lines.
@@ -19,26 +18,23 @@ pub(crate) fn page_bytes() -> u64 {
 
 /// A file of the kernel that is read again and again.
 #[derive(Debug)]
-pub(crate) struct Source {
-    path: PathBuf,
-    file: File,
-}
+pub(crate) struct Source(File);
 
 impl Source {
-    pub(crate) fn open(path: PathBuf) -> Result<Source, LiveError> {
-        match File::open(&path) {
-            Ok(file) => Ok(Source { path, file }),
-            Err(source) => Err(failed(&path, "open it".to_owned(), source)),
+    pub(crate) fn open(path: &Path) -> Result<Source, LiveError> {
+        match File::open(path) {
+            Ok(file) => Ok(Source(file)),
+            Err(source) => Err(failed(path, "open it".to_owned(), source)),
         }
     }
 
     /// The same file, or nothing if this kernel does not have it.
-    pub(crate) fn optional(path: PathBuf) -> Option<Source> {
+    pub(crate) fn optional(path: &Path) -> Option<Source> {
         Source::open(path).ok()
     }
 
     pub(crate) fn file(&self) -> &File {
-        &self.file
+        &self.0
     }
 
     /// The text, in one read: that of a file which the kernel writes at once, however long it is.
@@ -52,7 +48,7 @@ impl Source {
         let n = if let Ok(n) = self.fill(buffer) {
             n
         } else {
-            *self = Source::open(self.path.clone())?;
+            *self = Source::open(self.0.path())?;
             self.fill(buffer)?
         };
         Ok(buffer.text(n))
@@ -60,8 +56,8 @@ impl Source {
 
     fn fill(&self, buffer: &mut Buffer) -> Result<usize, LiveError> {
         loop {
-            let n = told(self.file.read_at(&mut buffer.0, 0))
-                .map_err(|source| failed(&self.path, "read it".to_owned(), source))?;
+            let n = told(self.0.read_at(&mut buffer.0, 0))
+                .map_err(|source| failed(self.0.path(), "read it".to_owned(), source))?;
             if n < buffer.0.len() {
                 return Ok(n);
             }
@@ -73,7 +69,7 @@ impl Source {
     pub(crate) fn lines(&self, buffer: &mut Buffer, mut see: impl FnMut(&str)) -> io::Result<()> {
         let (mut at, mut kept) = (0, 0);
         loop {
-            let n = self.file.read_at(&mut buffer.0[kept..], at)?;
+            let n = self.0.read_at(&mut buffer.0[kept..], at)?;
             at += n as u64;
             let filled = kept + n;
             let whole = match buffer.0[..filled].iter().rposition(|byte| *byte == b'\n') {
@@ -119,6 +115,7 @@ impl Default for Buffer {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::host::{self, Answer, Kind};
 
     /// `psi=0` leaves the file and refuses to read it: nothing is told. Any other refusal is said.
     #[test]
@@ -136,15 +133,23 @@ mod tests {
         let path = dir.path().join("io.stat");
         let long = "8:0 rbytes=1\n".repeat(3_000);
         std::fs::write(&path, &long).unwrap();
-        let mut source = Source::open(path.clone()).unwrap();
+        let mut source = Source::open(&path).unwrap();
         assert_eq!(source.read(&mut buffer).unwrap(), long);
         std::fs::write(&path, "8:0 rbytes=2\n").unwrap();
         assert_eq!(source.read_anew(&mut buffer).unwrap(), "8:0 rbytes=2\n");
         // As a control group's file is once that has gone: it cannot be read.
-        source.file = File::open(dir.path()).unwrap();
+        let gone = || {
+            let mut anew = false;
+            host::tamper(move |access| {
+                anew |= access.kind == Kind::Open && access.path.exists();
+                if anew { Answer::GoOn } else { Answer::Refuse(libc::ENODEV) }
+            })
+        };
+        let hook = gone();
         assert_eq!(source.read_anew(&mut buffer).unwrap(), "8:0 rbytes=2\n");
+        drop(hook);
         std::fs::remove_file(&path).unwrap();
-        source.file = File::open(dir.path()).unwrap();
+        let _hook = gone();
         assert!(source.read_anew(&mut buffer).is_err());
         std::fs::write(&path, "8:0 rbytes=3\n").unwrap();
         assert_eq!(source.read_anew(&mut buffer).unwrap(), "8:0 rbytes=3\n");

@@ -14,8 +14,6 @@
 //! Source: zram.rst (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst (`Zswap`,
 //! `Zswapped`).
 
-use std::path::PathBuf;
-
 use super::facts::Packing;
 use super::machine::MachineMemory;
 use super::source::{Buffer, Source};
@@ -36,7 +34,7 @@ pub(crate) struct Swaps(Option<Source>);
 
 impl Swaps {
     pub(crate) fn open() -> Swaps {
-        Swaps(Source::optional(PathBuf::from(SWAPS)))
+        Swaps(Source::optional(SWAPS.as_ref()))
     }
 
     /// How swap uses memory now.

@@ -34,6 +34,7 @@ use commonhold_policy::{Action, Time};
 
 use super::knob;
 use crate::LiveError;
+use crate::host;
 use crate::observe::capability::{CgroupPlace, means_at};
 use crate::observe::knob::value_of;
 use crate::observe::memory::ages::{Ages, Cold};
@@ -114,11 +115,11 @@ struct Files {
 impl Files {
     fn open(place: &Place) -> Result<Files, LiveError> {
         // Without `local` there are the events of sub-units in it, too.
-        let events = Source::optional(place.leaf.join("memory.events.local"));
+        let events = Source::optional(&place.leaf.join("memory.events.local"));
         Ok(Files {
             group: Group::open(&place.dir)?,
-            events: events.map_or_else(|| Source::open(place.leaf.join("memory.events")), Ok)?,
-            pressure: Source::optional(place.leaf.join("memory.pressure")),
+            events: events.map_or_else(|| Source::open(&place.leaf.join("memory.events")), Ok)?,
+            pressure: Source::optional(&place.leaf.join("memory.pressure")),
         })
     }
 }
@@ -131,7 +132,7 @@ impl Memory {
             mount: place.mount.clone(),
             base: place.base.clone(),
             top: top.to_owned(),
-            means: means_at(place, top.join("memory.reclaim").exists()),
+            means: means_at(place, host::exists(&top.join("memory.reclaim"))),
             units: BTreeMap::new(),
             machine: Machine::open("/proc".as_ref())?,
             swaps: Swaps::open(),

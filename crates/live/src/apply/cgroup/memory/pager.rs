@@ -12,16 +12,14 @@
 //! a new target is seen soon, and takes no more than what is beyond the bound. Nothing of this outlives the daemon.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::LiveError;
-use crate::host::write;
+use crate::host::{write, write_without_waiting};
 use crate::observe::knob::{failed, read};
 
 /// What is reclaimed at a time.
@@ -246,8 +244,7 @@ fn take(
 
 /// Writes a bound. Since Linux 6.16 a file opened so only takes note of it; earlier kernels reclaim first.
 fn write_bound(file: &Path, text: &str) -> Result<(), LiveError> {
-    let open = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(file);
-    let written: io::Result<()> = open.and_then(|mut open| open.write_all(text.as_bytes()));
+    let written = write_without_waiting(file, text);
     written.map_err(|source| failed(file, format!("write `{text}`"), source))
 }
 
