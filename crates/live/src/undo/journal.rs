@@ -134,6 +134,8 @@ pub struct Journal {
     file: File,
     path: PathBuf,
     bytes: u64,
+    /// Whether behind those there is a part of an entry, which could not be taken away.
+    torn: bool,
     /// The size at which it is compacted next.
     compact_at: u64,
 }
@@ -150,7 +152,8 @@ impl Journal {
         let mut file = open_locked(&path, take_over_after)?;
         let content = file.read_to_end().map_err(|err| failed(&path, "read", err))?;
         let leftover = text::parse(&content);
-        let mut journal = Journal { file, path, bytes: content.len() as u64, compact_at: COMPACT_BYTES };
+        let mut journal =
+            Journal { file, path, bytes: content.len() as u64, torn: false, compact_at: COMPACT_BYTES };
         if leftover.is_empty() {
             journal.clear()?;
         } else if content.last() != Some(&b'\n') {
@@ -170,7 +173,11 @@ impl Journal {
             text::write(&mut lines, entry);
         }
         self.append(&lines)?;
-        if self.bytes >= self.compact_at { self.compact() } else { Ok(()) }
+        // The entries are there, whatever becomes of the shorter file.
+        if self.bytes >= self.compact_at && self.compact().is_err() {
+            self.compact_at = self.bytes * 2;
+        }
+        Ok(())
     }
 
     /// Forgets every entry: all of it was undone.
@@ -194,11 +201,15 @@ impl Journal {
     }
 
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.bytes)?;
+            self.torn = false;
+        }
         let written = self.file.write_all(lines);
         match written {
             Ok(()) => self.bytes += lines.len() as u64,
             // A part of the lines may be there (a full file system): take it away, or the next entry continues it.
-            Err(_) => self.file.set_len(self.bytes)?,
+            Err(_) => self.torn = self.file.set_len(self.bytes).is_err(),
         }
         written
     }
@@ -207,7 +218,12 @@ impl Journal {
     /// did not help: many processes need a long journal.
     fn compact(&mut self) -> io::Result<()> {
         let mut procfs = ProcFs::open(Path::new("/proc")).map_err(io::Error::other)?;
-        let entries = compacted(&Journal::read(&self.path)?, |key| {
+        let content = host::read(&self.path)?;
+        // What was not read would be forgotten.
+        if content.len() as u64 != self.bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let entries = compacted(&text::parse(&content), |key| {
             // When in doubt, keep it.
             is_alive(&mut procfs, key).unwrap_or(true)
         });
@@ -371,6 +387,7 @@ pub(crate) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), Liv
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::host::{Answer, Kind};
 
     fn key(pid: u32) -> ProcessKey {
         ProcessKey { pid, start: 7 }
@@ -419,6 +436,81 @@ mod tests {
         assert_eq!(leftover, [stopped(1)]);
         journal.record(&[stopped(2)]).unwrap();
         assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(1), stopped(2)]);
+    }
+
+    /// The first so many calls of a kind get this answer.
+    fn first(mut times: u32, kind: Kind, answer: Answer) -> host::Tampering {
+        host::tamper(move |access| {
+            if access.kind != kind || times == 0 {
+                return Answer::GoOn;
+            }
+            times -= 1;
+            answer.clone()
+        })
+    }
+
+    /// Half of the entries, and then no room: none of them is there, and those after them are whole.
+    #[test]
+    fn a_short_write_leaves_nothing_of_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        journal.record(&[stopped(1)]).unwrap();
+        let mut part = true;
+        let hook = host::tamper(move |access| match access.kind {
+            Kind::Write if std::mem::take(&mut part) => Answer::Shorten(access.bytes.len() - 3),
+            Kind::Write => Answer::Refuse(libc::ENOSPC),
+            _ => Answer::GoOn,
+        });
+        let error = journal.record(&[stopped(2), affinity(3, "0-1")]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(1)]);
+        drop(hook);
+        journal.record(&[stopped(4)]).unwrap();
+        assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(1), stopped(4)]);
+    }
+
+    /// What was written in part could not even be taken away: the next entry waits until that is done.
+    #[test]
+    fn no_entry_is_written_behind_a_part_of_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        let mut part = true;
+        let hook = host::tamper(move |access| match access.kind {
+            Kind::Write if std::mem::take(&mut part) => Answer::Shorten(4),
+            Kind::Write => Answer::Refuse(libc::ENOSPC),
+            Kind::Resize => Answer::Refuse(libc::EIO),
+            _ => Answer::GoOn,
+        });
+        journal.record(&[stopped(23)]).unwrap_err();
+        assert!(!std::fs::read(journal.path()).unwrap().ends_with(b"\n"), "there is a part of it");
+        let hook = (hook, first(1, Kind::Resize, Answer::Refuse(libc::EIO)));
+        journal.record(&[stopped(2)]).unwrap_err();
+        drop(hook);
+        journal.record(&[stopped(2)]).unwrap();
+        assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(2)]);
+    }
+
+    /// What fails of making a long journal shorter takes nothing from it, and keeps nobody from going on.
+    #[test]
+    fn a_journal_that_cannot_be_made_shorter_is_whole_and_goes_on() {
+        for (kind, answer) in [
+            (Kind::Rename, Answer::Refuse(libc::EACCES)),
+            (Kind::Open, Answer::Refuse(libc::EMFILE)),
+            (Kind::Read, Answer::Shorten(200)),
+            (Kind::Resize, Answer::Refuse(libc::EIO)),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut journal, _) = Journal::create(dir.path()).unwrap();
+            let all: Vec<Entry> = (0..50).map(|n| given(&format!("{n}"))).collect();
+            journal.record(&all).unwrap();
+            journal.compact_at = 1;
+            let hook = first(1, kind, answer);
+            journal.record(&[given("60")]).unwrap();
+            drop(hook);
+            journal.record(&[given("61")]).unwrap();
+            let kept = Journal::read(journal.path()).unwrap();
+            assert_eq!((kept.len(), kept.last()), (52, Some(&given("61"))), "{kind:?}");
+        }
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Tree {
         let controllers =
             CONTROLLERS.into_iter().filter(|name| enabled.iter().any(|word| word == name)).collect();
         let tree = Tree { top, outside, controllers };
-        make(&tree.top, journal)?;
+        make(&tree.top, &tree.outside, journal)?;
         mark(&tree.top, procfs)?;
         tree.open_up(&tree.top)?;
         Ok((tree, problems))
@@ -149,8 +149,15 @@ fn populated(dir: &Path) -> Result<bool, LiveError> {
     Ok(value_of(&text, "populated") == Some(1))
 }
 
-/// Removes a cgroup and everything in it. Processes that are left in it step outside.
+/// Removes a cgroup and everything in it. Processes that are left in it step outside. One that goes meanwhile is removed.
 pub(super) fn remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
+    match try_to_remove(dir, outside) {
+        Err(_) if !host::exists(dir) => Ok(()),
+        done => done,
+    }
+}
+
+fn try_to_remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
     let entries = match host::list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(failed(dir, "list it".to_owned(), source)),
@@ -219,10 +226,16 @@ pub(super) fn processes(dir: &Path) -> Result<Vec<u32>, LiveError> {
     Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect())
 }
 
-/// Makes a cgroup of ours.
-pub(super) fn make(dir: &Path, journal: &mut Journal) -> Result<(), LiveError> {
+/// Makes a cgroup of ours. One that is there, since it could not be removed or was made in part, is removed first, with what
+/// was ordered for it.
+pub(super) fn make(dir: &Path, outside: &Path, journal: &mut Journal) -> Result<(), LiveError> {
     record(journal, &[Entry::Created { cgroup: dir.to_owned() }])?;
-    host::make_dir(dir).map_err(|source| failed(dir, "create this cgroup".to_owned(), source))
+    let mut made = host::make_dir(dir);
+    if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+        remove(dir, outside)?;
+        made = host::make_dir(dir);
+    }
+    made.map_err(|source| failed(dir, "create this cgroup".to_owned(), source))
 }
 
 /// Moves one process, with all its threads.

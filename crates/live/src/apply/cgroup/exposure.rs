@@ -47,6 +47,8 @@ pub(super) struct Exposure {
     given: BTreeSet<i16>,
     /// Processes that the kernel does not let us touch.
     refused: BTreeSet<ProcessKey>,
+    /// Processes of which was said that something went wrong.
+    told: BTreeSet<ProcessKey>,
     /// What is said of units for as long as they are exposed.
     beyond: BTreeMap<UnitId, LiveError>,
 }
@@ -135,13 +137,12 @@ impl Exposure {
         }
         for (key, now, held) in changes {
             let wanted = self.wanted(roster, key, held);
-            self.held.insert(key, held);
-            if wanted != now
-                && let Err(source) =
-                    opened(roster, key).and_then(|score| score.map_or(Ok(()), |score| score.set(wanted)))
-            {
-                self.held.remove(&key);
-                problems.extend(self.refuse(roster, key, source));
+            let set = |score: Option<OomScore>| score.map_or(Ok(()), |score| score.set(wanted));
+            let done = if wanted == now { Ok(()) } else { opened(roster, key).and_then(set) };
+            match done {
+                Ok(()) => drop(self.held.insert(key, held)),
+                // What it had of its own stays known, so that the next look can give it back.
+                Err(source) => problems.extend(self.refuse(roster, key, source)),
             }
         }
         self.let_go(roster);
@@ -207,6 +208,7 @@ impl Exposure {
             *looks > 0
         });
         let (exposed, after) = (&self.exposed, &self.after);
+        self.told.retain(|key| unit_of(roster, *key).is_some());
         self.held.retain(|key, _| {
             unit_of(roster, *key).is_some_and(|unit| exposed.contains(&unit) || after.contains_key(&unit))
         });
@@ -214,7 +216,16 @@ impl Exposure {
 
     fn refuse(&mut self, roster: &Roster, key: ProcessKey, source: io::Error) -> Option<LiveError> {
         let gone = source.kind() == io::ErrorKind::NotFound || source.raw_os_error() == Some(libc::ESRCH);
-        if gone || !self.refused.insert(key) {
+        if gone {
+            self.held.remove(&key);
+            return None;
+        }
+        // What is refused now and then is tried again by the next look.
+        if matches!(source.raw_os_error(), Some(libc::EACCES | libc::EPERM)) {
+            self.refused.insert(key);
+            self.held.remove(&key);
+        }
+        if !self.told.insert(key) {
             return None;
         }
         Some(LiveError::Process {
@@ -260,8 +271,7 @@ fn beyond_means(path: &str, allowed: u64, beyond: u64) -> LiveError {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::host::clock;
-    use crate::host::oom_score;
+    use crate::host::{self, clock, oom_score};
     use crate::observe::roster::Scan;
     use crate::undo::undo;
     use commonhold_contract::{Member, MemberKind};
@@ -299,6 +309,47 @@ mod tests {
             }
             job.wait().unwrap();
         }
+    }
+
+    /// A write that fails now and then is made by the next look, when a unit is exposed as when it is no longer.
+    #[test]
+    fn a_score_that_was_refused_is_written_by_the_next_look() {
+        let jobs = vec![job()];
+        let mut contract = Contract::default();
+        let unit = contract.add(None, "unit");
+        contract.units[unit.index()].members =
+            vec![Member { kind: MemberKind::Pid(jobs[0].id()), span: 0..0 }];
+        let directory = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(directory.path()).unwrap();
+        let mut roster = Roster::new("/proc".as_ref(), &[]).unwrap();
+        let of = |pid: u32| oom_score::get(pid).unwrap();
+        let own = of(jobs[0].id());
+        if raised(own) == own {
+            // Nobody's here can be raised.
+            return end(jobs);
+        }
+        roster.refresh(&contract, clock::now(), Scan::Full).unwrap();
+        let mut exposure = Exposure::default();
+        let mut look = |exposure: &mut Exposure, refuses: bool| {
+            let _hook = host::tamper(move |access| {
+                let refused = refuses && access.is(host::Kind::Write, "oom_score_adj");
+                if refused { host::Answer::Refuse(libc::ENOMEM) } else { host::Answer::GoOn }
+            });
+            let problems = exposure.follow(&mut roster, &mut journal);
+            problems.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        exposure.order(unit, true);
+        let said = look(&mut exposure, true);
+        assert!(said.len() == 1 && said[0].contains("oom_score_adj"), "{said:?}");
+        assert_eq!(of(jobs[0].id()), own);
+        assert!(look(&mut exposure, false).is_empty());
+        assert_eq!(of(jobs[0].id()), raised(own));
+        exposure.order(unit, false);
+        assert!(look(&mut exposure, true).is_empty(), "it was said before");
+        assert_eq!(of(jobs[0].id()), raised(own));
+        assert!(look(&mut exposure, false).is_empty());
+        assert_eq!(of(jobs[0].id()), own);
+        end(jobs);
     }
 
     /// Of two units one is exposed: its processes go first, those that they start too; all have their own again when it is exposed

@@ -49,15 +49,21 @@ struct Group {
     own_cpus: Option<CpuSet>,
     weight: Option<u32>,
     cap: Option<u64>,
+    /// Whether that is what it holds: not after a write that went wrong, which may be in force.
+    cap_is_sure: bool,
     /// Threads of the unit itself that wanted a CPU at the last look, or when it was stopped.
     runnable: u32,
     stopped: bool,
+    /// Whether it is so: not after an order that went wrong, which may be in force.
+    stopped_is_sure: bool,
     /// Since when it is to be stopped and is not yet.
     stopping: Option<Time>,
     /// cpu.stat of the unit's own processes, and what they used before that file began to count.
     /// `None` if the cgroup could not be made.
     usage: Option<Gauge>,
     carried_ns: u64,
+    /// What it is to be, where that could not be made, or in part only.
+    unfinished: Option<Home>,
 }
 
 impl Group {
@@ -71,11 +77,14 @@ impl Group {
             own_cpus: None,
             weight: None,
             cap: None,
+            cap_is_sure: true,
             runnable: 0,
             stopped: false,
+            stopped_is_sure: true,
             stopping: None,
             usage: None,
             carried_ns: 0,
+            unfinished: None,
         }
     }
 
@@ -94,12 +103,14 @@ pub(super) struct Groups {
     index: Vec<Option<usize>>,
     /// Directories of units that the contract has no more, innermost first.
     leaving: Vec<PathBuf>,
+    /// Those of them that could not be removed.
+    stuck: Vec<PathBuf>,
 }
 
 impl Groups {
     /// No unit yet.
     pub(super) fn new(tree: Tree) -> Groups {
-        Groups { tree, list: Vec::new(), index: Vec::new(), leaving: Vec::new() }
+        Groups { tree, list: Vec::new(), index: Vec::new(), leaving: Vec::new(), stuck: Vec::new() }
     }
 
     /// The subtree they are in.
@@ -118,13 +129,39 @@ impl Groups {
         self.index = index;
         for home in homes {
             let mut group = old.remove(&home.unit).unwrap_or_else(|| Group::new(home.clone()));
-            problems.extend(self.adapt(&mut group, home, journal).err());
+            // It is not to be removed any more.
+            self.stuck.retain(|dir| *dir != home.dir);
+            problems.extend(self.finish(&mut group, home, journal).err());
             self.list.push(group);
         }
         // A sub-unit's path sorts behind its encloser's.
         self.leaving.extend(old.into_values().rev().map(|group| group.home.dir));
         problems.extend(self.settle(now));
         problems
+    }
+
+    /// Tries once more to make what could not be made. Whether something was.
+    pub(super) fn complete(&mut self, journal: &mut Journal, now: Time) -> bool {
+        let mut made = false;
+        for i in 0..self.list.len() {
+            let Some(home) = self.list[i].unfinished.clone() else { continue };
+            let mut group = std::mem::replace(&mut self.list[i], Group::new(home.clone()));
+            // Why not was said the first time.
+            made |= self.finish(&mut group, home, journal).is_ok();
+            self.list[i] = group;
+        }
+        if made {
+            // What is ordered and cannot be written now is ordered anew by who sees that it is not in force.
+            let _ = self.settle(now);
+        }
+        made
+    }
+
+    /// Makes the cgroups of one unit what its place in the contract asks for, now or later.
+    fn finish(&self, group: &mut Group, home: Home, journal: &mut Journal) -> Result<(), LiveError> {
+        let made = self.adapt(group, home.clone(), journal);
+        group.unfinished = made.is_err().then_some(home);
+        made
     }
 
     /// Makes the cgroups of one unit what its place in the contract asks for.
@@ -135,16 +172,21 @@ impl Groups {
         group.home = Home { inner, ..home };
         match &group.usage {
             None => self.create(group, journal),
-            Some(_) if split => self.split(group, journal),
+            Some(_) if split => {
+                let done = self.split(group, journal);
+                // Its processes stay beside its sub-units until they can step into the leaf.
+                group.home.inner = done.is_ok();
+                done
+            }
             Some(_) => Ok(()),
         }
     }
 
     /// Makes the cgroups of a unit that is new.
     fn create(&self, group: &mut Group, journal: &mut Journal) -> Result<(), LiveError> {
-        make(&group.home.dir, journal)?;
+        make(&group.home.dir, &self.tree.outside, journal)?;
         if group.home.inner {
-            make(&group.leaf(), journal)?;
+            make(&group.leaf(), &self.tree.outside, journal)?;
             self.tree.open_up(&group.home.dir)?;
         }
         group.usage = Some(Gauge::open(&group.leaf().join("cpu.stat"))?);
@@ -155,7 +197,7 @@ impl Groups {
     /// beside cgroups with controllers.
     fn split(&self, group: &mut Group, journal: &mut Journal) -> Result<(), LiveError> {
         let own = group.leaf();
-        make(&own, journal)?;
+        make(&own, &group.home.dir, journal)?;
         if group.stopped {
             freeze(&own, true)?;
         }
@@ -175,6 +217,11 @@ impl Groups {
     /// Where a unit's own processes belong; `None` for the common parts.
     pub(super) fn leaf(&self, unit: UnitId) -> Option<PathBuf> {
         self.at(unit).map(|i| self.list[i].leaf())
+    }
+
+    /// Whether the cgroup of a unit's own processes could be made.
+    pub(super) fn is_made(&self, unit: UnitId) -> bool {
+        self.at(unit).is_some_and(|i| self.list[i].usage.is_some())
     }
 
     /// Where a unit's memory is charged; `None` for the common parts, and where the cgroup could not be made.
@@ -226,9 +273,18 @@ impl Groups {
                 problems
                     .extend(processes(&leaf).into_iter().flatten().filter_map(|pid| home(pid, &self.tree)));
             }
-            problems.extend(remove(&dir, &self.tree.outside).err());
+            if let Err(error) = remove(&dir, &self.tree.outside) {
+                problems.push(error);
+                self.stuck.push(dir);
+            }
         }
         problems
+    }
+
+    /// Tries once more to remove what could not be removed. Why not was said the first time.
+    pub(super) fn remove_stuck(&mut self) {
+        let outside = &self.tree.outside;
+        self.stuck.retain(|dir| remove(dir, outside).is_err());
     }
 
     /// The order that a unit's processes run on these CPUs.
@@ -252,12 +308,10 @@ impl Groups {
             let now = match knob::put_cpus(&dir, cpus.as_ref()) {
                 Ok(now) => now,
                 Err(error) => {
-                    let written = !matches!(error, LiveError::File { .. });
                     problems.push(error);
-                    if !written {
-                        continue;
-                    }
-                    cpus
+                    // It may be in force all the same, or in part. Where even that cannot be seen, nothing is as wanted.
+                    let now = read(&dir.join("cpuset.cpus"));
+                    now.map_or(Some(CpuSet::new()), |text| text.parse().ok().filter(|_| !text.is_empty()))
                 }
             };
             *(if own { &mut group.own_cpus } else { &mut group.cpus }) = now;
@@ -306,10 +360,11 @@ impl Groups {
     pub(super) fn cap(&mut self, unit: UnitId, micro_cpus: Option<u64>) -> Vec<LiveError> {
         let Some(i) = self.at(unit) else { return Vec::new() };
         let group = &mut self.list[i];
-        if group.cap == micro_cpus {
+        if group.cap == micro_cpus && group.cap_is_sure {
             return Vec::new();
         }
         let put = knob::put(&group.home.dir.join("cpu.max"), &knob::cpu_max(micro_cpus));
+        group.cap_is_sure = put.is_ok();
         if put.is_ok() {
             group.cap = micro_cpus;
         }
@@ -329,10 +384,12 @@ impl Groups {
         for i in root..self.list.len() {
             let open = self.in_force(i, |group| group.open).unwrap_or(true);
             let group = &mut self.list[i];
-            if open != group.stopped {
+            if open != group.stopped && group.stopped_is_sure {
                 continue;
             }
-            match freeze(&group.leaf(), !open) {
+            let frozen = freeze(&group.leaf(), !open);
+            group.stopped_is_sure = frozen.is_ok();
+            match frozen {
                 Ok(done) => {
                     group.stopped = !open;
                     group.stopping = (!done && !open).then_some(now);

@@ -25,6 +25,9 @@ use crate::undo::way_back::{Sent, WayBack, origin_of, refusal};
 /// How often a process that another program moved away is moved back.
 const RETURNS_MAX: u8 = 3;
 
+/// So often is the time doubled until a move that was refused is tried again: to a minute.
+const WAIT_DOUBLED_MAX: u32 = 6;
+
 /// One process and where it belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Arrival {
@@ -51,8 +54,22 @@ pub(super) struct Members {
     returns: BTreeMap<ProcessKey, u8>,
     /// What each had without a file when it was moved here: that stays charged to where it was. Bytes.
     brought: BTreeMap<ProcessKey, u64>,
+    /// Processes that could not be moved, and when that is tried again.
+    refused: BTreeMap<ProcessKey, Refused>,
+    /// Processes that could not be sent home, by what they are called.
+    stranded: BTreeMap<ProcessKey, String>,
+    /// Processes that are left where another program moves them.
+    left: BTreeSet<ProcessKey>,
     /// Processes about which something was said: not again.
     reported: BTreeSet<ProcessKey>,
+}
+
+/// A move that the kernel refused.
+#[derive(Debug, Default)]
+struct Refused {
+    tries: u32,
+    /// How many looks for strays are let pass before the next try.
+    wait: u32,
 }
 
 impl Members {
@@ -66,6 +83,9 @@ impl Members {
             origins: BTreeMap::new(),
             returns: BTreeMap::new(),
             brought: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            stranded: BTreeMap::new(),
+            left: BTreeSet::new(),
             reported: BTreeSet::new(),
         }
     }
@@ -80,6 +100,7 @@ impl Members {
         let mut entries = Vec::new();
         let mut moves = Vec::new();
         for arrival in arrivals {
+            self.stranded.remove(&arrival.process);
             let Some(here) = self.whereabouts(arrival.process) else { continue };
             if here == arrival.to {
                 continue;
@@ -112,11 +133,20 @@ impl Members {
     fn move_one(&mut self, arrival: &Arrival) -> Option<LiveError> {
         let pid = arrival.process.pid;
         let source = match move_to(pid, &arrival.to) {
-            Ok(()) => return None,
+            Ok(()) => {
+                if self.refused.remove(&arrival.process).is_some() {
+                    self.reported.remove(&arrival.process);
+                }
+                return None;
+            }
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return None,
             Err(error) => error,
         };
         self.origins.remove(&arrival.process);
+        let refused = self.refused.entry(arrival.process).or_default();
+        // At every look for strays at first, and then ever more rarely.
+        refused.wait = (1 << refused.tries.min(WAIT_DOUBLED_MAX)) - 1;
+        refused.tries += 1;
         let to = format!("to {}", arrival.to.display());
         self.reported
             .insert(arrival.process)
@@ -133,19 +163,28 @@ impl Members {
         let mut problems = Vec::new();
         let mut again = Vec::new();
         for arrival in strayed {
-            if self.reported.contains(&arrival.process) {
+            if self.left.contains(&arrival.process) {
+                continue;
+            }
+            if let Some(refused) = self.refused.get_mut(&arrival.process).filter(|refused| refused.wait > 0) {
+                refused.wait -= 1;
                 continue;
             }
             let Some(here) = self.whereabouts(arrival.process).filter(|here| *here != arrival.to) else {
                 continue;
             };
+            if self.refused.contains_key(&arrival.process) {
+                // It never came, so nobody moved it away.
+                again.push(arrival.clone());
+                continue;
+            }
             let returns = self.returns.entry(arrival.process).or_default();
             if *returns < RETURNS_MAX {
                 *returns += 1;
                 again.push(arrival.clone());
                 continue;
             }
-            self.reported.insert(arrival.process);
+            self.left.insert(arrival.process);
             problems.push(LiveError::Process {
                 pid: arrival.process.pid,
                 name: arrival.name.clone(),
@@ -173,7 +212,10 @@ impl Members {
         let origin = origin_of(&mut self.procfs, process.pid, &self.origins);
         let way_back = WayBack { last: &tree.outside, ours: &tree.top };
         let sent = way_back.send(&mut self.procfs, process.pid, origin.as_deref(), true);
-        self.origins.remove(&process);
+        if sent.is_ok() {
+            self.origins.remove(&process);
+            self.stranded.remove(&process);
+        }
         let error = match sent {
             Ok(Sent::Gone | Sent::Home) => return None,
             Ok(Sent::Elsewhere(to)) => {
@@ -188,9 +230,16 @@ impl Members {
             }
             Err(source) => source,
         };
+        self.stranded.insert(process, name.to_owned());
         self.reported
             .insert(process)
             .then(|| could_not_move(process, name, "out of this program's groups", error))
+    }
+
+    /// Tries once more to send those home that could not be sent.
+    pub(super) fn send_stranded(&mut self, tree: &Tree) -> Vec<LiveError> {
+        let stranded = std::mem::take(&mut self.stranded);
+        stranded.iter().filter_map(|(process, name)| self.send_home(*process, name, tree)).collect()
     }
 
     /// A process with that number, as it is called now.
@@ -218,6 +267,9 @@ impl Members {
         self.origins.remove(&process);
         self.returns.remove(&process);
         self.brought.remove(&process);
+        self.refused.remove(&process);
+        self.stranded.remove(&process);
+        self.left.remove(&process);
         self.reported.remove(&process);
     }
 }

@@ -189,6 +189,11 @@ impl CgroupBackend {
         self.remove_leaving();
         if now >= self.strays_at.saturating_add(STRAY_NS) {
             self.strays_at = now;
+            self.problems.extend(self.members.send_stranded(self.groups.tree()));
+            self.groups.remove_stuck();
+            if self.groups.complete(&mut self.journal, now) {
+                self.follow_memory();
+            }
             self.find_strays()?;
         }
         self.problems.extend(self.groups.find_unstopped(now));
@@ -226,7 +231,10 @@ impl CgroupBackend {
             let stays = self.roster.member(process.pid).is_some_and(|member| member.stays.is_some());
             if let Some(to) = self.groups.leaf(unit).filter(|_| !stays) {
                 self.groups.came(unit);
-                arrivals.push(Arrival { process, name, to });
+                // Where it could not be made yet, its members are found as strays once it is.
+                if self.groups.is_made(unit) {
+                    arrivals.push(Arrival { process, name, to });
+                }
             } else {
                 self.problems.extend(self.members.send_home(process, &name, self.groups.tree()));
             }
@@ -243,7 +251,7 @@ impl CgroupBackend {
         }
         let mut strayed = Vec::new();
         for (unit, members) in by_unit {
-            let Some(leaf) = self.groups.leaf(unit) else { continue };
+            let Some(leaf) = self.groups.leaf(unit).filter(|_| self.groups.is_made(unit)) else { continue };
             match claim::processes(&leaf) {
                 Ok(pids) => {
                     let there: BTreeSet<u32> = pids.into_iter().collect();

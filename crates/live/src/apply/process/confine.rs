@@ -21,8 +21,8 @@ const ROUNDS_MAX: usize = 20;
 struct Held {
     /// Where its owner wants it.
     original: CpuSet,
-    /// Where it was put, as the kernel showed it afterwards.
-    given: Option<CpuSet>,
+    /// Where it was put, as the kernel showed it afterwards; where it was, as long as that was refused.
+    given: CpuSet,
     /// The order contradicts its owner's wish.
     overridden: bool,
 }
@@ -36,6 +36,8 @@ pub(super) struct Confinement {
     given: BTreeMap<CpuSet, CpuSet>,
     /// Processes that the kernel does not let us touch.
     refused: BTreeSet<ProcessKey>,
+    /// Processes that wait for an order to be carried out, since it was refused, or how to undo it could not be recorded.
+    waiting: BTreeSet<ProcessKey>,
 }
 
 /// A thread that was looked at, and what is to become of it.
@@ -59,6 +61,7 @@ impl Confinement {
     pub(super) fn forget(&mut self, key: ProcessKey) {
         self.held.remove(&key);
         self.refused.remove(&key);
+        self.waiting.remove(&key);
     }
 
     pub(super) fn overridden(&self) -> usize {
@@ -110,6 +113,7 @@ impl UserBackend {
         for key in keys {
             if let Err(err) = self.roster.procfs().threads(key.pid, &mut threads) {
                 self.problems.add(err);
+                self.confinement.waiting.extend(keys);
                 return false;
             }
             for tid in threads.iter().filter(|tid| done.insert(**tid)) {
@@ -118,6 +122,7 @@ impl UserBackend {
         }
         if let Err(err) = self.record(&batch.entries) {
             self.problems.add(err);
+            self.confinement.waiting.extend(keys);
             return false;
         }
         self.confinement.given.append(&mut batch.given);
@@ -134,7 +139,7 @@ impl UserBackend {
         let ordered = unit.and_then(|unit| self.cpus_of(unit));
         let held = self.confinement.held.get(&key).and_then(|threads| threads.get(&tid));
         let original = match held {
-            Some(held) if held.given.as_ref() == Some(&now) => held.original.clone(),
+            Some(held) if held.given == now => held.original.clone(),
             // Somebody else chose a mask since: that is the wish from now on.
             Some(_) => now.clone(),
             None => self.inherited(key, &now, ordered.is_some()).unwrap_or_else(|| now.clone()),
@@ -149,9 +154,8 @@ impl UserBackend {
         {
             batch.entries.push(Entry::Given { cpus: cpus.clone() });
         }
-        let given = (cpus == now).then(|| now.clone());
         let cpus = (cpus != now).then_some(cpus);
-        batch.changes.push(Change { key, tid, held: Held { original, given, overridden }, cpus });
+        batch.changes.push(Change { key, tid, held: Held { original, given: now, overridden }, cpus });
     }
 
     /// The original of a thread that was born with a mask we gave: that of its process, its parent, its session. `None`
@@ -188,13 +192,14 @@ impl UserBackend {
 
     /// Gives a thread its mask, and reads back what the kernel made of it.
     fn give(&mut self, key: ProcessKey, tid: u32, cpus: &CpuSet) {
-        match affinity::set(tid, cpus).and_then(|()| affinity::get(tid)) {
-            Ok(now) => {
+        match affinity::set(tid, cpus) {
+            Ok(()) => {
+                let now = affinity::get(tid).unwrap_or_else(|_| cpus.clone());
                 if now != *cpus {
                     self.note_difference(key, cpus, &now);
                 }
                 let threads = self.confinement.held.entry(key).or_default();
-                threads.entry(tid).and_modify(|held| held.given = Some(now));
+                threads.entry(tid).and_modify(|held| held.given = now);
             }
             Err(err) if err.raw_os_error() == Some(libc::ESRCH) => {
                 self.confinement.held.entry(key).or_default().remove(&tid);
@@ -225,6 +230,8 @@ impl UserBackend {
         if source.raw_os_error() == Some(libc::EPERM) {
             self.confinement.refused.insert(key);
             self.confinement.held.remove(&key);
+        } else {
+            self.confinement.waiting.insert(key);
         }
         let remedy = remedy(&source);
         let what = format!("confine to cpus {cpus}");
@@ -254,20 +261,28 @@ impl UserBackend {
     fn release(&mut self, keys: &[ProcessKey]) {
         for key in keys {
             let member = self.roster.member(key.pid);
-            if member.is_none_or(|member| self.cpus_of(member.placement.unit).is_none()) {
-                self.confinement.held.remove(key);
+            if member.is_none_or(|member| self.cpus_of(member.placement.unit).is_none())
+                && !self.confinement.waiting.contains(key)
+                && let Some(threads) = self.confinement.held.get_mut(key)
+            {
+                threads.retain(|_, held| held.given != held.original);
+                if threads.is_empty() {
+                    self.confinement.held.remove(key);
+                }
             }
         }
     }
 
-    /// Looks whether somebody chose another mask for a thread since, and puts such processes under the order anew.
+    /// Looks whether somebody chose another mask for a thread since, and puts such processes under the order anew, and those
+    /// that wait for it.
     pub(super) fn compare_masks(&mut self) {
-        let mut changed = Vec::new();
+        let mut changed: Vec<ProcessKey> =
+            std::mem::take(&mut self.confinement.waiting).into_iter().collect();
         for (key, threads) in &mut self.confinement.held {
             // A thread that ended is forgotten.
             threads.retain(|tid, held| match affinity::get(*tid) {
                 Ok(now) => {
-                    if held.given.as_ref() != Some(&now) && changed.last() != Some(key) {
+                    if held.given != now && changed.last() != Some(key) {
                         changed.push(*key);
                     }
                     true

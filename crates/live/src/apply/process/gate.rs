@@ -88,7 +88,7 @@ impl UserBackend {
         }
         let mut missed = Vec::new();
         for key in &new {
-            if !self.signal(*key, Signal::STOP, "stop", runs) {
+            if self.signal(*key, Signal::STOP, "stop", runs) != Some(true) {
                 // It ended, or somebody else stopped it in the meantime: not ours to continue.
                 self.gates.forget(*key);
                 missed.push(Entry::Continued { process: *key });
@@ -115,19 +115,27 @@ impl UserBackend {
         let mut entries = Vec::new();
         for key in released {
             // A stop takes effect when the process next leaves the kernel: it is taken back even if it does not show yet.
-            self.signal(key, Signal::CONT, "continue", |stat| stat.state != State::Ended);
-            self.gates.forget(key);
-            entries.push(Entry::Continued { process: key });
+            // One that could not be continued stays ours, and is tried again by the next look.
+            if self.signal(key, Signal::CONT, "continue", |stat| stat.state != State::Ended).is_some() {
+                self.gates.forget(key);
+                entries.push(Entry::Continued { process: key });
+            }
         }
         if let Err(err) = self.record(&entries) {
             self.problems.add(err);
         }
     }
 
-    /// Whether the signal was sent. A refusal is reported once.
-    fn signal(&mut self, key: ProcessKey, signal: Signal, what: &str, wanted: fn(&Stat) -> bool) -> bool {
+    /// Whether the signal was sent; `None` if it was refused, which is reported once.
+    fn signal(
+        &mut self,
+        key: ProcessKey,
+        signal: Signal,
+        what: &str,
+        wanted: fn(&Stat) -> bool,
+    ) -> Option<bool> {
         match signal::send(key.pid, signal, || is_now(self.roster.procfs(), key, wanted)) {
-            Ok(sent) => sent,
+            Ok(sent) => Some(sent),
             Err(source) => {
                 let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
                 let remedy = super::confine::remedy(&source);
@@ -138,7 +146,7 @@ impl UserBackend {
                     source,
                     remedy,
                 });
-                false
+                None
             }
         }
     }

@@ -141,10 +141,13 @@ impl UserBackend {
                 self.priorities.given.insert(priority);
             }
         }
+        let mut failed = BTreeSet::new();
         for (key, tid, held) in changes {
-            self.give_priority(key, tid, held);
+            if !self.give_priority(key, tid, held) {
+                failed.insert(key);
+            }
         }
-        self.release_unordered(keys);
+        self.release_unordered(keys.iter().filter(|key| !failed.contains(*key)));
     }
 
     /// Whether a process is or was under an order.
@@ -187,14 +190,19 @@ impl UserBackend {
         makers.values().find(|maker| maker.given == now).map(|maker| maker.original)
     }
 
-    fn give_priority(&mut self, key: ProcessKey, tid: u32, held: Held) {
+    /// Whether there is nothing left to be done: the next look tries again what was refused now and then.
+    fn give_priority(&mut self, key: ProcessKey, tid: u32, held: Held) -> bool {
         match io_priority::set(tid, held.given) {
             Ok(()) => {
                 self.priorities.held.entry(key).or_default().insert(tid, held);
+                true
             }
-            Err(source) if source.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(source) if source.raw_os_error() == Some(libc::ESRCH) => true,
             Err(source) => {
-                self.priorities.refused.insert(key);
+                let for_good = source.raw_os_error() == Some(libc::EPERM);
+                if for_good {
+                    self.priorities.refused.insert(key);
+                }
                 let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
                 let what = format!("give it I/O priority {}", held.given);
                 let remedy = super::confine::remedy(&source);
@@ -206,12 +214,13 @@ impl UserBackend {
                     source,
                     remedy,
                 });
+                for_good
             }
         }
     }
 
     /// Forgets threads that have what their owners chose, under no order.
-    fn release_unordered(&mut self, keys: &[ProcessKey]) {
+    fn release_unordered<'k>(&mut self, keys: impl Iterator<Item = &'k ProcessKey>) {
         for key in keys {
             if self.level_of(*key).is_none() {
                 self.priorities.held.remove(key);
@@ -225,8 +234,7 @@ impl UserBackend {
 mod tests {
     use super::*;
     use crate::Backend;
-    use crate::host::affinity;
-    use crate::host::clock;
+    use crate::host::{self, affinity, clock};
     use crate::observe::roster::Roster;
     use crate::undo::journal::Journal;
     use crate::undo::undo;
@@ -282,6 +290,41 @@ mod tests {
             }
             job.wait().unwrap();
         }
+    }
+
+    /// A call that fails now and then is made by the next look, when a priority is given as when it is taken back.
+    #[test]
+    fn a_priority_that_was_refused_is_given_by_the_next_look() {
+        let jobs = vec![job(), job()];
+        let of = |pid: u32| io_priority::get(pid).unwrap();
+        let (mut backend, _directory) = backend(&jobs);
+        let refuse = |pid: u32| {
+            host::tamper(move |access| {
+                let refused = access.kind == host::Kind::SetIoPriority && access.pid == pid;
+                if refused { host::Answer::Refuse(libc::ENOMEM) } else { host::Answer::GoOn }
+            })
+        };
+        let hook = refuse(jobs[0].id());
+        let order = |unit: UnitId, weight: u32| Step {
+            action: Action::WeighDisk { unit, disk: "sda".to_owned(), weight },
+            reason: Reason::HoldsChanged,
+        };
+        let units: Vec<UnitId> = backend.contract.held().collect();
+        let steps = vec![order(units[0], 125), order(units[1], 375)];
+        let said = backend.apply(&Plan { at: clock::now(), steps, ..Plan::default() });
+        assert!(said.len() == 1 && said[0].to_string().contains("cannot give it I/O priority"), "{said:?}");
+        assert_eq!([of(jobs[0].id()), of(jobs[1].id())], [IoPriority::UNSET, IoPriority::best_effort(0)]);
+        drop(hook);
+        backend.prioritize_all();
+        assert_eq!(of(jobs[0].id()), IoPriority::best_effort(5));
+        backend.disks.pretend(false);
+        let hook = refuse(jobs[0].id());
+        weigh(&mut backend, &[100, 100]);
+        assert_eq!([of(jobs[0].id()), of(jobs[1].id())], [IoPriority::best_effort(5), IoPriority::UNSET]);
+        drop(hook);
+        backend.prioritize_all();
+        assert_eq!(of(jobs[0].id()), IoPriority::UNSET);
+        end(jobs);
     }
 
     /// Three to one; what is forked meanwhile has it too; where BFQ schedules no more, and when the daemon is killed, all is as
