@@ -8,8 +8,10 @@
 mod groups;
 mod support;
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
+use std::rc::Rc;
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
 use commonhold_live::cgroup::CgroupBackend;
@@ -559,4 +561,148 @@ fn undoing_goes_on_where_one_file_is_refused() {
     let again = rig.undo();
     assert_eq!((again.knobs, again.problems), (1, vec![]));
     assert_eq!(rig.tree.file("cgroup.subtree_control"), "");
+}
+
+/// Whether a call is about this test's files and processes: there are others on the machine.
+fn is_ours(access: &Access<'_>, dir: &Path, pids: &[u32]) -> bool {
+    let of_ours = |pid: &u32| access.path.starts_with(format!("/proc/{pid}")) || access.pid == *pid;
+    access.path.starts_with(dir) || pids.iter().any(of_ours)
+}
+
+/// Goes through a daemon's life, and has the `nth` call go wrong, whichever it is. Then nothing goes wrong any more: some looks
+/// later, with orders given again, everything is as ordered, and then undone. Whether there were so many calls.
+fn life(nth: usize, answer: &Answer) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = Tree::new(&dir.path().join("cgroup"));
+    let jobs: Vec<Job> = (0..3).map(|_| start("sleep", &["1000"])).collect();
+    let pids: Vec<u32> = jobs.iter().map(Job::pid).collect();
+    let (at, ours, wrong) = (dir.path().to_owned(), pids.clone(), answer.clone());
+    let what = Rc::<RefCell<String>>::default();
+    let (mut calls, told) = (0, Rc::clone(&what));
+    tree.fault(move |access| {
+        // A file of the kernel's takes a value or refuses it, and no part of it.
+        let no_part = matches!(wrong, Answer::Shorten(_))
+            && access.kind == Kind::Write
+            && !access.path.ends_with("journal");
+        if no_part || !is_ours(access, &at, &ours) {
+            return None;
+        }
+        calls += 1;
+        (calls == nth + 1).then(|| {
+            *told.borrow_mut() = format!("call {nth} {wrong:?}: {access:?}");
+            wrong.clone()
+        })
+    });
+    let mut contract = Contract::default();
+    let units: Vec<UnitId> = (0..2).map(|n| contract.add(None, &format!("u{n}"))).collect();
+    let joins = |contract: &mut Contract, unit: UnitId, job: usize| {
+        let member = Member { kind: MemberKind::Pid(pids[job]), span: 0..0 };
+        contract.units[unit.index()].members.push(member);
+    };
+    joins(&mut contract, units[0], 0);
+    joins(&mut contract, units[1], 1);
+    // Later the second unit goes, and the first has a sub-unit.
+    let mut later = Contract::default();
+    let (outer, inner) = (later.add(None, "u0"), UnitId(later.units.len() as u32));
+    later.add(Some(outer), "inner");
+    joins(&mut later, outer, 0);
+    joins(&mut later, outer, 2);
+    joins(&mut later, inner, 2);
+
+    let begin = || {
+        let (journal, leftover) = Journal::create(&dir.path().join("run"))?;
+        let undone = undo(&leftover, Path::new("/proc"));
+        assert_eq!(undone.problems, Vec::<String>::new(), "{}", what.borrow());
+        let mut journal = journal;
+        journal.clear()?;
+        let roster = Roster::new(Path::new("/proc"), &[])?;
+        CgroupBackend::new(&tree.place(), &contract, roster, journal)
+    };
+    // A daemon that cannot begin says why. The next one undoes what it left, and begins.
+    let mut backend = begin().or_else(|_| begin()).unwrap();
+    // Without a controller that was refused it goes on, and says so. That is for its whole life.
+    if backend.take_problems().iter().any(|problem| problem.to_string().contains("cgroup.subtree_control")) {
+        drop(backend);
+        backend = begin().unwrap();
+    }
+    let mut now = SECOND;
+    let mut look = |backend: &mut CgroupBackend, times: u64| {
+        for _ in 0..times {
+            now += SECOND;
+            // A look may fail. The next one is another.
+            let _ = backend.observe(now, &units);
+            for problem in backend.take_problems() {
+                assert!(problem.to_string().len() > 20, "{problem}");
+            }
+        }
+    };
+    let order = |backend: &mut CgroupBackend, actions: &[Action]| {
+        let step = |action: &Action| Step { action: action.clone(), reason: Reason::HoldsChanged };
+        backend.apply(&Plan { steps: actions.iter().map(step).collect(), ..Plan::default() });
+    };
+    let unit = units[0];
+    look(&mut backend, 2);
+    order(
+        &mut backend,
+        &[
+            Action::Cap { unit, micro_cpus: Some(500_000) },
+            Action::Weigh { unit, weight: 200 },
+            Action::Confine { unit, cpus: Some("0-1".parse().unwrap()) },
+            Action::Gate { unit, open: false },
+        ],
+    );
+    look(&mut backend, 1);
+    let lasting = [
+        Action::Gate { unit, open: true },
+        Action::Cap { unit, micro_cpus: None },
+        Action::Weigh { unit, weight: 300 },
+        Action::Confine { unit, cpus: Some("2".parse().unwrap()) },
+    ];
+    order(&mut backend, &lasting);
+    backend.set_contract(&later);
+    look(&mut backend, 2);
+    let went_wrong = what.borrow().clone();
+    tree.heal();
+    look(&mut backend, 4);
+    order(&mut backend, &lasting);
+    look(&mut backend, 1);
+
+    let file = |path: &str| tree.file(&format!("commonhold/u0/{path}"));
+    let held = ["cpu.max", "cpu.weight", "cpuset.cpus", "own/cpuset.cpus", "inner/cpuset.cpus"].map(file);
+    assert_eq!(held, ["max 100000", "300", "2", "2", "2"], "{went_wrong}");
+    assert_eq!([file("own/cgroup.freeze"), file("inner/cgroup.freeze")], ["0", "0"], "{went_wrong}");
+    // Where home was barred, a process is in the leaf there.
+    let home = || [tree.procs(""), tree.procs("commonhold.left")].concat();
+    let there = [tree.procs("commonhold/u0/own"), tree.procs("commonhold/u0/inner"), home()];
+    assert_eq!(there, [0, 2, 1].map(|job| vec![pids[job]]), "{went_wrong}");
+    assert!(!tree.root.join("commonhold/u1").exists(), "{went_wrong}");
+    let undone = undo(&Journal::read(&dir.path().join("run/journal")).unwrap(), Path::new("/proc"));
+    assert_eq!(undone.problems, Vec::<String>::new(), "{went_wrong}");
+    assert!(!tree.root.join("commonhold").exists(), "{went_wrong}");
+    assert_eq!(home().len(), 3, "{went_wrong}");
+    assert_eq!(tree.file("cgroup.subtree_control"), "", "{went_wrong}");
+    !went_wrong.is_empty()
+}
+
+/// Goes through a life for every so many-th call; for every call where the environment says `COMMONHOLD_FAULTS=all`.
+fn lives(from: usize, answer: &Answer) {
+    let all = std::env::var("COMMONHOLD_FAULTS").is_ok_and(|which| which == "all");
+    let (from, every) = if all { (0, 1) } else { (from, 6) };
+    let count = (from..).step_by(every).take_while(|nth| life(*nth, answer)).count();
+    assert!(count * every > 100, "{count}");
+}
+
+#[test]
+fn whichever_call_is_refused_everything_is_as_ordered_later_and_then_undone() {
+    lives(0, &Answer::Refuse(libc::EIO));
+}
+
+#[test]
+fn whichever_call_finds_the_kernel_busy_everything_is_as_ordered_later_and_then_undone() {
+    lives(2, &Answer::Refuse(libc::EBUSY));
+}
+
+#[test]
+fn whichever_call_is_cut_short_everything_is_as_ordered_later_and_then_undone() {
+    lives(4, &Answer::Shorten(2));
 }

@@ -16,6 +16,14 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(host::read_to_string(path)?.trim().to_owned())
 }
 
+/// The processes that stand in a cgroup itself. Those of other pid namespaces have no number here and are left out: 0 stands for
+/// the writer where it is written. A line without an end may be a part of a number, which would be another process's.
+pub(crate) fn processes(dir: &Path) -> io::Result<Vec<u32>> {
+    let text = host::read_to_string(&dir.join("cgroup.procs"))?;
+    let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    Ok(lines.filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect())
+}
+
 /// An error on one of the kernel's files, with what can be done about it.
 pub(crate) fn failed(path: &Path, what: String, source: io::Error) -> LiveError {
     let remedy = match source.raw_os_error() {

@@ -1,4 +1,5 @@
-//! Reading the machine: nothing here changes what it looks at.
+//! Reading the machine. No order is given here; to see which pages are cold, the kernel is asked to begin another generation
+//! of them (`memory/ages.rs`).
 
 pub mod capability;
 pub(crate) mod disk;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::Undone;
 use crate::host;
+use crate::observe::knob::processes;
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::undo::journal::{Entry, compacted, first_word};
 use crate::undo::way_back::{Elsewhere, Sent, WayBack, origin_of};
@@ -122,7 +123,7 @@ impl Tree {
 
     /// Who is in one of our groups.
     fn inside(&self) -> BTreeSet<u32> {
-        self.created.iter().flat_map(|group| processes(group)).collect()
+        self.created.iter().flat_map(|group| processes(group).unwrap_or_default()).collect()
     }
 
     /// Moves out whoever is in a group, removes what others made below it, and then the group.
@@ -133,7 +134,7 @@ impl Tree {
         for child in host::list(group)?.iter().filter(|child| child.is_dir) {
             self.remove(&child.path, work)?;
         }
-        for pid in processes(group) {
+        for pid in processes(group).unwrap_or_default() {
             work.undone.moved += u32::from(self.move_home(pid, group, work)?);
         }
         match host::remove_dir(group) {
@@ -294,12 +295,6 @@ fn origin(entry: &Entry) -> Option<(ProcessKey, &PathBuf)> {
         Entry::Moved { process, from } => Some((*process, from)),
         _ => None,
     }
-}
-
-fn processes(group: &Path) -> Vec<u32> {
-    let listed = host::read_to_string(&group.join("cgroup.procs")).unwrap_or_default();
-    // A process of another pid namespace is shown as 0, which stands for the writer where it is written.
-    listed.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect()
 }
 
 /// Whether an error says that a file, or the device that it is about, is not there any more.

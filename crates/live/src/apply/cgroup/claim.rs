@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use crate::LiveError;
 use crate::host::{self, write};
 use crate::observe::capability::CgroupPlace;
-use crate::observe::knob::{failed, read, value_of};
+use crate::observe::knob::{self, failed, read, value_of};
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::undo::journal::{Entry, Journal, record};
 use crate::undo::way_back::{self, Elsewhere, Sent, WayBack};
@@ -68,10 +68,23 @@ impl Tree {
             if place.delegated { step_aside(&place.base, procfs, journal)? } else { place.base.clone() };
         let left = clear_away(&top, &outside, procfs)?;
         let mut problems = enable(place, journal)?;
+        let refused = problems.len();
         problems.extend(left);
         let enabled = words(&place.base.join("cgroup.subtree_control"))?;
-        let controllers =
+        let controllers: Vec<&str> =
             CONTROLLERS.into_iter().filter(|name| enabled.iter().any(|word| word == name)).collect();
+        let is_missing = |name: &&str| place.controllers.contains(*name) && !controllers.contains(name);
+        let missing: Vec<&str> = CONTROLLERS.into_iter().filter(is_missing).collect();
+        // What was refused was said.
+        if refused == 0 && !missing.is_empty() {
+            problems.push(LiveError::NotInForce {
+                path: place.base.join("cgroup.subtree_control"),
+                wrote: format!("+{}", missing.join(" +")),
+                read: enabled.join(" "),
+                remedy: "; another program writes this file too: stop it, and start commonhold again"
+                    .to_owned(),
+            });
+        }
         let tree = Tree { top, outside, controllers };
         make(&tree.top, &tree.outside, journal)?;
         mark(&tree.top, procfs)?;
@@ -219,11 +232,10 @@ pub(super) fn empty(
     Err(failed(dir, "empty it: its processes fork faster than they can be moved".to_owned(), source))
 }
 
-/// The processes that stand in a cgroup itself. Those of other pid namespaces have no number here and are left out.
+/// The processes that stand in a cgroup itself.
 pub(super) fn processes(dir: &Path) -> Result<Vec<u32>, LiveError> {
-    let file = dir.join("cgroup.procs");
-    let text = read(&file).map_err(|source| failed(&file, "read it".to_owned(), source))?;
-    Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect())
+    let read = knob::processes(dir);
+    read.map_err(|source| failed(&dir.join("cgroup.procs"), "read it".to_owned(), source))
 }
 
 /// Makes a cgroup of ours. One that is there, since it could not be removed or was made in part, is removed first, with what

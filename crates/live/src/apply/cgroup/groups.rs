@@ -64,6 +64,9 @@ struct Group {
     carried_ns: u64,
     /// What it is to be, where that could not be made, or in part only.
     unfinished: Option<Home>,
+    /// Whether the directory, and the leaf, were made: with what is written there since, they are not made anew.
+    dir_made: bool,
+    leaf_made: bool,
 }
 
 impl Group {
@@ -85,6 +88,8 @@ impl Group {
             usage: None,
             carried_ns: 0,
             unfinished: None,
+            dir_made: false,
+            leaf_made: false,
         }
     }
 
@@ -184,9 +189,15 @@ impl Groups {
 
     /// Makes the cgroups of a unit that is new.
     fn create(&self, group: &mut Group, journal: &mut Journal) -> Result<(), LiveError> {
-        make(&group.home.dir, &self.tree.outside, journal)?;
+        if !group.dir_made {
+            make(&group.home.dir, &self.tree.outside, journal)?;
+            group.dir_made = true;
+        }
         if group.home.inner {
-            make(&group.leaf(), &self.tree.outside, journal)?;
+            if !group.leaf_made {
+                make(&group.leaf(), &self.tree.outside, journal)?;
+                group.leaf_made = true;
+            }
             self.tree.open_up(&group.home.dir)?;
         }
         group.usage = Some(Gauge::open(&group.leaf().join("cpu.stat"))?);
