@@ -41,9 +41,10 @@ fuzz: ## the parsers under libFuzzer, for a minute each (needs a nightly toolcha
 	fuzz/run 60 contract
 	fuzz/run 60 scenario
 
-random: ## 20,000 random scenarios against the simulator's own checks, and 300 contracts under which somebody might starve
+random: ## 20,000 random scenarios, 300 contracts under which somebody might starve, and every call to the kernel failing once
 	COMMONHOLD_SCENARIOS=20000 $(CARGO) test --release --locked --package commonhold-sim --test random_scenarios
 	COMMONHOLD_SCENARIOS=300 $(CARGO) test --release --locked --package commonhold-sim --test starvation
+	COMMONHOLD_FAULTS=all $(CARGO) test --locked --package commonhold-live --test faults_cgroup
 
 bench: ## measure what PROMISES.md promises, and write it there (bench/all --help: the lab's too)
 	bench/all

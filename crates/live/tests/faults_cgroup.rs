@@ -603,8 +603,8 @@ fn life(nth: usize, answer: &Answer) -> bool {
     joins(&mut contract, units[1], 1);
     // Later the second unit goes, and the first has a sub-unit.
     let mut later = Contract::default();
-    let (outer, inner) = (later.add(None, "u0"), UnitId(later.units.len() as u32));
-    later.add(Some(outer), "inner");
+    let outer = later.add(None, "u0");
+    let inner = later.add(Some(outer), "inner");
     joins(&mut later, outer, 0);
     joins(&mut later, outer, 2);
     joins(&mut later, inner, 2);

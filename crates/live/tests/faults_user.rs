@@ -7,7 +7,7 @@
 
 mod support;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -329,4 +329,56 @@ fn a_stat_that_is_cut_loses_nobody() {
     assert_eq!(rig.backend.roster().member(pid).map(|member| member.placement.unit), Some(rig.unit));
     rig.confine(None);
     assert_eq!(rig.masks(), [all], "after {} cuts", cuts.get());
+}
+
+/// Goes through a daemon's life, and has the `nth` call go wrong, whichever it is. Then nothing goes wrong any more: some looks
+/// later everything is as ordered, and then undone. Whether there were so many calls.
+fn life(nth: usize, answer: &Answer, one: &CpuSet, all: &CpuSet) -> bool {
+    let mut rig = Rig::new();
+    let (pid, dir, wrong) = (rig.job.pid(), rig._dir.path().to_owned(), answer.clone());
+    let what = Rc::<RefCell<String>>::default();
+    let (mut calls, told) = (0, Rc::clone(&what));
+    let hook = tamper(move |access| {
+        let is_ours = access.path.starts_with(&dir)
+            || access.path.starts_with(format!("/proc/{pid}"))
+            || access.pid == pid;
+        calls += usize::from(is_ours);
+        if !is_ours || calls != nth + 1 {
+            return Answer::GoOn;
+        }
+        *told.borrow_mut() = format!("call {nth} {wrong:?}: {access:?}");
+        wrong.clone()
+    });
+    rig.look();
+    rig.confine(Some(one));
+    rig.gate(false);
+    rig.look();
+    rig.gate(true);
+    rig.look();
+    rig.confine(None);
+    rig.gate(false);
+    rig.confine(Some(one));
+    rig.gate(true);
+    rig.look();
+    drop(hook);
+    let went_wrong = what.borrow().clone();
+    for _ in 0..3 {
+        rig.look();
+    }
+    rig.confine(Some(one));
+    rig.gate(true);
+    assert_eq!(rig.masks(), [one.clone()], "{went_wrong}");
+    eventually(&went_wrong, || state(pid) == 'S');
+    assert_eq!(rig.undo().problems, Vec::<String>::new(), "{went_wrong}");
+    assert_eq!(rig.masks(), [all.clone()], "{went_wrong}");
+    !went_wrong.is_empty()
+}
+
+#[test]
+fn whichever_call_goes_wrong_everything_is_as_ordered_later_and_then_undone() {
+    let Some((one, all)) = one_cpu() else { return };
+    for answer in [Answer::Refuse(libc::EIO), Answer::Refuse(libc::EAGAIN), Answer::Shorten(3)] {
+        let calls = (0..).take_while(|nth| life(*nth, &answer, &one, &all)).count();
+        assert!(calls > 20, "{calls}");
+    }
 }

@@ -141,12 +141,12 @@ impl ProcFs {
 
     /// What /proc/PID/stat says; `None` if the process is gone.
     pub fn stat(&mut self, pid: u32) -> Result<Option<Stat>, LiveError> {
-        Ok(self.read(&format!("{pid}/stat"))?.and_then(|text| parse_stat(pid, text)))
+        self.parsed(&format!("{pid}/stat"), |text| parse_stat(pid, text))
     }
 
     /// Whose a process is; `None` if it is gone.
     pub fn identity(&mut self, pid: u32) -> Result<Option<Identity>, LiveError> {
-        Ok(self.read(&format!("{pid}/status"))?.and_then(parse_identity))
+        self.parsed(&format!("{pid}/status"), parse_identity)
     }
 
     /// Base name of a process's first argument; empty if it has none; `None` if it is gone.
@@ -183,6 +183,17 @@ impl ProcFs {
     /// and nothing ended. `None` where /proc/loadavg does not say.
     pub fn births(&mut self) -> Result<Option<(u32, u32)>, LiveError> {
         Ok(self.read_kept("loadavg")?.and_then(parse_births))
+    }
+
+    /// What a file says; `None` if the process it belongs to is gone. A text that says nothing is read once more: who takes a
+    /// process for gone forgets what was done to it.
+    fn parsed<T>(&mut self, name: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>, LiveError> {
+        let Some(text) = self.read(name)? else { return Ok(None) };
+        match parse(text) {
+            Some(parsed) => Ok(Some(parsed)),
+            None if text.is_empty() => Ok(None),
+            None => Ok(self.read(name)?.and_then(parse)),
+        }
     }
 
     /// A file's content; `None` if the process it belongs to is gone.
@@ -296,6 +307,8 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     let children_ns = (user + system).saturating_mul(TICK_NS);
     let threads = parse_number(fields.nth(2)?)?;
     let start = parse_number(fields.nth(1)?)?;
+    // Something follows. Otherwise the number may be a part of one.
+    fields.next()?;
     let kernel_thread = flags & PF_KTHREAD != 0;
     Some(Stat {
         key: ProcessKey { pid, start },

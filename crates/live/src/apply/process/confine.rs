@@ -55,6 +55,8 @@ struct Batch {
     entries: Vec<Entry>,
     given: BTreeMap<CpuSet, CpuSet>,
     changes: Vec<Change>,
+    /// Processes of which a thread could not be looked at.
+    unseen: Vec<ProcessKey>,
 }
 
 impl Confinement {
@@ -125,6 +127,7 @@ impl UserBackend {
             self.confinement.waiting.extend(keys);
             return false;
         }
+        self.confinement.waiting.extend(batch.unseen);
         self.confinement.given.append(&mut batch.given);
         for change in batch.changes {
             self.carry_through(change);
@@ -134,7 +137,13 @@ impl UserBackend {
 
     /// Adds to the batch what is to become of a thread, and what must be in the journal before.
     fn examine(&self, key: ProcessKey, tid: u32, batch: &mut Batch) {
-        let Ok(now) = affinity::get(tid) else { return };
+        let now = match affinity::get(tid) {
+            Ok(now) => now,
+            Err(error) => {
+                batch.unseen.extend((error.raw_os_error() != Some(libc::ESRCH)).then_some(key));
+                return;
+            }
+        };
         let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
         let ordered = unit.and_then(|unit| self.cpus_of(unit));
         let held = self.confinement.held.get(&key).and_then(|threads| threads.get(&tid));
@@ -287,7 +296,7 @@ impl UserBackend {
                     }
                     true
                 }
-                Err(_) => false,
+                Err(error) => error.raw_os_error() != Some(libc::ESRCH),
             });
         }
         self.confine(&changed);
