@@ -3,8 +3,8 @@
 //! Problem: hold each unit to the memory that it is allowed where nothing bounds it.
 //!
 //! Algorithm: at each look that is due, what /proc shows of each member is summed. Pages that several processes map
-//! count in the parts that are each's own ([`portions`]). What a unit has beyond its bound by more than
-//! [`SLACK_BYTES`] is paged out ([`pageout`]). So is what the policy orders to be reclaimed. Nothing is bounded
+//! count in the parts that are each's own ([`portions`](crate::observe::memory::portions)). What a unit has beyond its bound by more than
+//! [`SLACK_BYTES`] is paged out ([`pageout`](super::pageout)). So is what the policy orders to be reclaimed. Nothing is bounded
 //! between two looks.
 //!
 //! The policy is told these facts:
