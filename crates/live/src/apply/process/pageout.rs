@@ -4,9 +4,9 @@
 //! page out what a process has mapped (`process_madvise(MADV_PAGEOUT)`). It comes back as it is touched.
 //!
 //! Algorithm: what each unit has too much is a target, set anew at each look. One thread works on the targets in
-//! turns. It ranks the mappings of the unit's processes ([`mappings`](super::mappings)), and goes through them in
-//! pieces of [`PIECE_BYTES`]. Of a piece, it asks for pages that are there, that no other process maps, and that have
-//! somewhere to go. It ends when nothing is wanted.
+//! turns. It ranks the mappings of the unit's processes ([`mappings`](crate::observe::memory::mappings)), and goes
+//! through them in pieces of [`PIECE_BYTES`]. Of a piece, it asks for pages that are there, that no other process maps,
+//! and that have somewhere to go. It ends when nothing is wanted.
 //!
 //! Properties:
 //! - Never more than the target is asked for.
