@@ -19,9 +19,10 @@ test: packages-test lint unit lab ## everything that tests the project, the lab 
 build: ## the program, in target/release
 	$(CARGO) build --release --locked --package commonhold $(FEATURES)
 
-lint: ## formatting, lints, and the documents' sentences and links, warnings forbidden
+lint: ## formatting, lints, what may import what, and the documents' sentences and links, warnings forbidden
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(FEATURES) -- --deny warnings
+	scripts/rooms
 	scripts/prose
 	bench/all --check
 	bench/test_all.py
@@ -40,9 +41,10 @@ fuzz: ## the parsers under libFuzzer, for a minute each (needs a nightly toolcha
 	fuzz/run 60 contract
 	fuzz/run 60 scenario
 
-random: ## 20,000 random scenarios against the simulator's own checks, and 300 contracts under which somebody might starve
+random: ## 20,000 random scenarios, 300 contracts under which somebody might starve, and every call to the kernel failing once
 	COMMONHOLD_SCENARIOS=20000 $(CARGO) test --release --locked --package commonhold-sim --test random_scenarios
 	COMMONHOLD_SCENARIOS=300 $(CARGO) test --release --locked --package commonhold-sim --test starvation
+	COMMONHOLD_FAULTS=all $(CARGO) test --locked --package commonhold-live --test faults_cgroup
 
 bench: ## measure what PROMISES.md promises, and write it there (bench/all --help: the lab's too)
 	bench/all

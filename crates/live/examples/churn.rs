@@ -6,6 +6,7 @@
 //!
 //! It ends by itself after [`LENGTH`], whatever becomes of the program that started it: a storm that outlives its test
 //! stops the machine.
+#![allow(clippy::disallowed_methods)]
 
 use std::env;
 use std::process::Command;

@@ -2,6 +2,7 @@
 //!
 //! `cost` prints, for each number of members and each kind of look, the mean CPU time of the looking process. Run it with
 //! `cargo run --release -p commonhold-live --example cost`.
+#![allow(clippy::disallowed_methods)]
 
 use std::path::Path;
 use std::process::{Child, Command};

@@ -1,26 +1,25 @@
 //! The live machine: observes it, and applies plans to it. Applying makes no choices.
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make what the code is to find"))]
 
-pub mod affinity;
-pub mod caretaker;
-pub mod cgroup;
-pub mod clock;
-pub mod disk;
-pub mod io_priority;
-pub mod journal;
-pub mod kernel;
+pub mod apply;
+pub mod host;
 mod live_backend;
-pub(crate) mod memory;
-pub mod names;
 pub mod observe;
-pub mod oom_score;
-pub mod roster;
-mod signal;
 pub mod undo;
-pub mod user;
-mod way_back;
 
+pub use apply::{cgroup, process as user, scheduler as kernel};
 pub use commonhold_steward::Backend;
+pub use host::{affinity, clock};
 pub use live_backend::{HeldBy, Instead, LiveBackend};
+pub use observe::{names, roster};
+pub use undo::{caretaker, journal};
+
+/// Disks: measuring one, what was measured, and the cost model that the kernel is given of it.
+pub mod disk {
+    pub use crate::apply::calibrate;
+    pub use crate::apply::cgroup::io_cost;
+    pub use crate::observe::disk::model;
+}
 
 /// What to do where a process has no descriptor left.
 pub const MORE_FILES: &str =

@@ -1,6 +1,6 @@
 //! CPU time of processes that live and end between two looks is counted for the unit of the process that waits for
 //! them.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

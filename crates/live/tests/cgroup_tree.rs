@@ -3,7 +3,7 @@
 //! reason.
 //!
 //! Every test works below a cgroup of its own, so that a daemon on the same machine is not disturbed.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 #[path = "cgroup_tree/beside_systemd.rs"]
 mod beside_systemd;

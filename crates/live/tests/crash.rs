@@ -1,6 +1,6 @@
 //! Whatever ends the daemon, nothing stays stopped or pinned: its caretaker undoes everything.
 // `[mask.clone()]` says what is expected; a slice made from a reference says how it was made.
-#![allow(clippy::unwrap_used, clippy::cloned_ref_to_slice_refs)]
+#![allow(clippy::unwrap_used, clippy::cloned_ref_to_slice_refs, clippy::disallowed_methods)]
 
 mod support;
 

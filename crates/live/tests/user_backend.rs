@@ -1,6 +1,6 @@
 //! The `user` backend on real processes of this machine. The user that runs the tests owns the processes, root or not.
 // `[mask.clone()]` says what is expected; a slice made from a reference says how it was made.
-#![allow(clippy::unwrap_used, clippy::cloned_ref_to_slice_refs)]
+#![allow(clippy::unwrap_used, clippy::cloned_ref_to_slice_refs, clippy::disallowed_methods)]
 
 mod support;
 

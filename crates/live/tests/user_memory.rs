@@ -1,5 +1,5 @@
 //! Memory under the `user` backend, on real processes of this machine: pages of a file can be paged out without swap.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod support;
 

@@ -23,10 +23,13 @@ use commonhold_machine::capability::{Area, Enforcer, Findings, Row, State};
 
 use self::cgroup::Cgroup;
 use self::context::Context;
-use super::{perf, topology};
-use crate::kernel;
-use crate::user::pageout;
+use super::topology;
+use crate::host::{page_out, perf};
 
+pub(crate) use memory::means_at;
+pub use sched_ext::BUILT_IN;
+#[cfg(not(feature = "kernel"))]
+pub(crate) use sched_ext::NOT_BUILT_IN;
 pub(crate) use surroundings::GIVE_CAPABILITIES;
 
 /// Where in the cgroup v2 hierarchy a subtree of ours may be made.
@@ -74,15 +77,15 @@ pub struct Capabilities {
 pub fn probe(root: &Path) -> Capabilities {
     let unwritten = Unwritten {
         counter: perf::count_cache_misses(),
-        built_in: kernel::BUILT_IN,
-        pages_out: pageout::is_offered(),
+        built_in: sched_ext::BUILT_IN,
+        pages_out: page_out::is_offered(),
     };
     probe_with(root, unwritten)
 }
 
 /// Whether the `user` backend can have memory paged out; a row with state no, and the reason, where it cannot.
 pub fn paging_out(root: &Path) -> Row {
-    memory::paging_out(&Context::read(root), pageout::is_offered())
+    memory::paging_out(&Context::read(root), page_out::is_offered())
 }
 
 /// Whether the `user` backend can hold other users' processes, too.

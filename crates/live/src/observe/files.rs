@@ -3,13 +3,11 @@
 //! Files of /proc and /sys come and go: a CPU goes offline, a module is unloaded. So a file that is not there is an
 //! answer (`None`) and not a failure, unless the caller says that it must be there.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
-
 use crate::LiveError;
+use crate::host;
 
 /// More than any file read here holds; a fake or a broken one cannot fill the memory.
 const BYTES_MAX: u64 = 1 << 20;
@@ -32,8 +30,7 @@ impl Tree {
 
     /// A file's text, trimmed. At most 1 MiB of it; bytes that are not UTF-8 are replaced.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> io::Result<String> {
-        let mut bytes = Vec::new();
-        File::open(self.path(path))?.take(BYTES_MAX).read_to_end(&mut bytes)?;
+        let bytes = host::read_at_most(&self.path(path), BYTES_MAX)?;
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
@@ -58,20 +55,20 @@ impl Tree {
 
     /// A folder's names, sorted; none if it is not there.
     pub(crate) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
-        let Ok(entries) = std::fs::read_dir(self.path(path)) else { return Vec::new() };
-        let mut names: Vec<String> =
-            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let Ok(entries) = host::list(&self.path(path)) else { return Vec::new() };
+        let named = |entry: host::Entry| Some(entry.path.file_name()?.to_str()?.to_owned());
+        let mut names: Vec<String> = entries.into_iter().filter_map(named).collect();
         names.sort();
         names
     }
 
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
-        self.path(path).exists()
+        host::exists(&self.path(path))
     }
 
     /// Whether this process, with its effective user, may write there; no on a read-only file system.
     pub(crate) fn may_write(&self, path: impl AsRef<Path>) -> bool {
-        accessat(CWD, self.path(path), Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+        host::may_write(&self.path(path))
     }
 
     /// A file whose text is not what it should be.

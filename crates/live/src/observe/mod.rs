@@ -1,7 +1,13 @@
-//! Reading the machine: topology, capabilities, processes.
+//! Reading the machine. No order is given here; to see which pages are cold, the kernel is asked to begin another generation
+//! of them (`memory/ages.rs`).
 
 pub mod capability;
+pub(crate) mod disk;
 pub(crate) mod files;
-mod perf;
+pub(crate) mod idle;
+pub(crate) mod knob;
+pub(crate) mod memory;
+pub mod names;
 pub mod process;
+pub mod roster;
 pub mod topology;

@@ -8,18 +8,24 @@
 
 mod usage;
 
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use crate::LiveError;
-use crate::journal::ProcessKey;
+use crate::host::{Dir, File};
 
 pub use usage::SchedStat;
 pub(crate) use usage::{Resident, Transferred};
+
+/// A process that cannot be mistaken for a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct ProcessKey {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: field 22 of /proc/PID/stat.
+    pub start: u64,
+}
 
 /// What a thread does, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,36 +96,33 @@ const FILE_BYTES_MAX: usize = 4 << 20;
 /// A procfs, or a folder that looks like one.
 #[derive(Debug)]
 pub struct ProcFs {
-    dir: OwnedFd,
-    path: PathBuf,
+    dir: Dir,
     buffer: Vec<u8>,
     /// Files of the whole machine, kept open: opening one costs ten times what reading it does.
-    kept: Vec<(&'static str, OwnedFd)>,
+    kept: Vec<(&'static str, File)>,
 }
 
 impl ProcFs {
     /// Opens a procfs: `/proc`, or a fake tree in tests.
     pub fn open(path: &Path) -> Result<Self, LiveError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(path, flags, Mode::empty()).map_err(|err| LiveError::File {
+        let dir = Dir::open(path).map_err(|err| LiveError::File {
             path: path.to_owned(),
             what: "open".to_owned(),
             source: err.into(),
             remedy: "; mount it: mount -t proc proc /proc".to_owned(),
         })?;
-        Ok(ProcFs { dir, path: path.to_owned(), buffer: vec![0; BUFFER_BYTES], kept: Vec::new() })
+        Ok(ProcFs { dir, buffer: vec![0; BUFFER_BYTES], kept: Vec::new() })
     }
 
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.dir.path()
     }
 
     /// Every process there is, replacing what `into` held. In no order.
     pub fn processes(&mut self, into: &mut Vec<Listed>) -> Result<(), LiveError> {
         into.clear();
-        let listed = rustix::fs::seek(&self.dir, SeekFrom::Start(0))
-            .and_then(|_| each_number(&self.dir, |pid, inode| into.push(Listed { pid, inode })));
+        let listed = self.dir.numbers(parse_number, |pid, inode| into.push(Listed { pid, inode }));
         listed.map_err(|err| self.failed("", "list", err))
     }
 
@@ -127,9 +130,7 @@ impl ProcFs {
     pub fn threads(&mut self, pid: u32, into: &mut Vec<u32>) -> Result<bool, LiveError> {
         into.clear();
         let name = format!("{pid}/task");
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let listed = rustix::fs::openat(&self.dir, &name, flags, Mode::empty())
-            .and_then(|task| each_number(&task, |tid, _| into.push(tid)));
+        let listed = self.dir.numbers_in(&name, parse_number, |tid, _| into.push(tid));
         into.sort_unstable();
         match listed {
             Ok(()) => Ok(!into.is_empty()),
@@ -140,12 +141,12 @@ impl ProcFs {
 
     /// What /proc/PID/stat says; `None` if the process is gone.
     pub fn stat(&mut self, pid: u32) -> Result<Option<Stat>, LiveError> {
-        Ok(self.read(&format!("{pid}/stat"))?.and_then(|text| parse_stat(pid, text)))
+        self.parsed(&format!("{pid}/stat"), |text| parse_stat(pid, text))
     }
 
     /// Whose a process is; `None` if it is gone.
     pub fn identity(&mut self, pid: u32) -> Result<Option<Identity>, LiveError> {
-        Ok(self.read(&format!("{pid}/status"))?.and_then(parse_identity))
+        self.parsed(&format!("{pid}/status"), parse_identity)
     }
 
     /// Base name of a process's first argument; empty if it has none; `None` if it is gone.
@@ -161,9 +162,9 @@ impl ProcFs {
     /// Whether a process is one of systemd's service managers, or the helper that ends its session. A process may call itself
     /// as it likes. So it must execute the very file that process 1 does, too.
     pub fn is_service_manager(&mut self, pid: u32, comm: &str) -> bool {
-        let program = |pid: u32| rustix::fs::statat(&self.dir, format!("{pid}/exe"), AtFlags::empty());
+        let program = |pid: u32| self.dir.id(&format!("{pid}/exe"));
         matches!(comm, "systemd" | "(sd-pam)")
-            && matches!((program(pid), program(1)), (Ok(its), Ok(firsts)) if (its.st_dev, its.st_ino) == (firsts.st_dev, firsts.st_ino))
+            && matches!((program(pid), program(1)), (Ok(its), Ok(firsts)) if its == firsts)
     }
 
     /// The value of a variable in a process's initial environment; `None` if it is not set, or not ours to read.
@@ -182,6 +183,17 @@ impl ProcFs {
     /// and nothing ended. `None` where /proc/loadavg does not say.
     pub fn births(&mut self) -> Result<Option<(u32, u32)>, LiveError> {
         Ok(self.read_kept("loadavg")?.and_then(parse_births))
+    }
+
+    /// What a file says; `None` if the process it belongs to is gone. A text that says nothing is read once more: who takes a
+    /// process for gone forgets what was done to it.
+    fn parsed<T>(&mut self, name: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>, LiveError> {
+        let Some(text) = self.read(name)? else { return Ok(None) };
+        match parse(text) {
+            Some(parsed) => Ok(Some(parsed)),
+            None if text.is_empty() => Ok(None),
+            None => Ok(self.read(name)?.and_then(parse)),
+        }
     }
 
     /// A file's content; `None` if the process it belongs to is gone.
@@ -206,12 +218,12 @@ impl ProcFs {
         let at = if let Some(at) = self.kept.iter().position(|(kept, _)| *kept == name) {
             at
         } else {
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            self.kept.push((name, rustix::fs::openat(&self.dir, name, flags, Mode::empty())?));
+            self.kept.push((name, self.dir.file(name)?));
             self.kept.len() - 1
         };
         loop {
-            let len = rustix::io::pread(&self.kept[at].1, &mut self.buffer[..], 0)?;
+            let read = self.kept[at].1.read_at(&mut self.buffer[..], 0);
+            let len = read.map_err(|err| Errno::from_io_error(&err).unwrap_or(Errno::IO))?;
             if len < self.buffer.len() || len >= FILE_BYTES_MAX {
                 return Ok(len);
             }
@@ -220,21 +232,7 @@ impl ProcFs {
     }
 
     fn fill(&mut self, name: &str) -> Result<usize, Errno> {
-        let file = rustix::fs::openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let mut len = 0;
-        loop {
-            match rustix::io::read(&file, &mut self.buffer[len..]) {
-                Ok(0) => return Ok(len),
-                Ok(n) => len += n,
-                Err(Errno::INTR) => {}
-                Err(err) => return Err(err),
-            }
-            // The files of one process are written in one go: a read that did not fill the buffer was the last.
-            if len < self.buffer.len() || len >= FILE_BYTES_MAX {
-                return Ok(len);
-            }
-            self.buffer.resize(len * 2, 0);
-        }
+        self.dir.read(name, &mut self.buffer, FILE_BYTES_MAX)
     }
 
     fn failed(&self, name: &str, what: &str, err: Errno) -> LiveError {
@@ -245,7 +243,7 @@ impl ProcFs {
             _ => "",
         };
         LiveError::File {
-            path: self.path.join(name),
+            path: self.dir.path().join(name),
             what: what.to_owned(),
             source: err.into(),
             remedy: remedy.to_owned(),
@@ -255,24 +253,20 @@ impl ProcFs {
 
 /// Whether a process with this number and start time exists now.
 pub fn is_alive(procfs: &mut ProcFs, key: ProcessKey) -> Result<bool, LiveError> {
-    Ok(procfs.stat(key.pid)?.is_some_and(|stat| stat.key == key))
+    is_now(procfs, key, |_| true)
+}
+
+/// Whether it exists, and `holds` is true of what it does now.
+pub(crate) fn is_now(
+    procfs: &mut ProcFs,
+    key: ProcessKey,
+    holds: impl FnOnce(&Stat) -> bool,
+) -> Result<bool, LiveError> {
+    Ok(procfs.stat(key.pid)?.is_some_and(|stat| stat.key == key && holds(&stat)))
 }
 
 fn is_gone(err: Errno) -> bool {
     matches!(err, Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM)
-}
-
-/// Calls `found` with every entry of a directory whose name is a number, and with its inode.
-fn each_number(dir: &OwnedFd, mut found: impl FnMut(u32, u64)) -> Result<(), Errno> {
-    let mut room = [const { MaybeUninit::<u8>::uninit() }; 4096];
-    let mut entries = RawDir::new(dir, &mut room);
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        if let Some(number) = parse_number(entry.file_name().to_bytes()) {
-            found(number, entry.ino());
-        }
-    }
-    Ok(())
 }
 
 /// A decimal number; `None` for anything else, `+1` included.
@@ -313,6 +307,8 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     let children_ns = (user + system).saturating_mul(TICK_NS);
     let threads = parse_number(fields.nth(2)?)?;
     let start = parse_number(fields.nth(1)?)?;
+    // Something follows. Otherwise the number may be a part of one.
+    fields.next()?;
     let kernel_thread = flags & PF_KTHREAD != 0;
     Some(Stat {
         key: ProcessKey { pid, start },

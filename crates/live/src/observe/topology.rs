@@ -26,17 +26,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use commonhold_machine::{Cpu, CpuSet, Disk, Machine, Node};
+use commonhold_machine::{Cpu, CpuSet, Machine, Node};
 
+use super::disk;
 use super::files::Tree;
-use crate::disk::{arrays, model};
-use crate::{LiveError, affinity};
+use crate::LiveError;
+use crate::host::affinity;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
-
-/// What /sys/block lists and is no disk of its own.
-const NOT_DISKS: [&str; 8] = ["loop", "ram", "zram", "dm-", "sr", "fd", "mtdblock", "nbd"];
 
 /// The machine as the calling thread may use it. `root` is `/`, or a folder that looks like it.
 pub fn read(root: &Path) -> Result<Machine, LiveError> {
@@ -71,7 +69,7 @@ pub fn read_for(root: &Path, allowed: &CpuSet) -> Result<Machine, LiveError> {
     Ok(Machine {
         nodes: nodes.nodes.into_iter().filter(used).collect(),
         swap_bytes: meminfo(&tree, "/proc/meminfo", "SwapTotal:")?.unwrap_or(0),
-        disks: read_disks(&tree)?,
+        disks: disk::list(&tree)?,
         bus_bytes_per_s: None,
         cpus,
     })
@@ -182,50 +180,6 @@ fn cache_group(tree: &Tree, cpu: u32) -> Result<Option<u32>, LiveError> {
         best = best.max(first.map(|first| (level, first)));
     }
     Ok(best.map(|(_, first)| first))
-}
-
-fn read_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
-    let mut disks = all_disks(tree)?;
-    disks.retain(|disk| !arrays::serves_arrays_only(tree, &disk.name));
-    Ok(disks)
-}
-
-/// The disks, with those that serve an array.
-fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
-    let mut disks = Vec::new();
-    for name in tree.names("/sys/block") {
-        let device = format!("/sys/block/{name}");
-        let hidden = tree.optional(&format!("{device}/hidden"))?.is_some_and(|hidden| hidden == "1");
-        let stands_on_others = arrays::is_md(tree, &name) && arrays::level(tree, &name).is_none();
-        if hidden || stands_on_others || NOT_DISKS.iter().any(|prefix| is_numbered(&name, prefix)) {
-            continue;
-        }
-        let size_file = format!("{device}/size");
-        let Some(size) = tree.optional(&size_file)? else { continue };
-        // The size is in units of 512 bytes whatever the disk's own sector is: Documentation/ABI/stable/sysfs-block.
-        let bytes = size.parse::<u64>().ok().and_then(|sectors| sectors.checked_mul(512));
-        let bytes = bytes.ok_or_else(|| tree.malformed(&size_file, "a number of sectors", &size))?;
-        if bytes > 0 {
-            let bytes_per_s = model::known(tree, &name).map(|model| model.bytes_per_s());
-            disks.push(Disk { name, bytes, bytes_per_s });
-        }
-    }
-    Ok(disks)
-}
-
-/// The names of the disks, as far as they can be read.
-pub(crate) fn disk_names(tree: &Tree) -> Vec<String> {
-    read_disks(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
-}
-
-/// The names of the disks with those that serve an array, as far as they can be read.
-pub(crate) fn all_disk_names(tree: &Tree) -> Vec<String> {
-    all_disks(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
-}
-
-/// Whether a device's name is that prefix and a number, with what may follow it (`sr0`, but not `srv`).
-fn is_numbered(name: &str, prefix: &str) -> bool {
-    name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 fn total_memory(tree: &Tree) -> Result<u64, LiveError> {
@@ -346,8 +300,8 @@ mod tests {
         ];
         fake::add(&dir, &array);
         let names = |all: fn(&Tree) -> Vec<String>| all(&Tree::new(dir.path()));
-        assert_eq!(names(disk_names), ["md_home", "nvme0n1"]);
-        assert_eq!(names(all_disk_names), ["md_home", "nvme0n1", "sda"]);
+        assert_eq!(names(disk::disk_names), ["md_home", "nvme0n1"]);
+        assert_eq!(names(disk::all_disk_names), ["md_home", "nvme0n1", "sda"]);
     }
 
     #[test]

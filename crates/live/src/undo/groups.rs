@@ -8,16 +8,17 @@
 //! out of it. And a process cannot go back to a group whose controllers are still enabled for its children.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Undone;
-use crate::journal::{Entry, ProcessKey, compacted, first_word};
-use crate::observe::process::{ProcFs, is_alive};
-use crate::way_back::{Elsewhere, Sent, WayBack, origin_of};
+use crate::host;
+use crate::observe::knob::processes;
+use crate::observe::process::{ProcFs, ProcessKey, is_alive};
+use crate::undo::journal::{Entry, compacted, first_word};
+use crate::undo::way_back::{Elsewhere, Sent, WayBack, origin_of};
 
 /// How long what fails is tried again while nothing else succeeds: the more there is to undo, the longer that takes.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -122,21 +123,21 @@ impl Tree {
 
     /// Who is in one of our groups.
     fn inside(&self) -> BTreeSet<u32> {
-        self.created.iter().flat_map(|group| processes(group)).collect()
+        self.created.iter().flat_map(|group| processes(group).unwrap_or_default()).collect()
     }
 
     /// Moves out whoever is in a group, removes what others made below it, and then the group.
     fn remove(&self, group: &Path, work: &mut Work<'_>) -> io::Result<()> {
-        if !group.exists() {
+        if !host::exists(group) {
             return Ok(());
         }
-        for child in fs::read_dir(group)?.flatten().filter(|child| child.path().is_dir()) {
-            self.remove(&child.path(), work)?;
+        for child in host::list(group)?.iter().filter(|child| child.is_dir) {
+            self.remove(&child.path, work)?;
         }
-        for pid in processes(group) {
+        for pid in processes(group).unwrap_or_default() {
             work.undone.moved += u32::from(self.move_home(pid, group, work)?);
         }
-        match fs::remove_dir(group) {
+        match host::remove_dir(group) {
             Ok(()) => work.undone.removed += 1,
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
             Err(err) => return Err(err),
@@ -152,7 +153,7 @@ impl Tree {
         let beside = |leaf: &&PathBuf| leaf.parent() == home && !group.starts_with(leaf);
         match (self.send(pid, origin.as_deref(), work), self.created.iter().find(beside)) {
             (Err(err), Some(leaf)) if err.raw_os_error() == Some(libc::EBUSY) => {
-                fs::write(leaf.join("cgroup.procs"), pid.to_string()).map(|()| false)
+                host::overwrite(&leaf.join("cgroup.procs"), &pid.to_string()).map(|()| false)
             }
             (result, _) => result,
         }
@@ -183,8 +184,8 @@ impl Tree {
 
     /// Takes back the controllers that this program passed on in a group, but for those that another group uses by now.
     fn take_back(&self, file: &Path, original: &str, undone: &mut Undone) -> io::Result<()> {
-        let Some(group) = file.parent().filter(|_| file.exists()) else { return Ok(()) };
-        let now = fs::read_to_string(file)?;
+        let Some(group) = file.parent().filter(|_| host::exists(file)) else { return Ok(()) };
+        let now = host::read_to_string(file)?;
         let given: Vec<&str> = now
             .split_whitespace()
             .filter(|name| !original.split_whitespace().any(|had| had == *name))
@@ -205,7 +206,7 @@ impl Tree {
                 }
                 continue;
             }
-            match fs::write(file, format!("-{name}")) {
+            match host::overwrite(file, &format!("-{name}")) {
                 Ok(()) => changed = true,
                 Err(err) if is_gone(&err) => {}
                 Err(err) => return Err(err),
@@ -222,8 +223,8 @@ fn passes_on(file: &Path) -> bool {
 }
 
 fn children(group: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let entries = fs::read_dir(group).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
+    let entries = host::list(group).unwrap_or_default().into_iter();
+    entries.filter(|entry| entry.is_dir).map(|entry| entry.path)
 }
 
 /// By controller, what its files hold of which nobody has chosen anything: the beginning of what the kernel shows.
@@ -268,7 +269,7 @@ const UNTOUCHED: [(&str, &[(&str, &str)]); 4] = [
 
 /// Whether a group passes a controller on, or has something set that the controller holds.
 fn uses(group: &Path, controller: &str) -> bool {
-    let says = |file: &str| fs::read_to_string(group.join(file)).ok();
+    let says = |file: &str| host::read_to_string(&group.join(file)).ok();
     let passed_on = says("cgroup.subtree_control").unwrap_or_default();
     let files = UNTOUCHED.iter().filter(|(name, _)| *name == controller).flat_map(|(_, files)| *files);
     // Some kernels show `max 100000` of cpu.max, and a line per device below the default of io.weight.
@@ -296,12 +297,6 @@ fn origin(entry: &Entry) -> Option<(ProcessKey, &PathBuf)> {
     }
 }
 
-fn processes(group: &Path) -> Vec<u32> {
-    let listed = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    // A process of another pid namespace is shown as 0, which stands for the writer where it is written.
-    listed.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect()
-}
-
 /// Whether an error says that a file, or the device that it is about, is not there any more.
 fn is_gone(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound || matches!(err.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
@@ -309,7 +304,7 @@ fn is_gone(err: &io::Error) -> bool {
 
 /// Writes a device's former line, unless it says so already, is gone, or says something else than `given` by now.
 fn write_line_back(path: &Path, original: &str, given: &str, undone: &mut Undone) -> io::Result<()> {
-    let now = match fs::read_to_string(path) {
+    let now = match host::read_to_string(path) {
         Ok(now) => now,
         Err(err) if is_gone(&err) => return Ok(()),
         Err(err) => return Err(err),
@@ -325,7 +320,7 @@ fn write_line_back(path: &Path, original: &str, given: &str, undone: &mut Undone
         undone.notices.push(format!("{file}: what it says of {device} stays: another program wrote that"));
         return Ok(());
     }
-    match fs::OpenOptions::new().write(true).open(path)?.write_all(format!("{original}\n").as_bytes()) {
+    match host::write(path, &format!("{original}\n")) {
         Err(err) if is_gone(&err) => {}
         written => {
             written?;
@@ -337,7 +332,7 @@ fn write_line_back(path: &Path, original: &str, given: &str, undone: &mut Undone
 
 /// Writes a file's former content. False if there is no such file or nothing to change.
 fn write_back(path: &Path, original: &str) -> io::Result<bool> {
-    let now = match fs::read_to_string(path) {
+    let now = match host::read_to_string(path) {
         Ok(now) => now,
         Err(err) if is_gone(&err) => return Ok(false),
         Err(err) => return Err(err),
@@ -347,7 +342,7 @@ fn write_back(path: &Path, original: &str) -> io::Result<bool> {
     }
     // At least a line break: the kernel is not told of a write of nothing, which empties a list of CPUs.
     let text = format!("{}\n", original.trim_end());
-    fs::write(path, text).map(|()| true)
+    host::overwrite(path, &text).map(|()| true)
 }
 
 fn describe(entry: &Entry, err: &io::Error) -> String {
@@ -375,6 +370,8 @@ fn describe(entry: &Entry, err: &io::Error) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// What undoing these entries says.

@@ -9,12 +9,12 @@ use commonhold_machine::CpuSet;
 
 use super::Undone;
 use crate::LiveError;
-use crate::affinity;
-use crate::io_priority::{self, IoPriority};
-use crate::journal::{Entry, ProcessKey};
-use crate::observe::process::{Listed, ProcFs, Stat};
-use crate::oom_score;
-use crate::roster::MARKER;
+use crate::host::affinity;
+use crate::host::io_priority::{self, IoPriority};
+use crate::host::oom_score;
+use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat};
+use crate::observe::roster::MARKER;
+use crate::undo::journal::Entry;
 
 /// More rounds than any storm of forks needs: each round halves the time in which a fork can go unseen, at least.
 const ROUNDS_MAX: usize = 50;

@@ -1,6 +1,7 @@
 use commonhold_contract::{Amount, Scheme};
 use commonhold_machine::Machine;
 use commonhold_policy::memory::frames::{Input, Look, State, step};
+use commonhold_policy::rights::Rights;
 use proptest::prelude::*;
 
 use super::*;
@@ -656,7 +657,12 @@ proptest! {
         let mut history = Vec::new();
         for _ in 0..60 {
             let units = memory.facts();
-            let input = Input { contract: &contract, frames: 140, units: &units, look: Look::Period };
+            let mut rights = Rights::new(&contract);
+            for (unit, facts) in contract.ids().zip(&units) {
+                let _ = rights.set_present(unit, facts.present);
+            }
+            let (look, rights) = (Look::Period, &rights);
+            let input = Input { contract: &contract, rights, frames: 140, frame_bytes: 1, units: &units, look };
             let (next, allowances) = step(state, input);
             state = next;
             let allowed: Vec<u64> = allowances.iter().map(|allowance| allowance.allowed).collect();

@@ -8,7 +8,7 @@ use commonhold_machine::capability::{Area, Row, State};
 
 use super::context::{Capability, Context};
 use super::resources::pressure;
-use crate::disk::devices::{self, Device, Weigher};
+use crate::observe::disk::devices::{self, Device, Weigher};
 
 /// The rows about disks. `io` and `memory` are those about the controllers.
 pub(super) fn rows(context: &Context, io: &Row, memory: &Row) -> Vec<Row> {

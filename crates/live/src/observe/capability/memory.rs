@@ -7,7 +7,9 @@ use super::CgroupPlace;
 use super::context::{Capability, Context};
 use super::resources;
 use super::surroundings::GIVE_CAPABILITIES;
-use crate::memory::{are_made, bound_above, is_protected, means_at};
+use crate::host;
+use crate::observe::memory::ages::are_made;
+use crate::observe::memory::facts::{is_protected, tightest_bound};
 
 /// Where the kernel shows generations of pages, and whether it makes any.
 const GENERATIONS: &str = "/sys/kernel/debug/lru_gen";
@@ -69,6 +71,15 @@ fn guarantees(context: &Context, place: &CgroupPlace) -> Row {
     Row::partly(Area::Memory, name, reason).remedy(remedy)
 }
 
+/// What could be enforced below a place, where control groups have `memory.reclaim` or not.
+pub(crate) fn means_at(place: &CgroupPlace, reclaim: bool) -> MemoryMeans {
+    if !place.controllers.contains("memory") {
+        return MemoryMeans::NONE;
+    }
+    let guarantees = !place.delegated || is_protected(&place.base, &place.mount);
+    MemoryMeans { bounds: true, guarantees, reclaim, alarms: true, kill_order: true, frames: None }
+}
+
 impl CgroupPlace {
     /// What could be enforced for memory here.
     pub fn memory(&self) -> MemoryMeans {
@@ -78,17 +89,16 @@ impl CgroupPlace {
 
 /// Whether control groups here have memory.reclaim; the root never has.
 fn has_reclaim(place: &CgroupPlace) -> bool {
-    std::fs::read_dir(&place.base)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|entry| entry.path().join("memory.reclaim").exists() || entry.file_name() == "memory.reclaim")
+    host::list(&place.base)
+        .unwrap_or_default()
+        .iter()
+        .any(|entry| host::exists(&entry.path.join("memory.reclaim")) || entry.name() == "memory.reclaim")
 }
 
 /// Kernels from 5.19 on have memory.reclaim; a bound in between takes more time, and makes the borrower wait.
 fn call_back(place: &CgroupPlace) -> Row {
     let name = "memory called back at once";
-    let bound = bound_above(&place.base, &place.mount).filter(|_| place.delegated);
+    let bound = tightest_bound(&place.base, &place.mount).filter(|_| place.delegated);
     let within =
         bound.map(|bytes| format!("; we are bounded to {} MiB, which is what is divided", bytes >> 20));
     let within = within.unwrap_or_default();

@@ -3,7 +3,15 @@
 use commonhold_machine::capability::{Area, Row, State};
 
 use super::context::{Capability, Context};
-use crate::kernel::NOT_BUILT_IN;
+
+/// Whether this program was built with the scheduler in it (the cargo feature `kernel`).
+pub const BUILT_IN: bool = cfg!(feature = "kernel");
+
+/// What is missing where the program was built without the scheduler, and the remedy.
+pub(crate) const NOT_BUILT_IN: (&str, &str) = (
+    "this program was built without the scheduler",
+    "build it where `scripts/features` finds clang and the headers of libelf and zlib: `make build`",
+);
 
 /// The first kernel that has `sched_ext`.
 const KERNEL_MIN: (u32, u32) = (6, 12);

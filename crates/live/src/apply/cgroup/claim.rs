@@ -1,0 +1,304 @@
+//! Taking possession of a subtree of cgroups: `BASE/commonhold`.
+//!
+//! Problem: the subtree must be ours alone. Two daemons that write the same files undo each other's work without
+//! noticing. And the place where the subtree is to stand may not allow it yet.
+//!
+//! Algorithm: the directory carries a mark, the extended attribute [`MARK`], with the owner's process number and start
+//! time.
+//! - If the mark's process lives, the daemon is refused.
+//! - If the mark's process is gone, what it left is cleared away.
+//! - Without a mark, the daemon is refused while there are processes in the directory. Otherwise the directory is
+//!   cleared away.
+//!
+//! Then the controllers are enabled, from the top down. At the hierarchy's root that is always possible. Anywhere else
+//! it is possible only while no process stands in BASE itself. In a delegated cgroup, this process and the one that
+//! started it stand there; they first step into the leaf [`ASIDE`]. The process that undoes our work must therefore be
+//! started before. Then it is moved along, and knows the way back.
+//!
+//! Limits: where the file system refuses extended attributes (kernels before 5.7), only a populated subtree is
+//! recognised as another program's; the journal's lock then keeps two daemons apart. Everything done here is in the
+//! journal first.
+//!
+//! Source: "No Internal Process Constraint" and "Delegation" in the kernel's cgroup-v2.rst.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::LiveError;
+use crate::host::{self, write};
+use crate::observe::capability::CgroupPlace;
+use crate::observe::knob::{self, failed, read, value_of};
+use crate::observe::process::{ProcFs, ProcessKey, is_alive};
+use crate::undo::journal::{Entry, Journal, record};
+use crate::undo::way_back::{self, Elsewhere, Sent, WayBack};
+
+/// Our subtree's directory.
+pub(super) const TOP: &str = "commonhold";
+/// The leaf beside it, for those who stood in BASE.
+pub(super) const ASIDE: &str = "commonhold.daemon";
+/// Who owns the subtree: `PID START`.
+const MARK: &str = "user.commonhold";
+/// The controllers that this backend can use. With io, memory says whose a page is that is written back.
+const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
+/// How often to go after processes that fork while they are moved out of a cgroup.
+const SWEEPS_MAX: usize = 100;
+
+/// The subtree, once it is ours.
+#[derive(Debug)]
+pub(super) struct Tree {
+    /// `BASE/commonhold`.
+    pub(super) top: PathBuf,
+    /// Where a process goes whose own place is gone: outside the subtree, and allowed to hold processes.
+    pub(super) outside: PathBuf,
+    /// Those of [`CONTROLLERS`] that are enabled in it.
+    pub(super) controllers: Vec<&'static str>,
+}
+
+impl Tree {
+    /// Takes possession. What could not be had but is not needed is returned beside it.
+    pub(super) fn claim(
+        place: &CgroupPlace,
+        procfs: &mut ProcFs,
+        journal: &mut Journal,
+    ) -> Result<(Tree, Vec<LiveError>), LiveError> {
+        let top = place.base.join(TOP);
+        refuse_if_owned(&top, procfs)?;
+        way_back::tidy(&place.base);
+        let outside =
+            if place.delegated { step_aside(&place.base, procfs, journal)? } else { place.base.clone() };
+        let left = clear_away(&top, &outside, procfs)?;
+        let mut problems = enable(place, journal)?;
+        let refused = problems.len();
+        problems.extend(left);
+        let enabled = words(&place.base.join("cgroup.subtree_control"))?;
+        let controllers: Vec<&str> =
+            CONTROLLERS.into_iter().filter(|name| enabled.iter().any(|word| word == name)).collect();
+        let is_missing = |name: &&str| place.controllers.contains(*name) && !controllers.contains(name);
+        let missing: Vec<&str> = CONTROLLERS.into_iter().filter(is_missing).collect();
+        // What was refused was said.
+        if refused == 0 && !missing.is_empty() {
+            problems.push(LiveError::NotInForce {
+                path: place.base.join("cgroup.subtree_control"),
+                wrote: format!("+{}", missing.join(" +")),
+                read: enabled.join(" "),
+                remedy: "; another program writes this file too: stop it, and start commonhold again"
+                    .to_owned(),
+            });
+        }
+        let tree = Tree { top, outside, controllers };
+        make(&tree.top, &tree.outside, journal)?;
+        mark(&tree.top, procfs)?;
+        tree.open_up(&tree.top)?;
+        Ok((tree, problems))
+    }
+
+    /// Passes the controllers on to the cgroups in a directory, in which no process may stand by then.
+    pub(super) fn open_up(&self, dir: &Path) -> Result<(), LiveError> {
+        if self.controllers.is_empty() {
+            return Ok(());
+        }
+        let file = dir.join("cgroup.subtree_control");
+        let value: Vec<String> = self.controllers.iter().map(|name| format!("+{name}")).collect();
+        let value = value.join(" ");
+        write(&file, &value).map_err(|source| failed(&file, format!("write `{value}`"), source))?;
+        let read = words(&file)?;
+        if self.controllers.iter().all(|name| read.iter().any(|word| word == name)) {
+            return Ok(());
+        }
+        let remedy = "; another program writes this file too: stop it".to_owned();
+        Err(LiveError::NotInForce { path: file, wrote: value, read: read.join(" "), remedy })
+    }
+
+    /// Whether a controller is ours to use.
+    pub(super) fn has(&self, controller: &str) -> bool {
+        self.controllers.contains(&controller)
+    }
+}
+
+/// Refuses a subtree that belongs to somebody else. One that belongs to nobody any more is no obstacle.
+fn refuse_if_owned(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
+    if !host::is_dir(top) {
+        return Ok(());
+    }
+    match owner_of(top) {
+        Some(owner) if is_alive(procfs, owner)? => Err(LiveError::Unavailable {
+            what: format!("{} belongs to a running commonhold, process {}", top.display(), owner.pid),
+            remedy: format!("use that one, or stop it: kill {}", owner.pid),
+        }),
+        None if populated(top)? => Err(LiveError::Unavailable {
+            what: format!("{} was made by another program and holds processes", top.display()),
+            remedy: "stop that program, or move its processes to another cgroup, and remove this one"
+                .to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Who marked the subtree.
+fn owner_of(top: &Path) -> Option<ProcessKey> {
+    let mut buffer = [0u8; 64];
+    let n = host::marked(top, MARK, &mut buffer).ok()?;
+    let (pid, start) = std::str::from_utf8(&buffer[..n]).ok()?.split_once(' ')?;
+    Some(ProcessKey { pid: pid.parse().ok()?, start: start.parse().ok()? })
+}
+
+/// Marks the subtree as ours. A file system without extended attributes is no obstacle.
+fn mark(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
+    let pid = std::process::id();
+    let start = procfs.stat(pid)?.map_or(0, |stat| stat.key.start);
+    let value = format!("{pid} {start}");
+    match host::mark(top, MARK, value.as_bytes()) {
+        Err(source) if !matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EPERM)) => {
+            Err(failed(top, format!("mark it as ours ({MARK})"), source))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether there are processes in a cgroup or below.
+fn populated(dir: &Path) -> Result<bool, LiveError> {
+    let file = dir.join("cgroup.events");
+    let text = read(&file).map_err(|source| failed(&file, "read it".to_owned(), source))?;
+    Ok(value_of(&text, "populated") == Some(1))
+}
+
+/// Removes a cgroup and everything in it. Processes that are left in it step outside. One that goes meanwhile is removed.
+pub(super) fn remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
+    match try_to_remove(dir, outside) {
+        Err(_) if !host::exists(dir) => Ok(()),
+        done => done,
+    }
+}
+
+fn try_to_remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
+    let entries = match host::list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(failed(dir, "list it".to_owned(), source)),
+        Ok(entries) => entries,
+    };
+    for entry in entries.iter().filter(|entry| entry.is_dir) {
+        remove(&entry.path, outside)?;
+    }
+    empty(dir, outside, |_| Ok(()))?;
+    host::remove_dir(dir).map_err(|source| failed(dir, "remove this cgroup".to_owned(), source))
+}
+
+/// Removes what a dead daemon left whose journal is not known here. Where its processes came from is not known either; what is
+/// told is where they are now.
+fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<LiveError>, LiveError> {
+    let (way_back, mut elsewhere) = (WayBack { last: outside, ours: top }, Elsewhere::default());
+    let mut groups = vec![top.to_owned()];
+    while let Some(group) = groups.pop() {
+        for pid in if host::is_dir(&group) { processes(&group)? } else { Vec::new() } {
+            if let Ok(Sent::Elsewhere(to)) = way_back.send(procfs, pid, None, true) {
+                elsewhere.note(procfs, pid, None, to);
+            }
+        }
+        let entries = host::list(&group).unwrap_or_default();
+        groups.extend(entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.path));
+    }
+    remove(top, outside)?;
+    let told = |what| LiveError::Unavailable {
+        what,
+        remedy: "a daemon with another --directory left them; move them by hand where they belong".to_owned(),
+    };
+    Ok(elsewhere.notices().into_iter().map(told).collect())
+}
+
+/// Moves every process out of a cgroup, newborn ones included; each is shown to `before` first.
+pub(super) fn empty(
+    dir: &Path,
+    to: &Path,
+    mut before: impl FnMut(u32) -> Result<(), LiveError>,
+) -> Result<(), LiveError> {
+    for _ in 0..SWEEPS_MAX {
+        let pids = processes(dir)?;
+        if pids.is_empty() {
+            return Ok(());
+        }
+        for pid in pids {
+            before(pid)?;
+            match move_to(pid, to) {
+                Ok(()) => {}
+                // Gone meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(source) => {
+                    return Err(failed(&to.join("cgroup.procs"), format!("write `{pid}`"), source));
+                }
+            }
+        }
+    }
+    let source = io::Error::from_raw_os_error(libc::EBUSY);
+    Err(failed(dir, "empty it: its processes fork faster than they can be moved".to_owned(), source))
+}
+
+/// The processes that stand in a cgroup itself.
+pub(super) fn processes(dir: &Path) -> Result<Vec<u32>, LiveError> {
+    let read = knob::processes(dir);
+    read.map_err(|source| failed(&dir.join("cgroup.procs"), "read it".to_owned(), source))
+}
+
+/// Makes a cgroup of ours. One that is there, since it could not be removed or was made in part, is removed first, with what
+/// was ordered for it.
+pub(super) fn make(dir: &Path, outside: &Path, journal: &mut Journal) -> Result<(), LiveError> {
+    record(journal, &[Entry::Created { cgroup: dir.to_owned() }])?;
+    let mut made = host::make_dir(dir);
+    if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+        remove(dir, outside)?;
+        made = host::make_dir(dir);
+    }
+    made.map_err(|source| failed(dir, "create this cgroup".to_owned(), source))
+}
+
+/// Moves one process, with all its threads.
+pub(super) fn move_to(pid: u32, dir: &Path) -> io::Result<()> {
+    write(&dir.join("cgroup.procs"), &pid.to_string())
+}
+
+/// Enables controllers at BASE, one by one, so that one that is refused does not take the other with it.
+fn enable(place: &CgroupPlace, journal: &mut Journal) -> Result<Vec<LiveError>, LiveError> {
+    let file = place.base.join("cgroup.subtree_control");
+    let enabled = words(&file)?;
+    let missing = |name: &&str| place.controllers.contains(*name) && !enabled.iter().any(|word| word == name);
+    let missing: Vec<&str> = CONTROLLERS.into_iter().filter(missing).collect();
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    record(journal, &[Entry::Knob { path: file.clone(), original: enabled.join(" ") }])?;
+    let try_one =
+        |name: &str| write(&file, &format!("+{name}")).err().map(|source| refused(&file, name, source));
+    Ok(missing.into_iter().filter_map(try_one).collect())
+}
+
+/// Why a controller could not be enabled.
+fn refused(file: &Path, name: &str, source: io::Error) -> LiveError {
+    let what = format!("enable the {name} controller");
+    if (name, source.raw_os_error()) != ("cpu", Some(libc::EINVAL)) {
+        return failed(file, what, source);
+    }
+    let remedy = "; real-time processes stand outside the root cgroup, which this kernel (RT_GROUP_SCHED) does not \
+                  allow: give them an ordinary scheduling class with `chrt --other -p 0 PID`";
+    LiveError::File { path: file.to_owned(), what, source, remedy: remedy.to_owned() }
+}
+
+/// Moves everybody who stands in BASE into the leaf beside our subtree.
+fn step_aside(base: &Path, procfs: &mut ProcFs, journal: &mut Journal) -> Result<PathBuf, LiveError> {
+    let aside = base.join(ASIDE);
+    record(journal, &[Entry::Created { cgroup: aside.clone() }])?;
+    match host::make_dir(&aside) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(failed(&aside, "create this cgroup".to_owned(), source));
+        }
+        _ => {}
+    }
+    empty(base, &aside, |pid| {
+        let Some(stat) = procfs.stat(pid)? else { return Ok(()) };
+        record(journal, &[Entry::Moved { process: stat.key, from: base.to_owned() }])
+    })?;
+    Ok(aside)
+}
+
+fn words(file: &Path) -> Result<Vec<String>, LiveError> {
+    let text = read(file).map_err(|source| failed(file, "read it".to_owned(), source))?;
+    Ok(text.split_whitespace().map(str::to_owned).collect())
+}

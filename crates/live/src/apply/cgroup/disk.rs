@@ -1,0 +1,341 @@
+//! Disks on a live machine: the disks that there are, what units do to them, and orders in the form of the kernel's
+//! files.
+//!
+//! Facts are io.stat and io.pressure of each unit's own cgroup, read at most every 80 ms. Orders are io.max, and
+//! io.weight or io.bfq.weight, of the cgroups that the `cgroup` backend made. They go when those cgroups go, so the
+//! journal needs no entry for them. The cost model that makes weights count is the whole machine's, and is in the
+//! journal (`io_cost`).
+//!
+//! A disk is a whole physical one. Requests to a partition, to LVM, dm-crypt or md arrive there with their cgroup. So
+//! they are counted and held there; the layers above would count them twice. Some arrays write to their drives in no
+//! unit's name. They are disks themselves, and drives that serve nothing else are not (`arrays`). File systems on the
+//! network have no disk here: they are outside of control.
+//!
+//! Disks come and go: an array that is assembled takes the place of its drives. Orders about a device that is no
+//! longer held are taken back. Another device may get the name or number of one that is known. What was known is then
+//! forgotten, and orders begin anew.
+//!
+//! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-throttle.c, block/blk-iocost.c, block/bfq-cgroup.c.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use commonhold_contract::UnitId;
+use commonhold_policy::{DiskFacts, DiskUse};
+use commonhold_policy::{MS, Time};
+
+use super::knob::put_line;
+use crate::LiveError;
+use crate::observe::disk::devices::{self, Device, Weigher};
+use crate::observe::disk::stat;
+use crate::observe::files::Tree;
+use crate::observe::memory::source::{Buffer, Source};
+
+/// How old facts may be.
+const FRESH_NS: Time = 80 * MS;
+/// The file of a cgroup that takes rates.
+const CAPS: &str = "io.max";
+/// How often to look which disks there are, and what schedules them.
+const DEVICES_NS: Time = 5_000 * MS;
+/// So many files are kept open between looks: to open one costs more than to read it.
+const KEPT_MAX: usize = 96;
+
+/// The disks of a machine, and what units did to them.
+#[derive(Debug, Default)]
+pub(crate) struct Disks {
+    mount: PathBuf,
+    devices: Vec<Device>,
+    devices_at: Option<Time>,
+    /// What was ordered and not taken back: by control group and device number, in which file.
+    orders: BTreeSet<(PathBuf, String, &'static str)>,
+    facts: Vec<DiskFacts>,
+    at: Option<Time>,
+    texts: Texts,
+}
+
+/// What the kernel tells in files that are read again and again.
+#[derive(Debug, Default)]
+struct Texts {
+    kept: BTreeMap<PathBuf, Source>,
+    buffer: Buffer,
+}
+
+impl Texts {
+    fn read(&mut self, path: &Path) -> Option<&str> {
+        let Texts { kept, buffer } = self;
+        if !kept.contains_key(path) {
+            let opened = Source::open(path).ok()?;
+            if kept.len() >= KEPT_MAX {
+                // They are read in about the same order each time: most of the others are still there then.
+                kept.pop_last();
+            }
+            kept.insert(path.to_owned(), opened);
+        }
+        kept.get_mut(path)?.read_anew(buffer).ok()
+    }
+}
+
+impl Disks {
+    /// Those of a machine whose cgroups are mounted there.
+    pub(crate) fn new(mount: &Path) -> Disks {
+        Disks { mount: mount.to_owned(), ..Disks::default() }
+    }
+
+    /// Where the machine's cgroups are mounted.
+    pub(crate) fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// What units did so far. `leaves` are the cgroups of their own processes; what cannot be read is left out, since a
+    /// cgroup may go at any time. Nobody is looked at where there is no disk.
+    pub(crate) fn observe(
+        &mut self,
+        now: Time,
+        leaves: impl FnOnce() -> Vec<(UnitId, PathBuf)>,
+    ) -> Vec<DiskFacts> {
+        if self.at.is_some_and(|at| now < at.saturating_add(FRESH_NS)) {
+            return self.facts.clone();
+        }
+        let mut replaced = Vec::new();
+        if self.devices_at.is_none_or(|at| now >= at.saturating_add(DEVICES_NS)) {
+            self.devices_at = Some(now);
+            // Those of units and devices that have gone do not stay open.
+            self.texts.kept.clear();
+            replaced = self.follow(devices::read(&Tree::new(Path::new("/")), &self.mount));
+        }
+        self.at = Some(now);
+        let leaves = if self.devices.is_empty() { Vec::new() } else { leaves() };
+        let units = leaves.iter().map(|(unit, _)| unit.index() + 1).max().unwrap_or(0);
+        let mut facts: BTreeMap<&str, DiskFacts> = BTreeMap::new();
+        // Who sees a disk no more, and then again, gives its orders anew.
+        for device in self.devices.iter().filter(|device| !replaced.contains(&device.name)) {
+            let weighs = device.weigher.is_some();
+            let bytes_per_s = device.model.map(|model| model.bytes_per_s());
+            let units = vec![DiskUse::default(); units];
+            let stat = PathBuf::from(format!("/sys/block/{}/stat", device.name));
+            let whole = self.texts.read(&stat).and_then(stat::device);
+            let of =
+                DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s, device: whole, units };
+            facts.insert(&device.number, of);
+        }
+        for (unit, leaf) in &leaves {
+            let stalled_ns = self.texts.read(&leaf.join("io.pressure")).and_then(stat::stalled_ns);
+            for disk in facts.values_mut() {
+                disk.units[unit.index()].stalled_ns = stalled_ns;
+            }
+            let Some(text) = self.texts.read(&leaf.join("io.stat")) else { continue };
+            for (number, used) in stat::parse(text) {
+                if let Some(disk) = facts.get_mut(number) {
+                    disk.units[unit.index()] = DiskUse { stalled_ns, ..used };
+                }
+            }
+        }
+        self.facts = facts.into_values().collect();
+        self.facts.clone()
+    }
+
+    /// There are these devices from now on. Returns the names that another device had until now.
+    fn follow(&mut self, devices: Vec<Device>) -> Vec<String> {
+        let before = std::mem::replace(&mut self.devices, devices);
+        let is_held = |old: &Device| {
+            self.devices.iter().any(|new| new.number == old.number && !old.is_replaced_by(new))
+        };
+        let gone: Vec<&str> =
+            before.iter().filter(|old| !is_held(old)).map(|old| old.number.as_str()).collect();
+        let (ended, orders): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut self.orders)
+            .into_iter()
+            .partition(|(_, number, _)| gone.contains(&number.as_str()));
+        self.orders = orders;
+        for (dir, number, file) in ended {
+            let nothing = if file == CAPS { "rbps=max wbps=max" } else { "default" };
+            // The device may have gone, and the cgroup too: with either, the order went.
+            let _ = crate::host::write(&dir.join(file), &format!("{number} {nothing}"));
+        }
+        let is_new = |new: &&Device| before.iter().any(|old| old.is_replaced_by(new));
+        self.devices.iter().filter(is_new).map(|new| new.name.clone()).collect()
+    }
+
+    /// Carries out an order about a device, which may have gone since it was made.
+    fn order(
+        &mut self,
+        dir: &Path,
+        disk: &str,
+        file: &'static str,
+        lasts: bool,
+        order: impl FnOnce(&Path, &str) -> Result<(), LiveError>,
+    ) -> Result<(), LiveError> {
+        let device = self.device(disk)?;
+        let key = (dir.to_owned(), device.number.clone(), file);
+        let outcome = order(&dir.join(file), &device.number);
+        let is_there = outcome.is_ok() || device.is_there(&Tree::new(Path::new("/")));
+        // One that did not take may be in force in part.
+        if lasts {
+            self.orders.insert(key);
+        } else if outcome.is_ok() {
+            self.orders.remove(&key);
+        }
+        if is_there {
+            return outcome;
+        }
+        self.devices_at = None;
+        Ok(())
+    }
+
+    /// The order of a weight, 1 to 1,000, for the cgroup `dir` against its siblings.
+    pub(crate) fn weigh(&mut self, dir: &Path, disk: &str, weight: u32) -> Result<(), LiveError> {
+        let device = self.device(disk)?;
+        let weigher = device.weigher.ok_or_else(|| LiveError::Unavailable {
+            what: format!("disk {disk} heeds no weights"),
+            remedy: "see `commonhold doctor` for what it needs".to_owned(),
+        })?;
+        self.order(dir, disk, weigher.file(), true, |path, number| {
+            let value = format!("{number} {weight}");
+            put_line(path, &value, &value)
+        })
+    }
+
+    /// The order of a rate each way for everything in the cgroup `dir`.
+    pub(crate) fn cap(
+        &mut self,
+        dir: &Path,
+        disk: &str,
+        read: Option<u64>,
+        write: Option<u64>,
+    ) -> Result<(), LiveError> {
+        let text = |rate: Option<u64>| rate.map_or_else(|| "max".to_owned(), |rate| rate.to_string());
+        let is_bound = read.is_some() || write.is_some();
+        self.order(dir, disk, CAPS, is_bound, |path, number| {
+            let wanted = format!("{number} rbps={} wbps={}", text(read), text(write));
+            // Of a device without any bound, the kernel shows nothing.
+            let shown = if is_bound { format!("{wanted} riops=max wiops=max") } else { String::new() };
+            put_line(path, &wanted, &shown)
+        })
+    }
+
+    fn device(&self, disk: &str) -> Result<&Device, LiveError> {
+        self.devices.iter().find(|device| device.name == disk).ok_or_else(|| LiveError::Unavailable {
+            what: format!("disk {disk} is gone"),
+            remedy: "if it was not removed on purpose, attach it again".to_owned(),
+        })
+    }
+}
+
+impl Weigher {
+    /// The file of a cgroup that takes weights.
+    fn file(self) -> &'static str {
+        match self {
+            Weigher::IoCost => "io.weight",
+            Weigher::Bfq => "io.bfq.weight",
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Disks as they were found a moment ago.
+    fn disks(weighers: &[Option<Weigher>]) -> Disks {
+        let device = |(n, weigher): (usize, &Option<Weigher>)| Device {
+            name: format!("sd{n}"),
+            number: format!("8:{n}"),
+            weigher: *weigher,
+            queues: true,
+            ..Device::default()
+        };
+        Disks {
+            devices: weighers.iter().enumerate().map(device).collect(),
+            devices_at: Some(1),
+            ..Disks::default()
+        }
+    }
+
+    #[test]
+    fn facts_are_of_each_units_own_cgroup_and_no_older_than_said() {
+        let (dir, unit) = (tempfile::tempdir().unwrap(), UnitId(3));
+        let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
+        write("io.stat", "8:0 rbytes=10 wbytes=2 rios=1 wios=1\n9:9 rbytes=7\n");
+        write("io.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n");
+        let mut disks = disks(&[Some(Weigher::Bfq), None]);
+        let leaves = [(unit, dir.path().to_owned())];
+        let facts = disks.observe(100 * MS, || leaves.to_vec());
+        let shown: Vec<_> = facts.iter().map(|disk| (disk.name.as_str(), disk.weighs, disk.at)).collect();
+        assert_eq!(shown, [("sd0", true, 100 * MS), ("sd1", false, 100 * MS)]);
+        let used = DiskUse { read_bytes: 10, written_bytes: 2, requests: 2, stalled_ns: Some(5_000) };
+        assert_eq!(facts[0].unit(unit), used);
+        assert_eq!(facts[1].unit(unit), DiskUse { stalled_ns: Some(5_000), ..DiskUse::default() });
+        write("io.stat", "8:0 rbytes=20 wbytes=2 rios=2 wios=1\n");
+        assert_eq!(
+            disks.observe(179 * MS, || panic!("nobody is looked at"))[0].unit(unit).read_bytes,
+            10,
+            "they are fresh"
+        );
+        assert_eq!(disks.observe(180 * MS, || leaves.to_vec())[0].unit(unit).read_bytes, 20);
+    }
+
+    #[test]
+    fn where_there_is_no_disk_nobody_is_looked_at() {
+        let mut none = disks(&[]);
+        assert!(none.observe(100 * MS, || panic!("nobody is looked at")).is_empty());
+    }
+
+    #[test]
+    fn a_weight_goes_where_the_scheduler_takes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["io.weight", "io.bfq.weight"] {
+            std::fs::write(dir.path().join(file), "").unwrap();
+        }
+        let mut disks = disks(&[Some(Weigher::Bfq), Some(Weigher::IoCost), None]);
+        disks.weigh(dir.path(), "sd0", 300).unwrap();
+        disks.weigh(dir.path(), "sd1", 70).unwrap();
+        let text = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
+        assert_eq!((text("io.bfq.weight").as_str(), text("io.weight").as_str()), ("8:0 300", "8:1 70"));
+        let mut error = |disk: &str| disks.weigh(dir.path(), disk, 1).unwrap_err().to_string();
+        let deaf = error("sd2");
+        assert!(deaf.contains("disk sd2 heeds no weights"), "{deaf}");
+        let gone = error("sd9");
+        assert!(gone.contains("disk sd9 is gone"), "{gone}");
+    }
+
+    #[test]
+    fn orders_about_a_device_that_is_not_held_any_more_are_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
+        for file in ["io.max", "io.bfq.weight"] {
+            std::fs::write(dir.path().join(file), "").unwrap();
+        }
+        let mut disks = disks(&[Some(Weigher::Bfq), None]);
+        disks.weigh(dir.path(), "sd0", 300).unwrap();
+        // A plain file does not show the other bounds, as the kernel does.
+        let _ = disks.cap(dir.path(), "sd1", Some(7), None);
+        let both = disks.devices.clone();
+        assert_eq!(disks.follow(both.clone()), [""; 0]);
+        assert_eq!(
+            (text("io.bfq.weight").as_str(), text("io.max").as_str()),
+            ("8:0 300", "8:1 rbps=7 wbps=max")
+        );
+        assert_eq!(disks.follow(Vec::new()), [""; 0]);
+        assert_eq!(
+            (text("io.bfq.weight").as_str(), text("io.max").as_str()),
+            ("8:0 default", "8:1 rbps=max wbps=max")
+        );
+        std::fs::write(dir.path().join("io.max"), "").unwrap();
+        disks.follow(both);
+        disks.follow(Vec::new());
+        assert_eq!(text("io.max"), "", "once");
+    }
+
+    #[test]
+    fn a_device_that_has_anothers_name_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("io.max"), "").unwrap();
+        let mut disks = disks(&[None, None]);
+        let _ = disks.cap(dir.path(), "sd1", Some(7), None);
+        let mut devices = disks.devices.clone();
+        devices[1].folder = Some(9);
+        assert_eq!(disks.follow(devices.clone()), ["sd1"]);
+        assert!(disks.orders.is_empty());
+        assert_eq!(disks.follow(devices), [""; 0]);
+    }
+}

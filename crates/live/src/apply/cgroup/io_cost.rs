@@ -1,0 +1,210 @@
+//! The kernel's cost model, io.cost: switched on with what was measured, and off again at the end.
+//!
+//! Problem: io.weight counts for nothing unless io.cost is on for the disk. With a model of another disk it counts for
+//! little.
+//!
+//! Algorithm: for every disk whose model is known when the daemon begins, io.cost.model gets the coefficients and
+//! io.cost.qos is enabled. Both are lines in files of the top cgroup, of this disk alone. The journal has what they
+//! were before they are written, and the caretaker writes that back.
+//!
+//! The bounds on quality of service:
+//! - No more is let through than 90 % of what the model says. So requests wait in the kernel, which knows whose they
+//!   are, and not in the disk, which does not.
+//! - When more than 5 % of the requests take longer than with the disk full while it was measured, less is let
+//!   through, down to a quarter.
+//! - The kernel also looks once per twice this latency which units are active and what each has left over. With a much
+//!   longer bound, a unit that comes to the disk waits that long until its weight counts (measured: `docs/disk.md`).
+//!   So the bound is never more than the quarter of a second that the kernel takes for a rotating disk itself.
+//! - The bound is never less than the 5 ms that the kernel takes for a fast drive. A drive whose requests took 100 us
+//!   while it was measured is not to be held to that while it erases blocks.
+//!
+//! Left alone:
+//! - a disk that BFQ schedules, which has weights of its own;
+//! - one that the administrator has io.cost enabled for;
+//! - one without a queue of requests, which the kernel cannot keep back;
+//! - all disks where the kernel has no io.cost, or where its files are not there or not for us to write (a container,
+//!   a user's own daemon). These files are in the hierarchy's top alone.
+//!
+//! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-iocost.c.
+
+use std::path::Path;
+
+use super::knob::put_line;
+use crate::LiveError;
+use crate::observe::disk::devices::{self, Device};
+use crate::observe::disk::model::{CostModel, Way};
+use crate::observe::disk::stat::line_of;
+use crate::observe::files::Tree;
+use crate::undo::journal::{Entry, Journal, record};
+
+/// The part of the requests whose latency is looked at, and the bounds of what is let through, in per cent.
+const QUALITY: &str = "95.00";
+const LEAST: &str = "25.00";
+const MOST: &str = "90.00";
+
+/// The bounds of the latency that is asked for, in microseconds.
+const LATENCY_US: std::ops::RangeInclusive<u64> = 5_000..=250_000;
+
+/// The files, in the order in which they are written: undone in the reverse, a disk is off before its model goes.
+const FILES: [&str; 2] = ["io.cost.model", "io.cost.qos"];
+
+/// The disks that it is switched on for: measured, and without anything that weighs yet.
+fn measured(tree: &Tree, mount: &Path) -> Vec<(Device, CostModel)> {
+    let may_write = |file| tree.may_write(mount.join(file));
+    if !FILES.into_iter().all(may_write) {
+        return Vec::new();
+    }
+    let disks = devices::read(tree, mount).into_iter().filter(|disk| disk.weigher.is_none() && disk.queues);
+    disks.filter_map(|disk| Some((disk.model?, disk))).map(|(model, disk)| (disk, model)).collect()
+}
+
+/// The names of those that it would be switched on for, where control groups are mounted there. Nothing is switched.
+pub fn would_be_on(mount: &Path) -> Vec<String> {
+    measured(&Tree::new(Path::new("/")), mount).into_iter().map(|(disk, _)| disk.name).collect()
+}
+
+/// Switches io.cost on for every disk that was measured. Returns the names of those it is on for now, and what failed.
+pub(crate) fn switch_on(mount: &Path, journal: &mut Journal) -> (Vec<String>, Vec<LiveError>) {
+    let (mut on, mut problems) = (Vec::new(), Vec::new());
+    for (device, model) in measured(&Tree::new(Path::new("/")), mount) {
+        match switch_on_one(mount, &device, &model, journal) {
+            Ok(()) => on.push(device.name),
+            Err(error) => problems.push(error),
+        }
+    }
+    (on, problems)
+}
+
+fn switch_on_one(
+    mount: &Path,
+    device: &Device,
+    model: &CostModel,
+    journal: &mut Journal,
+) -> Result<(), LiveError> {
+    let values = [model_line(&device.number, model), quality_line(&device.number, model)];
+    for (file, value) in FILES.iter().zip(values) {
+        let path = mount.join(file);
+        let text = crate::observe::knob::read(&path).map_err(|source| LiveError::File {
+            path: path.clone(),
+            what: "read it".to_owned(),
+            source,
+            remedy: "; see `commonhold doctor` for what io.cost needs".to_owned(),
+        })?;
+        let original = original(file, line_of(&text, &device.number), &device.number);
+        record(journal, &[Entry::Line { path: path.clone(), original, given: value.clone() }])?;
+        put_line(&path, &value, &value)?;
+    }
+    Ok(())
+}
+
+/// What to write in order to have a line of the kernel's again. While the kernel chooses the values itself they are shown
+/// and must not be written, or they would count as chosen; a disk without a line is off, and chooses.
+fn original(file: &str, line: Option<&str>, number: &str) -> String {
+    let is_quality = file == "io.cost.qos";
+    match line {
+        Some(line) if !line.contains("ctrl=auto") => line.to_owned(),
+        Some(line) if is_quality && line.contains("enable=1") => format!("{number} enable=1 ctrl=auto"),
+        _ if is_quality => format!("{number} enable=0 ctrl=auto"),
+        _ => format!("{number} ctrl=auto"),
+    }
+}
+
+/// The line of io.cost.model, as the kernel shows it.
+fn model_line(number: &str, model: &CostModel) -> String {
+    let way = |letter: char, way: &Way| {
+        let Way { bytes_per_s, sequential_per_s, random_per_s, .. } = way;
+        format!(
+            "{letter}bps={bytes_per_s} {letter}seqiops={sequential_per_s} {letter}randiops={random_per_s}"
+        )
+    };
+    format!("{number} ctrl=user model=linear {} {}", way('r', &model.read), way('w', &model.write))
+}
+
+/// The line of io.cost.qos, as the kernel shows it.
+fn quality_line(number: &str, model: &CostModel) -> String {
+    let latency = |way: &Way| way.latency_us.clamp(*LATENCY_US.start(), *LATENCY_US.end());
+    format!(
+        "{number} enable=1 ctrl=user rpct={QUALITY} rlat={} wpct={QUALITY} wlat={} min={LEAST} max={MOST}",
+        latency(&model.read),
+        latency(&model.write)
+    )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::observe::files::fake;
+
+    /// Four disks: sda was measured and has a queue, which sdc lacks; BFQ schedules sdb, and sdd was not measured.
+    fn machine(mount: &[(&str, &str)]) -> tempfile::TempDir {
+        let model = serde_json::to_string(&MODEL).unwrap();
+        let mut files = Vec::new();
+        for (n, disk) in (1..).zip(["sda", "sdb", "sdc", "sdd"]) {
+            let mut put = |file: &str, text: &str| {
+                files.push((format!("/sys/block/{disk}/{file}"), text.to_owned()));
+            };
+            put("size", &n.to_string());
+            put("dev", &format!("8:{}", 16 * (n - 1)));
+            put("queue/scheduler", if disk == "sdb" { "[bfq] none" } else { "[none]" });
+            if disk != "sdc" {
+                put("mq/0/cpu_list", "0");
+            }
+            if disk != "sdd" {
+                let kept = format!("{}/__{}.json", crate::observe::disk::model::FOLDER, 512 * n);
+                files.push((kept, model.clone()));
+            }
+        }
+        files.extend(mount.iter().map(|(file, text)| (format!("/cg/{file}"), (*text).to_owned())));
+        let files: Vec<(&str, &str)> =
+            files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        fake::tree(&files)
+    }
+
+    #[test]
+    fn it_is_for_disks_that_were_measured_and_have_a_queue_and_nothing_that_weighs() {
+        let names = |mount: &[(&str, &str)]| {
+            let dir = machine(mount);
+            let found = measured(&Tree::new(dir.path()), Path::new("/cg"));
+            found.into_iter().map(|(disk, _)| disk.name).collect::<Vec<_>>()
+        };
+        let (model, qos) = (("io.cost.model", ""), ("io.cost.qos", ""));
+        assert_eq!(names(&[model, qos]), ["sda"]);
+        let administrators = ("io.cost.qos", "8:0 enable=1 ctrl=user\n");
+        assert_eq!(names(&[model, administrators]), [""; 0]);
+        assert_eq!(names(&[]), [""; 0], "a kernel without it");
+    }
+
+    const MODEL: CostModel = CostModel {
+        read: Way {
+            bytes_per_s: 8_000_000,
+            sequential_per_s: 2_000,
+            random_per_s: 1_900,
+            latency_us: 33_000,
+        },
+        write: Way { bytes_per_s: 7_000_000, sequential_per_s: 1_700, random_per_s: 1_600, latency_us: 1 },
+    };
+
+    #[test]
+    fn lines_as_the_kernel_shows_them() {
+        assert_eq!(
+            model_line("8:0", &MODEL),
+            "8:0 ctrl=user model=linear rbps=8000000 rseqiops=2000 rrandiops=1900 wbps=7000000 wseqiops=1700 wrandiops=1600"
+        );
+        assert_eq!(
+            quality_line("8:0", &MODEL),
+            "8:0 enable=1 ctrl=user rpct=95.00 rlat=33000 wpct=95.00 wlat=5000 min=25.00 max=90.00"
+        );
+    }
+
+    #[test]
+    fn what_the_kernel_chose_it_chooses_again() {
+        let was = |file, line| original(file, line, "8:0");
+        assert_eq!(was("io.cost.qos", None), "8:0 enable=0 ctrl=auto");
+        assert_eq!(was("io.cost.model", None), "8:0 ctrl=auto");
+        assert_eq!(was("io.cost.model", Some("8:0 ctrl=auto model=linear rbps=1")), "8:0 ctrl=auto");
+        assert_eq!(was("io.cost.qos", Some("8:0 enable=1 ctrl=auto rpct=0.00")), "8:0 enable=1 ctrl=auto");
+        let chosen = "8:0 enable=0 ctrl=user rpct=95.00 rlat=5000 wpct=95.00 wlat=5000 min=50.00 max=150.00";
+        assert_eq!(was("io.cost.qos", Some(chosen)), chosen);
+    }
+}

@@ -1,0 +1,549 @@
+//! Memory of units that have control groups: what they use, and the orders on it.
+//!
+//! Problem: hold each unit to the memory that it is allowed, keep what it is entitled to from the others, and see what
+//! it does not need.
+//!
+//! Algorithm, orders: guarantees become memory.min and memory.low, allowances memory.high, reclaim memory.reclaim
+//! ([`pager`]).
+//!
+//! Algorithm, facts:
+//! - memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and /proc ([`machine`](crate::observe::memory::machine));
+//! - which pages are cold, by the kernel's generations ([`ages`](crate::observe::memory::ages));
+//! - what a unit is charged for others, an estimate ([`sharing`](crate::observe::memory::sharing));
+//! - what a unit's pages take that are in swap that is memory ([`swap`](crate::observe::memory::swap)).
+//!
+//! In a container, what it and those that enclose it leave to us is divided ([`around`](crate::observe::memory::around)). A lender that meets its
+//! bound wakes the daemon ([`alarms`](crate::observe::memory::alarms)).
+//!
+//! Properties: memory.max is never written, so no order here makes the kernel kill. Every file's first content is in
+//! the journal before it is written. So the caretaker lifts bounds, whatever happens to the daemon. An order that
+//! cannot be written leaves a unit as it was, and is reported.
+//!
+//! Limits: pages stay charged to the control group that first used them. So what processes had before they came to a
+//! unit is charged elsewhere, and a file that two units read is charged to the one that read it first.
+
+mod pager;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use commonhold_contract::UnitId;
+use commonhold_policy::Time;
+use commonhold_policy::memory::EARLY_NS;
+use commonhold_policy::plan::MemoryOrder;
+use commonhold_policy::plan::MemoryPlan;
+use commonhold_policy::{MemoryFacts, MemoryMeans, UnitMemory};
+
+use super::knob;
+use crate::LiveError;
+use crate::host;
+use crate::observe::capability::{CgroupPlace, means_at};
+use crate::observe::knob::value_of;
+use crate::observe::memory::ages::{Ages, Cold};
+use crate::observe::memory::alarms::Alarms;
+use crate::observe::memory::around::Around;
+use crate::observe::memory::facts::{self, Charged, Group, Packing};
+use crate::observe::memory::machine::{Machine, MachineMemory};
+use crate::observe::memory::sharing::Sharing;
+use crate::observe::memory::source::{Buffer, Source};
+use crate::observe::memory::swap::Swaps;
+use crate::undo::journal::{self, Entry, Journal};
+use pager::Pager;
+
+/// Files that are kept open for every unit: those of [`Files`]. One that is opened for each look costs more than its read.
+pub(crate) const FILES_PER_UNIT: usize = 5;
+
+/// After so many looks that failed, nothing is held any more.
+const BLIND_MAX: u32 = 5;
+
+/// Where a unit's control groups are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) unit: UnitId,
+    /// Of the unit with its sub-units.
+    pub(crate) dir: PathBuf,
+    /// Of its own processes: `dir`, or a leaf in it.
+    pub(crate) leaf: PathBuf,
+    /// The unit around it.
+    pub(crate) parent: Option<UnitId>,
+}
+
+/// The memory of all units.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    mount: PathBuf,
+    base: PathBuf,
+    top: PathBuf,
+    means: MemoryMeans,
+    units: BTreeMap<UnitId, Unit>,
+    machine: Machine,
+    swaps: Swaps,
+    /// What the subtree stands in, if that is not the whole machine: where it is bounded, that is divided as if it were one.
+    around: Option<Around>,
+    pager: Pager,
+    alarms: Option<Alarms>,
+    ages: Option<Ages>,
+    sharing: Option<Sharing>,
+    buffer: Buffer,
+    /// When facts are due.
+    due: Time,
+    /// Looks in a row at which there were none to be had.
+    blind: u32,
+    /// Files whose first content the journal has.
+    recorded: BTreeSet<PathBuf>,
+    problems: Vec<LiveError>,
+}
+
+/// One unit.
+#[derive(Debug)]
+struct Unit {
+    place: Place,
+    /// `None` where its files cannot be read.
+    files: Option<Files>,
+    /// What is in force; `None` is the kernel's own.
+    high: Option<u64>,
+    min: u64,
+    low: u64,
+    own: u64,
+}
+
+#[derive(Debug)]
+struct Files {
+    group: Group,
+    events: Source,
+    pressure: Option<Source>,
+}
+
+impl Files {
+    fn open(place: &Place) -> Result<Files, LiveError> {
+        // Without `local` there are the events of sub-units in it, too.
+        let events = Source::optional(&place.leaf.join("memory.events.local"));
+        Ok(Files {
+            group: Group::open(&place.dir)?,
+            events: events.map_or_else(|| Source::open(&place.leaf.join("memory.events")), Ok)?,
+            pressure: Source::optional(&place.leaf.join("memory.pressure")),
+        })
+    }
+}
+
+impl Memory {
+    /// The memory of the units below `top`, at a place whose memory controller is ours to use.
+    pub(crate) fn new(place: &CgroupPlace, top: &Path) -> Result<Memory, LiveError> {
+        let path = top.strip_prefix(&place.mount).map(|path| format!("/{}", path.display()));
+        Ok(Memory {
+            mount: place.mount.clone(),
+            base: place.base.clone(),
+            top: top.to_owned(),
+            means: means_at(place, host::exists(&top.join("memory.reclaim"))),
+            units: BTreeMap::new(),
+            machine: Machine::open("/proc".as_ref())?,
+            swaps: Swaps::open(),
+            around: if place.delegated { Some(Around::open(&place.base, &place.mount)?) } else { None },
+            pager: Pager::default(),
+            alarms: Alarms::new(),
+            ages: path.ok().and_then(Ages::begin),
+            sharing: Sharing::begin(),
+            buffer: Buffer::default(),
+            due: 0,
+            blind: 0,
+            recorded: BTreeSet::new(),
+            problems: Vec::new(),
+        })
+    }
+
+    /// What can be enforced here: nothing while nothing is seen, so that nobody is held to what was right once.
+    pub(crate) fn means(&self) -> MemoryMeans {
+        let alarms = self.alarms.is_some();
+        if self.blind < BLIND_MAX { MemoryMeans { alarms, ..self.means } } else { MemoryMeans::NONE }
+    }
+
+    /// Follows the units: those that went are forgotten, and those that have a leaf of their own now are held there.
+    pub(crate) fn follow(&mut self, places: Vec<Place>, journal: &mut Journal) {
+        let mut before: BTreeMap<PathBuf, Unit> = std::mem::take(&mut self.units)
+            .into_values()
+            .map(|unit| (unit.place.dir.clone(), unit))
+            .collect();
+        for place in places {
+            let mut unit = before.remove(&place.dir).unwrap_or_else(|| Unit::new(place.clone()));
+            if unit.place.leaf != place.leaf {
+                self.move_bound(&mut unit, &place, journal);
+            }
+            unit.place = place;
+            self.reopen(&mut unit);
+            self.units.insert(unit.place.unit, unit);
+        }
+        for unit in before.into_values() {
+            self.let_go(&unit.place.leaf);
+        }
+        if let Some(sharing) = &self.sharing {
+            sharing.follow(self.units.values().map(|unit| unit.place.leaf.clone()).collect());
+        }
+        self.due = 0;
+    }
+
+    fn let_go(&mut self, leaf: &Path) {
+        self.pager.forget(leaf);
+        if let Some(alarms) = &mut self.alarms {
+            alarms.forget(leaf);
+        }
+    }
+
+    /// A unit's processes have stepped into a leaf of their own: the bound goes with them.
+    fn move_bound(&mut self, unit: &mut Unit, to: &Place, journal: &mut Journal) {
+        let (from, high) = (unit.place.leaf.clone(), unit.high.take());
+        if high.is_some() {
+            let lifted = self.pager.bound(&from, "max", false);
+            self.problems.extend(lifted.err());
+            let bounded = self.put_bound(&to.leaf, high, false, journal);
+            unit.high = high.filter(|_| bounded.is_ok());
+            self.problems.extend(bounded.err());
+        }
+        self.let_go(&from);
+    }
+
+    fn reopen(&mut self, unit: &mut Unit) {
+        if let Some(alarms) = &mut self.alarms {
+            alarms.forget(&unit.place.leaf);
+        }
+        unit.files = match Files::open(&unit.place) {
+            Ok(files) => Some(files),
+            Err(error) => {
+                self.problems.push(error);
+                None
+            }
+        };
+    }
+
+    /// What went wrong since the last call.
+    pub(crate) fn take_problems(&mut self) -> Vec<LiveError> {
+        self.problems.extend(self.pager.take_problems());
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Becomes readable when a unit that lends meets its bound.
+    pub(crate) fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        self.alarms.as_ref().map(Alarms::fd)
+    }
+
+    /// Makes the alarm's descriptor quiet; the next look is one at memory, too.
+    pub(crate) fn hear(&mut self) {
+        if let Some(alarms) = &mut self.alarms {
+            alarms.hear();
+        }
+    }
+
+    /// Makes facts due at the next look, whatever the last plan said: a unit has come of which no plan knew.
+    pub(crate) fn wake(&mut self) {
+        self.due = 0;
+    }
+
+    /// The facts, where they are due, or nearly so, or somebody was woken for them. `None`: not now, or they cannot be had.
+    pub(crate) fn observe(&mut self, now: Time, units: usize) -> Option<MemoryFacts> {
+        let woken = self.alarms.as_mut().is_some_and(Alarms::take);
+        if !woken && now.saturating_add(EARLY_NS) < self.due {
+            return None;
+        }
+        match self.read(units) {
+            Ok(facts) => {
+                self.blind = 0;
+                Some(facts)
+            }
+            Err(error) => {
+                self.blind = self.blind.saturating_add(1);
+                self.problems.push(error);
+                None
+            }
+        }
+    }
+
+    fn read(&mut self, units: usize) -> Result<MemoryFacts, LiveError> {
+        let machine = self.machine.read(&mut self.buffer)?;
+        let above = self.around.as_ref().and_then(|_| facts::tightest_bound(&self.base, &self.mount));
+        let bound = above.filter(|bound| *bound < machine.total);
+        // What is compressed takes memory of the machine, and counts for no bound.
+        let packing = match bound {
+            None => self.swaps.read(machine, &mut self.buffer)?,
+            Some(_) => Packing::default(),
+        };
+        let charged = self.charged(&packing)?;
+        let top = |id: &UnitId| self.units.get(id).is_some_and(|unit| unit.place.parent.is_none());
+        let ours = charged.iter().filter(|(id, _)| top(id)).map(|(_, charged)| *charged);
+        let ours = ours.fold(Charged::default(), |sum, one| sum.with(&one));
+        let mut facts = self.divide(machine, bound, ours)?;
+        facts.packed_permille = packing.permille;
+        facts.units = vec![UnitMemory::default(); units];
+        for id in charged.keys() {
+            if let Some(place) = facts.units.get_mut(id.index()) {
+                *place = self.unit(*id, &charged)?;
+            }
+        }
+        Ok(facts)
+    }
+
+    /// What every unit is charged with its sub-units.
+    fn charged(&mut self, packing: &Packing) -> Result<BTreeMap<UnitId, Charged>, LiveError> {
+        let mut all = BTreeMap::new();
+        for (id, unit) in &self.units {
+            if let Some(files) = &unit.files {
+                all.insert(*id, files.group.read(&mut self.buffer)?.packed(packing));
+            }
+        }
+        Ok(all)
+    }
+
+    /// What is divided, and what others hold of it. `bound` is what a container may use; `ours` what all units are charged.
+    fn divide(
+        &mut self,
+        machine: MachineMemory,
+        bound: Option<u64>,
+        ours: Charged,
+    ) -> Result<MemoryFacts, LiveError> {
+        let (kernel, shared) = machine.common(&ours);
+        let mut facts = MemoryFacts {
+            total: machine.total,
+            kernel,
+            shared,
+            swap_free: machine.swap_free,
+            packed_permille: 0,
+            units: Vec::new(),
+        };
+        if let Some(room) = self.around.as_ref().and_then(|_| facts::swap_room(&self.base, &self.mount)) {
+            facts.swap_free = facts.swap_free.min(room);
+        }
+        if let (Some(around), Some(bound)) = (&self.around, bound) {
+            let room = around.room(&ours, &mut self.buffer)?.unwrap_or(bound);
+            // What the machine lacks in all, we lack too.
+            let left = facts.total.saturating_sub(kernel + shared).min(room);
+            (facts.total, facts.kernel, facts.shared) = (bound, 0, bound - left.min(bound));
+        }
+        Ok(facts)
+    }
+
+    /// One unit's own facts, sub-units left out.
+    fn unit(&mut self, id: UnitId, charged: &BTreeMap<UnitId, Charged>) -> Result<UnitMemory, LiveError> {
+        let inside: Vec<Charged> = self
+            .units
+            .iter()
+            .filter(|(_, unit)| unit.place.parent == Some(id))
+            .filter_map(|(sub, _)| charged.get(sub).copied())
+            .collect();
+        let whole = charged.get(&id).copied().unwrap_or_default();
+        let own = whole.without(&inside);
+        let Some(unit) = self.units.get(&id) else { return Ok(UnitMemory::default()) };
+        let Some(files) = &unit.files else { return Ok(UnitMemory::default()) };
+        let events = files.events.read(&mut self.buffer)?;
+        let count = |key| value_of(events, key).unwrap_or(0);
+        let (refused, killed) = (count("high"), count("oom_kill"));
+        let stalled_ns = match &files.pressure {
+            Some(pressure) => facts::stalled_ns(pressure.read(&mut self.buffer)?),
+            None => 0,
+        };
+        let aged = self.ages.as_ref().and_then(|ages| {
+            let path = unit.place.leaf.strip_prefix(&self.mount).unwrap_or(&unit.place.leaf);
+            ages.of(&format!("/{}", path.display()))
+        });
+        let cold = aged.unwrap_or(Cold { file: own.inactive_file, anonymous: 0 });
+        let took = self.pager.taken(&unit.place.leaf);
+        let taking_ns = u64::try_from(took.time.as_nanos()).unwrap_or(u64::MAX);
+        let charged = own.current.saturating_sub(own.packed);
+        let cold_anonymous = cold.anonymous.min(charged);
+        let cold = (cold.file + cold_anonymous).min(charged);
+        let for_others = self.sharing.as_ref().map_or(0, |sharing| sharing.of(&unit.place.leaf));
+        let counts = UnitMemory { refused, killed, stalled_ns, taken: took.bytes, taking_ns, ..own.unit() };
+        Ok(UnitMemory { cold, cold_anonymous, for_others: for_others.min(charged), ..counts })
+    }
+
+    /// Carries out an order on memory.
+    pub(crate) fn carry_out(&mut self, order: &MemoryOrder, journal: &mut Journal) -> Vec<LiveError> {
+        let done = match *order {
+            MemoryOrder::Guarantee { unit, min, low, own } => self.guarantee(unit, [min, low, own], journal),
+            MemoryOrder::Allow { unit, bytes } => self.allow(unit, bytes, journal),
+            MemoryOrder::Reclaim { unit, bytes } => {
+                if let Some(unit) = self.units.get(&unit) {
+                    self.pager.reclaim(&unit.place.leaf, bytes);
+                }
+                Ok(())
+            }
+            MemoryOrder::Expose { .. } => Ok(()),
+        };
+        done.err().into_iter().collect()
+    }
+
+    fn allow(&mut self, id: UnitId, bytes: Option<u64>, journal: &mut Journal) -> Result<(), LiveError> {
+        let Some(unit) = self.units.get(&id) else { return Ok(()) };
+        let leaf = unit.place.leaf.clone();
+        let sinks = bytes.unwrap_or(u64::MAX) < unit.high.unwrap_or(u64::MAX);
+        self.put_bound(&leaf, bytes, sinks, journal)?;
+        if let Some(unit) = self.units.get_mut(&id) {
+            unit.high = bytes;
+        }
+        Ok(())
+    }
+
+    fn put_bound(
+        &mut self,
+        leaf: &Path,
+        bytes: Option<u64>,
+        sinks: bool,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        self.record(&leaf.join("memory.high"), "max", journal)?;
+        let text = bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
+        self.pager.bound(leaf, &text, sinks)
+    }
+
+    /// Keeps memory from others: `min` and `low` of the unit with its sub-units, and of `low` what its own processes' is.
+    fn guarantee(
+        &mut self,
+        id: UnitId,
+        [min, low, own]: [u64; 3],
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        let Some(unit) = self.units.get_mut(&id) else { return Ok(()) };
+        (unit.min, unit.low, unit.own) = (min, low, own);
+        let place = unit.place.clone();
+        let tops = || self.units.values().filter(|unit| unit.place.parent.is_none());
+        let (all_min, all_low) = (tops().map(|unit| unit.min).sum(), tops().map(|unit| unit.low).sum());
+        // What protects a unit must protect what encloses it.
+        let top = self.top.clone();
+        self.put_guarantee(&top, all_min, all_low, journal)?;
+        self.put_guarantee(&place.dir, min, low, journal)?;
+        if place.leaf != place.dir {
+            self.put_guarantee(&place.leaf, 0, own, journal)?;
+        }
+        Ok(())
+    }
+
+    fn put_guarantee(
+        &mut self,
+        dir: &Path,
+        min: u64,
+        low: u64,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        for (file, bytes) in [("memory.low", low), ("memory.min", min)] {
+            let path = dir.join(file);
+            self.record(&path, "0", journal)?;
+            knob::put(&path, &bytes.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Takes down how to undo what is about to be written for the first time.
+    fn record(&mut self, path: &Path, original: &str, journal: &mut Journal) -> Result<(), LiveError> {
+        if self.recorded.contains(path) {
+            return Ok(());
+        }
+        let entry = Entry::Knob { path: path.to_owned(), original: original.to_owned() };
+        journal::record(journal, &[entry])?;
+        self.recorded.insert(path.to_owned());
+        Ok(())
+    }
+
+    /// Takes note of when facts are wanted, and whom to be woken for.
+    pub(crate) fn attend(&mut self, plan: Option<&MemoryPlan>) {
+        let Some(plan) = plan else { return };
+        self.due = plan.next;
+        let Some(alarms) = &mut self.alarms else { return };
+        for (id, unit) in &self.units {
+            if let Some(files) = &unit.files {
+                alarms.watch(&unit.place.leaf, &files.events, plan.watch.contains(id));
+            }
+        }
+    }
+}
+
+impl Unit {
+    fn new(place: Place) -> Unit {
+        Unit { place, files: None, high: None, min: 0, low: 0, own: 0 }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A machine that cannot be read any more is held for four looks more, and not at the fifth; and again when it can.
+    #[test]
+    fn who_sees_nothing_holds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = CgroupPlace {
+            mount: dir.path().to_owned(),
+            base: dir.path().to_owned(),
+            controllers: ["memory".to_owned()].into(),
+            delegated: false,
+        };
+        let mut memory = Memory::new(&place, &dir.path().join("top")).unwrap();
+        assert!(memory.observe(1, 2).is_some_and(|facts| facts.total > 0));
+        // A folder can be opened, and not read.
+        std::fs::create_dir(dir.path().join("meminfo")).unwrap();
+        let machine = std::mem::replace(&mut memory.machine, Machine::open(dir.path()).unwrap());
+        for look in 1..=BLIND_MAX {
+            assert!(memory.means().bounds, "look {look}");
+            assert_eq!(memory.observe(u64::from(look) + 1, 2), None);
+        }
+        assert_eq!(memory.means(), MemoryMeans::NONE);
+        assert_eq!(memory.take_problems().len(), 5);
+        memory.machine = machine;
+        assert!(memory.observe(10, 2).is_some() && memory.means().bounds);
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    /// Makes a control group with a bound, of which so much is charged, and so much of that pages of files. MiB.
+    fn bounded(dir: &Path, [max, current, cached]: [u64; 3]) {
+        std::fs::create_dir_all(dir).unwrap();
+        let stat = format!("inactive_file {}\n", cached * MIB);
+        std::fs::write(dir.join("memory.max"), format!("{}\n", max * MIB)).unwrap();
+        std::fs::write(dir.join("memory.current"), format!("{}\n", current * MIB)).unwrap();
+        std::fs::write(dir.join("memory.stat"), stat).unwrap();
+    }
+
+    /// What units have of a machine of 10,000 MiB, all of it free, below `base`: they are charged 400 MiB, 50 of it pages of
+    /// files. MiB: what is divided, and what others hold of it.
+    fn divided(mount: &Path, base: &Path) -> (u64, u64) {
+        let place = CgroupPlace {
+            mount: mount.to_owned(),
+            base: base.to_owned(),
+            controllers: ["memory".to_owned()].into(),
+            delegated: true,
+        };
+        let mut memory = Memory::new(&place, &base.join("top")).unwrap();
+        let machine = MachineMemory { total: 10_000 * MIB, free: 10_000 * MIB, ..MachineMemory::default() };
+        let ours = Charged { current: 400 * MIB, cached: 50 * MIB, ..Charged::default() };
+        let facts = memory.divide(machine, facts::tightest_bound(base, mount), ours).unwrap();
+        assert_eq!(facts.kernel, 0);
+        (facts.total / MIB, facts.shared / MIB)
+    }
+
+    /// In a container of 1,000 MiB others are charged 300, of which 200 are pages of files that the kernel gives up.
+    #[test]
+    fn pages_of_files_of_others_in_a_container_are_not_held() {
+        let dir = tempfile::tempdir().unwrap();
+        bounded(dir.path(), [1_000, 700, 250]);
+        assert_eq!(divided(dir.path(), dir.path()), (1_000, 100));
+    }
+
+    /// Below a slice of 1,200 MiB, of which others hold 500 that are not in the container of 1,000 MiB: 700 are left. Where
+    /// the slice is as wide as the machine, what is in the container counts alone.
+    #[test]
+    fn what_others_hold_in_a_slice_around_is_not_there() {
+        let mount = tempfile::tempdir().unwrap();
+        let (slice, base) = (mount.path().join("slice"), mount.path().join("slice/container"));
+        bounded(&base, [1_000, 500, 50]);
+        bounded(&slice, [1_200, 900, 50]);
+        assert_eq!(divided(mount.path(), &base), (1_000, 300));
+        bounded(&slice, [10_000, 900, 50]);
+        assert_eq!(divided(mount.path(), &base), (1_000, 100));
+        // Where the slice alone has a bound, that is what is divided.
+        bounded(&slice, [1_200, 900, 50]);
+        std::fs::write(base.join("memory.max"), "max\n").unwrap();
+        assert_eq!(divided(mount.path(), &base), (1_200, 500));
+        // A slice without a bound holds nobody.
+        bounded(&base, [1_000, 500, 50]);
+        std::fs::write(slice.join("memory.max"), "max\n").unwrap();
+        assert_eq!(divided(mount.path(), &base), (1_000, 100));
+    }
+}

@@ -1,0 +1,641 @@
+//! The `cgroup` backend: units as control groups (version 2).
+//!
+//! Problem: hold each unit to its CPUs, its weight and its cap, whatever its processes do. Let the kernel keep the
+//! exact account of what they use.
+//!
+//! Algorithm: a subtree of our own (`claim`) has a cgroup per unit (`layout`, `groups`). Processes are moved in when
+//! the roster finds them, and their children are born there (`members`). Orders become writes to cpuset.cpus,
+//! cpu.weight, cpu.max and cgroup.freeze (`order`, `knob`). Each is read back: a value that is not in force is an
+//! error.
+//!
+//! Facts: CPU time is the kernel's cpu.stat of the unit's own cgroup, which counts processes that exited as well
+//! (`usage`). Two facts are the roster's: the threads that want a CPU, and the time they waited. They come from
+//! /proc/PID/task/TID/schedstat, summed over threads, as in the `user` backend. cpu.pressure would tell another
+//! measure: the time in which *any* thread waited. For a stopped unit, the threads are those that wanted a CPU when it
+//! was stopped.
+//!
+//! Properties:
+//! - Everything done is in the journal before it is done, so that the caretaker can undo it.
+//! - The common parts are never moved.
+//! - A failure on one unit or process does not keep the others from theirs.
+//!
+//! Limits: below a delegated cgroup, only processes that already are below it can be moved. Others are reported, once
+//! each. A cap below 0.1 % of a CPU is held as 0.1 %.
+
+mod claim;
+mod disk;
+mod exposure;
+mod groups;
+pub mod io_cost;
+mod knob;
+mod layout;
+mod members;
+pub(crate) mod memory;
+mod order;
+mod usage;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_machine::CpuSet;
+use commonhold_policy::membership::is_within;
+use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder};
+use commonhold_policy::{DiskFacts, DiskMeans};
+use commonhold_policy::{Means, Plan, Snapshot, Step, Time, UnitFacts};
+use commonhold_policy::{MemoryFacts, MemoryMeans};
+
+use crate::host::affinity;
+use crate::live_backend::{newcomers, no_shares};
+use crate::observe::capability::CgroupPlace;
+use crate::observe::idle::Idle;
+use crate::observe::process::{ProcFs, ProcessKey};
+use crate::observe::roster::{Changes, Member, Roster, Scan};
+use crate::undo::journal::{self, Entry, Journal};
+use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
+use claim::Tree;
+use disk::Disks;
+use exposure::Exposure;
+use groups::Groups;
+use members::{Arrival, Members, forgets_affinity};
+use memory::Memory;
+use usage::Usage;
+
+/// How often to look whether another program moved members away, in nanoseconds.
+const STRAY_NS: Time = 1_000_000_000;
+
+/// The CPU time of a unit's own processes as a scheduler counts it, if one does.
+type Counted<'a> = &'a dyn Fn(UnitId) -> Option<Time>;
+
+/// Holds a contract by means of control groups.
+#[derive(Debug)]
+pub struct CgroupBackend {
+    contract: Contract,
+    roster: Roster,
+    journal: Journal,
+    groups: Groups,
+    members: Members,
+    /// `None` where the memory controller is not ours.
+    memory: Option<Memory>,
+    exposure: Exposure,
+    idle: Idle,
+    disks: Disks,
+    facts: Vec<UnitFacts>,
+    usage: Vec<Usage>,
+    /// Units without a process whose CPU time was read since they had one: it stands still.
+    still: Vec<bool>,
+    users: Vec<(UnitId, u32, String)>,
+    scan: Scan,
+    now: Time,
+    strays_at: Time,
+    problems: Vec<LiveError>,
+}
+
+impl CgroupBackend {
+    /// Takes possession of a subtree below `place.base` and makes a cgroup for every unit of the contract. Processes are
+    /// moved by the first [`Backend::observe`].
+    ///
+    /// The caretaker must be running already: in a delegated cgroup it has to step aside with us. Fails where the subtree
+    /// belongs to a running daemon or to another program; what is wrong but leaves something to hold is handed out by
+    /// [`CgroupBackend::take_problems`].
+    pub fn new(
+        place: &CgroupPlace,
+        contract: &Contract,
+        mut roster: Roster,
+        mut journal: Journal,
+    ) -> Result<CgroupBackend, LiveError> {
+        let mut procfs = ProcFs::open(Path::new("/proc"))?;
+        let usable = usable_cpus()?;
+        let (tree, mut problems) = Tree::claim(place, &mut procfs, &mut journal)?;
+        if let Ok(path) = tree.top.strip_prefix(&place.mount) {
+            roster.see_through(&format!("/{}", path.display()));
+        }
+        roster.moves_members(place.delegated_path());
+        let overwritten =
+            forgets_affinity(&rustix::system::uname().release().to_string_lossy()).then(|| usable.clone());
+        if let Some(cpus) = &overwritten {
+            journal::record(&mut journal, &[Entry::Given { cpus: cpus.clone() }])?;
+        }
+        let mut groups = Groups::new(tree);
+        problems.extend(groups.follow(contract, &mut journal, 0));
+        let memory = match groups.tree().has("memory").then(|| Memory::new(place, &groups.tree().top)) {
+            Some(Ok(memory)) => Some(memory),
+            Some(Err(error)) => {
+                problems.push(error);
+                None
+            }
+            None => None,
+        };
+        let mut backend = CgroupBackend {
+            contract: contract.clone(),
+            memory,
+            exposure: Exposure::default(),
+            roster,
+            journal,
+            groups,
+            idle: Idle::new(usable.clone()),
+            disks: Disks::new(&place.mount),
+            members: Members::new(&place.mount, procfs, overwritten),
+            facts: Vec::new(),
+            usage: Vec::new(),
+            still: Vec::new(),
+            users: Vec::new(),
+            scan: Scan::Full,
+            now: 0,
+            strays_at: 0,
+            problems,
+        };
+        backend.follow_memory();
+        Ok(backend)
+    }
+
+    /// How many files it keeps open for every unit at such a place.
+    pub fn files_per_unit(place: &CgroupPlace) -> usize {
+        let memory = if place.controllers.contains("memory") { memory::FILES_PER_UNIT } else { 0 };
+        groups::FILES_PER_UNIT + memory
+    }
+
+    /// Tells the memory part where the units are.
+    fn follow_memory(&mut self) {
+        let Some(memory) = &mut self.memory else { return };
+        let place = |unit: UnitId| self.groups.charged(unit, self.contract.unit(unit).parent);
+        memory.follow(self.contract.held().filter_map(place).collect(), &mut self.journal);
+    }
+
+    /// Switches the kernel's io.cost on for every disk that was measured, so that weights count there, until the end. Returns
+    /// the names of these; what fails is handed out by [`CgroupBackend::take_problems`].
+    pub fn switch_on_io_cost(&mut self) -> Vec<String> {
+        if !self.groups.tree().has("io") {
+            return Vec::new();
+        }
+        let (on, problems) = io_cost::switch_on(self.disks.mount(), &mut self.journal);
+        self.problems.extend(problems);
+        on
+    }
+
+    /// What [`Backend::observe`] does, where a scheduler counts what units use as well.
+    pub(crate) fn observe_counted(
+        &mut self,
+        now: Time,
+        watch: &[UnitId],
+        counted: Counted<'_>,
+    ) -> Result<Snapshot, LiveError> {
+        // A clock that jumps back would make everything look fresh for as long.
+        let now = now.max(self.now);
+        self.now = now;
+        let changes = self.roster.refresh(&self.contract, now, self.scan)?;
+        self.scan = Scan::Quick;
+        self.follow(&changes);
+        self.users.extend(changes.users);
+        self.remove_leaving();
+        if now >= self.strays_at.saturating_add(STRAY_NS) {
+            self.strays_at = now;
+            self.problems.extend(self.members.send_stranded(self.groups.tree()));
+            self.groups.remove_stuck();
+            if self.groups.complete(&mut self.journal, now) {
+                self.follow_memory();
+            }
+            self.find_strays()?;
+        }
+        self.problems.extend(self.groups.find_unstopped(now));
+        self.roster.account(now, watch)?;
+        let units = self.facts(counted);
+        let memory = self.memory_facts(now);
+        let disks = self.disk_facts();
+        let idle_ns = self.idle.read(self.roster.procfs(), now)?;
+        Ok(Snapshot { at: now, units, idle_ns, disks, memory, look_ns: 0 })
+    }
+
+    /// The end: the journal of what there is to undo, for the caretaker.
+    pub fn close(self) -> Journal {
+        self.journal
+    }
+
+    /// The cgroups of units: the unit's number in the contract, and the directory that has its processes and its sub-units.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (UnitId, &Path)> {
+        self.contract.held().filter_map(|unit| Some((unit, self.groups.dir(unit)?)))
+    }
+
+    /// Moves those who came or changed their unit, and forgets those who left.
+    fn follow(&mut self, changes: &Changes) {
+        for (process, _) in &changes.left {
+            self.members.forget(*process);
+        }
+        let joined = changes.joined.iter().copied();
+        let moved = changes.moved.iter().map(|moved| (moved.key, moved.to));
+        let regrouped = changes.regrouped.iter().copied();
+        let mut arrivals = Vec::new();
+        for (process, unit) in
+            joined.chain(moved).chain(regrouped).filter(|(_, unit)| *unit != UnitId::KERNEL)
+        {
+            let name = self.name(process);
+            let stays = self.roster.member(process.pid).is_some_and(|member| member.stays.is_some());
+            if let Some(to) = self.groups.leaf(unit).filter(|_| !stays) {
+                self.groups.came(unit);
+                // Where it could not be made yet, its members are found as strays once it is.
+                if self.groups.is_made(unit) {
+                    arrivals.push(Arrival { process, name, to });
+                }
+            } else {
+                self.problems.extend(self.members.send_home(process, &name, self.groups.tree()));
+            }
+        }
+        self.problems.extend(self.members.bring(&arrivals, self.groups.tree(), &mut self.journal));
+    }
+
+    /// Brings back members that another program moved elsewhere, unless they may not be moved out of there.
+    fn find_strays(&mut self) -> Result<(), LiveError> {
+        let mut by_unit: BTreeMap<UnitId, Vec<(ProcessKey, String)>> = BTreeMap::new();
+        let held = |member: &&Member| !member.placement.unit.is_common() && member.stays.is_none();
+        for member in self.roster.members().filter(held) {
+            by_unit.entry(member.placement.unit).or_default().push((member.key, member.comm.clone()));
+        }
+        let mut strayed = Vec::new();
+        for (unit, members) in by_unit {
+            let Some(leaf) = self.groups.leaf(unit).filter(|_| self.groups.is_made(unit)) else { continue };
+            match claim::processes(&leaf) {
+                Ok(pids) => {
+                    let there: BTreeSet<u32> = pids.into_iter().collect();
+                    let away = members.into_iter().filter(|(process, _)| !there.contains(&process.pid));
+                    strayed.extend(away.map(|(process, name)| Arrival { process, name, to: leaf.clone() }));
+                }
+                Err(error) => self.problems.push(error),
+            }
+        }
+        if strayed.is_empty() {
+            return Ok(());
+        }
+        // Who is asleep was moved without its facts being read again.
+        let pids: Vec<u32> = strayed.iter().map(|arrival| arrival.process.pid).collect();
+        let changes = self.roster.look_again(&pids)?;
+        self.follow(&changes);
+        strayed.retain(|arrival| {
+            self.roster
+                .member(arrival.process.pid)
+                .is_some_and(|member| held(&member) && member.key == arrival.process)
+        });
+        self.problems.extend(self.members.bring_back(&strayed, self.groups.tree(), &mut self.journal));
+        Ok(())
+    }
+
+    fn remove_leaving(&mut self) {
+        let members = &mut self.members;
+        let problems = self.groups.remove_leaving(|pid, tree| {
+            members.identify(pid).and_then(|(process, name)| members.send_home(process, &name, tree))
+        });
+        self.problems.extend(problems);
+    }
+
+    fn name(&self, process: ProcessKey) -> String {
+        self.roster.member(process.pid).map_or_else(|| "?".to_owned(), |member| member.comm.clone())
+    }
+
+    fn order_cpus(&mut self, order: &CpuOrder) -> Vec<LiveError> {
+        let unit = order.unit();
+        let controller = match order {
+            CpuOrder::Confine { .. } => Some("cpuset"),
+            CpuOrder::Weigh { .. } | CpuOrder::Cap { .. } => Some("cpu"),
+            CpuOrder::Gate { .. } => None,
+        };
+        if let Err(error) = self.can_order(unit, controller) {
+            return vec![error];
+        }
+        match order {
+            CpuOrder::Confine { cpus, .. } => self.groups.confine(unit, cpus.as_ref()),
+            CpuOrder::Weigh { weight, .. } => self.groups.weigh(unit, *weight),
+            CpuOrder::Cap { micro_cpus, .. } => self.groups.cap(unit, *micro_cpus),
+            CpuOrder::Gate { open, .. } => {
+                let mut problems: Vec<LiveError> = Vec::new();
+                if !open {
+                    problems.extend(self.remember(unit).err());
+                }
+                problems.extend(self.groups.gate(unit, *open, self.now));
+                problems
+            }
+        }
+    }
+
+    fn order_memory(&mut self, order: &MemoryOrder) -> Vec<LiveError> {
+        let unit = order.unit();
+        if let Err(error) = self.can_order(unit, Some("memory")) {
+            return vec![error];
+        }
+        if let MemoryOrder::Expose { exposed, .. } = order {
+            self.exposure.order(unit, *exposed);
+            return Vec::new();
+        }
+        let memory = self.memory.as_mut();
+        memory.map_or_else(Vec::new, |memory| memory.carry_out(order, &mut self.journal))
+    }
+
+    fn order_disk(&mut self, order: &DiskOrder) -> Vec<LiveError> {
+        let unit = order.unit();
+        if let Err(error) = self.can_order(unit, Some("io")) {
+            return vec![error];
+        }
+        match order {
+            DiskOrder::Weigh { disk, weight, .. } => {
+                self.in_dir(unit, |disks, dir| disks.weigh(dir, disk, *weight))
+            }
+            DiskOrder::Cap { disk, read, write, .. } => {
+                self.in_dir(unit, |disks, dir| disks.cap(dir, disk, *read, *write))
+            }
+            DiskOrder::Share { disk, .. } => vec![no_shares(disk)],
+        }
+    }
+
+    /// An order about disks on a unit's cgroup.
+    fn in_dir(
+        &mut self,
+        unit: UnitId,
+        order: impl Fn(&mut Disks, &Path) -> Result<(), LiveError>,
+    ) -> Vec<LiveError> {
+        self.groups.dir(unit).and_then(|dir| order(&mut self.disks, dir).err()).into_iter().collect()
+    }
+
+    /// What units do to disks, where the kernel counts it.
+    fn disk_facts(&mut self) -> Vec<DiskFacts> {
+        if !self.groups.tree().has("io") {
+            return Vec::new();
+        }
+        let leaf = |unit: UnitId| Some((unit, self.groups.leaf(unit)?));
+        self.disks.observe(self.now, || self.contract.held().filter_map(leaf).collect())
+    }
+
+    /// An order that cannot reach anybody is an error: never silently nothing.
+    fn can_order(&self, unit: UnitId, controller: Option<&str>) -> Result<(), LiveError> {
+        if self.groups.leaf(unit).is_none() {
+            return Err(LiveError::Unavailable {
+                what: format!(
+                    "unit number {} has no cgroup: it is a common part, or not in this contract",
+                    unit.0
+                ),
+                remedy: "give the backend the contract that the plan was made for".to_owned(),
+            });
+        }
+        match controller.filter(|name| !self.groups.tree().has(name)) {
+            None => Ok(()),
+            Some(name) => Err(LiveError::Unavailable {
+                what: format!(
+                    "the {name} controller is not available in {}",
+                    self.groups.tree().top.display()
+                ),
+                remedy: "see `commonhold doctor` for what it needs".to_owned(),
+            }),
+        }
+    }
+
+    /// What a unit wants is not seen while it is stopped: it is looked at once more before.
+    fn remember(&mut self, unit: UnitId) -> Result<(), LiveError> {
+        let within: Vec<UnitId> =
+            self.contract.held().filter(|id| is_within(&self.contract, *id, unit)).collect();
+        self.roster.account(self.now, &within)?;
+        let facts = self.roster.unit_facts();
+        for id in within {
+            self.groups.wanting(id, facts.get(id.index()).map_or(0, |facts| facts.runnable));
+        }
+        Ok(())
+    }
+
+    /// CPU time of a unit; what it was before, if the kernel's count cannot be read.
+    fn used_ns(&mut self, unit: UnitId, counted: Option<Time>) -> Time {
+        let CgroupBackend { usage, groups, problems, now, roster, .. } = self;
+        let outside_ns = roster.used_outside_ns(unit);
+        usage[unit.index()].now(*now, counted, || {
+            let in_group = groups.used_ns(unit).unwrap_or_else(|error| {
+                problems.push(error);
+                None
+            });
+            in_group.map(|in_group| in_group + outside_ns)
+        })
+    }
+
+    /// The facts about memory, with what units' processes had before they came.
+    fn memory_facts(&mut self, now: Time) -> Option<MemoryFacts> {
+        let units = self.contract.units.len();
+        let mut facts = self.memory.as_mut()?.observe(now, units)?;
+        for member in self.roster.members().filter(|member| !member.placement.unit.is_common()) {
+            if let Some(unit) = facts.units.get_mut(member.placement.unit.index()) {
+                unit.elsewhere += self.members.charged_elsewhere(member.key);
+            }
+        }
+        Some(facts)
+    }
+
+    /// The roster's facts, with the kernel's count of CPU time where a unit has a cgroup.
+    fn facts(&mut self, counted: Counted<'_>) -> Vec<UnitFacts> {
+        let mut facts = self.roster.unit_facts();
+        self.facts.resize(facts.len(), UnitFacts::default());
+        self.usage.resize(facts.len(), Usage::default());
+        self.still.resize(facts.len(), false);
+        let mut came = false;
+        for (unit, facts) in (0u32..).map(UnitId).zip(&mut facts) {
+            if unit.is_common() {
+                continue;
+            }
+            let before = self.facts[unit.index()];
+            let wanting = self.groups.wanting(unit, facts.runnable);
+            facts.runnable = if facts.processes == 0 { 0 } else { wanting };
+            // Facts are of one moment: as long as the others are the last look's, so is the CPU time.
+            let fresh = facts.at != before.at || before.at == 0;
+            let empty = facts.processes == 0;
+            came |= before.processes == 0 && !empty;
+            let due = fresh && !(empty && self.still[unit.index()]);
+            self.still[unit.index()] = empty && (due || self.still[unit.index()]);
+            facts.used_ns =
+                if due { self.used_ns(unit, counted(unit).filter(|_| !empty)) } else { before.used_ns };
+        }
+        // Nothing bounds who was not there when memory was planned last.
+        if let Some(memory) = self.memory.as_mut().filter(|_| came) {
+            memory.wake();
+        }
+        self.facts.clone_from(&facts);
+        facts
+    }
+}
+
+impl LiveBackend for CgroupBackend {
+    fn set_contract(&mut self, contract: &Contract) {
+        self.remove_leaving();
+        self.exposure.follow_contract(contract);
+        self.contract = contract.clone();
+        self.facts.clear();
+        self.usage.clear();
+        self.still.clear();
+        self.scan = Scan::Full;
+        let problems = self.groups.follow(contract, &mut self.journal, self.now);
+        self.problems.extend(problems);
+        self.follow_memory();
+    }
+
+    fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
+        std::mem::take(&mut self.users)
+    }
+
+    fn standing(&self) -> Vec<&LiveError> {
+        self.exposure.standing().collect()
+    }
+
+    fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        self.memory.as_ref()?.alarm()
+    }
+
+    fn hear(&mut self) {
+        if let Some(memory) = &mut self.memory {
+            memory.hear();
+        }
+    }
+
+    fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    fn roster_mut(&mut self) -> &mut Roster {
+        &mut self.roster
+    }
+
+    fn held_by(&self) -> HeldBy {
+        HeldBy { backend: "cgroup", instead: None }
+    }
+
+    fn into_journal(self: Box<Self>) -> Journal {
+        (*self).close()
+    }
+}
+
+impl Backend for CgroupBackend {
+    type Error = LiveError;
+
+    fn now(&self) -> Time {
+        clock::now()
+    }
+
+    fn take_problems(&mut self) -> Vec<LiveError> {
+        let memory = self.memory.as_mut().map(Memory::take_problems);
+        self.problems.extend(memory.into_iter().flatten());
+        std::mem::take(&mut self.problems)
+    }
+
+    fn newcomers(&mut self, contract: &mut Contract) -> bool {
+        newcomers(self, contract)
+    }
+
+    fn means(&self) -> Means {
+        let (cpu_sets, cpu) = (self.groups.tree().has("cpuset"), self.groups.tree().has("cpu"));
+        let io = self.groups.tree().has("io");
+        let disk = DiskMeans { caps: io, weights: io, shares: false, limits_only: false };
+        let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
+        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false, disk, memory }
+    }
+
+    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
+        self.observe_counted(now, watch, &|_| None)
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
+        let mut problems: Vec<LiveError> =
+            plan.orders.cpu.iter().flat_map(|step| self.order_cpus(&step.action)).collect();
+        problems.extend(plan.orders.memory.iter().flat_map(|step| self.order_memory(&step.action)));
+        problems.extend(plan.orders.disk.iter().flat_map(|step| self.order_disk(&step.action)));
+        if let Some(memory) = &plan.decisions.memory {
+            self.exposure.tell(&self.contract, memory);
+        }
+        let expose = |step: &Step<MemoryOrder>| matches!(step.action, MemoryOrder::Expose { .. });
+        let ordered = plan.orders.memory.iter().any(expose);
+        if ordered || plan.decisions.memory.is_some() || self.exposure.is_ending() {
+            problems.extend(self.exposure.follow(&mut self.roster, &mut self.journal));
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.attend(plan.decisions.memory.as_ref());
+        }
+        problems
+    }
+}
+
+/// The CPUs of a process that chose none: ours.
+fn usable_cpus() -> Result<CpuSet, LiveError> {
+    affinity::get(0).map_err(|source| LiveError::Process {
+        pid: std::process::id(),
+        name: "commonhold".to_owned(),
+        what: "read its own affinity".to_owned(),
+        source,
+        remedy: String::new(),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+
+    use commonhold_contract::{Member, MemberKind};
+    use commonhold_policy::memory::EARLY_NS;
+    use commonhold_policy::plan::MemoryPlan;
+
+    use super::*;
+
+    /// Beyond any `pid_max`: no real process has it.
+    const PID: u32 = 90_000_001;
+
+    /// A process by this name in a folder that is taken for /proc.
+    fn put(proc: &Path, comm: &str) {
+        let dir = proc.join(PID.to_string());
+        fs::create_dir_all(&dir).unwrap();
+        let stat = format!("{PID} ({comm}) S 0 1 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 101 0\n");
+        fs::write(dir.join("stat"), stat).unwrap();
+        fs::write(dir.join("status"), "Uid:\t0\t0\nGid:\t0\t0\nGroups:\t\n").unwrap();
+        fs::write(dir.join("cmdline"), format!("/bin/{comm}\0")).unwrap();
+        fs::write(dir.join("cgroup"), "0::/\n").unwrap();
+    }
+
+    /// A unit of the command `make`, in folders that are taken for /proc and for a cgroup without controllers, with memory
+    /// nevertheless.
+    fn backend(dir: &Path) -> CgroupBackend {
+        let place = CgroupPlace {
+            mount: dir.join("cgroup"),
+            base: dir.join("cgroup"),
+            controllers: BTreeSet::new(),
+            delegated: false,
+        };
+        for folder in ["cgroup", "proc", "run"] {
+            fs::create_dir(dir.join(folder)).unwrap();
+        }
+        fs::write(dir.join("cgroup/cgroup.subtree_control"), "\n").unwrap();
+        let mut contract = Contract::default();
+        let build = contract.add(None, "build");
+        let make = MemberKind::Command("make".to_owned());
+        contract.units[build.index()].members.push(Member { kind: make, span: 0..0 });
+        let roster = Roster::new(&dir.join("proc"), &[]).unwrap();
+        let (journal, _) = Journal::create(&dir.join("run")).unwrap();
+        let mut backend = CgroupBackend::new(&place, &contract, roster, journal).unwrap();
+        backend.memory = Some(Memory::new(&place, &backend.groups.tree().top).unwrap());
+        backend
+    }
+
+    /// Memory is planned for much later; when a unit's first process has come, it is looked at at once, and then no more.
+    #[test]
+    fn memory_is_due_when_a_unit_has_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut backend = backend(dir.path());
+        let mut looks_at_memory = |now: Time| {
+            let snapshot = backend.observe(now, &[]).unwrap();
+            let rest = MemoryPlan { next: 1_000_000_000, ..MemoryPlan::default() };
+            let mut plan = Plan::default();
+            plan.decisions.memory = snapshot.memory.is_some().then_some(rest);
+            backend.apply(&plan);
+            snapshot.memory.is_some()
+        };
+        assert!(looks_at_memory(1));
+        put(&dir.path().join("proc"), "other");
+        assert!(!looks_at_memory(2), "in no unit");
+        fs::remove_dir_all(dir.path().join("proc").join(PID.to_string())).unwrap();
+        assert!(!looks_at_memory(3));
+        put(&dir.path().join("proc"), "make");
+        assert!(looks_at_memory(4));
+        assert!(!looks_at_memory(5), "it was there before");
+        // A look that is made for other reasons shortly before is that look.
+        assert!(!looks_at_memory(1_000_000_000 - EARLY_NS - 1));
+        assert!(looks_at_memory(1_000_000_000 - EARLY_NS));
+    }
+}

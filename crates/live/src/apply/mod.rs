@@ -1,0 +1,6 @@
+//! Carrying out: everything here writes, and records first how to undo it.
+
+pub mod calibrate;
+pub mod cgroup;
+pub mod process;
+pub mod scheduler;

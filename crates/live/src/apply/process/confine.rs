@@ -1,0 +1,343 @@
+//! Confinement: every thread of every member runs on the CPUs that its unit holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+
+use commonhold_machine::CpuSet;
+
+use super::UserBackend;
+use crate::LiveError;
+use crate::host::affinity;
+use crate::observe::process::ProcessKey;
+use crate::undo::journal::Entry;
+
+/// Looks for threads that were created meanwhile: a thread that is confined creates confined ones, so each look finds
+/// only those of threads that the look before did not know.
+const ROUNDS_MAX: usize = 20;
+
+/// A thread under an order.
+#[derive(Debug, Clone)]
+struct Held {
+    /// Where its owner wants it.
+    original: CpuSet,
+    /// Where it was put, as the kernel showed it afterwards; where it was, as long as that was refused.
+    given: CpuSet,
+    /// The order contradicts its owner's wish.
+    overridden: bool,
+}
+
+/// The threads under orders, and the masks they were given.
+#[derive(Debug, Default)]
+pub(super) struct Confinement {
+    /// By process and thread.
+    held: BTreeMap<ProcessKey, BTreeMap<u32, Held>>,
+    /// Every mask given so far, with an original that it stood for last: children inherit it.
+    given: BTreeMap<CpuSet, CpuSet>,
+    /// Processes that the kernel does not let us touch.
+    refused: BTreeSet<ProcessKey>,
+    /// Processes that wait for an order to be carried out, since it was refused, or how to undo it could not be recorded.
+    waiting: BTreeSet<ProcessKey>,
+}
+
+/// A thread that was looked at, and what is to become of it.
+struct Change {
+    key: ProcessKey,
+    tid: u32,
+    held: Held,
+    /// The mask it is to have; `None` if it has it.
+    cpus: Option<CpuSet>,
+}
+
+/// One look at threads: nothing of it is in force before its entries are in the journal.
+#[derive(Default)]
+struct Batch {
+    entries: Vec<Entry>,
+    given: BTreeMap<CpuSet, CpuSet>,
+    changes: Vec<Change>,
+    /// Processes of which a thread could not be looked at.
+    unseen: Vec<ProcessKey>,
+}
+
+impl Confinement {
+    pub(super) fn forget(&mut self, key: ProcessKey) {
+        self.held.remove(&key);
+        self.refused.remove(&key);
+        self.waiting.remove(&key);
+    }
+
+    pub(super) fn overridden(&self) -> usize {
+        self.held.values().flat_map(BTreeMap::values).filter(|held| held.overridden).count()
+    }
+
+    fn first(&self, key: ProcessKey) -> Option<&Held> {
+        let threads = self.held.get(&key)?;
+        threads.get(&key.pid).or_else(|| threads.values().next())
+    }
+}
+
+impl UserBackend {
+    /// Puts every thread of these processes where the orders in force for their units say.
+    pub(super) fn confine(&mut self, keys: &[ProcessKey]) {
+        let keys: Vec<ProcessKey> = keys.iter().copied().filter(|key| self.is_concerned(*key)).collect();
+        let mut done = BTreeSet::new();
+        for _ in 0..ROUNDS_MAX {
+            let births = self.roster.procfs().births().ok().flatten();
+            if keys.is_empty() || !self.confine_round(&keys, &mut done) {
+                break;
+            }
+            // Nothing was born since the threads were listed: there is none that was not seen.
+            if births.is_some() && self.roster.procfs().births().ok().flatten() == births {
+                break;
+            }
+        }
+        self.release(&keys);
+    }
+
+    /// Whether a process is or was under an order, or was born with a mask of ours. Others are not even looked at.
+    fn is_concerned(&self, key: ProcessKey) -> bool {
+        if self.confinement.refused.contains(&key) {
+            return false;
+        }
+        let member = self.roster.member(key.pid).filter(|member| member.key == key);
+        let ordered = member.is_some_and(|member| self.cpus_of(member.placement.unit).is_some());
+        let born_with = || {
+            let given = &self.confinement.given;
+            !given.is_empty() && affinity::get(key.pid).is_ok_and(|now| given.contains_key(&now))
+        };
+        ordered || self.confinement.held.contains_key(&key) || born_with()
+    }
+
+    /// Confines the threads that are not in `done` yet. Whether there were any.
+    fn confine_round(&mut self, keys: &[ProcessKey], done: &mut BTreeSet<u32>) -> bool {
+        let (mut batch, mut threads) = (Batch::default(), Vec::new());
+        let before = done.len();
+        for key in keys {
+            if let Err(err) = self.roster.procfs().threads(key.pid, &mut threads) {
+                self.problems.add(err);
+                self.confinement.waiting.extend(keys);
+                return false;
+            }
+            for tid in threads.iter().filter(|tid| done.insert(**tid)) {
+                self.examine(*key, *tid, &mut batch);
+            }
+        }
+        if let Err(err) = self.record(&batch.entries) {
+            self.problems.add(err);
+            self.confinement.waiting.extend(keys);
+            return false;
+        }
+        self.confinement.waiting.extend(batch.unseen);
+        self.confinement.given.append(&mut batch.given);
+        for change in batch.changes {
+            self.carry_through(change);
+        }
+        done.len() > before
+    }
+
+    /// Adds to the batch what is to become of a thread, and what must be in the journal before.
+    fn examine(&self, key: ProcessKey, tid: u32, batch: &mut Batch) {
+        let now = match affinity::get(tid) {
+            Ok(now) => now,
+            Err(error) => {
+                batch.unseen.extend((error.raw_os_error() != Some(libc::ESRCH)).then_some(key));
+                return;
+            }
+        };
+        let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
+        let ordered = unit.and_then(|unit| self.cpus_of(unit));
+        let held = self.confinement.held.get(&key).and_then(|threads| threads.get(&tid));
+        let original = match held {
+            Some(held) if held.given == now => held.original.clone(),
+            // Somebody else chose a mask since: that is the wish from now on.
+            Some(_) => now.clone(),
+            None => self.inherited(key, &now, ordered.is_some()).unwrap_or_else(|| now.clone()),
+        };
+        let (cpus, overridden) = mask(ordered, &original);
+        if held.is_none_or(|held| held.original != original) {
+            batch.entries.push(Entry::Affinity { process: key, tid, cpus: original.clone() });
+        }
+        if cpus != original
+            && !self.confinement.given.contains_key(&cpus)
+            && batch.given.insert(cpus.clone(), original.clone()).is_none()
+        {
+            batch.entries.push(Entry::Given { cpus: cpus.clone() });
+        }
+        let cpus = (cpus != now).then_some(cpus);
+        batch.changes.push(Change { key, tid, held: Held { original, given: now, overridden }, cpus });
+    }
+
+    /// The original of a thread that was born with a mask we gave: that of its process, its parent, its session. `None`
+    /// if the mask is its owner's own choice, or if nothing tells (`guess` allows to take any that fits).
+    fn inherited(&self, key: ProcessKey, now: &CpuSet, guess: bool) -> Option<CpuSet> {
+        let any = self.confinement.given.get(now)?;
+        if let Some(first) = self.confinement.first(key) {
+            return Some(first.original.clone());
+        }
+        let member = self.roster.member(key.pid)?;
+        if let Some(parent) = self.roster.member(member.parent) {
+            return self.confinement.first(parent.key).map(|held| held.original.clone());
+        }
+        // Its parent is gone: it was reparented, unless it leads a session of its own, as services do.
+        let leads = member.session == key.pid;
+        let of_session = self
+            .roster
+            .members()
+            .find(|other| other.session == member.session && self.confinement.held.contains_key(&other.key));
+        let first = of_session.and_then(|other| self.confinement.first(other.key)).map(|held| &held.original);
+        first.or((guess && !leads).then_some(any)).cloned()
+    }
+
+    fn carry_through(&mut self, change: Change) {
+        let Change { key, tid, held, cpus } = change;
+        if held.overridden {
+            self.report_overridden(key, &held.original);
+        }
+        self.confinement.held.entry(key).or_default().insert(tid, held);
+        if let Some(cpus) = cpus {
+            self.give(key, tid, &cpus);
+        }
+    }
+
+    /// Gives a thread its mask, and reads back what the kernel made of it.
+    fn give(&mut self, key: ProcessKey, tid: u32, cpus: &CpuSet) {
+        match affinity::set(tid, cpus) {
+            Ok(()) => {
+                let now = affinity::get(tid).unwrap_or_else(|_| cpus.clone());
+                if now != *cpus {
+                    self.note_difference(key, cpus, &now);
+                }
+                let threads = self.confinement.held.entry(key).or_default();
+                threads.entry(tid).and_modify(|held| held.given = now);
+            }
+            Err(err) if err.raw_os_error() == Some(libc::ESRCH) => {
+                self.confinement.held.entry(key).or_default().remove(&tid);
+            }
+            Err(err) => self.refuse(key, cpus, err),
+        }
+    }
+
+    /// The kernel leaves out CPUs that the process's cpuset does not have. The mask it made of ours counts as given.
+    fn note_difference(&mut self, key: ProcessKey, cpus: &CpuSet, now: &CpuSet) {
+        if !self.confinement.given.contains_key(now) {
+            if let Err(err) = self.record(&[Entry::Given { cpus: now.clone() }]) {
+                self.problems.add(err);
+            }
+            let original = self.confinement.given.get(cpus).cloned().unwrap_or_else(|| cpus.clone());
+            self.confinement.given.insert(now.clone(), original);
+        }
+        self.problems.once(key, "cpuset", || LiveError::NotInForce {
+            path: PathBuf::from(format!("/proc/{}/status", key.pid)),
+            wrote: cpus.to_string(),
+            read: now.to_string(),
+            remedy: "; a control group confines the process to fewer CPUs: see /proc/PID/cpuset".to_owned(),
+        });
+    }
+
+    fn refuse(&mut self, key: ProcessKey, cpus: &CpuSet, source: io::Error) {
+        let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
+        if source.raw_os_error() == Some(libc::EPERM) {
+            self.confinement.refused.insert(key);
+            self.confinement.held.remove(&key);
+        } else {
+            self.confinement.waiting.insert(key);
+        }
+        let remedy = remedy(&source);
+        let what = format!("confine to cpus {cpus}");
+        self.problems.once(key, "confine", || LiveError::Process {
+            pid: key.pid,
+            name,
+            what,
+            source,
+            remedy,
+        });
+    }
+
+    fn report_overridden(&mut self, key: ProcessKey, original: &CpuSet) {
+        let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
+        self.problems.once(key, "overridden", || LiveError::Process {
+            pid: key.pid,
+            name,
+            what: format!("keep to its own choice of cpus, {original}"),
+            source: io::Error::other(
+                "its unit holds none of these CPUs, so the process runs where its unit does",
+            ),
+            remedy: format!("; let it choose among more: taskset -apc LIST {}", key.pid),
+        });
+    }
+
+    /// Forgets threads that are where their owners want them, under no order.
+    fn release(&mut self, keys: &[ProcessKey]) {
+        for key in keys {
+            let member = self.roster.member(key.pid);
+            if member.is_none_or(|member| self.cpus_of(member.placement.unit).is_none())
+                && !self.confinement.waiting.contains(key)
+                && let Some(threads) = self.confinement.held.get_mut(key)
+            {
+                threads.retain(|_, held| held.given != held.original);
+                if threads.is_empty() {
+                    self.confinement.held.remove(key);
+                }
+            }
+        }
+    }
+
+    /// Looks whether somebody chose another mask for a thread since, and puts such processes under the order anew, and those
+    /// that wait for it.
+    pub(super) fn compare_masks(&mut self) {
+        let mut changed: Vec<ProcessKey> =
+            std::mem::take(&mut self.confinement.waiting).into_iter().collect();
+        for (key, threads) in &mut self.confinement.held {
+            // A thread that ended is forgotten.
+            threads.retain(|tid, held| match affinity::get(*tid) {
+                Ok(now) => {
+                    if held.given != now && changed.last() != Some(key) {
+                        changed.push(*key);
+                    }
+                    true
+                }
+                Err(error) => error.raw_os_error() != Some(libc::ESRCH),
+            });
+        }
+        self.confine(&changed);
+    }
+}
+
+/// Where a thread is to run under an order, given where its owner wants it: where both allow it, else as ordered. The flag
+/// tells that they contradict each other.
+fn mask(ordered: Option<&CpuSet>, original: &CpuSet) -> (CpuSet, bool) {
+    let Some(ordered) = ordered else { return (original.clone(), false) };
+    let both = ordered.intersection(original);
+    if both.is_empty() { (ordered.clone(), true) } else { (both, false) }
+}
+
+/// What to do about a process that the kernel does not let us touch.
+pub(super) fn remedy(err: &io::Error) -> String {
+    match err.raw_os_error() {
+        Some(libc::EPERM) => {
+            "; it is another user's: run commonhold as root, or leave it out of the contract"
+        }
+        Some(libc::EINVAL) => {
+            "; none of these CPUs is in its control group's cpuset: widen that, or leave it out"
+        }
+        _ => "",
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_holds_within_what_the_owner_wants_where_that_is_possible() {
+        let set = |text: &str| text.parse::<CpuSet>().unwrap();
+        for (ordered, original, cpus, overridden) in
+            [("0-1", "0-3", "0-1", false), ("0-1", "1-2", "1", false), ("0-1", "3", "0-1", true)]
+        {
+            assert_eq!(mask(Some(&set(ordered)), &set(original)), (set(cpus), overridden));
+        }
+        assert_eq!(mask(None, &set("3")), (set("3"), false));
+    }
+}

@@ -1,0 +1,410 @@
+//! Memory of units without control groups: what their processes hold, and paging out what is too much.
+//!
+//! Problem: hold each unit to the memory that it is allowed where nothing bounds it.
+//!
+//! Algorithm: at each look that is due, what /proc shows of each member is summed. Pages that several processes map
+//! count in the parts that are each's own ([`portions`](crate::observe::memory::portions)). What a unit has beyond its bound by more than
+//! [`SLACK_BYTES`] is paged out ([`pageout`](super::pageout)). So is what the policy orders to be reclaimed. Nothing is bounded
+//! between two looks.
+//!
+//! The policy is told these facts:
+//! - *Used* is what the unit's processes have mapped and is there. What they read and write without mapping it is the
+//!   cache's, and no unit's.
+//! - *Refused* counts looks at which the unit was paged out.
+//! - *Refaulted* is major faults, no more of them than pages were taken.
+//!
+//! Nothing is called cold or dirty, and no unit is seen to wait. So what is lent is what is not used.
+//!
+//! Cost: a process that has not run since the last look has not touched, mapped or freed anything. What was seen of it is
+//! remembered, and no file of it is read. Other programs can take its pages meanwhile. So these are read all the same:
+//! - of the processes that sleep, one in [`TURNS`] at each look, in turn;
+//! - all of them, where swap has filled since;
+//! - all of a unit from which pages are taken or are to be taken: nothing is taken on what is remembered alone.
+//!
+//! Properties: no process is killed or slowed by a bound. What remains beyond it after paging is reported once, until
+//! the unit is within it again. A look takes at most 1/[`REST_TIMES`] of the time. Where the kernel does not page out
+//! for us, nothing is held.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::Time;
+use commonhold_policy::plan::MemoryOrder;
+use commonhold_policy::plan::MemoryPlan;
+use commonhold_policy::{MemoryFacts, MemoryMeans, UnitMemory};
+
+use super::pageout::{Pageout, Problem, Taken};
+use crate::LiveError;
+use crate::host::clock;
+use crate::observe::memory::facts::Charged;
+use crate::observe::memory::machine::{Machine, MachineMemory};
+use crate::observe::memory::portions::{Holder, Portions};
+use crate::observe::memory::source::{Buffer, page_bytes};
+use crate::observe::memory::swap::Swaps;
+use crate::observe::process::{ProcessKey, Resident};
+use crate::observe::roster::Roster;
+
+/// Who is beyond its bound by less is left alone: looking for pages costs more.
+const SLACK_BYTES: u64 = 1 << 20;
+/// After so many looks, who sleeps was read once more.
+const TURNS: usize = 50;
+/// Looks take at most this part of a CPU.
+const REST_TIMES: u64 = 20;
+
+/// What can be enforced where the kernel pages out for us.
+pub const MEANS: MemoryMeans = MemoryMeans {
+    bounds: true,
+    guarantees: false,
+    reclaim: true,
+    alarms: false,
+    kill_order: false,
+    frames: None,
+};
+
+/// The memory of all units.
+#[derive(Debug)]
+pub(super) struct Memory {
+    machine: Machine,
+    swaps: Swaps,
+    buffer: Buffer,
+    /// By unit.
+    units: Vec<Unit>,
+    /// Every member at the last look.
+    seen: BTreeMap<ProcessKey, Seen>,
+    /// The number of the process whose turn came last to be read though it sleeps.
+    turn: u32,
+    /// Free swap at the last look.
+    swap_free: u64,
+    pageout: Pageout,
+    portions: Portions,
+    /// When facts are due, and before when they are not read whatever is due.
+    due: Time,
+    rest_until: Time,
+    problems: Vec<Problem>,
+}
+
+/// What was seen of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// Its CPU clock before.
+    clock: Option<u64>,
+    /// `None` where it cannot be seen.
+    shown: Option<Resident>,
+    major_faults: u64,
+}
+
+/// A member at this look.
+#[derive(Debug, Clone, Copy)]
+struct Looked {
+    process: ProcessKey,
+    unit: usize,
+    seen: Seen,
+    /// It sleeps, and was not read again.
+    remembered: bool,
+}
+
+impl Looked {
+    /// Looks at a member: at its files, if it ran since `before`, or is to be looked at `anew`.
+    fn take(
+        roster: &mut Roster,
+        process: ProcessKey,
+        unit: usize,
+        before: Option<Seen>,
+        anew: bool,
+    ) -> Result<Looked, LiveError> {
+        let clock = roster.clock(process.pid);
+        let asleep = before.filter(|before| clock.is_some() && before.clock == clock);
+        if let Some(seen) = asleep.filter(|_| !anew) {
+            return Ok(Looked { process, unit, seen, remembered: true });
+        }
+        let shown = roster.procfs().resident(process.pid)?;
+        let faults = match asleep {
+            // Who sleeps faults nothing in.
+            Some(before) => Some(before.major_faults),
+            None if shown.is_none() => None,
+            None => {
+                let stat = roster.procfs().stat(process.pid)?.filter(|stat| stat.key == process);
+                stat.map(|stat| stat.major_faults)
+            }
+        };
+        let major_faults = faults.or(before.map(|before| before.major_faults)).unwrap_or(0);
+        Ok(Looked { process, unit, seen: Seen { clock, shown, major_faults }, remembered: false })
+    }
+}
+
+/// What is known of one unit.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unit {
+    /// `None`: it may use what it likes.
+    bound: Option<u64>,
+    /// At the last look.
+    used: u64,
+    /// What had been taken from it by then.
+    taken: u64,
+    /// On trial, so much is to be taken from it in all since it was made, whatever its bound is.
+    reclaim_to: u64,
+    refused: u64,
+    refaulted: u64,
+    /// It was said that it cannot be brought within its bound.
+    told: bool,
+}
+
+impl Memory {
+    /// The memory of units on this machine; `None` with the reason if the machine's own cannot be seen.
+    pub(super) fn new(units: usize) -> Result<Memory, LiveError> {
+        Ok(Memory {
+            machine: Machine::open("/proc".as_ref())?,
+            swaps: Swaps::open(),
+            buffer: Buffer::default(),
+            units: vec![Unit::default(); units],
+            seen: BTreeMap::new(),
+            turn: 0,
+            swap_free: 0,
+            pageout: Pageout::default(),
+            portions: Portions::default(),
+            due: 0,
+            rest_until: 0,
+            problems: Vec::new(),
+        })
+    }
+
+    /// What can be enforced: nothing once the kernel has refused.
+    pub(super) fn means(&self) -> MemoryMeans {
+        if self.pageout.is_refused() { MemoryMeans::NONE } else { MEANS }
+    }
+
+    /// Follows another contract: units that are gone are held to nothing.
+    pub(super) fn follow(&mut self, contract: &Contract) {
+        self.units.resize(contract.units.len(), Unit::default());
+        for unit in &contract.vacant {
+            self.units[unit.index()] = Unit::default();
+        }
+        self.pageout.follow(contract);
+        self.due = 0;
+    }
+
+    /// Takes note of an order. The next look carries it out.
+    pub(super) fn order(&mut self, order: &MemoryOrder) {
+        match *order {
+            MemoryOrder::Allow { unit, bytes } => {
+                if let Some(unit) = self.units.get_mut(unit.index()) {
+                    unit.bound = bytes;
+                }
+            }
+            MemoryOrder::Reclaim { unit: id, bytes } => {
+                let taken = self.pageout.taken(id).bytes;
+                let unit = self.units.get_mut(id.index());
+                // Who is beyond its bound is brought there, and not further.
+                if let Some(unit) = unit.filter(|unit| unit.bound.is_none_or(|bound| unit.used <= bound)) {
+                    unit.reclaim_to = taken.saturating_add(bytes);
+                }
+            }
+            _ => return,
+        }
+        self.due = 0;
+    }
+
+    /// Takes note of when facts are wanted.
+    pub(super) fn attend(&mut self, plan: Option<&MemoryPlan>) {
+        if let Some(plan) = plan {
+            self.due = plan.next;
+        }
+    }
+
+    /// What went wrong since the last call.
+    pub(super) fn take_problems(&mut self) -> Vec<Problem> {
+        self.problems.extend(self.pageout.take_problems());
+        std::mem::take(&mut self.problems)
+    }
+
+    /// The facts, where they are due, and paging out what is too much by them. `None`: not now, or they cannot be had.
+    pub(super) fn observe(
+        &mut self,
+        now: Time,
+        contract: &Contract,
+        roster: &mut Roster,
+    ) -> Result<Option<MemoryFacts>, LiveError> {
+        if now < self.due.max(self.rest_until) || self.pageout.is_refused() {
+            return Ok(None);
+        }
+        // Its own time, not the clock's: who waits for a CPU costs nobody anything.
+        let begun = clock::thread_cpu_ns();
+        let taken: Vec<Taken> = contract.ids().map(|unit| self.pageout.taken(unit)).collect();
+        let machine = self.machine.read(&mut self.buffer)?;
+        let (holders, faulted) = self.holders(contract, roster, &taken, machine.swap_free)?;
+        let facts = self.facts(&holders, &taken, &faulted, machine)?;
+        self.hold(contract, &facts, &taken, &holders);
+        let took = clock::thread_cpu_ns().saturating_sub(begun);
+        self.rest_until = now.saturating_add(took.saturating_mul(REST_TIMES));
+        Ok(Some(facts))
+    }
+
+    /// By unit, who holds how much, and how many bytes came in by major faults since the last look.
+    fn holders(
+        &mut self,
+        contract: &Contract,
+        roster: &mut Roster,
+        taken: &[Taken],
+        swap_free: u64,
+    ) -> Result<(Vec<Vec<Holder>>, Vec<u64>), LiveError> {
+        let units = contract.units.len();
+        self.units.resize(units, Unit::default());
+        let swapped = swap_free.saturating_add(SLACK_BYTES) < self.swap_free;
+        self.swap_free = swap_free;
+        let being_taken = |(unit, taken): (&Unit, &Taken)| swapped || unit.taken != taken.bytes;
+        let anew: Vec<bool> = self.units.iter().zip(taken).map(being_taken).collect();
+        let members = roster.members().filter(|member| !member.placement.unit.is_common());
+        let mut members: Vec<_> = members.map(|member| (member.key, member.placement.unit.index())).collect();
+        members.retain(|(_, unit)| *unit < units);
+        let turn = self.next_turn(&members);
+        let before = std::mem::take(&mut self.seen);
+        let mut all = Vec::with_capacity(members.len());
+        for (process, unit) in members {
+            let anew = anew.get(unit).copied().unwrap_or(true) || turn.contains(&process.pid);
+            all.push(Looked::take(roster, process, unit, before.get(&process).copied(), anew)?);
+        }
+        let mut holders = self.by_unit(units, &all);
+        let due: Vec<bool> =
+            (0u32..).map(UnitId).zip(&holders).map(|(id, held)| self.is_due(id, held, taken)).collect();
+        let mut again = false;
+        for looked in all.iter_mut().filter(|looked| looked.remembered && due[looked.unit]) {
+            *looked = Looked::take(roster, looked.process, looked.unit, Some(looked.seen), true)?;
+            again = true;
+        }
+        if again {
+            holders = self.by_unit(units, &all);
+        }
+        let mut faulted = vec![0; units];
+        for Looked { process, unit, seen, .. } in &all {
+            let earlier = before.get(process).map_or(seen.major_faults, |before| before.major_faults);
+            faulted[*unit] += seen.major_faults.saturating_sub(earlier) * page_bytes();
+        }
+        self.seen = all.into_iter().map(|looked| (looked.process, looked.seen)).collect();
+        Ok((holders, faulted))
+    }
+
+    /// The numbers of those whose turn it is, of all members by number.
+    fn next_turn(&mut self, members: &[(ProcessKey, usize)]) -> RangeInclusive<u32> {
+        let count = members.len().div_ceil(TURNS);
+        let after = |turn: u32| {
+            let pids = members.iter().map(|(process, _)| process.pid);
+            let mut next = pids.filter(|pid| *pid > turn).take(count);
+            next.next().map(|first| (first, next.last().unwrap_or(first)))
+        };
+        // Process 0 is the kernel's, and no member.
+        let (first, last) = after(self.turn).or_else(|| after(0)).unwrap_or((0, 0));
+        self.turn = last;
+        first..=last
+    }
+
+    /// Who holds how much of what was seen.
+    fn by_unit(&mut self, units: usize, all: &[Looked]) -> Vec<Vec<Holder>> {
+        let mut holders = vec![Vec::new(); units];
+        for Looked { process, unit, seen, .. } in all {
+            if let Some(shown) = seen.shown {
+                let holder = Holder { process: *process, shown, own: shown, clock: seen.clock };
+                holders[*unit].push(holder);
+            }
+        }
+        self.portions.follow(&holders);
+        self.portions.apply(&mut holders);
+        holders
+    }
+
+    /// Whether pages are to be taken from a unit that holds this, and can be.
+    fn is_due(&self, id: UnitId, holders: &[Holder], taken: &[Taken]) -> bool {
+        let (Some(unit), Some(taken)) = (self.units.get(id.index()), taken.get(id.index())) else {
+            return false;
+        };
+        let used = sum_of(holders).bytes();
+        let beyond = unit.bound.is_some_and(|bound| used > bound.saturating_add(SLACK_BYTES));
+        (beyond || unit.reclaim_to > taken.bytes) && !self.pageout.is_stuck(id)
+    }
+
+    fn facts(
+        &mut self,
+        holders: &[Vec<Holder>],
+        taken: &[Taken],
+        faulted: &[u64],
+        machine: MachineMemory,
+    ) -> Result<MemoryFacts, LiveError> {
+        let sums: Vec<Resident> = holders.iter().map(|unit| sum_of(unit)).collect();
+        let all = sums.iter().fold(Resident::default(), |sum, unit| sum.with(*unit));
+        let ours = Charged { current: all.bytes(), cached: all.file, ..Charged::default() };
+        let (kernel, shared) = machine.common(&ours);
+        let mut units = Vec::with_capacity(sums.len());
+        for (((unit, sum), taken), faulted) in self.units.iter_mut().zip(&sums).zip(taken).zip(faulted) {
+            unit.refaulted = unit.refaulted.saturating_add(*faulted).min(taken.bytes);
+            let used = sum.bytes();
+            (unit.used, unit.taken) = (used, taken.bytes);
+            unit.refused +=
+                u64::from(unit.bound.is_some_and(|bound| used > bound.saturating_add(SLACK_BYTES)));
+            units.push(UnitMemory {
+                used,
+                anonymous: sum.anonymous,
+                refused: unit.refused,
+                refaulted: unit.refaulted,
+                taken: taken.bytes,
+                taking_ns: u64::try_from(taken.time.as_nanos()).unwrap_or(u64::MAX),
+                ..UnitMemory::default()
+            });
+        }
+        let (swap_free, packed_permille) =
+            (machine.swap_free, self.swaps.read(machine, &mut self.buffer)?.permille);
+        Ok(MemoryFacts { total: machine.total, kernel, shared, swap_free, packed_permille, units })
+    }
+
+    /// Has paged out what units have too much, and says what cannot be.
+    fn hold(&mut self, contract: &Contract, facts: &MemoryFacts, taken: &[Taken], holders: &[Vec<Holder>]) {
+        for id in contract.held() {
+            let at = id.index();
+            let (Some(unit), Some(seen)) = (self.units.get_mut(at), facts.units.get(at)) else { continue };
+            let bound = unit.bound.unwrap_or(u64::MAX);
+            let beyond = Some(seen.used.saturating_sub(bound)).filter(|beyond| *beyond > SLACK_BYTES);
+            let wanted = beyond.unwrap_or(0).max(unit.reclaim_to.saturating_sub(taken[at].bytes));
+            self.pageout.want(id, wanted, taken[at], &holders[at], facts.swap_free > 0);
+            let stuck = self.pageout.is_stuck(id);
+            if stuck {
+                unit.reclaim_to = 0;
+            }
+            match (beyond, stuck && !self.pageout.is_refused()) {
+                (None, _) => unit.told = false,
+                (Some(beyond), true) if !std::mem::replace(&mut unit.told, true) => {
+                    let path = &contract.unit(id).path;
+                    self.problems.push((None, "", beyond_means(path, seen.used, bound, beyond, facts)));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What counts as the own of all of these.
+fn sum_of(holders: &[Holder]) -> Resident {
+    holders.iter().fold(Resident::default(), |sum, holder| sum.with(holder.own))
+}
+
+/// What is said of a unit that cannot be brought within its bound.
+fn beyond_means(path: &str, used: u64, bound: u64, beyond: u64, facts: &MemoryFacts) -> LiveError {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let why = if facts.swap_free == 0 {
+        "no swap is free to page out what belongs to no file"
+    } else {
+        "they are locked, not yet written to disk, mapped by several processes, or in constant use"
+    };
+    let remedy = if facts.swap_free == 0 {
+        "add swap: see `commonhold doctor`; or use the cgroup backend, which slows a unit that grows"
+    } else {
+        "use the cgroup backend, which slows a unit that grows"
+    };
+    LiveError::Unavailable {
+        what: format!(
+            "unit `{path}` uses {} MiB and is allowed {}: {} MiB are beyond means, since {why}",
+            mib(used),
+            mib(bound),
+            mib(beyond)
+        ),
+        remedy: remedy.to_owned(),
+    }
+}

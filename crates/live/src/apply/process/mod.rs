@@ -1,0 +1,422 @@
+//! The `user` backend, which works with any user's privileges:
+//! - it holds CPU by affinity and stop signals, which any user may use on their own processes;
+//! - it holds disks by I/O priorities ([`priorities`]) and stops ([`disk`]);
+//! - it holds memory by having it paged out ([`memory`]), which does take privileges.
+//!
+//! Homes and loans are affinity masks on every thread of every member. A share finer than a CPU is a gate: the unit's
+//! processes are stopped and continued as a whole. New processes and threads inherit the mask of the one that made
+//! them. So a storm of forks stays where it was confined. A process that joins a unit otherwise is confined when it is
+//! found.
+//!
+//! Properties: a thread runs where the order and its own owner both allow it, and where the order says if they
+//! contradict each other. When an order ends, it runs where its owner said last. Nothing is done before the journal
+//! has it. A process that its user stopped is never continued, and no process outside the units is touched.
+//!
+//! Cost at rest: a look reads /proc/loadavg, to see that no process was born and none ended. It reads the machine's counts
+//! of idle time and memory, and the CPU clock of each member, by one system call. A member whose clock stands still did
+//! nothing. None of its files is read, but for one member in fifty, in turn ([`memory`]). Once a second, the roster lists
+//! /proc, and the masks of members are compared. crates/commonhold/tests/rest.rs counts it.
+//!
+//! Limits: a signal can be seen. A shell that is no member, but whose job is one, reports the job as stopped. A stop
+//! that the user asks for while the unit is stopped is lost when it continues. To hold root's or another user's
+//! processes in a unit needs root.
+
+mod confine;
+mod disk;
+mod gate;
+mod memory;
+mod pageout;
+mod priorities;
+
+use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_machine::CpuSet;
+use commonhold_policy::MemoryMeans;
+use commonhold_policy::membership::is_within;
+use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, Orders};
+use commonhold_policy::{Means, Plan, Snapshot, Time};
+
+use crate::live_backend::{newcomers, no_shares};
+use crate::observe::process::ProcessKey;
+use crate::observe::roster::{Roster, Scan};
+use crate::undo::journal::Journal;
+use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
+
+use crate::observe::idle::Idle;
+use confine::Confinement;
+use disk::Disks;
+use gate::Gates;
+use memory::Memory;
+use priorities::Priorities;
+
+/// How often the masks of sleeping members are compared with what was given. Nanoseconds.
+const SECOND: Time = 1_000_000_000;
+
+/// What it can always enforce. Memory is held besides where [`UserBackend::with_memory`] was asked for.
+pub const MEANS: Means = Means { cpu_sets: true, gates: true, disk: disk::MEANS, ..Means::NONE };
+
+/// What it can enforce for memory where the kernel pages out for us ([`paging_out`](crate::observe::capability::paging_out)).
+pub use memory::MEANS as MEMORY_MEANS;
+
+/// A user seen in a unit with `each = "user"`: the unit, the user, and its name.
+pub type SeenUser = (UnitId, u32, String);
+
+/// What is ordered for a unit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Order {
+    cpus: Option<CpuSet>,
+    closed: bool,
+}
+
+/// The backend that needs neither root nor control groups.
+#[derive(Debug)]
+pub struct UserBackend {
+    contract: Contract,
+    roster: Roster,
+    journal: Journal,
+    /// By unit.
+    orders: Vec<Order>,
+    confinement: Confinement,
+    gates: Gates,
+    idle: Idle,
+    /// `None` where memory is not held.
+    memory: Option<Memory>,
+    disks: Disks,
+    priorities: Priorities,
+    problems: Problems,
+    users: Vec<SeenUser>,
+    /// The contract changed since the last look.
+    anew: bool,
+    now: Time,
+    compared_at: Time,
+}
+
+/// What went wrong without stopping the rest: each kind once per process.
+#[derive(Debug, Default)]
+struct Problems {
+    unread: Vec<LiveError>,
+    reported: BTreeSet<(ProcessKey, &'static str)>,
+}
+
+impl Problems {
+    fn add(&mut self, err: LiveError) {
+        self.unread.push(err);
+    }
+
+    fn once(&mut self, key: ProcessKey, kind: &'static str, err: impl FnOnce() -> LiveError) {
+        if self.reported.insert((key, kind)) {
+            self.unread.push(err());
+        }
+    }
+}
+
+impl UserBackend {
+    /// A backend that holds a contract on `cpus`, the CPUs of the machine that may be used. Nothing is touched before the
+    /// first order.
+    pub fn new(contract: Contract, cpus: CpuSet, roster: Roster, journal: Journal) -> Self {
+        UserBackend {
+            orders: vec![Order::default(); contract.units.len()],
+            contract,
+            roster,
+            journal,
+            confinement: Confinement::default(),
+            gates: Gates::default(),
+            idle: Idle::new(cpus),
+            memory: None,
+            disks: Disks::new(),
+            priorities: Priorities::default(),
+            problems: Problems::default(),
+            users: Vec::new(),
+            anew: true,
+            now: 0,
+            compared_at: 0,
+        }
+    }
+
+    /// The same, holding memory as well: for who may have the kernel page out.
+    pub fn with_memory(mut self) -> Result<Self, LiveError> {
+        self.memory = Some(Memory::new(self.contract.units.len())?);
+        Ok(self)
+    }
+
+    /// Notes that a process entered a unit by `exec`; it is there from the next look on. False if it is gone.
+    pub fn enter(&mut self, key: ProcessKey, unit: UnitId) -> Result<bool, LiveError> {
+        self.roster.enter(&self.contract, key, unit)
+    }
+
+    /// Threads that run on CPUs that their owner did not ask for, because the unit holds none of those it did ask for.
+    pub fn overridden(&self) -> usize {
+        self.confinement.overridden()
+    }
+
+    /// The end: looks a last time, so that the journal knows everybody, and gives it back for
+    /// [`Caretaker::finish`](crate::undo::caretaker::Caretaker::finish), which undoes it.
+    pub fn close(mut self) -> Journal {
+        // What cannot be seen any more is found by the caretaker, which looks for descendants by itself.
+        let _ = self.look();
+        self.journal
+    }
+
+    /// The order in force for a unit: its own, or that of the nearest unit around it that has one.
+    fn cpus_of(&self, unit: UnitId) -> Option<&CpuSet> {
+        lineage(&self.contract, unit).find_map(|unit| self.orders.get(unit.index())?.cpus.as_ref())
+    }
+
+    /// Whether the unit, or one around it, is stopped.
+    fn is_closed(&self, unit: UnitId) -> bool {
+        lineage(&self.contract, unit).any(|unit| {
+            self.disks.is_stopped(unit) || self.orders.get(unit.index()).is_some_and(|order| order.closed)
+        })
+    }
+
+    /// The units that an order on `unit` is about.
+    fn units_within(&self, unit: UnitId) -> Vec<UnitId> {
+        self.contract.ids().filter(|inner| is_within(&self.contract, *inner, unit)).collect()
+    }
+
+    fn members_within(&self, unit: UnitId) -> Vec<ProcessKey> {
+        let units = self.units_within(unit);
+        let inside = |unit: &UnitId| units.binary_search(unit).is_ok();
+        self.roster
+            .members()
+            .filter(|member| inside(&member.placement.unit))
+            .map(|member| member.key)
+            .collect()
+    }
+
+    /// Finds who came, went and moved, and puts them under the orders in force. Whether anybody did.
+    fn look(&mut self) -> Result<bool, LiveError> {
+        let how = if self.anew { Scan::Full } else { Scan::Quick };
+        let changes = self.roster.refresh(&self.contract, self.now, how)?;
+        self.anew = false;
+        for (key, _) in &changes.left {
+            self.confinement.forget(*key);
+            self.gates.forget(*key);
+            self.priorities.forget(*key);
+            self.problems.reported.retain(|(reported, _)| reported != key);
+        }
+        let joined = changes.joined.iter().map(|(key, _)| *key);
+        let met: Vec<ProcessKey> = joined.chain(changes.moved.iter().map(|moved| moved.key)).collect();
+        self.users.extend(changes.users);
+        self.confine(&met);
+        self.prioritize(&met);
+        Ok(!met.is_empty())
+    }
+
+    fn order_cpus(&mut self, order: &CpuOrder) -> Result<(), LiveError> {
+        match order {
+            CpuOrder::Confine { unit, cpus } => {
+                self.order(*unit)?.cpus.clone_from(cpus);
+                let members = self.members_within(*unit);
+                self.confine(&members);
+                Ok(())
+            }
+            CpuOrder::Gate { unit, open } => {
+                let unit = *unit;
+                let open_before = self.open_units();
+                self.order(unit)?.closed = !open;
+                self.remember(&open_before)?;
+                self.enforce_gates()
+            }
+            CpuOrder::Weigh { unit, .. } => Err(self.cannot("a weight", *unit)),
+            CpuOrder::Cap { unit, .. } => Err(self.cannot("a cap on CPU time", *unit)),
+        }
+    }
+
+    fn order_memory(&mut self, order: &MemoryOrder) -> Result<(), LiveError> {
+        match (order, &mut self.memory) {
+            (MemoryOrder::Allow { .. } | MemoryOrder::Reclaim { .. }, Some(memory)) => {
+                memory.order(order);
+                Ok(())
+            }
+            (MemoryOrder::Allow { unit, .. }, None) => Err(self.cannot("a bound on memory", *unit)),
+            (MemoryOrder::Reclaim { unit, .. }, None) => Err(self.cannot("memory to give up", *unit)),
+            (MemoryOrder::Guarantee { unit, .. }, _) => Err(self.cannot("a guarantee of memory", *unit)),
+            (MemoryOrder::Expose { unit, .. }, _) => Err(self.cannot("an order of killing", *unit)),
+        }
+    }
+
+    /// Never silently nothing: the policy knows the means, so a plan with such an order was made for another backend.
+    fn cannot(&self, what: &str, unit: UnitId) -> LiveError {
+        let path = self.contract.units.get(unit.index()).map_or("?", |unit| unit.path.as_str());
+        LiveError::Unavailable {
+            what: format!("the user backend cannot order {what} for `{path}`"),
+            remedy: "use the cgroup backend: commonhold run --backend cgroup".to_owned(),
+        }
+    }
+
+    fn order(&mut self, unit: UnitId) -> Result<&mut Order, LiveError> {
+        if unit.is_common() {
+            return Err(LiveError::Unavailable {
+                what: format!("the unit `{}` is never restricted", self.contract.unit(unit).path),
+                remedy: "name a unit of the contract".to_owned(),
+            });
+        }
+        self.orders.get_mut(unit.index()).ok_or_else(|| LiveError::Unavailable {
+            what: format!("the plan orders unit number {}, which this contract has not", unit.0),
+            remedy: "give the backend the contract that the plan was made for".to_owned(),
+        })
+    }
+
+    /// The units of the contract that are not stopped.
+    fn open_units(&self) -> Vec<UnitId> {
+        self.contract.held().filter(|unit| !self.is_closed(*unit)).collect()
+    }
+
+    /// What a unit wants is not seen while it is stopped: of those that were open and are closed now, it is remembered.
+    fn remember(&mut self, open_before: &[UnitId]) -> Result<(), LiveError> {
+        let units: Vec<UnitId> = open_before.iter().copied().filter(|unit| self.is_closed(*unit)).collect();
+        if !units.is_empty() {
+            self.roster.account(self.now, &units)?;
+            let facts = self.roster.unit_facts();
+            for unit in units {
+                self.gates.remember(unit, facts.get(unit.index()).map_or(0, |facts| facts.runnable));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks what units had disks do, and which of them must wait for that.
+    fn hold_rates(&mut self) -> Result<(), LiveError> {
+        let open_before = self.open_units();
+        self.disks.observe(self.now, &self.contract, &mut self.roster)?;
+        self.remember(&open_before)
+    }
+
+    fn snapshot(&mut self) -> Result<Snapshot, LiveError> {
+        let mut units = self.roster.unit_facts();
+        for (unit, facts) in (0u32..).map(UnitId).zip(&mut units) {
+            if self.is_closed(unit) {
+                facts.runnable = if facts.processes == 0 { 0 } else { self.gates.remembered(unit) };
+            }
+        }
+        let idle_ns = self.idle.read(self.roster.procfs(), self.now)?;
+        let memory = match &mut self.memory {
+            Some(memory) => memory.observe(self.now, &self.contract, &mut self.roster)?,
+            None => None,
+        };
+        Ok(Snapshot { at: self.now, units, idle_ns, memory, disks: self.disks.facts(), look_ns: 0 })
+    }
+}
+
+impl LiveBackend for UserBackend {
+    fn set_contract(&mut self, contract: &Contract) {
+        self.orders.resize(contract.units.len(), Order::default());
+        for unit in &contract.vacant {
+            self.orders[unit.index()] = Order::default();
+        }
+        self.gates.follow(contract);
+        if let Some(memory) = &mut self.memory {
+            memory.follow(contract);
+        }
+        self.disks.follow(contract);
+        self.priorities.follow(contract);
+        self.contract = contract.clone();
+        self.anew = true;
+    }
+
+    fn take_users(&mut self) -> Vec<SeenUser> {
+        std::mem::take(&mut self.users)
+    }
+
+    fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    fn roster_mut(&mut self) -> &mut Roster {
+        &mut self.roster
+    }
+
+    fn held_by(&self) -> HeldBy {
+        HeldBy { backend: "user", instead: None }
+    }
+
+    fn alarm(&self) -> Option<BorrowedFd<'_>> {
+        self.disks.alarm()
+    }
+
+    fn hear(&mut self) {
+        self.disks.hear();
+    }
+
+    fn into_journal(self: Box<Self>) -> Journal {
+        (*self).close()
+    }
+}
+
+impl Backend for UserBackend {
+    type Error = LiveError;
+
+    fn now(&self) -> Time {
+        clock::now()
+    }
+
+    fn means(&self) -> Means {
+        let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
+        Means { memory, ..MEANS }
+    }
+
+    /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.
+    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
+        // A clock that jumps back would make everything look fresh for as long.
+        self.now = now.max(self.now);
+        self.look()?;
+        self.hold_rates()?;
+        self.enforce_gates()?;
+        if self.now >= self.compared_at.saturating_add(SECOND) {
+            self.compared_at = self.now;
+            self.compare_masks();
+            self.prioritize_all();
+        }
+        self.roster.account(self.now, watch)?;
+        self.snapshot()
+    }
+
+    fn take_problems(&mut self) -> Vec<LiveError> {
+        for (process, kind, problem) in self.memory.iter_mut().flat_map(Memory::take_problems) {
+            match process {
+                Some(key) => self.problems.once(key, kind, || problem),
+                None => self.problems.add(problem),
+            }
+        }
+        std::mem::take(&mut self.problems.unread)
+    }
+
+    fn newcomers(&mut self, contract: &mut Contract) -> bool {
+        newcomers(self, contract)
+    }
+
+    fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
+        let mut failed = Vec::new();
+        if let Some(memory) = &mut self.memory {
+            memory.attend(plan.decisions.memory.as_ref());
+        }
+        let Orders { cpu, memory, disk } = &plan.orders;
+        if cpu.is_empty() && memory.is_empty() && disk.is_empty() {
+            return failed;
+        }
+        // So that no number is used that another process has by now.
+        failed.extend(self.look().err());
+        failed.extend(cpu.iter().filter_map(|step| self.order_cpus(&step.action).err()));
+        failed.extend(memory.iter().filter_map(|step| self.order_memory(&step.action).err()));
+        for step in disk {
+            match &step.action {
+                DiskOrder::Weigh { unit, weight, .. } => self.weigh_disk(*unit, *weight),
+                DiskOrder::Cap { unit, read, write, .. } => self.disks.cap(*unit, *read, *write),
+                DiskOrder::Share { disk, .. } => failed.push(no_shares(disk)),
+            }
+        }
+        if disk.iter().any(|step| matches!(step.action, DiskOrder::Weigh { .. })) {
+            self.follow_weights();
+        }
+        failed.extend(self.take_problems());
+        failed
+    }
+}
+
+/// A unit and those around it, from within.
+fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
+    std::iter::successors(Some(unit), |unit| contract.units.get(unit.index()).and_then(|unit| unit.parent))
+}

@@ -1,0 +1,375 @@
+//! I/O priorities: a unit's part of the disks, where control groups hold no weights.
+//!
+//! Problem: a disk's scheduler may go by the priority of the thread that asks.
+//!
+//! Algorithm: a unit's part is the product of the weights that are ordered for it and for those around it. The largest
+//! part has level 0 of the best-effort class. Another part has the level that BFQ weighs in proportion (level n counts
+//! 8 - n). Every thread of every member gets the level, and its children are born with it. A thread that joins
+//! otherwise is found when it is met, or once a second.
+//!
+//! Properties: a thread has the weaker of that and what its owner chose. When the order ends, or the daemon, it has
+//! what its owner chose again. Nothing is done before the journal has it. No thread is put into the idle class, since
+//! the smallest part is a promise, too.
+//!
+//! Limits: there are eight levels, so no unit is weighed below an eighth of the largest. A priority is a thread's, and
+//! counts as often as there are processes that ask. What is written to files later is written by the kernel's threads,
+//! at their priority.
+//!
+//! Source: block/bfq-iosched.c.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use commonhold_contract::{Contract, UnitId};
+
+use super::{UserBackend, lineage};
+use crate::LiveError;
+use crate::host::io_priority::{self, IoPriority, LEVELS};
+use crate::observe::process::ProcessKey;
+use crate::undo::journal::Entry;
+
+/// What the weights of siblings sum to, when nothing was corrected.
+const WHOLE: u64 = 500;
+
+/// A thread under an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    /// What its owner chose.
+    original: IoPriority,
+    given: IoPriority,
+}
+
+/// The orders, and the threads under them.
+#[derive(Debug, Default)]
+pub(super) struct Priorities {
+    weights: BTreeMap<UnitId, u32>,
+    /// What follows from the weights.
+    levels: BTreeMap<UnitId, IoPriority>,
+    held: BTreeMap<ProcessKey, BTreeMap<u32, Held>>,
+    /// Priorities that the journal knows as ours.
+    given: BTreeSet<IoPriority>,
+    /// Processes that the kernel does not let us touch.
+    refused: BTreeSet<ProcessKey>,
+}
+
+impl Priorities {
+    pub(super) fn forget(&mut self, key: ProcessKey) {
+        self.held.remove(&key);
+        self.refused.remove(&key);
+    }
+
+    /// Follows another contract.
+    pub(super) fn follow(&mut self, contract: &Contract) {
+        self.weights.retain(|unit, _| contract.has(*unit));
+    }
+
+    /// Whether anything is ordered, or remains to be taken back.
+    fn is_idle(&self) -> bool {
+        self.levels.is_empty() && self.held.is_empty()
+    }
+}
+
+/// The level of a part, where the largest part is `most`.
+fn level(part: u64, most: u64) -> IoPriority {
+    let levels = u64::from(LEVELS);
+    // Rounded to the nearest: (8 - level) / 8 is what it counts.
+    let counts = (part * levels * 2 + most).checked_div(most * 2).unwrap_or(levels).clamp(1, levels);
+    IoPriority::best_effort(u16::try_from(levels - counts).unwrap_or(0))
+}
+
+impl UserBackend {
+    /// Takes note of a weight.
+    pub(super) fn weigh_disk(&mut self, unit: UnitId, weight: u32) {
+        self.priorities.weights.insert(unit, weight);
+    }
+
+    /// Follows the orders: all levels anew, and every member's threads. Where no scheduler heeds priorities any more, every thread
+    /// gets back what its owner chose.
+    pub(super) fn follow_weights(&mut self) {
+        if !self.disks.heeds_priorities() {
+            self.priorities.weights.clear();
+        }
+        let part = |unit: UnitId| {
+            lineage(&self.contract, unit).try_fold(1 << 24, |part: u64, unit| {
+                let weight = self.priorities.weights.get(&unit)?;
+                Some(part.saturating_mul(u64::from(*weight)) / WHOLE)
+            })
+        };
+        let parts: BTreeMap<UnitId, u64> =
+            self.contract.held().filter_map(|unit| Some((unit, part(unit)?))).collect();
+        let most = parts.values().copied().max().unwrap_or(0);
+        let levels: BTreeMap<UnitId, IoPriority> =
+            parts.into_iter().map(|(unit, part)| (unit, level(part, most))).collect();
+        if levels != self.priorities.levels {
+            self.priorities.levels = levels;
+            self.prioritize_all();
+        }
+    }
+
+    /// Looks at every member's threads.
+    pub(super) fn prioritize_all(&mut self) {
+        if !self.priorities.is_idle() {
+            let keys: Vec<ProcessKey> = self.roster.members().map(|member| member.key).collect();
+            self.prioritize(&keys);
+        }
+    }
+
+    /// Gives the threads of these processes what is ordered for their units.
+    pub(super) fn prioritize(&mut self, keys: &[ProcessKey]) {
+        if self.priorities.is_idle() {
+            return;
+        }
+        let (mut changes, mut entries, mut threads) = (Vec::new(), Vec::new(), Vec::new());
+        for key in keys {
+            if self.priorities.refused.contains(key) || !self.is_ordered(*key) {
+                continue;
+            }
+            if let Err(error) = self.roster.procfs().threads(key.pid, &mut threads) {
+                self.problems.add(error);
+                return;
+            }
+            for tid in &threads {
+                changes.extend(self.look_at(*key, *tid, &mut entries).map(|held| (*key, *tid, held)));
+            }
+        }
+        if let Err(error) = self.record(&entries) {
+            self.problems.add(error);
+            return;
+        }
+        for entry in entries {
+            if let Entry::PriorityGiven { priority } = entry {
+                self.priorities.given.insert(priority);
+            }
+        }
+        let mut failed = BTreeSet::new();
+        for (key, tid, held) in changes {
+            if !self.give_priority(key, tid, held) {
+                failed.insert(key);
+            }
+        }
+        self.release_unordered(keys.iter().filter(|key| !failed.contains(*key)));
+    }
+
+    /// Whether a process is or was under an order.
+    fn is_ordered(&self, key: ProcessKey) -> bool {
+        self.level_of(key).is_some() || self.priorities.held.contains_key(&key)
+    }
+
+    fn level_of(&self, key: ProcessKey) -> Option<IoPriority> {
+        let member = self.roster.member(key.pid).filter(|member| member.key == key)?;
+        self.priorities.levels.get(&member.placement.unit).copied()
+    }
+
+    /// What is to become of a thread, if anything, and what must be in the journal before.
+    fn look_at(&self, key: ProcessKey, tid: u32, entries: &mut Vec<Entry>) -> Option<Held> {
+        let now = io_priority::get(tid).ok()?;
+        let held = self.priorities.held.get(&key).and_then(|threads| threads.get(&tid));
+        let original = match held {
+            Some(held) if held.given == now => held.original,
+            // Its owner chose another one since.
+            Some(_) => now,
+            None => self.born_with(key, now).unwrap_or(now),
+        };
+        let given = self.level_of(key).map_or(original, |ordered| ordered.within(original));
+        if held.is_none_or(|held| held.original != original) {
+            entries.push(Entry::Priority { process: key, tid, priority: original });
+        }
+        let new = Entry::PriorityGiven { priority: given };
+        if given != original && !self.priorities.given.contains(&given) && !entries.contains(&new) {
+            entries.push(new);
+        }
+        let change = Held { original, given };
+        (held != Some(&change) || now != given).then_some(change)
+    }
+
+    /// What the maker of a thread had of its own, if the thread has what we gave that one.
+    fn born_with(&self, key: ProcessKey, now: IoPriority) -> Option<IoPriority> {
+        let parent = || self.roster.member(self.roster.member(key.pid)?.parent);
+        let held = &self.priorities.held;
+        let makers = held.get(&key).or_else(|| held.get(&parent()?.key))?;
+        makers.values().find(|maker| maker.given == now).map(|maker| maker.original)
+    }
+
+    /// Whether there is nothing left to be done: the next look tries again what was refused now and then.
+    fn give_priority(&mut self, key: ProcessKey, tid: u32, held: Held) -> bool {
+        match io_priority::set(tid, held.given) {
+            Ok(()) => {
+                self.priorities.held.entry(key).or_default().insert(tid, held);
+                true
+            }
+            Err(source) if source.raw_os_error() == Some(libc::ESRCH) => true,
+            Err(source) => {
+                let for_good = source.raw_os_error() == Some(libc::EPERM);
+                if for_good {
+                    self.priorities.refused.insert(key);
+                }
+                let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
+                let what = format!("give it I/O priority {}", held.given);
+                let remedy = super::confine::remedy(&source);
+                let pid = key.pid;
+                self.problems.once(key, "priority", || LiveError::Process {
+                    pid,
+                    name,
+                    what,
+                    source,
+                    remedy,
+                });
+                for_good
+            }
+        }
+    }
+
+    /// Forgets threads that have what their owners chose, under no order.
+    fn release_unordered<'k>(&mut self, keys: impl Iterator<Item = &'k ProcessKey>) {
+        for key in keys {
+            if self.level_of(*key).is_none() {
+                self.priorities.held.remove(key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::Backend;
+    use crate::host::{self, affinity, clock};
+    use crate::observe::roster::Roster;
+    use crate::undo::journal::Journal;
+    use crate::undo::undo;
+    use commonhold_contract::{Contract, Member, MemberKind};
+    use commonhold_policy::plan::{DiskOrder, Orders};
+    use commonhold_policy::{Plan, Reason};
+    use proptest::prelude::*;
+    use std::process::{Child, Command, Stdio};
+
+    /// A shell that waits for a line, and then becomes a program with a child.
+    fn job() -> Child {
+        let script = "read line; sleep 60 & sleep 60";
+        Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn backend(jobs: &[Child]) -> (UserBackend, tempfile::TempDir) {
+        let mut contract = Contract::default();
+        for (n, job) in jobs.iter().enumerate() {
+            let unit = contract.add(None, &format!("unit{n}"));
+            contract.units[unit.index()].members =
+                vec![Member { kind: MemberKind::Pid(job.id()), span: 0..0 }];
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::create(directory.path()).unwrap();
+        let roster = Roster::new("/proc".as_ref(), &[]).unwrap();
+        let mut backend = UserBackend::new(contract, affinity::get(0).unwrap(), roster, journal);
+        backend.disks.pretend(true);
+        backend.observe(clock::now(), &[]).unwrap();
+        (backend, directory)
+    }
+
+    fn weigh(backend: &mut UserBackend, weights: &[u32]) {
+        let order = |(unit, weight): (UnitId, &u32)| DiskOrder::Weigh {
+            unit,
+            disk: "sda".to_owned(),
+            weight: *weight,
+        };
+        let units: Vec<UnitId> = backend.contract.held().collect();
+        let orders = Orders::of_disks(Reason::HoldsChanged, units.into_iter().zip(weights).map(order));
+        let problems = backend.apply(&Plan { at: clock::now(), orders, ..Plan::default() });
+        assert!(problems.is_empty(), "{problems:?}");
+    }
+
+    fn children(pid: u32) -> Vec<u32> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    fn end(jobs: Vec<Child>) {
+        for mut job in jobs {
+            let all = children(job.id()).into_iter().chain([job.id()]);
+            for pid in all {
+                // SAFETY: a signal to a process that this test started.
+                unsafe { libc::kill(i32::try_from(pid).unwrap(), libc::SIGKILL) };
+            }
+            job.wait().unwrap();
+        }
+    }
+
+    /// A call that fails now and then is made by the next look, when a priority is given as when it is taken back.
+    #[test]
+    fn a_priority_that_was_refused_is_given_by_the_next_look() {
+        let jobs = vec![job(), job()];
+        let of = |pid: u32| io_priority::get(pid).unwrap();
+        let (mut backend, _directory) = backend(&jobs);
+        let refuse = |pid: u32| {
+            host::tamper(move |access| {
+                let refused = access.kind == host::Kind::SetIoPriority && access.pid == pid;
+                if refused { host::Answer::Refuse(libc::ENOMEM) } else { host::Answer::GoOn }
+            })
+        };
+        let hook = refuse(jobs[0].id());
+        let order = |unit: UnitId, weight: u32| DiskOrder::Weigh { unit, disk: "sda".to_owned(), weight };
+        let units: Vec<UnitId> = backend.contract.held().collect();
+        let orders = Orders::of_disks(Reason::HoldsChanged, vec![order(units[0], 125), order(units[1], 375)]);
+        let said = backend.apply(&Plan { at: clock::now(), orders, ..Plan::default() });
+        assert!(said.len() == 1 && said[0].to_string().contains("cannot give it I/O priority"), "{said:?}");
+        assert_eq!([of(jobs[0].id()), of(jobs[1].id())], [IoPriority::UNSET, IoPriority::best_effort(0)]);
+        drop(hook);
+        backend.prioritize_all();
+        assert_eq!(of(jobs[0].id()), IoPriority::best_effort(5));
+        backend.disks.pretend(false);
+        let hook = refuse(jobs[0].id());
+        weigh(&mut backend, &[100, 100]);
+        assert_eq!([of(jobs[0].id()), of(jobs[1].id())], [IoPriority::best_effort(5), IoPriority::UNSET]);
+        drop(hook);
+        backend.prioritize_all();
+        assert_eq!(of(jobs[0].id()), IoPriority::UNSET);
+        end(jobs);
+    }
+
+    /// Three to one; what is forked meanwhile has it too; where BFQ schedules no more, and when the daemon is killed, all is as
+    /// it was, for the forked as well.
+    #[test]
+    fn members_have_the_priority_of_their_part_and_lose_it() {
+        let jobs = vec![job(), job()];
+        let of = |pid: u32| io_priority::get(pid).unwrap();
+        io_priority::set(jobs[1].id(), IoPriority::best_effort(7)).unwrap();
+        let (mut backend, directory) = backend(&jobs);
+        weigh(&mut backend, &[125, 375]);
+        assert_eq!(of(jobs[0].id()), IoPriority::best_effort(5));
+        assert_eq!(of(jobs[1].id()), IoPriority::best_effort(7), "its owner's own choice is weaker");
+        backend.disks.pretend(false);
+        weigh(&mut backend, &[100, 100]);
+        assert_eq!(of(jobs[0].id()), IoPriority::UNSET);
+        backend.disks.pretend(true);
+        weigh(&mut backend, &[125, 375]);
+        std::io::Write::write_all(&mut jobs[0].stdin.as_ref().unwrap(), b"go\n").unwrap();
+        while children(jobs[0].id()).len() < 2 {
+            std::thread::yield_now();
+        }
+        let forked = children(jobs[0].id());
+        assert_eq!(forked.iter().map(|pid| of(*pid)).max(), Some(IoPriority::best_effort(5)), "inherited");
+        // Killed before it saw those.
+        drop(backend);
+        let undone = undo(&Journal::read(&directory.path().join("journal")).unwrap(), "/proc".as_ref());
+        assert!(undone.problems.is_empty() && undone.priorities >= 3, "{undone:?}");
+        assert!(forked.iter().chain([&jobs[0].id()]).all(|pid| of(*pid) == IoPriority::UNSET));
+        assert_eq!(of(jobs[1].id()), IoPriority::best_effort(7));
+        end(jobs);
+    }
+
+    #[test]
+    fn levels_count_in_proportion() {
+        let levels = |most: u64| move |part: u64| level(part, most);
+        assert_eq!([800, 700, 400, 100, 20].map(levels(800)), [0, 1, 4, 7, 7].map(IoPriority::best_effort));
+        assert_eq!(level(0, 0), IoPriority::best_effort(0), "where nobody has a part, all are alike");
+    }
+
+    proptest! {
+        /// Who has more is never behind who has less, and the largest is first.
+        #[test]
+        fn levels_follow_parts(a in 1u64..1 << 30, b in 1u64..1 << 30) {
+            let most = a.max(b);
+            prop_assert!((a >= b) == (level(a, most) <= level(b, most)) || level(a, most) == level(b, most));
+            prop_assert_eq!(level(most, most), IoPriority::best_effort(0));
+        }
+    }
+}

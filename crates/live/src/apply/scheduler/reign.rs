@@ -1,0 +1,424 @@
+//! When the scheduler rules, and what it is told.
+//!
+//! Terms: it *rules* while it is loaded and schedules. Else it *rests*, and control groups hold the contract, by the
+//! orders that the policy gives for their means.
+//!
+//! Algorithm: everything that a scheduler must know is remembered here: units with their slots, cgroups and weights,
+//! whether they lend and borrow, and the owners of CPUs. A scheduler that is loaded anew is told all of it: enclosers
+//! before their sub-units, cgroups before it schedules, owners after. A scheduler that the kernel ended is found at
+//! the next look. It is loaded again at once if CPUs came or went, else after a pause ([`patience`](super::patience)).
+//! A scheduler that refuses what it is told has failed in the same way.
+//!
+//! Properties (tested): the cgroup of a unit is admitted before a process is moved into it. Nothing is told twice.
+//! After another load the scheduler knows what the one before knew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_dispatch::{Account, COMMON, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
+use commonhold_policy::{Plan, Time};
+use commonhold_steward::{Rules, Switches, Told};
+
+use super::cannot_hold;
+use super::loaded::{Loader, Scheduler};
+use super::matches::{Levels, in_slots};
+use super::patience::Patience;
+use super::slots::{Slot, Slots};
+use super::switched::{Former, Switched};
+use crate::LiveError;
+
+/// Room for units that come later: so many times those that there are, and no less than [`UNITS_MIN`].
+const ROOM: u32 = 2;
+const UNITS_MIN: u32 = 64;
+/// A slot that is nobody's.
+const EMPTY: UnitRules = UnitRules { parent: NOBODY, weight: 100, flags: 0 };
+
+/// A unit that has a cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Its number in the contract.
+    pub(super) unit: UnitId,
+    /// The cgroup of the unit with all that is in it.
+    pub(super) dir: PathBuf,
+}
+
+/// Why the scheduler does not rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rest {
+    /// Since when.
+    pub(super) since: Time,
+    /// Why.
+    pub(super) why: String,
+    until: Until,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// It is loaded again then.
+    Then(Time),
+    /// This contract is not for it; another may be.
+    AnotherContract,
+    /// It is given up.
+    Ever,
+}
+
+enum State {
+    Rules(Box<dyn Scheduler>),
+    Rests(Rest),
+}
+
+/// What a scheduler is told of a slot: what the unit there is, and its cgroup, which the common parts do not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Taken {
+    rules: UnitRules,
+    cgroup: Option<u64>,
+}
+
+/// The scheduler, loaded or not.
+pub(super) struct Reign {
+    loader: Box<dyn Loader>,
+    state: State,
+    /// For how many units the scheduler has room that was loaded last.
+    room: u32,
+    patience: Patience,
+    slots: Slots,
+    /// By unit of the contract, its slot.
+    slot_of: Vec<Option<u32>>,
+    /// What follows from contract and plans.
+    switches: Switches,
+    /// Cgroups by slot; the common parts have none.
+    cgroups: BTreeMap<u32, Option<u64>>,
+    /// The contract's rules for who executes a program, by slot.
+    matches: Lists,
+    former: Former,
+    contract: Contract,
+    now: Time,
+    problems: Vec<LiveError>,
+}
+
+impl Reign {
+    /// For a contract; at rest until it starts.
+    pub(super) fn new(
+        loader: Box<dyn Loader>,
+        contract: &Contract,
+        places: &[Place],
+        levels: Levels,
+        now: Time,
+    ) -> Reign {
+        let rest = Rest { since: now, why: String::new(), until: Until::AnotherContract };
+        let mut reign = Reign {
+            loader,
+            state: State::Rests(rest),
+            room: 0,
+            patience: Patience::default(),
+            slots: Slots::default(),
+            slot_of: Vec::new(),
+            switches: Switches::new(contract),
+            cgroups: BTreeMap::new(),
+            matches: Lists::new(),
+            former: Former::default(),
+            contract: contract.clone(),
+            now,
+            problems: Vec::new(),
+        };
+        reign.place(places);
+        reign.matches = reign.lists(levels);
+        reign
+    }
+
+    /// Loads a scheduler, unless the contract asks for what none can hold: then it rests.
+    pub(super) fn start(&mut self) -> Result<(), LiveError> {
+        match self.unfit() {
+            Some(why) => self.rest(why, Until::AnotherContract),
+            None => self.begin()?,
+        }
+        Ok(())
+    }
+
+    /// The same; where it cannot be loaded, it rests as after any other failure, and is loaded again.
+    pub(super) fn start_patiently(&mut self) {
+        if let Err(error) = self.start() {
+            self.fail(&error.to_string());
+        }
+    }
+
+    /// Why it does not rule; nothing while it does.
+    pub(super) fn rest_now(&self) -> Option<&Rest> {
+        match &self.state {
+            State::Rules(_) => None,
+            State::Rests(rest) => Some(rest),
+        }
+    }
+
+    /// What was counted of a unit since the backend began.
+    pub(super) fn switched(&self, unit: UnitId) -> Switched {
+        let Some(slot) = self.slot(unit) else { return Switched::default() };
+        let now = match &self.state {
+            State::Rules(scheduler) => Some(scheduler.switched(slot)),
+            State::Rests(_) => None,
+        };
+        self.former.with(slot, now.as_ref())
+    }
+
+    /// The accounts by CPU of which [`Reign::switched`] has the sum.
+    pub(super) fn accounts(&self, unit: UnitId) -> Vec<Account> {
+        let Some(slot) = self.slot(unit) else { return Vec::new() };
+        let now = match &self.state {
+            State::Rules(scheduler) => scheduler.accounts(slot),
+            State::Rests(_) => Vec::new(),
+        };
+        self.former.cpus_with(slot, &now)
+    }
+
+    /// What went wrong since the last call.
+    pub(super) fn take_problems(&mut self) -> Vec<LiveError> {
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Looks whether it still rules, and loads it again when it is time.
+    pub(super) fn look(&mut self, now: Time) {
+        self.now = now;
+        match &self.state {
+            State::Rules(scheduler) => match scheduler.ended() {
+                None => self.release_slots(),
+                Some(end) if end.restart => self.load_again(),
+                Some(end) => self.fail(&format!("the kernel ended the scheduler: {}", end.why)),
+            },
+            State::Rests(Rest { until: Until::Then(again), .. }) if now >= *again => self.load_again(),
+            State::Rests(_) => self.release_slots(),
+        }
+    }
+
+    /// Follows another contract, whose units have these cgroups and rules; nobody was moved into new cgroups yet.
+    pub(super) fn follow(&mut self, contract: &Contract, places: &[Place], levels: Levels) {
+        self.release_slots();
+        self.contract.clone_from(contract);
+        let (taken, owned) = (self.taken(), self.owned());
+        self.place(places);
+        let lists = self.lists(levels);
+        let former = std::mem::replace(&mut self.matches, lists);
+        let until = self.rest_now().map(|rest| rest.until);
+        match (self.unfit(), until) {
+            // Given up is given up, whatever another contract asks for.
+            (Some(_), Some(Until::AnotherContract | Until::Ever)) => {}
+            (Some(why), _) => self.give_way(why),
+            (None, Some(Until::AnotherContract)) => self.load_again(),
+            (None, Some(_)) => {}
+            (None, None) if self.slots.count() > self.room => self.load_again(),
+            (None, None) => self.tell(|reign, scheduler| {
+                let owned_now = reign.owned();
+                let orphans = owned.keys().filter(|cpu| !owned_now.contains_key(cpu));
+                reign.tell_units(scheduler, &taken)?;
+                if reign.matches != former {
+                    scheduler.set_matches(&reign.matches);
+                }
+                orphans.copied().try_for_each(|cpu| scheduler.own(cpu, NOBODY))
+            }),
+        }
+    }
+
+    /// Carries out what a plan says to a scheduler. What else it orders is for control groups.
+    pub(super) fn apply(&mut self, plan: &Plan) {
+        let told = self.switches.plan(plan);
+        self.tell(|reign, scheduler| {
+            told.iter().try_for_each(|told| match *told {
+                Told::Unit(unit, rules) => match reign.slot(unit) {
+                    Some(slot) => scheduler.set_unit(slot, reign.in_slots(rules)),
+                    None => Ok(()),
+                },
+                Told::Own(cpu, unit) => {
+                    scheduler.own(cpu, unit.and_then(|unit| reign.slot(unit)).unwrap_or(NOBODY))
+                }
+            })
+        });
+    }
+
+    /// A unit's rules in the scheduler's numbers.
+    fn in_slots(&self, rules: Rules) -> UnitRules {
+        let parent = rules.parent.and_then(|parent| self.slot(parent)).unwrap_or(NOBODY);
+        UnitRules { parent, weight: rules.weight, flags: rules.flags }
+    }
+
+    /// What each slot is.
+    fn taken(&self) -> BTreeMap<u32, Taken> {
+        let taken = |(unit, rules)| {
+            let slot = self.slot(unit)?;
+            let cgroup = self.cgroups.get(&slot).copied().flatten();
+            Some((slot, Taken { rules: self.in_slots(rules), cgroup }))
+        };
+        self.switches.units().filter_map(taken).collect()
+    }
+
+    /// Slots by CPU; nobody's CPUs are left out.
+    fn owned(&self) -> BTreeMap<u32, u32> {
+        self.switches.owners().filter_map(|(cpu, unit)| Some((cpu, self.slot(unit)?))).collect()
+    }
+
+    fn slot(&self, unit: UnitId) -> Option<u32> {
+        self.slot_of.get(unit.index()).copied().flatten()
+    }
+
+    /// Slots and their cgroups, as the contract has it. A unit that is gone owns nothing any more.
+    fn place(&mut self, places: &[Place]) {
+        self.switches.follow(&self.contract);
+        let path = |place: &Place| self.contract.unit(place.unit).path.clone();
+        let paths: Vec<String> = places.iter().map(path).collect();
+        let kept: BTreeSet<&str> = paths.iter().map(String::as_str).collect();
+        let left = self.slots.retain(|unit| kept.contains(unit));
+        self.cgroups.retain(|slot, _| !left.contains(slot));
+        self.slot_of = vec![None; self.contract.units.len()];
+        self.settle(UnitId::KERNEL, KERNEL, None);
+        self.settle(UnitId::SHARED, COMMON, None);
+        for (place, path) in places.iter().zip(&paths) {
+            let Slot { number, cgroup, .. } = self.slots.take(path, &place.dir);
+            self.settle(place.unit, number, Some(cgroup));
+        }
+    }
+
+    fn settle(&mut self, unit: UnitId, slot: u32, cgroup: Option<u64>) {
+        self.slot_of[unit.index()] = Some(slot);
+        self.cgroups.insert(slot, cgroup);
+    }
+
+    /// The rules by slot.
+    fn lists(&self, levels: Levels) -> Lists {
+        in_slots(levels, |unit| self.slot(unit))
+    }
+
+    /// Why no scheduler can hold the contract.
+    fn unfit(&self) -> Option<String> {
+        if self.contract.machine.scheme == Scheme::Smp {
+            return Some("the scheme is smp, which leaves scheduling to the kernel".to_owned());
+        }
+        // Where the CPUs cannot be counted, a plan cannot be made either, and that is said there.
+        let cpus = self.loader.cpus().unwrap_or(usize::MAX);
+        cannot_hold(&self.contract, cpus)
+    }
+
+    /// Loads a scheduler and tells it everything. It rules then, or nothing has changed.
+    fn begin(&mut self) -> Result<(), LiveError> {
+        let room = (self.slots.count() * ROOM).clamp(UNITS_MIN, UNITS_MAX);
+        let mut scheduler = self.loader.load(room)?;
+        self.tell_units(scheduler.as_mut(), &BTreeMap::new())?;
+        scheduler.set_matches(&self.matches);
+        scheduler.attach()?;
+        self.owned().iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
+        self.state = State::Rules(scheduler);
+        self.room = room;
+        self.patience.works(self.now);
+        Ok(())
+    }
+
+    /// Loads it again. The one before goes first: a kernel has one at a time.
+    fn load_again(&mut self) {
+        if let Some(why) = self.unfit() {
+            return self.give_way(why);
+        }
+        self.rest("it is being loaded".to_owned(), Until::Ever);
+        if let Err(error) = self.begin() {
+            self.fail(&error.to_string());
+        }
+    }
+
+    /// It rests until there is another contract, and that is said.
+    fn give_way(&mut self, why: String) {
+        self.problems.push(LiveError::Unavailable {
+            what: why.clone(),
+            remedy: "until there is another contract, control groups hold this one".to_owned(),
+        });
+        self.rest(why, Until::AnotherContract);
+    }
+
+    /// It failed: it rests, and what comes next is said.
+    fn fail(&mut self, why: &str) {
+        let (until, next) = match self.patience.failed(self.now) {
+            Some(again) => {
+                let seconds = (again - self.now).div_ceil(1_000_000_000);
+                (Until::Then(again), format!("it is loaded again in {seconds} s"))
+            }
+            None => (
+                Until::Ever,
+                "it ended too often and is given up: start the daemon again, or with `--backend cgroup`"
+                    .to_owned(),
+            ),
+        };
+        self.problems.push(LiveError::Unavailable {
+            what: why.to_owned(),
+            remedy: format!("control groups hold the contract, and {next}"),
+        });
+        self.rest(why.to_owned(), until);
+    }
+
+    fn rest(&mut self, why: String, until: Until) {
+        let since = self.rest_now().map_or(self.now, |rest| rest.since);
+        if let State::Rules(scheduler) = &self.state {
+            for slot in self.cgroups.keys().filter(|slot| **slot < self.room) {
+                self.former.keep(*slot, &scheduler.switched(*slot), &scheduler.accounts(*slot));
+            }
+        }
+        // A scheduler that ruled is dropped here, and the kernel's own takes over.
+        self.state = State::Rests(Rest { since, why, until });
+    }
+
+    /// Tells something to the scheduler, if it rules; one that refuses has failed.
+    fn tell(&mut self, what: impl FnOnce(&Reign, &mut dyn Scheduler) -> Result<(), LiveError>) {
+        let nothing = Rest { since: self.now, why: String::new(), until: Until::Ever };
+        let mut state = std::mem::replace(&mut self.state, State::Rests(nothing));
+        let told = match &mut state {
+            State::Rules(scheduler) => what(self, scheduler.as_mut()),
+            State::Rests(_) => Ok(()),
+        };
+        self.state = state;
+        if let Err(error) = told {
+            self.fail(&error.to_string());
+        }
+    }
+
+    /// Tells of the units that are not as they were, enclosers before their sub-units.
+    fn tell_units(
+        &self,
+        scheduler: &mut dyn Scheduler,
+        before: &BTreeMap<u32, Taken>,
+    ) -> Result<(), LiveError> {
+        let taken = self.taken();
+        for slot in [KERNEL, COMMON].into_iter().chain(self.slots.held()) {
+            let Some(told) = taken.get(&slot) else { continue };
+            let before = before.get(&slot);
+            if before.map(|before| before.rules) != Some(told.rules) {
+                scheduler.set_unit(slot, told.rules)?;
+            }
+            let before = before.and_then(|before| before.cgroup);
+            if before != told.cgroup {
+                before.map_or(Ok(()), |cgroup| scheduler.forget(cgroup))?;
+                told.cgroup.map_or(Ok(()), |cgroup| scheduler.admit(cgroup, slot))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Slots whose cgroups are gone may be other units', once the scheduler has forgotten whose they were.
+    fn release_slots(&mut self) {
+        for Slot { number, cgroup, .. } in self.slots.gone() {
+            let released = match &mut self.state {
+                // Refused while a task of the unit's is on its way out: then at the next look.
+                State::Rules(scheduler) => {
+                    let released =
+                        scheduler.forget(cgroup).and_then(|()| scheduler.set_unit(number, EMPTY)).is_ok();
+                    if released {
+                        scheduler.clear(number);
+                    }
+                    released
+                }
+                State::Rests(_) => true,
+            };
+            if released {
+                self.former.drop(number);
+                self.slots.give_back(number);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! CPU affinity of one thread, for machines of any size.
+//!
+//! The C library's `cpu_set_t` and rustix's `CpuSet` stop at 1,024 CPUs; the kernel does not. So these are the raw calls
+//! of `sched_setaffinity(2)`, with a mask that grows until the kernel's own mask fits.
+
+use std::io;
+
+use commonhold_machine::CpuSet;
+
+use super::tamper::{About, Answer, Kind, ask, is_on};
+
+/// The first mask asked for: 1,024 CPUs, which is enough on nearly every machine.
+const WORDS_FIRST: usize = 16;
+
+/// The largest mask asked for: 65,536 CPUs, the bound of [`CpuSet`]'s list format.
+const WORDS_MAX: usize = 1024;
+
+/// Where a thread is allowed to run. `tid` 0 is the calling thread.
+///
+/// Errors are the kernel's: `ESRCH` when the thread is gone.
+pub fn get(tid: u32) -> io::Result<CpuSet> {
+    match ask(Kind::Affinity, About::Process(tid), []) {
+        Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
+        Answer::Falsify(list) => list_of(&list),
+        _ => get_from(tid, WORDS_FIRST),
+    }
+}
+
+/// The CPUs of a list in the kernel's format.
+fn list_of(list: &[u8]) -> io::Result<CpuSet> {
+    String::from_utf8_lossy(list).trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// The same with a first mask of that many words.
+fn get_from(tid: u32, words_first: usize) -> io::Result<CpuSet> {
+    let mut words = vec![0u64; words_first];
+    loop {
+        match get_into(tid, &mut words) {
+            // EINVAL means here that the kernel's mask is longer than ours.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && words.len() < WORDS_MAX => {
+                words.resize(words.len().max(1) * 2, 0);
+            }
+            Err(error) => return Err(error),
+            Ok(bytes) => {
+                words.truncate(bytes.div_ceil(size_of::<u64>()));
+                return Ok(CpuSet::from_words(words));
+            }
+        }
+    }
+}
+
+/// Allows a thread to run on these CPUs only. `tid` 0 is the calling thread.
+///
+/// The kernel drops CPUs outside the thread's cpuset without saying so: read back with [`get`] where that matters.
+/// Errors are the kernel's: `ESRCH` when the thread is gone, `EPERM` when it is another user's, `EINVAL` when no CPU
+/// of the set is one the thread may have (the empty set included).
+pub fn set(tid: u32, cpus: &CpuSet) -> io::Result<()> {
+    if is_on() {
+        match ask(Kind::SetAffinity, About::Process(tid), cpus.to_string()) {
+            Answer::Falsify(list) => return set_now(tid, &list_of(&list)?),
+            answer => answer.passed()?,
+        }
+    }
+    set_now(tid, cpus)
+}
+
+fn set_now(tid: u32, cpus: &CpuSet) -> io::Result<()> {
+    let words = cpus.as_words();
+    // SAFETY: the kernel reads `size_of_val(words)` bytes from `words`, which is exactly the slice (for the empty slice:
+    // none), and keeps no reference to them.
+    let rc = unsafe {
+        libc::syscall(libc::SYS_sched_setaffinity, kernel_id(tid)?, size_of_val(words), words.as_ptr())
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// One call with one size of mask. Returns how many bytes of it the kernel filled.
+fn get_into(tid: u32, words: &mut [u64]) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most `size_of_val(words)` bytes to `words`, which is exactly the slice; every bit
+    // pattern is a valid u64.
+    let rc = unsafe {
+        libc::syscall(libc::SYS_sched_getaffinity, kernel_id(tid)?, size_of_val(words), words.as_mut_ptr())
+    };
+    usize::try_from(rc).map_err(|_| io::Error::last_os_error())
+}
+
+/// The kernel's thread numbers are positive `pid_t`; a larger one names no thread.
+fn kernel_id(tid: u32) -> io::Result<libc::pid_t> {
+    libc::pid_t::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_thread_is_confined_and_restored() {
+        std::thread::spawn(|| {
+            let original = get(0).unwrap();
+            let first: CpuSet = original.iter().take(1).collect();
+            set(0, &first).unwrap();
+            assert_eq!(get(0).unwrap(), first);
+            set(0, &original).unwrap();
+            assert_eq!(get(0).unwrap(), original);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_mask_that_is_too_short_is_refused_by_the_kernel_and_grows() {
+        // No words at all are too few for any machine: the same EINVAL that a large machine gives to 16 words.
+        assert_eq!(get_into(0, &mut []).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(get_from(0, 0).unwrap(), get(0).unwrap());
+    }
+
+    #[test]
+    fn the_kernels_refusals_are_passed_on() {
+        assert_eq!(get(u32::MAX).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(get(0x3fff_ffff).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(set(0, &CpuSet::new()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+}

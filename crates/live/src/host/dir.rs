@@ -1,0 +1,136 @@
+//! A folder that is kept open, whose files are opened from it: /proc.
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom};
+use rustix::io::Errno;
+
+use super::files::File;
+use super::tamper::{About, Answer, Kind, ask};
+
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const FILE: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC);
+
+/// A folder that is kept open.
+#[derive(Debug)]
+pub(crate) struct Dir {
+    dir: OwnedFd,
+    path: PathBuf,
+}
+
+/// Which file it is: the device, and the number there.
+type FileId = (u64, u64);
+
+impl Dir {
+    /// Opens a folder.
+    pub(crate) fn open(path: &Path) -> Result<Dir, Errno> {
+        pass(Kind::Open, About::Path(path))?;
+        Ok(Dir { dir: rustix::fs::open(path, FOLDER, Mode::empty())?, path: path.to_owned() })
+    }
+
+    /// Where it was when it was opened.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Shows every entry whose name is a number, as `number` reads it, with its inode.
+    pub(crate) fn numbers<N>(
+        &self,
+        number: impl Fn(&[u8]) -> Option<N>,
+        found: impl FnMut(N, u64),
+    ) -> Result<(), Errno> {
+        let most = most(&ask(Kind::List, About::Path(&self.path), []))?;
+        rustix::fs::seek(&self.dir, SeekFrom::Start(0))?;
+        each_number(&self.dir, number, most, found)
+    }
+
+    /// The same of a folder in it.
+    pub(crate) fn numbers_in<N>(
+        &self,
+        name: &str,
+        number: impl Fn(&[u8]) -> Option<N>,
+        found: impl FnMut(N, u64),
+    ) -> Result<(), Errno> {
+        let most = most(&ask(Kind::List, About::In(&self.path, name), []))?;
+        let folder = rustix::fs::openat(&self.dir, name, FOLDER, Mode::empty())?;
+        each_number(&folder, number, most, found)
+    }
+
+    /// Which file a name leads to.
+    pub(crate) fn id(&self, name: &str) -> Result<FileId, Errno> {
+        pass(Kind::Look, About::In(&self.path, name))?;
+        let found = rustix::fs::statat(&self.dir, name, AtFlags::empty())?;
+        Ok((found.st_dev, found.st_ino))
+    }
+
+    /// Opens a file in it that is to be read.
+    pub(crate) fn file(&self, name: &str) -> Result<File, Errno> {
+        pass(Kind::Open, About::In(&self.path, name))?;
+        let file = rustix::fs::openat(&self.dir, name, FILE, Mode::empty())?;
+        Ok(File::of(file, self.path.join(name)))
+    }
+
+    /// Reads a file in it into a buffer, which grows up to `most` bytes; the length of what was read. A read that does not
+    /// fill the buffer is taken for the last one: the kernel writes the files of a process in one go.
+    pub(crate) fn read(&self, name: &str, buffer: &mut Vec<u8>, most: usize) -> Result<usize, Errno> {
+        let answer = ask(Kind::Read, About::In(&self.path, name), []);
+        match answer {
+            Answer::Refuse(errno) => return Err(Errno::from_raw_os_error(errno)),
+            Answer::Falsify(bytes) => {
+                buffer.resize(buffer.len().max(bytes.len() + 1), 0);
+                buffer[..bytes.len()].copy_from_slice(&bytes);
+                return Ok(bytes.len());
+            }
+            Answer::GoOn | Answer::Shorten(_) => {}
+        }
+        let file = rustix::fs::openat(&self.dir, name, FILE, Mode::empty())?;
+        let mut len = 0;
+        loop {
+            match rustix::io::read(&file, &mut buffer[len..]) {
+                Ok(0) => break,
+                Ok(n) => len += n,
+                Err(Errno::INTR) => {}
+                Err(err) => return Err(err),
+            }
+            if len < buffer.len() || len >= most {
+                break;
+            }
+            buffer.resize(len * 2, 0);
+        }
+        Ok(if let Answer::Shorten(most) = answer { len.min(most) } else { len })
+    }
+}
+
+fn pass(kind: Kind, about: About<'_>) -> Result<(), Errno> {
+    most(&ask(kind, about, [])).map(|_| ())
+}
+
+/// How many entries of a list there are to be.
+fn most(answer: &Answer) -> Result<usize, Errno> {
+    match answer {
+        Answer::Refuse(errno) => Err(Errno::from_raw_os_error(*errno)),
+        Answer::Shorten(most) => Ok(*most),
+        _ => Ok(usize::MAX),
+    }
+}
+
+fn each_number<N>(
+    dir: &OwnedFd,
+    number: impl Fn(&[u8]) -> Option<N>,
+    most: usize,
+    mut found: impl FnMut(N, u64),
+) -> Result<(), Errno> {
+    let mut room = [const { MaybeUninit::<u8>::uninit() }; 4096];
+    let mut entries = RawDir::new(dir, &mut room);
+    let mut left = most;
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        if let Some(number) = number(entry.file_name().to_bytes()).filter(|_| left > 0) {
+            left -= 1;
+            found(number, entry.ino());
+        }
+    }
+    Ok(())
+}

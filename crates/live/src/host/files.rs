@@ -1,0 +1,344 @@
+//! Files and folders by their path, and files that are kept open.
+
+use std::fs::{self, Metadata, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, XattrFlags};
+
+use super::tamper::{About, Answer, Kind, ask, is_on, pass};
+
+/// What a file holds.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    whole(path, || fs::read(path))
+}
+
+/// The same of a file that may be longer than anybody wants to know.
+pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    whole(path, || {
+        let mut bytes = Vec::new();
+        fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    })
+}
+
+/// What a file of text holds.
+pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
+    if !is_on() {
+        return fs::read_to_string(path);
+    }
+    let text = String::from_utf8(read(path)?);
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn whole(path: &Path, read: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>> {
+    match ask(Kind::Read, About::Path(path), []) {
+        Answer::GoOn => read(),
+        Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
+        Answer::Falsify(bytes) => Ok(bytes),
+        Answer::Shorten(most) => read().map(|mut bytes| {
+            bytes.truncate(most);
+            bytes
+        }),
+    }
+}
+
+/// Writes a value into a file of the kernel's, which must be there: in one call, since the kernel takes what each call brings
+/// for a value. Where it takes a part, that is an error. A value of nothing is a line break, or it would be no write at all.
+pub(crate) fn write(path: &Path, value: &str) -> io::Result<()> {
+    write_with(OpenOptions::new().write(true), path, value)
+}
+
+/// The same; a file that is none of the kernel's keeps nothing of what it held.
+pub(crate) fn overwrite(path: &Path, value: &str) -> io::Result<()> {
+    write_with(OpenOptions::new().write(true).truncate(true), path, value)
+}
+
+/// The same as [`write`], for a file that may do at once what it is told, which takes a while: one opened so, by kernels that
+/// know it, only takes note.
+pub(crate) fn write_without_waiting(path: &Path, value: &str) -> io::Result<()> {
+    write_with(OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK), path, value)
+}
+
+fn write_with(options: &OpenOptions, path: &Path, value: &str) -> io::Result<()> {
+    let value = if value.is_empty() { "\n" } else { value }.as_bytes();
+    let answer = ask(Kind::Write, About::Path(path), value);
+    let taken: &[u8] = match &answer {
+        Answer::GoOn => value,
+        Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(*errno)),
+        Answer::Shorten(most) => &value[..value.len().min(*most)],
+        Answer::Falsify(bytes) => bytes,
+    };
+    let mut file = options.open(path)?;
+    let written = loop {
+        match file.write(taken) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            written => break written?,
+        }
+    };
+    let wanted = if matches!(answer, Answer::Falsify(_)) { taken.len() } else { value.len() };
+    if written == wanted {
+        return Ok(());
+    }
+    let what = format!("the kernel took {written} of {wanted} bytes");
+    Err(io::Error::new(io::ErrorKind::WriteZero, what))
+}
+
+/// Makes a file of ours that holds this, in place of what it held.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let options = || OpenOptions::new().write(true).create(true).truncate(true).open(path);
+    write_all(path, bytes, |bytes| options()?.write_all(bytes))
+}
+
+/// Writes all of it; the hook may say how much each call takes.
+fn write_all(
+    path: &Path,
+    mut bytes: &[u8],
+    mut write: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    loop {
+        match ask(Kind::Write, About::Path(path), bytes) {
+            Answer::GoOn => return write(bytes),
+            Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(errno)),
+            Answer::Falsify(other) => return write(&other),
+            Answer::Shorten(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Answer::Shorten(most) => {
+                let (now, later) = bytes.split_at(most.min(bytes.len()));
+                write(now)?;
+                if later.is_empty() {
+                    return Ok(());
+                }
+                bytes = later;
+            }
+        }
+    }
+}
+
+/// What is in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Its path: the folder's, and the name.
+    pub(crate) path: PathBuf,
+    /// Whether it is a folder itself; a link to one is not.
+    pub(crate) is_dir: bool,
+}
+
+impl Entry {
+    /// Its name; nothing where that is no text.
+    pub(crate) fn name(&self) -> &str {
+        self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    }
+}
+
+/// What is in a folder, in no order. What goes meanwhile may be missing.
+pub(crate) fn list(path: &Path) -> io::Result<Vec<Entry>> {
+    let most = match ask(Kind::List, About::Path(path), []) {
+        Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(errno)),
+        Answer::Shorten(most) => most,
+        _ => usize::MAX,
+    };
+    let entry = |entry: fs::DirEntry| Entry {
+        path: entry.path(),
+        is_dir: entry.file_type().is_ok_and(|kind| kind.is_dir()),
+    };
+    Ok(fs::read_dir(path)?.flatten().take(most).map(entry).collect())
+}
+
+/// What a file is.
+pub(crate) fn look(path: &Path) -> io::Result<Metadata> {
+    pass(Kind::Look, About::Path(path))?;
+    fs::metadata(path)
+}
+
+/// Whether there is such a file.
+pub(crate) fn exists(path: &Path) -> bool {
+    look(path).is_ok()
+}
+
+/// Whether there is such a folder.
+pub(crate) fn is_dir(path: &Path) -> bool {
+    look(path).is_ok_and(|found| found.is_dir())
+}
+
+/// The path without links.
+pub(crate) fn canonical(path: &Path) -> io::Result<PathBuf> {
+    pass(Kind::Look, About::Path(path))?;
+    fs::canonicalize(path)
+}
+
+/// Whether this process may write a file.
+pub(crate) fn may_write(path: &Path) -> bool {
+    pass(Kind::Look, About::Path(path)).is_ok()
+        && rustix::fs::accessat(CWD, path, rustix::fs::Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+}
+
+/// Bytes that this user may still use of a folder's file system.
+pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
+    pass(Kind::Look, About::Path(path))?;
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Makes a folder. Errors are the kernel's: `AlreadyExists`.
+pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
+    pass(Kind::MakeDir, About::Path(path))?;
+    fs::create_dir(path)
+}
+
+/// Makes a folder and those around it, where they are not there.
+pub(crate) fn make_dirs(path: &Path) -> io::Result<()> {
+    pass(Kind::MakeDir, About::Path(path))?;
+    fs::create_dir_all(path)
+}
+
+/// Removes an empty folder. Of control groups those are empty that have no processes and no groups in them.
+pub(crate) fn remove_dir(path: &Path) -> io::Result<()> {
+    pass(Kind::RemoveDir, About::Path(path))?;
+    fs::remove_dir(path)
+}
+
+/// Removes a file.
+pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
+    pass(Kind::RemoveFile, About::Path(path))?;
+    fs::remove_file(path)
+}
+
+/// Gives a file another name, in place of the one that had it.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    pass(Kind::Rename, About::Path(from))?;
+    fs::rename(from, to)
+}
+
+/// Reads a file's extended attribute; the length of what is in `buffer` then.
+pub(crate) fn marked(path: &Path, name: &str, buffer: &mut [u8]) -> io::Result<usize> {
+    match ask(Kind::Mark, About::Path(path), []) {
+        Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
+        Answer::Falsify(bytes) => Ok(copy(&bytes, buffer)),
+        _ => Ok(rustix::fs::getxattr(path, name, buffer)?),
+    }
+}
+
+/// Gives a file an extended attribute.
+pub(crate) fn mark(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
+    ask(Kind::Mark, About::Path(path), value).passed()?;
+    Ok(rustix::fs::setxattr(path, name, value, XattrFlags::empty())?)
+}
+
+/// As much as there is room for; how much that is.
+fn copy(from: &[u8], to: &mut [u8]) -> usize {
+    let length = from.len().min(to.len());
+    to[..length].copy_from_slice(&from[..length]);
+    length
+}
+
+/// A file that is kept open.
+#[derive(Debug)]
+pub(crate) struct File {
+    file: fs::File,
+    path: PathBuf,
+}
+
+impl File {
+    /// Opens a file to be read.
+    pub(crate) fn open(path: &Path) -> io::Result<File> {
+        File::open_with(path, OpenOptions::new().read(true))
+    }
+
+    /// Opens a file for what the options say.
+    pub(crate) fn open_with(path: &Path, options: &OpenOptions) -> io::Result<File> {
+        pass(Kind::Open, About::Path(path))?;
+        Ok(File { file: options.open(path)?, path: path.to_owned() })
+    }
+
+    /// A file that was opened in a folder.
+    pub(super) fn of(file: OwnedFd, path: PathBuf) -> File {
+        File { file: file.into(), path }
+    }
+
+    /// Where it was when it was opened.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads at a place, in one call; how much was read.
+    pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match ask(Kind::Read, About::Path(&self.path), []) {
+            Answer::GoOn => self.file.read_at(buffer, offset),
+            Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Answer::Shorten(most) => {
+                let most = most.min(buffer.len());
+                self.file.read_at(&mut buffer[..most], offset)
+            }
+            Answer::Falsify(bytes) => {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                Ok(copy(&bytes[from..], buffer))
+            }
+        }
+    }
+
+    /// Fills the buffer from a place on; `UnexpectedEof` where there is not so much.
+    pub(crate) fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        if !is_on() {
+            return self.file.read_exact_at(buffer, offset);
+        }
+        let read = self.read_at(buffer, offset)?;
+        if read == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    /// Reads what there is from where it stands on.
+    pub(crate) fn read_to_end(&mut self) -> io::Result<Vec<u8>> {
+        let File { file, path } = self;
+        whole(path, || {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        })
+    }
+
+    /// Writes all of it where it stands.
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let File { file, path } = self;
+        write_all(path, bytes, |bytes| file.write_all(bytes))
+    }
+
+    /// Writes all of it at a place.
+    pub(crate) fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut at = offset;
+        write_all(&self.path, bytes, |bytes| {
+            self.file.write_all_at(bytes, at)?;
+            at += bytes.len() as u64;
+            Ok(())
+        })
+    }
+
+    /// Gives it that length.
+    pub(crate) fn set_len(&self, bytes: u64) -> io::Result<()> {
+        pass(Kind::Resize, About::Path(&self.path))?;
+        self.file.set_len(bytes)
+    }
+
+    /// From its beginning on.
+    pub(crate) fn rewind(&mut self) -> io::Result<()> {
+        self.file.rewind()
+    }
+
+    /// What it is.
+    pub(crate) fn look(&self) -> io::Result<Metadata> {
+        pass(Kind::Look, About::Path(&self.path))?;
+        self.file.metadata()
+    }
+
+    /// Locks it, if nobody else has; the lock goes with the file. Errors: `WouldBlock`.
+    pub(crate) fn lock(&self) -> io::Result<()> {
+        pass(Kind::Lock, About::Path(&self.path))?;
+        Ok(rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)?)
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}

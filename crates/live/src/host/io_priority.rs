@@ -1,0 +1,144 @@
+//! The I/O priority of one thread: a class, and in two classes a level.
+//!
+//! Threads and processes are born with the priority of the thread that made them. Only some disk schedulers heed it:
+//! BFQ heeds classes and levels, mq-deadline classes alone, others neither.
+//!
+//! Source: `ioprio_set(2)`; block/bfq-iosched.c (`bfq_ioprio_to_weight`).
+
+use std::fmt;
+use std::io;
+
+use super::tamper::{About, Answer, Kind, ask, is_on};
+
+/// The shift of the class, and the classes, of linux/ioprio.h.
+const CLASS_SHIFT: u16 = 13;
+const NONE: u16 = 0;
+const REAL_TIME: u16 = 1;
+const BEST_EFFORT: u16 = 2;
+const IDLE: u16 = 3;
+/// The call's word for one thread.
+const WHO_PROCESS: libc::c_int = 1;
+
+/// Levels of the best-effort class; 0 is served first.
+pub const LEVELS: u16 = 8;
+
+/// A class and a level, as the kernel writes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IoPriority(u16);
+
+impl IoPriority {
+    /// Nobody chose any: the kernel goes by the nice value.
+    pub const UNSET: IoPriority = IoPriority(NONE);
+
+    /// The best-effort class, with a level below [`LEVELS`]; a higher one is the lowest there is.
+    pub fn best_effort(level: u16) -> IoPriority {
+        IoPriority(BEST_EFFORT << CLASS_SHIFT | level.min(LEVELS - 1))
+    }
+
+    /// From the number that the kernel has for it.
+    pub fn from_number(number: u16) -> IoPriority {
+        // Without a class, the level says nothing, and cannot be set.
+        if number >> CLASS_SHIFT == NONE { IoPriority::UNSET } else { IoPriority(number) }
+    }
+
+    /// The number that the kernel has for it.
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
+    fn class(self) -> u16 {
+        self.0 >> CLASS_SHIFT
+    }
+
+    /// What a thread is to have that is ordered this and whose owner chose `own`: the weaker of both; the order where its
+    /// owner chose nothing, or the class that goes before everybody.
+    #[must_use]
+    pub fn within(self, own: IoPriority) -> IoPriority {
+        match own.class() {
+            BEST_EFFORT | IDLE => self.max(own),
+            _ => self,
+        }
+    }
+}
+
+impl fmt::Display for IoPriority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = self.0 & ((1 << CLASS_SHIFT) - 1);
+        match self.class() {
+            REAL_TIME => write!(f, "real-time {level}"),
+            BEST_EFFORT => write!(f, "best-effort {level}"),
+            IDLE => f.write_str("idle"),
+            _ => f.write_str("none"),
+        }
+    }
+}
+
+/// The priority of a thread; 0 is the calling one. Errors are the kernel's: `ESRCH` when the thread is gone.
+pub fn get(tid: u32) -> io::Result<IoPriority> {
+    match ask(Kind::IoPriority, About::Process(tid), []) {
+        Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(errno)),
+        Answer::Falsify(number) => {
+            let number = String::from_utf8_lossy(&number).trim().parse().map_err(io::Error::other)?;
+            return Ok(IoPriority::from_number(number));
+        }
+        _ => {}
+    }
+    // SAFETY: numbers in, a number out.
+    let number = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, tid) };
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(IoPriority::from_number(u16::try_from(number).unwrap_or(NONE)))
+}
+
+/// Gives a thread a priority; 0 is the calling one. Errors are the kernel's: `ESRCH` when the thread is gone, `EPERM` when it
+/// is another user's.
+pub fn set(tid: u32, priority: IoPriority) -> io::Result<()> {
+    if is_on() {
+        ask(Kind::SetIoPriority, About::Process(tid), priority.0.to_string()).passed()?;
+    }
+    // SAFETY: numbers in, a number out.
+    let done =
+        unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, tid, libc::c_int::from(priority.0)) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_gets_one_and_loses_it_again() {
+        std::thread::spawn(|| {
+            let original = get(0).unwrap();
+            set(0, IoPriority::best_effort(6)).unwrap();
+            assert_eq!(get(0).unwrap(), IoPriority::best_effort(6));
+            let child = std::thread::spawn(|| get(0).unwrap()).join().unwrap();
+            assert_eq!(child, IoPriority::best_effort(6), "it is inherited");
+            set(0, original).unwrap();
+            assert_eq!(get(0).unwrap(), original);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(get(0x3fff_ffff).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn the_weaker_of_order_and_owner() {
+        let (idle, real_time) = (IoPriority(IDLE << CLASS_SHIFT), IoPriority(REAL_TIME << CLASS_SHIFT | 2));
+        let level = IoPriority::best_effort;
+        for (ordered, own, given) in [
+            (level(3), IoPriority::UNSET, level(3)),
+            (level(3), level(5), level(5)),
+            (level(3), level(1), level(3)),
+            (level(3), idle, idle),
+            (level(3), real_time, level(3)),
+        ] {
+            assert_eq!(ordered.within(own), given, "{ordered} and {own}");
+        }
+        let shown = [level(3), idle, real_time, IoPriority::UNSET].map(|priority| priority.to_string());
+        assert_eq!(shown, ["best-effort 3", "idle", "real-time 2", "none"]);
+        assert_eq!(IoPriority::from_number(4), IoPriority::UNSET, "a level without a class");
+    }
+}

@@ -1,0 +1,223 @@
+//! The hook that a thread may have before its calls to the kernel: for tests of what goes wrong.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+/// What is about to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Opening a file that is kept open, or a folder whose files are read. A file that is read or written at once is not
+    /// asked about twice: that is [`Kind::Read`] or [`Kind::Write`].
+    Open,
+    /// Reading a file. `Shorten`: the file ends after so many bytes of this read. `Falsify`: these bytes are read.
+    Read,
+    /// Writing a file. `Shorten`: the kernel takes so many bytes. `Falsify`: these bytes are written, without an error.
+    Write,
+    /// Listing a folder. `Shorten`: the list ends after so many.
+    List,
+    /// Asking whether there is a file, what it is, where its links lead, or whether it may be written.
+    Look,
+    /// Making a folder: a control group.
+    MakeDir,
+    /// Removing a folder: a control group.
+    RemoveDir,
+    /// Removing a file.
+    RemoveFile,
+    /// Giving a file another name.
+    Rename,
+    /// Giving a file another length.
+    Resize,
+    /// Locking a file.
+    Lock,
+    /// Reading or setting an extended attribute. `Falsify`: these bytes are read.
+    Mark,
+    /// Getting a descriptor of a process, which no later process with its number has.
+    Pin,
+    /// Sending a signal. The bytes are its number.
+    Signal,
+    /// Reading the CPUs of a thread. `Falsify`: this list of CPUs is read.
+    Affinity,
+    /// Setting the CPUs of a thread. The bytes are the list of CPUs. `Falsify`: this list is set, without an error.
+    SetAffinity,
+    /// Reading the I/O priority of a thread. `Falsify`: this number is read.
+    IoPriority,
+    /// Setting the I/O priority of a thread. The bytes are its number.
+    SetIoPriority,
+    /// Asking the kernel to page out what a process has mapped.
+    PageOut,
+}
+
+/// One call, before it is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Access<'a> {
+    /// What is about to be done.
+    pub kind: Kind,
+    /// The file; empty where the call is about a process.
+    pub path: &'a Path,
+    /// The process or thread; 0 where the call is about a file, or about the calling thread.
+    pub pid: u32,
+    /// What is to be written or set.
+    pub bytes: &'a [u8],
+}
+
+impl Access<'_> {
+    /// Whether it is that kind of call, about a file whose path ends so (whole names: `cpu.max`, `a/cpu.max`).
+    pub fn is(&self, kind: Kind, path_end: &str) -> bool {
+        self.kind == kind && self.path.ends_with(path_end)
+    }
+}
+
+/// What becomes of a call. Where a kind of call has no bytes, `Shorten` and `Falsify` let it go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It is made.
+    GoOn,
+    /// It is not made, and fails with this number of the kernel's (`libc::EBUSY`).
+    Refuse(i32),
+    /// It is made for so many bytes, or entries of a list.
+    Shorten(usize),
+    /// Other bytes are read or written.
+    Falsify(Vec<u8>),
+}
+
+type Hook = Box<dyn FnMut(&Access<'_>) -> Answer>;
+
+thread_local! {
+    /// Whether there is a hook: all that a call costs where there is none.
+    static ON: Cell<bool> = const { Cell::new(false) };
+    static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+}
+
+/// Has a hook asked before every call that this thread makes through [`host`](crate::host), until what is returned is dropped.
+/// It takes the place of an earlier one. What the hook does itself is not asked about.
+#[must_use = "the hook goes when this is dropped"]
+pub fn tamper(hook: impl FnMut(&Access<'_>) -> Answer + 'static) -> Tampering {
+    HOOK.with(|slot| slot.replace(Some(Box::new(hook))));
+    ON.set(true);
+    Tampering(PhantomData)
+}
+
+/// A hook in place. It is one thread's.
+#[derive(Debug)]
+pub struct Tampering(PhantomData<*const ()>);
+
+impl Drop for Tampering {
+    fn drop(&mut self) {
+        ON.set(false);
+        HOOK.with(RefCell::take);
+    }
+}
+
+/// What a call is about.
+#[derive(Clone, Copy)]
+pub(super) enum About<'a> {
+    Path(&'a Path),
+    /// A file in a folder.
+    In(&'a Path, &'a str),
+    Process(u32),
+}
+
+/// Whether there is a hook to ask.
+#[inline]
+pub(super) fn is_on() -> bool {
+    ON.get()
+}
+
+/// What becomes of a call; [`Answer::GoOn`] without a hook.
+#[inline]
+pub(super) fn ask(kind: Kind, about: About<'_>, bytes: impl AsRef<[u8]>) -> Answer {
+    if is_on() { ask_the_hook(kind, about, bytes.as_ref()) } else { Answer::GoOn }
+}
+
+/// Lets a call without bytes go on, or refuses it.
+#[inline]
+pub(super) fn pass(kind: Kind, about: About<'_>) -> io::Result<()> {
+    if is_on() { ask_the_hook(kind, about, &[]).passed() } else { Ok(()) }
+}
+
+#[cold]
+fn ask_the_hook(kind: Kind, about: About<'_>, bytes: &[u8]) -> Answer {
+    // What the hook does itself is not asked about, so it may use everything.
+    let Some(mut hook) = HOOK.with(RefCell::take) else { return Answer::GoOn };
+    ON.set(false);
+    let (path, pid) = match about {
+        About::Path(path) => (path.to_owned(), 0),
+        About::In(folder, name) => (folder.join(name), 0),
+        About::Process(pid) => (PathBuf::new(), pid),
+    };
+    let answer = hook(&Access { kind, path: &path, pid, bytes });
+    HOOK.with(|slot| slot.replace(Some(hook)));
+    ON.set(true);
+    answer
+}
+
+impl Answer {
+    /// The refusal, if it is one.
+    pub(super) fn passed(self) -> io::Result<()> {
+        match self {
+            Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::{File, list, read_to_string, remove_dir, write};
+    use super::*;
+
+    #[test]
+    fn a_hook_refuses_shortens_and_falsifies_and_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("value");
+        std::fs::write(&path, "12345").unwrap();
+        let file = File::open(&path).unwrap();
+        let read_at = |at: u64| {
+            let mut room = [0; 4];
+            file.read_at(&mut room, at).map(|n| String::from_utf8_lossy(&room[..n]).into_owned())
+        };
+        let all = || (read_to_string(&path).unwrap(), read_at(0).unwrap(), read_at(3).unwrap());
+        let strings = |three: [&str; 3]| (three[0].to_owned(), three[1].to_owned(), three[2].to_owned());
+        let hook = tamper(|_| Answer::GoOn);
+        assert_eq!(all(), strings(["12345", "1234", "45"]));
+        let hook = (hook, tamper(|_| Answer::Shorten(1)));
+        assert_eq!(all(), strings(["1", "1", "4"]));
+        let hook = (hook, tamper(|_| Answer::Falsify(b"abcd".to_vec())));
+        assert_eq!(all(), strings(["abcd", "abcd", "d"]));
+        let hook = (hook, tamper(|_| Answer::Refuse(libc::ENODEV)));
+        assert_eq!(read_to_string(&path).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(read_at(0).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(remove_dir(dir.path()).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        drop(hook);
+        assert_eq!(all(), strings(["12345", "1234", "45"]));
+    }
+
+    #[test]
+    fn a_hook_sees_what_is_written_and_may_act_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("value");
+        std::fs::write(&path, "").unwrap();
+        let _hook = tamper(move |access| {
+            assert_eq!((access.kind, access.bytes, access.pid), (Kind::Write, b"7".as_slice(), 0));
+            // Not asked about.
+            assert_eq!(list(access.path.parent().unwrap()).unwrap().len(), 1);
+            std::fs::remove_file(access.path).unwrap();
+            Answer::GoOn
+        });
+        assert_eq!(write(&path, "7").unwrap_err().kind(), io::ErrorKind::NotFound, "the hook removed it");
+    }
+
+    #[test]
+    fn the_rest_of_a_value_is_not_written_as_a_value() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cgroup.procs");
+        std::fs::write(&path, "").unwrap();
+        let _hook = tamper(|_| Answer::Shorten(2));
+        let error = write(&path, "1234").unwrap_err();
+        assert_eq!(error.to_string(), "the kernel took 2 of 4 bytes");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "12");
+    }
+}

@@ -1,0 +1,170 @@
+//! Arrays that write to their drives themselves: Linux md RAID 4, 5 and 6, and RAID 1 with write-behind.
+//!
+//! Problem: in such an array, parity must be written with the data, or a drive may lag behind. So what a unit writes
+//! to the array reaches the drives by requests of the array's own, in no unit's name. It is neither counted nor held
+//! there. At the array it arrives as the unit's. The kernel counts and holds it there as well (io.stat, io.max), reads
+//! included.
+//!
+//! Algorithm: such an array is a disk like others, and a drive that serves nothing else is none. A drive serves
+//! nothing else if all that stands on it, or on its partitions, is such arrays, by way of other layers or not, and no
+//! other partition of it was used since the machine started. Arrays of arrays follow by the same rule.
+//!
+//! Properties: what a unit has a disk do is held at one device at least. The exception is the first 16 MiB through a
+//! partition beside an array's. A drive that has something else in use is held beside the array: reads through the
+//! array then count at both.
+//!
+//! Limits: only rates hold an array, since it has no queue of requests that could be scheduled. The same levels made
+//! by dm-raid (LVM) are not found: only an ioctl tells a device-mapper target's level.
+//!
+//! Source: the kernel's admin-guide/md.rst; `alloc_behind_master_bio` in drivers/md/raid1.c.
+
+use super::parts;
+use crate::observe::files::Tree;
+
+const WITH_PARITY: [&str; 3] = ["raid4", "raid5", "raid6"];
+
+/// What goes through a partition without anybody using it: the firmware's and the kernel's look at what it is, a boot loader.
+const UNUSED_SECTORS: u64 = (16 << 20) / 512;
+
+/// No stack of devices is that deep; a broken tree could be without end.
+const DEPTH_MAX: u32 = 16;
+
+/// Whether a device is an array of md's, of whatever level.
+pub(crate) fn is_md(tree: &Tree, name: &str) -> bool {
+    tree.exists(format!("/sys/block/{name}/md"))
+}
+
+/// The level of an array that writes to its drives itself; none of any other device.
+pub(crate) fn level(tree: &Tree, name: &str) -> Option<String> {
+    let text = |file: &str| tree.text(format!("/sys/block/{name}/{file}"));
+    let number = |file: &str| text(file).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let level = text("md/level")?;
+    let behind = || level == "raid1" && number("md/bitmap/backlog") > 0;
+    // One that was stopped, or is not started yet, has no size, and its drives nothing to do.
+    (number("size") > 0 && (WITH_PARITY.contains(&level.as_str()) || behind())).then_some(level)
+}
+
+/// Whether all that a disk is used for is arrays that write to it themselves.
+pub(crate) fn serves_arrays_only(tree: &Tree, disk: &str) -> bool {
+    is_taken(tree, disk, 0)
+}
+
+fn is_taken(tree: &Tree, name: &str, depth: u32) -> bool {
+    let folder = format!("/sys/block/{name}");
+    let by_arrays = |holders: &[String]| {
+        holders.iter().all(|holder| level(tree, holder).is_some() || is_taken(tree, holder, depth + 1))
+    };
+    let own = tree.names(format!("{folder}/holders"));
+    let parts: Vec<(String, Vec<String>)> =
+        parts(tree, name).map(|part| (part.clone(), tree.names(format!("{part}/holders")))).collect();
+    let is_held = !own.is_empty() || parts.iter().any(|(_, holders)| !holders.is_empty());
+    depth < DEPTH_MAX
+        && is_held
+        && by_arrays(&own)
+        && parts.iter().all(|(part, holders)| match holders.as_slice() {
+            [] => !was_used(tree, part),
+            holders => by_arrays(holders),
+        })
+}
+
+/// Whether more went through a partition since the machine started than looking at it takes. Who has it mounted does not tell:
+/// a mount may be another namespace's, and databases and some file systems use partitions that nobody mounted.
+fn was_used(tree: &Tree, part: &str) -> bool {
+    let text = tree.text(format!("{part}/stat")).unwrap_or_default();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let sectors = |place: usize| words.get(place).and_then(|word| word.parse::<u64>().ok());
+    // One whose account cannot be read may be in use.
+    let sum = sectors(2).zip(sectors(6)).map(|(read, written)| read.saturating_add(written));
+    sum.is_none_or(|sum| sum > UNUSED_SECTORS)
+}
+
+/// Why an array would be measured now as it is not usually.
+pub(crate) fn unfit(tree: &Tree, name: &str) -> Option<String> {
+    let text = |file: &str| tree.text(format!("/sys/block/{name}/md/{file}")).unwrap_or_default();
+    match (text("sync_action").as_str(), text("degraded").as_str()) {
+        ("" | "idle" | "frozen" | "none", "" | "0") => None,
+        ("" | "idle" | "frozen" | "none", missing) => Some(format!("{missing} of its drives are missing")),
+        (action, _) => Some(format!("a {action} of it is going on")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::files::fake;
+
+    /// sda and sdb: a large partition each for md0, a small one that a boot loader may have; sdc is md0's as a whole.
+    const ARRAY: [(&str, &str); 8] = [
+        ("/sys/block/md0/size", "1000\n"),
+        ("/sys/block/md0/md/level", "raid5\n"),
+        ("/sys/block/sda/sda1/stat", "9 0 512 1 0 0 0 0 0 1 1\n"),
+        ("/sys/block/sda/sda2/holders/md0/x", ""),
+        ("/sys/block/sda/sda2/stat", "9 0 9999999 1 0 0 9999999 0 0 1 1\n"),
+        ("/sys/block/sdb/sdb1/holders/md0/x", ""),
+        ("/sys/block/sdc/holders/md0/x", ""),
+        ("/sys/block/sdd/size", "1000\n"),
+    ];
+
+    /// Which of the disks serve arrays only, with these files beside those.
+    fn taken(more: &[(&str, &str)]) -> Vec<&'static str> {
+        let dir = fake::tree(&ARRAY);
+        fake::add(&dir, more);
+        let tree = Tree::new(dir.path());
+        ["sda", "sdb", "sdc", "sdd"].into_iter().filter(|disk| serves_arrays_only(&tree, disk)).collect()
+    }
+
+    #[test]
+    fn drives_of_an_array_are_taken_unless_something_else_on_them_is_used() {
+        assert_eq!(taken(&[]), ["sda", "sdb", "sdc"]);
+        // 16 MiB, read and written together.
+        let used = "9 0 32000 1 9 0 769 0 0 1 1\n";
+        assert_eq!(taken(&[("/sys/block/sda/sda1/stat", used)]), ["sdb", "sdc"]);
+        assert_eq!(taken(&[("/sys/block/sda/sda1/stat", "")]), ["sdb", "sdc"], "who knows");
+        assert_eq!(
+            taken(&[("/sys/block/sdb/sdb2/holders/dm-0/x", "")]),
+            ["sda", "sdc"],
+            "a volume beside it"
+        );
+        assert_eq!(taken(&[("/sys/block/sdc/holders/md1/x", "")]), ["sda", "sdb"], "an array that is none");
+    }
+
+    #[test]
+    fn arrays_are_those_that_write_themselves() {
+        for level in ["raid4", "raid6"] {
+            assert_eq!(taken(&[("/sys/block/md0/md/level", level)]), ["sda", "sdb", "sdc"]);
+        }
+        for level in ["raid0", "raid1", "raid10", "linear"] {
+            assert_eq!(taken(&[("/sys/block/md0/md/level", level)]), [""; 0]);
+        }
+        let behind = |backlog| {
+            taken(&[("/sys/block/md0/md/level", "raid1\n"), ("/sys/block/md0/md/bitmap/backlog", backlog)])
+        };
+        assert_eq!(behind("256\n"), ["sda", "sdb", "sdc"], "write-behind");
+        assert_eq!(behind("0\n"), [""; 0]);
+        assert_eq!(taken(&[("/sys/block/md0/size", "0\n")]), [""; 0], "it is not started");
+    }
+
+    #[test]
+    fn layers_between_a_drive_and_its_array_are_passed_through() {
+        let layered = [("/sys/block/sdd/holders/dm-0/x", ""), ("/sys/block/dm-0/holders/md0/x", "")];
+        assert_eq!(taken(&layered), ["sda", "sdb", "sdc", "sdd"]);
+        assert_eq!(taken(&layered[..1]), ["sda", "sdb", "sdc"], "a layer that is used by itself");
+        let circle = [("/sys/block/sdd/holders/dm-0/x", ""), ("/sys/block/dm-0/holders/dm-0/x", "")];
+        assert_eq!(taken(&circle), ["sda", "sdb", "sdc"], "a broken tree");
+    }
+
+    #[test]
+    fn an_array_is_measured_as_it_usually_is() {
+        let dir = fake::tree(&ARRAY);
+        let unfit = |files: &[(&str, &str)]| {
+            fake::add(&dir, files);
+            unfit(&Tree::new(dir.path()), "md0")
+        };
+        assert_eq!(unfit(&[]), None);
+        let action = "/sys/block/md0/md/sync_action";
+        assert_eq!(unfit(&[(action, "idle\n"), ("/sys/block/md0/md/degraded", "0\n")]), None);
+        assert_eq!(unfit(&[(action, "resync\n")]).as_deref(), Some("a resync of it is going on"));
+        let missing = [(action, "idle\n"), ("/sys/block/md0/md/degraded", "1\n")];
+        assert_eq!(unfit(&missing).as_deref(), Some("1 of its drives are missing"));
+    }
+}

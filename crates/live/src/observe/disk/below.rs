@@ -1,0 +1,170 @@
+//! Which disk a folder is on.
+//!
+//! Algorithm: from the device of the folder's file system, the search goes down to what that is made of: a partition's
+//! disk, and the devices under device mapper and md. An array that writes to its drives itself is a disk.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::{all_disk_names, arrays};
+use crate::LiveError;
+use crate::host;
+use crate::observe::files::Tree;
+
+/// The whole disk below a folder's file system.
+pub(crate) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError> {
+    let facts = host::look(folder).map_err(|source| LiveError::File {
+        path: folder.to_owned(),
+        what: "look at it".to_owned(),
+        source,
+        remedy: "; name a folder on a file system of the disk".to_owned(),
+    })?;
+    if !facts.is_dir() {
+        return Err(LiveError::Unavailable {
+            what: format!("{} is not a folder", folder.display()),
+            remedy: "name a folder on a file system of the disk: nothing is written to the disk itself"
+                .to_owned(),
+        });
+    }
+    let number = number_of(tree, folder, facts.dev());
+    let none = |why: &str| LiveError::Unavailable {
+        what: format!("{} is on no disk of this machine: {why}", folder.display()),
+        remedy: "name a folder on a file system of the disk".to_owned(),
+    };
+    let number = number.ok_or_else(|| none("its file system has no device"))?;
+    let path = host::canonical(&tree.path(format!("/sys/dev/block/{number}")))
+        .map_err(|_| none("its device is not known to the kernel"))?;
+    let mut found = Vec::new();
+    whole_disks(&path, &is_array(tree), &mut found, 0);
+    let known = all_disk_names(tree);
+    found.retain(|name| known.contains(name));
+    match found.as_slice() {
+        [disk] => Ok(disk.clone()),
+        [] => Err(none("it is made of something else")),
+        several => Err(LiveError::Unavailable {
+            what: format!("{} is on several disks: {}", folder.display(), several.join(", ")),
+            remedy: "measure each with a folder on a file system of it alone".to_owned(),
+        }),
+    }
+}
+
+/// The drives that a disk is made of: of an array its own, else the disk itself.
+pub(crate) fn drives_of(tree: &Tree, disk: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Ok(path) = host::canonical(&tree.path(format!("/sys/block/{disk}"))) {
+        whole_disks(&path, &|_| false, &mut found, 0);
+    }
+    found
+}
+
+/// Whether a device, by its name, is an array that writes to its drives itself.
+fn is_array(tree: &Tree) -> impl Fn(&str) -> bool {
+    move |name| arrays::level(tree, name).is_some()
+}
+
+/// The number of the device that a file system is on. Those that give out numbers of their own (btrfs) name it as what is
+/// mounted.
+fn number_of(tree: &Tree, folder: &Path, device: u64) -> Option<String> {
+    let number = |device: u64| (rustix::fs::major(device), rustix::fs::minor(device));
+    let written = |(major, minor): (u32, u32)| format!("{major}:{minor}");
+    if number(device).0 != 0 {
+        return Some(written(number(device)));
+    }
+    let folder = host::canonical(folder).ok()?;
+    let mounts = tree.text("/proc/self/mountinfo")?;
+    let source = mounts.lines().filter_map(mounted).filter(|(point, _)| folder.starts_with(point));
+    let (_, source) = source.max_by_key(|(point, _)| point.as_os_str().len())?;
+    let facts = host::look(&source).ok()?;
+    Some(number(facts.rdev())).filter(|number| number.0 != 0).map(written)
+}
+
+/// Where a line of mountinfo says that something is mounted, and what.
+fn mounted(line: &str) -> Option<(PathBuf, PathBuf)> {
+    let (left, right) = line.split_once(" - ")?;
+    Some((PathBuf::from(left.split_whitespace().nth(4)?), PathBuf::from(right.split_whitespace().nth(1)?)))
+}
+
+/// The whole disks that a device, a folder of /sys, is made of: a partition's disk, and what device mapper and md stand on, down
+/// to what is itself a disk.
+fn whole_disks(device: &Path, is_disk: &dyn Fn(&str) -> bool, into: &mut Vec<String>, depth: u32) {
+    // No stack of devices is that deep; a broken tree could be without end.
+    if depth > 16 {
+        return;
+    }
+    let below: Vec<PathBuf> = host::list(&device.join("slaves"))
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|entry| host::canonical(&entry.path).ok())
+        .collect();
+    let name = device.file_name().and_then(|name| name.to_str());
+    if !below.is_empty() && !name.is_some_and(is_disk) {
+        for device in &below {
+            whole_disks(device, is_disk, into, depth + 1);
+        }
+    } else if host::exists(&device.join("partition")) {
+        if let Some(disk) = device.parent() {
+            whole_disks(disk, is_disk, into, depth + 1);
+        }
+    } else if let Some(name) = name
+        && !into.iter().any(|known| known == name)
+    {
+        into.push(name.to_owned());
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::observe::files::fake;
+
+    #[test]
+    fn layers_and_partitions_lead_to_whole_disks() {
+        let dir = fake::tree(&[
+            ("/sys/devices/sda/size", "1000\n"),
+            ("/sys/devices/sda/sda1/partition", "1\n"),
+            ("/sys/devices/sdb/size", "1000\n"),
+            ("/sys/devices/dm-0/size", "1000\n"),
+            ("/sys/devices/dm-0/slaves/x", ""),
+        ]);
+        let at = |name: &str| dir.path().join("sys/devices").join(name);
+        let found = |name: &str| {
+            let mut into = Vec::new();
+            whole_disks(&at(name), &|name| name == "md0", &mut into, 0);
+            into
+        };
+        assert_eq!(found("sda/sda1"), ["sda"]);
+        assert_eq!(found("sdb"), ["sdb"]);
+        std::fs::remove_file(at("dm-0/slaves/x")).unwrap();
+        for (link, target) in [("sda1", "../../sda/sda1"), ("sdb", "../../sdb")] {
+            std::os::unix::fs::symlink(target, at("dm-0/slaves").join(link)).unwrap();
+        }
+        let mut both = found("dm-0");
+        both.sort();
+        assert_eq!(both, ["sda", "sdb"]);
+        fake::add(&dir, &[("/sys/devices/md0/slaves/x", ""), ("/sys/devices/md0/md0p1/partition", "1\n")]);
+        assert_eq!(found("md0/md0p1"), ["md0"], "an array that is itself a disk");
+    }
+
+    #[test]
+    fn drives_of_an_array_are_found_below_it() {
+        let dir = fake::tree(&[("/sys/block/sda/sda1/partition", "1\n"), ("/sys/block/md0/slaves/x", "")]);
+        std::fs::remove_file(dir.path().join("sys/block/md0/slaves/x")).unwrap();
+        std::os::unix::fs::symlink("../../sda/sda1", dir.path().join("sys/block/md0/slaves/sda1")).unwrap();
+        let tree = Tree::new(dir.path());
+        assert_eq!(
+            (drives_of(&tree, "md0"), drives_of(&tree, "sda")),
+            (vec!["sda".to_owned()], vec!["sda".to_owned()])
+        );
+        assert!(drives_of(&tree, "sdb").is_empty());
+    }
+
+    #[test]
+    fn what_is_no_folder_on_a_disk_is_refused() {
+        let error =
+            |path: &str| disk_below(&Tree::new(Path::new("/")), Path::new(path)).unwrap_err().to_string();
+        assert!(error("/proc").contains("on no disk of this machine"), "{}", error("/proc"));
+        assert!(error("/dev/null").contains("nothing is written to the disk itself"));
+        assert!(error("/no/such/folder").contains("cannot look at it"));
+    }
+}

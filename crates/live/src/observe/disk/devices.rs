@@ -1,0 +1,182 @@
+//! The disks of the machine, what is on them, and what on each heeds weights.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::model::{self, CostModel};
+use super::stat::line_of;
+use super::{arrays, disk_names, parts};
+use crate::host;
+use crate::observe::files::Tree;
+
+/// What makes a disk heed weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weigher {
+    /// The kernel's cost model, enabled in the root's io.cost.qos.
+    IoCost,
+    /// The I/O scheduler BFQ.
+    Bfq,
+}
+
+/// A whole physical disk, or an array that writes to its drives itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Device {
+    /// The kernel's name for it: `nvme0n1`.
+    pub(crate) name: String,
+    /// Its number, as io.stat and io.max write it: `259:0`.
+    pub(crate) number: String,
+    /// The number of its folder in /sys: names and device numbers are used again, this one is not for long. (What the kernel calls
+    /// `diskseq` counts media, and changes when an array is opened for the first time.)
+    pub(crate) folder: Option<u64>,
+    /// The level of an array.
+    pub(crate) level: Option<String>,
+    /// What heeds weights on it now.
+    pub(crate) weigher: Option<Weigher>,
+    /// The scheduler that the kernel can give it, as queue/scheduler shows them: the one in brackets is in force.
+    pub(crate) schedulers: String,
+    /// Devices of device mapper and md that stand on it, or on one of its partitions, however deep.
+    pub(crate) layers: BTreeSet<String>,
+    /// What was measured of it.
+    pub(crate) model: Option<CostModel>,
+    /// Whether requests to it wait in a queue that can be scheduled: the ways to a multipath drive have none in common.
+    pub(crate) queues: bool,
+}
+
+/// The disks of a machine whose cgroup v2 hierarchy is mounted at `mount`.
+pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
+    let qos = tree.text(mount.join("io.cost.qos")).unwrap_or_default();
+    let device = |name: String| {
+        let number = tree.text(format!("/sys/block/{name}/dev"))?;
+        let schedulers = tree.text(format!("/sys/block/{name}/queue/scheduler")).unwrap_or_default();
+        let weigher = weigher(&schedulers, &qos, &number);
+        let mut layers = BTreeSet::new();
+        holders(tree, &name, &mut layers);
+        let (model, queues) = (model::known(tree, &name), tree.exists(format!("/sys/block/{name}/mq")));
+        let folder = host::look(&tree.path(format!("/sys/block/{name}"))).map(|folder| folder.ino()).ok();
+        let level = arrays::level(tree, &name);
+        Some(Device { name, number, folder, level, weigher, schedulers, layers, model, queues })
+    };
+    disk_names(tree).into_iter().filter_map(device).collect()
+}
+
+impl Device {
+    /// Whether another device has the same name.
+    pub(crate) fn is_replaced_by(&self, other: &Device) -> bool {
+        self.name == other.name && (&self.number, self.folder) != (&other.number, other.folder)
+    }
+
+    /// Whether it is still there.
+    pub(crate) fn is_there(&self, tree: &Tree) -> bool {
+        tree.text(format!("/sys/block/{}/dev", self.name)).as_ref() == Some(&self.number)
+    }
+}
+
+/// What makes a disk heed weights now, be it one that is held or one that serves an array.
+pub(crate) fn weigher_of(tree: &Tree, mount: &Path, name: &str) -> Option<Weigher> {
+    let qos = tree.text(mount.join("io.cost.qos")).unwrap_or_default();
+    let schedulers = tree.text(format!("/sys/block/{name}/queue/scheduler")).unwrap_or_default();
+    weigher(&schedulers, &qos, &tree.text(format!("/sys/block/{name}/dev"))?)
+}
+
+/// BFQ before io.cost: where BFQ schedules, it disables the other (`blk_stat_disable_accounting` aside, `wbt` and io.cost
+/// stand above it, but weights are then applied twice).
+fn weigher(schedulers: &str, qos: &str, number: &str) -> Option<Weigher> {
+    if schedulers.contains("[bfq]") {
+        return Some(Weigher::Bfq);
+    }
+    let line = line_of(qos, number)?;
+    line.split_whitespace().any(|word| word == "enable=1").then_some(Weigher::IoCost)
+}
+
+/// What stands on a device, by the kernel's `holders` of it and of its partitions.
+fn holders(tree: &Tree, name: &str, into: &mut BTreeSet<String>) {
+    let own = format!("/sys/block/{name}/holders");
+    let folders = parts(tree, name).map(|part| format!("{part}/holders")).chain([own]);
+    for holder in folders.flat_map(|folder| tree.names(folder)) {
+        // Each is visited once: a cycle in a broken tree ends here too.
+        if into.insert(holder.clone()) {
+            holders(tree, &holder, into);
+        }
+    }
+}
+
+/// Kinds of file systems whose data is elsewhere, so that no disk of this machine can be ordered for them.
+const REMOTE: [&str; 12] = [
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "9p",
+    "ceph",
+    "fuse.sshfs",
+    "fuse.glusterfs",
+    "lustre",
+    "afs",
+    "beegfs",
+    "gpfs",
+];
+
+/// Kinds that charge write-back to the cgroup that wrote (those with `SB_I_CGROUPWB`: fs/ext2, ext4, btrfs, xfs, f2fs, and
+/// bcachefs).
+const CHARGES_WRITE_BACK: [&str; 7] = ["ext2", "ext3", "ext4", "btrfs", "xfs", "f2fs", "bcachefs"];
+
+/// Other kinds that keep their data on a disk of this machine and are written to.
+const LOCAL: [&str; 10] =
+    ["vfat", "exfat", "ntfs", "ntfs3", "fuseblk", "zfs", "jfs", "reiserfs", "nilfs2", "hfsplus"];
+
+/// Whether a kind of file system keeps its data on another machine.
+pub(crate) fn is_remote(kind: &str) -> bool {
+    REMOTE.contains(&kind)
+}
+
+/// Whether a kind of file system keeps its data on a disk of this machine.
+pub(crate) fn is_local(kind: &str) -> bool {
+    LOCAL.contains(&kind) || charges_write_back(kind)
+}
+
+/// Whether a kind of file system on a disk tells the kernel whose write-back is.
+pub(crate) fn charges_write_back(kind: &str) -> bool {
+    CHARGES_WRITE_BACK.contains(&kind)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::observe::files::fake;
+
+    #[test]
+    fn disks_with_what_stands_on_them() {
+        let dir = fake::tree(&[
+            ("/sys/block/sda/size", "2000\n"),
+            ("/sys/block/sda/dev", "8:0\n"),
+            ("/sys/block/sda/queue/scheduler", "none mq-deadline [bfq]\n"),
+            ("/sys/block/sda/sda1/holders/dm-0/dev", "253:0\n"),
+            ("/sys/block/dm-0/size", "1000\n"),
+            ("/sys/block/dm-0/dev", "253:0\n"),
+            ("/sys/block/dm-0/holders/dm-1/dev", "253:1\n"),
+            ("/sys/block/nvme0n1/size", "2000\n"),
+            ("/sys/block/nvme0n1/dev", "259:0\n"),
+            ("/sys/block/nvme0n1/queue/scheduler", "[none] mq-deadline\n"),
+            ("/sys/fs/cgroup/io.cost.qos", "8:0 enable=1 ctrl=auto\n259:0 enable=1 ctrl=user rpct=95.00\n"),
+        ]);
+        let disks = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
+        let shown: Vec<_> =
+            disks.iter().map(|disk| (disk.name.as_str(), disk.number.as_str(), disk.weigher)).collect();
+        assert_eq!(shown, [("nvme0n1", "259:0", Some(Weigher::IoCost)), ("sda", "8:0", Some(Weigher::Bfq))]);
+        assert_eq!(disks[1].layers.iter().collect::<Vec<_>>(), ["dm-0", "dm-1"]);
+        assert!(disks[0].layers.is_empty());
+        let again = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
+        assert!(!disks[1].is_replaced_by(&again[1]));
+        let folder = dir.path().join("sys/block/sda");
+        // Beside the old one, so that it cannot have its number.
+        std::fs::rename(&folder, dir.path().join("sda")).unwrap();
+        fake::add(&dir, &[("/sys/block/sda/size", "2000\n"), ("/sys/block/sda/dev", "8:0\n")]);
+        let again = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
+        assert!(disks[1].is_replaced_by(&again[1]), "another device of that name and number");
+        fake::add(&dir, &[("/sys/fs/cgroup/io.cost.qos", "259:0 enable=0 ctrl=auto\n")]);
+        let disks = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
+        assert_eq!(disks[0].weigher, None);
+    }
+}

@@ -1,0 +1,150 @@
+//! The cost model that was measured of a disk, kept between runs of the program and of the machine.
+//!
+//! A disk is known again by its model, its serial number and its size, whatever the kernel calls it after the next
+//! boot. An array is known by its level, the number of its drives, its UUID and its size. Each has a file of its own
+//! below [`FOLDER`], JSON, which may be removed at any time.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::observe::files::Tree;
+
+/// Where models are kept.
+pub const FOLDER: &str = "/var/lib/commonhold/disks";
+
+/// What a disk does one way, with nothing else to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Way {
+    /// Bytes per second, in large requests.
+    pub bytes_per_s: u64,
+    /// Requests of 4 KiB per second, one behind the other.
+    pub sequential_per_s: u64,
+    /// Requests of 4 KiB per second, from places drawn at random.
+    pub random_per_s: u64,
+    /// What 95 of 100 of these took at most, in microseconds, with as many under way as the disk was measured with.
+    pub latency_us: u64,
+}
+
+/// A disk's cost model: the coefficients of the kernel's `linear` one (io.cost.model), and latencies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CostModel {
+    /// Reading.
+    pub read: Way,
+    /// Writing.
+    pub write: Way,
+}
+
+impl CostModel {
+    /// What the disk carries in large requests, in bytes per second, whichever way they go.
+    pub fn bytes_per_s(&self) -> u64 {
+        self.read.bytes_per_s.min(self.write.bytes_per_s)
+    }
+}
+
+/// What a disk is known by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Its maker's name for the kind; empty where the kernel does not tell.
+    pub model: String,
+    /// Its serial number, or its world-wide name; empty where there is neither.
+    pub serial: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl Identity {
+    /// That of the disk which the kernel calls so.
+    pub(crate) fn read(tree: &Tree, disk: &str) -> Option<Identity> {
+        let text =
+            |file: &str| tree.text(format!("/sys/block/{disk}/{file}")).filter(|text| !text.is_empty());
+        let sectors: u64 = text("size")?.parse().ok()?;
+        // An array carries what its level and its drives make of it; one without a superblock has no number of its own.
+        let array = || Some(format!("md {} of {}", text("md/level")?, text("md/raid_disks")?));
+        let uuid =
+            || text("md/uuid").filter(|uuid| uuid.contains(|c: char| c.is_ascii_hexdigit() && c != '0'));
+        Some(Identity {
+            model: text("device/model").or_else(array).unwrap_or_default(),
+            // NVMe, virtio, SCSI and ATA, in that order.
+            serial: ["device/serial", "serial", "wwid", "device/wwid"]
+                .iter()
+                .find_map(|file| text(file))
+                .or_else(uuid)
+                .unwrap_or_default(),
+            bytes: sectors.checked_mul(512)?,
+        })
+    }
+
+    /// The name of its file: what could mean something to a file system, or to a reader's terminal, is an underscore.
+    fn file_name(&self) -> String {
+        let plain = |text: &str| -> String {
+            let kept = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+            text.chars().map(kept).take(80).collect()
+        };
+        format!("{}_{}_{}.json", plain(&self.model), plain(&self.serial), self.bytes)
+    }
+
+    /// Where its model is kept.
+    pub(crate) fn path(&self) -> PathBuf {
+        Path::new(FOLDER).join(self.file_name())
+    }
+}
+
+/// The model of a disk, if it was measured.
+pub(crate) fn known(tree: &Tree, disk: &str) -> Option<CostModel> {
+    let text = tree.text(Identity::read(tree, disk)?.path())?;
+    let model: CostModel = serde_json::from_str(&text).ok()?;
+    // A rate of nothing would hold everybody to nothing.
+    (model.bytes_per_s() > 0).then_some(model)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::observe::files::fake;
+
+    #[test]
+    fn a_disk_is_known_by_what_it_is_and_not_by_its_name() {
+        let kept = "/var/lib/commonhold/disks/Fast_Disk_S_1_512000.json";
+        let way = r#"{"bytes_per_s":8000000,"sequential_per_s":2000,"random_per_s":1900,"latency_us":33000}"#;
+        let dir = fake::tree(&[
+            ("/sys/block/sda/size", "1000\n"),
+            ("/sys/block/sda/device/model", "Fast Disk \n"),
+            ("/sys/block/sda/device/serial", "S/1\n"),
+            ("/sys/block/sdb/size", "1000\n"),
+            ("/sys/block/sdb/device/model", "Fast Disk\n"),
+            (kept, &format!(r#"{{"read":{way},"write":{}}}"#, way.replace("8000000", "7000000"))),
+        ]);
+        let tree = Tree::new(dir.path());
+        let model = known(&tree, "sda").unwrap();
+        assert_eq!((model.bytes_per_s(), model.read.random_per_s), (7_000_000, 1_900));
+        assert_eq!(known(&tree, "sdb"), None, "another serial number");
+        fake::add(&dir, &[(kept, &format!(r#"{{"read":{way},"write":{}}}"#, way.replace("8000000", "0")))]);
+        assert_eq!(known(&tree, "sda"), None, "a disk that carries nothing was not measured");
+    }
+
+    #[test]
+    fn an_array_is_known_by_its_level_its_drives_and_its_uuid() {
+        let uuid = "65f0bc76-003b-9679-b435-95ae30753c73";
+        let dir = fake::tree(&[
+            ("/sys/block/md0/size", "1000\n"),
+            ("/sys/block/md0/md/level", "raid5\n"),
+            ("/sys/block/md0/md/raid_disks", "3\n"),
+            ("/sys/block/md0/md/uuid", &format!("{uuid}\n")),
+        ]);
+        let read = || Identity::read(&Tree::new(dir.path()), "md0").unwrap();
+        let of =
+            |serial: &str| Identity { model: "md raid5 of 3".into(), serial: serial.into(), bytes: 512_000 };
+        assert_eq!(read(), of(uuid));
+        let none = uuid.replace(|c: char| c != '-', "0");
+        fake::add(&dir, &[("/sys/block/md0/md/uuid", &none)]);
+        assert_eq!(read(), of(""), "an array without a superblock");
+    }
+
+    #[test]
+    fn names_cannot_lead_elsewhere() {
+        let identity = Identity { model: "../../etc".into(), serial: "\u{1b}[1m".into(), bytes: 7 };
+        assert_eq!(identity.path(), Path::new(FOLDER).join("______etc___1m_7.json"));
+    }
+}

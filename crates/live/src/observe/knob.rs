@@ -1,0 +1,87 @@
+//! The kernel's files of one cgroup, read.
+
+use std::io;
+use std::path::Path;
+
+use crate::host::{self, File};
+use crate::{LiveError, MORE_FILES};
+
+/// The number behind `key` in a file of `key number` lines, such as cpu.stat and cgroup.events.
+pub(crate) fn value_of(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// What a file holds, without the white space around it.
+pub(crate) fn read(path: &Path) -> io::Result<String> {
+    Ok(host::read_to_string(path)?.trim().to_owned())
+}
+
+/// The processes that stand in a cgroup itself. Those of other pid namespaces have no number here and are left out: 0 stands for
+/// the writer where it is written. A line without an end may be a part of a number, which would be another process's.
+pub(crate) fn processes(dir: &Path) -> io::Result<Vec<u32>> {
+    let text = host::read_to_string(&dir.join("cgroup.procs"))?;
+    let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    Ok(lines.filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect())
+}
+
+/// An error on one of the kernel's files, with what can be done about it.
+pub(crate) fn failed(path: &Path, what: String, source: io::Error) -> LiveError {
+    let remedy = match source.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+            "; run as root, or below a delegated cgroup: systemd-run --user --scope -p Delegate=yes commonhold run ..."
+        }
+        Some(libc::ENOENT | libc::ENODEV) => {
+            "; another program removed the cgroup or its controller: stop it, and start commonhold again"
+        }
+        Some(libc::EBUSY) => {
+            "; the cgroup still holds processes or cgroups of another program: move them out of it"
+        }
+        Some(libc::EMFILE) => MORE_FILES,
+        _ => "",
+    };
+    LiveError::File { path: path.to_owned(), what, source, remedy: remedy.to_owned() }
+}
+
+/// A small file of the kernel that is read again and again: opened once.
+#[derive(Debug)]
+pub(crate) struct Gauge(File);
+
+impl Gauge {
+    /// Opens it.
+    pub(crate) fn open(path: &Path) -> Result<Gauge, LiveError> {
+        match File::open(path) {
+            Ok(file) => Ok(Gauge(file)),
+            Err(source) => Err(failed(path, "open it".to_owned(), source)),
+        }
+    }
+
+    /// The number behind `key` now; 0 if the kernel does not tell.
+    pub(crate) fn value(&self, key: &str) -> Result<u64, LiveError> {
+        let mut buffer = [0; 1024];
+        let read = self.0.read_at(&mut buffer, 0);
+        let n = read.map_err(|source| failed(self.0.path(), "read it".to_owned(), source))?;
+        let text = std::str::from_utf8(&buffer[..n]).unwrap_or_default();
+        Ok(value_of(text, key).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keyed_files() {
+        let text = "usage_usec 1234\nuser_usec 1000\nsystem_usec x\n";
+        assert_eq!(value_of(text, "usage_usec"), Some(1234));
+        assert_eq!(value_of(text, "user_usec"), Some(1000));
+        assert_eq!(value_of(text, "system_usec"), None);
+        assert_eq!(value_of(text, "usage"), None);
+    }
+
+    #[test]
+    fn who_has_no_descriptor_left_is_told_what_to_raise() {
+        let error =
+            failed(Path::new("cpu.stat"), "open it".to_owned(), io::Error::from_raw_os_error(libc::EMFILE));
+        assert!(error.to_string().contains("LimitNOFILE="), "{error}");
+    }
+}

@@ -1,0 +1,278 @@
+//! What the kernel tells about the memory of one control group.
+//!
+//! Source: cgroup-v2.rst, "Memory Interface Files".
+
+use std::io;
+use std::path::Path;
+
+use commonhold_policy::UnitMemory;
+
+use super::source::{Buffer, Source, page_bytes};
+use crate::LiveError;
+use crate::host;
+use crate::observe::knob::value_of;
+
+/// How swap uses memory at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Packing {
+    /// Bytes in all swap areas.
+    pub(super) swapped: u64,
+    /// Bytes of memory that those on zram take.
+    pub(super) pool: u64,
+    /// What a byte that is swapped out next takes of memory all the same, in thousandths.
+    pub(crate) permille: u64,
+}
+
+impl Packing {
+    #[cfg(test)]
+    pub(crate) fn of_all(swapped: u64, pool: u64) -> Packing {
+        Packing { swapped, pool, permille: 0 }
+    }
+
+    /// What a unit's pages take that are on zram, if it has so many bytes in swap.
+    pub(crate) fn of(&self, swapped: u64) -> u64 {
+        let part = u128::from(self.pool) * u128::from(swapped) / u128::from(self.swapped.max(1));
+        u64::try_from(part).unwrap_or(u64::MAX).min(self.pool)
+    }
+}
+
+/// The files of one control group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    current: Source,
+    stat: Source,
+    /// Without swap in the kernel there is none.
+    swapped: Option<Source>,
+}
+
+/// What a control group is charged, with everything below it. Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Charged {
+    /// With `packed`.
+    pub(crate) current: u64,
+    /// What its pages on zram take: see [`super::swap`].
+    pub(crate) packed: u64,
+    /// What it has in swap.
+    pub(crate) swapped: u64,
+    pub(crate) anonymous: u64,
+    pub(crate) dirty: u64,
+    pub(crate) kernel: u64,
+    pub(crate) inactive_file: u64,
+    /// Pages of files, and what the kernel caches for it beside them.
+    pub(crate) cached: u64,
+    pub(crate) refaulted: u64,
+}
+
+impl Group {
+    pub(crate) fn open(dir: &Path) -> Result<Group, LiveError> {
+        Ok(Group {
+            current: Source::open(&dir.join("memory.current"))?,
+            stat: Source::open(&dir.join("memory.stat"))?,
+            swapped: Source::optional(&dir.join("memory.swap.current")),
+        })
+    }
+
+    pub(crate) fn read(&self, buffer: &mut Buffer) -> Result<Charged, LiveError> {
+        let current = self.current.read(buffer)?.trim().parse().unwrap_or(0);
+        let swapped = match &self.swapped {
+            Some(file) => file.read(buffer)?.trim().parse().unwrap_or(0),
+            None => 0,
+        };
+        Ok(Charged { current, swapped, ..Charged::parse(self.stat.read(buffer)?, page_bytes()) })
+    }
+}
+
+impl Charged {
+    /// From the text of memory.stat: sizes are in bytes there, events in pages.
+    fn parse(text: &str, page: u64) -> Charged {
+        let value = |key: &str| value_of(text, key).unwrap_or(0);
+        let kernel = value("kernel").saturating_sub(value("slab_reclaimable"));
+        let refaults = value("workingset_refault_anon") + value("workingset_refault_file");
+        Charged {
+            current: 0,
+            packed: 0,
+            swapped: 0,
+            anonymous: value("anon") + value("shmem"),
+            dirty: value("file_dirty") + value("file_writeback"),
+            kernel,
+            inactive_file: value("inactive_file"),
+            cached: value("inactive_file") + value("active_file") + value("slab_reclaimable"),
+            refaulted: refaults.saturating_mul(page),
+        }
+    }
+
+    /// With what its pages on zram take, which nobody is charged.
+    pub(crate) fn packed(self, packing: &Packing) -> Charged {
+        let packed = packing.of(self.swapped);
+        Charged { current: self.current.saturating_add(packed), packed, ..self }
+    }
+
+    /// Together with another one.
+    pub(crate) fn with(self, other: &Charged) -> Charged {
+        Charged {
+            current: self.current + other.current,
+            packed: self.packed + other.packed,
+            swapped: self.swapped + other.swapped,
+            anonymous: self.anonymous + other.anonymous,
+            dirty: self.dirty + other.dirty,
+            kernel: self.kernel + other.kernel,
+            inactive_file: self.inactive_file + other.inactive_file,
+            cached: self.cached + other.cached,
+            refaulted: self.refaulted + other.refaulted,
+        }
+    }
+
+    /// Without what belongs to others within it.
+    pub(crate) fn without(self, others: &[Charged]) -> Charged {
+        let less = |own: u64, of: fn(&Charged) -> u64| own.saturating_sub(others.iter().map(of).sum());
+        Charged {
+            current: less(self.current, |c| c.current),
+            packed: less(self.packed, |c| c.packed),
+            swapped: less(self.swapped, |c| c.swapped),
+            anonymous: less(self.anonymous, |c| c.anonymous),
+            dirty: less(self.dirty, |c| c.dirty),
+            kernel: less(self.kernel, |c| c.kernel),
+            inactive_file: less(self.inactive_file, |c| c.inactive_file),
+            cached: less(self.cached, |c| c.cached),
+            refaulted: less(self.refaulted, |c| c.refaulted),
+        }
+    }
+
+    /// As the policy wants it, without what other files tell.
+    pub(crate) fn unit(self) -> UnitMemory {
+        UnitMemory {
+            used: self.current,
+            packed: self.packed,
+            anonymous: self.anonymous,
+            dirty: self.dirty,
+            kernel: self.kernel,
+            refaulted: self.refaulted,
+            ..UnitMemory::default()
+        }
+    }
+}
+
+/// Time in which somebody waited for memory, in nanoseconds, from the text of a memory.pressure.
+pub(crate) fn stalled_ns(text: &str) -> u64 {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "));
+    let total = some.and_then(|line| line.split_whitespace().find_map(|word| word.strip_prefix("total=")));
+    total.and_then(|us| us.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1_000)
+}
+
+/// The tightest bound on a control group and those that enclose it, up to the mount: what a container may use. `None`:
+/// there is none.
+pub(crate) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
+    dir.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(bound_of).min()
+}
+
+/// The bound on a control group itself, in bytes; `None`: it has none.
+pub(crate) fn bound_of(dir: &Path) -> Option<u64> {
+    let bound = |file: &str| host::read_to_string(&dir.join(file)).ok()?.trim().parse::<u64>().ok();
+    ["memory.max", "memory.high"].into_iter().filter_map(bound).min()
+}
+
+/// What a control group may still swap out, by its own bound on swap and those above; `None`: there is none.
+pub(crate) fn swap_room(dir: &Path, mount: &Path) -> Option<u64> {
+    let number = |dir: &Path, file: &str| -> Option<u64> {
+        host::read_to_string(&dir.join(file)).ok()?.trim().parse().ok()
+    };
+    let room = |dir: &Path| {
+        let most = number(dir, "memory.swap.max")?;
+        Some(most.saturating_sub(number(dir, "memory.swap.current").unwrap_or(0)))
+    };
+    dir.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(room).min()
+}
+
+/// Whether what is written into memory.low below `dir` can be in force: every control group that encloses it must be
+/// protected itself, but for the hierarchy's root, which has no such file.
+pub(crate) fn is_protected(dir: &Path, mount: &Path) -> bool {
+    let above = dir.ancestors().take_while(|dir| dir.starts_with(mount));
+    let unprotected = |dir: &Path| match host::read_to_string(&dir.join("memory.low")) {
+        Ok(text) => text.trim() == "0",
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    };
+    !above.into_iter().any(unprotected)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_charged_what_memory_stat_says() {
+        let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\ninactive_file 4000\n\
+                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\n";
+        let seen = Charged::parse(text, 4_096);
+        let expected = Charged {
+            current: 0,
+            packed: 0,
+            swapped: 0,
+            anonymous: 1_050,
+            dirty: 10,
+            kernel: 200,
+            inactive_file: 4_000,
+            cached: 4_700,
+            refaulted: 5 * 4_096,
+        };
+        assert_eq!(seen, expected);
+        let own = Charged { current: 10, ..expected }.without(&[Charged {
+            current: 4,
+            anonymous: 2_000,
+            ..Charged::default()
+        }]);
+        assert_eq!((own.current, own.anonymous, own.dirty), (6, 0, 10));
+    }
+
+    /// What a unit has on zram is used by it, without its sub-units' part.
+    #[test]
+    fn what_is_packed_counts_as_used() {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, text) in [("current", "1000\n"), ("stat", "anon 900\n"), ("swap.current", "400\n")] {
+            std::fs::write(dir.path().join(format!("memory.{file}")), text).unwrap();
+        }
+        let seen = Group::open(dir.path()).unwrap().read(&mut Buffer::default()).unwrap();
+        assert_eq!((seen.current, seen.swapped), (1_000, 400));
+        let whole = seen.packed(&Packing::of_all(800, 300));
+        assert_eq!((whole.current, whole.packed), (1_150, 150));
+        let own = whole.without(&[Charged { current: 200, packed: 50, ..Charged::default() }]).unit();
+        assert_eq!((own.used, own.packed, own.anonymous), (950, 100, 900));
+        assert_eq!(whole.with(&whole).packed, 300);
+    }
+
+    #[test]
+    fn pressure() {
+        let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=1234\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=9\n";
+        assert_eq!((stalled_ns(text), stalled_ns("")), (1_234_000, 0));
+    }
+
+    /// A container of 1 MiB in a slice with 512 KiB; protection holds only while everything above has it.
+    #[test]
+    fn what_stands_above_bounds_and_protects() {
+        let mount = tempfile::tempdir().unwrap();
+        let dir = mount.path().join("slice/container");
+        std::fs::create_dir_all(&dir).unwrap();
+        assert_eq!(tightest_bound(&dir, mount.path()), None);
+        assert!(is_protected(&dir, mount.path()));
+        for (file, text) in [
+            ("slice/memory.high", "524288\n"),
+            ("slice/memory.max", "max\n"),
+            ("slice/container/memory.max", "1048576\n"),
+        ] {
+            std::fs::write(mount.path().join(file), text).unwrap();
+        }
+        assert_eq!(tightest_bound(&dir, mount.path()), Some(512 << 10));
+        // Swap: 100 of 300 are used in the container, and none may be in what encloses it.
+        assert_eq!(swap_room(&dir, mount.path()), None);
+        for (file, text) in [("max", "300\n"), ("current", "100\n")] {
+            std::fs::write(dir.join(format!("memory.swap.{file}")), text).unwrap();
+        }
+        assert_eq!(swap_room(&dir, mount.path()), Some(200));
+        std::fs::write(mount.path().join("slice/memory.swap.max"), "0\n").unwrap();
+        assert_eq!(swap_room(&dir, mount.path()), Some(0));
+        std::fs::write(dir.join("memory.low"), "1000\n").unwrap();
+        assert!(is_protected(&dir, mount.path()));
+        std::fs::write(mount.path().join("slice/memory.low"), "0\n").unwrap();
+        assert!(!is_protected(&dir, mount.path()));
+    }
+}

@@ -1,0 +1,269 @@
+//! What units are charged for others: pages of files that were charged to the unit that touched them first, and that
+//! processes of other units map as well.
+//!
+//! Problem: a page has one charge, and may have many users. The kernel keeps no second charge. But for a page that a
+//! process maps, it tells which control group is charged for it, and how many mappings it has.
+//!
+//! Algorithm: every [`EVERY`], up to [`PROCESSES_MAX`] processes of each unit are looked at. In the files that these
+//! map, [`SAMPLES`] places are drawn evenly with some chance. A page that is there and is charged to another unit
+//! counts for that one, divided by the page's mappings. The result is the part of a charge that would be others', if
+//! every page were charged in equal parts to the processes that map it. A thread does it, for no more than a small
+//! part of the machine's time ([`rest_after`]).
+//!
+//! Limits: it is an estimate, to some percent of what is mapped. What is read without being mapped is not seen. Root
+//! alone may look (`CAP_SYS_ADMIN`), on kernels with `CONFIG_PROC_PAGE_MONITOR`.
+//!
+//! Source: admin-guide/mm/pagemap.rst.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::rest_after;
+use super::source::page_bytes;
+use crate::host::{self, File};
+use crate::observe::knob::read;
+
+/// How often is looked.
+const EVERY: Duration = Duration::from_secs(10);
+/// Of each unit, and of each process.
+const PROCESSES_MAX: usize = 16;
+const SAMPLES: u64 = 256;
+
+/// Bits of /proc/PID/pagemap.
+const PRESENT: u64 = 1 << 63;
+const FRAME: u64 = (1 << 55) - 1;
+
+/// The thread that looks, and what it found.
+#[derive(Debug)]
+pub(crate) struct Sharing(Arc<Desk>);
+
+#[derive(Debug, Default)]
+struct Desk {
+    /// The control groups of units' own processes.
+    leaves: Mutex<Vec<PathBuf>>,
+    /// By such a control group, what it is charged for others, in bytes.
+    found: Mutex<BTreeMap<PathBuf, u64>>,
+    ended: AtomicBool,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sharing {
+    /// Begins to look; `None` where the kernel does not tell, or not us.
+    pub(crate) fn begin() -> Option<Sharing> {
+        let frames = Frames::open(Path::new("/proc")).ok()?;
+        let desk = Arc::<Desk>::default();
+        let at = Arc::clone(&desk);
+        let live = move || {
+            let mut chance = 1;
+            while !at.ended.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                let leaves = lock(&at.leaves).clone();
+                *lock(&at.found) = look(&leaves, &frames, &mut chance);
+                thread::sleep(EVERY.max(rest_after(begun.elapsed())));
+            }
+        };
+        thread::Builder::new().name("sharing".to_owned()).spawn(live).ok()?;
+        Some(Sharing(desk))
+    }
+
+    /// From now on, these are the control groups.
+    pub(crate) fn follow(&self, leaves: Vec<PathBuf>) {
+        *lock(&self.0.leaves) = leaves;
+    }
+
+    /// What a control group is charged for others, in bytes.
+    pub(crate) fn of(&self, leaf: &Path) -> u64 {
+        lock(&self.0.found).get(leaf).copied().unwrap_or(0)
+    }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The kernel's tables of page frames: a number of 8 bytes for each.
+struct Frames {
+    proc: PathBuf,
+    charged_to: File,
+    mapped: File,
+}
+
+impl Frames {
+    fn open(proc: &Path) -> io::Result<Frames> {
+        let (charged_to, mapped) =
+            (File::open(&proc.join("kpagecgroup"))?, File::open(&proc.join("kpagecount"))?);
+        // Some sandboxes let the files be opened, and not read.
+        number(&charged_to, 0)?;
+        Ok(Frames { proc: proc.to_owned(), charged_to, mapped })
+    }
+}
+
+fn number(file: &File, index: u64) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, index.saturating_mul(8))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// What each control group is charged for others.
+fn look(leaves: &[PathBuf], frames: &Frames, chance: &mut u64) -> BTreeMap<PathBuf, u64> {
+    // A control group's number is its folder's inode.
+    let numbered = |leaf: &PathBuf| Some((host::look(leaf).ok()?.ino(), leaf.clone()));
+    let owners: BTreeMap<u64, PathBuf> = leaves.iter().filter_map(numbered).collect();
+    let mut found = BTreeMap::new();
+    for (own, leaf) in &owners {
+        let text = read(&leaf.join("cgroup.procs")).unwrap_or_default();
+        let pids: Vec<&str> = text.lines().collect();
+        let every = pids.len().div_ceil(PROCESSES_MAX).max(1);
+        for pid in pids.iter().step_by(every) {
+            for (owner, bytes) in process(&frames.proc.join(pid), frames, chance) {
+                if let Some(owner) = owners.get(&owner).filter(|_| owner != *own) {
+                    *found.entry(owner.clone()).or_insert(0) += bytes * every as u64;
+                }
+            }
+        }
+    }
+    found
+}
+
+/// By the control group that is charged, what a process uses of files' pages: its part of those that it maps, in bytes.
+/// Nothing of a process that is gone.
+fn process(folder: &Path, frames: &Frames, chance: &mut u64) -> BTreeMap<u64, u64> {
+    let mut used = BTreeMap::new();
+    let page = page_bytes();
+    let Ok(pagemap) = File::open(&folder.join("pagemap")) else { return used };
+    let mappings = files(&read(&folder.join("maps")).unwrap_or_default());
+    let pages: u64 = mappings.iter().map(|(from, to)| (to - from) / page).sum();
+    let samples = pages.min(SAMPLES);
+    for sample in 0..samples {
+        let within = |part: u64| u64::try_from(u128::from(pages) * u128::from(part) / u128::from(samples));
+        let (from, to) = (within(sample).unwrap_or(0), within(sample + 1).unwrap_or(pages));
+        let place = address(&mappings, (from + draw(chance) % (to - from).max(1)) * page);
+        let Some((owner, mappers)) = place.and_then(|place| frame(&pagemap, frames, place / page)) else {
+            continue;
+        };
+        *used.entry(owner).or_insert(0) += pages * page / samples / mappers;
+    }
+    used
+}
+
+/// Who is charged for the page at a place, and how many mappings it has.
+fn frame(pagemap: &File, frames: &Frames, index: u64) -> Option<(u64, u64)> {
+    let entry = number(pagemap, index).ok()?;
+    // Without the privilege, every frame's number is 0.
+    let at = entry & FRAME;
+    if entry & PRESENT == 0 || at == 0 {
+        return None;
+    }
+    let owner = number(&frames.charged_to, at).ok()?;
+    Some((owner, number(&frames.mapped, at).unwrap_or(1).max(1)))
+}
+
+/// The mappings of files, from and to, by the text of /proc/PID/maps: `FROM-TO FLAGS OFFSET DEVICE INODE PATH`.
+fn files(text: &str) -> Vec<(u64, u64)> {
+    let mapping = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (from, to) = words.next()?.split_once('-')?;
+        if words.nth(3)? == "0" {
+            return None;
+        }
+        let (from, to) = (u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?);
+        (to > from).then_some((from, to))
+    };
+    text.lines().filter_map(mapping).collect()
+}
+
+/// The address of a byte, counted through all mappings.
+fn address(mappings: &[(u64, u64)], mut at: u64) -> Option<u64> {
+    for (from, to) in mappings {
+        if at < to - from {
+            return Some(from + at);
+        }
+        at -= to - from;
+    }
+    None
+}
+
+/// A number by chance, good enough to draw places (Knuth's constants, the upper bits).
+fn draw(chance: &mut u64) -> u64 {
+    *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *chance >> 33
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn table(path: &Path, numbers: &[u64]) {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn mappings_of_files_are_those_with_an_inode() {
+        let text = "1000-3000 r-xp 00000000 fd:01 42 /usr/bin/a\n5000-6000 rw-p 00000000 00:00 0 [heap]\n\
+                    7000-9000 r--s 00001000 fd:01 43 /data with spaces\n9000-8000 r--s 0 fd:01 44 /odd\n";
+        let mappings = files(text);
+        assert_eq!(mappings, [(0x1000, 0x3000), (0x7000, 0x9000)]);
+        assert_eq!(address(&mappings, 0x1fff), Some(0x2fff));
+        assert_eq!(address(&mappings, 0x2001), Some(0x7001));
+        assert_eq!(address(&mappings, 0x4000), None);
+    }
+
+    /// Pages 1 to 4 of a process map a file: page 1 is its own unit's, 2 another's that it maps alone, 3 one that three map,
+    /// 4 is not there. All are looked at: of the other's charge one page and a third are this one's.
+    #[test]
+    fn a_page_is_divided_among_those_who_map_it() {
+        let proc = tempfile::tempdir().unwrap();
+        let at = |name: &str| proc.path().join(name);
+        let page = page_bytes();
+        std::fs::create_dir(at("7")).unwrap();
+        std::fs::write(at("7/maps"), format!("{page:x}-{:x} r--s 0 fd:01 42 /f\n", page * 5)).unwrap();
+        table(&at("7/pagemap"), &[0, PRESENT | 1, PRESENT | 2, PRESENT | 3, 4]);
+        let (own, other) = (at("own"), at("other"));
+        for (leaf, pids) in [(&own, "7\n"), (&other, "")] {
+            std::fs::create_dir(leaf).unwrap();
+            std::fs::write(leaf.join("cgroup.procs"), pids).unwrap();
+        }
+        let number = |leaf: &Path| host::look(leaf).unwrap().ino();
+        table(&at("kpagecgroup"), &[0, number(&own), number(&other), number(&other), number(&other)]);
+        table(&at("kpagecount"), &[0, 1, 1, 3, 1]);
+        let frames = Frames::open(proc.path()).unwrap();
+        let found = look(&[own, other.clone()], &frames, &mut 1);
+        assert_eq!(found, BTreeMap::from([(other, page + page / 3)]));
+    }
+
+    /// Of forty processes every third is looked at, and stands for three: 14 of them map a page of another's each.
+    #[test]
+    fn of_many_processes_some_stand_for_the_others() {
+        let proc = tempfile::tempdir().unwrap();
+        let at = |name: &str| proc.path().join(name);
+        let page = page_bytes();
+        let (own, other) = (at("own"), at("other"));
+        let pids: Vec<String> = (100..140).map(|pid| pid.to_string()).collect();
+        for (leaf, pids) in [(&own, pids.join("\n")), (&other, String::new())] {
+            std::fs::create_dir(leaf).unwrap();
+            std::fs::write(leaf.join("cgroup.procs"), pids).unwrap();
+        }
+        for pid in &pids {
+            std::fs::create_dir(at(pid)).unwrap();
+            std::fs::write(at(pid).join("maps"), format!("0-{page:x} r--s 0 fd:01 42 /f\n")).unwrap();
+            table(&at(pid).join("pagemap"), &[PRESENT | 1]);
+        }
+        table(&at("kpagecgroup"), &[0, std::fs::metadata(&other).unwrap().ino()]);
+        table(&at("kpagecount"), &[0, 1]);
+        let found = look(&[own, other.clone()], &Frames::open(proc.path()).unwrap(), &mut 1);
+        assert_eq!(found, BTreeMap::from([(other, page * 14 * 3)]));
+    }
+}

@@ -1,0 +1,140 @@
+//! Swap that is memory.
+//!
+//! Problem: a page that goes to zram or zswap is compressed and kept in memory. What zram keeps is charged to no unit.
+//! So a unit could have more than its part of the machine by swapping out. And what is swapped out frees less than its
+//! size.
+//!
+//! Algorithm: a unit's *packed* memory is its part of what zram takes in all: in proportion to what the unit has in
+//! swap (memory.swap.current), of all that is there. How much a page will take is what the pages there took, or half
+//! of a page until [`ENOUGH`] are there. Of several swap areas the kernel fills the one of the highest priority first.
+//!
+//! Limits: the kernel does not say in which area a unit's pages are, nor how well they are compressed. Units are taken
+//! to be alike in that. zswap charges what it keeps to the unit itself, so only the size of a page counts here.
+//!
+//! Source: zram.rst (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst (`Zswap`,
+//! `Zswapped`).
+
+use super::facts::Packing;
+use super::machine::MachineMemory;
+use super::source::{Buffer, Source};
+use crate::LiveError;
+use crate::observe::knob::read;
+
+/// Less than this in compressed swap says nothing about how well pages are compressed.
+const ENOUGH: u64 = 4 << 20;
+/// What is presumed until then, in thousandths.
+const ASSUMED_PERMILLE: u64 = 500;
+
+const SWAPS: &str = "/proc/swaps";
+const ZSWAP_ENABLED: &str = "/sys/module/zswap/parameters/enabled";
+
+/// Where the kernel lists its swap areas; none without swap in the kernel.
+#[derive(Debug)]
+pub(crate) struct Swaps(Option<Source>);
+
+impl Swaps {
+    pub(crate) fn open() -> Swaps {
+        Swaps(Source::optional(SWAPS.as_ref()))
+    }
+
+    /// How swap uses memory now.
+    pub(crate) fn read(&self, machine: MachineMemory, buffer: &mut Buffer) -> Result<Packing, LiveError> {
+        let Some(swaps) = &self.0 else { return Ok(Packing::default()) };
+        let areas = areas(swaps.read(buffer)?);
+        let zswap = !areas.is_empty() && read(ZSWAP_ENABLED.as_ref()).is_ok_and(|text| text == "Y");
+        let sizes = |name: &str| sizes(&read(format!("/sys/block/{name}/mm_stat").as_ref()).ok()?);
+        Ok(packing(&areas, sizes, zswap.then_some((machine.zswapped, machine.zswap))))
+    }
+}
+
+/// One swap area.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Area {
+    /// `zram0`, if it is one.
+    zram: Option<String>,
+    used: u64,
+    full: bool,
+    priority: i64,
+}
+
+/// From the text of /proc/swaps: `NAME TYPE SIZE USED PRIORITY`, in KiB, below a line of headings.
+fn areas(text: &str) -> Vec<Area> {
+    let area = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        // A name may have blanks (as \040), the four words behind it have not.
+        let [name, _, size, used, priority] = words.as_slice() else { return None };
+        let (size, used): (u64, u64) = (size.parse().ok()?, used.parse().ok()?);
+        let zram = name.strip_prefix("/dev/").filter(|name| name.starts_with("zram"));
+        Some(Area {
+            zram: zram.map(str::to_owned),
+            used: used.saturating_mul(1_024),
+            full: used >= size,
+            priority: priority.parse().ok()?,
+        })
+    };
+    text.lines().skip(1).filter_map(area).collect()
+}
+
+/// From the text of a zram device's `mm_stat`: bytes of pages that it holds, and bytes of memory that these take.
+fn sizes(text: &str) -> Option<(u64, u64)> {
+    let mut words = text.split_whitespace().map(str::parse);
+    let (held, _compressed, taken) = (words.next()?.ok()?, words.next()?.ok()?, words.next()?.ok()?);
+    Some((held, taken))
+}
+
+/// `zswap`: bytes of pages that it holds, and what these take, where it is switched on.
+fn packing(areas: &[Area], sizes: impl Fn(&str) -> Option<(u64, u64)>, zswap: Option<(u64, u64)>) -> Packing {
+    let on_zram = |area: &Area| area.zram.as_deref().and_then(&sizes);
+    let next = areas.iter().filter(|area| !area.full).max_by_key(|area| area.priority);
+    let first = zswap.or_else(|| next.and_then(on_zram));
+    Packing {
+        swapped: areas.iter().map(|area| area.used).sum(),
+        pool: areas.iter().filter_map(on_zram).map(|(_, taken)| taken).sum(),
+        permille: first.map_or(0, |(held, taken)| permille(held, taken)),
+    }
+}
+
+fn permille(held: u64, taken: u64) -> u64 {
+    if held < ENOUGH { ASSUMED_PERMILLE } else { (taken.saturating_mul(1_000) / held).min(1_000) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const TEXT: &str = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
+                        /dev/zram0                              partition\t524284\t\t102400\t\t100\n\
+                        /dev/nvme0n1                            partition\t786428\t\t102400\t\t-2\n";
+
+    /// 100 MiB on zram take 25, 100 MiB are on a drive: who has 40 of the 200 is taken to have a fifth of the 25.
+    #[test]
+    fn a_unit_has_its_part_of_what_zram_takes() {
+        let areas = areas(TEXT);
+        let zram = |name: &str| {
+            assert_eq!(name, "zram0");
+            sizes("104857600 20000000 26214400 0 30000000 12 0 3 3\n")
+        };
+        let found = packing(&areas, zram, None);
+        assert_eq!(found, Packing { swapped: 200 * MIB, pool: 25 * MIB, permille: 250 });
+        assert_eq!(found.of(40 * MIB), 5 * MIB);
+        assert_eq!(Packing::default().of(MIB), 0);
+    }
+
+    /// The area of the highest priority counts that is not full; little in it says nothing.
+    #[test]
+    fn what_the_next_page_takes_is_of_the_area_that_is_filled_next() {
+        let full = TEXT.replace("524284\t\t102400", "102400\t\t102400");
+        let zram = |_: &str| Some((100 * MIB, 25 * MIB));
+        assert_eq!(packing(&areas(&full), zram, None).permille, 0);
+        assert_eq!(packing(&areas(TEXT), |_| Some((MIB, 0)), None).permille, 500);
+        assert_eq!(packing(&areas(TEXT), |_| Some((8 * MIB, 9 * MIB)), None).permille, 1_000);
+        // zswap comes before all areas; what it keeps is charged to the units themselves.
+        let drive = areas(&TEXT.replace("zram0", "sda1"));
+        assert_eq!(
+            packing(&drive, |_| None, Some((8 * MIB, 2 * MIB))),
+            Packing { swapped: 200 * MIB, pool: 0, permille: 250 }
+        );
+        assert_eq!(packing(&drive, |_| None, None).permille, 0);
+    }
+}

@@ -1,0 +1,178 @@
+//! Placing processes in the order of their descent, and carrying what is known over to a new contract.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::membership::{Placement, Rule};
+
+use crate::observe::process::ProcessKey;
+
+use super::{Changes, Decisive, Known, MARKER, Moved, Roster, marker, placement_of, stays_of};
+
+/// Stands for the unit of a process whose unit the contract has no more, until the process is placed again.
+const NOWHERE: UnitId = UnitId(u32::MAX);
+
+impl Roster {
+    /// Takes a new contract: units that stay keep their accounts, and what processes inherited stays where the new contract
+    /// still has the rule.
+    pub(super) fn adopt(&mut self, contract: &Contract) {
+        let new_id = |unit: UnitId| contract.has(unit).then_some(unit);
+        for known in self.known.values_mut() {
+            known.member.placement.unit = new_id(known.member.placement.unit).unwrap_or(NOWHERE);
+            let orphaned = known.orphaned.take();
+            known.orphaned =
+                orphaned.and_then(|placement| carry(placement, &self.contract, contract, &new_id));
+        }
+        self.carry_accounts(contract);
+        self.stale = self.known.keys().copied().collect();
+        self.contract = contract.clone();
+        self.decisive = Decisive::under(contract);
+    }
+
+    /// Places new processes, each after its parent.
+    pub(super) fn welcome(&mut self, mut new: BTreeMap<u32, Known>, changes: &mut Changes) {
+        while let Some(pid) = new.keys().next().copied() {
+            for pid in line_of_descent(pid, |pid| new.get(&pid).map(|known| known.member.parent)) {
+                let Some(mut known) = new.remove(&pid) else { continue };
+                self.find_origin(&mut known);
+                self.find_lost_parent(&mut known);
+                known.member.placement = placement_of(self, &known);
+                known.member.stays = stays_of(self, &known);
+                if !known.ended {
+                    changes.joined.push((known.member.key, known.member.placement.unit));
+                }
+                self.known.insert(pid, known);
+            }
+        }
+    }
+
+    /// A process that was born where the backend moved its parents: for `cgroup` rules it counts as standing where they did.
+    fn find_origin(&self, known: &mut Known) {
+        let parent = self.known.get(&known.member.parent);
+        let seen = std::mem::take(&mut known.facts.cgroup);
+        known.facts.cgroup = self.origins.of_newborn(seen, parent.map(|parent| parent.facts.cgroup.as_str()));
+    }
+
+    /// A process whose parent was gone before the first look: reparented, so that its parent tells nothing about it.
+    fn find_lost_parent(&mut self, known: &mut Known) {
+        let (pid, session) = (known.member.key.pid, known.member.session);
+        let parent = self.known.get(&known.member.parent);
+        let placed = |rule| matches!(rule, Rule::Exec | Rule::Pid | Rule::Command);
+        if known.facts.kernel_thread || parent.is_some_and(|parent| placed(parent.member.placement.rule)) {
+            return;
+        }
+        let adopted = parent.is_none_or(|parent| parent.member.session != session);
+        let leader = self.known.get(&session).filter(|_| adopted && session != pid);
+        if let Some(leader) = leader.filter(|leader| placed(leader.member.placement.rule)) {
+            known.orphan(Some(leader.member.placement));
+        } else if let Some(path) = self.marked(pid, known.member.uid) {
+            self.entered.insert(known.member.key, path);
+        }
+    }
+
+    /// The unit that a process's environment names, if its user did enter that unit by `exec`. A process that is root's
+    /// in every way is believed too: it could have entered.
+    fn marked(&mut self, pid: u32, uid: u32) -> Option<String> {
+        if self.grants.is_empty() {
+            return None;
+        }
+        let value = self.procfs.variable(pid, MARKER).ok()??;
+        let path = value.strip_prefix(&marker(std::process::id(), ""))?.to_owned();
+        let granted = self.grants.contains(&(uid, path.clone()));
+        let mut is_root =
+            || matches!(self.procfs.identity(pid), Ok(Some(id)) if id.uid == 0 && id.uid_real == 0);
+        let entered = self.grants.iter().any(|(_, unit)| *unit == path);
+        (granted || (entered && is_root())).then_some(path)
+    }
+
+    /// Places again those whose own facts changed, and then those whose parents' places changed by that.
+    pub(super) fn place_again(&mut self, changes: &mut Changes) {
+        let mut due: Vec<u32> = std::mem::take(&mut self.stale).into_iter().collect();
+        // Each round is one generation; no line of descent is longer than the number of processes.
+        for _ in 0..=self.known.len() {
+            let moved: BTreeSet<u32> =
+                due.into_iter().filter(|pid| self.place_one_again(*pid, changes)).collect();
+            if moved.is_empty() {
+                break;
+            }
+            let is_child = |(_, known): &(&u32, &Known)| moved.contains(&known.member.parent);
+            due = self.known.iter().filter(is_child).map(|(pid, _)| *pid).collect();
+        }
+    }
+
+    /// Whether the process's place changed.
+    fn place_one_again(&mut self, pid: u32, changes: &mut Changes) -> bool {
+        let Some(known) = self.known.get(&pid) else { return false };
+        let placement = placement_of(self, known);
+        let (before, key, ended) = (known.member.placement, known.member.key, known.ended);
+        if placement.unit != before.unit {
+            self.settle(pid);
+            if !ended {
+                note_move(changes, key, unit_if_there(before.unit), placement.unit);
+            }
+        }
+        self.known.entry(pid).and_modify(|known| known.member.placement = placement);
+        self.regroup(pid, before.unit == placement.unit, changes);
+        placement != before
+    }
+
+    /// Looks whether a process may now be moved out of its control group. `here`: it is in the unit that it was in.
+    fn regroup(&mut self, pid: u32, here: bool, changes: &mut Changes) {
+        let Some(known) = self.known.get(&pid) else { return };
+        let (stays, before) = (stays_of(self, known), known.member.stays);
+        if stays.is_some() != before.is_some() && here && !known.ended {
+            changes.regrouped.push((known.member.key, known.member.placement.unit));
+        }
+        self.known.entry(pid).and_modify(|known| known.member.stays = stays);
+    }
+}
+
+/// Notes a move; one of a process that joined or moved since the last look already is not a second event.
+fn note_move(changes: &mut Changes, key: ProcessKey, from: Option<UnitId>, to: UnitId) {
+    if let Some(joined) = changes.joined.iter_mut().find(|(joined, _)| *joined == key) {
+        joined.1 = to;
+    } else if let Some(moved) = changes.moved.iter_mut().find(|moved| moved.key == key) {
+        moved.to = to;
+    } else {
+        changes.moved.push(Moved { key, from, to });
+    }
+    changes.moved.retain(|moved| moved.from != Some(moved.to));
+}
+
+/// The unit, unless the contract has it no more.
+pub(super) fn unit_if_there(unit: UnitId) -> Option<UnitId> {
+    (unit != NOWHERE).then_some(unit)
+}
+
+/// A process and those of its ancestors that `parent` knows, the eldest first.
+fn line_of_descent(pid: u32, parent: impl Fn(u32) -> Option<u32>) -> Vec<u32> {
+    let mut line = vec![pid];
+    let mut next = parent(pid);
+    while let Some(pid) = next {
+        let above = parent(pid);
+        // A circle cannot be, except in files that were read at different times.
+        if above.is_none() || line.contains(&pid) {
+            break;
+        }
+        line.push(pid);
+        next = above;
+    }
+    line.reverse();
+    line
+}
+
+/// An inherited placement under a new contract; `None` if the unit or the rule is there no more.
+fn carry(
+    placement: Placement,
+    old: &Contract,
+    new: &Contract,
+    new_id: &dyn Fn(UnitId) -> Option<UnitId>,
+) -> Option<Placement> {
+    let unit = new_id(placement.unit)?;
+    let Some((holder, position)) = placement.member else { return Some(Placement { unit, ..placement }) };
+    let kind = &old.unit(holder).members.get(usize::from(position))?.kind;
+    let holder = new_id(holder)?;
+    let position = new.unit(holder).members.iter().position(|member| member.kind == *kind)?;
+    let member = Some((holder, u16::try_from(position).ok()?));
+    Some(Placement { unit, member, ..placement })
+}

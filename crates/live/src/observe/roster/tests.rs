@@ -1,0 +1,228 @@
+//! The roster on fake trees. Their process numbers are beyond any `pid_max`, so that no real process has them.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use commonhold_contract::{Contract, Each, Member, MemberKind, Principal, UnitId};
+use commonhold_policy::Time;
+use commonhold_policy::membership::{Rule, Stays};
+
+use super::{Changes, MARKER, Moved, Roster, Scan, marker};
+use crate::observe::process::ProcessKey;
+
+const BASE: u32 = 90_000_000;
+
+struct Fake {
+    root: tempfile::TempDir,
+    roster: Roster,
+    contract: Contract,
+    now: Time,
+}
+
+impl Fake {
+    fn new(contract: Contract) -> Fake {
+        let root = tempfile::tempdir().unwrap();
+        let roster = Roster::new(root.path(), &[BASE + 9]).unwrap();
+        Fake { root, roster, contract, now: 0 }
+    }
+
+    /// A process: number, parent and session counted from `BASE` (0: none), user, name.
+    fn put(&self, pid: u32, parent: u32, session: u32, uid: u32, comm: &str) {
+        let at = |n: u32| if n == 0 { 0 } else { BASE + n };
+        let dir = self.root.path().join(at(pid).to_string());
+        fs::create_dir_all(&dir).unwrap();
+        let (parent, session, start) = (at(parent), at(session), 100 + pid);
+        let stat = format!(
+            "{} ({comm}) S {parent} 1 {session} 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 0\n",
+            at(pid)
+        );
+        fs::write(dir.join("stat"), stat).unwrap();
+        fs::write(dir.join("status"), format!("Uid:\t{uid}\t{uid}\nGid:\t{uid}\t{uid}\nGroups:\t\n"))
+            .unwrap();
+        fs::write(dir.join("cmdline"), format!("/bin/{comm}\0")).unwrap();
+        fs::write(dir.join("cgroup"), "0::/\n").unwrap();
+    }
+
+    /// Puts a process into a control group.
+    fn stand(&self, pid: u32, cgroup: &str) {
+        let file = self.root.path().join((BASE + pid).to_string()).join("cgroup");
+        fs::write(file, format!("0::{cgroup}\n")).unwrap();
+    }
+
+    fn environ(&self, pid: u32, text: &str) {
+        fs::write(self.root.path().join((BASE + pid).to_string()).join("environ"), text).unwrap();
+    }
+
+    fn end(&self, pid: u32) {
+        fs::remove_dir_all(self.root.path().join((BASE + pid).to_string())).unwrap();
+    }
+
+    fn look(&mut self, how: Scan) -> Changes {
+        self.now += super::SECOND;
+        self.roster.refresh(&self.contract, self.now, how).unwrap()
+    }
+
+    #[track_caller]
+    fn check(&self, pid: u32, path: &str, rule: Rule) {
+        let placement = self.roster.member(BASE + pid).unwrap().placement;
+        assert_eq!((self.contract.unit(placement.unit).path.as_str(), placement.rule), (path, rule));
+    }
+}
+
+fn key(pid: u32) -> ProcessKey {
+    ProcessKey { pid: BASE + pid, start: u64::from(100 + pid) }
+}
+
+/// build: command make. ana: user 1000.
+fn contract() -> (Contract, UnitId, UnitId) {
+    let mut contract = Contract::default();
+    let (build, ana) = (contract.add(None, "build"), contract.add(None, "ana"));
+    let mut member =
+        |unit: UnitId, kind| contract.units[unit.index()].members.push(Member { kind, span: 0..0 });
+    member(build, MemberKind::Command("make".to_owned()));
+    member(ana, MemberKind::User(Principal::Id(1000)));
+    (contract, build, ana)
+}
+
+#[test]
+fn children_stay_with_a_parent_that_ends() {
+    let (contract, build, ana) = contract();
+    let mut fake = Fake::new(contract);
+    // The child has the lower number: it is placed after its parent all the same.
+    fake.put(5, 0, 5, 1000, "make");
+    fake.put(3, 5, 5, 1000, "cc");
+    fake.put(4, 0, 4, 1000, "sh");
+    fake.put(9, 0, 9, 1000, "make");
+    let mut joined = fake.look(Scan::Quick).joined;
+    joined.sort_unstable();
+    // Number 9 is one of our own.
+    assert_eq!(joined, [(key(3), build), (key(4), ana), (key(5), build)]);
+    fake.end(5);
+    fake.put(3, 1, 5, 1000, "cc");
+    assert_eq!(fake.look(Scan::Quick).left, [(key(5), Some(build))]);
+    assert!(fake.look(Scan::Full).is_empty());
+    fake.check(3, "build", Rule::Command);
+    // A contract without that rule: nothing is inherited any more.
+    fake.contract.units[build.index()].members.clear();
+    assert_eq!(fake.look(Scan::Full).moved, [Moved { key: key(3), from: Some(build), to: ana }]);
+}
+
+#[test]
+fn an_orphan_is_known_by_its_sessions_leader() {
+    let (contract, ..) = contract();
+    let mut fake = Fake::new(contract);
+    fake.put(5, 0, 5, 1000, "make");
+    fake.look(Scan::Quick);
+    fake.put(6, 0, 5, 1000, "cc");
+    fake.put(7, 0, 7, 1000, "cc");
+    fake.look(Scan::Quick);
+    fake.check(6, "build", Rule::Command);
+    fake.check(7, "ana", Rule::User);
+}
+
+#[test]
+fn a_number_used_again_is_another_process() {
+    let (contract, build, ana) = contract();
+    let mut fake = Fake::new(contract);
+    fake.put(5, 0, 5, 1000, "make");
+    fake.look(Scan::Quick);
+    fake.end(5);
+    fake.put(5, 0, 5, 1000, "sh");
+    let path = fake.root.path().join((BASE + 5).to_string()).join("stat");
+    let text = fs::read_to_string(&path).unwrap().replace(" 105 ", " 999 ");
+    fs::write(&path, text).unwrap();
+    let mut changes = fake.look(Scan::Quick);
+    if changes.is_empty() {
+        // The file system gave the new directory the old one's inode, as a procfs does not.
+        fake.look(Scan::Full);
+        changes = fake.look(Scan::Quick);
+    }
+    let new = ProcessKey { pid: BASE + 5, start: 999 };
+    assert_eq!((changes.left, changes.joined), (vec![(key(5), Some(build))], vec![(new, ana)]));
+}
+
+#[test]
+fn the_mark_is_believed_of_those_who_entered_only() {
+    let (contract, build, _) = contract();
+    let mut fake = Fake::new(contract);
+    fake.put(2, 0, 2, 1000, "sh");
+    fake.look(Scan::Quick);
+    fake.put(3, 0, 3, 2000, "sh");
+    let marked = format!("{MARKER}={}\0", marker(std::process::id(), "build"));
+    fake.environ(3, &marked);
+    fake.look(Scan::Quick);
+    fake.check(3, "shared", Rule::Default);
+    assert!(fake.roster.enter(&fake.contract, key(2), build).unwrap());
+    assert!(!fake.roster.enter(&fake.contract, ProcessKey { start: 1, ..key(2) }, build).unwrap());
+    for (pid, uid) in [(4, 1000), (5, 2000), (6, 0)] {
+        fake.put(pid, 0, pid, uid, "sh");
+        fake.environ(pid, &marked);
+    }
+    // Another daemon's members are none of this one's.
+    fake.put(7, 0, 7, 1000, "sh");
+    fake.environ(7, &format!("{MARKER}={}\0", marker(1, "build")));
+    fake.look(Scan::Quick);
+    fake.check(2, "build", Rule::Exec);
+    fake.check(4, "build", Rule::Exec);
+    fake.check(5, "shared", Rule::Default);
+    fake.check(6, "build", Rule::Exec);
+    fake.check(7, "ana", Rule::User);
+}
+
+#[test]
+fn users_get_units_of_their_own() {
+    let (mut contract, _, ana) = contract();
+    contract.units[ana.index()].each = Some(Each::User);
+    let mut fake = Fake::new(contract);
+    fake.put(2, 0, 2, 1000, "sh");
+    fake.put(3, 0, 3, 1000, "sh");
+    let users = fake.look(Scan::Quick).users;
+    assert_eq!(users.iter().map(|(unit, uid, _)| (*unit, *uid)).collect::<Vec<_>>(), [(ana, 1000)]);
+    let own = fake.contract.add(Some(ana), "u1000");
+    let kind = MemberKind::User(Principal::Id(1000));
+    fake.contract.units[own.index()].members.push(Member { kind, span: 0..0 });
+    let changes = fake.look(Scan::Quick);
+    assert_eq!((changes.moved.len(), changes.users), (2, vec![]));
+    fake.check(2, "ana/u1000", Rule::User);
+}
+
+#[test]
+fn who_changes_its_user_moves() {
+    let (contract, _, ana) = contract();
+    let mut fake = Fake::new(contract);
+    fake.put(2, 0, 2, 0, "login");
+    fake.look(Scan::Quick);
+    fake.put(2, 0, 2, 1000, "sh");
+    assert_eq!(fake.look(Scan::Full).moved, [Moved { key: key(2), from: Some(UnitId::SHARED), to: ana }]);
+    assert_eq!(fake.roster.unit_facts()[ana.index()].processes, 1);
+}
+
+/// Wherever it stands: but a name alone does not make a service manager.
+#[test]
+fn a_service_manager_is_known_by_its_program() {
+    let (contract, ..) = contract();
+    let mut fake = Fake::new(contract);
+    fake.roster.moves_members(None);
+    let programs = tempfile::tempdir().unwrap();
+    let [systemd, hog] = ["systemd", "hog"].map(|name| programs.path().join(name));
+    fs::write(&systemd, "").unwrap();
+    fs::write(&hog, "").unwrap();
+    // As in /proc, a link to what a process executes.
+    let execute = |pid: u32, program| {
+        let dir = fake.root.path().join(pid.to_string());
+        fs::create_dir_all(&dir).unwrap();
+        symlink(program, dir.join("exe")).unwrap();
+    };
+    execute(1, &systemd);
+    for (pid, comm, program) in
+        [(1, "systemd", &systemd), (2, "(sd-pam)", &systemd), (3, "systemd", &hog), (4, "worker", &systemd)]
+    {
+        fake.put(pid, 0, pid, 1000, comm);
+        fake.stand(pid, "/user.slice/user-1000.slice/session-3.scope");
+        execute(BASE + pid, program);
+    }
+    fake.look(Scan::Full);
+    let stays = [1, 2, 3, 4].map(|pid| fake.roster.member(BASE + pid).unwrap().stays);
+    assert_eq!(stays, [Some(Stays::UserManager), Some(Stays::UserManager), None, None]);
+}

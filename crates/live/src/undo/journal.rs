@@ -1,0 +1,578 @@
+//! The journal: how to undo what was done, written before it is done.
+//!
+//! Problem: a daemon that dies must leave nothing stopped, pinned or squeezed behind.
+//!
+//! Algorithm: before the first change to a process or a file, one entry with its original state is appended to a file
+//! on a memory file system. The caretaker, a process that lives only for this, holds the read end of a pipe whose
+//! write end only the daemon has. When the daemon is gone, for whatever reason, the caretaker reads the journal,
+//! undoes everything, last entry first, and removes the file. A regular end is the same path: there is one way of
+//! undoing, and it is used every time. If both processes are killed, the next start finds the journal and undoes it
+//! first.
+//!
+//! Properties: undoing is idempotent. An entry whose action never happened is harmless. A process is known by number
+//! and start time, so that a reused number is never touched.
+
+mod text;
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use commonhold_machine::CpuSet;
+
+use crate::LiveError;
+use crate::host::io_priority::IoPriority;
+use crate::host::{self, File};
+use crate::observe::process::{ProcFs, is_alive};
+
+pub use crate::observe::process::ProcessKey;
+
+/// One thing to undo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// A thread's own affinity is about to be replaced; this is the original.
+    Affinity {
+        /// The thread's process.
+        process: ProcessKey,
+        /// The thread.
+        tid: u32,
+        /// Where it was allowed to run.
+        cpus: CpuSet,
+    },
+    /// A mask that the daemon gives to threads: one found on an unknown descendant of a member came from here.
+    Given {
+        /// The mask.
+        cpus: CpuSet,
+    },
+    /// A thread's own I/O priority is about to be replaced; this is the original.
+    Priority {
+        /// The thread's process.
+        process: ProcessKey,
+        /// The thread.
+        tid: u32,
+        /// What it had.
+        priority: IoPriority,
+    },
+    /// An I/O priority that the daemon gives to threads.
+    PriorityGiven {
+        /// The priority.
+        priority: IoPriority,
+    },
+    /// A process's own `oom_score_adj` is about to be replaced; this is the original.
+    OomScore {
+        /// The process.
+        process: ProcessKey,
+        /// What it had.
+        value: i16,
+    },
+    /// An `oom_score_adj` that the daemon gives to processes.
+    OomScoreGiven {
+        /// The value.
+        value: i16,
+    },
+    /// A process is about to be stopped (SIGSTOP).
+    Stopped {
+        /// The process.
+        process: ProcessKey,
+    },
+    /// A process that was stopped was continued: the earlier entry counts no more, so that a process that its own user
+    /// stops from now on is left alone.
+    Continued {
+        /// The process.
+        process: ProcessKey,
+    },
+    /// A process is about to be moved to a cgroup of ours; this is where it was.
+    Moved {
+        /// The process.
+        process: ProcessKey,
+        /// Its cgroup's directory, in full.
+        from: PathBuf,
+    },
+    /// A cgroup is about to be created.
+    Created {
+        /// Its directory.
+        cgroup: PathBuf,
+    },
+    /// A file is about to be written; this was in it.
+    Knob {
+        /// The file.
+        path: PathBuf,
+        /// What to write back.
+        original: String,
+    },
+    /// One device's line in a file that has a line per device is about to be written.
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// What to write so that the line is as it was; it begins with the device.
+        original: String,
+        /// What is about to be written: a line that says otherwise later is another program's. Empty in a journal of an older
+        /// version.
+        given: String,
+    },
+}
+
+/// The journal's name in its directory.
+pub const FILE_NAME: &str = "journal";
+
+/// A journal larger than this is rewritten without the entries that nobody needs any more.
+const COMPACT_BYTES: u64 = 1 << 20;
+
+/// How long a new daemon waits for the caretaker of one that died, which undoes what is usual within one second; and for
+/// every KiB of its journal, some thirty control groups; but never longer than a person would.
+const TAKE_OVER: Duration = Duration::from_secs(3);
+const TAKE_OVER_PER_KIB: Duration = Duration::from_millis(500);
+const TAKE_OVER_MAX: Duration = Duration::from_secs(60);
+
+/// The open journal. Whoever has it open for writing holds the file's lock: the daemon, or the caretaker that undoes.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+    bytes: u64,
+    /// Whether behind those there is a part of an entry, which could not be taken away.
+    torn: bool,
+    /// The size at which it is compacted next.
+    compact_at: u64,
+}
+
+impl Journal {
+    /// Opens the journal in `dir`, which is created if it is not there, and returns what an earlier daemon left to undo.
+    /// Give that to [`undo`](crate::undo::undo) and then call [`Journal::clear`]; until then the entries stay in the file.
+    ///
+    /// The directory should be on a memory file system, since nothing in it outlives the machine's next start. Refused:
+    /// a journal that a running daemon holds, and one that belongs to another user, who could have us undo anything.
+    pub fn create(dir: &Path) -> Result<(Journal, Vec<Entry>), LiveError> {
+        let path = dir.join(FILE_NAME);
+        host::make_dirs(dir).map_err(|err| failed(dir, "create", err))?;
+        let mut file = open_locked(&path, take_over_after)?;
+        let content = file.read_to_end().map_err(|err| failed(&path, "read", err))?;
+        let leftover = text::parse(&content);
+        let mut journal =
+            Journal { file, path, bytes: content.len() as u64, torn: false, compact_at: COMPACT_BYTES };
+        if leftover.is_empty() {
+            journal.clear()?;
+        } else if content.last() != Some(&b'\n') {
+            // The dead daemon's last line is torn: end it, so that the next entry starts on a line of its own.
+            journal.append(b"\n").map_err(|err| failed(&journal.path, "write", err))?;
+        }
+        Ok((journal, leftover))
+    }
+
+    /// Appends entries, in one write. They are in the file when this returns: only then may the actions begin.
+    pub fn record(&mut self, entries: &[Entry]) -> io::Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let mut lines = Vec::new();
+        for entry in entries {
+            text::write(&mut lines, entry);
+        }
+        self.append(&lines)?;
+        // The entries are there, whatever becomes of the shorter file.
+        if self.bytes >= self.compact_at && self.compact().is_err() {
+            self.compact_at = self.bytes * 2;
+        }
+        Ok(())
+    }
+
+    /// Forgets every entry: all of it was undone.
+    pub fn clear(&mut self) -> Result<(), LiveError> {
+        let cleared = self.file.set_len(0).and_then(|()| {
+            self.bytes = 0;
+            self.append(text::HEADER)
+        });
+        cleared.map_err(|err| failed(&self.path, "clear", err))
+    }
+
+    /// Where it is: what a caretaker needs to know.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Every entry of a journal, without its lock. A last line that was not written to its end is left out: its action
+    /// was not begun.
+    pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
+        Ok(text::parse(&host::read(path)?))
+    }
+
+    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.bytes)?;
+            self.torn = false;
+        }
+        let written = self.file.write_all(lines);
+        match written {
+            Ok(()) => self.bytes += lines.len() as u64,
+            // A part of the lines may be there (a full file system): take it away, or the next entry continues it.
+            Err(_) => self.torn = self.file.set_len(self.bytes).is_err(),
+        }
+        written
+    }
+
+    /// Rewrites the file without what is superseded or about processes that ended, and doubles the next bound if that
+    /// did not help: many processes need a long journal.
+    fn compact(&mut self) -> io::Result<()> {
+        let mut procfs = ProcFs::open(Path::new("/proc")).map_err(io::Error::other)?;
+        let content = host::read(&self.path)?;
+        // What was not read would be forgotten.
+        if content.len() as u64 != self.bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let entries = compacted(&text::parse(&content), |key| {
+            // When in doubt, keep it.
+            is_alive(&mut procfs, key).unwrap_or(true)
+        });
+        let mut lines = text::HEADER.to_vec();
+        for entry in &entries {
+            text::write(&mut lines, entry);
+        }
+        let temporary = self.path.with_extension("new");
+        let mut file = open(&temporary)?;
+        file.lock()?;
+        file.set_len(0)?;
+        file.write_all(&lines)?;
+        host::rename(&temporary, &self.path)?;
+        self.file = file;
+        self.bytes = lines.len() as u64;
+        self.compact_at = COMPACT_BYTES.max(self.bytes * 2);
+        Ok(())
+    }
+}
+
+/// Takes a journal over to undo it: waits for its lock, and returns its entries with a guard that removes the file.
+/// `None` if there is no journal, or if another program holds it and so takes care of it.
+pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, LiveError> {
+    if !host::exists(path) {
+        return Ok(None);
+    }
+    let mut file = match open_locked(path, |_| TAKE_OVER) {
+        Ok(file) => file,
+        Err(LiveError::Unavailable { .. }) => return Ok(None),
+        Err(err) => return Err(err),
+    };
+    let content = file.read_to_end().map_err(|err| failed(path, "read", err))?;
+    Ok(Some((text::parse(&content), Taken { _file: file, path: path.to_owned() })))
+}
+
+/// A journal whose lock this process holds in order to undo it.
+pub(crate) struct Taken {
+    _file: File,
+    path: PathBuf,
+}
+
+impl Taken {
+    /// Removes the journal: everything in it was undone.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        host::remove_file(&self.path)
+    }
+}
+
+/// How long to wait for somebody who undoes a journal of so many bytes.
+fn take_over_after(bytes: u64) -> Duration {
+    let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
+    TAKE_OVER_PER_KIB.saturating_mul(kib).saturating_add(TAKE_OVER).min(TAKE_OVER_MAX)
+}
+
+/// Opens a journal and waits for its lock, as long as `patience` has for one of its length. The file may be replaced or
+/// removed by the one who had it before: what counts is the lock of the file that has the name.
+fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, LiveError> {
+    let begin = Instant::now();
+    loop {
+        let mut file = open(path).map_err(|err| failed(path, "open", err))?;
+        let locked = file.lock();
+        let own = file.look().map_err(|err| failed(path, "examine", err))?;
+        if own.uid() != rustix::process::geteuid().as_raw() {
+            return Err(LiveError::Unavailable {
+                what: format!("{} belongs to another user (uid {})", path.display(), own.uid()),
+                remedy: "remove it, or use another directory for the journal".to_owned(),
+            });
+        }
+        let named = host::look(path).ok();
+        let same = named.is_some_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino()));
+        if locked.is_ok() && same {
+            file.rewind().map_err(|err| failed(path, "read", err))?;
+            return Ok(file);
+        }
+        if begin.elapsed() > patience(own.len()) {
+            return Err(LiveError::Unavailable {
+                what: format!("{} is held by another commonhold that runs now", path.display()),
+                remedy: "stop that one first, or give this one a directory of its own".to_owned(),
+            });
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// No link is followed: in a directory that others may write to, one could name any file.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    File::open_with(path, &options)
+}
+
+fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {
+    let remedy = match source.kind() {
+        io::ErrorKind::PermissionDenied => "; use a directory that this user may write to",
+        io::ErrorKind::StorageFull => "; free some space there, or use another directory for the journal",
+        _ => "",
+    };
+    LiveError::File { path: path.to_owned(), what: what.to_owned(), source, remedy: remedy.to_owned() }
+}
+
+/// The device that a line is about.
+pub(crate) fn first_word(line: &str) -> &str {
+    line.split_whitespace().next().unwrap_or_default()
+}
+
+/// The entries that still matter, in their order.
+///
+/// Of a thread's affinities and priorities and of a process's scores and origins the latest counts (its owner may have changed it in between), of
+/// a file's contents the first (the others are our own). A stopped process that was continued needs nothing.
+pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
+    let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let (mut prioritized, mut scored) = (BTreeSet::new(), BTreeSet::new());
+    let mut kept: Vec<&Entry> = Vec::new();
+    for entry in entries.iter().rev() {
+        let keep = match entry {
+            Entry::Affinity { process, tid, .. } => threads.insert((*process, *tid)) && alive(*process),
+            Entry::Priority { process, tid, .. } => prioritized.insert((*process, *tid)) && alive(*process),
+            Entry::OomScore { process, .. } => scored.insert(*process) && alive(*process),
+            Entry::Stopped { process } => stops.insert(*process) && alive(*process),
+            Entry::Continued { process } => {
+                stops.insert(*process);
+                false
+            }
+            Entry::Moved { process, .. } => origins.insert(*process) && alive(*process),
+            Entry::Given { .. }
+            | Entry::PriorityGiven { .. }
+            | Entry::OomScoreGiven { .. }
+            | Entry::Created { .. }
+            | Entry::Knob { .. }
+            | Entry::Line { .. } => true,
+        };
+        if keep {
+            kept.push(entry);
+        }
+    }
+    let (mut given, mut created, mut knobs) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let (mut lines, mut priorities, mut scores) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let first = kept.into_iter().rev().filter(|entry| match entry {
+        Entry::Given { cpus } => given.insert(cpus.clone()),
+        Entry::PriorityGiven { priority } => priorities.insert(*priority),
+        Entry::OomScoreGiven { value } => scores.insert(*value),
+        Entry::Created { cgroup } => created.insert(cgroup.clone()),
+        Entry::Knob { path, .. } => knobs.insert(path.clone()),
+        Entry::Line { path, original, .. } => lines.insert((path.clone(), first_word(original).to_owned())),
+        _ => true,
+    });
+    first.cloned().collect()
+}
+
+/// Writes to the journal: nothing is done that could not be undone.
+pub(crate) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), LiveError> {
+    journal.record(entries).map_err(|source| LiveError::File {
+        path: PathBuf::from("journal"),
+        what: "record how to undo the next change, which is therefore not made".to_owned(),
+        source,
+        remedy: "; make room on the file system of the run directory".to_owned(),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::host::{Answer, Kind};
+
+    fn key(pid: u32) -> ProcessKey {
+        ProcessKey { pid, start: 7 }
+    }
+
+    fn stopped(pid: u32) -> Entry {
+        Entry::Stopped { process: key(pid) }
+    }
+
+    fn affinity(pid: u32, cpus: &str) -> Entry {
+        Entry::Affinity { process: key(pid), tid: pid, cpus: cpus.parse().unwrap() }
+    }
+
+    fn given(cpus: &str) -> Entry {
+        Entry::Given { cpus: cpus.parse().unwrap() }
+    }
+
+    #[test]
+    fn what_a_daemon_leaves_is_found_by_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, leftover) = Journal::create(dir.path()).unwrap();
+        assert_eq!(leftover, []);
+        journal.record(&[stopped(1), given("0-1")]).unwrap();
+        journal.record(&[affinity(1, "3")]).unwrap();
+        let all = vec![stopped(1), given("0-1"), affinity(1, "3")];
+        assert_eq!(Journal::read(journal.path()).unwrap(), all);
+        drop(journal);
+
+        let (mut journal, leftover) = Journal::create(dir.path()).unwrap();
+        assert_eq!(leftover, all);
+        // Not undone yet: a daemon that dies now leaves everything to the one after it.
+        assert_eq!(Journal::read(journal.path()).unwrap(), all);
+        journal.clear().unwrap();
+        journal.record(&[stopped(2)]).unwrap();
+        assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(2)]);
+    }
+
+    #[test]
+    fn a_torn_line_does_not_spoil_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        journal.record(&[stopped(1)]).unwrap();
+        journal.append(b"S 23-").unwrap();
+        drop(journal);
+        let (mut journal, leftover) = Journal::create(dir.path()).unwrap();
+        assert_eq!(leftover, [stopped(1)]);
+        journal.record(&[stopped(2)]).unwrap();
+        assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(1), stopped(2)]);
+    }
+
+    /// The first so many calls of a kind get this answer.
+    fn first(mut times: u32, kind: Kind, answer: Answer) -> host::Tampering {
+        host::tamper(move |access| {
+            if access.kind != kind || times == 0 {
+                return Answer::GoOn;
+            }
+            times -= 1;
+            answer.clone()
+        })
+    }
+
+    /// Half of the entries, and then no room: none of them is there, and those after them are whole.
+    #[test]
+    fn a_short_write_leaves_nothing_of_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        journal.record(&[stopped(1)]).unwrap();
+        let mut part = true;
+        let hook = host::tamper(move |access| match access.kind {
+            Kind::Write if std::mem::take(&mut part) => Answer::Shorten(access.bytes.len() - 3),
+            Kind::Write => Answer::Refuse(libc::ENOSPC),
+            _ => Answer::GoOn,
+        });
+        let error = journal.record(&[stopped(2), affinity(3, "0-1")]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(1)]);
+        drop(hook);
+        journal.record(&[stopped(4)]).unwrap();
+        assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(1), stopped(4)]);
+    }
+
+    /// What was written in part could not even be taken away: the next entry waits until that is done.
+    #[test]
+    fn no_entry_is_written_behind_a_part_of_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        let mut part = true;
+        let hook = host::tamper(move |access| match access.kind {
+            Kind::Write if std::mem::take(&mut part) => Answer::Shorten(4),
+            Kind::Write => Answer::Refuse(libc::ENOSPC),
+            Kind::Resize => Answer::Refuse(libc::EIO),
+            _ => Answer::GoOn,
+        });
+        journal.record(&[stopped(23)]).unwrap_err();
+        assert!(!std::fs::read(journal.path()).unwrap().ends_with(b"\n"), "there is a part of it");
+        let hook = (hook, first(1, Kind::Resize, Answer::Refuse(libc::EIO)));
+        journal.record(&[stopped(2)]).unwrap_err();
+        drop(hook);
+        journal.record(&[stopped(2)]).unwrap();
+        assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(2)]);
+    }
+
+    /// What fails of making a long journal shorter takes nothing from it, and keeps nobody from going on.
+    #[test]
+    fn a_journal_that_cannot_be_made_shorter_is_whole_and_goes_on() {
+        for (kind, answer) in [
+            (Kind::Rename, Answer::Refuse(libc::EACCES)),
+            (Kind::Open, Answer::Refuse(libc::EMFILE)),
+            (Kind::Read, Answer::Shorten(200)),
+            (Kind::Resize, Answer::Refuse(libc::EIO)),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut journal, _) = Journal::create(dir.path()).unwrap();
+            let all: Vec<Entry> = (0..50).map(|n| given(&format!("{n}"))).collect();
+            journal.record(&all).unwrap();
+            journal.compact_at = 1;
+            let hook = first(1, kind, answer);
+            journal.record(&[given("60")]).unwrap();
+            drop(hook);
+            journal.record(&[given("61")]).unwrap();
+            let kept = Journal::read(journal.path()).unwrap();
+            assert_eq!((kept.len(), kept.last()), (52, Some(&given("61"))), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn one_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::create(dir.path()).unwrap();
+        let refused = open_locked(journal.path(), |_| Duration::ZERO).unwrap_err().to_string();
+        assert!(refused.contains("is held by another commonhold"), "{refused}");
+        let path = journal.path().to_owned();
+        drop(journal);
+        open_locked(&path, |_| Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_long_journal_is_waited_for_longer() {
+        let patience = [0, 1_023, 40 << 10, u64::MAX].map(take_over_after);
+        assert_eq!(patience.map(|patience| patience.as_millis()), [3_000, 3_000, 23_000, 60_000]);
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("victim"), "precious").unwrap();
+        std::os::unix::fs::symlink(dir.path().join("victim"), dir.path().join(FILE_NAME)).unwrap();
+        assert!(Journal::create(dir.path()).is_err());
+        assert_eq!(std::fs::read(dir.path().join("victim")).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn what_nobody_needs_any_more_goes() {
+        let knob = |original: &str| Entry::Knob { path: "/k".into(), original: original.to_owned() };
+        let entries = [
+            knob("first"),
+            affinity(1, "0"),
+            stopped(1),
+            given("0"),
+            affinity(9, "0"),
+            Entry::Continued { process: key(1) },
+            stopped(2),
+            knob("ours"),
+            given("0"),
+            affinity(1, "1"),
+        ];
+        // Process 9 has ended; process 1 was continued, and its owner changed its mask.
+        let kept = compacted(&entries, |key| key.pid != 9);
+        assert_eq!(kept, [knob("first"), given("0"), stopped(2), affinity(1, "1")]);
+    }
+
+    #[test]
+    fn it_does_not_grow_without_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        // Nobody has these numbers: processes that ended long ago.
+        let storm: Vec<Entry> = (0..2_000).map(|pid| affinity(0x3fff_0000 + pid, "0-1")).collect();
+        journal.record(&[given("0")]).unwrap();
+        for _ in 0..40 {
+            journal.record(&storm).unwrap();
+        }
+        let bytes = std::fs::metadata(journal.path()).unwrap().len();
+        assert!(bytes < COMPACT_BYTES + 100_000, "{bytes}");
+        assert_eq!(Journal::read(journal.path()).unwrap().first(), Some(&given("0")));
+        // Still locked, though it is another file now.
+        assert!(open_locked(journal.path(), |_| Duration::ZERO).is_err());
+    }
+}

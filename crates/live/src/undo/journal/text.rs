@@ -1,0 +1,249 @@
+//! The journal's text: a header with the version, then one line per entry.
+//!
+//! A line is a letter and fields, separated by spaces. In a field, every byte that is not a printable ASCII character,
+//! and `%`, is written as `%` and two hexadecimal digits. So a field holds no space and no line break, and a path that
+//! is not UTF-8 survives. An empty field is written as `%`. A line that cannot be read is skipped: the other entries
+//! are worth undoing all the same.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use commonhold_machine::CpuSet;
+
+use super::{Entry, ProcessKey};
+use crate::host::io_priority::IoPriority;
+
+/// The first line.
+pub(super) const HEADER: &[u8] = b"commonhold journal 1\n";
+
+/// Appends an entry's line.
+pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
+    match entry {
+        Entry::Affinity { process, tid, cpus } => {
+            put(
+                lines,
+                b'A',
+                &[key(process).as_bytes(), tid.to_string().as_bytes(), cpus.to_string().as_bytes()],
+            );
+        }
+        Entry::Given { cpus } => put(lines, b'G', &[cpus.to_string().as_bytes()]),
+        Entry::Priority { process, tid, priority } => {
+            let number = priority.number().to_string();
+            put(lines, b'P', &[key(process).as_bytes(), tid.to_string().as_bytes(), number.as_bytes()]);
+        }
+        Entry::PriorityGiven { priority } => put(lines, b'Q', &[priority.number().to_string().as_bytes()]),
+        Entry::OomScore { process, value } => {
+            put(lines, b'O', &[key(process).as_bytes(), value.to_string().as_bytes()]);
+        }
+        Entry::OomScoreGiven { value } => put(lines, b'N', &[value.to_string().as_bytes()]),
+        Entry::Stopped { process } => put(lines, b'S', &[key(process).as_bytes()]),
+        Entry::Continued { process } => put(lines, b'R', &[key(process).as_bytes()]),
+        Entry::Moved { process, from } => {
+            put(lines, b'M', &[key(process).as_bytes(), from.as_os_str().as_bytes()]);
+        }
+        Entry::Created { cgroup } => put(lines, b'C', &[cgroup.as_os_str().as_bytes()]),
+        Entry::Knob { path, original } => {
+            put(lines, b'K', &[path.as_os_str().as_bytes(), original.as_bytes()]);
+        }
+        Entry::Line { path, original, given } => {
+            put(lines, b'L', &[path.as_os_str().as_bytes(), original.as_bytes(), given.as_bytes()]);
+        }
+    }
+}
+
+/// The entries of a journal's content. A last line without its end was not written whole; an unknown version is not read.
+pub(super) fn parse(content: &[u8]) -> Vec<Entry> {
+    let Some(lines) = content.strip_prefix(HEADER) else { return Vec::new() };
+    let Some(end) = lines.iter().rposition(|byte| *byte == b'\n') else { return Vec::new() };
+    lines[..end].split(|byte| *byte == b'\n').filter_map(parse_line).collect()
+}
+
+fn key(process: &ProcessKey) -> String {
+    format!("{}-{}", process.pid, process.start)
+}
+
+fn put(lines: &mut Vec<u8>, letter: u8, fields: &[&[u8]]) {
+    lines.push(letter);
+    for field in fields {
+        lines.push(b' ');
+        escape(lines, field);
+    }
+    lines.push(b'\n');
+}
+
+fn escape(lines: &mut Vec<u8>, field: &[u8]) {
+    if field.is_empty() {
+        lines.push(b'%');
+    }
+    for byte in field {
+        match byte {
+            b'%' | 0..=b' ' | 0x7f.. => lines.extend_from_slice(format!("%{byte:02x}").as_bytes()),
+            _ => lines.push(*byte),
+        }
+    }
+}
+
+fn unescape(field: &[u8]) -> Option<Vec<u8>> {
+    if field == b"%" {
+        return Some(Vec::new());
+    }
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((byte, after)) = rest.split_first() {
+        if *byte == b'%' {
+            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &after[2..];
+        } else {
+            bytes.push(*byte);
+            rest = after;
+        }
+    }
+    Some(bytes)
+}
+
+fn parse_line(line: &[u8]) -> Option<Entry> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let letter = fields.next()?;
+    let mut field = || fields.next().and_then(unescape);
+    let entry = match letter {
+        b"A" => {
+            let (process, tid) = (parse_key(field()?)?, parse_field(field()?)?);
+            Entry::Affinity { process, tid, cpus: parse_cpus(field()?)? }
+        }
+        b"G" => Entry::Given { cpus: parse_cpus(field()?)? },
+        b"P" => {
+            let (process, tid) = (parse_key(field()?)?, parse_field(field()?)?);
+            Entry::Priority { process, tid, priority: parse_priority(field()?)? }
+        }
+        b"Q" => Entry::PriorityGiven { priority: parse_priority(field()?)? },
+        b"O" => Entry::OomScore { process: parse_key(field()?)?, value: parse_field(field()?)? },
+        b"N" => Entry::OomScoreGiven { value: parse_field(field()?)? },
+        b"S" => Entry::Stopped { process: parse_key(field()?)? },
+        b"R" => Entry::Continued { process: parse_key(field()?)? },
+        b"M" => Entry::Moved { process: parse_key(field()?)?, from: parse_path(field()?) },
+        b"C" => Entry::Created { cgroup: parse_path(field()?) },
+        b"K" => Entry::Knob { path: parse_path(field()?), original: String::from_utf8(field()?).ok()? },
+        b"L" => Entry::Line {
+            path: parse_path(field()?),
+            original: String::from_utf8(field()?).ok()?,
+            given: field().map_or(Some(String::new()), |field| String::from_utf8(field).ok())?,
+        },
+        _ => return None,
+    };
+    fields.next().is_none().then_some(entry)
+}
+
+fn parse_field<T: std::str::FromStr>(field: Vec<u8>) -> Option<T> {
+    String::from_utf8(field).ok()?.parse().ok()
+}
+
+fn parse_cpus(field: Vec<u8>) -> Option<CpuSet> {
+    // An empty mask is never one to restore: the kernel refuses it.
+    parse_field::<CpuSet>(field).filter(|cpus| !cpus.is_empty())
+}
+
+fn parse_priority(field: Vec<u8>) -> Option<IoPriority> {
+    parse_field(field).map(IoPriority::from_number)
+}
+
+fn parse_path(field: Vec<u8>) -> PathBuf {
+    OsString::from_vec(field).into()
+}
+
+fn parse_key(field: Vec<u8>) -> Option<ProcessKey> {
+    let text = String::from_utf8(field).ok()?;
+    let (pid, start) = text.split_once('-')?;
+    Some(ProcessKey { pid: pid.parse().ok()?, start: start.parse().ok()? })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn some_key() -> impl Strategy<Value = ProcessKey> {
+        (any::<u32>(), any::<u64>()).prop_map(|(pid, start)| ProcessKey { pid, start })
+    }
+
+    fn some_cpus() -> impl Strategy<Value = CpuSet> {
+        proptest::collection::btree_set(0u32..3000, 1..20).prop_map(|cpus| cpus.into_iter().collect())
+    }
+
+    fn some_path() -> impl Strategy<Value = PathBuf> {
+        proptest::collection::vec(any::<u8>(), 0..30).prop_map(|bytes| OsString::from_vec(bytes).into())
+    }
+
+    fn some_entry() -> impl Strategy<Value = Entry> {
+        prop_oneof![
+            (some_key(), any::<u32>(), some_cpus()).prop_map(|(process, tid, cpus)| Entry::Affinity {
+                process,
+                tid,
+                cpus
+            }),
+            some_cpus().prop_map(|cpus| Entry::Given { cpus }),
+            (some_key(), any::<u32>(), any::<u16>()).prop_map(|(process, tid, number)| Entry::Priority {
+                process,
+                tid,
+                priority: IoPriority::from_number(number)
+            }),
+            any::<u16>()
+                .prop_map(|number| Entry::PriorityGiven { priority: IoPriority::from_number(number) }),
+            (some_key(), any::<i16>()).prop_map(|(process, value)| Entry::OomScore { process, value }),
+            any::<i16>().prop_map(|value| Entry::OomScoreGiven { value }),
+            some_key().prop_map(|process| Entry::Stopped { process }),
+            some_key().prop_map(|process| Entry::Continued { process }),
+            (some_key(), some_path()).prop_map(|(process, from)| Entry::Moved { process, from }),
+            some_path().prop_map(|cgroup| Entry::Created { cgroup }),
+            (some_path(), any::<String>()).prop_map(|(path, original)| Entry::Knob { path, original }),
+            (some_path(), any::<String>(), any::<String>()).prop_map(|(path, original, given)| Entry::Line {
+                path,
+                original,
+                given
+            }),
+        ]
+    }
+
+    fn text(entries: &[Entry]) -> Vec<u8> {
+        let mut content = HEADER.to_vec();
+        for entry in entries {
+            write(&mut content, entry);
+        }
+        content
+    }
+
+    proptest! {
+        #[test]
+        fn every_entry_reads_back(entries in proptest::collection::vec(some_entry(), 0..20)) {
+            prop_assert_eq!(parse(&text(&entries)), entries);
+        }
+
+        #[test]
+        fn a_torn_journal_reads_back_to_its_last_whole_line(
+            entries in proptest::collection::vec(some_entry(), 1..10), cut in 0usize..400,
+        ) {
+            let content = text(&entries);
+            let cut = cut.min(content.len());
+            let whole = content[..cut].split(|byte| *byte == b'\n').count().saturating_sub(2);
+            prop_assert_eq!(parse(&content[..cut]), entries[..whole].to_vec());
+        }
+
+        #[test]
+        fn nonsense_is_never_an_entry_to_panic_on(content in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut text = HEADER.to_vec();
+            text.extend(content);
+            parse(&text);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_skipped() {
+        let content =
+            b"commonhold journal 1\nS 1-2\nX what\nS 1\nS 1-2 3\nG 3-1\nG %\nM 1-2\nC %zz\n\nS 3-4\n";
+        let stopped = |pid, start| Entry::Stopped { process: ProcessKey { pid, start } };
+        assert_eq!(parse(content), [stopped(1, 2), stopped(3, 4)]);
+        assert_eq!(parse(b"commonhold journal 2\nS 1-2\n"), []);
+    }
+}

@@ -1,0 +1,367 @@
+//! Where a process goes that leaves a control group of this program's.
+//!
+//! Problem: a process goes back to the group that it came from. That group may be gone: systemd removes a login session's
+//! group with its last process, and this program may have moved that one. The root of the tree would take the process, but
+//! no bound that an administrator set for a user or a service holds there. Another service's group would end the process
+//! with that service.
+//!
+//! Algorithm: the first of these that there is, and that takes the process:
+//! 1. the group that it came from;
+//! 2. the nearest group around that one, but for the root: `user-1001.slice` for a session that is over;
+//! 3. for a user's process, the slice of that user, and then the slice of all users;
+//! 4. the group of its parent;
+//! 5. the place that this program's own groups are in.
+//!
+//! A slice is there for groups, and a group that passes controllers on takes no process itself. There the process goes into a
+//! leaf, [`LEAF`], which is removed at this program's next start, once it is empty.
+//!
+//! Properties: a group that is there and does not take the process now is an error, to be tried again. Only a caller that
+//! insists has the process go into a leaf there. The caller is told of each process that did not go back to where it came
+//! from.
+//!
+//! Source: "No Internal Process Constraint" in the kernel's cgroup-v2.rst.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::host;
+use crate::observe::process::{ProcFs, ProcessKey};
+
+/// The leaf for processes in a group that takes none itself.
+pub(crate) const LEAF: &str = "commonhold.left";
+
+/// How many processes a notice names.
+const NAMED_MAX: usize = 8;
+
+/// What became of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It had ended.
+    Gone,
+    /// It is where it came from.
+    Home,
+    /// It is here instead.
+    Elsewhere(PathBuf),
+}
+
+/// How to send processes back.
+#[derive(Debug)]
+pub(crate) struct WayBack<'a> {
+    /// Where this program's own groups are: in it, or in the leaf beside them.
+    pub(crate) last: &'a Path,
+    /// Where they are.
+    pub(crate) ours: &'a Path,
+}
+
+impl WayBack<'_> {
+    /// Sends a process to where it came from, if that is known, or else to the next best place.
+    /// `insist`: where its group does not take it and will not, a leaf in that group has to do.
+    pub(crate) fn send(
+        &self,
+        procfs: &mut ProcFs,
+        pid: u32,
+        origin: Option<&Path>,
+        insist: bool,
+    ) -> io::Result<Sent> {
+        if let Some(origin) = origin.filter(|origin| is_group(origin)) {
+            return match enter(pid, origin) {
+                Err(err) if insist && err.raw_os_error() == Some(libc::EBUSY) => enter_leaf(pid, origin),
+                entered => Ok(if entered? { Sent::Home } else { Sent::Gone }),
+            };
+        }
+        for group in self.others(procfs, pid, origin) {
+            // One that is not ours to write to, or is gone since, is passed over.
+            if let Ok(sent) = enter_or_leaf(pid, &group) {
+                return Ok(sent);
+            }
+        }
+        let here = enter(pid, self.last)?;
+        Ok(if here { Sent::Elsewhere(self.last.to_owned()) } else { Sent::Gone })
+    }
+
+    /// The places before the last one, the best first.
+    fn others(&self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>) -> Vec<PathBuf> {
+        let root = root_above(self.last);
+        let around = origin.into_iter().flat_map(|origin| origin.ancestors().skip(1));
+        let mut groups: Vec<PathBuf> = around.map(Path::to_owned).collect();
+        if let Ok(Some(identity)) = procfs.identity(pid)
+            && identity.uid != 0
+        {
+            let users = root.join("user.slice");
+            groups.extend([users.join(format!("user-{}.slice", identity.uid)), users]);
+        }
+        groups.extend(Self::of_parent(procfs, pid, &root));
+        groups.retain(|group| {
+            group.starts_with(&root) && *group != root && !group.starts_with(self.ours) && is_group(group)
+        });
+        groups
+    }
+
+    /// The group of a process's parent, unless that is process 1.
+    fn of_parent(procfs: &mut ProcFs, pid: u32, root: &Path) -> Option<PathBuf> {
+        let parent = procfs.stat(pid).ok()??.parent;
+        let group = procfs.cgroup(parent).ok()?.filter(|_| parent > 1)?;
+        Some(root.join(group.trim_start_matches('/')))
+    }
+}
+
+/// Where a process that may be none of `known` came from: where its next known ancestor did, or the first of its session.
+pub(crate) fn origin_of(
+    procfs: &mut ProcFs,
+    pid: u32,
+    known: &BTreeMap<ProcessKey, PathBuf>,
+) -> Option<PathBuf> {
+    let first = procfs.stat(pid).ok()??;
+    let (session, start) = (first.session, first.key.start);
+    let mut next = Some(first);
+    // A parent cannot be younger than its child, so this ends; a bound keeps a changing tree from mattering.
+    for _ in 0..1000 {
+        let Some(stat) = next else { break };
+        if let Some(origin) = known.get(&stat.key) {
+            return Some(origin.clone());
+        }
+        next = (stat.parent > 1).then(|| procfs.stat(stat.parent).ok().flatten()).flatten();
+    }
+    // The number of a session is not given to another process while the session lasts.
+    let leaders = ProcessKey { pid: session, start: 0 }..=ProcessKey { pid: session, start };
+    known.range(leaders).next_back().map(|(_, origin)| origin.clone())
+}
+
+/// Removes the leaves of former runs that are empty now. `base` is where this program's groups are to be.
+pub(crate) fn tidy(base: &Path) {
+    remove_leaves(&root_above(base));
+}
+
+fn remove_leaves(dir: &Path) {
+    for entry in host::list(dir).unwrap_or_default().iter().filter(|entry| entry.is_dir) {
+        if entry.name() == LEAF {
+            // One that still has processes stays: the kernel refuses.
+            let _ = host::remove_dir(&entry.path);
+        } else {
+            remove_leaves(&entry.path);
+        }
+    }
+}
+
+/// The root of the tree of control groups that a group is in.
+fn root_above(group: &Path) -> PathBuf {
+    let root = group.ancestors().take_while(|group| is_group(group)).last();
+    root.unwrap_or(group).to_owned()
+}
+
+fn is_group(dir: &Path) -> bool {
+    host::exists(&dir.join("cgroup.procs"))
+}
+
+/// Moves a process into a group. False if it is gone.
+fn enter(pid: u32, group: &Path) -> io::Result<bool> {
+    match host::overwrite(&group.join("cgroup.procs"), &pid.to_string()) {
+        Ok(()) => Ok(true),
+        Err(err) if err.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+        Err(err) => Err(err),
+    }
+}
+
+/// Moves a process into a group, or into the leaf in it where that is a slice or takes none itself.
+fn enter_or_leaf(pid: u32, group: &Path) -> io::Result<Sent> {
+    if group.extension().is_some_and(|kind| kind == "slice") {
+        return enter_leaf(pid, group);
+    }
+    match enter(pid, group) {
+        Err(err) if err.raw_os_error() == Some(libc::EBUSY) => enter_leaf(pid, group),
+        entered => Ok(if entered? { Sent::Elsewhere(group.to_owned()) } else { Sent::Gone }),
+    }
+}
+
+/// Moves a process into the leaf in a group.
+fn enter_leaf(pid: u32, group: &Path) -> io::Result<Sent> {
+    let leaf = group.join(LEAF);
+    match host::make_dir(&leaf) {
+        Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
+        _ => {}
+    }
+    Ok(if enter(pid, &leaf)? { Sent::Elsewhere(leaf) } else { Sent::Gone })
+}
+
+/// Why a process cannot go back to a group.
+pub(crate) fn refusal(group: &Path) -> &'static str {
+    if is_group(group) { "takes no processes any more" } else { "is gone" }
+}
+
+/// Processes that did not go back to where they came from.
+#[derive(Debug, Default)]
+pub(crate) struct Elsewhere(BTreeMap<(Option<PathBuf>, PathBuf), Vec<String>>);
+
+impl Elsewhere {
+    /// Takes note of one.
+    pub(crate) fn note(&mut self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>, to: PathBuf) {
+        let name = procfs.stat(pid).ok().flatten().map_or_else(|| "?".to_owned(), |stat| stat.comm);
+        let key = (origin.map(Path::to_owned), to);
+        self.0.entry(key).or_default().push(format!("{pid} ({name})"));
+    }
+
+    /// A sentence for each place.
+    pub(crate) fn notices(&self) -> Vec<String> {
+        let notice = |((origin, to), processes): (&(Option<PathBuf>, PathBuf), &Vec<String>)| {
+            let named = processes.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+            let more = match processes.len().saturating_sub(NAMED_MAX) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let why = match origin {
+                Some(origin) => format!("{}, where they came from, {}", origin.display(), refusal(origin)),
+                None => "where they belong is not known".to_owned(),
+            };
+            format!("{}: these processes are here now, since {why}: {named}{more}", to.display())
+        };
+        self.0.iter().map(notice).collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const PID: u32 = 90_000_001;
+
+    /// A tree of folders that look like control groups, and a process of a user's in a folder that looks like /proc.
+    struct Fake(tempfile::TempDir);
+
+    impl Fake {
+        fn new(uid: u32, groups: &[&str]) -> Fake {
+            let fake = Fake(tempfile::tempdir().unwrap());
+            for group in ["", "commonhold", "commonhold/a"].iter().chain(groups) {
+                fs::create_dir_all(fake.group(group)).unwrap();
+                fs::write(fake.group(group).join("cgroup.procs"), "").unwrap();
+            }
+            for (pid, parent, group) in
+                [(PID, PID + 1, "commonhold/a"), (PID + 1, 1, "system.slice/x.service")]
+            {
+                let dir = fake.0.path().join(format!("proc/{pid}"));
+                fs::create_dir_all(&dir).unwrap();
+                let stat = format!("{pid} (sleep) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 101 0\n");
+                fs::write(dir.join("stat"), stat).unwrap();
+                fs::write(dir.join("status"), format!("Uid:\t{uid}\t{uid}\nGid:\t0\t0\nGroups:\t\n"))
+                    .unwrap();
+                fs::write(dir.join("cgroup"), format!("0::/{group}\n")).unwrap();
+            }
+            fake
+        }
+
+        fn group(&self, name: &str) -> PathBuf {
+            // Joining nothing would leave a `/` at the end.
+            let root = self.0.path().join("cgroup");
+            if name.is_empty() { root } else { root.join(name) }
+        }
+
+        /// Where the process is sent that came from there.
+        fn send(&self, origin: Option<&str>) -> Sent {
+            let mut procfs = ProcFs::open(&self.0.path().join("proc")).unwrap();
+            let way_back = WayBack { last: &self.group(""), ours: &self.group("commonhold") };
+            let origin = origin.map(|origin| self.group(origin));
+            // As the kernel does: a group that was made has the file.
+            let _hook = host::tamper(|access| {
+                if access.is(host::Kind::Write, "cgroup.procs") && !access.path.exists() {
+                    let _ = fs::write(access.path, "");
+                }
+                host::Answer::GoOn
+            });
+            let sent = way_back.send(&mut procfs, PID, origin.as_deref(), false).unwrap();
+            let to = match &sent {
+                Sent::Elsewhere(to) => to.clone(),
+                _ => origin.unwrap(),
+            };
+            assert_eq!(fs::read_to_string(to.join("cgroup.procs")).unwrap(), PID.to_string());
+            sent
+        }
+
+        fn elsewhere(&self, name: &str) -> Sent {
+            Sent::Elsewhere(self.group(name))
+        }
+    }
+
+    const SESSION: &str = "user.slice/user-7.slice/session-3.scope";
+
+    #[test]
+    fn a_process_goes_back_to_where_it_came_from() {
+        let fake = Fake::new(7, &["user.slice", "user.slice/user-7.slice", SESSION]);
+        assert_eq!(fake.send(Some(SESSION)), Sent::Home);
+    }
+
+    #[test]
+    fn a_session_that_is_over_leaves_its_processes_to_the_users_slice() {
+        let fake = Fake::new(7, &["user.slice", "user.slice/user-7.slice", "user.slice/user-8.slice"]);
+        assert_eq!(fake.send(Some(SESSION)), fake.elsewhere("user.slice/user-7.slice/commonhold.left"));
+        assert_eq!(fake.send(None), fake.elsewhere("user.slice/user-7.slice/commonhold.left"));
+        let fake = Fake::new(9, &["user.slice", "user.slice/user-8.slice"]);
+        assert_eq!(fake.send(None), fake.elsewhere("user.slice/commonhold.left"));
+    }
+
+    #[test]
+    fn a_service_that_is_over_leaves_its_processes_to_its_slice() {
+        let fake = Fake::new(0, &["system.slice", "system.slice/x.service"]);
+        assert_eq!(
+            fake.send(Some("system.slice/gone.service")),
+            fake.elsewhere("system.slice/commonhold.left")
+        );
+        assert_eq!(fake.send(None), fake.elsewhere("system.slice/x.service"), "its parent's");
+    }
+
+    #[test]
+    fn the_root_is_the_last_choice() {
+        let fake = Fake::new(7, &[]);
+        assert_eq!(fake.send(Some(SESSION)), fake.elsewhere(""));
+        assert_eq!(fake.send(None), fake.elsewhere(""));
+    }
+
+    #[test]
+    fn an_orphan_came_from_where_the_first_of_its_session_did() {
+        let fake = Fake::new(7, &[]);
+        let mut procfs = ProcFs::open(&fake.0.path().join("proc")).unwrap();
+        let key = |pid: u32, start: u64| ProcessKey { pid, start };
+        let mut known =
+            BTreeMap::from([(key(1, 5), PathBuf::from("/session")), (key(1, 102), "/later".into())]);
+        assert_eq!(origin_of(&mut procfs, PID, &known), Some("/session".into()), "a leader is no younger");
+        known.insert(key(PID + 1, 99), "/reused".into());
+        assert_eq!(origin_of(&mut procfs, PID, &known), Some("/session".into()), "another of that number");
+        known.insert(key(PID + 1, 101), "/parent".into());
+        assert_eq!(origin_of(&mut procfs, PID, &known), Some("/parent".into()));
+        assert_eq!(origin_of(&mut procfs, PID + 5, &known), None, "it is gone");
+    }
+
+    #[test]
+    fn leaves_of_former_runs_are_removed_wherever_they_are() {
+        let fake = Fake::new(7, &["system.slice"]);
+        let leaf = fake.group("system.slice").join(LEAF);
+        fs::create_dir(&leaf).unwrap();
+        tidy(&fake.group(""));
+        assert!(!leaf.exists());
+    }
+
+    #[test]
+    fn what_did_not_go_back_is_told_by_place() {
+        let fake = Fake::new(7, &[]);
+        let mut procfs = ProcFs::open(&fake.0.path().join("proc")).unwrap();
+        let mut elsewhere = Elsewhere::default();
+        for n in 0..10 {
+            elsewhere.note(
+                &mut procfs,
+                PID + n,
+                Some(Path::new("/c/session-3.scope")),
+                "/c/user-7.slice".into(),
+            );
+        }
+        elsewhere.note(&mut procfs, PID, None, "/c".into());
+        let notices = elsewhere.notices();
+        assert_eq!(
+            notices[0],
+            format!("/c: these processes are here now, since where they belong is not known: {PID} (sleep)")
+        );
+        assert!(notices[1].contains("/c/session-3.scope, where they came from, is gone"), "{}", notices[1]);
+        assert!(notices[1].ends_with("90000008 (?) and 2 more"), "{}", notices[1]);
+    }
+}

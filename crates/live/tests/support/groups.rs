@@ -1,0 +1,192 @@
+//! A folder that behaves as a tree of control groups does, by a hook before every call to the kernel, and what goes wrong.
+//!
+//! What the backends do is real, and so are the processes. The folder has the kernel's files in it; where a process is told
+//! to go, it is listed there and nowhere else; a group is removed if it is empty; a value that is written is shown.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use commonhold_live::host::{Access, Answer, Kind, Tampering, tamper};
+use commonhold_live::observe::capability::CgroupPlace;
+
+/// What becomes of a call, if anything but what should.
+type Fault = Box<dyn FnMut(&Access<'_>) -> Option<Answer>>;
+
+/// The files of a group and what they hold at first.
+const FILES: [(&str, &str); 8] = [
+    ("cgroup.procs", ""),
+    ("cgroup.subtree_control", "\n"),
+    ("cgroup.freeze", "0\n"),
+    ("cpu.stat", "usage_usec 0\n"),
+    ("cpu.weight", "100\n"),
+    ("cpu.max", "max 100000\n"),
+    ("cpuset.cpus", "\n"),
+    ("cpuset.cpus.effective", "0-7\n"),
+];
+
+/// The tree, for as long as it is there.
+pub struct Tree {
+    pub root: PathBuf,
+    fault: Rc<RefCell<Option<Fault>>>,
+    _hook: Tampering,
+}
+
+impl Tree {
+    pub fn new(root: &Path) -> Tree {
+        fs::create_dir_all(root).unwrap();
+        let (at, fault) = (root.to_owned(), Rc::<RefCell<Option<Fault>>>::default());
+        let faults = Rc::clone(&fault);
+        let hook = tamper(move |access| {
+            let wrong = faults.borrow_mut().as_mut().and_then(|fault| fault(access));
+            wrong.unwrap_or_else(|| kernel(&at, access))
+        });
+        Tree { root: root.to_owned(), fault, _hook: hook }
+    }
+
+    /// A place in it whose controllers may be used.
+    pub fn place(&self) -> CgroupPlace {
+        let controllers: BTreeSet<String> = ["cpu", "cpuset"].map(str::to_owned).into();
+        CgroupPlace { mount: self.root.clone(), base: self.root.clone(), controllers, delegated: false }
+    }
+
+    /// From now on this goes wrong.
+    pub fn fault(&self, fault: impl FnMut(&Access<'_>) -> Option<Answer> + 'static) {
+        *self.fault.borrow_mut() = Some(Box::new(fault));
+    }
+
+    /// From now on nothing does.
+    pub fn heal(&self) {
+        *self.fault.borrow_mut() = None;
+    }
+
+    pub fn file(&self, path: &str) -> String {
+        fs::read_to_string(self.root.join(path)).unwrap().trim().to_owned()
+    }
+
+    /// Who is in a group.
+    pub fn procs(&self, group: &str) -> Vec<u32> {
+        procs(&self.root.join(group))
+    }
+}
+
+/// A fault: calls of a kind about a path that ends so get this answer.
+pub fn always(kind: Kind, end: &str, answer: Answer) -> impl FnMut(&Access<'_>) -> Option<Answer> + 'static {
+    let end = end.to_owned();
+    move |access| access.is(kind, &end).then(|| answer.clone())
+}
+
+/// The same, the first time only.
+pub fn once(kind: Kind, end: &str, answer: Answer) -> impl FnMut(&Access<'_>) -> Option<Answer> + 'static {
+    let (mut fault, mut done) = (always(kind, end, answer), false);
+    move |access| {
+        let answer = if done { None } else { fault(access) };
+        done |= answer.is_some();
+        answer
+    }
+}
+
+fn kernel(root: &Path, access: &Access<'_>) -> Answer {
+    if let Some(pid) = of_proc(access.path, "cgroup").filter(|_| access.kind == Kind::Read) {
+        let group = groups(root).into_iter().find(|group| procs(group).contains(&pid));
+        let path =
+            group.map_or(String::new(), |group| group.strip_prefix(root).unwrap().display().to_string());
+        return Answer::Falsify(format!("0::/{path}\n").into_bytes());
+    }
+    let Some(group) = access.path.parent().filter(|group| group.starts_with(root) && group.is_dir()) else {
+        return Answer::GoOn;
+    };
+    for (file, text) in FILES {
+        if !group.join(file).exists() {
+            fs::write(group.join(file), text).unwrap();
+        }
+    }
+    let name = access.path.file_name().unwrap().to_str().unwrap();
+    match (access.kind, name) {
+        (Kind::Read, "cgroup.events") => {
+            let populated = groups(group).iter().any(|group| !procs(group).is_empty());
+            let frozen = fs::read_to_string(group.join("cgroup.freeze")).unwrap();
+            let events = format!("populated {}\nfrozen {}\n", u8::from(populated), frozen.trim());
+            Answer::Falsify(events.into_bytes())
+        }
+        (Kind::Write, "cgroup.procs") => enter(root, group, access.bytes),
+        (Kind::Write, "cgroup.subtree_control") => {
+            let now = fs::read_to_string(access.path).unwrap();
+            let mut on: BTreeSet<&str> = now.split_whitespace().collect();
+            let orders = std::str::from_utf8(access.bytes).unwrap();
+            for order in orders.split_whitespace() {
+                match order.split_at(1) {
+                    ("+", name) => on.insert(name),
+                    (_, name) => on.remove(name),
+                };
+            }
+            let on: Vec<&str> = on.into_iter().collect();
+            let text = format!("{}\n", on.join(" "));
+            fs::write(access.path, "").unwrap();
+            Answer::Falsify(text.into_bytes())
+        }
+        (Kind::Write, _) => {
+            if name == "cpuset.cpus" {
+                let cpus = std::str::from_utf8(access.bytes).unwrap().trim();
+                fs::write(group.join("cpuset.cpus.effective"), if cpus.is_empty() { "0-7" } else { cpus })
+                    .unwrap();
+            }
+            // Nothing of the value before.
+            fs::write(access.path, "").unwrap();
+            Answer::GoOn
+        }
+        (Kind::RemoveDir, _) if access.path.is_dir() => {
+            let inner = groups(access.path);
+            if inner.len() > 1 || !procs(access.path).is_empty() {
+                return Answer::Refuse(libc::EBUSY);
+            }
+            for file in fs::read_dir(access.path).unwrap().flatten() {
+                fs::remove_file(file.path()).unwrap();
+            }
+            Answer::GoOn
+        }
+        _ => Answer::GoOn,
+    }
+}
+
+/// A process is to stand there.
+fn enter(root: &Path, group: &Path, pid: &[u8]) -> Answer {
+    let pid: u32 = std::str::from_utf8(pid).unwrap().trim().parse().unwrap();
+    let alive = fs::read_to_string(format!("/proc/{pid}/stat"));
+    if alive.map_or(true, |stat| stat.contains(") Z ")) {
+        return Answer::Refuse(libc::ESRCH);
+    }
+    for other in groups(root) {
+        let left: Vec<String> =
+            procs(&other).into_iter().filter(|it| *it != pid).map(|it| format!("{it}\n")).collect();
+        fs::write(other.join("cgroup.procs"), left.concat()).unwrap();
+    }
+    let there = fs::read_to_string(group.join("cgroup.procs")).unwrap();
+    Answer::Falsify(format!("{there}{pid}\n").into_bytes())
+}
+
+/// A group and all in it.
+fn groups(group: &Path) -> Vec<PathBuf> {
+    let mut all = vec![group.to_owned()];
+    for entry in fs::read_dir(group).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
+        all.extend(groups(&entry.path()));
+    }
+    all
+}
+
+fn procs(group: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let alive =
+        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    text.lines().map(|line| line.parse().unwrap()).filter(alive).collect()
+}
+
+/// The process of whose folder in /proc that is the file.
+pub fn of_proc(path: &Path, file: &str) -> Option<u32> {
+    let rest = path.strip_prefix("/proc").ok()?;
+    (rest.file_name()?.to_str()? == file && rest.components().count() == 2)
+        .then(|| rest.parent()?.to_str()?.parse().ok())?
+}
