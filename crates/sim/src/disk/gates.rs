@@ -17,6 +17,8 @@
 //! 5. Another rate begins another slice at once. What passed beyond the old rate, or less, counts against the new one
 //!    while a request is held.
 //!
+//! A write to swap is not held, since others may wait for the memory. It counts as one that passed.
+//!
 //! Properties (tested): through a gate whose rate stays passes by any time since its first request what the rate makes
 //! of that time, and a slice's worth at most.
 //!
@@ -115,6 +117,18 @@ impl Gates {
         }
     }
 
+    /// A request passes that no gate holds, at the expense of what comes after it.
+    pub(super) fn owe(&mut self, now: Time, unit: UnitId, request: &Request) {
+        let path: Vec<UnitId> = std::iter::successors(Some(unit), |unit| self.parent(*unit)).collect();
+        for unit in path {
+            let key = self.key(unit, request.write);
+            if let Some(gate) = self.gates.get_mut(&key) {
+                gate.renew(now, !gate.held.is_empty());
+                gate.passed += bytes(request);
+            }
+        }
+    }
+
     /// What may pass by now, in the order in which it passes.
     pub(super) fn release(&mut self, now: Time) -> Vec<Coming> {
         let mut released = Vec::new();
@@ -181,11 +195,8 @@ impl Gate {
     /// Whether a request may pass now, beside others that are held or not; if so, it has.
     fn lets_pass(&mut self, now: Time, request: &Request, others: bool) -> bool {
         let Some(rate) = self.rate else { return true };
-        if now >= self.ends && !others {
-            (self.begun, self.passed) = (now, 0);
-        }
-        self.ends = self.ends.max(now + SLICE_NS);
-        let bytes = i128::from(request.sectors) * SECTOR_BYTES;
+        self.renew(now, others);
+        let bytes = bytes(request);
         let elapsed = now.saturating_sub(self.begun);
         let until = elapsed.max(1).next_multiple_of(SLICE_NS);
         let lacking = self.passed + bytes - allowed(rate, until);
@@ -205,6 +216,14 @@ impl Gate {
             self.passed = (self.passed - allowed(rate, gone)).max(0);
         }
         true
+    }
+
+    /// A slice that is over is followed by another, unless some are held that count on it.
+    fn renew(&mut self, now: Time, others: bool) {
+        if now >= self.ends && !others {
+            (self.begun, self.passed) = (now, 0);
+        }
+        self.ends = self.ends.max(now + SLICE_NS);
     }
 
     fn hold(&mut self, source: UnitId, coming: Coming) {
@@ -231,6 +250,10 @@ impl Gate {
         }
         next
     }
+}
+
+fn bytes(request: &Request) -> i128 {
+    i128::from(request.sectors) * SECTOR_BYTES
 }
 
 /// Bytes at a rate, rounded down.

@@ -118,7 +118,7 @@ pub struct Drive {
 #[derive(Debug)]
 struct InService {
     request: Request,
-    /// In whose turn it goes: its unit's, or for a delayed write that is old, or is its owner's at once, that owner's.
+    /// In whose turn it goes: its unit's, its main owner's if it is a delayed write, the kernel's if it is urgent.
     turn_of: UnitId,
     /// When it was handed to the device.
     handed: Time,
@@ -236,18 +236,47 @@ impl Drive {
     /// # Panics
     /// If it has no sectors, or some beyond the disk's last: the scenario's check is to keep files within their disk.
     pub fn submit(&mut self, now: Time, request: Request) {
+        self.take(now, &request);
+        let unit = self.turn_of(&request);
+        if let Some(coming) = self.gates.enter(now, Coming { unit, request, arrived: now }) {
+            self.admit(now, coming);
+        }
+    }
+
+    /// Takes a request that others may wait for, as Linux does a write to swap: it goes as the kernel's, which no rate and
+    /// no weight keeps back, and its unit has so much less afterwards. On a disk of another order than `linux`, it is a
+    /// request as any.
+    ///
+    /// # Panics
+    /// As [`Drive::submit`].
+    pub fn submit_urgent(&mut self, now: Time, request: Request) {
+        if !self.owned {
+            return self.submit(now, request);
+        }
+        self.take(now, &request);
+        let unit = self.turn_of(&request);
+        self.gates.owe(now, unit, &request);
+        self.count(unit, &request);
+        self.order.owe(now, unit, &request, &self.queue);
+        self.queue.push(UnitId::KERNEL, now, request);
+        self.order.arrived(now, UnitId::KERNEL, &self.queue);
+    }
+
+    /// A request comes.
+    fn take(&mut self, now: Time, request: &Request) {
         let end = request.lba.saturating_add(u64::from(request.sectors));
         let fits = request.sectors > 0 && end <= self.sectors();
         assert!(fits, "request for {} sectors at {} of {}", request.sectors, request.lba, self.sectors());
         self.pass(now);
         self.figures.arrive(self.waiting(), self.in_service.len() as u64);
         self.submitted_sectors += u64::from(request.sectors);
+    }
+
+    /// In whose turn a request goes from the start.
+    fn turn_of(&self, request: &Request) -> UnitId {
         let is_delayed = self.owned && request.unit == UnitId::SHARED;
-        let owner = if is_delayed { main_owner(&request) } else { None };
-        let unit = owner.unwrap_or(request.unit);
-        if let Some(coming) = self.gates.enter(now, Coming { unit, request, arrived: now }) {
-            self.admit(now, coming);
-        }
+        let owner = if is_delayed { main_owner(request) } else { None };
+        owner.unwrap_or(request.unit)
     }
 
     /// Begins what can begin.
@@ -329,14 +358,19 @@ impl Drive {
     /// A request is beyond the gates.
     fn admit(&mut self, now: Time, coming: Coming) {
         let Coming { unit, request, arrived } = coming;
+        self.count(unit, &request);
+        self.queue.push(unit, arrived, request);
+        self.order.arrived(now, unit, &self.queue);
+    }
+
+    /// Counts what a unit sends.
+    fn count(&mut self, unit: UnitId, request: &Request) {
         if unit.index() >= self.sent.len() {
             self.sent.resize(unit.index() + 1, DiskUse::default());
         }
         let (sent, bytes) = (&mut self.sent[unit.index()], u64::from(request.sectors) * SECTOR_BYTES);
         sent.requests += 1;
         *if request.write { &mut sent.written_bytes } else { &mut sent.read_bytes } += bytes;
-        self.queue.push(unit, arrived, request);
-        self.order.arrived(now, unit, &self.queue);
     }
 
     /// Hands what was chosen to the device.

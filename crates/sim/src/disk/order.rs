@@ -68,6 +68,9 @@ pub(super) trait Order: Debug + Send {
     /// What was chosen in the turn of `unit` is handed to the device, in which it may wait.
     fn handed(&mut self, _now: Time, _unit: UnitId, _request: &Request) {}
 
+    /// A request of `unit` goes as the kernel's, at that unit's expense.
+    fn owe(&mut self, _now: Time, _unit: UnitId, _request: &Request, _queue: &Queue) {}
+
     /// `unit` has another weight among its siblings.
     fn weigh(&mut self, _unit: UnitId, _weight: u32) {}
 

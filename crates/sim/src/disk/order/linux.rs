@@ -17,7 +17,7 @@
 //! Algorithm where weights are heeded: the unit with the smallest tag goes next; of equals, the one that was chosen
 //! longest ago. Which of its requests goes is the sweep's to say on a disk with an arm, or else the oldest. A unit that
 //! comes after it had none keeps its tag, but is at most half a period behind virtual time. The kernel's own requests
-//! go first, at no cost.
+//! go first, at no cost. So do writes to swap, at their unit's cost.
 //!
 //! Where weights are not heeded, requests go to the device in the order in which they came.
 //!
@@ -147,8 +147,11 @@ impl Linux {
         self.is_stale |= self.active.insert(unit);
     }
 
-    fn rest(&mut self, now: Time, unit: UnitId) {
+    fn rest_if_idle(&mut self, now: Time, unit: UnitId, queue: &Queue) {
         let entry = self.entry(unit);
+        if entry.in_device > 0 || queue.has(unit) {
+            return;
+        }
         entry.is_busy = false;
         entry.rested_at = Some(now);
         self.resting.insert((now, unit));
@@ -205,6 +208,19 @@ impl Linux {
         part.max(1)
     }
 
+    /// Advances an active unit's tag by the cost of a request.
+    fn charge(&mut self, now: Time, unit: UnitId, request: &Request) {
+        self.expire(now);
+        let part = self.part(unit);
+        let (costs, sectors) = (self.costs, u64::from(request.sectors));
+        let entry = self.entry(unit);
+        let near = entry.cursor.is_none_or(|cursor| cursor.abs_diff(request.lba) <= NEAR_SECTORS);
+        let cost = u128::from(costs.of(sectors, request.write, near));
+        // Rounded up, so that no unit gains by many small ones.
+        entry.tag += (cost * WHOLE).div_ceil(part);
+        entry.cursor = Some(request.lba + sectors);
+    }
+
     fn lightest(&self, queue: &Queue) -> Option<UnitId> {
         let key = |unit: &UnitId| {
             let unit = self.units.get(unit.index()).unwrap_or(&FRESH);
@@ -242,20 +258,23 @@ impl Order for Linux {
         if unit == UnitId::KERNEL {
             return;
         }
-        self.expire(now);
-        let part = self.part(unit);
         self.turn += 1;
-        let (costs, turn) = (self.costs, self.turn);
+        let turn = self.turn;
         let entry = self.entry(unit);
-        let (start, sectors) = (entry.tag, u64::from(request.sectors));
-        let near = entry.cursor.is_none_or(|cursor| cursor.abs_diff(request.lba) <= NEAR_SECTORS);
-        let cost = u128::from(costs.of(sectors, request.write, near));
-        // Rounded up, so that no unit gains by many small ones.
-        entry.tag += (cost * WHOLE).div_ceil(part);
-        entry.cursor = Some(request.lba + sectors);
+        let start = entry.tag;
         entry.in_device += 1;
         entry.last_turn = turn;
         self.virtual_time = self.virtual_time.max(start);
+        self.charge(now, unit, request);
+    }
+
+    fn owe(&mut self, now: Time, unit: UnitId, request: &Request, queue: &Queue) {
+        if unit == UnitId::KERNEL {
+            return;
+        }
+        self.activate(unit);
+        self.charge(now, unit, request);
+        self.rest_if_idle(now, unit, queue);
     }
 
     fn weigh(&mut self, unit: UnitId, weight: u32) {
@@ -268,10 +287,7 @@ impl Order for Linux {
         if unit == UnitId::KERNEL {
             return;
         }
-        let entry = self.entry(unit);
-        entry.in_device -= 1;
-        if entry.in_device == 0 && !queue.has(unit) {
-            self.rest(now, unit);
-        }
+        self.entry(unit).in_device -= 1;
+        self.rest_if_idle(now, unit, queue);
     }
 }

@@ -300,6 +300,28 @@ fn delayed_writes_are_their_owners_at_once() {
 }
 
 #[test]
+fn a_write_to_swap_is_held_by_nothing_and_paid_for() {
+    let mut drive = linux(fixed(), &nested(), true);
+    drive.cap(0, A, None, Some(RATE));
+    drive.submit(0, Request { id: 3, ..read(B, 0, 8) });
+    let request = writes(C, 0, 16);
+    drive.submit_urgent(0, Request { id: 0, ..request.clone() });
+    drive.submit(0, Request { id: 1, ..writes(D, 24, 8) });
+    drive.submit(0, Request { id: 2, ..read(C, 32, 8) });
+    drive.start(0);
+    let facts = drive.facts(0, &Stalls::new(6));
+    assert_eq!((facts.unit(C).written_bytes, facts.unit(C).requests, facts.unit(D).requests), (8_192, 2, 0));
+    // The kernel's first, 5.6 ms; then B, since C has paid. At A's rate, 12288 bytes are 300 ms.
+    assert_eq!(begins(&mut drive), [0, 300, 10, 5]);
+    // Elsewhere it is a write as any.
+    let mut drive = Drive::new(&disk(fixed(), 0), DiskOrder::Isolation, &[0, 0, 1, 1]);
+    drive.submit(0, Request { id: 1, ..read(A, 0, 8) });
+    drive.submit_urgent(0, Request { id: 0, ..request });
+    drive.start(0);
+    assert_eq!(begins(&mut drive), [4, 0]);
+}
+
+#[test]
 fn facts_are_those_of_a_kernel() {
     let mut drive = linux(fixed(), &flat(), false);
     let mut stalls = Stalls::new(6);
