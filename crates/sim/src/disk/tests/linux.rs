@@ -119,10 +119,11 @@ fn another_rate_counts_from_now() {
     submit_each(&mut drive, 0, [read(A, 0, 8), read(A, 8, 8), read(A, 16, 8)]);
     assert_eq!(drive.complete(ONE_NS).map(|finished| finished.request.id), Some(0));
     drive.start(ONE_NS);
-    // After 50 ms, 2048 bytes more than the rate have passed. At four times the rate, the slice has room for 16384.
-    drive.cap(50 * MS, A, Some(RATE * 4), None);
+    // After 50 ms, 2048 bytes more than the rate have passed. At twice the rate, the slice has room for 8192, and these
+    // count: one request, and the other lacks 2048 bytes, 25 ms.
+    drive.cap(50 * MS, A, Some(RATE * 2), None);
     drive.start(50 * MS);
-    assert_eq!(begins(&mut drive), [50, 54]);
+    assert_eq!(begins(&mut drive), [50, 175]);
     // What is free goes at once.
     submit_each(&mut drive, 1_000 * MS, (0..8).map(|n| read(A, 8 * n, 8)));
     drive.cap(1_001 * MS, A, None, None);
