@@ -221,6 +221,7 @@ impl Linux {
         entry.cursor = Some(request.lba + sectors);
     }
 
+    /// The unit that goes next. The kernel comes before all: it is never charged, so that no tag is less than its.
     fn lightest(&self, queue: &Queue) -> Option<UnitId> {
         let key = |unit: &UnitId| {
             let unit = self.units.get(unit.index()).unwrap_or(&FRESH);
@@ -245,8 +246,7 @@ impl Order for Linux {
         if !self.weighs {
             return queue.first().into();
         }
-        let unit = if queue.has(UnitId::KERNEL) { Some(UnitId::KERNEL) } else { self.lightest(queue) };
-        let Some(unit) = unit else { return Choice::Nothing };
+        let Some(unit) = self.lightest(queue) else { return Choice::Nothing };
         if !self.sweeps {
             return queue.oldest(unit).map(|place| (unit, place)).into();
         }

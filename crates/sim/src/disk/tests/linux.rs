@@ -264,6 +264,17 @@ fn a_light_unit_is_next() {
     assert!(outcome.waited_ns_max(0) >= 19 * (4 * MS + 78 * MS / 10), "{}", outcome.waited_ns_max(0));
 }
 
+/// Who was away has a claim to half a period, 250 ms of which half is its own, and to no more.
+#[test]
+fn a_late_comer_does_not_shut_others_out_of_linux() {
+    let late = Stream { start_ns: 10_000 * MS, ..Stream::copy(B, 900_000, 100_000) };
+    let streams = vec![Stream::copy(A, 100_000, 100_000), late];
+    let outcome = run(linux(fixed(), &flat(), true), streams, 15_000 * MS);
+    // Beside that, each of three requests of 11.8 ms waits for two of its own, and for three of the other's.
+    let waited = outcome.waited_ns_max(0);
+    assert!(waited >= 125 * MS && waited <= (125 + 6 * 12) * MS, "{} ms", waited / MS);
+}
+
 #[test]
 fn the_kernel_goes_first_and_shared_as_a_unit() {
     let mut drive = linux(fixed(), &flat(), true);
