@@ -111,5 +111,11 @@ mod tests {
             device.take(Some(0)).unwrap().request.lba == 100
         });
         assert_eq!(before.count(), 25);
+        // What began before a request came has not overtaken it.
+        let mut later = Device { begun: 1_000, ..Device::default() };
+        for lba in [900, 100] {
+            later.push(handed(lba));
+        }
+        assert_eq!(later.take(Some(0)).unwrap().request.lba, 100);
     }
 }
