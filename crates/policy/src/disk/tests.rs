@@ -14,6 +14,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::check::Books;
+use crate::plan::Plan;
 use crate::snapshot::{DeviceUse, DiskMeans, DiskUse, Means, Snapshot, UnitFacts};
 
 const MB: u64 = 1_000_000;
@@ -60,7 +61,8 @@ struct Bench {
     gone: BTreeSet<UnitId>,
     caps: BTreeMap<UnitId, (Option<u64>, Option<u64>)>,
     weights: BTreeMap<UnitId, u32>,
-    state: crate::State,
+    state: State,
+    rights: Rights,
     books: Books,
     now: Time,
     /// When the next look is due.
@@ -87,7 +89,8 @@ impl Bench {
             gone: BTreeSet::new(),
             caps: BTreeMap::new(),
             weights: BTreeMap::new(),
-            state: crate::State::default(),
+            state: State::default(),
+            rights: Rights::default(),
             books: Books::default(),
             now: 1_000 * MS,
             next: 0,
@@ -217,9 +220,13 @@ impl Bench {
             snapshot: &snapshot,
             changes: &[],
         };
-        let (state, plan) = crate::step(self.state.clone(), self.now, input);
+        self.rights.follow(&self.contract);
+        let mut plan = Plan { at: self.now, ..Plan::default() };
+        let (disk, next) = step(&mut self.state, self.now, input, &mut self.rights, &mut plan.orders.disk);
+        plan.decisions.disk = disk;
+        plan.decisions.cpu.entitled = vec![0, 4 * MILLIONTH];
         self.books = self.books.replay(&self.contract, &self.machine, &plan).unwrap();
-        (self.state, self.next) = (state, plan.next);
+        self.next = next.unwrap_or(self.now + 250 * MS);
         for step in plan.orders.disk {
             match step.action {
                 DiskOrder::Cap { unit, read: None, write: None, .. } => drop(self.caps.remove(&unit)),

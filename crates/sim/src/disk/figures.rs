@@ -91,6 +91,11 @@ impl Figures {
         })
     }
 
+    /// Time with at least one request in service, up to `now`, where some are in service since the last event or not.
+    pub(super) fn busy_ns_at(&self, now: Time, serves: bool) -> Time {
+        self.busy_ns + if serves { now.saturating_sub(self.last) } else { 0 }
+    }
+
     /// Counts the time since the last event, in which so many waited and were in service.
     pub(super) fn pass(&mut self, now: Time, waiting: u64, in_service: u64) {
         let span = now.saturating_sub(self.last);

@@ -109,6 +109,16 @@ impl Hp97560 {
         self.seek_ns[self.seek_ns.len() / 3] + self.revolution_ns() / 2
     }
 
+    /// What the controller takes for a request.
+    pub(super) fn overhead_ns(&self) -> Time {
+        self.overhead_ns
+    }
+
+    /// The sectors of a cylinder, and the time in which they pass, up to the next cylinder's first.
+    pub(super) fn cylinder(&self) -> (u64, Time) {
+        (CYLINDER_SECTORS, (CYLINDER_SECTORS + SKEW_PER_CYLINDER) * self.sector_ns)
+    }
+
     /// Carries out a request that starts at `now`.
     pub(super) fn service(&mut self, now: Time, lba: u64, sectors: u64, write: bool) -> Service {
         if write { self.write(now, lba, lba + sectors) } else { self.read(now, lba, lba + sectors) }

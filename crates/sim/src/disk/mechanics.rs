@@ -28,6 +28,41 @@ impl Service {
     }
 }
 
+/// What one request takes with nothing else to do, one way, in ns: near the last one, and anywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) near_ns: Time,
+    pub(super) far_ns: Time,
+}
+
+/// What requests are expected to take, in the terms of the kernel's io.cost: so much each, and so much by size. These
+/// are means, and do not depend on the disk's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Costs {
+    pub(super) read: Way,
+    pub(super) write: Way,
+    /// So many sectors take so long, on one channel.
+    pub(super) span: (u64, Time),
+    pub(super) channels: u64,
+}
+
+impl Costs {
+    /// What a request takes of the disk's time, all channels together, rounded up.
+    pub(super) fn of(&self, sectors: u64, write: bool, near: bool) -> Time {
+        let way = if write { self.write } else { self.read };
+        let each_ns = if near { way.near_ns } else { way.far_ns };
+        let (span, span_ns) = self.span;
+        (each_ns * span + sectors * span_ns).div_ceil(span * self.channels)
+    }
+
+    /// What the disk carries in requests of 1 MiB, one behind the other, in bytes per second, whichever way is slower.
+    pub(super) fn bytes_per_s(&self) -> u64 {
+        const LARGE: u64 = 2_048;
+        let takes_ns = self.of(LARGE, false, true).max(self.of(LARGE, true, true)).max(1);
+        LARGE * 512 * 1_000_000_000 / takes_ns
+    }
+}
+
 /// A disk's model with its state.
 #[derive(Debug, Clone)]
 pub(super) enum Mechanics {
@@ -84,6 +119,33 @@ impl Mechanics {
             Mechanics::Hp97560(drive) => drive.reposition_ns(),
             Mechanics::Flat { .. } => 0,
         }
+    }
+
+    /// What requests are expected to take. Of a disk with an arm, reads near the last one are read ahead of, beside
+    /// which the controller works; one elsewhere waits for the arm and half a revolution.
+    pub(super) fn costs(&self) -> Costs {
+        match self {
+            Mechanics::Hp97560(drive) => {
+                let overhead_ns = drive.overhead_ns();
+                let far_ns = overhead_ns + drive.reposition_ns();
+                Costs {
+                    read: Way { near_ns: 0, far_ns },
+                    write: Way { near_ns: overhead_ns, far_ns },
+                    span: drive.cylinder(),
+                    channels: 1,
+                }
+            }
+            Mechanics::Flat { read_ns, write_ns, sector_ns, channels, .. } => {
+                let way = |ns| Way { near_ns: ns, far_ns: ns };
+                let (read, write) = (way(*read_ns), way(*write_ns));
+                Costs { read, write, span: (1, *sector_ns), channels: u64::from(*channels) }
+            }
+        }
+    }
+
+    /// Whether it has an arm, so that a request's place matters.
+    pub(super) fn has_arm(&self) -> bool {
+        matches!(self, Mechanics::Hp97560(_))
     }
 
     /// Carries out a request that starts at `now`.

@@ -7,12 +7,17 @@
 mod batched;
 mod fair;
 mod isolation;
+mod linux;
 mod position;
 
 use std::fmt::Debug;
 
 use commonhold_contract::UnitId;
 
+pub(super) use linux::Linux;
+
+use super::Request;
+use super::mechanics::Mechanics;
 use super::queue::{Place, Queue};
 use crate::Time;
 use crate::scenario::{Disk, DiskOrder};
@@ -63,19 +68,29 @@ pub(super) trait Order: Debug + Send {
     /// What to do, with a channel free and the head at sector `head`.
     fn choose(&mut self, now: Time, head: u64, queue: &Queue) -> Choice;
 
-    /// What was chosen has left the queue and begins.
+    /// What was chosen in the turn of `unit` is handed to the device, in which it may wait.
+    fn handed(&mut self, _now: Time, _unit: UnitId, _request: &Request) {}
+
+    /// A request of `unit` goes as the kernel's, at that unit's expense.
+    fn owe(&mut self, _now: Time, _unit: UnitId, _request: &Request, _queue: &Queue) {}
+
+    /// `unit` has another weight among its siblings.
+    fn weigh(&mut self, _unit: UnitId, _weight: u32) {}
+
+    /// A request that was handed to the device begins.
     fn began(&mut self, _now: Time, _transfer: &Transfer) {}
 
     /// A transfer has ended.
     fn ended(&mut self, _now: Time, _transfer: &Transfer, _queue: &Queue) {}
 }
 
-/// The policy of that name. `reposition_ns` is what it takes this disk to turn elsewhere.
-pub(super) fn of(order: DiskOrder, disk: &Disk, shares: &[u64], reposition_ns: Time) -> Box<dyn Order> {
+/// The policy of that name, for a disk with such mechanics.
+pub(super) fn of(order: DiskOrder, disk: &Disk, shares: &[u64], mechanics: &Mechanics) -> Box<dyn Order> {
     match order {
         DiskOrder::Position => Box::new(position::Position),
         DiskOrder::Isolation => Box::new(isolation::Isolation::new(shares, disk.half_life_ns)),
         DiskOrder::Fair => Box::new(fair::Fair::new(shares, disk.half_life_ns, disk.threshold_sectors)),
-        DiskOrder::Batched => Box::new(batched::Batched::new(shares, reposition_ns)),
+        DiskOrder::Batched => Box::new(batched::Batched::new(shares, mechanics.reposition_ns())),
+        DiskOrder::Linux => Box::new(Linux::new(&[], true, mechanics)),
     }
 }

@@ -56,12 +56,12 @@ impl Queue {
         self.len
     }
 
-    /// Adds a request that comes at `now`.
-    pub(super) fn push(&mut self, now: Time, request: Request) {
+    /// Adds a request that came at `arrived`, as one of `unit`, whichever it names.
+    pub(super) fn push(&mut self, unit: UnitId, arrived: Time, request: Request) {
         let place = Place { lba: request.lba, seq: self.arrivals };
         self.arrivals += 1;
         self.len += 1;
-        self.insert(request.unit, place, Waiting { request, arrived: now, taken_before: 0 });
+        self.insert(unit, place, Waiting { request, arrived, taken_before: 0 });
     }
 
     /// Takes a request out; `place` must have come from this queue's answers.
@@ -97,6 +97,12 @@ impl Queue {
     pub(super) fn oldest(&self, unit: UnitId) -> Option<Place> {
         let (seq, lba) = *self.units.get(unit.index())?.by_age.first()?;
         Some(Place { lba, seq })
+    }
+
+    /// The one that was added first, of all units'.
+    pub(super) fn first(&self) -> Option<(UnitId, Place)> {
+        let oldest = self.units().filter_map(|unit| self.oldest(unit).map(|place| (unit, place)));
+        oldest.min_by_key(|(_, place)| place.seq)
     }
 
     /// The next in the sweep among those of `units`: closest at or ahead of `head`; if none is ahead, the first.
@@ -136,7 +142,7 @@ impl Queue {
             if queue.by_place.is_empty() {
                 self.waiting.remove(&UnitId::SHARED);
             }
-            let owner = main_owner(&waiting.request);
+            let owner = main_owner(&waiting.request).unwrap_or(UnitId::KERNEL);
             self.insert(owner, place, waiting);
             owners.push(owner);
         }
@@ -154,12 +160,10 @@ impl Queue {
     }
 }
 
-/// The unit that owns most of a delayed write; of equals, the first.
-fn main_owner(request: &Request) -> UnitId {
+/// The unit that owns most of a delayed write; of equals, the first. None where only the common parts own it.
+pub(super) fn main_owner(request: &Request) -> Option<UnitId> {
     let owners = request.owners.iter().filter(|(unit, _)| !unit.is_common());
-    owners
-        .min_by_key(|(unit, sectors)| (std::cmp::Reverse(*sectors), *unit))
-        .map_or(UnitId::KERNEL, |(unit, _)| *unit)
+    owners.min_by_key(|(unit, sectors)| (std::cmp::Reverse(*sectors), *unit)).map(|(unit, _)| *unit)
 }
 
 #[cfg(test)]
@@ -176,7 +180,7 @@ mod tests {
     fn queue(of: &[(UnitId, u64)]) -> Queue {
         let mut queue = Queue::default();
         for (unit, lba) in of {
-            queue.push(0, request(*unit, *lba));
+            queue.push(*unit, 0, request(*unit, *lba));
         }
         queue
     }
@@ -215,7 +219,7 @@ mod tests {
         let mut queue = queue(&[(A, 900)]);
         let mut overtakers = 0;
         loop {
-            queue.push(0, request(A, 100));
+            queue.push(A, 0, request(A, 100));
             if let Some(place) = queue.overtaken(A) {
                 assert_eq!(place.lba, 900);
                 break;
@@ -233,9 +237,9 @@ mod tests {
         let mut queue = Queue::default();
         let owned =
             |owners: &[(UnitId, u32)]| Request { owners: owners.to_vec(), ..request(UnitId::SHARED, 5) };
-        queue.push(0, owned(&[(A, 3), (B, 5)]));
-        queue.push(10, owned(&[(UnitId::SHARED, 8)]));
-        queue.push(11, owned(&[(A, 4), (B, 4)]));
+        queue.push(UnitId::SHARED, 0, owned(&[(A, 3), (B, 5)]));
+        queue.push(UnitId::SHARED, 10, owned(&[(UnitId::SHARED, 8)]));
+        queue.push(UnitId::SHARED, 11, owned(&[(A, 4), (B, 4)]));
         assert_eq!(queue.promote(99, 100), []);
         assert_eq!(queue.promote(110, 100), [B, UnitId::KERNEL]);
         assert!(queue.has(B) && queue.has(UnitId::KERNEL) && queue.has(UnitId::SHARED));

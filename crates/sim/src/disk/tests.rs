@@ -6,11 +6,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::scenario::DiskModel;
 
+mod linux;
+
 const MS: Time = 1_000_000;
 const A: UnitId = UnitId(2);
 const B: UnitId = UnitId(3);
-const ORDERS: [DiskOrder; 4] =
-    [DiskOrder::Position, DiskOrder::Isolation, DiskOrder::Fair, DiskOrder::Batched];
+const ORDERS: [DiskOrder; 5] =
+    [DiskOrder::Position, DiskOrder::Isolation, DiskOrder::Fair, DiskOrder::Batched, DiskOrder::Linux];
 /// Half an HP 97560's time: the longest request of 128 sectors takes overhead 1.1, seek 11.85, a turn of 7.5 and
 /// 128 + 18 sectors of 0.104 ms.
 const LONGEST_NS: Time = 36 * MS;
@@ -118,7 +120,17 @@ fn next_chance(state: &mut u64) -> u64 {
 }
 
 /// Runs streams until `until`, or until all are done. A request's id is its stream.
-fn run(mut drive: Drive, mut streams: Vec<Stream>, until: Time) -> Outcome {
+fn run(drive: Drive, streams: Vec<Stream>, until: Time) -> Outcome {
+    run_watched(drive, streams, until, |_, _| {})
+}
+
+/// The same, with a look at the drive after whatever happens.
+fn run_watched(
+    mut drive: Drive,
+    mut streams: Vec<Stream>,
+    until: Time,
+    mut watch: impl FnMut(Time, &mut Drive),
+) -> Outcome {
     let mut chances: Vec<u64> = (1..=streams.len() as u64).collect();
     let mut issues = BTreeMap::new();
     let mut count = 0;
@@ -153,6 +165,7 @@ fn run(mut drive: Drive, mut streams: Vec<Stream>, until: Time) -> Outcome {
             done.push((now, finished));
         }
         drive.start(now);
+        watch(now, &mut drive);
         assert_eq!(drive.check(), Ok(()));
     }
     Outcome { ends, done, drive }
@@ -200,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn all_that_came_is_done_once(streams in streams(), model in 0usize..3, order in 0usize..4) {
+    fn all_that_came_is_done_once(streams in streams(), model in 0usize..3, order in 0usize..5) {
         let disk = disk([hp(), fixed(), ssd()][model].clone(), 64);
         let start = || Drive::new(&disk, ORDERS[order], &[0, 0, 1, 3]);
         let outcome = run(start(), streams.clone(), u64::MAX);

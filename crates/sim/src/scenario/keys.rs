@@ -381,11 +381,12 @@ pub(crate) static DISK: Table = Table {
         ),
         key(
             "order",
-            Kind::Choice(&["position", "isolation", "fair", "batched"]),
+            Kind::Choice(&["position", "isolation", "fair", "batched", "linux"]),
             "",
             "\"position\"",
             "How its queue is served: by head position alone (position), by the units' bandwidth alone (isolation), \
-             by position among the units that had no more than their share (fair), or as fair in bounded batches (batched). By the contract's scheme if not said.",
+             by position among the units that had no more than their share (fair), as fair in bounded batches (batched), or \
+             as Linux does with io.cost, by weight, where every unit has 100 (linux). By the contract's scheme if not said.",
         ),
         key(
             "threshold",

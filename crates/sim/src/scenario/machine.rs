@@ -449,6 +449,7 @@ fn disk_order(word: &str) -> DiskOrder {
         "position" => DiskOrder::Position,
         "isolation" => DiskOrder::Isolation,
         "fair" => DiskOrder::Fair,
+        "linux" => DiskOrder::Linux,
         _ => DiskOrder::Batched,
     }
 }

@@ -230,6 +230,8 @@ pub enum DiskOrder {
     Fair,
     /// The same with bounded batches and anticipation: what this project would run.
     Batched,
+    /// As the block layer of Linux, which takes orders: by weight, within rates.
+    Linux,
 }
 
 /// What the jobs do.

@@ -70,7 +70,7 @@ fn after_a_reload_bounds_are_those_of_the_units_that_stay() {
     bench.contract = contract;
     bench.load(1, greedy(0));
     bench.run(1);
-    let disk = &bench.state.disks.disks["sda"];
+    let disk = &bench.state.disks["sda"];
     assert!(
         disk.caps.is_empty() && disk.rates.peak() > 0,
         "the unit is alone, and what the disk carries stays known"
