@@ -44,7 +44,7 @@
 //! - Linux's lists of active and inactive pages, its generations and `vm.swappiness` are not modelled. Clean pages of
 //!   files go before all others.
 //! - A unit beyond its bound is slowed by the work of taking its pages alone, not by the sleeps of up to two seconds
-//!   that Linux adds. A bound that sinks takes nothing by itself.
+//!   that Linux adds. A bound that sinks takes nothing by itself, as with Linux 6.16 if the live machine writes it.
 //! - A space keeps its floor when its unit meets its bound. Linux has no floors.
 //! - Linux may take up to 32 pages more than what is beyond a protection. Here it is never more.
 //!
@@ -207,7 +207,8 @@ impl Memory {
     }
 
     /// Goes on with what is to be taken from a unit by order. Ends when the unit has nothing to give: every space is down
-    /// to its floor. `waits`: something of it is being written.
+    /// to its floor, and what else there is of files is being written behind. `waits`: something that the order took is
+    /// being written.
     pub fn take_on(&mut self, unit: UnitId) -> Reclaimed {
         let mut out = Reclaimed::default();
         loop {
@@ -295,9 +296,9 @@ impl Memory {
     /// [`Memory::reclaim`] on such a machine.
     pub(super) fn reclaim_as_linux(&mut self, unit: UnitId, pages: u64) -> Reclaimed {
         let mut out = Reclaimed::default();
-        let UnitPages { used, allowed, pass, .. } = self.units[unit.index()];
+        let UnitPages { used, allowed, .. } = self.units[unit.index()];
         let over = (used + pages).saturating_sub(allowed);
-        if over > 0 && pass < pages {
+        if over > 0 {
             let want = over.min(CLUSTERS_AT_ONCE * self.cluster).max(pages);
             if self.take_in(unit, Scope::One(unit), want, true, &mut out) {
                 return out;

@@ -137,6 +137,12 @@ fn the_background_works_from_low_to_high() {
     assert_eq!(memory.free(), 48);
     assert!(memory.low(), "it has not looked yet");
     assert_eq!((memory.background(), memory.low()), (Reclaimed::default(), false));
+    // It was woken, and does not go to sleep because 44 are free again by the time it looks.
+    let brief = memory.open_space(B, MS);
+    assert_eq!(memory.grow(brief, 8), Grant::Granted);
+    assert_eq!(memory.grow(space, 4), Grant::Granted);
+    memory.close_space(brief);
+    assert_eq!((memory.free(), pages(&memory.background())), (44, 4));
 }
 
 /// Clean pages are free at once, however many are wanted: 1,000 frames, of which 78 and 93 are the watermarks. a has a file
@@ -170,6 +176,20 @@ fn low_is_taken_last() {
     insist(&mut memory, B, 4, |memory| memory.grow(few[0], 4));
     assert_eq!((memory.resident(a), memory.used(B)), (116, 44));
     assert_eq!(memory.counts(B).ooms, 0);
+}
+
+/// a's 120 pages of a file are all being written behind. b's 40 are within memory.low, so a request waits for a's.
+#[test]
+fn what_is_clean_soon_is_waited_for_before_low_is_taken() {
+    let mut memory = memory(232);
+    let (file, space) = (cached(&mut memory, A, 120, true), grown(&mut memory, B, 40));
+    protect(&mut memory, B, 0, 40);
+    let writes: Vec<PageOut> = std::iter::from_fn(|| memory.write_out(file)).collect();
+    assert_eq!(memory.grow(space, 4), Grant::Short);
+    assert_eq!(memory.reclaim(B, 4), Reclaimed { waits: true, ..Reclaimed::default() });
+    write_all(&mut memory, writes);
+    assert_eq!(insist(&mut memory, B, 4, |memory| memory.grow(space, 4)), 1);
+    assert_eq!((memory.resident(space), memory.cached(file)), (44, 116));
 }
 
 /// All is within memory.min. b's request of 4 is let through to what is kept, and what b has beyond its own min then is
@@ -384,6 +404,10 @@ fn memory_that_was_not_touched_is_cold() {
     memory.at(12 * S);
     memory.ran(space);
     assert_eq!([15, 20, 22].map(|s| cold(&memory, s * S).0), [0, 20, 40]);
+    // What came after that is not cold, however rarely its process comes back to it.
+    let rare = memory.open_space(A, 100 * S);
+    assert_eq!(memory.grow(rare, 20), Grant::Granted);
+    assert_eq!([20, 22].map(|s| cold(&memory, s * S).0), [20, 60]);
 }
 
 /// A file that came in from 0 to 9 s: at 14 s, 4/9 of its 40 pages came more than 10 s ago, at 19 s all. Used again at
