@@ -151,8 +151,9 @@ impl CachedFile {
         self.gone_at = taken;
     }
 
-    /// So many pages are about to come in, no more than are missing. How many of them were taken lately: before no more
-    /// than `frames` others were; `taken` is as above. Pages that were never there are taken to come first.
+    /// So many pages are about to come in, no more than are missing. How many of them were taken lately: before
+    /// no more than `frames` others were; `taken` is as above. Pages that were never there are taken to come
+    /// first.
     pub(super) fn come_back(&mut self, pages: u64, taken: u64, frames: u64) -> u64 {
         if taken - self.gone_at > frames {
             self.gone = 0;
@@ -170,8 +171,8 @@ impl CachedFile {
         !self.open || (self.seen <= self.pages && self.gone <= self.seen.saturating_sub(self.cached()))
     }
 
-    /// Which part of its pages was not used since `before`: a numerator and a denominator. Of a file that was used once,
-    /// those that came before, if they came evenly; of another one all or none.
+    /// Which part of its pages was not used since `before`: a numerator and a denominator. Of a file that was
+    /// used once, those that came before, if they came evenly; of another one all or none.
     pub(super) fn unused_since(&self, before: Time) -> (u64, u64) {
         if self.used_at <= before {
             (1, 1)

@@ -35,7 +35,8 @@
 //!
 //! Properties (tested):
 //! - Frames are conserved, whatever is ordered.
-//! - Nothing but its own bound, an order to take, and a kill that is counted takes a unit's pages within its memory.min.
+//! - Nothing but its own bound, an order to take, and a kill that is counted takes a unit's pages within its
+//!   memory.min.
 //! - memory.low is not taken from while a unit has anything beyond its own.
 //! - No request is refused for ever.
 //! - A page stays charged to the unit that brought it in.
@@ -69,10 +70,11 @@ use protection::{Place, Setting};
 
 /// The least and the most that the min watermark is, in KiB.
 const MIN_FREE_KIB: (u64, u64) = (128, 256 << 10);
-/// Low and high are above the watermark before by at least this part of the machine (`watermark_scale_factor`, 10 of 10,000).
+/// Low and high are above the watermark before by at least this part of the machine (`watermark_scale_factor`, 10
+/// of 10,000).
 const SCALE_PART: u64 = 1_000;
-/// What taking a page costs that only has to be dropped, in ns: what a CPU of an instruction each ns takes (docs/memory.md,
-/// "Measured": 3,600 MiB/s).
+/// What taking a page costs that only has to be dropped, in ns: what a CPU of an instruction each ns takes
+/// (docs/memory.md, "Measured": 3,600 MiB/s).
 const DROP_NS: Time = 1_000;
 
 /// What such a kernel has besides.
@@ -170,9 +172,9 @@ impl Linux {
 }
 
 impl Memory {
-    /// Bounds the memory of a unit's own processes, in bytes; in whole frames, rounded down. `None`: no bound. Beyond it
-    /// the unit's requests take its own pages first. What it has beyond a bound that sank stays until then. A bound that
-    /// does not sink ends what was being taken by order. (memory.high)
+    /// Bounds the memory of a unit's own processes, in bytes; in whole frames, rounded down. `None`: no bound.
+    /// Beyond it the unit's requests take its own pages first. What it has beyond a bound that sank stays until
+    /// then. A bound that does not sink ends what was being taken by order. (memory.high)
     pub fn bound(&mut self, unit: UnitId, bytes: Option<u64>) {
         let allowed = bytes.map_or(self.frames, |bytes| self.in_frames(bytes).min(self.frames));
         let own = &mut self.units[unit.index()];
@@ -183,8 +185,9 @@ impl Memory {
         }
     }
 
-    /// Protects the memory of a unit with its sub-units, in bytes: `min` is never taken, `low` not while another unit has
-    /// anything beyond its own. `own` is the part of `low` that is its own processes'. (memory.min, memory.low)
+    /// Protects the memory of a unit with its sub-units, in bytes: `min` is never taken, `low` not while another
+    /// unit has anything beyond its own. `own` is the part of `low` that is its own processes'. (memory.min,
+    /// memory.low)
     pub fn protect(&mut self, unit: UnitId, min: u64, low: u64, own: u64) {
         let [min, low, own] = [min, low, own].map(|bytes| self.in_frames(bytes));
         if let Some(held) = self.held_mut(unit) {
@@ -192,10 +195,10 @@ impl Memory {
         }
     }
 
-    /// Takes so many bytes from a unit's own processes, whatever its protection, in place of what is still to be taken by
-    /// an earlier order; in whole frames, rounded down. Of a unit that is beyond its bound no more is taken than brings
-    /// it there. Clean pages go at once, others as they are written, a part after the other: see
-    /// [`take_on`](Self::take_on). (memory.reclaim, as the live machine's pager uses it)
+    /// Takes so many bytes from a unit's own processes, whatever its protection, in place of what is still to be
+    /// taken by an earlier order; in whole frames, rounded down. Of a unit that is beyond its bound no more is
+    /// taken than brings it there. Clean pages go at once, others as they are written, a part after the other:
+    /// see [`take_on`](Self::take_on). (memory.reclaim, as the live machine's pager uses it)
     pub fn take(&mut self, unit: UnitId, bytes: u64) -> Reclaimed {
         let wanted = self.in_frames(bytes);
         let UnitPages { used, allowed, .. } = self.units[unit.index()];
@@ -206,9 +209,9 @@ impl Memory {
         self.take_on(unit)
     }
 
-    /// Goes on with what is to be taken from a unit by order. Ends when the unit has nothing to give: every space is down
-    /// to its floor, and what else there is of files is being written behind. `waits`: something that the order took is
-    /// being written.
+    /// Goes on with what is to be taken from a unit by order. Ends when the unit has nothing to give: every space
+    /// is down to its floor, and what else there is of files is being written behind. `waits`: something that the
+    /// order took is being written.
     pub fn take_on(&mut self, unit: UnitId) -> Reclaimed {
         let mut out = Reclaimed::default();
         loop {
@@ -240,8 +243,8 @@ impl Memory {
         self.held(unit).is_some_and(|held| held.wanted > 0 || held.ordered > 0)
     }
 
-    /// Takes frames from all while few are free: from when fewer are than the low watermark, until as many are as the high
-    /// one. Nothing that is protected. No task waits for it. (kswapd)
+    /// Takes frames from all while few are free: from when fewer are than the low watermark, until as many are as
+    /// the high one. Nothing that is protected. No task waits for it. (kswapd)
     pub fn background(&mut self) -> Reclaimed {
         let mut out = Reclaimed::default();
         loop {

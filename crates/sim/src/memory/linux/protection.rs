@@ -58,8 +58,8 @@ pub(super) fn places(contract: &Contract) -> Vec<Place> {
     contract.ids().map(place).collect()
 }
 
-/// What each unit's own processes are protected of, which may be more than they use. `used` is without sub-units. All have
-/// one element per unit.
+/// What each unit's own processes are protected of, which may be more than they use. `used` is without sub-units.
+/// All have one element per unit.
 pub(super) fn effective(places: &[Place], used: &[u64], settings: &[Setting]) -> Vec<u64> {
     let (mut top, mut groups) = (Group::default(), vec![Group::default(); places.len()]);
     let mut encloses = vec![false; places.len()];

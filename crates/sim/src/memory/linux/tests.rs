@@ -38,8 +38,9 @@ fn told(memory: &Memory, unit: UnitId) -> commonhold_policy::memory::UnitMemory 
     memory.live_facts(memory.now, 0).units[unit.index()]
 }
 
-/// 800 KiB: sqrt(12,800) = 113, so 128 KiB, 32 frames, and a quarter. 4,000 KiB: sqrt(64,000) = 252 KiB, 63 frames, and 15.
-/// 64 GiB: 32 MiB, 8,192 frames; a thousandth of the machine is more than a quarter of that. 8 TiB: 362 MiB, so 256.
+/// 800 KiB: sqrt(12,800) = 113, so 128 KiB, 32 frames, and a quarter. 4,000 KiB: sqrt(64,000) = 252 KiB, 63
+/// frames, and 15. 64 GiB: 32 MiB, 8,192 frames; a thousandth of the machine is more than a quarter of that. 8
+/// TiB: 362 MiB, so 256.
 #[test]
 fn watermarks_are_those_of_linux() {
     let marks = |frames| {
@@ -56,7 +57,8 @@ fn watermarks_are_those_of_linux() {
     assert!(Memory::new(&linux(95), &contract()).is_err());
 }
 
-/// a is bounded to 60 frames, and 108 more could be had. What it wants beyond that it has of its own, once that is written.
+/// a is bounded to 60 frames, and 108 more could be had. What it wants beyond that it has of its own, once that
+/// is written.
 #[test]
 fn beyond_its_bound_a_unit_takes_its_own_pages() {
     let mut memory = memory(240);
@@ -94,8 +96,8 @@ fn a_unit_with_nothing_to_give_is_let_through() {
     assert_eq!((memory.counts(A).forced, memory.used(A), memory.resident(spaces[0])), (8, 84, 8));
 }
 
-/// The same with no frame to be had: it is let through its bound, and then b, which has all the rest, gives. 192 frames less
-/// the 32 that are kept: a has 80, b has 80.
+/// The same with no frame to be had: it is let through its bound, and then b, which has all the rest, gives. 192
+/// frames less the 32 that are kept: a has 80, b has 80.
 #[test]
 fn let_through_its_bound_a_unit_takes_from_all() {
     let mut memory = memory(232);
@@ -106,8 +108,8 @@ fn let_through_its_bound_a_unit_takes_from_all() {
     assert_eq!((memory.used(A), memory.resident(other), memory.free()), (84, 76, 32));
 }
 
-/// a uses 120 frames and b 40, and no more than what is kept, 32, is free. Until 48 are, a gives 12 and b 4. With 100 of a's
-/// protected, they give in proportion to 20 and 40: 5 1/3 and 10 2/3, in clusters of 4: 4 and 12.
+/// a uses 120 frames and b 40, and no more than what is kept, 32, is free. Until 48 are, a gives 12 and b 4. With
+/// 100 of a's protected, they give in proportion to 20 and 40: 5 1/3 and 10 2/3, in clusters of 4: 4 and 12.
 #[test]
 fn all_give_in_proportion_to_what_is_beyond_their_protection() {
     for (low, gives) in [(0, (12, 4)), (100, (4, 12))] {
@@ -145,8 +147,9 @@ fn the_background_works_from_low_to_high() {
     assert_eq!((memory.free(), pages(&memory.background())), (44, 4));
 }
 
-/// Clean pages are free at once, however many are wanted: 1,000 frames, of which 78 and 93 are the watermarks. a has a file
-/// of 600, and b grows to 324: 76 are free, so a gives the 17 that are missing, or b its part of these.
+/// Clean pages are free at once, however many are wanted: 1,000 frames, of which 78 and 93 are the watermarks. a
+/// has a file of 600, and b grows to 324: 76 are free, so a gives the 17 that are missing, or b its part of
+/// these.
 #[test]
 fn the_background_drops_all_at_once() {
     let mut memory = memory(1_040);
@@ -158,8 +161,8 @@ fn the_background_drops_all_at_once() {
     assert_eq!((out.freed, out.writes.len(), memory.free(), memory.used(A)), (17, 0, 93, 583));
 }
 
-/// a is protected of its 120 by memory.low, b of nothing. `shared` takes as much as b has, and not one page of a's; then
-/// what b and it have left in their floors; and a gives only when nothing else is there.
+/// a is protected of its 120 by memory.low, b of nothing. `shared` takes as much as b has, and not one page of
+/// a's; then what b and it have left in their floors; and a gives only when nothing else is there.
 #[test]
 fn low_is_taken_last() {
     let mut memory = memory(232);
@@ -172,7 +175,8 @@ fn low_is_taken_last() {
     let few: Vec<SpaceId> = (0..5).map(|_| grown(&mut memory, B, 8)).collect();
     protect(&mut memory, B, 0, 40);
     protect(&mut memory, A, 100, 120);
-    // Both are within low. a has 20 beyond its min and b 40: of 4 pages a would give 1 1/3, and b 2 2/3, but b has floors.
+    // Both are within low. a has 20 beyond its min and b 40: of 4 pages a would give 1 1/3, and b 2 2/3, but b
+    // has floors.
     insist(&mut memory, B, 4, |memory| memory.grow(few[0], 4));
     assert_eq!((memory.resident(a), memory.used(B)), (116, 44));
     assert_eq!(memory.counts(B).ooms, 0);
@@ -192,8 +196,8 @@ fn what_is_clean_soon_is_waited_for_before_low_is_taken() {
     assert_eq!((memory.resident(space), memory.cached(file)), (44, 116));
 }
 
-/// All is within memory.min. b's request of 4 is let through to what is kept, and what b has beyond its own min then is
-/// taken before there is a second kill.
+/// All is within memory.min. b's request of 4 is let through to what is kept, and what b has beyond its own min
+/// then is taken before there is a second kill.
 #[test]
 fn within_min_a_kill_is_counted() {
     let mut memory = memory(232);
@@ -211,8 +215,8 @@ fn within_min_a_kill_is_counted() {
     assert_eq!((memory.resident(a), memory.resident(b)), (120, 40));
 }
 
-/// More is promised than there is. b is let through eight times, until no frame is free; the ninth time the unit that uses
-/// most gives 36 pages, so that 32 are kept again.
+/// More is promised than there is. b is let through eight times, until no frame is free; the ninth time the unit
+/// that uses most gives 36 pages, so that 32 are kept again.
 #[test]
 fn where_more_is_promised_than_there_is_the_largest_gives() {
     let mut memory = memory(232);
@@ -265,8 +269,8 @@ fn protection_comes_from_the_top() {
     assert_eq!(effective([90, 90, 10, 90, 30, 0], 0, 0, 10), [0, 0, 10, 110, 30, 0]);
 }
 
-/// a has 20 clean pages of a file and 40 of a process; 30 are to be taken, though all are protected. Dropping takes 1 us each,
-/// and the writes end 2 ms later.
+/// a has 20 clean pages of a file and 40 of a process; 30 are to be taken, though all are protected. Dropping
+/// takes 1 us each, and the writes end 2 ms later.
 #[test]
 fn taking_is_an_act_that_takes_time() {
     let mut memory = memory(240);
@@ -295,8 +299,8 @@ fn taking_is_an_act_that_takes_time() {
     assert_eq!((pages(&out), memory.used(A)), (5, 30));
 }
 
-/// Of a space of 100 pages 64 are written at once, 16 clusters; then the rest of 80. A bound that grows ends it, and so do
-/// floors.
+/// Of a space of 100 pages 64 are written at once, 16 clusters; then the rest of 80. A bound that grows ends it,
+/// and so do floors.
 #[test]
 fn taking_goes_on_as_pages_are_written() {
     let mut memory = memory(240);
@@ -323,8 +327,8 @@ fn taking_goes_on_as_pages_are_written() {
     assert_eq!((memory.take_on(A), memory.takes(A)), (Reclaimed::default(), false));
 }
 
-/// Of a file of 100, 40 pages came in, and 20 of them were taken. The next 60 are new, and the 20 after that came back. Pages
-/// that come back from swap count, too.
+/// Of a file of 100, 40 pages came in, and 20 of them were taken. The next 60 are new, and the 20 after that came
+/// back. Pages that come back from swap count, too.
 #[test]
 fn what_was_taken_and_comes_back_is_a_refault() {
     let mut memory = memory(240);
@@ -386,8 +390,8 @@ fn a_unit_stalls_while_a_task_of_it_waits() {
     assert_eq!((stalled(40), stalled(45)), ([20, 20, 0], [25, 25, 0]));
 }
 
-/// A process that comes back to each page once in 4 s, and ran up to 12 s. At 20 s, it ran for 2 s of the last 10: half of its
-/// pages had their turn. At 15 s all had, and at 22 s none.
+/// A process that comes back to each page once in 4 s, and ran up to 12 s. At 20 s, it ran for 2 s of the last
+/// 10: half of its pages had their turn. At 15 s all had, and at 22 s none.
 #[test]
 fn memory_that_was_not_touched_is_cold() {
     let mut memory = memory(240);
@@ -410,8 +414,8 @@ fn memory_that_was_not_touched_is_cold() {
     assert_eq!([20, 22].map(|s| cold(&memory, s * S).0), [20, 60]);
 }
 
-/// A file that came in from 0 to 9 s: at 14 s, 4/9 of its 40 pages came more than 10 s ago, at 19 s all. Used again at
-/// 12 s, it is not cold until 22 s.
+/// A file that came in from 0 to 9 s: at 14 s, 4/9 of its 40 pages came more than 10 s ago, at 19 s all. Used
+/// again at 12 s, it is not cold until 22 s.
 #[test]
 fn files_that_were_not_used_are_cold() {
     let mut memory = memory(240);
@@ -428,8 +432,9 @@ fn files_that_were_not_used_are_cold() {
     assert_eq!([19, 21, 22].map(|s| cold(&memory, s)), [0, 0, 40]);
 }
 
-/// 240 frames: 40 are the kernel's, and 48 free ones. `shared` has 24 in a process, and 40 clean ones of a file of which it
-/// needs 20, a half of them since 48 is more. a has 30: 20 in no file, 6 dirty, 4 clean; b uses the file too.
+/// 240 frames: 40 are the kernel's, and 48 free ones. `shared` has 24 in a process, and 40 clean ones of a file
+/// of which it needs 20, a half of them since 48 is more. a has 30: 20 in no file, 6 dirty, 4 clean; b uses the
+/// file too.
 #[test]
 fn facts_are_told_as_a_live_machine_tells_them() {
     let mut memory = memory(240);
@@ -587,8 +592,8 @@ proptest! {
         }
     }
 
-    /// Whatever others want, a unit keeps what it uses of its memory.min, while no more is promised than there is: 232 frames,
-    /// of which 40 are the kernel's, 32 are kept, and a request takes 16.
+    /// Whatever others want, a unit keeps what it uses of its memory.min, while no more is promised than there
+    /// is: 232 frames, of which 40 are the kernel's, 32 are kept, and a request takes 16.
     #[test]
     fn min_is_never_taken(
         acts in proptest::collection::vec(act(), 1..300),
@@ -640,8 +645,8 @@ proptest! {
         }
     }
 
-    /// However little a unit is allowed, whatever is protected, however crowded the machine: each request is granted after
-    /// some rounds.
+    /// However little a unit is allowed, whatever is protected, however crowded the machine: each request is
+    /// granted after some rounds.
     #[test]
     fn no_request_is_refused_for_ever(
         acts in proptest::collection::vec(act(), 1..150),
@@ -679,7 +684,8 @@ proptest! {
         let kept = protection::effective(&places, &used, &settings);
         let most = whole[2] + whole[3];
         prop_assert!(kept.iter().sum::<u64>() <= most);
-        // Without 3 there is nobody else whose unclaimed part protects 2: all in it have no more than it was promised.
+        // Without 3 there is nobody else whose unclaimed part protects 2: all in it have no more than it was
+        // promised.
         let alone = protection::effective(&places, &[0, 0, used[2], 0, used[4], used[5], used[6]], &settings);
         prop_assert!(alone.iter().sum::<u64>() <= most);
         prop_assert_eq!((kept[0], kept[1]), (0, 0));

@@ -56,8 +56,8 @@ impl Memory {
         }
     }
 
-    /// The machine's memory as the live policy wants it, in bytes; `swap_free` is the free swap, in bytes. Nothing on a
-    /// machine that does not enforce as Linux does.
+    /// The machine's memory as the live policy wants it, in bytes; `swap_free` is the free swap, in bytes.
+    /// Nothing on a machine that does not enforce as Linux does.
     pub fn live_facts(&self, now: Time, swap_free: u64) -> MemoryFacts {
         let Some(linux) = &self.linux else { return MemoryFacts::default() };
         let mut units = vec![UnitMemory::default(); self.units.len()];
