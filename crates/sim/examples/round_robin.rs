@@ -7,8 +7,8 @@
 use commonhold_contract::{Scheme, UnitId};
 use commonhold_machine::Machine;
 use commonhold_sim::scenario::{
-    Amount, CallBack, Hardware, Job, KernelCosts, MemoryLoans, Op, Program, Scenario, Scheduler, Spread,
-    Workload,
+    Amount, CallBack, Enforces, Hardware, Job, KernelCosts, MemoryLoans, Op, Program, Scenario, Scheduler,
+    Spread, Workload,
 };
 
 fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) -> Scenario {
@@ -60,6 +60,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
         contract,
         hardware: Hardware {
             machine,
+            enforces: Enforces::Irix,
             kernel,
             latency: None,
             cache: None,

@@ -29,7 +29,7 @@ pub(super) struct Owned {
 
 impl Owned {
     /// Pages that a process would find.
-    fn there(&self) -> u64 {
+    pub(super) fn there(&self) -> u64 {
         self.clean + self.dirty + self.writing
     }
 
@@ -56,8 +56,14 @@ pub(super) struct CachedFile {
     entered: u64,
     /// Pages that processes used.
     referenced: u64,
+    /// Pages of it that were ever in the cache, and those of them that were taken lately and are not back.
+    seen: u64,
+    pub(super) gone: u64,
+    /// How many pages had been taken in the whole machine when its latest were.
+    pub(super) gone_at: u64,
     shared_rest: u64,
     dirty_rest: u64,
+    back_rest: u64,
 }
 
 impl CachedFile {
@@ -71,8 +77,12 @@ impl CachedFile {
             dirty_since: 0,
             entered: 0,
             referenced: 0,
+            seen: 0,
+            gone: 0,
+            gone_at: 0,
             shared_rest: 0,
             dirty_rest: 0,
+            back_rest: 0,
         }
     }
 
@@ -135,10 +145,53 @@ impl CachedFile {
         }
     }
 
-    /// A process of `unit` uses cached pages. What it is the second unit to use becomes `shared`'s: by former owner.
-    pub(super) fn reference(&mut self, unit: UnitId, pages: u64, now: Time) -> Vec<(UnitId, u64)> {
+    /// Pages of it were taken, when `taken` had been in the whole machine, these included.
+    pub(super) fn went(&mut self, pages: u64, taken: u64) {
+        self.gone = (self.gone + pages).min(self.seen.saturating_sub(self.cached()));
+        self.gone_at = taken;
+    }
+
+    /// So many pages are about to come in, no more than are missing. How many of them were taken lately: before
+    /// no more than `frames` others were; `taken` is as above. Pages that were never there are taken to come
+    /// first.
+    pub(super) fn come_back(&mut self, pages: u64, taken: u64, frames: u64) -> u64 {
+        if taken - self.gone_at > frames {
+            self.gone = 0;
+        }
+        let away = self.seen.saturating_sub(self.cached());
+        let first = pages.min(self.pages.saturating_sub(self.seen));
+        self.seen += first;
+        let back = part((pages - first).min(away), self.gone, away, &mut self.back_rest);
+        self.gone -= back;
+        back
+    }
+
+    /// Whether the books on pages that were taken are right.
+    pub(super) fn gone_fits(&self) -> bool {
+        !self.open || (self.seen <= self.pages && self.gone <= self.seen.saturating_sub(self.cached()))
+    }
+
+    /// Which part of its pages was not used since `before`: a numerator and a denominator. Of a file that was
+    /// used once, those that came before, if they came evenly; of another one all or none.
+    pub(super) fn unused_since(&self, before: Time) -> (u64, u64) {
+        if self.used_at <= before {
+            (1, 1)
+        } else if self.referenced > self.entered || self.since >= before {
+            (0, 1)
+        } else {
+            (before - self.since, self.used_at - self.since)
+        }
+    }
+
+    /// Pages of it that are in the cache are used.
+    pub(super) fn touch(&mut self, pages: u64, now: Time) {
         self.used_at = now;
         self.referenced += pages;
+    }
+
+    /// A process of `unit` uses cached pages. What it is the second unit to use becomes `shared`'s: by former owner.
+    pub(super) fn reference(&mut self, unit: UnitId, pages: u64, now: Time) -> Vec<(UnitId, u64)> {
+        self.touch(pages, now);
         let others = |owned: &&mut Owned| owned.unit != unit && owned.unit != UnitId::SHARED;
         let cached = self.cached();
         let mut foreign: Vec<&mut Owned> = self.owned.iter_mut().filter(others).collect();

@@ -36,7 +36,8 @@ impl Memory {
             }
         }
         self.check_nodes()?;
-        self.check_files()
+        self.check_files()?;
+        self.check_orders()
     }
 
     /// Processes of a unit that have memory.
@@ -53,6 +54,9 @@ impl Memory {
         for (i, file) in self.files.iter().enumerate() {
             if file.cached() > file.pages {
                 return Err(format!("file {i} has {} pages and {} in the cache", file.pages, file.cached()));
+            }
+            if !file.gone_fits() {
+                return Err(format!("file {i}: more pages were taken than are missing"));
             }
             if !file.open && file.clean() + file.dirty() > 0 {
                 return Err(format!("file {i} is removed but has pages in the cache"));

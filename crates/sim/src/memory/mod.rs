@@ -18,6 +18,9 @@
 //! `commonhold_policy::memory::frames`, and its answer comes back through [`Memory::allow`]. A page that a second unit uses
 //! becomes `shared`'s.
 //!
+//! All this is the published kernel's way (`enforces = "irix"`). What differs on a machine that enforces as Linux does
+//! is in `linux`: orders, whose pages are taken, what is told, and the caller's further duties.
+//!
 //! The caller has four duties:
 //! - to call [`Memory::at`] when time has passed;
 //! - on [`Grant::Short`], to call `reclaim`;
@@ -51,6 +54,7 @@ use crate::scenario::model::Hardware;
 
 mod cache;
 mod check;
+mod linux;
 mod nodes;
 mod reclaim;
 mod space;
@@ -59,6 +63,7 @@ mod tests;
 mod writeback;
 
 use cache::CachedFile;
+use linux::Linux;
 use nodes::Nodes;
 use space::Space;
 
@@ -109,6 +114,8 @@ pub struct Counts {
     pub forced: u64,
     /// Pages taken from all units on its behalf, although units are held to allowances.
     pub seized: u64,
+    /// Requests that found nothing to take in the whole machine: a Linux machine would have killed a process.
+    pub ooms: u64,
 }
 
 /// The machine has too little memory for its kernel and one process.
@@ -182,6 +189,10 @@ pub struct Memory {
     nodes: Option<Nodes>,
     /// Whether anybody is allowed less than everything.
     holds: bool,
+    /// Pages that were taken so far.
+    evicted: u64,
+    /// What a kernel has that enforces as Linux does.
+    linux: Option<Linux>,
     units: Vec<UnitPages>,
     spaces: Vec<Space>,
     vacant_spaces: Vec<SpaceId>,
@@ -199,7 +210,9 @@ impl Memory {
         let kernel = costs.memory_bytes.div_ceil(frame_bytes);
         let cluster = u64::from(costs.cluster_pages).max(1);
         let request = (u64::from(costs.request_sectors) * SECTOR_BYTES / frame_bytes).max(1);
-        let needed = FLOOR_CLUSTERS * cluster + request.max(cluster);
+        let linux = Linux::new(hardware, contract, frames.saturating_sub(kernel));
+        let kept = linux.as_ref().map_or(0, Linux::kept);
+        let needed = FLOOR_CLUSTERS * cluster + request.max(cluster) + kept;
         if frames < kernel.saturating_add(needed) {
             return Err(TooSmall { frames, kernel, needed });
         }
@@ -217,6 +230,8 @@ impl Memory {
             dirty_age_ns: costs.dirty_age_ns,
             nodes: Nodes::new(hardware, frames, kernel),
             holds: false,
+            evicted: 0,
+            linux,
             units,
             spaces: Vec::new(),
             vacant_spaces: Vec::new(),
@@ -304,6 +319,7 @@ impl Memory {
             self.spaces[id.0 as usize].come_back(pages);
             self.place(id, pages);
             self.units[unit.index()].counts.swapped_in += pages;
+            self.refaulted(unit, pages);
             self.ran(id);
         }
         grant
@@ -321,7 +337,10 @@ impl Memory {
         let pages = u64::from(pages).min(file.pages.saturating_sub(file.cached()));
         let grant = self.charge(unit, pages);
         if grant == Grant::Granted && pages > 0 {
-            self.files[id.0 as usize].enter(unit, pages, dirty, self.now);
+            let file = &mut self.files[id.0 as usize];
+            let back = file.come_back(pages, self.evicted, self.frames);
+            file.enter(unit, pages, dirty, self.now);
+            self.refaulted(unit, back);
             self.units[unit.index()].counts.cached += pages;
         }
         grant
@@ -331,6 +350,11 @@ impl Memory {
     /// written, whether it was there or had to be brought in: a file whose pages are used no more often than they came in is
     /// one that is read once.
     pub fn reference(&mut self, id: FileId, unit: UnitId, pages: u32) {
+        if self.linux.is_some() {
+            // There, a page stays charged to the unit that brought it in.
+            self.files[id.0 as usize].touch(u64::from(pages), self.now);
+            return;
+        }
         for (owner, pages) in self.files[id.0 as usize].reference(unit, u64::from(pages), self.now) {
             self.units[owner.index()].give(self.now, pages);
             self.units[UnitId::SHARED.index()].take(self.now, pages);
@@ -374,7 +398,7 @@ impl Memory {
     /// Whether a request of so many pages would be granted.
     pub fn has_room(&self, unit: UnitId, pages: u64) -> bool {
         let own = &self.units[unit.index()];
-        pages <= self.free && own.used + pages <= own.allowed
+        pages + self.kept() <= self.free && own.used + pages <= own.allowed
     }
 
     /// Whether all that the unit is allowed is its own or free.
@@ -410,13 +434,16 @@ impl Memory {
 
     /// Fewer frames are free than the reserve: without allowances, this is when the pager begins (seed 000, section 3.2).
     pub fn low(&self) -> bool {
-        self.free < self.reserve
+        self.linux.as_ref().map_or(self.free < self.reserve, |linux| linux.is_low(self.free))
     }
 
     /// The unit's pager should run: it is a debtor, or nearer to its allowance than its part of the reserve, as a machine of
     /// that size would be low. Without allowances: the machine is low. The common parts, which have none, are low when half
     /// of the reserve is gone: not while every unit keeps its part.
     pub fn low_unit(&self, unit: UnitId) -> bool {
+        if self.linux.is_some() {
+            return false;
+        }
         if !self.holds {
             return self.low();
         }
@@ -461,6 +488,9 @@ impl Memory {
 
     /// Gives frames to a unit if it may have them.
     fn charge(&mut self, unit: UnitId, pages: u64) -> Grant {
+        if self.linux.is_some() {
+            return self.charge_as_linux(unit, pages);
+        }
         let own = &mut self.units[unit.index()];
         let within = own.used + pages <= own.allowed;
         if pages > self.free || !(within || pages <= own.pass) {

@@ -9,6 +9,8 @@
 //! Where no unit is held to an allowance, all give: this is the global clock of a kernel without isolation. What is on
 //! its way out already is not taken twice.
 //!
+//! On a machine that enforces as Linux does, [`linux`](super::linux) says whose. Which pages is the same there.
+//!
 //! Which, in this order:
 //! 1. Clean pages of the cache, which are free at once. They are of the file whose pages were not used for longest. A
 //!    file that was used only once counts as [`USED_ONCE`](super::cache::USED_ONCE) times older.
@@ -33,7 +35,7 @@ use super::{FLOOR_CLUSTERS, FileId, Memory, SpaceId};
 use crate::Time;
 
 /// A debt is paid in pieces of at most so many clusters, so that one refusal does not fill the disk's queue.
-const CLUSTERS_AT_ONCE: u64 = 16;
+pub(super) const CLUSTERS_AT_ONCE: u64 = 16;
 
 /// What reclaiming came to.
 #[must_use]
@@ -62,7 +64,7 @@ pub struct Giveable {
 
 /// Which unit gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scope {
+pub(super) enum Scope {
     One(UnitId),
     Everybody,
 }
@@ -94,6 +96,9 @@ impl Memory {
     /// One step of paging on behalf of `unit`, which was refused `pages` frames, or whose pager wants to free that many.
     /// Takes so many pages, or more if the unit owes more.
     pub fn reclaim(&mut self, unit: UnitId, pages: u32) -> Reclaimed {
+        if self.linux.is_some() {
+            return self.reclaim_as_linux(unit, u64::from(pages));
+        }
         let (pages, own) = (u64::from(pages), &mut self.units[unit.index()]);
         let over = (own.used + pages).saturating_sub(own.allowed);
         // A debtor pays what it owes; that alone does not say that it wants more.
@@ -106,7 +111,7 @@ impl Memory {
         }
         if over > 0 || !scarce {
             let want = over.min(CLUSTERS_AT_ONCE * self.cluster).max(pages);
-            if self.take(unit, Scope::One(unit), want, true, &mut out) {
+            if self.take_in(unit, Scope::One(unit), want, true, &mut out) {
                 return out;
             }
         }
@@ -174,9 +179,9 @@ impl Memory {
         // A unit that owes gives even its last pages rather than that others go short of what is theirs.
         let found = self.debtor().is_some_and(|(debtor, debt)| {
             let (scope, debt) = (Scope::One(debtor), pages.min(debt));
-            self.take(unit, scope, debt, true, out) || self.take(unit, scope, debt, false, out)
+            self.take_in(unit, scope, debt, true, out) || self.take_in(unit, scope, debt, false, out)
         });
-        let found = found || (within && self.take(unit, Scope::One(unit), pages, true, out));
+        let found = found || (within && self.take_in(unit, Scope::One(unit), pages, true, out));
         if !found {
             self.take_from_everybody(unit, pages, true, out);
         }
@@ -184,8 +189,8 @@ impl Memory {
 
     /// `last`: even what is below the floors, if there is nothing else.
     fn take_from_everybody(&mut self, by: UnitId, pages: u64, last: bool, out: &mut Reclaimed) {
-        if !self.take(by, Scope::Everybody, pages, true, out) && last {
-            self.take(by, Scope::Everybody, pages, false, out);
+        if !self.take_in(by, Scope::Everybody, pages, true, out) && last {
+            self.take_in(by, Scope::Everybody, pages, false, out);
         }
     }
 
@@ -197,7 +202,14 @@ impl Memory {
     }
 
     /// Takes pages within a scope. Whether something was taken or is on its way.
-    fn take(&mut self, by: UnitId, scope: Scope, want: u64, floor: bool, out: &mut Reclaimed) -> bool {
+    pub(super) fn take_in(
+        &mut self,
+        by: UnitId,
+        scope: Scope,
+        want: u64,
+        floor: bool,
+        out: &mut Reclaimed,
+    ) -> bool {
         let sum = |part: fn(&super::UnitPages) -> u64| -> u64 {
             let units = self.units.iter().zip(0..).filter(|(_, i)| scope.has(UnitId(*i)));
             units.map(|(unit, _)| part(unit)).sum()
@@ -215,7 +227,7 @@ impl Memory {
     }
 
     /// Drops clean pages of the cache, the oldest first. How many.
-    fn drop_clean(&mut self, scope: Scope, want: u64) -> u64 {
+    pub(super) fn drop_clean(&mut self, scope: Scope, want: u64) -> u64 {
         let mut dropped = 0;
         while dropped < want {
             let Some((file, owner)) = self.oldest_clean(scope) else { break };
@@ -225,6 +237,8 @@ impl Memory {
             let (unit, pages) = (owned.unit, owned.clean.min(want - dropped));
             owned.clean -= pages;
             file.aged_clean(pages, before);
+            self.evicted += pages;
+            file.went(pages, self.evicted);
             self.units[unit.index()].counts.dropped += pages;
             self.uncharge(unit, pages);
             dropped += pages;
@@ -248,7 +262,7 @@ impl Memory {
     }
 
     /// Takes anonymous pages and dirty pages of the cache, a cluster at a time. How many are being written.
-    fn page_out(
+    pub(super) fn page_out(
         &mut self,
         scope: Scope,
         want: u64,
@@ -316,6 +330,7 @@ impl Memory {
             }
         };
         self.uncharge(unit, freed);
+        self.evicted += freed;
         let own = &mut self.units[unit.index()];
         own.leaving += leaving;
         own.counts.dropped += freed;

@@ -16,7 +16,8 @@ pub(super) struct Space {
     pub(super) open: bool,
     /// It comes back to each of its pages once in so much of its time.
     pub(super) reuse_ns: Time,
-    /// When it last ran.
+    /// When it was opened, and when it last ran.
+    pub(super) born: Time,
     pub(super) ran_at: Time,
     /// Resident, with an up-to-date copy in swap.
     pub(super) clean: u64,
@@ -41,6 +42,7 @@ impl Space {
             unit,
             open: true,
             reuse_ns,
+            born: now,
             ran_at: now,
             clean: 0,
             dirty: 0,

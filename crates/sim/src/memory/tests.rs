@@ -5,15 +5,15 @@ use commonhold_policy::rights::Rights;
 use proptest::prelude::*;
 
 use super::*;
-use crate::scenario::model::{CallBack, KernelCosts, Latency, MemoryLoans, Scheduler};
+use crate::scenario::model::{CallBack, Enforces, KernelCosts, Latency, MemoryLoans, Scheduler};
 
-const A: UnitId = UnitId(2);
-const B: UnitId = UnitId(3);
-const MS: Time = 1_000_000;
+pub(super) const A: UnitId = UnitId(2);
+pub(super) const B: UnitId = UnitId(3);
+pub(super) const MS: Time = 1_000_000;
 
 /// 4 KiB frames in three nodes, half of them in the first; 40 of them the kernel's; clusters of 4 pages, so a floor of 8;
 /// disk requests of 64 KiB, 16 pages. Node 2 is nearer to node 0 than node 1 is.
-fn hardware(frames: u64) -> Hardware {
+pub(super) fn hardware(frames: u64) -> Hardware {
     let mut machine = Machine::synthetic("nodes:3 cpus:1 memory:4MiB").unwrap();
     let parts = [frames - frames / 2, frames / 4, frames / 2 - frames / 4];
     for (node, frames) in machine.nodes.iter_mut().zip(parts) {
@@ -42,7 +42,17 @@ fn hardware(frames: u64) -> Hardware {
         dirty_age_ns: 30_000 * MS,
     };
     let latency = Some(Latency { local_ns: 80, between_ns });
-    Hardware { machine, kernel, latency, cache: None, bus: None, contention: None, disks: Vec::new() }
+    let enforces = Enforces::Irix;
+    Hardware {
+        machine,
+        enforces,
+        kernel,
+        latency,
+        cache: None,
+        bus: None,
+        contention: None,
+        disks: Vec::new(),
+    }
 }
 
 /// Two units of equal rights.
@@ -62,7 +72,7 @@ fn memory(frames: u64, a: u64, b: u64) -> Memory {
 }
 
 /// Does at once what disks would do later.
-fn write_all(memory: &mut Memory, writes: Vec<PageOut>) {
+pub(super) fn write_all(memory: &mut Memory, writes: Vec<PageOut>) {
     for write in writes {
         memory.written(write);
         memory.check().unwrap();
@@ -75,7 +85,12 @@ fn write_all_of(memory: &mut Memory, unit: UnitId, pages: u32) {
 }
 
 /// Asks for a few pages, reclaiming as often as need be; how often that was. Writes take no time.
-fn insist(memory: &mut Memory, unit: UnitId, pages: u32, mut ask: impl FnMut(&mut Memory) -> Grant) -> u32 {
+pub(super) fn insist(
+    memory: &mut Memory,
+    unit: UnitId,
+    pages: u32,
+    mut ask: impl FnMut(&mut Memory) -> Grant,
+) -> u32 {
     for round in 0..100 {
         if ask(memory) == Grant::Granted {
             return round;
@@ -87,7 +102,7 @@ fn insist(memory: &mut Memory, unit: UnitId, pages: u32, mut ask: impl FnMut(&mu
     panic!("refused for ever");
 }
 
-fn grown(memory: &mut Memory, unit: UnitId, pages: u32) -> SpaceId {
+pub(super) fn grown(memory: &mut Memory, unit: UnitId, pages: u32) -> SpaceId {
     let space = memory.open_space(unit, 10 * MS);
     for _ in 0..pages / 4 {
         insist(memory, unit, 4, |memory| memory.grow(space, 4));
@@ -95,7 +110,7 @@ fn grown(memory: &mut Memory, unit: UnitId, pages: u32) -> SpaceId {
     space
 }
 
-fn cached(memory: &mut Memory, unit: UnitId, pages: u32, dirty: bool) -> FileId {
+pub(super) fn cached(memory: &mut Memory, unit: UnitId, pages: u32, dirty: bool) -> FileId {
     let file = memory.open_file(u64::from(pages));
     for _ in 0..pages / 4 {
         insist(memory, unit, 4, |memory| memory.cache(file, unit, 4, dirty));

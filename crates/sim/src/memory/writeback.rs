@@ -31,12 +31,19 @@ pub struct PageOut {
     source: Source,
     /// Whether the frames are free afterwards.
     leaves: bool,
+    /// Whether an order took the pages ([`Memory::take`]).
+    ordered: bool,
     charges: Vec<(UnitId, u64)>,
 }
 
 impl PageOut {
     pub(super) fn leaving(source: Source, unit: UnitId, pages: u64) -> Self {
-        PageOut { source, leaves: true, charges: vec![(unit, pages)] }
+        PageOut { source, leaves: true, ordered: false, charges: vec![(unit, pages)] }
+    }
+
+    /// It writes what an order took.
+    pub(super) fn mark_ordered(&mut self) {
+        self.ordered = true;
     }
 
     /// Where the pages are from.
@@ -96,13 +103,16 @@ impl Memory {
                 charges.push((owned.unit, pages));
             }
         }
-        Some(PageOut { source: Source::File(id), leaves: false, charges })
+        Some(PageOut { source: Source::File(id), leaves: false, ordered: false, charges })
     }
 
     /// The disk write is done. Returns how many frames are free by it.
     pub fn written(&mut self, done: PageOut) -> u64 {
         let before = self.free;
         for (unit, pages) in done.charges {
+            if done.ordered {
+                self.order_written(unit, pages);
+            }
             match done.source {
                 Source::Space(id) => self.space_written(id, unit, pages),
                 Source::File(id) if done.leaves => self.left_cache(id, unit, pages),
@@ -117,6 +127,7 @@ impl Memory {
     }
 
     fn space_written(&mut self, id: SpaceId, unit: UnitId, pages: u64) {
+        self.evicted += pages;
         let space = &mut self.spaces[id.0 as usize];
         space.leaving -= pages;
         if space.open {
@@ -128,7 +139,10 @@ impl Memory {
     }
 
     fn left_cache(&mut self, id: FileId, unit: UnitId, pages: u64) {
-        self.files[id.0 as usize].owned_by(unit).leaving -= pages;
+        self.evicted += pages;
+        let file = &mut self.files[id.0 as usize];
+        file.owned_by(unit).leaving -= pages;
+        file.went(pages, self.evicted);
         self.units[unit.index()].leaving -= pages;
         self.uncharge(unit, pages);
     }

@@ -1,7 +1,7 @@
 //! Every key of a machine and of a workload, once. The readers refuse a key that is not here, and the reference is
 //! made from it.
 
-use super::model::Scheduler;
+use super::model::{Enforces, Scheduler};
 use commonhold_contract::document::{self, key};
 
 use super::limits::{
@@ -94,6 +94,16 @@ pub(crate) static MACHINE: Table = Table {
             "",
             "\"nodes:1 cpus:8 memory:44MiB\"",
             "NUMA nodes, CPUs and memory per node, as in `commonhold check --machine`; without disks. Required.",
+        ),
+        // The published experiments ran on the first.
+        key(
+            "enforces",
+            Kind::Choice(&[Enforces::Irix.name(), Enforces::Linux.name()]),
+            "\"irix\"",
+            "\"linux\"",
+            "How its kernel holds memory: by allowances that are never exceeded, with a pager for each unit, as the \
+             modified IRIX of the published experiments (irix); or as control groups do it, with bounds that slow \
+             down, protection, and one reclaim for the whole machine (linux).",
         ),
         key("kernel", Kind::Table(&KERNEL), "{}", "{ tick = \"10ms\" }", "What the kernel costs."),
         key(

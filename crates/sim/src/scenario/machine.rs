@@ -15,8 +15,8 @@ use super::keys::{BUS, CACHE, CONTENTION, DISK, KERNEL, Kind, MACHINE, OF_MODELS
 use super::latency;
 use super::limits::{BYTES_MAX, DISKS_MAX, SECTOR, TICK_MIN_NS};
 use super::model::{
-    Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, KernelCosts, MemoryLoans,
-    Scheduler,
+    Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Enforces, Hardware, KernelCosts,
+    MemoryLoans, Scheduler,
 };
 use super::values::{Entry, Parsed, Span, missing, number, number_32, read, tables};
 use crate::Time;
@@ -106,6 +106,7 @@ impl Reader<'_, '_> {
         };
         Hardware {
             machine: machine.unwrap_or(nowhere),
+            enforces: find("enforces").and_then(|entry| self.enforces(entry)).unwrap_or_default(),
             kernel,
             latency: find("latency").and_then(|entry| latency::read(self.document, entry, nodes)),
             cache: find("cache").map(|entry| self.cache(entry)),
@@ -203,6 +204,11 @@ impl Reader<'_, '_> {
             }
         };
         *long = number(document, entry).unwrap_or(*long);
+    }
+
+    fn enforces(&mut self, entry: &Entry) -> Option<Enforces> {
+        let word = self.word(entry)?;
+        [Enforces::Irix, Enforces::Linux].into_iter().find(|enforces| enforces.name() == word)
     }
 
     fn scheduler(&mut self, entry: &Entry) -> Option<Scheduler> {

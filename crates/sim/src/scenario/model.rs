@@ -21,6 +21,8 @@ pub struct Scenario {
 pub struct Hardware {
     /// What policies see: CPUs, nodes, memory. Its disks are those of `disks`, in the same order.
     pub machine: Machine,
+    /// How its kernel holds units to their memory.
+    pub enforces: Enforces,
     /// What the kernel costs.
     pub kernel: KernelCosts,
     /// How far the memory of the nodes is; without it all is equally far.
@@ -33,6 +35,26 @@ pub struct Hardware {
     pub contention: Option<Contention>,
     /// The disks.
     pub disks: Vec<Disk>,
+}
+
+/// How a simulated kernel holds units to their memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Enforces {
+    /// By allowances that are never exceeded but by force, with a pager for each unit (seed 000, section 3.2).
+    #[default]
+    Irix,
+    /// As Linux does with control groups: bounds that slow down, protection, and one reclaim for the whole machine.
+    Linux,
+}
+
+impl Enforces {
+    /// As `machine.toml` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Enforces::Irix => "irix",
+            Enforces::Linux => "linux",
+        }
+    }
 }
 
 /// What a simulated kernel costs, and when it looks up.

@@ -1,0 +1,175 @@
+//! What a simulated Linux machine tells of its memory, as the live policy wants to know it.
+//!
+//! Problem: the live policy looks at figures that a kernel keeps and a simulation has no need of.
+//!
+//! Algorithm, each as the live machine tells it (`commonhold_live::memory`):
+//! - The kernel has what it keeps for itself, and the frames up to the high watermark.
+//! - Shared is what is charged to `shared` and would not be given up without paging: without its pages of files, but
+//!   for as many as the kernel keeps free, half of them at most.
+//! - Memory is cold that was not touched for [`COLD_NS`]. A process comes back to each page once in its reuse time,
+//!   evenly. So those are cold whose turn did not come while it ran in that time. A file that was used once has its
+//!   pages from evenly over the time since the first came; any other was used as a whole when it was used last.
+//! - A page that comes back from swap was taken, and so it counts as refaulted. Of the pages of a file that come in,
+//!   those count that were taken lately: before no more others were taken than the machine has frames. (Linux
+//!   remembers about as many.) Which come is not known: those that were never in the cache come first, and the rest
+//!   fall evenly on the missing ones.
+//! - A unit stalls while at least one of its tasks waits for memory.
+//! - What an order took counts when its frames are free. It is at work from the order until all of it is written;
+//!   dropping a page takes [`DROP_NS`].
+//!
+//! Properties (tested): what is told of a unit is within what it uses.
+//!
+//! Limits:
+//! - A process is taken to have run all the time until it ran last, and a live machine sees up to five seconds later
+//!   what is cold.
+//! - A file that is read here and there counts as read for the first time until as many pages came in as it has.
+//! - No memory of the kernel's is charged to a unit, swap is a disk, and nobody is killed.
+
+use commonhold_contract::UnitId;
+use commonhold_policy::memory::{MemoryFacts, UnitMemory};
+
+use super::super::Memory;
+use super::super::space::Space;
+use super::DROP_NS;
+use crate::Time;
+
+/// What was not touched for so long is cold, as on the live machine.
+const COLD_NS: Time = 10_000_000_000;
+
+impl Memory {
+    /// A task of the unit begins to wait for memory.
+    pub fn wait_begins(&mut self, unit: UnitId, now: Time) {
+        let Some(held) = self.held_mut(unit) else { return };
+        if held.waiting == 0 {
+            held.waiting_since = now;
+        }
+        held.waiting += 1;
+    }
+
+    /// A task of the unit that waited for memory does not any more.
+    pub fn wait_ends(&mut self, unit: UnitId, now: Time) {
+        let Some(held) = self.held_mut(unit) else { return };
+        debug_assert!(held.waiting > 0, "a wait that ends has begun");
+        held.waiting -= 1;
+        if held.waiting == 0 {
+            held.stalled_ns += now - held.waiting_since;
+        }
+    }
+
+    /// The machine's memory as the live policy wants it, in bytes; `swap_free` is the free swap, in bytes.
+    /// Nothing on a machine that does not enforce as Linux does.
+    pub fn live_facts(&self, now: Time, swap_free: u64) -> MemoryFacts {
+        let Some(linux) = &self.linux else { return MemoryFacts::default() };
+        let mut units = vec![UnitMemory::default(); self.units.len()];
+        for space in &self.spaces {
+            let unit = &mut units[space.unit.index()];
+            unit.anonymous += space.charged();
+            unit.cold_anonymous += cold(space, now);
+        }
+        let mut cached = 0;
+        for file in &self.files {
+            let (part, of) = now.checked_sub(COLD_NS).map_or((0, 1), |before| file.unused_since(before));
+            for owned in &file.owned {
+                let unit = &mut units[owned.unit.index()];
+                unit.dirty += owned.dirty + owned.writing + owned.leaving;
+                unit.cold += scaled(owned.there(), part, of);
+                cached += if owned.unit == UnitId::SHARED { owned.there() } else { 0 };
+            }
+        }
+        let bytes = |frames: u64| frames.saturating_mul(linux.frame_bytes);
+        let common = |i: usize| i == UnitId::KERNEL.index() || i == UnitId::SHARED.index();
+        let whole = |(i, unit): (usize, UnitMemory)| {
+            let (held, used) = (&linux.units[i], self.units[i].used);
+            let stalled = if held.waiting > 0 { now - held.waiting_since } else { 0 };
+            let taking = if held.ordered > 0 { now - held.ordered_since } else { 0 };
+            let told = UnitMemory {
+                used: bytes(used),
+                anonymous: bytes(unit.anonymous),
+                dirty: bytes(unit.dirty),
+                cold: bytes(unit.cold + unit.cold_anonymous),
+                cold_anonymous: bytes(unit.cold_anonymous),
+                refused: held.met_bound,
+                refaulted: bytes(held.refaulted),
+                stalled_ns: held.stalled_ns + stalled,
+                taken: bytes(held.taken),
+                taking_ns: held.taking_ns + taking,
+                ..UnitMemory::default()
+            };
+            if common(i) { UnitMemory::default() } else { told }
+        };
+        let shared = self.units[UnitId::SHARED.index()].used - cached + linux.marks.high.min(cached / 2);
+        MemoryFacts {
+            total: bytes(self.frames),
+            kernel: bytes(self.kernel + linux.marks.high),
+            shared: bytes(shared),
+            swap_free,
+            packed_permille: 0,
+            units: units.into_iter().enumerate().map(whole).collect(),
+        }
+    }
+
+    /// So many pages of a unit came back that had been taken.
+    pub(in super::super) fn refaulted(&mut self, unit: UnitId, pages: u64) {
+        if let Some(held) = self.held_mut(unit) {
+            held.refaulted += pages;
+        }
+    }
+
+    /// An order took so many pages that are free now, and so many that are being written.
+    pub(super) fn took(&mut self, unit: UnitId, freed: u64, written: u64) {
+        let now = self.now;
+        let Some(held) = self.held_mut(unit) else { return };
+        if held.ordered == 0 {
+            held.ordered_since = now;
+        }
+        held.ordered += written;
+        held.wanted -= freed + written;
+        held.taken += freed;
+        held.taking_ns += freed * DROP_NS;
+    }
+
+    /// Pages are written that an order took.
+    pub(in super::super) fn order_written(&mut self, unit: UnitId, pages: u64) {
+        let now = self.now;
+        let Some(held) = self.held_mut(unit) else { return };
+        held.ordered -= pages;
+        held.taken += pages;
+        if held.ordered == 0 {
+            held.taking_ns += now - held.ordered_since;
+        }
+    }
+
+    /// Whether the books on orders are right.
+    pub(in super::super) fn check_orders(&self) -> Result<(), String> {
+        let Some(linux) = &self.linux else { return Ok(()) };
+        for (i, (held, unit)) in linux.units.iter().zip(&self.units).enumerate() {
+            if held.ordered > unit.leaving {
+                let (ordered, leaving) = (held.ordered, unit.leaving);
+                return Err(format!("unit {i}: {ordered} pages leave by order, and {leaving} in all"));
+            }
+        }
+        for (i, told) in self.live_facts(self.now, 0).units.iter().enumerate() {
+            if told.cold > told.used || told.cold_anonymous > told.anonymous || told.anonymous > told.used {
+                return Err(format!("unit {i}: what is told of it is more than it uses: {told:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pages of a process that were not touched lately.
+fn cold(space: &Space, now: Time) -> u64 {
+    let Some(before) = now.checked_sub(COLD_NS).filter(|before| space.born <= *before) else { return 0 };
+    let ran = space.ran_at.saturating_sub(before);
+    match space.reuse_ns.checked_sub(ran) {
+        // It did not run, or only a part of its pages had their turn.
+        Some(rest) if ran == 0 || rest > 0 => scaled(space.resident(), rest, space.reuse_ns),
+        _ => 0,
+    }
+}
+
+/// `whole * part / of`; all of it where `of` is nothing.
+fn scaled(whole: u64, part: u64, of: u64) -> u64 {
+    let scaled = (u128::from(whole) * u128::from(part)).checked_div(u128::from(of));
+    scaled.and_then(|scaled| u64::try_from(scaled).ok()).unwrap_or(whole)
+}
