@@ -18,7 +18,7 @@ const ORDERS: [DiskOrder; 5] =
 const LONGEST_NS: Time = 36 * MS;
 
 fn disk(model: DiskModel, threshold_sectors: u64) -> Disk {
-    Disk { name: "d".into(), model, order: None, threshold_sectors, half_life_ns: 500 * MS }
+    Disk { name: "d".into(), model, order: None, weighs: false, threshold_sectors, half_life_ns: 500 * MS }
 }
 
 fn hp() -> DiskModel {

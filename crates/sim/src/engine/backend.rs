@@ -4,8 +4,10 @@
 //! not there, and at once when a unit that the plan watches is refused memory: what an alarm is on a live machine, the
 //! kernel's own call of the policy is here.
 //!
-//! What the machine can enforce is that of the kernel which seed 000 describes: it hands out frames itself, refuses what
-//! is beyond a unit's bound, pages out on behalf of a unit, and schedules its disks by shares.
+//! What the machine can enforce is that of the kernel that it has ([`Enforces`]). Seed 000's hands out frames itself,
+//! refuses what is beyond a unit's bound, pages out on behalf of a unit, and schedules its disks by shares. Linux has
+//! bounds, protection and one reclaim for memory, and rates and weights for disks; the facts about it are those that a
+//! live machine tells, and an alarm brings the next turn forward instead of being one.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -13,7 +15,7 @@ use std::sync::atomic::Ordering;
 use commonhold_contract::UnitId;
 use commonhold_dispatch::{NOBODY, UnitRules};
 use commonhold_ledger::Statement;
-use commonhold_policy::memory::frames;
+use commonhold_policy::memory::{EARLY_NS, frames};
 use commonhold_policy::plan::{DiskOrder, MemoryOrder};
 use commonhold_policy::{
     DiskFacts, DiskMeans, Frames, Means, MemoryFacts, MemoryMeans, Plan, Snapshot, SwitchLoans, Time,
@@ -22,7 +24,7 @@ use commonhold_policy::{
 use commonhold_steward::{Backend, Rules, Switches, Told};
 
 use super::Engine;
-use crate::scenario::{MemoryLoans, Scenario};
+use crate::scenario::{Enforces, MemoryLoans, Scenario};
 
 /// What the machine remembers of the orders that hold.
 #[derive(Debug)]
@@ -63,18 +65,31 @@ impl Backend for Engine<'_> {
 
     fn means(&self) -> Means {
         let kernel = &self.scenario.hardware.kernel;
+        let cpus = Means { cpu_sets: true, weights: true, switches: true, ..Means::NONE };
+        if self.enforces() == Enforces::Linux {
+            let memory = MemoryMeans {
+                bounds: true,
+                guarantees: true,
+                reclaim: true,
+                alarms: true,
+                kill_order: false,
+                frames: None,
+            };
+            return Means {
+                memory,
+                disk: DiskMeans { caps: true, weights: true, ..DiskMeans::NONE },
+                ..cpus
+            };
+        }
         let frames = Frames {
             bytes: kernel.frame_bytes,
             period_ns: kernel.memory_period_ns,
             in_time: kernel.memory_loans == MemoryLoans::InTime,
         };
         Means {
-            cpu_sets: true,
-            weights: true,
-            switches: true,
             memory: MemoryMeans { bounds: true, alarms: true, frames: Some(frames), ..MemoryMeans::NONE },
             disk: DiskMeans { shares: true, ..DiskMeans::NONE },
-            ..Means::NONE
+            ..cpus
         }
     }
 
@@ -83,7 +98,10 @@ impl Backend for Engine<'_> {
     }
 
     fn observe(&mut self, now: Time, _: &[UnitId]) -> Result<Snapshot, Infallible> {
-        let memory = (self.held.alarm || now >= self.held.memory_due).then(|| self.memory_facts());
+        // On Linux, a look that is made for other reasons shortly before stands for this one.
+        let early = if self.enforces() == Enforces::Linux { EARLY_NS } else { 0 };
+        let due = self.held.alarm || now.saturating_add(early) >= self.held.memory_due;
+        let memory = due.then(|| self.memory_facts());
         Ok(Snapshot { memory, ..self.snapshot() })
     }
 
@@ -100,24 +118,48 @@ impl Backend for Engine<'_> {
             self.held.memory_due = Time::MAX;
         }
         for step in &plan.orders.memory {
-            if let MemoryOrder::Allow { unit, bytes } = step.action {
-                let frames = bytes.map(|bytes| bytes / self.frame_bytes());
-                self.memory.allow_unit(unit, frames);
-            }
+            self.order_memory(&step.action);
         }
         for step in &plan.orders.disk {
-            if let DiskOrder::Share { unit, disk, share } = &step.action {
-                let drive = self.scenario.hardware.disks.iter().position(|other| other.name == *disk);
-                if let Some(drive) = drive {
-                    self.drives[drive].share_out(*unit, *share);
-                }
-            }
+            self.order_disk(&step.action);
         }
         Vec::new()
     }
 }
 
 impl Engine<'_> {
+    fn order_memory(&mut self, order: &MemoryOrder) {
+        match *order {
+            MemoryOrder::Allow { unit, bytes } if self.enforces() == Enforces::Irix => {
+                let frames = bytes.map(|bytes| bytes / self.frame_bytes());
+                self.memory.allow_unit(unit, frames);
+            }
+            MemoryOrder::Allow { unit, bytes } => self.memory.bound(unit, bytes),
+            MemoryOrder::Guarantee { unit, min, low, own } => self.memory.protect(unit, min, low, own),
+            MemoryOrder::Reclaim { unit, bytes } => {
+                let taken = self.memory.take(unit, bytes);
+                self.follow_reclaim(taken);
+            }
+            // No process is killed here, and the means say so.
+            MemoryOrder::Expose { .. } => {}
+        }
+    }
+
+    fn order_disk(&mut self, order: &DiskOrder) {
+        let (DiskOrder::Share { disk, .. } | DiskOrder::Cap { disk, .. } | DiskOrder::Weigh { disk, .. }) =
+            order;
+        let Some(at) = self.scenario.hardware.disks.iter().position(|other| other.name == *disk) else {
+            return;
+        };
+        let (drive, now) = (&mut self.drives[at], self.now);
+        match *order {
+            DiskOrder::Share { unit, share, .. } => drive.share_out(unit, share),
+            DiskOrder::Cap { unit, read, write, .. } => drive.cap(now, unit, read, write),
+            DiskOrder::Weigh { unit, weight, .. } => drive.weigh(now, unit, weight),
+        }
+        self.drive_on(at);
+    }
+
     /// Whether units lend and borrow CPUs.
     pub(super) fn prepare_units(&mut self) {
         for (unit, rules) in self.held.switches.units().collect::<Vec<_>>() {
@@ -174,6 +216,9 @@ impl Engine<'_> {
     }
 
     fn disk_facts(&self, drive: usize) -> DiskFacts {
+        if self.enforces() == Enforces::Linux {
+            return self.drives[drive].facts(self.now, &self.stalls);
+        }
         let (disk, facts) =
             (&self.scenario.hardware.disks[drive], &self.scenario.hardware.machine.disks[drive]);
         DiskFacts {
@@ -192,6 +237,9 @@ impl Engine<'_> {
             self.held.period_at = Some(self.now);
         }
         (self.held.memory_at, self.held.alarm) = (Some(self.now), false);
+        if self.enforces() == Enforces::Linux {
+            return self.memory.live_facts(self.now, self.swap_free());
+        }
         self.held.refused_before.clone_from(&self.held.refused);
         let seen = self.memory.facts();
         // What could be taken from whom is asked only where loans are bounded by it.
@@ -246,9 +294,14 @@ impl Engine<'_> {
 
     /// A unit is short of memory: where the plan watches it, the loop has its turn at once.
     pub(super) fn alarm(&mut self, unit: UnitId) {
-        if self.held.watched.contains(&unit) && self.held.memory_at != Some(self.now) {
-            self.held.alarm = true;
-            self.turn();
+        if !self.held.watched.contains(&unit) || self.held.memory_at == Some(self.now) {
+            return;
+        }
+        self.held.alarm = true;
+        match self.enforces() {
+            Enforces::Irix => self.turn(),
+            // The loop is woken, and the task goes on meanwhile.
+            Enforces::Linux => self.timers.set(self.policy_timer(), self.now),
         }
     }
 

@@ -16,7 +16,7 @@ use super::{Engine, NONE, number};
 use crate::Time;
 use crate::disk::Request;
 use crate::memory::{FileId, Grant, PageOut, Source};
-use crate::scenario::Amount;
+use crate::scenario::{Amount, Enforces};
 
 /// Bytes of a disk sector.
 pub(super) const SECTOR: u64 = 512;
@@ -177,12 +177,18 @@ impl Engine<'_> {
         let most = self.drives[drive].sectors();
         let sectors = sectors.max(1);
         let lba = lba.min(most - u64::from(sectors));
-        self.drives[drive].submit(self.now, Request { id, unit, lba, sectors, write, owners });
+        // A write that memory waits for is not kept back on Linux.
+        let urgent = matches!(&self.purposes[id as usize], Purpose::Out(out) if out.is_to_swap());
+        let request = Request { id, unit, lba, sectors, write, owners };
+        match urgent && self.enforces() == Enforces::Linux {
+            true => self.drives[drive].submit_urgent(self.now, request),
+            false => self.drives[drive].submit(self.now, request),
+        }
         self.drive_on(drive);
     }
 
     /// A drive begins what it can, and its timer is set.
-    fn drive_on(&mut self, drive: usize) {
+    pub(super) fn drive_on(&mut self, drive: usize) {
         self.drives[drive].start(self.now);
         let timer = self.drive_timer(drive);
         match self.drives[drive].next() {
@@ -547,7 +553,9 @@ impl Engine<'_> {
     pub(super) fn memory_event(&mut self) {
         self.note_swap();
         self.feed_starved();
-        self.page_out();
+        if self.enforces() == Enforces::Irix {
+            self.page_out();
+        }
         self.write_behind();
         self.release_throttled();
         let period = self.scenario.hardware.kernel.memory_period_ns;
@@ -575,6 +583,11 @@ impl Engine<'_> {
                 self.wake(id);
             }
         }
+    }
+
+    /// Whether what a task waits for are pages of its own that were paged out.
+    pub(super) fn reads_back(&self, id: TaskId) -> bool {
+        self.tasks[id as usize].pages == FETCHED
     }
 
     /// Sets how long a task computes until it touches a page that it does not have.

@@ -28,7 +28,7 @@ use super::Engine;
 use crate::Time;
 use crate::memory::PageOut;
 use crate::outcome::MemoryCallBacks;
-use crate::scenario::{MemoryLoans, Scenario};
+use crate::scenario::{Enforces, MemoryLoans, Scenario};
 
 /// What is known of loans of memory.
 #[derive(Debug)]
@@ -81,7 +81,9 @@ impl Loans {
         let in_time = scenario.hardware.kernel.memory_loans == MemoryLoans::InTime;
         Loans {
             promise: machine.call_back_memory_ns,
-            bounded: in_time && machine.scheme == Scheme::Isolate,
+            bounded: in_time
+                && machine.scheme == Scheme::Isolate
+                && scenario.hardware.enforces == Enforces::Irix,
             units: scenario.contract.units.iter().map(|_| Unit::default()).collect(),
             swap_short: 0,
         }
@@ -178,7 +180,7 @@ impl Engine<'_> {
             let calls = unit.lent && calls_back(id);
             // A loan is made, or grows, only to where it could be called back in time. (What a unit had before others came
             // becomes a loan when they come, without growing.)
-            let callable = share.callable.filter(|_| !id.is_common());
+            let callable = share.callable.filter(|_| self.loans.bounded && !id.is_common());
             let callable = callable.map_or(u64::MAX, |callable| share.entitled.saturating_add(callable));
             let (allowed, most) = (share.allowed, callable.max(unit.allowed));
             self.audit.expect(self.now, allowed <= most, || {
@@ -280,5 +282,8 @@ impl Engine<'_> {
         self.end_call_backs();
         self.collect_debts();
         self.expect_no_rest();
+        if self.enforces() == Enforces::Linux {
+            self.take_on();
+        }
     }
 }

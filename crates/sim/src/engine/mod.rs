@@ -11,6 +11,7 @@ mod audit;
 mod backend;
 mod cpu;
 mod files;
+mod linux;
 mod loans;
 mod locks;
 mod patience;
@@ -32,10 +33,10 @@ use commonhold_steward::Steward;
 use crate::Time;
 use crate::chance::Chance;
 use crate::contention;
-use crate::disk::Drive;
+use crate::disk::{Drive, Stalls};
 use crate::memory::{Memory, TooSmall};
 use crate::outcome::Outcome;
-use crate::scenario::{DiskOrder, Scenario};
+use crate::scenario::{DiskOrder, Enforces, Scenario};
 use crate::timers::{TimerId, Timers};
 
 use audit::Audit;
@@ -92,6 +93,8 @@ pub(crate) struct Engine<'a> {
     starved: Vec<VecDeque<TaskId>>,
     files: Vec<FileState>,
     drives: Vec<Drive>,
+    /// For how long units wait for disks.
+    stalls: Stalls,
     purposes: Vec<Purpose>,
     free_purposes: Vec<u32>,
     /// Where the next page goes in each drive's swap area, in sectors from its start.
@@ -133,10 +136,12 @@ impl<'a> Engine<'a> {
         let cpus = u32::try_from(hardware.machine.cpus.len()).unwrap_or(u32::MAX);
         let units = scenario.contract.units.len();
         let scheme = scenario.contract.machine.scheme;
-        let order = match scheme {
-            Scheme::Smp => DiskOrder::Position,
-            Scheme::Quota | Scheme::Isolate => DiskOrder::Fair,
+        let order = match (hardware.enforces, scheme) {
+            (Enforces::Linux, _) => DiskOrder::Linux,
+            (Enforces::Irix, Scheme::Smp) => DiskOrder::Position,
+            (Enforces::Irix, Scheme::Quota | Scheme::Isolate) => DiskOrder::Fair,
         };
+        let parents: Vec<_> = scenario.contract.ids().map(|id| scenario.contract.unit(id).parent).collect();
         // Nobody has a share before the first plan.
         let shares = vec![0; units];
         let mut engine = Engine {
@@ -175,8 +180,12 @@ impl<'a> Engine<'a> {
             drives: hardware
                 .disks
                 .iter()
-                .map(|disk| Drive::new(disk, disk.order.unwrap_or(order), &shares))
+                .map(|disk| match disk.order.unwrap_or(order) {
+                    DiskOrder::Linux => Drive::linux(disk, &parents, disk.weighs),
+                    order => Drive::new(disk, order, &shares),
+                })
                 .collect(),
+            stalls: Stalls::new(units),
             purposes: Vec::new(),
             free_purposes: Vec::new(),
             swap_at: vec![0; hardware.disks.len()],
@@ -244,6 +253,14 @@ impl<'a> Engine<'a> {
             self.crowd_changed = false;
             self.set_speeds();
         }
+        if self.enforces() == Enforces::Linux {
+            self.take_in_background();
+        }
+    }
+
+    /// What this machine's kernel is like.
+    fn enforces(&self) -> Enforces {
+        self.scenario.hardware.enforces
     }
 
     fn event(&self, id: TimerId) -> Event {

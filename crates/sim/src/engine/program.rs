@@ -71,6 +71,7 @@ impl Engine<'_> {
         task.state = state;
         task.since = self.now;
         self.units.blocked(task.runs_for);
+        self.stall_begins(id);
         Next::Leave
     }
 

@@ -227,6 +227,7 @@ impl Engine<'_> {
         if task.state == State::Frame {
             self.loans.waited(task.unit, blocked);
         }
+        self.stall_ends(id);
     }
 
     /// The run is over: waits are counted where they end, and a task that still waits has waited as long so far.

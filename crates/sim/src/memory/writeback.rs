@@ -46,6 +46,11 @@ impl PageOut {
         self.ordered = true;
     }
 
+    /// Whether it is written to swap.
+    pub fn is_to_swap(&self) -> bool {
+        matches!(self.source, Source::Space(_))
+    }
+
     /// Where the pages are from.
     pub fn source(&self) -> Source {
         self.source

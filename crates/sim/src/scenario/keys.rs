@@ -399,6 +399,14 @@ pub(crate) static DISK: Table = Table {
              as Linux does with io.cost, by weight, where every unit has 100 (linux). By the contract's scheme if not said.",
         ),
         key(
+            "weighs",
+            Kind::Switch,
+            "false",
+            "true",
+            "Whether the kernel heeds units' weights on it, as Linux does with io.cost on a disk that was measured. Where the machine enforces \
+             as Linux does; without it, rates hold units.",
+        ),
+        key(
             "threshold",
             Kind::Count { min: 0, max: 1 << 40 },
             "64",

@@ -349,11 +349,12 @@ impl Reader<'_, '_> {
         let entries = self.document.entries(&DISK, table);
         let mut model = Some("ssd");
         let mut sketch = Sketch::default();
-        let (mut order, mut threshold_sectors, mut half_life_ns) = (None, 64, 500_000_000);
+        let (mut order, mut weighs, mut threshold_sectors, mut half_life_ns) = (None, false, 64, 500_000_000);
         for entry in &entries {
             match entry.key.name {
                 "model" => model = self.word(entry),
                 "order" => order = self.word(entry).map(disk_order),
+                "weighs" => weighs = self.document.switch(entry).unwrap_or(weighs),
                 "threshold" => {
                     threshold_sectors = number(self.document, entry).unwrap_or(threshold_sectors);
                 }
@@ -365,7 +366,7 @@ impl Reader<'_, '_> {
             self.keys_of_model(&entries, model);
         }
         let (name, model) = (named.name.to_owned(), sketch.model(model.unwrap_or("ssd")));
-        Disk { name, model, order, threshold_sectors, half_life_ns }
+        Disk { name, model, order, weighs, threshold_sectors, half_life_ns }
     }
 
     fn word<'a>(&mut self, entry: &Entry<'a>) -> Option<&'a str> {

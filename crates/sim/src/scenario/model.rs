@@ -203,6 +203,8 @@ pub struct Disk {
     pub model: DiskModel,
     /// How its queue is served; by the scheme if not said.
     pub order: Option<DiskOrder>,
+    /// Whether the kernel heeds units' weights on it, where it enforces as Linux does.
+    pub weighs: bool,
     /// The bandwidth-difference threshold, in sectors (seed 000, section 3.3).
     pub threshold_sectors: u64,
     /// After this long, a unit's count of transferred sectors is halved, in ns (seed 000: 500 ms).

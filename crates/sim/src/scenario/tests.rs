@@ -171,6 +171,7 @@ fn a_machine_arrives() {
         name: name.to_owned(),
         model,
         order,
+        weighs: false,
         threshold_sectors: 64,
         half_life_ns: 500_000_000,
     };

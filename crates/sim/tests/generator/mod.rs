@@ -56,8 +56,10 @@ impl Machine {
     /// `pool`: without isolation, so that it may have a baseline's scheduler.
     fn text(&self, chance: &mut Chance, pool: bool) -> String {
         let Machine { cpus, nodes, memory_kib, disks, bus } = self;
-        let mut text =
-            format!("version = 1\nshape = \"nodes:{nodes} cpus:{cpus} memory:{memory_kib}KiB\"\n[kernel]\n");
+        let enforces = chance.one_of(&["irix", "irix", "linux"]);
+        let mut text = format!(
+            "version = 1\nshape = \"nodes:{nodes} cpus:{cpus} memory:{memory_kib}KiB\"\nenforces = \"{enforces}\"\n[kernel]\n"
+        );
         let frame_kib = chance.one_of(&[4, 4, 4, 16]);
         let tick_ms = chance.one_of(&[0, 1, 4, 10]);
         let call_back = if tick_ms == 0 { "now" } else { chance.one_of(&["now", "tick", "entry"]) };

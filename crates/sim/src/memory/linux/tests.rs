@@ -34,7 +34,7 @@ fn pages(out: &Reclaimed) -> u64 {
 }
 
 /// What is told of a unit.
-fn told(memory: &Memory, unit: UnitId) -> commonhold_policy::memory::UnitMemory {
+fn told(memory: &Memory, unit: UnitId) -> commonhold_policy::UnitMemory {
     memory.live_facts(memory.now, 0).units[unit.index()]
 }
 
@@ -450,7 +450,7 @@ fn facts_are_told_as_a_live_machine_tells_them() {
     assert_eq!((facts.swap_free, facts.packed_permille, facts.units.len()), (7, 0, 5));
     let a = facts.units[A.index()];
     assert_eq!((a.used, a.anonymous, a.dirty), (30 * PAGE, 20 * PAGE, 6 * PAGE));
-    assert_eq!(facts.units[UnitId::SHARED.index()], commonhold_policy::memory::UnitMemory::default());
+    assert_eq!(facts.units[UnitId::SHARED.index()], commonhold_policy::UnitMemory::default());
     // What is being written is dirty until it is written.
     let write = memory.write_out(dirty).unwrap();
     assert_eq!(told(&memory, A).dirty, 6 * PAGE);

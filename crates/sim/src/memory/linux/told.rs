@@ -26,7 +26,7 @@
 //! - No memory of the kernel's is charged to a unit, swap is a disk, and nobody is killed.
 
 use commonhold_contract::UnitId;
-use commonhold_policy::memory::{MemoryFacts, UnitMemory};
+use commonhold_policy::{MemoryFacts, UnitMemory};
 
 use super::super::Memory;
 use super::super::space::Space;
