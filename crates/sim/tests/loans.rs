@@ -39,7 +39,7 @@ impl Case {
     fn run(&self, loans: &str) -> UnitOutcome {
         let Case { memory_mib, access_ms, rate_mib, promise_ms, writes, idle_s, borrowers } = self;
         let machine = format!(
-            "version = 1\nshape = \"cpus:2 memory:{memory_mib}MiB\"\n[kernel]\nmemory_loans = \"{loans}\"\n\
+            "version = 1\nshape = \"cpus:2 memory:{memory_mib}MiB\"\nenforces = \"irix\"\n[kernel]\nmemory_loans = \"{loans}\"\n\
              [disk.d0]\nmodel = \"fixed\"\naccess = \"{access_ms}ms\"\nrate = \"{rate_mib}MiB/s\"\nsize = \"100GiB\"\n"
         );
         let each = |of: &dyn Fn(u64) -> String| (0..*borrowers).map(of).collect::<String>();

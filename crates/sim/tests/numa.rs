@@ -12,8 +12,9 @@ const CONTRACT: &str = "version = 1\n[machine]\nscheme = \"smp\"\n[unit.a]\n[uni
 
 /// Two nodes of 16 MiB with so many CPUs each, next to nothing of which the kernel keeps. Nothing else costs anything.
 fn machine(cpus: u64, more: &str) -> String {
-    let mut text =
-        format!("version = 1\nshape = \"nodes:2 cpus:{cpus} memory:16MiB\"\n[kernel]\nmemory = \"8KiB\"\n");
+    let mut text = format!(
+        "version = 1\nshape = \"nodes:2 cpus:{cpus} memory:16MiB\"\nenforces = \"irix\"\n[kernel]\nmemory = \"8KiB\"\n"
+    );
     for key in ["switch", "ipi", "fault", "request", "fork"] {
         text += &format!("{key} = \"0s\"\n");
     }

@@ -305,6 +305,14 @@ impl Engine<'_> {
         }
     }
 
+    /// A unit came that was not there: its memory is bounded at the next look, as on a live machine. A machine that hands
+    /// out frames itself looks when one is asked for.
+    pub(super) fn memory_is_due(&mut self) {
+        if self.enforces() == Enforces::Linux {
+            self.held.memory_due = self.held.memory_due.min(self.now);
+        }
+    }
+
     /// One turn of the loop.
     fn turn(&mut self) {
         let Some(mut steward) = self.steward.take() else { return };

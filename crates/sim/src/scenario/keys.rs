@@ -99,11 +99,12 @@ pub(crate) static MACHINE: Table = Table {
         key(
             "enforces",
             Kind::Choice(&[Enforces::Irix.name(), Enforces::Linux.name()]),
-            "\"irix\"",
             "\"linux\"",
-            "How its kernel holds memory: by allowances that are never exceeded, with a pager for each unit, as the \
-             modified IRIX of the published experiments (irix); or as control groups do it, with bounds that slow \
-             down, protection, and one reclaim for the whole machine (linux).",
+            "\"irix\"",
+            "How its kernel holds units to their memory and disks. As control groups do: with bounds that slow down, \
+             protection, and one reclaim for the whole machine; and with rates and weights (linux). Or as the modified \
+             IRIX of the published experiments: with allowances that are never exceeded and a pager for each unit; and \
+             with disks that schedule by units' shares (irix).",
         ),
         key("kernel", Kind::Table(&KERNEL), "{}", "{ tick = \"10ms\" }", "What the kernel costs."),
         key(
@@ -396,7 +397,7 @@ pub(crate) static DISK: Table = Table {
             "\"position\"",
             "How its queue is served: by head position alone (position), by the units' bandwidth alone (isolation), \
              by position among the units that had no more than their share (fair), as fair in bounded batches (batched), or \
-             as Linux does with io.cost, by weight, where every unit has 100 (linux). By the contract's scheme if not said.",
+             as Linux does (linux). If not said, linux where the machine enforces as Linux does; else by the contract's scheme.",
         ),
         key(
             "weighs",

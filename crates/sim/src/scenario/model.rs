@@ -37,13 +37,15 @@ pub struct Hardware {
     pub disks: Vec<Disk>,
 }
 
-/// How a simulated kernel holds units to their memory.
+/// How a simulated kernel holds units to their memory, and to their parts of disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Enforces {
-    /// By allowances that are never exceeded but by force, with a pager for each unit (seed 000, section 3.2).
-    #[default]
+    /// By allowances that are never exceeded but by force, with a pager for each unit, and disks that schedule by shares
+    /// (seed 000, sections 3.2 and 3.3).
     Irix,
-    /// As Linux does with control groups: bounds that slow down, protection, and one reclaim for the whole machine.
+    /// As Linux does with control groups: bounds that slow down, protection, and one reclaim for the whole machine; rates
+    /// and weights for disks.
+    #[default]
     Linux,
 }
 

@@ -1,0 +1,82 @@
+//! A machine that enforces what Linux does, held by the policies of live machines: what is lent, and called back, of every
+//! resource at once.
+
+mod scene;
+
+use commonhold_sim::outcome::Outcome;
+
+use scene::{S, jobs, outcome};
+
+const MIB: u64 = 1 << 20;
+
+/// Two units in halves. `b` has more to do than its half of memory and disk holds, all the time; `a` works for 10 s, rests
+/// for 10, and comes back with twice as much.
+fn run(enforces: &str, more: &str) -> Outcome {
+    let contract = "version = 1\n[machine]\nscheme = \"isolate\"\n[unit.a]\n[unit.b]\n";
+    let machine = format!(
+        "version = 1\nshape = \"cpus:8 memory:2GiB\"\nenforces = \"{enforces}\"\n[disk.vda]\nmodel = \"ssd\"\nchannels = 4\n\
+         read = \"200us\"\nwrite = \"200us\"\nrate = \"25MiB/s\"\nsize = \"64GiB\"\n{more}"
+    );
+    let workload = "version = 1\nhorizon = \"60s\"\n[file.data]\nsize = \"4GiB\"\n\
+        [program.hog]\nmemory = \"1200MiB\"\nreuse = \"2s\"\ndo = [{ cpu = \"50s\" }]\n\
+        [program.light]\nmemory = \"700MiB\"\nreuse = \"1s\"\ndo = [{ cpu = \"10s\" }]\n\
+        [program.reader]\ndo = [{ repeat = \"forever\", do = [\
+        { read = \"data\", bytes = \"64KiB\", random = true }, { cpu = \"1ms\" }] }]\n\
+        [job.hog]\nunit = \"b\"\nprogram = \"hog\"\nbackground = true\n\
+        [job.b]\nunit = \"b\"\nprogram = \"reader\"\ncount = 8\nbackground = true\n\
+        [job.first]\nunit = \"a\"\nprogram = \"light\"\nstart = \"1ms\"\n\
+        [job.again]\nunit = \"a\"\nprogram = \"light\"\nstart = \"20s\"\n\
+        [job.a]\nunit = \"a\"\nprogram = \"reader\"\ncount = 2\nstart = \"20s\"\nbackground = true\n";
+    outcome(contract, &machine, workload)
+}
+
+#[test]
+fn every_resource_is_lent_and_called_back() {
+    let end = run("linux", "");
+    let account = |name: &str| end.ledger.account(name).cloned().unwrap();
+    let (a, b) = (account("a"), account("b"));
+    // Within its half, a unit runs as if it were alone.
+    for job in jobs(&end, "first").into_iter().chain(jobs(&end, "again")) {
+        let took = job.response_ns().unwrap();
+        assert!(took < 10 * S + S / 5, "{} took {took} ns", job.name);
+    }
+    let memory = a.memory.unwrap();
+    assert!(memory.called_back > 0 && memory.call_back_max_ns < S, "{memory:?}");
+    let borrowed = b.memory.unwrap();
+    assert!(
+        borrowed.borrowed_mean > 0 && borrowed.taken > 10 * MIB && borrowed.refaulted > MIB,
+        "{borrowed:?}"
+    );
+    let disk = a.disk.unwrap();
+    assert!(disk.called_back > 0 && disk.lent_bytes > 100 * MIB, "{disk:?}");
+    let others = b.disk.unwrap();
+    assert_eq!((disk.lent_bytes, disk.borrowed_bytes), (others.borrowed_bytes, others.lent_bytes));
+}
+
+/// The same by weights, on a disk that heeds them: no unit has a rate, and `a`'s two readers are kept from nothing.
+#[test]
+fn a_disk_that_heeds_weights_is_held_by_them() {
+    let (rates, weights) = (run("linux", ""), run("linux", "weighs = true\n"));
+    let moved = |end: &Outcome, name: &str| {
+        let disk = end.ledger.account(name).unwrap().disk.clone().unwrap();
+        disk.read_bytes + disk.written_bytes
+    };
+    let all = |end: &Outcome| moved(end, "a") + moved(end, "b");
+    assert!(
+        moved(&weights, "a") * 100 >= moved(&rates, "a") * 95,
+        "{} of {}",
+        moved(&weights, "a"),
+        moved(&rates, "a")
+    );
+    assert!(all(&weights) * 100 >= all(&rates) * 95, "what is idle is used");
+}
+
+/// The same load on the machine of the published experiments: other means, the same policies, the same books.
+#[test]
+fn other_machines_have_other_means() {
+    let end = run("irix", "");
+    let account = |name: &str| end.ledger.account(name).cloned().unwrap();
+    assert!(account("a").disk.unwrap().lent_bytes > 100 * MIB);
+    let memory = account("b").memory.unwrap();
+    assert!(memory.entitled > 500 * MIB && memory.taken > 0, "{memory:?}");
+}
