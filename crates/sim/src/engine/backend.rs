@@ -33,6 +33,8 @@ pub(super) struct Held {
     /// When facts of memory are due, and when they were given last.
     memory_due: Time,
     memory_at: Option<Time>,
+    /// Whether this turn's snapshot has them.
+    memory_given: bool,
     /// A unit that is watched is short of memory.
     alarm: bool,
     /// The units that are watched.
@@ -54,6 +56,7 @@ impl Held {
             period_at: None,
             memory_due: 0,
             memory_at: None,
+            memory_given: false,
             alarm: false,
             watched: Vec::new(),
         }
@@ -101,6 +104,7 @@ impl Backend for Engine<'_> {
         // On Linux, a look that is made for other reasons shortly before stands for this one.
         let early = if self.enforces() == Enforces::Linux { EARLY_NS } else { 0 };
         let due = self.held.alarm || now.saturating_add(early) >= self.held.memory_due;
+        self.held.memory_given = due;
         let memory = due.then(|| self.memory_facts());
         Ok(Snapshot { memory, ..self.snapshot() })
     }
@@ -113,7 +117,7 @@ impl Backend for Engine<'_> {
             self.held.memory_due = memory.next;
             self.held.watched.clone_from(&memory.watch);
             self.memory.begin_look();
-        } else if self.held.memory_at == Some(self.now) {
+        } else if self.held.memory_given {
             // Memory is not held.
             self.held.memory_due = Time::MAX;
         }
