@@ -150,8 +150,10 @@ impl Engine<'_> {
     }
 
     fn order_disk(&mut self, order: &DiskOrder) {
-        let (DiskOrder::Share { disk, .. } | DiskOrder::Cap { disk, .. } | DiskOrder::Weigh { disk, .. }) =
-            order;
+        let (DiskOrder::Share { disk, .. }
+        | DiskOrder::Cap { disk, .. }
+        | DiskOrder::Weigh { disk, .. }
+        | DiskOrder::Stop { disk, .. }) = order;
         let Some(at) = self.scenario.hardware.disks.iter().position(|other| other.name == *disk) else {
             return;
         };
@@ -160,6 +162,8 @@ impl Engine<'_> {
             DiskOrder::Share { unit, share, .. } => drive.share_out(unit, share),
             DiskOrder::Cap { unit, read, write, .. } => drive.cap(now, unit, read, write),
             DiskOrder::Weigh { unit, weight, .. } => drive.weigh(now, unit, weight),
+            // Rates are held by the disk here, and the means say so.
+            DiskOrder::Stop { .. } => {}
         }
         self.drive_on(at);
     }
