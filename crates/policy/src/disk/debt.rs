@@ -162,8 +162,14 @@ impl Debts {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use alloc::string::ToString;
+    use alloc::vec;
+
     use super::*;
+    use crate::snapshot::{Means, Snapshot, UnitFacts};
+    use commonhold_machine::Machine;
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
@@ -183,6 +189,48 @@ mod tests {
         let mut free = Bucket::new(u64::MAX);
         free.pass(0, 1_000 * MIB);
         assert_eq!(free.debt_ns(), 0);
+    }
+
+    /// 10 MiB/s, and a sub-unit transfers 5 MiB in 100 ms: 1 MiB was a burst and 1 MiB is earned, so 3 MiB are owed, for
+    /// 300 ms. A unit whose last process has gone is not stopped, nor one without a rate.
+    #[test]
+    fn a_unit_stands_still_until_its_rate_has_earned_it() {
+        let mut contract = Contract::default();
+        let unit = contract.add(None, "a");
+        let sub = contract.add(Some(unit), "b");
+        let machine = Machine::synthetic("cpus:1 memory:1GiB").unwrap();
+        let cap = DiskCap { read: u64::MAX, write: 10 * MIB };
+        let caps = BTreeMap::from([(unit, Order { value: cap, because: Reason::DiskFree })]);
+        let mut debts = Debts::default();
+        let mut settle = |ms: u64, mib: u64, caps: &BTreeMap<UnitId, Order<DiskCap>>, there: u32| {
+            let mut units = vec![DiskUse::default(); 4];
+            units[sub.index()].written_bytes = mib * MIB;
+            let now = 1_000 * MS + ms * MS;
+            let facts = DiskFacts { name: "all".to_string(), at: now, units, ..DiskFacts::default() };
+            let mut processes = vec![UnitFacts::default(); 4];
+            processes[sub.index()].processes = there;
+            let snapshot = Snapshot { units: processes, ..Snapshot::default() };
+            let (contract, machine, snapshot) = (&contract, &machine, &snapshot);
+            let input = Input { contract, machine, means: Means::NONE, snapshot, changes: &[] };
+            let mut steps = Vec::new();
+            let next = debts.settle(now, input, &facts, caps, &mut steps);
+            let ordered: Vec<(UnitId, bool)> = steps
+                .iter()
+                .filter_map(|step| match step.action {
+                    DiskOrder::Stop { unit, stopped, .. } => Some((unit, stopped)),
+                    _ => None,
+                })
+                .collect();
+            (ordered, next.map(|next| (next - now) / MS))
+        };
+        assert_eq!(settle(0, 7, &caps, 1), (vec![], Some(50)), "what was before is no debt");
+        assert_eq!(settle(100, 12, &caps, 1), (vec![(unit, true)], Some(300)));
+        assert_eq!(settle(200, 12, &caps, 1), (vec![], Some(200)));
+        assert_eq!(settle(400, 12, &caps, 1), (vec![(unit, false)], Some(50)));
+        assert_eq!(settle(500, 22, &caps, 1), (vec![(unit, true)], Some(900)));
+        assert_eq!(settle(600, 22, &caps, 0), (vec![(unit, false)], Some(800)), "nobody is there");
+        assert_eq!(settle(700, 22, &caps, 1).0, [(unit, true)]);
+        assert_eq!(settle(800, 22, &BTreeMap::new(), 1), (vec![(unit, false)], None));
     }
 
     proptest! {
