@@ -3,11 +3,11 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use commonhold_contract::{Contract, PerResource, Permission, Scheme, UnitId, duration_text, render};
+use commonhold_contract::{PerResource, Permission, Scheme, UnitId, duration_text, render};
 use commonhold_report::schemes::{self, Alone, Schemes};
 use commonhold_report::simulation::{self, Study};
 use commonhold_sim::outcome::Outcome;
-use commonhold_sim::scenario::{CallBack, Overrides, Part, Read, Scenario, Scheduler, read_with};
+use commonhold_sim::scenario::{CallBack, Enforces, Overrides, Part, Read, Scenario, Scheduler, read_with};
 use rayon::prelude::*;
 
 use crate::cli::Sim;
@@ -167,7 +167,7 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
         // What `check` says of the contract on this machine, its own warnings among it.
         let name = contract.display().to_string();
         said += &load::check_text(&texts[0], &name, &scenario.hardware.machine, None)?.warnings;
-        said += &not_limited(&scenario.contract);
+        said += &not_limited(scenario);
         said += &late(scenario);
     }
     let told = scenario.is_some();
@@ -198,28 +198,34 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
 }
 
 /// Limits, and amounts of loans, that a live machine would hold, and a simulated one does not.
-fn not_limited(contract: &Contract) -> String {
+fn not_limited(scenario: &Scenario) -> String {
+    let contract = &scenario.contract;
+    // Where it enforces as Linux does, rates hold limits on disks.
+    let disks = scenario.hardware.enforces == Enforces::Irix;
     let limited = |id: &UnitId| {
         let limit = &contract.unit(*id).limit;
-        contract.machine.scheme != Scheme::Smp && (limit.cpu.is_some() || limit.disk.is_some())
+        contract.machine.scheme != Scheme::Smp && (limit.cpu.is_some() || disks && limit.disk.is_some())
     };
+    let what = if disks { "borrowed CPUs and on disks" } else { "borrowed CPUs" };
     let said = |id: UnitId| {
         let path = &contract.unit(id).path;
-        format!(
-            "warning: the simulator does not hold `{path}` to its limit on borrowed CPUs and on disks; a live machine does\n"
-        )
+        format!("warning: the simulator does not hold `{path}` to its limit on {what}; a live machine does\n")
     };
     let amounts = |id: &UnitId| {
         let unit = contract.unit(*id);
         let named = |loans: &PerResource<Permission>| {
-            [loans.cpu, loans.disk].iter().any(|loan| loan.amount().is_some() && loan.allows())
+            [Some(loans.cpu), disks.then_some(loans.disk)]
+                .iter()
+                .flatten()
+                .any(|loan| loan.amount().is_some() && loan.allows())
         };
         contract.machine.scheme == Scheme::Isolate && (named(&unit.lend) || named(&unit.borrow))
     };
+    let resources = if disks { "CPUs and disks" } else { "CPUs" };
     let said_of_amounts = |id: UnitId| {
         let path = &contract.unit(id).path;
         format!(
-            "warning: the simulator takes amounts of CPUs and disks that `{path}` lends and borrows for `true`\n"
+            "warning: the simulator takes amounts of {resources} that `{path}` lends and borrows for `true`\n"
         )
     };
     let of_limits: String = contract.held().filter(limited).map(said).collect();

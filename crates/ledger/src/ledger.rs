@@ -475,7 +475,7 @@ mod tests {
         let mut ledger = Ledger::open(&contract, &machine);
         let lend = because(CpuDecision::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY });
         let stranger = Imbalance::Stranger { cpu: 1, lender: LIGHT, owner: None };
-        assert_eq!(ledger.book(&plan(vec![lend], Vec::new()), 0), [stranger.clone()]);
+        assert_eq!(ledger.book(&plan(vec![lend], Vec::new()), 0), std::slice::from_ref(&stranger));
         ledger.unit(LIGHT).lent_ns = 7;
         let time = Imbalance::CpuTime { lent: 7, borrowed: 0 };
         assert_eq!(ledger.observe(&machine, &Snapshot::default()), [time.clone(), stranger.clone()]);

@@ -21,7 +21,7 @@ use commonhold_policy::{
     DiskFacts, DiskMeans, Frames, Means, MemoryFacts, MemoryMeans, Plan, Snapshot, SwitchLoans, Time,
     UnitFacts, UnitMemory,
 };
-use commonhold_steward::{Backend, Rules, Switches, Told};
+use commonhold_steward::{Backend, Rules, Steward, Switches, Told};
 
 use super::Engine;
 use crate::scenario::{Enforces, MemoryLoans, Scenario};
@@ -352,6 +352,6 @@ impl Engine<'_> {
 
     /// The ledger's accounts.
     pub(super) fn statement(&self) -> Statement {
-        self.steward.as_ref().map_or_else(Statement::default, |steward| steward.statement())
+        self.steward.as_ref().map_or_else(Statement::default, Steward::statement)
     }
 }

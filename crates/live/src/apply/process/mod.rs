@@ -398,10 +398,10 @@ impl Backend for UserBackend {
                 DiskOrder::Weigh { unit, weight, .. } => self.weigh_disk(*unit, *weight),
                 DiskOrder::Cap { unit, read, write, .. } => self.disks.cap(*unit, *read, *write),
                 DiskOrder::Stop { unit, stopped, .. } => {
-                    failed.extend(self.stop_for_disk(*unit, *stopped).err())
+                    failed.extend(self.stop_for_disk(*unit, *stopped).err());
                 }
                 DiskOrder::Share { disk, .. } => {
-                    failed.push(cannot(&format!("schedule disk {disk} by shares")))
+                    failed.push(cannot(&format!("schedule disk {disk} by shares")));
                 }
             }
         }
