@@ -35,7 +35,7 @@ until_s() {
 	done
 }
 there() {
-	[ "$(cat "$HELD"/light/cgroup.procs "$HELD"/heavy/cgroup.procs "$HELD"/side/cgroup.procs | wc -l)" -ge 34 ]
+	[ "$(cat "$HELD"/light/cgroup.procs "$HELD"/heavy/cgroup.procs "$HELD"/side/cgroup.procs | wc -l)" -ge 41 ]
 }
 
 /job/mke2fs -q -F -t ext4 -E lazy_itable_init=0 -O ^has_journal "$drive" > mke2fs.log 2>&1
@@ -46,18 +46,20 @@ sed 's/^/# /' measured.log
 umount /mnt/disk
 echo 3 > /proc/sys/vm/drop_caches
 ok "the daemon holds the contract" start_daemon /job/lab-linux/contract.toml --backend kernel --verbose || exit 1
-begin=$(($(uptime_cs) / 100 + 14))
+begin=$(($(uptime_cs) / 100 + 16))
 member heavy compute 6 $begin 0 0 0 cpu:100
 member heavy hold 1 $begin 76 2500 0 cpu:100
 member heavy scan 4 $begin 0 0 0 "read:$drive:0:400:128" cpu:12
-member light bursts 6 $begin 0 0 2 sleep:9000 cpu:3000
+member light burst 6 $begin 0 0 1 sleep:9000 cpu:3000
+member light again 6 $begin 0 0 1 sleep:20000 cpu:3000
 member light first 1 $begin 130 4000 1 sleep:9000 cpu:5000
-member light second 1 $begin 130 4000 1 sleep:22000 cpu:5000
-member light fetch 4 $((begin + 9)) 0 0 200 "read:$drive:400:300:128" cpu:12
+member light second 1 $begin 130 4000 1 sleep:20000 cpu:5000
+member light fetch 4 $((begin + 9)) 0 0 0 "read:$drive:400:300:128" cpu:12
 member side turns 4 $begin 0 0 0 cpu:20~ sleep:40~
 member side look 2 $begin 0 0 0 "read:$drive:700:64:128" cpu:12 sleep:40
 ok "all are there" wait_for 12 there || exit 1
 cap_cpus
+until_s $((begin - 2))
 statement base
 ok "in time" no_fewer $((begin * 100)) "$(uptime_cs)"
 echo "begin ${begin}00 ${begin}00" >> $kept/times
