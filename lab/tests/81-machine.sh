@@ -1,4 +1,4 @@
-# budget: 120
+# budget: 90
 # only: with --all
 # seconds: 240
 # memory: 512
