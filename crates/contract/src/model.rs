@@ -424,6 +424,8 @@ pub struct Contract {
     pub default_unit: UnitId,
     /// Places in `units` of units that a reload dropped. Nothing there is a unit.
     pub vacant: BTreeSet<UnitId>,
+    /// The units that hold tickets, in the order of the text; empty where that is the order of their places.
+    order: Vec<UnitId>,
 }
 
 impl Default for Contract {
@@ -433,6 +435,7 @@ impl Default for Contract {
             units: vec![Unit::new("kernel", None), Unit::new("shared", None)],
             default_unit: UnitId::SHARED,
             vacant: BTreeSet::new(),
+            order: Vec::new(),
         }
     }
 }
@@ -469,7 +472,12 @@ impl Contract {
         self.present().filter(|id| !id.is_common())
     }
 
-    /// The units directly below `parent`, in the contract's order; `None` for the top level. Common parts left out.
+    /// The same in the order of the text, as reports list them.
+    pub fn listed(&self) -> Vec<UnitId> {
+        if self.order.is_empty() { self.held().collect() } else { self.order.clone() }
+    }
+
+    /// The units directly below `parent`, in the order of their places; `None` for the top level. Common parts left out.
     pub fn children(&self, parent: Option<UnitId>) -> impl Iterator<Item = UnitId> + '_ {
         self.held().filter(move |id| self.unit(*id).parent == parent)
     }
@@ -479,6 +487,9 @@ impl Contract {
         let id = UnitId(u32::try_from(self.units.len()).unwrap_or(u32::MAX));
         let parent = parent.map(|p| (p, self.unit(p).path.clone()));
         self.units.push(Unit::new(name, parent.as_ref().map(|(id, path)| (*id, path.as_str()))));
+        if !self.order.is_empty() {
+            self.order.push(id);
+        }
         id
     }
 
@@ -507,6 +518,7 @@ impl Contract {
             new.insert(id, place);
         }
         let moved = |id: UnitId| new.get(&id).copied().unwrap_or(id);
+        self.order = self.listed().into_iter().map(moved).collect();
         self.default_unit = moved(self.default_unit);
         let mut units = vec![Unit::new("", None); end as usize];
         for (id, mut unit) in (0..).map(UnitId).zip(std::mem::take(&mut self.units)) {
@@ -549,6 +561,8 @@ mod tests {
         second.adopt(&first, true);
         assert_eq!(["a", "a/x", "b", "c", "a/y"].map(|path| place(&second, path)), [2, 3, 4, 5, 6].map(Some));
         assert_eq!(second.default_unit, UnitId(5));
+        let listed: Vec<&str> = second.listed().iter().map(|id| second.unit(*id).path.as_str()).collect();
+        assert_eq!(listed, ["b", "c", "a", "a/y", "a/x"]);
         assert!(second.vacant.is_empty());
         let mut third = contract(&["b", "d"]);
         third.adopt(&second, true);

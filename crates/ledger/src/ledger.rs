@@ -247,10 +247,11 @@ impl Ledger {
 
     /// The accounts as they stand.
     pub fn statement(&self, contract: &Contract) -> Statement {
-        let accounts: Vec<Account> = contract.held().map(|unit| self.account(contract, unit)).collect();
+        let units = contract.listed();
+        let accounts: Vec<Account> = units.iter().map(|unit| self.account(contract, *unit)).collect();
         let top: Vec<UnitId> = contract.children(None).collect();
         let used: u64 =
-            contract.held().zip(&accounts).filter(|(id, _)| top.contains(id)).map(|(_, a)| a.used_ns).sum();
+            units.iter().zip(&accounts).filter(|(id, _)| top.contains(id)).map(|(_, a)| a.used_ns).sum();
         let capacity_ns = self.capacity_ns.max(used);
         let idle_ns = self.idle_ns.min(capacity_ns - used);
         Statement {

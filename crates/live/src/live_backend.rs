@@ -87,10 +87,10 @@ pub(crate) fn newcomers(backend: &mut impl LiveBackend, contract: &mut Contract)
     grew
 }
 
-/// Never silently nothing: no Linux schedules its disks by shares.
-pub(crate) fn no_shares(disk: &str) -> LiveError {
+/// Never silently nothing: a plan was made for other means.
+pub(crate) fn cannot(what: &str) -> LiveError {
     LiveError::Unavailable {
-        what: format!("disk {disk} does not schedule by shares, and a plan orders some"),
+        what: format!("a plan orders to {what}, which this backend cannot"),
         remedy: "this is a fault of the program: please report it".to_owned(),
     }
 }

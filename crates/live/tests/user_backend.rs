@@ -6,15 +6,17 @@ mod support;
 
 use std::process::Command;
 
-use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_contract::{Amount, Contract, Member, MemberKind, UnitId};
 use commonhold_live::journal::Journal;
+use commonhold_live::observe::topology;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::{Undone, undo};
 use commonhold_live::user::UserBackend;
 use commonhold_live::{Backend, LiveBackend, LiveError, affinity, clock};
 use commonhold_machine::CpuSet;
-use commonhold_policy::plan::{CpuOrder, DiskOrder, Orders};
+use commonhold_policy::plan::{CpuOrder, Orders};
 use commonhold_policy::{Plan, Reason, Snapshot};
+use commonhold_steward::Steward;
 use support::skipped::skipped;
 use support::{Job, churn, descendants, eventually, masks, one_cpu, start, start_marked, state, states};
 
@@ -26,26 +28,31 @@ struct Rig {
     _directory: tempfile::TempDir,
 }
 
+/// A unit for each job.
+fn contract_of(jobs: &[&Job]) -> Contract {
+    let mut contract = Contract::default();
+    for (n, job) in jobs.iter().enumerate() {
+        let unit = contract.add(None, &format!("unit{n}"));
+        let member = Member { kind: MemberKind::Pid(job.pid()), span: 0..0 };
+        contract.units[unit.index()].members.push(member);
+    }
+    contract
+}
+
+fn backend_of(contract: Contract, directory: &std::path::Path) -> UserBackend {
+    let (journal, _) = Journal::create(directory).unwrap();
+    let roster = Roster::new("/proc".as_ref(), &[]).unwrap();
+    UserBackend::new(contract, affinity::get(0).unwrap(), roster, journal)
+}
+
 impl Rig {
     fn new(jobs: &[&Job]) -> Rig {
-        let mut contract = Contract::default();
-        let units: Vec<UnitId> = jobs
-            .iter()
-            .enumerate()
-            .map(|(n, job)| {
-                let unit = contract.add(None, &format!("unit{n}"));
-                let member = Member { kind: MemberKind::Pid(job.pid()), span: 0..0 };
-                contract.units[unit.index()].members.push(member);
-                unit
-            })
-            .collect();
+        let contract = contract_of(jobs);
+        let units: Vec<UnitId> = contract.held().collect();
         let directory = tempfile::tempdir().unwrap();
-        let (journal, _) = Journal::create(directory.path()).unwrap();
-        let path = journal.path().to_owned();
-        let roster = Roster::new("/proc".as_ref(), &[]).unwrap();
-        let mut backend = UserBackend::new(contract, affinity::get(0).unwrap(), roster, journal);
+        let mut backend = backend_of(contract, directory.path());
         backend.observe(clock::now(), &[]).unwrap();
-        Rig { backend, units, journal: path, _directory: directory }
+        Rig { backend, units, journal: directory.path().join("journal"), _directory: directory }
     }
 
     fn observe(&mut self) -> Snapshot {
@@ -368,48 +375,47 @@ fn another_users_process_is_reported_once_and_left_alone() {
     assert_eq!(state(theirs.pid()), 'S');
 }
 
-/// A unit that writes as fast as it can is stopped in between, so that it keeps to its rate; without one it goes on.
+/// A unit that writes as fast as it can is stopped in between, so that it keeps to its rate; without one it goes on. The
+/// policy says when, turn by turn.
 #[test]
 fn a_unit_is_held_to_its_rate_on_disks() {
+    if std::fs::read_dir("/sys/block").is_ok_and(|mut disks| disks.next().is_none()) {
+        return;
+    }
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let file = directory.path().join("written");
     let script = "while :; do dd if=/dev/zero of=\"$0\" bs=256k count=4 conv=fsync; done";
     let job = start("sh", &["-c", script, file.to_str().unwrap()]);
-    let mut rig = Rig::new(&[&job]);
-    let written = |rig: &mut Rig| {
-        let disks = rig.observe().disks;
-        disks.first().map_or(0, |disk| disk.unit(rig.units[0]).written_bytes)
-    };
+    let free = contract_of(&[&job]);
+    let mut limited = free.clone();
     let mib = 1 << 20;
-    let mut seen = 0;
-    eventually("it is seen to write", || {
-        seen = written(&mut rig);
-        seen > 0 || std::fs::read_dir("/sys/block").is_ok_and(|mut disks| disks.next().is_none())
-    });
-    let cap = |rig: &mut Rig, write: Option<u64>| {
-        let disk = "all".to_owned();
-        let problems = rig.order(Orders::of_disks(
-            Reason::HoldsChanged,
-            [DiskOrder::Cap { unit: rig.units[0], disk, read: None, write }],
-        ));
-        assert!(problems.is_empty(), "{problems:?}");
+    limited.units[2].limit.disk = Some(Amount::Absolute(2 * mib));
+    let mut backend = backend_of(limited.clone(), directory.path());
+    let machine = topology::read("/".as_ref()).unwrap();
+    let mut steward = Steward::new(limited, machine.clone());
+    let mut written = 0;
+    let mut turn = |steward: &mut Steward, backend: &mut UserBackend| {
+        let turn = steward.turn(backend, 0).unwrap();
+        let wrong: Vec<String> = turn.wrong.iter().map(ToString::to_string).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        written = turn.snapshot.disks.first().map_or(0, |disk| disk.unit(UnitId(2)).written_bytes);
+        let wait = turn.next(clock::now()).saturating_sub(clock::now()).min(50_000_000);
+        std::thread::sleep(std::time::Duration::from_nanos(wait));
+        written
     };
-    cap(&mut rig, Some(2 * mib));
-    let (begun, before) = (clock::now(), written(&mut rig));
-    assert!(rig.backend.alarm().is_some(), "somebody sees to it that who is stopped goes on");
-    let mut stopped = 0;
+    eventually("it is seen to write", || turn(&mut steward, &mut backend) > 0);
+    let (begun, before, mut stopped) = (clock::now(), turn(&mut steward, &mut backend), 0);
+    let mut held = 0;
     while clock::now() - begun < 3_000_000_000 {
-        written(&mut rig);
+        held = turn(&mut steward, &mut backend) - before;
         stopped += u32::from(states(job.pid()).contains(&'T'));
-        std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let held = written(&mut rig) - before;
     // How much it wrote is no matter for a test: where looks come late, that is what it wrote in between.
     assert!(stopped > 0 || held < 4 * mib, "it was never stopped and wrote {held} bytes");
-    cap(&mut rig, None);
+    steward.reload(free, machine);
+    backend.set_contract(steward.contract());
     eventually("it goes on", || {
-        written(&mut rig);
+        turn(&mut steward, &mut backend);
         !states(job.pid()).contains(&'T')
     });
-    drop(job);
 }

@@ -120,6 +120,7 @@ enum ActionJson<'a> {
     Cap { unit: &'a str, micro_cpus: Option<u64> },
     Gate { unit: &'a str, open: bool },
     WeighDisk { unit: &'a str, disk: &'a str, weight: u32 },
+    StopForDisk { unit: &'a str, disk: &'a str, stopped: bool },
     ShareDisk { unit: &'a str, disk: &'a str, share: u64 },
     CapDisk { unit: &'a str, disk: &'a str, read_bytes_per_s: Option<u64>, written_bytes_per_s: Option<u64> },
     Guarantee { unit: &'a str, min: u64, low: u64, own: u64 },
@@ -153,6 +154,8 @@ enum ReasonJson<'a> {
     DiskCorrected { part: u64, by: u64 },
     DiskLimit { bytes_per_s: u64 },
     DiskFree,
+    DiskDebt { bytes: u64 },
+    DiskDebtPaid,
     EntitledTo { bytes: u64 },
     Lends { bytes: u64 },
     CallsBack { bytes: u64 },
@@ -241,6 +244,9 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
         Action::Disk(&DiskOrder::Weigh { unit, ref disk, weight }) => {
             ActionJson::WeighDisk { unit: name(unit), disk, weight }
         }
+        Action::Disk(&DiskOrder::Stop { unit, ref disk, stopped }) => {
+            ActionJson::StopForDisk { unit: name(unit), disk, stopped }
+        }
         Action::Disk(&DiskOrder::Share { unit, ref disk, share }) => {
             ActionJson::ShareDisk { unit: name(unit), disk, share }
         }
@@ -286,6 +292,8 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::DiskCorrected { part, by } => ReasonJson::DiskCorrected { part, by },
         Reason::DiskLimit { bytes_per_s } => ReasonJson::DiskLimit { bytes_per_s },
         Reason::DiskFree => ReasonJson::DiskFree,
+        Reason::DiskDebt { bytes } => ReasonJson::DiskDebt { bytes },
+        Reason::DiskDebtPaid => ReasonJson::DiskDebtPaid,
         Reason::EntitledTo { bytes } => ReasonJson::EntitledTo { bytes },
         Reason::Lends { bytes } => ReasonJson::Lends { bytes },
         Reason::CallsBack { bytes } => ReasonJson::CallsBack { bytes },

@@ -118,6 +118,12 @@ impl fmt::Display for Described<'_> {
             Action::Disk(DiskOrder::Weigh { unit, disk, weight }) => {
                 write!(f, "{}: weight {weight} on disk {disk}", name(unit))
             }
+            Action::Disk(DiskOrder::Stop { unit, stopped: true, .. }) => {
+                write!(f, "{}: stopped until its rate has earned what it transferred", name(unit))
+            }
+            Action::Disk(DiskOrder::Stop { unit, stopped: false, .. }) => {
+                write!(f, "{}: goes on", name(unit))
+            }
             Action::Disk(DiskOrder::Share { unit, disk, share }) => {
                 write!(f, "{}: share {share} of disk {disk}", name(unit))
             }
@@ -186,6 +192,10 @@ impl fmt::Display for Because<'_> {
             Reason::DiskLimit { bytes_per_s } => {
                 write!(f, "the contract limits it to {}", Speed(Some(bytes_per_s)))
             }
+            Reason::DiskDebt { bytes } => {
+                write!(f, "it transferred {} more than its limit on disks allows", Bytes(bytes))
+            }
+            Reason::DiskDebtPaid => write!(f, "its limit on disks allows it again"),
             Reason::DiskFree => write!(f, "no other unit wants the disk"),
             Reason::EntitledTo { bytes } => write!(f, "it is entitled to {}", Bytes(bytes)),
             Reason::Lends { bytes } => write!(f, "it does not need {}, which others borrow", Bytes(bytes)),

@@ -9,6 +9,7 @@
 //! - No unit lends or borrows that may not, nor more CPUs than the amount that its contract names.
 //! - `quota` lends nothing, and `smp` orders nothing.
 //! - A unit is confined to exactly what it owns and borrows, if that is anything.
+//! - A unit stands still for its transfers only while it has a rate.
 //! - A shut gate stands only before a unit that holds nothing.
 //! - Weights and rates are what a kernel takes. A rate is not above the contract's limit. Under `smp`, no unit has a
 //!   rate.
@@ -37,6 +38,8 @@ pub struct Books {
     shut: BTreeSet<UnitId>,
     /// Units with a rate, by disk.
     capped: BTreeSet<(UnitId, String)>,
+    /// Units that stand still for their rates.
+    stopped: BTreeSet<UnitId>,
     memory: MemoryBooks,
 }
 
@@ -46,6 +49,7 @@ impl Books {
         self.confined.retain(|unit, _| contract.has(*unit));
         self.shut.retain(|unit| contract.has(*unit));
         self.capped.retain(|(unit, _)| contract.has(*unit));
+        self.stopped.retain(|unit| contract.has(*unit));
     }
 
     /// Replays one plan; the books after it, or everything that is wrong with it.
@@ -147,6 +151,12 @@ impl Replay<'_> {
             }
             // Shares are relative: there is nothing that one could be too large for.
             DiskOrder::Share { .. } => {}
+            DiskOrder::Stop { unit, stopped: true, .. } => {
+                self.books.stopped.insert(*unit);
+            }
+            DiskOrder::Stop { unit, stopped: false, .. } => {
+                self.books.stopped.remove(unit);
+            }
             DiskOrder::Cap { unit, disk, read: None, write: None } => {
                 self.books.capped.remove(&(*unit, disk.clone()));
             }
@@ -207,6 +217,11 @@ impl Replay<'_> {
             top.map(|unit| plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0)).sum();
         let whole = self.machine.cpus.len() as u64 * MILLIONTH;
         self.expect(sum == whole, || format!("entitlements sum to {sum} of {whole} millionths of a cpu"));
+        let capped: BTreeSet<UnitId> = self.books.capped.iter().map(|(unit, _)| *unit).collect();
+        for unit in self.books.stopped.clone().difference(&capped) {
+            let path = self.path(*unit);
+            self.wrong.push(format!("{path} stands still for a rate that it does not have"));
+        }
         if self.scheme() == Scheme::Smp {
             let free =
                 self.books.owner.is_empty() && self.books.confined.is_empty() && self.books.shut.is_empty();

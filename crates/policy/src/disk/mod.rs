@@ -34,7 +34,8 @@
 //! 5. A unit that had the disk to itself has a queue there when another comes. It transfers next to nothing until that
 //!    queue is done.
 //!
-//! Where a rate is held by stopping a unit, rates are for limits alone, and steps 2 to 5 order nothing.
+//! Where a rate is held by stopping a unit, rates are for limits alone, and steps 2 to 5 order nothing. When a unit stands
+//! still for its rate says [`debt`].
 //!
 //! Where weights are heeded, units get the weights of their entitlements, corrected by what came out (`weigh`). In both
 //! cases, rates hold limits, and the ceilings of units that may not borrow.
@@ -59,6 +60,7 @@
 
 pub mod bandwidth;
 mod capacity;
+mod debt;
 mod hold;
 mod in_force;
 mod queue;
@@ -76,6 +78,7 @@ use crate::rights::{Capacity, Entitlement, Rights};
 use crate::snapshot::DiskFacts;
 use crate::time::{MS, Time};
 
+use debt::Debts;
 use hold::Rates;
 use in_force::Order;
 pub use in_force::{DiskCap, RATE_MIN};
@@ -92,6 +95,7 @@ struct Disk {
     rates: Rates,
     weights: weigh::Weights,
     shares: BTreeMap<UnitId, u64>,
+    debts: Debts,
     caps: BTreeMap<UnitId, Order<DiskCap>>,
 }
 
@@ -108,6 +112,7 @@ impl Disk {
         self.weights.forget_gone(contract);
         self.caps.retain(|unit, _| contract.has(*unit));
         self.shares.retain(|unit, _| contract.has(*unit));
+        self.debts.forget_gone(contract);
     }
 }
 
@@ -155,6 +160,10 @@ pub(crate) fn step(
         }
         let entitlement = rights.to_part(Resource::Disk, capacity).all();
         let weighs = decide(disk, now, input, facts, (&entitlement, &everybodys), orders);
+        if input.means.disk.limits_only {
+            let at = disk.debts.settle(now, input, facts, &disk.caps, orders);
+            next = at.map_or(next, |at| Some(next.map_or(at, |next: Time| next.min(at))));
+        }
         if disk.rates.is_busy() {
             let at = now + if weighs { WEIGHED_NS } else { BUSY_NS };
             next = Some(next.map_or(at, |next: Time| next.min(at)));

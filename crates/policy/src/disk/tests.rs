@@ -232,6 +232,7 @@ impl Bench {
                 DiskOrder::Cap { unit, read: None, write: None, .. } => drop(self.caps.remove(&unit)),
                 DiskOrder::Cap { unit, read, write, .. } => drop(self.caps.insert(unit, (read, write))),
                 DiskOrder::Weigh { unit, weight, .. } => drop(self.weights.insert(unit, weight)),
+                DiskOrder::Stop { .. } => {}
                 DiskOrder::Share { .. } => panic!("{step:?}"),
             }
             self.steps.push(step);

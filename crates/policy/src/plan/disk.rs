@@ -38,15 +38,26 @@ pub enum DiskOrder {
         /// In relation to all other units' shares; 0 is none.
         share: u64,
     },
+    /// The unit's processes stand still until its rate has earned what they transferred, or go on. Only where rates are
+    /// held by that.
+    Stop {
+        /// The unit, with its sub-units.
+        unit: UnitId,
+        /// The disk's name.
+        disk: String,
+        /// Whether they stand still.
+        stopped: bool,
+    },
 }
 
 impl DiskOrder {
     /// The unit that it is about.
     pub fn unit(&self) -> UnitId {
         match *self {
-            DiskOrder::Weigh { unit, .. } | DiskOrder::Cap { unit, .. } | DiskOrder::Share { unit, .. } => {
-                unit
-            }
+            DiskOrder::Weigh { unit, .. }
+            | DiskOrder::Cap { unit, .. }
+            | DiskOrder::Stop { unit, .. }
+            | DiskOrder::Share { unit, .. } => unit,
         }
     }
 }

@@ -99,6 +99,13 @@ pub enum Reason {
     },
     /// No other unit wants the disk.
     DiskFree,
+    /// It transferred more than its rate had earned.
+    DiskDebt {
+        /// By so many bytes.
+        bytes: u64,
+    },
+    /// Its rate has earned what it transferred, or it has no rate any more.
+    DiskDebtPaid,
     /// The unit's tickets are worth so much memory.
     EntitledTo {
         /// Bytes.

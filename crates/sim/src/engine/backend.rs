@@ -33,6 +33,8 @@ pub(super) struct Held {
     /// When facts of memory are due, and when they were given last.
     memory_due: Time,
     memory_at: Option<Time>,
+    /// Whether this turn's snapshot has them.
+    memory_given: bool,
     /// A unit that is watched is short of memory.
     alarm: bool,
     /// The units that are watched.
@@ -54,6 +56,7 @@ impl Held {
             period_at: None,
             memory_due: 0,
             memory_at: None,
+            memory_given: false,
             alarm: false,
             watched: Vec::new(),
         }
@@ -101,6 +104,7 @@ impl Backend for Engine<'_> {
         // On Linux, a look that is made for other reasons shortly before stands for this one.
         let early = if self.enforces() == Enforces::Linux { EARLY_NS } else { 0 };
         let due = self.held.alarm || now.saturating_add(early) >= self.held.memory_due;
+        self.held.memory_given = due;
         let memory = due.then(|| self.memory_facts());
         Ok(Snapshot { memory, ..self.snapshot() })
     }
@@ -113,7 +117,7 @@ impl Backend for Engine<'_> {
             self.held.memory_due = memory.next;
             self.held.watched.clone_from(&memory.watch);
             self.memory.begin_look();
-        } else if self.held.memory_at == Some(self.now) {
+        } else if self.held.memory_given {
             // Memory is not held.
             self.held.memory_due = Time::MAX;
         }
@@ -146,8 +150,10 @@ impl Engine<'_> {
     }
 
     fn order_disk(&mut self, order: &DiskOrder) {
-        let (DiskOrder::Share { disk, .. } | DiskOrder::Cap { disk, .. } | DiskOrder::Weigh { disk, .. }) =
-            order;
+        let (DiskOrder::Share { disk, .. }
+        | DiskOrder::Cap { disk, .. }
+        | DiskOrder::Weigh { disk, .. }
+        | DiskOrder::Stop { disk, .. }) = order;
         let Some(at) = self.scenario.hardware.disks.iter().position(|other| other.name == *disk) else {
             return;
         };
@@ -156,6 +162,8 @@ impl Engine<'_> {
             DiskOrder::Share { unit, share, .. } => drive.share_out(unit, share),
             DiskOrder::Cap { unit, read, write, .. } => drive.cap(now, unit, read, write),
             DiskOrder::Weigh { unit, weight, .. } => drive.weigh(now, unit, weight),
+            // Rates are held by the disk here, and the means say so.
+            DiskOrder::Stop { .. } => {}
         }
         self.drive_on(at);
     }

@@ -47,7 +47,7 @@ use commonhold_policy::{Means, Plan, Snapshot, Step, Time, UnitFacts};
 use commonhold_policy::{MemoryFacts, MemoryMeans};
 
 use crate::host::affinity;
-use crate::live_backend::{newcomers, no_shares};
+use crate::live_backend::{cannot, newcomers};
 use crate::observe::capability::CgroupPlace;
 use crate::observe::idle::Idle;
 use crate::observe::process::{ProcFs, ProcessKey};
@@ -341,7 +341,8 @@ impl CgroupBackend {
             DiskOrder::Cap { disk, read, write, .. } => {
                 self.in_dir(unit, |disks, dir| disks.cap(dir, disk, *read, *write))
             }
-            DiskOrder::Share { disk, .. } => vec![no_shares(disk)],
+            DiskOrder::Share { disk, .. } => vec![cannot(&format!("schedule disk {disk} by shares"))],
+            DiskOrder::Stop { .. } => vec![cannot("stop a unit for its disks")],
         }
     }
 

@@ -29,7 +29,6 @@ mod pageout;
 mod priorities;
 
 use std::collections::BTreeSet;
-use std::os::fd::BorrowedFd;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
@@ -38,7 +37,7 @@ use commonhold_policy::membership::is_within;
 use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, Orders};
 use commonhold_policy::{Means, Plan, Snapshot, Time};
 
-use crate::live_backend::{newcomers, no_shares};
+use crate::live_backend::{cannot, newcomers};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Scan};
 use crate::undo::journal::Journal;
@@ -125,7 +124,7 @@ impl UserBackend {
             gates: Gates::default(),
             idle: Idle::new(cpus),
             memory: None,
-            disks: Disks::new(),
+            disks: Disks::default(),
             priorities: Priorities::default(),
             problems: Problems::default(),
             users: Vec::new(),
@@ -278,11 +277,12 @@ impl UserBackend {
         Ok(())
     }
 
-    /// Looks what units had disks do, and which of them must wait for that.
-    fn hold_rates(&mut self) -> Result<(), LiveError> {
+    /// A unit stands still for what it had disks do, or goes on.
+    fn stop_for_disk(&mut self, unit: UnitId, stopped: bool) -> Result<(), LiveError> {
         let open_before = self.open_units();
-        self.disks.observe(self.now, &self.contract, &mut self.roster)?;
-        self.remember(&open_before)
+        self.disks.stop(unit, stopped);
+        self.remember(&open_before)?;
+        self.enforce_gates()
     }
 
     fn snapshot(&mut self) -> Result<Snapshot, LiveError> {
@@ -333,14 +333,6 @@ impl LiveBackend for UserBackend {
         HeldBy { backend: "user", instead: None }
     }
 
-    fn alarm(&self) -> Option<BorrowedFd<'_>> {
-        self.disks.alarm()
-    }
-
-    fn hear(&mut self) {
-        self.disks.hear();
-    }
-
     fn into_journal(self: Box<Self>) -> Journal {
         (*self).close()
     }
@@ -363,7 +355,7 @@ impl Backend for UserBackend {
         // A clock that jumps back would make everything look fresh for as long.
         self.now = now.max(self.now);
         self.look()?;
-        self.hold_rates()?;
+        self.disks.observe(self.now, &self.contract, &mut self.roster)?;
         self.enforce_gates()?;
         if self.now >= self.compared_at.saturating_add(SECOND) {
             self.compared_at = self.now;
@@ -405,7 +397,12 @@ impl Backend for UserBackend {
             match &step.action {
                 DiskOrder::Weigh { unit, weight, .. } => self.weigh_disk(*unit, *weight),
                 DiskOrder::Cap { unit, read, write, .. } => self.disks.cap(*unit, *read, *write),
-                DiskOrder::Share { disk, .. } => failed.push(no_shares(disk)),
+                DiskOrder::Stop { unit, stopped, .. } => {
+                    failed.extend(self.stop_for_disk(*unit, *stopped).err())
+                }
+                DiskOrder::Share { disk, .. } => {
+                    failed.push(cannot(&format!("schedule disk {disk} by shares")))
+                }
             }
         }
         if disk.iter().any(|step| matches!(step.action, DiskOrder::Weigh { .. })) {
