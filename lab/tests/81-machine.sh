@@ -14,13 +14,11 @@ drive=$(disk 2048:10000000)
 mkdir -p $kept
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
 
-# member UNIT WORDS...: a player of the unit. Its steps are those of the scenario's programs.
-started=0
+# member UNIT NAME WORDS...: players of the unit. Its steps are those of the scenario's programs.
 member() {
 	unit=$1 name=$2
 	shift
 	commonhold exec "$unit" -- work play "$@" > /dev/null 2> "play-$unit-$name" &
-	started=$((started + 1))
 }
 # statement NAME: all accounts, and the guest's clock before and after.
 statement() {
