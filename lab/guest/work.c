@@ -26,6 +26,14 @@
  *   work sum NAME MIB PASSES [FILE [SKIP_MIB]]  the same, and reads all that is in the pages: a pass is work, too
  *   work cached NAME FILE MIB SECONDS     reads pages from places drawn at random in the first MIB of FILE, by way of the
  *                                         page cache, one a ms: how long that took
+ *   work play NAME COUNT START_S MIB REUSE_MS TIMES STEP...    COUNT processes called NAME that wait until the guest's clock
+ *                                         (/proc/uptime) is at START_S, take the steps TIMES times (0: for ever), and end. As
+ *                                         in a workload of the simulator's (scenarios/lab-linux), a STEP is sleep:MS, or
+ *                                         cpu:MS, which computes until the process has used so much CPU time since its last
+ *                                         such step, its faults and reads included, or read:FILE:SKIP_MIB:MIB:KIB, which reads
+ *                                         KIB from a page drawn at random in MIB of FILE after SKIP_MIB, by way of the page
+ *                                         cache. A time with a ~ behind it is drawn, from half of it to one and a half times.
+ *                                         While it computes, it touches MIB of its own, each page once in REUSE_MS of CPU time
  *   work loops                            how many LOOPS one ms of CPU time does here
  *   work turns                            from now on the emulator changes between its CPUs at least every 50 us (see turns())
  *
@@ -552,6 +560,105 @@ static int cached(const char *name, const char *file, uint64_t pages, double sec
 	return 0;
 }
 
+/* What a player has: memory that it goes round, and how far it has come. */
+struct player {
+	volatile uint64_t *memory;
+	size_t pages, touched;
+	/* CPU time in which it goes round once, and what it has computed for. */
+	uint64_t reuse_ns, computed_ns;
+	uint64_t chance;
+};
+
+/* As long as `computed_ns` says, the time since the last step included; touches what is due meanwhile. */
+static void play_cpu(struct player *self, uint64_t work_ns)
+{
+	uint64_t begun = self->computed_ns;
+
+	self->computed_ns += work_ns;
+	for (;;) {
+		uint64_t now = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+
+		if (self->pages) {
+			uint64_t at = now < begun ? begun : now < self->computed_ns ? now : self->computed_ns;
+			size_t due = (size_t)((double)at / (double)self->reuse_ns * (double)self->pages);
+
+			for (; self->touched < due; self->touched++)
+				self->memory[self->touched % self->pages * (PAGE / sizeof *self->memory)] = self->touched;
+		}
+		if (now >= self->computed_ns)
+			return;
+		compute(LOOPS_PER_LOOK / 10);
+	}
+}
+
+static double play_ms(struct player *self, const char *text)
+{
+	double ms = atof(text);
+
+	return strchr(text, '~') ? around(ms, &self->chance) : ms;
+}
+
+static void play_read(struct player *self, int fd, const char *region, char *buffer)
+{
+	uint64_t skip, mib, kib;
+
+	if (sscanf(region, ":%lu:%lu:%lu", &skip, &mib, &kib) != 3)
+		fail(region);
+	uint64_t places = mib * (MIB / PAGE) - kib * 1024 / PAGE + 1;
+	uint64_t place = (uint64_t)((around(1, &self->chance) - 0.5) * (double)places);
+
+	if (pread(fd, buffer, kib * 1024, (off_t)(skip * MIB + place * PAGE)) != (ssize_t)(kib * 1024))
+		fail("cannot read");
+}
+
+static void play(struct player *self, double start_s, unsigned long times, int count, char **steps)
+{
+	char *buffer = malloc(MIB);
+	int fds[32];
+
+	for (int i = 0; i < count && i < 32; i++) {
+		char path[256];
+
+		/* What is read ahead would hide what is missing. */
+		if (sscanf(steps[i], "read:%255[^:]", path) == 1 &&
+		    ((fds[i] = open(path, O_RDONLY)) < 0 || posix_fadvise(fds[i], 0, 0, POSIX_FADV_RANDOM)))
+			fail(path);
+	}
+	rest(start_s - (double)clock_ns(CLOCK_BOOTTIME) / 1e9);
+	self->computed_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+	for (unsigned long round = 0; times == 0 || round < times; round++) {
+		for (int i = 0; i < count; i++) {
+			if (!strncmp(steps[i], "cpu:", 4))
+				play_cpu(self, (uint64_t)(play_ms(self, steps[i] + 4) * 1e6));
+			else if (!strncmp(steps[i], "sleep:", 6))
+				rest(play_ms(self, steps[i] + 6) / 1e3);
+			else if (!strncmp(steps[i], "read:", 5))
+				play_read(self, fds[i], strchr(steps[i] + 5, ':'), buffer);
+			else
+				fail(steps[i]);
+		}
+	}
+}
+
+static int players(int argc, char **argv)
+{
+	prctl(PR_SET_NAME, argv[2]);
+	for (int i = 0; i < atoi(argv[3]); i++) {
+		struct player self = { .pages = strtoull(argv[5], NULL, 10) * (MIB / PAGE), .chance = (uint64_t)now_ns() + (uint64_t)i };
+
+		if (child())
+			continue;
+		self.reuse_ns = (uint64_t)(atof(argv[6]) * 1e6);
+		if (self.pages && !(self.memory = memory_of(self.pages * PAGE, NULL, 0)))
+			fail("no memory");
+		play(&self, atof(argv[4]), strtoul(argv[7], NULL, 10), argc - 8, argv + 8);
+		_exit(0);
+	}
+	while (wait(NULL) > 0)
+		;
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -578,6 +685,8 @@ int main(int argc, char **argv)
 		return touch(argc, argv);
 	if (!strcmp(what, "cached") && argc == 6)
 		return cached(argv[2], argv[3], strtoull(argv[4], NULL, 10) * (MIB / PAGE), atof(argv[5]));
+	if (!strcmp(what, "play") && argc > 8)
+		return players(argc, argv);
 	if (!strcmp(what, "loops") && argc == 2)
 		return calibrate();
 	if (!strcmp(what, "turns") && argc == 2)

@@ -332,6 +332,11 @@ impl Drive {
         Some(Finished { request, waited_ns, service_ns: service.total_ns() })
     }
 
+    /// The kernel is told of the last request that is done only after so long: what it counts as the request's time.
+    pub fn told_late(&mut self, late: Time) {
+        self.taken_ns += late;
+    }
+
     /// A unit has this share of the disk from now on, in relation to all others' shares; 0 for none.
     pub fn share_out(&mut self, unit: UnitId, share: u64) {
         if self.shares.len() <= unit.index() {

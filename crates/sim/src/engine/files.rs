@@ -16,7 +16,7 @@ use super::{Engine, NONE, number};
 use crate::Time;
 use crate::disk::Request;
 use crate::memory::{FileId, Grant, PageOut, Source};
-use crate::scenario::{Amount, Enforces};
+use crate::scenario::{Amount, Enforces, Spread};
 
 /// Bytes of a disk sector.
 pub(super) const SECTOR: u64 = 512;
@@ -191,37 +191,60 @@ impl Engine<'_> {
     pub(super) fn drive_on(&mut self, drive: usize) {
         self.drives[drive].start(self.now);
         let timer = self.drive_timer(drive);
-        match self.drives[drive].next() {
+        let interrupt = self.interrupts[drive].first().map(|(at, _)| *at);
+        match [self.drives[drive].next(), interrupt].into_iter().flatten().min() {
             Some(at) => self.timers.set(timer, at.max(self.now)),
             None => self.timers.clear(timer),
         }
     }
 
-    /// A transfer is done, or a drive has waited long enough for another one.
+    /// A transfer is done, or its interrupt has come, or a drive has waited long enough for another one.
     pub(super) fn drive_event(&mut self, drive: usize) {
+        while let Some((_, id)) = self.interrupts[drive].first().copied().filter(|(at, _)| *at <= self.now) {
+            self.interrupts[drive].pop_first();
+            self.transfer_ends(id);
+        }
         if let Some(finished) = self.drives[drive].complete(self.now) {
-            let id = finished.request.id;
-            let purpose = core::mem::replace(&mut self.purposes[id as usize], Purpose::Free);
-            self.free_purposes.push(id);
-            match purpose {
-                Purpose::Free | Purpose::Nobody => {}
-                Purpose::Task(task) => self.transferred(task),
-                Purpose::Ahead { file, from, to } => self.pages_came(file, from, to),
-                Purpose::Out(out) => {
-                    self.page_out_ends(out);
-                    self.feed_starved();
-                    self.release_throttled();
-                }
-                Purpose::Behind(out) => {
-                    self.flushing -= 1;
-                    let _ = self.memory.written(out);
-                    self.feed_starved();
-                    self.write_behind();
-                    self.release_throttled();
+            match self.lateness() {
+                0 => self.transfer_ends(finished.request.id),
+                late => {
+                    self.drives[drive].told_late(late);
+                    self.interrupts[drive].insert((self.now.saturating_add(late), finished.request.id));
                 }
             }
         }
         self.drive_on(drive);
+    }
+
+    /// How long an interrupt of a device or a timer takes this time.
+    pub(super) fn lateness(&mut self) -> Time {
+        match self.scenario.hardware.kernel.interrupt_ns {
+            0 => 0,
+            mean => self.chance.amount(Amount { mean, spread: Spread::Exponential }),
+        }
+    }
+
+    /// The kernel knows that a transfer is done.
+    fn transfer_ends(&mut self, id: u32) {
+        let purpose = core::mem::replace(&mut self.purposes[id as usize], Purpose::Free);
+        self.free_purposes.push(id);
+        match purpose {
+            Purpose::Free | Purpose::Nobody => {}
+            Purpose::Task(task) => self.transferred(task),
+            Purpose::Ahead { file, from, to } => self.pages_came(file, from, to),
+            Purpose::Out(out) => {
+                self.page_out_ends(out);
+                self.feed_starved();
+                self.release_throttled();
+            }
+            Purpose::Behind(out) => {
+                self.flushing -= 1;
+                let _ = self.memory.written(out);
+                self.feed_starved();
+                self.write_behind();
+                self.release_throttled();
+            }
+        }
     }
 
     fn transferred(&mut self, id: TaskId) {
@@ -288,7 +311,7 @@ impl Engine<'_> {
         }
         match self.tasks[id as usize].stage {
             1 => self.read_on(id, file),
-            2 => self.read_missing(id, file),
+            2 => self.read_missing(id, file, random),
             _ => Done::Next,
         }
     }
@@ -310,7 +333,7 @@ impl Engine<'_> {
     }
 
     /// A read that no read-ahead serves: a request at a time.
-    fn read_missing(&mut self, id: TaskId, file: u32) -> Done {
+    fn read_missing(&mut self, id: TaskId, file: u32, random: bool) -> Done {
         let task = &self.tasks[id as usize];
         let (pages, from, unit) = (u64::from(task.pages), task.from_page, UnitId(task.unit));
         let (cache, drive) = (self.files[file as usize].cache, self.files[file as usize].drive);
@@ -318,7 +341,11 @@ impl Engine<'_> {
         if some == 0 {
             return Done::Next;
         }
-        if self.memory.cache(cache, unit, small(some), false) == Grant::Short {
+        let grant = match random {
+            true => self.memory.cache_anywhere(cache, unit, small(some)),
+            false => self.memory.cache(cache, unit, small(some), false),
+        };
+        if grant == Grant::Short {
             return self.make_room(id, some);
         }
         self.memory.reference(cache, unit, small(some));

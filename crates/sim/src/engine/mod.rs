@@ -23,7 +23,7 @@ mod tally;
 mod task;
 mod units;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::AtomicU64;
 
 use commonhold_contract::Scheme;
@@ -97,6 +97,10 @@ pub(crate) struct Engine<'a> {
     stalls: Stalls,
     purposes: Vec<Purpose>,
     free_purposes: Vec<u32>,
+    /// By drive: what it is done with, by when the interrupt comes.
+    interrupts: Vec<BTreeSet<(Time, u32)>>,
+    /// For how late interrupts are.
+    chance: Chance,
     /// Where the next page goes in each drive's swap area, in sectors from its start.
     swap_at: Vec<u64>,
     /// Where the next file goes on each drive.
@@ -188,6 +192,8 @@ impl<'a> Engine<'a> {
             stalls: Stalls::new(units),
             purposes: Vec::new(),
             free_purposes: Vec::new(),
+            interrupts: vec![BTreeSet::new(); hardware.disks.len()],
+            chance: Chance::of(seed, u64::MAX),
             swap_at: vec![0; hardware.disks.len()],
             file_at: vec![0; hardware.disks.len()],
             throttled: VecDeque::new(),

@@ -142,7 +142,8 @@ impl Engine<'_> {
             return Done::Next;
         }
         task.stage = 1;
-        let until = self.now.saturating_add(task.chance.amount(span));
+        let span = task.chance.amount(span);
+        let until = self.now.saturating_add(span).saturating_add(self.lateness());
         let timer = self.task_timer(id);
         self.timers.set(timer, until);
         Done::Wait(State::Sleeping)

@@ -64,6 +64,7 @@ pub(super) struct CachedFile {
     shared_rest: u64,
     dirty_rest: u64,
     back_rest: u64,
+    first_rest: u64,
 }
 
 impl CachedFile {
@@ -83,6 +84,7 @@ impl CachedFile {
             shared_rest: 0,
             dirty_rest: 0,
             back_rest: 0,
+            first_rest: 0,
         }
     }
 
@@ -153,13 +155,17 @@ impl CachedFile {
 
     /// So many pages are about to come in, no more than are missing. How many of them were taken lately: before
     /// no more than `frames` others were; `taken` is as above. Pages that were never there are taken to come
-    /// first.
-    pub(super) fn come_back(&mut self, pages: u64, taken: u64, frames: u64) -> u64 {
+    /// first, or, where they come from `anywhere` in the file, as often as any that are missing.
+    pub(super) fn come_back(&mut self, pages: u64, taken: u64, frames: u64, anywhere: bool) -> u64 {
         if taken - self.gone_at > frames {
             self.gone = 0;
         }
         let away = self.seen.saturating_sub(self.cached());
-        let first = pages.min(self.pages.saturating_sub(self.seen));
+        let never = self.pages.saturating_sub(self.seen);
+        let first = match anywhere {
+            true => part(pages, never, never + away, &mut self.first_rest).max(pages.saturating_sub(away)),
+            false => pages.min(never),
+        };
         self.seen += first;
         let back = part((pages - first).min(away), self.gone, away, &mut self.back_rest);
         self.gone -= back;

@@ -333,12 +333,21 @@ impl Memory {
     /// Pages of a file that are not there enter the cache, on behalf of `unit`: clean if they are read from the disk, dirty
     /// if they are written. No more than the file has besides those that are there.
     pub fn cache(&mut self, id: FileId, unit: UnitId, pages: u32, dirty: bool) -> Grant {
+        self.bring_in(id, unit, pages, dirty, false)
+    }
+
+    /// The same for pages that are read from anywhere in the file.
+    pub fn cache_anywhere(&mut self, id: FileId, unit: UnitId, pages: u32) -> Grant {
+        self.bring_in(id, unit, pages, false, true)
+    }
+
+    fn bring_in(&mut self, id: FileId, unit: UnitId, pages: u32, dirty: bool, anywhere: bool) -> Grant {
         let file = &self.files[id.0 as usize];
         let pages = u64::from(pages).min(file.pages.saturating_sub(file.cached()));
         let grant = self.charge(unit, pages);
         if grant == Grant::Granted && pages > 0 {
             let file = &mut self.files[id.0 as usize];
-            let back = file.come_back(pages, self.evicted, self.frames);
+            let back = file.come_back(pages, self.evicted, self.frames, anywhere);
             file.enter(unit, pages, dirty, self.now);
             self.refaulted(unit, back);
             self.units[unit.index()].counts.cached += pages;

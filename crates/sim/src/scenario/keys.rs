@@ -176,6 +176,14 @@ pub(crate) static KERNEL: Table = Table {
             "\"5us\"",
             "How long an inter-processor interrupt takes to arrive.",
         ),
+        key(
+            "interrupt",
+            kernel_time(0),
+            "\"0s\"",
+            "\"6ms\"",
+            "How long a disk's or a timer's interrupt takes to arrive, in the mean; exponentially distributed. Until \
+             then the kernel does not know that a request is done.",
+        ),
         key("fault", kernel_time(0), "\"1us\"", "\"20us\"", "CPU time of a page fault that needs no disk."),
         key("request", kernel_time(0), "\"5us\"", "\"100us\"", "CPU time of setting up a disk request."),
         key("fork", kernel_time(0), "\"300us\"", "\"1ms\"", "CPU time of creating a process."),

@@ -72,6 +72,8 @@ pub struct KernelCosts {
     pub switch_ns: Time,
     /// How long an inter-processor interrupt takes to arrive, in ns.
     pub ipi_ns: Time,
+    /// How long a disk's or a timer's interrupt takes to arrive in the mean, in ns; exponentially distributed.
+    pub interrupt_ns: Time,
     /// CPU time of a page fault that needs no disk, in ns.
     pub fault_ns: Time,
     /// CPU time of setting up one disk request, in ns.

@@ -360,6 +360,23 @@ fn what_was_taken_and_comes_back_is_a_refault() {
     assert_eq!(told(&memory, B).refaulted, 230 * PAGE);
 }
 
+/// Of a file of 100, 40 pages came in, and all were taken. What is read anywhere in it after that was there before in 40 of
+/// 100 cases: 4 of 10. Then 54 of the 90 that are missing were never there: 3 of the next 5, and 2 come back.
+#[test]
+fn what_is_read_anywhere_comes_back_in_proportion() {
+    let mut memory = memory(240);
+    let file = memory.open_file(100);
+    assert_eq!(memory.cache_anywhere(file, A, 40), Grant::Granted);
+    assert_eq!(memory.take(A, 40 * PAGE).freed, 40);
+    assert_eq!(memory.cache_anywhere(file, A, 10), Grant::Granted);
+    assert_eq!(told(&memory, A).refaulted, 4 * PAGE);
+    assert_eq!(memory.cache_anywhere(file, A, 5), Grant::Granted);
+    assert_eq!(told(&memory, A).refaulted, 6 * PAGE);
+    // The last 85: 51 are new.
+    assert_eq!(memory.cache_anywhere(file, A, 85), Grant::Granted);
+    assert_eq!(told(&memory, A).refaulted, 40 * PAGE);
+}
+
 /// Half of what is missing of a file was taken long ago, half lately: half of what comes back counts.
 #[test]
 fn missing_pages_come_back_evenly() {

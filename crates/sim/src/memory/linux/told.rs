@@ -11,8 +11,8 @@
 //!   pages from evenly over the time since the first came; any other was used as a whole when it was used last.
 //! - A page that comes back from swap was taken, and so it counts as refaulted. Of the pages of a file that come in,
 //!   those count that were taken lately: before no more others were taken than the machine has frames. (Linux
-//!   remembers about as many.) Which come is not known: those that were never in the cache come first, and the rest
-//!   fall evenly on the missing ones.
+//!   remembers about as many.) Which come is not known. Where a file is read here and there, they
+//!   fall evenly on the missing ones. Else those that were never in the cache come first, and the rest likewise.
 //! - A unit stalls while at least one of its tasks waits for memory.
 //! - What an order took counts when its frames are free. It is at work from the order until all of it is written;
 //!   dropping a page takes [`DROP_NS`].
@@ -22,7 +22,6 @@
 //! Limits:
 //! - A process is taken to have run all the time until it ran last, and a live machine sees up to five seconds later
 //!   what is cold.
-//! - A file that is read here and there counts as read for the first time until as many pages came in as it has.
 //! - No memory of the kernel's is charged to a unit, swap is a disk, and nobody is killed.
 
 use commonhold_contract::UnitId;
