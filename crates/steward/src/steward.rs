@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_ledger::{Imbalance, Ledger, Statement};
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
+use commonhold_policy::entitlement::{Capacity, capacity};
+use commonhold_policy::rights::{Change, Rights};
 use commonhold_policy::{Input, Plan, Snapshot, State, Time, step};
 
 use crate::Backend;
@@ -19,8 +21,25 @@ pub struct Steward {
     books: Books,
     ledger: Ledger,
     watch: Vec<UnitId>,
+    /// Changes of rights that no plan that was carried out has made or refused yet, in order.
+    changes: Vec<Change>,
+    /// What is divided of memory, in bytes, by the last plan that said so.
+    memory_divided: Option<u64>,
     /// Places that a reload vacated are free for other units once a turn has seen them vacant.
     settled: bool,
+}
+
+/// A unit's tickets of a resource, where they are not those that the contract gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// The unit.
+    pub unit: UnitId,
+    /// Of what.
+    pub resource: Resource,
+    /// What the contract gives it.
+    pub contract: u64,
+    /// What it has.
+    pub tickets: u64,
 }
 
 /// What one turn did.
@@ -65,6 +84,8 @@ impl Steward {
             state: State::default(),
             books: Books::default(),
             watch: Vec::new(),
+            changes: Vec::new(),
+            memory_divided: None,
             settled: true,
         }
     }
@@ -81,7 +102,8 @@ impl Steward {
             backend.take_problems().into_iter().map(Wrong::Machine).collect();
         wrong.extend(self.account(&snapshot).into_iter().map(Wrong::Ledger));
         let (contract, machine) = (&self.contract, &self.machine);
-        let input = Input { contract, machine, means: backend.means(), snapshot: &snapshot, changes: &[] };
+        let input =
+            Input { contract, machine, means: backend.means(), snapshot: &snapshot, changes: &self.changes };
         let (state, plan) = step(self.state.clone(), snapshot.at, input);
         match self.books.replay(contract, machine, &plan) {
             Ok(books) => {
@@ -89,9 +111,12 @@ impl Steward {
                 wrong.extend(backend.apply(&plan).into_iter().map(Wrong::Machine));
                 wrong.extend(self.ledger.book(&plan, backend.now()).into_iter().map(Wrong::Ledger));
                 self.watch.clone_from(&plan.watch);
+                self.changes.clear();
+                self.memory_divided =
+                    plan.decisions.memory.as_ref().map(|memory| memory.divided).or(self.memory_divided);
                 self.settled = true;
             }
-            // What is in force stays in force, and the next snapshot is another chance.
+            // What is in force stays in force, and the next snapshot is another chance: for changes of rights too.
             Err(found) => wrong.extend(found.into_iter().map(Wrong::Plan)),
         }
         Ok(Turn { snapshot, plan, wrong })
@@ -112,7 +137,62 @@ impl Steward {
         }
     }
 
-    /// Another contract holds from now on. Units of the same path stay the units that they are.
+    /// Queues a change of rights. The next turn whose plan is carried out makes it or refuses it, after those that were
+    /// queued before; `plan.decisions.rights` has the outcome. Nothing is known of it before.
+    pub fn change(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
+    /// Takes back the change that was queued last, if no turn has made it.
+    pub fn withdraw(&mut self) {
+        self.changes.pop();
+    }
+
+    /// The rights under the contract in force, as they will be once the queued changes are made. Tickets alone are
+    /// foreseen: which units are there, a turn sees.
+    pub fn foreseen(&self) -> Rights {
+        let mut rights = self.rights();
+        for change in &self.changes {
+            // What is refused changes nothing, and the turn says why.
+            let _ = rights.apply(*change);
+        }
+        rights
+    }
+
+    /// The rights under the contract in force, as the last turn left them.
+    pub fn rights(&self) -> Rights {
+        let mut rights = self.state.rights().clone();
+        rights.follow(&self.contract);
+        rights
+    }
+
+    /// Where tickets are not those of the contract in force, in the order of units and resources.
+    pub fn changed(&self, rights: &Rights) -> Vec<Changed> {
+        let of = |unit: UnitId| {
+            Resource::ALL.map(|resource| Changed {
+                unit,
+                resource,
+                contract: self.contract.unit(unit).tickets[resource],
+                tickets: rights.tickets(unit, resource),
+            })
+        };
+        self.contract.held().flat_map(of).filter(|it| it.contract != it.tickets).collect()
+    }
+
+    /// What a unit's tickets of a resource are worth while the units that have processes want it: millionths of a CPU,
+    /// bytes of memory, millionths of what each disk or the memory bus transfers. 0 for a unit without processes.
+    pub fn worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
+        let capacity = match resource {
+            Resource::Cpu => capacity(&self.contract, &self.machine, resource),
+            Resource::Memory => self
+                .memory_divided
+                .map_or_else(|| capacity(&self.contract, &self.machine, resource), Capacity::Known),
+            Resource::Disk | Resource::Bus => Capacity::Parts,
+        };
+        rights.to_part(resource, capacity).value(unit)
+    }
+
+    /// Another contract holds from now on. Queued changes stay queued. Units of the same path stay the units that they are.
     pub fn reload(&mut self, mut contract: Contract, machine: Machine) {
         contract.carry_users_over(&self.contract);
         contract.adopt(&self.contract, self.settled);
@@ -147,6 +227,13 @@ impl Steward {
     }
 }
 
+impl<E> Turn<E> {
+    /// Whether the plan was carried out; if not, nothing that it decided came to be.
+    pub fn is_carried_out(&self) -> bool {
+        !self.wrong.iter().any(|wrong| matches!(wrong, Wrong::Plan(_)))
+    }
+}
+
 /// When the next turn is due, given the plan of this one, on a machine whose clock shows `now`.
 impl<E> Turn<E> {
     /// At the latest; later than `now`.
@@ -154,3 +241,6 @@ impl<E> Turn<E> {
         self.plan.next.max(now + 1)
     }
 }
+
+#[cfg(test)]
+mod tests;
