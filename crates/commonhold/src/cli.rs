@@ -209,6 +209,9 @@ pub(crate) struct Calibrate {
 /// new one comes into force as a whole, or the old one stays. If the daemon is killed, a caretaker process undoes everything
 /// within a second.
 ///
+/// Tickets that were changed with `commonhold tickets` are changed again at the next start, if the contract has that unit and
+/// still gives it the same number. The daemon says which. `commonhold tickets --help` has the rules.
+///
 /// The backends `kernel` and `cgroup` hold memory and disks by control groups, where they can use the controllers. The backend
 /// `user` holds them more weakly: it pages out what a unit has too much of, sets I/O priorities, which not every disk heeds,
 /// and stops a unit for a while that exceeds a limit on disks. The daemon says at its start what is held, what is not, and
@@ -318,14 +321,15 @@ pub(crate) struct Status {
 /// Shown are every unit's tickets of each resource. Where they were changed, the number that the contract gives stands
 /// beside them, and a line says what the unit is entitled to now.
 ///
-/// A change is made at once, and lasts. It is kept in the daemon's directory (`tickets.json`) before it is made, and is in
-/// force again when the next daemon begins there, whether this one ended or was killed. Where that directory is on a memory
-/// file system, as those in /run are, it ends when the machine does. A change is over once the contract gives that unit
-/// another number of tickets of that resource, or does not have the unit any more, after a reload or at the next start. To
-/// take it back, set the number that the contract gives.
+/// A change is made at once, and lasts until the contract file says otherwise. It is kept in the daemon's directory
+/// (`tickets.json`) before it is made. The next daemon that begins there makes it again, whether this one ended or was killed.
+/// Where that directory is on a memory file system, as /run is, it is gone after the machine's next start.
 ///
-/// Root and the daemon's own user may change everything. The members of a unit may give its tickets to the units beside it.
-/// Who may enter a unit and every unit directly in it may change the tickets of these.
+/// A change is over when the contract gives that unit another number of tickets of that resource, or has the unit no more.
+/// That counts from the reload or the start that reads the contract. To take a change back, set the contract's number.
+///
+/// Root and the daemon's own user may change all tickets. The members of a unit may give its tickets to the units beside it.
+/// A user who may enter a unit and every unit directly in it may change the tickets of the latter.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Tickets {
