@@ -18,6 +18,8 @@ pub(super) struct Keeper {
     kept: Vec<Kept>,
     /// What of that is about units that are not there yet.
     waiting: Vec<Kept>,
+    /// How many units there were when these were looked for last.
+    looked_among: usize,
 }
 
 /// What becomes of a change that was kept.
@@ -35,13 +37,13 @@ impl Keeper {
             Ok(kept) => (kept, None),
             Err(e) => (Vec::new(), Some(format!("{e}; the contract's own tickets are in force"))),
         };
-        (Keeper { directory: directory.to_owned(), kept, waiting: Vec::new() }, problem)
+        (Keeper { directory: directory.to_owned(), kept, waiting: Vec::new(), looked_among: 0 }, problem)
     }
 
     /// The changes that are to be made again under a contract, and what is to be said of the others.
     pub(super) fn restore(&mut self, contract: &Contract) -> (Vec<Change>, Vec<String>) {
         let (mut changes, mut notes) = (Vec::new(), Vec::new());
-        self.waiting.clear();
+        (self.looked_among, self.waiting) = (0, Vec::new());
         for kept in &self.kept {
             match fate(contract, kept) {
                 Fate::InForce(unit) => changes.push(set(unit, kept)),
@@ -52,9 +54,13 @@ impl Keeper {
         (changes, notes)
     }
 
-    /// The changes that are about units that have come since.
+    /// The changes that are about units that have come since. It costs nothing at a turn at which none came.
     pub(super) fn of_newcomers(&mut self, contract: &Contract) -> Vec<Change> {
         let mut changes = Vec::new();
+        if self.waiting.is_empty() || self.looked_among == contract.units.len() {
+            return changes;
+        }
+        self.looked_among = contract.units.len();
         self.waiting.retain(|kept| match fate(contract, kept) {
             Fate::InForce(unit) => {
                 changes.push(set(unit, kept));

@@ -221,8 +221,7 @@ mod tests {
     }
 
     proptest! {
-        /// Who gains a right to enter loses no right to change; and what may be done, of all units but one's own, is
-        /// only done by those who may enter all of them.
+        /// Nobody changes a unit that he may not enter, and without entering its encloser nobody does but give.
         #[test]
         fn nobody_reaches_what_he_may_not_enter(enters in proptest::collection::btree_set(2u32..6, 0..4)) {
             let (contract, units) = contract();
