@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use commonhold_contract::MEMBER_FORMS;
+use commonhold_policy::rights::TICKETS_MAX;
 
 use crate::exit::Exit;
 
@@ -28,6 +29,7 @@ pub(crate) enum Command {
     Run(Run),
     Exec(Exec),
     Status(Status),
+    Tickets(Tickets),
     Demo(Demo),
     Sim(Sim),
     Claims(Claims),
@@ -207,6 +209,9 @@ pub(crate) struct Calibrate {
 /// new one comes into force as a whole, or the old one stays. If the daemon is killed, a caretaker process undoes everything
 /// within a second.
 ///
+/// Tickets that were changed with `commonhold tickets` are changed again at the next start, if the contract has that unit and
+/// still gives it the same number. The daemon says which. `commonhold tickets --help` has the rules.
+///
 /// The backends `kernel` and `cgroup` hold memory and disks by control groups, where they can use the controllers. The backend
 /// `user` holds them more weakly: it pages out what a unit has too much of, sets I/O priorities, which not every disk heeds,
 /// and stops a unit for a while that exceeds a limit on disks. The daemon says at its start what is held, what is not, and
@@ -311,6 +316,71 @@ pub(crate) struct Status {
     pub(crate) place: Place,
 }
 
+/// Show units' tickets, or change them while the daemon runs
+///
+/// Shown are every unit's tickets of each resource. Where they were changed, the number that the contract gives stands
+/// beside them, and a line says what the unit is entitled to now.
+///
+/// A change is made at once, and lasts until the contract file says otherwise. It is kept in the daemon's directory
+/// (`tickets.json`) before it is made. The next daemon that begins there makes it again, whether this one ended or was killed.
+/// Where that directory is on a memory file system, as /run is, it is gone after the machine's next start.
+///
+/// A change is over when the contract gives that unit another number of tickets of that resource, or has the unit no more.
+/// That counts from the reload or the start that reads the contract. To take a change back, set the contract's number.
+///
+/// Root and the daemon's own user may change all tickets. The members of a unit may give its tickets to the units beside it.
+/// A user who may enter a unit and every unit directly in it may change the tickets of the latter.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Tickets {
+    #[command(subcommand)]
+    pub(crate) what: Option<TicketsWhat>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// What every command about tickets takes.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TicketsWhat {
+    /// Give a unit so many tickets of a resource from now on
+    Set {
+        /// The unit, by its path: `physics/night-batch`
+        unit: String,
+        /// Of what
+        #[arg(value_enum)]
+        resource: ResourceChoice,
+        /// All that it has then
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TICKETS_MAX))]
+        tickets: u64,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Let a unit give tickets of a resource to a unit beside it
+    Give {
+        /// The unit that gives, by its path
+        from: String,
+        /// The unit that is given
+        to: String,
+        /// Of what
+        #[arg(value_enum)]
+        resource: ResourceChoice,
+        /// How many
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TICKETS_MAX))]
+        tickets: u64,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
 /// Show what isolation and sharing are worth on this machine
 ///
 /// Holds the contract while real work runs. A light unit's job runs alone first, then beside a heavy unit under each scheme:
@@ -393,7 +463,7 @@ pub(crate) struct DemoTask {
 #[derive(Debug, Args)]
 pub(crate) struct Place {
     /// The daemon's directory [default for root: /run/commonhold; for others: `$XDG_RUNTIME_DIR/commonhold`, or
-    /// /tmp/commonhold-UID where there is no such directory; `exec` and `status` then try root's]
+    /// /tmp/commonhold-UID where there is no such directory; `exec`, `status` and `tickets` then try root's]
     #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR", hide_env_values = true)]
     pub(crate) directory: Option<PathBuf>,
 }
@@ -426,6 +496,25 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
             SchemeChoice::Smp => Self::Smp,
             SchemeChoice::Quota => Self::Quota,
             SchemeChoice::Isolate => Self::Isolate,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ResourceChoice {
+    Cpu,
+    Memory,
+    Disk,
+    Bus,
+}
+
+impl From<ResourceChoice> for commonhold_contract::Resource {
+    fn from(choice: ResourceChoice) -> Self {
+        match choice {
+            ResourceChoice::Cpu => Self::Cpu,
+            ResourceChoice::Memory => Self::Memory,
+            ResourceChoice::Disk => Self::Disk,
+            ResourceChoice::Bus => Self::Bus,
         }
     }
 }

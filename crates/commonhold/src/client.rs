@@ -1,4 +1,4 @@
-//! The client side: `exec` and `status`.
+//! The client side: `exec`, `status` and `tickets`.
 
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -6,12 +6,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use commonhold_live::roster::{MARKER, marker};
-use commonhold_report::{memory, status, switches};
+use commonhold_report::{memory, status, switches, tickets};
 use serde::de::DeserializeOwned;
 
-use crate::cli::{Exec, Status};
+use crate::cli::{Exec, Status, Tickets, TicketsWhat};
 use crate::exit::{Exit, Failure};
-use crate::protocol::{Call, EnterReply, Refusal, Reply, StatusReply, WhereReply, receive, refusal, send};
+use crate::protocol::{
+    Asked, Call, EnterReply, Refusal, Reply, StatusReply, TicketsReply, WhereReply, receive, refusal, send,
+};
 use crate::{output, place};
 
 /// A daemon answers within milliseconds; one that does not within this is stopped or stuck.
@@ -34,6 +36,9 @@ pub(crate) fn call<T: DeserializeOwned>(stream: &mut UnixStream, call: &Call) ->
         let exit = match refused.error.as_str() {
             refusal::NOT_ALLOWED => Exit::NotAllowed,
             refusal::FAILED => Exit::System,
+            refusal::TOO_FEW | refusal::TOO_MANY | refusal::NOT_SIBLINGS | refusal::SAME_UNIT => {
+                Exit::Refused
+            }
             _ => Exit::Unavailable,
         };
         return Err(Failure::new(exit, refused.parameters.message));
@@ -100,6 +105,7 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         instead: instead.map(|it| status::Instead { of: &it.of, for_ns: it.for_ns, why: &it.why }),
         holdings: &reply.holdings,
         switches: &reply.switches,
+        tickets: &reply.tickets,
         problems: &reply.problems,
     };
     if args.json {
@@ -116,5 +122,37 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         }
         output::print(&format!("{tables}\n{}", status::holder(holder)))?;
     }
+    Ok(Exit::Ok)
+}
+
+pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
+    let (asked, json, place) = match &args.what {
+        None => {
+            let TicketsReply { tickets } = call(&mut place::connect(&args.common.place)?, &Call::Tickets {})?;
+            let text = if args.common.json {
+                tickets::json(&tickets)
+            } else {
+                tickets::text(&tickets, output::style())
+            };
+            output::print(&text)?;
+            return Ok(Exit::Ok);
+        }
+        Some(TicketsWhat::Set { unit, resource, tickets, common }) => {
+            let asked = Asked::Set { unit: unit.clone(), resource: (*resource).into(), tickets: *tickets };
+            (asked, common.json, &common.place)
+        }
+        Some(TicketsWhat::Give { from, to, resource, tickets, common }) => {
+            let (from, to) = (from.clone(), to.clone());
+            let asked = Asked::Transfer { from, to, resource: (*resource).into(), tickets: *tickets };
+            (asked, common.json, &common.place)
+        }
+    };
+    let TicketsReply { tickets } = call(&mut place::connect(place)?, &Call::Change(asked))?;
+    let text = if json {
+        tickets::json(&tickets)
+    } else {
+        tickets.iter().map(|it| it.line() + "\n").collect::<String>()
+    };
+    output::print(&text)?;
     Ok(Exit::Ok)
 }

@@ -13,6 +13,8 @@ pub(crate) enum Exit {
     Invalid,
     /// The command line is wrong.
     Usage,
+    /// A change of tickets cannot be made.
+    Refused,
     /// A file cannot be read, or is not what was asked for.
     NoInput,
     /// No daemon runs here, or the machine lacks what was asked for.
@@ -32,10 +34,11 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    pub(crate) const ALL: [Exit; 11] = [
+    pub(crate) const ALL: [Exit; 12] = [
         Exit::Ok,
         Exit::Invalid,
         Exit::Usage,
+        Exit::Refused,
         Exit::NoInput,
         Exit::Unavailable,
         Exit::Broken,
@@ -51,6 +54,7 @@ impl Exit {
             Exit::Ok => 0,
             Exit::Invalid => 1,
             Exit::Usage => 2,
+            Exit::Refused => 65,
             Exit::NoInput => 66,
             Exit::Unavailable => 69,
             Exit::Broken => 70,
@@ -77,6 +81,7 @@ impl Exit {
             Exit::Ok => "all went well",
             Exit::Invalid => "the contract is invalid, or the machine cannot give what it promises",
             Exit::Usage => "the command line is wrong",
+            Exit::Refused => "tickets: such a change cannot be made, and nothing changed",
             Exit::NoInput => "a file cannot be read, or is of another kind than needed",
             Exit::Unavailable => "no daemon runs here, or the machine lacks what was asked for",
             Exit::Broken => "sim: one of the program's own checks failed; do not trust the result",

@@ -69,7 +69,11 @@ fn with_synopses(command: Command) -> Command {
         command.get_arguments().filter(|arg| !arg.is_positional() && !arg.get_action().takes_values());
     let flags = flags.filter(shown).map(|flag| format!(" [{flag}]"));
     let positionals = command.get_positionals().filter(shown).map(|positional| format!(" {positional}"));
-    let below = if command.has_subcommands() { " <COMMAND>" } else { "" };
+    let below = match (command.has_subcommands(), command.is_subcommand_required_set()) {
+        (true, true) => " <COMMAND>",
+        (true, false) => " [COMMAND]",
+        (false, _) => "",
+    };
     let synopsis: String = options.chain(flags).chain(positionals).collect();
     let usage = format!("{name}{synopsis}{below}");
     command.override_usage(usage).mut_subcommands(with_synopses)

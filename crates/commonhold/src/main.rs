@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Run(args) => daemon::main(args),
         Command::Exec(args) => client::exec(args),
         Command::Status(args) => client::status(args),
+        Command::Tickets(args) => client::tickets(args),
         Command::Demo(args) => demo::main(args),
         Command::Claims(args) => claims::main(args),
         Command::Sim(args) => sim::main(args),

@@ -6,9 +6,12 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
+use commonhold_contract::Resource;
 use commonhold_ledger::Statement;
+use commonhold_policy::rights::Offer;
 use commonhold_report::holdings::Holding;
 use commonhold_report::switches::UnitSwitches;
+use commonhold_report::tickets::Tickets;
 use serde::{Deserialize, Serialize};
 
 /// The longest message either side takes, in bytes: what a status of 100,000 units needs, and no more.
@@ -31,6 +34,23 @@ pub(crate) enum Call {
     /// Takes the calling process into a unit.
     #[serde(rename = "io.commonhold.Enter")]
     Enter { unit: String },
+    /// Every unit's tickets of every resource.
+    #[serde(rename = "io.commonhold.Tickets")]
+    Tickets {},
+    /// A change of tickets. It is answered after the turn that made it or refused it.
+    #[serde(rename = "io.commonhold.Change")]
+    Change(Asked),
+}
+
+/// A change of rights; units by their paths. What each kind means: [`Change`](commonhold_policy::rights::Change).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub(crate) enum Asked {
+    Set { unit: String, resource: Resource, tickets: u64 },
+    Issue { unit: String, resource: Resource, tickets: u64 },
+    TakeBack { unit: String, resource: Resource, tickets: u64 },
+    Transfer { from: String, to: String, resource: Resource, tickets: u64 },
+    Exchange { one: String, other: String, gives: Offer, gets: Offer },
 }
 
 /// An answer that is no error.
@@ -56,6 +76,10 @@ pub(crate) mod refusal {
     pub(crate) const NOT_ALLOWED: &str = "io.commonhold.NotAllowed";
     pub(crate) const NO_SUCH_UNIT: &str = "io.commonhold.NoSuchUnit";
     pub(crate) const NO_SUCH_PROCESS: &str = "io.commonhold.NoSuchProcess";
+    pub(crate) const TOO_FEW: &str = "io.commonhold.TooFewTickets";
+    pub(crate) const TOO_MANY: &str = "io.commonhold.TooManyTickets";
+    pub(crate) const NOT_SIBLINGS: &str = "io.commonhold.NotSiblings";
+    pub(crate) const SAME_UNIT: &str = "io.commonhold.SameUnit";
     pub(crate) const INVALID: &str = "org.varlink.service.InvalidParameter";
     pub(crate) const NO_SUCH_METHOD: &str = "org.varlink.service.MethodNotFound";
     pub(crate) const FAILED: &str = "io.commonhold.Failed";
@@ -76,6 +100,9 @@ pub(crate) struct StatusReply {
     /// What the scheduler in the kernel counted; empty where it is not the project's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) switches: Vec<UnitSwitches>,
+    /// Tickets that are not those of the contract.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tickets: Vec<Tickets>,
     /// What could not be done so far, newest last.
     pub(crate) problems: Vec<String>,
 }
@@ -102,6 +129,12 @@ pub(crate) struct EnterReply {
     /// Why the unit's control group does not hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) outside: Option<String>,
+}
+
+/// The answer to `Tickets`: of every unit, by resource. To `Change`: of each unit that was named, and each resource.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct TicketsReply {
+    pub(crate) tickets: Vec<Tickets>,
 }
 
 /// Sends a message.

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 mod skipped;
 
 /// The commands that people use; hidden ones are shown nowhere.
-const COMMANDS: [&str; 7] = ["check", "doctor", "run", "exec", "status", "demo", "generate"];
+const COMMANDS: [&str; 8] = ["check", "doctor", "run", "exec", "status", "tickets", "demo", "generate"];
 
 fn generate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_commonhold")).arg("generate").args(arguments).output().unwrap()

@@ -20,6 +20,13 @@ pub struct State {
     pub(crate) disks: disk::State,
 }
 
+impl State {
+    /// The rights as the last step left them.
+    pub fn rights(&self) -> &Rights {
+        &self.rights
+    }
+}
+
 /// Decides what is to be done now.
 pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let mut plan = Plan { at: now, ..Plan::default() };

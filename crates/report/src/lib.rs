@@ -22,6 +22,7 @@ pub mod status;
 mod svg;
 pub mod switches;
 mod table;
+pub mod tickets;
 pub mod tree;
 pub mod words;
 

@@ -4,7 +4,8 @@ use std::fmt;
 
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
 use commonhold_contract::{Contract, UnitId};
-use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder};
+use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, RightsChange};
+use commonhold_policy::rights::{Change, Refused, TICKETS_MAX};
 use commonhold_policy::{MS, Plan, Reason};
 
 /// What one step of a plan does.
@@ -44,6 +45,76 @@ impl Action<'_> {
 /// One step in words: what, and why.
 pub fn words(contract: &Contract, action: Action<'_>, reason: Reason) -> (String, String) {
     (Described(action, contract).to_string(), Because(reason, contract).to_string())
+}
+
+/// A change of rights in words: what was asked for, and why it was refused, if it was.
+pub fn rights(contract: &Contract, change: &RightsChange) -> String {
+    let what = Asked(change.change, contract);
+    match change.refused {
+        None => what.to_string(),
+        Some(why) => format!("{what}: refused, since {}", refused(contract, why)),
+    }
+}
+
+/// Why a change of rights was refused, and what may be asked for instead.
+pub fn refused(contract: &Contract, why: Refused) -> String {
+    let name = |unit: UnitId| path(contract, unit);
+    match why {
+        Refused::Unknown { unit } => {
+            format!("unit {} holds no tickets: the contract in force gives it none", name(unit))
+        }
+        Refused::TooFew { unit, resource, has, fewer } => format!(
+            "unit {} has {has} {resource} tickets, and {fewer} fewer would leave it none; take {} at most",
+            name(unit),
+            has.saturating_sub(1)
+        ),
+        Refused::TooMany { unit, resource, has, more } => format!(
+            "unit {} has {has} {resource} tickets, and {more} more would be over {TICKETS_MAX}; give {} at most",
+            name(unit),
+            TICKETS_MAX.saturating_sub(has)
+        ),
+        Refused::Enclosers { from, to } => format!(
+            "units {} and {} are not within the same unit, and tickets are no common measure between units; name two \
+             units side by side",
+            name(from),
+            name(to)
+        ),
+        Refused::Itself { unit } => {
+            format!("unit {} cannot give tickets to itself; name another unit beside it", name(unit))
+        }
+    }
+}
+
+struct Asked<'a>(Change, &'a Contract);
+
+impl fmt::Display for Asked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |unit: UnitId| path(self.1, unit);
+        match self.0 {
+            Change::Set { unit, resource, tickets } => {
+                write!(f, "{}: {tickets} {resource} tickets from now on", name(unit))
+            }
+            Change::Issue { unit, resource, tickets } => {
+                write!(f, "{}: {tickets} more {resource} tickets", name(unit))
+            }
+            Change::TakeBack { unit, resource, tickets } => {
+                write!(f, "{}: {tickets} fewer {resource} tickets", name(unit))
+            }
+            Change::Transfer { from, to, resource, tickets } => {
+                write!(f, "{}: gives {tickets} {resource} tickets to {}", name(from), name(to))
+            }
+            Change::Exchange { one, other, gives, gets } => write!(
+                f,
+                "{}: gives {} {} tickets to {} for {} {} tickets",
+                name(one),
+                gives.tickets,
+                gives.resource,
+                name(other),
+                gets.tickets,
+                gets.resource
+            ),
+        }
+    }
 }
 
 /// A unit's name; `?` for one that the contract does not have.
@@ -212,6 +283,69 @@ impl fmt::Display for Because<'_> {
                 write!(f, "memory is tight, and it uses {} beyond its entitlement", Bytes(bytes))
             }
             Reason::Enough => write!(f, "memory is no longer tight, or the unit is within its entitlement"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commonhold_contract::Resource;
+    use commonhold_policy::rights::{Offer, Rights};
+
+    /// Words for what the rights themselves refuse: the number that is offered instead is one that they take.
+    #[test]
+    fn changes_and_refusals_name_units_and_remedies() {
+        let mut contract = Contract::default();
+        let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
+        let sub = contract.add(Some(a), "sub");
+        let (gives, gets) =
+            (Offer { resource: Resource::Disk, tickets: 30 }, Offer { resource: Resource::Cpu, tickets: 10 });
+        let mut rights = Rights::new(&contract);
+        let mut said = |change: Change| {
+            let refused = rights.apply(change).err();
+            super::rights(&contract, &RightsChange { change, refused })
+        };
+        let cpu = Resource::Cpu;
+        for (change, words) in [
+            (Change::Set { unit: a, resource: cpu, tickets: 150 }, "a: 150 cpu tickets from now on"),
+            (
+                Change::Exchange { one: a, other: b, gives, gets },
+                "a: gives 30 disk tickets to b for 10 cpu tickets",
+            ),
+            (Change::Transfer { from: b, to: a, resource: cpu, tickets: 1 }, "b: gives 1 cpu tickets to a"),
+            (
+                Change::TakeBack { unit: b, resource: cpu, tickets: 89 },
+                "b: 89 fewer cpu tickets: refused, since unit b has 89 cpu tickets, and 89 fewer would leave it none; \
+                 take 88 at most",
+            ),
+            (
+                Change::Issue { unit: sub, resource: cpu, tickets: TICKETS_MAX },
+                "a/sub: 1000000 more cpu tickets: refused, since unit a/sub has 100 cpu tickets, and 1000000 more would \
+                 be over 1000000; give 999900 at most",
+            ),
+            (
+                Change::Transfer { from: sub, to: b, resource: cpu, tickets: 1 },
+                "a/sub: gives 1 cpu tickets to b: refused, since units a/sub and b are not within the same unit, and \
+                 tickets are no common measure between units; name two units side by side",
+            ),
+            (
+                Change::Transfer { from: b, to: b, resource: cpu, tickets: 1 },
+                "b: gives 1 cpu tickets to b: refused, since unit b cannot give tickets to itself; name another unit \
+                 beside it",
+            ),
+            (
+                Change::Set { unit: UnitId(77), resource: cpu, tickets: 1 },
+                "?: 1 cpu tickets from now on: refused, since unit ? holds no tickets: the contract in force gives it none",
+            ),
+        ] {
+            assert_eq!(said(change), words);
+        }
+        for (change, most) in [
+            (Change::TakeBack { unit: b, resource: cpu, tickets: 88 }, None),
+            (Change::Issue { unit: sub, resource: cpu, tickets: 999_900 }, None),
+        ] {
+            assert_eq!(rights.apply(change).err(), most);
         }
     }
 }

@@ -141,6 +141,7 @@ fn status_of_units_that_lend() {
         instead: None,
         holdings: &[],
         switches: &[],
+        tickets: &[],
         problems: &problems,
     };
     assert_snapshot!("status_of_units_that_lend_json", status::json(holder, &statement));
@@ -166,6 +167,7 @@ fn status_of_units_that_lend() {
         instead: Some(instead),
         holdings: &holdings,
         switches: &[],
+        tickets: &[],
         problems: &[],
     };
     assert_eq!(
@@ -203,6 +205,7 @@ fn status_of_the_kernel_backend_has_cpus_and_latencies_in_json() {
         instead: None,
         holdings: &[],
         switches: &[unit],
+        tickets: &[],
         problems: &[],
     };
     assert_snapshot!(status::json(holder, &fixture::nothing()));

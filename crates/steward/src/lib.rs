@@ -3,6 +3,9 @@
 //! A turn of the loop: observe, decide, check, apply, account. What differs between machines is behind [`Backend`]; what
 //! is remembered from one turn to the next is here, and nowhere else.
 //!
+//! Changes of rights are queued ([`Steward::change`]) and handed to the next turn. They stay queued until a plan is carried
+//! out that made or refused them.
+//!
 //! [`Switches`] says what a plan means for a scheduler that decides at every switch. Both machines have one.
 
 mod backend;
@@ -10,5 +13,5 @@ mod steward;
 mod switches;
 
 pub use backend::Backend;
-pub use steward::{Steward, Turn, Wrong};
+pub use steward::{Changed, Steward, Turn, Wrong};
 pub use switches::{Rules, Switches, Told};

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_ledger::{Imbalance, Ledger, Statement};
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
-use commonhold_policy::rights::Change;
+use commonhold_policy::entitlement::{Capacity, capacity};
+use commonhold_policy::rights::{Change, Rights};
 use commonhold_policy::{Input, Plan, Snapshot, State, Time, step};
 
 use crate::Backend;
@@ -20,10 +21,25 @@ pub struct Steward {
     books: Books,
     ledger: Ledger,
     watch: Vec<UnitId>,
-    /// Changes of rights that the next turn is to make, in order.
+    /// Changes of rights that no plan that was carried out has made or refused yet, in order.
     changes: Vec<Change>,
+    /// What is divided of memory, in bytes, by the last plan that said so.
+    memory_divided: Option<u64>,
     /// Places that a reload vacated are free for other units once a turn has seen them vacant.
     settled: bool,
+}
+
+/// A unit's tickets of a resource, where they are not those that the contract gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// The unit.
+    pub unit: UnitId,
+    /// Of what.
+    pub resource: Resource,
+    /// What the contract gives it.
+    pub contract: u64,
+    /// What it has.
+    pub tickets: u64,
 }
 
 /// What one turn did.
@@ -69,6 +85,7 @@ impl Steward {
             books: Books::default(),
             watch: Vec::new(),
             changes: Vec::new(),
+            memory_divided: None,
             settled: true,
         }
     }
@@ -85,8 +102,8 @@ impl Steward {
             backend.take_problems().into_iter().map(Wrong::Machine).collect();
         wrong.extend(self.account(&snapshot).into_iter().map(Wrong::Ledger));
         let (contract, machine) = (&self.contract, &self.machine);
-        let changes = &self.changes;
-        let input = Input { contract, machine, means: backend.means(), snapshot: &snapshot, changes };
+        let input =
+            Input { contract, machine, means: backend.means(), snapshot: &snapshot, changes: &self.changes };
         let (state, plan) = step(self.state.clone(), snapshot.at, input);
         match self.books.replay(contract, machine, &plan) {
             Ok(books) => {
@@ -95,18 +112,14 @@ impl Steward {
                 wrong.extend(self.ledger.book(&plan, backend.now()).into_iter().map(Wrong::Ledger));
                 self.watch.clone_from(&plan.watch);
                 self.changes.clear();
+                self.memory_divided =
+                    plan.decisions.memory.as_ref().map(|memory| memory.divided).or(self.memory_divided);
                 self.settled = true;
             }
-            // What is in force stays in force, and the next snapshot is another chance.
+            // What is in force stays in force, and the next snapshot is another chance: for changes of rights too.
             Err(found) => wrong.extend(found.into_iter().map(Wrong::Plan)),
         }
         Ok(Turn { snapshot, plan, wrong })
-    }
-
-    /// Has the next turn make a change of rights. Whether it was made, that turn's plan says (`decisions.rights`). A turn
-    /// whose plan is not carried out leaves it to the next.
-    pub fn change(&mut self, change: Change) {
-        self.changes.push(change);
     }
 
     /// Enters what a snapshot shows, without deciding anything: the last look of a run.
@@ -124,7 +137,62 @@ impl Steward {
         }
     }
 
-    /// Another contract holds from now on. Units of the same path stay the units that they are.
+    /// Queues a change of rights. The next turn whose plan is carried out makes it or refuses it, after those that were
+    /// queued before; `plan.decisions.rights` has the outcome. Nothing is known of it before.
+    pub fn change(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
+    /// Takes back the change that was queued last, if no turn has made it.
+    pub fn withdraw(&mut self) {
+        self.changes.pop();
+    }
+
+    /// The rights under the contract in force, as they will be once the queued changes are made. Tickets alone are
+    /// foreseen: which units are there, a turn sees.
+    pub fn foreseen(&self) -> Rights {
+        let mut rights = self.rights();
+        for change in &self.changes {
+            // What is refused changes nothing, and the turn says why.
+            let _ = rights.apply(*change);
+        }
+        rights
+    }
+
+    /// The rights under the contract in force, as the last turn left them.
+    pub fn rights(&self) -> Rights {
+        let mut rights = self.state.rights().clone();
+        rights.follow(&self.contract);
+        rights
+    }
+
+    /// Where tickets are not those of the contract in force, in the order of units and resources.
+    pub fn changed(&self, rights: &Rights) -> Vec<Changed> {
+        let of = |unit: UnitId| {
+            Resource::ALL.map(|resource| Changed {
+                unit,
+                resource,
+                contract: self.contract.unit(unit).tickets[resource],
+                tickets: rights.tickets(unit, resource),
+            })
+        };
+        self.contract.held().flat_map(of).filter(|it| it.contract != it.tickets).collect()
+    }
+
+    /// What a unit's tickets of a resource are worth while the units that have processes want it: millionths of a CPU,
+    /// bytes of memory, millionths of what each disk or the memory bus transfers. 0 for a unit without processes.
+    pub fn worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
+        let capacity = match resource {
+            Resource::Cpu => capacity(&self.contract, &self.machine, resource),
+            Resource::Memory => self
+                .memory_divided
+                .map_or_else(|| capacity(&self.contract, &self.machine, resource), Capacity::Known),
+            Resource::Disk | Resource::Bus => Capacity::Parts,
+        };
+        rights.to_part(resource, capacity).value(unit)
+    }
+
+    /// Another contract holds from now on. Queued changes stay queued. Units of the same path stay the units that they are.
     pub fn reload(&mut self, mut contract: Contract, machine: Machine) {
         contract.carry_users_over(&self.contract);
         contract.adopt(&self.contract, self.settled);
@@ -159,6 +227,13 @@ impl Steward {
     }
 }
 
+impl<E> Turn<E> {
+    /// Whether the plan was carried out; if not, nothing that it decided came to be.
+    pub fn is_carried_out(&self) -> bool {
+        !self.wrong.iter().any(|wrong| matches!(wrong, Wrong::Plan(_)))
+    }
+}
+
 /// When the next turn is due, given the plan of this one, on a machine whose clock shows `now`.
 impl<E> Turn<E> {
     /// At the latest; later than `now`.
@@ -168,94 +243,4 @@ impl<E> Turn<E> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use commonhold_contract::{MILLIONTH, Resource};
-    use commonhold_policy::rights::Refused;
-    use commonhold_policy::{MS, Means, UnitFacts};
-
-    const A: UnitId = UnitId(2);
-    const B: UnitId = UnitId(3);
-
-    /// A machine whose units all run, and that says what it is told to.
-    #[derive(Default)]
-    struct Fake {
-        now: Time,
-        units: usize,
-        applied: usize,
-    }
-
-    impl Backend for Fake {
-        type Error = &'static str;
-
-        fn means(&self) -> Means {
-            Means { cpu_sets: true, weights: true, ..Means::NONE }
-        }
-
-        fn now(&self) -> Time {
-            self.now
-        }
-
-        fn observe(&mut self, now: Time, _: &[UnitId]) -> Result<Snapshot, &'static str> {
-            let busy = UnitFacts { at: now, processes: 1, runnable: 8, ..UnitFacts::default() };
-            let units = (0..self.units).map(|unit| if unit < 2 { UnitFacts::default() } else { busy });
-            Ok(Snapshot { at: now, units: units.collect(), ..Snapshot::default() })
-        }
-
-        fn apply(&mut self, plan: &Plan) -> Vec<&'static str> {
-            self.applied += plan.steps();
-            vec!["refused once"]
-        }
-    }
-
-    fn two() -> Contract {
-        let mut contract = Contract::default();
-        contract.add(None, "a");
-        contract.add(None, "b");
-        contract
-    }
-
-    fn turn(steward: &mut Steward, fake: &mut Fake) -> Turn<&'static str> {
-        fake.now += 100 * MS;
-        fake.units = steward.contract().units.len();
-        steward.turn(fake, 0).unwrap()
-    }
-
-    fn entitled(turn: &Turn<&'static str>) -> [u64; 2] {
-        [A, B].map(|unit| turn.plan.decisions.cpu.entitled[unit.index()])
-    }
-
-    #[test]
-    fn a_change_of_rights_is_made_once_by_the_next_turn() {
-        let mut steward = Steward::new(two(), Machine::synthetic("cpus:4 memory:1GiB").unwrap());
-        let mut fake = Fake::default();
-        assert_eq!(entitled(&turn(&mut steward, &mut fake)), [2 * MILLIONTH, 2 * MILLIONTH]);
-        let give = Change::Transfer { from: A, to: B, resource: Resource::Cpu, tickets: 50 };
-        let much = Change::TakeBack { unit: A, resource: Resource::Cpu, tickets: 50 };
-        steward.change(give);
-        steward.change(much);
-        let made = turn(&mut steward, &mut fake);
-        let refused: Vec<Option<Refused>> =
-            made.plan.decisions.rights.iter().map(|made| made.refused).collect();
-        let few = Refused::TooFew { unit: A, resource: Resource::Cpu, has: 50, fewer: 50 };
-        assert_eq!(refused, [None, Some(few)]);
-        assert_eq!(entitled(&made), [MILLIONTH, 3 * MILLIONTH]);
-        let after = turn(&mut steward, &mut fake);
-        assert!(after.plan.decisions.rights.is_empty());
-        assert_eq!(entitled(&after), [MILLIONTH, 3 * MILLIONTH]);
-        // What was given stays given over a reload, to the units that stay.
-        let mut contract = Contract::default();
-        contract.add(None, "c");
-        contract.add(None, "b");
-        contract.add(None, "a");
-        steward.reload(contract, Machine::synthetic("cpus:4 memory:1GiB").unwrap());
-        let reloaded = turn(&mut steward, &mut fake);
-        assert_eq!(entitled(&reloaded), [666_666, 2 * MILLIONTH]);
-        assert!(
-            fake.applied > 0 && reloaded.wrong == [Wrong::Machine("refused once")],
-            "{:?}",
-            reloaded.wrong
-        );
-    }
-}
+mod tests;

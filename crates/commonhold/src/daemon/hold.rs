@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use commonhold_contract::{Contract, Scheme};
+use commonhold_contract::{Contract, Resource, Scheme, UnitId};
 use commonhold_ledger::Statement;
 use commonhold_live::{LiveBackend, LiveError, clock};
 use commonhold_machine::Machine;
+use commonhold_policy::plan::RightsChange;
+use commonhold_policy::rights::{Change, Rights};
 use commonhold_policy::{Plan, Time};
-use commonhold_steward::{Steward, Turn, Wrong};
+use commonhold_steward::{Changed, Steward, Turn, Wrong};
+
+use super::kept::Keeper;
 
 /// Problems that are kept for `status`.
 const PROBLEMS_KEPT: usize = 20;
@@ -16,6 +20,11 @@ const PROBLEMS_KEPT: usize = 20;
 pub(super) struct Hold {
     steward: Steward,
     backend: Box<dyn LiveBackend>,
+    keeper: Keeper,
+    /// Whether what is kept may not be what is in force any more, once a plan is carried out.
+    keep_again: bool,
+    /// The changes of rights that the last turn made or refused.
+    decided: Vec<RightsChange>,
     problems: VecDeque<String>,
     /// Problems that last.
     standing: Vec<String>,
@@ -38,10 +47,18 @@ pub(super) struct Stepped {
 }
 
 impl Hold {
-    pub(super) fn new(contract: Contract, machine: Machine, backend: Box<dyn LiveBackend>) -> Hold {
+    pub(super) fn new(
+        contract: Contract,
+        machine: Machine,
+        backend: Box<dyn LiveBackend>,
+        keeper: Keeper,
+    ) -> Hold {
         Hold {
             steward: Steward::new(contract, machine),
             backend,
+            keeper,
+            keep_again: false,
+            decided: Vec::new(),
             problems: VecDeque::new(),
             standing: Vec::new(),
             imbalances: BTreeMap::new(),
@@ -60,7 +77,10 @@ impl Hold {
     }
 
     fn step_once(&mut self) -> Result<Stepped, LiveError> {
-        let Turn { plan, wrong, .. } = self.steward.turn(self.backend.as_mut(), self.step_ns.unwrap_or(0))?;
+        self.decided.clear();
+        let turn = self.steward.turn(self.backend.as_mut(), self.step_ns.unwrap_or(0))?;
+        let is_carried_out = turn.is_carried_out();
+        let Turn { plan, wrong, .. } = turn;
         let mut imbalances = BTreeMap::new();
         let mut problems = Vec::new();
         for wrong in wrong {
@@ -69,9 +89,81 @@ impl Hold {
                 Wrong::Machine(_) | Wrong::Plan(_) => problems.push(wrong.to_string()),
             }
         }
+        if is_carried_out {
+            problems.extend(self.follow_rights(&plan).map(|e| e.to_string()));
+        }
         let mut new_problems = self.keep(problems);
         new_problems.extend(self.stand(imbalances));
         Ok(Stepped { next: plan.next, plan, new_problems })
+    }
+
+    /// Keeps what a plan that was carried out changed of rights, and has the next one change what waited for a unit that is
+    /// there now.
+    fn follow_rights(&mut self, plan: &Plan) -> Option<LiveError> {
+        self.decided.clone_from(&plan.decisions.rights);
+        for change in self.keeper.of_newcomers(self.steward.contract()) {
+            self.steward.change(change);
+        }
+        if !self.keep_again && self.decided.is_empty() {
+            return None;
+        }
+        self.keep_again = false;
+        // What was refused was not foreseen, so that there is little to write.
+        self.keep_foreseen().err()
+    }
+
+    fn keep_foreseen(&mut self) -> Result<(), LiveError> {
+        let changed = self.steward.changed(&self.steward.foreseen());
+        self.keeper.keep(self.steward.contract(), &changed)
+    }
+
+    /// Has the next turn make the changes again that were kept, those of them that the contract in force leaves in force;
+    /// what is to be said of it.
+    pub(super) fn restore(&mut self) -> Vec<String> {
+        let (changes, mut notes) = self.keeper.restore(self.steward.contract());
+        if !changes.is_empty() {
+            notes.push("tickets that were changed before this daemon began are changed again:".to_owned());
+        }
+        for change in changes {
+            self.steward.change(change);
+        }
+        self.keep_again = true;
+        notes
+    }
+
+    /// What is to be said of changes that the contract in force ends.
+    pub(super) fn ended_changes(&mut self) -> Vec<String> {
+        self.keeper.restore(self.steward.contract()).1
+    }
+
+    /// Keeps a change of rights for later daemons, and queues it for the next turn. An error: it is neither kept nor queued.
+    pub(super) fn change(&mut self, change: Change) -> Result<(), LiveError> {
+        self.steward.change(change);
+        let kept = self.keep_foreseen();
+        if kept.is_err() {
+            self.steward.withdraw();
+        }
+        kept
+    }
+
+    /// The changes of rights that the last turn made or refused; none where its plan was not carried out.
+    pub(super) fn decided(&self) -> &[RightsChange] {
+        &self.decided
+    }
+
+    /// The rights as the last turn left them.
+    pub(super) fn rights(&self) -> Rights {
+        self.steward.rights()
+    }
+
+    /// Tickets that are not those of the contract.
+    pub(super) fn changed(&self, rights: &Rights) -> Vec<Changed> {
+        self.steward.changed(rights)
+    }
+
+    /// What a unit's tickets are worth, in the resource's measure.
+    pub(super) fn worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
+        self.steward.worth(rights, unit, resource)
     }
 
     /// Takes another contract, with the sub-units of users seen so far where it still has them.
@@ -79,6 +171,7 @@ impl Hold {
         self.steward.reload(contract, machine);
         self.backend.set_contract(self.steward.contract());
         self.said.clear();
+        self.keep_again = true;
     }
 
     /// Takes note that the machine changed: CPUs came or went.

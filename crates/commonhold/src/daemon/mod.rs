@@ -5,10 +5,12 @@ mod descriptors;
 mod dry_run;
 mod hold;
 mod holdings;
+mod kept;
 mod outlook;
 mod requests;
 mod signals;
 mod start;
+mod tickets;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -21,7 +23,7 @@ use commonhold_live::observe::topology;
 use commonhold_live::{HeldBy, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::Time;
-use commonhold_report::words::{steps, words};
+use commonhold_report::words::{self, steps};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::time::{
@@ -31,6 +33,7 @@ use rustix::time::{
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::protocol::Call;
 use clients::{Caller, Clients};
 use hold::Hold;
 pub(crate) use outlook::Outlook;
@@ -240,6 +243,9 @@ impl Daemon<'_> {
                 for problem in stepped.new_problems {
                     output::complain(&format!("problem: {problem}"));
                 }
+                for change in self.hold.decided() {
+                    output::say(&format!("tickets {}", words::rights(self.hold.contract(), change)));
+                }
                 if self.args.verbose {
                     self.tell(&stepped.plan);
                 }
@@ -259,7 +265,7 @@ impl Daemon<'_> {
 
     fn tell(&self, plan: &commonhold_policy::Plan) {
         for (action, reason) in steps(plan) {
-            let (what, why) = words(self.hold.contract(), action, reason);
+            let (what, why) = words::words(self.hold.contract(), action, reason);
             output::say(&format!("{what}: {why}"));
         }
     }
@@ -327,6 +333,9 @@ impl Daemon<'_> {
                 let machine = self.hold.machine().clone();
                 self.hold.reload(loaded.contract, machine);
                 self.about.contract_text = text;
+                for note in self.hold.ended_changes() {
+                    output::say(&note);
+                }
                 self.step()?;
                 output::say(&format!(
                     "reloaded {}; the scheme is {}",
@@ -367,6 +376,12 @@ impl Daemon<'_> {
             Ok(call) => call,
             Err(answer) => return Ok(answer.message),
         };
+        if let Call::Change(asked) = &call {
+            if let Err(refusal) = tickets::take(&mut self.hold, caller, asked) {
+                return Ok(requests::refused(&refusal).message);
+            }
+            self.step()?;
+        }
         if requests::wants_look(&mut self.hold, &call) {
             self.step()?;
         }

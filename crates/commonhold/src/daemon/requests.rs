@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::clients::Caller;
 use super::hold::Hold;
-use super::holdings;
+use super::{holdings, tickets};
 use crate::protocol::{
     Call, EnterReply, Explanation, Instead, Refusal, Reply, StatusReply, WhereReply, refusal,
 };
@@ -40,7 +40,7 @@ fn is_there(pid: u32) -> bool {
     std::path::Path::new(&format!("/proc/{pid}")).exists()
 }
 
-type Answered = Result<Vec<u8>, Refusal>;
+pub(super) type Answered = Result<Vec<u8>, Refusal>;
 
 /// Answers one request.
 pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call) -> Answer {
@@ -49,6 +49,11 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call)
         Call::Status { by_cpu } => status(hold, about, by_cpu),
         Call::Where { pid } => find(hold, about, pid),
         Call::Enter { unit } => enter(hold, caller, &unit),
+        Call::Tickets {} => tickets::all(hold),
+        Call::Change(asked) => {
+            // Made before: the turn that answers it comes first.
+            tickets::outcome(hold, &asked)
+        }
     };
     match answered {
         Ok(message) => Answer { message, step_first },
@@ -72,6 +77,7 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
         contract: about.contract_path.clone(),
         statement: hold.statement(),
         switches: switches(hold, by_cpu),
+        tickets: tickets::changed(hold),
         problems: hold.problems(),
     })
 }
@@ -133,15 +139,15 @@ fn times(account: &Account) -> Times {
     }
 }
 
-fn reply<T: Serialize>(parameters: &T) -> Answered {
+pub(super) fn reply<T: Serialize>(parameters: &T) -> Answered {
     serde_json::to_vec(&Reply { parameters }).map_err(|e| refuse(refusal::FAILED, e.to_string()))
 }
 
-fn refuse(error: &str, message: String) -> Refusal {
+pub(super) fn refuse(error: &str, message: String) -> Refusal {
     Refusal { error: error.to_owned(), parameters: Explanation { message } }
 }
 
-fn refused(refusal: &Refusal) -> Answer {
+pub(super) fn refused(refusal: &Refusal) -> Answer {
     Answer { message: serde_json::to_vec(refusal).unwrap_or_default(), step_first: false }
 }
 
@@ -149,9 +155,9 @@ fn refused(refusal: &Refusal) -> Answer {
 fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
     let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
     let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
-    let known = ["io.commonhold.Status", "io.commonhold.Where", "io.commonhold.Enter"];
+    let known = ["Status", "Where", "Enter", "Tickets", "Change"].map(|name| format!("io.commonhold.{name}"));
     match method {
-        Some(method) if !known.contains(&method) => {
+        Some(method) if !known.iter().any(|known| known == method) => {
             refuse(refusal::NO_SUCH_METHOD, format!("no method `{method}`; there are {}", known.join(", ")))
         }
         _ => refuse(refusal::INVALID, format!("the request is not understood: {e}")),
@@ -193,26 +199,31 @@ fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
     if placement.inherited { format!("inherited from its parent, which {rule}") } else { rule }
 }
 
-fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
+/// The unit of a path that holds something; `done` is what cannot be done to one that is built in.
+pub(super) fn unit_of(hold: &Hold, path: &str, done: &str) -> Result<UnitId, Refusal> {
     let found = hold.contract().find(path);
     if found.is_some_and(UnitId::is_common) {
         let message = format!(
-            "unit `{path}` is built in and cannot be entered: it holds the processes that are in no other unit"
+            "unit `{path}` is built in and cannot be {done}: it holds the processes that are in no other unit"
         );
         return Err(refuse(refusal::NO_SUCH_UNIT, message));
     }
-    let unit = found.ok_or_else(|| {
+    found.ok_or_else(|| {
         let units: Vec<&str> =
             hold.contract().held().map(|id| hold.contract().unit(id).path.as_str()).take(20).collect();
         refuse(
             refusal::NO_SUCH_UNIT,
             format!("the contract in force has no unit `{path}`; it has {}", units.join(", ")),
         )
-    })?;
+    })
+}
+
+fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
+    let unit = unit_of(hold, path, "entered")?;
     let contract = hold.contract().clone();
     let backend = hold.backend();
     if !may(backend, caller, &contract, unit) {
-        let name = backend.roster().names().user_name(caller.uid).unwrap_or_else(|| caller.uid.to_string());
+        let name = name_of(backend, caller);
         let message = format!(
             "user {name} may not enter unit `{path}`: only root, the daemon's own user and the unit's members may; \
              the contract's `members` lists these"
@@ -231,17 +242,108 @@ fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
     }
 }
 
+/// The caller's user in words.
+pub(super) fn name_of(backend: &mut dyn LiveBackend, caller: Caller) -> String {
+    backend.roster().names().user_name(caller.uid).unwrap_or_else(|| caller.uid.to_string())
+}
+
+/// Whether everything is allowed to the caller: root, and the daemon's own user.
+pub(super) fn may_all(caller: Caller) -> bool {
+    caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw()
+}
+
+/// What rules look at in the caller. Its groups are those of the process that connected, and of no later one of its
+/// number.
+pub(super) fn facts(backend: &mut dyn LiveBackend, caller: Caller) -> ProcessFacts {
+    let procfs = backend.roster_mut().procfs();
+    let identity = procfs.identity(caller.pid).ok().flatten();
+    let mut is_same = || procfs.stat(caller.pid).ok().flatten().map(|stat| stat.key) == caller.key;
+    let gids = identity.filter(|_| is_same()).map(|identity| identity.gids).unwrap_or_default();
+    ProcessFacts { pid: caller.pid, uid: caller.uid, gids, ..ProcessFacts::default() }
+}
+
 fn may(
     backend: &mut dyn LiveBackend,
     caller: Caller,
     contract: &commonhold_contract::Contract,
     unit: UnitId,
 ) -> bool {
-    if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() {
-        return true;
+    may_all(caller) || {
+        let facts = facts(backend, caller);
+        may_enter(contract, backend.roster().names(), &facts, unit)
     }
-    let identity = backend.roster_mut().procfs().identity(caller.pid).ok().flatten();
-    let gids = identity.map(|identity| identity.gids).unwrap_or_default();
-    let facts = ProcessFacts { pid: caller.pid, uid: caller.uid, gids, ..ProcessFacts::default() };
-    may_enter(contract, backend.roster().names(), &facts, unit)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::protocol::Asked;
+    use commonhold_contract::Resource;
+    use commonhold_policy::rights::Offer;
+    use proptest::prelude::*;
+
+    fn any_resource() -> impl Strategy<Value = Resource> {
+        proptest::sample::select(Resource::ALL.to_vec())
+    }
+
+    fn any_asked() -> impl Strategy<Value = Asked> {
+        let offer =
+            || (any_resource(), any::<u64>()).prop_map(|(resource, tickets)| Offer { resource, tickets });
+        (0..5, any::<String>(), any::<String>(), any_resource(), offer(), offer()).prop_map(
+            |(kind, one, other, resource, gives, gets)| {
+                let tickets = gives.tickets;
+                match kind {
+                    0 => Asked::Set { unit: one, resource, tickets },
+                    1 => Asked::Issue { unit: one, resource, tickets },
+                    2 => Asked::TakeBack { unit: one, resource, tickets },
+                    3 => Asked::Transfer { from: one, to: other, resource, tickets },
+                    _ => Asked::Exchange { one, other, gives, gets },
+                }
+            },
+        )
+    }
+
+    /// The error of a request that is not understood; nothing if it is.
+    fn error_of(request: &[u8]) -> Option<String> {
+        let answer = read(request).err()?;
+        assert!(!answer.message.contains(&0), "a NUL would end the answer early");
+        let refusal: Refusal = serde_json::from_slice(&answer.message).unwrap();
+        assert!([refusal::INVALID, refusal::NO_SUCH_METHOD].contains(&refusal.error.as_str()), "{refusal:?}");
+        Some(refusal.error)
+    }
+
+    proptest! {
+        /// Whatever arrives is a request, or is answered with what is wrong with it.
+        #[test]
+        fn any_bytes_are_read_or_answered(bytes: Vec<u8>, method in "[A-Za-z.]{0,24}", parameters: Vec<u8>) {
+            error_of(&bytes);
+            let mut request = format!("{{\"method\":\"io.commonhold.{method}\",\"parameters\":").into_bytes();
+            request.extend(parameters);
+            request.push(b'}');
+            error_of(&request);
+        }
+
+        /// What a client says is what the daemon reads, and a request that is damaged is answered.
+        #[test]
+        fn a_change_is_read_as_it_was_asked_for(asked in any_asked(), at: usize, byte: u8) {
+            let mut request = serde_json::to_vec(&Call::Change(asked.clone())).unwrap();
+            let Ok(Call::Change(found)) = read(&request) else { panic!("{asked:?}") };
+            prop_assert_eq!(found, asked);
+            prop_assert!(error_of(&request[..at % request.len()]).is_some(), "a part of a request is none");
+            let at = at % request.len();
+            request[at] = byte;
+            error_of(&request);
+        }
+    }
+
+    #[test]
+    fn a_change_is_five_words_of_json() {
+        let request = br#"{"method":"io.commonhold.Change","parameters":
+            {"kind":"take-back","unit":"a/b","resource":"disk","tickets":40}}"#;
+        let Ok(Call::Change(asked)) = read(request) else { panic!("it is one") };
+        assert_eq!(asked, Asked::TakeBack { unit: "a/b".into(), resource: Resource::Disk, tickets: 40 });
+        let unknown = br#"{"method":"io.commonhold.Steal","parameters":{}}"#;
+        assert_eq!(error_of(unknown).as_deref(), Some(refusal::NO_SUCH_METHOD));
+    }
 }

@@ -22,6 +22,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use super::clients::Clients;
 use super::hold::Hold;
+use super::kept::Keeper;
 use super::requests::About;
 use super::signals::Signals;
 use super::{Daemon, Hotplug, Waits, descriptors, holdings, refused};
@@ -178,7 +179,15 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let clients = Clients::listen(&place::socket(&directory))?;
     let online = topology::online(Path::new("/"))?;
     let (now, machine_cpus) = (clock::now(), machine.cpu_set());
-    let hold = Hold::new(contract, machine, backend);
+    let kept = Keeper::open(&directory);
+    let mut hold = Hold::new(contract, machine, backend, kept.0);
+    if let Some(problem) = kept.1 {
+        output::complain(&format!("problem: {problem}"));
+        hold.note(problem);
+    }
+    for note in hold.restore() {
+        output::say(&note);
+    }
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     Ok(Daemon {
         args,

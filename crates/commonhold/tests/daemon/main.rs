@@ -16,3 +16,4 @@ mod running;
 #[path = "../../../live/tests/support/skipped.rs"]
 mod skipped;
 mod support;
+mod tickets;

@@ -16,6 +16,7 @@ pub mod caretaker;
 mod groups;
 mod inherited;
 pub mod journal;
+pub mod tickets;
 pub(crate) mod way_back;
 
 use std::collections::BTreeSet;

@@ -132,9 +132,9 @@ impl Rights {
     }
 
     /// The same under another contract: after a reload. A unit is known by its number. One that stays is present as
-    /// before. It has as many more or fewer tickets than the contract gives it as before: at least 1, at most
-    /// [`TICKETS_MAX`]. One that moved into another encloser has what the contract gives it. What was given to a unit
-    /// that goes, goes with it.
+    /// before. It keeps the tickets that it has of a resource as long as the contract gives it as many as before; where
+    /// the contract gives it others, it has those: the newer word counts. One that moved into another encloser has what
+    /// the contract gives it. What was given to a unit that goes, goes with it.
     pub fn adopt(&mut self, contract: &Contract) {
         let before = core::mem::replace(
             self,
@@ -152,9 +152,10 @@ impl Rights {
             for resource in Resource::ALL {
                 unit.asked[resource] = tickets_of(asked, resource);
                 unit.tickets[resource] = match old {
-                    Some(old) if old.parent == asked.parent => {
-                        let now = unit.asked[resource].saturating_add(old.tickets[resource]);
-                        now.saturating_sub(old.asked[resource]).clamp(1, TICKETS_MAX)
+                    Some(old)
+                        if old.parent == asked.parent && old.asked[resource] == unit.asked[resource] =>
+                    {
+                        old.tickets[resource]
                     }
                     _ => unit.asked[resource],
                 };

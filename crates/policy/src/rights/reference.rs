@@ -31,7 +31,7 @@ impl Plain {
         plain
     }
 
-    /// What a reload keeps: who is present, and by how much tickets differ from what the contract says.
+    /// What a reload keeps: who is present, and tickets of which the contract says the same as before.
     pub(super) fn adopted(&self, contract: &Contract) -> Plain {
         let mut new = Plain::new(contract);
         new.capacity.clone_from(&self.capacity);
@@ -40,10 +40,8 @@ impl Plain {
                 continue;
             }
             let asked = super::super::tickets_of(self.contract.unit(*id), *resource);
-            if self.contract.unit(*id).parent == contract.unit(*id).parent {
-                let more = i128::from(self.tickets[&(*id, *resource)]) - i128::from(asked);
-                let sum = i128::from(*now) + more;
-                *now = u64::try_from(sum.clamp(1, super::super::TICKETS_MAX.into())).unwrap();
+            if self.contract.unit(*id).parent == contract.unit(*id).parent && asked == *now {
+                *now = self.tickets[&(*id, *resource)];
             }
             new.present.insert((*id, *resource), self.is_said(*id, *resource));
         }

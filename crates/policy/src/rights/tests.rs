@@ -189,9 +189,9 @@ fn a_journal_can_keep_changes() {
     assert_eq!(serde_json::to_string(&transfer).unwrap(), text);
 }
 
-/// A reload: units that stay keep what was changed, by as much as it was changed.
+/// A reload: units that stay keep what was changed, but for resources of which the contract gives them others now.
 #[test]
-fn a_reload_keeps_what_was_changed() {
+fn a_reload_keeps_what_was_changed_where_the_contract_was_not() {
     let mut c = Contract::default();
     let (p, s) = (c.add(None, "p"), c.add(None, "s"));
     let sub = c.add(Some(p), "sub");
@@ -199,12 +199,14 @@ fn a_reload_keeps_what_was_changed() {
     r.transfer(s, p, Cpu, 40).unwrap();
     r.issue(sub, Cpu, 7).unwrap();
     r.set_present_for(s, Disk, false).unwrap();
-    c.units[p.index()].tickets = PerResource::all(200);
-    c.units[s.index()].tickets = PerResource::all(30);
+    r.issue(s, Disk, 5).unwrap();
+    c.units[p.index()].tickets.cpu = 200;
+    c.units[s.index()].tickets.disk = 30;
     c.units[sub.index()].parent = Some(s);
     let new = c.add(None, "new");
     r.adopt(&c);
-    assert_eq!([p, s, sub, new].map(|id| r.tickets(id, Cpu)), [240, 1, 100, 100]);
+    assert_eq!([p, s, sub, new].map(|id| r.tickets(id, Cpu)), [200, 60, 100, 100]);
+    assert_eq!([p, s, sub, new].map(|id| r.tickets(id, Disk)), [100, 30, 100, 100]);
     assert_eq!([p, s, sub, new].map(|id| r.is_active(id, Cpu)), [true, true, true, false]);
     assert_eq!([p, s, sub, new].map(|id| r.is_active(id, Disk)), [true, true, true, false]);
     r.set_present(sub, false).unwrap();

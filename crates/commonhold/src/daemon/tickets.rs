@@ -1,0 +1,264 @@
+//! Changes of rights that clients ask for: which units they name, who may make them, and what came of them.
+//!
+//! A change is kept in the daemon's directory, then made by a turn of the loop, then answered.
+//!
+//! Authority: root and the daemon's own user may change everything. A unit's members may give its tickets to the units
+//! beside it. Who may enter a unit and every unit directly in it *governs* it, and may change the tickets of these. To
+//! be a member of the encloser is not enough: where each user has a sub-unit, all users are members of the encloser,
+//! and none of them may take another's.
+
+use std::collections::BTreeMap;
+
+use commonhold_contract::{Contract, Resource, UnitId};
+use commonhold_policy::membership::may_enter;
+use commonhold_policy::rights::{Change, Refused, Rights};
+use commonhold_report::tickets::Tickets;
+use commonhold_report::words;
+
+use super::clients::Caller;
+use super::hold::Hold;
+use super::requests::{Answered, facts, may_all, name_of, refuse, reply, unit_of};
+use crate::protocol::{Asked, Refusal, TicketsReply, refusal};
+
+/// Every unit's tickets of every resource.
+pub(super) fn all(hold: &Hold) -> Answered {
+    let rights = hold.rights();
+    let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
+    reply(&TicketsReply { tickets: in_tree(hold.contract()).into_iter().flat_map(of).collect() })
+}
+
+/// The units, each with those in it behind it. Their numbers are in no such order: a unit that came by a reload, or since a
+/// user was seen, has a later one.
+fn in_tree(contract: &Contract) -> Vec<UnitId> {
+    let mut inside: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
+    for unit in contract.held().rev() {
+        inside.entry(contract.unit(unit).parent).or_default().push(unit);
+    }
+    let mut next = inside.remove(&None).unwrap_or_default();
+    let mut order = Vec::new();
+    while let Some(unit) = next.pop() {
+        order.push(unit);
+        next.extend(inside.remove(&Some(unit)).unwrap_or_default());
+    }
+    order
+}
+
+/// Those that are not the contract's.
+pub(super) fn changed(hold: &Hold) -> Vec<Tickets> {
+    let rights = hold.rights();
+    let changed = hold.changed(&rights);
+    changed.iter().map(|it| row(hold, &rights, it.unit, it.resource)).collect()
+}
+
+fn row(hold: &Hold, rights: &Rights, unit: UnitId, resource: Resource) -> Tickets {
+    let asked = hold.contract().unit(unit);
+    Tickets {
+        unit: asked.path.clone(),
+        resource,
+        contract: asked.tickets[resource],
+        tickets: rights.tickets(unit, resource),
+        entitled: hold.worth(rights, unit, resource),
+    }
+}
+
+/// Takes a change that a client asks for, if it may: it is kept by then, and the next turn makes it or refuses it.
+pub(super) fn take(hold: &mut Hold, caller: Caller, asked: &Asked) -> Result<(), Refusal> {
+    let change = change(hold, asked)?;
+    authorise(hold, caller, &change)?;
+    hold.change(change).map_err(|e| refuse(refusal::FAILED, format!("nothing was changed: {e}")))
+}
+
+/// What the last turn made of a change that was taken.
+pub(super) fn outcome(hold: &Hold, asked: &Asked) -> Answered {
+    let change = change(hold, asked)?;
+    let Some(decided) = hold.decided().iter().rev().find(|decided| decided.change == change) else {
+        let message = "not made yet: the last turn of the daemon failed. It is kept, and the next turn that does not fail \
+                       makes it; `commonhold status` says what failed, and `commonhold tickets` whether it was made";
+        return Err(refuse(refusal::FAILED, message.to_owned()));
+    };
+    if let Some(why) = decided.refused {
+        let name = match why {
+            Refused::Unknown { .. } => refusal::NO_SUCH_UNIT,
+            Refused::TooFew { .. } => refusal::TOO_FEW,
+            Refused::TooMany { .. } => refusal::TOO_MANY,
+            Refused::Enclosers { .. } => refusal::NOT_SIBLINGS,
+            Refused::Itself { .. } => refusal::SAME_UNIT,
+        };
+        return Err(refuse(name, words::refused(hold.contract(), why)));
+    }
+    let rights = hold.rights();
+    let rows = named(&change).into_iter().map(|(unit, resource)| row(hold, &rights, unit, resource));
+    reply(&TicketsReply { tickets: rows.collect() })
+}
+
+/// With the numbers of the units that are named.
+fn change(hold: &Hold, asked: &Asked) -> Result<Change, Refusal> {
+    let unit = |path: &str| unit_of(hold, path, "given tickets");
+    Ok(match asked {
+        Asked::Set { unit: path, resource, tickets } => {
+            Change::Set { unit: unit(path)?, resource: *resource, tickets: *tickets }
+        }
+        Asked::Issue { unit: path, resource, tickets } => {
+            Change::Issue { unit: unit(path)?, resource: *resource, tickets: *tickets }
+        }
+        Asked::TakeBack { unit: path, resource, tickets } => {
+            Change::TakeBack { unit: unit(path)?, resource: *resource, tickets: *tickets }
+        }
+        Asked::Transfer { from, to, resource, tickets } => {
+            Change::Transfer { from: unit(from)?, to: unit(to)?, resource: *resource, tickets: *tickets }
+        }
+        Asked::Exchange { one, other, gives, gets } => {
+            Change::Exchange { one: unit(one)?, other: unit(other)?, gives: *gives, gets: *gets }
+        }
+    })
+}
+
+/// The units and resources that a change is about, in the order of the request.
+fn named(change: &Change) -> Vec<(UnitId, Resource)> {
+    match *change {
+        Change::Set { unit, resource, .. }
+        | Change::Issue { unit, resource, .. }
+        | Change::TakeBack { unit, resource, .. } => vec![(unit, resource)],
+        Change::Transfer { from, to, resource, .. } => vec![(from, resource), (to, resource)],
+        Change::Exchange { one, other, gives, gets } => {
+            let mut resources = vec![gives.resource, gets.resource];
+            resources.dedup();
+            let of = |unit| resources.iter().map(move |resource| (unit, *resource));
+            of(one).chain(of(other)).collect()
+        }
+    }
+}
+
+fn authorise(hold: &mut Hold, caller: Caller, change: &Change) -> Result<(), Refusal> {
+    if may_all(caller) {
+        return Ok(());
+    }
+    let contract = hold.contract().clone();
+    let backend = hold.backend();
+    let facts = facts(backend, caller);
+    let names = backend.roster().names();
+    if may_change(&contract, &|unit| may_enter(&contract, names, &facts, unit), change) {
+        return Ok(());
+    }
+    let name = name_of(backend, caller);
+    let message = match change {
+        Change::Transfer { from, .. } => format!(
+            "user {name} may not give away tickets of unit `{}`: its members may, and those who govern the unit around it; \
+             ask one of them, or root",
+            contract.unit(*from).path
+        ),
+        _ => format!(
+            "user {name} may not change the tickets of unit `{}`: only root and the daemon's own user may, and in a \
+             sub-unit those who may enter the unit around it and every unit in that; a member may give tickets away with \
+             `commonhold tickets give`",
+            contract.unit(named(change)[0].0).path
+        ),
+    };
+    Err(refuse(refusal::NOT_ALLOWED, message))
+}
+
+/// Whether a user who may enter some units may make a change.
+fn may_change(contract: &Contract, may_enter: &dyn Fn(UnitId) -> bool, change: &Change) -> bool {
+    let governs_around = |unit: UnitId| {
+        let encloser = contract.unit(unit).parent;
+        encloser.is_some_and(may_enter) && contract.children(encloser).all(may_enter)
+    };
+    match *change {
+        Change::Set { unit, .. } | Change::Issue { unit, .. } | Change::TakeBack { unit, .. } => {
+            governs_around(unit)
+        }
+        // That the other is a sibling, the rights themselves see to.
+        Change::Transfer { from, .. } => may_enter(from) || governs_around(from),
+        Change::Exchange { one, other, .. } => governs_around(one) && governs_around(other),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use commonhold_policy::rights::Offer;
+    use proptest::prelude::*;
+
+    const CPU: Resource = Resource::Cpu;
+
+    /// `top` with `ana` and `bo` in it, and `other`.
+    fn contract() -> (Contract, [UnitId; 4]) {
+        let mut contract = Contract::default();
+        let top = contract.add(None, "top");
+        let units =
+            [top, contract.add(Some(top), "ana"), contract.add(Some(top), "bo"), contract.add(None, "other")];
+        (contract, units)
+    }
+
+    fn changes(one: UnitId, other: UnitId) -> [(&'static str, Change); 5] {
+        let offer = Offer { resource: CPU, tickets: 1 };
+        [
+            ("set", Change::Set { unit: one, resource: CPU, tickets: 1 }),
+            ("issue", Change::Issue { unit: one, resource: CPU, tickets: 1 }),
+            ("take back", Change::TakeBack { unit: one, resource: CPU, tickets: 1 }),
+            ("transfer", Change::Transfer { from: one, to: other, resource: CPU, tickets: 1 }),
+            ("exchange", Change::Exchange { one, other, gives: offer, gets: offer }),
+        ]
+    }
+
+    fn allowed(contract: &Contract, enters: &[UnitId], one: UnitId, other: UnitId) -> Vec<&'static str> {
+        let may = |(_, change): &(&str, Change)| may_change(contract, &|unit| enters.contains(&unit), change);
+        changes(one, other).iter().filter(|it| may(it)).map(|(name, _)| *name).collect()
+    }
+
+    #[test]
+    fn a_member_gives_and_takes_nothing() {
+        let (contract, [top, ana, bo, other]) = contract();
+        let all = ["set", "issue", "take back", "transfer", "exchange"];
+        for (enters, one, two, may) in [
+            // Each user has a sub-unit: ana is a member of the encloser, too.
+            (&[top, ana][..], ana, bo, &["transfer"][..]),
+            (&[top, ana], bo, ana, &[]),
+            // Everybody of `top` may enter all that is in it.
+            (&[top, ana, bo], ana, bo, &all),
+            // Nobody but root governs the top level.
+            (&[top, ana, bo, other], top, other, &["transfer"]),
+            (&[ana, bo], ana, bo, &["transfer"]),
+            (&[other], ana, bo, &[]),
+        ] {
+            assert_eq!(allowed(&contract, enters, one, two), may, "{enters:?} {one:?} {two:?}");
+        }
+    }
+
+    #[test]
+    fn sub_units_stand_below_their_unit_whenever_they_came() {
+        let (mut contract, [top, ana, bo, other]) = contract();
+        let inner = contract.add(Some(ana), "inner");
+        let last = contract.add(Some(top), "last");
+        assert_eq!(in_tree(&contract), [top, ana, inner, bo, last, other]);
+        assert_eq!(in_tree(&Contract::default()), []);
+    }
+
+    #[test]
+    fn an_answer_has_every_unit_and_resource_once() {
+        let (_, [_, ana, bo, _]) = contract();
+        let gives = Offer { resource: Resource::Disk, tickets: 1 };
+        let gets = Offer { resource: CPU, tickets: 2 };
+        let exchange = Change::Exchange { one: ana, other: bo, gives, gets };
+        let all = [(ana, Resource::Disk), (ana, CPU), (bo, Resource::Disk), (bo, CPU)];
+        assert_eq!(named(&exchange), all);
+        let same = Change::Exchange { one: ana, other: bo, gives: gets, gets };
+        assert_eq!(named(&same), [(ana, CPU), (bo, CPU)]);
+    }
+
+    proptest! {
+        /// Nobody changes a unit that he may not enter, and without entering its encloser nobody does but give.
+        #[test]
+        fn nobody_reaches_what_he_may_not_enter(enters in proptest::collection::btree_set(2u32..6, 0..4)) {
+            let (contract, units) = contract();
+            let enters: Vec<UnitId> = enters.into_iter().map(UnitId).collect();
+            for (one, other) in units.into_iter().flat_map(|one| units.map(|other| (one, other))) {
+                for name in allowed(&contract, &enters, one, other) {
+                    prop_assert!(enters.contains(&one), "{name} of {one:?} with {enters:?}");
+                    prop_assert!(name == "transfer" || contract.unit(one).parent.is_some_and(|it| enters.contains(&it)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Tickets that change while the contract is in force: made, refused, kept.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::support::{Daemon, Place, Process, STRANGER, Said, eventually, is_root, said};
+
+const TWO: &str = "version = 1\n[unit.a]\n[unit.b]\n";
+
+fn start(contract: &str) -> (Place, Daemon) {
+    let place = Place::with(contract);
+    let daemon = place.run(&[]);
+    (place, daemon)
+}
+
+#[track_caller]
+fn done(said: Said) -> String {
+    assert_eq!(said.code, Some(0), "{said:?}");
+    said.out
+}
+
+/// What a unit has of a resource, and what the contract gives it.
+fn of(place: &Place, unit: &str, resource: &str) -> (u64, u64) {
+    let all: serde_json::Value = serde_json::from_str(&done(place.call(&["tickets", "--json"]))).unwrap();
+    let rows = all["tickets"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["unit"] == unit && row["resource"] == resource).unwrap();
+    (row["tickets"].as_u64().unwrap(), row["contract"].as_u64().unwrap())
+}
+
+fn file(place: &Place) -> String {
+    fs::read_to_string(place.directory().join("tickets.json")).unwrap_or_default()
+}
+
+/// One request and its answer, in JSON.
+fn ask(place: &Place, request: &str) -> serde_json::Value {
+    let mut stream = UnixStream::connect(place.socket()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.write_all(format!("{request}\0").as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer.pop(), Some(0), "{request}");
+    serde_json::from_slice(&answer).unwrap()
+}
+
+/// Two units with a process each divide the machine by 100 and 100, and then by 300 and 100.
+#[test]
+fn a_change_is_made_and_answered_with_its_worth() {
+    let members = [Process::sleeper(), Process::sleeper()];
+    let place = Place::with_units(&[&members[0], &members[1]]);
+    let daemon = place.run(&[]);
+    let cpus = std::thread::available_parallelism().unwrap().get() as u64 * 1_000_000;
+    let request = "{\"method\":\"io.commonhold.Change\",\"parameters\":{\"kind\":\"issue\",\"unit\":\"u0\",\"resource\":\"cpu\",\"tickets\":200}}";
+    let answer = ask(&place, request);
+    let row = &answer["parameters"]["tickets"][0];
+    let expected = serde_json::json!(
+        {"unit": "u0", "resource": "cpu", "contract": 100, "tickets": 300, "entitled": cpus * 3 / 4}
+    );
+    assert_eq!(*row, expected, "{answer}");
+    daemon.says("tickets u0: 200 more cpu tickets");
+    let status = done(place.call(&["status"]));
+    assert!(status.contains("tickets u0: 300 cpu tickets instead of 100; entitled to"), "{status}");
+    assert_eq!(place.status()["tickets"][0], expected);
+    let entitled = place.status()["accounts"][0]["entitled_micro_cpus"].as_u64();
+    assert_eq!(entitled, Some(cpus * 3 / 4), "it is in force when it is answered");
+}
+
+#[test]
+fn units_give_and_are_set_and_taken_back() {
+    let (place, _daemon) = start(TWO);
+    let given = done(place.call(&["tickets", "give", "a", "b", "disk", "40"]));
+    assert_eq!(
+        given,
+        "a: 60 disk tickets instead of 100; no processes now\nb: 140 disk tickets instead of 100; no processes now\n"
+    );
+    done(place.call(&["tickets", "set", "a", "cpu", "7", "--json"]));
+    assert_eq!([of(&place, "a", "disk"), of(&place, "a", "cpu")], [(60, 100), (7, 100)]);
+    let table = done(place.call(&["tickets"]));
+    assert!(
+        table.contains("unit      cpu  memory       disk  bus\na     7 (100)     100   60 (100)  100\n"),
+        "{table}"
+    );
+    let exchange = "{\"method\":\"io.commonhold.Change\",\"parameters\":{\"kind\":\"exchange\",\"one\":\"a\",\"other\":\"b\",\
+                    \"gives\":{\"resource\":\"bus\",\"tickets\":10},\"gets\":{\"resource\":\"disk\",\"tickets\":40}}}";
+    let answer = ask(&place, exchange);
+    assert_eq!(answer["parameters"]["tickets"].as_array().map(Vec::len), Some(4), "{answer}");
+    assert_eq!([of(&place, "a", "bus"), of(&place, "b", "bus")], [(90, 100), (110, 100)]);
+    for (unit, resource) in [("a", "cpu"), ("a", "bus"), ("b", "bus")] {
+        done(place.call(&["tickets", "set", unit, resource, "100"]));
+    }
+    assert!(done(place.call(&["tickets"])).contains("All are those of the contract."));
+    assert_eq!(file(&place), "", "nothing is left to be kept");
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_with_a_remedy() {
+    let (place, daemon) = start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\n");
+    place
+        .call(&["tickets", "give", "a", "b", "cpu", "100"])
+        .refused(65, &["would leave it none; take 99 at most"]);
+    place.call(&["tickets", "give", "a", "b", "cpu", "1000000"]).refused(65, &["a has 100 cpu tickets"]);
+    place.call(&["tickets", "give", "b", "a/sub", "cpu", "1"]).refused(65, &["name two units side by side"]);
+    place.call(&["tickets", "give", "b", "b", "cpu", "1"]).refused(65, &["cannot give tickets to itself"]);
+    place.call(&["tickets", "set", "no", "cpu", "1"]).refused(69, &["has no unit `no`; it has a, a/sub, b"]);
+    place.call(&["tickets", "set", "shared", "cpu", "1"]).refused(69, &["is built in"]);
+    place.call(&["tickets", "set", "a", "cpu", "0"]).refused(2, &["0 is not in 1..=1000000"]);
+    place
+        .call(&["tickets", "set", "a", "network", "1"])
+        .refused(2, &["possible values: cpu, memory, disk, bus"]);
+    for (parameters, error) in [
+        (
+            "{\"kind\":\"set\",\"unit\":\"a\",\"resource\":\"cpu\",\"tickets\":0}",
+            "io.commonhold.TooFewTickets",
+        ),
+        (
+            "{\"kind\":\"issue\",\"unit\":\"a\",\"resource\":\"cpu\",\"tickets\":18446744073709551615}",
+            "io.commonhold.TooManyTickets",
+        ),
+        ("{\"kind\":\"steal\",\"unit\":\"a\"}", "org.varlink.service.InvalidParameter"),
+        (
+            "{\"kind\":\"set\",\"unit\":\"a\",\"resource\":\"cpu\",\"tickets\":-1}",
+            "org.varlink.service.InvalidParameter",
+        ),
+        ("[]", "org.varlink.service.InvalidParameter"),
+    ] {
+        let answer =
+            ask(&place, &format!("{{\"method\":\"io.commonhold.Change\",\"parameters\":{parameters}}}"));
+        assert_eq!(answer["error"], error, "{answer}");
+    }
+    assert!(
+        daemon.out().contains("tickets a: gives 100 cpu tickets to b: refused, since unit a has 100"),
+        "{}",
+        daemon.out()
+    );
+    assert!(done(place.call(&["tickets"])).contains("All are those of the contract."));
+    assert_eq!(file(&place), "");
+}
+
+/// A daemon that was killed, and one that ended: the next one begins with what was changed.
+#[test]
+fn a_change_outlives_its_daemon() {
+    let (place, mut daemon) = start(TWO);
+    done(place.call(&["tickets", "give", "a", "b", "cpu", "40"]));
+    daemon.kill();
+    // Units have other numbers now.
+    place.write("version = 1\n[unit.new]\n[unit.b]\n[unit.a]\n");
+    let mut daemon = place.run(&[]);
+    daemon.says("tickets that were changed before this daemon began are changed again:");
+    assert!(daemon.out().contains("tickets a: 60 cpu tickets from now on"), "{}", daemon.out());
+    assert_eq!(["a", "b", "new"].map(|unit| of(&place, unit, "cpu").0), [60, 140, 100]);
+    daemon.stop();
+    assert!(!place.directory().join("journal").exists(), "the journal is gone, and this is not in it");
+    let _daemon = place.run(&[]);
+    assert_eq!(["a", "b", "new"].map(|unit| of(&place, unit, "cpu").0), [60, 140, 100]);
+}
+
+#[test]
+fn a_reload_keeps_changes_until_the_file_says_otherwise() {
+    let (place, mut daemon) = start(TWO);
+    for (unit, resource) in [("a", "cpu"), ("a", "disk"), ("b", "cpu")] {
+        done(place.call(&["tickets", "set", unit, resource, "7"]));
+    }
+    place.write("version = 1\n[unit.new]\n[unit.b]\n[unit.a]\nlend = false\n");
+    daemon.signal(libc::SIGHUP);
+    daemon.says("reloaded contract.toml");
+    assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "cpu")], [(7, 100), (7, 100)]);
+    place.write("version = 1\n[unit.a]\ntickets = { cpu = 50 }\n");
+    daemon.signal(libc::SIGHUP);
+    daemon.says("tickets a: no longer 7 cpu tickets, since the contract gives it 50 instead of 100");
+    daemon.says("tickets b: no longer 7 cpu tickets, since the contract has no such unit");
+    eventually("it is reloaded", || daemon.out().matches("reloaded").count() == 2);
+    assert_eq!([of(&place, "a", "cpu"), of(&place, "a", "disk")], [(50, 50), (7, 100)]);
+    assert!(!file(&place).contains("\"b\"") && !file(&place).contains("cpu"), "{}", file(&place));
+    daemon.stop();
+    // The same at a start: what the file says now is newer than what was changed.
+    place.write("version = 1\n[unit.a]\n");
+    let mut daemon = place.run(&[]);
+    done(place.call(&["tickets", "set", "a", "cpu", "9"]));
+    daemon.stop();
+    place.write("version = 1\n[unit.a]\ntickets = 30\n");
+    let daemon = place.run(&[]);
+    assert!(daemon.out().contains("since the contract gives it 30 instead of 100"), "{}", daemon.out());
+    assert_eq!([of(&place, "a", "cpu"), of(&place, "a", "disk")], [(30, 30), (30, 30)]);
+    assert_eq!(file(&place), "");
+}
+
+/// Nothing is done before it is kept: where it cannot be, it is not made.
+#[test]
+fn what_cannot_be_kept_is_not_made() {
+    let (place, mut daemon) = start(TWO);
+    // What is written first has the name of a folder.
+    let trap = place.directory().join("tickets.new");
+    fs::create_dir(&trap).unwrap();
+    place
+        .call(&["tickets", "set", "a", "cpu", "7"])
+        .refused(71, &["nothing was changed", "cannot write the changed tickets"]);
+    assert_eq!(of(&place, "a", "cpu"), (100, 100));
+    fs::remove_dir(&trap).unwrap();
+    done(place.call(&["tickets", "set", "a", "cpu", "8"]));
+    daemon.kill();
+    // A file that is none of ours keeps nobody from holding a contract.
+    fs::write(place.directory().join("tickets.json"), "nonsense").unwrap();
+    let daemon = place.run(&[]);
+    assert!(daemon.err().contains("cannot understand the changed tickets"), "{}", daemon.err());
+    assert_eq!(of(&place, "a", "cpu"), (100, 100));
+    assert!(done(place.call(&["status"])).contains("the contract's own tickets are in force"));
+}
+
+/// A member gives away what its unit has, and takes nothing. Who may enter a unit and all that is in it, governs it.
+#[test]
+fn what_other_users_may_change() {
+    if !is_root() {
+        return;
+    }
+    let (other, third) = (STRANGER + 1, STRANGER + 2);
+    let contract = format!(
+        "version = 1\n[unit.top]\nmembers = [\"user:{STRANGER}\", \"user:{other}\"]\n\
+         [unit.top.unit.mine]\nmembers = [\"user:{STRANGER}\"]\n[unit.top.unit.theirs]\nmembers = [\"user:{other}\"]\n\
+         [unit.open]\nmembers = [\"user:{third}\"]\n[unit.open.unit.x]\n[unit.open.unit.y]\n"
+    );
+    let (place, _daemon) = start(&contract);
+    let as_stranger = |arguments: &[&str]| said(&mut place.command_of(STRANGER, arguments));
+    done(as_stranger(&["tickets"]));
+    done(as_stranger(&["tickets", "give", "top/mine", "top/theirs", "cpu", "30"]));
+    assert_eq!((of(&place, "top/mine", "cpu").0, of(&place, "top/theirs", "cpu").0), (70, 130));
+    for (arguments, words) in [
+        (
+            ["give", "top/theirs", "top/mine", "cpu", "30"].as_slice(),
+            "may not give away tickets of unit `top/theirs`",
+        ),
+        (&["set", "top/mine", "cpu", "500"], "may not change the tickets of unit `top/mine`"),
+        (&["set", "top/theirs", "cpu", "1"], "may not change the tickets of unit `top/theirs`"),
+        (&["set", "top", "cpu", "500"], "may not change the tickets of unit `top`"),
+    ] {
+        as_stranger(&[&["tickets"], arguments].concat()).refused(77, &[&STRANGER.to_string(), words]);
+    }
+    assert_eq!((of(&place, "top/mine", "cpu").0, of(&place, "top/theirs", "cpu").0), (70, 130));
+    done(said(&mut place.command_of(third, &["tickets", "set", "open/x", "cpu", "500"])));
+    done(as_stranger(&["tickets", "give", "top", "open", "disk", "10"]));
+    assert_eq!((of(&place, "open/x", "cpu").0, of(&place, "top", "disk").0), (500, 90));
+    let as_other = |arguments: &[&str]| said(&mut place.command_of(other, arguments));
+    as_other(&["tickets", "give", "open/x", "open/y", "cpu", "1"]).refused(77, &["may not give away"]);
+}
+
+/// A user's sub-unit is not there when the next daemon begins: its change waits for the user.
+#[test]
+fn a_users_change_waits_for_the_user() {
+    if !is_root() {
+        return;
+    }
+    let contract = format!("version = 1\n[unit.all]\nmembers = [\"user:{STRANGER}\"]\neach = \"user\"\n");
+    let (place, mut daemon) = start(&contract);
+    let path = format!("all/{STRANGER}");
+    let process = Process::sleeper_of(STRANGER, STRANGER);
+    eventually("the user has a sub-unit", || place.units().contains(&path));
+    done(place.call(&["tickets", "set", &path, "cpu", "9"]));
+    daemon.kill();
+    drop(process);
+    let daemon = place.run(&[]);
+    assert!(!place.units().contains(&path), "nobody is there");
+    assert!(file(&place).contains(&path));
+    let _process = Process::sleeper_of(STRANGER, STRANGER);
+    eventually("the user has a sub-unit again", || place.units().contains(&path));
+    daemon.says(&format!("tickets {path}: 9 cpu tickets from now on"));
+    assert_eq!(of(&place, &path, "cpu"), (9, 100));
+}

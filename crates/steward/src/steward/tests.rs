@@ -1,0 +1,129 @@
+use super::*;
+use commonhold_policy::rights::Refused;
+use commonhold_policy::{Means, UnitFacts};
+use std::convert::Infallible;
+
+const CPU: u64 = 1_000_000;
+
+/// A machine of which one look is like another: every unit has one process that wants a CPU.
+struct Still {
+    now: Time,
+    units: usize,
+}
+
+impl Backend for Still {
+    type Error = Infallible;
+
+    fn means(&self) -> Means {
+        Means { cpu_sets: true, gates: true, ..Means::NONE }
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn observe(&mut self, now: Time, _watch: &[UnitId]) -> Result<Snapshot, Infallible> {
+        let unit = UnitFacts { processes: 1, runnable: 1, ..UnitFacts::default() };
+        Ok(Snapshot { at: now, units: vec![unit; self.units], ..Snapshot::default() })
+    }
+
+    fn apply(&mut self, _plan: &Plan) -> Vec<Infallible> {
+        self.now += 1_000_000_000;
+        Vec::new()
+    }
+}
+
+/// Two units, 4 CPUs.
+fn steward() -> (Steward, Still, [UnitId; 2]) {
+    let mut contract = Contract::default();
+    let units = ["a", "b"].map(|name| contract.add(None, name));
+    let machine = Machine::synthetic("cpus:4").unwrap();
+    let still = Still { now: 1, units: contract.units.len() };
+    (Steward::new(contract, machine), still, units)
+}
+
+fn set(unit: UnitId, tickets: u64) -> Change {
+    Change::Set { unit, resource: Resource::Cpu, tickets }
+}
+
+/// 4 CPUs by 100 and 100 tickets are 2 each; by 300 and 100, 3 and 1.
+#[test]
+fn the_next_turn_makes_a_change_and_says_so() {
+    let (mut steward, mut still, [a, b]) = steward();
+    let turn = steward.turn(&mut still, 0).unwrap();
+    assert_eq!(turn.plan.decisions.cpu.entitled[a.index()], 2 * CPU);
+    steward.change(set(a, 300));
+    assert_eq!(
+        steward.worth(&steward.rights(), a, Resource::Cpu),
+        2 * CPU,
+        "nothing is made before the turn"
+    );
+    assert_eq!(steward.worth(&steward.foreseen(), a, Resource::Cpu), 3 * CPU);
+    let turn = steward.turn(&mut still, 0).unwrap();
+    let decided = &turn.plan.decisions.rights;
+    assert_eq!((decided.len(), decided[0].change, decided[0].refused), (1, set(a, 300), None));
+    assert_eq!([a, b].map(|unit| turn.plan.decisions.cpu.entitled[unit.index()]), [3 * CPU, CPU]);
+    let rights = steward.rights();
+    assert_eq!([a, b].map(|unit| steward.worth(&rights, unit, Resource::Cpu)), [3 * CPU, CPU]);
+    let changed = Changed { unit: a, resource: Resource::Cpu, contract: 100, tickets: 300 };
+    assert_eq!(steward.changed(&rights), [changed]);
+    assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, [], "it is made once");
+    steward.change(set(a, 100));
+    assert_eq!(steward.changed(&steward.foreseen()), [], "it is taken back");
+}
+
+#[test]
+fn what_is_refused_is_said_once_and_what_was_withdrawn_never() {
+    let (mut steward, mut still, [a, b]) = steward();
+    steward.change(set(a, 0));
+    steward.change(set(b, 7));
+    steward.withdraw();
+    let turn = steward.turn(&mut still, 0).unwrap();
+    let refused = Refused::TooFew { unit: a, resource: Resource::Cpu, has: 100, fewer: 100 };
+    let decided: Vec<_> = turn.plan.decisions.rights.iter().map(|it| (it.change, it.refused)).collect();
+    assert_eq!(decided, [(set(a, 0), Some(refused))]);
+    assert_eq!(steward.changed(&steward.foreseen()), []);
+    assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, []);
+}
+
+/// The policy is made to forget, so that it gives CPUs away a second time: the checker refuses that plan.
+#[test]
+fn a_plan_that_is_not_carried_out_changes_no_rights() {
+    let (mut steward, mut still, [a, _]) = steward();
+    steward.turn(&mut still, 0).unwrap();
+    let remembered = std::mem::take(&mut steward.state);
+    steward.change(set(a, 300));
+    let turn = steward.turn(&mut still, 0).unwrap();
+    assert!(!turn.is_carried_out(), "{:?}", turn.wrong);
+    assert_eq!(steward.changed(&steward.rights()), []);
+    steward.state = remembered;
+    let turn = steward.turn(&mut still, 0).unwrap();
+    assert!(turn.is_carried_out(), "{:?}", turn.wrong);
+    assert_eq!(turn.plan.decisions.rights[0].change, set(a, 300));
+    assert_eq!(steward.changed(&steward.rights()).len(), 1);
+    assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, []);
+}
+
+/// A reload keeps a change, unless the file says something new of just these tickets.
+#[test]
+fn a_reload_keeps_changes_until_the_file_says_otherwise() {
+    let (mut steward, mut still, [a, b]) = steward();
+    for resource in [Resource::Cpu, Resource::Disk] {
+        steward.change(Change::Transfer { from: a, to: b, resource, tickets: 40 });
+    }
+    steward.turn(&mut still, 0).unwrap();
+    let mut contract = Contract::default();
+    contract.add(None, "new");
+    let again = ["b", "a"].map(|name| contract.add(None, name));
+    contract.units[again[0].index()].tickets.disk = 50;
+    let machine = steward.machine().clone();
+    steward.reload(contract, machine);
+    let tickets = |steward: &Steward| {
+        let rights = steward.rights();
+        [Resource::Cpu, Resource::Disk].map(|resource| [a, b].map(|unit| rights.tickets(unit, resource)))
+    };
+    assert_eq!(tickets(&steward), [[60, 140], [60, 50]]);
+    still.units = steward.contract().units.len();
+    steward.turn(&mut still, 0).unwrap();
+    assert_eq!(tickets(&steward), [[60, 140], [60, 50]]);
+}
