@@ -3,33 +3,65 @@
 
 use std::path::Path;
 
-use commonhold_contract::{Contract, Resource, Scheme};
+use commonhold_contract::{Contract, Resource, Scheme, Unit};
 use commonhold_live::observe::capability;
 use commonhold_machine::capability::State;
-use commonhold_policy::Means;
-use commonhold_policy::MemoryMeans;
+use commonhold_policy::cpu::{NotHeld, Side, WhyNot, not_held};
+use commonhold_policy::{Means, MemoryMeans};
 use commonhold_report::holdings::Holding;
 
 use crate::load;
 
-/// All four, in the order of every table. `cpu` is what follows `held` of the CPU: it has reasons of its own.
-pub(super) fn of(contract: &Contract, backend: &str, means: Means, cpu: &str) -> Vec<Holding> {
+/// Units of a reason that are named; more are counted.
+const NAMED: usize = 3;
+
+/// All four, in the order of every table, on a machine with so many CPUs. `by` is what follows `held` of the CPU: it has
+/// reasons of its own.
+pub(super) fn of(contract: &Contract, cpus: usize, backend: &str, means: Means, by: &str) -> Vec<Holding> {
     let asked_for = load::asked_for(contract);
     let asked = |resource| if asked_for[resource] { ", though the contract asks for it" } else { "" };
     let disk = if backend == "user" {
         disks_by_user(asked(Resource::Disk))
     } else if means.disk.caps {
         let elsewhere = asked_for[Resource::Disk].then(|| capability::file_systems_elsewhere(Path::new("/")));
-        disks_by_control_groups(elsewhere.flatten())
+        disks_by_control_groups(keeps_disk(contract), elsewhere.flatten())
     } else {
         Holding::not_held(Resource::Disk, &missing("io", asked(Resource::Disk)))
     };
     vec![
-        Holding::held(Resource::Cpu, &format!("{cpu}{}", limits_of_cpu(contract, means))),
+        cpu(contract, cpus, means, by),
         memory(backend, means.memory, asked(Resource::Memory)),
         disk,
         Holding::not_held(Resource::Bus, &format!(" by this version{}", asked(Resource::Bus))),
     ]
+}
+
+/// CPUs are held, but for amounts to lend and borrow that these means cannot hold.
+fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
+    let by = format!("{by}{}", limits_of_cpu(contract, means));
+    let not_held = not_held(contract, means, cpus);
+    if not_held.is_empty() {
+        return Holding::held(Resource::Cpu, &by);
+    }
+    let reasons = [
+        (WhyNot::EverySwitch, "`true`: the scheduler lends at every switch, and knows only yes and no"),
+        (WhyNot::Shared, "`true`: CPUs are time-shared by weight, and what a unit leaves goes to all others"),
+        (WhyNot::LessThanACpu, "`false`: whole CPUs are lent, and less than one is none"),
+    ];
+    let mut text = by;
+    for (why, counts_as) in reasons {
+        let amounts: Vec<&NotHeld> = not_held.iter().filter(|found| found.why == why).collect();
+        let key = |side: Side| if side == Side::Lend { "lend" } else { "borrow" };
+        let name = |it: &&NotHeld| format!("`{}.cpu` of `{}`", key(it.side), contract.unit(it.unit).path);
+        let mut named: Vec<String> = amounts.iter().take(NAMED).map(name).collect();
+        if amounts.len() > NAMED {
+            named.push(format!("{} more", amounts.len() - NAMED));
+        }
+        if !named.is_empty() {
+            text += &format!("; amounts not held: {} (as {counts_as})", named.join(", "));
+        }
+    }
+    Holding::partly(Resource::Cpu, &text)
 }
 
 /// How `limit.cpu` is held, where a contract has it.
@@ -84,11 +116,29 @@ fn disks_by_user(asked: &str) -> Holding {
     Holding::partly(Resource::Disk, &format!("weakly{asked}: {}; see `commonhold doctor`", found.reason))
 }
 
-/// Disks that control groups hold. A contract that asks for disks is told of file systems whose disks these are not.
-fn disks_by_control_groups(elsewhere: Option<String>) -> Holding {
-    let by = "by control groups: by weights where a disk heeds them, else by rates that follow use";
-    let elsewhere = elsewhere.map_or_else(String::new, |words| format!("; {words}"));
-    Holding::held(Resource::Disk, &format!("{by}{elsewhere}"))
+/// The first unit that lends not all of its part of disks.
+fn keeps_disk(contract: &Contract) -> Option<&str> {
+    let keeps = |unit: &Unit| !unit.lend.disk.allows() || unit.lend.disk.amount().is_some();
+    let lends = contract.machine.scheme == Scheme::Isolate;
+    contract
+        .held()
+        .map(|id| contract.unit(id))
+        .find(|unit| lends && keeps(unit))
+        .map(|unit| unit.path.as_str())
+}
+
+/// Disks that control groups hold. A contract that asks for disks is told of file systems whose disks these are not, and
+/// one that keeps a part of a disk from others (`keeper` is the first unit that does) where it is not kept.
+fn disks_by_control_groups(keeper: Option<&str>, elsewhere: Option<String>) -> Holding {
+    let mut by =
+        "by control groups: by weights where a disk heeds them, else by rates that follow use".to_owned();
+    if let Some(unit) = keeper {
+        by += &format!("; weights lend all that is idle, whatever `lend.disk` of `{unit}` says");
+    }
+    if let Some(words) = elsewhere {
+        by += &format!("; {words}");
+    }
+    Holding::held(Resource::Disk, &by)
 }
 
 /// Why a resource is not held that needs a controller.
@@ -99,12 +149,46 @@ fn missing(controller: &str, asked: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use commonhold_contract::{Amount, MILLIONTH, Permission};
+    use commonhold_live::{kernel, user};
+
+    /// Half a CPU to lend, and two to borrow.
+    #[test]
+    fn amounts_that_are_not_held_are_named() {
+        let mut contract = Contract::default();
+        let physics = contract.add(None, "physics");
+        contract.add(None, "chemistry");
+        let unit = &mut contract.units[physics.index()];
+        unit.lend.cpu = Permission::AtMost(Amount::Absolute(MILLIONTH / 2));
+        unit.borrow.cpu = Permission::AtMost(Amount::Absolute(2 * MILLIONTH));
+        let said = |contract: &Contract, means| cpu(contract, 4, means, "by it");
+        let user = said(&contract, user::MEANS);
+        assert_eq!(
+            (user.held, user.how.as_str()),
+            (
+                State::Partly,
+                "held by it; amounts not held: `lend.cpu` of `physics` (as `false`: whole CPUs are lent, and less than one \
+                 is none)"
+            )
+        );
+        let kernel = said(&contract, kernel::MEANS).how;
+        let both = "`lend.cpu` of `physics`, `borrow.cpu` of `physics` (as `true`: the scheduler";
+        assert!(kernel.contains(both), "{kernel}");
+        for name in ["a", "b", "c"] {
+            let unit = contract.add(None, name);
+            contract.units[unit.index()].borrow.cpu = Permission::AtMost(Amount::Absolute(MILLIONTH));
+        }
+        assert!(said(&contract, kernel::MEANS).how.contains("`borrow.cpu` of `a`, 2 more (as"));
+        contract.machine.scheme = Scheme::Quota;
+        assert_eq!(said(&contract, kernel::MEANS).line(), "cpu     held by it");
+    }
 
     #[test]
     fn file_systems_of_other_machines_are_named() {
         let held = "disk    held by control groups: by weights where a disk heeds them, else by rates that follow use";
-        assert_eq!(disks_by_control_groups(None).line(), held);
-        let found = disks_by_control_groups(Some("outside of control: /home (nfs4)".to_owned()));
-        assert_eq!(found.line(), format!("{held}; outside of control: /home (nfs4)"));
+        assert_eq!(disks_by_control_groups(None, None).line(), held);
+        let found = disks_by_control_groups(Some("a"), Some("outside of control: /home (nfs4)".to_owned()));
+        let kept = "weights lend all that is idle, whatever `lend.disk` of `a` says";
+        assert_eq!(found.line(), format!("{held}; {kept}; outside of control: /home (nfs4)"));
     }
 }

@@ -38,7 +38,8 @@ impl Outlook {
     ) -> Result<Outlook, Failure> {
         let (choice, why) = start::choose(backend, contract, machine)?;
         let means = means(&choice);
-        let holdings = holdings::of(contract, choice.name(), means, &start::by_backend(choice.name(), &why));
+        let by = start::by_backend(choice.name(), &why);
+        let holdings = holdings::of(contract, machine.cpus.len(), choice.name(), means, &by);
         Ok(Outlook { choice, why, means, holdings })
     }
 

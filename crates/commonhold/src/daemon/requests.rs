@@ -71,7 +71,7 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
     let means = hold.backend().means();
     let by = format!("by the {} backend", held_by.backend);
     reply(&StatusReply {
-        holdings: holdings::of(hold.contract(), held_by.backend, means, &by),
+        holdings: holdings::of(hold.contract(), hold.machine().cpus.len(), held_by.backend, means, &by),
         backend: held_by.backend.to_owned(),
         instead,
         contract: about.contract_path.clone(),

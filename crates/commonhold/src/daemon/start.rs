@@ -170,9 +170,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let held_by = backend.held_by();
     let why = held_by.instead.map_or(why, |it| format!("not by the {} backend: {}", it.of, it.why));
     announce(args, &contract, &machine);
-    for holding in
-        holdings::of(&contract, held_by.backend, backend.means(), &by_backend(held_by.backend, &why))
-    {
+    let by = by_backend(held_by.backend, &why);
+    for holding in holdings::of(&contract, machine.cpus.len(), held_by.backend, backend.means(), &by) {
         output::say(&holding.line());
     }
     warn_of_turns(&contract, &machine, held_by.backend);
