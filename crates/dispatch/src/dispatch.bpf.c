@@ -576,6 +576,8 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 		/* The owner's task may have come while this one was on its way here. */
 		if (waits_for_home(cpu->home, owner) && mask_take(cpu->home, MASK_LENT, id))
 			recall(cpu, id, owner);
+	} else if (cpu->recalled && !rescued && (owner = unit_at(cpu->home)) && !waits_for_home(cpu->home, owner)) {
+		cpu->recalled = 0; /* the task it was called back for has run elsewhere, and none of its owner's waits */
 	}
 }
 

@@ -111,3 +111,37 @@ fn who_is_moved_to_a_young_unit_does_not_come_last() {
     kernel.wake(62 * MS, 3);
     assert_eq!(kernel.schedule(90 * MS, 0, true), Some(1));
 }
+
+/// Both CPUs of A's are lent. A's task calls one of them back, and the other is free first. What runs on the called one
+/// then, a task that runs anywhere, ends no call-back, and the owner's next task there does not either.
+#[test]
+fn a_call_that_was_answered_elsewhere_is_over() {
+    let mut kernel = kernel(2);
+    for unit in [A, B] {
+        assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS }));
+    }
+    assert!(kernel.set_unit(0, COMMON, UnitRules { parent: NOBODY, weight: 100, flags: ANYWHERE }));
+    for cpu in 0..2 {
+        kernel.own(0, cpu, A);
+        kernel.schedule(0, cpu, false);
+    }
+    for (task, unit) in [(0, B), (1, B), (2, A), (3, COMMON), (4, A)] {
+        kernel.start(0, task, unit);
+    }
+    for cpu in 0..2 {
+        kernel.wake(0, cpu);
+        assert_eq!(kernel.schedule(0, cpu, false), Some(cpu));
+    }
+    kernel.kicks(&mut Vec::new());
+    kernel.wake(10 * MS, 2);
+    let mut kicks = Vec::new();
+    kernel.kicks(&mut kicks);
+    let called = kicks.iter().find(|kick| kick.preempt).map(|kick| kick.cpu).unwrap();
+    let other = 1 - called;
+    assert_eq!(kernel.schedule(10 * MS, other, false), Some(2), "the guest there sleeps");
+    kernel.wake(10 * MS, 3);
+    assert_eq!(kernel.schedule(11 * MS, called, true), Some(3));
+    kernel.wake(12 * MS, 4);
+    assert_eq!(kernel.schedule(21 * MS, called, false), Some(4));
+    assert_eq!((kernel.unit(A).recalls, kernel.unit(A).recall_ns), (0, 0));
+}
