@@ -33,7 +33,7 @@ impl Resource {
     pub const ALL: [Resource; 4] = [Resource::Cpu, Resource::Memory, Resource::Disk, Resource::Bus];
 
     /// The name that contracts and reports use.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Resource::Cpu => "cpu",
             Resource::Memory => "memory",

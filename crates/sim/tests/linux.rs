@@ -80,3 +80,33 @@ fn other_machines_have_other_means() {
     let memory = account("b").memory.unwrap();
     assert!(memory.entitled > 500 * MIB && memory.taken > 0, "{memory:?}");
 }
+
+/// Two units that always want more CPU time than there is. One gives half of its tickets away, and has them back later:
+/// what both get follows.
+#[test]
+fn changes_of_rights_are_followed() {
+    let contract = "version = 1\n[machine]\nscheme = \"isolate\"\n[unit.a]\n[unit.b]\n";
+    let machine = "version = 1\nshape = \"cpus:4 memory:2GiB\"\n";
+    let workload = "version = 1\nhorizon = \"30s\"\n[program.hog]\ndo = [{ repeat = \"forever\", do = [{ cpu = \"1s\" }] }]\n\
+        [job.a]\nunit = \"a\"\nprogram = \"hog\"\ncount = 8\nbackground = true\n\
+        [job.b]\nunit = \"b\"\nprogram = \"hog\"\ncount = 8\nbackground = true\n";
+    let used = |changes: &str| {
+        let end = outcome(contract, machine, &format!("{workload}{changes}"));
+        ["a", "b"].map(|unit| (end.ledger.account(unit).unwrap().used_ns + S / 2) / S)
+    };
+    let give = |name: &str, at: &str, from: &str, to: &str| {
+        format!(
+            "[change.{name}]\nat = \"{at}\"\nunit = \"{from}\"\nto = \"{to}\"\nresource = \"cpu\"\ntickets = 50\n"
+        )
+    };
+    assert_eq!(used(""), [60, 60]);
+    // 20 s of 1:3, by 4 CPUs.
+    let [a, b] = used(&give("lend", "10s", "a", "b"));
+    assert!((39..=41).contains(&a) && (79..=81).contains(&b), "{a} and {b}");
+    let back = give("lend", "10s", "a", "b") + &give("back", "20s", "b", "a");
+    let [a, b] = used(&back);
+    assert!((49..=51).contains(&a) && (69..=71).contains(&b), "{a} and {b}");
+    // A new number of tickets is worth what it says beside the other's 100.
+    let [a, b] = used("[change.set]\nunit = \"a\"\nresource = \"cpu\"\ntickets = 300\n");
+    assert!((89..=91).contains(&a) && (29..=31).contains(&b), "{a} and {b}");
+}

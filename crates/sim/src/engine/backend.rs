@@ -300,6 +300,25 @@ impl Engine<'_> {
         self.audit_all();
     }
 
+    /// The next change of rights has its time.
+    pub(super) fn await_change(&mut self) {
+        if let Some(next) = self.scenario.workload.changes.get(self.changed) {
+            self.timers.set(self.policy_timer() + 2, next.at_ns);
+        }
+    }
+
+    /// Changes of rights are made: as on a live machine, by a turn of the loop.
+    pub(super) fn rights_event(&mut self) {
+        let changes = &self.scenario.workload.changes[self.changed..];
+        let due = changes.iter().take_while(|change| change.at_ns <= self.now).count();
+        if let Some(steward) = &mut self.steward {
+            changes[..due].iter().for_each(|change| steward.change(change.change));
+        }
+        self.changed += due;
+        self.await_change();
+        self.policy_event();
+    }
+
     /// A unit is short of memory: where the plan watches it, the loop has its turn at once.
     pub(super) fn alarm(&mut self, unit: UnitId) {
         if !self.held.watched.contains(&unit) || self.held.memory_at == Some(self.now) {

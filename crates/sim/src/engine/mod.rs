@@ -110,6 +110,8 @@ pub(crate) struct Engine<'a> {
     /// Write-behind requests under way.
     flushing: u32,
 
+    /// How many changes of rights were made.
+    changed: usize,
     /// The loop that holds the contract; it is away while it has its turn.
     steward: Option<Steward>,
     held: Held,
@@ -125,6 +127,7 @@ enum Event {
     Drive(usize),
     Policy,
     Memory,
+    Rights,
     Job(usize),
     Task(TaskId),
 }
@@ -198,6 +201,7 @@ impl<'a> Engine<'a> {
             file_at: vec![0; hardware.disks.len()],
             throttled: VecDeque::new(),
             flushing: 0,
+            changed: 0,
             steward: Some(Steward::new(scenario.contract.clone(), hardware.machine.clone())),
             held: Held::new(scenario),
             units: Units::new(scenario),
@@ -220,6 +224,7 @@ impl<'a> Engine<'a> {
         }
         self.timers.set(self.policy_timer(), 0);
         self.timers.set(self.policy_timer() + 1, 0);
+        self.await_change();
     }
 
     /// Runs to the end: of the jobs, or of the horizon.
@@ -242,6 +247,7 @@ impl<'a> Engine<'a> {
                 Event::Drive(drive) => self.drive_event(drive),
                 Event::Policy => self.policy_event(),
                 Event::Memory => self.memory_event(),
+                Event::Rights => self.rights_event(),
                 Event::Job(job) => self.job_event(job),
                 Event::Task(task) => self.sleeper_event(task),
             }
@@ -281,8 +287,10 @@ impl<'a> Engine<'a> {
             Event::Policy
         } else if at == cpus + drives + 1 {
             Event::Memory
-        } else if at < cpus + drives + 2 + jobs {
-            Event::Job(at - cpus - drives - 2)
+        } else if at == cpus + drives + 2 {
+            Event::Rights
+        } else if at < cpus + drives + 3 + jobs {
+            Event::Job(at - cpus - drives - 3)
         } else {
             Event::Task(id - self.task_timer(0))
         }
@@ -292,17 +300,17 @@ impl<'a> Engine<'a> {
         number(self.cpus.len() + drive)
     }
 
-    /// The timer of the policy; that of the memory policy follows it.
+    /// The timer of the policy; that of the memory policy follows it, and that of changes of rights.
     fn policy_timer(&self) -> TimerId {
         number(self.cpus.len() + self.drives.len())
     }
 
     fn job_timer(&self, job: usize) -> TimerId {
-        number(self.cpus.len() + self.drives.len() + 2 + job)
+        number(self.cpus.len() + self.drives.len() + 3 + job)
     }
 
     fn task_timer(&self, task: TaskId) -> TimerId {
-        number(self.cpus.len() + self.drives.len() + 2 + self.scenario.workload.jobs.len()) + task
+        number(self.cpus.len() + self.drives.len() + 3 + self.scenario.workload.jobs.len()) + task
     }
 
     /// The next of a job's processes comes.

@@ -2,7 +2,9 @@
 //! made from it.
 
 use super::model::{Enforces, Scheduler};
+use commonhold_contract::Resource;
 use commonhold_contract::document::{self, key};
+use commonhold_policy::rights::TICKETS_MAX;
 
 use super::limits::{
     ACCESS_MAX_NS, BYTES_MAX, COUNT_MAX, DISK_BYTES_MIN, DISTANCE_LOCAL, DISTANCE_MAX, FRAME_MAX, FRAME_MIN,
@@ -474,6 +476,13 @@ pub(crate) static WORKLOAD: Table = Table {
             "{ a = { unit = \"physics\", program = \"hog\" } }",
             "The jobs by name. A job is a process, with all that it runs.",
         ),
+        key(
+            "change",
+            Kind::Named(&CHANGE),
+            "",
+            "{ evening = { unit = \"physics\", resource = \"cpu\", tickets = 300 } }",
+            "Changes of units' tickets by name, as `commonhold tickets` makes them while a daemon runs.",
+        ),
     ],
 };
 
@@ -598,6 +607,35 @@ pub(crate) static JOB: Table = Table {
             "true",
             "The simulation does not wait for its end, but ends with the others.",
         ),
+    ],
+};
+
+/// What units have tickets of.
+pub(crate) const RESOURCES: [&str; 4] =
+    [Resource::Cpu.name(), Resource::Memory.name(), Resource::Disk.name(), Resource::Bus.name()];
+
+/// `[change.NAME]`.
+pub(crate) static CHANGE: Table = Table {
+    title: "a change of rights",
+    definition: "[change.NAME]",
+    keys: &[
+        key("at", Kind::Time { min: 0, max: HORIZON_MAX_NS }, "\"0s\"", "\"10s\"", "When it is made."),
+        key(
+            "unit",
+            Kind::Unit,
+            "",
+            "\"physics\"",
+            "The path of the unit whose tickets change, as the contract has it. Required.",
+        ),
+        key("resource", Kind::Choice(&RESOURCES), "", "\"cpu\"", "What the tickets are for. Required."),
+        key(
+            "tickets",
+            Kind::Count { min: 1, max: TICKETS_MAX },
+            "",
+            "50",
+            "How many the unit has from then on; with `to`, how many it gives. Required.",
+        ),
+        key("to", Kind::Unit, "", "\"chemistry\"", "The unit within the same unit that is given them."),
     ],
 };
 

@@ -80,6 +80,9 @@ pub(crate) const PROGRAMS_MAX: usize = 1024;
 /// Jobs.
 pub(crate) const JOBS_MAX: usize = 65_536;
 
+/// Changes of rights.
+pub(crate) const CHANGES_MAX: usize = 65_536;
+
 /// How deep `do` may nest, loops and locks together.
 pub(crate) const NESTING_MAX: usize = 32;
 

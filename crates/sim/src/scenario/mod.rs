@@ -10,6 +10,7 @@
 //! - `machine` with `latency`, `workload` with `steps`: text to values;
 //! - `check`, with `limits`: whether the values fit each other.
 
+mod changes;
 mod check;
 mod cycles;
 mod demand;

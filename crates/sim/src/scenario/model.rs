@@ -2,6 +2,7 @@
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::Machine;
+use commonhold_policy::rights::Change;
 
 use crate::Time;
 
@@ -275,6 +276,17 @@ pub struct Workload {
     pub programs: Vec<Program>,
     /// Jobs, in the order of the file.
     pub jobs: Vec<Job>,
+    /// Changes of rights, in the order in which they are made.
+    pub changes: Vec<RightsChange>,
+}
+
+/// A change of rights at some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RightsChange {
+    /// When.
+    pub at_ns: Time,
+    /// What.
+    pub change: Change,
 }
 
 /// A file on a disk.

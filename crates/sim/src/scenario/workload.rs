@@ -8,9 +8,10 @@ use commonhold_contract::document::{Document, Named};
 use commonhold_contract::{Contract, Diagnostic, UnitId, nearest};
 use toml::de::DeTable;
 
+use super::changes;
 use super::check::{self, Places};
 use super::keys::{FILE, JOB, LOCK, PROGRAM, WORKLOAD};
-use super::limits::{FILES_MAX, HORIZON_MAX_NS, JOBS_MAX, LOCKS_MAX, PROGRAMS_MAX};
+use super::limits::{CHANGES_MAX, FILES_MAX, HORIZON_MAX_NS, JOBS_MAX, LOCKS_MAX, PROGRAMS_MAX};
 use super::model::{File, Hardware, Job, Lock, Program, Workload};
 use super::steps::{self, Known};
 use super::values::{Entry, Names, Parsed, Span, missing, number, number_32, read, tables};
@@ -46,6 +47,7 @@ fn workload(
     let locks = list("lock", LOCKS_MAX);
     let programs = list("program", PROGRAMS_MAX);
     let jobs = list("job", JOBS_MAX);
+    let changes = list("change", CHANGES_MAX);
     let known = Known {
         files: Names::new("file", files.iter().map(|(named, _)| named.name)),
         locks: Names::new("lock", locks.iter().map(|(named, _)| named.name)),
@@ -68,6 +70,7 @@ fn workload(
         let read = Jobs { contract, disks, programs: &known.programs };
         workload.jobs.extend(read.job(document, named, table, &mut places));
     }
+    workload.changes = changes::read(document, &changes, contract, workload.horizon_ns);
     (workload, places)
 }
 
@@ -169,7 +172,7 @@ impl Jobs<'_> {
         table: &DeTable,
         places: &mut Places,
     ) -> Option<Job> {
-        let (mut unit, mut program) = (None, None);
+        let (mut job_unit, mut program) = (None, None);
         let mut job = Job {
             name: named.name.to_owned(),
             unit: UnitId::SHARED,
@@ -189,7 +192,7 @@ impl Jobs<'_> {
             }
             place.mark(name, document.span(entry.value));
             match name {
-                "unit" => unit = self.unit(document, &entry),
+                "unit" => job_unit = unit(document, &entry, self.contract, "job belongs to"),
                 "program" => program = self.programs.find(document, &entry),
                 "start" => job.start_ns = number(document, &entry).unwrap_or(0),
                 "count" => job.count = number_32(document, &entry).unwrap_or(1),
@@ -201,33 +204,38 @@ impl Jobs<'_> {
         for (key, example, _) in said.iter().filter(|(_, _, said)| !said) {
             missing(document, named.at.clone(), &format!("job `{}`", named.name), key, example);
         }
-        (job.unit, job.program) = (unit?, program?);
+        (job.unit, job.program) = (job_unit?, program?);
         places.jobs.push(place);
         Some(job)
     }
+}
 
-    fn unit(&self, document: &mut Document, entry: &Entry) -> Option<UnitId> {
-        let path = document.string(entry, "the path of a unit")?;
-        let contract = self.contract;
-        let (message, help) = match contract.find(path) {
-            Some(UnitId::KERNEL) => {
-                let message = "no job belongs to the built-in unit `kernel`".to_owned();
-                (message, "name a unit of the contract, or \"shared\"".to_owned())
-            }
-            Some(unit) => return Some(unit),
-            None => {
-                let paths = || contract.held().map(|id| contract.unit(id).path.as_str());
-                let help = match nearest(path, paths()) {
-                    Some(known) => format!("did you mean \"{known}\"?"),
-                    None => format!("the units of the contract are {}", some(paths())),
-                };
-                (format!("there is no unit `{path}` in the contract"), help)
-            }
-        };
-        let span: Span = document.span(entry.value);
-        document.report(Diagnostic::error("unknown-unit", span, message).help(help));
-        None
-    }
+/// The unit that a value names; `kernel` is none that a `what` the unit.
+pub(super) fn unit(
+    document: &mut Document,
+    entry: &Entry,
+    contract: &Contract,
+    what: &str,
+) -> Option<UnitId> {
+    let path = document.string(entry, "the path of a unit")?;
+    let (message, help) = match contract.find(path) {
+        Some(UnitId::KERNEL) => {
+            let message = format!("no {what} the built-in unit `kernel`");
+            (message, "name a unit of the contract, or \"shared\"".to_owned())
+        }
+        Some(unit) => return Some(unit),
+        None => {
+            let paths = || contract.held().map(|id| contract.unit(id).path.as_str());
+            let help = match nearest(path, paths()) {
+                Some(known) => format!("did you mean \"{known}\"?"),
+                None => format!("the units of the contract are {}", some(paths())),
+            };
+            (format!("there is no unit `{path}` in the contract"), help)
+        }
+    };
+    let span: Span = document.span(entry.value);
+    document.report(Diagnostic::error("unknown-unit", span, message).help(help));
+    None
 }
 
 /// The first few of many names.

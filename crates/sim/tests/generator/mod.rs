@@ -179,8 +179,13 @@ fn unit_keys(chance: &mut Chance) -> String {
     }
     for key in ["lend", "borrow"] {
         if chance.once_in(3) {
-            let value =
-                chance.one_of(&["false", "{ cpu = false }", "{ memory = false }", "{ disk = false }"]);
+            let value = chance.one_of(&[
+                "false",
+                "{ cpu = false }",
+                "{ memory = false }",
+                "{ disk = false }",
+                "{ cpu = 1, memory = \"2MiB\", disk = \"20%\" }",
+            ]);
             let _ = writeln!(text, "{key} = {value}");
         }
     }
@@ -225,7 +230,26 @@ fn workload(chance: &mut Chance, machine: &Machine, units: &[String]) -> String 
     let round = steps(chance, &means, 1, 0);
     let endless = format!("{{ repeat = \"forever\", do = [{round}, {{ sleep = \"5ms\" }}] }}");
     let _ = write!(text, "[program.endless]\n{}do = [{endless}]\n", program_keys(chance, machine));
-    text + &jobs(chance, machine, units, parties)
+    text + &jobs(chance, machine, units, parties) + &changes(chance, units)
+}
+
+/// Changes of tickets. None is given away, since the workload would be wrong that gave what is not there.
+fn changes(chance: &mut Chance, units: &[String]) -> String {
+    let mut text = String::new();
+    let declared: Vec<&str> = units.iter().map(String::as_str).filter(|unit| *unit != "shared").collect();
+    if declared.is_empty() || !chance.once_in(3) {
+        return text;
+    }
+    for change in 0..chance.from(1, 4) {
+        let (unit, at) = (chance.one_of(&declared), chance.one_of(&[0, 50, 333, 1200]));
+        let resource = chance.one_of(&["cpu", "memory", "disk"]);
+        let tickets = chance.one_of(&[1, 70, 1000]);
+        let _ = writeln!(
+            text,
+            "[change.c{change}]\nat = \"{at}ms\"\nunit = \"{unit}\"\nresource = \"{resource}\"\ntickets = {tickets}"
+        );
+    }
+    text
 }
 
 fn jobs(chance: &mut Chance, machine: &Machine, units: &[String], parties: u64) -> String {
