@@ -1,6 +1,7 @@
 //! What holds each resource under a backend, or why nothing does. The daemon's start, `check`, `--dry-run` and
 //! `status` say it.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use commonhold_contract::{Contract, Resource, Scheme, Unit};
@@ -58,7 +59,7 @@ fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
             named.push(format!("{} more", amounts.len() - NAMED));
         }
         if !named.is_empty() {
-            text += &format!("; amounts not held: {} (as {counts_as})", named.join(", "));
+            let _ = write!(text, "; amounts not held: {} (as {counts_as})", named.join(", "));
         }
     }
     Holding::partly(Resource::Cpu, &text)
@@ -133,10 +134,10 @@ fn disks_by_control_groups(keeper: Option<&str>, elsewhere: Option<String>) -> H
     let mut by =
         "by control groups: by weights where a disk heeds them, else by rates that follow use".to_owned();
     if let Some(unit) = keeper {
-        by += &format!("; weights lend all that is idle, whatever `lend.disk` of `{unit}` says");
+        let _ = write!(by, "; weights lend all that is idle, whatever `lend.disk` of `{unit}` says");
     }
     if let Some(words) = elsewhere {
-        by += &format!("; {words}");
+        let _ = write!(by, "; {words}");
     }
     Holding::held(Resource::Disk, &by)
 }

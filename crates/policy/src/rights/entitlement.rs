@@ -2,6 +2,7 @@
 //!
 //! The rules are those of [`Rights`], which keeps them up as they change.
 
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -154,11 +155,19 @@ fn hard_conflicts(contract: &Contract, machine: &Machine, resource: Resource) ->
     let everybody = vec![true; contract.units.len()];
     let least = entitle(contract, resource, capacity, &everybody);
     let levels = core::iter::once(None).chain(contract.held().map(Some));
+    let available = |level: Option<UnitId>| level.map_or(capacity.total(), |id| least.value(id));
+    let asks = |id: UnitId| {
+        let unit = contract.unit(id);
+        capacity.weigh(unit.hard[resource], available(unit.parent)).unwrap_or(0)
+    };
+    let mut asked_of: BTreeMap<Option<UnitId>, u64> = BTreeMap::new();
+    for id in contract.held() {
+        let asked = asked_of.entry(contract.unit(id).parent).or_default();
+        *asked = asked.saturating_add(asks(id));
+    }
     let mut found = Vec::new();
     for level in levels {
-        let available = level.map_or(capacity.total(), |id| least.value(id));
-        let asks = |id: UnitId| capacity.weigh(contract.unit(id).hard[resource], available).unwrap_or(0);
-        let asked = contract.children(level).map(asks).fold(0u64, u64::saturating_add);
+        let (asked, available) = (asked_of.get(&level).copied().unwrap_or(0), available(level));
         if asked > available {
             let worst = contract.children(level).max_by_key(|id| asks(*id));
             let span = worst.map_or(0..0, |id| contract.unit(id).hard_span(resource));
