@@ -9,6 +9,7 @@ mod fair;
 mod isolation;
 mod linux;
 mod position;
+mod yfq;
 
 use std::fmt::Debug;
 
@@ -92,5 +93,6 @@ pub(super) fn of(order: DiskOrder, disk: &Disk, shares: &[u64], mechanics: &Mech
         DiskOrder::Fair => Box::new(fair::Fair::new(shares, disk.half_life_ns, disk.threshold_sectors)),
         DiskOrder::Batched => Box::new(batched::Batched::new(shares, mechanics.reposition_ns())),
         DiskOrder::Linux => Box::new(Linux::new(&[], true, mechanics)),
+        DiskOrder::Yfq => Box::new(yfq::Yfq::new(shares, mechanics.channels().max(disk.batch as usize))),
     }
 }

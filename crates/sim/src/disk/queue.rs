@@ -99,6 +99,16 @@ impl Queue {
         Some(Place { lba, seq })
     }
 
+    /// Those of `unit`, those that came first before.
+    pub(super) fn by_age(&self, unit: UnitId) -> impl Iterator<Item = (Place, &Request)> {
+        let queue = self.units.get(unit.index());
+        let aged = move |(seq, lba): &(u64, u64)| {
+            let place = Place { lba: *lba, seq: *seq };
+            queue?.by_place.get(&place).map(|waiting| (place, &waiting.request))
+        };
+        queue.into_iter().flat_map(|queue| &queue.by_age).filter_map(aged)
+    }
+
     /// The one that was added first, of all units'.
     pub(super) fn first(&self) -> Option<(UnitId, Place)> {
         let oldest = self.units().filter_map(|unit| self.oldest(unit).map(|place| (unit, place)));

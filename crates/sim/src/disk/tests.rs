@@ -11,14 +11,28 @@ mod linux;
 const MS: Time = 1_000_000;
 const A: UnitId = UnitId(2);
 const B: UnitId = UnitId(3);
-const ORDERS: [DiskOrder; 5] =
-    [DiskOrder::Position, DiskOrder::Isolation, DiskOrder::Fair, DiskOrder::Batched, DiskOrder::Linux];
+const ORDERS: [DiskOrder; 6] = [
+    DiskOrder::Position,
+    DiskOrder::Isolation,
+    DiskOrder::Fair,
+    DiskOrder::Batched,
+    DiskOrder::Linux,
+    DiskOrder::Yfq,
+];
 /// Half an HP 97560's time: the longest request of 128 sectors takes overhead 1.1, seek 11.85, a turn of 7.5 and
 /// 128 + 18 sectors of 0.104 ms.
 const LONGEST_NS: Time = 36 * MS;
 
 fn disk(model: DiskModel, threshold_sectors: u64) -> Disk {
-    Disk { name: "d".into(), model, order: None, weighs: false, threshold_sectors, half_life_ns: 500 * MS }
+    Disk {
+        name: "d".into(),
+        model,
+        order: None,
+        weighs: false,
+        threshold_sectors,
+        half_life_ns: 500 * MS,
+        batch: 2,
+    }
 }
 
 fn hp() -> DiskModel {
@@ -213,7 +227,7 @@ proptest! {
     }
 
     #[test]
-    fn all_that_came_is_done_once(streams in streams(), model in 0usize..3, order in 0usize..5) {
+    fn all_that_came_is_done_once(streams in streams(), model in 0usize..3, order in 0..ORDERS.len()) {
         let disk = disk([hp(), fixed(), ssd()][model].clone(), 64);
         let start = || Drive::new(&disk, ORDERS[order], &[0, 0, 1, 3]);
         let outcome = run(start(), streams.clone(), u64::MAX);
@@ -419,12 +433,15 @@ fn orders_by_hand() {
     assert_eq!(served(DiskOrder::Fair), [4, 1, 3, 2, 0]);
     // A is the first unit: a turn is more than three requests long. Then B from the head at 908, and over again.
     assert_eq!(served(DiskOrder::Batched), [1, 3, 0, 4, 2]);
+    // Finish tags: A's 8, 16, 24, B's 8, 16. Batches of two: 900 and 500 (0 and 2), then 100 (1) and 50 (4), then 300. The
+    // head comes from 0: 500, 900, then over again.
+    assert_eq!(served(DiskOrder::Yfq), [2, 0, 4, 1, 3]);
 }
 
 #[test]
 fn the_kernel_first_and_delayed_writes_last() {
     let delayed = |lba| Request { write: true, owners: vec![(A, 8)], ..read(UnitId::SHARED, lba, 8) };
-    for order in [DiskOrder::Isolation, DiskOrder::Batched, DiskOrder::Fair] {
+    for order in [DiskOrder::Isolation, DiskOrder::Batched, DiskOrder::Fair, DiskOrder::Yfq] {
         let mut drive = drive(order, 0, &[0, 0, 1, 1]);
         submit_all(
             &mut drive,
@@ -622,4 +639,42 @@ fn a_light_unit_gets_the_next_channel() {
 #[should_panic(expected = "request for 9 sectors at 1048568 of 1048576")]
 fn beyond_the_last_sector() {
     Drive::new(&disk(fixed(), 0), DiskOrder::Position, &[]).submit(0, read(A, (1 << 20) - 8, 9));
+}
+
+/// YFQ: units that always have requests waiting get sectors by share, whatever the size of requests and batches.
+#[test]
+fn yfq_serves_by_share() {
+    for (batch, shares) in [(1, [1, 1, 1]), (2, [4, 1, 1]), (8, [5, 2, 1])] {
+        let disk = Disk { batch, ..disk(hp(), 0) };
+        let stream = |at: u32| Stream {
+            outstanding: 20,
+            sectors: [16, 64, 128][at as usize],
+            ..Stream::copy(UnitId(2 + at), u64::from(at) * 300_000, 100_000)
+        };
+        let drive = Drive::new(&disk, DiskOrder::Yfq, &[0, 0, shares[0], shares[1], shares[2]]);
+        let outcome = run(drive, (0..3).map(stream).collect(), 60_000 * MS);
+        let all: u64 = (0..3).map(|at| outcome.sectors(at)).sum();
+        for (at, share) in shares.iter().enumerate() {
+            let wanted = all * share / shares.iter().sum::<u64>();
+            // A batch of the largest requests, and one request more.
+            let off = outcome.sectors(at).abs_diff(wanted);
+            assert!(off <= 128 * u64::from(batch + 1), "{batch} {shares:?}: {at} off by {off} of {wanted}");
+        }
+    }
+}
+
+/// Seed 004, section 5.6: a task that waits for each request before it sends the next has at most half of the disk beside
+/// another that always waits, whatever it holds.
+#[test]
+fn who_waits_for_each_request_has_half_of_the_disk() {
+    for shares in [[1, 1], [3, 1], [1_000, 1]] {
+        let stream = |at: u32| Stream {
+            sectors: 8,
+            ..Stream::small(UnitId(2 + at), u64::from(at) * 300_000, 0, 100_000)
+        };
+        let drive = drive(DiskOrder::Yfq, 0, &[0, 0, shares[0], shares[1]]);
+        let outcome = run(drive, (0..2).map(stream).collect(), 60_000 * MS);
+        let part = outcome.sectors(0) as f64 / (outcome.sectors(0) + outcome.sectors(1)) as f64;
+        assert!((0.48..=0.52).contains(&part), "{shares:?}: {part}");
+    }
 }

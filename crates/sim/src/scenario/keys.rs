@@ -402,12 +402,12 @@ pub(crate) static DISK: Table = Table {
         ),
         key(
             "order",
-            Kind::Choice(&["position", "isolation", "fair", "batched", "linux"]),
+            Kind::Choice(&["position", "isolation", "fair", "batched", "linux", "yfq"]),
             "",
             "\"position\"",
             "How its queue is served: by head position alone (position), by the units' bandwidth alone (isolation), \
-             by position among the units that had no more than their share (fair), as fair in bounded batches (batched), or \
-             as Linux does (linux). If not said, linux where the machine enforces as Linux does; else by the contract's scheme.",
+             by position among the units that had no more than their share (fair), as fair in bounded batches (batched), \
+             as Linux does (linux), or by virtual finish times (yfq). If not said, linux where the machine enforces as Linux does; else by the contract's scheme.",
         ),
         key(
             "weighs",
@@ -430,6 +430,13 @@ pub(crate) static DISK: Table = Table {
             "\"500ms\"",
             "\"1s\"",
             "After this long, a unit's count of transferred sectors is halved.",
+        ),
+        key(
+            "batch",
+            Kind::Count { min: 1, max: 1024 },
+            "2",
+            "8",
+            "Requests that are chosen together and served by position, where the order is `yfq`.",
         ),
     ],
 };

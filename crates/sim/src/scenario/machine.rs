@@ -352,6 +352,7 @@ impl Reader<'_, '_> {
         let mut model = Some("ssd");
         let mut sketch = Sketch::default();
         let (mut order, mut weighs, mut threshold_sectors, mut half_life_ns) = (None, false, 64, 500_000_000);
+        let mut batch = 2;
         for entry in &entries {
             match entry.key.name {
                 "model" => model = self.word(entry),
@@ -361,6 +362,7 @@ impl Reader<'_, '_> {
                     threshold_sectors = number(self.document, entry).unwrap_or(threshold_sectors);
                 }
                 "half_life" => half_life_ns = number(self.document, entry).unwrap_or(half_life_ns),
+                "batch" => batch = number_32(self.document, entry).unwrap_or(batch),
                 name => sketch.set(name, number(self.document, entry)),
             }
         }
@@ -368,7 +370,7 @@ impl Reader<'_, '_> {
             self.keys_of_model(&entries, model);
         }
         let (name, model) = (named.name.to_owned(), sketch.model(model.unwrap_or("ssd")));
-        Disk { name, model, order, weighs, threshold_sectors, half_life_ns }
+        Disk { name, model, order, weighs, threshold_sectors, half_life_ns, batch }
     }
 
     fn word<'a>(&mut self, entry: &Entry<'a>) -> Option<&'a str> {
@@ -459,6 +461,7 @@ fn disk_order(word: &str) -> DiskOrder {
         "isolation" => DiskOrder::Isolation,
         "fair" => DiskOrder::Fair,
         "linux" => DiskOrder::Linux,
+        "yfq" => DiskOrder::Yfq,
         _ => DiskOrder::Batched,
     }
 }

@@ -214,6 +214,8 @@ pub struct Disk {
     pub threshold_sectors: u64,
     /// After this long, a unit's count of transferred sectors is halved, in ns (seed 000: 500 ms).
     pub half_life_ns: Time,
+    /// Requests in a batch of YFQ, 1 or more (seed 004, section 5.4: 2).
+    pub batch: u32,
 }
 
 /// A disk's mechanics.
@@ -261,6 +263,8 @@ pub enum DiskOrder {
     Batched,
     /// As the block layer of Linux, which takes orders: by weight, within rates.
     Linux,
+    /// By virtual finish times, in batches that are served by head position (seed 004, section 5.4).
+    Yfq,
 }
 
 /// What the jobs do.

@@ -174,6 +174,7 @@ fn a_machine_arrives() {
         weighs: false,
         threshold_sectors: 64,
         half_life_ns: 500_000_000,
+        batch: 2,
     };
     // 512 B at 5 MiB/s are 97,656.25 ns, at 400 MiB/s 1,220.7 ns; 1 GiB is 2^21 sectors, 1 TiB 2^31.
     let fixed = DiskModel::Fixed { access_ns: 3_000_000, sector_ns: 97_656, sectors: 1 << 21 };

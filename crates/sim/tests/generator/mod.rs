@@ -131,7 +131,7 @@ fn disk_keys(chance: &mut Chance) -> String {
         ),
     };
     if chance.once_in(2) {
-        let order = chance.one_of(&["position", "isolation", "fair", "batched", "linux"]);
+        let order = chance.one_of(&["position", "isolation", "fair", "batched", "linux", "yfq"]);
         let _ = writeln!(text, "order = \"{order}\"");
     }
     if chance.once_in(2) {
