@@ -3,7 +3,7 @@
 //! The texts are those of `scenarios/`. They are built in, so that the claims can be checked where only the command
 //! is.
 
-use commonhold_contract::{Amount, CpuMode, Scheme};
+use commonhold_contract::{Amount, CpuMode, Resource, Scheme};
 use commonhold_sim::scenario::{CallBack, DiskOrder, Scenario, Scheduler};
 
 /// The three texts of a scenario. The order is that of reports.
@@ -99,6 +99,17 @@ pub const LOCKS_INSERT: Files = files!("kernel-locks", "machine", "one-insert-lo
 /// The same with neither fix.
 pub const LOCKS_STOCK: Files = files!("kernel-locks", "machine", "stock");
 
+/// Two currencies of equal worth, with five tasks (seed 004, section 5.2).
+pub const TICKETS_CPU: Files = files!("tickets-cpu", "machine", "workload");
+/// Two tasks with memory guaranteed, two without (seed 004, section 5.3).
+pub const TICKETS_MEMORY: Files = files!("tickets-memory", "machine", "workload");
+/// A task with half of a disk beside four others (seed 004, section 5.4).
+pub const TICKETS_DISK: Files = files!("tickets-disk", "machine", "workload");
+/// That task beside one other (seed 004, section 5.6).
+pub const TICKETS_DISK_TWO: Files = files!("tickets-disk", "machine", "two");
+/// Two tasks compute and five read (seed 004, section 5.5).
+pub const TICKETS_EXCHANGE: Files = files!("tickets-exchange", "machine", "workload");
+
 /// Something that can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experiment {
@@ -131,6 +142,10 @@ pub struct Change {
     pub inherit: bool,
     /// CPUs are shared in time, by weight, and not divided up.
     pub in_time: bool,
+    /// It ends at this time, in s, if not before.
+    pub until_s: Option<u64>,
+    /// So many disk tickets of the contract's first unit, for as many CPU tickets of its second, before it begins.
+    pub exchanged: u64,
 }
 
 const NOTHING: Change = Change {
@@ -143,6 +158,8 @@ const NOTHING: Change = Change {
     reserve: None,
     inherit: false,
     in_time: false,
+    until_s: None,
+    exchanged: 0,
 };
 
 /// The files as they are, under a scheme. Without isolation the paper's system is IRIX 5.3 (section 4.2, table 3), and so
@@ -210,6 +227,20 @@ impl Experiment {
         self
     }
 
+    /// Only until so many seconds.
+    #[must_use]
+    pub const fn until(mut self, s: u64) -> Self {
+        self.change.until_s = Some(s);
+        self
+    }
+
+    /// With so many disk tickets of the first unit for as many CPU tickets of the second.
+    #[must_use]
+    pub const fn exchange(mut self, tickets: u64) -> Self {
+        self.change.exchanged = tickets;
+        self
+    }
+
     /// Its name for people: files, scheme, differences.
     pub fn name(&self) -> String {
         format!("{} {}{}", self.files.name, self.scheme, self.change.words())
@@ -248,6 +279,8 @@ impl Change {
             self.reserve.map(|part| format!("reserve {}", millionths(part))),
             self.inherit.then(|| "locks inherit".to_owned()),
             self.in_time.then(|| "shared in time".to_owned()),
+            self.until_s.map(|s| format!("until {s} s")),
+            (self.exchanged > 0).then(|| format!("exchanged {}", self.exchanged)),
         ];
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
@@ -275,6 +308,15 @@ impl Change {
         }
         if self.in_time {
             scenario.contract.machine.cpu = CpuMode::Proportional;
+        }
+        let horizon_ns = &mut scenario.workload.horizon_ns;
+        *horizon_ns = self.until_s.map_or(*horizon_ns, |s| *horizon_ns.min(&mut (s * 1_000_000_000)));
+        let pair: Vec<_> = scenario.contract.held().take(2).collect();
+        if let [gives, gets] = pair[..] {
+            for (from, to, resource) in [(gives, gets, Resource::Disk), (gets, gives, Resource::Cpu)] {
+                scenario.contract.units[from.index()].tickets[resource] -= self.exchanged;
+                scenario.contract.units[to.index()].tickets[resource] += self.exchanged;
+            }
         }
     }
 }

@@ -1,10 +1,11 @@
-//! The scenarios are those of the paper: machines, users, jobs (seed 000, sections 1.1, 4.1 to 4.5, tables 2 and 3).
+//! The scenarios are those of the papers: machines, users, jobs (seed 000, sections 1.1, 4.1 to 4.5, tables 2 and 3; seed
+//! 004, sections 5.1 to 5.5).
 //! The tests run none of them.
 #![allow(clippy::unwrap_used)]
 
 use commonhold_claims::experiments::{self, Files, on};
-use commonhold_contract::{Amount, Scheme};
-use commonhold_sim::scenario::{CallBack, DiskModel, Op, Scenario};
+use commonhold_contract::{Amount, Resource, Scheme};
+use commonhold_sim::scenario::{CallBack, DiskModel, DiskOrder, Op, Scenario};
 
 const MIB: u64 = 1 << 20;
 
@@ -240,4 +241,62 @@ fn the_make_and_its_machine_are_the_same_everywhere() {
         assert_eq!(work(&other), work(&first), "{}", files.name);
         assert_eq!(other.hardware.kernel, first.hardware.kernel, "{}", files.name);
     }
+}
+
+/// Tickets of units, by path, for a resource.
+fn tickets_of(scenario: &Scenario, resource: Resource) -> Vec<(&str, u64)> {
+    let contract = &scenario.contract;
+    contract.held().map(|id| contract.unit(id)).map(|unit| (&*unit.path, unit.tickets[resource])).collect()
+}
+
+/// Seed 004, sections 5.1 to 5.5.
+#[test]
+fn tickets() {
+    let cpu = scenario(experiments::TICKETS_CPU);
+    assert_eq!((size(&cpu), cpu.workload.horizon_ns), ((1, 128), 200_000_000_000));
+    let expected =
+        [("a", 100), ("a/a1", 100), ("a/a2", 200), ("b", 100), ("b/b1", 100), ("b/b2", 200), ("b/b3", 300)];
+    assert_eq!(tickets_of(&cpu, Resource::Cpu), expected);
+    assert!(jobs(&cpu).iter().all(|job| job.ends_with("dhrystone") != job.starts_with("b/b3")));
+
+    let memory = scenario(experiments::TICKETS_MEMORY);
+    let kernel = &memory.hardware.kernel;
+    assert_eq!(
+        (size(&memory), kernel.frame_bytes, kernel.memory_bytes),
+        ((1, 8), 4096, 8 * MIB - 1_075 * 4096)
+    );
+    let hard = memory.contract.held().map(|id| memory.contract.unit(id).hard[Resource::Memory]);
+    let pages = |pages: u64| Some(Amount::Absolute(pages * 4096));
+    assert_eq!(hard.collect::<Vec<_>>(), [pages(500), pages(350), None, None]);
+    let file = &memory.workload.files[0];
+    assert_eq!(
+        (file.bytes, file.shared, memory.workload.programs[0].memory_bytes),
+        (16 * MIB, true, 4 * MIB)
+    );
+
+    let disk = scenario(experiments::TICKETS_DISK);
+    let drive = &disk.hardware.disks[0];
+    assert_eq!((drive.order, drive.batch, disk.hardware.kernel.read_ahead), (Some(DiskOrder::Yfq), 2, 0));
+    assert_eq!(
+        disk.contract.unit(disk.workload.jobs[0].unit).hard[Resource::Disk],
+        Some(Amount::Part(500_000))
+    );
+    assert_eq!(disk.workload.files[0].bytes, 4_096 * 4_096);
+    assert_eq!(disk.workload.jobs.len(), 5);
+    let two = scenario(experiments::TICKETS_DISK_TWO);
+    assert_eq!((two.workload.jobs.len(), &two.hardware), (2, &disk.hardware));
+
+    let seven = scenario(experiments::TICKETS_EXCHANGE);
+    assert_eq!((&seven.hardware.disks, seven.workload.horizon_ns), (&disk.hardware.disks, 100_000_000_000));
+    let computes = jobs(&seven).iter().filter(|job| job.ends_with("dhrystone")).count();
+    assert_eq!((jobs(&seven).len(), computes), (7, 2));
+    for resource in [Resource::Cpu, Resource::Disk] {
+        assert!(tickets_of(&seven, resource).iter().all(|(_, tickets)| *tickets == 1_000));
+    }
+    let exchanged = on(experiments::TICKETS_EXCHANGE, Scheme::Isolate).exchange(300).scenario().unwrap();
+    let first = |resource| tickets_of(&exchanged, resource)[..3].iter().map(|(_, n)| *n).collect::<Vec<_>>();
+    assert_eq!(
+        (first(Resource::Cpu), first(Resource::Disk)),
+        (vec![1_300, 700, 1_000], vec![700, 1_300, 1_000])
+    );
 }

@@ -16,7 +16,7 @@ use commonhold_sim::outcome::{
     DiskOutcome, DiskUse, JobOutcome, LockOutcome, MemoryCallBacks, Outcome, Spent, Statement, UnitOutcome,
 };
 
-/// Every number and testable statement of seed 000.
+/// Every number and testable statement of seed 000, and of sections 5.1 to 5.5 of seed 004.
 const CLAIMS: &str = "
     PI-ABS-1 PI-F1 PI-2.0-1 PI-2.1-SPU PI-2.1-G1 PI-2.1-G2 PI-2.1-G3 PI-2.1-ACT PI-2.2-ACC PI-2.3-REV
     PI-2.3-HIER PI-T1-CPU PI-T1-MEM PI-T1-DISK PI-3.0-EQ PI-3.1-PART PI-3.1-PRIO PI-3.1-LOAN PI-3.1-REV
@@ -29,7 +29,9 @@ const CLAIMS: &str = "
     PI-T4-I1c PI-T4-I1d PI-T4-I1e PI-T4-I1f PI-T4-B1a PI-T4-B1b PI-T4-B1c PI-T4-B1d PI-T4-B1e PI-T4-B1f
     PI-T4-Q1 PI-T4-Q2 PI-T4-Q3 PI-T5-CFG PI-T5-Pa PI-T5-Pb PI-T5-Pc PI-T5-Pd PI-T5-Pe PI-T5-Pf PI-T5-Ia
     PI-T5-Ib PI-T5-Ic PI-T5-Id PI-T5-Ie PI-T5-If PI-T5-Ba PI-T5-Bb PI-T5-Bc PI-T5-Bd PI-T5-Be PI-T5-Bf PI-T5-Q1
-    PI-T5-Q2 PI-T5-D PI-T4-D PI-T4-D2 PI-T4-D3 PI-T4-D4 PI-F10-1 PI-F10-2 PI-F10-3 PI-5-NUMA PI-5-NET";
+    PI-T5-Q2 PI-T5-D PI-T4-D PI-T4-D2 PI-T4-D3 PI-T4-D4 PI-F10-1 PI-F10-2 PI-F10-3 PI-5-NUMA PI-5-NET
+    TK-HW TK-F5 TK-F6-1 TK-F6-2 TK-F7-CFG TK-F7-1 TK-F7-2 TK-F8-CFG TK-F8-1 TK-F8-2 TK-F9-CFG TK-F9-1 TK-F9-2 TK-F9-3
+    TK-F10-1 TK-F10-2 TK-F10-3 TK-5.6-50";
 
 /// Whether a row is the claim, or a part of it with a letter.
 fn is_of(row: &str, claim: &str) -> bool {
@@ -58,7 +60,7 @@ fn names_are_unique_and_everything_is_said() {
     assert_eq!(names.len(), rows.len());
     for row in &rows {
         assert!(!row.says.is_empty() && !row.place.is_empty(), "{}", row.id);
-        assert!(row.id.starts_with("PI-") != (row.basis == Basis::Beyond), "{}", row.id);
+        assert!(row.id.starts_with("OURS-") == (row.basis == Basis::Beyond), "{}", row.id);
         let has_reason = row.measure.is_some() || row.basis == Basis::Parameter || !row.note.is_empty();
         assert!(has_reason, "{} has neither a measure nor a reason", row.id);
         assert_eq!(row.measure.is_some(), !row.needs.is_empty(), "{}", row.id);

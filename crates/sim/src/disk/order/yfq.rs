@@ -73,12 +73,11 @@ impl Yfq {
     fn advance_virtual_time(&mut self, queue: &Queue) {
         let heads = queue.units().filter_map(|unit| self.units.get(unit.index()));
         let starts = heads.filter(|unit| unit.waits).map(|unit| unit.start);
-        match starts.chain(self.chosen.iter().map(|(_, start)| *start)).min() {
-            Some(least) => self.virtual_time = self.virtual_time.max(least),
-            None => {
-                self.virtual_time = 0;
-                self.units.iter_mut().for_each(|unit| (unit.start, unit.finish) = (0, 0));
-            }
+        if let Some(least) = starts.chain(self.chosen.iter().map(|(_, start)| *start)).min() {
+            self.virtual_time = self.virtual_time.max(least);
+        } else {
+            self.virtual_time = 0;
+            self.units.iter_mut().for_each(|unit| (unit.start, unit.finish) = (0, 0));
         }
     }
 
