@@ -275,8 +275,11 @@ fn tickets() {
     );
 
     let disk = scenario(experiments::TICKETS_DISK);
-    let drive = &disk.hardware.disks[0];
-    assert_eq!((drive.order, drive.batch, disk.hardware.kernel.read_ahead), (Some(DiskOrder::Yfq), 2, 0));
+    let (drive, kernel) = (&disk.hardware.disks[0], &disk.hardware.kernel);
+    assert_eq!(
+        (drive.order, drive.batch, kernel.read_ahead, kernel.request_sectors),
+        (Some(DiskOrder::Yfq), 2, 0, 8)
+    );
     assert_eq!(
         disk.contract.unit(disk.workload.jobs[0].unit).hard[Resource::Disk],
         Some(Amount::Part(500_000))
