@@ -53,6 +53,14 @@ pub enum Imbalance {
         /// What is divided.
         divided: u64,
     },
+    /// An exchange of tickets began twice, or ended without having been in force as it was.
+    #[error(
+        "the accounts of exchanges do not balance: number {number} began or ended twice, or changed meanwhile"
+    )]
+    Exchange {
+        /// Its number.
+        number: u64,
+    },
 }
 
 fn owner_text(owner: Option<UnitId>) -> String {
@@ -68,6 +76,7 @@ impl Imbalance {
             Imbalance::Disk { .. } => "disks",
             Imbalance::Memory { .. } => "memory on loan",
             Imbalance::Allowed { .. } => "memory that is allowed",
+            Imbalance::Exchange { .. } => "exchanges",
         }
     }
 }

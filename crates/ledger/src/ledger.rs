@@ -9,6 +9,7 @@ use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
 use crate::disk::Disks;
 use crate::memory::Memory;
+use crate::trade::Exchanges;
 use crate::{Account, Imbalance, Statement};
 
 /// One unit's own figures, sub-units not included.
@@ -87,6 +88,7 @@ pub struct Ledger {
     idle_seen_ns: u64,
     disks: Disks,
     memory: Memory,
+    exchanges: Exchanges,
 }
 
 impl Ledger {
@@ -105,6 +107,7 @@ impl Ledger {
             idle_seen_ns: 0,
             disks: Disks::default(),
             memory: Memory::default(),
+            exchanges: Exchanges::default(),
         }
     }
 
@@ -160,7 +163,9 @@ impl Ledger {
         }
         self.memory.book(plan);
         self.disks.book(plan, applied_at);
-        self.imbalances()
+        let mut wrong = self.exchanges.book(plan);
+        wrong.extend(self.imbalances());
+        wrong
     }
 
     /// Another contract holds from now on. The accounts of units that it has no more are closed: what they used counts as
@@ -263,6 +268,7 @@ impl Ledger {
             common_ns: capacity_ns - used - idle_ns,
             memory: self.memory.totals(),
             accounts,
+            exchanges: self.exchanges.statement(contract, self.opened_at.unwrap_or(0)),
         }
     }
 

@@ -7,11 +7,13 @@ mod imbalance;
 mod ledger;
 mod memory;
 mod spread;
+mod trade;
 
 pub use disk::DiskAccount;
 pub use imbalance::Imbalance;
 pub use ledger::Ledger;
 pub use memory::{CallBacks, MemoryAccount, MemoryTotals};
+pub use trade::{Exchange, Lent};
 
 use std::collections::BTreeMap;
 
@@ -86,6 +88,9 @@ pub struct Statement {
     /// Units that hold tickets, in the contract's order; a unit's figures include those of its sub-units except where the
     /// field says otherwise.
     pub accounts: Vec<Account>,
+    /// Exchanges of tickets: those in force and the last hundred that ended, in the order of their numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exchanges: Vec<Exchange>,
 }
 
 impl Statement {

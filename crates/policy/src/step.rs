@@ -36,6 +36,8 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
         let refused = rights.apply(*change).err();
         plan.decisions.rights.push(RightsChange { change: *change, refused });
     }
+    plan.decisions.trade = rights.settle(now);
+    let ends = rights.next();
     for unit in input.contract.held() {
         // Every unit of the contract is known by now.
         let _ = rights.set_present(unit, input.snapshot.unit(unit).processes > 0);
@@ -50,7 +52,7 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     plan.next = state.memory.next().map_or(plan.next, |at| plan.next.min(at.max(earliest)));
     let (disks, next) = disk::step(&mut state.disks, now, input, rights, &mut plan.orders.disk);
     plan.decisions.disk = disks;
-    plan.next = next.map_or(plan.next, |next| plan.next.min(next));
+    plan.next = [next, ends].into_iter().flatten().fold(plan.next, Time::min);
     (state, plan)
 }
 

@@ -5,6 +5,7 @@ use commonhold_sim::outcome::{CommonMemory, JobOutcome, Outcome, Spent, Stuck, U
 use commonhold_sim::scenario::Scheduler;
 use serde::Serialize;
 
+use crate::exchanges;
 use crate::figures::{NOTHING, bytes, count, cpus, duration, seconds};
 use crate::svg::{AXIS_HEIGHT, Axis, add_axis, escape, step_for};
 use crate::table::{Paint, Style, Table};
@@ -113,6 +114,10 @@ pub fn text(study: &Study, style: Style) -> String {
     if study.runs.iter().any(|run| run.disks.iter().any(|disk| disk.requests > 0)) {
         out.push('\n');
         out += &disks_table(study).render(style);
+    }
+    if let Some(exchanges) = exchanges_table(study) {
+        out.push('\n');
+        out += &exchanges.render(style);
     }
     out.push('\n');
     out + &closing(&study.runs.iter().collect::<Vec<_>>(), study.horizon_ns)
@@ -260,6 +265,11 @@ fn memory_loans_table(study: &Study) -> Option<Table> {
     Some(table)
 }
 
+/// Those of the first run: they come about by what the workload offers, and not by chance.
+fn exchanges_table(study: &Study) -> Option<Table> {
+    exchanges::table(&study.runs.first()?.ledger.exchanges)
+}
+
 fn disks_table(study: &Study) -> Table {
     let mut table = Table::new(&["disk", "requests", "busy", "service", "queue", "wait"]);
     let Some(run) = study.runs.first() else { return table };
@@ -403,7 +413,9 @@ pub fn html(study: &Study) -> String {
     page += &response_bars(study);
     page += "<h2>Figures</h2>\n";
     let tables = [jobs_table(study), units_table(study), memory_table(study)].into_iter();
-    for table in tables.chain(memory_loans_table(study)).chain([disks_table(study)]) {
+    for table in
+        tables.chain(memory_loans_table(study)).chain([disks_table(study)]).chain(exchanges_table(study))
+    {
         page += &table.html();
     }
     page += &format!(

@@ -4,6 +4,7 @@ use commonhold_contract::{MILLIONTH, Resource};
 use commonhold_ledger::{Account, Statement};
 
 use crate::disks;
+use crate::exchanges;
 use crate::figures::{count, cpus, duration, percent_text};
 use crate::holdings::Holding;
 use crate::switches::UnitSwitches;
@@ -62,7 +63,12 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text += &line;
         text.push('\n');
     }
-    text + &disks::table(statement, style)
+    text += &disks::table(statement, style);
+    if let Some(exchanges) = exchanges::table(&statement.exchanges) {
+        text.push('\n');
+        text += &exchanges.render(style);
+    }
+    text
 }
 
 fn headline(statement: &Statement) -> String {

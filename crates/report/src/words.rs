@@ -5,8 +5,10 @@ use std::fmt;
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
 use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, RightsChange};
-use commonhold_policy::rights::{Change, Refused, TICKETS_MAX};
+use commonhold_policy::rights::{Change, Offer, Refused, TICKETS_MAX};
 use commonhold_policy::{MS, Plan, Reason};
+
+use crate::figures::duration;
 
 /// What one step of a plan does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +81,23 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             name(from),
             name(to)
         ),
+        Refused::Lent { unit, resource, has, lent } => format!(
+            "unit {} has {has} {resource} tickets, of which {lent} are lent in exchanges; leave it {} at least, or end an exchange",
+            name(unit),
+            lent + 1
+        ),
+        Refused::NoExchange { unit } => format!(
+            "unit {} gives and wants tickets of the same resource, or none; give some of one resource for some of another",
+            name(unit)
+        ),
+        Refused::TooManyOffers => {
+            "too many offers stand already; try again when some were served or taken back".to_owned()
+        }
+        Refused::NoOffer { number } => {
+            format!(
+                "no offer stands and no exchange is in force that has the number {number}; name one that does"
+            )
+        }
         Refused::Itself { unit } => {
             format!("unit {} cannot give tickets to itself; name another unit beside it", name(unit))
         }
@@ -103,17 +122,27 @@ impl fmt::Display for Asked<'_> {
             Change::Transfer { from, to, resource, tickets } => {
                 write!(f, "{}: gives {tickets} {resource} tickets to {}", name(from), name(to))
             }
-            Change::Exchange { one, other, gives, gets } => write!(
-                f,
-                "{}: gives {} {} tickets to {} for {} {} tickets",
-                name(one),
-                gives.tickets,
-                gives.resource,
-                name(other),
-                gets.tickets,
-                gets.resource
-            ),
+            Change::Exchange { one, other, gives, gets } => {
+                write!(f, "{}: gives {} to {} for {}", name(one), Tickets(gives), name(other), Tickets(gets))
+            }
+            Change::Offer { bid } => {
+                write!(f, "{}: offers {} for {}", name(bid.by), Tickets(bid.gives), Tickets(bid.wants))?;
+                if let Some(with) = bid.with {
+                    write!(f, ", to {} alone", name(with))?;
+                }
+                bid.for_ns.map_or(Ok(()), |ns| write!(f, ", for {}", duration(ns)))
+            }
+            Change::Cancel { number } => write!(f, "offer or exchange {number} is taken back"),
         }
+    }
+}
+
+/// `30 disk tickets`.
+struct Tickets(Offer);
+
+impl fmt::Display for Tickets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} tickets", self.0.tickets, self.0.resource)
     }
 }
 

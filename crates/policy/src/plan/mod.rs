@@ -21,7 +21,7 @@ pub use disk::DiskOrder;
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
 pub use reason::Reason;
 
-use crate::rights::{Change, Refused};
+use crate::rights::{Change, Refused, Trade};
 use crate::time::Time;
 
 /// One step.
@@ -54,6 +54,8 @@ pub struct Plan {
 pub struct Decisions {
     /// Changes of rights that were asked for, each made or refused.
     pub rights: Vec<RightsChange>,
+    /// What came of offers to exchange tickets.
+    pub trade: Vec<Trade>,
     /// CPUs.
     pub cpu: CpuPlan,
     /// Memory; `None` where it was not observed, and what is in force stays.

@@ -2,7 +2,8 @@
 
 use commonhold_contract::{Resource, UnitId};
 
-use super::TICKETS_MAX;
+use super::trade::OFFERS_MAX;
+use super::{Bid, TICKETS_MAX};
 
 /// A change of soft tickets. They are counted in the currency of the encloser, for one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -57,9 +58,19 @@ pub enum Change {
         /// What the other gives for it.
         gets: Offer,
     },
+    /// A unit offers tickets for those of others. It is served as soon as offers of others fit it ([`super::Trade`]).
+    Offer {
+        /// What it offers.
+        bid: Bid,
+    },
+    /// An offer is taken back, or an exchange ended.
+    Cancel {
+        /// Its number.
+        number: u64,
+    },
 }
 
-/// One side of an exchange.
+/// So many tickets of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Offer {
     /// Of what.
@@ -110,6 +121,33 @@ pub enum Refused {
         from: UnitId,
         /// The unit that would be given.
         to: UnitId,
+    },
+    /// Of a unit's tickets so many are lent: it has to keep one more.
+    #[error("unit {} has {has} {resource} tickets, of which {lent} are lent in exchanges: they cannot be fewer than one more", .unit.0)]
+    Lent {
+        /// The unit.
+        unit: UnitId,
+        /// Of what.
+        resource: Resource,
+        /// What it has.
+        has: u64,
+        /// What it lent.
+        lent: u64,
+    },
+    /// An offer gives and wants tickets of different resources, one of each at least.
+    #[error("unit {} offers no exchange: it gives and wants tickets of different resources, one of each at least", .unit.0)]
+    NoExchange {
+        /// The unit.
+        unit: UnitId,
+    },
+    /// So many offers stand already.
+    #[error("{OFFERS_MAX} offers stand already")]
+    TooManyOffers,
+    /// No offer that stands has that number, and no exchange in force.
+    #[error("there is no offer and no exchange of number {number}")]
+    NoOffer {
+        /// The number.
+        number: u64,
     },
     /// A unit cannot give to itself.
     #[error("unit {} cannot give tickets to itself", .unit.0)]

@@ -51,6 +51,7 @@ mod level;
 pub(crate) mod limits;
 mod ordered;
 pub mod share;
+mod trade;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -62,7 +63,11 @@ pub use entitlement::{Capacity, Entitlement};
 use level::{Class, Division, Level, Terms};
 use ordered::{Entry, Forest, Tree};
 
+use crate::time::Time;
+
 pub use change::{Change, Offer, Refused};
+use trade::Market;
+pub use trade::{Bid, Deal, Ending, Leg, Trade};
 
 /// The most tickets that a unit may have of a resource, as in a contract. The least is 1.
 pub const TICKETS_MAX: u64 = 1_000_000;
@@ -80,8 +85,12 @@ struct Unit {
     encloses: bool,
     /// The tickets that the contract gives it.
     asked: PerResource<u64>,
-    /// Those that it has now.
+    /// Those that are its own now.
     tickets: PerResource<u64>,
+    /// Of these, those that exchanges have lent to siblings.
+    lent: PerResource<u64>,
+    /// Siblings' that exchanges have lent to it.
+    got: PerResource<u64>,
     /// Whether it was said to be present.
     present: PerResource<bool>,
     active: PerResource<bool>,
@@ -96,8 +105,13 @@ impl Unit {
         self.present[resource] || quota && !self.encloses
     }
 
+    /// The tickets that count: where the contract gave it fewer than it lent, one until its exchanges are undone.
+    fn counting(&self, resource: Resource) -> u64 {
+        (self.tickets[resource] + self.got[resource]).saturating_sub(self.lent[resource]).max(1)
+    }
+
     fn entry(&self, unit: UnitId, resource: Resource) -> Entry {
-        Entry { id: unit.0, tickets: self.tickets[resource] }
+        Entry { id: unit.0, tickets: self.counting(resource) }
     }
 }
 
@@ -110,14 +124,17 @@ pub struct Rights {
     forest: Forest,
     quota: bool,
     capacity: PerResource<Option<Capacity>>,
+    market: Market,
+    /// What came of offers since [`Rights::settle`] was called last.
+    traded: Vec<Trade>,
 }
 
 /// Equal rights have equal values. Their sums may have come about in another order.
 impl PartialEq for Rights {
     fn eq(&self, other: &Rights) -> bool {
         let capacities = |rights: &Rights| Resource::ALL.map(|resource| rights.capacity(resource));
-        (&self.units, &self.top, self.quota, capacities(self))
-            == (&other.units, &other.top, other.quota, capacities(other))
+        (&self.units, &self.top, self.quota, capacities(self), &self.market, &self.traded)
+            == (&other.units, &other.top, other.quota, capacities(other), &other.market, &other.traded)
     }
 }
 
@@ -134,11 +151,16 @@ impl Rights {
     /// The same under another contract: after a reload. A unit is known by its number. One that stays is present as
     /// before. It keeps the tickets that it has of a resource as long as the contract gives it as many as before; where
     /// the contract gives it others, it has those: the newer word counts. One that moved into another encloser has what
-    /// the contract gives it. What was given to a unit that goes, goes with it.
+    /// the contract gives it. What was given to a unit that goes, goes with it. Exchanges of units that stay where they are go
+    /// on; [`Rights::settle`] undoes the others.
     pub fn adopt(&mut self, contract: &Contract) {
+        let (mut market, traded) = (core::mem::take(&mut self.market), core::mem::take(&mut self.traded));
+        market.stir();
         let before = core::mem::replace(
             self,
             Rights {
+                market,
+                traded,
                 quota: contract.machine.scheme == Scheme::Quota,
                 units: vec![None; contract.units.len()],
                 capacity: self.capacity,
@@ -161,6 +183,9 @@ impl Rights {
                 };
             }
             unit.present = old.map(|old| old.present).unwrap_or_default();
+            if let Some(old) = old.filter(|old| old.parent == asked.parent) {
+                (unit.lent, unit.got) = (old.lent, old.got);
+            }
             self.units[id.index()] = Some(unit);
         }
         self.classify(contract);
@@ -300,9 +325,38 @@ impl Rights {
         self.unit(unit).is_ok_and(|unit| unit.active[resource])
     }
 
-    /// The tickets that a unit has now; 0 for an unknown one.
+    /// The tickets that are a unit's own now, those included that it lent; 0 for an unknown one.
     pub fn tickets(&self, unit: UnitId, resource: Resource) -> u64 {
         self.unit(unit).map_or(0, |unit| unit.tickets[resource])
+    }
+
+    /// What exchanges have taken from a unit's tickets, and added to them.
+    pub fn lent_and_got(&self, unit: UnitId, resource: Resource) -> (u64, u64) {
+        self.unit(unit).map_or((0, 0), |unit| (unit.lent[resource], unit.got[resource]))
+    }
+
+    /// Offers that stand, by number, the oldest first.
+    pub fn offers(&self) -> &BTreeMap<u64, Bid> {
+        self.market.offers()
+    }
+
+    /// Exchanges in force, by number.
+    pub fn deals(&self) -> &BTreeMap<u64, Deal> {
+        self.market.deals()
+    }
+
+    /// Ends what is over, and serves the offers that can be served. What came of offers since it was called last.
+    pub fn settle(&mut self, now: Time) -> Vec<Trade> {
+        let mut market = core::mem::take(&mut self.market);
+        let came = market.settle(now, self);
+        self.market = market;
+        self.traded.extend(came);
+        core::mem::take(&mut self.traded)
+    }
+
+    /// When [`Rights::settle`] has something to do next, if nothing else happens.
+    pub fn next(&self) -> Option<Time> {
+        self.market.next()
     }
 
     /// The tickets that its encloser has issued to the active units directly in it, those of its own processes
@@ -323,16 +377,29 @@ impl Rights {
 
     /// Makes a change.
     ///
-    /// Refused, and nothing changed: an unknown unit; less than 1 ticket or more than [`TICKETS_MAX`] for one; a
-    /// transfer between units that are no siblings, or from one to itself.
+    /// Refused, and nothing changed: an unknown unit; less than 1 ticket or more than [`TICKETS_MAX`] for one, those that it
+    /// lent not counted; a transfer between units that are no siblings, or from one to itself; an offer that is none.
     pub fn apply(&mut self, change: Change) -> Result<(), Refused> {
         match change {
+            Change::Offer { bid } => self.trade(|market, rights| market.offer(rights, bid)),
+            Change::Cancel { number } => self.trade(|market, rights| market.cancel(rights, number)),
             Change::Set { unit, resource, tickets } => self.set_tickets(unit, resource, tickets),
             Change::Issue { unit, resource, tickets } => self.issue(unit, resource, tickets),
             Change::TakeBack { unit, resource, tickets } => self.take_back(unit, resource, tickets),
             Change::Transfer { from, to, resource, tickets } => self.transfer(from, to, resource, tickets),
             Change::Exchange { one, other, gives, gets } => self.exchange(one, other, gives, gets),
         }
+    }
+
+    fn trade(
+        &mut self,
+        change: impl FnOnce(&mut Market, &mut Rights) -> Result<Trade, Refused>,
+    ) -> Result<(), Refused> {
+        let mut market = core::mem::take(&mut self.market);
+        let came = change(&mut market, self);
+        self.market = market;
+        self.traded.push(came?);
+        Ok(())
     }
 
     /// As [`Change::Set`].
@@ -364,12 +431,7 @@ impl Rights {
         resource: Resource,
         tickets: u64,
     ) -> Result<(), Refused> {
-        if self.unit(from)?.parent != self.unit(to)?.parent {
-            return Err(Refused::Enclosers { from, to });
-        }
-        if from == to {
-            return Err(Refused::Itself { unit: from });
-        }
+        self.siblings(from, to)?;
         let (left, got) = (self.with_fewer(from, resource, tickets)?, self.with_more(to, resource, tickets)?);
         self.put(from, resource, left)?;
         self.put(to, resource, got)
@@ -386,27 +448,81 @@ impl Rights {
     }
 
     fn with_more(&self, unit: UnitId, resource: Resource, more: u64) -> Result<u64, Refused> {
-        let has = self.unit(unit)?.tickets[resource];
-        let now = has.checked_add(more).filter(|now| *now <= TICKETS_MAX);
+        let (it, has) = (self.unit(unit)?, self.tickets(unit, resource));
+        let now = has.checked_add(more).filter(|now| now.saturating_add(it.got[resource]) <= TICKETS_MAX);
         now.ok_or(Refused::TooMany { unit, resource, has, more })
     }
 
     fn with_fewer(&self, unit: UnitId, resource: Resource, fewer: u64) -> Result<u64, Refused> {
-        let has = self.unit(unit)?.tickets[resource];
-        let now = has.checked_sub(fewer).filter(|now| *now > 0);
-        now.ok_or(Refused::TooFew { unit, resource, has, fewer })
+        let (lent, has) = (self.unit(unit)?.lent[resource], self.tickets(unit, resource));
+        match has.checked_sub(fewer) {
+            Some(now) if now > lent => Ok(now),
+            Some(now) if now > 0 => Err(Refused::Lent { unit, resource, has, lent }),
+            _ => Err(Refused::TooFew { unit, resource, has, fewer }),
+        }
+    }
+
+    fn knows(&self, unit: UnitId) -> bool {
+        self.unit(unit).is_ok()
+    }
+
+    /// Whether two units are known, different, and in the same encloser.
+    fn siblings(&self, from: UnitId, to: UnitId) -> Result<(), Refused> {
+        if self.unit(from)?.parent != self.unit(to)?.parent {
+            return Err(Refused::Enclosers { from, to });
+        }
+        if from == to { Err(Refused::Itself { unit: from }) } else { Ok(()) }
+    }
+
+    /// Whether a unit has so many of its own to lend, and one more.
+    fn may_lend(&self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
+        self.with_fewer(unit, resource, tickets).map(|_| ())
+    }
+
+    fn lent_too_many(&self, unit: UnitId, resource: Resource) -> bool {
+        self.unit(unit).is_ok_and(|unit| unit.lent[resource] >= unit.tickets[resource])
+    }
+
+    /// Whether the unit that a leg leads to may have so many more.
+    fn has_room(&self, leg: Leg) -> bool {
+        let resource = leg.what.resource;
+        let all = |unit: &Unit| unit.tickets[resource] + unit.got[resource] + leg.what.tickets;
+        self.unit(leg.to).is_ok_and(|unit| all(unit) <= TICKETS_MAX)
+    }
+
+    fn lend(&mut self, leg: Leg) {
+        let Offer { resource, tickets } = leg.what;
+        self.count(leg.from, resource, |unit| unit.lent[resource] += tickets);
+        self.count(leg.to, resource, |unit| unit.got[resource] += tickets);
+    }
+
+    /// What was lent is not; of a unit that is not there any more, nothing is.
+    fn give_back(&mut self, leg: Leg) {
+        let Offer { resource, tickets } = leg.what;
+        let less = |counted: &mut u64| *counted = counted.saturating_sub(tickets);
+        self.count(leg.from, resource, |unit| less(&mut unit.lent[resource]));
+        self.count(leg.to, resource, |unit| less(&mut unit.got[resource]));
     }
 
     fn put(&mut self, id: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
-        let active = self.unit(id)?.active[resource];
+        self.unit(id)?;
+        self.count(id, resource, |unit| unit.tickets[resource] = tickets);
+        self.market.stir();
+        Ok(())
+    }
+
+    /// Changes what counts of a unit's tickets.
+    fn count(&mut self, id: UnitId, resource: Resource, change: impl FnOnce(&mut Unit)) {
+        let Ok(active) = self.unit(id).map(|unit| unit.active[resource]) else { return };
         if active {
             self.enter(id, resource, false);
         }
-        self.unit_mut(id)?.tickets[resource] = tickets;
+        if let Ok(unit) = self.unit_mut(id) {
+            change(unit);
+        }
         if active {
             self.enter(id, resource, true);
         }
-        Ok(())
     }
 
     /// Says how much there is of a resource: CPUs came or went, memory was put in.

@@ -1,4 +1,4 @@
-//! Changes of rights in a workload: what is changed when, and whether it can be.
+//! Changes of rights in a workload, offers to exchange tickets among them: what is changed when, and whether it can be.
 //!
 //! The tickets of units depend on the contract and on earlier changes alone. So a change that would be refused is an
 //! error of the workload, and none is refused while the machine runs.
@@ -6,24 +6,27 @@
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::quantity::duration_text;
 use commonhold_contract::{Contract, Diagnostic, Resource, UnitId};
-use commonhold_policy::rights::{Change, Refused, Rights, TICKETS_MAX};
+use commonhold_policy::rights::{Bid, Change, Offer, Refused, Rights, TICKETS_MAX};
 use toml::de::DeTable;
 
-use super::keys::{CHANGE, RESOURCES};
+use super::keys::{CHANGE, OFFER, RESOURCES};
 use super::model::RightsChange;
-use super::values::{Span, missing, number};
+use super::values::{Entry, Span, missing, number};
 use super::workload::unit;
 use crate::Time;
 
-/// Reads the tables `[change.NAME]`, and says which of them would be refused. In the order in which they are made.
+/// Reads the tables `[change.NAME]` and `[offer.NAME]`, and says which of them would be refused. In the order in which they
+/// are made.
 pub(super) fn read(
     document: &mut Document,
-    tables: &[(Named, &DeTable)],
+    tables: [&[(Named, &DeTable)]; 2],
     contract: &Contract,
     horizon_ns: Time,
 ) -> Vec<RightsChange> {
+    let [made, offered] = tables;
     let mut changes: Vec<(RightsChange, Span)> =
-        tables.iter().filter_map(|(named, table)| change(document, named, table, contract)).collect();
+        made.iter().filter_map(|(named, table)| change(document, named, table, contract)).collect();
+    changes.extend(offered.iter().filter_map(|(named, table)| offer(document, named, table, contract)));
     // Of those at the same time, the first in the text comes first.
     changes.sort_by_key(|(change, _)| change.at_ns);
     let mut rights = Rights::default();
@@ -35,6 +38,7 @@ pub(super) fn read(
             let help = "write a later `horizon`, or an earlier `at`";
             document.report(Diagnostic::error("never-starts", at.clone(), message).help(help));
         }
+        rights.settle(change.at_ns);
         if let Err(why) = rights.apply(change.change) {
             document.report(refused(contract, at.clone(), why));
         }
@@ -70,16 +74,74 @@ fn change(
             _ => tickets = number(document, &entry),
         }
     }
-    let what = format!("change `{}`", named.name);
-    for (key, example, _) in said.iter().filter(|(_, _, said)| !said) {
-        missing(document, named.at.clone(), &what, key, example);
-    }
+    all_said(document, named, "change", &said);
     let (unit, resource, tickets) = (from?, resource?, tickets?);
     let change = match gives {
         true => Change::Transfer { from: unit, to: to?, resource, tickets },
         false => Change::Set { unit, resource, tickets },
     };
     Some((RightsChange { at_ns, change }, named.at.clone()))
+}
+
+/// `None` if something is missing.
+fn offer(
+    document: &mut Document,
+    named: &Named,
+    table: &DeTable,
+    contract: &Contract,
+) -> Option<(RightsChange, Span)> {
+    let (mut by, mut gives, mut wants, mut with, mut is_for_one, mut at_ns, mut for_ns) =
+        (None, None, None, None, false, 0, None);
+    let mut said =
+        [("unit", "\"physics\"", false), ("give", "\"disk:300\"", false), ("want", "\"cpu:200\"", false)];
+    for entry in document.entries(&OFFER, table) {
+        for (key, _, said) in &mut said {
+            *said |= *key == entry.key.name;
+        }
+        match entry.key.name {
+            "at" => at_ns = number(document, &entry).unwrap_or(0),
+            "unit" => by = unit(document, &entry, contract, "offer is of"),
+            "give" => gives = tickets(document, &entry),
+            "want" => wants = tickets(document, &entry),
+            "with" => {
+                is_for_one = true;
+                with = unit(document, &entry, contract, "offer is for");
+            }
+            _ => for_ns = number(document, &entry),
+        }
+    }
+    all_said(document, named, "offer", &said);
+    if is_for_one && with.is_none() {
+        return None;
+    }
+    let bid = Bid { by: by?, gives: gives?, wants: wants?, with, for_ns };
+    Some((RightsChange { at_ns, change: Change::Offer { bid } }, named.at.clone()))
+}
+
+/// `disk:300`.
+fn tickets(document: &mut Document, entry: &Entry) -> Option<Offer> {
+    let text = document.string(entry, "a resource and tickets")?;
+    let parts = text.split_once(':').and_then(|(word, tickets)| {
+        let resource = Resource::ALL.into_iter().find(|resource| resource.name() == word)?;
+        let tickets = tickets.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets))?;
+        Some(Offer { resource, tickets })
+    });
+    if parts.is_none() {
+        let message = format!("\"{text}\" is no resource with tickets");
+        let help =
+            format!("write one of {}, a colon, and 1 to {TICKETS_MAX}: \"disk:300\"", RESOURCES.join(", "));
+        let span = document.span(entry.value);
+        document.report(Diagnostic::error("bad-tickets", span, message).help(help));
+    }
+    parts
+}
+
+/// Says which of the keys that are needed are missing.
+fn all_said(document: &mut Document, named: &Named, what: &str, said: &[(&str, &str, bool)]) {
+    let what = format!("{what} `{}`", named.name);
+    for (key, example, _) in said.iter().filter(|(_, _, said)| !said) {
+        missing(document, named.at.clone(), &what, key, example);
+    }
 }
 
 fn refused(contract: &Contract, at: Span, why: Refused) -> Diagnostic {
@@ -104,6 +166,21 @@ fn refused(contract: &Contract, at: Span, why: Refused) -> Diagnostic {
             format!("`{}` and `{}` are not within the same unit", path(from), path(to)),
             "tickets are no common measure between units: name two units side by side".to_owned(),
         ),
+        Refused::Lent { unit, resource, has, lent } => (
+            format!("`{}` has {has} {resource} tickets then, and has lent {lent} of them", path(unit)),
+            format!("leave it {} at least", lent + 1),
+        ),
+        Refused::NoExchange { .. } => (
+            "it gives and wants the same resource".to_owned(),
+            "give tickets of one resource for tickets of another".to_owned(),
+        ),
+        Refused::TooManyOffers => (
+            "too many offers stand then".to_owned(),
+            "make fewer offers, or offers that are served".to_owned(),
+        ),
+        Refused::NoOffer { number } => {
+            (format!("there is no offer of number {number} then"), "name another".to_owned())
+        }
         Refused::Itself { unit } => (
             format!("`{}` cannot give tickets to itself", path(unit)),
             "name another unit beside it".to_owned(),

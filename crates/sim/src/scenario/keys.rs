@@ -57,6 +57,8 @@ pub(crate) enum Kind {
     Name(&'static str),
     /// The path of a unit of the contract.
     Unit,
+    /// A resource and tickets of it, from 1: `disk:300`.
+    Tickets { max: u64 },
     /// A list of steps.
     Steps,
     /// The distances of all nodes from each, a list of lists.
@@ -490,6 +492,14 @@ pub(crate) static WORKLOAD: Table = Table {
             "{ evening = { unit = \"physics\", resource = \"cpu\", tickets = 300 } }",
             "Changes of units' tickets by name, as `commonhold tickets` makes them while a daemon runs.",
         ),
+        key(
+            "offer",
+            Kind::Named(&OFFER),
+            "",
+            "{ swap = { unit = \"physics\", give = \"disk:300\", want = \"cpu:200\" } }",
+            "Offers by name: tickets of one resource for those of another. Offers that fit each other are served, and exchanged \
+             tickets come back when the time is over.",
+        ),
     ],
 };
 
@@ -643,6 +653,50 @@ pub(crate) static CHANGE: Table = Table {
             "How many the unit has from then on; with `to`, how many it gives. Required.",
         ),
         key("to", Kind::Unit, "", "\"chemistry\"", "The unit within the same unit that is given them."),
+    ],
+};
+
+/// `[offer.NAME]`.
+pub(crate) static OFFER: Table = Table {
+    title: "an offer",
+    definition: "[offer.NAME]",
+    keys: &[
+        key("at", Kind::Time { min: 0, max: HORIZON_MAX_NS }, "\"0s\"", "\"10s\"", "When it is made."),
+        key(
+            "unit",
+            Kind::Unit,
+            "",
+            "\"physics\"",
+            "The path of the unit that makes it, as the contract has it. Required.",
+        ),
+        key(
+            "give",
+            Kind::Tickets { max: TICKETS_MAX },
+            "",
+            "\"disk:300\"",
+            "What it gives: a resource and tickets. It keeps one ticket at least. Required.",
+        ),
+        key(
+            "want",
+            Kind::Tickets { max: TICKETS_MAX },
+            "",
+            "\"cpu:200\"",
+            "What it wants for that. Required.",
+        ),
+        key(
+            "with",
+            Kind::Unit,
+            "",
+            "\"chemistry\"",
+            "The unit within the same unit that alone may serve it; any may if not said.",
+        ),
+        key(
+            "for",
+            Kind::Time { min: 1, max: HORIZON_MAX_NS },
+            "",
+            "\"10m\"",
+            "How long an exchange lasts at most; to the end if not said.",
+        ),
     ],
 };
 

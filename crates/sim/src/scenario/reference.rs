@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use commonhold_contract::quantity::{bytes_text, duration_text, part_text};
 
-use super::keys::{DISK, Key, Kind, MACHINE, OF_MODELS, STEPS, Table, WORKLOAD};
+use super::keys::{DISK, Key, Kind, MACHINE, OF_MODELS, RESOURCES, STEPS, Table, WORKLOAD};
 use super::limits::TIMES_MAX;
 
 /// Columns of the text, at most.
@@ -79,6 +79,10 @@ fn range(kind: Kind) -> String {
         Kind::Switch => "true or false".to_owned(),
         Kind::Name(what) => format!("the name of a {what}"),
         Kind::Unit => "the path of a unit".to_owned(),
+        Kind::Tickets { max } => {
+            let resources = RESOURCES.join(", ");
+            format!("RESOURCE:TICKETS; one of {resources}; 1 to {max}")
+        }
         Kind::Steps => "a list of steps".to_owned(),
         Kind::Distances { min, max } => format!("a list of lists of numbers, {min} to {max}"),
     }

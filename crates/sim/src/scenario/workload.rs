@@ -48,6 +48,7 @@ fn workload(
     let programs = list("program", PROGRAMS_MAX);
     let jobs = list("job", JOBS_MAX);
     let changes = list("change", CHANGES_MAX);
+    let offers = list("offer", CHANGES_MAX);
     let known = Known {
         files: Names::new("file", files.iter().map(|(named, _)| named.name)),
         locks: Names::new("lock", locks.iter().map(|(named, _)| named.name)),
@@ -70,7 +71,7 @@ fn workload(
         let read = Jobs { contract, disks, programs: &known.programs };
         workload.jobs.extend(read.job(document, named, table, &mut places));
     }
-    workload.changes = changes::read(document, &changes, contract, workload.horizon_ns);
+    workload.changes = changes::read(document, [&changes, &offers], contract, workload.horizon_ns);
     (workload, places)
 }
 
