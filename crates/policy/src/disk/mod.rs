@@ -95,7 +95,6 @@ struct Disk {
     rates: Rates,
     weights: weigh::Weights,
     shares: BTreeMap<UnitId, u64>,
-    debts: Debts,
     caps: BTreeMap<UnitId, Order<DiskCap>>,
 }
 
@@ -103,6 +102,7 @@ struct Disk {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
     disks: BTreeMap<String, Disk>,
+    debts: Debts,
 }
 
 impl Disk {
@@ -112,7 +112,6 @@ impl Disk {
         self.weights.forget_gone(contract);
         self.caps.retain(|unit, _| contract.has(*unit));
         self.shares.retain(|unit, _| contract.has(*unit));
-        self.debts.forget_gone(contract);
     }
 }
 
@@ -128,7 +127,7 @@ pub(crate) fn step(
     let mut next = None;
     if input.snapshot.disks.is_empty() {
         state.disks.clear();
-        return (plan, next);
+        return (plan, state.debts.settle(now, input, |_| None, orders));
     }
     // A unit that used a disk lately counts too: its last process may be gone, and what that wrote, or its next job, is on
     // its way. Without tickets it would be ahead of nothing, and held to next to that.
@@ -160,16 +159,14 @@ pub(crate) fn step(
         }
         let entitlement = rights.to_part(Resource::Disk, capacity).all();
         let weighs = decide(disk, now, input, facts, (&entitlement, &everybodys), orders);
-        if input.means.disk.limits_only {
-            let at = disk.debts.settle(now, input, facts, &disk.caps, orders);
-            next = at.map_or(next, |at| Some(next.map_or(at, |next: Time| next.min(at))));
-        }
         if disk.rates.is_busy() {
             let at = now + if weighs { WEIGHED_NS } else { BUSY_NS };
             next = Some(next.map_or(at, |next: Time| next.min(at)));
         }
     }
-    (plan, next)
+    let caps = |facts: &DiskFacts| state.disks.get(&facts.name).map(|disk| &disk.caps);
+    let settled = state.debts.settle(now, input, caps, orders);
+    (plan, [next, settled].into_iter().flatten().min())
 }
 
 /// The same rights if every unit had processes. Those that stand in a unit beside its sub-units count where they do.
