@@ -221,7 +221,7 @@ mod tests {
 
     /// Three quarters and one quarter.
     fn entitled() -> Plan {
-        let disk = DiskPlan { entitled: vec![0, 0, 750_000, 250_000] };
+        let disk = DiskPlan { entitled: vec![0, 0, 750_000, 250_000], ..DiskPlan::default() };
         Plan { decisions: Decisions { disk, ..Decisions::default() }, ..Plan::default() }
     }
 

@@ -129,6 +129,7 @@ pub(crate) fn step(
         state.disks.clear();
         return (plan, state.debts.settle(now, input, |_| None, orders));
     }
+    plan.disks = input.snapshot.disks.iter().map(|facts| facts.name.clone()).collect();
     // A unit that used a disk lately counts too: its last process may be gone, and what that wrote, or its next job, is on
     // its way. Without tickets it would be ahead of nothing, and held to next to that.
     for unit in input.contract.held() {
