@@ -241,7 +241,7 @@ proptest! {
                 .filter(|other| begun(other) >= arrival && begun(other) <= begun(it))
                 .map(|(_, finished)| &finished.request).collect();
             let passes = |r: &Request| (r.lba..r.lba + u64::from(r.sectors)).contains(&it.1.request.lba);
-            let over = |r: &&&Request| !std::ptr::eq(**r, &it.1.request) && passes(r);
+            let over = |r: &&&Request| !std::ptr::eq(**r, &raw const it.1.request) && passes(r);
             let allowed = 1 + meanwhile.iter().filter(over).count();
             prop_assert!(meanwhile.windows(2).filter(|pair| pair[1].lba < pair[0].lba).count() <= allowed);
         }
