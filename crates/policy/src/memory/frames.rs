@@ -213,7 +213,7 @@ struct Division<'a> {
     input: Input<'a>,
     facts: Vec<Facts>,
     entitlement: Entitlement,
-    /// What each was allowed before; what it is entitled to if there was no look before.
+    /// What each was allowed before; of one that has come since, what it is entitled to.
     before: Vec<u64>,
     calm: Vec<u32>,
     /// Frames that neither `kernel` nor `shared` uses.
@@ -233,7 +233,9 @@ impl<'a> Division<'a> {
         let divided = input.frames.saturating_sub(common);
         let capacity = Capacity::Pieces { total: divided, bytes: input.frame_bytes };
         let entitlement = input.rights.to_part(Resource::Memory, capacity).all();
-        let before = if state.allowed.len() == facts.len() { state.allowed } else { entitlement.own.clone() };
+        let mut before = state.allowed;
+        before.truncate(facts.len());
+        before.extend_from_slice(&entitlement.own[before.len()..]);
         let calm = contract
             .ids()
             .map(|id| {

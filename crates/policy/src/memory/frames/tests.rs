@@ -43,6 +43,23 @@ fn looks(n: u32, state: State, contract: &Contract, frames: u64, units: &[Facts]
     (0..n).fold((state, Vec::new()), |(state, _), _| look(state, contract, frames, units))
 }
 
+/// Of 1,000 frames, 100 are common. The first of two units leaves 430 idle, of which 80 are the reserve, and lends 350. The
+/// contract has a third then: that changes nothing as long as it has no process. When it has, each is entitled to 300, and
+/// the first leaves 280. So 150 come back, and no more.
+#[test]
+fn loans_outlast_a_unit_that_comes() {
+    let (mut contract, _) = equals(2, Scheme::Isolate);
+    let lends = [facts(20, false), facts(800, true)];
+    let (state, all) = looks(30, State::default(), &contract, 1_000, &seen(60, 40, &lends));
+    assert_eq!((all[2].lent, all[3].borrowed), (350, 350));
+    contract.add(None, "new");
+    let with = |new: Facts| seen(60, 40, &[lends[0], lends[1], new]);
+    let (state, all) = look(state, &contract, 1_000, &with(Facts::default()));
+    assert_eq!((all[2].lent, all[3].borrowed, all[4].allowed), (350, 350, 0));
+    let (_, all) = look(state, &contract, 1_000, &with(facts(10, false)));
+    assert_eq!((all[2].lent, all[3].borrowed, all[4].allowed), (200, 200, 300));
+}
+
 /// Of 1,000 frames, 100 are common, and each of three units is entitled to 300. The first leaves 280 idle, of which 80 are the
 /// reserve. It lends at most 100, and 20 of these then; or a third of its 300, which is the same. The second borrows 50 at
 /// most; or a tenth of the 900, which are 90.
