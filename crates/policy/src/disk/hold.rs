@@ -97,7 +97,7 @@ pub(super) struct Rates {
     /// What the disk carries with the present mix of requests, and the most it ever carried, in bytes per second.
     capacity: u64,
     peak: u64,
-    /// How long the last interval was.
+    /// How long the last interval was; 0 at a look at facts that are not new.
     elapsed: Time,
 }
 
@@ -302,8 +302,12 @@ impl Rates {
         self.shares.get(&unit).copied().unwrap_or(0).max(1)
     }
 
-    /// Which unit is held to what rate from now on.
+    /// Which unit is held to what rate from now on. As before at facts that are not new: looks are more frequent than these, and
+    /// what was done for them is not done again.
     pub(super) fn hold(&mut self, now: Time) -> BTreeMap<UnitId, Held> {
+        if self.elapsed == 0 {
+            return self.held.clone();
+        }
         if self.crowd.len() < 2 && self.reserving.is_empty() {
             self.held.clear();
             return BTreeMap::new();
