@@ -29,6 +29,7 @@ use crate::input::Input;
 use crate::plan::{DiskOrder, Reason, Step};
 use crate::snapshot::{DiskFacts, DiskUse};
 use crate::time::{MS, Time};
+use crate::tree::lineage;
 
 /// How much of its rate a unit may be ahead, and behind.
 const BURST_NS: Time = 100 * MS;
@@ -241,11 +242,6 @@ fn next(now: Time, disks: &BTreeMap<String, Accounts>, debts: &BTreeMap<UnitId, 
 fn present(input: Input<'_>) -> BTreeSet<UnitId> {
     let units = input.contract.held().filter(|unit| input.snapshot.unit(*unit).processes > 0);
     units.flat_map(|unit| lineage(input.contract, unit)).collect()
-}
-
-/// A unit and those around it, from within.
-fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
-    core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent)
 }
 
 #[cfg(test)]

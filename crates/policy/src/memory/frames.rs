@@ -54,9 +54,9 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Amount, Contract, DEFAULT_TICKETS, Resource, Scheme, UnitId};
 
-use crate::membership::is_within;
 use crate::rights::share::{split, split_capped};
 use crate::rights::{Capacity, Entitlement, Rights};
+use crate::tree::{Levels, lineage};
 
 /// A unit lends nothing before it was there, and not short, at so many looks: a unit that comes, or has just called its
 /// frames back, will want more.
@@ -218,6 +218,7 @@ struct Division<'a> {
     calm: Vec<u32>,
     /// Frames that neither `kernel` nor `shared` uses.
     divided: u64,
+    levels: Levels,
 }
 
 impl<'a> Division<'a> {
@@ -248,7 +249,8 @@ impl<'a> Division<'a> {
                 }
             })
             .collect();
-        let mut division = Division { input, facts, entitlement, before, calm, divided };
+        let levels = Levels::of(contract);
+        let mut division = Division { input, facts, entitlement, before, calm, divided, levels };
         division.give_up_cold();
         division
     }
@@ -357,8 +359,7 @@ impl<'a> Division<'a> {
             let part = u128::from(self.entitlement.own(unit)) * u128::from(hard);
             u64::try_from(part.div_ceil(u128::from(value.max(1)))).unwrap_or(u64::MAX)
         };
-        let around = core::iter::successors(Some(unit), |id: &UnitId| contract.unit(*id).parent);
-        around.map(of).max().unwrap_or(0)
+        lineage(contract, unit).map(of).max().unwrap_or(0)
     }
 
     /// What of that it does not even use.
@@ -453,9 +454,8 @@ impl<'a> Division<'a> {
 
     /// Deals `amount` among the units of one level by tickets, and on among their sub-units.
     fn deal(&self, level: Option<UnitId>, amount: u64, rooms: &[u64], target: &mut [u64]) {
-        let contract = self.input.contract;
-        let units: Vec<UnitId> =
-            contract.children(level).filter(|id| rooms[id.index()] > 0 && amount > 0).collect();
+        let has_room = |id: &UnitId| rooms[id.index()] > 0 && amount > 0;
+        let units: Vec<UnitId> = self.levels.at(level).iter().copied().filter(has_room).collect();
         let mut tickets: Vec<u64> =
             units.iter().map(|id| self.input.rights.tickets(*id, Resource::Memory)).collect();
         let mut caps: Vec<u64> = units.iter().map(|id| rooms[id.index()]).collect();
@@ -504,9 +504,7 @@ impl<'a> Division<'a> {
         let contract = self.input.contract;
         for id in contract.held().rev() {
             if let Some(margin) = self.margin(id) {
-                let within: Vec<UnitId> =
-                    contract.held().filter(|unit| is_within(contract, *unit, id)).collect();
-                shrink(loans, target, margin, &within);
+                shrink(loans, target, margin, &self.levels.within(id));
             }
         }
         shrink(loans, target, excess, &contract.held().collect::<Vec<_>>());
@@ -535,8 +533,7 @@ impl<'a> Division<'a> {
 
     /// Whether a unit or an encloser has no room.
     fn is_limited(&self, unit: UnitId, rooms: &[u64]) -> bool {
-        let above = core::iter::successors(Some(unit), |id: &UnitId| self.input.contract.unit(*id).parent);
-        above.into_iter().any(|id| rooms[id.index()] == 0)
+        lineage(self.input.contract, unit).any(|id| rooms[id.index()] == 0)
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::membership::is_within;
 use commonhold_contract::{MILLIONTH, PerResource, Permission};
 use proptest::prelude::*;
 
