@@ -200,12 +200,45 @@ fn what_cannot_be_kept_is_not_made() {
     fs::remove_dir(&trap).unwrap();
     done(place.call(&["tickets", "set", "a", "cpu", "8"]));
     daemon.kill();
-    // A file that is none of ours keeps nobody from holding a contract.
+    // A file that is none of ours keeps nobody from holding a contract, and is not written over.
     fs::write(place.directory().join("tickets.json"), "nonsense").unwrap();
     let daemon = place.run(&[]);
-    assert!(daemon.err().contains("cannot understand the changed tickets"), "{}", daemon.err());
+    assert!(
+        daemon.err().contains("cannot understand the changed tickets: line 1, `nonsense`"),
+        "{}",
+        daemon.err()
+    );
     assert_eq!(of(&place, "a", "cpu"), (100, 100));
     assert!(done(place.call(&["status"])).contains("the contract's own tickets are in force"));
+    assert_eq!(file(&place), "nonsense");
+    done(place.call(&["tickets", "set", "a", "cpu", "9"]));
+    assert_eq!(fs::read_to_string(place.directory().join("tickets.json.unread-1")).unwrap(), "nonsense");
+    assert!(file(&place).contains("\"tickets\": 9"), "{}", file(&place));
+}
+
+/// What a reload ended cannot be forgotten while the file cannot be written: `status` says so, and it is tried again.
+#[test]
+fn what_could_not_be_kept_is_kept_later() {
+    let (place, mut daemon) = start(TWO);
+    for unit in ["a", "b"] {
+        done(place.call(&["tickets", "set", unit, "cpu", "7"]));
+    }
+    let trap = place.directory().join("tickets.new");
+    fs::create_dir(&trap).unwrap();
+    place.write("version = 1\n[unit.a]\n");
+    daemon.signal(libc::SIGHUP);
+    daemon.says("reloaded contract.toml");
+    let words = "the next daemon may not know which tickets were changed";
+    assert!(file(&place).contains("\"b\""), "the file is as it was");
+    eventually("it is said", || daemon.err().contains(words));
+    let status = done(place.call(&["status"]));
+    assert!(status.contains(words) && status.contains("it is tried again every second"), "{status}");
+    assert_eq!(of(&place, "a", "cpu"), (7, 100), "what is in force is told as it is");
+    fs::remove_dir(&trap).unwrap();
+    eventually("it is kept", || !file(&place).contains("\"b\"") && file(&place).contains("\"a\""));
+    eventually("it is no problem any more", || !done(place.call(&["status"])).contains(words));
+    assert_eq!(daemon.err().matches(words).count(), 1, "{}", daemon.err());
+    daemon.stop();
 }
 
 /// A member gives away what its unit has, and takes nothing. Who may enter a unit and all that is in it, governs it.
