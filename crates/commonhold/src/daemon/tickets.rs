@@ -7,8 +7,6 @@
 //! be a member of the encloser is not enough: where each user has a sub-unit, all users are members of the encloser,
 //! and none of them may take another's.
 
-use std::collections::BTreeMap;
-
 use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_policy::membership::may_enter;
 use commonhold_policy::rights::{Change, Refused, Rights};
@@ -24,23 +22,7 @@ use crate::protocol::{Asked, Refusal, TicketsReply, refusal};
 pub(super) fn all(hold: &Hold) -> Answered {
     let rights = hold.rights();
     let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
-    reply(&TicketsReply { tickets: in_tree(hold.contract()).into_iter().flat_map(of).collect() })
-}
-
-/// The units, each with those in it behind it. Their numbers are in no such order: a unit that came by a reload, or since a
-/// user was seen, has a later one.
-fn in_tree(contract: &Contract) -> Vec<UnitId> {
-    let mut inside: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
-    for unit in contract.held().rev() {
-        inside.entry(contract.unit(unit).parent).or_default().push(unit);
-    }
-    let mut next = inside.remove(&None).unwrap_or_default();
-    let mut order = Vec::new();
-    while let Some(unit) = next.pop() {
-        order.push(unit);
-        next.extend(inside.remove(&Some(unit)).unwrap_or_default());
-    }
-    order
+    reply(&TicketsReply { tickets: hold.contract().listed().into_iter().flat_map(of).collect() })
 }
 
 /// Those that are not the contract's.
@@ -224,15 +206,6 @@ mod tests {
         ] {
             assert_eq!(allowed(&contract, enters, one, two), may, "{enters:?} {one:?} {two:?}");
         }
-    }
-
-    #[test]
-    fn sub_units_stand_below_their_unit_whenever_they_came() {
-        let (mut contract, [top, ana, bo, other]) = contract();
-        let inner = contract.add(Some(ana), "inner");
-        let last = contract.add(Some(top), "last");
-        assert_eq!(in_tree(&contract), [top, ana, inner, bo, last, other]);
-        assert_eq!(in_tree(&Contract::default()), []);
     }
 
     #[test]

@@ -29,6 +29,13 @@ fn of(place: &Place, unit: &str, resource: &str) -> (u64, u64) {
     (row["tickets"].as_u64().unwrap(), row["contract"].as_u64().unwrap())
 }
 
+/// The units in the order of `tickets`.
+fn listed(place: &Place) -> Vec<String> {
+    let all: serde_json::Value = serde_json::from_str(&done(place.call(&["tickets", "--json"]))).unwrap();
+    let rows = all["tickets"].as_array().unwrap().iter();
+    rows.step_by(4).map(|row| row["unit"].as_str().unwrap().to_owned()).collect()
+}
+
 fn file(place: &Place) -> String {
     fs::read_to_string(place.directory().join("tickets.json")).unwrap_or_default()
 }
@@ -166,11 +173,20 @@ fn a_reload_keeps_changes_until_the_file_says_otherwise() {
     daemon.signal(libc::SIGHUP);
     daemon.says("reloaded contract.toml");
     assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "cpu")], [(7, 100), (7, 100)]);
+    // What came in the middle stands in the middle, in every list.
+    place.write("version = 1\n[unit.new]\n[unit.b]\n[unit.b.unit.x]\n[unit.later]\n[unit.a]\nlend = false\n");
+    daemon.signal(libc::SIGHUP);
+    eventually("it is reloaded", || daemon.out().matches("reloaded").count() == 2);
+    let order = ["new", "b", "b/x", "later", "a"];
+    assert_eq!(listed(&place), order);
+    assert_eq!(place.units(), order);
+    let lines = done(place.call(&["status"]));
+    assert!(lines.find("tickets b: ") < lines.find("tickets a: "), "{lines}");
     place.write("version = 1\n[unit.a]\ntickets = { cpu = 50 }\n");
     daemon.signal(libc::SIGHUP);
     daemon.says("tickets a: no longer 7 cpu tickets, since the contract gives it 50 instead of 100");
     daemon.says("tickets b: no longer 7 cpu tickets, since the contract has no such unit");
-    eventually("it is reloaded", || daemon.out().matches("reloaded").count() == 2);
+    eventually("it is reloaded", || daemon.out().matches("reloaded").count() == 3);
     assert_eq!([of(&place, "a", "cpu"), of(&place, "a", "disk")], [(50, 50), (7, 100)]);
     assert!(!file(&place).contains("\"b\"") && !file(&place).contains("cpu"), "{}", file(&place));
     daemon.stop();
