@@ -319,7 +319,8 @@ pub(crate) struct Status {
 /// Show units' tickets, or change them while the daemon runs
 ///
 /// Shown are every unit's tickets of each resource. Where they were changed, the number that the contract gives stands
-/// beside them, and a line says what the unit is entitled to now.
+/// beside them, and a line says what the unit is entitled to now. Tickets that a unit will have once its user has processes
+/// are shown below. Where nothing holds a resource here, that is said of changed tickets of it.
 ///
 /// A change is made at once, and lasts until the contract file says otherwise. It is kept in the daemon's directory
 /// (`tickets.json`) before it is made. The next daemon that begins there makes it again, whether this one ended or was killed.

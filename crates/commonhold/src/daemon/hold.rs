@@ -9,6 +9,7 @@ use commonhold_machine::Machine;
 use commonhold_policy::plan::RightsChange;
 use commonhold_policy::rights::{Change, Rights};
 use commonhold_policy::{Plan, Time};
+use commonhold_report::tickets::Expected;
 use commonhold_steward::{Changed, Steward, Turn, Wrong};
 
 use super::kept::Keeper;
@@ -192,6 +193,29 @@ impl Hold {
     /// Tickets that are not those of the contract.
     pub(super) fn changed(&self, rights: &Rights) -> Vec<Changed> {
         self.steward.changed(rights)
+    }
+
+    /// Tickets that units will have: once a turn does not fail, or once the unit is there.
+    pub(super) fn expected(&self) -> Vec<Expected> {
+        let (now, foreseen) = (self.rights(), self.steward.foreseen());
+        let mut expected = Vec::new();
+        for unit in self.contract().listed() {
+            for resource in Resource::ALL {
+                let tickets = foreseen.tickets(unit, resource);
+                if tickets != now.tickets(unit, resource) {
+                    let unit = self.contract().unit(unit).path.clone();
+                    let when = "with the next step that does not fail".to_owned();
+                    expected.push(Expected { unit, resource, tickets, when });
+                }
+            }
+        }
+        expected.extend(self.keeper.waiting().iter().map(|kept| Expected {
+            unit: kept.unit.clone(),
+            resource: kept.resource,
+            tickets: kept.tickets,
+            when: format!("instead of {}, once its user has processes", kept.contract),
+        }));
+        expected
     }
 
     /// What a unit's tickets are worth, in the resource's measure.

@@ -91,6 +91,11 @@ impl Keeper {
         changes
     }
 
+    /// The changes that wait for units that are not there yet.
+    pub(super) fn waiting(&self) -> &[Kept] {
+        &self.waiting
+    }
+
     /// Keeps what is changed now, and what waits, before it is in force. After an error the file may be either, and this is
     /// to be called again.
     pub(super) fn keep(&mut self, contract: &Contract, changed: &[Changed]) -> Result<(), LiveError> {

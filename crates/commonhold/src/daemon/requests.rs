@@ -68,16 +68,15 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
         for_ns: clock::now().saturating_sub(instead.since),
         why: instead.why,
     });
-    let means = hold.backend().means();
-    let by = format!("by the {} backend", held_by.backend);
     reply(&StatusReply {
-        holdings: holdings::of(hold.contract(), hold.machine().cpus.len(), held_by.backend, means, &by),
+        holdings: holdings::now(hold),
         backend: held_by.backend.to_owned(),
         instead,
         contract: about.contract_path.clone(),
         statement: hold.statement(),
         switches: switches(hold, by_cpu),
         tickets: tickets::changed(hold),
+        expected_tickets: hold.expected(),
         problems: hold.problems(),
     })
 }

@@ -15,14 +15,19 @@ use commonhold_report::words;
 
 use super::clients::Caller;
 use super::hold::Hold;
+use super::holdings;
 use super::requests::{Answered, facts, may_all, name_of, refuse, reply, unit_of};
 use crate::protocol::{Asked, Refusal, TicketsReply, refusal};
 
 /// Every unit's tickets of every resource.
-pub(super) fn all(hold: &Hold) -> Answered {
+pub(super) fn all(hold: &mut Hold) -> Answered {
     let rights = hold.rights();
     let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
-    reply(&TicketsReply { tickets: hold.contract().listed().into_iter().flat_map(of).collect() })
+    reply(&TicketsReply {
+        tickets: hold.contract().listed().into_iter().flat_map(of).collect(),
+        expected: hold.expected(),
+        not_held: holdings::of_those_not_held(hold),
+    })
 }
 
 /// Those that are not the contract's.
@@ -40,6 +45,7 @@ fn row(hold: &Hold, rights: &Rights, unit: UnitId, resource: Resource) -> Ticket
         contract: asked.tickets[resource],
         tickets: rights.tickets(unit, resource),
         entitled: hold.worth(rights, unit, resource),
+        active: rights.is_active(unit, resource),
     }
 }
 
@@ -51,7 +57,7 @@ pub(super) fn take(hold: &mut Hold, caller: Caller, asked: &Asked) -> Result<(),
 }
 
 /// What the last turn made of a change that was taken.
-pub(super) fn outcome(hold: &Hold, asked: &Asked) -> Answered {
+pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
     let change = change(hold, asked)?;
     let Some(decided) = hold.decided().iter().rev().find(|decided| decided.change == change) else {
         let message = "not made yet: the last turn of the daemon failed. It is kept, and the next turn that does not fail \
@@ -70,7 +76,10 @@ pub(super) fn outcome(hold: &Hold, asked: &Asked) -> Answered {
     }
     let rights = hold.rights();
     let rows = named(&change).into_iter().map(|(unit, resource)| row(hold, &rights, unit, resource));
-    reply(&TicketsReply { tickets: rows.collect() })
+    let tickets: Vec<Tickets> = rows.collect();
+    let mut not_held = holdings::of_those_not_held(hold);
+    not_held.retain(|holding| tickets.iter().any(|it| it.resource.name() == holding.resource));
+    reply(&TicketsReply { tickets, expected: Vec::new(), not_held })
 }
 
 /// With the numbers of the units that are named.

@@ -63,7 +63,7 @@ fn a_change_is_made_and_answered_with_its_worth() {
     let answer = ask(&place, request);
     let row = &answer["parameters"]["tickets"][0];
     let expected = serde_json::json!(
-        {"unit": "u0", "resource": "cpu", "contract": 100, "tickets": 300, "entitled": cpus * 3 / 4}
+        {"unit": "u0", "resource": "cpu", "contract": 100, "tickets": 300, "entitled": cpus * 3 / 4, "active": true}
     );
     assert_eq!(*row, expected, "{answer}");
     daemon.says("tickets u0: 200 more cpu tickets");
@@ -82,6 +82,12 @@ fn units_give_and_are_set_and_taken_back() {
         given,
         "a: 60 disk tickets instead of 100; no processes now\nb: 140 disk tickets instead of 100; no processes now\n"
     );
+    // Of what nothing holds, that is said.
+    let bus = "bus tickets have no effect now: not held by this version\n";
+    let given = done(place.call(&["tickets", "give", "a", "b", "bus", "1"]));
+    assert!(given.ends_with(bus), "{given}");
+    assert!(done(place.call(&["tickets"])).ends_with(bus));
+    done(place.call(&["tickets", "give", "b", "a", "bus", "1"]));
     done(place.call(&["tickets", "set", "a", "cpu", "7", "--json"]));
     assert_eq!([of(&place, "a", "disk"), of(&place, "a", "cpu")], [(60, 100), (7, 100)]);
     let table = done(place.call(&["tickets"]));
@@ -309,9 +315,15 @@ fn a_users_change_waits_for_the_user() {
     drop(process);
     let daemon = place.run(&[]);
     assert!(!place.units().contains(&path), "nobody is there");
+    let expected = format!("{path}: 9 cpu tickets instead of 100, once its user has processes");
+    for words in [&["status"][..], &["tickets"]] {
+        assert!(done(place.call(words)).contains(&expected), "{words:?}");
+    }
+    assert_eq!(place.status()["expected_tickets"][0]["unit"], path.as_str());
     assert!(file(&place).contains(&path));
     let _process = Process::sleeper_of(STRANGER, STRANGER);
     eventually("the user has a sub-unit again", || place.units().contains(&path));
     daemon.says(&format!("tickets {path}: 9 cpu tickets from now on"));
     assert_eq!(of(&place, &path, "cpu"), (9, 100));
+    assert!(!done(place.call(&["status"])).contains("once its user"), "it is expected no more");
 }
