@@ -330,7 +330,7 @@ pub(crate) struct Status {
 /// That counts from the reload or the start that reads the contract. To take a change back, set the contract's number.
 ///
 /// Root and the daemon's own user may change all tickets. The members of a unit may give its tickets to the units beside it.
-/// A user who may enter a unit and every unit directly in it may change the tickets of the latter.
+/// A user who may enter a unit and every unit directly in it may change the tickets of the latter, unless `each` made them.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Tickets {

@@ -4,8 +4,8 @@
 //!
 //! Authority: root and the daemon's own user may change everything. A unit's members may give its tickets to the units
 //! beside it. Who may enter a unit and every unit directly in it *governs* it, and may change the tickets of these. To
-//! be a member of the encloser is not enough: where each user has a sub-unit, all users are members of the encloser,
-//! and none of them may take another's.
+//! be a member of the encloser is not enough: others' sub-units may be in it. And where `each` makes the sub-units,
+//! nobody governs it: a user who came first could take what those are to have who come later.
 
 use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_policy::membership::may_enter;
@@ -140,8 +140,8 @@ fn authorise(hold: &mut Hold, caller: Caller, change: &Change) -> Result<(), Ref
         ),
         _ => format!(
             "user {name} may not change the tickets of unit `{}`: only root and the daemon's own user may, and in a \
-             sub-unit those who may enter the unit around it and every unit in that; a member may give tickets away with \
-             `commonhold tickets give`",
+             sub-unit that the contract names those who may enter the unit around it and every unit in that; a member may \
+             give tickets away with `commonhold tickets give`",
             contract.unit(named(change)[0].0).path
         ),
     };
@@ -151,8 +151,11 @@ fn authorise(hold: &mut Hold, caller: Caller, change: &Change) -> Result<(), Ref
 /// Whether a user who may enter some units may make a change.
 fn may_change(contract: &Contract, may_enter: &dyn Fn(UnitId) -> bool, change: &Change) -> bool {
     let governs_around = |unit: UnitId| {
+        // Where users have sub-units, one who came first would decide for those who come later.
+        let is_users = |encloser: UnitId| contract.unit(encloser).each.is_some();
         let encloser = contract.unit(unit).parent;
-        encloser.is_some_and(may_enter) && contract.children(encloser).all(may_enter)
+        encloser.is_some_and(|it| !is_users(it) && may_enter(it))
+            && contract.children(encloser).all(may_enter)
     };
     match *change {
         Change::Set { unit, .. } | Change::Issue { unit, .. } | Change::TakeBack { unit, .. } => {
@@ -215,6 +218,21 @@ mod tests {
         ] {
             assert_eq!(allowed(&contract, enters, one, two), may, "{enters:?} {one:?} {two:?}");
         }
+    }
+
+    /// Ana is the only user who came so far: what Bo is to have is not hers.
+    #[test]
+    fn the_first_user_does_not_decide_for_the_next() {
+        let mut contract = Contract::default();
+        let all = contract.add(None, "all");
+        let (ana, other) = (contract.add(Some(all), "ana"), contract.add(None, "other"));
+        assert_eq!(
+            allowed(&contract, &[all, ana], ana, other).len(),
+            4,
+            "she governs a unit that is hers alone"
+        );
+        contract.units[all.index()].each = Some(commonhold_contract::Each::User);
+        assert_eq!(allowed(&contract, &[all, ana], ana, other), ["transfer"]);
     }
 
     #[test]

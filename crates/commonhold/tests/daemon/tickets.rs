@@ -310,6 +310,8 @@ fn a_users_change_waits_for_the_user() {
     let path = format!("all/{STRANGER}");
     let process = Process::sleeper_of(STRANGER, STRANGER);
     eventually("the user has a sub-unit", || place.units().contains(&path));
+    said(&mut place.command_of(STRANGER, &["tickets", "set", &path, "cpu", "1000000"]))
+        .refused(77, &["may not change the tickets"]);
     done(place.call(&["tickets", "set", &path, "cpu", "9"]));
     daemon.kill();
     drop(process);
