@@ -494,16 +494,20 @@ impl<'a> Values<'a> {
     /// All of it at once.
     pub fn all(self) -> Entitlement {
         let n = self.rights.units.len();
-        let mut all = Entitlement { value: vec![0; n], own: vec![0; n], unheld: self.unheld() };
-        let mut levels = vec![(None, self.capacity.total())];
-        while let Some((level, value)) = levels.pop() {
-            let division = self.division(level, value);
-            if let Some(unit) = level {
-                all.own[unit.index()] = division.own();
-            }
+        let top = self.division(None, self.capacity.total());
+        let mut all = Entitlement { value: vec![0; n], own: vec![0; n], unheld: top.own() };
+        let mut divisions = vec![top];
+        while let Some(division) = divisions.pop() {
             division.each(&mut |id, value| {
-                all.value[UnitId(id).index()] = value;
-                levels.push((Some(UnitId(id)), value));
+                let unit = UnitId(id);
+                all.value[unit.index()] = value;
+                // Where no sub-unit is active, all of it is the unit's own.
+                all.own[unit.index()] = value;
+                if self.rights.level(Some(unit)).active[self.resource] > 0 {
+                    let inside = self.division(Some(unit), value);
+                    all.own[unit.index()] = inside.own();
+                    divisions.push(inside);
+                }
             });
         }
         debug_assert_eq!(
