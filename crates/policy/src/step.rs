@@ -2,6 +2,8 @@
 //!
 //! Order of decisions: rights first (what changed of them, which units are active), then each resource.
 
+use alloc::sync::Arc;
+
 use commonhold_contract::Resource;
 
 use crate::input::Input;
@@ -11,12 +13,12 @@ use crate::rights::entitlement::capacity;
 use crate::time::{MS, Time};
 use crate::{cpu, disk, memory};
 
-/// What a policy remembers between steps.
+/// What a policy remembers between steps. A copy shares what a step does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
     rights: Rights,
     pub(crate) cpu: cpu::State,
-    memory: memory::State,
+    memory: Arc<memory::State>,
     pub(crate) disks: disk::State,
 }
 

@@ -68,6 +68,7 @@ mod weigh;
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme, UnitId};
@@ -99,10 +100,16 @@ struct Disk {
     caps: BTreeMap<UnitId, Order<DiskCap>>,
 }
 
-/// What is remembered of disks between steps.
+/// What is remembered of disks between steps. Shared with the state before, as far as a step changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
-    disks: BTreeMap<String, Disk>,
+    disks: BTreeMap<String, Arc<Disk>>,
+}
+
+impl State {
+    fn disk(&mut self, facts: &DiskFacts) -> &mut Arc<Disk> {
+        self.disks.entry(facts.name.clone()).or_default()
+    }
 }
 
 impl Disk {
@@ -140,25 +147,28 @@ pub(crate) fn step(
     let parts = rights.to_part(Resource::Disk, Capacity::Parts).all();
     plan.entitled.clone_from(&parts.own);
     plan.entitled[UnitId::SHARED.index()] = parts.unheld;
+    if !input.contract.vacant.is_empty() {
+        state.disks.values_mut().for_each(|disk| Arc::make_mut(disk).forget_gone(input.contract));
+    }
+    state.disks.retain(|name, _| input.snapshot.disks.iter().any(|facts| facts.name == *name));
     // No unit is told a weight where none is heeded.
     let weighs = input.means.disk.shares
         || input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
     let everybodys_rights = weighs.then(|| with_everybody(input, rights));
+    if let (true, Some(rights)) = (input.means.disk.shares, &everybodys_rights) {
+        for facts in &input.snapshot.disks {
+            let capacity = capacity_of(facts);
+            let entitlement = rights.to_part(Resource::Disk, capacity).all();
+            share_out(state.disk(facts), input, facts, &entitlement, capacity, orders);
+        }
+        return (plan, next);
+    }
     let everybodys = everybodys_rights
         .as_ref()
         .map_or_else(|| parts.clone(), |rights| rights.to_part(Resource::Disk, Capacity::Parts).all());
-    if !input.contract.vacant.is_empty() {
-        state.disks.values_mut().for_each(|disk| disk.forget_gone(input.contract));
-    }
-    state.disks.retain(|name, _| input.snapshot.disks.iter().any(|facts| facts.name == *name));
     for facts in &input.snapshot.disks {
-        let disk = state.disks.entry(facts.name.clone()).or_default();
-        let capacity = facts.bytes_per_s.map_or(Capacity::Parts, Capacity::Known);
-        if let (true, Some(rights)) = (input.means.disk.shares, &everybodys_rights) {
-            share_out(disk, input, facts, &rights.to_part(Resource::Disk, capacity).all(), capacity, orders);
-            continue;
-        }
-        let entitlement = rights.to_part(Resource::Disk, capacity).all();
+        let disk = Arc::make_mut(state.disk(facts));
+        let entitlement = rights.to_part(Resource::Disk, capacity_of(facts)).all();
         let weighs = decide(disk, now, input, facts, (&entitlement, &everybodys), orders);
         if input.means.disk.limits_only {
             let at = disk.debts.settle(now, input, facts, &disk.caps, orders);
@@ -170,6 +180,10 @@ pub(crate) fn step(
         }
     }
     (plan, next)
+}
+
+fn capacity_of(facts: &DiskFacts) -> Capacity {
+    facts.bytes_per_s.map_or(Capacity::Parts, Capacity::Known)
 }
 
 /// The same rights if every unit had processes. Those that stand in a unit beside its sub-units count where they do.
@@ -187,7 +201,7 @@ fn with_everybody(input: Input<'_>, rights: &Rights) -> Rights {
 
 /// A disk that schedules by shares itself has those of all units, there or not: it divides among those that have requests.
 fn share_out(
-    disk: &mut Disk,
+    disk: &mut Arc<Disk>,
     input: Input<'_>,
     facts: &DiskFacts,
     entitlement: &Entitlement,
@@ -196,7 +210,8 @@ fn share_out(
 ) {
     for unit in input.contract.held() {
         let share = entitlement.own(unit);
-        if disk.shares.insert(unit, share).unwrap_or(0) != share {
+        if disk.shares.get(&unit).copied().unwrap_or(0) != share {
+            Arc::make_mut(disk).shares.insert(unit, share);
             let part = share.saturating_mul(MILLIONTH).checked_div(capacity.total()).unwrap_or(0);
             let action = DiskOrder::Share { unit, disk: facts.name.clone(), share };
             orders.push(Step { action, reason: Reason::DiskPart { part } });
