@@ -113,6 +113,10 @@ impl Disks {
 
     /// What units did to one disk in one interval.
     fn charge(&mut self, used: &[DiskUse], elapsed: Time) {
+        // Looks are often closer together than transfers.
+        if used.iter().all(|used| used.bytes() == 0 && used.requests == 0) {
+            return;
+        }
         let parts: Vec<u64> = self.units.iter().map(|own| own.part).collect();
         let all: u64 = used.iter().map(|used| used.bytes()).sum();
         // Before the first plan no unit is entitled to anything, and nothing is lent.
