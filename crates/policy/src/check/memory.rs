@@ -11,12 +11,12 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::Machine;
 
-use crate::membership::is_within;
 use crate::plan::{MemoryOrder, MemoryPlan, Plan, Share};
 
 /// What is in force, as the plans so far said.
@@ -74,28 +74,31 @@ impl MemoryBooks {
         }
         if let Some(memory) = &plan.decisions.memory {
             wrong.extend(conserved(contract, memory));
-            wrong.extend(contract.held().filter_map(|id| permitted(contract, memory, id)));
-            wrong.extend(contract.held().filter_map(|id| self.in_force(contract, memory, id)));
+            let entitled = with_sub_units(contract, memory, |share| share.entitled);
+            let charged = with_sub_units(contract, memory, charged);
+            wrong.extend(contract.held().filter_map(|id| permitted(contract, memory, &entitled, id)));
+            let sums = |id: UnitId| (entitled[id.index()], charged[id.index()]);
+            wrong.extend(contract.held().filter_map(|id| self.in_force(contract, memory, sums(id), id)));
         }
     }
 
-    fn in_force(&self, contract: &Contract, memory: &MemoryPlan, id: UnitId) -> Option<String> {
+    /// Given what the unit is entitled to and may be charged, sub-units included.
+    fn in_force(
+        &self,
+        contract: &Contract,
+        memory: &MemoryPlan,
+        (entitled, most): (u64, u64),
+        id: UnitId,
+    ) -> Option<String> {
         let path = &contract.unit(id).path;
-        let entitled: u64 = contract
-            .held()
-            .filter(|sub| is_within(contract, *sub, id))
-            .map(|sub| share(memory, sub).entitled)
-            .sum();
         let (min, low) = self.guaranteed.get(&id).copied().unwrap_or_default();
         if min > low || low > entitled {
             return Some(format!("{path} is guaranteed {min} and {low} bytes of {entitled}"));
         }
-        let charged = |sub: UnitId| share(memory, sub).allowed.saturating_sub(share(memory, sub).packed);
-        let most: u64 = contract.held().filter(|sub| is_within(contract, *sub, id)).map(charged).sum();
         if min > most {
             return Some(format!("{path} is guaranteed {min} bytes and may use {most}"));
         }
-        let allowed = share(memory, id).allowed.saturating_sub(share(memory, id).packed);
+        let allowed = charged(share(memory, id));
         let held = self.allowed.get(&id).copied().unwrap_or(allowed);
         (held != allowed).then(|| format!("{path} may use {held} bytes but is allowed {allowed}"))
     }
@@ -103,6 +106,21 @@ impl MemoryBooks {
 
 fn share(memory: &MemoryPlan, id: UnitId) -> Share {
     memory.units.get(id.index()).copied().unwrap_or_default()
+}
+
+/// What a unit may be charged: what is packed is charged to no unit.
+fn charged(share: Share) -> u64 {
+    share.allowed.saturating_sub(share.packed)
+}
+
+/// What each unit has with its sub-units.
+fn with_sub_units(contract: &Contract, memory: &MemoryPlan, part: fn(Share) -> u64) -> Vec<u64> {
+    let mut sums = vec![0; contract.units.len()];
+    for id in contract.held() {
+        let around = core::iter::successors(Some(id), |unit: &UnitId| contract.unit(*unit).parent);
+        around.for_each(|unit| sums[unit.index()] += part(share(memory, id)));
+    }
+    sums
 }
 
 fn conserved(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
@@ -119,7 +137,7 @@ fn conserved(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
     wrong
 }
 
-fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId) -> Option<String> {
+fn permitted(contract: &Contract, memory: &MemoryPlan, entitled: &[u64], id: UnitId) -> Option<String> {
     let (unit, share) = (contract.unit(id), share(memory, id));
     let path = &unit.path;
     if share.allowed != (share.entitled + share.borrowed).saturating_sub(share.lent) {
@@ -132,13 +150,7 @@ fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId) -> Option<Str
     if share.borrowed > 0 && !(unit.borrow.memory.allows() && isolate) {
         return Some(format!("{path} borrows memory but may not"));
     }
-    let around = unit.parent.map_or(memory.divided, |around| {
-        contract
-            .held()
-            .filter(|sub| is_within(contract, *sub, around))
-            .map(|sub| self::share(memory, sub).entitled)
-            .sum()
-    });
+    let around = unit.parent.map_or(memory.divided, |around| entitled[around.index()]);
     let sides = [
         ("lends", share.lent, unit.lend.memory.most(share.entitled)),
         ("borrows", share.borrowed, unit.borrow.memory.most(around)),
