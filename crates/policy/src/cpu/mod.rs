@@ -253,6 +253,10 @@ fn announce(
 
 /// Loans and call-backs, where the scheme has them.
 fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &mut Vec<Step<CpuDecision>>) {
+    let plans_loans = input.contract.machine.scheme == Scheme::Isolate && !input.means.switches;
+    if !plans_loans && state.loans.is_empty() {
+        return;
+    }
     let limits = state
         .claims
         .iter()
@@ -273,9 +277,9 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
         steps,
         counts,
     };
-    match input.contract.machine.scheme {
-        Scheme::Isolate if !input.means.switches => market.settle(rotated),
-        scheme => market.close(Reason::Scheme(scheme)),
+    match plans_loans {
+        true => market.settle(rotated),
+        false => market.close(Reason::Scheme(input.contract.machine.scheme)),
     }
 }
 

@@ -95,7 +95,9 @@ const WEIGHED_NS: Time = 250 * MS;
 struct Disk {
     rates: Rates,
     weights: weigh::Weights,
+    /// Shares in force, and the rights that they are worked out from, where the disk schedules by them.
     shares: BTreeMap<UnitId, u64>,
+    shared_by: Option<(Arc<Rights>, Capacity)>,
     debts: Debts,
     caps: BTreeMap<UnitId, Order<DiskCap>>,
 }
@@ -104,11 +106,24 @@ struct Disk {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
     disks: BTreeMap<String, Arc<Disk>>,
+    /// What each unit is entitled to of a disk, and the rights that this is worked out from.
+    entitled: Arc<(Arc<Rights>, Vec<u64>)>,
 }
 
 impl State {
     fn disk(&mut self, facts: &DiskFacts) -> &mut Arc<Disk> {
         self.disks.entry(facts.name.clone()).or_default()
+    }
+
+    /// What each unit is entitled to of a disk, in millionths.
+    fn entitled(&mut self, rights: &Arc<Rights>) -> Vec<u64> {
+        if !Arc::ptr_eq(&self.entitled.0, rights) {
+            let parts = rights.to_part(Resource::Disk, Capacity::Parts).all();
+            let mut entitled = parts.own;
+            entitled[UnitId::SHARED.index()] = parts.unheld;
+            self.entitled = Arc::new((rights.clone(), entitled));
+        }
+        self.entitled.1.clone()
     }
 }
 
@@ -128,7 +143,7 @@ pub(crate) fn step(
     state: &mut State,
     now: Time,
     input: Input<'_>,
-    rights: &mut Rights,
+    rights: &mut Arc<Rights>,
     orders: &mut Vec<Step<DiskOrder>>,
 ) -> (DiskPlan, Option<Time>) {
     let mut plan = DiskPlan::default();
@@ -141,31 +156,28 @@ pub(crate) fn step(
     // its way. Without tickets it would be ahead of nothing, and held to next to that.
     for unit in input.contract.held() {
         let used = state.disks.values().any(|disk| disk.rates.was_used_by(unit));
-        let _ = rights.set_present_for(unit, Resource::Disk, used || input.snapshot.unit(unit).processes > 0);
+        let there = used || input.snapshot.unit(unit).processes > 0;
+        if !rights.is_present_for(unit, Resource::Disk, there) {
+            let _ = Arc::make_mut(rights).set_present_for(unit, Resource::Disk, there);
+        }
     }
     let rights = &*rights;
-    let parts = rights.to_part(Resource::Disk, Capacity::Parts).all();
-    plan.entitled.clone_from(&parts.own);
-    plan.entitled[UnitId::SHARED.index()] = parts.unheld;
+    plan.entitled = state.entitled(rights);
     if !input.contract.vacant.is_empty() {
         state.disks.values_mut().for_each(|disk| Arc::make_mut(disk).forget_gone(input.contract));
     }
     state.disks.retain(|name, _| input.snapshot.disks.iter().any(|facts| facts.name == *name));
-    // No unit is told a weight where none is heeded.
-    let weighs = input.means.disk.shares
-        || input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
-    let everybodys_rights = weighs.then(|| with_everybody(input, rights));
-    if let (true, Some(rights)) = (input.means.disk.shares, &everybodys_rights) {
+    if input.means.disk.shares {
         for facts in &input.snapshot.disks {
-            let capacity = capacity_of(facts);
-            let entitlement = rights.to_part(Resource::Disk, capacity).all();
-            share_out(state.disk(facts), input, facts, &entitlement, capacity, orders);
+            share_out(state.disk(facts), input, facts, rights, orders);
         }
         return (plan, next);
     }
-    let everybodys = everybodys_rights
-        .as_ref()
-        .map_or_else(|| parts.clone(), |rights| rights.to_part(Resource::Disk, Capacity::Parts).all());
+    // No unit is told a weight where none is heeded.
+    let weighs = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
+    let everybodys_rights = weighs.then(|| with_everybody(input, rights));
+    let everybodys =
+        everybodys_rights.as_ref().unwrap_or(rights).to_part(Resource::Disk, Capacity::Parts).all();
     for facts in &input.snapshot.disks {
         let disk = Arc::make_mut(state.disk(facts));
         let entitlement = rights.to_part(Resource::Disk, capacity_of(facts)).all();
@@ -204,14 +216,20 @@ fn share_out(
     disk: &mut Arc<Disk>,
     input: Input<'_>,
     facts: &DiskFacts,
-    entitlement: &Entitlement,
-    capacity: Capacity,
+    rights: &Arc<Rights>,
     orders: &mut Vec<Step<DiskOrder>>,
 ) {
+    let capacity = capacity_of(facts);
+    let same = |(by, of): &(Arc<Rights>, Capacity)| Arc::ptr_eq(by, rights) && *of == capacity;
+    if disk.shared_by.as_ref().is_some_and(same) {
+        return;
+    }
+    let disk = Arc::make_mut(disk);
+    disk.shared_by = Some((rights.clone(), capacity));
+    let entitlement = with_everybody(input, rights).to_part(Resource::Disk, capacity).all();
     for unit in input.contract.held() {
         let share = entitlement.own(unit);
-        if disk.shares.get(&unit).copied().unwrap_or(0) != share {
-            Arc::make_mut(disk).shares.insert(unit, share);
+        if disk.shares.insert(unit, share).unwrap_or(0) != share {
             let part = share.saturating_mul(MILLIONTH).checked_div(capacity.total()).unwrap_or(0);
             let action = DiskOrder::Share { unit, disk: facts.name.clone(), share };
             orders.push(Step { action, reason: Reason::DiskPart { part } });

@@ -469,9 +469,13 @@ impl<'a> Division<'a> {
             let part = |id: UnitId| part_of_time(loans[id.index()], self.facts[id.index()].callable);
             self.per_unit(part)
         };
-        let (all, least) = (parts(loans), parts(floor));
+        let all = parts(loans);
+        if all.iter().sum::<u64>() <= ALL_TIME {
+            return;
+        }
+        let least = parts(floor);
         let above: Vec<u64> = all.iter().zip(&least).map(|(all, least)| all.saturating_sub(*least)).collect();
-        let over = all.iter().sum::<u64>().saturating_sub(ALL_TIME).min(above.iter().sum());
+        let over = (all.iter().sum::<u64>() - ALL_TIME).min(above.iter().sum());
         for (i, cut) in split(over, &above).into_iter().enumerate().filter(|(_, cut)| *cut > 0) {
             let frames = u128::from(cut) * u128::from(self.facts[i].callable.unwrap_or(0));
             let frames = u64::try_from(frames.div_ceil(u128::from(ALL_TIME))).unwrap_or(u64::MAX);
@@ -566,9 +570,12 @@ pub(crate) fn fills_time(loans: impl Iterator<Item = (u64, u64)>, more: u64) -> 
 /// Takes what the loans of these units sum to beyond `most` from those above their targets, in proportion to how far above.
 fn shrink(loans: &mut [u64], target: &[u64], most: u64, units: &[UnitId]) {
     let sum: u64 = units.iter().map(|id| loans[id.index()]).sum();
+    if sum <= most {
+        return;
+    }
     let above: Vec<u64> =
         units.iter().map(|id| loans[id.index()].saturating_sub(target[id.index()])).collect();
-    let cuts = split(sum.saturating_sub(most), &above);
+    let cuts = split(sum - most, &above);
     for (id, cut) in units.iter().zip(cuts) {
         loans[id.index()] -= cut;
     }

@@ -178,7 +178,8 @@ impl Rights {
         }
     }
 
-    fn are_of(&self, contract: &Contract) -> bool {
+    /// Whether they are those of that contract already.
+    pub(crate) fn are_of(&self, contract: &Contract) -> bool {
         let same = |id: UnitId| {
             let asked = contract.unit(id);
             let (true, Ok(unit)) = (contract.has(id) && !id.is_common(), self.unit(id)) else {
@@ -279,6 +280,17 @@ impl Rights {
     /// Refused: an unknown unit.
     pub fn set_present(&mut self, unit: UnitId, present: bool) -> Result<(), Refused> {
         Resource::ALL.iter().try_for_each(|resource| self.set_present_for(unit, *resource, present))
+    }
+
+    /// Whether this was said of a unit, for every resource.
+    pub(crate) fn is_present(&self, unit: UnitId, present: bool) -> bool {
+        let said = |unit: &Unit| Resource::ALL.iter().all(|resource| unit.present[*resource] == present);
+        self.unit(unit).is_ok_and(said)
+    }
+
+    /// Whether this was said of a unit, for one resource.
+    pub(crate) fn is_present_for(&self, unit: UnitId, resource: Resource, present: bool) -> bool {
+        self.unit(unit).is_ok_and(|unit| unit.present[resource] == present)
     }
 
     /// Says whether a unit's own part counts, for one resource: a unit that has no process may still be using a disk.
