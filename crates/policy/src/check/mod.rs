@@ -242,10 +242,6 @@ impl Replay<'_> {
     /// Loans are counted in whole CPUs. Where caps hold what is borrowed, they leave room for no more.
     fn within_amounts(&mut self, plan: &Plan) {
         let entitled = |unit: UnitId| plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0);
-        let mut owned: BTreeMap<UnitId, u64> = BTreeMap::new();
-        for owner in self.books.owner.values() {
-            *owned.entry(*owner).or_default() += MILLIONTH;
-        }
         let mut counts: BTreeMap<(UnitId, &str), u64> = BTreeMap::new();
         for (cpu, borrower) in &self.books.borrower {
             let lender = self.books.owner.get(cpu).copied().unwrap_or(UnitId::SHARED);
@@ -256,10 +252,9 @@ impl Replay<'_> {
         }
         let mut wrong = Vec::new();
         for ((unit, does), cpus) in counts {
-            let owned = owned.get(&unit).copied().unwrap_or(0);
             let most = match does {
                 // A part is of what is owned at the moment.
-                "lends" => self.permission(unit, |unit| unit.lend.cpu).most(owned),
+                "lends" => self.permission(unit, |unit| unit.lend.cpu).most(self.owned(unit)),
                 _ => self.may_borrow(unit),
             };
             if cpus.saturating_mul(MILLIONTH) > most {
@@ -276,6 +271,11 @@ impl Replay<'_> {
             }
         }
         self.wrong.append(&mut wrong);
+    }
+
+    /// What a unit owns, in millionths of a CPU.
+    fn owned(&self, unit: UnitId) -> u64 {
+        self.books.owner.values().filter(|owner| **owner == unit).count() as u64 * MILLIONTH
     }
 
     fn permission(&self, unit: UnitId, of: fn(&Unit) -> Permission) -> Permission {
@@ -310,6 +310,9 @@ impl Replay<'_> {
     }
 
     fn confined_to_what_is_held(&mut self) {
+        if self.books.confined.is_empty() && self.books.shut.is_empty() {
+            return;
+        }
         let mut held: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
         for (cpu, unit) in self.books.owner.iter().chain(&self.books.borrower) {
             held.entry(*unit).or_default().insert(*cpu);

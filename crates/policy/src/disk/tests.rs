@@ -65,7 +65,7 @@ struct Bench {
     caps: BTreeMap<UnitId, (Option<u64>, Option<u64>)>,
     weights: BTreeMap<UnitId, u32>,
     state: State,
-    rights: Rights,
+    rights: Arc<Rights>,
     books: Books,
     now: Time,
     /// When the next look is due.
@@ -97,7 +97,7 @@ impl Bench {
             caps: BTreeMap::new(),
             weights: BTreeMap::new(),
             state: State::default(),
-            rights: Rights::default(),
+            rights: Arc::default(),
             books: Books::default(),
             now: 1_000 * MS,
             next: 0,
@@ -232,7 +232,7 @@ impl Bench {
             snapshot: &snapshot,
             changes: &[],
         };
-        self.rights.follow(&self.contract);
+        Arc::make_mut(&mut self.rights).follow(&self.contract);
         let mut plan = Plan { at: self.now, ..Plan::default() };
         let (disk, next) = step(&mut self.state, self.now, input, &mut self.rights, &mut plan.orders.disk);
         plan.decisions.disk = disk;

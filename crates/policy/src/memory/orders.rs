@@ -60,6 +60,9 @@ pub(super) fn differences(
     reason: Reason,
     steps: &mut Vec<Step<MemoryOrder>>,
 ) {
+    if before == wanted {
+        return;
+    }
     let units: BTreeSet<UnitId> = before.keys().chain(wanted.keys()).copied().collect();
     let of = |orders: &BTreeMap<UnitId, Orders>, unit| orders.get(&unit).copied().unwrap_or_default();
     let pairs: Vec<(UnitId, Orders, Orders)> =

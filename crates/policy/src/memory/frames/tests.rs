@@ -95,16 +95,14 @@ fn no_more_is_lent_and_borrowed_than_the_amounts() {
     assert_eq!((all[2].lent, all[3].borrowed), (30, 30));
 }
 
-/// 10,000 bytes are two frames of 4,096, and a part stays one.
+/// 10,000 bytes are two frames of 4,096, and 4,095 are none; a part stays one.
 #[test]
 fn amounts_of_loans_are_in_whole_frames() {
-    let mut contract = Contract::default();
-    let unit = contract.add(None, "u");
-    contract.units[unit.index()].lend.memory = Permission::AtMost(Amount::Absolute(10_000));
-    contract.units[unit.index()].borrow.memory = Permission::AtMost(Amount::Part(7));
-    let unit = in_frames(&contract, 4_096).unit(unit).clone();
-    assert_eq!(unit.lend.memory, Permission::AtMost(Amount::Absolute(2)));
-    assert_eq!(unit.borrow.memory, Permission::AtMost(Amount::Part(7)));
+    let absolute = |bytes| Permission::AtMost(Amount::Absolute(bytes));
+    assert_eq!(in_whole_frames(absolute(10_000), 4_096), absolute(2));
+    assert!(!in_whole_frames(absolute(4_095), 4_096).allows());
+    let part = Permission::AtMost(Amount::Part(7));
+    assert_eq!(in_whole_frames(part, 4_096), part);
 }
 
 /// Two borrowers from whom 100 and 50 frames could be called back in all the time that there is. Alone, each borrows that; both
@@ -323,19 +321,33 @@ fn borrowers_are_levelled() {
     assert_eq!(allowed(&last)[2..], [317, 317, 316, 50]);
 }
 
-/// b is entitled to 500 and limited to 600 (60 %): of an excess of 400 it gets 100.
+/// Of frames of 4,096 bytes, b is limited to 600 and a part of one: beyond its 499 it gets 101. The 4,097 bytes that a
+/// reserves are two frames, of which the others divide the rest alike; a reserve of 4,097 bytes is two frames too.
 #[test]
 fn limits_bound_loans_in_frames() {
     let (mut contract, ids) = equals(2, Scheme::Isolate);
     contract.machine.reserve = Amount::Part(0);
     contract.units[ids[1].index()].limit.memory = Some(Amount::Absolute(600 * 4096 + 4095));
     contract.units[ids[0].index()].hard.memory = Some(Amount::Absolute(4097));
-    let contract = in_frames(&contract, 4096);
-    // 4,097 bytes reserve two frames.
-    assert_eq!(contract.unit(ids[0]).hard.memory, Some(Amount::Absolute(2)));
-    let (_, last) =
-        looks(30, State::default(), &contract, 1_000, &seen(0, 0, &[facts(100, false), facts(600, true)]));
-    assert_eq!(allowed(&last)[3], 600);
+    let mut rights = Rights::new(&contract);
+    for id in &ids {
+        rights.set_present(*id, true).unwrap();
+    }
+    let mut lent = |reserve: Amount| {
+        contract.machine.reserve = reserve;
+        let units = seen(0, 0, &[facts(100, false), facts(600, true)]);
+        let last = (0..30).fold((State::default(), Vec::new()), |(state, _), _| {
+            let (look, units, contract) = (Look::Period, &units[..], &contract);
+            super::step(
+                state,
+                Input { contract, rights: &rights, frames: 1_000, frame_bytes: 4_096, units, look },
+            )
+        });
+        (allowed(&last.1)[3], last.1[3].entitled)
+    };
+    assert_eq!(lent(Amount::Part(0)), (600, 499));
+    // Of the 401 frames that a leaves, all but 2.
+    assert_eq!(lent(Amount::Absolute(399 * 4096 + 1)), (500, 499));
 }
 
 /// a's job has ended and left 400 frames of page cache. b alone is entitled to everything then, but as long as it is not
