@@ -3,7 +3,7 @@
 use commonhold_contract::{Contract, PerResource, Resource};
 use commonhold_live::names::SystemNames;
 use commonhold_machine::Machine;
-use commonhold_policy::entitlement::{capacity, entitle};
+use commonhold_policy::entitlement::{capacity, entitle_all};
 use commonhold_report::holdings::{self, Holding};
 use commonhold_report::tree::{self, Division};
 
@@ -69,23 +69,25 @@ fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<
 
 /// What every unit is entitled to when all are active.
 fn divide(contract: &Contract, machine: &Machine) -> PerResource<Division> {
+    let mut encloses = vec![false; contract.units.len()];
+    for parent in contract.held().filter_map(|id| contract.unit(id).parent) {
+        encloses[parent.index()] = true;
+    }
     // In an encloser, own processes compete with the sub-units where its rules admit any that no sub-unit takes.
     let present: Vec<bool> = contract
         .ids()
         .map(|id| {
             let unit = contract.unit(id);
-            let leaf = contract.children(Some(id)).next().is_none();
-            leaf || (!unit.members.is_empty() && unit.each.is_none())
+            !encloses[id.index()] || (!unit.members.is_empty() && unit.each.is_none())
         })
         .collect();
-    let division = |resource| {
-        let capacity = capacity(contract, machine, resource);
-        Division { capacity, entitlement: entitle(contract, resource, capacity, &present) }
-    };
+    let all = entitle_all(contract, machine, &present);
+    let division =
+        |resource, entitlement| Division { capacity: capacity(contract, machine, resource), entitlement };
     PerResource {
-        cpu: division(Resource::Cpu),
-        memory: division(Resource::Memory),
-        disk: division(Resource::Disk),
-        bus: division(Resource::Bus),
+        cpu: division(Resource::Cpu, all.cpu),
+        memory: division(Resource::Memory, all.memory),
+        disk: division(Resource::Disk, all.disk),
+        bus: division(Resource::Bus, all.bus),
     }
 }

@@ -319,7 +319,8 @@ pub(crate) struct Status {
 /// Show units' tickets, or change them while the daemon runs
 ///
 /// Shown are every unit's tickets of each resource. Where they were changed, the number that the contract gives stands
-/// beside them, and a line says what the unit is entitled to now.
+/// beside them, and a line says what the unit is entitled to now. Tickets that a unit will have once its user has processes
+/// are shown below. Where nothing holds a resource here, that is said of changed tickets of it.
 ///
 /// A change is made at once, and lasts until the contract file says otherwise. It is kept in the daemon's directory
 /// (`tickets.json`) before it is made. The next daemon that begins there makes it again, whether this one ended or was killed.
@@ -329,7 +330,7 @@ pub(crate) struct Status {
 /// That counts from the reload or the start that reads the contract. To take a change back, set the contract's number.
 ///
 /// Root and the daemon's own user may change all tickets. The members of a unit may give its tickets to the units beside it.
-/// A user who may enter a unit and every unit directly in it may change the tickets of the latter.
+/// A user who may enter a unit and every unit directly in it may change the tickets of the latter, unless `each` made them.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Tickets {

@@ -106,6 +106,7 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         holdings: &reply.holdings,
         switches: &reply.switches,
         tickets: &reply.tickets,
+        expected_tickets: &reply.expected_tickets,
         problems: &reply.problems,
     };
     if args.json {
@@ -126,32 +127,24 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
-    let (asked, json, place) = match &args.what {
-        None => {
-            let TicketsReply { tickets } = call(&mut place::connect(&args.common.place)?, &Call::Tickets {})?;
-            let text = if args.common.json {
-                tickets::json(&tickets)
-            } else {
-                tickets::text(&tickets, output::style())
-            };
-            output::print(&text)?;
-            return Ok(Exit::Ok);
-        }
+    let (request, common) = match &args.what {
+        None => (Call::Tickets {}, &args.common),
         Some(TicketsWhat::Set { unit, resource, tickets, common }) => {
             let asked = Asked::Set { unit: unit.clone(), resource: (*resource).into(), tickets: *tickets };
-            (asked, common.json, &common.place)
+            (Call::Change(asked), common)
         }
         Some(TicketsWhat::Give { from, to, resource, tickets, common }) => {
             let (from, to) = (from.clone(), to.clone());
             let asked = Asked::Transfer { from, to, resource: (*resource).into(), tickets: *tickets };
-            (asked, common.json, &common.place)
+            (Call::Change(asked), common)
         }
     };
-    let TicketsReply { tickets } = call(&mut place::connect(place)?, &Call::Change(asked))?;
-    let text = if json {
-        tickets::json(&tickets)
-    } else {
-        tickets.iter().map(|it| it.line() + "\n").collect::<String>()
+    let reply: TicketsReply = call(&mut place::connect(&common.place)?, &request)?;
+    let beside = tickets::Beside { expected: &reply.expected, not_held: &reply.not_held };
+    let text = match (common.json, &args.what) {
+        (true, _) => tickets::json(&reply.tickets, beside),
+        (false, None) => tickets::text(&reply.tickets, beside, output::style()),
+        (false, Some(_)) => tickets::outcome(&reply.tickets, beside),
     };
     output::print(&text)?;
     Ok(Exit::Ok)

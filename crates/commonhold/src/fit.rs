@@ -3,14 +3,18 @@
 use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{Amount, Contract, Diagnostic, Resource, Unit, UnitId, amount_text};
 use commonhold_machine::Machine;
-use commonhold_policy::entitlement::{Ask, Capacity, Conflict, Entitlement, capacity, conflicts, entitle};
+use commonhold_policy::entitlement::{
+    Ask, Capacity, Conflict, Entitlement, capacity, conflicts, entitle_all,
+};
 
 /// Everything that is to be said of a contract's amounts on a machine.
 pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> =
         conflicts(contract, machine).iter().map(|conflict| explain(contract, machine, conflict)).collect();
+    let entitled = entitle_all(contract, machine, &vec![true; contract.units.len()]);
     for resource in Resource::ALL {
-        let whole = Whole::new(contract, machine, resource);
+        let capacity = capacity(contract, machine, resource);
+        let whole = Whole { contract, machine, resource, capacity, entitled: &entitled[resource] };
         for id in contract.held() {
             found.extend(whole.left_with_nothing(id));
             found.extend(whole.hard_above_limit(id));
@@ -68,17 +72,10 @@ struct Whole<'a> {
     machine: &'a Machine,
     resource: Resource,
     capacity: Capacity,
-    entitled: Entitlement,
+    entitled: &'a Entitlement,
 }
 
 impl<'a> Whole<'a> {
-    fn new(contract: &'a Contract, machine: &'a Machine, resource: Resource) -> Whole<'a> {
-        let capacity = capacity(contract, machine, resource);
-        let everybody = vec![true; contract.units.len()];
-        let entitled = entitle(contract, resource, capacity, &everybody);
-        Whole { contract, machine, resource, capacity, entitled }
-    }
-
     fn unit(&self, id: UnitId) -> &'a Unit {
         self.contract.unit(id)
     }

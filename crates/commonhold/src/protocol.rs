@@ -11,7 +11,7 @@ use commonhold_ledger::Statement;
 use commonhold_policy::rights::Offer;
 use commonhold_report::holdings::Holding;
 use commonhold_report::switches::UnitSwitches;
-use commonhold_report::tickets::Tickets;
+use commonhold_report::tickets::{Expected, Tickets};
 use serde::{Deserialize, Serialize};
 
 /// The longest message either side takes, in bytes: what a status of 100,000 units needs, and no more.
@@ -103,6 +103,9 @@ pub(crate) struct StatusReply {
     /// Tickets that are not those of the contract.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tickets: Vec<Tickets>,
+    /// Tickets that units will have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) expected_tickets: Vec<Expected>,
     /// What could not be done so far, newest last.
     pub(crate) problems: Vec<String>,
 }
@@ -135,6 +138,12 @@ pub(crate) struct EnterReply {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TicketsReply {
     pub(crate) tickets: Vec<Tickets>,
+    /// To `Tickets`: tickets that units will have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) expected: Vec<Expected>,
+    /// Of the resources that nothing holds: why. Their tickets have no effect now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) not_held: Vec<Holding>,
 }
 
 /// Sends a message.

@@ -472,9 +472,21 @@ impl Contract {
         self.present().filter(|id| !id.is_common())
     }
 
-    /// The same in the order of the text, as reports list them.
+    /// The same as reports list them: in the order of the text, each with those in it behind it. A sub-unit that came since
+    /// stands behind the others of its unit.
     pub fn listed(&self) -> Vec<UnitId> {
-        if self.order.is_empty() { self.held().collect() } else { self.order.clone() }
+        let order = if self.order.is_empty() { self.held().collect() } else { self.order.clone() };
+        let mut inside: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
+        for unit in order.into_iter().rev() {
+            inside.entry(self.unit(unit).parent).or_default().push(unit);
+        }
+        let mut next = inside.remove(&None).unwrap_or_default();
+        let mut listed = Vec::new();
+        while let Some(unit) = next.pop() {
+            listed.push(unit);
+            next.extend(inside.remove(&Some(unit)).unwrap_or_default());
+        }
+        listed
     }
 
     /// The units directly below `parent`, in the order of their places; `None` for the top level. Common parts left out.
@@ -574,6 +586,28 @@ mod tests {
             fourth.adopt(&third, reuse);
             assert_eq!(["b", "b/n", "e"].map(|path| place(&fourth, path)), expected.map(Some));
         }
+    }
+
+    /// Whenever a unit came: by a reload, in the middle of the text, or since a user was seen.
+    #[test]
+    fn units_are_listed_as_the_text_has_them_and_as_a_tree() {
+        let listed = |contract: &Contract| -> Vec<String> {
+            contract.listed().iter().map(|id| contract.unit(*id).path.clone()).collect()
+        };
+        let mut first = contract(&["a", "b"]);
+        let a = first.find("a");
+        first.add(a, "ana");
+        assert_eq!(listed(&first), ["a", "a/ana", "b"]);
+        let mut second = contract(&["new", "b", "a", "a/x"]);
+        let a = second.find("a");
+        second.add(a, "ana");
+        second.adopt(&first, true);
+        let inner = second.add(second.find("new"), "bo");
+        second.add(Some(inner), "deep");
+        second.add(second.find("b"), "ana");
+        let expected = ["new", "new/bo", "new/bo/deep", "b", "b/ana", "a", "a/x", "a/ana"];
+        assert_eq!(listed(&second), expected);
+        assert_eq!(listed(&Contract::default()), [""; 0]);
     }
 
     proptest! {

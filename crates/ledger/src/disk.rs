@@ -69,7 +69,8 @@ struct Gone {
 /// The books of all units.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Disks {
-    units: BTreeMap<UnitId, Own>,
+    /// By [`UnitId::index`].
+    units: Vec<Own>,
     gone: Gone,
     seen: BTreeMap<String, (Time, Vec<DiskUse>)>,
     held: BTreeSet<(UnitId, String)>,
@@ -84,39 +85,49 @@ impl Disks {
         if !snapshot.disks.iter().any(|disk| fresh(&disk.name, disk.at)) {
             return;
         }
-        for own in self.units.values_mut() {
+        for own in &mut self.units {
             own.using = 0;
         }
         for disk in &snapshot.disks {
-            let Some((before_at, before)) =
-                self.seen.insert(disk.name.clone(), (disk.at, disk.units.clone()))
-            else {
+            self.reach(disk.units.len());
+            let Some((at, before)) = self.seen.get_mut(&disk.name) else {
+                self.seen.insert(disk.name.clone(), (disk.at, disk.units.clone()));
                 continue;
             };
-            let before = |index: usize| before.get(index).copied().unwrap_or_default();
+            let elapsed = disk.at.saturating_sub(*at);
+            let before_of = |index: usize| before.get(index).copied().unwrap_or_default();
             let used: Vec<DiskUse> =
-                disk.units.iter().enumerate().map(|(index, used)| used.since(before(index))).collect();
-            self.charge(&used, disk.at.saturating_sub(before_at));
+                disk.units.iter().enumerate().map(|(index, used)| used.since(before_of(index))).collect();
+            *at = disk.at;
+            before.clone_from(&disk.units);
+            self.charge(&used, elapsed);
         }
         self.seen.retain(|name, _| snapshot.disks.iter().any(|disk| disk.name == *name));
         self.stalls(snapshot);
     }
 
+    /// Has an account for so many units at least.
+    fn reach(&mut self, units: usize) {
+        self.units.resize(self.units.len().max(units), Own::default());
+    }
+
     /// What units did to one disk in one interval.
     fn charge(&mut self, used: &[DiskUse], elapsed: Time) {
-        let mut ids: Vec<UnitId> = self.units.keys().copied().collect();
-        ids.extend((0..).zip(used).map(|(id, _)| UnitId(id)).filter(|id| !self.units.contains_key(id)));
-        let parts: Vec<u64> = ids.iter().map(|id| self.units.get(id).map_or(0, |own| own.part)).collect();
+        // Looks are often closer together than transfers.
+        if used.iter().all(|used| used.bytes() == 0 && used.requests == 0) {
+            return;
+        }
+        let parts: Vec<u64> = self.units.iter().map(|own| own.part).collect();
         let all: u64 = used.iter().map(|used| used.bytes()).sum();
-        for (id, due) in ids.into_iter().zip(split(all, &parts)) {
-            let own = self.units.entry(id).or_default();
-            let used = used.get(id.index()).copied().unwrap_or_default();
+        // Before the first plan no unit is entitled to anything, and nothing is lent.
+        let nobodys = parts.iter().all(|part| *part == 0);
+        for (index, (own, due)) in self.units.iter_mut().zip(split(all, &parts)).enumerate() {
+            let used = used.get(index).copied().unwrap_or_default();
             own.used.read_bytes += used.read_bytes;
             own.used.written_bytes += used.written_bytes;
             own.used.requests += used.requests;
             own.using += per_second(used.bytes(), elapsed);
-            // Before the first plan no unit is entitled to anything, and nothing is lent.
-            let due = if parts.iter().all(|part| *part == 0) { used.bytes() } else { due };
+            let due = if nobodys { used.bytes() } else { due };
             own.entitled += due;
             own.lent += due.saturating_sub(used.bytes());
             own.borrowed += used.bytes().saturating_sub(due);
@@ -126,20 +137,18 @@ impl Disks {
     /// A stall is a unit's, and every disk of the snapshot tells of it.
     fn stalls(&mut self, snapshot: &Snapshot) {
         let Some(disk) = snapshot.disks.first() else { return };
-        for (id, used) in (0..).map(UnitId).zip(&disk.units) {
-            self.units.entry(id).or_default().used.stalled_ns = used.stalled_ns;
+        for (own, used) in self.units.iter_mut().zip(&disk.units) {
+            own.used.stalled_ns = used.stalled_ns;
         }
     }
 
     /// Enters a plan that was carried out by `applied_at`.
     pub(crate) fn book(&mut self, plan: &Plan, applied_at: Time) {
         if !plan.decisions.disk.entitled.is_empty() {
-            for own in self.units.values_mut() {
-                own.part = 0;
-            }
-            for (id, part) in (0..).map(UnitId).zip(&plan.decisions.disk.entitled) {
-                self.units.entry(id).or_default().part = *part;
-            }
+            let entitled = &plan.decisions.disk.entitled;
+            self.reach(entitled.len());
+            let parts = entitled.iter().copied().chain(std::iter::repeat(0));
+            self.units.iter_mut().zip(parts).for_each(|(own, part)| own.part = part);
         }
         for step in &plan.orders.disk {
             let DiskOrder::Cap { unit, disk, read, write } = &step.action else { continue };
@@ -148,7 +157,8 @@ impl Disks {
                 self.held.remove(&key);
             } else if let (true, Reason::DiskWanted { by, since, .. }) = (self.held.insert(key), step.reason)
             {
-                self.units.entry(by).or_default().call_backs.add(applied_at.saturating_sub(since));
+                self.reach(by.index() + 1);
+                self.units[by.index()].call_backs.add(applied_at.saturating_sub(since));
             }
         }
     }
@@ -156,14 +166,13 @@ impl Disks {
     /// Another contract holds from now on. The accounts of units that it has no more are closed; what they lent and
     /// borrowed stays in the sums.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
-        let gone = &mut self.gone;
-        self.units.retain(|id, own| {
-            if !contract.has(*id) {
-                gone.lent += own.lent;
-                gone.borrowed += own.borrowed;
+        for (id, own) in (0..).map(UnitId).zip(&mut self.units) {
+            if !contract.has(id) {
+                self.gone.lent += own.lent;
+                self.gone.borrowed += own.borrowed;
+                *own = Own::default();
             }
-            contract.has(*id)
-        });
+        }
         self.held.retain(|(id, _)| contract.has(*id));
         // The next snapshot is what the new contract's units are counted from.
         self.seen.clear();
@@ -174,7 +183,7 @@ impl Disks {
         if self.seen.is_empty() && self.units.is_empty() {
             return None;
         }
-        let owns: Vec<&Own> = family.iter().filter_map(|id| self.units.get(id)).collect();
+        let owns: Vec<&Own> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
         let sum = |figure: &dyn Fn(&Own) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
         let mut call_backs = Spread::default();
         for own in &owns {
@@ -199,8 +208,8 @@ impl Disks {
 
     /// What is lent, unless it is what is borrowed.
     pub(crate) fn imbalance(&self) -> Option<Imbalance> {
-        let lent: u64 = self.units.values().map(|own| own.lent).sum();
-        let borrowed: u64 = self.units.values().map(|own| own.borrowed).sum();
+        let lent: u64 = self.units.iter().map(|own| own.lent).sum();
+        let borrowed: u64 = self.units.iter().map(|own| own.borrowed).sum();
         let (lent, borrowed) = (lent + self.gone.lent, borrowed + self.gone.borrowed);
         (lent != borrowed).then_some(Imbalance::Disk { lent, borrowed })
     }
@@ -221,7 +230,7 @@ mod tests {
 
     /// Three quarters and one quarter.
     fn entitled() -> Plan {
-        let disk = DiskPlan { entitled: vec![0, 0, 750_000, 250_000] };
+        let disk = DiskPlan { entitled: vec![0, 0, 750_000, 250_000], ..DiskPlan::default() };
         Plan { decisions: Decisions { disk, ..Decisions::default() }, ..Plan::default() }
     }
 

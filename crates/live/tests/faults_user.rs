@@ -306,6 +306,32 @@ fn a_list_that_is_refused_is_an_error_and_nobody_is_lost() {
     assert_eq!(rig.masks(), [all]);
 }
 
+/// A process whose threads cannot be listed keeps nobody else from its unit's CPUs, and has its own by the next look.
+#[test]
+fn threads_that_cannot_be_listed_hold_nobody_up() {
+    let Some((one, _)) = one_cpu() else { return };
+    let mut rig = Rig::new();
+    let other = start("sleep", &["1000"]);
+    let mut contract = Contract::default();
+    let unit = contract.add(None, "u");
+    let members = [rig.job.pid(), other.pid()].map(|pid| Member { kind: MemberKind::Pid(pid), span: 0..0 });
+    contract.units[unit.index()].members.extend(members);
+    rig.backend.set_contract(&contract);
+    rig.look_well();
+    let (first, last) = (rig.job.pid().min(other.pid()), rig.job.pid().max(other.pid()));
+    let list = format!("/proc/{first}/task");
+    let hook = tamper(move |access| match access.kind == Kind::List && access.path == Path::new(&list) {
+        true => Answer::Refuse(libc::EIO),
+        false => Answer::GoOn,
+    });
+    says(&rig.confine(Some(&one)), &["cannot list", "/task"]);
+    assert_eq!(masks(last), [one.clone()]);
+    assert_ne!(masks(first), [one.clone()]);
+    drop(hook);
+    rig.look_well();
+    assert_eq!(masks(first), [one]);
+}
+
 /// A file of /proc that is read in part says nothing of the process. It keeps its unit, and what was its own.
 #[test]
 fn a_stat_that_is_cut_loses_nobody() {

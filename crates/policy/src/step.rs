@@ -2,21 +2,23 @@
 //!
 //! Order of decisions: rights first (what changed of them, which units are active), then each resource.
 
-use commonhold_contract::Resource;
+use alloc::sync::Arc;
+
+use commonhold_contract::{Resource, UnitId};
 
 use crate::input::Input;
-use crate::plan::{Plan, RightsChange};
+use crate::plan::{Decisions, Plan, RightsChange};
 use crate::rights::Rights;
 use crate::rights::entitlement::capacity;
 use crate::time::{MS, Time};
 use crate::{cpu, disk, memory};
 
-/// What a policy remembers between steps.
+/// What a policy remembers between steps. A copy shares what a step does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
-    rights: Rights,
+    rights: Arc<Rights>,
     pub(crate) cpu: cpu::State,
-    memory: memory::State,
+    memory: Arc<memory::State>,
     pub(crate) disks: disk::State,
 }
 
@@ -31,18 +33,8 @@ impl State {
 pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let mut plan = Plan { at: now, ..Plan::default() };
     let rights = &mut state.rights;
-    rights.follow(input.contract);
-    for change in input.changes {
-        let refused = rights.apply(*change).err();
-        plan.decisions.rights.push(RightsChange { change: *change, refused });
-    }
-    plan.decisions.trade = rights.settle(now);
+    bring_up_to_date(rights, now, input, &mut plan.decisions);
     let ends = rights.next();
-    for unit in input.contract.held() {
-        // Every unit of the contract is known by now.
-        let _ = rights.set_present(unit, input.snapshot.unit(unit).processes > 0);
-    }
-    rights.set_capacity(Resource::Cpu, capacity(input.contract, input.machine, Resource::Cpu));
     let (cpu, attention) = cpu::step(&mut state.cpu, now, input, rights, &mut plan.orders.cpu);
     plan.decisions.cpu = cpu;
     (plan.next, plan.watch) = (attention.next, attention.watch);
@@ -54,6 +46,33 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     plan.decisions.disk = disks;
     plan.next = [next, ends].into_iter().flatten().fold(plan.next, Time::min);
     (state, plan)
+}
+
+/// Takes into the rights what changed since the step before. Where nothing did, they stay the same ones: what is worked out
+/// from them is remembered by that.
+fn bring_up_to_date(rights: &mut Arc<Rights>, now: Time, input: Input<'_>, made: &mut Decisions) {
+    let cpus = capacity(input.contract, input.machine, Resource::Cpu);
+    let there = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
+    let same = rights.are_of(input.contract)
+        && input.changes.is_empty()
+        && rights.is_settled(now)
+        && rights.capacity(Resource::Cpu) == cpus
+        && input.contract.held().all(|unit| rights.is_present(unit, there(unit)));
+    if same {
+        return;
+    }
+    let rights = Arc::make_mut(rights);
+    rights.follow(input.contract);
+    for change in input.changes {
+        let refused = rights.apply(*change).err();
+        made.rights.push(RightsChange { change: *change, refused });
+    }
+    made.trade = rights.settle(now);
+    for unit in input.contract.held() {
+        // Every unit of the contract is known by now.
+        let _ = rights.set_present(unit, there(unit));
+    }
+    rights.set_capacity(Resource::Cpu, cpus);
 }
 
 #[cfg(test)]

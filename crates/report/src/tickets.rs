@@ -6,6 +6,7 @@ use commonhold_contract::measure::CpuCount;
 use serde::{Deserialize, Serialize};
 
 use crate::figures::{bytes, part};
+use crate::holdings::Holding;
 use crate::status::depth;
 use crate::table::{Paint, Style, Table, clean, wrap};
 
@@ -22,8 +23,36 @@ pub struct Tickets {
     pub tickets: u64,
     /// What the unit is entitled to by them and by its reservation, sub-units included, while all units that have
     /// processes want the resource. In millionths of a CPU, bytes of memory, or millionths of each disk or of the memory
-    /// bus. 0 for a unit without processes.
+    /// bus. 0 for a unit without processes, unless the scheme keeps its part for it.
     pub entitled: u64,
+    /// Whether they count now: the unit, or one in it, has processes, or the scheme keeps its part for it.
+    pub active: bool,
+}
+
+/// Tickets that a unit will have, and has not yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expected {
+    /// The unit's path.
+    pub unit: String,
+    /// Of what.
+    pub resource: Resource,
+    /// How many.
+    pub tickets: u64,
+    /// When: what follows `n tickets`.
+    pub when: String,
+}
+
+impl Expected {
+    /// On one line.
+    pub fn line(&self) -> String {
+        let Expected { unit, resource, tickets, when } = self;
+        format!("{}: {} {when}", clean(unit), number(*tickets, *resource))
+    }
+}
+
+/// `1 cpu ticket`, `7 disk tickets`.
+fn number(tickets: u64, resource: Resource) -> String {
+    format!("{tickets} {resource} {}", if tickets == 1 { "ticket" } else { "tickets" })
 }
 
 impl Tickets {
@@ -34,22 +63,49 @@ impl Tickets {
 
     /// On one line: `a: 150 cpu tickets instead of 100; entitled to 2.4 CPUs`.
     pub fn line(&self) -> String {
-        let Tickets { unit, resource, contract, tickets, entitled } = self;
+        let Tickets { unit, resource, contract, tickets, entitled, active } = self;
         let instead = if self.is_changed() { format!(" instead of {contract}") } else { String::new() };
-        let one = if *tickets == 1 { "ticket" } else { "tickets" };
         let entitled = match (resource, entitled) {
-            (_, 0) => "no processes now".to_owned(),
+            _ if !active => "no processes now".to_owned(),
             (Resource::Cpu, micro) => format!("entitled to {}", CpuCount((*micro).min(u64::MAX - 1_000))),
             (Resource::Memory, n) => format!("entitled to {}", bytes(*n)),
             (Resource::Disk, millionths) => format!("entitled to {} of each disk", part(*millionths)),
             (Resource::Bus, millionths) => format!("entitled to {} of the bus", part(*millionths)),
         };
-        format!("{}: {tickets} {resource} {one}{instead}; {entitled}", clean(unit))
+        format!("{}: {}{instead}; {entitled}", clean(unit), number(*tickets, *resource))
     }
 }
 
-/// For a terminal: a row per unit, a column per resource, and a line for each number that was changed.
-pub fn text(tickets: &[Tickets], style: Style) -> String {
+/// What is to be known beside tickets.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Beside<'a> {
+    /// Tickets that units will have.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub expected: &'a [Expected],
+    /// Of the resources that nothing holds: why. Their tickets are kept, and nothing follows from them.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub not_held: &'a [Holding],
+}
+
+impl Beside<'_> {
+    /// A line for what is expected, and for each of these resources that nothing holds.
+    fn lines(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
+        let not_held = self.not_held.iter().filter(|holding| of(&holding.resource));
+        let not_held = not_held.map(|it| format!("{} tickets have no effect now: {}", it.resource, it.how));
+        self.expected.iter().map(Expected::line).chain(not_held).collect()
+    }
+}
+
+/// What a change came to: a line for each number, and what is to be known beside.
+pub fn outcome(tickets: &[Tickets], beside: Beside<'_>) -> String {
+    let of = |name: &str| tickets.iter().any(|it| it.resource.name() == name);
+    let lines = tickets.iter().map(Tickets::line).chain(beside.lines(of));
+    lines.map(|line| line + "\n").collect()
+}
+
+/// For a terminal: a row per unit, a column per resource, a line for each number that was changed, and what is to be known
+/// beside those.
+pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     if tickets.is_empty() {
         return "No unit holds tickets: all is shared.\n".to_owned();
     }
@@ -72,26 +128,28 @@ pub fn text(tickets: &[Tickets], style: Style) -> String {
     }
     let mut text = table.render(style) + "\n";
     let changed: Vec<&Tickets> = tickets.iter().filter(|it| it.is_changed()).collect();
-    if changed.is_empty() {
-        return text + "All are those of the contract.\n";
-    }
-    text += "In parentheses: what the contract gives, where it was changed.\n";
-    for it in changed {
-        for line in wrap(&it.line(), style.width, "", "  ") {
-            text += &line;
-            text.push('\n');
-        }
+    text += match changed.is_empty() {
+        true => "All are those of the contract.\n",
+        false => "In parentheses: what the contract gives, where it was changed.\n",
+    };
+    let of = |name: &str| changed.iter().any(|it| it.resource.name() == name);
+    let lines = changed.iter().map(|it| it.line()).chain(beside.lines(of));
+    for line in lines.flat_map(|line| wrap(&line, style.width, "", "  ")) {
+        text += &line;
+        text.push('\n');
     }
     text
 }
 
 /// As JSON.
-pub fn json(tickets: &[Tickets]) -> String {
+pub fn json(tickets: &[Tickets], beside: Beside<'_>) -> String {
     #[derive(Serialize)]
     struct All<'a> {
         tickets: &'a [Tickets],
+        #[serde(flatten)]
+        beside: Beside<'a>,
     }
-    crate::json("commonhold.tickets", All { tickets })
+    crate::json("commonhold.tickets", All { tickets, beside })
 }
 
 #[cfg(test)]
@@ -102,9 +160,18 @@ mod tests {
         Resource::ALL.map(|resource| {
             let found = changed.iter().find(|(of, ..)| *of == resource);
             let (tickets, entitled) = found.map_or((100, 0), |(_, tickets, entitled)| (*tickets, *entitled));
-            Tickets { unit: unit.to_owned(), resource, contract: 100, tickets, entitled }
+            Tickets {
+                unit: unit.to_owned(),
+                resource,
+                contract: 100,
+                tickets,
+                entitled,
+                active: entitled > 0,
+            }
         })
     }
+
+    const NOTHING: Beside<'_> = Beside { expected: &[], not_held: &[] };
 
     #[test]
     fn what_was_changed_stands_beside_what_the_contract_gives() {
@@ -124,19 +191,55 @@ physics: 150 cpu tickets instead of 100; entitled to 2.4 CPUs
 physics: 1 disk ticket instead of 100; entitled to 25% of each disk
 physics/night: 1000 memory tickets instead of 100; entitled to 1.5 GiB
 ";
-        assert_eq!(text(&all, style), expected);
+        assert_eq!(text(&all, NOTHING, style), expected);
         let plain = of("a", &[]);
-        assert!(text(&plain, style).ends_with("All are those of the contract.\n"));
+        assert!(text(&plain, NOTHING, style).ends_with("All are those of the contract.\n"));
         assert_eq!(plain[0].line(), "a: 100 cpu tickets; no processes now");
-        assert_eq!(text(&[], style), "No unit holds tickets: all is shared.\n");
+        assert_eq!(text(&[], NOTHING, style), "No unit holds tickets: all is shared.\n");
+    }
+
+    /// Reservations beside it leave it nothing: that is not the same as that nobody is there.
+    #[test]
+    fn a_unit_that_is_entitled_to_nothing_has_processes() {
+        let mut row = of("a", &[]).into_iter().next().unwrap();
+        row.active = true;
+        assert_eq!(row.line(), "a: 100 cpu tickets; entitled to 0 CPUs");
+    }
+
+    /// What has no effect, or not yet, is said beside what was changed, and only there.
+    #[test]
+    fn what_has_no_effect_is_said() {
+        let style = Style { colour: false, width: 80 };
+        let not_held = [Resource::Memory, Resource::Bus].map(|it| Holding::not_held(it, " by this version"));
+        let when = "once it has processes".to_owned();
+        let expected = [Expected { unit: "all/ana".to_owned(), resource: Resource::Disk, tickets: 1, when }];
+        let beside = Beside { expected: &expected, not_held: &not_held };
+        let rows = of("a", &[(Resource::Bus, 150, 0)]);
+        let bus = "bus tickets have no effect now: not held by this version\n";
+        let ana = "all/ana: 1 disk ticket once it has processes\n";
+        let changed = "a: 150 bus tickets instead of 100; no processes now\n";
+        let found = text(&rows, beside, style);
+        assert!(found.ends_with(&[changed, ana, bus].concat()), "{found}");
+        let found = text(&of("a", &[]), beside, style);
+        assert!(found.ends_with(&format!("All are those of the contract.\n{ana}")), "{found}");
+        assert_eq!(outcome(&rows[3..], Beside { expected: &[], ..beside }), [changed, bus].concat());
+        assert_eq!(
+            outcome(&rows[..1], Beside { expected: &[], ..beside }),
+            "a: 100 cpu tickets; no processes now\n"
+        );
+        let json: serde_json::Value = serde_json::from_str(&json(&rows, beside)).unwrap();
+        assert_eq!(
+            (&json["expected"][0]["unit"], &json["not_held"][1]["resource"]),
+            (&"all/ana".into(), &"bus".into())
+        );
     }
 
     #[test]
     fn json_says_what_it_is_and_names_resources() {
-        let json: serde_json::Value = serde_json::from_str(&json(&of("a", &[]))).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json(&of("a", &[]), NOTHING)).unwrap();
         assert_eq!((&json["schema"], &json["version"]), (&"commonhold.tickets".into(), &1.into()));
         let first = serde_json::json!(
-            {"unit": "a", "resource": "cpu", "contract": 100, "tickets": 100, "entitled": 0}
+            {"unit": "a", "resource": "cpu", "contract": 100, "tickets": 100, "entitled": 0, "active": false}
         );
         assert_eq!(json["tickets"][0], first);
     }

@@ -142,6 +142,7 @@ fn status_of_units_that_lend() {
         holdings: &[],
         switches: &[],
         tickets: &[],
+        expected_tickets: &[],
         problems: &problems,
     };
     assert_snapshot!("status_of_units_that_lend_json", status::json(holder, &statement));
@@ -168,6 +169,7 @@ fn status_of_units_that_lend() {
         holdings: &holdings,
         switches: &[],
         tickets: &[],
+        expected_tickets: &[],
         problems: &[],
     };
     assert_eq!(
@@ -206,6 +208,7 @@ fn status_of_the_kernel_backend_has_cpus_and_latencies_in_json() {
         holdings: &[],
         switches: &[unit],
         tickets: &[],
+        expected_tickets: &[],
         problems: &[],
     };
     assert_snapshot!(status::json(holder, &fixture::nothing()));

@@ -166,7 +166,7 @@ impl Steward {
         rights
     }
 
-    /// Where tickets are not those of the contract in force, in the order of units and resources.
+    /// Where tickets are not those of the contract in force, in the order of the text and of resources.
     pub fn changed(&self, rights: &Rights) -> Vec<Changed> {
         let of = |unit: UnitId| {
             Resource::ALL.map(|resource| Changed {
@@ -176,7 +176,7 @@ impl Steward {
                 tickets: rights.tickets(unit, resource),
             })
         };
-        self.contract.held().flat_map(of).filter(|it| it.contract != it.tickets).collect()
+        self.contract.listed().into_iter().flat_map(of).filter(|it| it.contract != it.tickets).collect()
     }
 
     /// What a unit's tickets of a resource are worth while the units that have processes want it: millionths of a CPU,

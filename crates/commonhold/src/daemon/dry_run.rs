@@ -116,7 +116,7 @@ fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
         let (programs, staying) = (programs.into_iter().collect(), staying.into_iter().collect());
         Present { unit, users, programs, beyond_us, moved, staying }
     };
-    contract.held().chain([UnitId::SHARED]).map(of_unit).collect()
+    contract.listed().into_iter().chain([UnitId::SHARED]).map(of_unit).collect()
 }
 
 /// The user whose processes are all that can be held; none if every user's can.

@@ -9,9 +9,13 @@ use commonhold_machine::Machine;
 use commonhold_policy::plan::RightsChange;
 use commonhold_policy::rights::{Change, Rights};
 use commonhold_policy::{Plan, Time};
+use commonhold_report::tickets::Expected;
 use commonhold_steward::{Changed, Steward, Turn, Wrong};
 
 use super::kept::Keeper;
+
+/// How soon it is tried again to keep tickets.
+const KEEP_AGAIN_NS: Time = 1_000_000_000;
 
 /// Problems that are kept for `status`.
 const PROBLEMS_KEPT: usize = 20;
@@ -23,6 +27,10 @@ pub(super) struct Hold {
     keeper: Keeper,
     /// Whether what is kept may not be what is in force any more, once a plan is carried out.
     keep_again: bool,
+    /// Why what is in force could not be kept, if it could not, and when that is tried again.
+    unkept: Option<(String, Time)>,
+    /// Whether that was said.
+    unkept_said: bool,
     /// The changes of rights that the last turn made or refused.
     decided: Vec<RightsChange>,
     problems: VecDeque<String>,
@@ -58,6 +66,8 @@ impl Hold {
             backend,
             keeper,
             keep_again: false,
+            unkept: None,
+            unkept_said: false,
             decided: Vec::new(),
             problems: VecDeque::new(),
             standing: Vec::new(),
@@ -90,7 +100,7 @@ impl Hold {
             }
         }
         if is_carried_out {
-            problems.extend(self.follow_rights(&plan).map(|e| e.to_string()));
+            self.follow_rights(&plan);
         }
         let mut new_problems = self.keep(problems);
         new_problems.extend(self.stand(imbalances));
@@ -99,22 +109,43 @@ impl Hold {
 
     /// Keeps what a plan that was carried out changed of rights, and has the next one change what waited for a unit that is
     /// there now.
-    fn follow_rights(&mut self, plan: &Plan) -> Option<LiveError> {
+    fn follow_rights(&mut self, plan: &Plan) {
         self.decided.clone_from(&plan.decisions.rights);
+        self.expect_newcomers();
+        let is_due = self.unkept.as_ref().is_none_or(|(_, again)| clock::now() >= *again);
+        if !self.decided.is_empty() || (self.keep_again && is_due) {
+            // What was refused was not foreseen, so that there is little to write. A failure is noted there.
+            let _ = self.keep_foreseen();
+        }
+    }
+
+    /// Queues the changes that waited for units that are there now.
+    fn expect_newcomers(&mut self) {
         for change in self.keeper.of_newcomers(self.steward.contract()) {
             self.steward.change(change);
         }
-        if !self.keep_again && self.decided.is_empty() {
-            return None;
-        }
-        self.keep_again = false;
-        // What was refused was not foreseen, so that there is little to write.
-        self.keep_foreseen().err()
     }
 
+    /// Keeps the rights as they will be. What could not be kept is a problem until it can.
     fn keep_foreseen(&mut self) -> Result<(), LiveError> {
         let changed = self.steward.changed(&self.steward.foreseen());
-        self.keeper.keep(self.steward.contract(), &changed)
+        let kept = self.keeper.keep(self.steward.contract(), &changed);
+        self.keep_again = kept.is_err();
+        self.unkept = kept.as_ref().err().map(|e| {
+            let why = printable(&format!(
+                "the next daemon may not know which tickets were changed: {e}; it is tried again every second"
+            ));
+            (why, clock::now().saturating_add(KEEP_AGAIN_NS))
+        });
+        kept
+    }
+
+    /// Tries a last time to keep what could not be kept; the problem, if it cannot.
+    pub(super) fn keep_last(&mut self) -> Option<String> {
+        self.unkept.as_ref()?;
+        self.keep_foreseen()
+            .err()
+            .map(|e| format!("the next daemon may not know which tickets were changed: {e}"))
     }
 
     /// Has the next turn make the changes again that were kept, those of them that the contract in force leaves in force;
@@ -136,8 +167,11 @@ impl Hold {
         self.keeper.restore(self.steward.contract()).1
     }
 
-    /// Keeps a change of rights for later daemons, and queues it for the next turn. An error: it is neither kept nor queued.
+    /// Keeps a change of rights for later daemons, and queues it for the next turn. An error: it is not queued, and the file
+    /// is written again until it does not have it.
     pub(super) fn change(&mut self, change: Change) -> Result<(), LiveError> {
+        // What waited is older, and comes before it.
+        self.expect_newcomers();
         self.steward.change(change);
         let kept = self.keep_foreseen();
         if kept.is_err() {
@@ -159,6 +193,29 @@ impl Hold {
     /// Tickets that are not those of the contract.
     pub(super) fn changed(&self, rights: &Rights) -> Vec<Changed> {
         self.steward.changed(rights)
+    }
+
+    /// Tickets that units will have: once a turn does not fail, or once the unit is there.
+    pub(super) fn expected(&self) -> Vec<Expected> {
+        let (now, foreseen) = (self.rights(), self.steward.foreseen());
+        let mut expected = Vec::new();
+        for unit in self.contract().listed() {
+            for resource in Resource::ALL {
+                let tickets = foreseen.tickets(unit, resource);
+                if tickets != now.tickets(unit, resource) {
+                    let unit = self.contract().unit(unit).path.clone();
+                    let when = "with the next step that does not fail".to_owned();
+                    expected.push(Expected { unit, resource, tickets, when });
+                }
+            }
+        }
+        expected.extend(self.keeper.waiting().iter().map(|kept| Expected {
+            unit: kept.unit.clone(),
+            resource: kept.resource,
+            tickets: kept.tickets,
+            when: format!("instead of {}, once its user has processes", kept.contract),
+        }));
+        expected
     }
 
     /// What a unit's tickets are worth, in the resource's measure.
@@ -201,7 +258,14 @@ impl Hold {
 
     /// What could not be done lately, newest last, and then what is wrong now.
     pub(super) fn problems(&self) -> Vec<String> {
-        self.problems.iter().chain(&self.standing).chain(self.imbalances.values()).cloned().collect()
+        let unkept = self.unkept.iter().map(|(why, _)| why);
+        self.problems
+            .iter()
+            .chain(&self.standing)
+            .chain(unkept)
+            .chain(self.imbalances.values())
+            .cloned()
+            .collect()
     }
 
     /// Ends the hold; what is left to undo is in the journal.
@@ -221,6 +285,9 @@ impl Hold {
         let mut new: Vec<String> =
             now.iter().filter(|problem| !self.standing.contains(problem)).cloned().collect();
         self.standing = now;
+        let unkept = self.unkept.iter().map(|(why, _)| why.clone());
+        new.extend(unkept.filter(|_| !self.unkept_said));
+        self.unkept_said = self.unkept.is_some();
         // The numbers go on changing: what does not come out is said when it begins.
         let began = imbalances.iter().filter(|(kind, _)| !self.imbalances.contains_key(*kind));
         new.extend(began.map(|(_, text)| text.clone()));

@@ -11,6 +11,7 @@ use commonhold_policy::cpu::{NotHeld, Side, WhyNot, not_held};
 use commonhold_policy::{Means, MemoryMeans};
 use commonhold_report::holdings::Holding;
 
+use super::hold::Hold;
 use crate::load;
 
 /// Units of a reason that are named; more are counted.
@@ -35,6 +36,17 @@ pub(super) fn of(contract: &Contract, cpus: usize, backend: &str, means: Means, 
         disk,
         Holding::not_held(Resource::Bus, &format!(" by this version{}", asked(Resource::Bus))),
     ]
+}
+
+/// What holds each under the backend in force.
+pub(super) fn now(hold: &mut Hold) -> Vec<Holding> {
+    let (backend, means) = (hold.backend().held_by().backend, hold.backend().means());
+    of(hold.contract(), hold.machine().cpus.len(), backend, means, &format!("by the {backend} backend"))
+}
+
+/// Of the resources that nothing holds: why.
+pub(super) fn of_those_not_held(hold: &mut Hold) -> Vec<Holding> {
+    now(hold).into_iter().filter(|holding| holding.held == State::No).collect()
 }
 
 /// CPUs are held, but for amounts to lend and borrow that these means cannot hold.

@@ -16,6 +16,10 @@ pub(super) struct Keeper {
     directory: PathBuf,
     /// What the file holds.
     kept: Vec<Kept>,
+    /// Whether the file may hold something else, since a write failed.
+    in_doubt: bool,
+    /// Whether there is a file that could not be read.
+    unread: bool,
     /// What of that is about units that are not there yet.
     waiting: Vec<Kept>,
     /// How many units there were when these were looked for last.
@@ -31,13 +35,28 @@ enum Fate {
 }
 
 impl Keeper {
-    /// What an earlier daemon kept, and the problem where that cannot be told: then nothing was kept.
+    /// What an earlier daemon kept, and the problem where that cannot be told.
     pub(super) fn open(directory: &Path) -> (Keeper, Option<String>) {
         let (kept, problem) = match tickets::read(directory) {
             Ok(kept) => (kept, None),
-            Err(e) => (Vec::new(), Some(format!("{e}; the contract's own tickets are in force"))),
+            Err(e) => {
+                let aside = tickets::aside(directory);
+                let stays = format!(
+                    "it stays as it is; once tickets change, its name is {}",
+                    aside.file_name().unwrap_or(aside.as_os_str()).display()
+                );
+                (Vec::new(), Some(format!("{e}; the contract's own tickets are in force; {stays}")))
+            }
         };
-        (Keeper { directory: directory.to_owned(), kept, waiting: Vec::new(), looked_among: 0 }, problem)
+        let keeper = Keeper {
+            directory: directory.to_owned(),
+            kept,
+            in_doubt: false,
+            unread: problem.is_some(),
+            waiting: Vec::new(),
+            looked_among: 0,
+        };
+        (keeper, problem)
     }
 
     /// The changes that are to be made again under a contract, and what is to be said of the others.
@@ -72,7 +91,13 @@ impl Keeper {
         changes
     }
 
-    /// Keeps what is changed now, and what waits, before it is in force. An error: what was kept is kept.
+    /// The changes that wait for units that are not there yet.
+    pub(super) fn waiting(&self) -> &[Kept] {
+        &self.waiting
+    }
+
+    /// Keeps what is changed now, and what waits, before it is in force. After an error the file may be either, and this is
+    /// to be called again.
     pub(super) fn keep(&mut self, contract: &Contract, changed: &[Changed]) -> Result<(), LiveError> {
         let of = |it: &Changed| Kept {
             unit: contract.unit(it.unit).path.clone(),
@@ -82,10 +107,16 @@ impl Keeper {
         };
         let mut all: Vec<Kept> = changed.iter().map(of).chain(self.waiting.iter().cloned()).collect();
         all.sort();
-        if all != self.kept {
-            tickets::write(&self.directory, &all)?;
-            self.kept = all;
+        if all == self.kept && !self.in_doubt {
+            return Ok(());
         }
+        if self.unread {
+            tickets::set_aside(&self.directory)?;
+            self.unread = false;
+        }
+        self.in_doubt = true;
+        tickets::write(&self.directory, &all)?;
+        (self.kept, self.in_doubt) = (all, false);
         Ok(())
     }
 }
@@ -117,6 +148,7 @@ fn fate(contract: &Contract, kept: &Kept) -> Fate {
 mod tests {
     use super::*;
     use commonhold_contract::{Each, Resource};
+    use commonhold_live::host::{Answer, Kind, tamper};
 
     fn kept(unit: &str, contract: u64) -> Kept {
         Kept { unit: unit.to_owned(), resource: Resource::Cpu, contract, tickets: 7 }
@@ -143,6 +175,59 @@ mod tests {
         let changed = Changed { unit: a, resource: Resource::Cpu, contract: 100, tickets: 7 };
         keeper.keep(&contract, &[changed]).unwrap();
         assert_eq!(tickets::read(dir.path()).unwrap(), all[..1]);
+    }
+
+    /// A write that failed is made again, even where what is in force is what was kept before it.
+    #[test]
+    fn a_file_in_doubt_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut contract = Contract::default();
+        let a = contract.add(None, "a");
+        let changed = |tickets| Changed { unit: a, resource: Resource::Cpu, contract: 100, tickets };
+        let (mut keeper, _) = Keeper::open(dir.path());
+        keeper.keep(&contract, &[changed(7)]).unwrap();
+        // The new name is there, and the disk does not say that it has it.
+        let folder = dir.path().to_owned();
+        let hook = tamper(move |access| match access.kind == Kind::Sync && access.path == folder {
+            true => Answer::Refuse(libc::EIO),
+            false => Answer::GoOn,
+        });
+        keeper.keep(&contract, &[changed(8)]).unwrap_err();
+        drop(hook);
+        keeper.keep(&contract, &[changed(7)]).unwrap();
+        assert_eq!(tickets::read(dir.path()).unwrap(), [kept("a", 100)]);
+    }
+
+    /// Nothing is lost: the file that could not be read has another name once there is one to be written.
+    #[test]
+    fn a_file_that_cannot_be_read_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(tickets::FILE_NAME);
+        std::fs::write(&file, "nonsense").unwrap();
+        let mut contract = Contract::default();
+        let a = contract.add(None, "a");
+        let (mut keeper, problem) = Keeper::open(dir.path());
+        let problem = problem.unwrap();
+        for words in
+            ["line 1, `nonsense`", "mend it", "it stays as it is", "its name is tickets.json.unread-1"]
+        {
+            assert!(problem.contains(words), "{problem}");
+        }
+        keeper.restore(&contract);
+        keeper.keep(&contract, &[]).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "nonsense");
+        let changed = Changed { unit: a, resource: Resource::Cpu, contract: 100, tickets: 7 };
+        // Nothing takes its place while it cannot have another name.
+        let hook = tamper(|access| match access.is(Kind::Rename, tickets::FILE_NAME) {
+            true => Answer::Refuse(libc::EROFS),
+            false => Answer::GoOn,
+        });
+        let error = keeper.keep(&contract, &[changed]).unwrap_err().to_string();
+        assert!(error.contains("cannot set aside"), "{error}");
+        drop(hook);
+        keeper.keep(&contract, &[changed]).unwrap();
+        assert_eq!(std::fs::read_to_string(dir.path().join("tickets.json.unread-1")).unwrap(), "nonsense");
+        assert_eq!(tickets::read(dir.path()).unwrap(), [kept("a", 100)]);
     }
 
     /// What is about a user who has not come yet is kept until then, and made then.

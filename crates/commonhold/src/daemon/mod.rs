@@ -171,6 +171,9 @@ impl Daemon<'_> {
         self.step()?;
         output::say("holding; stop with Ctrl-C or SIGTERM, reload with SIGHUP");
         let result = self.serve();
+        if let Some(problem) = self.hold.keep_last() {
+            output::complain(&format!("problem: {problem}"));
+        }
         // Whatever ended it: what was done is undone, and the caretaker says what that was.
         let Daemon { hold, caretaker, .. } = self;
         let begun = Instant::now();

@@ -68,24 +68,23 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
         for_ns: clock::now().saturating_sub(instead.since),
         why: instead.why,
     });
-    let means = hold.backend().means();
-    let by = format!("by the {} backend", held_by.backend);
     reply(&StatusReply {
-        holdings: holdings::of(hold.contract(), hold.machine().cpus.len(), held_by.backend, means, &by),
+        holdings: holdings::now(hold),
         backend: held_by.backend.to_owned(),
         instead,
         contract: about.contract_path.clone(),
         statement: hold.statement(),
         switches: switches(hold, by_cpu),
         tickets: tickets::changed(hold),
+        expected_tickets: hold.expected(),
         problems: hold.problems(),
     })
 }
 
 /// What the scheduler in the kernel counted of every unit, and of tasks in none.
 fn switches(hold: &mut Hold, by_cpu: bool) -> Vec<UnitSwitches> {
-    let units: Vec<(UnitId, String)> =
-        hold.contract().present().map(|id| (id, hold.contract().unit(id).path.clone())).collect();
+    let units = [UnitId::KERNEL, UnitId::SHARED].into_iter().chain(hold.contract().listed());
+    let units: Vec<(UnitId, String)> = units.map(|id| (id, hold.contract().unit(id).path.clone())).collect();
     let backend = hold.backend();
     let of = |(id, unit): (UnitId, String)| {
         let Switched { account, call_backs } = backend.switched(id)?;
@@ -209,8 +208,9 @@ pub(super) fn unit_of(hold: &Hold, path: &str, done: &str) -> Result<UnitId, Ref
         return Err(refuse(refusal::NO_SUCH_UNIT, message));
     }
     found.ok_or_else(|| {
+        let units = hold.contract().listed();
         let units: Vec<&str> =
-            hold.contract().held().map(|id| hold.contract().unit(id).path.as_str()).take(20).collect();
+            units.iter().map(|id| hold.contract().unit(*id).path.as_str()).take(20).collect();
         refuse(
             refusal::NO_SUCH_UNIT,
             format!("the contract in force has no unit `{path}`; it has {}", units.join(", ")),

@@ -4,10 +4,8 @@
 //!
 //! Authority: root and the daemon's own user may change everything. A unit's members may give its tickets to the units
 //! beside it. Who may enter a unit and every unit directly in it *governs* it, and may change the tickets of these. To
-//! be a member of the encloser is not enough: where each user has a sub-unit, all users are members of the encloser,
-//! and none of them may take another's.
-
-use std::collections::BTreeMap;
+//! be a member of the encloser is not enough: others' sub-units may be in it. And where `each` makes the sub-units,
+//! nobody governs it: a user who came first could take what those are to have who come later.
 
 use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_policy::membership::may_enter;
@@ -17,30 +15,19 @@ use commonhold_report::words;
 
 use super::clients::Caller;
 use super::hold::Hold;
+use super::holdings;
 use super::requests::{Answered, facts, may_all, name_of, refuse, reply, unit_of};
 use crate::protocol::{Asked, Refusal, TicketsReply, refusal};
 
 /// Every unit's tickets of every resource.
-pub(super) fn all(hold: &Hold) -> Answered {
+pub(super) fn all(hold: &mut Hold) -> Answered {
     let rights = hold.rights();
     let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
-    reply(&TicketsReply { tickets: in_tree(hold.contract()).into_iter().flat_map(of).collect() })
-}
-
-/// The units, each with those in it behind it. Their numbers are in no such order: a unit that came by a reload, or since a
-/// user was seen, has a later one.
-fn in_tree(contract: &Contract) -> Vec<UnitId> {
-    let mut inside: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
-    for unit in contract.held().rev() {
-        inside.entry(contract.unit(unit).parent).or_default().push(unit);
-    }
-    let mut next = inside.remove(&None).unwrap_or_default();
-    let mut order = Vec::new();
-    while let Some(unit) = next.pop() {
-        order.push(unit);
-        next.extend(inside.remove(&Some(unit)).unwrap_or_default());
-    }
-    order
+    reply(&TicketsReply {
+        tickets: hold.contract().listed().into_iter().flat_map(of).collect(),
+        expected: hold.expected(),
+        not_held: holdings::of_those_not_held(hold),
+    })
 }
 
 /// Those that are not the contract's.
@@ -58,6 +45,7 @@ fn row(hold: &Hold, rights: &Rights, unit: UnitId, resource: Resource) -> Ticket
         contract: asked.tickets[resource],
         tickets: rights.tickets(unit, resource),
         entitled: hold.worth(rights, unit, resource),
+        active: rights.is_active(unit, resource),
     }
 }
 
@@ -69,7 +57,7 @@ pub(super) fn take(hold: &mut Hold, caller: Caller, asked: &Asked) -> Result<(),
 }
 
 /// What the last turn made of a change that was taken.
-pub(super) fn outcome(hold: &Hold, asked: &Asked) -> Answered {
+pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
     let change = change(hold, asked)?;
     let Some(decided) = hold.decided().iter().rev().find(|decided| decided.change == change) else {
         let message = "not made yet: the last turn of the daemon failed. It is kept, and the next turn that does not fail \
@@ -88,7 +76,10 @@ pub(super) fn outcome(hold: &Hold, asked: &Asked) -> Answered {
     }
     let rights = hold.rights();
     let rows = named(&change).into_iter().map(|(unit, resource)| row(hold, &rights, unit, resource));
-    reply(&TicketsReply { tickets: rows.collect() })
+    let tickets: Vec<Tickets> = rows.collect();
+    let mut not_held = holdings::of_those_not_held(hold);
+    not_held.retain(|holding| tickets.iter().any(|it| it.resource.name() == holding.resource));
+    reply(&TicketsReply { tickets, expected: Vec::new(), not_held })
 }
 
 /// With the numbers of the units that are named.
@@ -149,8 +140,8 @@ fn authorise(hold: &mut Hold, caller: Caller, change: &Change) -> Result<(), Ref
         ),
         _ => format!(
             "user {name} may not change the tickets of unit `{}`: only root and the daemon's own user may, and in a \
-             sub-unit those who may enter the unit around it and every unit in that; a member may give tickets away with \
-             `commonhold tickets give`",
+             sub-unit that the contract names those who may enter the unit around it and every unit in that; a member may \
+             give tickets away with `commonhold tickets give`",
             contract.unit(named(change)[0].0).path
         ),
     };
@@ -160,8 +151,11 @@ fn authorise(hold: &mut Hold, caller: Caller, change: &Change) -> Result<(), Ref
 /// Whether a user who may enter some units may make a change.
 fn may_change(contract: &Contract, may_enter: &dyn Fn(UnitId) -> bool, change: &Change) -> bool {
     let governs_around = |unit: UnitId| {
+        // Where users have sub-units, one who came first would decide for those who come later.
+        let is_users = |encloser: UnitId| contract.unit(encloser).each.is_some();
         let encloser = contract.unit(unit).parent;
-        encloser.is_some_and(may_enter) && contract.children(encloser).all(may_enter)
+        encloser.is_some_and(|it| !is_users(it) && may_enter(it))
+            && contract.children(encloser).all(may_enter)
     };
     match *change {
         Change::Set { unit, .. } | Change::Issue { unit, .. } | Change::TakeBack { unit, .. } => {
@@ -226,13 +220,19 @@ mod tests {
         }
     }
 
+    /// Ana is the only user who came so far: what Bo is to have is not hers.
     #[test]
-    fn sub_units_stand_below_their_unit_whenever_they_came() {
-        let (mut contract, [top, ana, bo, other]) = contract();
-        let inner = contract.add(Some(ana), "inner");
-        let last = contract.add(Some(top), "last");
-        assert_eq!(in_tree(&contract), [top, ana, inner, bo, last, other]);
-        assert_eq!(in_tree(&Contract::default()), []);
+    fn the_first_user_does_not_decide_for_the_next() {
+        let mut contract = Contract::default();
+        let all = contract.add(None, "all");
+        let (ana, other) = (contract.add(Some(all), "ana"), contract.add(None, "other"));
+        assert_eq!(
+            allowed(&contract, &[all, ana], ana, other).len(),
+            4,
+            "she governs a unit that is hers alone"
+        );
+        contract.units[all.index()].each = Some(commonhold_contract::Each::User);
+        assert_eq!(allowed(&contract, &[all, ana], ana, other), ["transfer"]);
     }
 
     #[test]

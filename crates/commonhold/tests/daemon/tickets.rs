@@ -29,6 +29,13 @@ fn of(place: &Place, unit: &str, resource: &str) -> (u64, u64) {
     (row["tickets"].as_u64().unwrap(), row["contract"].as_u64().unwrap())
 }
 
+/// The units in the order of `tickets`.
+fn listed(place: &Place) -> Vec<String> {
+    let all: serde_json::Value = serde_json::from_str(&done(place.call(&["tickets", "--json"]))).unwrap();
+    let rows = all["tickets"].as_array().unwrap().iter();
+    rows.step_by(4).map(|row| row["unit"].as_str().unwrap().to_owned()).collect()
+}
+
 fn file(place: &Place) -> String {
     fs::read_to_string(place.directory().join("tickets.json")).unwrap_or_default()
 }
@@ -56,7 +63,7 @@ fn a_change_is_made_and_answered_with_its_worth() {
     let answer = ask(&place, request);
     let row = &answer["parameters"]["tickets"][0];
     let expected = serde_json::json!(
-        {"unit": "u0", "resource": "cpu", "contract": 100, "tickets": 300, "entitled": cpus * 3 / 4}
+        {"unit": "u0", "resource": "cpu", "contract": 100, "tickets": 300, "entitled": cpus * 3 / 4, "active": true}
     );
     assert_eq!(*row, expected, "{answer}");
     daemon.says("tickets u0: 200 more cpu tickets");
@@ -75,6 +82,12 @@ fn units_give_and_are_set_and_taken_back() {
         given,
         "a: 60 disk tickets instead of 100; no processes now\nb: 140 disk tickets instead of 100; no processes now\n"
     );
+    // Of what nothing holds, that is said.
+    let bus = "bus tickets have no effect now: not held by this version\n";
+    let given = done(place.call(&["tickets", "give", "a", "b", "bus", "1"]));
+    assert!(given.ends_with(bus), "{given}");
+    assert!(done(place.call(&["tickets"])).ends_with(bus));
+    done(place.call(&["tickets", "give", "b", "a", "bus", "1"]));
     done(place.call(&["tickets", "set", "a", "cpu", "7", "--json"]));
     assert_eq!([of(&place, "a", "disk"), of(&place, "a", "cpu")], [(60, 100), (7, 100)]);
     let table = done(place.call(&["tickets"]));
@@ -166,11 +179,20 @@ fn a_reload_keeps_changes_until_the_file_says_otherwise() {
     daemon.signal(libc::SIGHUP);
     daemon.says("reloaded contract.toml");
     assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "cpu")], [(7, 100), (7, 100)]);
+    // What came in the middle stands in the middle, in every list.
+    place.write("version = 1\n[unit.new]\n[unit.b]\n[unit.b.unit.x]\n[unit.later]\n[unit.a]\nlend = false\n");
+    daemon.signal(libc::SIGHUP);
+    eventually("it is reloaded", || daemon.out().matches("reloaded").count() == 2);
+    let order = ["new", "b", "b/x", "later", "a"];
+    assert_eq!(listed(&place), order);
+    assert_eq!(place.units(), order);
+    let lines = done(place.call(&["status"]));
+    assert!(lines.find("tickets b: ") < lines.find("tickets a: "), "{lines}");
     place.write("version = 1\n[unit.a]\ntickets = { cpu = 50 }\n");
     daemon.signal(libc::SIGHUP);
     daemon.says("tickets a: no longer 7 cpu tickets, since the contract gives it 50 instead of 100");
     daemon.says("tickets b: no longer 7 cpu tickets, since the contract has no such unit");
-    eventually("it is reloaded", || daemon.out().matches("reloaded").count() == 2);
+    eventually("it is reloaded", || daemon.out().matches("reloaded").count() == 3);
     assert_eq!([of(&place, "a", "cpu"), of(&place, "a", "disk")], [(50, 50), (7, 100)]);
     assert!(!file(&place).contains("\"b\"") && !file(&place).contains("cpu"), "{}", file(&place));
     daemon.stop();
@@ -200,12 +222,45 @@ fn what_cannot_be_kept_is_not_made() {
     fs::remove_dir(&trap).unwrap();
     done(place.call(&["tickets", "set", "a", "cpu", "8"]));
     daemon.kill();
-    // A file that is none of ours keeps nobody from holding a contract.
+    // A file that is none of ours keeps nobody from holding a contract, and is not written over.
     fs::write(place.directory().join("tickets.json"), "nonsense").unwrap();
     let daemon = place.run(&[]);
-    assert!(daemon.err().contains("cannot understand the changed tickets"), "{}", daemon.err());
+    assert!(
+        daemon.err().contains("cannot understand the changed tickets: line 1, `nonsense`"),
+        "{}",
+        daemon.err()
+    );
     assert_eq!(of(&place, "a", "cpu"), (100, 100));
     assert!(done(place.call(&["status"])).contains("the contract's own tickets are in force"));
+    assert_eq!(file(&place), "nonsense");
+    done(place.call(&["tickets", "set", "a", "cpu", "9"]));
+    assert_eq!(fs::read_to_string(place.directory().join("tickets.json.unread-1")).unwrap(), "nonsense");
+    assert!(file(&place).contains("\"tickets\": 9"), "{}", file(&place));
+}
+
+/// What a reload ended cannot be forgotten while the file cannot be written: `status` says so, and it is tried again.
+#[test]
+fn what_could_not_be_kept_is_kept_later() {
+    let (place, mut daemon) = start(TWO);
+    for unit in ["a", "b"] {
+        done(place.call(&["tickets", "set", unit, "cpu", "7"]));
+    }
+    let trap = place.directory().join("tickets.new");
+    fs::create_dir(&trap).unwrap();
+    place.write("version = 1\n[unit.a]\n");
+    daemon.signal(libc::SIGHUP);
+    daemon.says("reloaded contract.toml");
+    let words = "the next daemon may not know which tickets were changed";
+    assert!(file(&place).contains("\"b\""), "the file is as it was");
+    eventually("it is said", || daemon.err().contains(words));
+    let status = done(place.call(&["status"]));
+    assert!(status.contains(words) && status.contains("it is tried again every second"), "{status}");
+    assert_eq!(of(&place, "a", "cpu"), (7, 100), "what is in force is told as it is");
+    fs::remove_dir(&trap).unwrap();
+    eventually("it is kept", || !file(&place).contains("\"b\"") && file(&place).contains("\"a\""));
+    eventually("it is no problem any more", || !done(place.call(&["status"])).contains(words));
+    assert_eq!(daemon.err().matches(words).count(), 1, "{}", daemon.err());
+    daemon.stop();
 }
 
 /// A member gives away what its unit has, and takes nothing. Who may enter a unit and all that is in it, governs it.
@@ -255,14 +310,22 @@ fn a_users_change_waits_for_the_user() {
     let path = format!("all/{STRANGER}");
     let process = Process::sleeper_of(STRANGER, STRANGER);
     eventually("the user has a sub-unit", || place.units().contains(&path));
+    said(&mut place.command_of(STRANGER, &["tickets", "set", &path, "cpu", "1000000"]))
+        .refused(77, &["may not change the tickets"]);
     done(place.call(&["tickets", "set", &path, "cpu", "9"]));
     daemon.kill();
     drop(process);
     let daemon = place.run(&[]);
     assert!(!place.units().contains(&path), "nobody is there");
+    let expected = format!("{path}: 9 cpu tickets instead of 100, once its user has processes");
+    for words in [&["status"][..], &["tickets"]] {
+        assert!(done(place.call(words)).contains(&expected), "{words:?}");
+    }
+    assert_eq!(place.status()["expected_tickets"][0]["unit"], path.as_str());
     assert!(file(&place).contains(&path));
     let _process = Process::sleeper_of(STRANGER, STRANGER);
     eventually("the user has a sub-unit again", || place.units().contains(&path));
     daemon.says(&format!("tickets {path}: 9 cpu tickets from now on"));
     assert_eq!(of(&place, &path, "cpu"), (9, 100));
+    assert!(!done(place.call(&["status"])).contains("once its user"), "it is expected no more");
 }

@@ -211,6 +211,12 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
+/// Has the disk keep which names a folder has.
+pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+    pass(Kind::Sync, About::Path(path))?;
+    fs::File::open(path)?.sync_all()
+}
+
 /// Reads a file's extended attribute; the length of what is in `buffer` then.
 pub(crate) fn marked(path: &Path, name: &str, buffer: &mut [u8]) -> io::Result<usize> {
     match ask(Kind::Mark, About::Path(path), []) {
@@ -317,6 +323,12 @@ impl File {
     pub(crate) fn set_len(&self, bytes: u64) -> io::Result<()> {
         pass(Kind::Resize, About::Path(&self.path))?;
         self.file.set_len(bytes)
+    }
+
+    /// Has the disk keep what it holds.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        pass(Kind::Sync, About::Path(&self.path))?;
+        self.file.sync_all()
     }
 
     /// From its beginning on.

@@ -29,6 +29,8 @@ pub enum Kind {
     Rename,
     /// Giving a file another length.
     Resize,
+    /// Having a disk keep what a file or a folder holds.
+    Sync,
     /// Locking a file.
     Lock,
     /// Reading or setting an extended attribute. `Falsify`: these bytes are read.

@@ -99,7 +99,8 @@ pub struct Moved {
     pub to: UnitId,
 }
 
-/// What changed between two looks. Ids are those of the contract given to the later one.
+/// What changed between two looks. Ids are those of the contract given to the later one. A look that failed midway tells
+/// nothing; what it found is told by the next one that does not fail.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     /// Processes seen for the first time, parents before their children.
@@ -119,6 +120,17 @@ impl Changes {
     /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         *self == Changes::default()
+    }
+
+    /// Notes an end. A process that nobody was told of leaves no more than it joined.
+    fn note_end(&mut self, key: ProcessKey, unit: Option<UnitId>) {
+        self.moved.retain(|moved| moved.key != key);
+        self.regrouped.retain(|(regrouped, _)| *regrouped != key);
+        let told = self.joined.len();
+        self.joined.retain(|(joined, _)| *joined != key);
+        if self.joined.len() == told {
+            self.left.push((key, unit));
+        }
     }
 }
 
@@ -171,6 +183,8 @@ pub struct Roster {
     accounts: Vec<account::Account>,
     /// What /proc/loadavg said before the last listing.
     births: Option<(u32, u32)>,
+    /// Listed by the last listing, and not met: processes and their inodes.
+    missed: BTreeSet<(u32, u64)>,
     /// Numbers the looks: a CPU clock is read once in each.
     look: u64,
     /// The last look whose clocks were accounted for.
@@ -178,6 +192,10 @@ pub struct Roster {
     origins: origin::Origins,
     /// Processes to place again.
     stale: BTreeSet<u32>,
+    /// What looks found that failed midway: it is remembered here by then, and nobody was told.
+    untold: Changes,
+    /// Whether a look under another contract has not come to its end yet.
+    anew: bool,
     /// When facts were read again last; `None` before the first look.
     facts_at: Option<Time>,
     listed: Vec<Listed>,
@@ -216,10 +234,13 @@ impl Roster {
             grants: BTreeSet::new(),
             accounts: Vec::new(),
             births: None,
+            missed: BTreeSet::new(),
             look: 0,
             accounted: 0,
             origins: origin::Origins::default(),
             stale: BTreeSet::new(),
+            untold: Changes::default(),
+            anew: false,
             facts_at: None,
             listed: Vec::new(),
             threads: Vec::new(),
@@ -252,12 +273,21 @@ impl Roster {
 
     /// Reads again what is known of these processes, and places them by that.
     pub fn look_again(&mut self, pids: &[u32]) -> Result<Changes, LiveError> {
-        let mut changes = Changes::default();
-        for pid in pids {
-            self.read_one_again(*pid, false, &mut changes)?;
-        }
+        let mut changes = std::mem::take(&mut self.untold);
+        let read = pids.iter().try_for_each(|pid| self.read_one_again(*pid, false, &mut changes));
         self.place_again(&mut changes);
-        Ok(changes)
+        self.tell(read, changes)
+    }
+
+    /// What a look found; if it failed, the next one tells it.
+    fn tell(&mut self, looked: Result<(), LiveError>, changes: Changes) -> Result<Changes, LiveError> {
+        match looked {
+            Ok(()) => Ok(changes),
+            Err(error) => {
+                self.untold = changes;
+                Err(error)
+            }
+        }
     }
 
     /// Replaces the processes to leave out; this one and process 1 always are.
@@ -266,30 +296,44 @@ impl Roster {
         self.births = None;
     }
 
-    /// Looks who is there and puts everybody where the contract says. An error means that nothing could be seen; what is
-    /// known stays as it was.
+    /// Looks who is there and puts everybody where the contract says. An error means that not everything could be seen.
+    /// What was found before it is told by the next look that does not fail.
     pub fn refresh(&mut self, contract: &Contract, now: Time, how: Scan) -> Result<Changes, LiveError> {
+        let mut changes = std::mem::take(&mut self.untold);
+        let looked = self.look(contract, now, how, &mut changes);
+        self.tell(looked, changes)
+    }
+
+    fn look(
+        &mut self,
+        contract: &Contract,
+        now: Time,
+        how: Scan,
+        changes: &mut Changes,
+    ) -> Result<(), LiveError> {
         self.look += 1;
-        let mut changes = Changes::default();
         let anew = how == Scan::Full || contract.units.len() != self.contract.units.len();
         if how == Scan::Full {
             self.names.forget();
         }
         if anew {
-            self.adopt(contract);
+            self.adopt(contract, changes);
+            self.anew = true;
         }
+        let anew = self.anew;
         let first = self.facts_at.is_none();
         let thorough = anew || self.facts_at.is_none_or(|at| now >= at.saturating_add(SECOND));
-        self.list(now, first, thorough, &mut changes)?;
-        self.read_again(now, thorough, anew, &mut changes)?;
+        self.list(now, first, thorough, changes)?;
+        self.read_again(now, thorough, anew, changes)?;
         if thorough {
             self.facts_at = Some(now);
         }
-        self.place_again(&mut changes);
+        self.anew = false;
+        self.place_again(changes);
         if !changes.is_empty() || anew {
-            self.find_users(&mut changes);
+            self.find_users(changes);
         }
-        Ok(changes)
+        Ok(())
     }
 
     /// Notes that a process entered a unit by `exec`; the next look puts it there. Its user is read from the kernel.
@@ -352,21 +396,23 @@ impl Roster {
             return Ok(());
         }
         let mut listed = std::mem::take(&mut self.listed);
-        let result =
+        let again =
             self.procfs.processes(&mut listed).and_then(|()| self.compare(&listed, now, first, changes));
         self.listed = listed;
-        // After a failure, the next look lists again.
-        self.births = births.filter(|_| result.is_ok());
-        result
+        // After a failure, too, the next look lists again.
+        self.births = births.filter(|_| matches!(again, Ok(false)));
+        again.map(|_| ())
     }
 
+    /// Whether to list again: a process could not be met, since it ended, or since its files told too little.
     fn compare(
         &mut self,
         listed: &[Listed],
         now: Time,
         first: bool,
         changes: &mut Changes,
-    ) -> Result<(), LiveError> {
+    ) -> Result<bool, LiveError> {
+        let mut missed = BTreeSet::new();
         let there: BTreeMap<u32, u64> = listed.iter().map(|entry| (entry.pid, entry.inode)).collect();
         let gone =
             self.known.keys().copied().filter(|pid| !there.contains_key(pid) || self.own.contains(pid));
@@ -382,17 +428,20 @@ impl Roster {
                 (known, stat) => {
                     // A reused number: the process that had it is gone.
                     gone.extend(known.map(|_| pid));
-                    if let Some(stat) = stat
-                        && let Some(known) = self.meet(stat, inode, now, first)?
-                    {
-                        new.insert(pid, known);
+                    let met = stat.map(|stat| self.meet(stat, inode, now, first)).transpose()?.flatten();
+                    if met.is_none() {
+                        missed.insert((pid, inode));
                     }
+                    new.extend(met.map(|known| (pid, known)));
                 }
             }
         }
         self.part(&gone, changes);
         self.welcome(new, changes);
-        Ok(())
+        // Once more: what may not be looked at at all is missed each time.
+        let again = !missed.is_subset(&self.missed);
+        self.missed = missed;
+        Ok(again)
     }
 
     /// A process seen for the first time; `None` if it ended meanwhile.
@@ -472,7 +521,7 @@ impl Roster {
                 parent.clocks.inherit(known.clocks.bequest());
             }
             if !known.ended {
-                changes.left.push((known.member.key, unit_if_there(known.member.placement.unit)));
+                changes.note_end(known.member.key, unit_if_there(known.member.placement.unit));
             }
         }
         if !parents.is_empty() {
@@ -533,7 +582,7 @@ impl Roster {
         }
         if has_ended(&stat) && !known.ended {
             known.ended = true;
-            changes.left.push((stat.key, Some(known.member.placement.unit)));
+            changes.note_end(stat.key, unit_if_there(known.member.placement.unit));
         }
         let before = known.member.parent;
         if before != stat.parent && before != 0 {

@@ -5,10 +5,12 @@
 //!
 //! Algorithm: a file beside the journal has every unit's tickets that are not those of the contract, with the number
 //! that the contract gave it then. A unit has its path there: numbers are one daemon's. The file is written before a
-//! change is made, as a whole, under another name, and then takes the place of the one before. No row, no file.
+//! change is made, as a whole, under another name. Once the disk has it, it takes the place of the one before. No row, no
+//! file. A file that cannot be read is never written over: it gets another name first.
 //!
-//! Properties (tested): what is written is read. A write that fails leaves the file as it was. Any bytes are read, or
-//! refused, without harm. No link is followed.
+//! Properties (tested): what is written is read. A write that fails leaves the file as it was, or, where only the disk
+//! did not say that it has the new name, as it was to become. Any bytes are read, or refused, without harm. No link is
+//! followed.
 //!
 //! Limits: on a memory file system it ends with the machine's run, as the journal does.
 
@@ -18,7 +20,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::Resource;
-use serde::{Deserialize, Serialize};
+use commonhold_policy::rights::TICKETS_MAX;
+use serde::de::{Error as _, Unexpected};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::LiveError;
 use crate::host::{self, File};
@@ -38,14 +42,31 @@ pub struct Kept {
     pub resource: Resource,
     /// What the contract gave it when they were changed. Where it gives another number, it was changed since.
     pub contract: u64,
-    /// What it has instead; 1 to 1,000,000 where a daemon wrote it.
+    /// What it has instead.
+    #[serde(deserialize_with = "some_tickets")]
     pub tickets: u64,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Document {
+    #[serde(deserialize_with = "known_version")]
     version: u32,
     changed: Vec<Kept>,
+}
+
+fn some_tickets<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let tickets = u64::deserialize(from)?;
+    if (1..=TICKETS_MAX).contains(&tickets) {
+        return Ok(tickets);
+    }
+    Err(D::Error::invalid_value(Unexpected::Unsigned(tickets), &&*format!("1 to {TICKETS_MAX}")))
+}
+
+fn known_version<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    match u32::deserialize(from)? {
+        VERSION => Ok(VERSION),
+        other => Err(D::Error::custom(format!("it is of version {other}, and this program knows {VERSION}"))),
+    }
 }
 
 /// What an earlier daemon kept in its directory; nothing where there is no file.
@@ -70,24 +91,46 @@ pub fn read(directory: &Path) -> Result<Vec<Kept>, LiveError> {
 }
 
 fn parse(bytes: &[u8]) -> io::Result<Vec<Kept>> {
-    let Document { version, changed } = serde_json::from_slice(bytes)?;
-    match version {
-        VERSION => Ok(changed),
-        other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is of version {other}"))),
+    serde_json::from_slice(bytes).map(|Document { changed, .. }| changed).map_err(|error| {
+        let what = error.to_string();
+        let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);
+        let line = bytes.split(|byte| *byte == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+        let line: String = String::from_utf8_lossy(line).trim().chars().take(60).collect();
+        let line = line.replace(char::is_control, "\u{fffd}");
+        let message = format!("line {}, `{line}`: {what}", error.line().max(1));
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
+}
+
+/// The name that a file will get which cannot be read: one that no file has.
+pub fn aside(directory: &Path) -> PathBuf {
+    let name = |n: u32| directory.join(format!("{FILE_NAME}.unread-{n}"));
+    (1..=u32::MAX).map(name).find(|path| !host::exists(path)).unwrap_or_else(|| name(0))
+}
+
+/// Gives a file that cannot be read that name, so that the next one does not take its place.
+pub fn set_aside(directory: &Path) -> Result<(), LiveError> {
+    let path = directory.join(FILE_NAME);
+    match host::rename(&path, &aside(directory)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&path, "set aside", error)),
+        _ => Ok(()),
     }
 }
 
-/// Keeps these, and nothing else, for the next daemon. They are in the file when this returns.
+/// Keeps these, and nothing else, for the next daemon. They are in the file when this returns, and a machine that loses
+/// power finds them there. After an error the file may be either: write again.
 pub fn write(directory: &Path, changed: &[Kept]) -> Result<(), LiveError> {
     let path = directory.join(FILE_NAME);
     if changed.is_empty() {
-        return match host::remove_file(&path) {
+        return match host::remove_file(&path).and_then(|()| host::sync_dir(directory)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&path, "remove", error)),
             _ => Ok(()),
         };
     }
     let document = Document { version: VERSION, changed: changed.to_vec() };
-    replace(&path, &document).map_err(|error| failed(&path, "write", error))
+    replace(&path, &document)
+        .and_then(|()| host::sync_dir(directory))
+        .map_err(|error| failed(&path, "write", error))
 }
 
 fn replace(path: &Path, document: &Document) -> io::Result<()> {
@@ -100,14 +143,16 @@ fn replace(path: &Path, document: &Document) -> io::Result<()> {
     // A daemon that was killed may have left a part of it.
     file.set_len(0)?;
     file.write_all(&bytes)?;
+    // Not the name before the content: after a loss of power the file would be empty.
+    file.sync()?;
     host::rename(&temporary, path)
 }
 
 fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {
     let remedy = match source.kind() {
         io::ErrorKind::StorageFull => "; free some space there, or use another directory for the daemon",
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
-            "; remove it, and change the tickets anew with `commonhold tickets`"
+        io::ErrorKind::InvalidData => {
+            "; mend it and start the daemon again, or change the tickets anew with `commonhold tickets`"
         }
         _ => "; it must be a file of this user in the daemon's directory",
     };
@@ -147,7 +192,7 @@ mod tests {
     /// Whatever call is refused: what was kept is still kept, and the next write is whole.
     #[test]
     fn a_write_that_fails_leaves_what_was_kept() {
-        for kind in [Kind::Open, Kind::Resize, Kind::Write, Kind::Rename] {
+        for kind in [Kind::Open, Kind::Resize, Kind::Write, Kind::Sync, Kind::Rename] {
             let dir = tempfile::tempdir().unwrap();
             write(dir.path(), &[kept("a", 7)]).unwrap();
             let mut part = kind == Kind::Write;
@@ -165,19 +210,84 @@ mod tests {
         }
     }
 
+    /// What the disk has comes before the name, and the name before the answer.
+    #[test]
+    fn a_file_is_on_the_disk_before_it_has_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let calls = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let seen = calls.clone();
+        let hook = host::tamper(move |access| {
+            seen.borrow_mut().push((access.kind, access.path.file_name().unwrap().to_owned()));
+            Answer::GoOn
+        });
+        write(dir.path(), &[kept("a", 7)]).unwrap();
+        let folder = dir.path().file_name().unwrap();
+        let found = calls.take();
+        let expected = [
+            (Kind::Write, "tickets.new".as_ref()),
+            (Kind::Sync, "tickets.new".as_ref()),
+            (Kind::Rename, "tickets.new".as_ref()),
+            (Kind::Sync, folder),
+        ];
+        assert_eq!(
+            found.iter().map(|(kind, name)| (*kind, name.as_os_str())).skip(2).collect::<Vec<_>>(),
+            expected
+        );
+        write(dir.path(), &[]).unwrap();
+        let last = calls.take();
+        let gone = [(Kind::RemoveFile, FILE_NAME.as_ref()), (Kind::Sync, folder)];
+        assert_eq!(last.iter().map(|(kind, name)| (*kind, name.as_os_str())).collect::<Vec<_>>(), gone);
+        drop(hook);
+        let hook = host::tamper({
+            let folder = dir.path().to_owned();
+            move |access| match (access.kind, access.path == folder) {
+                (Kind::Sync, true) => Answer::Refuse(libc::EIO),
+                _ => Answer::GoOn,
+            }
+        });
+        assert!(write(dir.path(), &[kept("a", 8)]).is_err(), "it may not outlive a loss of power");
+        drop(hook);
+    }
+
     #[test]
     fn what_is_none_of_ours_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE_NAME);
+        let row = |tickets: &str| {
+            format!(
+                "{{\"version\": 1, \"changed\": [\n {{\"unit\": \"a\", \"resource\": \"cpu\", \"contract\": 1,\n  \"tickets\": {tickets}}}]}}"
+            )
+        };
         for (text, words) in [
-            ("", "remove it"),
-            ("{\"version\": 2, \"changed\": []}", "it is of version 2"),
-            ("{\"version\": 1, \"changed\": [{\"unit\": \"a\"}]}", "remove it"),
+            (String::new(), "line 1, ``: EOF while parsing a value; mend it and start the daemon again"),
+            ("{\"version\": 2, \"changed\": 7}".to_owned(), "it is of version 2, and this program knows 1"),
+            (
+                "{\"version\": 1, \"changed\": [{\"unit\": \"a\"}]}".to_owned(),
+                "missing field `resource`; mend it",
+            ),
+            (
+                row("0"),
+                "line 3, `\"tickets\": 0}]}`: invalid value: integer `0`, expected 1 to 1000000; mend it",
+            ),
+            (row("1000001"), "expected 1 to 1000000"),
+            (row("7")[..60].to_owned(), "line 2, `{\"unit\": \"a\", \"resource\": \"cpu\"`: EOF"),
         ] {
-            std::fs::write(&path, text).unwrap();
+            std::fs::write(&path, &text).unwrap();
             let error = read(dir.path()).unwrap_err().to_string();
-            assert!(error.contains(words), "{text}: {error}");
+            let file = format!("{}: cannot understand the changed tickets: line", path.display());
+            assert!(error.starts_with(&file) && error.contains(words), "{text}: {error}");
         }
+        // It is never written over.
+        for n in 1..=2 {
+            std::fs::write(&path, format!("nonsense {n}")).unwrap();
+            let to = aside(dir.path());
+            assert_eq!(to, dir.path().join(format!("tickets.json.unread-{n}")));
+            set_aside(dir.path()).unwrap();
+            assert_eq!(std::fs::read_to_string(to).unwrap(), format!("nonsense {n}"));
+            assert_eq!(read(dir.path()).unwrap(), []);
+        }
+        set_aside(dir.path()).unwrap();
+        std::fs::write(&path, "").unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(dir.path().join("victim"), "{\"version\": 1, \"changed\": []}").unwrap();
         std::os::unix::fs::symlink(dir.path().join("victim"), &path).unwrap();

@@ -11,12 +11,12 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_machine::Machine;
 
-use crate::membership::is_within;
 use crate::plan::{MemoryOrder, MemoryPlan, Plan, Share};
 
 /// What is in force, as the plans so far said.
@@ -74,28 +74,31 @@ impl MemoryBooks {
         }
         if let Some(memory) = &plan.decisions.memory {
             wrong.extend(conserved(contract, memory));
-            wrong.extend(contract.held().filter_map(|id| permitted(contract, memory, id)));
-            wrong.extend(contract.held().filter_map(|id| self.in_force(contract, memory, id)));
+            let entitled = sums(contract, |id| share(memory, id).entitled);
+            let charged = sums(contract, |id| charged(memory, id));
+            wrong.extend(contract.held().filter_map(|id| permitted(contract, memory, id, &entitled)));
+            let sums = |id: UnitId| (entitled[id.index()], charged[id.index()]);
+            wrong.extend(contract.held().filter_map(|id| self.in_force(contract, memory, id, sums(id))));
         }
     }
 
-    fn in_force(&self, contract: &Contract, memory: &MemoryPlan, id: UnitId) -> Option<String> {
+    /// What is wrong with what holds a unit, which with its sub-units is entitled to so much and may be charged so much.
+    fn in_force(
+        &self,
+        contract: &Contract,
+        memory: &MemoryPlan,
+        id: UnitId,
+        (entitled, most): (u64, u64),
+    ) -> Option<String> {
         let path = &contract.unit(id).path;
-        let entitled: u64 = contract
-            .held()
-            .filter(|sub| is_within(contract, *sub, id))
-            .map(|sub| share(memory, sub).entitled)
-            .sum();
         let (min, low) = self.guaranteed.get(&id).copied().unwrap_or_default();
         if min > low || low > entitled {
             return Some(format!("{path} is guaranteed {min} and {low} bytes of {entitled}"));
         }
-        let charged = |sub: UnitId| share(memory, sub).allowed.saturating_sub(share(memory, sub).packed);
-        let most: u64 = contract.held().filter(|sub| is_within(contract, *sub, id)).map(charged).sum();
         if min > most {
             return Some(format!("{path} is guaranteed {min} bytes and may use {most}"));
         }
-        let allowed = share(memory, id).allowed.saturating_sub(share(memory, id).packed);
+        let allowed = charged(memory, id);
         let held = self.allowed.get(&id).copied().unwrap_or(allowed);
         (held != allowed).then(|| format!("{path} may use {held} bytes but is allowed {allowed}"))
     }
@@ -103,6 +106,24 @@ impl MemoryBooks {
 
 fn share(memory: &MemoryPlan, id: UnitId) -> Share {
     memory.units.get(id.index()).copied().unwrap_or_default()
+}
+
+/// What may be charged to a unit's own processes.
+fn charged(memory: &MemoryPlan, id: UnitId) -> u64 {
+    share(memory, id).allowed.saturating_sub(share(memory, id).packed)
+}
+
+/// What each unit has with all that is in it, by index.
+fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
+    let mut sums = vec![0u64; contract.units.len()];
+    // A parent stands before its children.
+    for id in contract.held().rev() {
+        sums[id.index()] = sums[id.index()].saturating_add(own(id));
+        if let Some(parent) = contract.unit(id).parent {
+            sums[parent.index()] = sums[parent.index()].saturating_add(sums[id.index()]);
+        }
+    }
+    sums
 }
 
 fn conserved(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
@@ -119,7 +140,8 @@ fn conserved(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
     wrong
 }
 
-fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId) -> Option<String> {
+/// What is wrong with a unit's loans; `entitled` is what each unit is with its sub-units.
+fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId, entitled: &[u64]) -> Option<String> {
     let (unit, share) = (contract.unit(id), share(memory, id));
     let path = &unit.path;
     if share.allowed != (share.entitled + share.borrowed).saturating_sub(share.lent) {
@@ -132,13 +154,7 @@ fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId) -> Option<Str
     if share.borrowed > 0 && !(unit.borrow.memory.allows() && isolate) {
         return Some(format!("{path} borrows memory but may not"));
     }
-    let around = unit.parent.map_or(memory.divided, |around| {
-        contract
-            .held()
-            .filter(|sub| is_within(contract, *sub, around))
-            .map(|sub| self::share(memory, sub).entitled)
-            .sum()
-    });
+    let around = unit.parent.map_or(memory.divided, |around| entitled[around.index()]);
     let sides = [
         ("lends", share.lent, unit.lend.memory.most(share.entitled)),
         ("borrows", share.borrowed, unit.borrow.memory.most(around)),

@@ -9,7 +9,8 @@
 //! - No unit lends or borrows that may not, nor more CPUs than the amount that its contract names.
 //! - `quota` lends nothing, and `smp` orders nothing.
 //! - A unit is confined to exactly what it owns and borrows, if that is anything.
-//! - A unit stands still for its transfers only while it has a rate.
+//! - A unit stands still for its transfers only while it has a rate, on a disk that is there. One that stands still is not
+//!   stopped again, and only one that stands still goes on. Whether it has processes, no plan says.
 //! - A shut gate stands only before a unit that holds nothing.
 //! - Weights and rates are what a kernel takes. A rate is not above the contract's limit. Under `smp`, no unit has a
 //!   rate.
@@ -58,6 +59,8 @@ impl Books {
         if !contract.vacant.is_empty() {
             replay.books.forget_gone(contract);
         }
+        // A disk that has gone took its orders with it.
+        replay.books.capped.retain(|(_, disk)| plan.decisions.disk.disks.contains(disk));
         for step in &plan.decisions.cpu.steps {
             replay.decision(&step.action);
         }
@@ -152,10 +155,15 @@ impl Replay<'_> {
             // Shares are relative: there is nothing that one could be too large for.
             DiskOrder::Share { .. } => {}
             DiskOrder::Stop { unit, stopped: true, .. } => {
-                self.books.stopped.insert(*unit);
+                let runs = self.books.stopped.insert(*unit);
+                let path = self.path(*unit);
+                self.expect(runs, || format!("{path} is stopped for its rate and stands still already"));
+                self.expect(!unit.is_common(), || format!("{path} is stopped for a rate"));
             }
             DiskOrder::Stop { unit, stopped: false, .. } => {
-                self.books.stopped.remove(unit);
+                let stood = self.books.stopped.remove(unit);
+                let path = self.path(*unit);
+                self.expect(stood, || format!("{path} goes on and does not stand still for a rate"));
             }
             DiskOrder::Cap { unit, disk, read: None, write: None } => {
                 self.books.capped.remove(&(*unit, disk.clone()));
@@ -218,10 +226,11 @@ impl Replay<'_> {
         let whole = self.machine.cpus.len() as u64 * MILLIONTH;
         self.expect(sum == whole, || format!("entitlements sum to {sum} of {whole} millionths of a cpu"));
         let capped: BTreeSet<UnitId> = self.books.capped.iter().map(|(unit, _)| *unit).collect();
-        for unit in self.books.stopped.clone().difference(&capped) {
-            let path = self.path(*unit);
-            self.wrong.push(format!("{path} stands still for a rate that it does not have"));
-        }
+        let without = self.books.stopped.difference(&capped);
+        let without =
+            without.map(|unit| format!("{} stands still for a rate that it does not have", self.path(*unit)));
+        let without: Vec<String> = without.collect();
+        self.wrong.extend(without);
         if self.scheme() == Scheme::Smp {
             let free =
                 self.books.owner.is_empty() && self.books.confined.is_empty() && self.books.shut.is_empty();
@@ -233,10 +242,6 @@ impl Replay<'_> {
     /// Loans are counted in whole CPUs. Where caps hold what is borrowed, they leave room for no more.
     fn within_amounts(&mut self, plan: &Plan) {
         let entitled = |unit: UnitId| plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0);
-        let mut owned: BTreeMap<UnitId, u64> = BTreeMap::new();
-        for owner in self.books.owner.values() {
-            *owned.entry(*owner).or_default() += MILLIONTH;
-        }
         let mut counts: BTreeMap<(UnitId, &str), u64> = BTreeMap::new();
         for (cpu, borrower) in &self.books.borrower {
             let lender = self.books.owner.get(cpu).copied().unwrap_or(UnitId::SHARED);
@@ -247,10 +252,9 @@ impl Replay<'_> {
         }
         let mut wrong = Vec::new();
         for ((unit, does), cpus) in counts {
-            let owned = owned.get(&unit).copied().unwrap_or(0);
             let most = match does {
                 // A part is of what is owned at the moment.
-                "lends" => self.permission(unit, |unit| unit.lend.cpu).most(owned),
+                "lends" => self.permission(unit, |unit| unit.lend.cpu).most(self.owned(unit)),
                 _ => self.may_borrow(unit),
             };
             if cpus.saturating_mul(MILLIONTH) > most {
@@ -267,6 +271,11 @@ impl Replay<'_> {
             }
         }
         self.wrong.append(&mut wrong);
+    }
+
+    /// What a unit owns, in millionths of a CPU.
+    fn owned(&self, unit: UnitId) -> u64 {
+        self.books.owner.values().filter(|owner| **owner == unit).count() as u64 * MILLIONTH
     }
 
     fn permission(&self, unit: UnitId, of: fn(&Unit) -> Permission) -> Permission {
@@ -301,6 +310,9 @@ impl Replay<'_> {
     }
 
     fn confined_to_what_is_held(&mut self) {
+        if self.books.confined.is_empty() && self.books.shut.is_empty() {
+            return;
+        }
         let mut held: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
         for (cpu, unit) in self.books.owner.iter().chain(&self.books.borrower) {
             held.entry(*unit).or_default().insert(*cpu);

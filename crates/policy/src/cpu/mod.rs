@@ -12,6 +12,7 @@ mod tally;
 mod waiting;
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, DEFAULT_TICKETS, MILLIONTH, Resource, Scheme, UnitId};
@@ -55,9 +56,10 @@ const CAP_MICRO_MIN: u64 = MILLIONTH / 1_000;
 /// What is remembered between steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
-    homes: Owners,
-    turns: Turns,
-    pub(crate) owners: Owners,
+    /// As CPUs were dealt out last; shared with the state before until they are again.
+    homes: Arc<Owners>,
+    turns: Arc<Turns>,
+    pub(crate) owners: Arc<Owners>,
     pub(crate) claims: Vec<Claim>,
     pub(crate) loans: BTreeMap<u32, Loan>,
     pub(crate) wants: BTreeMap<UnitId, Want>,
@@ -195,11 +197,12 @@ fn deal(
         return false;
     }
     if changed {
-        state.homes = partition::homes(input.machine, claims, &state.homes);
+        state.homes = Arc::new(partition::homes(input.machine, claims, &state.homes));
     }
-    state.turns.rotate(input.machine, claims, &state.homes, now, period);
-    let before = core::mem::take(&mut state.owners);
-    state.owners = state.homes.iter().chain(&state.turns.owners).map(|(cpu, unit)| (*cpu, *unit)).collect();
+    Arc::make_mut(&mut state.turns).rotate(input.machine, claims, &state.homes, now, period);
+    let owners: Owners =
+        state.homes.iter().chain(&state.turns.owners).map(|(cpu, unit)| (*cpu, *unit)).collect();
+    let before = core::mem::replace(&mut state.owners, Arc::new(owners));
     announce(&before, state, input, claims, steps);
     state.claims = claims.to_vec();
     true
@@ -253,6 +256,10 @@ fn announce(
 
 /// Loans and call-backs, where the scheme has them.
 fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &mut Vec<Step<CpuDecision>>) {
+    let plans_loans = input.contract.machine.scheme == Scheme::Isolate && !input.means.switches;
+    if !plans_loans && state.loans.is_empty() {
+        return;
+    }
     let limits = state
         .claims
         .iter()
@@ -273,9 +280,9 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
         steps,
         counts,
     };
-    match input.contract.machine.scheme {
-        Scheme::Isolate if !input.means.switches => market.settle(rotated),
-        scheme => market.close(Reason::Scheme(scheme)),
+    match plans_loans {
+        true => market.settle(rotated),
+        false => market.close(Reason::Scheme(input.contract.machine.scheme)),
     }
 }
 
@@ -292,11 +299,10 @@ fn release(state: &mut State, input: Input<'_>, steps: &mut Vec<Step<CpuDecision
         let action = CpuDecision::Return { cpu, lender: loan.lender, borrower: loan.borrower };
         steps.push(Step { action, reason });
     }
-    for (cpu, unit) in core::mem::take(&mut state.owners) {
+    for (cpu, unit) in state.owners.iter().map(|(cpu, unit)| (*cpu, *unit)) {
         steps.push(Step { action: CpuDecision::Disown { cpu, unit }, reason });
     }
-    state.homes.clear();
-    state.turns = Turns::default();
+    (state.owners, state.homes, state.turns) = (Arc::default(), Arc::default(), Arc::default());
     state.claims.clear();
 }
 

@@ -63,6 +63,9 @@ pub(crate) fn differences(
     wanted: &BTreeMap<UnitId, Orders>,
     gone: Reason,
 ) -> Vec<Step<CpuOrder>> {
+    if before == wanted {
+        return Vec::new();
+    }
     let units: BTreeSet<UnitId> = before.keys().chain(wanted.keys()).copied().collect();
     let none = Orders::none(gone);
     let pairs: Vec<(UnitId, &Orders, &Orders)> = units

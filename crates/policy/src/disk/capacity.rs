@@ -1,17 +1,18 @@
 //! From rates that hold units to their parts, and limits, to orders each way.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use commonhold_contract::{Amount, Contract, MILLIONTH, Resource, Scheme, UnitId};
 
 use super::hold::{Held, Rate, Rates, mul_div};
 use super::in_force::{DiskCap, Order, RATE_MIN};
 use crate::input::Input;
-use crate::membership::is_within;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;
 use crate::rights::limits;
 use crate::snapshot::DiskFacts;
+use crate::tree;
 
 /// What every unit is held to on one disk, sub-units included.
 pub(super) fn capped(
@@ -25,31 +26,32 @@ pub(super) fn capped(
     // A unit that is stopped for it is not held to a part of something unknown.
     let known = if input.means.disk.limits_only { 0 } else { rates.peak() };
     let whole = facts.bytes_per_s.unwrap_or(known);
+    let top = contract.children(None).map(|unit| entitlement.value(unit)).sum::<u64>() + entitlement.unheld;
+    let families = families(contract, rates);
     let mut caps = BTreeMap::new();
     for unit in contract.held() {
+        let family = families[unit.index()];
         let shared =
-            held.get(&unit).map(|held| Held { rate: family_rate(contract, held, unit, rates), ..*held });
+            held.get(&unit).map(|held| Held { rate: family_rate(held, family, rates.rate(unit)), ..*held });
         let limit = limit(contract, unit, whole)
             .map(|rate| Held { rate, because: Reason::DiskLimit { bytes_per_s: rate } });
-        let own = ceiling(input, entitlement, unit, whole);
+        let own = ceiling(input, (entitlement.value(unit), top), unit, whole);
         let Some(tightest) = [limit, own, shared].into_iter().flatten().min_by_key(|held| held.rate) else {
             continue;
         };
-        let value = both_ways(tightest.rate.max(1), family(contract, unit, rates));
+        let value = both_ways(tightest.rate.max(1), family);
         caps.insert(unit, Order { value, because: tightest.because });
     }
     caps
 }
 
 /// A unit that may not borrow gets no more, and under `quota` no unit gets more, than it is entitled to. A unit that may
-/// borrow so much gets that beyond it. Nothing is known before a disk was used.
-fn ceiling(input: Input<'_>, entitlement: &Entitlement, unit: UnitId, whole: u64) -> Option<Held> {
+/// borrow so much gets that beyond it. Nothing is known before a disk was used. `value` is of `top`.
+fn ceiling(input: Input<'_>, (value, top): (u64, u64), unit: UnitId, whole: u64) -> Option<Held> {
     let contract = input.contract;
     let fixed = contract.machine.scheme == Scheme::Quota || !contract.unit(unit).borrow.disk.allows();
     let loan = limits::borrows(contract, Resource::Disk, unit, whole);
-    let top: u64 =
-        contract.children(None).map(|unit| entitlement.value(unit)).sum::<u64>() + entitlement.unheld;
-    let own = mul_div(whole, entitlement.value(unit), top.max(1)).max(RATE_MIN);
+    let own = mul_div(whole, value, top.max(1)).max(RATE_MIN);
     if fixed {
         return (whole > 0).then_some(Held { rate: own, because: Reason::MayNotBorrow });
     }
@@ -67,15 +69,15 @@ fn limit(contract: &Contract, unit: UnitId, whole: u64) -> Option<u64> {
 }
 
 /// Processes that stand beside sub-units share a rate with these: what is transferred by those is added.
-fn family_rate(contract: &Contract, held: &Held, unit: UnitId, rates: &Rates) -> u64 {
-    family(contract, unit, rates).total().saturating_sub(rates.rate(unit).total()).saturating_add(held.rate)
+fn family_rate(held: &Held, family: Rate, own: Rate) -> u64 {
+    family.total().saturating_sub(own.total()).saturating_add(held.rate)
 }
 
-/// What a unit transfers, with its sub-units.
-fn family(contract: &Contract, unit: UnitId, rates: &Rates) -> Rate {
-    let members = contract.held().filter(|id| is_within(contract, *id, unit)).map(|id| rates.rate(id));
-    members
-        .fold(Rate::default(), |sum, rate| Rate { read: sum.read + rate.read, write: sum.write + rate.write })
+/// What each unit transfers, with its sub-units.
+fn families(contract: &Contract, rates: &Rates) -> Vec<Rate> {
+    let read = tree::sums(contract, |unit| rates.rate(unit).read);
+    let write = tree::sums(contract, |unit| rates.rate(unit).write);
+    read.into_iter().zip(write).map(|(read, write)| Rate { read, write }).collect()
 }
 
 /// A rate for both ways together, as the kernel wants it for each: in proportion to what is transferred each way, at

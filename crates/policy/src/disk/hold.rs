@@ -72,8 +72,9 @@ pub(super) struct Rates {
     only_waiting: BTreeSet<UnitId>,
     /// When each unit was active last.
     used_at: BTreeMap<UnitId, Time>,
-    /// The units that used the disk lately.
+    /// The units that used the disk lately, and the sum of their shares.
     crowd: BTreeSet<UnitId>,
+    crowd_share: u64,
     /// Units that the criterion denies.
     ahead: BTreeSet<UnitId>,
     /// What no unit may exceed, by its own limit or those around it.
@@ -97,7 +98,7 @@ pub(super) struct Rates {
     /// What the disk carries with the present mix of requests, and the most it ever carried, in bytes per second.
     capacity: u64,
     peak: u64,
-    /// How long the last interval was.
+    /// How long the last interval was; 0 at a look at facts that are not new.
     elapsed: Time,
 }
 
@@ -184,18 +185,24 @@ impl Rates {
             shares[unit.index()] > 0 && (lend.amount().is_some() || !lend.allows())
         };
         self.reserving = input.contract.held().map(lend).filter(keeps).collect();
-        self.crowd = users.iter().chain(self.reserving.keys()).copied().collect();
+        self.gather(&users);
         // An amount that is all of a unit's part reserves nothing of it. Without these units, the parts of the others
         // are no smaller.
         let keeps =
             |unit: UnitId, lend: Permission| !lend.allows() || self.part(unit) > lend.most(self.part(unit));
         let reserving = self.reserving.iter().filter(|(unit, lend)| keeps(**unit, **lend));
         self.reserving = reserving.map(|(unit, lend)| (*unit, *lend)).collect();
-        self.crowd = users.iter().chain(self.reserving.keys()).copied().collect();
+        self.gather(&users);
         // No room is kept for who has no process to come back.
         let comes_back = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
         self.usual.retain(|unit, _| self.crowd.contains(unit) && comes_back(*unit));
         self.evaluate(now);
+    }
+
+    /// The crowd are those units, and those that reserve their parts.
+    fn gather(&mut self, users: &BTreeSet<UnitId>) {
+        self.crowd = users.iter().chain(self.reserving.keys()).copied().collect();
+        self.crowd_share = self.crowd.iter().map(|unit| self.share(*unit)).sum();
     }
 
     /// One unit's transfers since the last look.
@@ -284,8 +291,7 @@ impl Rates {
 
     /// A unit's part of the capacity among the units that used the disk lately.
     fn part(&self, unit: UnitId) -> u64 {
-        let sum: u64 = self.crowd.iter().map(|unit| self.share(*unit)).sum();
-        mul_div(self.capacity, self.share(unit), sum.max(1))
+        mul_div(self.capacity, self.share(unit), self.crowd_share.max(1))
     }
 
     /// What a unit that waits should come to have, as far as the contract lets it.
@@ -302,8 +308,12 @@ impl Rates {
         self.shares.get(&unit).copied().unwrap_or(0).max(1)
     }
 
-    /// Which unit is held to what rate from now on.
+    /// Which unit is held to what rate from now on. As before at facts that are not new: looks are more frequent than these, and
+    /// what was done for them is not done again.
     pub(super) fn hold(&mut self, now: Time) -> BTreeMap<UnitId, Held> {
+        if self.elapsed == 0 {
+            return self.held.clone();
+        }
         if self.crowd.len() < 2 && self.reserving.is_empty() {
             self.held.clear();
             return BTreeMap::new();
@@ -327,7 +337,7 @@ impl Rates {
     /// together comes and goes with it.
     fn choose_held(&mut self, now: Time) {
         let (at, begins) = (self.at, self.held.is_empty());
-        let whole: u64 = self.crowd.iter().map(|unit| self.share(*unit)).sum();
+        let whole = self.crowd_share;
         let is_light =
             |unit: &UnitId| self.heavy_at.get(unit).is_none_or(|since| at.saturating_sub(*since) >= LIGHT_NS);
         let light: Vec<UnitId> = self.held.keys().filter(|unit| is_light(unit)).copied().collect();

@@ -68,6 +68,7 @@ mod weigh;
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme, UnitId};
@@ -94,15 +95,36 @@ const WEIGHED_NS: Time = 250 * MS;
 struct Disk {
     rates: Rates,
     weights: weigh::Weights,
+    /// Shares in force, and the rights that they are worked out from, where the disk schedules by them.
     shares: BTreeMap<UnitId, u64>,
-    debts: Debts,
+    shared_by: Option<(Arc<Rights>, Capacity)>,
     caps: BTreeMap<UnitId, Order<DiskCap>>,
 }
 
-/// What is remembered of disks between steps.
+/// What is remembered of disks between steps. Shared with the state before, as far as a step changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
-    disks: BTreeMap<String, Disk>,
+    disks: BTreeMap<String, Arc<Disk>>,
+    debts: Debts,
+    /// What each unit is entitled to of a disk, and the rights that this is worked out from.
+    entitled: Arc<(Arc<Rights>, Vec<u64>)>,
+}
+
+impl State {
+    fn disk(&mut self, facts: &DiskFacts) -> &mut Arc<Disk> {
+        self.disks.entry(facts.name.clone()).or_default()
+    }
+
+    /// What each unit is entitled to of a disk, in millionths.
+    fn entitled(&mut self, rights: &Arc<Rights>) -> Vec<u64> {
+        if !Arc::ptr_eq(&self.entitled.0, rights) {
+            let parts = rights.to_part(Resource::Disk, Capacity::Parts).all();
+            let mut entitled = parts.own;
+            entitled[UnitId::SHARED.index()] = parts.unheld;
+            self.entitled = Arc::new((rights.clone(), entitled));
+        }
+        self.entitled.1.clone()
+    }
 }
 
 impl Disk {
@@ -112,7 +134,6 @@ impl Disk {
         self.weights.forget_gone(contract);
         self.caps.retain(|unit, _| contract.has(*unit));
         self.shares.retain(|unit, _| contract.has(*unit));
-        self.debts.forget_gone(contract);
     }
 }
 
@@ -121,55 +142,58 @@ pub(crate) fn step(
     state: &mut State,
     now: Time,
     input: Input<'_>,
-    rights: &mut Rights,
+    rights: &mut Arc<Rights>,
     orders: &mut Vec<Step<DiskOrder>>,
 ) -> (DiskPlan, Option<Time>) {
     let mut plan = DiskPlan::default();
     let mut next = None;
     if input.snapshot.disks.is_empty() {
         state.disks.clear();
-        return (plan, next);
+        return (plan, state.debts.settle(now, input, |_| None, orders));
     }
+    plan.disks = input.snapshot.disks.iter().map(|facts| facts.name.clone()).collect();
     // A unit that used a disk lately counts too: its last process may be gone, and what that wrote, or its next job, is on
     // its way. Without tickets it would be ahead of nothing, and held to next to that.
     for unit in input.contract.held() {
         let used = state.disks.values().any(|disk| disk.rates.was_used_by(unit));
-        let _ = rights.set_present_for(unit, Resource::Disk, used || input.snapshot.unit(unit).processes > 0);
+        let there = used || input.snapshot.unit(unit).processes > 0;
+        if !rights.is_present_for(unit, Resource::Disk, there) {
+            let _ = Arc::make_mut(rights).set_present_for(unit, Resource::Disk, there);
+        }
     }
     let rights = &*rights;
-    let parts = rights.to_part(Resource::Disk, Capacity::Parts).all();
-    plan.entitled.clone_from(&parts.own);
-    plan.entitled[UnitId::SHARED.index()] = parts.unheld;
-    // No unit is told a weight where none is heeded.
-    let weighs = input.means.disk.shares
-        || input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
-    let everybodys_rights = weighs.then(|| with_everybody(input, rights));
-    let everybodys = everybodys_rights
-        .as_ref()
-        .map_or_else(|| parts.clone(), |rights| rights.to_part(Resource::Disk, Capacity::Parts).all());
+    plan.entitled = state.entitled(rights);
     if !input.contract.vacant.is_empty() {
-        state.disks.values_mut().for_each(|disk| disk.forget_gone(input.contract));
+        state.disks.values_mut().for_each(|disk| Arc::make_mut(disk).forget_gone(input.contract));
     }
     state.disks.retain(|name, _| input.snapshot.disks.iter().any(|facts| facts.name == *name));
+    if input.means.disk.shares {
+        for facts in &input.snapshot.disks {
+            share_out(state.disk(facts), input, facts, rights, orders);
+        }
+        return (plan, next);
+    }
+    // No unit is told a weight where none is heeded.
+    let weighs = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
+    let everybodys_rights = weighs.then(|| with_everybody(input, rights));
+    let everybodys =
+        everybodys_rights.as_ref().unwrap_or(rights).to_part(Resource::Disk, Capacity::Parts).all();
     for facts in &input.snapshot.disks {
-        let disk = state.disks.entry(facts.name.clone()).or_default();
-        let capacity = facts.bytes_per_s.map_or(Capacity::Parts, Capacity::Known);
-        if let (true, Some(rights)) = (input.means.disk.shares, &everybodys_rights) {
-            share_out(disk, input, facts, &rights.to_part(Resource::Disk, capacity).all(), capacity, orders);
-            continue;
-        }
-        let entitlement = rights.to_part(Resource::Disk, capacity).all();
+        let disk = Arc::make_mut(state.disk(facts));
+        let entitlement = rights.to_part(Resource::Disk, capacity_of(facts)).all();
         let weighs = decide(disk, now, input, facts, (&entitlement, &everybodys), orders);
-        if input.means.disk.limits_only {
-            let at = disk.debts.settle(now, input, facts, &disk.caps, orders);
-            next = at.map_or(next, |at| Some(next.map_or(at, |next: Time| next.min(at))));
-        }
         if disk.rates.is_busy() {
             let at = now + if weighs { WEIGHED_NS } else { BUSY_NS };
             next = Some(next.map_or(at, |next: Time| next.min(at)));
         }
     }
-    (plan, next)
+    let caps = |facts: &DiskFacts| state.disks.get(&facts.name).map(|disk| &disk.caps);
+    let settled = state.debts.settle(now, input, caps, orders);
+    (plan, [next, settled].into_iter().flatten().min())
+}
+
+fn capacity_of(facts: &DiskFacts) -> Capacity {
+    facts.bytes_per_s.map_or(Capacity::Parts, Capacity::Known)
 }
 
 /// The same rights if every unit had processes. Those that stand in a unit beside its sub-units count where they do.
@@ -187,13 +211,20 @@ fn with_everybody(input: Input<'_>, rights: &Rights) -> Rights {
 
 /// A disk that schedules by shares itself has those of all units, there or not: it divides among those that have requests.
 fn share_out(
-    disk: &mut Disk,
+    disk: &mut Arc<Disk>,
     input: Input<'_>,
     facts: &DiskFacts,
-    entitlement: &Entitlement,
-    capacity: Capacity,
+    rights: &Arc<Rights>,
     orders: &mut Vec<Step<DiskOrder>>,
 ) {
+    let capacity = capacity_of(facts);
+    let same = |(by, of): &(Arc<Rights>, Capacity)| Arc::ptr_eq(by, rights) && *of == capacity;
+    if disk.shared_by.as_ref().is_some_and(same) {
+        return;
+    }
+    let disk = Arc::make_mut(disk);
+    disk.shared_by = Some((rights.clone(), capacity));
+    let entitlement = with_everybody(input, rights).to_part(Resource::Disk, capacity).all();
     for unit in input.contract.held() {
         let share = entitlement.own(unit);
         if disk.shares.insert(unit, share).unwrap_or(0) != share {

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::check::Books;
-use crate::plan::Plan;
+use crate::plan::{Orders, Plan};
 use crate::snapshot::{DeviceUse, DiskMeans, DiskUse, Means, Snapshot, UnitFacts};
 
 const MB: u64 = 1_000_000;
@@ -45,8 +45,11 @@ struct Bench {
     carries: u64,
     weighs: bool,
     claims_to_weigh: bool,
-    /// Rates are held by stopping units.
+    /// Rates are held by stopping units, and these are.
     limits_only: bool,
+    stopped: BTreeSet<UnitId>,
+    /// The disk's name, while it is there.
+    disk: Option<&'static str>,
     /// What the disk makes of a weight: its square root, for a scheduler that evens out.
     flattens: bool,
     pressure: bool,
@@ -62,11 +65,13 @@ struct Bench {
     caps: BTreeMap<UnitId, (Option<u64>, Option<u64>)>,
     weights: BTreeMap<UnitId, u32>,
     state: State,
-    rights: Rights,
+    rights: Arc<Rights>,
     books: Books,
     now: Time,
     /// When the next look is due.
     next: Time,
+    /// The next look is at facts of the last one.
+    stale: bool,
     steps: Vec<Step<DiskOrder>>,
 }
 
@@ -79,6 +84,8 @@ impl Bench {
             weighs: false,
             claims_to_weigh: false,
             limits_only: false,
+            stopped: BTreeSet::new(),
+            disk: Some("sda"),
             flattens: false,
             pressure: true,
             known: None,
@@ -90,10 +97,11 @@ impl Bench {
             caps: BTreeMap::new(),
             weights: BTreeMap::new(),
             state: State::default(),
-            rights: Rights::default(),
+            rights: Arc::default(),
             books: Books::default(),
             now: 1_000 * MS,
             next: 0,
+            stale: false,
             steps: Vec::new(),
         }
     }
@@ -119,7 +127,7 @@ impl Bench {
     /// What each unit gets in one step: by depth (or weight), no unit above its cap or its most.
     fn serve(&self) -> BTreeMap<UnitId, u64> {
         let units: Vec<UnitId> = self.loads.keys().copied().collect();
-        let depth = |unit: &UnitId| self.loads[unit].depth;
+        let depth = |unit: &UnitId| if self.stopped.contains(unit) { 0 } else { self.loads[unit].depth };
         let weight = |unit: &UnitId| {
             let weight = u64::from(self.weights.get(unit).copied().unwrap_or(100));
             match (depth(unit), self.weighs) {
@@ -132,6 +140,7 @@ impl Bench {
         let room = |unit: &UnitId| {
             let (read, write) = self.caps.get(unit).copied().unwrap_or((None, None));
             let cap = if self.loads[unit].writes { write } else { read };
+            let cap = cap.filter(|_| !self.limits_only);
             self.loads[unit].most.min(cap.unwrap_or(u64::MAX))
         };
         let weights: Vec<u64> = units.iter().map(weight).collect();
@@ -177,8 +186,11 @@ impl Bench {
     }
 
     fn step(&mut self) {
-        self.now += STEP;
-        if let Some(fifo) = &mut self.fifo {
+        self.now += if self.stale { MS } else { STEP };
+        let at = if self.stale { self.now / STEP * STEP } else { self.now };
+        if self.stale {
+            // Nothing is known that was not before.
+        } else if let Some(fifo) = &mut self.fifo {
             fifo.run(&self.caps);
             (self.used, self.device) = (fifo.used.clone(), fifo.device);
         } else {
@@ -188,9 +200,9 @@ impl Bench {
         let has_load = |id: UnitId| self.loads.contains_key(&id) || self.fifo.is_some();
         let there = |id: UnitId| u32::from(has_load(id) && !self.gone.contains(&id));
         let facts = |id: UnitId| UnitFacts { at: self.now, processes: there(id), ..UnitFacts::default() };
-        let disk = DiskFacts {
-            name: "sda".to_string(),
-            at: self.now,
+        let disk = |name: &str| DiskFacts {
+            name: name.to_string(),
+            at,
             weighs: self.weighs || self.claims_to_weigh,
             bytes_per_s: self.known,
             device: Some(self.device),
@@ -201,7 +213,7 @@ impl Bench {
         let snapshot = Snapshot {
             at: self.now,
             units: self.contract.ids().map(facts).collect(),
-            disks: vec![disk],
+            disks: self.disk.map(disk).into_iter().collect(),
             ..Snapshot::default()
         };
         let means = Means {
@@ -220,7 +232,7 @@ impl Bench {
             snapshot: &snapshot,
             changes: &[],
         };
-        self.rights.follow(&self.contract);
+        Arc::make_mut(&mut self.rights).follow(&self.contract);
         let mut plan = Plan { at: self.now, ..Plan::default() };
         let (disk, next) = step(&mut self.state, self.now, input, &mut self.rights, &mut plan.orders.disk);
         plan.decisions.disk = disk;
@@ -232,7 +244,8 @@ impl Bench {
                 DiskOrder::Cap { unit, read: None, write: None, .. } => drop(self.caps.remove(&unit)),
                 DiskOrder::Cap { unit, read, write, .. } => drop(self.caps.insert(unit, (read, write))),
                 DiskOrder::Weigh { unit, weight, .. } => drop(self.weights.insert(unit, weight)),
-                DiskOrder::Stop { .. } => {}
+                DiskOrder::Stop { unit, stopped: true, .. } => drop(self.stopped.insert(unit)),
+                DiskOrder::Stop { unit, stopped: false, .. } => drop(self.stopped.remove(&unit)),
                 DiskOrder::Share { .. } => panic!("{step:?}"),
             }
             self.steps.push(step);
@@ -307,6 +320,113 @@ fn who_would_be_stopped_has_limits_alone() {
     bench.known = Some(100 * MB);
     bench.run(1);
     assert_eq!(bench.caps.len(), 3, "{:?}", bench.caps);
+}
+
+/// 5 MB/s of a disk that carries 100: a look each 100 ms lets 10 MB pass before the unit is stopped, for two seconds.
+#[test]
+fn a_limit_is_held_by_stopping() {
+    let mut bench = Bench::tickets(&[100, 100]);
+    bench.limits_only = true;
+    bench.contract.units[2].limit.disk = Some(Amount::Absolute(5 * MB));
+    bench.load(0, greedy(8));
+    bench.run(5);
+    let got = bench.run(60);
+    assert!((47..=52).contains(&got[0]), "{got:?}");
+}
+
+/// Wherever the disk goes, and whatever the contract says then, nobody stands still for it, nor does the checker think so.
+#[test]
+fn nobody_stands_still_for_a_disk_that_has_gone() {
+    let stopped = || {
+        let mut bench = Bench::tickets(&[100, 100]);
+        bench.limits_only = true;
+        bench.contract.units[2].limit.disk = Some(Amount::Absolute(5 * MB));
+        bench.load(0, greedy(8));
+        while bench.stopped.is_empty() {
+            bench.step();
+        }
+        bench
+    };
+    let mut bench = stopped();
+    bench.disk = None;
+    bench.step();
+    assert_eq!(bench.stopped, BTreeSet::new());
+    bench.contract.machine.scheme = Scheme::Smp;
+    bench.step();
+    let mut bench = stopped();
+    bench.disk = Some("all");
+    bench.step();
+    assert_eq!(bench.stopped, BTreeSet::new());
+    let mut bench = stopped();
+    (bench.disk, bench.contract.units[2].limit.disk) = (None, None);
+    bench.step();
+    assert_eq!(bench.stopped, BTreeSet::new());
+}
+
+#[test]
+fn the_checker_knows_who_stands_still() {
+    let mut contract = Contract::default();
+    let unit = contract.add(None, "a");
+    let machine = Machine::synthetic("cpus:1 memory:1GiB disks:1").unwrap();
+    let plan = |actions: Vec<DiskOrder>, disks: &[&str]| {
+        let mut plan = Plan { orders: Orders::of_disks(Reason::DiskFree, actions), ..Plan::default() };
+        plan.decisions.cpu.entitled = vec![0, MILLIONTH];
+        plan.decisions.disk.disks = disks.iter().map(ToString::to_string).collect();
+        plan
+    };
+    let replay = |books: &Books, actions: Vec<DiskOrder>, disks: &[&str]| {
+        books.replay(&contract, &machine, &plan(actions, disks))
+    };
+    let stop = |unit, stopped| DiskOrder::Stop { unit, disk: "sda".to_string(), stopped };
+    let cap = |rate| DiskOrder::Cap { unit, disk: "sda".to_string(), read: rate, write: rate };
+    let none = Books::default();
+    let wrong = |text: &str| Err(vec![text.to_string()]);
+    assert_eq!(
+        replay(&none, vec![stop(unit, true)], &["sda"]),
+        wrong("a stands still for a rate that it does not have")
+    );
+    assert_eq!(
+        replay(&none, vec![stop(unit, false)], &["sda"]),
+        wrong("a goes on and does not stand still for a rate")
+    );
+    let common = replay(&none, vec![stop(UnitId::SHARED, true)], &["sda"]).unwrap_err();
+    assert_eq!(common[0], "shared is stopped for a rate");
+    let stopped = replay(&none, vec![cap(Some(1)), stop(unit, true)], &["sda"]).unwrap();
+    assert_eq!(
+        replay(&stopped, vec![stop(unit, true)], &["sda"]),
+        wrong("a is stopped for its rate and stands still already")
+    );
+    assert_eq!(replay(&stopped, vec![], &["sda"]), Ok(stopped.clone()));
+    for (actions, disks) in [(vec![cap(None)], "sda"), (vec![], "sdb")] {
+        assert_eq!(
+            replay(&stopped, actions, &[disks]),
+            wrong("a stands still for a rate that it does not have")
+        );
+    }
+    assert_eq!(replay(&stopped, vec![cap(None), stop(unit, false)], &["sda"]), Ok(none.clone()));
+    assert_eq!(replay(&stopped, vec![stop(unit, false)], &[]), Ok(none));
+}
+
+/// Looks that other resources ask for, at facts of the disk that are not new, change nothing.
+#[test]
+fn facts_that_are_not_new_change_nothing() {
+    for depths in [[1, 16], [4, 32]] {
+        let mut bench = Bench::tickets(&[100, 100]);
+        for (n, depth) in (0..).zip(depths) {
+            bench.load(n, Load { waits: true, ..greedy(depth) });
+        }
+        let mut held = 0;
+        for _ in 0..100 {
+            bench.step();
+            let (before, now) = (bench.steps.len(), bench.now);
+            held += bench.caps.len();
+            bench.stale = true;
+            (0..9).for_each(|_| bench.step());
+            (bench.stale, bench.now) = (false, now);
+            assert_eq!(bench.steps[before..], [], "after {} ms", now / MS);
+        }
+        assert!(held > 0, "{depths:?}");
+    }
 }
 
 #[test]

@@ -24,10 +24,10 @@ use commonhold_contract::{Contract, MILLIONTH, UnitId};
 use super::hold::{Rates, mul_div};
 use super::in_force::Order;
 use crate::input::Input;
-use crate::membership::is_within;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;
 use crate::time::{MS, Time};
+use crate::tree::{self, Levels};
 
 /// How often weights are corrected.
 const CORRECT_NS: Time = 1_000 * MS;
@@ -82,15 +82,17 @@ impl Weights {
         rates: &Rates,
     ) -> BTreeMap<UnitId, Order<u32>> {
         let contract = input.contract;
+        let waiting = tree::sums(contract, |unit| u64::from(rates.only_waits(unit)));
         for unit in contract.held() {
-            let waits = contract.held().any(|id| is_within(contract, id, unit) && rates.only_waits(id));
-            *self.waited.entry(unit).or_insert(true) &= waits;
+            *self.waited.entry(unit).or_insert(true) &= waiting[unit.index()] > 0;
         }
+        let levels = Levels::of(contract);
         if now.saturating_sub(self.corrected_at) >= CORRECT_NS {
             self.corrected_at = now;
-            let failed = self.correct(contract, entitlement, rates);
+            let transferred = tree::sums(contract, |unit| rates.transferred(unit));
+            let failed = self.correct(&levels, entitlement, &transferred);
             self.waited.clear();
-            self.before = contract.held().map(|unit| (unit, transferred(contract, unit, rates))).collect();
+            self.before = contract.held().map(|unit| (unit, transferred[unit.index()])).collect();
             self.failures = failed.map_or(self.failures, |failed| if failed { self.failures + 1 } else { 0 });
             if self.failures >= FAILURES {
                 *self = Weights {
@@ -100,12 +102,8 @@ impl Weights {
                 };
             }
         }
-        let mut levels: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
-        for unit in contract.held() {
-            levels.entry(contract.unit(unit).parent).or_default().push(unit);
-        }
         let mut wanted = BTreeMap::new();
-        for siblings in levels.values() {
+        for siblings in levels.all() {
             let values = values(siblings, entitlement, everybodys);
             let (most, all) = (values.values().max().copied().unwrap_or(0), values.values().sum());
             let order = |(unit, value)| (unit, self.weight(unit, value, most, all));
@@ -130,16 +128,16 @@ impl Weights {
         Order { value: u32::try_from(weight).unwrap_or(USUAL), because }
     }
 
-    /// One correction; whether it was of no use, or `None` where there was nothing to compare.
-    fn correct(&mut self, contract: &Contract, entitlement: &Entitlement, rates: &Rates) -> Option<bool> {
+    /// One correction, by what units have transferred so far, with their sub-units; whether it was of no use, or `None` where
+    /// there was nothing to compare.
+    fn correct(&mut self, levels: &Levels, entitlement: &Entitlement, transferred: &[u64]) -> Option<bool> {
         let mut failed = None;
-        let levels = contract.held().map(Some).chain([None]);
-        for level in levels {
+        for level in levels.all() {
             let waited = |unit: &UnitId| self.waited.get(unit).copied().unwrap_or(false);
-            let siblings: Vec<UnitId> = contract.children(level).filter(waited).collect();
+            let siblings: Vec<UnitId> = level.iter().copied().filter(waited).collect();
             let got = |unit: UnitId| {
                 let before = self.before.get(&unit).copied().unwrap_or(u64::MAX);
-                transferred(contract, unit, rates).saturating_sub(before)
+                transferred[unit.index()].saturating_sub(before)
             };
             let got: BTreeMap<UnitId, u64> = siblings.iter().map(|unit| (*unit, got(*unit))).collect();
             let all_got: u64 = got.values().sum();
@@ -194,10 +192,4 @@ fn values(siblings: &[UnitId], entitlement: &Entitlement, everybodys: &Entitleme
     let is_same = |unit: &UnitId| part_now(*unit).abs_diff(part_then(*unit)) <= MILLIONTH / 1_000;
     let of = if there.iter().all(is_same) { everybodys } else { entitlement };
     siblings.iter().map(|unit| (*unit, of.value(*unit))).filter(|(_, value)| *value > 0).collect()
-}
-
-/// What a unit transferred so far, with its sub-units, in bytes.
-fn transferred(contract: &Contract, unit: UnitId, rates: &Rates) -> u64 {
-    let members = contract.held().filter(|id| is_within(contract, *id, unit));
-    members.map(|id| rates.transferred(id)).sum()
 }

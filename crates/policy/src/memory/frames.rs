@@ -52,11 +52,11 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Amount, Contract, DEFAULT_TICKETS, Resource, Scheme, UnitId};
+use commonhold_contract::{Amount, Contract, DEFAULT_TICKETS, Permission, Resource, Scheme, UnitId};
 
-use crate::membership::is_within;
 use crate::rights::share::{split, split_capped};
 use crate::rights::{Capacity, Entitlement, Rights};
+use crate::tree::{Levels, lineage};
 
 /// A unit lends nothing before it was there, and not short, at so many looks: a unit that comes, or has just called its
 /// frames back, will want more.
@@ -95,7 +95,8 @@ pub enum Look {
 /// Everything that a step reads.
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// The contract with memory in frames: see [`in_frames`].
+    /// The contract. Its absolute amounts of memory are taken in frames: reservations and the reserve rounded up, limits
+    /// and amounts of loans down.
     pub contract: &'a Contract,
     /// What units hold of memory; a unit is present there that is among `units`.
     pub rights: &'a Rights,
@@ -166,30 +167,6 @@ pub enum Because {
     NothingIdle,
 }
 
-/// The contract with its absolute amounts of memory in frames: reservations and the reserve rounded up, limits and amounts of
-/// loans down.
-#[must_use]
-pub fn in_frames(contract: &Contract, frame_bytes: u64) -> Contract {
-    let frame_bytes = frame_bytes.max(1);
-    let up = |amount: Amount| match amount {
-        Amount::Absolute(bytes) => Amount::Absolute(bytes.div_ceil(frame_bytes)),
-        part @ Amount::Part(_) => part,
-    };
-    let down = |amount: Amount| match amount {
-        Amount::Absolute(bytes) => Amount::Absolute(bytes / frame_bytes),
-        part @ Amount::Part(_) => part,
-    };
-    let mut contract = contract.clone();
-    contract.machine.reserve = up(contract.machine.reserve);
-    for unit in &mut contract.units {
-        unit.hard.memory = unit.hard.memory.map(up);
-        unit.limit.memory = unit.limit.memory.map(down);
-        unit.lend.memory = unit.lend.memory.map(down);
-        unit.borrow.memory = unit.borrow.memory.map(down);
-    }
-    contract
-}
-
 /// Decides what every unit is allowed from now on: one allowance per unit of the contract.
 #[must_use]
 pub fn step(state: State, input: Input<'_>) -> (State, Vec<Allowance>) {
@@ -213,11 +190,14 @@ struct Division<'a> {
     input: Input<'a>,
     facts: Vec<Facts>,
     entitlement: Entitlement,
-    /// What each was allowed before; what it is entitled to if there was no look before.
+    /// What each was allowed before; of one that has come since, what it is entitled to.
     before: Vec<u64>,
     calm: Vec<u32>,
     /// Frames that neither `kernel` nor `shared` uses.
     divided: u64,
+    /// The same, as rights weigh amounts by it.
+    capacity: Capacity,
+    levels: Levels,
 }
 
 impl<'a> Division<'a> {
@@ -233,7 +213,9 @@ impl<'a> Division<'a> {
         let divided = input.frames.saturating_sub(common);
         let capacity = Capacity::Pieces { total: divided, bytes: input.frame_bytes };
         let entitlement = input.rights.to_part(Resource::Memory, capacity).all();
-        let before = if state.allowed.len() == facts.len() { state.allowed } else { entitlement.own.clone() };
+        let mut before = state.allowed;
+        before.truncate(facts.len());
+        before.extend_from_slice(&entitlement.own[before.len()..]);
         let calm = contract
             .ids()
             .map(|id| {
@@ -246,7 +228,8 @@ impl<'a> Division<'a> {
                 }
             })
             .collect();
-        let mut division = Division { input, facts, entitlement, before, calm, divided };
+        let levels = Levels::of(contract);
+        let mut division = Division { input, facts, entitlement, before, calm, divided, capacity, levels };
         division.give_up_cold();
         division
     }
@@ -257,7 +240,7 @@ impl<'a> Division<'a> {
         let contract = self.input.contract;
         let takes = |id: UnitId| {
             let borrows = self.before[id.index()] > self.entitlement.own(id);
-            contract.unit(id).borrow.memory.allows() && (self.facts[id.index()].short || borrows)
+            self.borrow_permission(id).allows() && (self.facts[id.index()].short || borrows)
         };
         let takers: Vec<bool> = contract.ids().map(|id| !id.is_common() && takes(id)).collect();
         let all = takers.iter().filter(|takes| **takes).count();
@@ -306,7 +289,9 @@ impl<'a> Division<'a> {
     fn lend(&self) -> Vec<Allowance> {
         let idle = self.per_unit(|id| self.idle(id));
         let lendable = idle.iter().sum::<u64>() + self.entitlement.unheld;
-        let excess = lendable.saturating_sub(self.input.contract.machine.reserve.of(self.input.frames));
+        let reserve = Some(self.input.contract.machine.reserve);
+        let reserve = self.capacity.weigh_up(reserve, self.input.frames).unwrap_or(0);
+        let excess = lendable.saturating_sub(reserve);
         let rooms = self.rooms();
         let mut target = self.nothing();
         self.deal(None, excess, &rooms, &mut target);
@@ -351,12 +336,21 @@ impl<'a> Division<'a> {
         let of = |id: UnitId| {
             let whole = self.around(id);
             let value = self.entitlement.value(id);
-            let hard = contract.unit(id).hard.memory.map_or(0, |hard| hard.of(whole).min(value));
+            let hard = self.capacity.weigh_up(contract.unit(id).hard.memory, whole).unwrap_or(0).min(value);
             let part = u128::from(self.entitlement.own(unit)) * u128::from(hard);
             u64::try_from(part.div_ceil(u128::from(value.max(1)))).unwrap_or(u64::MAX)
         };
-        let around = core::iter::successors(Some(unit), |id: &UnitId| contract.unit(*id).parent);
-        around.map(of).max().unwrap_or(0)
+        lineage(contract, unit).map(of).max().unwrap_or(0)
+    }
+
+    /// What a unit may lend, by the contract.
+    fn lend_permission(&self, unit: UnitId) -> Permission {
+        in_whole_frames(self.input.contract.unit(unit).lend.memory, self.input.frame_bytes)
+    }
+
+    /// What a unit may borrow, by the contract.
+    fn borrow_permission(&self, unit: UnitId) -> Permission {
+        in_whole_frames(self.input.contract.unit(unit).borrow.memory, self.input.frame_bytes)
     }
 
     /// What of that it does not even use.
@@ -367,12 +361,12 @@ impl<'a> Division<'a> {
     /// What a unit may lend if it needs so many frames.
     fn left_of_own(&self, unit: UnitId, needed: u64) -> u64 {
         let own = self.entitlement.own(unit);
-        let most = self.input.contract.unit(unit).lend.memory.most(own);
+        let most = self.lend_permission(unit).most(own);
         if self.may_lend(unit) { own.saturating_sub(needed).min(most) } else { 0 }
     }
 
     fn may_lend(&self, unit: UnitId) -> bool {
-        self.calm[unit.index()] >= CALM_LOOKS && self.input.contract.unit(unit).lend.memory.allows()
+        self.calm[unit.index()] >= CALM_LOOKS && self.lend_permission(unit).allows()
     }
 
     /// How much each unit lends of what is lent in all: frames that are not used go before those that are cold, because
@@ -414,7 +408,7 @@ impl<'a> Division<'a> {
 
     /// The most that a unit may borrow. An amount of all that there is bounds nothing.
     fn may_borrow(&self, unit: UnitId) -> u64 {
-        let most = self.input.contract.unit(unit).borrow.memory.most(self.around(unit));
+        let most = self.borrow_permission(unit).most(self.around(unit));
         if most > 0 && most >= self.divided { u64::MAX } else { most }
     }
 
@@ -431,8 +425,9 @@ impl<'a> Division<'a> {
 
     /// What may be lent to a unit beyond its entitlement, sub-units included, for its limit; `None`: no limit.
     fn margin(&self, unit: UnitId) -> Option<u64> {
-        let limit = self.input.contract.unit(unit).limit.memory?;
-        Some(limit.of(self.around(unit)).saturating_sub(self.entitlement.value(unit)))
+        let limit = self.input.contract.unit(unit).limit.memory;
+        let most = self.capacity.weigh(limit, self.around(unit))?;
+        Some(most.saturating_sub(self.entitlement.value(unit)))
     }
 
     /// What may and could be lent to each unit, sub-units included.
@@ -451,9 +446,8 @@ impl<'a> Division<'a> {
 
     /// Deals `amount` among the units of one level by tickets, and on among their sub-units.
     fn deal(&self, level: Option<UnitId>, amount: u64, rooms: &[u64], target: &mut [u64]) {
-        let contract = self.input.contract;
-        let units: Vec<UnitId> =
-            contract.children(level).filter(|id| rooms[id.index()] > 0 && amount > 0).collect();
+        let has_room = |id: &UnitId| rooms[id.index()] > 0 && amount > 0;
+        let units: Vec<UnitId> = self.levels.at(level).iter().copied().filter(has_room).collect();
         let mut tickets: Vec<u64> =
             units.iter().map(|id| self.input.rights.tickets(*id, Resource::Memory)).collect();
         let mut caps: Vec<u64> = units.iter().map(|id| rooms[id.index()]).collect();
@@ -477,9 +471,13 @@ impl<'a> Division<'a> {
             let part = |id: UnitId| part_of_time(loans[id.index()], self.facts[id.index()].callable);
             self.per_unit(part)
         };
-        let (all, least) = (parts(loans), parts(floor));
+        let all = parts(loans);
+        if all.iter().sum::<u64>() <= ALL_TIME {
+            return;
+        }
+        let least = parts(floor);
         let above: Vec<u64> = all.iter().zip(&least).map(|(all, least)| all.saturating_sub(*least)).collect();
-        let over = all.iter().sum::<u64>().saturating_sub(ALL_TIME).min(above.iter().sum());
+        let over = (all.iter().sum::<u64>() - ALL_TIME).min(above.iter().sum());
         for (i, cut) in split(over, &above).into_iter().enumerate().filter(|(_, cut)| *cut > 0) {
             let frames = u128::from(cut) * u128::from(self.facts[i].callable.unwrap_or(0));
             let frames = u64::try_from(frames.div_ceil(u128::from(ALL_TIME))).unwrap_or(u64::MAX);
@@ -502,9 +500,7 @@ impl<'a> Division<'a> {
         let contract = self.input.contract;
         for id in contract.held().rev() {
             if let Some(margin) = self.margin(id) {
-                let within: Vec<UnitId> =
-                    contract.held().filter(|unit| is_within(contract, *unit, id)).collect();
-                shrink(loans, target, margin, &within);
+                shrink(loans, target, margin, &self.levels.within(id));
             }
         }
         shrink(loans, target, excess, &contract.held().collect::<Vec<_>>());
@@ -533,9 +529,16 @@ impl<'a> Division<'a> {
 
     /// Whether a unit or an encloser has no room.
     fn is_limited(&self, unit: UnitId, rooms: &[u64]) -> bool {
-        let above = core::iter::successors(Some(unit), |id: &UnitId| self.input.contract.unit(*id).parent);
-        above.into_iter().any(|id| rooms[id.index()] == 0)
+        lineage(self.input.contract, unit).any(|id| rooms[id.index()] == 0)
     }
+}
+
+/// A permission with its amount in frames. One of less than a frame is a no.
+fn in_whole_frames(permission: Permission, frame_bytes: u64) -> Permission {
+    permission.map(|amount| match amount {
+        Amount::Absolute(bytes) => Amount::Absolute(bytes / frame_bytes.max(1)),
+        part @ Amount::Part(_) => part,
+    })
 }
 
 /// The time that there is for calling back.
@@ -566,9 +569,12 @@ pub(crate) fn fills_time(loans: impl Iterator<Item = (u64, u64)>, more: u64) -> 
 /// Takes what the loans of these units sum to beyond `most` from those above their targets, in proportion to how far above.
 fn shrink(loans: &mut [u64], target: &[u64], most: u64, units: &[UnitId]) {
     let sum: u64 = units.iter().map(|id| loans[id.index()]).sum();
+    if sum <= most {
+        return;
+    }
     let above: Vec<u64> =
         units.iter().map(|id| loans[id.index()].saturating_sub(target[id.index()])).collect();
-    let cuts = split(sum.saturating_sub(most), &above);
+    let cuts = split(sum - most, &above);
     for (id, cut) in units.iter().zip(cuts) {
         loans[id.index()] -= cut;
     }

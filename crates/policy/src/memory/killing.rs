@@ -27,7 +27,6 @@
 //! - What one look orders, a look at the same facts does not order again.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::vec;
 use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, Resource, UnitId};
@@ -38,6 +37,7 @@ use crate::plan::{Beyond, MemoryOrder, Reason, Share, Step};
 use crate::rights::{Capacity, Entitlement, Rights};
 use crate::snapshot::{MemoryFacts, UnitMemory};
 use crate::time::{MS, Time};
+use crate::tree::{self, lineage};
 
 /// Memory is short where less than this part of the machine is left, however small the contract's reserve.
 const RESERVE_PART_MIN: u64 = 64;
@@ -135,7 +135,7 @@ impl State {
         let whole = facts.total.saturating_sub(facts.kernel).max(divided);
         let mut entitlements = Entitlements { rights, least: divided, at: BTreeMap::new() };
         let own = entitlements.of(divided).clone();
-        let held_within = within(contract, &held);
+        let held_within = tree::sums(contract, |unit| held[unit.index()]);
         for id in contract.held() {
             let rightful = self.rightful.entry(id).or_insert(Rightful { alone: whole, within: whole });
             if held[id.index()] <= own.own(id) {
@@ -150,7 +150,7 @@ impl State {
             let slack = if self.exposed.contains(&id) { 0 } else { slack };
             let rightful = |id: UnitId| self.rightful.get(&id).copied().unwrap_or_default();
             let alone = entitlements.of(rightful(id).alone).own(id);
-            let mut around = core::iter::successors(Some(id), |id| contract.unit(*id).parent);
+            let mut around = lineage(contract, id);
             held[id.index()] > alone.saturating_add(slack)
                 && around.all(|id| {
                     let within = entitlements.of(rightful(id).within).value(id);
@@ -201,17 +201,4 @@ impl State {
         steps.extend(gone.chain(new));
         self.exposed = exposed;
     }
-}
-
-/// The sums over each unit with all that is in it.
-fn within(contract: &Contract, own: &[u64]) -> Vec<u64> {
-    let mut sums = vec![0; own.len()];
-    // A parent stands before its children: going backwards carries sums all the way up.
-    for id in contract.held().rev() {
-        sums[id.index()] += own[id.index()];
-        if let Some(parent) = contract.unit(id).parent {
-            sums[parent.index()] += sums[id.index()];
-        }
-    }
-    sums
 }

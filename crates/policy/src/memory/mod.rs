@@ -36,6 +36,7 @@
 //! Source: seed 000, section 3.2; seed 004, sections 4 and 5.3.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -54,7 +55,7 @@ mod killing;
 mod orders;
 mod rates;
 
-use frames::{Allowance, Because, Facts, Look, in_frames};
+use frames::{Allowance, Because, Facts, Look};
 use grain::{NEAR_PART, SLACK_PART};
 use orders::Orders;
 
@@ -149,33 +150,33 @@ impl State {
 
 /// Decides about memory, where it was observed; `None` where it was not.
 pub(crate) fn step(
-    state: &mut State,
+    state: &mut Arc<State>,
     now: Time,
     input: Input<'_>,
     rights: &Rights,
     steps: &mut Vec<Step<MemoryOrder>>,
 ) -> Option<MemoryPlan> {
     if !input.contract.vacant.is_empty() {
-        state.forget_gone(input.contract);
+        Arc::make_mut(state).forget_gone(input.contract);
     }
     let scheme = input.contract.machine.scheme;
     if scheme == Scheme::Smp || !input.means.memory.bounds {
         orders::differences(&state.orders, &BTreeMap::new(), Reason::Scheme(scheme), steps);
-        state.killing.end(Reason::Scheme(scheme), steps);
-        *state = State::default();
+        Arc::make_mut(state).killing.end(Reason::Scheme(scheme), steps);
+        *state = Arc::default();
         return None;
     }
     let facts = input.snapshot.memory.as_ref()?;
+    let state = Arc::make_mut(state);
     let exact = input.means.memory.frames;
     let frame = exact.map_or_else(|| frame_bytes(facts.total), |frames| frames.bytes);
     let look = state.take_in(now, input, facts);
-    let contract = in_frames(input.contract, frame);
     let units = match exact {
         Some(frames) => state.exact_frames(input, facts, frames),
         None => state.units_in_frames(now, input, facts, frame),
     };
     let frames_input = frames::Input {
-        contract: &contract,
+        contract: input.contract,
         rights,
         frames: facts.total / frame,
         frame_bytes: frame,

@@ -1,13 +1,13 @@
 //! From what units may use to what a backend is to write, as differences to what is in force.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::vec;
 use alloc::vec::Vec;
 
 use commonhold_contract::UnitId;
 
 use crate::input::Input;
 use crate::plan::{MemoryOrder, Reason, Share, Step};
+use crate::tree;
 
 /// What is in force for one unit, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,8 +23,8 @@ pub(super) struct Orders {
 
 /// What is to be in force. A unit without processes is held to nothing, so that a process that comes finds room.
 pub(super) fn wanted(input: Input<'_>, shares: &[Share], divided: u64) -> BTreeMap<UnitId, Orders> {
-    let values = with_sub_units(input, shares, |share| share.entitled);
-    let allowed = with_sub_units(input, shares, |share| share.allowed);
+    let values = tree::sums(input.contract, |unit| shares[unit.index()].entitled);
+    let allowed = tree::sums(input.contract, |unit| shares[unit.index()].allowed);
     let guarantees = input.means.memory.guarantees;
     // A machine that hands out frames itself lets a process that comes have some, whatever its unit's bound is.
     let all = input.means.memory.frames.is_some();
@@ -52,19 +52,6 @@ pub(super) fn wanted(input: Input<'_>, shares: &[Share], divided: u64) -> BTreeM
         .collect()
 }
 
-/// What each unit has with its sub-units.
-fn with_sub_units(input: Input<'_>, shares: &[Share], part: fn(&Share) -> u64) -> Vec<u64> {
-    let mut values: Vec<u64> = vec![0; input.contract.units.len()];
-    // A parent stands before its children: going backwards carries sums all the way up.
-    for id in input.contract.held().rev() {
-        values[id.index()] += part(&shares[id.index()]);
-        if let Some(parent) = input.contract.unit(id).parent {
-            values[parent.index()] += values[id.index()];
-        }
-    }
-    values
-}
-
 /// The steps from the orders in force to those wanted: guarantees that sink, bounds that sink, bounds that grow, guarantees
 /// that grow. So at no step is the bound of a unit without sub-units below its guarantee.
 pub(super) fn differences(
@@ -73,6 +60,9 @@ pub(super) fn differences(
     reason: Reason,
     steps: &mut Vec<Step<MemoryOrder>>,
 ) {
+    if before == wanted {
+        return;
+    }
     let units: BTreeSet<UnitId> = before.keys().chain(wanted.keys()).copied().collect();
     let of = |orders: &BTreeMap<UnitId, Orders>, unit| orders.get(&unit).copied().unwrap_or_default();
     let pairs: Vec<(UnitId, Orders, Orders)> =

@@ -33,7 +33,7 @@ struct World {
     contract: Contract,
     machine: Machine,
     means: MemoryMeans,
-    state: State,
+    state: Arc<State>,
     books: Books,
     now: Time,
     facts: MemoryFacts,
@@ -48,7 +48,7 @@ impl World {
             contract,
             machine: Machine::synthetic("cpus:2 memory:2GiB").unwrap_or_else(|err| panic!("{err}")),
             means: MEMORY,
-            state: State::default(),
+            state: Arc::default(),
             books: Books::default(),
             now: 0,
             facts: MemoryFacts {

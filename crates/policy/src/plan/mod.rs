@@ -11,6 +11,7 @@ mod disk;
 mod memory;
 mod reason;
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use commonhold_contract::UnitId;
@@ -87,6 +88,8 @@ pub struct CpuPlan {
 /// What was decided about disks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DiskPlan {
+    /// The disks that were observed. What was ordered about others has ended with them.
+    pub disks: Vec<String>,
     /// What each unit's own processes are entitled to of what each disk transfers, in millionths; what no unit is
     /// entitled to is the `shared` unit's. Empty where no disk was observed.
     pub entitled: Vec<u64>,

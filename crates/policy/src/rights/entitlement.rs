@@ -6,7 +6,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Amount, Contract, MILLIONTH, Resource, Span, UnitId};
+use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Resource, Span, UnitId};
 use commonhold_machine::Machine;
 
 use super::Rights;
@@ -106,6 +106,21 @@ pub fn entitle(contract: &Contract, resource: Resource, capacity: Capacity, pres
     rights.to_part(resource, capacity).all()
 }
 
+/// The same of every resource, of what a machine has of it.
+pub fn entitle_all(contract: &Contract, machine: &Machine, present: &[bool]) -> PerResource<Entitlement> {
+    let mut rights = Rights::new(contract);
+    for (id, present) in contract.ids().zip(present) {
+        let _ = rights.set_present(id, *present);
+    }
+    let of = |resource| rights.to_part(resource, capacity(contract, machine, resource)).all();
+    PerResource {
+        cpu: of(Resource::Cpu),
+        memory: of(Resource::Memory),
+        disk: of(Resource::Disk),
+        bus: of(Resource::Bus),
+    }
+}
+
 /// Why a contract does not fit a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
@@ -140,8 +155,9 @@ pub enum Ask {
 
 /// Whether the machine can give what the contract promises when every unit is active: an empty list if so.
 pub fn conflicts(contract: &Contract, machine: &Machine) -> Vec<Conflict> {
-    let mut found: Vec<Conflict> =
-        Resource::ALL.iter().flat_map(|r| hard_conflicts(contract, machine, *r)).collect();
+    let least = entitle_all(contract, machine, &vec![true; contract.units.len()]);
+    let hard = |resource: &Resource| hard_conflicts(contract, machine, *resource, &least[*resource]);
+    let mut found: Vec<Conflict> = Resource::ALL.iter().flat_map(hard).collect();
     let (units, cpus) = (contract.children(None).count() as u64, machine.cpus.len() as u64);
     if contract.machine.cpu == commonhold_contract::CpuMode::Partition && units > cpus {
         let span = contract.children(None).last().map_or(0..0, |id| contract.unit(id).span.clone());
@@ -150,10 +166,14 @@ pub fn conflicts(contract: &Contract, machine: &Machine) -> Vec<Conflict> {
     found
 }
 
-fn hard_conflicts(contract: &Contract, machine: &Machine, resource: Resource) -> Vec<Conflict> {
+/// Given what each unit has at the least.
+fn hard_conflicts(
+    contract: &Contract,
+    machine: &Machine,
+    resource: Resource,
+    least: &Entitlement,
+) -> Vec<Conflict> {
     let capacity = capacity(contract, machine, resource);
-    let everybody = vec![true; contract.units.len()];
-    let least = entitle(contract, resource, capacity, &everybody);
     let levels = core::iter::once(None).chain(contract.held().map(Some));
     let available = |level: Option<UnitId>| level.map_or(capacity.total(), |id| least.value(id));
     let asks = |id: UnitId| {

@@ -203,7 +203,8 @@ impl Rights {
         }
     }
 
-    fn are_of(&self, contract: &Contract) -> bool {
+    /// Whether they are those of that contract already.
+    pub(crate) fn are_of(&self, contract: &Contract) -> bool {
         let same = |id: UnitId| {
             let asked = contract.unit(id);
             let (true, Ok(unit)) = (contract.has(id) && !id.is_common(), self.unit(id)) else {
@@ -306,6 +307,17 @@ impl Rights {
         Resource::ALL.iter().try_for_each(|resource| self.set_present_for(unit, *resource, present))
     }
 
+    /// Whether this was said of a unit, for every resource.
+    pub(crate) fn is_present(&self, unit: UnitId, present: bool) -> bool {
+        let said = |unit: &Unit| Resource::ALL.iter().all(|resource| unit.present[*resource] == present);
+        self.unit(unit).is_ok_and(said)
+    }
+
+    /// Whether this was said of a unit, for one resource.
+    pub(crate) fn is_present_for(&self, unit: UnitId, resource: Resource, present: bool) -> bool {
+        self.unit(unit).is_ok_and(|unit| unit.present[resource] == present)
+    }
+
     /// Says whether a unit's own part counts, for one resource: a unit that has no process may still be using a disk.
     ///
     /// Refused: an unknown unit.
@@ -352,6 +364,11 @@ impl Rights {
         self.market = market;
         self.traded.extend(came);
         core::mem::take(&mut self.traded)
+    }
+
+    /// Whether [`Rights::settle`] would change nothing now, and has nothing to tell.
+    pub(crate) fn is_settled(&self, now: Time) -> bool {
+        self.traded.is_empty() && self.market.is_settled(now)
     }
 
     /// When [`Rights::settle`] has something to do next, if nothing else happens.
@@ -610,16 +627,20 @@ impl<'a> Values<'a> {
     /// All of it at once.
     pub fn all(self) -> Entitlement {
         let n = self.rights.units.len();
-        let mut all = Entitlement { value: vec![0; n], own: vec![0; n], unheld: self.unheld() };
-        let mut levels = vec![(None, self.capacity.total())];
-        while let Some((level, value)) = levels.pop() {
-            let division = self.division(level, value);
-            if let Some(unit) = level {
-                all.own[unit.index()] = division.own();
-            }
+        let top = self.division(None, self.capacity.total());
+        let mut all = Entitlement { value: vec![0; n], own: vec![0; n], unheld: top.own() };
+        let mut divisions = vec![top];
+        while let Some(division) = divisions.pop() {
             division.each(&mut |id, value| {
-                all.value[UnitId(id).index()] = value;
-                levels.push((Some(UnitId(id)), value));
+                let unit = UnitId(id);
+                all.value[unit.index()] = value;
+                // Where no sub-unit is active, all of it is the unit's own.
+                all.own[unit.index()] = value;
+                if self.rights.level(Some(unit)).active[self.resource] > 0 {
+                    let inside = self.division(Some(unit), value);
+                    all.own[unit.index()] = inside.own();
+                    divisions.push(inside);
+                }
             });
         }
         debug_assert_eq!(

@@ -15,12 +15,15 @@ use alloc::vec::Vec;
 /// Parts of `total` in proportion to `weights`. All zero weights: nobody gets anything.
 pub fn split(total: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|w| u128::from(*w)).sum();
-    if sum == 0 {
+    if sum == 0 || total == 0 {
         return vec![0; weights.len()];
     }
     let exact = |w: u64| u128::from(total) * u128::from(w);
     let mut parts: Vec<u64> = weights.iter().map(|w| narrow(exact(*w) / sum)).collect();
     let left = total - parts.iter().sum::<u64>();
+    if left == 0 {
+        return parts;
+    }
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by_key(|i| (core::cmp::Reverse(exact(weights[*i]) % sum), *i));
     // Fewer units are left than there are remainders above zero, so `left` never reaches a zero weight.

@@ -152,6 +152,11 @@ impl Market {
         self.stirred = true;
     }
 
+    /// Whether nothing came, and no deal is over.
+    pub(super) fn is_settled(&self, now: Time) -> bool {
+        !self.stirred && self.next().is_none_or(|next| next > now)
+    }
+
     /// When a deal ends next by itself.
     pub(super) fn next(&self) -> Option<Time> {
         self.deals.values().filter_map(|deal| deal.until).min()
@@ -201,7 +206,7 @@ impl Market {
     /// What time and the contract bring: ends deals, forgets offers of units that are gone, and serves offers.
     pub(super) fn settle(&mut self, now: Time, rights: &mut Rights) -> Vec<Trade> {
         let mut came = Vec::new();
-        if !self.stirred && self.next().is_none_or(|next| next > now) {
+        if self.is_settled(now) {
             return came;
         }
         let numbers: Vec<u64> = self.deals.keys().copied().collect();

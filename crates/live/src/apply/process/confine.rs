@@ -79,11 +79,11 @@ impl Confinement {
 impl UserBackend {
     /// Puts every thread of these processes where the orders in force for their units say.
     pub(super) fn confine(&mut self, keys: &[ProcessKey]) {
-        let keys: Vec<ProcessKey> = keys.iter().copied().filter(|key| self.is_concerned(*key)).collect();
+        let mut keys: Vec<ProcessKey> = keys.iter().copied().filter(|key| self.is_concerned(*key)).collect();
         let mut done = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
             let births = self.roster.procfs().births().ok().flatten();
-            if keys.is_empty() || !self.confine_round(&keys, &mut done) {
+            if keys.is_empty() || !self.confine_round(&mut keys, &mut done) {
                 break;
             }
             // Nothing was born since the threads were listed: there is none that was not seen.
@@ -108,23 +108,27 @@ impl UserBackend {
         ordered || self.confinement.held.contains_key(&key) || born_with()
     }
 
-    /// Confines the threads that are not in `done` yet. Whether there were any.
-    fn confine_round(&mut self, keys: &[ProcessKey], done: &mut BTreeSet<u32>) -> bool {
+    /// Confines the threads that are not in `done` yet. Whether there were any. A process whose threads cannot be listed is
+    /// none of `keys` any more: it waits.
+    fn confine_round(&mut self, keys: &mut Vec<ProcessKey>, done: &mut BTreeSet<u32>) -> bool {
         let (mut batch, mut threads) = (Batch::default(), Vec::new());
         let before = done.len();
-        for key in keys {
-            if let Err(err) = self.roster.procfs().threads(key.pid, &mut threads) {
+        keys.retain(|key| {
+            let listed = self.roster.procfs().threads(key.pid, &mut threads);
+            let can_be = listed.is_ok();
+            if let Err(err) = listed {
                 self.problems.add(err);
-                self.confinement.waiting.extend(keys);
-                return false;
+                self.confinement.waiting.insert(*key);
+                threads.clear();
             }
             for tid in threads.iter().filter(|tid| done.insert(**tid)) {
                 self.examine(*key, *tid, &mut batch);
             }
-        }
+            can_be
+        });
         if let Err(err) = self.record(&batch.entries) {
             self.problems.add(err);
-            self.confinement.waiting.extend(keys);
+            self.confinement.waiting.extend(keys.iter());
             return false;
         }
         self.confinement.waiting.extend(batch.unseen);

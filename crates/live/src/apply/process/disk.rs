@@ -146,7 +146,7 @@ impl Disks {
             return Ok(());
         }
         if self.devices_at.is_none_or(|at| now >= at.saturating_add(DEVICES_NS)) {
-            self.devices = devices::read(&Tree::new(Path::new("/")), Path::new("/sys/fs/cgroup"));
+            self.found(devices::read(&Tree::new(Path::new("/")), Path::new("/sys/fs/cgroup")));
             self.devices_at = Some(now);
         }
         let begun = clock::thread_cpu_ns();
@@ -155,6 +155,25 @@ impl Disks {
         let took = clock::thread_cpu_ns().saturating_sub(begun);
         self.rest_until = now.saturating_add(took.saturating_mul(REST_TIMES));
         Ok(())
+    }
+
+    /// There are these devices from now on. Rates were ordered for the disk of another name: they went with it, and come
+    /// again. A unit that stands still goes on by an order.
+    fn found(&mut self, devices: Vec<Device>) {
+        let before = self.name().map(str::to_owned);
+        self.devices = devices;
+        if self.name().map(str::to_owned) != before {
+            self.capped.clear();
+        }
+    }
+
+    /// The name of all disks together; none where there is none.
+    fn name(&self) -> Option<&str> {
+        match self.devices.as_slice() {
+            [] => None,
+            [only] => Some(&only.name),
+            _ => Some("all"),
+        }
     }
 
     /// Adds what each unit transferred since the last look.
@@ -206,18 +225,21 @@ impl Disks {
 
     /// The facts as the policy wants them: all disks are one, as far as their units are concerned.
     pub(super) fn facts(&self) -> Vec<DiskFacts> {
-        let (Some(at), Some(first)) = (self.at, self.devices.first()) else { return Vec::new() };
-        let single = self.devices.len() == 1;
+        let (Some(at), Some(name)) = (self.at, self.name()) else { return Vec::new() };
+        let model = match self.devices.as_slice() {
+            [only] => only.model,
+            _ => None,
+        };
         let units = self.used.iter().map(|used| DiskUse {
             read_bytes: used.read,
             written_bytes: used.written,
             ..DiskUse::default()
         });
         vec![DiskFacts {
-            name: if single { first.name.clone() } else { "all".to_owned() },
+            name: name.to_owned(),
             at,
             weighs: self.heeds_priorities(),
-            bytes_per_s: first.model.filter(|_| single).map(|model| model.bytes_per_s()),
+            bytes_per_s: model.map(|model| model.bytes_per_s()),
             device: None,
             units: units.collect(),
         }]
@@ -241,5 +263,29 @@ mod tests {
         let parent = disks.processes.get_mut(&key(10)).map(|parent| parent.advance(read(108)));
         assert_eq!(parent, Some(read(3)));
         assert_eq!(disks.processes.len(), 1);
+    }
+
+    /// Facts of a disk that a unit has a rate on are read anew at every look. The rate goes with the disk's name, and the
+    /// unit's stop with an order alone.
+    #[test]
+    fn a_rate_goes_with_its_disk() {
+        let device = |name: &str| Device { name: name.to_owned(), ..Device::default() };
+        let unit = UnitId(2);
+        for now in [vec![], vec![device("sdb")], vec![device("sda"), device("sdb")]] {
+            let mut disks = Disks { devices: vec![device("sda")], at: Some(0), ..Disks::default() };
+            disks.cap(unit, Some(1), None);
+            disks.stop(unit, true);
+            disks.found(vec![device("sda")]);
+            assert!(disks.capped.contains(&unit), "it is the same disk");
+            disks.found(now.clone());
+            assert!(disks.capped.is_empty() && disks.is_stopped(unit), "{now:?}");
+            let names: Vec<String> = disks.facts().into_iter().map(|facts| facts.name).collect();
+            let name = match now.len() {
+                0 => None,
+                1 => Some("sdb".to_owned()),
+                _ => Some("all".to_owned()),
+            };
+            assert_eq!(names, Vec::from_iter(name));
+        }
     }
 }

@@ -240,13 +240,30 @@ impl Memory {
         Ok(Some(facts))
     }
 
-    /// By unit, who holds how much, and how many bytes came in by major faults since the last look.
+    /// By unit, who holds how much, and how many bytes came in by major faults since the last look. After a look that failed
+    /// it is known what was seen before it: the next one tells what happened since.
     fn holders(
         &mut self,
         contract: &Contract,
         roster: &mut Roster,
         taken: &[Taken],
         swap_free: u64,
+    ) -> Result<(Vec<Vec<Holder>>, Vec<u64>), LiveError> {
+        let before = (std::mem::take(&mut self.seen), self.swap_free);
+        let looked = self.look(contract, roster, taken, swap_free, &before.0);
+        if looked.is_err() {
+            (self.seen, self.swap_free) = before;
+        }
+        looked
+    }
+
+    fn look(
+        &mut self,
+        contract: &Contract,
+        roster: &mut Roster,
+        taken: &[Taken],
+        swap_free: u64,
+        before: &BTreeMap<ProcessKey, Seen>,
     ) -> Result<(Vec<Vec<Holder>>, Vec<u64>), LiveError> {
         let units = contract.units.len();
         self.units.resize(units, Unit::default());
@@ -258,7 +275,6 @@ impl Memory {
         let mut members: Vec<_> = members.map(|member| (member.key, member.placement.unit.index())).collect();
         members.retain(|(_, unit)| *unit < units);
         let turn = self.next_turn(&members);
-        let before = std::mem::take(&mut self.seen);
         let mut all = Vec::with_capacity(members.len());
         for (process, unit) in members {
             let anew = anew.get(unit).copied().unwrap_or(true) || turn.contains(&process.pid);
@@ -406,5 +422,60 @@ fn beyond_means(path: &str, used: u64, bound: u64, beyond: u64, facts: &MemoryFa
             mib(beyond)
         ),
         remedy: remedy.to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+
+    use commonhold_contract::{Member, MemberKind};
+
+    use super::*;
+    use crate::host::{Answer, Kind, tamper};
+    use crate::observe::roster::Scan;
+
+    /// Beyond any `pid_max`, so that no real process has it.
+    const FIRST: u32 = 90_000_001;
+
+    /// What came in by faults between two looks is told by the first that does not fail.
+    #[test]
+    fn a_look_that_fails_forgets_no_faults() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |pid: u32, faults: u64| {
+            let folder = root.path().join(pid.to_string());
+            fs::create_dir_all(&folder).unwrap();
+            let stat = format!("{pid} (it) S 0 1 {pid} 0 -1 0 0 0 {faults} 0 0 0 0 0 20 0 1 0 7 0\n");
+            let status = "Uid:\t7\t7\nGid:\t7\t7\nGroups:\t\nRssAnon:\t8 kB\nRssFile:\t4 kB\nRssShmem:\t0 kB\nVmSwap:\t0 kB\n";
+            for (name, text) in
+                [("stat", stat.as_str()), ("status", status), ("cmdline", "it\0"), ("cgroup", "0::/\n")]
+            {
+                fs::write(folder.join(name), text).unwrap();
+            }
+        };
+        let mut contract = Contract::default();
+        let unit = contract.add(None, "unit");
+        for pid in [FIRST, FIRST + 1] {
+            put(pid, 5);
+            contract.units[unit.index()].members.push(Member { kind: MemberKind::Pid(pid), span: 0..0 });
+        }
+        let mut roster = Roster::new(root.path(), &[]).unwrap();
+        roster.refresh(&contract, 1, Scan::Full).unwrap();
+        let mut memory = Memory::new(contract.units.len()).unwrap();
+        let taken = vec![Taken::default(); contract.units.len()];
+        let mut faulted =
+            || memory.holders(&contract, &mut roster, &taken, 0).map(|(_, faulted)| faulted[unit.index()]);
+        assert_eq!(faulted().unwrap(), 0);
+        put(FIRST, 9);
+        let last = format!("{}/status", FIRST + 1);
+        let hook = tamper(move |access| match access.is(Kind::Read, &last) {
+            true => Answer::Refuse(libc::EIO),
+            false => Answer::GoOn,
+        });
+        assert!(faulted().is_err());
+        drop(hook);
+        assert_eq!(faulted().unwrap(), 4 * page_bytes());
+        assert_eq!(faulted().unwrap(), 0);
     }
 }

@@ -119,13 +119,16 @@ impl UserBackend {
             return;
         }
         let (mut changes, mut entries, mut threads) = (Vec::new(), Vec::new(), Vec::new());
+        // The next look tries these again. What is known of their threads is kept until then.
+        let mut failed = BTreeSet::new();
         for key in keys {
             if self.priorities.refused.contains(key) || !self.is_ordered(*key) {
                 continue;
             }
             if let Err(error) = self.roster.procfs().threads(key.pid, &mut threads) {
                 self.problems.add(error);
-                return;
+                failed.insert(*key);
+                continue;
             }
             for tid in &threads {
                 changes.extend(self.look_at(*key, *tid, &mut entries).map(|held| (*key, *tid, held)));
@@ -140,7 +143,6 @@ impl UserBackend {
                 self.priorities.given.insert(priority);
             }
         }
-        let mut failed = BTreeSet::new();
         for (key, tid, held) in changes {
             if !self.give_priority(key, tid, held) {
                 failed.insert(key);
@@ -322,6 +324,42 @@ mod tests {
         drop(hook);
         backend.prioritize_all();
         assert_eq!(of(jobs[0].id()), IoPriority::UNSET);
+        end(jobs);
+    }
+
+    /// A process whose threads cannot be listed keeps nobody else from its priority, and has its own by the next look.
+    #[test]
+    fn threads_that_cannot_be_listed_hold_nobody_up() {
+        let jobs = vec![job(), job()];
+        let of = |pid: u32| io_priority::get(pid).unwrap();
+        let (mut backend, _directory) = backend(&jobs);
+        let units: Vec<UnitId> = backend.contract.held().collect();
+        let blind = |pid: u32| {
+            let file = format!("{pid}/task");
+            host::tamper(move |access| match access.is(host::Kind::List, &file) {
+                true => host::Answer::Refuse(libc::EIO),
+                false => host::Answer::GoOn,
+            })
+        };
+        let first = jobs.iter().map(Child::id).min().unwrap();
+        let last = jobs.iter().map(Child::id).max().unwrap();
+        let hook = blind(first);
+        let order = |unit: UnitId| DiskOrder::Weigh { unit, disk: "sda".to_owned(), weight: 250 };
+        let orders = Orders::of_disks(Reason::HoldsChanged, units.iter().map(|unit| order(*unit)));
+        let said = backend.apply(&Plan { at: clock::now(), orders, ..Plan::default() });
+        assert!(said.len() == 1 && said[0].to_string().contains("cannot list"), "{said:?}");
+        assert_eq!([of(first), of(last)], [IoPriority::UNSET, IoPriority::best_effort(0)]);
+        drop(hook);
+        backend.prioritize_all();
+        assert_eq!(of(first), IoPriority::best_effort(0));
+        // When it is taken back, nothing is forgotten of it.
+        let hook = blind(first);
+        backend.disks.pretend(false);
+        backend.follow_weights();
+        assert_eq!([of(first), of(last)], [IoPriority::best_effort(0), IoPriority::UNSET]);
+        drop(hook);
+        backend.prioritize_all();
+        assert_eq!(of(first), IoPriority::UNSET);
         end(jobs);
     }
 

@@ -14,9 +14,15 @@ const NOWHERE: UnitId = UnitId(u32::MAX);
 
 impl Roster {
     /// Takes a new contract: units that stay keep their accounts, and what processes inherited stays where the new contract
-    /// still has the rule.
-    pub(super) fn adopt(&mut self, contract: &Contract) {
+    /// still has the rule. `untold` is what was found under the contract before.
+    pub(super) fn adopt(&mut self, contract: &Contract, untold: &mut Changes) {
         let new_id = |unit: UnitId| contract.has(unit).then_some(unit);
+        for (_, from) in &mut untold.left {
+            *from = from.and_then(new_id);
+        }
+        for moved in &mut untold.moved {
+            moved.from = moved.from.and_then(new_id);
+        }
         for known in self.known.values_mut() {
             known.member.placement.unit = new_id(known.member.placement.unit).unwrap_or(NOWHERE);
             let orphaned = known.orphaned.take();
@@ -121,14 +127,23 @@ impl Roster {
         let Some(known) = self.known.get(&pid) else { return };
         let (stays, before) = (stays_of(self, known), known.member.stays);
         if stays.is_some() != before.is_some() && here && !known.ended {
-            changes.regrouped.push((known.member.key, known.member.placement.unit));
+            note_regrouping(changes, known.member.key, known.member.placement.unit);
         }
         self.known.entry(pid).and_modify(|known| known.member.stays = stays);
     }
 }
 
+/// Notes that a process may be moved into its unit's control group, or no longer may.
+fn note_regrouping(changes: &mut Changes, key: ProcessKey, unit: UnitId) {
+    changes.regrouped.retain(|(regrouped, _)| *regrouped != key);
+    changes.regrouped.push((key, unit));
+}
+
 /// Notes a move; one of a process that joined or moved since the last look already is not a second event.
 fn note_move(changes: &mut Changes, key: ProcessKey, from: Option<UnitId>, to: UnitId) {
+    if let Some(regrouped) = changes.regrouped.iter_mut().find(|(regrouped, _)| *regrouped == key) {
+        regrouped.1 = to;
+    }
     if let Some(joined) = changes.joined.iter_mut().find(|(joined, _)| *joined == key) {
         joined.1 = to;
     } else if let Some(moved) = changes.moved.iter_mut().find(|moved| moved.key == key) {

@@ -9,6 +9,7 @@ use commonhold_policy::Time;
 use commonhold_policy::membership::{Rule, Stays};
 
 use super::{Changes, MARKER, Moved, Roster, Scan, marker};
+use crate::host::{Answer, Kind, tamper};
 use crate::observe::process::ProcessKey;
 
 const BASE: u32 = 90_000_000;
@@ -63,6 +64,18 @@ impl Fake {
         self.roster.refresh(&self.contract, self.now, how).unwrap()
     }
 
+    /// A look of which reading one file fails: one that is read after others.
+    fn fail(&mut self, how: Scan, pid: u32, file: &str) {
+        let file = format!("{}/{file}", BASE + pid);
+        let hook = tamper(move |access| match access.is(Kind::Read, &file) {
+            true => Answer::Refuse(libc::EIO),
+            false => Answer::GoOn,
+        });
+        self.now += super::SECOND;
+        assert!(self.roster.refresh(&self.contract, self.now, how).is_err());
+        drop(hook);
+    }
+
     #[track_caller]
     fn check(&self, pid: u32, path: &str, rule: Rule) {
         let placement = self.roster.member(BASE + pid).unwrap().placement;
@@ -106,6 +119,91 @@ fn children_stay_with_a_parent_that_ends() {
     // A contract without that rule: nothing is inherited any more.
     fake.contract.units[build.index()].members.clear();
     assert_eq!(fake.look(Scan::Full).moved, [Moved { key: key(3), from: Some(build), to: ana }]);
+}
+
+/// What a look found before it failed is told by the next one: who came, who went, and who moved.
+#[test]
+fn a_look_that_fails_midway_loses_nobody() {
+    let (contract, build, ana) = contract();
+    let mut fake = Fake::new(contract);
+    fake.put(2, 0, 2, 1000, "sh");
+    fake.put(7, 0, 7, 1000, "sh");
+    fake.look(Scan::Quick);
+    fake.put(3, 0, 3, 1000, "make");
+    fake.put(4, 0, 4, 1000, "make");
+    fake.end(2);
+    // New ones are met first, then everybody's files are read again.
+    fake.fail(Scan::Full, 7, "stat");
+    fake.end(4);
+    fake.put(5, 0, 5, 1000, "make");
+    fake.put(7, 0, 7, 1001, "sh");
+    fake.fail(Scan::Full, 7, "stat");
+    let changes = fake.look(Scan::Full);
+    assert_eq!(changes.joined, [(key(3), build), (key(5), build)], "number 4 came and went untold");
+    assert_eq!(changes.left, [(key(2), Some(ana))]);
+    let moved = Moved { key: key(7), from: Some(ana), to: UnitId::SHARED };
+    assert_eq!(changes.moved, [moved]);
+    assert!(fake.look(Scan::Full).is_empty(), "everything is told once");
+    // One that was asked for is no different.
+    fake.put(6, 0, 6, 1000, "make");
+    fake.fail(Scan::Full, 7, "stat");
+    assert_eq!(fake.roster.look_again(&[]).unwrap().joined, [(key(6), build)]);
+}
+
+/// Who came before a reload and was not told yet is told in the unit of the new contract.
+#[test]
+fn what_a_failed_look_found_is_told_under_the_contract_of_now() {
+    let (contract, _, ana) = contract();
+    let mut fake = Fake::new(contract);
+    fake.put(7, 0, 7, 1000, "sh");
+    fake.look(Scan::Quick);
+    fake.put(3, 0, 3, 1000, "make");
+    fake.fail(Scan::Full, 7, "stat");
+    let mut next = Contract::default();
+    next.add(None, "ana");
+    next.units[2].members = fake.contract.units[ana.index()].members.clone();
+    next.adopt(&fake.contract, true);
+    fake.contract = next;
+    fake.fail(Scan::Full, 7, "stat");
+    assert_eq!(fake.look(Scan::Quick).joined, [(key(3), ana)]);
+}
+
+/// A user who was seen by a look that failed has a sub-unit after the next one.
+#[test]
+fn users_are_found_after_a_look_that_failed() {
+    let (mut contract, _, ana) = contract();
+    let mut fake = Fake::new(contract.clone());
+    fake.put(2, 0, 2, 1000, "sh");
+    fake.look(Scan::Quick);
+    contract.units[ana.index()].each = Some(Each::User);
+    contract.add(None, "new");
+    fake.contract = contract;
+    fake.fail(Scan::Quick, 2, "stat");
+    let users = fake.look(Scan::Quick).users;
+    assert_eq!(users.iter().map(|(unit, uid, _)| (*unit, *uid)).collect::<Vec<_>>(), [(ana, 1000)]);
+}
+
+/// A process whose file was cut short is met by the next look, though no process was born or ended since.
+#[test]
+fn who_could_not_be_read_is_met_by_the_next_look() {
+    let (contract, build, _) = contract();
+    let mut fake = Fake::new(contract);
+    fs::write(fake.root.path().join("loadavg"), "0.00 0.00 0.00 1/5 77\n").unwrap();
+    fake.look(Scan::Quick);
+    fake.put(3, 0, 3, 1000, "make");
+    fs::write(fake.root.path().join("loadavg"), "0.00 0.00 0.00 1/6 78\n").unwrap();
+    let file = format!("{}/stat", BASE + 3);
+    let hook = tamper(move |access| match access.is(Kind::Read, &file) {
+        true => Answer::Shorten(9),
+        false => Answer::GoOn,
+    });
+    let look = |fake: &mut Fake| {
+        fake.now += 1;
+        fake.roster.refresh(&fake.contract, fake.now, Scan::Quick).unwrap()
+    };
+    assert!(look(&mut fake).is_empty());
+    drop(hook);
+    assert_eq!(look(&mut fake).joined, [(key(3), build)]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::membership::is_within;
 use commonhold_contract::{MILLIONTH, PerResource, Permission};
 use proptest::prelude::*;
 
@@ -43,6 +44,23 @@ fn looks(n: u32, state: State, contract: &Contract, frames: u64, units: &[Facts]
     (0..n).fold((state, Vec::new()), |(state, _), _| look(state, contract, frames, units))
 }
 
+/// Of 1,000 frames, 100 are common. The first of two units leaves 430 idle, of which 80 are the reserve, and lends 350. The
+/// contract has a third then: that changes nothing as long as it has no process. When it has, each is entitled to 300, and
+/// the first leaves 280. So 150 come back, and no more.
+#[test]
+fn loans_outlast_a_unit_that_comes() {
+    let (mut contract, _) = equals(2, Scheme::Isolate);
+    let lends = [facts(20, false), facts(800, true)];
+    let (state, all) = looks(30, State::default(), &contract, 1_000, &seen(60, 40, &lends));
+    assert_eq!((all[2].lent, all[3].borrowed), (350, 350));
+    contract.add(None, "new");
+    let with = |new: Facts| seen(60, 40, &[lends[0], lends[1], new]);
+    let (state, all) = look(state, &contract, 1_000, &with(Facts::default()));
+    assert_eq!((all[2].lent, all[3].borrowed, all[4].allowed), (350, 350, 0));
+    let (_, all) = look(state, &contract, 1_000, &with(facts(10, false)));
+    assert_eq!((all[2].lent, all[3].borrowed, all[4].allowed), (200, 200, 300));
+}
+
 /// Of 1,000 frames, 100 are common, and each of three units is entitled to 300. The first leaves 280 idle, of which 80 are the
 /// reserve. It lends at most 100, and 20 of these then; or a third of its 300, which is the same. The second borrows 50 at
 /// most; or a tenth of the 900, which are 90.
@@ -77,16 +95,14 @@ fn no_more_is_lent_and_borrowed_than_the_amounts() {
     assert_eq!((all[2].lent, all[3].borrowed), (30, 30));
 }
 
-/// 10,000 bytes are two frames of 4,096, and a part stays one.
+/// 10,000 bytes are two frames of 4,096, and 4,095 are none; a part stays one.
 #[test]
 fn amounts_of_loans_are_in_whole_frames() {
-    let mut contract = Contract::default();
-    let unit = contract.add(None, "u");
-    contract.units[unit.index()].lend.memory = Permission::AtMost(Amount::Absolute(10_000));
-    contract.units[unit.index()].borrow.memory = Permission::AtMost(Amount::Part(7));
-    let unit = in_frames(&contract, 4_096).unit(unit).clone();
-    assert_eq!(unit.lend.memory, Permission::AtMost(Amount::Absolute(2)));
-    assert_eq!(unit.borrow.memory, Permission::AtMost(Amount::Part(7)));
+    let absolute = |bytes| Permission::AtMost(Amount::Absolute(bytes));
+    assert_eq!(in_whole_frames(absolute(10_000), 4_096), absolute(2));
+    assert!(!in_whole_frames(absolute(4_095), 4_096).allows());
+    let part = Permission::AtMost(Amount::Part(7));
+    assert_eq!(in_whole_frames(part, 4_096), part);
 }
 
 /// Two borrowers from whom 100 and 50 frames could be called back in all the time that there is. Alone, each borrows that; both
@@ -305,19 +321,33 @@ fn borrowers_are_levelled() {
     assert_eq!(allowed(&last)[2..], [317, 317, 316, 50]);
 }
 
-/// b is entitled to 500 and limited to 600 (60 %): of an excess of 400 it gets 100.
+/// Of frames of 4,096 bytes, b is limited to 600 and a part of one: beyond its 499 it gets 101. The 4,097 bytes that a
+/// reserves are two frames, of which the others divide the rest alike; a reserve of 4,097 bytes is two frames too.
 #[test]
 fn limits_bound_loans_in_frames() {
     let (mut contract, ids) = equals(2, Scheme::Isolate);
     contract.machine.reserve = Amount::Part(0);
     contract.units[ids[1].index()].limit.memory = Some(Amount::Absolute(600 * 4096 + 4095));
     contract.units[ids[0].index()].hard.memory = Some(Amount::Absolute(4097));
-    let contract = in_frames(&contract, 4096);
-    // 4,097 bytes reserve two frames.
-    assert_eq!(contract.unit(ids[0]).hard.memory, Some(Amount::Absolute(2)));
-    let (_, last) =
-        looks(30, State::default(), &contract, 1_000, &seen(0, 0, &[facts(100, false), facts(600, true)]));
-    assert_eq!(allowed(&last)[3], 600);
+    let mut rights = Rights::new(&contract);
+    for id in &ids {
+        rights.set_present(*id, true).unwrap();
+    }
+    let mut lent = |reserve: Amount| {
+        contract.machine.reserve = reserve;
+        let units = seen(0, 0, &[facts(100, false), facts(600, true)]);
+        let last = (0..30).fold((State::default(), Vec::new()), |(state, _), _| {
+            let (look, units, contract) = (Look::Period, &units[..], &contract);
+            super::step(
+                state,
+                Input { contract, rights: &rights, frames: 1_000, frame_bytes: 4_096, units, look },
+            )
+        });
+        (allowed(&last.1)[3], last.1[3].entitled)
+    };
+    assert_eq!(lent(Amount::Part(0)), (600, 499));
+    // Of the 401 frames that a leaves, all but 2.
+    assert_eq!(lent(Amount::Absolute(399 * 4096 + 1)), (500, 499));
 }
 
 /// a's job has ended and left 400 frames of page cache. b alone is entitled to everything then, but as long as it is not

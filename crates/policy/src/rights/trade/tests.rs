@@ -87,20 +87,23 @@ fn what_is_lent_counts_where_it_is() {
 #[test]
 fn a_ring_of_three_is_served() {
     let (_, ids, mut r) = units(4);
-    let [a, b, c, d] = [ids[0], ids[1], ids[2], ids[3]];
-    offer(&mut r, Bid { with: Some(d), ..bid(a, so_many(10, Cpu), so_many(10, Disk)) }).unwrap();
-    offer(&mut r, bid(b, so_many(20, Disk), so_many(20, Memory))).unwrap();
-    offer(&mut r, bid(c, so_many(20, Memory), so_many(10, Cpu))).unwrap();
+    let [one, two, three, four] = [ids[0], ids[1], ids[2], ids[3]];
+    offer(&mut r, Bid { with: Some(four), ..bid(one, so_many(10, Cpu), so_many(10, Disk)) }).unwrap();
+    offer(&mut r, bid(two, so_many(20, Disk), so_many(20, Memory))).unwrap();
+    offer(&mut r, bid(three, so_many(20, Memory), so_many(10, Cpu))).unwrap();
     r.settle(0);
     assert_eq!((r.offers().len(), r.deals().len()), (3, 0));
-    offer(&mut r, bid(a, so_many(10, Cpu), so_many(20, Disk))).unwrap();
+    offer(&mut r, bid(one, so_many(10, Cpu), so_many(20, Disk))).unwrap();
     assert!(matches!(&r.settle(0)[1], Trade::Made { offers, .. } if *offers == [2, 4, 3]));
-    assert_eq!((counts(&r, a), counts(&r, b), counts(&r, c)), ((990, 1_020), (1_000, 980), (1_010, 1_000)));
-    assert_eq!((r.lent_and_got(b, Memory), r.lent_and_got(c, Memory)), ((0, 20), (20, 0)));
-    // The other one's offer is left: d, and d alone, can take it.
-    offer(&mut r, bid(b, so_many(10, Disk), so_many(10, Cpu))).unwrap();
+    assert_eq!(
+        (counts(&r, one), counts(&r, two), counts(&r, three)),
+        ((990, 1_020), (1_000, 980), (1_010, 1_000))
+    );
+    assert_eq!((r.lent_and_got(two, Memory), r.lent_and_got(three, Memory)), ((0, 20), (20, 0)));
+    // The offer to one unit is left: that unit alone can take it.
+    offer(&mut r, bid(two, so_many(10, Disk), so_many(10, Cpu))).unwrap();
     assert_eq!(r.settle(0).len(), 1);
-    offer(&mut r, bid(d, so_many(10, Disk), so_many(10, Cpu))).unwrap();
+    offer(&mut r, bid(four, so_many(10, Disk), so_many(10, Cpu))).unwrap();
     assert!(matches!(&r.settle(0)[1], Trade::Made { offers, .. } if *offers == [1, 7]));
 }
 

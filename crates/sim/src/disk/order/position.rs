@@ -5,7 +5,7 @@
 //!
 //! Properties: short seeks. A request waits at most for the rest of one sweep and its part of the next, since every
 //! request moves the head on by at least a sector. It waits for one sweep more each time that a transfer passes over
-//! it which began before its first sector.
+//! its first sector: one that begins before that sector, or there and came earlier.
 //!
 //! Limits: a sweep is as long as a whole disk's transfer. A unit that reads on and on just ahead of the head keeps all
 //! others waiting meanwhile. Cost: O(log n) per unit that waits.

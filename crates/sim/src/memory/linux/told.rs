@@ -2,7 +2,7 @@
 //!
 //! Problem: the live policy looks at figures that a kernel keeps and a simulation has no need of.
 //!
-//! Algorithm, each as the live machine tells it (`commonhold_live::memory`):
+//! Algorithm, each as the live machine tells it (`commonhold_live::observe::memory`):
 //! - The kernel has what it keeps for itself, and the frames up to the high watermark.
 //! - Shared is what is charged to `shared` and would not be given up without paging: without its pages of files, but
 //!   for as many as the kernel keeps free, half of them at most.

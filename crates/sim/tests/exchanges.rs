@@ -1,0 +1,46 @@
+//! Offers of tickets, served while the simulated machine runs.
+
+mod scene;
+
+use std::fmt::Write;
+
+use commonhold_sim::outcome::Outcome;
+use scene::{MS, S, outcome};
+
+const CONTRACT: &str = "version = 1\n[machine]\ncpu = \"proportional\"\n[unit.a]\n[unit.b]\n[unit.c]\n";
+const MACHINE: &str = "version = 1\nshape = \"cpus:1 memory:1GiB\"\n";
+
+/// Three units compute for 9 s; each works 5 ms at a time, so that all of them always want the CPU.
+fn run(offers: &str) -> Outcome {
+    let mut workload = "version = 1\nhorizon = \"9s\"\n[program.p]\n\
+                        do = [ { repeat = 1000000, do = [ { cpu = \"5ms\" } ] } ]\n"
+        .to_owned();
+    for unit in ["a", "b", "c"] {
+        let _ = writeln!(workload, "[job.{unit}]\nunit = \"{unit}\"\nprogram = \"p\"");
+    }
+    outcome(CONTRACT, MACHINE, &(workload + offers))
+}
+
+/// Tenths of a second that each unit had.
+fn used(outcome: &Outcome) -> Vec<u64> {
+    outcome.units.iter().map(|unit| (unit.used_ns + 50 * MS) / (100 * MS)).collect()
+}
+
+/// From 3 s on, for 3 s, `a` has 50 CPU tickets of `b`: 3 s and 0 s of these for 2 s each; `c` has a third throughout. An
+/// offer to nobody in particular that nobody serves stands for nothing.
+#[test]
+fn an_exchange_is_in_force_for_its_time() {
+    assert_eq!(used(&run("")), [30, 30, 30]);
+    let outcome = run(
+        "[offer.first]\nat = \"1s\"\nunit = \"a\"\ngive = \"disk:30\"\nwant = \"cpu:50\"\nfor = \"3s\"\n\
+         [offer.never]\nat = \"1s\"\nunit = \"c\"\ngive = \"disk:30\"\nwant = \"cpu:99\"\n\
+         [offer.second]\nat = \"3s\"\nunit = \"b\"\ngive = \"cpu:60\"\nwant = \"disk:30\"\nwith = \"a\"\n",
+    );
+    // In 3 s: 150, 50 and 100 of 300 tickets are 1.5, 0.5 and 1 s.
+    assert_eq!(used(&outcome), [35, 25, 30]);
+    let [exchange] = &outcome.ledger.exchanges[..] else { panic!("{:?}", outcome.ledger.exchanges) };
+    let lent: Vec<(&str, &str, u64)> =
+        exchange.lent.iter().map(|lent| (&*lent.from, &*lent.to, lent.tickets)).collect();
+    assert_eq!(lent, [("a", "b", 30), ("b", "a", 50)]);
+    assert_eq!((exchange.began_ns, exchange.ended_ns), (3 * S, Some(6 * S)));
+}
