@@ -50,7 +50,7 @@ fn row(hold: &Hold, rights: &Rights, unit: UnitId, resource: Resource) -> Ticket
 }
 
 /// Takes a change that a client asks for, if it may: it is kept by then, and the next turn makes it or refuses it.
-pub(super) fn take(hold: &mut Hold, caller: Caller, asked: &Asked) -> Result<(), Refusal> {
+pub(super) fn take(hold: &mut Hold, caller: &Caller, asked: &Asked) -> Result<(), Refusal> {
     let change = change(hold, asked)?;
     authorise(hold, caller, &change)?;
     hold.change(change).map_err(|e| refuse(refusal::FAILED, format!("nothing was changed: {e}")))
@@ -104,13 +104,13 @@ fn change(hold: &Hold, asked: &Asked) -> Result<Change, Refusal> {
     })
 }
 
-fn authorise(hold: &mut Hold, caller: Caller, change: &Change) -> Result<(), Refusal> {
+fn authorise(hold: &mut Hold, caller: &Caller, change: &Change) -> Result<(), Refusal> {
     if may_all(caller) {
         return Ok(());
     }
     let contract = hold.contract().clone();
     let backend = hold.backend();
-    let facts = facts(backend, caller);
+    let facts = facts(caller);
     let names = backend.roster().names();
     if may_change(&contract, &|unit| may_enter(&contract, names, &facts, unit), change) {
         return Ok(());
