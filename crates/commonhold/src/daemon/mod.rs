@@ -5,7 +5,7 @@ mod descriptors;
 mod dry_run;
 mod hold;
 mod holdings;
-mod kept;
+mod kept_tickets;
 mod outlook;
 mod requests;
 mod signals;
