@@ -1,5 +1,8 @@
 //! What may be changed while a contract is in force, and why a change is refused.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 use commonhold_contract::{Resource, UnitId};
 
 use super::trade::OFFERS_MAX;
@@ -68,6 +71,26 @@ pub enum Change {
         /// Its number.
         number: u64,
     },
+}
+
+impl Change {
+    /// Whose tickets it changes, of what: each once, in the order in which it names them. None of an offer: it changes nothing
+    /// until it is served.
+    pub fn about(&self) -> Vec<(UnitId, Resource)> {
+        match *self {
+            Change::Set { unit, resource, .. }
+            | Change::Issue { unit, resource, .. }
+            | Change::TakeBack { unit, resource, .. } => vec![(unit, resource)],
+            Change::Transfer { from, to, resource, .. } => vec![(from, resource), (to, resource)],
+            Change::Exchange { one, other, gives, gets } => {
+                let mut resources = vec![gives.resource, gets.resource];
+                resources.dedup();
+                let of = |unit| resources.iter().map(move |resource| (unit, *resource));
+                of(one).chain(of(other)).collect()
+            }
+            Change::Offer { .. } | Change::Cancel { .. } => Vec::new(),
+        }
+    }
 }
 
 /// So many tickets of a resource.
