@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, Resource, Scheme, UnitId};
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
-use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder};
+use commonhold_policy::plan::{CpuDecision, DiskOrder};
 use commonhold_policy::rights::Change;
 use commonhold_policy::{
     DeviceUse, DiskFacts, DiskMeans, DiskUse, Input, MS, Means, MemoryFacts, MemoryMeans, Plan, Snapshot,
@@ -99,18 +99,8 @@ fn means(chance: &mut Chance) -> Means {
 /// Every unit that a plan is about.
 fn mentioned(plan: &Plan) -> Vec<UnitId> {
     let mut units: Vec<UnitId> = plan.orders.disk.iter().map(|step| step.action.unit()).collect();
-    units.extend(plan.orders.cpu.iter().map(|step| match step.action {
-        CpuOrder::Confine { unit, .. }
-        | CpuOrder::Weigh { unit, .. }
-        | CpuOrder::Cap { unit, .. }
-        | CpuOrder::Gate { unit, .. } => unit,
-    }));
-    units.extend(plan.orders.memory.iter().map(|step| match step.action {
-        MemoryOrder::Guarantee { unit, .. }
-        | MemoryOrder::Allow { unit, .. }
-        | MemoryOrder::Expose { unit, .. }
-        | MemoryOrder::Reclaim { unit, .. } => unit,
-    }));
+    units.extend(plan.orders.cpu.iter().map(|step| step.action.unit()));
+    units.extend(plan.orders.memory.iter().map(|step| step.action.unit()));
     for step in &plan.decisions.cpu.steps {
         match step.action {
             CpuDecision::Own { unit, .. } => units.push(unit),
