@@ -223,9 +223,12 @@ impl Ledger {
 
     /// Puts what a lender waited down to the units that had its CPUs meanwhile, in equal parts.
     fn blame(&mut self, lender: UnitId, waited_ns: u64) {
+        if waited_ns == 0 {
+            return;
+        }
         let borrowers: Vec<UnitId> =
             self.loan.values().filter(|(from, _)| *from == lender).map(|(_, to)| *to).collect();
-        if waited_ns == 0 || borrowers.is_empty() {
+        if borrowers.is_empty() {
             return;
         }
         let each = waited_ns / borrowers.len() as u64;
