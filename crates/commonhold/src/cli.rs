@@ -30,6 +30,9 @@ pub(crate) enum Command {
     Exec(Exec),
     Status(Status),
     Tickets(Tickets),
+    Offer(Offer),
+    Offers(Offers),
+    Cancel(Cancel),
     Demo(Demo),
     Sim(Sim),
     Claims(Claims),
@@ -380,6 +383,71 @@ pub(crate) enum TicketsWhat {
         #[command(flatten)]
         common: Common,
     },
+}
+
+/// Offer a unit's tickets of one resource for others' of another
+///
+/// A unit that computes may have no use for its disk tickets, and another none for its CPU tickets. Each offers what it can do
+/// without. Offers that fit each other are served at once: each gives what the other wants, and at most what it said. Three or
+/// four units may serve each other in a ring. Others' rights stay what they are.
+///
+/// An exchange lasts for the shortest time of its offers, until one of its units ends it with `commonhold cancel`, until one of
+/// them leaves the contract, and no longer than the daemon. All tickets are back then. An offer that fits none stands until it
+/// is served or taken back.
+///
+/// Offers are between units side by side. The members of a unit may offer its tickets, and so may root.
+#[derive(Debug, Args)]
+pub(crate) struct Offer {
+    /// The unit that offers, by its path [default: the one that this command runs in]
+    #[arg(long, value_name = "UNIT")]
+    pub(crate) unit: Option<String>,
+    /// What it gives: a resource and tickets, such as disk:300
+    #[arg(long, value_name = "RESOURCE:N", value_parser = tickets)]
+    pub(crate) give: commonhold_policy::rights::Offer,
+    /// What it wants for that, such as cpu:200
+    #[arg(long, value_name = "RESOURCE:N", value_parser = tickets)]
+    pub(crate) want: commonhold_policy::rights::Offer,
+    /// Only with this unit
+    #[arg(long, value_name = "UNIT")]
+    pub(crate) with: Option<String>,
+    /// How long an exchange lasts at most, such as 10m [default: until it is ended]
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(crate) for_ns: Option<u64>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Show the offers that stand, and exchanges of tickets
+///
+/// Of exchanges those in force are shown, and the last hundred that ended. Times count from the daemon's start.
+#[derive(Debug, Args)]
+pub(crate) struct Offers {
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Take an offer back, or end an exchange
+///
+/// The members of its units may, and so may root. After an exchange every unit has the tickets that it had before.
+#[derive(Debug, Args)]
+pub(crate) struct Cancel {
+    /// The offer's or the exchange's number, as `commonhold offers` shows it
+    pub(crate) number: u64,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// `disk:300`.
+fn tickets(text: &str) -> Result<commonhold_policy::rights::Offer, String> {
+    let found = text.split_once(':').and_then(|(word, tickets)| {
+        let resource =
+            commonhold_contract::Resource::ALL.into_iter().find(|resource| resource.name() == word)?;
+        let tickets = tickets.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets))?;
+        Some(commonhold_policy::rights::Offer { resource, tickets })
+    });
+    found.ok_or_else(|| {
+        format!("write cpu, memory, disk or bus, a colon, and 1 to {TICKETS_MAX}, such as disk:300")
+    })
 }
 
 /// Show what isolation and sharing are worth on this machine

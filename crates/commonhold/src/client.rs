@@ -1,4 +1,4 @@
-//! The client side: `exec`, `status` and `tickets`.
+//! The client side: `exec`, `status`, `tickets` and `offer`.
 
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -6,13 +6,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use commonhold_live::roster::{MARKER, marker};
-use commonhold_report::{memory, status, switches, tickets};
+use commonhold_report::{exchanges, memory, status, switches, tickets};
 use serde::de::DeserializeOwned;
 
-use crate::cli::{Exec, Status, Tickets, TicketsWhat};
+use crate::cli::{Cancel, Exec, Offer, Offers, Status, Tickets, TicketsWhat};
 use crate::exit::{Exit, Failure};
 use crate::protocol::{
-    Asked, Call, EnterReply, Refusal, Reply, StatusReply, TicketsReply, WhereReply, receive, refusal, send,
+    Asked, Call, EnterReply, OffersReply, Refusal, Reply, StatusReply, TicketsReply, WhereReply, receive,
+    refusal, send,
 };
 use crate::{output, place};
 
@@ -36,9 +37,14 @@ pub(crate) fn call<T: DeserializeOwned>(stream: &mut UnixStream, call: &Call) ->
         let exit = match refused.error.as_str() {
             refusal::NOT_ALLOWED => Exit::NotAllowed,
             refusal::FAILED => Exit::System,
-            refusal::TOO_FEW | refusal::TOO_MANY | refusal::NOT_SIBLINGS | refusal::SAME_UNIT => {
-                Exit::Refused
-            }
+            refusal::TOO_FEW
+            | refusal::TOO_MANY
+            | refusal::NOT_SIBLINGS
+            | refusal::SAME_UNIT
+            | refusal::LENT
+            | refusal::NO_EXCHANGE
+            | refusal::TOO_MANY_OFFERS
+            | refusal::NO_OFFER => Exit::Refused,
             _ => Exit::Unavailable,
         };
         return Err(Failure::new(exit, refused.parameters.message));
@@ -147,5 +153,53 @@ pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
         (false, Some(_)) => tickets::outcome(&reply.tickets, beside),
     };
     output::print(&text)?;
+    Ok(Exit::Ok)
+}
+
+pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
+    let unit = if let Some(unit) = &args.unit {
+        unit.clone()
+    } else {
+        let own = Call::Where { pid: std::process::id() };
+        call::<WhereReply>(&mut place::connect(&args.common.place)?, &own)?.unit
+    };
+    let (with, for_ns) = (args.with.clone(), args.for_ns);
+    let asked = Asked::Offer { unit, gives: args.give, wants: args.want, with, for_ns };
+    let reply: TicketsReply = call(&mut place::connect(&args.common.place)?, &Call::Change(asked))?;
+    if args.common.json {
+        return said(&exchanges::offered(reply.offer, reply.exchange, &reply.tickets));
+    }
+    let number = reply.offer.unwrap_or(0);
+    let text = match reply.exchange {
+        Some(exchange) => format!("offer {number} is served by exchange {exchange}\n"),
+        None => format!("offer {number} stands; `commonhold cancel {number}` takes it back\n"),
+    };
+    let beside = tickets::Beside { expected: &[], not_held: &reply.not_held };
+    said(&(text + &tickets::outcome(&reply.tickets, beside)))
+}
+
+pub(crate) fn offers(args: &Offers) -> Result<Exit, Failure> {
+    let OffersReply { offers, exchanges } = call(&mut place::connect(&args.common.place)?, &Call::Offers {})?;
+    said(&match args.common.json {
+        true => exchanges::json(&offers, &exchanges),
+        false => exchanges::text(&offers, &exchanges, output::style()),
+    })
+}
+
+pub(crate) fn cancel(args: &Cancel) -> Result<Exit, Failure> {
+    let asked = Call::Change(Asked::Cancel { number: args.number });
+    let reply: TicketsReply = call(&mut place::connect(&args.common.place)?, &asked)?;
+    let beside = tickets::Beside { expected: &[], not_held: &reply.not_held };
+    said(&match (args.common.json, reply.tickets.is_empty()) {
+        (true, _) => tickets::json(&reply.tickets, beside),
+        (false, true) => format!("offer {} is taken back\n", args.number),
+        (false, false) => {
+            format!("exchange {} is over\n{}", args.number, tickets::outcome(&reply.tickets, beside))
+        }
+    })
+}
+
+fn said(text: &str) -> Result<Exit, Failure> {
+    output::print(text)?;
     Ok(Exit::Ok)
 }

@@ -7,8 +7,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use commonhold_contract::Resource;
-use commonhold_ledger::Statement;
+use commonhold_ledger::{Exchange, Statement};
 use commonhold_policy::rights::Offer;
+use commonhold_report::exchanges::Standing;
 use commonhold_report::holdings::Holding;
 use commonhold_report::switches::UnitSwitches;
 use commonhold_report::tickets::{Expected, Tickets};
@@ -37,6 +38,9 @@ pub(crate) enum Call {
     /// Every unit's tickets of every resource.
     #[serde(rename = "io.commonhold.Tickets")]
     Tickets {},
+    /// Offers that stand, and exchanges of tickets.
+    #[serde(rename = "io.commonhold.Offers")]
+    Offers {},
     /// A change of tickets. It is answered after the turn that made it or refused it.
     #[serde(rename = "io.commonhold.Change")]
     Change(Asked),
@@ -46,11 +50,45 @@ pub(crate) enum Call {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(crate) enum Asked {
-    Set { unit: String, resource: Resource, tickets: u64 },
-    Issue { unit: String, resource: Resource, tickets: u64 },
-    TakeBack { unit: String, resource: Resource, tickets: u64 },
-    Transfer { from: String, to: String, resource: Resource, tickets: u64 },
-    Exchange { one: String, other: String, gives: Offer, gets: Offer },
+    Set {
+        unit: String,
+        resource: Resource,
+        tickets: u64,
+    },
+    Issue {
+        unit: String,
+        resource: Resource,
+        tickets: u64,
+    },
+    TakeBack {
+        unit: String,
+        resource: Resource,
+        tickets: u64,
+    },
+    Transfer {
+        from: String,
+        to: String,
+        resource: Resource,
+        tickets: u64,
+    },
+    Exchange {
+        one: String,
+        other: String,
+        gives: Offer,
+        gets: Offer,
+    },
+    Offer {
+        unit: String,
+        gives: Offer,
+        wants: Offer,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        with: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        for_ns: Option<u64>,
+    },
+    Cancel {
+        number: u64,
+    },
 }
 
 /// An answer that is no error.
@@ -80,6 +118,10 @@ pub(crate) mod refusal {
     pub(crate) const TOO_MANY: &str = "io.commonhold.TooManyTickets";
     pub(crate) const NOT_SIBLINGS: &str = "io.commonhold.NotSiblings";
     pub(crate) const SAME_UNIT: &str = "io.commonhold.SameUnit";
+    pub(crate) const LENT: &str = "io.commonhold.TicketsLent";
+    pub(crate) const NO_EXCHANGE: &str = "io.commonhold.NoExchange";
+    pub(crate) const TOO_MANY_OFFERS: &str = "io.commonhold.TooManyOffers";
+    pub(crate) const NO_OFFER: &str = "io.commonhold.NoSuchOffer";
     pub(crate) const INVALID: &str = "org.varlink.service.InvalidParameter";
     pub(crate) const NO_SUCH_METHOD: &str = "org.varlink.service.MethodNotFound";
     pub(crate) const FAILED: &str = "io.commonhold.Failed";
@@ -137,6 +179,12 @@ pub(crate) struct EnterReply {
 /// The answer to `Tickets`: of every unit, by resource. To `Change`: of each unit that was named, and each resource.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TicketsReply {
+    /// To an offer: its number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) offer: Option<u64>,
+    /// To an offer that was served at once: the number of the exchange.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) exchange: Option<u64>,
     pub(crate) tickets: Vec<Tickets>,
     /// To `Tickets`: tickets that units will have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -144,6 +192,14 @@ pub(crate) struct TicketsReply {
     /// Of the resources that nothing holds: why. Their tickets have no effect now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) not_held: Vec<Holding>,
+}
+
+/// The answer to `Offers`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct OffersReply {
+    pub(crate) offers: Vec<Standing>,
+    /// Those in force, and the last ones that ended.
+    pub(crate) exchanges: Vec<Exchange>,
 }
 
 /// Sends a message.

@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 mod skipped;
 
 /// The commands that people use; hidden ones are shown nowhere.
-const COMMANDS: [&str; 8] = ["check", "doctor", "run", "exec", "status", "tickets", "demo", "generate"];
+const COMMANDS: [&str; 11] =
+    ["check", "doctor", "run", "exec", "status", "tickets", "offer", "offers", "cancel", "demo", "generate"];
 
 fn generate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_commonhold")).arg("generate").args(arguments).output().unwrap()

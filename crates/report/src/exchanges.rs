@@ -1,10 +1,82 @@
-//! Exchanges of tickets as a table: what each unit lends, since when, and until when.
+//! Offers and exchanges of tickets: what is offered; and what each unit lends, since when, and until when.
 
 use commonhold_ledger::Exchange;
-use commonhold_policy::rights::Ending;
+use commonhold_policy::rights::{Ending, Offer};
+use serde::{Deserialize, Serialize};
 
 use crate::figures::{NOTHING, duration};
-use crate::table::{Paint, Table};
+use crate::table::{Paint, Style, Table, clean};
+use crate::tickets::Tickets;
+
+/// An offer that stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Its number, by which it is taken back.
+    pub number: u64,
+    /// The path of the unit that makes it.
+    pub unit: String,
+    /// What it gives.
+    pub gives: Offer,
+    /// What it wants for that.
+    pub wants: Offer,
+    /// The path of the unit that alone may serve it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<String>,
+    /// How long an exchange lasts at most, in ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_ns: Option<u64>,
+}
+
+/// Offers that stand, and exchanges, for a terminal. Times are since the daemon began.
+pub fn text(offers: &[Standing], exchanges: &[Exchange], style: Style) -> String {
+    let mut tables = Vec::new();
+    if !offers.is_empty() {
+        let mut table = Table::new(&["offer", "unit", "gives", "wants", "with", "for"]);
+        for offer in offers {
+            let cells = vec![
+                offer.number.to_string(),
+                clean(&offer.unit),
+                tickets(offer.gives),
+                tickets(offer.wants),
+                offer.with.as_deref().map_or(NOTHING.to_owned(), clean),
+                offer.for_ns.map_or(NOTHING.to_owned(), duration),
+            ];
+            table.row(Paint::Plain, cells);
+        }
+        tables.push(table.render(style));
+    }
+    tables.extend(table(exchanges).map(|table| table.render(style)));
+    match tables.is_empty() {
+        true => "No offer stands, and no tickets are exchanged.\n".to_owned(),
+        false => tables.join("\n"),
+    }
+}
+
+/// As JSON.
+pub fn json(offers: &[Standing], exchanges: &[Exchange]) -> String {
+    #[derive(Serialize)]
+    struct All<'a> {
+        offers: &'a [Standing],
+        exchanges: &'a [Exchange],
+    }
+    crate::json("commonhold.offers", All { offers, exchanges })
+}
+
+/// What an offer came to, as JSON: its number, that of the exchange that served it at once, and the tickets of the units in it.
+pub fn offered(offer: Option<u64>, exchange: Option<u64>, tickets: &[Tickets]) -> String {
+    #[derive(Serialize)]
+    struct All<'a> {
+        offer: Option<u64>,
+        exchange: Option<u64>,
+        tickets: &'a [Tickets],
+    }
+    crate::json("commonhold.offer", All { offer, exchange, tickets })
+}
+
+/// `30 disk`.
+fn tickets(offer: Offer) -> String {
+    format!("{} {}", offer.tickets, offer.resource)
+}
 
 /// A row for each unit of each exchange; `None` of none. Times are since the ledger was opened.
 pub(crate) fn table(exchanges: &[Exchange]) -> Option<Table> {
@@ -22,9 +94,9 @@ pub(crate) fn table(exchanges: &[Exchange]) -> Option<Table> {
             let once = |text: String| if place == 0 { text } else { String::new() };
             let cells = vec![
                 once(exchange.number.to_string()),
-                lent.from.clone(),
-                lent.to.clone(),
-                format!("{} {}", lent.tickets, lent.resource),
+                clean(&lent.from),
+                clean(&lent.to),
+                tickets(Offer { resource: lent.resource, tickets: lent.tickets }),
                 once(duration(exchange.began_ns)),
                 once(until.clone()),
             ];
@@ -40,5 +112,50 @@ fn words(why: Ending) -> &'static str {
         Ending::Ended => "ended by a unit",
         Ending::Gone => "a unit is gone",
         Ending::TooFew => "too few tickets left",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commonhold_contract::Resource::{Cpu, Disk};
+    use commonhold_ledger::Lent;
+
+    #[test]
+    fn offers_and_exchanges_have_a_row_each() {
+        let offer = Standing {
+            number: 4,
+            unit: "a".to_owned(),
+            gives: Offer { resource: Disk, tickets: 300 },
+            wants: Offer { resource: Cpu, tickets: 200 },
+            with: None,
+            for_ns: Some(600_000_000_000),
+        };
+        let lent = |from: &str, to: &str, resource, tickets| Lent {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            resource,
+            tickets,
+        };
+        let exchange = Exchange {
+            number: 3,
+            lent: vec![lent("a", "b", Disk, 30), lent("b", "a", Cpu, 20)],
+            began_ns: 5_000_000_000,
+            until_ns: None,
+            ended_ns: None,
+            why: None,
+        };
+        let over = Exchange {
+            number: 2,
+            ended_ns: Some(6_000_000_000),
+            why: Some(Ending::Gone),
+            ..exchange.clone()
+        };
+        let text = text(&[offer], &[over, exchange], Style::plain(100));
+        insta::assert_snapshot!(text, @"");
+        assert_eq!(
+            super::text(&[], &[], Style::plain(100)),
+            "No offer stands, and no tickets are exchanged.\n"
+        );
     }
 }

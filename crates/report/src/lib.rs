@@ -10,7 +10,7 @@ pub mod comparison;
 pub mod cost_model;
 mod disks;
 pub mod doctor;
-mod exchanges;
+pub mod exchanges;
 mod figures;
 pub mod holdings;
 mod html;

@@ -1,6 +1,8 @@
 //! Units' tickets, and what was changed of them while the contract was in force: tables for `tickets`, lines for
 //! `status`, and JSON.
 
+use std::fmt::Write as _;
+
 use commonhold_contract::Resource;
 use commonhold_contract::measure::CpuCount;
 use serde::{Deserialize, Serialize};
@@ -19,14 +21,25 @@ pub struct Tickets {
     pub resource: Resource,
     /// What the contract gives it.
     pub contract: u64,
-    /// What it has.
+    /// What it has: its own, less what it lends in exchanges, and what it has of others by them.
     pub tickets: u64,
+    /// Of its own, what it lends in exchanges.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub lent: u64,
+    /// What it has of others by exchanges.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub got: u64,
     /// What the unit is entitled to by them and by its reservation, sub-units included, while all units that have
     /// processes want the resource. In millionths of a CPU, bytes of memory, or millionths of each disk or of the memory
     /// bus. 0 for a unit without processes, unless the scheme keeps its part for it.
     pub entitled: u64,
     /// Whether they count now: the unit, or one in it, has processes, or the scheme keeps its part for it.
     pub active: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_none(tickets: &u64) -> bool {
+    *tickets == 0
 }
 
 /// Tickets that a unit will have, and has not yet.
@@ -63,8 +76,13 @@ impl Tickets {
 
     /// On one line: `a: 150 cpu tickets instead of 100; entitled to 2.4 CPUs`.
     pub fn line(&self) -> String {
-        let Tickets { unit, resource, contract, tickets, entitled, active } = self;
-        let instead = if self.is_changed() { format!(" instead of {contract}") } else { String::new() };
+        let Tickets { unit, resource, contract, tickets, lent, got, entitled, active } = self;
+        let mut instead = if self.is_changed() { format!(" instead of {contract}") } else { String::new() };
+        for (tickets, how) in [(lent, "lent"), (got, "got")] {
+            if *tickets > 0 {
+                let _ = write!(instead, ", {tickets} {how} in exchanges");
+            }
+        }
         let entitled = match (resource, entitled) {
             _ if !active => "no processes now".to_owned(),
             (Resource::Cpu, micro) => format!("entitled to {}", CpuCount((*micro).min(u64::MAX - 1_000))),
@@ -165,6 +183,8 @@ mod tests {
                 resource,
                 contract: 100,
                 tickets,
+                lent: 0,
+                got: 0,
                 entitled,
                 active: entitled > 0,
             }

@@ -5,7 +5,7 @@ use std::fmt;
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
 use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, RightsChange};
-use commonhold_policy::rights::{Change, Offer, Refused, TICKETS_MAX};
+use commonhold_policy::rights::{Change, Deal, Ending, Leg, Offer, Refused, TICKETS_MAX, Trade};
 use commonhold_policy::{MS, Plan, Reason};
 
 use crate::figures::duration;
@@ -100,6 +100,29 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
         }
         Refused::Itself { unit } => {
             format!("unit {} cannot give tickets to itself; name another unit beside it", name(unit))
+        }
+    }
+}
+
+/// What came of offers, in words.
+pub fn trade(contract: &Contract, trade: &Trade) -> String {
+    let name = |unit: UnitId| path(contract, unit);
+    let legs = |deal: &Deal| {
+        let leg = |leg: &Leg| format!("{} lends {} to {}", name(leg.from), Tickets(leg.what), name(leg.to));
+        deal.legs.iter().map(leg).collect::<Vec<_>>().join(", ")
+    };
+    match trade {
+        Trade::Offered { offer, .. } => format!("offer {offer} stands"),
+        Trade::Withdrawn { offer } => format!("offer {offer} stands no more"),
+        Trade::Made { deal, what, .. } => format!("exchange {deal}: {}", legs(what)),
+        Trade::Undone { deal, why, what } => {
+            let why = match why {
+                Ending::Over => "its time is over",
+                Ending::Ended => "a unit ended it",
+                Ending::Gone => "a unit is gone",
+                Ending::TooFew => "the contract leaves a unit too few tickets",
+            };
+            format!("exchange {deal} is undone, since {why}: {}", legs(what))
         }
     }
 }
@@ -320,7 +343,7 @@ impl fmt::Display for Because<'_> {
 mod tests {
     use super::*;
     use commonhold_contract::Resource;
-    use commonhold_policy::rights::{Offer, Rights};
+    use commonhold_policy::rights::Rights;
 
     /// Words for what the rights themselves refuse: the number that is offered instead is one that they take.
     #[test]

@@ -7,10 +7,10 @@ use commonhold_ledger::Statement;
 use commonhold_live::{LiveBackend, LiveError, clock};
 use commonhold_machine::Machine;
 use commonhold_policy::plan::RightsChange;
-use commonhold_policy::rights::{Change, Rights};
+use commonhold_policy::rights::{Change, Rights, Trade};
 use commonhold_policy::{Plan, Time};
 use commonhold_report::tickets::Expected;
-use commonhold_steward::{Changed, Steward, Turn, Wrong};
+use commonhold_steward::{Steward, Turn, Wrong};
 
 use super::kept_tickets::Keeper;
 
@@ -33,6 +33,8 @@ pub(super) struct Hold {
     unkept_said: bool,
     /// The changes of rights that the last turn made or refused.
     decided: Vec<RightsChange>,
+    /// What the last turn made of offers.
+    traded: Vec<Trade>,
     problems: VecDeque<String>,
     /// Problems that last.
     standing: Vec<String>,
@@ -69,6 +71,7 @@ impl Hold {
             unkept: None,
             unkept_said: false,
             decided: Vec::new(),
+            traded: Vec::new(),
             problems: VecDeque::new(),
             standing: Vec::new(),
             imbalances: BTreeMap::new(),
@@ -88,6 +91,7 @@ impl Hold {
 
     fn step_once(&mut self) -> Result<Stepped, LiveError> {
         self.decided.clear();
+        self.traded.clear();
         let turn = self.steward.turn(self.backend.as_mut(), self.step_ns.unwrap_or(0))?;
         let is_carried_out = turn.is_carried_out();
         let Turn { plan, wrong, .. } = turn;
@@ -111,6 +115,7 @@ impl Hold {
     /// there now.
     fn follow_rights(&mut self, plan: &Plan) {
         self.decided.clone_from(&plan.decisions.rights);
+        self.traded.clone_from(&plan.decisions.trade);
         self.expect_newcomers();
         let is_due = self.unkept.as_ref().is_none_or(|(_, again)| clock::now() >= *again);
         if !self.decided.is_empty() || (self.keep_again && is_due) {
@@ -185,14 +190,14 @@ impl Hold {
         &self.decided
     }
 
+    /// What came of offers at the last turn; nothing where its plan was not carried out.
+    pub(super) fn traded(&self) -> &[Trade] {
+        &self.traded
+    }
+
     /// The rights as the last turn left them.
     pub(super) fn rights(&self) -> Rights {
         self.steward.rights()
-    }
-
-    /// Tickets that are not those of the contract.
-    pub(super) fn changed(&self, rights: &Rights) -> Vec<Changed> {
-        self.steward.changed(rights)
     }
 
     /// Tickets that units will have: once a turn does not fail, or once the unit is there.

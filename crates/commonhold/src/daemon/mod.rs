@@ -249,6 +249,9 @@ impl Daemon<'_> {
                 for change in self.hold.decided() {
                     output::say(&format!("tickets {}", words::rights(self.hold.contract(), change)));
                 }
+                for trade in self.hold.traded() {
+                    output::say(&format!("tickets {}", words::trade(self.hold.contract(), trade)));
+                }
                 if self.args.verbose {
                     self.tell(&stepped.plan);
                 }

@@ -50,6 +50,7 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: Call
         Call::Where { pid } => find(hold, about, pid),
         Call::Enter { unit } => enter(hold, caller, &unit),
         Call::Tickets {} => tickets::all(hold),
+        Call::Offers {} => tickets::offers(hold),
         Call::Change(asked) => {
             // Made before: the turn that answers it comes first.
             tickets::outcome(hold, &asked)
@@ -154,7 +155,8 @@ pub(super) fn refused(refusal: &Refusal) -> Answer {
 fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
     let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
     let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
-    let known = ["Status", "Where", "Enter", "Tickets", "Change"].map(|name| format!("io.commonhold.{name}"));
+    let known = ["Status", "Where", "Enter", "Tickets", "Offers", "Change"]
+        .map(|name| format!("io.commonhold.{name}"));
     match method {
         Some(method) if !known.iter().any(|known| known == method) => {
             refuse(refusal::NO_SUCH_METHOD, format!("no method `{method}`; there are {}", known.join(", ")))
@@ -283,7 +285,7 @@ mod tests {
     fn any_asked() -> impl Strategy<Value = Asked> {
         let offer =
             || (any_resource(), any::<u64>()).prop_map(|(resource, tickets)| Offer { resource, tickets });
-        (0..5, any::<String>(), any::<String>(), any_resource(), offer(), offer()).prop_map(
+        (0..7, any::<String>(), any::<String>(), any_resource(), offer(), offer()).prop_map(
             |(kind, one, other, resource, gives, gets)| {
                 let tickets = gives.tickets;
                 match kind {
@@ -291,7 +293,12 @@ mod tests {
                     1 => Asked::Issue { unit: one, resource, tickets },
                     2 => Asked::TakeBack { unit: one, resource, tickets },
                     3 => Asked::Transfer { from: one, to: other, resource, tickets },
-                    _ => Asked::Exchange { one, other, gives, gets },
+                    4 => Asked::Exchange { one, other, gives, gets },
+                    5 => Asked::Cancel { number: tickets },
+                    _ => {
+                        let (with, for_ns) = ((!other.is_empty()).then_some(other), Some(gets.tickets));
+                        Asked::Offer { unit: one, gives, wants: gets, with, for_ns }
+                    }
                 }
             },
         )

@@ -9,7 +9,8 @@
 
 use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_policy::membership::may_enter;
-use commonhold_policy::rights::{Change, Refused, Rights};
+use commonhold_policy::rights::{Bid, Change, Refused, Rights, Trade};
+use commonhold_report::exchanges::Standing;
 use commonhold_report::tickets::Tickets;
 use commonhold_report::words;
 
@@ -17,33 +18,55 @@ use super::clients::Caller;
 use super::hold::Hold;
 use super::holdings;
 use super::requests::{Answered, facts, may_all, name_of, refuse, reply, unit_of};
-use crate::protocol::{Asked, Refusal, TicketsReply, refusal};
+use crate::protocol::{Asked, OffersReply, Refusal, TicketsReply, refusal};
 
 /// Every unit's tickets of every resource.
 pub(super) fn all(hold: &mut Hold) -> Answered {
     let rights = hold.rights();
     let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
     reply(&TicketsReply {
+        offer: None,
+        exchange: None,
         tickets: hold.contract().listed().into_iter().flat_map(of).collect(),
         expected: hold.expected(),
         not_held: holdings::of_those_not_held(hold),
     })
 }
 
-/// Those that are not the contract's.
+/// Those that are not the contract's, and those that are exchanged.
 pub(super) fn changed(hold: &Hold) -> Vec<Tickets> {
     let rights = hold.rights();
-    let changed = hold.changed(&rights);
-    changed.iter().map(|it| row(hold, &rights, it.unit, it.resource)).collect()
+    let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
+    let rows = hold.contract().listed().into_iter().flat_map(of);
+    rows.filter(|row| row.is_changed() || row.lent > 0 || row.got > 0).collect()
+}
+
+/// Offers that stand, and exchanges.
+pub(super) fn offers(hold: &Hold) -> Answered {
+    let rights = hold.rights();
+    let path = |unit: UnitId| hold.contract().unit(unit).path.clone();
+    let standing = |(number, bid): (&u64, &Bid)| Standing {
+        number: *number,
+        unit: path(bid.by),
+        gives: bid.gives,
+        wants: bid.wants,
+        with: bid.with.map(path),
+        for_ns: bid.for_ns,
+    };
+    let offers = rights.offers().iter().map(standing).collect();
+    reply(&OffersReply { offers, exchanges: hold.statement().exchanges })
 }
 
 fn row(hold: &Hold, rights: &Rights, unit: UnitId, resource: Resource) -> Tickets {
     let asked = hold.contract().unit(unit);
+    let (lent, got) = rights.lent_and_got(unit, resource);
     Tickets {
         unit: asked.path.clone(),
         resource,
         contract: asked.tickets[resource],
-        tickets: rights.tickets(unit, resource),
+        tickets: (rights.tickets(unit, resource) + got).saturating_sub(lent),
+        lent,
+        got,
         entitled: hold.worth(rights, unit, resource),
         active: rights.is_active(unit, resource),
     }
@@ -71,15 +94,21 @@ pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
             Refused::TooMany { .. } => refusal::TOO_MANY,
             Refused::Enclosers { .. } => refusal::NOT_SIBLINGS,
             Refused::Itself { .. } => refusal::SAME_UNIT,
+            Refused::Lent { .. } => refusal::LENT,
+            Refused::NoExchange { .. } => refusal::NO_EXCHANGE,
+            Refused::TooManyOffers => refusal::TOO_MANY_OFFERS,
+            Refused::NoOffer { .. } => refusal::NO_OFFER,
         };
         return Err(refuse(name, words::refused(hold.contract(), why)));
     }
     let rights = hold.rights();
-    let rows = change.about().into_iter().map(|(unit, resource)| row(hold, &rights, unit, resource));
+    let (offer, exchange) = served(hold.traded(), &change);
+    let rows =
+        about(hold.traded(), &change).into_iter().map(|(unit, resource)| row(hold, &rights, unit, resource));
     let tickets: Vec<Tickets> = rows.collect();
     let mut not_held = holdings::of_those_not_held(hold);
     not_held.retain(|holding| tickets.iter().any(|it| it.resource.name() == holding.resource));
-    reply(&TicketsReply { tickets, expected: Vec::new(), not_held })
+    reply(&TicketsReply { offer, exchange, tickets, expected: Vec::new(), not_held })
 }
 
 /// With the numbers of the units that are named.
@@ -101,18 +130,59 @@ fn change(hold: &Hold, asked: &Asked) -> Result<Change, Refusal> {
         Asked::Exchange { one, other, gives, gets } => {
             Change::Exchange { one: unit(one)?, other: unit(other)?, gives: *gives, gets: *gets }
         }
+        Asked::Offer { unit: path, gives, wants, with, for_ns } => {
+            let with = with.as_deref().map(unit).transpose()?;
+            let bid = Bid { by: unit(path)?, gives: *gives, wants: *wants, with, for_ns: *for_ns };
+            Change::Offer { bid }
+        }
+        Asked::Cancel { number } => Change::Cancel { number: *number },
     })
+}
+
+/// The number that an offer was given at the last turn, and that of the exchange that served it then.
+fn served(traded: &[Trade], change: &Change) -> (Option<u64>, Option<u64>) {
+    let Change::Offer { bid: asked } = change else { return (None, None) };
+    let offer = traded.iter().rev().find_map(|trade| match trade {
+        Trade::Offered { offer, bid } if bid == asked => Some(*offer),
+        _ => None,
+    });
+    let exchange = traded.iter().find_map(|trade| match trade {
+        Trade::Made { deal, offers, .. } if offer.is_some_and(|offer| offers.contains(&offer)) => Some(*deal),
+        _ => None,
+    });
+    (offer, exchange)
+}
+
+/// Whose tickets a change was about, of what; of an offer or its end, those that it moved.
+fn about(traded: &[Trade], change: &Change) -> Vec<(UnitId, Resource)> {
+    let moved = |deal: u64| {
+        let what = traded.iter().find_map(|trade| match trade {
+            Trade::Made { deal: number, what, .. } | Trade::Undone { deal: number, what, .. }
+                if *number == deal =>
+            {
+                Some(what)
+            }
+            _ => None,
+        });
+        let legs = what.into_iter().flat_map(|deal| &deal.legs);
+        legs.flat_map(|leg| [(leg.from, leg.what.resource), (leg.to, leg.what.resource)]).collect()
+    };
+    match change {
+        Change::Offer { .. } => served(traded, change).1.map_or_else(Vec::new, moved),
+        Change::Cancel { number } => moved(*number),
+        _ => change.about(),
+    }
 }
 
 fn authorise(hold: &mut Hold, caller: &Caller, change: &Change) -> Result<(), Refusal> {
     if may_all(caller) {
         return Ok(());
     }
-    let contract = hold.contract().clone();
+    let (contract, rights) = (hold.contract().clone(), hold.rights());
     let backend = hold.backend();
     let facts = facts(caller);
     let names = backend.roster().names();
-    if may_change(&contract, &|unit| may_enter(&contract, names, &facts, unit), change) {
+    if may_change(&contract, &rights, &|unit| may_enter(&contract, names, &facts, unit), change) {
         return Ok(());
     }
     let name = name_of(backend, caller);
@@ -121,6 +191,15 @@ fn authorise(hold: &mut Hold, caller: &Caller, change: &Change) -> Result<(), Re
             "user {name} may not give away tickets of unit `{}`: its members may, and those who govern the unit around it; \
              ask one of them, or root",
             contract.unit(*from).path
+        ),
+        Change::Offer { bid } => format!(
+            "user {name} may not offer tickets of unit `{}`: its members may, and those who govern the unit around it; ask \
+             one of them, or root",
+            contract.unit(bid.by).path
+        ),
+        Change::Cancel { number } => format!(
+            "user {name} may not take back offer or exchange {number}: the members of its units may; `commonhold offers` \
+             names them"
         ),
         _ => format!(
             "user {name} may not change the tickets of unit `{}`: only root and the daemon's own user may, and in a \
@@ -133,7 +212,12 @@ fn authorise(hold: &mut Hold, caller: &Caller, change: &Change) -> Result<(), Re
 }
 
 /// Whether a user who may enter some units may make a change.
-fn may_change(contract: &Contract, may_enter: &dyn Fn(UnitId) -> bool, change: &Change) -> bool {
+fn may_change(
+    contract: &Contract,
+    rights: &Rights,
+    may_enter: &dyn Fn(UnitId) -> bool,
+    change: &Change,
+) -> bool {
     let governs_around = |unit: UnitId| {
         // Where users have sub-units, one who came first would decide for those who come later.
         let is_users = |encloser: UnitId| contract.unit(encloser).each.is_some();
@@ -148,6 +232,14 @@ fn may_change(contract: &Contract, may_enter: &dyn Fn(UnitId) -> bool, change: &
         // That the other is a sibling, the rights themselves see to.
         Change::Transfer { from, .. } => may_enter(from) || governs_around(from),
         Change::Exchange { one, other, .. } => governs_around(one) && governs_around(other),
+        Change::Offer { bid } => may_enter(bid.by) || governs_around(bid.by),
+        // That there is no such number is not for strangers to know.
+        Change::Cancel { number } => {
+            let offer = rights.offers().get(&number).map(|bid| bid.by);
+            let legs = rights.deals().get(&number).into_iter().flat_map(|deal| &deal.legs);
+            let mut units = offer.into_iter().chain(legs.map(|leg| leg.from));
+            units.any(|unit| may_enter(unit) || governs_around(unit))
+        }
     }
 }
 
@@ -181,7 +273,10 @@ mod tests {
     }
 
     fn allowed(contract: &Contract, enters: &[UnitId], one: UnitId, other: UnitId) -> Vec<&'static str> {
-        let may = |(_, change): &(&str, Change)| may_change(contract, &|unit| enters.contains(&unit), change);
+        let rights = Rights::new(contract);
+        let may = |(_, change): &(&str, Change)| {
+            may_change(contract, &rights, &|unit| enters.contains(&unit), change)
+        };
         changes(one, other).iter().filter(|it| may(it)).map(|(name, _)| *name).collect()
     }
 
