@@ -83,7 +83,7 @@ impl Exit {
             Exit::Usage => "the command line is wrong",
             Exit::Refused => "tickets: such a change cannot be made, and nothing changed",
             Exit::NoInput => "a file cannot be read, or is of another kind than needed",
-            Exit::Unavailable => "no daemon runs here, or the machine lacks what was asked for",
+            Exit::Unavailable => "no daemon runs here, or it or the machine has not what was asked for",
             Exit::Broken => "sim: one of the program's own checks failed; do not trust the result",
             Exit::System => "the kernel refused something that should have worked",
             Exit::Taken => "another daemon or program owns something that is needed",

@@ -192,12 +192,20 @@ impl Steward {
         rights.to_part(resource, capacity).value(unit)
     }
 
-    /// Another contract holds from now on. Queued changes stay queued. Units of the same path stay the units that they are.
+    /// Another contract holds from now on. Units of the same path stay the units that they are. A queued change stays queued
+    /// where it would have stayed if it had been made: where the contract says no other number of the tickets that it is about.
     pub fn reload(&mut self, mut contract: Contract, machine: Machine) {
         contract.carry_users_over(&self.contract);
         contract.adopt(&self.contract, self.settled);
         self.ledger.adopt(&contract);
         self.watch.clear();
+        let before = &self.contract;
+        let same = |(unit, resource): (UnitId, Resource)| {
+            before.has(unit)
+                && contract.has(unit)
+                && before.unit(unit).tickets[resource] == contract.unit(unit).tickets[resource]
+        };
+        self.changes.retain(|change| change.about().into_iter().all(same));
         (self.contract, self.machine, self.settled) = (contract, machine, false);
     }
 

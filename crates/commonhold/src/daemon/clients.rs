@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -22,10 +22,12 @@ const CLIENTS_OF_USER_MAX: usize = 16;
 /// The longest request: a unit's path and a few words around it.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// The caller, as the kernel says.
-#[derive(Debug, Clone, Copy)]
+/// The caller, as the kernel says: as it was when it connected, whatever it becomes by a program that it executes later.
+#[derive(Debug, Clone)]
 pub(super) struct Caller {
     pub(super) uid: u32,
+    /// Its groups, the effective one first.
+    pub(super) gids: Vec<u32>,
     pub(super) pid: u32,
     /// The process as it was when it connected; none if it was gone by then.
     pub(super) key: Option<ProcessKey>,
@@ -82,7 +84,8 @@ impl Clients {
             return None;
         }
         let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
-        let caller = Caller { uid, pid, key: key(pid) };
+        let gids = std::iter::once(peer.gid.as_raw()).chain(peer_groups(&stream)).collect();
+        let caller = Caller { uid, gids, pid, key: key(pid) };
         self.next += 1;
         let client = Client { stream, caller, input: Vec::new(), output: Vec::new(), ended: false };
         self.connected.insert(self.next, client);
@@ -112,7 +115,7 @@ impl Clients {
         let end = client.input.iter().position(|byte| *byte == 0)?;
         let mut request: Vec<u8> = client.input.drain(..=end).collect();
         request.pop();
-        Some((client.caller, request))
+        Some((client.caller.clone(), request))
     }
 
     /// Queues an answer and sends what the client takes now.
@@ -136,6 +139,31 @@ impl Clients {
     /// Whether answers wait until a client takes more; until then it is not listened to.
     pub(super) fn is_waited_for(&self, id: u64) -> bool {
         self.connected.get(&id).is_some_and(|client| !client.output.is_empty())
+    }
+}
+
+/// The supplementary groups of the process at the other end when it connected. None where this kernel does not tell: who is
+/// not known to be a member is none.
+fn peer_groups(stream: &UnixStream) -> Vec<u32> {
+    let mut groups = vec![0u32; 64];
+    loop {
+        let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(0);
+        let room = groups.as_mut_ptr().cast();
+        // SAFETY: the kernel writes at most `bytes` bytes into `groups`, which has as many, and then to `bytes` how many there
+        // are; every bit pattern is a number.
+        let answer = unsafe {
+            libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERGROUPS, room, &raw mut bytes)
+        };
+        let found = usize::try_from(bytes).unwrap_or(0) / size_of::<u32>();
+        if answer == 0 {
+            groups.truncate(found);
+            return groups;
+        }
+        // The kernel says how much room there must be.
+        if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || found <= groups.len() {
+            return Vec::new();
+        }
+        groups.resize(found, 0);
     }
 }
 
@@ -179,5 +207,38 @@ impl Drop for Clients {
     fn drop(&mut self) {
         // A socket left behind only says "connection refused"; the next daemon replaces it.
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Gives this thread other groups; false where it may not.
+    fn have_groups(groups: &[u32]) -> bool {
+        // SAFETY: the kernel reads that many numbers. The call, unlike the C library's function, is about this thread alone.
+        unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0 }
+    }
+
+    /// More of them than there was room for, and whatever the process becomes afterwards.
+    #[test]
+    fn a_caller_has_the_groups_that_it_had_when_it_connected() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let mut clients = Clients::listen(&path).unwrap();
+        let connected = std::thread::spawn(move || {
+            let many: Vec<u32> = (70_000..70_100).collect();
+            let privileged = have_groups(&many);
+            let had: Vec<u32> =
+                rustix::process::getgroups().unwrap().iter().map(|gid| gid.as_raw()).collect();
+            let stream = UnixStream::connect(&path).unwrap();
+            assert!(!privileged || had == many && have_groups(&[7]));
+            (stream, had)
+        });
+        let (_stream, had) = connected.join().unwrap();
+        let id = clients.accept(|_| None).unwrap();
+        let gids = &clients.connected[&id].caller.gids;
+        assert_eq!((gids[0], &gids[1..]), (rustix::process::getegid().as_raw(), had.as_slice()));
     }
 }

@@ -12,7 +12,7 @@ use commonhold_policy::{Plan, Time};
 use commonhold_report::tickets::Expected;
 use commonhold_steward::{Changed, Steward, Turn, Wrong};
 
-use super::kept::Keeper;
+use super::kept_tickets::Keeper;
 
 /// How soon it is tried again to keep tickets.
 const KEEP_AGAIN_NS: Time = 1_000_000_000;

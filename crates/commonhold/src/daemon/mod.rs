@@ -5,7 +5,7 @@ mod descriptors;
 mod dry_run;
 mod hold;
 mod holdings;
-mod kept;
+mod kept_tickets;
 mod outlook;
 mod requests;
 mod signals;
@@ -374,7 +374,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    fn answer(&mut self, caller: Caller, request: &[u8]) -> Result<Vec<u8>, Failure> {
+    fn answer(&mut self, caller: &Caller, request: &[u8]) -> Result<Vec<u8>, Failure> {
         let call = match requests::read(request) {
             Ok(call) => call,
             Err(answer) => return Ok(answer.message),
@@ -400,7 +400,7 @@ impl Daemon<'_> {
         self.clients.flush(id);
         self.clients.read(id);
         while let Some((caller, request)) = self.clients.next_request(id) {
-            let answer = self.answer(caller, &request)?;
+            let answer = self.answer(&caller, &request)?;
             self.clients.answer(id, &answer);
         }
         self.clients.flush(id);

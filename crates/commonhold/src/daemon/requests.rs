@@ -43,7 +43,7 @@ fn is_there(pid: u32) -> bool {
 pub(super) type Answered = Result<Vec<u8>, Refusal>;
 
 /// Answers one request.
-pub(super) fn answer(hold: &mut Hold, about: &About, caller: Caller, call: Call) -> Answer {
+pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: Call) -> Answer {
     let step_first = matches!(call, Call::Enter { .. });
     let answered = match call {
         Call::Status { by_cpu } => status(hold, about, by_cpu),
@@ -218,7 +218,7 @@ pub(super) fn unit_of(hold: &Hold, path: &str, done: &str) -> Result<UnitId, Ref
     })
 }
 
-fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
+fn enter(hold: &mut Hold, caller: &Caller, path: &str) -> Answered {
     let unit = unit_of(hold, path, "entered")?;
     let contract = hold.contract().clone();
     let backend = hold.backend();
@@ -243,35 +243,28 @@ fn enter(hold: &mut Hold, caller: Caller, path: &str) -> Answered {
 }
 
 /// The caller's user in words.
-pub(super) fn name_of(backend: &mut dyn LiveBackend, caller: Caller) -> String {
+pub(super) fn name_of(backend: &mut dyn LiveBackend, caller: &Caller) -> String {
     backend.roster().names().user_name(caller.uid).unwrap_or_else(|| caller.uid.to_string())
 }
 
 /// Whether everything is allowed to the caller: root, and the daemon's own user.
-pub(super) fn may_all(caller: Caller) -> bool {
+pub(super) fn may_all(caller: &Caller) -> bool {
     caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw()
 }
 
-/// What rules look at in the caller. Its groups are those of the process that connected, and of no later one of its
-/// number.
-pub(super) fn facts(backend: &mut dyn LiveBackend, caller: Caller) -> ProcessFacts {
-    let procfs = backend.roster_mut().procfs();
-    let identity = procfs.identity(caller.pid).ok().flatten();
-    let mut is_same = || procfs.stat(caller.pid).ok().flatten().map(|stat| stat.key) == caller.key;
-    let gids = identity.filter(|_| is_same()).map(|identity| identity.gids).unwrap_or_default();
-    ProcessFacts { pid: caller.pid, uid: caller.uid, gids, ..ProcessFacts::default() }
+/// What rules look at in the caller.
+pub(super) fn facts(caller: &Caller) -> ProcessFacts {
+    let Caller { uid, gids, pid, .. } = caller;
+    ProcessFacts { pid: *pid, uid: *uid, gids: gids.clone(), ..ProcessFacts::default() }
 }
 
 fn may(
     backend: &mut dyn LiveBackend,
-    caller: Caller,
+    caller: &Caller,
     contract: &commonhold_contract::Contract,
     unit: UnitId,
 ) -> bool {
-    may_all(caller) || {
-        let facts = facts(backend, caller);
-        may_enter(contract, backend.roster().names(), &facts, unit)
-    }
+    may_all(caller) || may_enter(contract, backend.roster().names(), &facts(caller), unit)
 }
 
 #[cfg(test)]

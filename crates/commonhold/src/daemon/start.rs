@@ -22,7 +22,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use super::clients::Clients;
 use super::hold::Hold;
-use super::kept::Keeper;
+use super::kept_tickets::Keeper;
 use super::requests::About;
 use super::signals::Signals;
 use super::{Daemon, Hotplug, Waits, descriptors, holdings, refused};

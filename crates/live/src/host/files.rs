@@ -157,6 +157,15 @@ pub(crate) fn exists(path: &Path) -> bool {
     look(path).is_ok()
 }
 
+/// The same where it matters: an error tells that nobody knows.
+pub(crate) fn is_there(path: &Path) -> io::Result<bool> {
+    match look(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Whether there is such a folder.
 pub(crate) fn is_dir(path: &Path) -> bool {
     look(path).is_ok_and(|found| found.is_dir())

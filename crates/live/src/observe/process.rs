@@ -281,11 +281,11 @@ fn parse_number<T: TryFrom<u64>>(digits: &[u8]) -> Option<T> {
     T::try_from(value).ok()
 }
 
-/// `pid (comm) state ppid pgrp session tty tpgid flags ... threads(20) itrealvalue start(22) ...`: see proc(5). The name
-/// may hold anything, `)` and line breaks included: the last `)` ends it.
 /// The unit of times in /proc/PID/stat: `USER_HZ` is 100 on every architecture that Linux still has.
 const TICK_NS: u64 = 10_000_000;
 
+/// `pid (comm) state ppid pgrp session tty tpgid flags ... threads(20) itrealvalue start(22) ...`: see proc(5). The name
+/// may hold anything, `)` and line breaks included: the last `)` ends it.
 fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     const PF_KTHREAD: u64 = 0x0020_0000;
     let open = text.iter().position(|byte| *byte == b'(')?;

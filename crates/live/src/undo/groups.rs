@@ -128,7 +128,7 @@ impl Tree {
 
     /// Moves out whoever is in a group, removes what others made below it, and then the group.
     fn remove(&self, group: &Path, work: &mut Work<'_>) -> io::Result<()> {
-        if !host::exists(group) {
+        if !host::is_there(group)? {
             return Ok(());
         }
         for child in host::list(group)?.iter().filter(|child| child.is_dir) {
@@ -184,7 +184,8 @@ impl Tree {
 
     /// Takes back the controllers that this program passed on in a group, but for those that another group uses by now.
     fn take_back(&self, file: &Path, original: &str, undone: &mut Undone) -> io::Result<()> {
-        let Some(group) = file.parent().filter(|_| host::exists(file)) else { return Ok(()) };
+        let there = host::is_there(file)?;
+        let Some(group) = file.parent().filter(|_| there) else { return Ok(()) };
         let now = host::read_to_string(file)?;
         let given: Vec<&str> = now
             .split_whitespace()
@@ -373,6 +374,26 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    use crate::host::{Answer, Kind, tamper};
+
+    /// A group that cannot be looked at for a moment is not taken for gone.
+    #[test]
+    fn what_cannot_be_looked_at_is_still_there() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("group");
+        fs::create_dir(&group).unwrap();
+        let mut times = 1;
+        let hook =
+            tamper(move |access| match access.is(Kind::Look, "group") && std::mem::take(&mut times) == 1 {
+                true => Answer::Refuse(libc::ENOMEM),
+                false => Answer::GoOn,
+            });
+        let undone = undo(&[Entry::Created { cgroup: group.clone() }]);
+        drop(hook);
+        assert_eq!((undone.removed, undone.problems.as_slice()), (1, [].as_slice()));
+        assert!(!group.exists());
+    }
 
     /// What undoing these entries says.
     fn undo(entries: &[Entry]) -> Undone {

@@ -247,7 +247,7 @@ impl Journal {
 /// Takes a journal over to undo it: waits for its lock, and returns its entries with a guard that removes the file.
 /// `None` if there is no journal, or if another program holds it and so takes care of it.
 pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, LiveError> {
-    if !host::exists(path) {
+    if !host::is_there(path).map_err(|err| failed(path, "examine", err))? {
         return Ok(None);
     }
     let mut file = match open_locked(path, |_| TAKE_OVER) {
@@ -528,6 +528,23 @@ mod tests {
     fn a_long_journal_is_waited_for_longer() {
         let patience = [0, 1_023, 40 << 10, u64::MAX].map(take_over_after);
         assert_eq!(patience.map(|patience| patience.as_millis()), [3_000, 3_000, 23_000, 60_000]);
+    }
+
+    /// A caretaker that cannot look says so, and does not take a journal for none.
+    #[test]
+    fn a_journal_that_cannot_be_looked_at_is_no_journal_that_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::create(dir.path()).unwrap();
+        let path = journal.path().to_owned();
+        drop(journal);
+        let hook = host::tamper(|access| match access.is(host::Kind::Look, FILE_NAME) {
+            true => host::Answer::Refuse(libc::ENOMEM),
+            false => host::Answer::GoOn,
+        });
+        assert!(take_over(&path).is_err());
+        drop(hook);
+        assert!(take_over(&path).unwrap().is_some());
+        assert!(take_over(&dir.path().join("none")).unwrap().is_none());
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! What may be changed while a contract is in force, and why a change is refused.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 use commonhold_contract::{Resource, UnitId};
 
 use super::TICKETS_MAX;
@@ -57,6 +60,24 @@ pub enum Change {
         /// What the other gives for it.
         gets: Offer,
     },
+}
+
+impl Change {
+    /// Whose tickets it changes, of what: each once, in the order in which it names them.
+    pub fn about(&self) -> Vec<(UnitId, Resource)> {
+        match *self {
+            Change::Set { unit, resource, .. }
+            | Change::Issue { unit, resource, .. }
+            | Change::TakeBack { unit, resource, .. } => vec![(unit, resource)],
+            Change::Transfer { from, to, resource, .. } => vec![(from, resource), (to, resource)],
+            Change::Exchange { one, other, gives, gets } => {
+                let mut resources = vec![gives.resource, gets.resource];
+                resources.dedup();
+                let of = |unit| resources.iter().map(move |resource| (unit, *resource));
+                of(one).chain(of(other)).collect()
+            }
+        }
+    }
 }
 
 /// One side of an exchange.

@@ -189,6 +189,17 @@ fn a_journal_can_keep_changes() {
     assert_eq!(serde_json::to_string(&transfer).unwrap(), text);
 }
 
+#[test]
+fn a_change_is_about_every_unit_and_resource_once() {
+    let (one, other) = (UnitId(3), UnitId(4));
+    let (gives, gets) = (Offer { resource: Disk, tickets: 1 }, Offer { resource: Cpu, tickets: 2 });
+    let exchange = Change::Exchange { one, other, gives, gets };
+    assert_eq!(exchange.about(), [(one, Disk), (one, Cpu), (other, Disk), (other, Cpu)]);
+    let same = Change::Exchange { one, other, gives: gets, gets };
+    assert_eq!(same.about(), [(one, Cpu), (other, Cpu)]);
+    assert_eq!(Change::Set { unit: one, resource: Cpu, tickets: 1 }.about(), [(one, Cpu)]);
+}
+
 /// A reload: units that stay keep what was changed, but for resources of which the contract gives them others now.
 #[test]
 fn a_reload_keeps_what_was_changed_where_the_contract_was_not() {

@@ -127,3 +127,28 @@ fn a_reload_keeps_changes_until_the_file_says_otherwise() {
     steward.turn(&mut still, 0).unwrap();
     assert_eq!(tickets(&steward), [[60, 140], [60, 50]]);
 }
+
+/// What was asked for and not made yet is older than the file, too.
+#[test]
+fn a_reload_ends_queued_changes_of_what_the_file_says_anew() {
+    let (mut steward, mut still, [a, b]) = steward();
+    steward.turn(&mut still, 0).unwrap();
+    let give = |resource| Change::Transfer { from: a, to: b, resource, tickets: 40 };
+    for resource in [Resource::Cpu, Resource::Disk] {
+        steward.change(give(resource));
+    }
+    let mut contract = Contract::default();
+    let again = ["b", "a"].map(|name| contract.add(None, name));
+    contract.units[again[0].index()].tickets.disk = 50;
+    let machine = steward.machine().clone();
+    steward.reload(contract, machine);
+    let turn = steward.turn(&mut still, 0).unwrap();
+    let made: Vec<Change> = turn.plan.decisions.rights.iter().map(|it| it.change).collect();
+    assert_eq!(made, [give(Resource::Cpu)]);
+    steward.change(set(b, 7));
+    let mut contract = Contract::default();
+    contract.add(None, "a");
+    let machine = steward.machine().clone();
+    steward.reload(contract, machine);
+    assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, [], "there is no b");
+}

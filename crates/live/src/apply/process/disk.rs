@@ -37,6 +37,7 @@ const FRESH_NS: Time = 80 * MS;
 const DEVICES_NS: Time = 5_000 * MS;
 /// Looking takes at most this part of a CPU.
 const REST_TIMES: u64 = 20;
+
 /// What units have disks do, and their rates.
 #[derive(Debug, Default)]
 pub(super) struct Disks {

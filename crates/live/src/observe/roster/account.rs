@@ -139,7 +139,6 @@ impl Roster {
     pub fn unit_facts(&self) -> Vec<UnitFacts> {
         let mut facts = vec![UnitFacts::default(); self.contract.units.len()];
         for (facts, account) in facts.iter_mut().zip(&self.accounts) {
-            facts.at = account.looked_at.unwrap_or_default();
             (facts.used_ns, facts.waited_ns) = (account.used_ns, account.waited_ns);
             facts.at = account.looked_at.unwrap_or(0);
         }
