@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use commonhold_contract::{Contract, Resource, UnitId};
+use commonhold_contract::{Contract, Resource, Scheme, UnitId};
 use commonhold_ledger::{Imbalance, Ledger, Statement};
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
@@ -198,6 +198,10 @@ impl Steward {
         contract.adopt(&self.contract, self.settled);
         self.ledger.adopt(&contract);
         self.watch.clear();
+        if contract.machine.scheme == Scheme::Smp {
+            // No plan says it from now on.
+            self.memory_divided = None;
+        }
         (self.contract, self.machine, self.settled) = (contract, machine, false);
     }
 

@@ -127,3 +127,17 @@ fn a_reload_keeps_changes_until_the_file_says_otherwise() {
     steward.turn(&mut still, 0).unwrap();
     assert_eq!(tickets(&steward), [[60, 140], [60, 50]]);
 }
+
+/// A plan divided 6 bytes of memory. Under `smp` no plan divides any: what units would have is of the machine again.
+#[test]
+fn under_smp_what_was_divided_is_forgotten() {
+    let (mut steward, mut still, [a, _]) = steward();
+    steward.turn(&mut still, 0).unwrap();
+    steward.memory_divided = Some(6);
+    assert_eq!(steward.worth(&steward.rights(), a, Resource::Memory), 3);
+    let mut contract = steward.contract().clone();
+    contract.machine.scheme = Scheme::Smp;
+    let machine = steward.machine().clone();
+    steward.reload(contract, machine);
+    assert!(steward.worth(&steward.rights(), a, Resource::Memory) > 6);
+}
