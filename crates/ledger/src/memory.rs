@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_policy::plan::{MemoryPlan, Share};
 use commonhold_policy::{Plan, Snapshot, Time, UnitMemory};
 
@@ -151,6 +151,8 @@ pub(crate) struct Memory {
     /// The latest look but one: when lenders were last seen not to want what they lent.
     content_at: Time,
     calls: Calls,
+    /// What units that are gone borrowed by the last decision: it is lent as long as no other was made.
+    gone_borrowed: u64,
 }
 
 /// Call-backs that go on, from one unit or from all, in the order in which they began.
@@ -211,6 +213,7 @@ impl Memory {
         let Some(memory) = &plan.decisions.memory else { return };
         self.units.resize(self.units.len().max(memory.units.len()), Own::default());
         self.totals.divided = memory.divided;
+        self.gone_borrowed = 0;
         self.book_call_backs(plan.at, memory);
         for (own, share) in self.units.iter_mut().zip(&memory.units) {
             own.share = *share;
@@ -254,17 +257,23 @@ impl Memory {
                 (own.owed, own.from_it) = (0, Calls::default());
                 own.by_borrower.retain(|unit, _| contract.has(*unit));
             } else {
+                self.gone_borrowed += own.share.borrowed;
                 *own = Own::default();
             }
         }
         self.calls = Calls::default();
+        if contract.machine.scheme == Scheme::Smp {
+            // No plan says anything of memory from now on.
+            self.units.iter_mut().for_each(|own| own.share = Share::default());
+            (self.totals.divided, self.gone_borrowed) = (0, 0);
+        }
     }
 
     /// What does not come out of what was decided last.
     pub(crate) fn imbalances(&self) -> Vec<Imbalance> {
         let sum =
             |part: fn(&Share) -> u64| self.units.iter().skip(2).map(|own| part(&own.share)).sum::<u64>();
-        let (lent, borrowed) = (sum(|share| share.lent), sum(|share| share.borrowed));
+        let (lent, borrowed) = (sum(|share| share.lent), sum(|share| share.borrowed) + self.gone_borrowed);
         let (allowed, divided) = (sum(|share| share.allowed), self.totals.divided);
         let loans = (lent > borrowed).then_some(Imbalance::Memory { lent, borrowed });
         let all = (allowed > divided).then_some(Imbalance::Allowed { allowed, divided });
@@ -425,6 +434,45 @@ mod tests {
         memory.book(&plan(1_100, 0, false));
         assert_eq!(memory.account(&contract(), &[a, b]).unwrap().called_back, 0);
         assert_eq!(memory.imbalances(), []);
+    }
+
+    /// A reload drops the lender or the borrower of 200 MiB: until memory is decided on again, what the other one lends or
+    /// borrows still stands against it.
+    #[test]
+    fn a_dropped_unit_leaves_the_sums_in_balance() {
+        for dropped in [UnitId(2), UnitId(3)] {
+            let mut memory = Memory::default();
+            memory.observe(&snapshot(0, [100, 700], 0));
+            memory.book(&plan(0, 200, false));
+            let mut without = contract();
+            without.vacant.insert(dropped);
+            memory.adopt(&without);
+            memory.observe(&snapshot(10, [100, 700], 0));
+            memory.book(&Plan::default());
+            assert_eq!(memory.imbalances(), [], "{dropped:?}");
+            let mut wanted = plan(100, 200, false);
+            let Some(decided) = &mut wanted.decisions.memory else { return };
+            decided.units[dropped.index()] = Share::default();
+            memory.book(&wanted);
+            assert_eq!(memory.imbalances().is_empty(), dropped == UnitId(2), "a loan to nobody is told");
+        }
+    }
+
+    /// 200 MiB are lent for a second, then the scheme is `smp`: nobody holds memory from then on.
+    #[test]
+    fn under_smp_nobody_lends() {
+        let mut memory = Memory::default();
+        memory.observe(&snapshot(0, [100, 700], 0));
+        memory.book(&plan(0, 200, false));
+        memory.observe(&snapshot(1_000, [100, 700], 0));
+        let mut smp = contract();
+        smp.machine.scheme = Scheme::Smp;
+        memory.adopt(&smp);
+        memory.observe(&snapshot(2_000, [100, 700], 0));
+        memory.book(&Plan::default());
+        let lender = memory.account(&smp, &[UnitId(2)]).unwrap();
+        assert_eq!((lender.entitled, lender.allowed, lender.lent, lender.lent_mean), (0, 0, 0, 100 * MIB));
+        assert_eq!((memory.totals().unwrap().divided, memory.imbalances()), (0, vec![]));
     }
 
     /// `a` and `b` lend 100 MiB each, `c` and `d` borrow as much; both lenders want theirs at 100 ms. `c` has given back at

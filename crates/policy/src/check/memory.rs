@@ -68,7 +68,8 @@ impl MemoryBooks {
             wrong.push(String::from("the scheme is smp and yet memory is held"));
         }
         let whole = machine.memory_bytes();
-        let kept: u64 = contract.children(None).filter_map(|id| self.guaranteed.get(&id)).map(|g| g.1).sum();
+        let low = |id: UnitId| self.guaranteed.get(&id).map_or(0, |(_, low)| *low);
+        let kept = contract.children(None).map(low).fold(0, u64::saturating_add);
         if kept > whole {
             wrong.push(format!("{kept} bytes of memory are guaranteed of {whole}"));
         }
@@ -127,7 +128,9 @@ fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
 }
 
 fn conserved(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
-    let sum = |part: fn(Share) -> u64| contract.held().map(|id| part(share(memory, id))).sum::<u64>();
+    let sum = |part: fn(Share) -> u64| {
+        contract.held().map(|id| part(share(memory, id))).fold(0, u64::saturating_add)
+    };
     let (lent, borrowed) = (sum(|share| share.lent), sum(|share| share.borrowed));
     let (allowed, divided) = (sum(|share| share.allowed), memory.divided);
     let mut wrong = Vec::new();
@@ -144,7 +147,7 @@ fn conserved(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
 fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId, entitled: &[u64]) -> Option<String> {
     let (unit, share) = (contract.unit(id), share(memory, id));
     let path = &unit.path;
-    if share.allowed != (share.entitled + share.borrowed).saturating_sub(share.lent) {
+    if share.allowed != share.entitled.saturating_add(share.borrowed).saturating_sub(share.lent) {
         return Some(format!("{path} is allowed {} bytes, which is not what it holds", share.allowed));
     }
     let isolate = contract.machine.scheme == Scheme::Isolate;

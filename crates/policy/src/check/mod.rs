@@ -4,6 +4,7 @@
 //! every plan is applied, in the daemon and in tests. A plan that fails is not applied.
 //!
 //! Checked:
+//! - What is given and ordered is about units of the contract.
 //! - A CPU has at most one owner, and in a partition exactly one.
 //! - Only an owner lends, each CPU once. A CPU that is called back or returned was lent.
 //! - No unit lends or borrows that may not, nor more CPUs than the amount that its contract names.
@@ -61,6 +62,7 @@ impl Books {
         }
         // A disk that has gone took its orders with it.
         replay.books.capped.retain(|(_, disk)| plan.decisions.disk.disks.contains(disk));
+        replay.all_are_there(plan);
         for step in &plan.decisions.cpu.steps {
             replay.decision(&step.action);
         }
@@ -95,10 +97,28 @@ impl Replay<'_> {
     }
 
     fn path(&self, unit: UnitId) -> String {
-        self.contract
-            .units
-            .get(unit.index())
-            .map_or_else(|| format!("unit {}", unit.0), |unit| unit.path.clone())
+        match self.contract.has(unit) {
+            true => self.contract.unit(unit).path.clone(),
+            false => format!("unit {}", unit.0),
+        }
+    }
+
+    /// What a unit had that is gone is taken from it: that may be said.
+    fn all_are_there(&mut self, plan: &Plan) {
+        let given = plan.decisions.cpu.steps.iter().flat_map(|step| match step.action {
+            CpuDecision::Own { unit, .. } => [Some(unit), None],
+            CpuDecision::Lend { lender, borrower, .. } => [Some(lender), Some(borrower)],
+            CpuDecision::Disown { .. } | CpuDecision::CallBack { .. } | CpuDecision::Return { .. } => {
+                [None; 2]
+            }
+        });
+        let cpu = plan.orders.cpu.iter().map(|step| step.action.unit());
+        let memory = plan.orders.memory.iter().map(|step| step.action.unit());
+        let disk = plan.orders.disk.iter().map(|step| step.action.unit());
+        let all: BTreeSet<UnitId> = given.flatten().chain(cpu).chain(memory).chain(disk).collect();
+        for unit in all {
+            self.expect(self.contract.has(unit), || format!("the contract has no unit {}", unit.0));
+        }
     }
 
     fn decision(&mut self, decision: &CpuDecision) {
@@ -193,9 +213,9 @@ impl Replay<'_> {
         let owner = self.books.owner.get(&cpu).copied();
         self.expect(owner == Some(lender), || format!("cpu {cpu} is lent by a unit that does not own it"));
         self.expect(lender != borrower, || format!("cpu {cpu} is lent to its owner"));
-        let may_lend = lender.is_common() || self.contract.unit(lender).lend.cpu.allows();
+        let may_lend = lender.is_common() || self.permission(lender, |unit| unit.lend.cpu).allows();
         self.expect(may_lend, || format!("cpu {cpu} is lent by a unit that may not lend"));
-        let may_borrow = !borrower.is_common() && self.contract.unit(borrower).borrow.cpu.allows();
+        let may_borrow = !borrower.is_common() && self.permission(borrower, |unit| unit.borrow.cpu).allows();
         self.expect(may_borrow, || format!("cpu {cpu} is lent to a unit that may not borrow"));
         let scheme = self.scheme();
         self.expect(scheme == Scheme::Isolate, || {

@@ -211,6 +211,16 @@ impl Criterion {
         self.threshold = threshold;
     }
 
+    /// Nothing is counted for a unit, nor is it denied: it is gone, and another may come to have its number.
+    pub(super) fn forget(&mut self, unit: UnitId) {
+        if let Some(counted) = self.meter.units.get_mut(unit.index()) {
+            *counted = Use { weight: 1, ..Use::default() };
+        }
+        if let Some(denied) = self.denied.get_mut(unit.index()) {
+            *denied = false;
+        }
+    }
+
     /// Evaluates the criterion for the unit whose request has just ended. `active` has that unit in it.
     pub fn check(&mut self, now: Time, unit: UnitId, active: Total) {
         if unit.index() >= self.denied.len() {
@@ -318,6 +328,18 @@ mod tests {
         assert!(criterion.passes(0, A, active));
         criterion.check(0, A, active);
         assert!(!criterion.passes(0, A, active));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_unit_that_is_forgotten() {
+        let mut criterion = Criterion::new(&[0, 0, 1, 1], HALF_LIFE, 10);
+        criterion.meter.charge(0, A, 64);
+        let active = criterion.meter.total(0, [A, B].into_iter());
+        criterion.check(0, A, active);
+        assert!(!criterion.passes(0, A, active));
+        criterion.forget(A);
+        criterion.forget(UnitId(9));
+        assert_eq!((criterion.meter.standing(0, A).used, criterion.denied), (0, vec![false; 4]));
     }
 
     #[test]

@@ -115,6 +115,9 @@ impl Rates {
         self.held.retain(|unit, _| !gone(unit));
         self.usual.retain(|unit, _| !gone(unit));
         self.ahead.retain(|unit| !gone(unit));
+        if let Some(criterion) = &mut self.criterion {
+            contract.vacant.iter().for_each(|unit| criterion.forget(*unit));
+        }
     }
 
     /// Whether a unit used the disk lately.

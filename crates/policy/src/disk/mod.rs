@@ -267,7 +267,8 @@ fn decide(
     weighs
 }
 
-/// Orders the differences to the rates in force. Less than a part in 64 is none: the kernel takes a while to follow.
+/// Orders the differences to the rates in force. Less than a part in 64 is none, since the kernel takes a while to follow;
+/// unless a rate in force is above the unit's limit, which sank.
 fn replace_caps(
     disk: &mut Disk,
     wanted: BTreeMap<UnitId, Order<DiskCap>>,
@@ -284,8 +285,13 @@ fn replace_caps(
     }
     disk.caps.retain(|unit, _| wanted.contains_key(unit));
     for (unit, new) in wanted {
+        let most = match new.because {
+            Reason::DiskLimit { bytes_per_s } => bytes_per_s,
+            _ => u64::MAX,
+        };
+        let changes = |old: u64, new: u64| differs(old, new) || old > most;
         let old = disk.caps.get(&unit).map(|order| order.value);
-        if old.is_none_or(|old| differs(old.read, new.value.read) || differs(old.write, new.value.write)) {
+        if old.is_none_or(|old| changes(old.read, new.value.read) || changes(old.write, new.value.write)) {
             order(unit, Some(new.value), new.because);
             disk.caps.insert(unit, new);
         }

@@ -407,6 +407,19 @@ fn the_checker_knows_who_stands_still() {
     assert_eq!(replay(&stopped, vec![stop(unit, false)], &[]), Ok(none));
 }
 
+/// A hundredth less is nothing that a kernel need be told of, unless what is in force is more than the contract allows then.
+#[test]
+fn a_limit_that_sinks_a_little_holds() {
+    let mut bench = Bench::tickets(&[100]);
+    bench.load(0, greedy(8));
+    let mut cap = |limit: u64| {
+        bench.contract.units[2].limit.disk = Some(Amount::Absolute(limit * MB / 10));
+        bench.run(1);
+        bench.caps[&Bench::unit(0)].0
+    };
+    assert_eq!([cap(500), cap(495), cap(499)], [Some(50 * MB), Some(49_500_000), Some(49_500_000)]);
+}
+
 /// Looks that other resources ask for, at facts of the disk that are not new, change nothing.
 #[test]
 fn facts_that_are_not_new_change_nothing() {

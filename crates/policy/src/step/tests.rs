@@ -7,7 +7,7 @@ use super::*;
 use crate::check::Books;
 use crate::cpu::lend::Loan;
 use crate::cpu::{BUSY_NS, NotHeld, REST_NS, Side, WhyNot, needs_cap, not_held};
-use crate::plan::{CpuDecision, CpuOrder, Reason, Step};
+use crate::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, Orders, Reason, Step};
 use crate::snapshot::{Means, Snapshot, UnitFacts};
 use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, Scheme, UnitId};
 use commonhold_machine::{CpuSet, Machine};
@@ -361,6 +361,48 @@ fn the_checker_counts_loans_by_itself() {
     assert_eq!(wrong(cpus(3), cpus(2)), one("u1 borrows 3 cpus of 2000000 millionths at most"));
     let half = Permission::AtMost(Amount::Part(MILLIONTH / 2));
     assert_eq!(wrong(half, half), one("u0 lends 3 cpus of 1500000 millionths at most"));
+}
+
+/// One unit that the contract never had, and one that it has no more: the checker names both, whatever they are given.
+#[test]
+fn the_checker_knows_who_is_there() {
+    let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
+    let (gone, never) = (UnitId(3), UnitId(9));
+    w.contract.vacant.insert(gone);
+    let wrong = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = Plan::default();
+        plan.decisions.cpu.entitled = vec![0, 2 * MILLIONTH];
+        change(&mut plan);
+        Books::default().replay(&w.contract, &w.machine, &plan).err().unwrap_or_default()
+    };
+    assert_eq!(wrong(&|_| {}), [""; 0]);
+    for unit in [gone, never] {
+        let name = format!("the contract has no unit {}", unit.0);
+        let ordered = [
+            wrong(&|plan| {
+                plan.orders = Orders::of_cpus(Reason::TurnOver, [CpuOrder::Gate { unit, open: true }]);
+            }),
+            wrong(&|plan| {
+                let order = MemoryOrder::Reclaim { unit, bytes: 1 };
+                plan.orders = Orders::of_memory(Reason::TurnOver, [order]);
+            }),
+            wrong(&|plan| {
+                let order = DiskOrder::Weigh { unit, disk: "sda".into(), weight: 1 };
+                plan.orders = Orders::of_disks(Reason::TurnOver, [order]);
+            }),
+        ];
+        assert_eq!(ordered, [[name.as_str()]; 3]);
+        let given = [
+            CpuDecision::Own { cpu: 0, unit },
+            CpuDecision::Lend { cpu: 0, lender: unit, borrower: UnitId(2) },
+            CpuDecision::Lend { cpu: 0, lender: UnitId(2), borrower: unit },
+        ];
+        for action in given {
+            let step = Step { action, reason: Reason::TurnOver };
+            let wrong = wrong(&|plan| plan.decisions.cpu.steps = vec![step.clone()]);
+            assert!(wrong.contains(&name), "{wrong:?}");
+        }
+    }
 }
 
 /// Where weights share CPUs, a cap leaves room for what may be borrowed, under a limit.

@@ -1,0 +1,304 @@
+//! Histories in which everything changes at once: contracts are reloaded, units' numbers pass on to others, users come, disks go
+//! and have other names, memory is not looked at, means change, and clocks go back.
+//!
+//! What has to hold at each step: the plan checker finds nothing wrong; every order and decision is about a unit of the
+//! contract; and whoever stands still has a rate, processes, and a disk that is there.
+
+use std::collections::BTreeSet;
+
+use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, Resource, Scheme, UnitId};
+use commonhold_machine::Machine;
+use commonhold_policy::check::Books;
+use commonhold_policy::plan::{CpuDecision, DiskOrder};
+use commonhold_policy::rights::Change;
+use commonhold_policy::{
+    DeviceUse, DiskFacts, DiskMeans, DiskUse, Input, MS, Means, MemoryFacts, MemoryMeans, Plan, Snapshot,
+    State, UnitFacts, UnitMemory, step,
+};
+
+const HISTORIES: u64 = 60;
+const STEPS: u64 = 80;
+
+/// Numbers that follow from a seed (`SplitMix64`).
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn permission(&mut self) -> Permission {
+        match self.below(6) {
+            0 => Permission::No,
+            1 => Permission::AtMost(Amount::Part(self.below(MILLIONTH))),
+            _ => Permission::Yes,
+        }
+    }
+
+    /// Some of ten names, each below one before it or at the top.
+    fn contract(&mut self) -> Contract {
+        let mut contract = Contract::default();
+        contract.machine.scheme = match self.below(6) {
+            0 => Scheme::Smp,
+            1 => Scheme::Quota,
+            _ => Scheme::Isolate,
+        };
+        let mut units: Vec<UnitId> = Vec::new();
+        for n in 0..10 {
+            if self.one_in(3) {
+                continue;
+            }
+            let parent =
+                if self.one_in(2) { units.get(usize::try_from(n / 2).unwrap_or(0)).copied() } else { None };
+            let id = contract.add(parent, &format!("u{n}"));
+            units.push(id);
+            let unit = &mut contract.units[id.index()];
+            unit.tickets = PerResource::all(1 + self.below(300));
+            if self.one_in(2) {
+                unit.limit.disk = Some(Amount::Absolute(1_000_000 + self.below(20_000_000)));
+            }
+            if self.one_in(3) {
+                unit.limit.memory = Some(Amount::Part(100_000 + self.below(900_000)));
+            }
+            if self.one_in(4) {
+                unit.limit.cpu = Some(Amount::Part(100_000 + self.below(900_000)));
+            }
+            if self.one_in(4) {
+                unit.hard.memory = Some(Amount::Part(self.below(100_000)));
+            }
+            for resource in Resource::ALL {
+                (unit.lend[resource], unit.borrow[resource]) = (self.permission(), self.permission());
+            }
+        }
+        contract
+    }
+}
+
+fn means(chance: &mut Chance) -> Means {
+    let memory = MemoryMeans { bounds: true, reclaim: true, ..MemoryMeans::NONE };
+    let disk = DiskMeans { caps: true, weights: true, shares: false, limits_only: true };
+    match chance.below(3) {
+        0 => {
+            let memory = MemoryMeans { guarantees: true, alarms: true, kill_order: true, ..memory };
+            let disk = DiskMeans { limits_only: false, ..disk };
+            Means { cpu_sets: true, weights: true, caps: true, gates: true, switches: false, disk, memory }
+        }
+        1 => Means { cpu_sets: true, weights: true, switches: true, disk, memory, ..Means::NONE },
+        _ => Means { cpu_sets: true, gates: true, disk, memory, ..Means::NONE },
+    }
+}
+
+/// Every unit that a plan is about.
+fn mentioned(plan: &Plan) -> Vec<UnitId> {
+    let mut units: Vec<UnitId> = plan.orders.disk.iter().map(|step| step.action.unit()).collect();
+    units.extend(plan.orders.cpu.iter().map(|step| step.action.unit()));
+    units.extend(plan.orders.memory.iter().map(|step| step.action.unit()));
+    for step in &plan.decisions.cpu.steps {
+        match step.action {
+            CpuDecision::Own { unit, .. } => units.push(unit),
+            CpuDecision::Lend { lender, borrower, .. } => units.extend([lender, borrower]),
+            // What a unit had that is gone is taken from it.
+            CpuDecision::Disown { .. } | CpuDecision::CallBack { .. } | CpuDecision::Return { .. } => {}
+        }
+    }
+    units.extend(&plan.watch);
+    units
+}
+
+/// What a machine does, and remembers of orders.
+struct World {
+    chance: Chance,
+    contract: Contract,
+    machine: Machine,
+    means: Means,
+    state: State,
+    books: Books,
+    settled: bool,
+    now: u64,
+    used: Vec<DiskUse>,
+    memory: Vec<UnitMemory>,
+    device: DeviceUse,
+    disks: Vec<&'static str>,
+    /// Rates and stops in force.
+    capped: BTreeSet<(UnitId, String)>,
+    stopped: BTreeSet<UnitId>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut chance = Chance(seed);
+        World {
+            contract: chance.contract(),
+            machine: Machine::synthetic("nodes:2 cpus:4 memory:4GiB disks:1")
+                .unwrap_or_else(|err| panic!("{err}")),
+            means: means(&mut chance),
+            chance,
+            state: State::default(),
+            books: Books::default(),
+            settled: true,
+            now: 0,
+            used: Vec::new(),
+            memory: Vec::new(),
+            device: DeviceUse::default(),
+            disks: vec!["sda"],
+            capped: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+        }
+    }
+
+    fn happen(&mut self) {
+        let chance = &mut self.chance;
+        if chance.one_in(8) {
+            let mut contract = chance.contract();
+            contract.adopt(&self.contract, self.settled);
+            (self.contract, self.settled) = (contract, false);
+            for unit in &self.contract.vacant {
+                if let (Some(used), Some(memory)) =
+                    (self.used.get_mut(unit.index()), self.memory.get_mut(unit.index()))
+                {
+                    (*used, *memory) = (DiskUse::default(), UnitMemory::default());
+                }
+            }
+            let contract = &self.contract;
+            self.capped.retain(|(unit, _)| contract.has(*unit));
+            self.stopped.retain(|unit| contract.has(*unit));
+        }
+        if chance.one_in(12) {
+            let parent = self.contract.held().next();
+            self.contract.add(parent, &format!("user{}", self.now));
+        }
+        if chance.one_in(10) {
+            const DISKS: [&[&str]; 5] = [&[], &["sda"], &["all"], &["sda", "sdb"], &["sdb"]];
+            self.disks = DISKS[usize::try_from(chance.below(5)).unwrap_or(0)].to_vec();
+        }
+        if chance.one_in(40) {
+            self.means = means(chance);
+        }
+        if chance.one_in(15) && self.machine.cpus.len() > 2 {
+            self.machine.cpus.pop();
+        }
+        let ns = (1 + chance.below(300)) * MS;
+        self.now = if chance.one_in(30) { self.now.saturating_sub(ns) } else { self.now + ns };
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let (n, now, chance) = (self.contract.units.len(), self.now, &mut self.chance);
+        self.used.resize(n, DiskUse::default());
+        self.memory.resize(n, UnitMemory::default());
+        self.device.busy_ns += 100 * MS;
+        let mut units = vec![UnitFacts::default(); n];
+        for unit in self.contract.held() {
+            let (used, memory) = (&mut self.used[unit.index()], &mut self.memory[unit.index()]);
+            let processes = u32::from(!chance.one_in(4));
+            let runnable = u32::try_from(chance.below(6)).unwrap_or(0) * processes;
+            units[unit.index()] = UnitFacts { at: now, processes, runnable, ..UnitFacts::default() };
+            let bytes = if self.stopped.contains(&unit) { 0 } else { chance.below(4_000_000) };
+            (used.read_bytes, used.requests) = (used.read_bytes + bytes, used.requests + 10);
+            used.stalled_ns = Some(used.stalled_ns.unwrap_or(0) + chance.below(300 * MS));
+            self.device.bytes += bytes;
+            self.device.requests += 10;
+            self.device.taken_ns += chance.below(3_000 * MS);
+            memory.used = chance.below(600 << 20);
+            memory.anonymous = memory.used / 3;
+            memory.refused += chance.below(2);
+            memory.refaulted += chance.below(50 << 20);
+        }
+        let disk = |name: &&str| DiskFacts {
+            name: (*name).to_owned(),
+            at: now,
+            weighs: *name == "sdb",
+            bytes_per_s: (*name == "all").then_some(50_000_000),
+            device: Some(self.device),
+            units: self.used.clone(),
+        };
+        let units_memory = self.memory.clone();
+        let facts =
+            MemoryFacts { total: 4 << 30, kernel: 1 << 28, units: units_memory, ..MemoryFacts::default() };
+        let memory = (!chance.one_in(3)).then_some(facts);
+        Snapshot {
+            at: now,
+            units,
+            disks: self.disks.iter().map(disk).collect(),
+            memory,
+            ..Snapshot::default()
+        }
+    }
+
+    fn change(&mut self) -> Option<Change> {
+        let units: Vec<UnitId> = self.contract.held().collect();
+        let n = u64::try_from(units.len()).unwrap_or(0);
+        if n == 0 || !self.chance.one_in(3) {
+            return None;
+        }
+        let mut unit = || units[usize::try_from(self.chance.below(n)).unwrap_or(0)];
+        let (from, to) = (unit(), unit());
+        Some(Change::Transfer { from, to, resource: Resource::Memory, tickets: self.chance.below(50) })
+    }
+
+    fn after(&mut self) {
+        self.happen();
+        let snapshot = self.snapshot();
+        let changes: Vec<Change> = self.change().into_iter().collect();
+        let (contract, machine) = (&self.contract, &self.machine);
+        let input = Input { contract, machine, means: self.means, snapshot: &snapshot, changes: &changes };
+        let (state, plan) = step(self.state.clone(), self.now, input);
+        let books = self
+            .books
+            .replay(contract, machine, &plan)
+            .unwrap_or_else(|wrong| panic!("{wrong:#?}\n{plan:#?}"));
+        for unit in mentioned(&plan) {
+            assert!(contract.has(unit), "unit {} of {:?}: {plan:#?}", unit.0, contract.vacant);
+        }
+        assert!(
+            plan.next > self.now && plan.next < self.now + 10_000 * MS,
+            "{} after {}",
+            plan.next,
+            self.now
+        );
+        // Some plans are not carried out, and what led to them is forgotten.
+        if self.chance.one_in(10) {
+            return;
+        }
+        (self.state, self.books, self.settled) = (state, books, true);
+        let there = |name: &str| snapshot.disks.iter().any(|disk| disk.name == name);
+        self.capped.retain(|(_, disk)| there(disk));
+        for step in &plan.orders.disk {
+            match &step.action {
+                DiskOrder::Cap { unit, disk, read: None, write: None } => {
+                    self.capped.remove(&(*unit, disk.clone()));
+                }
+                DiskOrder::Cap { unit, disk, .. } => drop(self.capped.insert((*unit, disk.clone()))),
+                DiskOrder::Stop { unit, stopped: true, .. } => drop(self.stopped.insert(*unit)),
+                DiskOrder::Stop { unit, stopped: false, .. } => drop(self.stopped.remove(unit)),
+                DiskOrder::Weigh { .. } | DiskOrder::Share { .. } => {}
+            }
+        }
+        for unit in &self.stopped {
+            assert!(self.capped.iter().any(|(capped, _)| capped == unit), "{unit:?} has no rate");
+            let within = |id: UnitId| commonhold_policy::membership::is_within(contract, id, *unit);
+            let processes = contract.held().filter(|id| within(*id)).map(|id| snapshot.unit(id).processes);
+            assert!(processes.sum::<u32>() > 0, "{unit:?} has no processes");
+        }
+    }
+}
+
+#[test]
+fn whatever_changes_plans_are_about_what_is_there() {
+    let mut stood_still = 0;
+    for seed in 0..HISTORIES {
+        let mut world = World::new(seed);
+        for _ in 0..STEPS {
+            world.after();
+            stood_still += world.stopped.len();
+        }
+    }
+    assert!(stood_still > 100, "{stood_still}");
+}
