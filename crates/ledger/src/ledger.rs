@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_policy::plan::CpuDecision;
+use commonhold_policy::tree::Levels;
 use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
 use crate::disk::Disks;
@@ -255,11 +256,11 @@ impl Ledger {
 
     /// The accounts as they stand.
     pub fn statement(&self, contract: &Contract) -> Statement {
-        let units = contract.listed();
-        let accounts: Vec<Account> = units.iter().map(|unit| self.account(contract, *unit)).collect();
-        let top: Vec<UnitId> = contract.children(None).collect();
-        let used: u64 =
-            units.iter().zip(&accounts).filter(|(id, _)| top.contains(id)).map(|(_, a)| a.used_ns).sum();
+        let (units, levels) = (contract.listed(), Levels::of(contract));
+        let accounts: Vec<Account> =
+            units.iter().map(|unit| self.account(contract, *unit, &levels.within(*unit))).collect();
+        let top = |unit: UnitId| contract.unit(unit).parent.is_none();
+        let used: u64 = units.iter().zip(&accounts).filter(|(id, _)| top(**id)).map(|(_, a)| a.used_ns).sum();
         let capacity_ns = self.capacity_ns.max(used);
         let idle_ns = self.idle_ns.min(capacity_ns - used);
         Statement {
@@ -275,16 +276,14 @@ impl Ledger {
         }
     }
 
-    fn account(&self, contract: &Contract, unit: UnitId) -> Account {
-        let family =
-            contract.held().filter(|id| commonhold_policy::membership::is_within(contract, *id, unit));
-        let family: Vec<(UnitId, &Own)> =
-            family.filter_map(|id| Some((id, self.units.get(id.index())?))).collect();
-        let sum = |figure: &dyn Fn(&Own) -> u64| family.iter().map(|(_, own)| figure(own)).sum::<u64>();
-        let mine = |id: UnitId| family.iter().any(|(member, _)| *member == id);
+    /// The account of a unit, given the unit and its sub-units, in the order of their numbers.
+    fn account(&self, contract: &Contract, unit: UnitId, family: &[UnitId]) -> Account {
+        let owns: Vec<&Own> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
+        let sum = |figure: &dyn Fn(&Own) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
+        let mine = |id: UnitId| family.binary_search(&id).is_ok();
         let own = self.units.get(unit.index());
         let mut waited_on_ns = BTreeMap::new();
-        for (id, ns) in family.iter().flat_map(|(_, own)| &own.waited_on_ns) {
+        for (id, ns) in owns.iter().flat_map(|own| &own.waited_on_ns) {
             let path = contract.units.get(id.index()).map_or("?", |unit| unit.path.as_str());
             *waited_on_ns.entry(path.to_owned()).or_insert(0) += ns;
         }
@@ -308,12 +307,12 @@ impl Ledger {
             borrowed_ns: sum(&|own| own.borrowed_ns + own.borrowed_at_switches_ns),
             loans: sum(&|own| own.loans),
             called_back: sum(&|own| own.called_back),
-            call_back_max_ns: family.iter().map(|(_, own)| own.call_back_max_ns).max().unwrap_or(0),
+            call_back_max_ns: owns.iter().map(|own| own.call_back_max_ns).max().unwrap_or(0),
             call_back_sum_ns: sum(&|own| own.call_back_sum_ns),
             waited_ns: sum(&|own| own.waited_ns),
             waited_on_ns,
-            disk: self.disks.account(&family.iter().map(|(id, _)| *id).collect::<Vec<_>>()),
-            memory: self.memory.account(contract, &family.iter().map(|(id, _)| *id).collect::<Vec<_>>()),
+            disk: self.disks.account(family),
+            memory: self.memory.account(contract, family),
         }
     }
 }

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_policy::plan::{MemoryPlan, Share};
 use commonhold_policy::{Plan, Snapshot, Time, UnitMemory};
 
@@ -262,6 +262,11 @@ impl Memory {
             }
         }
         self.calls = Calls::default();
+        if contract.machine.scheme == Scheme::Smp {
+            // No plan says anything of memory from now on.
+            self.units.iter_mut().for_each(|own| own.share = Share::default());
+            (self.totals.divided, self.gone_borrowed) = (0, 0);
+        }
     }
 
     /// What does not come out of what was decided last.
@@ -451,6 +456,23 @@ mod tests {
             memory.book(&wanted);
             assert_eq!(memory.imbalances().is_empty(), dropped == UnitId(2), "a loan to nobody is told");
         }
+    }
+
+    /// 200 MiB are lent for a second, then the scheme is `smp`: nobody holds memory from then on.
+    #[test]
+    fn under_smp_nobody_lends() {
+        let mut memory = Memory::default();
+        memory.observe(&snapshot(0, [100, 700], 0));
+        memory.book(&plan(0, 200, false));
+        memory.observe(&snapshot(1_000, [100, 700], 0));
+        let mut smp = contract();
+        smp.machine.scheme = Scheme::Smp;
+        memory.adopt(&smp);
+        memory.observe(&snapshot(2_000, [100, 700], 0));
+        memory.book(&Plan::default());
+        let lender = memory.account(&smp, &[UnitId(2)]).unwrap();
+        assert_eq!((lender.entitled, lender.allowed, lender.lent, lender.lent_mean), (0, 0, 0, 100 * MIB));
+        assert_eq!((memory.totals().unwrap().divided, memory.imbalances()), (0, vec![]));
     }
 
     /// `a` and `b` lend 100 MiB each, `c` and `d` borrow as much; both lenders want theirs at 100 ms. `c` has given back at

@@ -22,7 +22,7 @@ pub mod rights;
 mod snapshot;
 mod step;
 mod time;
-mod tree;
+pub mod tree;
 
 pub use input::Input;
 pub use plan::{Plan, Reason, Step};

@@ -10,12 +10,12 @@ use alloc::vec::Vec;
 use commonhold_contract::{Contract, UnitId};
 
 /// A unit and those around it, from within.
-pub(crate) fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
+pub fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
     core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent)
 }
 
 /// What each unit has together with all that is in it, by index.
-pub(crate) fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
+pub fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
     let mut sums = vec![0u64; contract.units.len()];
     // A parent stands before its children: going backwards carries sums all the way up.
     for id in contract.held().rev() {
@@ -30,10 +30,11 @@ pub(crate) fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64>
 
 /// The units directly in each unit that encloses any, and at the top (`None`), in the order of their places.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Levels(BTreeMap<Option<UnitId>, Vec<UnitId>>);
+pub struct Levels(BTreeMap<Option<UnitId>, Vec<UnitId>>);
 
 impl Levels {
-    pub(crate) fn of(contract: &Contract) -> Levels {
+    /// Those of a contract.
+    pub fn of(contract: &Contract) -> Levels {
         let mut levels: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
         for unit in contract.held() {
             levels.entry(contract.unit(unit).parent).or_default().push(unit);
@@ -42,17 +43,17 @@ impl Levels {
     }
 
     /// The units directly in one, or at the top.
-    pub(crate) fn at(&self, level: Option<UnitId>) -> &[UnitId] {
+    pub fn at(&self, level: Option<UnitId>) -> &[UnitId] {
         self.0.get(&level).map_or(&[], Vec::as_slice)
     }
 
     /// All levels that have units.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &[UnitId]> {
+    pub fn all(&self) -> impl Iterator<Item = &[UnitId]> {
         self.0.values().map(Vec::as_slice)
     }
 
     /// A unit and all that is in it, in the order of their places. Costs as much as there are.
-    pub(crate) fn within(&self, unit: UnitId) -> Vec<UnitId> {
+    pub fn within(&self, unit: UnitId) -> Vec<UnitId> {
         let mut found = vec![unit];
         let mut looked = 0;
         while let Some(unit) = found.get(looked) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use commonhold_contract::{Contract, Resource, UnitId};
+use commonhold_contract::{Contract, Resource, Scheme, UnitId};
 use commonhold_ledger::{Imbalance, Ledger, Statement};
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
@@ -206,6 +206,10 @@ impl Steward {
                 && before.unit(unit).tickets[resource] == contract.unit(unit).tickets[resource]
         };
         self.changes.retain(|change| change.about().into_iter().all(same));
+        if contract.machine.scheme == Scheme::Smp {
+            // No plan says it from now on.
+            self.memory_divided = None;
+        }
         (self.contract, self.machine, self.settled) = (contract, machine, false);
     }
 

@@ -16,7 +16,7 @@
 //! Limits:
 //! - When a loan is made, the kind of its pages is not known, only what the unit has by now.
 //! - Without swap, what a unit has without a file is never lent for.
-//! - Several borrowers that are called on at once are taken to share the time ([`frames`](crate::frames)), also where
+//! - Several borrowers that are called on at once are taken to share the time ([`frames`](super::frames)), also where
 //!   their pages could be taken side by side.
 
 use crate::snapshot::{MemoryFacts, UnitMemory};

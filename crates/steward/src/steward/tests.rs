@@ -152,3 +152,17 @@ fn a_reload_ends_queued_changes_of_what_the_file_says_anew() {
     steward.reload(contract, machine);
     assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, [], "there is no b");
 }
+
+/// A plan divided 6 bytes of memory. Under `smp` no plan divides any: what units would have is of the machine again.
+#[test]
+fn under_smp_what_was_divided_is_forgotten() {
+    let (mut steward, mut still, [a, _]) = steward();
+    steward.turn(&mut still, 0).unwrap();
+    steward.memory_divided = Some(6);
+    assert_eq!(steward.worth(&steward.rights(), a, Resource::Memory), 3);
+    let mut contract = steward.contract().clone();
+    contract.machine.scheme = Scheme::Smp;
+    let machine = steward.machine().clone();
+    steward.reload(contract, machine);
+    assert!(steward.worth(&steward.rights(), a, Resource::Memory) > 6);
+}
