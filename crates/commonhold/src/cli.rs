@@ -410,9 +410,9 @@ pub(crate) struct Offer {
     /// Only with this unit
     #[arg(long, value_name = "UNIT")]
     pub(crate) with: Option<String>,
-    /// How long an exchange lasts at most, such as 10m [default: until it is ended]
+    /// How long an exchange lasts at most (`30s`, `10min`, `1h`) [default: until it is ended]
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
-    pub(crate) for_ns: Option<u64>,
+    pub(crate) time: Option<Duration>,
     #[command(flatten)]
     pub(crate) common: Common,
 }

@@ -163,7 +163,8 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
         let own = Call::Where { pid: std::process::id() };
         call::<WhereReply>(&mut place::connect(&args.common.place)?, &own)?.unit
     };
-    let (with, for_ns) = (args.with.clone(), args.for_ns);
+    let for_ns = args.time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    let with = args.with.clone();
     let asked = Asked::Offer { unit, gives: args.give, wants: args.want, with, for_ns };
     let reply: TicketsReply = call(&mut place::connect(&args.common.place)?, &Call::Change(asked))?;
     if args.common.json {

@@ -151,11 +151,18 @@ mod tests {
             why: Some(Ending::Gone),
             ..exchange.clone()
         };
-        let text = text(&[offer], &[over, exchange], Style::plain(100));
-        insta::assert_snapshot!(text, @"");
-        assert_eq!(
-            super::text(&[], &[], Style::plain(100)),
-            "No offer stands, and no tickets are exchanged.\n"
-        );
+        let text = text(&[offer], &[over, exchange], Style::PLAIN);
+        let expected = "\
+offer  unit     gives    wants  with      for
+4         a  300 disk  200 cpu     -  600.0 s
+
+exchange  lends  to  tickets  since                  until
+2             a   b  30 disk  5.0 s  6.0 s: a unit is gone
+              b   a   20 cpu
+3             a   b  30 disk  5.0 s                      -
+              b   a   20 cpu
+";
+        assert_eq!(text, expected);
+        assert_eq!(super::text(&[], &[], Style::PLAIN), "No offer stands, and no tickets are exchanged.\n");
     }
 }

@@ -329,3 +329,81 @@ fn a_users_change_waits_for_the_user() {
     assert_eq!(of(&place, &path, "cpu"), (9, 100));
     assert!(!done(place.call(&["status"])).contains("once its user"), "it is expected no more");
 }
+
+/// `a` computes and `b` reads: each offers what it can do without. Both are served at one moment, and undone exactly: when
+/// their time is over, or when one of them ends it. What is lent cannot be taken from under an exchange.
+#[test]
+fn offers_that_fit_are_served_and_undone() {
+    let (place, daemon) = start(TWO);
+    let offer = |unit: &str, give: &str, want: &str, more: &[&str]| {
+        let args = ["offer", "--unit", unit, "--give", give, "--want", want];
+        place.call(&[&args, more].concat())
+    };
+    let stands = done(offer("a", "disk:30", "cpu:20", &[]));
+    assert_eq!(stands, "offer 1 stands; `commonhold cancel 1` takes it back\n");
+    let offers = done(place.call(&["offers"]));
+    assert!(offers.contains("1         a  30 disk  20 cpu"), "{offers}");
+    let served = done(offer("b", "cpu:25", "disk:30", &["--with", "a"]));
+    assert_eq!(
+        served,
+        "offer 2 is served by exchange 3\n\
+         a: 70 disk tickets instead of 100, 30 lent in exchanges; no processes now\n\
+         b: 130 disk tickets instead of 100, 30 got in exchanges; no processes now\n\
+         b: 80 cpu tickets instead of 100, 20 lent in exchanges; no processes now\n\
+         a: 120 cpu tickets instead of 100, 20 got in exchanges; no processes now\n"
+    );
+    daemon.says("tickets exchange 3: a lends 30 disk tickets to b, b lends 20 cpu tickets to a");
+    assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "disk")], [(120, 100), (130, 100)]);
+    assert_eq!(file(&place), "", "an exchange is no change of the units' own tickets");
+    place
+        .call(&["tickets", "set", "a", "disk", "30"])
+        .refused(65, &["30 are lent in exchanges", "leave it 31"]);
+    let over = done(place.call(&["cancel", "3"]));
+    assert!(over.starts_with("exchange 3 is over\n") && over.contains("a: 100 cpu tickets;"), "{over}");
+    assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "disk")], [(100, 100), (100, 100)]);
+    place.call(&["cancel", "3"]).refused(65, &["has the number 3"]);
+
+    let short = ["--for", "300ms"];
+    done(offer("a", "disk:10", "cpu:10", &short));
+    let served = done(place.call(
+        &[&["offer", "--unit", "b", "--give", "cpu:10", "--want", "disk:10", "--json"][..], &short].concat(),
+    ));
+    let served: serde_json::Value = serde_json::from_str(&served).unwrap();
+    assert_eq!((served["offer"].as_u64(), served["exchange"].as_u64()), (Some(5), Some(6)), "{served}");
+    eventually("the exchange is over", || of(&place, "a", "cpu") == (100, 100));
+    let offers = done(place.call(&["offers"]));
+    assert!(offers.contains("over") && offers.contains("ended by a unit"), "{offers}");
+    let all: serde_json::Value = serde_json::from_str(&done(place.call(&["offers", "--json"]))).unwrap();
+    assert_eq!(all["exchanges"].as_array().map(Vec::len), Some(2), "{all}");
+}
+
+#[test]
+fn offers_that_are_none_are_refused() {
+    let (place, _daemon) = start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\n");
+    let offer = |unit: &str, give: &str, want: &str, more: &[&str]| {
+        let args = ["offer", "--unit", unit, "--give", give, "--want", want];
+        place.call(&[&args, more].concat())
+    };
+    offer("a", "disk:100", "cpu:1", &[]).refused(65, &["a has 100 disk tickets", "take 99 at most"]);
+    offer("a", "disk:1", "disk:1", &[]).refused(65, &["give some of one resource for some of another"]);
+    offer("a", "disk:1", "cpu:1", &["--with", "a/sub"]).refused(65, &["name two units side by side"]);
+    offer("no", "disk:1", "cpu:1", &[]).refused(69, &["has no unit `no`"]);
+    offer("a", "disk", "cpu:1", &[]).refused(2, &["such as disk:300"]);
+    offer("a", "disk:0", "cpu:1", &[]).refused(2, &["1 to 1000000"]);
+    place.call(&["cancel", "1"]).refused(65, &["no offer stands and no exchange is in force"]);
+    // Without a unit's name, that of the process is meant: it is in none that holds tickets.
+    place.call(&["offer", "--give", "disk:1", "--want", "cpu:1"]).refused(69, &["is built in"]);
+}
+
+/// A reload drops `b` in the middle of an exchange: `a` has what it lent again.
+#[test]
+fn a_reload_that_drops_a_unit_undoes_its_exchanges() {
+    let (place, daemon) = start(TWO);
+    done(place.call(&["offer", "--unit", "a", "--give", "disk:30", "--want", "cpu:20"]));
+    done(place.call(&["offer", "--unit", "b", "--give", "cpu:20", "--want", "disk:30"]));
+    assert_eq!(of(&place, "a", "disk"), (70, 100));
+    place.write("version = 1\n[unit.a]\n");
+    daemon.signal(libc::SIGHUP);
+    daemon.says("exchange 3 is undone, since a unit is gone");
+    assert_eq!([of(&place, "a", "disk"), of(&place, "a", "cpu")], [(100, 100), (100, 100)]);
+}

@@ -16,6 +16,7 @@
 //! - Weights and rates are what a kernel takes. A rate is not above the contract's limit. Under `smp`, no unit has a
 //!   rate.
 //! - Entitlements of the top level sum to the machine.
+//! - An exchange moves tickets around a ring of units in one encloser. It begins once, and ends once, as it was.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -28,8 +29,10 @@ use commonhold_machine::{CpuSet, Machine};
 use crate::plan::{CpuDecision, CpuOrder, DiskOrder, Plan};
 
 mod memory;
+mod trade;
 
 use memory::MemoryBooks;
+use trade::TradeBooks;
 
 /// What each unit owns and borrows, as the plans so far said.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -43,6 +46,7 @@ pub struct Books {
     /// Units that stand still for their rates.
     stopped: BTreeSet<UnitId>,
     memory: MemoryBooks,
+    trade: TradeBooks,
 }
 
 impl Books {
@@ -74,6 +78,7 @@ impl Books {
         }
         replay.finish(plan);
         replay.books.memory.replay(contract, machine, plan, &mut replay.wrong);
+        replay.books.trade.replay(contract, plan, &mut replay.wrong);
         if replay.wrong.is_empty() { Ok(replay.books) } else { Err(replay.wrong) }
     }
 }

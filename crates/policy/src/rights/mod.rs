@@ -107,7 +107,8 @@ impl Unit {
 
     /// The tickets that count: where the contract gave it fewer than it lent, one until its exchanges are undone.
     fn counting(&self, resource: Resource) -> u64 {
-        (self.tickets[resource] + self.got[resource]).saturating_sub(self.lent[resource]).max(1)
+        let (all, lent) = (self.tickets[resource] + self.got[resource], self.lent[resource]);
+        if lent == 0 { all } else { all.saturating_sub(lent).max(1) }
     }
 
     fn entry(&self, unit: UnitId, resource: Resource) -> Entry {

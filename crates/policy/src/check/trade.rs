@@ -1,0 +1,123 @@
+//! The books of exchanges: which are in force, and whether each moves tickets around a ring of siblings.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, UnitId};
+
+use crate::plan::Plan;
+use crate::rights::{Deal, Trade};
+
+/// Exchanges in force, by number.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct TradeBooks(BTreeMap<u64, Deal>);
+
+impl TradeBooks {
+    pub(super) fn replay(&mut self, contract: &Contract, plan: &Plan, wrong: &mut Vec<String>) {
+        for trade in &plan.decisions.trade {
+            match trade {
+                Trade::Made { deal, what, .. } => {
+                    wrong.extend(flaw(contract, what).map(|flaw| format!("exchange {deal} {flaw}")));
+                    if self.0.insert(*deal, what.clone()).is_some() {
+                        wrong.push(format!("exchange {deal} is made while it is in force"));
+                    }
+                }
+                Trade::Undone { deal, what, .. } => {
+                    if self.0.remove(deal).as_ref() != Some(what) {
+                        wrong.push(format!("exchange {deal} is undone and was not in force as that"));
+                    }
+                }
+                Trade::Offered { .. } | Trade::Withdrawn { .. } => {}
+            }
+        }
+    }
+}
+
+/// What an exchange is not: tickets that go around once, each unit lending and getting, all in one encloser.
+fn flaw(contract: &Contract, deal: &Deal) -> Option<&'static str> {
+    let unit = |unit: UnitId| (contract.has(unit) && !unit.is_common()).then(|| contract.unit(unit));
+    let mut enclosers = BTreeSet::new();
+    for leg in &deal.legs {
+        let (Some(from), Some(to)) = (unit(leg.from), unit(leg.to)) else {
+            return Some("is of a unit that the contract does not have");
+        };
+        enclosers.extend([from.parent, to.parent]);
+        if leg.what.tickets == 0 {
+            return Some("moves no tickets");
+        }
+    }
+    let from: BTreeSet<UnitId> = deal.legs.iter().map(|leg| leg.from).collect();
+    let to: BTreeSet<UnitId> = deal.legs.iter().map(|leg| leg.to).collect();
+    let around = deal.legs.iter().zip(deal.legs.iter().cycle().skip(1));
+    let is_ring = from.len() == deal.legs.len()
+        && from.len() > 1
+        && from == to
+        && around.clone().all(|(leg, next)| leg.to == next.from && leg.what.resource != next.what.resource);
+    match () {
+        () if enclosers.len() > 1 => Some("is between units of different enclosers"),
+        () if !is_ring => Some("is no ring of units, each lending one resource for another"),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Decisions;
+    use crate::rights::{Ending, Leg, Offer};
+    use alloc::vec;
+    use commonhold_contract::Resource::{Cpu, Disk};
+
+    fn leg(from: UnitId, to: UnitId, resource: commonhold_contract::Resource, tickets: u64) -> Leg {
+        Leg { from, to, what: Offer { resource, tickets } }
+    }
+
+    fn plan(trade: Vec<Trade>) -> Plan {
+        Plan { decisions: Decisions { trade, ..Decisions::default() }, ..Plan::default() }
+    }
+
+    #[test]
+    fn what_is_no_exchange_is_refused() {
+        let mut contract = Contract::default();
+        let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
+        let inside = contract.add(Some(a), "inside");
+        let flaw =
+            |legs: Vec<Leg>| super::flaw(&contract, &Deal { legs, since: 0, until: None }).unwrap_or("");
+        assert_eq!(flaw(vec![leg(a, b, Disk, 3), leg(b, a, Cpu, 2)]), "");
+        let ring = "is no ring of units, each lending one resource for another";
+        for no_ring in [
+            vec![],
+            vec![leg(a, b, Disk, 3)],
+            vec![leg(a, a, Disk, 3)],
+            vec![leg(a, b, Disk, 3), leg(a, b, Cpu, 2)],
+            vec![leg(a, b, Disk, 3), leg(b, a, Disk, 2)],
+        ] {
+            assert_eq!(flaw(no_ring), ring);
+        }
+        assert!(flaw(vec![leg(a, inside, Disk, 3), leg(inside, a, Cpu, 2)]).contains("different enclosers"));
+        assert_eq!(flaw(vec![leg(a, b, Disk, 0), leg(b, a, Cpu, 2)]), "moves no tickets");
+        let gone = UnitId(77);
+        assert!(flaw(vec![leg(a, gone, Disk, 3), leg(gone, a, Cpu, 2)]).contains("does not have"));
+    }
+
+    #[test]
+    fn an_exchange_begins_and_ends_once() {
+        let mut contract = Contract::default();
+        let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
+        let what = Deal { legs: vec![leg(a, b, Disk, 3), leg(b, a, Cpu, 2)], since: 0, until: None };
+        let other = Deal { legs: vec![leg(a, b, Disk, 4), leg(b, a, Cpu, 2)], ..what.clone() };
+        let made = |what: &Deal| Trade::Made { deal: 3, offers: vec![1, 2], what: what.clone() };
+        let undone = |what: &Deal| Trade::Undone { deal: 3, why: Ending::Over, what: what.clone() };
+        let wrong = |trades: Vec<Trade>| {
+            let (mut books, mut wrong) = (TradeBooks::default(), Vec::new());
+            books.replay(&contract, &plan(trades), &mut wrong);
+            wrong.len()
+        };
+        assert_eq!(wrong(vec![made(&what), undone(&what), made(&what)]), 0);
+        assert_eq!(wrong(vec![made(&what), made(&what)]), 1);
+        assert_eq!(wrong(vec![undone(&what)]), 1);
+        assert_eq!(wrong(vec![made(&what), undone(&other)]), 1);
+    }
+}
