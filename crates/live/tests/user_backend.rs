@@ -14,7 +14,7 @@ use commonhold_live::undo::{Undone, undo};
 use commonhold_live::user::UserBackend;
 use commonhold_live::{Backend, LiveBackend, LiveError, affinity, clock};
 use commonhold_machine::CpuSet;
-use commonhold_policy::plan::{CpuOrder, Orders};
+use commonhold_policy::plan::{CpuOrder, DiskOrder, Orders};
 use commonhold_policy::{Plan, Reason, Snapshot};
 use commonhold_steward::Steward;
 use support::skipped::skipped;
@@ -373,6 +373,35 @@ fn another_users_process_is_reported_once_and_left_alone() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(said.matches("it is another user's: run commonhold as root").count(), 2, "{said}");
     assert_eq!(state(theirs.pid()), 'S');
+}
+
+/// A unit stands still for a disk and a reload drops it: its process goes on at the next look, without an order. Another unit
+/// that comes in its place does not stand still.
+#[test]
+fn a_unit_that_is_dropped_while_it_stands_still_leaves_nobody_stopped() {
+    let (job, other) = (start("sleep", &["1000"]), start("sleep", &["1000"]));
+    let mut rig = Rig::new(&[&job]);
+    let before = contract_of(&[&job]);
+    let stop = |unit, stopped| DiskOrder::Stop { unit, disk: "all".to_owned(), stopped };
+    let problems = rig.order(Orders::of_disks(Reason::DiskFree, [stop(rig.units[0], true)]));
+    assert!(problems.is_empty(), "{problems:?}");
+    eventually("stopped", || state(job.pid()) == 'T');
+    rig.observe();
+    assert_eq!(state(job.pid()), 'T');
+    let mut without = Contract::default();
+    without.adopt(&before, true);
+    rig.backend.set_contract(&without);
+    rig.backend.observe(clock::now(), &[]).unwrap();
+    eventually("it goes on", || state(job.pid()) == 'S');
+    let mut with = contract_of(&[&other]);
+    with.units[2].path = "other".to_owned();
+    with.adopt(&without, true);
+    assert_eq!(with.find("other"), Some(rig.units[0]));
+    rig.backend.set_contract(&with);
+    for _ in 0..3 {
+        rig.observe();
+        assert_eq!((state(job.pid()), state(other.pid())), ('S', 'S'));
+    }
 }
 
 /// A unit that writes as fast as it can is stopped in between, so that it keeps to its rate; without one it goes on. The

@@ -34,7 +34,7 @@ use crate::tree::lineage;
 /// How much of its rate a unit may be ahead, and behind.
 const BURST_NS: Time = 100 * MS;
 const DEBT_NS: Time = 2_000 * MS;
-/// How often a unit with a rate is looked at while it is not stopped.
+/// How often a unit with a rate is looked at while it has processes and is not stopped.
 const WATCH_NS: Time = 50 * MS;
 
 /// What a rate of 1 byte per second earns of a byte in a nanosecond is the measure of credit: so none of it is lost.
@@ -162,7 +162,7 @@ pub(super) struct Debts {
 
 impl Debts {
     /// Charges what was transferred since the last look, follows the rates in force on each disk, and stops or continues
-    /// units. When to look again, if a unit has a rate.
+    /// units. When to look again, if a unit with a rate has processes.
     pub(super) fn settle<'a>(
         &mut self,
         now: Time,
@@ -188,8 +188,9 @@ impl Debts {
             accounts.follow(caps);
         }
         let debts = debts(&self.disks);
-        let next = next(now, &self.disks, &debts);
-        let present = if debts.is_empty() { BTreeSet::new() } else { present(input) };
+        let has_rates = self.disks.values().any(|accounts| !accounts.buckets.is_empty());
+        let present = if has_rates { present(input) } else { BTreeSet::new() };
+        let next = next(now, &self.disks, &debts, &present);
         let stands = |unit: &UnitId| debts.contains_key(unit) && present.contains(unit);
         let order = |unit, disk: String, stopped, reason| Step {
             action: DiskOrder::Stop { unit, disk, stopped },
@@ -231,8 +232,14 @@ fn debts(disks: &BTreeMap<String, Accounts>) -> BTreeMap<UnitId, Debt<'_>> {
 }
 
 /// When to look again: at a unit that owes, once it will have paid.
-fn next(now: Time, disks: &BTreeMap<String, Accounts>, debts: &BTreeMap<UnitId, Debt<'_>>) -> Option<Time> {
+fn next(
+    now: Time,
+    disks: &BTreeMap<String, Accounts>,
+    debts: &BTreeMap<UnitId, Debt<'_>>,
+    present: &BTreeSet<UnitId>,
+) -> Option<Time> {
     let units = disks.values().flat_map(|accounts| accounts.buckets.keys());
+    let units = units.filter(|unit| present.contains(unit));
     // The next facts may be as old as these: they are not asked for at every look.
     let paid = |debt: &Debt<'_>| debt.until.max(now + now.saturating_sub(debt.at).max(MS));
     units.map(|unit| debts.get(unit).map_or(now + WATCH_NS, paid)).min()
@@ -377,7 +384,11 @@ mod tests {
         assert_eq!(looks.at(400, &[("all", 12)]), (vec![(unit, false)], Some(50)));
         assert_eq!(looks.at(500, &[("all", 22)]), (vec![(unit, true)], Some(900)));
         looks.processes = 0;
-        assert_eq!(looks.at(600, &[("all", 22)]), (vec![(unit, false)], Some(800)), "nobody is there");
+        assert_eq!(
+            looks.at(600, &[("all", 22)]),
+            (vec![(unit, false)], None),
+            "nobody is there, nor looked at"
+        );
         looks.processes = 1;
         assert_eq!(looks.at(700, &[("all", 22)]).0, [(unit, true)]);
         looks.caps.clear();

@@ -38,14 +38,14 @@ pub enum DiskOrder {
         /// In relation to all other units' shares; 0 is none.
         share: u64,
     },
-    /// The unit's processes stand still until its rate has earned what they transferred, or go on. Only where rates are
+    /// The unit's processes stand still until its rates have earned what they transferred, or go on. Only where rates are
     /// held by that.
     Stop {
         /// The unit, with its sub-units.
         unit: UnitId,
-        /// The disk's name.
+        /// The disk that it was stopped for, which may have gone since.
         disk: String,
-        /// Whether they stand still.
+        /// Whether they stand still: for what is owed at any disk.
         stopped: bool,
     },
 }

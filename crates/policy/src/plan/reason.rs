@@ -104,7 +104,7 @@ pub enum Reason {
         /// By so many bytes.
         bytes: u64,
     },
-    /// Its rate has earned what it transferred, or it has no rate any more.
+    /// Its rates have earned what it transferred, or it has none any more, or no processes.
     DiskDebtPaid,
     /// The unit's tickets are worth so much memory.
     EntitledTo {
