@@ -84,6 +84,11 @@ impl Settings {
     }
 }
 
+/// How long a task runs before others of its unit get their turn. Isolation does not hang on it, since call-backs
+/// interrupt: it is what a task waits at most for each one before it in its unit, so short enough not to be noticed at
+/// a keyboard, and long enough that refilling a cache (well below a millisecond) costs little.
+pub const SLICE_NS: u64 = 5_000_000;
+
 /// A CPU that has to look for a task anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kick {

@@ -13,7 +13,7 @@ mod near;
 pub mod sabotage;
 mod tables;
 
-pub use kernel::{Kernel, Kick, Settings, TaskId};
+pub use kernel::{Kernel, Kick, SLICE_NS, Settings, TaskId};
 pub use matches::{Lists, Match, decision};
 pub use near::near;
 pub use tables::{

@@ -13,5 +13,5 @@ mod steward;
 mod switches;
 
 pub use backend::Backend;
-pub use steward::{Changed, Steward, Turn, Wrong};
+pub use steward::{ALARM_NS, Changed, Steward, Turn, Wrong};
 pub use switches::{Rules, Switches, Told};

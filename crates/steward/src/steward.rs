@@ -12,6 +12,10 @@ use commonhold_policy::{Input, Plan, Snapshot, State, Time, step};
 
 use crate::Backend;
 
+/// How soon after a turn an alarm of a machine ([`MemoryMeans::alarms`](commonhold_policy::MemoryMeans::alarms)) makes
+/// another one.
+pub const ALARM_NS: Time = 15_000_000;
+
 /// A contract in force on a machine: what is decided from, and what is remembered.
 #[derive(Debug)]
 pub struct Steward {

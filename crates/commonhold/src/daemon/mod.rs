@@ -24,6 +24,7 @@ use commonhold_live::{HeldBy, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::Time;
 use commonhold_report::words::{self, steps};
+use commonhold_steward::ALARM_NS;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::time::{
@@ -42,9 +43,6 @@ use signals::{Signals, Told};
 
 /// How often to look whether CPUs came or went.
 const HOTPLUG_NS: Time = 1_000_000_000;
-
-/// How soon after a step an alarm makes another one.
-const ALARM_NS: Time = 15_000_000;
 
 /// What an event is about; clients are numbered upwards from here.
 const CLOCK: u64 = 0;

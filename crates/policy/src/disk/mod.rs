@@ -90,6 +90,10 @@ const BUSY_NS: Time = 100 * MS;
 /// shows in four looks.
 const WEIGHED_NS: Time = 250 * MS;
 
+/// How old facts of disks may be: a look that is made sooner for other reasons has those of the look before. A few
+/// milliseconds of a disk say little.
+pub const FRESH_NS: Time = 80 * MS;
+
 /// One disk, as it was at the last look.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Disk {

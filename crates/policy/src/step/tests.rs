@@ -8,7 +8,8 @@ use crate::check::Books;
 use crate::cpu::lend::Loan;
 use crate::cpu::{BUSY_NS, NotHeld, REST_NS, Side, WhyNot, needs_cap, not_held};
 use crate::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, Orders, Reason, Step};
-use crate::snapshot::{Means, Snapshot, UnitFacts};
+use crate::rights::Change;
+use crate::snapshot::{DiskFacts, DiskMeans, Means, Snapshot, UnitFacts};
 use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, Scheme, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 use proptest::prelude::*;
@@ -30,6 +31,8 @@ struct World {
     state: State,
     books: Books,
     facts: Vec<UnitFacts>,
+    disks: Vec<DiskFacts>,
+    changes: Vec<Change>,
     plan: Plan,
 }
 
@@ -53,6 +56,8 @@ impl World {
             look_ns: 0,
             state: State::default(),
             books: Books::default(),
+            disks: Vec::new(),
+            changes: Vec::new(),
             plan: Plan::default(),
         }
     }
@@ -76,6 +81,7 @@ impl World {
         let snapshot = Snapshot {
             at: self.now,
             units: self.facts.clone(),
+            disks: self.disks.clone(),
             look_ns: self.look_ns,
             ..Snapshot::default()
         };
@@ -84,7 +90,7 @@ impl World {
             machine: &self.machine,
             means: self.means,
             snapshot: &snapshot,
-            changes: &[],
+            changes: &self.changes,
         };
         let (state, plan) = step(core::mem::take(&mut self.state), self.now, input);
         self.state = state;
@@ -772,4 +778,32 @@ proptest! {
             }
         }
     }
+}
+
+/// What is worked out from rights is worked out again when they change: a disk that divides by shares is told them anew where
+/// tickets changed, or what it carries, and not otherwise. What units are entitled to of it follows who is there, too.
+#[test]
+fn shares_of_a_disk_follow_rights_and_what_it_carries() {
+    let disk = DiskMeans { shares: true, ..DiskMeans::NONE };
+    let mut w = World::new("cpus:2 memory:1GiB disks:1", Means { disk, ..SWITCHES }, &[100, 300]);
+    w.disks = vec![DiskFacts { name: "sda".into(), ..DiskFacts::default() }];
+    (0..2).for_each(|n| w.run(n, 1));
+    let look = |w: &mut World| {
+        let plan = w.after(100);
+        let share = |step: &Step<DiskOrder>| match step.action {
+            DiskOrder::Share { unit, share, .. } => (unit.0, share),
+            _ => panic!("{step:?}"),
+        };
+        let told: Vec<(u32, u64)> = plan.orders.disk.iter().map(share).collect();
+        (told, [plan.decisions.disk.entitled[2], plan.decisions.disk.entitled[3]])
+    };
+    assert_eq!(look(&mut w), (vec![(2, 250_000), (3, 750_000)], [250_000, 750_000]));
+    assert_eq!(look(&mut w), (vec![], [250_000, 750_000]));
+    w.changes = vec![Change::Set { unit: UnitId(2), resource: Resource::Disk, tickets: 300 }];
+    assert_eq!(look(&mut w), (vec![(2, 500_000), (3, 500_000)], [500_000, 500_000]));
+    w.changes.clear();
+    w.disks[0].bytes_per_s = Some(1_000);
+    assert_eq!(look(&mut w), (vec![(2, 500), (3, 500)], [500_000, 500_000]));
+    w.leave(0);
+    assert_eq!(look(&mut w), (vec![], [0, 1_000_000]));
 }

@@ -7,7 +7,8 @@
 //! What the machine can enforce is that of the kernel that it has ([`Enforces`]). Seed 000's hands out frames itself,
 //! refuses what is beyond a unit's bound, pages out on behalf of a unit, and schedules its disks by shares. Linux has
 //! bounds, protection and one reclaim for memory, and rates and weights for disks; the facts about it are those that a
-//! live machine tells, and an alarm brings the next turn forward instead of being one.
+//! live machine tells, as often and as late as there: those of disks are up to [`FRESH_NS`] old, and an alarm brings the
+//! next turn forward, to [`ALARM_NS`] after the last one, instead of being one.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -15,13 +16,14 @@ use std::sync::atomic::Ordering;
 use commonhold_contract::UnitId;
 use commonhold_dispatch::{NOBODY, UnitRules};
 use commonhold_ledger::Statement;
+use commonhold_policy::disk::FRESH_NS;
 use commonhold_policy::memory::{EARLY_NS, frames};
 use commonhold_policy::plan::{DiskOrder, MemoryOrder};
 use commonhold_policy::{
     DiskFacts, DiskMeans, Frames, Means, MemoryFacts, MemoryMeans, Plan, Snapshot, SwitchLoans, Time,
     UnitFacts, UnitMemory,
 };
-use commonhold_steward::{Backend, Rules, Steward, Switches, Told};
+use commonhold_steward::{ALARM_NS, Backend, Rules, Steward, Switches, Told};
 
 use super::Engine;
 use crate::scenario::{Enforces, MemoryLoans, Scenario};
@@ -44,6 +46,11 @@ pub(super) struct Held {
     refused_before: Vec<u64>,
     /// The last look that was one of the policy's periods.
     period_at: Option<Time>,
+    /// The facts of disks that were given last, and when.
+    disks: Option<(Time, Vec<DiskFacts>)>,
+    /// When the loop had its last turn, and when it has the next one.
+    turned_at: Option<Time>,
+    next_turn: Time,
 }
 
 impl Held {
@@ -54,6 +61,9 @@ impl Held {
             refused: vec![0; contract.units.len()],
             refused_before: vec![0; contract.units.len()],
             period_at: None,
+            disks: None,
+            turned_at: None,
+            next_turn: 0,
             memory_due: 0,
             memory_at: None,
             memory_given: false,
@@ -106,7 +116,14 @@ impl Backend for Engine<'_> {
         let due = self.held.alarm || now.saturating_add(early) >= self.held.memory_due;
         self.held.memory_given = due;
         let memory = due.then(|| self.memory_facts());
-        Ok(Snapshot { memory, ..self.snapshot() })
+        let mut snapshot = Snapshot { memory, ..self.snapshot() };
+        if self.enforces() == Enforces::Linux {
+            match &self.held.disks {
+                Some((at, facts)) if now < at + FRESH_NS => snapshot.disks.clone_from(facts),
+                _ => self.held.disks = Some((now, snapshot.disks.clone())),
+            }
+        }
+        Ok(snapshot)
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<Infallible> {
@@ -117,8 +134,8 @@ impl Backend for Engine<'_> {
             self.held.memory_due = memory.next;
             self.held.watched.clone_from(&memory.watch);
             self.memory.begin_look();
-        } else if self.held.memory_given {
-            // Memory is not held.
+        } else if self.held.memory_given && self.enforces() == Enforces::Irix {
+            // Memory is not held. A live machine tells of it all the same.
             self.held.memory_due = Time::MAX;
         }
         for step in &plan.orders.memory {
@@ -319,7 +336,8 @@ impl Engine<'_> {
         self.policy_event();
     }
 
-    /// A unit is short of memory: where the plan watches it, the loop has its turn at once.
+    /// A unit is short of memory: where the plan watches it, the loop has its turn at once, or on Linux soon, as the
+    /// daemon has.
     pub(super) fn alarm(&mut self, unit: UnitId) {
         if !self.held.watched.contains(&unit) || self.held.memory_at == Some(self.now) {
             return;
@@ -328,7 +346,18 @@ impl Engine<'_> {
         match self.enforces() {
             Enforces::Irix => self.turn(),
             // The loop is woken, and the task goes on meanwhile.
-            Enforces::Linux => self.timers.set(self.policy_timer(), self.now),
+            Enforces::Linux => {
+                let soon = self.held.turned_at.map_or(self.now, |at| self.now.max(at + ALARM_NS));
+                self.turn_by(soon);
+            }
+        }
+    }
+
+    /// The loop has its next turn then, if not before.
+    pub(super) fn turn_by(&mut self, at: Time) {
+        if at < self.held.next_turn {
+            self.held.next_turn = at;
+            self.timers.set(self.policy_timer(), at);
         }
     }
 
@@ -357,7 +386,8 @@ impl Engine<'_> {
             self.expect_no_rest();
         }
         self.note_entitled(&turn.plan.decisions.cpu.entitled);
-        self.timers.set(self.policy_timer(), turn.next(self.now));
+        (self.held.turned_at, self.held.next_turn) = (Some(self.now), turn.next(self.now));
+        self.timers.set(self.policy_timer(), self.held.next_turn);
     }
 
     /// The ledger's last entry.
@@ -374,3 +404,6 @@ impl Engine<'_> {
         self.steward.as_ref().map_or_else(Statement::default, Steward::statement)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -202,7 +202,7 @@ impl Engine<'_> {
         self.patience.came(unit.0);
         if self.units.came(unit.0) {
             // A unit that may not borrow would have no CPU until the next look, a quarter of a second later.
-            self.timers.set(self.policy_timer(), self.now);
+            self.turn_by(self.now);
             self.memory_is_due();
         }
         self.kernel.wake(self.now, id);

@@ -185,6 +185,12 @@ impl Memory {
         }
     }
 
+    /// Whether a unit would be beyond its bound with so many pages more. (`high` of memory.events)
+    pub fn meets_bound(&self, unit: UnitId, pages: u64) -> bool {
+        let own = &self.units[unit.index()];
+        own.used + pages > own.allowed
+    }
+
     /// Protects the memory of a unit with its sub-units, in bytes: `min` is never taken, `low` not while another
     /// unit has anything beyond its own. `own` is the part of `low` that is its own processes'. (memory.min,
     /// memory.low)

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::{Amount, Diagnostic, MILLIONTH, Problem, Resource, quantity};
 use commonhold_dispatch::CPUS_MAX;
+use commonhold_dispatch::SLICE_NS;
 use commonhold_machine::{Machine, SyntheticError};
 use toml::de::DeTable;
 
@@ -35,7 +36,7 @@ impl KernelCosts {
     pub fn modern(memory_bytes: u64) -> Self {
         KernelCosts {
             tick_ns: 4_000_000,
-            slice_ns: 20_000_000,
+            slice_ns: SLICE_NS,
             scheduler: Scheduler::Commonhold,
             switch_ns: 2_000,
             ipi_ns: 1_000,

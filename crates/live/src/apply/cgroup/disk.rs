@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::UnitId;
+use commonhold_policy::disk::FRESH_NS;
 use commonhold_policy::{DiskFacts, DiskUse};
 use commonhold_policy::{MS, Time};
 
@@ -31,8 +32,6 @@ use crate::observe::disk::stat;
 use crate::observe::files::Tree;
 use crate::observe::memory::source::{Buffer, Source};
 
-/// How old facts may be.
-const FRESH_NS: Time = 80 * MS;
 /// The file of a cgroup that takes rates.
 const CAPS: &str = "io.max";
 /// How often to look which disks there are, and what schedules them.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use commonhold_dispatch::{Account, Lists, Recall, Settings, UnitRules, near};
+use commonhold_dispatch::{Account, Lists, Recall, SLICE_NS, Settings, UnitRules, near};
 
 use super::switched::Switched;
 use crate::LiveError;
@@ -79,11 +79,6 @@ impl Loader for ThisKernel {
         Ok(topology::online(Path::new("/"))?.len())
     }
 }
-
-/// How long a task runs before others of its unit get their turn. Isolation does not hang on it, since call-backs
-/// interrupt: it is what a task waits at most for each one before it in its unit, so short enough not to be noticed at
-/// a keyboard, and long enough that refilling a cache (well below a millisecond) costs little.
-const SLICE_NS: u64 = 5_000_000;
 
 /// What the scheduler is set up with on this machine, for so many units.
 pub fn settings(units: u32) -> Result<Settings, LiveError> {

@@ -11,6 +11,8 @@
 //!   time that a small request takes among 64 others, and between 10 and 500 ms.
 //! - A unit's *part* is the product over the units from it to the top of each one's weight over the weights of its
 //!   active siblings. The requests of a unit's own processes, beside its active sub-units, count as one more of 100.
+//!   All units are in one control group. What is `shared` stands beside that, with 100 against 100 of all units
+//!   together, whatever their weights.
 //! - A unit's *tag* is the cost of its requests, each over the unit's part at that moment. *Virtual time* is the tag of
 //!   the last unit that was chosen, before that request. It never goes back.
 //!
@@ -22,7 +24,7 @@
 //! Where weights are not heeded, requests go to the device in the order in which they came.
 //!
 //! Delayed writes are their main owner's requests from the start, as those of control groups are where file systems say
-//! whose a write is. What the common part `shared` does is a unit's beside the others, of weight 100.
+//! whose a write is.
 //!
 //! Properties (tested):
 //! - Of units that always have requests waiting, each gets its part of the cost, to within a request each.
@@ -69,7 +71,8 @@ pub(in crate::disk) struct Linux {
     active: BTreeSet<UnitId>,
     /// Those of them that have no request, by when the last one ended.
     resting: BTreeSet<(Time, UnitId)>,
-    /// The weights that compete in a unit, and at the top; out of date where the active units changed.
+    /// The weights that compete in a unit, and at the top, without what is shared; out of date where the active units
+    /// changed.
     within: Vec<u64>,
     at_top: u64,
     is_stale: bool,
@@ -177,7 +180,7 @@ impl Linux {
         self.within.resize(units, 0);
         self.at_top = 0;
         let mut counted = vec![false; units];
-        for own in &self.active {
+        for own in self.active.iter().filter(|unit| !unit.is_common()) {
             self.within[own.index()] += u64::from(USUAL);
             let mut next = Some(*own);
             while let Some(unit) = next.filter(|unit| !counted[unit.index()]) {
@@ -197,9 +200,14 @@ impl Linux {
         if self.is_stale {
             self.recount();
         }
+        let both = self.at_top > 0 && self.active.contains(&UnitId::SHARED);
+        let whole = if both { WHOLE / 2 } else { WHOLE };
+        if unit.is_common() {
+            return whole;
+        }
         let within = |unit: UnitId| self.within.get(unit.index()).copied().unwrap_or(0).max(1);
         let of = |part: u128, weight: u64, all: u64| part * u128::from(weight) / u128::from(all);
-        let mut part = of(WHOLE, USUAL.into(), within(unit));
+        let mut part = of(whole, USUAL.into(), within(unit));
         let mut next = Some(unit);
         while let Some(unit) = next {
             next = self.parent(unit);

@@ -284,6 +284,21 @@ fn the_kernel_goes_first_and_shared_as_a_unit() {
     assert_eq!(order, [kernel, kernel, kernel, shared, A, shared, A, shared, A]);
 }
 
+/// All units are in one control group, beside those of processes in no unit: however many units are active, and
+/// whatever their weights, half of the disk is theirs.
+#[test]
+fn what_is_shared_has_as_much_as_all_units_together() {
+    let shared = UnitId::SHARED;
+    let mut drive = linux(fixed(), &flat(), true);
+    drive.weigh(0, B, 300);
+    let order = served(&mut drive, 60, &[shared, A, B]);
+    assert_eq!([shared, A, B].map(|unit| count(&order[..80], unit)), [40, 10, 30]);
+    // Alone, either has all of it.
+    let mut drive = linux(fixed(), &flat(), true);
+    drive.weigh(0, A, 1_000);
+    assert_eq!(served(&mut drive, 5, &[shared]), [shared; 5]);
+}
+
 #[test]
 fn delayed_writes_are_their_owners_at_once() {
     let delayed =
