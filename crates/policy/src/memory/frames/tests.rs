@@ -312,7 +312,9 @@ fn limits_bound_loans_in_frames() {
     contract.units[ids[1].index()].limit.memory = Some(Amount::Absolute(600 * 4096 + 4095));
     contract.units[ids[0].index()].hard.memory = Some(Amount::Absolute(4097));
     let mut rights = Rights::new(&contract);
-    ids.iter().for_each(|id| rights.set_present(*id, true).unwrap());
+    for id in &ids {
+        rights.set_present(*id, true).unwrap();
+    }
     let mut lent = |reserve: Amount| {
         contract.machine.reserve = reserve;
         let units = seen(0, 0, &[facts(100, false), facts(600, true)]);
