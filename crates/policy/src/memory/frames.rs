@@ -121,6 +121,20 @@ pub struct State {
     short: Vec<bool>,
 }
 
+impl State {
+    /// Forgets the units that the contract has no more: what one was allowed is no loan of whoever has its number next.
+    pub(super) fn forget_gone(&mut self, contract: &Contract) {
+        for id in &contract.vacant {
+            if let Some(allowed) = self.allowed.get_mut(id.index()) {
+                *allowed = 0;
+            }
+            if let Some(short) = self.short.get_mut(id.index()) {
+                *short = false;
+            }
+        }
+    }
+}
+
 /// How many frames a unit may use, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {

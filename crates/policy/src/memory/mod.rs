@@ -138,6 +138,7 @@ impl State {
                 *unit = Seen::default();
             }
         }
+        self.frames.forget_gone(contract);
         self.orders.retain(|unit, _| contract.has(*unit));
         self.killing.forget_gone(contract);
     }

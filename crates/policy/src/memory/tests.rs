@@ -695,6 +695,27 @@ fn loans_grow_once_a_period() {
     assert_eq!([20, 20, 142, 1].map(|ms| borrowed(&mut world, ms)), [120, 120, 120, 240]);
 }
 
+/// A reload drops a unit that borrows. At the next look, between two periods, what it had is nobody's loan, and the lender's
+/// entitlement is whole.
+#[test]
+fn a_unit_that_a_reload_dropped_borrows_nothing() {
+    let (contract, units) = equals(3);
+    let mut world = World::new(contract);
+    world.of(units[0]).used = 60 * MIB;
+    world.took(units[1], 64, 16);
+    for _ in 0..10 {
+        world.thrash(units[1], world.share(units[1]).allowed.max(640 * MIB) / MIB);
+        world.look(250);
+    }
+    assert!(world.share(units[1]).borrowed > 0);
+    world.contract.vacant.insert(units[1]);
+    world.present[units[1].index()] = false;
+    *world.of(units[1]) = UnitMemory::default();
+    world.look(20);
+    let left = [0, 1].map(|n| (world.share(units[n]).lent, world.share(units[n]).borrowed));
+    assert_eq!(left, [(0, 0); 2]);
+}
+
 /// While nobody is near a bound and nobody lends, a look a second does. Not where nothing tells that somebody meets its bound;
 /// who is far from it is waited for, also while another one is near.
 #[test]

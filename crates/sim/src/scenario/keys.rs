@@ -151,11 +151,11 @@ pub(crate) static KERNEL: Table = Table {
     keys: &[
         // CONFIG_HZ=250, as distributions set it.
         key("tick", kernel_time(0), "\"4ms\"", "\"10ms\"", "The clock tick. \"0s\": none."),
-        // What the project's own scheduler hands out: `commonhold_dispatch::SLICE_NS`.
+        // What the project's own scheduler hands out (`commonhold_dispatch::SLICE_NS`), to the next tick.
         key(
             "slice",
             kernel_time(TICK_MIN_NS),
-            "\"5ms\"",
+            "\"8ms\"",
             "\"30ms\"",
             "How long a task runs before others get a turn. With linux-2.4: its counter at nice 0, which Linux sets to 60 ms.",
         ),

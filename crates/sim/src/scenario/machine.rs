@@ -31,12 +31,16 @@ const HP97560_SECTORS: u64 = 1962 * 19 * 72;
 /// What passes under a head of the HP 97560 in a second, in bytes: 72 sectors in each of 4002 rotations a minute.
 const HP97560_BYTES_PER_S: u64 = 72 * SECTOR * 4002 / 60;
 
+/// `CONFIG_HZ=250`, as distributions set it.
+const TICK_NS: Time = 4_000_000;
+
 impl KernelCosts {
     /// What a present-day Linux costs on a machine of so much memory, in bytes: the defaults of `machine.toml`.
     pub fn modern(memory_bytes: u64) -> Self {
         KernelCosts {
-            tick_ns: 4_000_000,
-            slice_ns: SLICE_NS,
+            tick_ns: TICK_NS,
+            // Linux ends a slice at the tick at which it is over.
+            slice_ns: SLICE_NS.next_multiple_of(TICK_NS),
             scheduler: Scheduler::Commonhold,
             switch_ns: 2_000,
             ipi_ns: 1_000,
