@@ -1,7 +1,7 @@
 //! How long a change of rights takes, with reading what the changed units are worth then. See bench/rights.
 //!
 //! usage: `rights [ROUNDS]`. For each shape of a tree of 10,000 units it prints a line per round: nanoseconds of an
-//! activation and of a transfer, each the mean of a thousand.
+//! activation, of a transfer, and of an exchange from its two offers to its end, each the mean of a thousand.
 //! - *flat*: all at the top level;
 //! - *nested*: a hundred units of a hundred sub-units each;
 //! - *limited*: flat, with a hundred different limits, each of which a hundred units have; most of these are met.
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use commonhold_contract::{Amount, Contract, MILLIONTH, Resource, UnitId};
 use commonhold_policy::entitlement::Capacity;
-use commonhold_policy::rights::Rights;
+use commonhold_policy::rights::{Bid, Change, Offer, Rights, Trade};
 
 const UNITS: u32 = 10_000;
 const CHANGES: u32 = 1_000;
@@ -58,7 +58,7 @@ fn measure(mut make: impl FnMut(usize)) -> u128 {
     begun.elapsed().as_nanos() / u128::from(CHANGES)
 }
 
-fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> (u128, u128) {
+fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> [u128; 3] {
     let units: Vec<UnitId> = (0..CHANGES).map(|_| dice.unit()).collect();
     for unit in &units {
         rights.set_present(*unit, false).expect("it is there");
@@ -81,10 +81,24 @@ fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> (u128, u128) {
         rights.transfer(from, to, Resource::Cpu, 1).expect("it has a thousand");
         black_box((rights.value(from, Resource::Cpu), rights.value(to, Resource::Cpu)));
     });
-    for (from, to) in pairs {
-        rights.transfer(to, from, Resource::Cpu, 1).expect("it has what it was given");
+    for (from, to) in &pairs {
+        rights.transfer(*to, *from, Resource::Cpu, 1).expect("it has what it was given");
     }
-    (activation, transfer)
+    let exchange = measure(|n| exchange(rights, pairs[n]));
+    [activation, transfer, exchange]
+}
+
+/// Two offer each other a ticket, and end the exchange when both values are known.
+fn exchange(rights: &mut Rights, (one, other): (UnitId, UnitId)) {
+    let [cpu, disk] = [Resource::Cpu, Resource::Disk].map(|resource| Offer { resource, tickets: 1 });
+    for (by, gives, wants) in [(one, cpu, disk), (other, disk, cpu)] {
+        let bid = Bid { by, gives, wants, with: None, for_ns: None };
+        rights.apply(Change::Offer { bid }).expect("it has a hundred");
+    }
+    let Some(Trade::Made { deal, .. }) = rights.settle(0).pop() else { panic!("the offers fit") };
+    black_box((rights.value(one, Resource::Cpu), rights.value(other, Resource::Cpu)));
+    rights.apply(Change::Cancel { number: deal }).expect("it is in force");
+    black_box(rights.settle(0));
 }
 
 fn main() {
@@ -101,8 +115,8 @@ fn main() {
         let mut dice = Dice { first, state: 1 };
         for _ in 0..rounds {
             let step = if shape == "nested" { 100 } else { 1 };
-            let (activation, transfer) = round(&mut rights, &mut dice, step);
-            println!("{shape}: activation {activation} ns, transfer {transfer} ns");
+            let [activation, transfer, exchange] = round(&mut rights, &mut dice, step);
+            println!("{shape}: activation {activation} ns, transfer {transfer} ns, exchange {exchange} ns");
         }
         let all = rights.entitlement(Resource::Cpu);
         assert_eq!(all.own.iter().sum::<u64>() + all.unheld, CPUS * MILLIONTH, "rights are conserved");
