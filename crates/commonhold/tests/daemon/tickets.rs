@@ -297,6 +297,21 @@ fn what_other_users_may_change() {
     assert_eq!((of(&place, "open/x", "cpu").0, of(&place, "top", "disk").0), (500, 90));
     let as_other = |arguments: &[&str]| said(&mut place.command_of(other, arguments));
     as_other(&["tickets", "give", "open/x", "open/y", "cpu", "1"]).refused(77, &["may not give away"]);
+
+    // A member offers, and ends what it is in. Others do not.
+    let [mine, theirs] = [
+        ["offer", "--unit", "top/mine", "--give", "disk:5", "--want", "cpu:5"],
+        ["offer", "--unit", "top/theirs", "--give", "cpu:5", "--want", "disk:5"],
+    ];
+    as_stranger(&theirs).refused(77, &["may not offer tickets of unit `top/theirs`"]);
+    done(as_stranger(&mine));
+    as_other(&["cancel", "1"]).refused(77, &["may not take back offer or exchange 1"]);
+    done(as_stranger(&["cancel", "1"]));
+    done(as_stranger(&mine));
+    assert!(done(as_other(&theirs)).contains("is served by exchange 4"));
+    said(&mut place.command_of(third, &["cancel", "4"])).refused(77, &["may not take back"]);
+    said(&mut place.command_of(third, &["cancel", "99"])).refused(77, &["may not take back"]);
+    assert!(done(as_stranger(&["cancel", "4"])).contains("exchange 4 is over"));
 }
 
 /// A user's sub-unit is not there when the next daemon begins: its change waits for the user.
