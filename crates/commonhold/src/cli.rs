@@ -419,7 +419,7 @@ pub(crate) struct Offer {
 
 /// Show the offers that stand, and exchanges of tickets
 ///
-/// Of exchanges those in force are shown, and the last hundred that ended. Times count from the daemon's start.
+/// Of exchanges those in force are shown, and the last hundred that ended.
 #[derive(Debug, Args)]
 pub(crate) struct Offers {
     #[command(flatten)]
@@ -532,7 +532,7 @@ pub(crate) struct DemoTask {
 #[derive(Debug, Args)]
 pub(crate) struct Place {
     /// The daemon's directory [default for root: /run/commonhold; for others: `$XDG_RUNTIME_DIR/commonhold`, or
-    /// /tmp/commonhold-UID where there is no such directory; `exec`, `status` and `tickets` then try root's]
+    /// /tmp/commonhold-UID where there is no such directory; commands that ask a daemon then try root's]
     #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR", hide_env_values = true)]
     pub(crate) directory: Option<PathBuf>,
 }
@@ -632,8 +632,9 @@ const SEED_MAX: u64 = u64::MAX / 2;
 fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let remedy =
-        || format!("`{text}` is not a time: write a whole number and ms, s, min or h, such as `30s`");
+    let remedy = || {
+        format!("`{text}` is not a time: write a whole number and ms, s, min or h, such as `30s`; 0 is none")
+    };
     let number: u64 = number.parse().map_err(|_| remedy())?;
     let ms: u64 = match unit {
         "ms" => 1,

@@ -161,7 +161,12 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
         unit.clone()
     } else {
         let own = Call::Where { pid: std::process::id() };
-        call::<WhereReply>(&mut place::connect(&args.common.place)?, &own)?.unit
+        let unit = call::<WhereReply>(&mut place::connect(&args.common.place)?, &own)?.unit;
+        if ["kernel", "shared"].contains(&&*unit) {
+            let message = "this command runs in no unit; name one that is to offer tickets, with --unit";
+            return Err(Failure::new(Exit::Unavailable, message));
+        }
+        unit
     };
     let for_ns = args.time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     let with = args.with.clone();
@@ -172,7 +177,11 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
     }
     let number = reply.offer.unwrap_or(0);
     let text = match reply.exchange {
-        Some(exchange) => format!("offer {number} is served by exchange {exchange}\n"),
+        Some(exchange) => {
+            format!(
+                "offer {number} is served by exchange {exchange}; `commonhold cancel {exchange}` ends it\n"
+            )
+        }
         None => format!("offer {number} stands; `commonhold cancel {number}` takes it back\n"),
     };
     let beside = tickets::Beside { expected: &[], not_held: &reply.not_held };
@@ -180,10 +189,11 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn offers(args: &Offers) -> Result<Exit, Failure> {
-    let OffersReply { offers, exchanges } = call(&mut place::connect(&args.common.place)?, &Call::Offers {})?;
+    let reply: OffersReply = call(&mut place::connect(&args.common.place)?, &Call::Offers {})?;
+    let OffersReply { offers, exchanges, elapsed_ns } = reply;
     said(&match args.common.json {
-        true => exchanges::json(&offers, &exchanges),
-        false => exchanges::text(&offers, &exchanges, output::style()),
+        true => exchanges::json(&offers, &exchanges, elapsed_ns),
+        false => exchanges::text(&offers, &exchanges, elapsed_ns, output::style()),
     })
 }
 

@@ -200,6 +200,8 @@ pub(crate) struct OffersReply {
     pub(crate) offers: Vec<Standing>,
     /// Those in force, and the last ones that ended.
     pub(crate) exchanges: Vec<Exchange>,
+    /// How long the accounts have been open: the times of exchanges count from their beginning.
+    pub(crate) elapsed_ns: u64,
 }
 
 /// Sends a message.

@@ -5,7 +5,7 @@ use commonhold_policy::rights::{Ending, Offer};
 use serde::{Deserialize, Serialize};
 
 use crate::figures::{NOTHING, duration};
-use crate::table::{Paint, Style, Table, clean};
+use crate::table::{Paint, Style, Table, clean, wrap};
 use crate::tickets::Tickets;
 
 /// An offer that stands.
@@ -25,10 +25,13 @@ pub struct Standing {
     /// How long an exchange lasts at most, in ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
+    /// Why it cannot be served now, whoever offers what: its unit has not got what it gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
 }
 
-/// Offers that stand, and exchanges, for a terminal. Times are since the daemon began.
-pub fn text(offers: &[Standing], exchanges: &[Exchange], style: Style) -> String {
+/// Offers that stand, and exchanges, for a terminal, where the accounts are open for `elapsed_ns`.
+pub fn text(offers: &[Standing], exchanges: &[Exchange], elapsed_ns: u64, style: Style) -> String {
     let mut tables = Vec::new();
     if !offers.is_empty() {
         let mut table = Table::new(&["offer", "unit", "gives", "wants", "with", "for"]);
@@ -43,9 +46,16 @@ pub fn text(offers: &[Standing], exchanges: &[Exchange], style: Style) -> String
             ];
             table.row(Paint::Plain, cells);
         }
-        tables.push(table.render(style));
+        let mut text = table.render(style);
+        for (offer, why) in offers.iter().filter_map(|offer| Some((offer.number, offer.waits.as_ref()?))) {
+            for line in wrap(&format!("offer {offer} waits: {why}"), style.width, "", "  ") {
+                text += &line;
+                text.push('\n');
+            }
+        }
+        tables.push(text);
     }
-    tables.extend(table(exchanges).map(|table| table.render(style)));
+    tables.extend(table(exchanges, When::Ago(elapsed_ns)).map(|table| table.render(style)));
     match tables.is_empty() {
         true => "No offer stands, and no tickets are exchanged.\n".to_owned(),
         false => tables.join("\n"),
@@ -53,13 +63,33 @@ pub fn text(offers: &[Standing], exchanges: &[Exchange], style: Style) -> String
 }
 
 /// As JSON.
-pub fn json(offers: &[Standing], exchanges: &[Exchange]) -> String {
+pub fn json(offers: &[Standing], exchanges: &[Exchange], elapsed_ns: u64) -> String {
     #[derive(Serialize)]
     struct All<'a> {
         offers: &'a [Standing],
         exchanges: &'a [Exchange],
+        elapsed_ns: u64,
     }
-    crate::json("commonhold.offers", All { offers, exchanges })
+    crate::json("commonhold.offers", All { offers, exchanges, elapsed_ns })
+}
+
+/// How times are told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum When {
+    /// As they are, since the accounts were opened.
+    At,
+    /// How long ago, or how long from now: so long after the accounts were opened.
+    Ago(u64),
+}
+
+impl When {
+    fn words(self, at: u64) -> String {
+        match self {
+            When::At => duration(at),
+            When::Ago(now) if at <= now => format!("{} ago", duration(now - at)),
+            When::Ago(now) => format!("in {}", duration(at - now)),
+        }
+    }
 }
 
 /// What an offer came to, as JSON: its number, that of the exchange that served it at once, and the tickets of the units in it.
@@ -78,16 +108,16 @@ fn tickets(offer: Offer) -> String {
     format!("{} {}", offer.tickets, offer.resource)
 }
 
-/// A row for each unit of each exchange; `None` of none. Times are since the ledger was opened.
-pub(crate) fn table(exchanges: &[Exchange]) -> Option<Table> {
+/// A row for each unit of each exchange; `None` of none.
+pub(crate) fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
     if exchanges.is_empty() {
         return None;
     }
-    let mut table = Table::new(&["exchange", "lends", "to", "tickets", "since", "until"]);
+    let mut table = Table::new(&["exchange", "lends", "to", "tickets", "began", "ends"]);
     for exchange in exchanges {
         let until = match (exchange.ended_ns, exchange.why) {
-            (Some(at), Some(why)) => format!("{}: {}", duration(at), words(why)),
-            _ => exchange.until_ns.map_or(NOTHING.to_owned(), duration),
+            (Some(at), Some(why)) => format!("{}: {}", when.words(at), words(why)),
+            _ => exchange.until_ns.map_or(NOTHING.to_owned(), |at| when.words(at)),
         };
         let paint = if exchange.ended_ns.is_some() { Paint::Faint } else { Paint::Plain };
         for (place, lent) in exchange.lent.iter().enumerate() {
@@ -97,7 +127,7 @@ pub(crate) fn table(exchanges: &[Exchange]) -> Option<Table> {
                 clean(&lent.from),
                 clean(&lent.to),
                 tickets(Offer { resource: lent.resource, tickets: lent.tickets }),
-                once(duration(exchange.began_ns)),
+                once(when.words(exchange.began_ns)),
                 once(until.clone()),
             ];
             table.row(paint, cells);
@@ -130,6 +160,7 @@ mod tests {
             wants: Offer { resource: Cpu, tickets: 200 },
             with: None,
             for_ns: Some(600_000_000_000),
+            waits: Some("it has 3".to_owned()),
         };
         let lent = |from: &str, to: &str, resource, tickets| Lent {
             from: from.to_owned(),
@@ -151,18 +182,22 @@ mod tests {
             why: Some(Ending::Gone),
             ..exchange.clone()
         };
-        let text = text(&[offer], &[over, exchange], Style::PLAIN);
+        let text = text(&[offer], &[over, exchange], 9_000_000_000, Style::PLAIN);
         let expected = "\
 offer  unit     gives    wants  with      for
 4         a  300 disk  200 cpu     -  600.0 s
+offer 4 waits: it has 3
 
-exchange  lends  to  tickets  since                  until
-2             a   b  30 disk  5.0 s  6.0 s: a unit is gone
+exchange  lends  to  tickets      began                       ends
+2             a   b  30 disk  4.0 s ago  3.0 s ago: a unit is gone
               b   a   20 cpu
-3             a   b  30 disk  5.0 s                      -
+3             a   b  30 disk  4.0 s ago                          -
               b   a   20 cpu
 ";
         assert_eq!(text, expected);
-        assert_eq!(super::text(&[], &[], Style::PLAIN), "No offer stands, and no tickets are exchanged.\n");
+        assert_eq!(
+            super::text(&[], &[], 0, Style::PLAIN),
+            "No offer stands, and no tickets are exchanged.\n"
+        );
     }
 }

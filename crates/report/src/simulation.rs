@@ -5,7 +5,7 @@ use commonhold_sim::outcome::{CommonMemory, JobOutcome, Outcome, Spent, Stuck, U
 use commonhold_sim::scenario::Scheduler;
 use serde::Serialize;
 
-use crate::exchanges;
+use crate::exchanges::{self, When};
 use crate::figures::{NOTHING, bytes, count, cpus, duration, seconds};
 use crate::svg::{AXIS_HEIGHT, Axis, add_axis, escape, step_for};
 use crate::table::{Paint, Style, Table};
@@ -267,7 +267,7 @@ fn memory_loans_table(study: &Study) -> Option<Table> {
 
 /// Those of the first run: they come about by what the workload offers, and not by chance.
 fn exchanges_table(study: &Study) -> Option<Table> {
-    exchanges::table(&study.runs.first()?.ledger.exchanges)
+    exchanges::table(&study.runs.first()?.ledger.exchanges, When::At)
 }
 
 fn disks_table(study: &Study) -> Table {

@@ -4,7 +4,7 @@ use commonhold_contract::{MILLIONTH, Resource};
 use commonhold_ledger::{Account, Statement};
 
 use crate::disks;
-use crate::exchanges;
+use crate::exchanges::{self, When};
 use crate::figures::{count, cpus, duration, percent_text};
 use crate::holdings::Holding;
 use crate::switches::UnitSwitches;
@@ -64,7 +64,7 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text.push('\n');
     }
     text += &disks::table(statement, style);
-    if let Some(exchanges) = exchanges::table(&statement.exchanges) {
+    if let Some(exchanges) = exchanges::table(&statement.exchanges, When::Ago(statement.elapsed_ns)) {
         text.push('\n');
         text += &exchanges.render(style);
     }

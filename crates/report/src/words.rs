@@ -66,7 +66,7 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             format!("unit {} holds no tickets: the contract in force gives it none", name(unit))
         }
         Refused::TooFew { unit, resource, has, fewer } => format!(
-            "unit {} has {has} {resource} tickets, and {fewer} fewer would leave it none; take {} at most",
+            "unit {} has {has} {resource} tickets of its own, and {fewer} fewer would leave it none; {} is the most",
             name(unit),
             has.saturating_sub(1)
         ),
@@ -76,8 +76,7 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             TICKETS_MAX.saturating_sub(has)
         ),
         Refused::Enclosers { from, to } => format!(
-            "units {} and {} are not within the same unit, and tickets are no common measure between units; name two \
-             units side by side",
+            "units {} and {} are not within the same unit, where tickets have one measure; name two units side by side",
             name(from),
             name(to)
         ),
@@ -87,7 +86,7 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             lent + 1
         ),
         Refused::NoExchange { unit } => format!(
-            "unit {} gives and wants tickets of the same resource, or none; give some of one resource for some of another",
+            "unit {} must give tickets of one resource for tickets of another, one of each at least",
             name(unit)
         ),
         Refused::TooManyOffers => {
@@ -95,7 +94,7 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
         }
         Refused::NoOffer { number } => {
             format!(
-                "no offer stands and no exchange is in force that has the number {number}; name one that does"
+                "no offer stands and no exchange is in force that has the number {number}; `commonhold offers` shows those that do"
             )
         }
         Refused::Itself { unit } => {
@@ -368,8 +367,8 @@ mod tests {
             (Change::Transfer { from: b, to: a, resource: cpu, tickets: 1 }, "b: gives 1 cpu tickets to a"),
             (
                 Change::TakeBack { unit: b, resource: cpu, tickets: 89 },
-                "b: 89 fewer cpu tickets: refused, since unit b has 89 cpu tickets, and 89 fewer would leave it none; \
-                 take 88 at most",
+                "b: 89 fewer cpu tickets: refused, since unit b has 89 cpu tickets of its own, and 89 fewer would \
+                 leave it none; 88 is the most",
             ),
             (
                 Change::Issue { unit: sub, resource: cpu, tickets: TICKETS_MAX },
@@ -378,8 +377,8 @@ mod tests {
             ),
             (
                 Change::Transfer { from: sub, to: b, resource: cpu, tickets: 1 },
-                "a/sub: gives 1 cpu tickets to b: refused, since units a/sub and b are not within the same unit, and \
-                 tickets are no common measure between units; name two units side by side",
+                "a/sub: gives 1 cpu tickets to b: refused, since units a/sub and b are not within the same unit, \
+                 where tickets have one measure; name two units side by side",
             ),
             (
                 Change::Transfer { from: b, to: b, resource: cpu, tickets: 1 },

@@ -52,9 +52,11 @@ pub(super) fn offers(hold: &Hold) -> Answered {
         wants: bid.wants,
         with: bid.with.map(path),
         for_ns: bid.for_ns,
+        waits: rights.waits(bid).map(|why| words::refused(hold.contract(), why)),
     };
     let offers = rights.offers().iter().map(standing).collect();
-    reply(&OffersReply { offers, exchanges: hold.statement().exchanges })
+    let statement = hold.statement();
+    reply(&OffersReply { offers, exchanges: statement.exchanges, elapsed_ns: statement.elapsed_ns })
 }
 
 fn row(hold: &Hold, rights: &Rights, unit: UnitId, resource: Resource) -> Tickets {
@@ -198,8 +200,8 @@ fn authorise(hold: &mut Hold, caller: &Caller, change: &Change) -> Result<(), Re
             contract.unit(bid.by).path
         ),
         Change::Cancel { number } => format!(
-            "user {name} may not take back offer or exchange {number}: the members of its units may; `commonhold offers` \
-             names them"
+            "user {name} may not take back offer or exchange {number}: the members of its units may, which `commonhold offers` \
+             names"
         ),
         _ => format!(
             "user {name} may not change the tickets of unit `{}`: only root and the daemon's own user may, and in a \
@@ -233,7 +235,12 @@ fn may_change(
         Change::Transfer { from, .. } => may_enter(from) || governs_around(from),
         Change::Exchange { one, other, .. } => governs_around(one) && governs_around(other),
         Change::Offer { bid } => may_enter(bid.by) || governs_around(bid.by),
-        // That there is no such number is not for strangers to know.
+        // Where there is no such number, the rights themselves say so.
+        Change::Cancel { number }
+            if !rights.offers().contains_key(&number) && !rights.deals().contains_key(&number) =>
+        {
+            true
+        }
         Change::Cancel { number } => {
             let offer = rights.offers().get(&number).map(|bid| bid.by);
             let legs = rights.deals().get(&number).into_iter().flat_map(|deal| &deal.legs);

@@ -112,7 +112,7 @@ fn what_cannot_be_made_is_refused_with_a_remedy() {
     let (place, daemon) = start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\n");
     place
         .call(&["tickets", "give", "a", "b", "cpu", "100"])
-        .refused(65, &["would leave it none; take 99 at most"]);
+        .refused(65, &["would leave it none; 99 is the most"]);
     place.call(&["tickets", "give", "a", "b", "cpu", "1000000"]).refused(65, &["a has 100 cpu tickets"]);
     place.call(&["tickets", "give", "b", "a/sub", "cpu", "1"]).refused(65, &["name two units side by side"]);
     place.call(&["tickets", "give", "b", "b", "cpu", "1"]).refused(65, &["cannot give tickets to itself"]);
@@ -310,7 +310,7 @@ fn what_other_users_may_change() {
     done(as_stranger(&mine));
     assert!(done(as_other(&theirs)).contains("is served by exchange 4"));
     said(&mut place.command_of(third, &["cancel", "4"])).refused(77, &["may not take back"]);
-    said(&mut place.command_of(third, &["cancel", "99"])).refused(77, &["may not take back"]);
+    said(&mut place.command_of(third, &["cancel", "99"])).refused(65, &["that has the number 99"]);
     assert!(done(as_stranger(&["cancel", "4"])).contains("exchange 4 is over"));
 }
 
@@ -361,7 +361,7 @@ fn offers_that_fit_are_served_and_undone() {
     let served = done(offer("b", "cpu:25", "disk:30", &["--with", "a"]));
     assert_eq!(
         served,
-        "offer 2 is served by exchange 3\n\
+        "offer 2 is served by exchange 3; `commonhold cancel 3` ends it\n\
          a: 70 disk tickets instead of 100, 30 lent in exchanges; no processes now\n\
          b: 130 disk tickets instead of 100, 30 got in exchanges; no processes now\n\
          b: 80 cpu tickets instead of 100, 20 lent in exchanges; no processes now\n\
@@ -399,15 +399,17 @@ fn offers_that_are_none_are_refused() {
         let args = ["offer", "--unit", unit, "--give", give, "--want", want];
         place.call(&[&args, more].concat())
     };
-    offer("a", "disk:100", "cpu:1", &[]).refused(65, &["a has 100 disk tickets", "take 99 at most"]);
-    offer("a", "disk:1", "disk:1", &[]).refused(65, &["give some of one resource for some of another"]);
+    offer("a", "disk:100", "cpu:1", &[]).refused(65, &["a has 100 disk tickets", "99 is the most"]);
+    offer("a", "disk:1", "disk:1", &[]).refused(65, &["tickets of one resource for tickets of another"]);
     offer("a", "disk:1", "cpu:1", &["--with", "a/sub"]).refused(65, &["name two units side by side"]);
     offer("no", "disk:1", "cpu:1", &[]).refused(69, &["has no unit `no`"]);
     offer("a", "disk", "cpu:1", &[]).refused(2, &["such as disk:300"]);
     offer("a", "disk:0", "cpu:1", &[]).refused(2, &["1 to 1000000"]);
     place.call(&["cancel", "1"]).refused(65, &["no offer stands and no exchange is in force"]);
     // Without a unit's name, that of the process is meant: it is in none that holds tickets.
-    place.call(&["offer", "--give", "disk:1", "--want", "cpu:1"]).refused(69, &["is built in"]);
+    place
+        .call(&["offer", "--give", "disk:1", "--want", "cpu:1"])
+        .refused(69, &["this command runs in no unit", "--unit"]);
 }
 
 /// A reload drops `b` in the middle of an exchange: `a` has what it lent again.

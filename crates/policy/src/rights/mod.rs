@@ -353,6 +353,11 @@ impl Rights {
         self.market.offers()
     }
 
+    /// Why an offer that stands cannot be served at all now: its unit has not got what it gives.
+    pub fn waits(&self, bid: &Bid) -> Option<Refused> {
+        self.may_lend(bid.by, bid.gives.resource, bid.gives.tickets).err()
+    }
+
     /// Exchanges in force, by number.
     pub fn deals(&self) -> &BTreeMap<u64, Deal> {
         self.market.deals()

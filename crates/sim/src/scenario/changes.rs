@@ -34,13 +34,14 @@ pub(super) fn read(
     for (change, at) in &changes {
         if change.at_ns >= horizon_ns {
             let [made, end] = [change.at_ns, horizon_ns].map(duration_text);
-            let message = format!("the change would be made at {made}, and the simulation ends at {end}");
+            let what = word(change.change);
+            let message = format!("the {what} would be made at {made}, and the simulation ends at {end}");
             let help = "write a later `horizon`, or an earlier `at`";
             document.report(Diagnostic::error("never-starts", at.clone(), message).help(help));
         }
         rights.settle(change.at_ns);
         if let Err(why) = rights.apply(change.change) {
-            document.report(refused(contract, at.clone(), why));
+            document.report(refused(contract, at.clone(), word(change.change), why));
         }
     }
     changes.into_iter().map(|(change, _)| change).collect()
@@ -144,7 +145,12 @@ fn all_said(document: &mut Document, named: &Named, what: &str, said: &[(&str, &
     }
 }
 
-fn refused(contract: &Contract, at: Span, why: Refused) -> Diagnostic {
+/// What a change is called.
+fn word(change: Change) -> &'static str {
+    if matches!(change, Change::Offer { .. }) { "offer" } else { "change" }
+}
+
+fn refused(contract: &Contract, at: Span, what: &str, why: Refused) -> Diagnostic {
     let path = |unit: UnitId| contract.units.get(unit.index()).map_or("", |unit| unit.path.as_str());
     let (message, help) = match why {
         Refused::Unknown { unit } => (
@@ -164,7 +170,7 @@ fn refused(contract: &Contract, at: Span, why: Refused) -> Diagnostic {
         ),
         Refused::Enclosers { from, to } => (
             format!("`{}` and `{}` are not within the same unit", path(from), path(to)),
-            "tickets are no common measure between units: name two units side by side".to_owned(),
+            "tickets have one measure within a unit alone: name two units side by side".to_owned(),
         ),
         Refused::Lent { unit, resource, has, lent } => (
             format!("`{}` has {has} {resource} tickets then, and has lent {lent} of them", path(unit)),
@@ -186,6 +192,6 @@ fn refused(contract: &Contract, at: Span, why: Refused) -> Diagnostic {
             "name another unit beside it".to_owned(),
         ),
     };
-    let message = format!("the change is refused: {message}");
+    let message = format!("the {what} is refused: {message}");
     Diagnostic::error("change-refused", at, message).help(help)
 }
