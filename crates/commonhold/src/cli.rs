@@ -402,10 +402,10 @@ pub(crate) struct Offer {
     #[arg(long, value_name = "UNIT")]
     pub(crate) unit: Option<String>,
     /// What it gives: a resource and tickets, such as disk:300
-    #[arg(long, value_name = "RESOURCE:N", value_parser = tickets)]
+    #[arg(long, value_name = "RESOURCE:N")]
     pub(crate) give: commonhold_policy::rights::Offer,
     /// What it wants for that, such as cpu:200
-    #[arg(long, value_name = "RESOURCE:N", value_parser = tickets)]
+    #[arg(long, value_name = "RESOURCE:N")]
     pub(crate) want: commonhold_policy::rights::Offer,
     /// Only with this unit
     #[arg(long, value_name = "UNIT")]
@@ -435,19 +435,6 @@ pub(crate) struct Cancel {
     pub(crate) number: u64,
     #[command(flatten)]
     pub(crate) common: Common,
-}
-
-/// `disk:300`.
-fn tickets(text: &str) -> Result<commonhold_policy::rights::Offer, String> {
-    let found = text.split_once(':').and_then(|(word, tickets)| {
-        let resource =
-            commonhold_contract::Resource::ALL.into_iter().find(|resource| resource.name() == word)?;
-        let tickets = tickets.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets))?;
-        Some(commonhold_policy::rights::Offer { resource, tickets })
-    });
-    found.ok_or_else(|| {
-        format!("write cpu, memory, disk or bus, a colon, and 1 to {TICKETS_MAX}, such as disk:300")
-    })
 }
 
 /// Show what isolation and sharing are worth on this machine

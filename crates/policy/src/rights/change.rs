@@ -2,6 +2,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::str::FromStr;
 
 use commonhold_contract::{Resource, UnitId};
 
@@ -100,6 +101,23 @@ pub struct Offer {
     pub resource: Resource,
     /// How many tickets.
     pub tickets: u64,
+}
+
+/// A text is no resource with tickets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("write cpu, memory, disk or bus, a colon, and 1 to {TICKETS_MAX}, such as disk:300")]
+pub struct NoTickets;
+
+/// Of `disk:300`: 1 to [`TICKETS_MAX`].
+impl FromStr for Offer {
+    type Err = NoTickets;
+
+    fn from_str(text: &str) -> Result<Offer, NoTickets> {
+        let (word, tickets) = text.split_once(':').ok_or(NoTickets)?;
+        let resource = Resource::ALL.into_iter().find(|resource| resource.name() == word).ok_or(NoTickets)?;
+        let tickets = tickets.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets));
+        Ok(Offer { resource, tickets: tickets.ok_or(NoTickets)? })
+    }
 }
 
 /// Why a change was refused. Nothing is changed then.

@@ -65,7 +65,7 @@ use ordered::{Entry, Forest, Tree};
 
 use crate::time::Time;
 
-pub use change::{Change, Offer, Refused};
+pub use change::{Change, NoTickets, Offer, Refused};
 use trade::Market;
 pub use trade::{Bid, Deal, Ending, Leg, Trade};
 

@@ -6,7 +6,7 @@
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::quantity::duration_text;
 use commonhold_contract::{Contract, Diagnostic, Resource, UnitId};
-use commonhold_policy::rights::{Bid, Change, Offer, Refused, Rights, TICKETS_MAX};
+use commonhold_policy::rights::{Bid, Change, NoTickets, Offer, Refused, Rights, TICKETS_MAX};
 use toml::de::DeTable;
 
 use super::keys::{CHANGE, OFFER, RESOURCES};
@@ -122,19 +122,13 @@ fn offer(
 /// `disk:300`.
 fn tickets(document: &mut Document, entry: &Entry) -> Option<Offer> {
     let text = document.string(entry, "a resource and tickets")?;
-    let parts = text.split_once(':').and_then(|(word, tickets)| {
-        let resource = Resource::ALL.into_iter().find(|resource| resource.name() == word)?;
-        let tickets = tickets.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets))?;
-        Some(Offer { resource, tickets })
-    });
-    if parts.is_none() {
+    let found = text.parse();
+    if let Err(why) = &found {
         let message = format!("\"{text}\" is no resource with tickets");
-        let help =
-            format!("write one of {}, a colon, and 1 to {TICKETS_MAX}: \"disk:300\"", RESOURCES.join(", "));
         let span = document.span(entry.value);
-        document.report(Diagnostic::error("bad-tickets", span, message).help(help));
+        document.report(Diagnostic::error("bad-tickets", span, message).help(NoTickets::to_string(why)));
     }
-    parts
+    found.ok()
 }
 
 /// Says which of the keys that are needed are missing.

@@ -108,6 +108,16 @@ fn a_ring_of_three_is_served() {
 }
 
 #[test]
+fn tickets_are_read_from_words() {
+    assert_eq!("disk:300".parse(), Ok(so_many(300, Disk)));
+    for text in
+        ["disk", "disk:", "disk:0", "disk:1000001", "disk:-1", "disks:3", ":3", "", "disk:3:4", "Disk:3"]
+    {
+        assert_eq!(text.parse::<Offer>(), Err(crate::rights::NoTickets), "{text}");
+    }
+}
+
+#[test]
 fn what_is_no_offer_is_refused() {
     let (mut contract, ids, _) = units(2);
     let inside = contract.add(Some(ids[0]), "inside");
