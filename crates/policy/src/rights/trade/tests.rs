@@ -203,6 +203,64 @@ fn a_reload_undoes_what_cannot_go_on() {
     assert_eq!((counts(&r, ids[0]), r.deals().len(), r.offers().len()), ((1_000, 700), 0, 0));
 }
 
+/// A unit that has nearly all tickets that one may have gets no more than that: the offers stand until there is room.
+#[test]
+fn no_exchange_gives_more_than_a_unit_may_have() {
+    let (_, ids, mut r) = units(2);
+    r.set_tickets(ids[0], Cpu, TICKETS_MAX - 5).unwrap();
+    offer(&mut r, bid(ids[0], so_many(10, Disk), so_many(10, Cpu))).unwrap();
+    offer(&mut r, bid(ids[1], so_many(10, Cpu), so_many(10, Disk))).unwrap();
+    r.settle(0);
+    assert_eq!((r.deals().len(), r.offers().len()), (0, 2));
+    r.set_tickets(ids[0], Cpu, TICKETS_MAX - 10).unwrap();
+    r.settle(1);
+    assert_eq!(
+        (r.deals().len(), r.offers().len()),
+        (1, 0),
+        "tickets that change have offers looked at again"
+    );
+}
+
+/// An offer to one unit is no part of a ring of three, though that unit would be the next in it.
+#[test]
+fn an_offer_to_one_unit_is_served_by_that_unit_alone() {
+    let (_, ids, mut r) = units(3);
+    offer(&mut r, Bid { with: Some(ids[1]), ..bid(ids[0], so_many(10, Cpu), so_many(10, Disk)) }).unwrap();
+    offer(&mut r, bid(ids[1], so_many(10, Memory), so_many(10, Cpu))).unwrap();
+    offer(&mut r, Bid { with: Some(ids[0]), ..bid(ids[2], so_many(10, Disk), so_many(10, Memory)) }).unwrap();
+    r.settle(0);
+    assert_eq!((r.deals().len(), r.offers().len()), (0, 3));
+}
+
+/// A step asks for the next one at the end of an exchange at the latest, and that one ends it; the checker replays both.
+#[test]
+fn a_step_comes_when_an_exchange_is_over() {
+    let (contract, ids, _) = units(2);
+    let machine = commonhold_machine::Machine::synthetic("cpus:1 memory:1GiB").unwrap();
+    let offers = [
+        bid(ids[0], so_many(1, Cpu), so_many(1, Disk)),
+        Bid { for_ns: Some(500), ..bid(ids[1], so_many(1, Disk), so_many(1, Cpu)) },
+    ];
+    let changes = offers.map(|bid| Change::Offer { bid });
+    let snapshot = crate::Snapshot::default();
+    let input = |changes| crate::Input {
+        contract: &contract,
+        machine: &machine,
+        means: crate::Means::NONE,
+        snapshot: &snapshot,
+        changes,
+    };
+    let (state, made) = crate::step(crate::State::default(), 7, input(&changes));
+    assert_eq!((made.next, made.decisions.trade.len()), (507, 3));
+    let (_, over) = crate::step(state, 507, input(&[]));
+    assert!(matches!(over.decisions.trade[..], [Trade::Undone { why: Ending::Over, .. }]));
+    let books = crate::check::Books::default();
+    let after = books.replay(&contract, &machine, &made).unwrap();
+    assert!(after.replay(&contract, &machine, &over).is_ok());
+    let wrong = books.replay(&contract, &machine, &over).unwrap_err();
+    assert!(wrong.iter().any(|it| it.contains("was not in force")), "{wrong:?}");
+}
+
 #[derive(Debug, Clone)]
 enum Happens {
     Offer { by: usize, gives: (usize, u64), wants: (usize, u64), with: Option<usize>, for_ns: Option<u64> },
