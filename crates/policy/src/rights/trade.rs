@@ -281,11 +281,11 @@ fn close(able: &[(u64, Bid)], ring: &mut Vec<(u64, Bid)>, length: usize, rights:
         return false;
     };
     if ring.len() == length {
-        return fits(&last, &first, length) && legs(ring).iter().all(|leg| rights.has_room(*leg));
+        return fits(&last, &first) && legs(ring).iter().all(|leg| rights.has_room(*leg));
     }
     for (number, bid) in able {
         let is_in = ring.iter().any(|(_, other)| other.by == bid.by);
-        if !is_in && rights.siblings(first.by, bid.by).is_ok() && fits(&last, bid, length) {
+        if !is_in && rights.siblings(first.by, bid.by).is_ok() && fits(&last, bid) {
             ring.push((*number, *bid));
             if close(able, ring, length, rights) {
                 return true;
@@ -305,9 +305,9 @@ fn legs(ring: &[(u64, Bid)]) -> Vec<Leg> {
         .collect()
 }
 
-/// Whether the one gives what the next one in a ring of that length wants. An offer to one unit is served by that unit.
-fn fits(one: &Bid, next: &Bid, length: usize) -> bool {
-    let agreed = |bid: &Bid, with: UnitId| bid.with.is_none_or(|only| only == with && length == 2);
+/// Whether the one gives what the next one in a ring wants. An offer to one unit has that unit on both sides: in a pair alone.
+fn fits(one: &Bid, next: &Bid) -> bool {
+    let agreed = |bid: &Bid, with: UnitId| bid.with.is_none_or(|only| only == with);
     one.gives.resource == next.wants.resource
         && one.gives.tickets >= next.wants.tickets
         && agreed(one, next.by)
