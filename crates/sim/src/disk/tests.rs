@@ -437,6 +437,10 @@ fn orders_by_hand() {
     // Finish tags: A's 8, 16, 24, B's 8, 16. Batches of two: 900 and 500 (0 and 2), then 100 (1) and 50 (4), then 300. The
     // head comes from 0: 500, 900, then over again.
     assert_eq!(served(DiskOrder::Yfq), [2, 0, 4, 1, 3]);
+    // 500 and 700, then from 708 on: 900 before 100.
+    let mut drive = drive(DiskOrder::Yfq, 0, &[0, 0, 1, 1]);
+    submit_all(&mut drive, vec![read(A, 500, 8), read(A, 900, 8), read(B, 700, 8), read(B, 100, 8)]);
+    assert_eq!(drain(&mut drive), [0, 2, 1, 3]);
 }
 
 #[test]
