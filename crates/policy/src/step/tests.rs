@@ -8,7 +8,7 @@ use crate::check::Books;
 use crate::cpu::lend::Loan;
 use crate::cpu::{BUSY_NS, NotHeld, REST_NS, Side, WhyNot, needs_cap, not_held};
 use crate::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, Orders, Reason, Step};
-use crate::rights::Change;
+use crate::rights::{Bid, Change, Ending, Offer, Trade};
 use crate::snapshot::{DiskFacts, DiskMeans, Means, Snapshot, UnitFacts};
 use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, Scheme, UnitId};
 use commonhold_machine::{CpuSet, Machine};
@@ -806,4 +806,35 @@ fn shares_of_a_disk_follow_rights_and_what_it_carries() {
     assert_eq!(look(&mut w), (vec![(2, 500), (3, 500)], [500_000, 500_000]));
     w.leave(0);
     assert_eq!(look(&mut w), (vec![], [0, 1_000_000]));
+}
+
+/// A step asks for the next one at the end of an exchange at the latest, and that one ends it; the checker replays both.
+#[test]
+fn a_step_comes_when_an_exchange_is_over() {
+    let mut contract = Contract::default();
+    let (one, other) = (contract.add(None, "one"), contract.add(None, "other"));
+    let machine = Machine::synthetic("cpus:1 memory:1GiB").unwrap();
+    let [cpu, disk] = [Resource::Cpu, Resource::Disk].map(|resource| Offer { resource, tickets: 1 });
+    let changes = [
+        Bid { by: one, gives: cpu, wants: disk, with: None, for_ns: None },
+        Bid { by: other, gives: disk, wants: cpu, with: None, for_ns: Some(500) },
+    ]
+    .map(|bid| Change::Offer { bid });
+    let snapshot = Snapshot::default();
+    let input = |changes| Input {
+        contract: &contract,
+        machine: &machine,
+        means: Means::NONE,
+        snapshot: &snapshot,
+        changes,
+    };
+    let (state, made) = step(State::default(), 7, input(&changes));
+    assert_eq!((made.next, made.decisions.trade.len()), (507, 3));
+    let (_, over) = step(state, 507, input(&[]));
+    assert!(matches!(over.decisions.trade[..], [Trade::Undone { why: Ending::Over, .. }]));
+    let books = Books::default();
+    let after = books.replay(&contract, &machine, &made).unwrap();
+    assert!(after.replay(&contract, &machine, &over).is_ok());
+    let wrong = books.replay(&contract, &machine, &over).unwrap_err();
+    assert!(wrong.iter().any(|it| it.contains("was not in force")), "{wrong:?}");
 }

@@ -232,35 +232,6 @@ fn an_offer_to_one_unit_is_served_by_that_unit_alone() {
     assert_eq!((r.deals().len(), r.offers().len()), (0, 3));
 }
 
-/// A step asks for the next one at the end of an exchange at the latest, and that one ends it; the checker replays both.
-#[test]
-fn a_step_comes_when_an_exchange_is_over() {
-    let (contract, ids, _) = units(2);
-    let machine = commonhold_machine::Machine::synthetic("cpus:1 memory:1GiB").unwrap();
-    let offers = [
-        bid(ids[0], so_many(1, Cpu), so_many(1, Disk)),
-        Bid { for_ns: Some(500), ..bid(ids[1], so_many(1, Disk), so_many(1, Cpu)) },
-    ];
-    let changes = offers.map(|bid| Change::Offer { bid });
-    let snapshot = crate::Snapshot::default();
-    let input = |changes| crate::Input {
-        contract: &contract,
-        machine: &machine,
-        means: crate::Means::NONE,
-        snapshot: &snapshot,
-        changes,
-    };
-    let (state, made) = crate::step(crate::State::default(), 7, input(&changes));
-    assert_eq!((made.next, made.decisions.trade.len()), (507, 3));
-    let (_, over) = crate::step(state, 507, input(&[]));
-    assert!(matches!(over.decisions.trade[..], [Trade::Undone { why: Ending::Over, .. }]));
-    let books = crate::check::Books::default();
-    let after = books.replay(&contract, &machine, &made).unwrap();
-    assert!(after.replay(&contract, &machine, &over).is_ok());
-    let wrong = books.replay(&contract, &machine, &over).unwrap_err();
-    assert!(wrong.iter().any(|it| it.contains("was not in force")), "{wrong:?}");
-}
-
 #[derive(Debug, Clone)]
 enum Happens {
     Offer { by: usize, gives: (usize, u64), wants: (usize, u64), with: Option<usize>, for_ns: Option<u64> },
