@@ -4,8 +4,11 @@
 //! and wake, CPUs go away and come back, and tickets change. Every plan, and what the plan checker says of it, goes
 //! into the hash of its kind. After an intended change of what is decided, the failure's own text has the new list.
 
+mod chance;
+
 use std::fmt::Debug;
 
+use chance::Chance;
 use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Scheme, UnitId};
 use commonhold_machine::{Cpu, Machine};
 use commonhold_policy::check::Books;
@@ -44,24 +47,9 @@ const HASHES: [(&str, Means, Scheme, u64); 6] = [
     ("user smp", USER, Scheme::Smp, 0xC233_1B65_C3B2_9ECA),
 ];
 
-/// Numbers that follow from a seed (`SplitMix64`).
-struct Chance(u64);
-
 impl Chance {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % n
-    }
-
     fn small(&mut self, n: u32) -> u32 {
         u32::try_from(self.below(u64::from(n))).unwrap_or(0)
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
     }
 }
 

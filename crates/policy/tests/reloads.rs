@@ -4,8 +4,11 @@
 //! What has to hold at each step: the plan checker finds nothing wrong; every order and decision is about a unit of the
 //! contract; and whoever stands still has a rate, processes, and a disk that is there.
 
+mod chance;
+
 use std::collections::BTreeSet;
 
+use chance::Chance;
 use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, Resource, Scheme, UnitId};
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
@@ -19,22 +22,7 @@ use commonhold_policy::{
 const HISTORIES: u64 = 60;
 const STEPS: u64 = 80;
 
-/// Numbers that follow from a seed (`SplitMix64`).
-struct Chance(u64);
-
 impl Chance {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
     fn permission(&mut self) -> Permission {
         match self.below(6) {
             0 => Permission::No,
