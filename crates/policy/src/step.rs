@@ -51,7 +51,8 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
 /// Takes into the rights what changed since the step before. Where nothing did, they stay the same ones: what is worked out
 /// from them is remembered by that.
 fn bring_up_to_date(rights: &mut Arc<Rights>, now: Time, input: Input<'_>, made: &mut Decisions) {
-    let capacities = Resource::ALL.map(|resource| (resource, capacity(input.contract, input.machine, resource)));
+    let capacities =
+        Resource::ALL.map(|resource| (resource, capacity(input.contract, input.machine, resource)));
     let there = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
     let same = rights.are_of(input.contract)
         && input.changes.is_empty()

@@ -93,7 +93,11 @@ impl Lots {
     }
 
     /// What a unit holds.
-    pub(super) fn held_by(&self, resource: Resource, holder: UnitId) -> impl Iterator<Item = (Lot, u64)> + '_ {
+    pub(super) fn held_by(
+        &self,
+        resource: Resource,
+        holder: UnitId,
+    ) -> impl Iterator<Item = (Lot, u64)> + '_ {
         let first = Lot { holder, of: None, kind: Kind::Soft };
         let all = self.0[resource].range(first..).map(|(lot, much)| (*lot, *much));
         all.take_while(move |(lot, _)| lot.holder == holder)

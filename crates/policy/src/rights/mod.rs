@@ -647,7 +647,8 @@ impl Rights {
             let per_ticket = |of: Option<UnitId>| values.division(of, worth(of)).per_ticket();
             let ((left, open), (other_left, other_open)) = (per_ticket(of)?, per_ticket(other)?);
             let product = times(times(much.into(), left)?, other_open);
-            return divide(product, u128::from(open).checked_mul(other_left.into())?).filter(|_| kind == other_kind);
+            return divide(product, u128::from(open).checked_mul(other_left.into())?)
+                .filter(|_| kind == other_kind);
         }
         let is_known = values.capacity != Capacity::Parts;
         if !is_known && (kind == Kind::Absolute || other_kind == Kind::Absolute) {
@@ -692,7 +693,7 @@ impl Rights {
     }
 
     fn lend(&mut self, leg: &Leg) {
-        self.move_leg(leg, |counted, much| counted.saturating_add(much));
+        self.move_leg(leg, u64::saturating_add);
     }
 
     /// What was lent is not; of a unit that is not there any more, nothing is.
@@ -861,8 +862,7 @@ impl<'a> Values<'a> {
         let (rights, resource) = (self.rights, self.resource);
         let n = rights.units.len();
         let top = self.division(None, self.capacity.total());
-        let mut all =
-            Entitlement { value: vec![0; n], own: vec![0; n], hard: vec![0; n], unheld: top.own() };
+        let mut all = Entitlement { value: vec![0; n], own: vec![0; n], hard: vec![0; n], unheld: top.own() };
         // What each unit is still to be told of: its own tickets' part, and that of each of its lots.
         let mut untold: BTreeMap<UnitId, usize> = BTreeMap::new();
         for (lot, _) in rights.lots.all(resource) {

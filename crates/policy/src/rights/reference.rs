@@ -161,7 +161,8 @@ impl Plain {
         for (part, part_value) in parts.iter().zip(values) {
             let part_value = u64::try_from(part_value).unwrap();
             all.value[part.id.index()] = part_value;
-            all.hard[part.id.index()] = if hard > total { part_value } else { u64::try_from(part.hard).unwrap() };
+            all.hard[part.id.index()] =
+                if hard > total { part_value } else { u64::try_from(part.hard).unwrap() };
             all.own[part.id.index()] = self.divide(resource, capacity, Some(part.id), part_value, all);
         }
         u64::try_from(kept).unwrap()

@@ -276,14 +276,11 @@ impl Market {
         for number in numbers.into_iter().rev() {
             let deal = &self.deals[&number];
             let stays = |unit: UnitId, encloser| rights.unit(unit).is_ok_and(|unit| unit.parent == encloser);
-            let gone =
-                deal.legs.iter().any(|leg| !stays(leg.from, leg.of) || !stays(leg.to, leg.into));
+            let gone = deal.legs.iter().any(|leg| !stays(leg.from, leg.of) || !stays(leg.to, leg.into));
             let why = match deal.until {
                 _ if gone => Ending::Gone,
                 Some(until) if until <= now => Ending::Over,
-                _ if deal.legs.iter().any(|leg| rights.lent_too_many(leg.from, leg.what)) => {
-                    Ending::TooFew
-                }
+                _ if deal.legs.iter().any(|leg| rights.lent_too_many(leg.from, leg.what)) => Ending::TooFew,
                 _ => continue,
             };
             came.extend(self.undo(rights, number, why));

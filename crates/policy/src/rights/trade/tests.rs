@@ -135,7 +135,9 @@ fn what_is_no_offer_is_refused() {
     assert_eq!(try_it(Bid { with: Some(inside), ..bid(a, gives, wants) }), own);
     assert_eq!(try_it(Bid { with: Some(a), ..bid(inside, gives, wants) }), own);
     let least = |at_least| Bid { at_least: Some(at_least), ..bid(a, gives, wants) };
-    for no_bound in [so_many(11, Disk), so_many(0, Disk), so_many(1, Cpu), Offer::hard(Disk, Amount::Absolute(1))] {
+    for no_bound in
+        [so_many(11, Disk), so_many(0, Disk), so_many(1, Cpu), Offer::hard(Disk, Amount::Absolute(1))]
+    {
         assert_eq!(try_it(least(no_bound)), Err(Refused::NoExchange { unit: a }), "{no_bound}");
     }
     let reserved = Offer::hard(Memory, Amount::Absolute(1 << 20));
@@ -381,7 +383,8 @@ fn what_is_reserved_is_exchanged() {
 fn an_offer_may_be_served_in_part() {
     let (_, ids, mut r) = units(3);
     let [a, b, c] = [ids[0], ids[1], ids[2]];
-    let bounded = Bid { at_least: Some(so_many(300, Memory)), ..bid(a, so_many(800, Disk), so_many(400, Memory)) };
+    let bounded =
+        Bid { at_least: Some(so_many(300, Memory)), ..bid(a, so_many(800, Disk), so_many(400, Memory)) };
     offer(&mut r, bounded).unwrap();
     offer(&mut r, bid(b, so_many(100, Memory), so_many(200, Disk))).unwrap();
     // The ratio is the other's: 601 disk are more than a gives for 300.
@@ -394,8 +397,11 @@ fn an_offer_may_be_served_in_part() {
     assert_eq!(what, [so_many(650, Disk), so_many(350, Memory)]);
     assert_eq!(r.offers().len(), 2, "what is left of it stands no more");
     // Both may be served in part: 200 CPU for 100 memory at most, and 150 for 90.
-    offer(&mut r, Bid { at_least: Some(so_many(50, Memory)), ..bid(c, so_many(200, Cpu), so_many(100, Memory)) })
-        .unwrap();
+    offer(
+        &mut r,
+        Bid { at_least: Some(so_many(50, Memory)), ..bid(c, so_many(200, Cpu), so_many(100, Memory)) },
+    )
+    .unwrap();
     offer(&mut r, Bid { at_least: Some(so_many(10, Cpu)), ..bid(b, so_many(90, Memory), so_many(150, Cpu)) })
         .unwrap();
     r.settle(0);
@@ -424,12 +430,35 @@ fn offers_are_read_and_written_as_text() {
 
 #[derive(Debug, Clone)]
 enum Happens {
-    Offer { by: usize, gives: Side, wants: Side, bound: Option<u64>, with: Option<usize>, for_ns: Option<u64> },
-    Cancel { number: u64 },
-    Set { unit: usize, resource: usize, tickets: u64 },
-    Fund { unit: usize, of: usize, resource: usize, tickets: u64 },
-    Present { unit: usize, present: bool },
-    Wait { ns: u64 },
+    Offer {
+        by: usize,
+        gives: Side,
+        wants: Side,
+        bound: Option<u64>,
+        with: Option<usize>,
+        for_ns: Option<u64>,
+    },
+    Cancel {
+        number: u64,
+    },
+    Set {
+        unit: usize,
+        resource: usize,
+        tickets: u64,
+    },
+    Fund {
+        unit: usize,
+        of: usize,
+        resource: usize,
+        tickets: u64,
+    },
+    Present {
+        unit: usize,
+        present: bool,
+    },
+    Wait {
+        ns: u64,
+    },
 }
 
 /// A resource, how much, and what of: tickets, a part, an amount.
@@ -469,7 +498,8 @@ fn nested() -> (Contract, Vec<UnitId>) {
     for id in &ids {
         contract.units[id.index()].tickets = commonhold_contract::PerResource::all(6);
     }
-    for (n, hard) in [(1, Amount::Part(100_000)), (2, Amount::Absolute(1 << 16)), (4, Amount::Part(200_000))] {
+    for (n, hard) in [(1, Amount::Part(100_000)), (2, Amount::Absolute(1 << 16)), (4, Amount::Part(200_000))]
+    {
         contract.units[ids[n].index()].hard = commonhold_contract::PerResource::all(Some(hard));
     }
     (contract, ids)
