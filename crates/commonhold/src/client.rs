@@ -43,6 +43,8 @@ pub(crate) fn call<T: DeserializeOwned>(stream: &mut UnixStream, call: &Call) ->
             | refusal::SAME_UNIT
             | refusal::LENT
             | refusal::NO_EXCHANGE
+            | refusal::NOT_RESERVED
+            | refusal::LOOP
             | refusal::TOO_MANY_OFFERS
             | refusal::NO_OFFER => Exit::Refused,
             _ => Exit::Unavailable,

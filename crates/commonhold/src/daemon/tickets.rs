@@ -241,7 +241,7 @@ fn may_change(
             governs_around(unit)
         }
         // The currency's: who decides on what it issues. Of the base currency root alone does.
-        Change::Fund { of, .. } => of.is_some_and(|of| governs(of)),
+        Change::Fund { of, .. } => of.is_some_and(governs),
         // That the other is a sibling, the rights themselves see to.
         Change::Transfer { from, .. } => may_enter(from) || governs_around(from),
         Change::Exchange { one, other, .. } => governs_around(one) && governs_around(other),

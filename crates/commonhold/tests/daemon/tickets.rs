@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::support::{Daemon, Place, Process, STRANGER, Said, eventually, is_root, said};
+use crate::support::{Daemon, Place, Process, STRANGER, Said, eventually, is_root, kill, said};
 
 const TWO: &str = "version = 1\n[unit.a]\n[unit.b]\n";
 
@@ -96,7 +96,7 @@ fn units_give_and_are_set_and_taken_back() {
         "{table}"
     );
     let exchange = "{\"method\":\"io.commonhold.Change\",\"parameters\":{\"kind\":\"exchange\",\"one\":\"a\",\"other\":\"b\",\
-                    \"gives\":{\"resource\":\"bus\",\"tickets\":10},\"gets\":{\"resource\":\"disk\",\"tickets\":40}}}";
+                    \"gives\":\"bus:10\",\"gets\":\"disk:40\"}}";
     let answer = ask(&place, exchange);
     assert_eq!(answer["parameters"]["tickets"].as_array().map(Vec::len), Some(4), "{answer}");
     assert_eq!([of(&place, "a", "bus"), of(&place, "b", "bus")], [(90, 100), (110, 100)]);
@@ -109,7 +109,8 @@ fn units_give_and_are_set_and_taken_back() {
 
 #[test]
 fn what_cannot_be_made_is_refused_with_a_remedy() {
-    let (place, daemon) = start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\n");
+    let (place, daemon) =
+        start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\nhard = { memory = \"64MiB\" }\n");
     place
         .call(&["tickets", "give", "a", "b", "cpu", "100"])
         .refused(65, &["would leave it none; 99 is the most"]);
@@ -394,14 +395,21 @@ fn offers_that_fit_are_served_and_undone() {
 
 #[test]
 fn offers_that_are_none_are_refused() {
-    let (place, _daemon) = start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\n");
+    let (place, _daemon) =
+        start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\nhard = { memory = \"64MiB\" }\n");
     let offer = |unit: &str, give: &str, want: &str, more: &[&str]| {
         let args = ["offer", "--unit", unit, "--give", give, "--want", want];
         place.call(&[&args, more].concat())
     };
     offer("a", "disk:100", "cpu:1", &[]).refused(65, &["a has 100 disk tickets", "99 is the most"]);
     offer("a", "disk:1", "disk:1", &[]).refused(65, &["tickets of one resource for tickets of another"]);
-    offer("a", "disk:1", "cpu:1", &["--with", "a/sub"]).refused(65, &["name two units side by side"]);
+    offer("a", "disk:1", "cpu:1", &["--with", "a/sub"])
+        .refused(65, &["its own tickets", "name another unit"]);
+    offer("a", "disk:9", "cpu:9", &["--at-least", "cpu:10"]).refused(65, &["no more than that"]);
+    offer("a", "memory:1GiB", "cpu:1", &[]).refused(65, &["no memory reserved", "`hard` in the contract"]);
+    offer("b", "memory:1GiB", "disk:1", &[])
+        .refused(65, &["less memory reserved", "memory:64MiB is the most"]);
+    offer("a", "memory:1G", "cpu:1", &[]).refused(2, &["memory:2GiB"]);
     offer("no", "disk:1", "cpu:1", &[]).refused(69, &["has no unit `no`"]);
     offer("a", "disk", "cpu:1", &[]).refused(2, &["such as disk:300"]);
     offer("a", "disk:0", "cpu:1", &[]).refused(2, &["1 to 1000000"]);
@@ -410,6 +418,34 @@ fn offers_that_are_none_are_refused() {
     place
         .call(&["offer", "--give", "disk:1", "--want", "cpu:1"])
         .refused(69, &["this command runs in no unit", "--unit"]);
+}
+
+/// In different units, and in part: `b` gives 32 MiB of what is reserved for it to `a/sub` for disk tickets of `a`'s currency.
+#[test]
+fn units_of_different_enclosers_exchange_reservations() {
+    let (place, daemon) =
+        start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\nhard = { memory = \"64MiB\" }\n");
+    let offer = |unit: &str, give: &str, want: &str, more: &[&str]| {
+        done(place.call(&[&["offer", "--unit", unit, "--give", give, "--want", want], more].concat()))
+    };
+    // Tickets of different currencies have a common measure while these are worth something.
+    let load =
+        ["a/sub", "b"].map(|unit| Process::start(&mut place.command(&["exec", unit, "--", "sleep", "60"])));
+    eventually("both are seen", || {
+        let all: serde_json::Value = serde_json::from_str(&done(place.call(&["tickets", "--json"]))).unwrap();
+        let is_active = |row: &&serde_json::Value| row["resource"] == "disk" && row["active"] == true;
+        all["tickets"].as_array().unwrap().iter().filter(is_active).count() == 3
+    });
+    offer("b", "memory:64MiB", "disk:20", &["--at-least", "disk:10"]);
+    let offers = done(place.call(&["offers"]));
+    assert!(offers.contains("64MiB memory  20 disk, 10 disk at least"), "{offers}");
+    let served = offer("a/sub", "disk:10", "memory:32MiB", &[]);
+    assert!(served.contains("is served by exchange 3"), "{served}");
+    daemon.says("exchange 3: b lends 32MiB of reserved memory to a/sub, a/sub lends 10 disk tickets to b");
+    let offers = done(place.call(&["offers"]));
+    assert!(offers.contains("32MiB memory") && offers.contains("10 disk of a"), "{offers}");
+    done(place.call(&["cancel", "3"]));
+    load.iter().for_each(|load| kill(load.pid(), libc::SIGKILL));
 }
 
 /// A reload drops `b` in the middle of an exchange: `a` has what it lent again.
