@@ -96,7 +96,7 @@ fn units_give_and_are_set_and_taken_back() {
         "{table}"
     );
     let exchange = "{\"method\":\"io.commonhold.Change\",\"parameters\":{\"kind\":\"exchange\",\"one\":\"a\",\"other\":\"b\",\
-                    \"gives\":{\"resource\":\"bus\",\"tickets\":10},\"gets\":{\"resource\":\"disk\",\"tickets\":40}}}";
+                    \"gives\":\"bus:10\",\"gets\":\"disk:40\"}}";
     let answer = ask(&place, exchange);
     assert_eq!(answer["parameters"]["tickets"].as_array().map(Vec::len), Some(4), "{answer}");
     assert_eq!([of(&place, "a", "bus"), of(&place, "b", "bus")], [(90, 100), (110, 100)]);
@@ -134,6 +134,10 @@ fn what_cannot_be_made_is_refused_with_a_remedy() {
         ("{\"kind\":\"steal\",\"unit\":\"a\"}", "org.varlink.service.InvalidParameter"),
         (
             "{\"kind\":\"set\",\"unit\":\"a\",\"resource\":\"cpu\",\"tickets\":-1}",
+            "org.varlink.service.InvalidParameter",
+        ),
+        (
+            "{\"kind\":\"offer\",\"unit\":\"a\",\"gives\":\"disk\",\"wants\":\"cpu:1\"}",
             "org.varlink.service.InvalidParameter",
         ),
         ("[]", "org.varlink.service.InvalidParameter"),

@@ -2,6 +2,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt;
 use core::str::FromStr;
 
 use commonhold_contract::{Resource, UnitId};
@@ -101,6 +102,13 @@ pub struct Offer {
     pub resource: Resource,
     /// How many tickets.
     pub tickets: u64,
+}
+
+/// As [`Offer::from_str`] reads it: `disk:300`.
+impl fmt::Display for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.resource.name(), self.tickets)
+    }
 }
 
 /// A text is no resource with tickets.

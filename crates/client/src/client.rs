@@ -1,0 +1,199 @@
+//! A connection to the daemon.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+use crate::reply::{Awaited, Changed, Made, Offers, State, Tickets};
+use crate::wire::{Asked, Call, Refusal, Reply, Resource, receive, send};
+
+/// A daemon answers within milliseconds; one that does not within this is stopped or stuck.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection to the daemon. Offers that it holds end with it.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+}
+
+/// What a unit offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// The path of the unit that offers.
+    pub unit: String,
+    /// What it gives, such as `disk:300`.
+    pub gives: String,
+    /// What it wants for that, such as `cpu:200`.
+    pub wants: String,
+    /// Only with this unit.
+    pub with: Option<String>,
+    /// How long an exchange lasts at most; nothing: until it is ended.
+    pub time: Option<Duration>,
+    /// Whether the offer, and the exchange that serves it, end with the client.
+    pub while_connected: bool,
+}
+
+impl Offer {
+    /// An offer to all, that stands until it is taken back.
+    pub fn new(unit: &str, gives: &str, wants: &str) -> Offer {
+        Offer {
+            unit: unit.to_owned(),
+            gives: gives.to_owned(),
+            wants: wants.to_owned(),
+            with: None,
+            time: None,
+            while_connected: false,
+        }
+    }
+
+    /// The same, to one unit alone.
+    #[must_use]
+    pub fn with(self, unit: &str) -> Offer {
+        Offer { with: Some(unit.to_owned()), ..self }
+    }
+
+    /// The same, for an exchange of this time at most.
+    #[must_use]
+    pub fn lasting(self, time: Duration) -> Offer {
+        Offer { time: Some(time), ..self }
+    }
+
+    /// The same, as long as the client that makes it is connected: however the program ends, the offer and its exchange do.
+    #[must_use]
+    pub fn while_connected(self) -> Offer {
+        Offer { while_connected: true, ..self }
+    }
+}
+
+#[derive(Deserialize)]
+struct Found {
+    unit: String,
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Client {
+    /// Connects to the daemon's socket: `/run/commonhold/socket` for root's.
+    pub fn connect(socket: impl AsRef<Path>) -> Result<Client, Error> {
+        Ok(Client::from(UnixStream::connect(socket)?))
+    }
+
+    /// All accounts, as `commonhold status --json` describes them.
+    pub fn status(&mut self) -> Result<serde_json::Value, Error> {
+        self.call(&Call::Status { by_cpu: false })
+    }
+
+    /// The path of the unit that a process is in; `shared` for those that are in no other.
+    pub fn unit_of(&mut self, pid: u32) -> Result<String, Error> {
+        Ok(self.call::<Found>(&Call::Where { pid })?.unit)
+    }
+
+    /// The path of the unit that this process is in.
+    pub fn own_unit(&mut self) -> Result<String, Error> {
+        self.unit_of(std::process::id())
+    }
+
+    /// Every unit's tickets of every resource.
+    pub fn tickets(&mut self) -> Result<Vec<Tickets>, Error> {
+        Ok(self.call::<Changed>(&Call::Tickets {})?.tickets)
+    }
+
+    /// Gives tickets of a unit to a sibling, for good; the tickets of both.
+    pub fn transfer(
+        &mut self,
+        from: &str,
+        to: &str,
+        resource: Resource,
+        tickets: u64,
+    ) -> Result<Vec<Tickets>, Error> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.change(Asked::Transfer { from, to, resource, tickets }).map(|changed| changed.tickets)
+    }
+
+    /// Offers that stand, and exchanges.
+    pub fn offers(&mut self) -> Result<Offers, Error> {
+        self.call(&Call::Offers {})
+    }
+
+    /// Makes an offer; it may be served at once.
+    pub fn offer(&mut self, offer: &Offer) -> Result<Made, Error> {
+        let Offer { unit, gives, wants, with, time, while_connected } = offer.clone();
+        let for_ns = time.map(ns);
+        let changed = self.change(Asked::Offer { unit, gives, wants, with, for_ns, while_connected })?;
+        let number = changed.offer.ok_or_else(|| Error::NotUnderstood("an offer without a number".into()))?;
+        Ok(Made { number, exchange: changed.exchange })
+    }
+
+    /// Waits until an offer stands no more, or an exchange is over; at most so long. [`State::Stands`] and
+    /// [`State::InForce`]: the time is over, and nothing has changed. No time asks what is known now.
+    pub fn wait(&mut self, number: u64, at_most: Option<Duration>) -> Result<Awaited, Error> {
+        let call = Call::Await { number, at_most_ns: at_most.map(ns) };
+        // The daemon answers when the time is over: it is stuck only long after.
+        let patience = at_most.map(|time| time.saturating_add(PATIENCE));
+        self.call_within(&call, patience)
+    }
+
+    /// Waits until an offer is served, at most so long; the exchange that serves it, or `None` if the time is over.
+    pub fn wait_until_served(&mut self, offer: u64, at_most: Option<Duration>) -> Result<Option<u64>, Error> {
+        let awaited = self.wait(offer, at_most)?;
+        match (awaited.state, awaited.exchange) {
+            (State::Served, Some(exchange)) => Ok(Some(exchange)),
+            (State::Stands, _) => Ok(None),
+            _ => Err(Error::Withdrawn),
+        }
+    }
+
+    /// Takes an offer back, or ends an exchange; the tickets of its units.
+    pub fn cancel(&mut self, number: u64) -> Result<Vec<Tickets>, Error> {
+        self.change(Asked::Cancel { number }).map(|changed| changed.tickets)
+    }
+
+    fn change(&mut self, asked: Asked) -> Result<Changed, Error> {
+        self.call(&Call::Change(asked))
+    }
+
+    /// Any call, and its answer.
+    pub fn call<T: DeserializeOwned>(&mut self, call: &Call) -> Result<T, Error> {
+        self.call_within(call, Some(PATIENCE))
+    }
+
+    fn call_within<T: DeserializeOwned>(
+        &mut self,
+        call: &Call,
+        patience: Option<Duration>,
+    ) -> Result<T, Error> {
+        self.stream.set_write_timeout(Some(PATIENCE))?;
+        self.stream.set_read_timeout(patience)?;
+        let answered = send(&self.stream, call).and_then(|()| receive(&self.stream));
+        let bytes = match answered {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Err(Error::HungUp),
+            Err(e) => {
+                // An answer that comes later would be taken for that of the next request.
+                let _ = self.stream.shutdown(std::net::Shutdown::Both);
+                return Err(match e.kind() {
+                    std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset => Error::HungUp,
+                    _ => Error::Io(e),
+                });
+            }
+        };
+        if let Ok(refusal) = serde_json::from_slice::<Refusal>(&bytes) {
+            return Err(refusal.into());
+        }
+        let reply: Reply<T> =
+            serde_json::from_slice(&bytes).map_err(|e| Error::NotUnderstood(e.to_string()))?;
+        Ok(reply.parameters)
+    }
+}
+
+impl From<UnixStream> for Client {
+    fn from(stream: UnixStream) -> Client {
+        Client { stream }
+    }
+}

@@ -1,0 +1,208 @@
+//! Programs that trade for themselves: offers that end with their program, and programs that wait for what becomes of one.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use commonhold_client::{Client, Error, Offer, State, Why};
+
+use crate::support::{Daemon, Place, STRANGER, eventually, is_root};
+
+const TWO: &str = "version = 1\n[unit.a]\n[unit.b]\n";
+
+fn start() -> (Place, Daemon) {
+    let place = Place::with(TWO);
+    let daemon = place.run(&[]);
+    (place, daemon)
+}
+
+fn client(place: &Place) -> Client {
+    Client::connect(place.socket()).unwrap()
+}
+
+fn a() -> Offer {
+    Offer::new("a", "disk:30", "cpu:20")
+}
+
+fn b() -> Offer {
+    Offer::new("b", "cpu:20", "disk:30")
+}
+
+/// The tickets that `a` has of disks.
+fn disk_of_a(client: &mut Client) -> u64 {
+    let all = client.tickets().unwrap();
+    all.iter().find(|row| row.unit == "a" && row.resource.name() == "disk").unwrap().tickets
+}
+
+#[test]
+fn an_offer_and_its_exchange_end_with_their_program() {
+    let (place, daemon) = start();
+    let mut other = client(&place);
+    let mut program = client(&place);
+    let offer = program.offer(&a().while_connected()).unwrap();
+    assert_eq!(other.offers().unwrap().offers[0].gives, "disk:30");
+    drop(program);
+    let what = other.wait(offer.number, Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(what.state, State::Withdrawn);
+    daemon.says(&format!("tickets the program that held {} is gone", offer.number));
+
+    // Only one of the two ends with its program.
+    let mut program = client(&place);
+    program.offer(&a().while_connected()).unwrap();
+    let exchange = other.offer(&b()).unwrap().exchange.unwrap();
+    assert_eq!(disk_of_a(&mut other), 70);
+    drop(program);
+    let what = other.wait(exchange, Some(Duration::from_secs(5))).unwrap();
+    assert_eq!((what.state, what.why.as_deref()), (State::Ended, Some("ended")));
+    assert_eq!(disk_of_a(&mut other), 100);
+
+    // Without being asked for, nothing ends.
+    let mut program = client(&place);
+    let offer = program.offer(&a()).unwrap();
+    drop(program);
+    let what = other.wait(offer.number, Some(Duration::from_millis(300))).unwrap();
+    assert_eq!(what.state, State::Stands);
+}
+
+/// A number is never that of another offer.
+#[test]
+fn what_is_over_before_its_program_is_gone_is_left_alone() {
+    let (place, daemon) = start();
+    let mut other = client(&place);
+    let mut program = client(&place);
+    let offer = program.offer(&a().while_connected()).unwrap();
+    program.cancel(offer.number).unwrap();
+    let again = other.offer(&a()).unwrap();
+    drop(program);
+    assert_eq!(other.wait(again.number, Some(Duration::from_millis(300))).unwrap().state, State::Stands);
+    assert!(!daemon.out().contains("is gone"), "{}", daemon.out());
+}
+
+#[test]
+fn a_program_waits_and_others_are_served_meanwhile() {
+    let (place, _daemon) = start();
+    let mut program = client(&place);
+    let offer = program.offer(&a().while_connected()).unwrap().number;
+    let (begun, at_most) = (Instant::now(), Duration::from_millis(200));
+    assert_eq!(program.wait_until_served(offer, Some(at_most)).unwrap(), None, "nobody came");
+    assert!(begun.elapsed() >= at_most);
+    assert_eq!(program.wait(offer, Some(Duration::ZERO)).unwrap().state, State::Stands);
+
+    let waits = thread::spawn(move || (program.wait_until_served(offer, None).unwrap().unwrap(), program));
+    let mut other = client(&place);
+    for _ in 0..20 {
+        other.tickets().unwrap();
+    }
+    let served = other.offer(&b()).unwrap();
+    let (exchange, mut program) = waits.join().unwrap();
+    assert_eq!(Some(exchange), served.exchange);
+    let late = program.wait(offer, None).unwrap();
+    assert_eq!(
+        (late.state, late.exchange),
+        (State::Served, Some(exchange)),
+        "what became of it is remembered"
+    );
+
+    let waits = thread::spawn(move || program.wait(exchange, None).unwrap());
+    assert_eq!(other.wait(exchange, Some(Duration::ZERO)).unwrap().state, State::InForce);
+    other.cancel(exchange).unwrap();
+    assert_eq!(waits.join().unwrap().state, State::Ended);
+    let unknown = other.wait(99, None).unwrap_err();
+    assert_eq!(unknown.why(), Some(&Why::NoSuchOffer), "{unknown}");
+}
+
+/// What a client asks while it waits is answered afterwards, in order; and it may have said all that it wants to say.
+#[test]
+fn requests_after_a_wait_are_answered_after_it() {
+    let (place, daemon) = start();
+    let offer = client(&place).offer(&a()).unwrap().number;
+    let mut stream = UnixStream::connect(place.socket()).unwrap();
+    let wait = format!("{{\"method\":\"io.commonhold.Await\",\"parameters\":{{\"number\":{offer}}}}}\0");
+    let tickets = "{\"method\":\"io.commonhold.Tickets\",\"parameters\":{}}\0";
+    stream.write_all(format!("{wait}{tickets}").as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let early = stream.read(&mut [0]).unwrap_err();
+    assert_eq!(early.kind(), ErrorKind::WouldBlock, "nothing is answered early");
+    let before = ticks(&daemon);
+    thread::sleep(Duration::from_millis(500));
+    assert!(ticks(&daemon) - before < 25, "the daemon spins on a client that says no more");
+    client(&place).cancel(offer).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut answers = Vec::new();
+    stream.read_to_end(&mut answers).unwrap();
+    let answers = String::from_utf8(answers).unwrap();
+    let answers: Vec<&str> = answers.split_terminator('\0').collect();
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    assert!(
+        answers[0].contains("\"state\":\"withdrawn\"") && answers[1].contains("\"tickets\":["),
+        "{answers:?}"
+    );
+}
+
+/// CPU time that the daemon has used, in hundredths of a second.
+fn ticks(daemon: &Daemon) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// A program that waits is gone: nothing is left of it.
+#[test]
+fn who_waits_and_is_gone_is_forgotten() {
+    let (place, _daemon) = start();
+    let offer = client(&place).offer(&a()).unwrap().number;
+    for n in 0..300 {
+        let mut stream = UnixStream::connect(place.socket()).unwrap();
+        let wait = format!("{{\"method\":\"io.commonhold.Await\",\"parameters\":{{\"number\":{offer}}}}}\0");
+        stream.write_all(wait.as_bytes()).unwrap();
+        if n % 2 == 0 {
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+    }
+    eventually("there is room to wait", || {
+        client(&place).wait(offer, Some(Duration::from_millis(1))).is_ok_and(|it| it.state == State::Stands)
+    });
+}
+
+/// Clients that hold offers for long leave room for those that ask, and one user's for those of others.
+#[test]
+fn only_so_many_hold_offers() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::with(&format!("version = 1\n[unit.a]\nmembers = [\"user:{STRANGER}\"]\n[unit.b]\n"));
+    let _daemon = place.run(&[]);
+    let holds = |clients: &mut Vec<Client>| {
+        let mut client = client(&place);
+        let held = client.offer(&Offer::new("a", "disk:1", "cpu:1").while_connected());
+        clients.push(client);
+        held
+    };
+    let hold_all = || {
+        let mut clients = Vec::new();
+        let refused = (0..300).find_map(|_| holds(&mut clients).err()).unwrap();
+        assert!(matches!(&refused, Error::Refused { why: Why::TooManyClients, .. }), "{refused}");
+        clients
+    };
+    let of_stranger = thread::scope(|scope| {
+        let as_stranger = || {
+            // SAFETY: the bare system call, unlike the library's function, changes this thread alone.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, STRANGER, STRANGER, STRANGER) };
+            assert_eq!(changed, 0);
+            hold_all()
+        };
+        scope.spawn(as_stranger).join().unwrap()
+    });
+    let roots = hold_all();
+    assert_eq!((of_stranger.len(), roots.len()), (48 + 1, 192 - 48 + 1));
+    assert_eq!(place.units(), ["a", "b"], "others are served");
+    let mut idle: Vec<Client> = (0..100).map(|_| client(&place)).collect();
+    assert!(idle.last_mut().unwrap().tickets().is_ok());
+    let mut held = roots;
+    assert!(held[0].tickets().is_ok(), "who holds an offer keeps the connection");
+    drop((held, of_stranger));
+    eventually("all is taken back", || client(&place).offers().unwrap().offers.is_empty());
+}
