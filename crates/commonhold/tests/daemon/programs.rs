@@ -1,14 +1,17 @@
 //! Programs that trade for themselves: offers that end with their program, and programs that wait for what becomes of one.
 
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use commonhold_client::{Client, Error, Offer, State, Why};
 
-use crate::support::{Daemon, Place, STRANGER, eventually, is_root};
+use crate::support::{Daemon, Place, STRANGER, Said, eventually, is_root, said};
 
 const TWO: &str = "version = 1\n[unit.a]\n[unit.b]\n";
 
@@ -205,4 +208,160 @@ fn only_so_many_hold_offers() {
     assert!(held[0].tickets().is_ok(), "who holds an offer keeps the connection");
     drop((held, of_stranger));
     eventually("all is taken back", || client(&place).offers().unwrap().offers.is_empty());
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Builds a program of C.
+fn compiled(source: &str, to: &Path, more: &[&str]) -> Said {
+    let warnings =
+        ["-std=c99", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
+    let mut cc = Command::new("cc");
+    cc.args(warnings).args(more).args(["-I", "clients/c", "-o"]).arg(to).arg(source).current_dir(root());
+    said(&mut cc)
+}
+
+#[track_caller]
+fn compile(source: &str, to: &Path) {
+    let said = compiled(source, to, &[]);
+    assert_eq!(said.code, Some(0), "install gcc, as scripts/packages-run says: {said:?}");
+}
+
+/// The folder of the worked examples' programs in Rust, built as this test is.
+fn built_examples() -> PathBuf {
+    let built = Path::new(env!("CARGO_BIN_EXE_commonhold")).parent().unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--locked", "--package", "commonhold-client", "--example", "trade"]);
+    if built.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let said = said(cargo.arg("--target-dir").arg(built.parent().unwrap()).current_dir(root()));
+    assert_eq!(said.code, Some(0), "{said:?}");
+    built.join("examples")
+}
+
+/// A worked example that runs in unit `a`; killed when it is dropped.
+struct Trader {
+    child: Child,
+    says: PathBuf,
+}
+
+impl Trader {
+    fn start(place: &Place, program: &[&Path], below: u64) -> Trader {
+        let says = place.path().join("says");
+        let mut command = place.command(&["exec", "a", "--"]);
+        command.args(program).arg(place.socket()).arg(below.to_string());
+        command.env("PYTHONPATH", root().join("clients/python")).env("PYTHONDONTWRITEBYTECODE", "1");
+        let child = command.stdout(File::create(&says).unwrap()).spawn().unwrap();
+        Trader { child, says }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.says).unwrap()
+    }
+
+    #[track_caller]
+    fn says(&self, words: &str) {
+        eventually(&format!("it says `{words}`"), || self.said().contains(words));
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Trader {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The worked example in one language, against a daemon: `below` is for work that takes a while.
+fn trades(program: &[&Path], below: u64) {
+    let (place, _daemon) = start();
+    let mut other = client(&place);
+    let stands = |other: &mut Client| {
+        let mut found = None;
+        eventually("the offer stands", || {
+            let offers = other.offers().unwrap().offers;
+            found = offers.first().map(|it| (it.number, it.unit.clone(), it.gives.clone(), it.wants.clone()));
+            found.is_some()
+        });
+        let (number, unit, gives, wants) = found.unwrap();
+        assert_eq!((&*unit, &*gives, &*wants), ("a", "disk:30", "cpu:20"));
+        number
+    };
+    let wait = |other: &mut Client, number| other.wait(number, Some(Duration::from_secs(10))).unwrap();
+
+    // It waits until it is served, works, and leaves: the exchange ends with it, and nobody asks for that.
+    let mut trader = Trader::start(&place, program, 3_000);
+    let offer = stands(&mut other);
+    let exchange = other.offer(&b()).unwrap().exchange.unwrap();
+    let ended = trader.child.wait().unwrap();
+    let expected = format!("offer {offer} stands\nexchange {exchange} is in force\n430 primes below 3000\n");
+    assert_eq!((ended.code(), trader.said()), (Some(0), expected));
+    assert_eq!(wait(&mut other, exchange).state, State::Ended);
+    assert_eq!(disk_of_a(&mut other), 100);
+
+    // Killed while its offer stands.
+    let mut trader = Trader::start(&place, program, below);
+    let offer = stands(&mut other);
+    trader.kill();
+    assert_eq!(wait(&mut other, offer).state, State::Withdrawn);
+
+    // Killed while it works: its unit and the other have their tickets back.
+    let mut trader = Trader::start(&place, program, below);
+    stands(&mut other);
+    let exchange = other.offer(&b()).unwrap().exchange.unwrap();
+    trader.says(&format!("exchange {exchange} is in force"));
+    assert_eq!(disk_of_a(&mut other), 70);
+    trader.kill();
+    assert_eq!(wait(&mut other, exchange).state, State::Ended);
+    let all = other.tickets().unwrap();
+    assert!(all.iter().all(|row| row.tickets == 100 && row.lent == 0 && row.got == 0), "{all:?}");
+
+    // The other one ends the exchange: the program learns of it, and goes on.
+    let trader = Trader::start(&place, program, below);
+    stands(&mut other);
+    let exchange = other.offer(&b()).unwrap().exchange.unwrap();
+    trader.says(&format!("exchange {exchange} is in force"));
+    other.cancel(exchange).unwrap();
+    trader.says(&format!("exchange {exchange} is over: going on with fewer tickets"));
+}
+
+#[test]
+fn a_program_in_rust_trades() {
+    trades(&[&built_examples().join("trade")], 5_000_000);
+}
+
+#[test]
+fn a_program_in_c_trades() {
+    let place = Place::new();
+    let program = place.path().join("trade");
+    compile("examples/trade/trade.c", &program);
+    trades(&[&program], 20_000_000);
+}
+
+#[test]
+fn a_program_in_python_trades() {
+    let python = Command::new("python3").arg("--version").output();
+    assert!(python.is_ok_and(|it| it.status.success()), "install python3, as scripts/packages-test says");
+    trades(&["python3".as_ref(), &root().join("examples/trade/trade.py")], 2_000_000);
+}
+
+#[test]
+fn the_header_reads_json_strictly() {
+    let place = Place::new();
+    let program = place.path().join("test");
+    let sanitize = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    if compiled("clients/c/test.c", &program, &sanitize).code != Some(0) {
+        // Some distributions have the sanitizers in packages of their own.
+        compile("clients/c/test.c", &program);
+    }
+    let said = said(&mut Command::new(&program));
+    assert_eq!((said.code, &*said.out), (Some(0), ""), "{said:?}");
 }
