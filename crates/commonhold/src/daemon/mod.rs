@@ -246,8 +246,13 @@ impl Daemon<'_> {
 
     /// Has the next turn take back what nobody holds any more. What cannot be kept is tried again by the turn after it.
     fn take_back_orphans(&mut self) {
-        for number in self.held.orphans() {
-            if self.hold.change(Change::Cancel { number }).is_ok() {
+        let orphans = self.held.orphans();
+        if orphans.is_empty() {
+            return;
+        }
+        let changes: Vec<Change> = orphans.iter().map(|number| Change::Cancel { number: *number }).collect();
+        if self.hold.change_all(&changes).is_ok() {
+            for number in orphans {
                 self.held.taken_back(number);
                 output::say(&format!("tickets the program that held {number} is gone"));
             }
