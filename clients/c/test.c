@@ -32,6 +32,47 @@ static ch__json json(const char *text) {
 	return all;
 }
 
+/* A client of a daemon that has answered already, with these bytes, and hung up. */
+static ch_error waited(const char *answer, size_t length, ch_client *client, ch_awaited *what) {
+	int ends[2];
+	ch_error found;
+	memset(client, 0, sizeof *client);
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 || send(ends[1], answer, length, 0) != (ssize_t)length)
+		exit(2);
+	shutdown(ends[1], SHUT_WR);
+	client->fd = ends[0];
+	found = ch_wait(client, 1, CH_SECOND, what);
+	close(ends[1]);
+	ch_close(client);
+	return found;
+}
+
+#define WAITED(answer) waited(answer, sizeof answer - 1, &client, &what)
+
+static void answers(void) {
+	static ch_client client;
+	ch_awaited what;
+	expect(WAITED("{\"parameters\":{\"number\":1,\"state\":\"served\",\"exchange\":7,\"new\":[]}}\0") == CH_OK &&
+	           what.state == CH_SERVED && what.exchange == 7,
+	       "an answer");
+	expect(WAITED("{\"error\":\"io.commonhold.NoSuchOffer\",\"parameters\":{\"message\":\"no\"}}\0") == CH_REFUSED &&
+	           strcmp(ch_message(&client), "no") == 0 && strcmp(ch_error_name(&client), "io.commonhold.NoSuchOffer") == 0,
+	       "an error with words");
+	expect(WAITED("{\"error\":\"io.commonhold.Later\"}\0") == CH_REFUSED &&
+	           strcmp(ch_message(&client), "io.commonhold.Later") == 0,
+	       "an error without words");
+	expect(WAITED("nonsense\0") == CH_NOT_UNDERSTOOD, "nonsense");
+	expect(WAITED("\0") == CH_NOT_UNDERSTOOD, "nothing");
+	expect(WAITED("{}\0") == CH_NOT_UNDERSTOOD, "no parameters");
+	expect(WAITED("{\"parameters\":[]}\0") == CH_NOT_UNDERSTOOD, "parameters that are no object");
+	expect(WAITED("{\"parameters\":{\"state\":\"lost\"}}\0") == CH_NOT_UNDERSTOOD, "an unknown state");
+	expect(WAITED("{\"parameters\":{\"state\":\"ended\"}}\0{}\0") == CH_NOT_UNDERSTOOD, "two answers to one request");
+	expect(WAITED("{\"parameters\":{}}") == CH_HUNG_UP, "an answer without an end");
+	expect(ch_wait(&client, 1, 0, &what) == CH_HUNG_UP, "a client that was closed");
+	expect(ch_connect(&client, "/nowhere/socket") == CH_SYSTEM && strstr(ch_message(&client), "/nowhere/socket: "), "no daemon");
+	ch_close(&client);
+}
+
 int main(void) {
 	static const char *const good[] = {"{}", "[]", " [1 , -2.5e+3,0] ", "\"a\\u00e9\\ud83d\\ude00\\n\"", "{\"a\":{\"b\":[null,true,false]}}", "0", "-0.1"};
 	static const char *const bad[] = {"", "{", "[1,]", "{\"a\"}", "{\"a\":}", "{a:1}", "01", "1.", "1e", "-", "+1", ".5", "nul", "nulll",
@@ -77,5 +118,6 @@ int main(void) {
 	for (n = 0; n < CH_REQUEST_MAX; n++)
 		ch__add(&text, "x");
 	expect(!text.fits, "a request is bounded");
+	answers();
 	return failures != 0;
 }

@@ -197,3 +197,74 @@ impl From<UnixStream> for Client {
         Client { stream }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::thread;
+
+    use super::*;
+    use crate::error::Why;
+
+    /// A client of a daemon that answers with these bytes and hangs up; and what it was asked.
+    fn answered(answer: &'static [u8]) -> (Client, thread::JoinHandle<Vec<u8>>) {
+        let (client, mut daemon) = UnixStream::pair().unwrap();
+        let asked = thread::spawn(move || {
+            let mut asked = vec![0; 4096];
+            let n = daemon.read(&mut asked).unwrap();
+            daemon.write_all(answer).unwrap();
+            asked.truncate(n);
+            asked
+        });
+        (Client::from(client), asked)
+    }
+
+    fn waited(answer: &'static [u8]) -> Result<Awaited, Error> {
+        answered(answer).0.wait(1, Some(Duration::ZERO))
+    }
+
+    #[test]
+    fn an_offer_is_said_in_words() {
+        let (mut client, asked) = answered(b"{\"parameters\":{\"offer\":4,\"tickets\":[],\"new\":[]}}\0");
+        let offer = Offer::new("a/b", "disk:30", "memory:2GiB").with("c").lasting(Duration::from_secs(1));
+        let made = client.offer(&offer.while_connected()).unwrap();
+        assert_eq!(made, Made { number: 4, exchange: None });
+        let asked = String::from_utf8(asked.join().unwrap()).unwrap();
+        let expected = "{\"method\":\"io.commonhold.Change\",\"parameters\":{\"kind\":\"offer\",\"unit\":\"a/b\",\
+                        \"gives\":\"disk:30\",\"wants\":\"memory:2GiB\",\"with\":\"c\",\"for_ns\":1000000000,\
+                        \"while_connected\":true}}\0";
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn whatever_is_answered_is_an_answer_or_an_error() {
+        let served =
+            waited(b"{\"parameters\":{\"number\":1,\"state\":\"served\",\"exchange\":7}}\0").unwrap();
+        assert_eq!((served.state, served.exchange), (State::Served, Some(7)));
+        let refused =
+            waited(b"{\"error\":\"io.commonhold.NoSuchOffer\",\"parameters\":{\"message\":\"no\"}}\0");
+        assert!(refused.as_ref().is_err_and(|e| e.why() == Some(&Why::NoSuchOffer) && e.to_string() == "no"));
+        let bare = waited(b"{\"error\":\"io.commonhold.Later\"}\0").unwrap_err();
+        assert_eq!(bare.to_string(), "io.commonhold.Later");
+        for answer in
+            [&b"nonsense\0"[..], b"\0", b"{}\0", b"{\"parameters\":{\"number\":1,\"state\":\"lost\"}}\0"]
+        {
+            assert!(matches!(waited(answer), Err(Error::NotUnderstood(_))), "{answer:?}");
+        }
+        for answer in [&b""[..], b"{\"parameters\":{}}"] {
+            assert!(matches!(waited(answer), Err(Error::HungUp)), "{answer:?}");
+        }
+    }
+
+    /// What comes too late is not taken for the answer to the next request.
+    #[test]
+    fn after_an_answer_that_did_not_come_there_is_none() {
+        let (client, mut daemon) = UnixStream::pair().unwrap();
+        let mut client = Client::from(client);
+        let call = Call::Offers {};
+        let late = client.call_within::<Offers>(&call, Some(Duration::from_millis(10))).unwrap_err();
+        assert_eq!(late.to_string(), "the daemon does not answer in time");
+        let _ = daemon.write_all(b"{\"parameters\":{\"offers\":[],\"exchanges\":[],\"elapsed_ns\":0}}\0");
+        assert!(matches!(client.offers(), Err(Error::HungUp)));
+    }
+}

@@ -26,6 +26,11 @@ mod error;
 mod reply;
 pub mod wire;
 
+/// The document's own example.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/programs.md")]
+struct Programs;
+
 pub use client::{Client, Offer, PATIENCE};
 pub use error::{Error, Why};
 pub use reply::{Awaited, Exchange, Lent, Made, Offers, Standing, State, Tickets};

@@ -346,10 +346,46 @@ fn a_program_in_c_trades() {
     trades(&[&program], 20_000_000);
 }
 
+/// Python, with our module.
+fn python(arguments: &[&str]) -> Command {
+    let there = Command::new("python3").arg("--version").output();
+    assert!(there.is_ok_and(|it| it.status.success()), "install python3, as scripts/packages-test says");
+    let mut python = Command::new("python3");
+    python.args(["-B", "-W", "error"]).args(arguments).current_dir(root());
+    python.env("PYTHONPATH", "clients/python");
+    python
+}
+
+#[test]
+fn the_python_module_makes_an_error_of_what_is_no_answer() {
+    let said = said(&mut python(&["clients/python/test_commonhold.py"]));
+    assert!(said.code == Some(0) && said.err.contains("OK"), "{}", said.err);
+}
+
+/// What docs/programs.md shows can be compiled. Its example in Rust is a test of the crate.
+#[test]
+fn the_document_shows_programs() {
+    let text = std::fs::read_to_string(root().join("docs/programs.md")).unwrap();
+    let block = |language: &str| {
+        let begin = text.find(&format!("```{language}\n")).unwrap() + language.len() + 4;
+        text[begin..].split("```").next().unwrap()
+    };
+    let place = Place::new();
+    let source = place.path().join("document.c");
+    let head =
+        "#define _POSIX_C_SOURCE 200809L\n#define COMMONHOLD_IMPLEMENTATION\n#include \"commonhold.h\"\n";
+    let body = format!("{head}int main(void) {{\n{}ch_close(&client);\nreturn 0;\n}}\n", block("c"));
+    std::fs::write(&source, body).unwrap();
+    compile(source.to_str().unwrap(), &place.path().join("document"));
+    let source = place.path().join("document.py");
+    std::fs::write(&source, block("python").replace("/run/commonhold/socket", "/nowhere/socket")).unwrap();
+    let said = said(&mut python(&[source.to_str().unwrap()]));
+    assert!(said.err.contains("FileNotFoundError"), "it comes as far as the socket: {}", said.err);
+}
+
 #[test]
 fn a_program_in_python_trades() {
-    let python = Command::new("python3").arg("--version").output();
-    assert!(python.is_ok_and(|it| it.status.success()), "install python3, as scripts/packages-test says");
+    drop(python(&[]));
     trades(&["python3".as_ref(), &root().join("examples/trade/trade.py")], 2_000_000);
 }
 
