@@ -70,7 +70,7 @@ packages-run:
 	@scripts/packages scripts/packages-kernel || echo "going on: without them there is no kernel backend"
 
 packages-test:
-	@scripts/packages scripts/packages-run
+	@scripts/packages scripts/packages-run scripts/packages-test
 	@scripts/packages scripts/packages-kernel lab/packages $(MAY_LACK)
 
 help:

@@ -1,71 +1,61 @@
 //! The client side: `exec`, `status`, `tickets` and `offer`.
 
-use std::os::unix::net::UnixStream;
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::Duration;
 
+use commonhold_client::wire::{Asked, Call};
+use commonhold_client::{Client, Error, PATIENCE, Why};
 use commonhold_live::roster::{MARKER, marker};
 use commonhold_report::{exchanges, memory, status, switches, tickets};
 use serde::de::DeserializeOwned;
 
 use crate::cli::{Cancel, Exec, Offer, Offers, Status, Tickets, TicketsWhat};
 use crate::exit::{Exit, Failure};
-use crate::protocol::{
-    Asked, Call, EnterReply, OffersReply, Refusal, Reply, StatusReply, TicketsReply, WhereReply, receive,
-    refusal, send,
-};
+use crate::protocol::{EnterReply, OffersReply, StatusReply, TicketsReply, WhereReply, to_wire};
 use crate::{output, place};
 
-/// A daemon answers within milliseconds; one that does not within this is stopped or stuck.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// One call and its answer.
-pub(crate) fn call<T: DeserializeOwned>(stream: &mut UnixStream, call: &Call) -> Result<T, Failure> {
+pub(crate) fn call<T: DeserializeOwned>(client: &mut Client, call: &Call) -> Result<T, Failure> {
     let lost = |what: &dyn std::fmt::Display| {
         Failure::new(Exit::Unavailable, format!("the daemon does not answer: {what}; see what it printed"))
     };
-    let slow = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::WouldBlock => lost(&format!("{} s are over", PATIENCE.as_secs())),
-        _ => lost(&e),
-    };
-    stream.set_read_timeout(Some(PATIENCE)).map_err(|e| lost(&e))?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(|e| lost(&e))?;
-    send(stream, call).map_err(slow)?;
-    let bytes = receive(stream).map_err(slow)?.ok_or_else(|| lost(&"it hung up"))?;
-    if let Ok(refused) = serde_json::from_slice::<Refusal>(&bytes) {
-        let exit = match refused.error.as_str() {
-            refusal::NOT_ALLOWED => Exit::NotAllowed,
-            refusal::FAILED => Exit::System,
-            refusal::TOO_FEW
-            | refusal::TOO_MANY
-            | refusal::NOT_SIBLINGS
-            | refusal::SAME_UNIT
-            | refusal::LENT
-            | refusal::NO_EXCHANGE
-            | refusal::NOT_RESERVED
-            | refusal::LOOP
-            | refusal::TOO_MANY_OFFERS
-            | refusal::NO_OFFER => Exit::Refused,
-            _ => Exit::Unavailable,
+    client.call(call).map_err(|e| {
+        let exit = match &e {
+            Error::Refused { why, .. } => match why {
+                Why::NotAllowed => Exit::NotAllowed,
+                Why::Failed => Exit::System,
+                Why::TooFewTickets
+                | Why::TooManyTickets
+                | Why::NotSiblings
+                | Why::SameUnit
+                | Why::TicketsLent
+                | Why::NoExchange
+                | Why::NotReserved
+                | Why::Loop
+                | Why::TooManyOffers
+                | Why::NoSuchOffer => Exit::Refused,
+                _ => Exit::Unavailable,
+            },
+            Error::NotUnderstood(_) => Exit::System,
+            Error::HungUp => return lost(&"it hung up"),
+            Error::Io(e) if e.kind() == ErrorKind::WouldBlock => {
+                return lost(&format!("{} s are over", PATIENCE.as_secs()));
+            }
+            Error::Io(e) => return lost(e),
+            Error::Withdrawn => Exit::Refused,
         };
-        return Err(Failure::new(exit, refused.parameters.message));
-    }
-    let reply: Reply<T> = serde_json::from_slice(&bytes).map_err(|e| {
-        Failure::new(
-            Exit::System,
-            format!("the daemon's answer is not understood ({e}); is it of another version?"),
-        )
-    })?;
-    Ok(reply.parameters)
+        Failure::new(exit, e.to_string())
+    })
 }
 
 pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
-    let mut stream = place::connect(&args.place)?;
+    let stream = place::connect(&args.place)?;
     // The daemon's process, as the kernel knows it: a marker is one daemon's.
     let daemon =
         rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
-    let EnterReply { outside } = call(&mut stream, &Call::Enter { unit: args.unit.clone() })?;
+    let mut client = Client::from(stream);
+    let EnterReply { outside } = call(&mut client, &Call::Enter { unit: args.unit.clone() })?;
     if let Some(why) = outside {
         output::complain(&format!(
             "commonhold exec: warning: control groups do not hold this process in unit {}: it is {why}; start it from a login \
@@ -73,7 +63,7 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
             args.unit
         ));
     }
-    drop(stream);
+    drop(client);
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
     // The variable tells the daemon of descendants whose parents it never saw.
@@ -92,9 +82,9 @@ fn json_of(pid: u32, found: &WhereReply) -> String {
 }
 
 pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
-    let mut stream = place::connect(&args.place)?;
+    let mut client = Client::from(place::connect(&args.place)?);
     if let Some(pid) = args.pid {
-        let found: WhereReply = call(&mut stream, &Call::Where { pid })?;
+        let found: WhereReply = call(&mut client, &Call::Where { pid })?;
         let text = if args.json {
             json_of(pid, &found)
         } else {
@@ -105,7 +95,7 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         output::print(&text)?;
         return Ok(Exit::Ok);
     }
-    let reply: StatusReply = call(&mut stream, &Call::Status { by_cpu: args.json })?;
+    let reply: StatusReply = call(&mut client, &Call::Status { by_cpu: args.json })?;
     let instead = reply.instead.as_ref();
     let holder = status::Holder {
         contract: &reply.contract,
@@ -138,16 +128,18 @@ pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
     let (request, common) = match &args.what {
         None => (Call::Tickets {}, &args.common),
         Some(TicketsWhat::Set { unit, resource, tickets, common }) => {
-            let asked = Asked::Set { unit: unit.clone(), resource: (*resource).into(), tickets: *tickets };
+            let asked =
+                Asked::Set { unit: unit.clone(), resource: to_wire((*resource).into()), tickets: *tickets };
             (Call::Change(asked), common)
         }
         Some(TicketsWhat::Give { from, to, resource, tickets, common }) => {
             let (from, to) = (from.clone(), to.clone());
-            let asked = Asked::Transfer { from, to, resource: (*resource).into(), tickets: *tickets };
+            let asked =
+                Asked::Transfer { from, to, resource: to_wire((*resource).into()), tickets: *tickets };
             (Call::Change(asked), common)
         }
     };
-    let reply: TicketsReply = call(&mut place::connect(&common.place)?, &request)?;
+    let reply: TicketsReply = call(&mut place::connect(&common.place)?.into(), &request)?;
     let beside = tickets::Beside { expected: &reply.expected, not_held: &reply.not_held };
     let text = match (common.json, &args.what) {
         (true, _) => tickets::json(&reply.tickets, beside),
@@ -163,7 +155,7 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
         unit.clone()
     } else {
         let own = Call::Where { pid: std::process::id() };
-        let unit = call::<WhereReply>(&mut place::connect(&args.common.place)?, &own)?.unit;
+        let unit = call::<WhereReply>(&mut place::connect(&args.common.place)?.into(), &own)?.unit;
         if ["kernel", "shared"].contains(&&*unit) {
             let message = "this command runs in no unit; name one that is to offer tickets, with --unit";
             return Err(Failure::new(Exit::Unavailable, message));
@@ -172,9 +164,10 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
     };
     let for_ns = args.time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     let with = args.with.clone();
-    let at_least = args.at_least;
-    let asked = Asked::Offer { unit, gives: args.give, wants: args.want, with, for_ns, at_least };
-    let reply: TicketsReply = call(&mut place::connect(&args.common.place)?, &Call::Change(asked))?;
+    let at_least = args.at_least.map(|least| least.to_string());
+    let (gives, wants) = (args.give.to_string(), args.want.to_string());
+    let asked = Asked::Offer { unit, gives, wants, with, for_ns, at_least, while_connected: false };
+    let reply: TicketsReply = call(&mut place::connect(&args.common.place)?.into(), &Call::Change(asked))?;
     if args.common.json {
         return said(&exchanges::offered(reply.offer, reply.exchange, &reply.tickets));
     }
@@ -192,7 +185,7 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn offers(args: &Offers) -> Result<Exit, Failure> {
-    let reply: OffersReply = call(&mut place::connect(&args.common.place)?, &Call::Offers {})?;
+    let reply: OffersReply = call(&mut place::connect(&args.common.place)?.into(), &Call::Offers {})?;
     let OffersReply { offers, exchanges, elapsed_ns } = reply;
     said(&match args.common.json {
         true => exchanges::json(&offers, &exchanges, elapsed_ns),
@@ -202,7 +195,7 @@ pub(crate) fn offers(args: &Offers) -> Result<Exit, Failure> {
 
 pub(crate) fn cancel(args: &Cancel) -> Result<Exit, Failure> {
     let asked = Call::Change(Asked::Cancel { number: args.number });
-    let reply: TicketsReply = call(&mut place::connect(&args.common.place)?, &asked)?;
+    let reply: TicketsReply = call(&mut place::connect(&args.common.place)?.into(), &asked)?;
     let beside = tickets::Beside { expected: &[], not_held: &reply.not_held };
     said(&match (args.common.json, reply.tickets.is_empty()) {
         (true, _) => tickets::json(&reply.tickets, beside),

@@ -17,8 +17,10 @@ pub struct Standing {
     /// The path of the unit that makes it.
     pub unit: String,
     /// What it gives.
+    #[serde(with = "as_text")]
     pub gives: Offer,
     /// What it wants for that.
+    #[serde(with = "as_text")]
     pub wants: Offer,
     /// The path of the unit that alone may serve it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,6 +34,20 @@ pub struct Standing {
     /// Why it cannot be served now, whoever offers what: its unit has not got what it gives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
+}
+
+/// What is offered, as it is written on the command line: `disk:300`.
+mod as_text {
+    use super::Offer;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(offer: &Offer, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(offer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Offer, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
 /// Offers that stand, and exchanges, for a terminal, where the accounts are open for `elapsed_ns`.

@@ -2,8 +2,12 @@
 //!
 //! No client can hold the daemon up. Nothing here blocks. A client that sends too much is dropped. A client that
 //! leaves its answer unread is not listened to until it reads.
+//!
+//! No client keeps others out. There is room for [`CLIENTS_MAX`]. A *kept* client holds an offer or waits for one, which may
+//! last as long as its program; there is room for [`KEPT_MAX`] of these. When all room is taken, the connection that was used
+//! least lately, of a client that is not kept, is closed for the one that comes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -13,12 +17,18 @@ use std::path::{Path, PathBuf};
 use commonhold_live::MORE_FILES;
 use commonhold_live::journal::ProcessKey;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::exit::{Exit, Failure};
 
-/// Clients at one time; more are turned away, so that descriptors never run out.
-const CLIENTS_MAX: usize = 64;
+/// Clients at one time, so that descriptors never run out (`BESIDE` has room for them).
+pub(super) const CLIENTS_MAX: usize = 256;
 /// Clients of one ordinary user, so that no user locks the others out.
-const CLIENTS_OF_USER_MAX: usize = 16;
+const CLIENTS_OF_USER_MAX: usize = 64;
+/// Kept clients at one time. The others' room is for those that ask and go.
+const KEPT_MAX: usize = 192;
+/// Kept clients of one ordinary user.
+const KEPT_OF_USER_MAX: usize = 48;
 /// The longest request: a unit's path and a few words around it.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 
@@ -40,6 +50,10 @@ struct Client {
     output: Vec<u8>,
     /// It said all it wanted to say; it may still listen.
     ended: bool,
+    /// It waits for an answer that is not known yet.
+    waits: bool,
+    /// When it was used last, among all clients.
+    used: u64,
 }
 
 /// The socket and all clients connected to it.
@@ -48,6 +62,10 @@ pub(super) struct Clients {
     path: PathBuf,
     connected: BTreeMap<u64, Client>,
     next: u64,
+    /// Counts the uses of all clients.
+    uses: u64,
+    /// Clients whose connections were closed since they were last asked for.
+    gone: Vec<u64>,
 }
 
 impl Clients {
@@ -67,34 +85,79 @@ impl Clients {
         let open = std::fs::Permissions::from_mode(0o666);
         std::fs::set_permissions(path, open).map_err(|e| cannot("open the socket to clients", e))?;
         listener.set_nonblocking(true).map_err(|e| cannot("set up the socket", e))?;
-        Ok(Clients { listener, path: path.to_owned(), connected: BTreeMap::new(), next: 0 })
+        Ok(Clients {
+            listener,
+            path: path.to_owned(),
+            connected: BTreeMap::new(),
+            next: 0,
+            uses: 0,
+            gone: Vec::new(),
+        })
     }
 
     pub(super) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    /// Accepts one client; `key` finds out which process a number stands for. `None`: no client waits, or too many
-    /// came.
-    pub(super) fn accept(&mut self, mut key: impl FnMut(u32) -> Option<ProcessKey>) -> Option<u64> {
+    /// Accepts one client; `key` finds out which process a number stands for, and `kept` which clients are kept. `None`: no
+    /// client waits, or there is no room for it.
+    pub(super) fn accept(
+        &mut self,
+        mut key: impl FnMut(u32) -> Option<ProcessKey>,
+        kept: impl FnOnce() -> BTreeSet<u64>,
+    ) -> Option<u64> {
         let (stream, _) = self.listener.accept().ok()?;
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
         let uid = peer.uid.as_raw();
-        if self.is_full(uid) || stream.set_nonblocking(true).is_err() {
+        if !self.make_room(uid, kept) || stream.set_nonblocking(true).is_err() {
             return None;
         }
         let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
         let gids = std::iter::once(peer.gid.as_raw()).chain(peer_groups(&stream)).collect();
         let caller = Caller { uid, gids, pid, key: key(pid) };
         self.next += 1;
-        let client = Client { stream, caller, input: Vec::new(), output: Vec::new(), ended: false };
+        self.uses += 1;
+        let (input, output) = (Vec::new(), Vec::new());
+        let client = Client { stream, caller, input, output, ended: false, waits: false, used: self.uses };
         self.connected.insert(self.next, client);
         Some(self.next)
     }
 
-    fn is_full(&self, uid: u32) -> bool {
+    /// Whether there is room for one more client of a user. The client that was used least lately goes for it: one of the same
+    /// user where that one has its part, and none that is kept.
+    fn make_room(&mut self, uid: u32, kept: impl FnOnce() -> BTreeSet<u64>) -> bool {
         let of_user = self.connected.values().filter(|client| client.caller.uid == uid).count();
-        self.connected.len() >= CLIENTS_MAX || (uid != 0 && of_user >= CLIENTS_OF_USER_MAX)
+        let has_its_part = uid != 0 && of_user >= CLIENTS_OF_USER_MAX;
+        if !has_its_part && self.connected.len() < CLIENTS_MAX {
+            return true;
+        }
+        let kept = kept();
+        let may_go = |(id, client): &(&u64, &Client)| {
+            !kept.contains(id) && (!has_its_part || client.caller.uid == uid)
+        };
+        let goes = self.connected.iter().filter(may_go).min_by_key(|(_, client)| client.used);
+        let Some(id) = goes.map(|(id, _)| *id) else { return false };
+        self.drop_client(id);
+        true
+    }
+
+    /// Whether a client may be kept, beside those that are.
+    pub(super) fn may_be_kept(&self, id: u64, kept: &BTreeSet<u64>) -> bool {
+        let Some(client) = self.connected.get(&id) else { return false };
+        let uid = client.caller.uid;
+        let of_user = |id: &&u64| self.connected.get(id).is_some_and(|other| other.caller.uid == uid);
+        let of_user = kept.iter().filter(of_user).count();
+        kept.contains(&id) || (kept.len() < KEPT_MAX && (uid == 0 || of_user < KEPT_OF_USER_MAX))
+    }
+
+    fn drop_client(&mut self, id: u64) {
+        self.connected.remove(&id);
+        self.gone.push(id);
+    }
+
+    /// The clients whose connections were closed since this was last called.
+    pub(super) fn take_gone(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.gone)
     }
 
     pub(super) fn stream(&self, id: u64) -> Option<BorrowedFd<'_>> {
@@ -104,23 +167,33 @@ impl Clients {
     /// Reads what a client sent; one that sends what is too long for a request is dropped.
     pub(super) fn read(&mut self, id: u64) {
         if self.connected.get_mut(&id).is_some_and(|client| client.read().is_err()) {
-            self.connected.remove(&id);
+            self.drop_client(id);
         }
     }
 
     /// The next complete request of a client, once it took the answer to the one before: a client that asks and asks
     /// and never reads makes only itself wait.
     pub(super) fn next_request(&mut self, id: u64) -> Option<(Caller, Vec<u8>)> {
-        let client = self.connected.get_mut(&id).filter(|client| client.output.is_empty())?;
+        let client = self.connected.get_mut(&id).filter(|it| it.output.is_empty() && !it.waits)?;
         let end = client.input.iter().position(|byte| *byte == 0)?;
+        self.uses += 1;
+        client.used = self.uses;
         let mut request: Vec<u8> = client.input.drain(..=end).collect();
         request.pop();
         Some((client.caller.clone(), request))
     }
 
+    /// The answer to a client's last request is not known yet: it makes no other one until then.
+    pub(super) fn wait(&mut self, id: u64) {
+        if let Some(client) = self.connected.get_mut(&id) {
+            client.waits = true;
+        }
+    }
+
     /// Queues an answer and sends what the client takes now.
     pub(super) fn answer(&mut self, id: u64, message: &[u8]) {
         if let Some(client) = self.connected.get_mut(&id) {
+            client.waits = false;
             client.output.extend_from_slice(message);
             client.output.push(0);
         }
@@ -132,8 +205,14 @@ impl Clients {
         if let Some(client) = self.connected.get_mut(&id)
             && (client.flush().is_err() || client.is_done())
         {
-            self.connected.remove(&id);
+            self.drop_client(id);
         }
+    }
+
+    /// Whether a client said all that it wanted to say. That is to be listened to no more: only that it is gone, which the
+    /// kernel always tells.
+    pub(super) fn has_ended(&self, id: u64) -> bool {
+        self.connected.get(&id).is_some_and(|client| client.ended)
     }
 
     /// Whether answers wait until a client takes more; until then it is not listened to.
@@ -197,9 +276,18 @@ impl Client {
         Ok(())
     }
 
-    /// Whether it will ask no more and took every answer.
+    /// Whether it will ask no more and took every answer; or waits for one, and is gone.
     fn is_done(&self) -> bool {
-        self.ended && self.output.is_empty() && !self.input.contains(&0)
+        let awaits = self.waits && !self.is_gone();
+        self.ended && self.output.is_empty() && !awaits && (self.waits || !self.input.contains(&0))
+    }
+
+    /// Whether nobody is at the other end any more.
+    fn is_gone(&self) -> bool {
+        let mut ends = [PollFd::new(&self.stream, PollFlags::empty())];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let found = poll(&mut ends, Some(&at_once));
+        found.is_ok() && ends[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 }
 
@@ -237,7 +325,7 @@ mod tests {
             (stream, had)
         });
         let (_stream, had) = connected.join().unwrap();
-        let id = clients.accept(|_| None).unwrap();
+        let id = clients.accept(|_| None, BTreeSet::new).unwrap();
         let gids = &clients.connected[&id].caller.gids;
         assert_eq!((gids[0], &gids[1..]), (rustix::process::getegid().as_raw(), had.as_slice()));
     }

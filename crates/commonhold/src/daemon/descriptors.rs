@@ -8,10 +8,11 @@
 use commonhold_live::MORE_FILES;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::clients::CLIENTS_MAX;
 use crate::exit::{Exit, Failure};
 
 /// What is open beside the units' files: clients, the scheduler's tables, the journal, what the threads look at.
-const BESIDE: u64 = 256;
+const BESIDE: u64 = 192 + CLIENTS_MAX as u64;
 
 /// Room for so many units at least: users who get one of their own come later.
 const UNITS_MIN: usize = 256;
@@ -60,16 +61,16 @@ mod tests {
     #[test]
     fn what_is_there_is_taken_and_no_more_than_needed_is_raised() {
         let same = |files| [limit(files, files); 3];
-        assert_eq!(wanted(limit(1_024, 524_288), 6_256, 6_256), same(524_288), "the hard limit is enough");
-        let raised = [limit(9_000, 9_000), limit(6_256, 6_256), limit(4_096, 4_096)];
-        assert_eq!(wanted(limit(1_024, 4_096), 9_000, 6_256), raised);
+        assert_eq!(wanted(limit(1_024, 524_288), 6_448, 6_448), same(524_288), "the hard limit is enough");
+        let raised = [limit(9_000, 9_000), limit(6_448, 6_448), limit(4_096, 4_096)];
+        assert_eq!(wanted(limit(1_024, 4_096), 9_000, 6_448), raised);
         let none = Rlimit { current: None, maximum: None };
-        assert_eq!(wanted(Rlimit { current: Some(1_024), ..none }, 9_000, 6_256), [none; 3]);
+        assert_eq!(wanted(Rlimit { current: Some(1_024), ..none }, 9_000, 6_448), [none; 3]);
     }
 
     #[test]
     fn the_hard_limit_is_taken() {
-        make_room(1, 6).expect("every machine allows 262 open files");
+        make_room(1, 6).expect("every machine allows 454 open files");
         let now = getrlimit(Resource::Nofile);
         assert_eq!(now.current, now.maximum);
     }
@@ -82,6 +83,6 @@ mod tests {
             refused.contains("included, need 18446744073709551615 open files, and this process may have")
         );
         assert!(refused.contains("`ulimit -n`") && refused.contains("LimitNOFILE="), "{refused}");
-        assert_eq!((files(1_000, 6), files(usize::MAX, 6)), (6_256, u64::MAX));
+        assert_eq!((files(1_000, 6), files(usize::MAX, 6)), (6_448, u64::MAX));
     }
 }

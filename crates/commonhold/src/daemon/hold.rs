@@ -175,12 +175,21 @@ impl Hold {
     /// Keeps a change of rights for later daemons, and queues it for the next turn. An error: it is not queued, and the file
     /// is written again until it does not have it.
     pub(super) fn change(&mut self, change: Change) -> Result<(), LiveError> {
-        // What waited is older, and comes before it.
+        self.change_all(&[change])
+    }
+
+    /// The same of several changes: all of them, or none.
+    pub(super) fn change_all(&mut self, changes: &[Change]) -> Result<(), LiveError> {
+        // What waited is older, and comes before them.
         self.expect_newcomers();
-        self.steward.change(change);
+        for change in changes {
+            self.steward.change(*change);
+        }
         let kept = self.keep_foreseen();
         if kept.is_err() {
-            self.steward.withdraw();
+            for _ in changes {
+                self.steward.withdraw();
+            }
         }
         kept
     }

@@ -3,6 +3,7 @@
 mod clients;
 mod descriptors;
 mod dry_run;
+mod held;
 mod hold;
 mod holdings;
 mod kept_tickets;
@@ -16,6 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Instant;
 
+use commonhold_client::Why;
+use commonhold_client::wire::{Asked, Call, Refusal};
 use commonhold_contract::Scheme;
 use commonhold_live::caretaker::Caretaker;
 use commonhold_live::names::SystemNames;
@@ -23,6 +26,7 @@ use commonhold_live::observe::topology;
 use commonhold_live::{HeldBy, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::Time;
+use commonhold_policy::rights::Change;
 use commonhold_report::words::{self, steps};
 use commonhold_steward::ALARM_NS;
 use rustix::event::{Timespec, epoll};
@@ -34,8 +38,9 @@ use rustix::time::{
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::protocol::Call;
+use crate::protocol::AwaitReply;
 use clients::{Caller, Clients};
+use held::Held;
 use hold::Hold;
 pub(crate) use outlook::Outlook;
 use requests::About;
@@ -88,9 +93,13 @@ impl Waits {
             .map_err(|e| refused("wait for a file", e))
     }
 
-    /// Whether to wait until a client takes more, or for what it says.
-    fn listen_or_write(&self, fd: BorrowedFd<'_>, about: u64, write: bool) {
-        let flags = if write { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+    /// Whether to wait until a client takes more, or for what it says; where it says no more, until it is gone.
+    fn listen_or_write(&self, fd: BorrowedFd<'_>, about: u64, write: bool, ended: bool) {
+        let flags = match (write, ended) {
+            (true, _) => epoll::EventFlags::OUT,
+            (false, false) => epoll::EventFlags::IN,
+            (false, true) => epoll::EventFlags::empty(),
+        };
         // A client that is gone meanwhile needs no waiting for.
         let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(about), flags);
     }
@@ -138,6 +147,7 @@ struct Daemon<'a> {
     about: About,
     caretaker: Caretaker,
     clients: Clients,
+    held: Held,
     signals: Signals,
     /// Files that the backend keeps open for every unit.
     files_each: usize,
@@ -189,7 +199,9 @@ impl Daemon<'_> {
 
     fn serve(&mut self) -> Result<(), Failure> {
         loop {
-            self.waits.wake_at(self.ends.map_or(self.next, |ends| ends.min(self.next)))?;
+            self.forget_gone();
+            let wakes = [Some(self.next), self.ends, self.held.next()];
+            self.waits.wake_at(wakes.into_iter().flatten().min().unwrap_or(self.next))?;
             for about in self.waits.wait()? {
                 match about {
                     CLOCK => {}
@@ -214,7 +226,47 @@ impl Daemon<'_> {
             if now >= self.next {
                 self.step()?;
             }
+            self.answer_waiting()?;
         }
+    }
+
+    /// Has the next turn take back what clients held that are gone, at once.
+    fn forget_gone(&mut self) {
+        let gone = self.clients.take_gone();
+        if gone.is_empty() {
+            return;
+        }
+        for client in gone {
+            self.held.gone(client);
+        }
+        if !self.held.orphans().is_empty() {
+            self.next = self.next.min(clock::now());
+        }
+    }
+
+    /// Has the next turn take back what nobody holds any more. What cannot be kept is tried again by the turn after it.
+    fn take_back_orphans(&mut self) {
+        let orphans = self.held.orphans();
+        if orphans.is_empty() {
+            return;
+        }
+        let changes: Vec<Change> = orphans.iter().map(|number| Change::Cancel { number: *number }).collect();
+        if self.hold.change_all(&changes).is_ok() {
+            for number in orphans {
+                self.held.taken_back(number);
+                output::say(&format!("tickets the program that held {number} is gone"));
+            }
+        }
+    }
+
+    /// Answers the clients that waited for what is known now, or long enough, and what they asked for meanwhile.
+    fn answer_waiting(&mut self) -> Result<(), Failure> {
+        while let Some((id, answer)) = self.held.due(clock::now()) {
+            let message = requests::message(requests::reply(&answer));
+            self.clients.answer(id, &message);
+            self.serve_client(id)?;
+        }
+        Ok(())
     }
 
     /// Moves on to another CPU. What the daemon itself uses comes off the unit on whose CPU it runs, and a kernel leaves it
@@ -233,6 +285,7 @@ impl Daemon<'_> {
     /// One step of the hold. A look that fails is tried again; after a hundred in a row the daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.watch_hotplug();
+        self.take_back_orphans();
         self.stepped_at = clock::now();
         match self.hold.step() {
             Ok(stepped) => {
@@ -244,6 +297,7 @@ impl Daemon<'_> {
                 for problem in stepped.new_problems {
                     output::complain(&format!("problem: {problem}"));
                 }
+                self.held.book(self.hold.decided(), self.hold.traded());
                 for change in self.hold.decided() {
                     output::say(&format!("tickets {}", words::rights(self.hold.contract(), change)));
                 }
@@ -367,7 +421,7 @@ impl Daemon<'_> {
     fn accept(&mut self) -> Result<(), Failure> {
         let backend = self.hold.backend();
         let key = |pid| backend.roster_mut().procfs().stat(pid).ok().flatten().map(|stat| stat.key);
-        if let Some(id) = self.clients.accept(key)
+        if let Some(id) = self.clients.accept(key, || self.held.kept())
             && let Some(stream) = self.clients.stream(id)
         {
             self.waits.add(stream, CLIENTS + id)?;
@@ -375,16 +429,45 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    fn answer(&mut self, caller: &Caller, request: &[u8]) -> Result<Vec<u8>, Failure> {
+    /// The answer to a request; `None`: it is not known yet.
+    fn answer(&mut self, id: u64, caller: &Caller, request: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
         let call = match requests::read(request) {
             Ok(call) => call,
-            Err(answer) => return Ok(answer.message),
+            Err(answer) => return Ok(Some(answer.message)),
         };
-        if let Call::Change(asked) = &call {
-            if let Err(refusal) = tickets::take(&mut self.hold, caller, asked) {
-                return Ok(requests::refused(&refusal).message);
+        match &call {
+            Call::Change(asked) => {
+                let holds = matches!(asked, Asked::Offer { while_connected: true, .. });
+                let taken =
+                    self.may_be_kept(id, holds).and_then(|()| tickets::take(&mut self.hold, caller, asked));
+                match taken {
+                    Ok(Change::Offer { bid }) => self.held.take(bid, holds.then_some(id)),
+                    Ok(_) => {}
+                    Err(refusal) => return Ok(Some(requests::refused(&refusal).message)),
+                }
+                self.step()?;
             }
-            self.step()?;
+            Call::Await { number, at_most_ns } => {
+                let (number, waits) = (*number, *at_most_ns != Some(0));
+                let found = match self.held.outcome(number) {
+                    Some(state) => Ok((state, false)),
+                    None => tickets::now(&self.hold, number)
+                        .and_then(|state| self.may_be_kept(id, waits).map(|()| (state, waits))),
+                };
+                return Ok(match found {
+                    Ok((state, true)) => {
+                        let until = at_most_ns.map(|ns| clock::now().saturating_add(ns));
+                        self.held.wait(id, number, until, state);
+                        self.clients.wait(id);
+                        None
+                    }
+                    Ok((state, false)) => {
+                        Some(requests::message(requests::reply(&AwaitReply { number, state })))
+                    }
+                    Err(refusal) => Some(requests::refused(&refusal).message),
+                });
+            }
+            _ => {}
         }
         if requests::wants_look(&mut self.hold, &call) {
             self.step()?;
@@ -394,19 +477,32 @@ impl Daemon<'_> {
             // A process that enters is under the unit's orders before it runs another instruction.
             self.step()?;
         }
-        Ok(answer.message)
+        Ok(Some(answer.message))
+    }
+
+    /// Whether there is room for a client to hold an offer or to wait, if it `wants` to.
+    fn may_be_kept(&self, id: u64, wants: bool) -> Result<(), Refusal> {
+        if !wants || self.clients.may_be_kept(id, &self.held.kept()) {
+            return Ok(());
+        }
+        let message = "so many clients hold offers or wait for one that there is no room for another; make the offer without \
+                       `while_connected`, or ask again later";
+        Err(requests::refuse(&Why::TooManyClients, message.to_owned()))
     }
 
     fn serve_client(&mut self, id: u64) -> Result<(), Failure> {
         self.clients.flush(id);
         self.clients.read(id);
         while let Some((caller, request)) = self.clients.next_request(id) {
-            let answer = self.answer(&caller, &request)?;
-            self.clients.answer(id, &answer);
+            match self.answer(id, &caller, &request)? {
+                Some(answer) => self.clients.answer(id, &answer),
+                None => self.clients.flush(id),
+            }
         }
         self.clients.flush(id);
         if let Some(stream) = self.clients.stream(id) {
-            self.waits.listen_or_write(stream, CLIENTS + id, self.clients.is_waited_for(id));
+            let (write, ended) = (self.clients.is_waited_for(id), self.clients.has_ended(id));
+            self.waits.listen_or_write(stream, CLIENTS + id, write, ended);
         }
         Ok(())
     }

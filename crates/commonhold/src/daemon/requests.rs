@@ -1,5 +1,7 @@
 //! What clients ask of a hold, and which clients may ask it.
 
+use commonhold_client::Why;
+use commonhold_client::wire::{Call, Explanation, Refusal, Reply};
 use commonhold_contract::{UnitId, position};
 use commonhold_live::kernel::{Account, CallBacks, Switched};
 use commonhold_live::{LiveBackend, clock};
@@ -10,9 +12,7 @@ use serde::Serialize;
 use super::clients::Caller;
 use super::hold::Hold;
 use super::{holdings, tickets};
-use crate::protocol::{
-    Call, EnterReply, Explanation, Instead, Refusal, Reply, StatusReply, WhereReply, refusal,
-};
+use crate::protocol::{AwaitReply, EnterReply, Instead, StatusReply, WhereReply};
 
 /// What the daemon knows of itself beside what it holds.
 pub(super) struct About {
@@ -54,6 +54,10 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: Call
         Call::Change(asked) => {
             // Made before: the turn that answers it comes first.
             tickets::outcome(hold, &asked)
+        }
+        Call::Await { number, .. } => {
+            // What is known now: a client that waits is answered later.
+            tickets::now(hold, number).and_then(|state| reply(&AwaitReply { number, state }))
         }
     };
     match answered {
@@ -140,11 +144,16 @@ fn times(account: &Account) -> Times {
 }
 
 pub(super) fn reply<T: Serialize>(parameters: &T) -> Answered {
-    serde_json::to_vec(&Reply { parameters }).map_err(|e| refuse(refusal::FAILED, e.to_string()))
+    serde_json::to_vec(&Reply { parameters }).map_err(|e| refuse(&Why::Failed, e.to_string()))
 }
 
-pub(super) fn refuse(error: &str, message: String) -> Refusal {
-    Refusal { error: error.to_owned(), parameters: Explanation { message } }
+pub(super) fn refuse(why: &Why, message: String) -> Refusal {
+    Refusal { error: why.name().to_owned(), parameters: Explanation { message } }
+}
+
+/// An answer as it is sent.
+pub(super) fn message(answered: Answered) -> Vec<u8> {
+    answered.unwrap_or_else(|refusal| refused(&refusal).message)
 }
 
 pub(super) fn refused(refusal: &Refusal) -> Answer {
@@ -155,13 +164,13 @@ pub(super) fn refused(refusal: &Refusal) -> Answer {
 fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
     let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
     let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
-    let known = ["Status", "Where", "Enter", "Tickets", "Offers", "Change"]
+    let known = ["Status", "Where", "Enter", "Tickets", "Offers", "Change", "Await"]
         .map(|name| format!("io.commonhold.{name}"));
     match method {
         Some(method) if !known.iter().any(|known| known == method) => {
-            refuse(refusal::NO_SUCH_METHOD, format!("no method `{method}`; there are {}", known.join(", ")))
+            refuse(&Why::MethodNotFound, format!("no method `{method}`; there are {}", known.join(", ")))
         }
-        _ => refuse(refusal::INVALID, format!("the request is not understood: {e}")),
+        _ => refuse(&Why::InvalidParameter, format!("the request is not understood: {e}")),
     }
 }
 
@@ -172,7 +181,7 @@ fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
         } else {
             "does not exist"
         };
-        return Err(refuse(refusal::NO_SUCH_PROCESS, format!("process {pid} {why}")));
+        return Err(refuse(&Why::NoSuchProcess, format!("process {pid} {why}")));
     };
     let unit = hold.contract().unit(member.placement.unit).path.clone();
     let outside = member.stays.map(|why| why.to_string());
@@ -207,14 +216,14 @@ pub(super) fn unit_of(hold: &Hold, path: &str, done: &str) -> Result<UnitId, Ref
         let message = format!(
             "unit `{path}` is built in and cannot be {done}: it holds the processes that are in no other unit"
         );
-        return Err(refuse(refusal::NO_SUCH_UNIT, message));
+        return Err(refuse(&Why::NoSuchUnit, message));
     }
     found.ok_or_else(|| {
         let units = hold.contract().listed();
         let units: Vec<&str> =
             units.iter().map(|id| hold.contract().unit(*id).path.as_str()).take(20).collect();
         refuse(
-            refusal::NO_SUCH_UNIT,
+            &Why::NoSuchUnit,
             format!("the contract in force has no unit `{path}`; it has {}", units.join(", ")),
         )
     })
@@ -230,9 +239,9 @@ fn enter(hold: &mut Hold, caller: &Caller, path: &str) -> Answered {
             "user {name} may not enter unit `{path}`: only root, the daemon's own user and the unit's members may; \
              the contract's `members` lists these"
         );
-        return Err(refuse(refusal::NOT_ALLOWED, message));
+        return Err(refuse(&Why::NotAllowed, message));
     }
-    let gone = || refuse(refusal::NO_SUCH_PROCESS, format!("process {} is gone", caller.pid));
+    let gone = || refuse(&Why::NoSuchProcess, format!("process {} is gone", caller.pid));
     let key = caller.key.ok_or_else(gone)?;
     let roster = backend.roster_mut();
     let entered =
@@ -240,7 +249,7 @@ fn enter(hold: &mut Hold, caller: &Caller, path: &str) -> Answered {
     match entered {
         Ok((why, true)) => reply(&EnterReply { outside: why.map(|why| why.to_string()) }),
         Ok((_, false)) => Err(gone()),
-        Err(e) => Err(refuse(refusal::FAILED, e.to_string())),
+        Err(e) => Err(refuse(&Why::Failed, e.to_string())),
     }
 }
 
@@ -273,9 +282,7 @@ fn may(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::protocol::Asked;
-    use commonhold_contract::{Amount, Resource};
-    use commonhold_policy::rights::{Offer, TICKETS_MAX};
+    use commonhold_client::wire::{Asked, Resource};
     use proptest::prelude::*;
 
     fn any_resource() -> impl Strategy<Value = Resource> {
@@ -283,14 +290,9 @@ mod tests {
     }
 
     fn any_asked() -> impl Strategy<Value = Asked> {
-        let offer = || {
-            let hard = any_resource().prop_map(|resource| Offer::hard(resource, Amount::Part(250_000)));
-            let soft = (any_resource(), 1..=TICKETS_MAX)
-                .prop_map(|(resource, tickets)| Offer::tickets(resource, tickets));
-            prop_oneof![soft, hard]
-        };
-        (0..8, any::<String>(), any::<String>(), any_resource(), any::<u64>(), (offer(), offer())).prop_map(
-            |(kind, one, other, resource, tickets, (gives, gets))| match kind {
+        let words = || (any::<String>(), any::<String>(), any::<String>(), any::<String>());
+        (0..8, words(), any_resource(), any::<u64>(), any::<bool>()).prop_map(
+            |(kind, (one, other, gives, gets), resource, tickets, while_connected)| match kind {
                 0 => Asked::Set { unit: one, resource, tickets },
                 1 => Asked::Issue { unit: one, resource, tickets },
                 2 => Asked::TakeBack { unit: one, resource, tickets },
@@ -299,9 +301,9 @@ mod tests {
                 5 => Asked::Cancel { number: tickets },
                 6 => Asked::Fund { unit: one, of: Some(other), resource, tickets },
                 _ => {
-                    let with = (!other.is_empty()).then_some(other);
-                    let (for_ns, at_least) = (Some(tickets), Some(gets));
-                    Asked::Offer { unit: one, gives, wants: gets, with, for_ns, at_least }
+                    let (with, for_ns) = ((!other.is_empty()).then_some(other), Some(tickets));
+                    let at_least = Some(gets.clone());
+                    Asked::Offer { unit: one, gives, wants: gets, with, for_ns, at_least, while_connected }
                 }
             },
         )
@@ -312,7 +314,10 @@ mod tests {
         let answer = read(request).err()?;
         assert!(!answer.message.contains(&0), "a NUL would end the answer early");
         let refusal: Refusal = serde_json::from_slice(&answer.message).unwrap();
-        assert!([refusal::INVALID, refusal::NO_SUCH_METHOD].contains(&refusal.error.as_str()), "{refusal:?}");
+        assert!(
+            [Why::InvalidParameter, Why::MethodNotFound].contains(&Why::of(&refusal.error)),
+            "{refusal:?}"
+        );
         Some(refusal.error)
     }
 
@@ -347,6 +352,6 @@ mod tests {
         let Ok(Call::Change(asked)) = read(request) else { panic!("it is one") };
         assert_eq!(asked, Asked::TakeBack { unit: "a/b".into(), resource: Resource::Disk, tickets: 40 });
         let unknown = br#"{"method":"io.commonhold.Steal","parameters":{}}"#;
-        assert_eq!(error_of(unknown).as_deref(), Some(refusal::NO_SUCH_METHOD));
+        assert_eq!(error_of(unknown).as_deref(), Some(Why::MethodNotFound.name()));
     }
 }

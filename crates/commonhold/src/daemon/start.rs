@@ -21,6 +21,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use super::clients::Clients;
+use super::held::Held;
 use super::hold::Hold;
 use super::kept_tickets::Keeper;
 use super::requests::About;
@@ -195,6 +196,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         about: About { contract_path: args.contract.display().to_string(), contract_text },
         caretaker,
         clients,
+        held: Held::default(),
         signals,
         files_each,
         waits: Waits::new()?,

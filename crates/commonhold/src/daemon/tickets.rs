@@ -7,9 +7,11 @@
 //! be a member of the encloser is not enough: others' sub-units may be in it. And where `each` makes the sub-units,
 //! nobody governs it: a user who came first could take what those are to have who come later.
 
+use commonhold_client::Why;
+use commonhold_client::wire::{Asked, Refusal};
 use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_policy::membership::may_enter;
-use commonhold_policy::rights::{Bid, Change, Refused, Rights, Trade};
+use commonhold_policy::rights::{Bid, Change, Offer, Refused, Rights, Trade};
 use commonhold_report::exchanges::Standing;
 use commonhold_report::tickets::Tickets;
 use commonhold_report::words;
@@ -18,7 +20,7 @@ use super::clients::Caller;
 use super::hold::Hold;
 use super::holdings;
 use super::requests::{Answered, facts, may_all, name_of, refuse, reply, unit_of};
-use crate::protocol::{Asked, OffersReply, Refusal, TicketsReply, refusal};
+use crate::protocol::{Awaited, OffersReply, TicketsReply, of_wire};
 
 /// Every unit's tickets of every resource.
 pub(super) fn all(hold: &mut Hold) -> Answered {
@@ -76,10 +78,23 @@ fn row(hold: &Hold, rights: &Rights, unit: UnitId, resource: Resource) -> Ticket
 }
 
 /// Takes a change that a client asks for, if it may: it is kept by then, and the next turn makes it or refuses it.
-pub(super) fn take(hold: &mut Hold, caller: &Caller, asked: &Asked) -> Result<(), Refusal> {
+pub(super) fn take(hold: &mut Hold, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
     let change = change(hold, asked)?;
     authorise(hold, caller, &change)?;
-    hold.change(change).map_err(|e| refuse(refusal::FAILED, format!("nothing was changed: {e}")))
+    hold.change(change).map_err(|e| refuse(&Why::Failed, format!("nothing was changed: {e}")))?;
+    Ok(change)
+}
+
+/// What is known of an offer that stands or an exchange in force.
+pub(super) fn now(hold: &Hold, number: u64) -> Result<Awaited, Refusal> {
+    let rights = hold.rights();
+    if rights.offers().contains_key(&number) {
+        return Ok(Awaited::Stands);
+    }
+    if rights.deals().contains_key(&number) {
+        return Ok(Awaited::InForce);
+    }
+    Err(refuse(&Why::NoSuchOffer, words::refused(hold.contract(), Refused::NoOffer { number })))
 }
 
 /// What the last turn made of a change that was taken.
@@ -88,23 +103,23 @@ pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
     let Some(decided) = hold.decided().iter().rev().find(|decided| decided.change == change) else {
         let message = "not made yet: the last turn of the daemon failed. It is kept, and the next turn that does not fail \
                        makes it; `commonhold status` says what failed, and `commonhold tickets` whether it was made";
-        return Err(refuse(refusal::FAILED, message.to_owned()));
+        return Err(refuse(&Why::Failed, message.to_owned()));
     };
     if let Some(why) = decided.refused {
         let name = match why {
-            Refused::Unknown { .. } => refusal::NO_SUCH_UNIT,
-            Refused::TooFew { .. } => refusal::TOO_FEW,
-            Refused::TooMany { .. } => refusal::TOO_MANY,
-            Refused::Enclosers { .. } => refusal::NOT_SIBLINGS,
-            Refused::Itself { .. } => refusal::SAME_UNIT,
-            Refused::Lent { .. } => refusal::LENT,
-            Refused::NoExchange { .. } => refusal::NO_EXCHANGE,
-            Refused::NotReserved { .. } => refusal::NOT_RESERVED,
-            Refused::Loop { .. } => refusal::LOOP,
-            Refused::TooManyOffers => refusal::TOO_MANY_OFFERS,
-            Refused::NoOffer { .. } => refusal::NO_OFFER,
+            Refused::Unknown { .. } => Why::NoSuchUnit,
+            Refused::TooFew { .. } => Why::TooFewTickets,
+            Refused::TooMany { .. } => Why::TooManyTickets,
+            Refused::Enclosers { .. } => Why::NotSiblings,
+            Refused::Itself { .. } => Why::SameUnit,
+            Refused::Lent { .. } => Why::TicketsLent,
+            Refused::NoExchange { .. } => Why::NoExchange,
+            Refused::NotReserved { .. } => Why::NotReserved,
+            Refused::Loop { .. } => Why::Loop,
+            Refused::TooManyOffers => Why::TooManyOffers,
+            Refused::NoOffer { .. } => Why::NoSuchOffer,
         };
-        return Err(refuse(name, words::refused(hold.contract(), why)));
+        return Err(refuse(&name, words::refused(hold.contract(), why)));
     }
     let rights = hold.rights();
     let (offer, exchange) = served(hold.traded(), &change);
@@ -119,33 +134,40 @@ pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
 /// With the numbers of the units that are named.
 fn change(hold: &Hold, asked: &Asked) -> Result<Change, Refusal> {
     let unit = |path: &str| unit_of(hold, path, "given tickets");
+    let amount = |text: &str| {
+        let invalid = |e| refuse(&Why::InvalidParameter, format!("`{text}` is no offer: {e}"));
+        text.parse::<Offer>().map_err(invalid)
+    };
     Ok(match asked {
         Asked::Set { unit: path, resource, tickets } => {
-            Change::Set { unit: unit(path)?, resource: *resource, tickets: *tickets }
+            Change::Set { unit: unit(path)?, resource: of_wire(*resource), tickets: *tickets }
         }
         Asked::Issue { unit: path, resource, tickets } => {
-            Change::Issue { unit: unit(path)?, resource: *resource, tickets: *tickets }
+            Change::Issue { unit: unit(path)?, resource: of_wire(*resource), tickets: *tickets }
         }
         Asked::TakeBack { unit: path, resource, tickets } => {
-            Change::TakeBack { unit: unit(path)?, resource: *resource, tickets: *tickets }
+            Change::TakeBack { unit: unit(path)?, resource: of_wire(*resource), tickets: *tickets }
         }
         Asked::Transfer { from, to, resource, tickets } => {
-            Change::Transfer { from: unit(from)?, to: unit(to)?, resource: *resource, tickets: *tickets }
+            let (from, to) = (unit(from)?, unit(to)?);
+            Change::Transfer { from, to, resource: of_wire(*resource), tickets: *tickets }
         }
         Asked::Exchange { one, other, gives, gets } => {
-            Change::Exchange { one: unit(one)?, other: unit(other)?, gives: *gives, gets: *gets }
+            let (one, other) = (unit(one)?, unit(other)?);
+            Change::Exchange { one, other, gives: amount(gives)?, gets: amount(gets)? }
         }
         Asked::Fund { unit: path, of, resource, tickets } => Change::Fund {
             unit: unit(path)?,
             of: of.as_deref().map(unit).transpose()?,
-            resource: *resource,
+            resource: of_wire(*resource),
             tickets: *tickets,
         },
-        Asked::Offer { unit: path, gives, wants, with, for_ns, at_least } => {
+        // How long the offer stands is the connection's: `Held` sees to it.
+        Asked::Offer { unit: path, gives, wants, with, for_ns, at_least, while_connected: _ } => {
             let with = with.as_deref().map(unit).transpose()?;
-            let (by, for_ns, at_least) = (unit(path)?, *for_ns, *at_least);
-            let bid = Bid { by, gives: *gives, wants: *wants, with, for_ns, at_least };
-            Change::Offer { bid }
+            let (by, gives, wants) = (unit(path)?, amount(gives)?, amount(wants)?);
+            let at_least = at_least.as_deref().map(amount).transpose()?;
+            Change::Offer { bid: Bid { by, gives, wants, with, for_ns: *for_ns, at_least } }
         }
         Asked::Cancel { number } => Change::Cancel { number: *number },
     })
@@ -220,7 +242,7 @@ fn authorise(hold: &mut Hold, caller: &Caller, change: &Change) -> Result<(), Re
             contract.unit(change.about()[0].0).path
         ),
     };
-    Err(refuse(refusal::NOT_ALLOWED, message))
+    Err(refuse(&Why::NotAllowed, message))
 }
 
 /// Whether a user who may enter some units may make a change.
@@ -265,7 +287,6 @@ fn may_change(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use commonhold_policy::rights::Offer;
     use proptest::prelude::*;
 
     const CPU: Resource = Resource::Cpu;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use commonhold_client::wire::Call;
 use commonhold_contract::Scheme;
 use commonhold_ledger::Statement;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -17,7 +18,7 @@ use crate::cli::{BackendChoice, Place};
 use crate::client::call;
 use crate::exit::{Exit, Failure};
 use crate::place;
-use crate::protocol::{Call, StatusReply};
+use crate::protocol::StatusReply;
 
 /// A daemon is ready within this time, also on a slow machine.
 const START: Duration = Duration::from_secs(20);
@@ -114,8 +115,8 @@ impl Session {
     fn wait_until_ready(&mut self) -> Result<(), Failure> {
         let begun = Instant::now();
         while begun.elapsed() < START {
-            if let Ok(mut stream) = place::connect(&self.place) {
-                let reply: StatusReply = call(&mut stream, &Call::Status { by_cpu: false })?;
+            if let Ok(stream) = place::connect(&self.place) {
+                let reply: StatusReply = call(&mut stream.into(), &Call::Status { by_cpu: false })?;
                 self.backend = reply.backend;
                 return Ok(());
             }
@@ -133,7 +134,8 @@ impl Session {
     }
 
     pub(super) fn status(&self) -> Result<Statement, Failure> {
-        let reply: StatusReply = call(&mut place::connect(&self.place)?, &Call::Status { by_cpu: false })?;
+        let reply: StatusReply =
+            call(&mut place::connect(&self.place)?.into(), &Call::Status { by_cpu: false })?;
         Ok(reply.statement)
     }
 

@@ -11,6 +11,7 @@ mod clients;
 mod exec;
 mod killed;
 mod membership;
+mod programs;
 mod reload;
 mod running;
 #[path = "../../../live/tests/support/skipped.rs"]

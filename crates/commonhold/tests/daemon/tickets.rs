@@ -137,6 +137,10 @@ fn what_cannot_be_made_is_refused_with_a_remedy() {
             "{\"kind\":\"set\",\"unit\":\"a\",\"resource\":\"cpu\",\"tickets\":-1}",
             "org.varlink.service.InvalidParameter",
         ),
+        (
+            "{\"kind\":\"offer\",\"unit\":\"a\",\"gives\":\"disk\",\"wants\":\"cpu:1\"}",
+            "org.varlink.service.InvalidParameter",
+        ),
         ("[]", "org.varlink.service.InvalidParameter"),
     ] {
         let answer =

@@ -1,0 +1,823 @@
+/* A program's way to the daemon `commonhold run`: it looks at tickets, offers some for others, and waits until an offer is
+ * served. One header, C99 and POSIX, no dependencies.
+ *
+ * In exactly one file of a program:
+ *
+ *     #define COMMONHOLD_IMPLEMENTATION
+ *     #include "commonhold.h"
+ *
+ * and in others only the second line. Where the compiler is told to keep to C99 (-std=c99), `_POSIX_C_SOURCE` must be defined
+ * as 200809L before the first header is included. Then:
+ *
+ *     ch_client client;
+ *     char unit[CH_PATH_SIZE];
+ *     ch_made made;
+ *     ch_awaited awaited;
+ *     ch_offer_terms terms = {.gives = "disk:30", .wants = "cpu:20", .while_connected = 1};
+ *     if (ch_connect(&client, "/run/commonhold/socket") || ch_unit_of(&client, getpid(), unit, sizeof unit))
+ *         fail(ch_message(&client));
+ *     terms.unit = unit;
+ *     // The offer, and the exchange that serves it, last until ch_close, or until the program ends.
+ *     if (ch_offer(&client, &terms, &made) || ch_wait(&client, made.number, 10 * CH_SECOND, &awaited))
+ *         fail(ch_message(&client));
+ *     // ... the work ...
+ *     ch_close(&client);
+ *
+ * Every function that can fail returns a `ch_error`, and CH_OK is 0. ch_message has the words, and ch_error_name the daemon's
+ * name, such as io.commonhold.TooFewTickets.
+ *
+ * A client is one connection, and one request is answered after the other: several threads use a client each. The daemon
+ * knows from the kernel who asks: the user that the process had when it connected. A process that is forked, and executes no
+ * other program, keeps its parent's connection open, and so what that holds.
+ *
+ * Memory: ch_connect initialises a client, and ch_close frees what it owns, also after ch_connect failed. All results are
+ * copied into the caller's structures, where a text that does not fit is an error, never cut short. Only what ch_call and
+ * ch_status return stays the client's, until its next call. An answer is read up to CH_ANSWER_MAX bytes, and checked as a
+ * whole before anything of it is used. */
+#ifndef COMMONHOLD_H
+#define COMMONHOLD_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A unit's path, with its end. */
+#define CH_PATH_SIZE 512
+/* `memory:2GiB`, with its end. */
+#define CH_AMOUNT_SIZE 64
+#define CH_NAME_SIZE 64
+/* The longest answer, in bytes. */
+#ifndef CH_ANSWER_MAX
+#define CH_ANSWER_MAX ((size_t)64 << 20)
+#endif
+/* The longest request. */
+#define CH_REQUEST_MAX ((size_t)32 << 10)
+/* For times, which are in nanoseconds. */
+#define CH_SECOND INT64_C(1000000000)
+/* As long as it takes. */
+#define CH_FOREVER INT64_C(-1)
+
+typedef enum {
+	CH_OK = 0,
+	/* The daemon said no: ch_error_name tells which error it is. */
+	CH_REFUSED,
+	/* No daemon listens there, or the kernel refused something. */
+	CH_SYSTEM,
+	/* The daemon does not answer in time. The connection is closed. */
+	CH_TIMEOUT,
+	/* The daemon closed the connection: it ended, or needed the room for others. What this client held is over. */
+	CH_HUNG_UP,
+	/* The answer is not one of this version, or too long. */
+	CH_NOT_UNDERSTOOD,
+	/* A text does not fit where it should go, or an argument is none. */
+	CH_INVALID,
+	/* There is not enough memory. */
+	CH_NO_MEMORY
+} ch_error;
+
+typedef struct {
+	int fd;
+	/* The last answer, with a NUL at its end: `length` bytes before it. */
+	char *answer;
+	size_t length, room;
+	char message[2048];
+	char error_name[CH_NAME_SIZE];
+} ch_client;
+
+/* What a unit offers. What is left 0 says nothing. */
+typedef struct {
+	const char *unit;  /* the path of the unit that offers */
+	const char *gives; /* such as "disk:300" */
+	const char *wants; /* such as "cpu:200" */
+	const char *at_least; /* the least of what it wants that it takes, for as much less; 0: all */
+	const char *with;  /* only with this unit */
+	int64_t for_ns;    /* how long an exchange lasts at most; 0: until it is ended */
+	int while_connected; /* the offer and its exchange end with this client, however the program ends */
+} ch_offer_terms;
+
+/* An offer that was made. */
+typedef struct {
+	uint64_t number;
+	uint64_t exchange; /* that served it at once; 0: none did */
+} ch_made;
+
+typedef enum {
+	CH_STANDS,    /* the offer waits to be served */
+	CH_SERVED,    /* an exchange served the offer */
+	CH_WITHDRAWN, /* the offer was taken back, or its unit is gone */
+	CH_IN_FORCE,  /* the exchange goes on */
+	CH_ENDED      /* the exchange is over */
+} ch_state;
+
+/* What became of an offer or an exchange. */
+typedef struct {
+	uint64_t number;
+	ch_state state;
+	uint64_t exchange;      /* of an offer that was served: the exchange that served it; else 0 */
+	char why[CH_NAME_SIZE]; /* of an exchange that ended: over, ended, gone or too-few */
+} ch_awaited;
+
+/* A unit's tickets of one resource. */
+typedef struct {
+	char unit[CH_PATH_SIZE];
+	char resource[CH_NAME_SIZE]; /* cpu, memory, disk or bus */
+	uint64_t contract;           /* what the contract gives it */
+	uint64_t tickets;            /* what it has now */
+	uint64_t lent, got;          /* what exchanges take from its tickets, and add to them */
+	uint64_t entitled; /* millionths of a CPU, bytes of memory, or millionths of each disk or of the bus */
+	int active;        /* whether they count now */
+} ch_tickets_row;
+
+/* An offer that stands. */
+typedef struct {
+	uint64_t number;
+	char unit[CH_PATH_SIZE];
+	char gives[CH_AMOUNT_SIZE], wants[CH_AMOUNT_SIZE];
+	char with[CH_PATH_SIZE]; /* empty: with any */
+	uint64_t for_ns;         /* 0: until it is ended */
+} ch_standing;
+
+/* Connects to the daemon's socket: /run/commonhold/socket for root's. */
+ch_error ch_connect(ch_client *client, const char *socket_path);
+/* Hangs up, and frees what the client owns. What it held ends. */
+void ch_close(ch_client *client);
+/* What went wrong at the last call, in words; empty if nothing did. */
+const char *ch_message(const ch_client *client);
+/* After CH_REFUSED: the daemon's name of the error. Empty otherwise. */
+const char *ch_error_name(const ch_client *client);
+
+/* The path of the unit that a process is in; `shared` for those that are in no other. */
+ch_error ch_unit_of(ch_client *client, pid_t pid, char *unit, size_t size);
+/* Makes an offer; it may be served at once. */
+ch_error ch_offer(ch_client *client, const ch_offer_terms *terms, ch_made *made);
+/* Waits until an offer stands no more, or an exchange is over; so many ns at most, or CH_FOREVER. CH_STANDS and CH_IN_FORCE
+ * mean that the time is over and nothing has changed. 0 asks what is known now. */
+ch_error ch_wait(ch_client *client, uint64_t number, int64_t at_most_ns, ch_awaited *awaited);
+/* Takes an offer back, or ends an exchange. */
+ch_error ch_cancel(ch_client *client, uint64_t number);
+/* Gives tickets of a unit to a sibling, for good. */
+ch_error ch_transfer(ch_client *client, const char *from, const char *to, const char *resource, uint64_t tickets);
+/* The first `room` rows of every unit's tickets, a row for each resource. `count` is how many there are in all. */
+ch_error ch_tickets(ch_client *client, ch_tickets_row *rows, size_t room, size_t *count);
+/* The first `room` offers that stand. `count` is how many there are in all. */
+ch_error ch_offers(ch_client *client, ch_standing *offers, size_t room, size_t *count);
+/* All accounts, as JSON text, as `commonhold status --json` describes them. */
+ch_error ch_status(ch_client *client, const char **json);
+/* Any call: its parameters as JSON text, and its answer's as JSON text. */
+ch_error ch_call(ch_client *client, const char *method, const char *parameters, const char **json);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* COMMONHOLD_H */
+
+#ifdef COMMONHOLD_IMPLEMENTATION
+#ifndef COMMONHOLD_IMPLEMENTED
+#define COMMONHOLD_IMPLEMENTED
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* A daemon answers within milliseconds. One that does not within this is stopped or stuck. */
+#define CH__PATIENCE_S 20
+/* Objects within objects. */
+#define CH__DEPTH_MAX 32
+
+static ch_error ch__fail(ch_client *client, ch_error error, const char *what, const char *detail) {
+	snprintf(client->message, sizeof client->message, "%s%s%s", what, *detail ? ": " : "", detail);
+	return error;
+}
+
+/* ---- Reading JSON: a text from `at` up to `end`. What is no JSON is refused, and nothing is read beyond the end. ---- */
+
+typedef struct {
+	const char *at, *end;
+} ch__json;
+
+static void ch__space(ch__json *in) {
+	while (in->at < in->end && (*in->at == ' ' || *in->at == '\t' || *in->at == '\n' || *in->at == '\r'))
+		in->at++;
+}
+
+/* Goes past a sign, if it is there. */
+static int ch__sign(ch__json *in, char sign) {
+	ch__space(in);
+	if (in->at >= in->end || *in->at != sign)
+		return 0;
+	in->at++;
+	return 1;
+}
+
+static int ch__hex4(ch__json *in, unsigned *code) {
+	int n;
+	*code = 0;
+	for (n = 0; n < 4; n++, in->at++) {
+		char c = in->at < in->end ? *in->at : 0;
+		unsigned digit = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
+		                 : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
+		                 : c >= 'A' && c <= 'F' ? (unsigned)(c - 'A') + 10
+		                                        : 16;
+		if (digit == 16)
+			return 0;
+		*code = *code << 4 | digit;
+	}
+	return 1;
+}
+
+/* Goes past a string, and copies it, with a NUL, if `out` is given. 0: it is none, it has a NUL, or it does not fit. */
+static int ch__string(ch__json *in, char *out, size_t size) {
+	size_t length = 0;
+	if (!ch__sign(in, '"'))
+		return 0;
+	while (in->at < in->end && *in->at != '"') {
+		unsigned char c = (unsigned char)*in->at++;
+		char bytes[4];
+		size_t n = 1, k;
+		if (c < 0x20)
+			return 0;
+		bytes[0] = (char)c;
+		if (c == '\\') {
+			static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+			const char *found;
+			char escape = in->at < in->end ? *in->at++ : 0;
+			if (escape == 'u') {
+				unsigned code, low;
+				if (!ch__hex4(in, &code) || code == 0 || (code >= 0xdc00 && code < 0xe000))
+					return 0;
+				if (code >= 0xd800 && code < 0xdc00) {
+					if (in->end - in->at < 2 || in->at[0] != '\\' || in->at[1] != 'u')
+						return 0;
+					in->at += 2;
+					if (!ch__hex4(in, &low) || low < 0xdc00 || low >= 0xe000)
+						return 0;
+					code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+				}
+				n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+				if (n == 1) {
+					bytes[0] = (char)code;
+				} else {
+					for (k = n - 1; k > 0; k--, code >>= 6)
+						bytes[k] = (char)(0x80 | (code & 0x3f));
+					bytes[0] = (char)((n == 2 ? 0xc0 : n == 3 ? 0xe0 : 0xf0) | code);
+				}
+			} else {
+				found = escape ? strchr(escapes, escape) : NULL;
+				if (!found)
+					return 0;
+				bytes[0] = meant[found - escapes];
+			}
+		}
+		if (out) {
+			if (size == 0 || n >= size - length)
+				return 0;
+			memcpy(out + length, bytes, n);
+			length += n;
+		}
+	}
+	if (in->at >= in->end)
+		return 0;
+	in->at++;
+	if (out) {
+		if (size == 0)
+			return 0;
+		out[length] = 0;
+	}
+	return 1;
+}
+
+static int ch__digits(ch__json *in) {
+	const char *begin = in->at;
+	while (in->at < in->end && *in->at >= '0' && *in->at <= '9')
+		in->at++;
+	return in->at > begin;
+}
+
+static int ch__number(ch__json *in) {
+	if (in->at < in->end && *in->at == '-')
+		in->at++;
+	if (in->at < in->end && *in->at == '0')
+		in->at++;
+	else if (!ch__digits(in))
+		return 0;
+	if (in->at < in->end && *in->at == '.') {
+		in->at++;
+		if (!ch__digits(in))
+			return 0;
+	}
+	if (in->at < in->end && (*in->at == 'e' || *in->at == 'E')) {
+		in->at++;
+		if (in->at < in->end && (*in->at == '+' || *in->at == '-'))
+			in->at++;
+		if (!ch__digits(in))
+			return 0;
+	}
+	return 1;
+}
+
+static int ch__word(ch__json *in, const char *word) {
+	size_t length = strlen(word);
+	ch__space(in);
+	if ((size_t)(in->end - in->at) < length || memcmp(in->at, word, length) != 0)
+		return 0;
+	in->at += length;
+	return 1;
+}
+
+/* Goes past a value. 0: it is none. */
+static int ch__value(ch__json *in, int depth) {
+	char open, close;
+	ch__space(in);
+	if (in->at >= in->end || depth > CH__DEPTH_MAX)
+		return 0;
+	open = *in->at;
+	if (open == '"')
+		return ch__string(in, NULL, 0);
+	if (open == '-' || (open >= '0' && open <= '9'))
+		return ch__number(in);
+	if (open != '{' && open != '[')
+		return ch__word(in, "true") || ch__word(in, "false") || ch__word(in, "null");
+	close = open == '{' ? '}' : ']';
+	in->at++;
+	if (ch__sign(in, close))
+		return 1;
+	do {
+		if (open == '{' && (!ch__string(in, NULL, 0) || !ch__sign(in, ':')))
+			return 0;
+		if (!ch__value(in, depth + 1))
+			return 0;
+	} while (ch__sign(in, ','));
+	return ch__sign(in, close);
+}
+
+/* Whether all of a text is one value. */
+static int ch__is_json(const char *text, size_t length) {
+	ch__json in = {text, text + length};
+	if (!ch__value(&in, 0))
+		return 0;
+	ch__space(&in);
+	return in.at == in.end;
+}
+
+/* The value of a key of an object. Of text that ch__is_json found to be JSON. 0: there is none. */
+static int ch__key(ch__json object, const char *key, ch__json *value) {
+	char name[CH_NAME_SIZE];
+	if (!ch__sign(&object, '{'))
+		return 0;
+	do {
+		ch__json at_name = object;
+		int known = ch__string(&at_name, name, sizeof name);
+		if (!ch__string(&object, NULL, 0) || !ch__sign(&object, ':'))
+			return 0;
+		ch__space(&object);
+		value->at = object.at;
+		if (!ch__value(&object, 0))
+			return 0;
+		value->end = object.at;
+		if (known && strcmp(name, key) == 0)
+			return 1;
+	} while (ch__sign(&object, ','));
+	return 0;
+}
+
+/* The next element of an array: `in` begins at its bracket, and goes on behind each element. 0: there is none. */
+static int ch__next(ch__json *in, ch__json *element) {
+	if (!ch__sign(in, '[') && !ch__sign(in, ','))
+		return 0;
+	ch__space(in);
+	element->at = in->at;
+	if (!ch__value(in, 0))
+		return 0;
+	element->end = in->at;
+	return 1;
+}
+
+/* A whole number of 64 bits. */
+static int ch__u64(ch__json value, uint64_t *out) {
+	uint64_t found = 0;
+	if (value.at >= value.end)
+		return 0;
+	for (; value.at < value.end; value.at++) {
+		unsigned digit = (unsigned)(unsigned char)*value.at - '0';
+		if (digit > 9 || found > (UINT64_MAX - digit) / 10)
+			return 0;
+		found = found * 10 + digit;
+	}
+	*out = found;
+	return 1;
+}
+
+static int ch__key_u64(ch__json object, const char *key, uint64_t *out) {
+	ch__json value;
+	return ch__key(object, key, &value) && ch__u64(value, out);
+}
+
+/* 0 where there is no such key. */
+static int ch__maybe_u64(ch__json object, const char *key, uint64_t *out) {
+	ch__json value;
+	*out = 0;
+	return !ch__key(object, key, &value) || ch__word(&value, "null") || ch__u64(value, out);
+}
+
+static int ch__key_string(ch__json object, const char *key, char *out, size_t size) {
+	ch__json value;
+	return ch__key(object, key, &value) && ch__string(&value, out, size);
+}
+
+/* Empty where there is no such key. */
+static int ch__maybe_string(ch__json object, const char *key, char *out, size_t size) {
+	ch__json value;
+	*out = 0;
+	return !ch__key(object, key, &value) || ch__word(&value, "null") || ch__string(&value, out, size);
+}
+
+/* ---- Writing JSON: into CH_REQUEST_MAX bytes. What does not fit makes `fits` 0. ---- */
+
+typedef struct {
+	char bytes[CH_REQUEST_MAX];
+	size_t length;
+	int fits;
+} ch__text;
+
+static void ch__add(ch__text *text, const char *bytes) {
+	size_t length = strlen(bytes);
+	text->fits = text->fits && length < sizeof text->bytes - text->length;
+	if (text->fits) {
+		memcpy(text->bytes + text->length, bytes, length + 1);
+		text->length += length;
+	}
+}
+
+/* A string in quotes. */
+static void ch__add_string(ch__text *text, const char *string) {
+	char one[8];
+	ch__add(text, "\"");
+	for (; *string; string++) {
+		unsigned char c = (unsigned char)*string;
+		if (c == '"' || c == '\\')
+			snprintf(one, sizeof one, "\\%c", c);
+		else if (c < 0x20)
+			snprintf(one, sizeof one, "\\u%04x", c);
+		else
+			snprintf(one, sizeof one, "%c", c);
+		ch__add(text, one);
+	}
+	ch__add(text, "\"");
+}
+
+static void ch__add_key(ch__text *text, const char *key) {
+	ch__add(text, text->length > 0 ? "," : "{");
+	ch__add_string(text, key);
+	ch__add(text, ":");
+}
+
+static void ch__add_text(ch__text *text, const char *key, const char *string) {
+	ch__add_key(text, key);
+	ch__add_string(text, string);
+}
+
+static void ch__add_u64(ch__text *text, const char *key, uint64_t number) {
+	char digits[24];
+	snprintf(digits, sizeof digits, "%llu", (unsigned long long)number);
+	ch__add_key(text, key);
+	ch__add(text, digits);
+}
+
+/* ---- The connection ---- */
+
+ch_error ch_connect(ch_client *client, const char *socket_path) {
+	struct sockaddr_un address;
+	int connected;
+	memset(client, 0, sizeof *client);
+	memset(&address, 0, sizeof address);
+	client->fd = -1;
+	address.sun_family = AF_UNIX;
+	if (strlen(socket_path) >= sizeof address.sun_path)
+		return ch__fail(client, CH_INVALID, socket_path, "too long for a socket");
+	memcpy(address.sun_path, socket_path, strlen(socket_path));
+	/* A program that is executed does not inherit it: else the offers would go on when this one ends. */
+	client->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (client->fd < 0)
+		return ch__fail(client, CH_SYSTEM, "cannot open a socket", strerror(errno));
+	do
+		connected = connect(client->fd, (const struct sockaddr *)&address, sizeof address);
+	while (connected != 0 && errno == EINTR);
+	if (connected != 0) {
+		ch__fail(client, CH_SYSTEM, socket_path, strerror(errno));
+		close(client->fd);
+		client->fd = -1;
+		return CH_SYSTEM;
+	}
+	return CH_OK;
+}
+
+void ch_close(ch_client *client) {
+	if (client->fd >= 0)
+		close(client->fd);
+	free(client->answer);
+	client->fd = -1;
+	client->answer = NULL;
+	client->length = client->room = 0;
+}
+
+const char *ch_message(const ch_client *client) {
+	return client->message;
+}
+
+const char *ch_error_name(const ch_client *client) {
+	return client->error_name;
+}
+
+/* An answer that comes later would be taken for that of the next request. */
+static ch_error ch__lost(ch_client *client, ch_error error, const char *what, const char *detail) {
+	close(client->fd);
+	client->fd = -1;
+	return ch__fail(client, error, what, detail);
+}
+
+static ch_error ch__lost_by(ch_client *client, int error) {
+	if (error == EAGAIN || error == EWOULDBLOCK)
+		return ch__lost(client, CH_TIMEOUT, "the daemon does not answer in time", "");
+	if (error == EPIPE || error == ECONNRESET)
+		return ch__lost(client, CH_HUNG_UP, "the daemon hung up", "");
+	return ch__lost(client, CH_SYSTEM, "the daemon cannot be asked", strerror(error));
+}
+
+static ch_error ch__send(ch_client *client, const char *bytes, size_t length) {
+	while (length > 0) {
+		ssize_t sent = send(client->fd, bytes, length, MSG_NOSIGNAL);
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent < 0)
+			return ch__lost_by(client, errno);
+		bytes += sent;
+		length -= (size_t)sent;
+	}
+	return CH_OK;
+}
+
+/* Reads one answer, up to its NUL: the daemon sends one for each request, and no other. */
+static ch_error ch__receive(ch_client *client) {
+	client->length = 0;
+	for (;;) {
+		ssize_t n;
+		char *end;
+		if (client->room - client->length < 2) {
+			size_t room = client->room ? client->room * 2 : 4096;
+			char *larger = room > CH_ANSWER_MAX * 2 ? NULL : (char *)realloc(client->answer, room);
+			if (!larger)
+				return ch__lost(client, CH_NO_MEMORY, "the daemon's answer is too long", "");
+			client->answer = larger;
+			client->room = room;
+		}
+		n = recv(client->fd, client->answer + client->length, client->room - client->length - 1, 0);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return ch__lost_by(client, errno);
+		if (n == 0)
+			return ch__lost(client, CH_HUNG_UP, "the daemon hung up", "");
+		end = (char *)memchr(client->answer + client->length, 0, (size_t)n);
+		client->length += (size_t)n;
+		if (end && end == client->answer + client->length - 1) {
+			client->length--;
+			return CH_OK;
+		}
+		if (end || client->length > CH_ANSWER_MAX)
+			return ch__lost(client, CH_NOT_UNDERSTOOD, "the daemon's answer is too long", "");
+	}
+}
+
+static ch_error ch__patience(ch_client *client, int option, int64_t ns) {
+	struct timeval time;
+	time.tv_sec = ns < 0 ? 0 : (time_t)(ns / CH_SECOND);
+	time.tv_usec = ns < 0 ? 0 : (suseconds_t)(ns % CH_SECOND / 1000);
+	if (setsockopt(client->fd, SOL_SOCKET, option, &time, sizeof time) != 0)
+		return ch__fail(client, CH_SYSTEM, "cannot set a time for the daemon's answer", strerror(errno));
+	return CH_OK;
+}
+
+/* A call and its answer's parameters. */
+static ch_error ch__ask(ch_client *client, const char *method, const char *parameters, int64_t patience_ns, ch__json *answer) {
+	ch__json whole, name;
+	ch__text text;
+	ch_error error;
+	client->message[0] = client->error_name[0] = 0;
+	if (client->fd < 0)
+		return ch__fail(client, CH_HUNG_UP, "this client is not connected", "");
+	text.length = 0;
+	text.fits = 1;
+	ch__add_text(&text, "method", method);
+	ch__add_key(&text, "parameters");
+	ch__add(&text, parameters);
+	ch__add(&text, "}");
+	if (!text.fits)
+		return ch__fail(client, CH_INVALID, "the request is too long", "");
+	if ((error = ch__patience(client, SO_SNDTIMEO, CH__PATIENCE_S * CH_SECOND)) != CH_OK ||
+	    (error = ch__patience(client, SO_RCVTIMEO, patience_ns)) != CH_OK ||
+	    (error = ch__send(client, text.bytes, text.length + 1)) != CH_OK || (error = ch__receive(client)) != CH_OK)
+		return error;
+	client->answer[client->length] = 0;
+	whole.at = client->answer;
+	whole.end = client->answer + client->length;
+	if (!ch__is_json(client->answer, client->length))
+		return ch__fail(client, CH_NOT_UNDERSTOOD, "the daemon's answer is no JSON", "");
+	if (ch__key(whole, "error", &name)) {
+		ch__json words;
+		if (!ch__string(&name, client->error_name, sizeof client->error_name))
+			return ch__fail(client, CH_NOT_UNDERSTOOD, "the daemon's answer has an error without a name", "");
+		if (!ch__key(whole, "parameters", &words) ||
+		    !ch__key_string(words, "message", client->message, sizeof client->message))
+			return ch__fail(client, CH_REFUSED, client->error_name, "");
+		return CH_REFUSED;
+	}
+	if (!ch__key(whole, "parameters", answer) || *answer->at != '{')
+		return ch__fail(client, CH_NOT_UNDERSTOOD, "the daemon's answer has no parameters", "");
+	return CH_OK;
+}
+
+static ch_error ch__not_understood(ch_client *client) {
+	return ch__fail(client, CH_NOT_UNDERSTOOD, "the daemon's answer lacks something, or something of it is too long", "");
+}
+
+/* ---- Calls ---- */
+
+#define CH__PATIENCE (CH__PATIENCE_S * CH_SECOND)
+
+/* Ends the parameters, and asks. */
+static ch_error ch__ask_text(ch_client *client, const char *method, ch__text *text, int64_t patience_ns, ch__json *answer) {
+	ch__add(text, "}");
+	if (!text->fits)
+		return ch__fail(client, CH_INVALID, "the request is too long", "");
+	return ch__ask(client, method, text->bytes, patience_ns, answer);
+}
+
+static void ch__begin(ch__text *text) {
+	text->length = 0;
+	text->fits = 1;
+}
+
+ch_error ch_call(ch_client *client, const char *method, const char *parameters, const char **json) {
+	ch__json answer;
+	ch_error error;
+	if (!ch__is_json(parameters, strlen(parameters)))
+		return ch__fail(client, CH_INVALID, "the parameters are no JSON", "");
+	error = ch__ask(client, method, parameters, CH__PATIENCE, &answer);
+	if (error == CH_OK) {
+		/* What is behind them is only the end of the answer. */
+		client->answer[answer.end - client->answer] = 0;
+		*json = answer.at;
+	}
+	return error;
+}
+
+ch_error ch_status(ch_client *client, const char **json) {
+	return ch_call(client, "io.commonhold.Status", "{}", json);
+}
+
+ch_error ch_unit_of(ch_client *client, pid_t pid, char *unit, size_t size) {
+	ch__json answer;
+	ch__text text;
+	ch_error error;
+	if (pid <= 0)
+		return ch__fail(client, CH_INVALID, "no process has such a number", "");
+	ch__begin(&text);
+	ch__add_u64(&text, "pid", (uint64_t)pid);
+	error = ch__ask_text(client, "io.commonhold.Where", &text, CH__PATIENCE, &answer);
+	if (error == CH_OK && !ch__key_string(answer, "unit", unit, size))
+		return ch__not_understood(client);
+	return error;
+}
+
+ch_error ch_offer(ch_client *client, const ch_offer_terms *terms, ch_made *made) {
+	ch__json answer;
+	ch__text text;
+	ch_error error;
+	if (!terms->unit || !terms->gives || !terms->wants || terms->for_ns < 0)
+		return ch__fail(client, CH_INVALID, "an offer has a unit, what it gives, and what it wants", "");
+	ch__begin(&text);
+	ch__add_text(&text, "kind", "offer");
+	ch__add_text(&text, "unit", terms->unit);
+	ch__add_text(&text, "gives", terms->gives);
+	ch__add_text(&text, "wants", terms->wants);
+	if (terms->at_least)
+		ch__add_text(&text, "at_least", terms->at_least);
+	if (terms->with)
+		ch__add_text(&text, "with", terms->with);
+	if (terms->for_ns > 0)
+		ch__add_u64(&text, "for_ns", (uint64_t)terms->for_ns);
+	if (terms->while_connected) {
+		ch__add_key(&text, "while_connected");
+		ch__add(&text, "true");
+	}
+	error = ch__ask_text(client, "io.commonhold.Change", &text, CH__PATIENCE, &answer);
+	if (error == CH_OK && (!ch__key_u64(answer, "offer", &made->number) || !ch__maybe_u64(answer, "exchange", &made->exchange)))
+		return ch__not_understood(client);
+	return error;
+}
+
+ch_error ch_wait(ch_client *client, uint64_t number, int64_t at_most_ns, ch_awaited *awaited) {
+	static const char *const states[] = {"stands", "served", "withdrawn", "in-force", "ended"};
+	ch__json answer;
+	ch__text text;
+	ch_error error;
+	char state[CH_NAME_SIZE];
+	int64_t patience = CH_FOREVER;
+	int n;
+	ch__begin(&text);
+	ch__add_u64(&text, "number", number);
+	if (at_most_ns >= 0) {
+		ch__add_u64(&text, "at_most_ns", (uint64_t)at_most_ns);
+		/* The daemon answers when the time is over: it is stuck only long after. */
+		patience = at_most_ns > INT64_MAX - CH__PATIENCE ? CH_FOREVER : at_most_ns + CH__PATIENCE;
+	}
+	error = ch__ask_text(client, "io.commonhold.Await", &text, patience, &answer);
+	if (error != CH_OK)
+		return error;
+	awaited->number = number;
+	if (!ch__key_string(answer, "state", state, sizeof state) || !ch__maybe_u64(answer, "exchange", &awaited->exchange) ||
+	    !ch__maybe_string(answer, "why", awaited->why, sizeof awaited->why))
+		return ch__not_understood(client);
+	for (n = 0; n < 5 && strcmp(states[n], state) != 0; n++)
+		;
+	if (n == 5)
+		return ch__not_understood(client);
+	awaited->state = (ch_state)n;
+	return CH_OK;
+}
+
+ch_error ch_cancel(ch_client *client, uint64_t number) {
+	ch__json answer;
+	ch__text text;
+	ch__begin(&text);
+	ch__add_text(&text, "kind", "cancel");
+	ch__add_u64(&text, "number", number);
+	return ch__ask_text(client, "io.commonhold.Change", &text, CH__PATIENCE, &answer);
+}
+
+ch_error ch_transfer(ch_client *client, const char *from, const char *to, const char *resource, uint64_t tickets) {
+	ch__json answer;
+	ch__text text;
+	ch__begin(&text);
+	ch__add_text(&text, "kind", "transfer");
+	ch__add_text(&text, "from", from);
+	ch__add_text(&text, "to", to);
+	ch__add_text(&text, "resource", resource);
+	ch__add_u64(&text, "tickets", tickets);
+	return ch__ask_text(client, "io.commonhold.Change", &text, CH__PATIENCE, &answer);
+}
+
+ch_error ch_tickets(ch_client *client, ch_tickets_row *rows, size_t room, size_t *count) {
+	ch__json answer, all, one, value;
+	ch_error error = ch__ask(client, "io.commonhold.Tickets", "{}", CH__PATIENCE, &answer);
+	if (error != CH_OK)
+		return error;
+	if (!ch__key(answer, "tickets", &all) || *all.at != '[')
+		return ch__not_understood(client);
+	for (*count = 0; ch__next(&all, &one); ++*count) {
+		ch_tickets_row *row = rows + *count;
+		if (*count >= room)
+			continue;
+		if (!ch__key_string(one, "unit", row->unit, sizeof row->unit) ||
+		    !ch__key_string(one, "resource", row->resource, sizeof row->resource) ||
+		    !ch__key_u64(one, "contract", &row->contract) || !ch__key_u64(one, "tickets", &row->tickets) ||
+		    !ch__maybe_u64(one, "lent", &row->lent) || !ch__maybe_u64(one, "got", &row->got) ||
+		    !ch__key_u64(one, "entitled", &row->entitled) || !ch__key(one, "active", &value))
+			return ch__not_understood(client);
+		row->active = ch__word(&value, "true");
+	}
+	return CH_OK;
+}
+
+ch_error ch_offers(ch_client *client, ch_standing *offers, size_t room, size_t *count) {
+	ch__json answer, all, one;
+	ch_error error = ch__ask(client, "io.commonhold.Offers", "{}", CH__PATIENCE, &answer);
+	if (error != CH_OK)
+		return error;
+	if (!ch__key(answer, "offers", &all) || *all.at != '[')
+		return ch__not_understood(client);
+	for (*count = 0; ch__next(&all, &one); ++*count) {
+		ch_standing *offer = offers + *count;
+		if (*count >= room)
+			continue;
+		if (!ch__key_u64(one, "number", &offer->number) || !ch__key_string(one, "unit", offer->unit, sizeof offer->unit) ||
+		    !ch__key_string(one, "gives", offer->gives, sizeof offer->gives) ||
+		    !ch__key_string(one, "wants", offer->wants, sizeof offer->wants) ||
+		    !ch__maybe_string(one, "with", offer->with, sizeof offer->with) ||
+		    !ch__maybe_u64(one, "for_ns", &offer->for_ns))
+			return ch__not_understood(client);
+	}
+	return CH_OK;
+}
+
+#endif /* COMMONHOLD_IMPLEMENTED */
+#endif /* COMMONHOLD_IMPLEMENTATION */

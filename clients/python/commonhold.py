@@ -1,0 +1,306 @@
+"""A program's way to the daemon `commonhold run`: it looks at tickets, offers some for others, and waits until an offer is served.
+
+    import commonhold
+
+    with commonhold.Client("/run/commonhold/socket") as client:
+        # The offer, and the exchange that serves it, last as long as this client at most.
+        offer = client.offer(client.own_unit(), "disk:30", "cpu:20", while_connected=True)
+        exchange = client.wait_until_served(offer.number, at_most=10)
+        ...  # the work
+
+A client is one connection, and one request is answered after the other: several threads use a client each. The daemon knows
+from the kernel who asks. It is the user that the process had when it connected. A process that is forked keeps its parent's
+connection open, and so what that holds. One that is started by `subprocess` does not.
+
+This module needs Python 3.9 and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any, List, Optional, TypedDict, cast
+
+__all__ = [
+    "Client", "Made", "Awaited", "Tickets", "Standing", "Lent", "Exchange", "Offers",
+    "Error", "Refused", "HungUp", "NotUnderstood", "Withdrawn",
+]
+
+SOCKET = "/run/commonhold/socket"
+"""Where root's daemon listens."""
+
+PATIENCE_S = 20.0
+"""A daemon answers within milliseconds. One that does not within this is stopped or stuck."""
+
+ANSWER_BYTES_MAX = 64 << 20
+
+
+class Error(Exception):
+    """A request was not answered, or answered with an error."""
+
+
+class Refused(Error):
+    """The daemon said no. `name` is such as `io.commonhold.TooFewTickets`; docs/contract.md lists the names."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message or name)
+        self.name = name
+        self.message = message
+
+
+class HungUp(Error):
+    """The daemon closed the connection: it ended, or needed the room for others. All that this client held is over."""
+
+
+class NotUnderstood(Error):
+    """The answer is not one of this version."""
+
+
+class Withdrawn(Error):
+    """An offer stands no more and was not served: it was taken back, or its unit is gone."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """An offer that was made: its number, and that of the exchange that served it at once."""
+
+    number: int
+    exchange: Optional[int]
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """What became of an offer or an exchange."""
+
+    number: int
+    state: str
+    """Of an offer `stands`, `served` or `withdrawn`; of an exchange `in-force` or `ended`."""
+    exchange: Optional[int] = None
+    """Of an offer that was served: the exchange that served it."""
+    why: Optional[str] = None
+    """Of an exchange that ended: `over`, `ended`, `gone` or `too-few`."""
+
+
+class _Held(TypedDict, total=False):
+    lent: int
+    got: int
+
+
+class Tickets(_Held):
+    """A unit's tickets of one resource. `lent` and `got` are left out where they are 0."""
+
+    unit: str
+    resource: str
+    contract: int
+    tickets: int
+    entitled: int
+    active: bool
+
+
+# By its names, since `with` is a word of the language.
+_Terms = TypedDict("_Terms", {"with": str, "for_ns": int, "at_least": str, "waits": str}, total=False)
+
+
+class Standing(_Terms):
+    """An offer that stands. `with`, `for_ns`, `at_least` and `waits` are left out where they say nothing."""
+
+    number: int
+    unit: str
+    gives: str
+    wants: str
+
+
+# The same: `from`.
+Lent = TypedDict("Lent", {"from": str, "to": str, "what": str, "of": str}, total=False)
+
+
+class _Ends(TypedDict, total=False):
+    until_ns: int
+    ended_ns: int
+    why: str
+
+
+class Exchange(_Ends):
+    """An exchange. Times count from the beginning of the accounts. With `ended_ns` it is over."""
+
+    number: int
+    lent: List[Lent]
+    began_ns: int
+
+
+class Offers(TypedDict):
+    """Offers that stand, and exchanges: those in force, and the last ones that ended."""
+
+    offers: List[Standing]
+    exchanges: List[Exchange]
+    elapsed_ns: int
+
+
+class Client:
+    """A connection to the daemon. Offers that it holds end with it."""
+
+    def __init__(self, path: str | os.PathLike[str] = SOCKET) -> None:
+        """Connects to the daemon's socket. OSError: no daemon listens there."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._rest = b""
+        try:
+            self._socket.connect(os.fspath(path))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hangs up. What this client holds ends."""
+        self._socket.close()
+
+    def status(self) -> dict[str, Any]:
+        """All accounts, as `commonhold status --json` describes them."""
+        return self.call("io.commonhold.Status")
+
+    def unit_of(self, pid: int) -> str:
+        """The path of the unit that a process is in; `shared` for those that are in no other."""
+        return str(self._field(self.call("io.commonhold.Where", pid=pid), "unit"))
+
+    def own_unit(self) -> str:
+        """The path of the unit that this process is in."""
+        return self.unit_of(os.getpid())
+
+    def tickets(self) -> list[Tickets]:
+        """Every unit's tickets of every resource."""
+        return self._tickets(self.call("io.commonhold.Tickets"))
+
+    def transfer(self, source: str, to: str, resource: str, tickets: int) -> list[Tickets]:
+        """Gives tickets of a unit to a sibling, for good; the tickets of both."""
+        return self._tickets(self._change("transfer", **{"from": source}, to=to, resource=resource, tickets=tickets))
+
+    def offers(self) -> Offers:
+        """Offers that stand, and exchanges."""
+        return cast(Offers, self.call("io.commonhold.Offers"))
+
+    def offer(
+        self,
+        unit: str,
+        gives: str,
+        wants: str,
+        *,
+        at_least: Optional[str] = None,
+        to: Optional[str] = None,
+        lasting: Optional[float] = None,
+        while_connected: bool = False,
+    ) -> Made:
+        """Offers tickets of a unit, such as `disk:300`, for those of others. It may be served at once.
+
+        at_least         the least of what it wants that it takes, for as much less of what it gives; None: all
+        to               only with this unit
+        lasting          how long an exchange lasts at most, in seconds; None: until it is ended
+        while_connected  the offer, and the exchange that serves it, end with this client, however the program ends
+        """
+        terms: dict[str, Any] = {"unit": unit, "gives": gives, "wants": wants, "while_connected": while_connected}
+        if at_least is not None:
+            terms["at_least"] = at_least
+        if to is not None:
+            terms["with"] = to
+        if lasting is not None:
+            terms["for_ns"] = _ns(lasting)
+        answer = self._change("offer", **terms)
+        return Made(int(self._field(answer, "offer")), answer.get("exchange"))
+
+    def wait(self, number: int, at_most: Optional[float] = None) -> Awaited:
+        """Waits until an offer stands no more, or an exchange is over; at most so many seconds.
+
+        The state `stands` or `in-force` means that the time is over and nothing has changed. 0 asks what is known now.
+        """
+        parameters: dict[str, Any] = {"number": number}
+        if at_most is not None:
+            parameters["at_most_ns"] = _ns(at_most)
+        # The daemon answers when the time is over: it is stuck only long after.
+        patience = None if at_most is None else at_most + PATIENCE_S
+        answer = self._call("io.commonhold.Await", parameters, patience)
+        state = str(self._field(answer, "state"))
+        return Awaited(number, state, answer.get("exchange"), answer.get("why"))
+
+    def wait_until_served(self, offer: int, at_most: Optional[float] = None) -> Optional[int]:
+        """Waits until an offer is served; the exchange that serves it, or None if the time is over."""
+        awaited = self.wait(offer, at_most)
+        if awaited.state == "served":
+            return awaited.exchange
+        if awaited.state == "stands":
+            return None
+        raise Withdrawn(f"offer {offer} stands no more, and was not served")
+
+    def cancel(self, number: int) -> list[Tickets]:
+        """Takes an offer back, or ends an exchange; the tickets of its units."""
+        return self._tickets(self._change("cancel", number=number))
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Any call, and its answer's parameters."""
+        return self._call(method, parameters, PATIENCE_S)
+
+    def _change(self, kind: str, **parameters: Any) -> dict[str, Any]:
+        return self.call("io.commonhold.Change", kind=kind, **parameters)
+
+    def _call(self, method: str, parameters: dict[str, Any], patience: Optional[float]) -> dict[str, Any]:
+        request = json.dumps({"method": method, "parameters": parameters}).encode() + b"\0"
+        try:
+            self._socket.settimeout(PATIENCE_S)
+            self._socket.sendall(request)
+            self._socket.settimeout(patience)
+            message = self._receive()
+        except BaseException as error:
+            # An answer that comes later would be taken for that of the next request.
+            self.close()
+            if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+                raise HungUp("the daemon hung up") from None
+            if isinstance(error, socket.timeout):
+                raise Error("the daemon does not answer in time") from None
+            if isinstance(error, OSError):
+                raise Error(f"the daemon cannot be asked: {error}") from error
+            raise
+        try:
+            answer = json.loads(message)
+        except ValueError as error:
+            raise NotUnderstood(f"the daemon's answer is not understood: {error}") from None
+        if not isinstance(answer, dict):
+            raise NotUnderstood("the daemon's answer is no object")
+        found = answer.get("parameters", {})
+        if not isinstance(found, dict):
+            raise NotUnderstood("the daemon's answer has parameters that are no object")
+        if "error" in answer:
+            raise Refused(str(answer["error"]), str(found.get("message", "")))
+        return found
+
+    def _receive(self) -> bytes:
+        parts = [self._rest]
+        length = len(self._rest)
+        while b"\0" not in parts[-1]:
+            part = self._socket.recv(1 << 16)
+            if not part:
+                raise HungUp("the daemon hung up")
+            parts.append(part)
+            length += len(part)
+            if length > ANSWER_BYTES_MAX:
+                raise NotUnderstood("the daemon's answer has no end")
+        message, _, self._rest = b"".join(parts).partition(b"\0")
+        return message
+
+    @staticmethod
+    def _field(answer: dict[str, Any], name: str) -> Any:
+        try:
+            return answer[name]
+        except KeyError:
+            raise NotUnderstood(f"the daemon's answer has no `{name}`") from None
+
+    def _tickets(self, answer: dict[str, Any]) -> list[Tickets]:
+        return cast("list[Tickets]", self._field(answer, "tickets"))
+
+
+def _ns(seconds: float) -> int:
+    return max(0, round(seconds * 1_000_000_000))

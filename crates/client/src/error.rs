@@ -1,0 +1,166 @@
+//! What can go wrong, and the daemon's names for it.
+
+use std::{fmt, io};
+
+use crate::wire::Refusal;
+
+/// A request was not answered, or answered with an error.
+#[derive(Debug)]
+pub enum Error {
+    /// The daemon said no. Nothing was changed, unless it is [`Why::Failed`] and the message says so.
+    Refused {
+        /// Which error it is.
+        why: Why,
+        /// Why, in words, with a remedy.
+        message: String,
+    },
+    /// No daemon could be reached, or it does not answer in time.
+    Io(io::Error),
+    /// The daemon closed the connection: it ended, or needed the room for others. All that this client held is over.
+    HungUp,
+    /// The answer is not one of this version.
+    NotUnderstood(String),
+    /// An offer stands no more and was not served: it was taken back, or its unit is gone.
+    Withdrawn,
+}
+
+/// The daemon's errors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Why {
+    /// The user may not do this.
+    NotAllowed,
+    /// The contract has no such unit.
+    NoSuchUnit,
+    /// There is no such process, or it is in no unit.
+    NoSuchProcess,
+    /// A unit has fewer tickets than that, or would have none left.
+    TooFewTickets,
+    /// A unit would have more tickets than any may.
+    TooManyTickets,
+    /// The units have different enclosers.
+    NotSiblings,
+    /// A unit cannot give to itself.
+    SameUnit,
+    /// So many of the tickets are lent in exchanges.
+    TicketsLent,
+    /// An offer gives and wants tickets of different resources.
+    NoExchange,
+    /// A unit has less reserved than it would lend.
+    NotReserved,
+    /// A unit would be worth something by its own tickets.
+    Loop,
+    /// So many offers stand already.
+    TooManyOffers,
+    /// No offer that stands and no exchange has the number.
+    NoSuchOffer,
+    /// So many clients hold offers or wait already.
+    TooManyClients,
+    /// It should have worked, and did not.
+    Failed,
+    /// The request is not understood.
+    InvalidParameter,
+    /// The daemon has no such method.
+    MethodNotFound,
+    /// An error of a later daemon.
+    Other(String),
+}
+
+const NAMES: [(Why, &str); 17] = [
+    (Why::NotAllowed, "io.commonhold.NotAllowed"),
+    (Why::NoSuchUnit, "io.commonhold.NoSuchUnit"),
+    (Why::NoSuchProcess, "io.commonhold.NoSuchProcess"),
+    (Why::TooFewTickets, "io.commonhold.TooFewTickets"),
+    (Why::TooManyTickets, "io.commonhold.TooManyTickets"),
+    (Why::NotSiblings, "io.commonhold.NotSiblings"),
+    (Why::SameUnit, "io.commonhold.SameUnit"),
+    (Why::TicketsLent, "io.commonhold.TicketsLent"),
+    (Why::NoExchange, "io.commonhold.NoExchange"),
+    (Why::NotReserved, "io.commonhold.NotReserved"),
+    (Why::Loop, "io.commonhold.Loop"),
+    (Why::TooManyOffers, "io.commonhold.TooManyOffers"),
+    (Why::NoSuchOffer, "io.commonhold.NoSuchOffer"),
+    (Why::TooManyClients, "io.commonhold.TooManyClients"),
+    (Why::Failed, "io.commonhold.Failed"),
+    (Why::InvalidParameter, "org.varlink.service.InvalidParameter"),
+    (Why::MethodNotFound, "org.varlink.service.MethodNotFound"),
+];
+
+impl Why {
+    /// As messages have it.
+    pub fn name(&self) -> &str {
+        match self {
+            Why::Other(name) => name,
+            known => NAMES.iter().find(|(why, _)| why == known).map_or("", |(_, name)| name),
+        }
+    }
+
+    /// The error of a name.
+    pub fn of(name: &str) -> Why {
+        let known = NAMES.iter().find(|(_, known)| *known == name);
+        known.map_or_else(|| Why::Other(name.to_owned()), |(why, _)| why.clone())
+    }
+}
+
+impl Error {
+    /// The daemon's error, if it is one.
+    pub fn why(&self) -> Option<&Why> {
+        match self {
+            Error::Refused { why, .. } => Some(why),
+            _ => None,
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        Error::Refused { why: Why::of(&refusal.error), message: refusal.parameters.message }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(e: io::Error) -> Error {
+        Error::Io(e)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Refused { why, message } if message.is_empty() => f.write_str(why.name()),
+            Error::Refused { message, .. } => f.write_str(message),
+            Error::Io(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                f.write_str("the daemon does not answer in time")
+            }
+            Error::Io(e) => write!(f, "the daemon cannot be asked: {e}"),
+            Error::HungUp => f.write_str("the daemon hung up"),
+            Error::NotUnderstood(why) => {
+                write!(f, "the daemon's answer is not understood ({why}); is it of another version?")
+            }
+            Error::Withdrawn => f.write_str("the offer stands no more, and was not served"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_a_name_of_its_own() {
+        for (why, name) in &NAMES {
+            assert_eq!((why.name(), Why::of(name)), (*name, why.clone()));
+            assert_eq!(NAMES.iter().filter(|(_, other)| other == name).count(), 1);
+        }
+        assert_eq!(Why::of("io.commonhold.New").name(), "io.commonhold.New");
+    }
+}

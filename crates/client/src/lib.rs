@@ -1,0 +1,37 @@
+//! A program's way to the daemon `commonhold run`: it looks at tickets, offers some for others, and waits until an offer is
+//! served.
+//!
+//! ```no_run
+//! use commonhold_client::{Client, Offer};
+//!
+//! # fn main() -> Result<(), commonhold_client::Error> {
+//! let mut client = Client::connect("/run/commonhold/socket")?;
+//! let unit = client.own_unit()?;
+//! // The offer, and the exchange that serves it, last as long as this client at most.
+//! let made = client.offer(&Offer::new(&unit, "disk:30", "cpu:20").while_connected())?;
+//! let exchange = client.wait_until_served(made.number, None)?;
+//! println!("exchange {exchange:?} is in force");
+//! // ... the work ...
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A client is one connection, and one request is answered after the other. Several threads use a client each. The wire
+//! format is varlink's: a JSON object and a NUL, over a UNIX socket. The module [`wire`] has it, and the daemon uses the same.
+//!
+//! Who asks, the kernel tells the daemon. It is the user that the process had when it connected.
+
+mod client;
+mod error;
+mod reply;
+pub mod wire;
+
+/// The document's own example.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/programs.md")]
+struct Programs;
+
+pub use client::{Client, Offer, PATIENCE};
+pub use error::{Error, Why};
+pub use reply::{Awaited, Exchange, Lent, Made, Offers, Standing, State, Tickets};
+pub use wire::Resource;

@@ -1,0 +1,403 @@
+//! Programs that trade for themselves: offers that end with their program, and programs that wait for what becomes of one.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use commonhold_client::{Client, Error, Offer, State, Why};
+
+use crate::support::{Daemon, Place, STRANGER, Said, eventually, is_root, said};
+
+const TWO: &str = "version = 1\n[unit.a]\n[unit.b]\n";
+
+fn start() -> (Place, Daemon) {
+    let place = Place::with(TWO);
+    let daemon = place.run(&[]);
+    (place, daemon)
+}
+
+fn client(place: &Place) -> Client {
+    Client::connect(place.socket()).unwrap()
+}
+
+fn a() -> Offer {
+    Offer::new("a", "disk:30", "cpu:20")
+}
+
+fn b() -> Offer {
+    Offer::new("b", "cpu:20", "disk:30")
+}
+
+/// The tickets that `a` has of disks.
+fn disk_of_a(client: &mut Client) -> u64 {
+    let all = client.tickets().unwrap();
+    all.iter().find(|row| row.unit == "a" && row.resource.name() == "disk").unwrap().tickets
+}
+
+#[test]
+fn an_offer_and_its_exchange_end_with_their_program() {
+    let (place, daemon) = start();
+    let mut other = client(&place);
+    let mut program = client(&place);
+    let offer = program.offer(&a().while_connected()).unwrap();
+    assert_eq!(other.offers().unwrap().offers[0].gives, "disk:30");
+    drop(program);
+    let what = other.wait(offer.number, Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(what.state, State::Withdrawn);
+    daemon.says(&format!("tickets the program that held {} is gone", offer.number));
+
+    // Only one of the two ends with its program.
+    let mut program = client(&place);
+    program.offer(&a().while_connected()).unwrap();
+    let exchange = other.offer(&b()).unwrap().exchange.unwrap();
+    assert_eq!(disk_of_a(&mut other), 70);
+    drop(program);
+    let what = other.wait(exchange, Some(Duration::from_secs(5))).unwrap();
+    assert_eq!((what.state, what.why.as_deref()), (State::Ended, Some("ended")));
+    assert_eq!(disk_of_a(&mut other), 100);
+
+    // Without being asked for, nothing ends.
+    let mut program = client(&place);
+    let offer = program.offer(&a()).unwrap();
+    drop(program);
+    let what = other.wait(offer.number, Some(Duration::from_millis(300))).unwrap();
+    assert_eq!(what.state, State::Stands);
+}
+
+/// A number is never that of another offer.
+#[test]
+fn what_is_over_before_its_program_is_gone_is_left_alone() {
+    let (place, daemon) = start();
+    let mut other = client(&place);
+    let mut program = client(&place);
+    let offer = program.offer(&a().while_connected()).unwrap();
+    program.cancel(offer.number).unwrap();
+    let again = other.offer(&a()).unwrap();
+    drop(program);
+    assert_eq!(other.wait(again.number, Some(Duration::from_millis(300))).unwrap().state, State::Stands);
+    assert!(!daemon.out().contains("is gone"), "{}", daemon.out());
+}
+
+#[test]
+fn a_program_waits_and_others_are_served_meanwhile() {
+    let (place, _daemon) = start();
+    let mut program = client(&place);
+    let offer = program.offer(&a().while_connected()).unwrap().number;
+    let (begun, at_most) = (Instant::now(), Duration::from_millis(200));
+    assert_eq!(program.wait_until_served(offer, Some(at_most)).unwrap(), None, "nobody came");
+    assert!(begun.elapsed() >= at_most);
+    assert_eq!(program.wait(offer, Some(Duration::ZERO)).unwrap().state, State::Stands);
+
+    let waits = thread::spawn(move || (program.wait_until_served(offer, None).unwrap().unwrap(), program));
+    let mut other = client(&place);
+    for _ in 0..20 {
+        other.tickets().unwrap();
+    }
+    let served = other.offer(&b()).unwrap();
+    let (exchange, mut program) = waits.join().unwrap();
+    assert_eq!(Some(exchange), served.exchange);
+    let late = program.wait(offer, None).unwrap();
+    assert_eq!(
+        (late.state, late.exchange),
+        (State::Served, Some(exchange)),
+        "what became of it is remembered"
+    );
+
+    let waits = thread::spawn(move || program.wait(exchange, None).unwrap());
+    assert_eq!(other.wait(exchange, Some(Duration::ZERO)).unwrap().state, State::InForce);
+    other.cancel(exchange).unwrap();
+    assert_eq!(waits.join().unwrap().state, State::Ended);
+    let unknown = other.wait(99, None).unwrap_err();
+    assert_eq!(unknown.why(), Some(&Why::NoSuchOffer), "{unknown}");
+}
+
+/// What a client asks while it waits is answered afterwards, in order; and it may have said all that it wants to say.
+#[test]
+fn requests_after_a_wait_are_answered_after_it() {
+    let (place, daemon) = start();
+    let offer = client(&place).offer(&a()).unwrap().number;
+    let mut stream = UnixStream::connect(place.socket()).unwrap();
+    let wait = format!("{{\"method\":\"io.commonhold.Await\",\"parameters\":{{\"number\":{offer}}}}}\0");
+    let tickets = "{\"method\":\"io.commonhold.Tickets\",\"parameters\":{}}\0";
+    stream.write_all(format!("{wait}{tickets}").as_bytes()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let early = stream.read(&mut [0]).unwrap_err();
+    assert_eq!(early.kind(), ErrorKind::WouldBlock, "nothing is answered early");
+    let before = ticks(&daemon);
+    thread::sleep(Duration::from_millis(500));
+    assert!(ticks(&daemon) - before < 25, "the daemon spins on a client that says no more");
+    client(&place).cancel(offer).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut answers = Vec::new();
+    stream.read_to_end(&mut answers).unwrap();
+    let answers = String::from_utf8(answers).unwrap();
+    let answers: Vec<&str> = answers.split_terminator('\0').collect();
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    assert!(
+        answers[0].contains("\"state\":\"withdrawn\"") && answers[1].contains("\"tickets\":["),
+        "{answers:?}"
+    );
+}
+
+/// CPU time that the daemon has used, in hundredths of a second.
+fn ticks(daemon: &Daemon) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// A program that waits is gone: nothing is left of it.
+#[test]
+fn who_waits_and_is_gone_is_forgotten() {
+    let (place, _daemon) = start();
+    let offer = client(&place).offer(&a()).unwrap().number;
+    for n in 0..300 {
+        let mut stream = UnixStream::connect(place.socket()).unwrap();
+        let wait = format!("{{\"method\":\"io.commonhold.Await\",\"parameters\":{{\"number\":{offer}}}}}\0");
+        stream.write_all(wait.as_bytes()).unwrap();
+        if n % 2 == 0 {
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+    }
+    eventually("there is room to wait", || {
+        client(&place).wait(offer, Some(Duration::from_millis(1))).is_ok_and(|it| it.state == State::Stands)
+    });
+}
+
+/// Clients that hold offers for long leave room for those that ask, and one user's for those of others.
+#[test]
+fn only_so_many_hold_offers() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::with(&format!("version = 1\n[unit.a]\nmembers = [\"user:{STRANGER}\"]\n[unit.b]\n"));
+    let _daemon = place.run(&[]);
+    let holds = |clients: &mut Vec<Client>| {
+        let mut client = client(&place);
+        let held = client.offer(&Offer::new("a", "disk:1", "cpu:1").while_connected());
+        clients.push(client);
+        held
+    };
+    let hold_all = || {
+        let mut clients = Vec::new();
+        let refused = (0..300).find_map(|_| holds(&mut clients).err()).unwrap();
+        assert!(matches!(&refused, Error::Refused { why: Why::TooManyClients, .. }), "{refused}");
+        clients
+    };
+    let of_stranger = thread::scope(|scope| {
+        let as_stranger = || {
+            // SAFETY: the bare system call, unlike the library's function, changes this thread alone.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, STRANGER, STRANGER, STRANGER) };
+            assert_eq!(changed, 0);
+            hold_all()
+        };
+        scope.spawn(as_stranger).join().unwrap()
+    });
+    let roots = hold_all();
+    assert_eq!((of_stranger.len(), roots.len()), (48 + 1, 192 - 48 + 1));
+    assert_eq!(place.units(), ["a", "b"], "others are served");
+    let mut idle: Vec<Client> = (0..100).map(|_| client(&place)).collect();
+    assert!(idle.last_mut().unwrap().tickets().is_ok());
+    let mut held: Vec<Client> = of_stranger.into_iter().take(48).chain(roots.into_iter().take(144)).collect();
+    assert!(held.iter_mut().all(|it| it.tickets().is_ok()), "who holds an offer keeps the connection");
+    drop(held);
+    eventually("all is taken back", || client(&place).offers().unwrap().offers.is_empty());
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Builds a program of C.
+fn compiled(source: &str, to: &Path, more: &[&str]) -> Said {
+    let warnings =
+        ["-std=c99", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
+    let mut cc = Command::new("cc");
+    cc.args(warnings).args(more).args(["-I", "clients/c", "-o"]).arg(to).arg(source).current_dir(root());
+    said(&mut cc)
+}
+
+#[track_caller]
+fn compile(source: &str, to: &Path) {
+    let said = compiled(source, to, &[]);
+    assert_eq!(said.code, Some(0), "install gcc, as scripts/packages-run says: {said:?}");
+}
+
+/// The folder of the worked examples' programs in Rust, built as this test is.
+fn built_examples() -> PathBuf {
+    let built = Path::new(env!("CARGO_BIN_EXE_commonhold")).parent().unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--locked", "--package", "commonhold-client", "--example", "trade"]);
+    if built.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let said = said(cargo.arg("--target-dir").arg(built.parent().unwrap()).current_dir(root()));
+    assert_eq!(said.code, Some(0), "{said:?}");
+    built.join("examples")
+}
+
+/// A worked example that runs in unit `a`; killed when it is dropped.
+struct Trader {
+    child: Child,
+    says: PathBuf,
+}
+
+impl Trader {
+    fn start(place: &Place, program: &[&Path], below: u64) -> Trader {
+        let says = place.path().join("says");
+        let mut command = place.command(&["exec", "a", "--"]);
+        command.args(program).arg(place.socket()).arg(below.to_string());
+        command.env("PYTHONPATH", root().join("clients/python")).env("PYTHONDONTWRITEBYTECODE", "1");
+        let child = command.stdout(File::create(&says).unwrap()).spawn().unwrap();
+        Trader { child, says }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.says).unwrap()
+    }
+
+    #[track_caller]
+    fn says(&self, words: &str) {
+        eventually(&format!("it says `{words}`"), || self.said().contains(words));
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Trader {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The worked example in one language, against a daemon: `below` is for work that takes a while.
+fn trades(program: &[&Path], below: u64) {
+    let (place, _daemon) = start();
+    let mut other = client(&place);
+    let stands = |other: &mut Client| {
+        let mut found = None;
+        eventually("the offer stands", || {
+            let offers = other.offers().unwrap().offers;
+            found = offers.first().map(|it| (it.number, it.unit.clone(), it.gives.clone(), it.wants.clone()));
+            found.is_some()
+        });
+        let (number, unit, gives, wants) = found.unwrap();
+        assert_eq!((&*unit, &*gives, &*wants), ("a", "disk:30", "cpu:20"));
+        number
+    };
+    let wait = |other: &mut Client, number| other.wait(number, Some(Duration::from_secs(10))).unwrap();
+
+    // It waits until it is served, works, and leaves: the exchange ends with it, and nobody asks for that.
+    let mut trader = Trader::start(&place, program, 3_000);
+    let offer = stands(&mut other);
+    let exchange = other.offer(&b()).unwrap().exchange.unwrap();
+    let ended = trader.child.wait().unwrap();
+    let expected = format!("offer {offer} stands\nexchange {exchange} is in force\n430 primes below 3000\n");
+    assert_eq!((ended.code(), trader.said()), (Some(0), expected));
+    assert_eq!(wait(&mut other, exchange).state, State::Ended);
+    assert_eq!(disk_of_a(&mut other), 100);
+
+    // Killed while its offer stands.
+    let mut trader = Trader::start(&place, program, below);
+    let offer = stands(&mut other);
+    trader.kill();
+    assert_eq!(wait(&mut other, offer).state, State::Withdrawn);
+
+    // Killed while it works: its unit and the other have their tickets back.
+    let mut trader = Trader::start(&place, program, below);
+    stands(&mut other);
+    let exchange = other.offer(&b()).unwrap().exchange.unwrap();
+    trader.says(&format!("exchange {exchange} is in force"));
+    assert_eq!(disk_of_a(&mut other), 70);
+    trader.kill();
+    assert_eq!(wait(&mut other, exchange).state, State::Ended);
+    let all = other.tickets().unwrap();
+    assert!(all.iter().all(|row| row.tickets == 100 && row.lent == 0 && row.got == 0), "{all:?}");
+
+    // The other one ends the exchange: the program learns of it, and goes on.
+    let trader = Trader::start(&place, program, below);
+    stands(&mut other);
+    let exchange = other.offer(&b()).unwrap().exchange.unwrap();
+    trader.says(&format!("exchange {exchange} is in force"));
+    other.cancel(exchange).unwrap();
+    trader.says(&format!("exchange {exchange} is over: going on with fewer tickets"));
+}
+
+#[test]
+fn a_program_in_rust_trades() {
+    trades(&[&built_examples().join("trade")], 5_000_000);
+}
+
+#[test]
+fn a_program_in_c_trades() {
+    let place = Place::new();
+    let program = place.path().join("trade");
+    compile("examples/trade/trade.c", &program);
+    trades(&[&program], 20_000_000);
+}
+
+/// Python, with our module.
+fn python(arguments: &[&str]) -> Command {
+    let there = Command::new("python3").arg("--version").output();
+    assert!(there.is_ok_and(|it| it.status.success()), "install python3, as scripts/packages-test says");
+    let mut python = Command::new("python3");
+    python.args(["-B", "-W", "error"]).args(arguments).current_dir(root());
+    python.env("PYTHONPATH", "clients/python");
+    python
+}
+
+#[test]
+fn the_python_module_makes_an_error_of_what_is_no_answer() {
+    let said = said(&mut python(&["clients/python/test_commonhold.py"]));
+    assert!(said.code == Some(0) && said.err.contains("OK"), "{}", said.err);
+}
+
+/// What docs/programs.md shows can be compiled. Its example in Rust is a test of the crate.
+#[test]
+fn the_document_shows_programs() {
+    let text = std::fs::read_to_string(root().join("docs/programs.md")).unwrap();
+    let block = |language: &str| {
+        let begin = text.find(&format!("```{language}\n")).unwrap() + language.len() + 4;
+        text[begin..].split("```").next().unwrap()
+    };
+    let place = Place::new();
+    let source = place.path().join("document.c");
+    let head =
+        "#define _POSIX_C_SOURCE 200809L\n#define COMMONHOLD_IMPLEMENTATION\n#include \"commonhold.h\"\n";
+    let body = format!("{head}int main(void) {{\n{}ch_close(&client);\nreturn 0;\n}}\n", block("c"));
+    std::fs::write(&source, body).unwrap();
+    compile(source.to_str().unwrap(), &place.path().join("document"));
+    let source = place.path().join("document.py");
+    std::fs::write(&source, block("python").replace("/run/commonhold/socket", "/nowhere/socket")).unwrap();
+    let said = said(&mut python(&[source.to_str().unwrap()]));
+    assert!(said.err.contains("FileNotFoundError"), "it comes as far as the socket: {}", said.err);
+}
+
+#[test]
+fn a_program_in_python_trades() {
+    drop(python(&[]));
+    trades(&["python3".as_ref(), &root().join("examples/trade/trade.py")], 2_000_000);
+}
+
+#[test]
+fn the_header_reads_json_strictly() {
+    let place = Place::new();
+    let program = place.path().join("test");
+    let sanitize = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    if compiled("clients/c/test.c", &program, &sanitize).code != Some(0) {
+        // Some distributions have the sanitizers in packages of their own.
+        compile("clients/c/test.c", &program);
+    }
+    let said = said(&mut Command::new(&program));
+    assert_eq!((said.code, &*said.out), (Some(0), ""), "{said:?}");
+}
