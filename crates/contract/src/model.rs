@@ -382,6 +382,8 @@ pub struct Unit {
     pub lend: PerResource<Permission>,
     /// Whether it may use what others lend, and how much of it.
     pub borrow: PerResource<Permission>,
+    /// Whether exchanges of its tickets are proposed and tried for it.
+    pub negotiate: bool,
     /// Where the contract names it.
     pub span: Span,
     /// Where the contract says the values above.
@@ -402,6 +404,7 @@ impl Unit {
             limit: PerResource::default(),
             lend: PerResource::default(),
             borrow: PerResource::default(),
+            negotiate: false,
             span: 0..0,
             places: Places::default(),
         }

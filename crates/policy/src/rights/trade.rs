@@ -162,6 +162,38 @@ impl Market {
         self.deals.values().filter_map(|deal| deal.until).min()
     }
 
+    /// Makes an exchange of two offers that fit each other, whatever else is offered: both, or nothing.
+    ///
+    /// Refused: as for an offer; and where a unit would have too many tickets.
+    pub(super) fn strike(
+        &mut self,
+        rights: &mut Rights,
+        now: Time,
+        bids: [Bid; 2],
+    ) -> Result<Vec<Trade>, Refused> {
+        let stirred = self.stirred;
+        let mut offered = Vec::new();
+        let mut ring = Vec::new();
+        for (bid, other) in bids.iter().zip(bids.iter().rev()) {
+            let refused = if fits(bid, other) { None } else { Some(Refused::NoExchange { unit: bid.by }) };
+            let Offer { resource, tickets } = bid.wants;
+            let room = refused.map_or_else(|| rights.with_more(bid.by, resource, tickets), Err);
+            match room.and_then(|_| self.offer(rights, *bid)) {
+                Ok(trade) => {
+                    ring.push(self.last);
+                    offered.push(trade);
+                }
+                Err(refused) => {
+                    ring.iter().for_each(|number| drop(self.offers.remove(number)));
+                    self.stirred = stirred;
+                    return Err(refused);
+                }
+            }
+        }
+        offered.push(self.serve(now, rights, ring));
+        Ok(offered)
+    }
+
     /// Adds an offer.
     ///
     /// Refused: of or with an unknown unit, or with one in another encloser or itself; of no tickets, of all that the unit has
