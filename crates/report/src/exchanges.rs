@@ -175,6 +175,7 @@ mod tests {
             until_ns: None,
             ended_ns: None,
             why: None,
+            trial: None,
         };
         let over = Exchange {
             number: 2,

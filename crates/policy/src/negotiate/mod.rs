@@ -34,7 +34,8 @@
 //! Properties (tested): tickets are conserved. A kept exchange is in both sides' favour. No unit falls behind what it would have
 //! without trade by more than was risked.
 //!
-//! Limits: a unit is in one negotiated exchange at a time. CPU time that is spent in vain (spinning, the kernel's own work at page
+//! Limits: a unit is in one negotiated exchange at a time. A loss that began after a check and is over before the next one,
+//! while the unit has no less than its old baseline, is not seen. CPU time that is spent in vain (spinning, the kernel's own work at page
 //! faults) counts as progress. What a unit would do without an exchange is known as of the last check. The memory bus is not
 //! held, and so not exchanged.
 //!
@@ -123,6 +124,11 @@ pub enum Move {
     Tried,
     /// It is good for both, and a larger one is tried next.
     Good,
+    /// It was not good, and less is exchanged next; or more, where nothing could be told.
+    Left {
+        /// Why.
+        why: Why,
+    },
     /// It is kept.
     Kept,
     /// It goes on, and was measured again.
@@ -165,7 +171,7 @@ pub enum Why {
 pub struct Negotiation {
     /// The trial's number.
     pub trial: u64,
-    /// The exchange that is meant; `None`: none is in force.
+    /// The exchange that is meant; `None`: none was made.
     pub deal: Option<u64>,
     /// How much, in thousandths of the smaller holdings.
     pub level: u64,
@@ -385,7 +391,6 @@ impl State {
                 (true, true) if kept => self.kept.push(trial),
                 (true, true) => self.trial = Some(trial),
                 (false, _) => {
-                    trial.deal = None;
                     self.risk(&mut trial);
                     self.fail(&trial, now, Why::Ended, said);
                 }
@@ -515,6 +520,7 @@ impl State {
         if trial.good.is_none() && !trial.again && trial.level < BLIND_MAX {
             self.account(&mut trial);
             self.risk(&mut trial);
+            said.push(self.entry(&trial, Move::Left { why: Why::NoGain }));
             let next = trial.level * 2;
             return self.strike(trial, next, now, rights, said);
         }
@@ -533,6 +539,7 @@ impl State {
         if let Some(good) = trial.good {
             self.account(&mut trial);
             self.risk(&mut trial);
+            said.push(self.entry(&trial, Move::Left { why }));
             trial.ceiling = Some(trial.level);
             let next = trial.next().unwrap_or(good.level);
             return self.strike(trial, next, now, rights, said);
@@ -540,6 +547,7 @@ impl State {
         if trial.again && trial.level / 2 >= FIRST {
             self.account(&mut trial);
             self.risk(&mut trial);
+            said.push(self.entry(&trial, Move::Left { why }));
             let next = trial.level / 2;
             return self.strike(trial, next, now, rights, said);
         }
@@ -609,7 +617,7 @@ impl State {
     ) {
         self.account(&mut trial);
         self.risk(&mut trial);
-        if let Some(deal) = trial.deal.take() {
+        if let Some(deal) = trial.deal {
             let _ = rights.apply(Change::Cancel { number: deal });
         }
         self.fail(&trial, now, why, said);
