@@ -470,6 +470,13 @@ impl Contract {
         self.ids().filter(|id| self.has(*id))
     }
 
+    /// All units negotiate, whatever it says of them.
+    pub fn negotiate(&mut self) {
+        for unit in self.units.iter_mut().skip(UnitId::SHARED.index() + 1) {
+            unit.negotiate = true;
+        }
+    }
+
     /// Every unit that holds tickets: all but the common parts; parents before their children.
     pub fn held(&self) -> impl DoubleEndedIterator<Item = UnitId> + '_ {
         self.present().filter(|id| !id.is_common())

@@ -142,6 +142,7 @@ fn words(why: Ending) -> &'static str {
         Ending::Ended => "ended by a unit",
         Ending::Gone => "a unit is gone",
         Ending::TooFew => "too few tickets left",
+        Ending::Negotiated => "by the negotiator",
     }
 }
 

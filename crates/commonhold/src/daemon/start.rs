@@ -127,6 +127,9 @@ pub(super) fn load_with_scheme(
 
 /// A contract with the scheme of the command line.
 pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
+    if args.negotiate {
+        contract.negotiate();
+    }
     if let Some(scheme) = args.scheme {
         contract.machine.scheme = scheme.into();
     }

@@ -57,7 +57,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::input::Input;
 use crate::plan::Decisions;
-use crate::rights::{Bid, Change, Leg, Offer, Refused, Rights};
+use crate::rights::{Bid, Offer, Refused, Rights};
 use crate::time::Time;
 use measure::{Sample, Sign};
 pub(crate) use seen::{Facts, Seen};
@@ -564,8 +564,7 @@ impl State {
         said: &mut Vec<Negotiation>,
     ) {
         if let Some(deal) = trial.deal.take() {
-            // It was in force when this look began.
-            let _ = rights.apply(Change::Cancel { number: deal });
+            rights.end(deal);
         }
         trial.block_ns = 0;
         let pair = trial.pair;
@@ -618,7 +617,7 @@ impl State {
         self.account(&mut trial);
         self.risk(&mut trial);
         if let Some(deal) = trial.deal {
-            let _ = rights.apply(Change::Cancel { number: deal });
+            rights.end(deal);
         }
         self.fail(&trial, now, why, said);
     }
@@ -689,7 +688,7 @@ impl State {
             let mut trial = self.kept.remove(at);
             said.push(self.entry(&trial, Move::Suspended));
             if let Some(deal) = trial.deal.take() {
-                let _ = rights.apply(Change::Cancel { number: deal });
+                rights.end(deal);
             }
             self.account(&mut trial);
             // Whether it was good until now is what is asked.
@@ -864,12 +863,6 @@ fn part(of: u64, whole: u64) -> u64 {
 fn times(millionths: u64, of: u64) -> u64 {
     let product = u128::from(millionths) * u128::from(of) / u128::from(MILLION);
     u64::try_from(product).unwrap_or(u64::MAX)
-}
-
-/// The tickets that a deal moves, to tell it by.
-#[cfg(test)]
-fn moved(legs: &[Leg]) -> Vec<(UnitId, Offer)> {
-    legs.iter().map(|leg| (leg.from, leg.what)).collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rights::Change;
 use commonhold_contract::Contract;
 use proptest::prelude::*;
 

@@ -437,6 +437,14 @@ impl Rights {
         Ok(self.market.deals().keys().next_back().copied().unwrap_or_default())
     }
 
+    /// Ends an exchange that [`Rights::strike`] made, if it is in force.
+    pub(crate) fn end(&mut self, number: u64) {
+        let mut market = core::mem::take(&mut self.market);
+        let came = market.undo(self, number, Ending::Negotiated);
+        self.market = market;
+        self.traded.extend(came);
+    }
+
     /// As [`Change::Set`].
     pub fn set_tickets(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         let has = self.unit(unit)?.tickets[resource];

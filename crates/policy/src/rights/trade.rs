@@ -87,6 +87,8 @@ pub enum Ending {
     Gone,
     /// The contract gives a unit no more tickets than it lent.
     TooFew,
+    /// The negotiator made it, and ended it.
+    Negotiated,
 }
 
 /// What came of offers in a step.
@@ -226,7 +228,7 @@ impl Market {
         self.undo(rights, number, Ending::Ended).ok_or(Refused::NoOffer { number })
     }
 
-    fn undo(&mut self, rights: &mut Rights, number: u64, why: Ending) -> Option<Trade> {
+    pub(super) fn undo(&mut self, rights: &mut Rights, number: u64, why: Ending) -> Option<Trade> {
         let deal = self.deals.remove(&number)?;
         self.stirred = true;
         for leg in &deal.legs {
