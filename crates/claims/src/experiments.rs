@@ -109,7 +109,7 @@ pub const TICKETS_DISK: Files = files!("tickets-disk", "machine", "workload");
 pub const TICKETS_DISK_TWO: Files = files!("tickets-disk", "machine", "two");
 /// Two tasks compute and five read (seed 004, section 5.5).
 pub const TICKETS_EXCHANGE: Files = files!("tickets-exchange", "machine", "workload");
-/// The same for three times as long. Ours.
+/// The same for longer, with a file that lasts. Ours.
 pub const TICKETS_EXCHANGE_LONG: Files = files!("tickets-exchange", "machine", "long");
 
 /// Something that can be run.

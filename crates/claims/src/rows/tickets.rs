@@ -57,11 +57,11 @@ const EXCHANGES: [Experiment; 9] = [
     on(TICKETS_EXCHANGE, Isolate).exchange(700),
     on(TICKETS_EXCHANGE, Isolate).exchange(800),
 ];
-/// Without an exchange, and with what is found by negotiating: the last hundred of three hundred seconds count, and all.
+/// Without an exchange, and with what is found by negotiating: the last hundred of 240 seconds count, and all.
 const NEGOTIATED: [Experiment; 4] = [
-    on(TICKETS_EXCHANGE_LONG, Isolate).until(200),
+    on(TICKETS_EXCHANGE_LONG, Isolate).until(140),
     on(TICKETS_EXCHANGE_LONG, Isolate),
-    on(TICKETS_EXCHANGE_LONG, Isolate).until(200).negotiate(),
+    on(TICKETS_EXCHANGE_LONG, Isolate).until(140).negotiate(),
     on(TICKETS_EXCHANGE_LONG, Isolate).negotiate(),
 ];
 /// What is found, and the eight exchanges of figure 9 to compare it with.
@@ -171,7 +171,7 @@ fn largest_gain(at: Seed) -> Option<f64> {
     most(one?.into_iter().zip(other?).map(|(one, other)| Some(one.min(other))))
 }
 
-/// The gain, by that measure, of what was found by negotiating: in the last third of the run.
+/// The gain, by that measure, of what was found by negotiating: in the last hundred seconds of the run.
 fn gain_found(at: Seed) -> Option<f64> {
     let [before, all, before_negotiated, all_negotiated] = NEGOTIATED;
     least(SIDES.into_iter().map(|(unit, of)| {
@@ -392,7 +392,7 @@ pub(super) const ROWS: &[Row] = &[
         |at| divide(gain_found(at)?, largest_gain(at)?),
     )
     .basis(Basis::Beyond)
-    .note("in the last hundred of three hundred seconds"),
+    .note("in the last hundred of 240 seconds"),
     predicted(
         ("OURS-NEG-BOTH", "ours", "Negotiating: both sides gain, the one that gains less by", ""),
         above(0.0),
@@ -400,7 +400,7 @@ pub(super) const ROWS: &[Row] = &[
         gain_found,
     )
     .basis(Basis::Beyond)
-    .note("in the last hundred of three hundred seconds"),
+    .note("in the last hundred of 240 seconds"),
     predicted(
         (
             "OURS-NEG-COST",
