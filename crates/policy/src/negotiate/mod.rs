@@ -502,8 +502,9 @@ impl State {
         if both && from_good.is_none_or(|signs| signs.contains(&Sign::More)) {
             self.account(&mut trial);
             // What was measured is known; what a trial might have cost counts all the same.
-            for (unit, (_, ns)) in trial.pair.units.into_iter().zip(core::mem::take(&mut trial.unsure)) {
-                self.accounts.entry(unit).or_default().risked_ns += ns;
+            for (side, (time, _)) in core::mem::take(&mut trial.unsure).into_iter().enumerate() {
+                let account = self.accounts.entry(trial.pair.units[side]).or_default();
+                account.risked_ns += times(trial.without[side].mean(), time);
             }
             trial.doubt = Default::default();
             trial.good = Some(Good { level: trial.level, with: trial.with });

@@ -186,7 +186,7 @@ impl Market {
                     offered.push(trade);
                 }
                 Err(refused) => {
-                    ring.iter().for_each(|number| drop(self.offers.remove(number)));
+                    self.offers.retain(|number, _| !ring.contains(number));
                     self.stirred = stirred;
                     return Err(refused);
                 }
