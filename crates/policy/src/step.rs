@@ -36,8 +36,9 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let mut plan = Plan { at: now, ..Plan::default() };
     let rights = &mut state.rights;
     bring_up_to_date(rights, now, input, &mut plan.decisions);
-    let decisions = &mut plan.decisions;
-    let look = negotiate::step(&mut state.negotiator, now, input, rights, decisions);
+    let looked = negotiate::step(&mut state.negotiator, now, input, rights);
+    plan.decisions.negotiated = looked.said;
+    plan.decisions.trade.extend(looked.traded);
     let ends = rights.next();
     let (cpu, attention) = cpu::step(&mut state.cpu, now, input, rights, &mut plan.orders.cpu);
     plan.decisions.cpu = cpu;
@@ -48,7 +49,7 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     plan.next = state.memory.next().map_or(plan.next, |at| plan.next.min(at.max(earliest)));
     let (disks, next) = disk::step(&mut state.disks, now, input, rights, &mut plan.orders.disk);
     plan.decisions.disk = disks;
-    plan.next = [next, ends, look].into_iter().flatten().fold(plan.next, Time::min);
+    plan.next = [next, ends, looked.next].into_iter().flatten().fold(plan.next, Time::min);
     (state, plan)
 }
 

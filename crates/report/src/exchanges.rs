@@ -311,7 +311,7 @@ exchange  lends  to  tickets      began                       ends
         let expected = format!(
             "exchange 3, trial 1: kept; {used}\n\
              exchange 6, trial 1: undone, since b lost; {used}\n\
-             a: trials cost at most 2.0 s of its CPU time, so far measured 0 ns; exchanges brought 9.0 s\n"
+             a: trials cost at most 2.0 s of its CPU time, so far measured 0 s; exchanges brought 9.0 s\n"
         );
         assert_eq!(trials(&exchanges, &[came], wide).unwrap(), expected);
         assert_eq!(trials(&[], &[], wide), None);

@@ -56,8 +56,7 @@ use commonhold_contract::{Resource, UnitId};
 use serde::{Deserialize, Serialize};
 
 use crate::input::Input;
-use crate::plan::Decisions;
-use crate::rights::{Bid, Offer, Refused, Rights};
+use crate::rights::{Bid, Offer, Refused, Rights, Trade};
 use crate::time::Time;
 use measure::{Sample, Sign};
 pub(crate) use seen::{Facts, Seen};
@@ -274,28 +273,32 @@ pub(crate) struct State {
     accounts: BTreeMap<UnitId, Account>,
 }
 
-/// One step: what the negotiator decides now. When it wants to look again.
-pub(crate) fn step(
-    state: &mut Arc<State>,
-    now: Time,
-    input: Input<'_>,
-    rights: &mut Arc<Rights>,
-    made: &mut Decisions,
-) -> Option<Time> {
+/// What a step came to.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    /// What was tried, kept and undone.
+    pub(crate) said: Vec<Negotiation>,
+    /// The exchanges that this made and ended.
+    pub(crate) traded: Vec<Trade>,
+    /// When the negotiator is to look again.
+    pub(crate) next: Option<Time>,
+}
+
+/// One step: what the negotiator decides now.
+pub(crate) fn step(state: &mut Arc<State>, now: Time, input: Input<'_>, rights: &mut Arc<Rights>) -> Looked {
     let negotiates = input.contract.held().any(|unit| input.contract.unit(unit).negotiate);
     if !negotiates && !state.is_at_work() {
-        return None;
+        return Looked::default();
     }
     let state = Arc::make_mut(state);
     state.seen.note(input.snapshot);
     if let Some(next) = state.next().filter(|next| *next > now) {
-        return Some(next);
+        return Looked { next: Some(next), ..Looked::default() };
     }
     let seen = state.seen.units(input);
     let rights = Arc::make_mut(rights);
-    made.negotiated = state.look(now, &seen, rights);
-    made.trade.extend(rights.settle(now));
-    state.next()
+    let said = state.look(now, &seen, rights);
+    Looked { said, traded: rights.settle(now), next: state.next() }
 }
 
 /// The offers of both sides: the one place that makes any.
@@ -502,9 +505,8 @@ impl State {
         if both && from_good.is_none_or(|signs| signs.contains(&Sign::More)) {
             self.account(&mut trial);
             // What was measured is known; what a trial might have cost counts all the same.
-            for (side, (time, _)) in core::mem::take(&mut trial.unsure).into_iter().enumerate() {
-                let account = self.accounts.entry(trial.pair.units[side]).or_default();
-                account.risked_ns += times(trial.without[side].mean(), time);
+            for (unit, (_, ns)) in trial.pair.units.into_iter().zip(core::mem::take(&mut trial.unsure)) {
+                self.accounts.entry(unit).or_default().risked_ns += ns;
             }
             trial.doubt = Default::default();
             trial.good = Some(Good { level: trial.level, with: trial.with });

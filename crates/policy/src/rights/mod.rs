@@ -432,7 +432,7 @@ impl Rights {
         let mut market = core::mem::take(&mut self.market);
         let came = market.strike(self, now, bids);
         self.market = market;
-        self.traded.extend(came?);
+        self.traded.push(came?);
         // The exchange that was made last has the largest number.
         Ok(self.market.deals().keys().next_back().copied().unwrap_or_default())
     }

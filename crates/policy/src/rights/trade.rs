@@ -172,19 +172,15 @@ impl Market {
         rights: &mut Rights,
         now: Time,
         bids: [Bid; 2],
-    ) -> Result<Vec<Trade>, Refused> {
+    ) -> Result<Trade, Refused> {
         let stirred = self.stirred;
-        let mut offered = Vec::new();
         let mut ring = Vec::new();
         for (bid, other) in bids.iter().zip(bids.iter().rev()) {
             let refused = if fits(bid, other) { None } else { Some(Refused::NoExchange { unit: bid.by }) };
             let Offer { resource, tickets } = bid.wants;
             let room = refused.map_or_else(|| rights.with_more(bid.by, resource, tickets), Err);
             match room.and_then(|_| self.offer(rights, *bid)) {
-                Ok(trade) => {
-                    ring.push(self.last);
-                    offered.push(trade);
-                }
+                Ok(_) => ring.push(self.last),
                 Err(refused) => {
                     self.offers.retain(|number, _| !ring.contains(number));
                     self.stirred = stirred;
@@ -192,8 +188,7 @@ impl Market {
                 }
             }
         }
-        offered.push(self.serve(now, rights, ring));
-        Ok(offered)
+        Ok(self.serve(now, rights, ring))
     }
 
     /// Adds an offer.
