@@ -135,7 +135,7 @@ fn linear(at: Seed) -> Option<f64> {
 }
 
 /// What an exchange of each size changes, from 100 on: 0.1 is ten per cent more.
-fn gains(at: Seed, of: fn(Seed, Experiment, &str) -> Option<f64>, unit: &str) -> Option<Vec<f64>> {
+fn gains(at: Seed, of: Figure, unit: &str) -> Option<Vec<f64>> {
     let before = of(at, EXCHANGES[0], unit)?;
     EXCHANGES[1..].iter().map(|run| Some(divide(of(at, *run, unit)?, before)? - 1.0)).collect()
 }
@@ -161,9 +161,11 @@ fn best_exchange(at: Seed) -> Option<f64> {
     Some(100.0 * real(best as u64 + 1))
 }
 
+/// A figure of a unit in a run.
+type Figure = fn(Seed, Experiment, &str) -> Option<f64>;
+
 /// What each side of an exchange gains: of the one that computes CPU time, of the one that reads pages.
-const SIDES: [(&str, fn(Seed, Experiment, &str) -> Option<f64>); 2] =
-    [("dhrystone", cpu_s), ("iohog", pages)];
+const SIDES: [(&str, Figure); 2] = [("dhrystone", cpu_s), ("iohog", pages)];
 
 /// The gain of an exchange is that of the side that gains less. The largest of the eight.
 fn largest_gain(at: Seed) -> Option<f64> {

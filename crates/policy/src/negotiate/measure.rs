@@ -74,7 +74,9 @@ mod tests {
 
     fn sample(values: &[u64]) -> Sample {
         let mut sample = Sample::default();
-        values.iter().for_each(|value| sample.add(*value));
+        for value in values {
+            sample.add(*value);
+        }
         sample
     }
 

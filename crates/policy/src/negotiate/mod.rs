@@ -422,7 +422,7 @@ impl State {
             }
             let progress = progress(&trial, did);
             trial.passed(elapsed, progress);
-            (0..2).for_each(|side| trial.with[side].add(progress[side]));
+            add(&mut trial.with, progress);
             let lost = (0..2).find(|side| {
                 trial.far_below(*side, progress[*side])
                     || trial.with[*side].n() >= MEASURE
@@ -467,9 +467,7 @@ impl State {
             return;
         }
         let Some(_) = trial.deal else {
-            for side in 0..2 {
-                trial.without[side].add(progress[side]);
-            }
+            add(&mut trial.without, progress);
             if trial.without[0].n() < MEASURE {
                 self.trial = Some(trial);
                 return;
@@ -477,9 +475,7 @@ impl State {
             let level = trial.level;
             return self.strike(trial, level, now, rights, said);
         };
-        for side in 0..2 {
-            trial.with[side].add(progress[side]);
-        }
+        add(&mut trial.with, progress);
         if let Some(side) = (0..2).find(|side| trial.far_below(*side, progress[*side])) {
             let unit = trial.pair.units[side];
             return self.smaller(trial, now, Why::Lost { unit }, rights, said);
@@ -578,7 +574,8 @@ impl State {
         let smaller = |resource: Resource| has(pair.units[0], resource).min(has(pair.units[1], resource));
         let offer = |resource: Resource| Offer {
             resource,
-            tickets: (u128::from(smaller(resource)) * u128::from(level) / 1_000).max(1) as u64,
+            // A level is in thousandths.
+            tickets: times(level * 1_000, smaller(resource)).max(1),
         };
         // What the one gets, the other gives.
         trial.offers = [offer(pair.gets[1]), offer(pair.gets[0])];
@@ -804,9 +801,9 @@ impl Trial {
     /// the rest without it, as long as progress is concave.
     fn passed(&mut self, elapsed: Time, progress: [u64; 2]) {
         self.block_ns += elapsed;
-        for side in 0..2 {
+        for (side, progress) in progress.into_iter().enumerate() {
             let time = times(self.parts[side], elapsed);
-            let would = part(progress[side], MILLION.saturating_sub(self.parts[side]).max(1));
+            let would = part(progress, MILLION.saturating_sub(self.parts[side]).max(1));
             self.unsure[side].0 += time;
             self.unsure[side].1 += times(would.max(self.without[side].mean()), time);
         }
@@ -850,6 +847,12 @@ fn did(before: &[Facts], now: &[Facts]) -> (BTreeMap<UnitId, Did>, Vec<UnitId>) 
         }
     }
     (all, busy)
+}
+
+fn add(samples: &mut [Sample; 2], progress: [u64; 2]) {
+    for (sample, progress) in samples.iter_mut().zip(progress) {
+        sample.add(progress);
+    }
 }
 
 fn progress(trial: &Trial, did: &BTreeMap<UnitId, Did>) -> [u64; 2] {

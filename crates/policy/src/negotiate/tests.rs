@@ -44,7 +44,6 @@ impl Nature {
 
 /// Units with tickets, and their counts.
 struct World {
-    contract: Contract,
     rights: Rights,
     natures: Vec<Nature>,
     /// Each window's progress is off by up to so many thousandths.
@@ -74,7 +73,7 @@ impl World {
         for unit in contract.held() {
             rights.set_present(unit, true).unwrap();
         }
-        World { contract, rights, natures, noise, seed, facts, all, now: 0 }
+        World { rights, natures, noise, seed, facts, all, now: 0 }
     }
 
     fn chance(&mut self) -> u64 {
@@ -240,8 +239,8 @@ fn the_one_that_computes_and_the_one_that_reads_find_each_other() {
     }
     let kept: Vec<_> = said.iter().filter(|said| said.done == Move::Kept).collect();
     assert_eq!(kept.len(), 2, "two pairs: {said:?}");
-    for unit in 0..4 {
-        assert!(world.progress(unit, true) > before[unit] * 11 / 10, "unit {unit} gains a tenth at least");
+    for (unit, before) in before.into_iter().enumerate() {
+        assert!(world.progress(unit, true) > before * 11 / 10, "unit {unit} gains a tenth at least");
     }
     // Tried from small to large.
     let levels: Vec<u64> =
