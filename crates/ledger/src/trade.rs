@@ -274,6 +274,51 @@ mod tests {
     }
 
     #[test]
+    fn a_trial_is_told_with_its_exchange_and_its_units() {
+        let mut contract = Contract::default();
+        let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
+        let leg = |from, to, resource| Leg { from, to, what: Offer { resource, tickets: 10 } };
+        let what =
+            Deal { legs: vec![leg(a, b, Resource::Disk), leg(b, a, Resource::Cpu)], since: 0, until: None };
+        let side = |unit, resource, lost_ns| negotiate::Side {
+            unit,
+            gives: Offer { resource, tickets: 10 },
+            without: 500,
+            with: Some(400),
+            noise: 5,
+            risked_ns: 70,
+            lost_ns,
+            gained_ns: 0,
+        };
+        let said = |done| Negotiation {
+            trial: 1,
+            deal: Some(3),
+            level: 100,
+            done,
+            sides: [side(a, Resource::Disk, 60), side(b, Resource::Cpu, 0)],
+        };
+        let mut exchanges = Exchanges::default();
+        let mut made = plan(0, Trade::Made { deal: 3, offers: Vec::new(), what });
+        made.decisions.negotiated = vec![said(Move::Tried)];
+        assert_eq!(exchanges.book(&made), []);
+        let told = |exchanges: &Exchanges| exchanges.statement(&contract, 0)[0].trial.clone().unwrap();
+        assert_eq!((told(&exchanges).done, told(&exchanges).why), (Done::Tried, None));
+        let mut lost = Plan::default();
+        lost.decisions.negotiated = vec![said(Move::Undone { why: Why::Lost { unit: a } })];
+        assert_eq!(exchanges.book(&lost), []);
+        let trial = told(&exchanges);
+        assert_eq!(
+            (trial.done, trial.why, trial.lost.as_deref()),
+            (Done::Undone, Some(Cause::Lost), Some("a"))
+        );
+        let came = exchanges.negotiated(&contract);
+        let (unit, risked_ns, gained_ns) = ("a".to_owned(), 70, 0);
+        assert_eq!(came[0], Negotiated { unit, risked_ns, lost_ns: 60, gained_ns });
+        exchanges.adopt(&Contract::default());
+        assert_eq!(exchanges.negotiated(&contract), []);
+    }
+
+    #[test]
     fn an_exchange_is_told_from_its_begin_to_its_end() {
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
