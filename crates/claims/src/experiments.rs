@@ -109,6 +109,8 @@ pub const TICKETS_DISK: Files = files!("tickets-disk", "machine", "workload");
 pub const TICKETS_DISK_TWO: Files = files!("tickets-disk", "machine", "two");
 /// Two tasks compute and five read (seed 004, section 5.5).
 pub const TICKETS_EXCHANGE: Files = files!("tickets-exchange", "machine", "workload");
+/// The same for longer, with a file that lasts. Ours.
+pub const TICKETS_EXCHANGE_LONG: Files = files!("tickets-exchange", "machine", "long");
 
 /// Something that can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +148,8 @@ pub struct Change {
     pub until_s: Option<u64>,
     /// So many disk tickets of the contract's first unit, for as many CPU tickets of its second, before it begins.
     pub exchanged: u64,
+    /// The contract's first two units negotiate.
+    pub negotiate: bool,
 }
 
 const NOTHING: Change = Change {
@@ -160,6 +164,7 @@ const NOTHING: Change = Change {
     in_time: false,
     until_s: None,
     exchanged: 0,
+    negotiate: false,
 };
 
 /// The files as they are, under a scheme. Without isolation the paper's system is IRIX 5.3 (section 4.2, table 3), and so
@@ -241,6 +246,13 @@ impl Experiment {
         self
     }
 
+    /// With the first two units negotiating.
+    #[must_use]
+    pub const fn negotiate(mut self) -> Self {
+        self.change.negotiate = true;
+        self
+    }
+
     /// Its name for people: files, scheme, differences.
     pub fn name(&self) -> String {
         format!("{} {}{}", self.files.name, self.scheme, self.change.words())
@@ -281,6 +293,7 @@ impl Change {
             self.in_time.then(|| "shared in time".to_owned()),
             self.until_s.map(|s| format!("until {s} s")),
             (self.exchanged > 0).then(|| format!("exchanged {}", self.exchanged)),
+            self.negotiate.then(|| "negotiating".to_owned()),
         ];
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
@@ -312,6 +325,9 @@ impl Change {
         let horizon_ns = &mut scenario.workload.horizon_ns;
         *horizon_ns = self.until_s.map_or(*horizon_ns, |s| *horizon_ns.min(&mut (s * 1_000_000_000)));
         let pair: Vec<_> = scenario.contract.held().take(2).collect();
+        for unit in &pair {
+            scenario.contract.units[unit.index()].negotiate |= self.negotiate;
+        }
         if let [gives, gets] = pair[..] {
             for (from, to, resource) in [(gives, gets, Resource::Disk), (gets, gives, Resource::Cpu)] {
                 scenario.contract.units[from.index()].tickets[resource] -= self.exchanged;

@@ -147,7 +147,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
     let unit = |id| UnitOutcome {
         name: path(id),
         entitled_micro_cpus: 1_000_000,
-        used_ns: 10,
+        used_ns: 10 + number,
         lent_ns: 5,
         borrowed_ns: 5,
         called_back: 3,

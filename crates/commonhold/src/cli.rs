@@ -127,6 +127,9 @@ pub(crate) struct Sim {
     /// The scheduler, whatever the machine says; a baseline of the published experiments needs the scheme smp
     #[arg(long, value_enum)]
     pub(crate) scheduler: Option<SchedulerChoice>,
+    /// Try exchanges of tickets for all units, whatever the contract says (`negotiate`)
+    #[arg(long)]
+    pub(crate) negotiate: bool,
     /// Compare all schemes, and each unit alone on its share
     #[arg(long, conflicts_with = "scheme")]
     pub(crate) compare: bool,
@@ -239,6 +242,9 @@ pub(crate) struct Run {
     /// The scheme, whatever the contract says
     #[arg(long, value_enum)]
     pub(crate) scheme: Option<SchemeChoice>,
+    /// Try exchanges of tickets for all units, whatever the contract says (`negotiate`). One is kept while both sides get on faster
+    #[arg(long)]
+    pub(crate) negotiate: bool,
     /// Leave the kernel's io.cost as it is. Without this flag, `run` switches io.cost on for the disks that `calibrate`
     /// measured, until it ends; weights then hold these disks
     #[arg(long)]

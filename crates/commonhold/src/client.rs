@@ -186,10 +186,10 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
 
 pub(crate) fn offers(args: &Offers) -> Result<Exit, Failure> {
     let reply: OffersReply = call(&mut place::connect(&args.common.place)?.into(), &Call::Offers {})?;
-    let OffersReply { offers, exchanges, elapsed_ns } = reply;
+    let OffersReply { offers, exchanges, negotiated, elapsed_ns } = reply;
     said(&match args.common.json {
-        true => exchanges::json(&offers, &exchanges, elapsed_ns),
-        false => exchanges::text(&offers, &exchanges, elapsed_ns, output::style()),
+        true => exchanges::json(&offers, &exchanges, &negotiated, elapsed_ns),
+        false => exchanges::text(&offers, &exchanges, &negotiated, elapsed_ns, output::style()),
     })
 }
 

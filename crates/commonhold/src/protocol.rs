@@ -2,7 +2,7 @@
 
 use commonhold_client::wire;
 use commonhold_contract::Resource;
-use commonhold_ledger::{Exchange, Statement};
+use commonhold_ledger::{Exchange, Negotiated, Statement};
 use commonhold_policy::rights::Ending;
 use commonhold_report::exchanges::Standing;
 use commonhold_report::holdings::Holding;
@@ -103,6 +103,9 @@ pub(crate) struct OffersReply {
     pub(crate) offers: Vec<Standing>,
     /// Those in force, and the last ones that ended.
     pub(crate) exchanges: Vec<Exchange>,
+    /// What negotiating came to for each unit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) negotiated: Vec<Negotiated>,
     /// How long the accounts have been open: the times of exchanges count from their beginning.
     pub(crate) elapsed_ns: u64,
 }

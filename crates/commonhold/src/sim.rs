@@ -159,8 +159,11 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
     all_there(&[(&contract, "contract"), (&machine, "machine"), (&workload, "workload")])?;
     let toml = |path: &Path, what| load::text_of(path, what, "the path of a TOML file");
     let texts = [load::read(&contract)?, toml(&machine, "machine")?, toml(&workload, "workload")?];
-    let instead =
-        Overrides { scheme: args.scheme.map(Into::into), scheduler: args.scheduler.map(Into::into) };
+    let instead = Overrides {
+        scheme: args.scheme.map(Into::into),
+        scheduler: args.scheduler.map(Into::into),
+        negotiate: args.negotiate,
+    };
     let Read { scenario, machine: about, findings, .. } = read_with(&texts[0], &texts[1], &texts[2], instead);
     let mut said = String::new();
     if let Some(scenario) = &scenario {

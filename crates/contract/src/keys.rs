@@ -52,6 +52,8 @@ pub(crate) enum Kind {
     Permission(Resource),
     /// Yes or no for all resources, or a table of permissions with these keys.
     Permissions(&'static Table),
+    /// Yes or no.
+    Flag,
 }
 
 pub(crate) type Key = document::Key<Kind>;
@@ -200,6 +202,14 @@ pub(crate) static UNIT: Table = Table {
             "{ disk = false }",
             "Whether the unit may use what others leave idle, and how much of it at any time. A part is of what a part in \
              `limit` would be of: of the machine at the top.",
+        ),
+        key(
+            "negotiate",
+            Kind::Flag,
+            "false",
+            "true",
+            "Whether exchanges of the unit's tickets with siblings that negotiate too are tried for it. One is kept while both \
+             sides get on faster by it.",
         ),
         key(
             "unit",

@@ -382,6 +382,8 @@ pub struct Unit {
     pub lend: PerResource<Permission>,
     /// Whether it may use what others lend, and how much of it.
     pub borrow: PerResource<Permission>,
+    /// Whether exchanges of its tickets are proposed and tried for it.
+    pub negotiate: bool,
     /// Where the contract names it.
     pub span: Span,
     /// Where the contract says the values above.
@@ -402,6 +404,7 @@ impl Unit {
             limit: PerResource::default(),
             lend: PerResource::default(),
             borrow: PerResource::default(),
+            negotiate: false,
             span: 0..0,
             places: Places::default(),
         }
@@ -465,6 +468,13 @@ impl Contract {
     /// Every unit, the common parts included; parents before their children.
     pub fn present(&self) -> impl DoubleEndedIterator<Item = UnitId> + '_ {
         self.ids().filter(|id| self.has(*id))
+    }
+
+    /// All units negotiate, whatever it says of them.
+    pub fn negotiate(&mut self) {
+        for unit in self.units.iter_mut().skip(UnitId::SHARED.index() + 1) {
+            unit.negotiate = true;
+        }
     }
 
     /// Every unit that holds tickets: all but the common parts; parents before their children.

@@ -307,6 +307,21 @@ mod tests {
         assert_eq!(most, [5, 4_000_000, u64::MAX, 0]);
     }
 
+    #[test]
+    fn units_negotiate_if_the_contract_says_so() {
+        let mut contract =
+            contract("version = 1\n[unit.a]\nnegotiate = true\n[unit.b]\n[unit.c]\nnegotiate = false");
+        let negotiate = |contract: &Contract| -> Vec<bool> {
+            contract.held().map(|id| contract.unit(id).negotiate).collect()
+        };
+        assert_eq!(negotiate(&contract), [true, false, false]);
+        contract.negotiate();
+        assert_eq!(negotiate(&contract), [true; 3]);
+        assert!(!contract.unit(UnitId::SHARED).negotiate, "the common parts hold no tickets");
+        let wrong = parse("version = 1\n[unit.a]\nnegotiate = \"yes\"");
+        assert!(wrong.contract.is_none());
+    }
+
     /// Units, resources and permissions in JSON: a number, a word, and what a contract would say.
     #[test]
     fn values_are_written_and_read_as_json() {

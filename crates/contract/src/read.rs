@@ -227,6 +227,7 @@ impl Reader<'_, '_> {
                 "limit" => (unit.limit, unit.places.limit) = self.amounts(&entry),
                 "lend" => unit.lend = self.permissions(&entry),
                 "borrow" => unit.borrow = self.permissions(&entry),
+                "negotiate" => unit.negotiate = self.flag(&entry),
                 _ => sub_units = Some(entry),
             }
         }
@@ -305,6 +306,14 @@ impl Reader<'_, '_> {
             spans[resource] = Some(self.document.span(entry.value));
         }
         (amounts, spans)
+    }
+
+    fn flag(&mut self, entry: &Entry) -> bool {
+        let DeValue::Boolean(on) = entry.value.get_ref() else {
+            self.document.wrong_type(entry, "true or false");
+            return false;
+        };
+        *on
     }
 
     /// Yes or no for every resource, or a permission for each.

@@ -80,6 +80,7 @@ fn values(kind: Kind) -> String {
             format!("{number}, or a table with {}", names(table))
         }
         Kind::Permission(resource) => format!("`true`, `false`, {}, or a percentage", measure(resource)),
+        Kind::Flag => "`true` or `false`".to_owned(),
         Kind::Permissions(table) => format!("`true`, `false`, or a table with {}", names(table)),
     }
 }

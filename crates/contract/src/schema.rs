@@ -81,6 +81,7 @@ fn kind_schema(kind: Kind) -> Value {
         Kind::Permission(resource) => {
             json!({ "anyOf": [{ "type": "boolean" }, kind_schema(Kind::Amount(resource))] })
         }
+        Kind::Flag => json!({ "type": "boolean" }),
         Kind::Permissions(table) => json!({ "anyOf": [{ "type": "boolean" }, { "$ref": reference(table) }] }),
     }
 }

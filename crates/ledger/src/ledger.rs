@@ -185,6 +185,7 @@ impl Ledger {
         }
         self.disks.adopt(contract);
         self.memory.adopt(contract);
+        self.exchanges.adopt(contract);
         self.owner.retain(|_, unit| contract.has(*unit));
         self.loan.retain(|_, (lender, borrower)| contract.has(*lender) && contract.has(*borrower));
     }
@@ -273,6 +274,7 @@ impl Ledger {
             memory: self.memory.totals(),
             accounts,
             exchanges: self.exchanges.statement(contract, self.opened_at.unwrap_or(0)),
+            negotiated: self.exchanges.negotiated(contract),
         }
     }
 

@@ -13,7 +13,7 @@ pub use disk::DiskAccount;
 pub use imbalance::Imbalance;
 pub use ledger::Ledger;
 pub use memory::{CallBacks, MemoryAccount, MemoryTotals};
-pub use trade::{Exchange, Lent};
+pub use trade::{Cause, Done, Exchange, Lent, Negotiated, Side, Trial};
 
 use std::collections::BTreeMap;
 
@@ -91,6 +91,9 @@ pub struct Statement {
     /// Exchanges of tickets: those in force and the last hundred that ended, in the order of their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exchanges: Vec<Exchange>,
+    /// What trials of exchanges cost units that negotiate, and brought them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub negotiated: Vec<Negotiated>,
 }
 
 impl Statement {

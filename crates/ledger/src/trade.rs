@@ -1,8 +1,9 @@
 //! Exchanges of tickets: which are in force, which were, and between whom.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::negotiate::{self, Move, Negotiation, Why};
 use commonhold_policy::rights::{Deal, Ending, Leg, Offer, Trade};
 use commonhold_policy::{Plan, Time};
 
@@ -29,6 +30,91 @@ pub struct Exchange {
     /// Why it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Ending>,
+    /// What the negotiator found, where it made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
+}
+
+/// What the negotiator found of an exchange that it tried.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Trial {
+    /// The trial's number: one trial makes an exchange for each amount.
+    pub number: u64,
+    /// How much is exchanged, in thousandths of the smaller holdings.
+    pub level: u64,
+    /// What was done last.
+    pub done: Done,
+    /// Why it is undone, or less is exchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Cause>,
+    /// The path of the unit that lost by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
+    /// Both sides.
+    pub sides: Vec<Side>,
+}
+
+/// What was done with an exchange that is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Done {
+    /// It is being measured.
+    Tried,
+    /// It was good for both, and more was tried.
+    Good,
+    /// It was left for another amount.
+    Left,
+    /// It is kept.
+    Kept,
+    /// It was suspended, to see what both do without it.
+    Suspended,
+    /// It was undone.
+    Undone,
+}
+
+/// Why an exchange that was tried is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// A unit lost by it.
+    Lost,
+    /// No gain of both could be told from the noise.
+    NoGain,
+    /// Units came or went while it was measured.
+    Changed,
+    /// The tickets could not be exchanged.
+    Refused,
+    /// Somebody else ended it.
+    Ended,
+    /// A unit negotiates no more.
+    Withdrawn,
+}
+
+/// One side of an exchange that is tried. Progress is in millionths of a CPU.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Side {
+    /// The unit's path.
+    pub unit: String,
+    /// Its progress without the exchange.
+    pub without: u64,
+    /// Its progress with it, as it was measured last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<u64>,
+    /// By how much the two must differ to be told apart.
+    pub noise: u64,
+}
+
+/// What trials and exchanges came to for a unit that negotiates, so far, in ns of its CPU time.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Negotiated {
+    /// The unit's path.
+    pub unit: String,
+    /// What trials may have cost it at most.
+    pub risked_ns: u64,
+    /// What they were measured to have cost it.
+    pub lost_ns: u64,
+    /// What exchanges were measured to have brought it.
+    pub gained_ns: u64,
 }
 
 /// What a unit lends to another.
@@ -50,6 +136,10 @@ pub struct Lent {
 pub(crate) struct Exchanges {
     in_force: BTreeMap<u64, Deal>,
     ended: VecDeque<(u64, Deal, Time, Ending)>,
+    /// What the negotiator said last of an exchange that is remembered.
+    tried: BTreeMap<u64, Negotiation>,
+    /// And of a unit.
+    sides: BTreeMap<UnitId, negotiate::Side>,
 }
 
 impl Exchanges {
@@ -75,15 +165,41 @@ impl Exchanges {
                 Trade::Offered { .. } | Trade::Withdrawn { .. } => {}
             }
         }
+        for said in &plan.decisions.negotiated {
+            self.sides.extend(said.sides.iter().map(|side| (side.unit, *side)));
+            let Some(deal) = said.deal else { continue };
+            let mut said = *said;
+            if said.done == Move::Watched {
+                said.done = Move::Kept;
+            }
+            self.tried.insert(deal, said);
+        }
+        if self.tried.len() > 2 * ENDED_MAX + self.in_force.len() {
+            let ended: BTreeSet<u64> = self.ended.iter().map(|(number, ..)| *number).collect();
+            self.tried.retain(|deal, _| self.in_force.contains_key(deal) || ended.contains(deal));
+        }
         wrong
+    }
+
+    /// The same units under another contract.
+    pub(crate) fn adopt(&mut self, contract: &Contract) {
+        self.sides.retain(|unit, _| contract.has(*unit));
+    }
+
+    /// What negotiating came to for each unit, in the order of their numbers.
+    pub(crate) fn negotiated(&self, contract: &Contract) -> Vec<Negotiated> {
+        let one = |(unit, side): (&UnitId, &negotiate::Side)| Negotiated {
+            unit: name(contract, *unit),
+            risked_ns: side.risked_ns,
+            lost_ns: side.lost_ns,
+            gained_ns: side.gained_ns,
+        };
+        self.sides.iter().map(one).collect()
     }
 
     /// All that are remembered, in the order of their numbers; times since the ledger was opened.
     pub(crate) fn statement(&self, contract: &Contract, opened: Time) -> Vec<Exchange> {
-        let name = |unit: UnitId| {
-            let known = contract.units.get(unit.index()).filter(|_| contract.has(unit));
-            known.map_or_else(|| "?".to_owned(), |unit| unit.path.clone())
-        };
+        let name = |unit: UnitId| name(contract, unit);
         let lent = |leg: &Leg| Lent {
             from: name(leg.from),
             to: name(leg.to),
@@ -98,6 +214,7 @@ impl Exchanges {
             until_ns: deal.until.map(since),
             ended_ns: ended.map(|(at, _)| since(at)),
             why: ended.map(|(_, why)| why),
+            trial: self.tried.get(&number).map(|said| trial(contract, said)),
         };
         let over =
             self.ended.iter().map(|(number, deal, at, why)| exchange(*number, deal, Some((*at, *why))));
@@ -105,6 +222,46 @@ impl Exchanges {
             over.chain(self.in_force.iter().map(|(number, deal)| exchange(*number, deal, None))).collect();
         all.sort_by_key(|exchange| exchange.number);
         all
+    }
+}
+
+/// A unit's path; `?` of one that is gone.
+fn name(contract: &Contract, unit: UnitId) -> String {
+    let known = contract.units.get(unit.index()).filter(|_| contract.has(unit));
+    known.map_or_else(|| "?".to_owned(), |unit| unit.path.clone())
+}
+
+fn trial(contract: &Contract, said: &Negotiation) -> Trial {
+    let (done, why) = match said.done {
+        Move::Tried => (Done::Tried, None),
+        Move::Good => (Done::Good, None),
+        Move::Kept | Move::Watched => (Done::Kept, None),
+        Move::Suspended => (Done::Suspended, None),
+        Move::Left { why } => (Done::Left, Some(why)),
+        Move::Undone { why } => (Done::Undone, Some(why)),
+    };
+    let cause = |why| match why {
+        Why::Lost { .. } => Cause::Lost,
+        Why::NoGain => Cause::NoGain,
+        Why::Changed => Cause::Changed,
+        Why::Refused { .. } => Cause::Refused,
+        Why::Ended => Cause::Ended,
+        Why::Withdrawn => Cause::Withdrawn,
+    };
+    let lost = why.and_then(|why| if let Why::Lost { unit } = why { Some(unit) } else { None });
+    let side = |side: &negotiate::Side| Side {
+        unit: name(contract, side.unit),
+        without: side.without,
+        with: side.with,
+        noise: side.noise,
+    };
+    Trial {
+        number: said.trial,
+        level: said.level,
+        done,
+        why: why.map(cause),
+        lost: lost.map(|unit| name(contract, unit)),
+        sides: said.sides.iter().map(side).collect(),
     }
 }
 
@@ -116,6 +273,52 @@ mod tests {
 
     fn plan(at: Time, trade: Trade) -> Plan {
         Plan { at, decisions: Decisions { trade: vec![trade], ..Decisions::default() }, ..Plan::default() }
+    }
+
+    #[test]
+    fn a_trial_is_told_with_its_exchange_and_its_units() {
+        let mut contract = Contract::default();
+        let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
+        let leg =
+            |from, to, resource| Leg { from, to, what: Offer::tickets(resource, 10), of: None, into: None };
+        let what =
+            Deal { legs: vec![leg(a, b, Resource::Disk), leg(b, a, Resource::Cpu)], since: 0, until: None };
+        let side = |unit, resource, lost_ns| negotiate::Side {
+            unit,
+            gives: Offer::tickets(resource, 10),
+            without: 500,
+            with: Some(400),
+            noise: 5,
+            risked_ns: 70,
+            lost_ns,
+            gained_ns: 0,
+        };
+        let said = |done| Negotiation {
+            trial: 1,
+            deal: Some(3),
+            level: 100,
+            done,
+            sides: [side(a, Resource::Disk, 60), side(b, Resource::Cpu, 0)],
+        };
+        let mut exchanges = Exchanges::default();
+        let mut made = plan(0, Trade::Made { deal: 3, offers: Vec::new(), what });
+        made.decisions.negotiated = vec![said(Move::Tried)];
+        assert_eq!(exchanges.book(&made), []);
+        let told = |exchanges: &Exchanges| exchanges.statement(&contract, 0)[0].trial.clone().unwrap();
+        assert_eq!((told(&exchanges).done, told(&exchanges).why), (Done::Tried, None));
+        let mut lost = Plan::default();
+        lost.decisions.negotiated = vec![said(Move::Undone { why: Why::Lost { unit: a } })];
+        assert_eq!(exchanges.book(&lost), []);
+        let trial = told(&exchanges);
+        assert_eq!(
+            (trial.done, trial.why, trial.lost.as_deref()),
+            (Done::Undone, Some(Cause::Lost), Some("a"))
+        );
+        let came = exchanges.negotiated(&contract);
+        let (unit, risked_ns, gained_ns) = ("a".to_owned(), 70, 0);
+        assert_eq!(came[0], Negotiated { unit, risked_ns, lost_ns: 60, gained_ns });
+        exchanges.adopt(&Contract::default());
+        assert_eq!(exchanges.negotiated(&contract), []);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!
 //! Rooms, each of which uses only those above it: `time`; `snapshot` (facts) and `plan` (decisions and orders);
 //! `membership` and `tree`; `rights` (what each unit is entitled to); `input` (all that a step reads); `cpu`, `memory` and `disk` (the decisions, none of which
-//! knows the others); `step`, which puts them together. `check` replays plans on books of its own.
+//! knows the others); `negotiate` (exchanges that are tried); `step`, which puts them together. `check` replays plans on books of its own.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), deny(clippy::float_arithmetic))]
 
@@ -17,6 +17,7 @@ pub mod disk;
 mod input;
 pub mod membership;
 pub mod memory;
+pub mod negotiate;
 pub mod plan;
 pub mod rights;
 mod snapshot;

@@ -1,6 +1,7 @@
 //! One step of the slow path: from the facts of this moment to a plan.
 //!
-//! Order of decisions: rights first (what changed of them, which units are active), then each resource.
+//! Order of decisions: rights first (what changed of them, which units are active, what the negotiator exchanges), then each
+//! resource.
 
 use alloc::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::plan::{Decisions, Plan, RightsChange};
 use crate::rights::Rights;
 use crate::rights::entitlement::capacity;
 use crate::time::{MS, Time};
-use crate::{cpu, disk, memory};
+use crate::{cpu, disk, memory, negotiate};
 
 /// What a policy remembers between steps. A copy shares what a step does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -20,6 +21,7 @@ pub struct State {
     pub(crate) cpu: cpu::State,
     memory: Arc<memory::State>,
     pub(crate) disks: disk::State,
+    negotiator: Arc<negotiate::State>,
 }
 
 impl State {
@@ -34,6 +36,9 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let mut plan = Plan { at: now, ..Plan::default() };
     let rights = &mut state.rights;
     bring_up_to_date(rights, now, input, &mut plan.decisions);
+    let looked = negotiate::step(&mut state.negotiator, now, input, rights);
+    plan.decisions.negotiated = looked.said;
+    plan.decisions.trade.extend(looked.traded);
     let ends = rights.next();
     let (cpu, attention) = cpu::step(&mut state.cpu, now, input, rights, &mut plan.orders.cpu);
     plan.decisions.cpu = cpu;
@@ -44,7 +49,7 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     plan.next = state.memory.next().map_or(plan.next, |at| plan.next.min(at.max(earliest)));
     let (disks, next) = disk::step(&mut state.disks, now, input, rights, &mut plan.orders.disk);
     plan.decisions.disk = disks;
-    plan.next = [next, ends].into_iter().flatten().fold(plan.next, Time::min);
+    plan.next = [next, ends, looked.next].into_iter().flatten().fold(plan.next, Time::min);
     (state, plan)
 }
 

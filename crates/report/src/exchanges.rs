@@ -1,7 +1,7 @@
 //! Offers and exchanges of tickets: what is offered; and what each unit lends, since when, and until when.
 
 use commonhold_contract::amount_text;
-use commonhold_ledger::Exchange;
+use commonhold_ledger::{Cause, Done, Exchange, Negotiated, Side, Trial};
 use commonhold_policy::rights::{Ending, Offer, Stake};
 use serde::{Deserialize, Serialize};
 
@@ -17,10 +17,8 @@ pub struct Standing {
     /// The path of the unit that makes it.
     pub unit: String,
     /// What it gives.
-    #[serde(with = "as_text")]
     pub gives: Offer,
     /// What it wants for that.
-    #[serde(with = "as_text")]
     pub wants: Offer,
     /// The path of the unit that alone may serve it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,22 +34,14 @@ pub struct Standing {
     pub waits: Option<String>,
 }
 
-/// What is offered, as it is written on the command line: `disk:300`.
-mod as_text {
-    use super::Offer;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(offer: &Offer, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(offer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Offer, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
 /// Offers that stand, and exchanges, for a terminal, where the accounts are open for `elapsed_ns`.
-pub fn text(offers: &[Standing], exchanges: &[Exchange], elapsed_ns: u64, style: Style) -> String {
+pub fn text(
+    offers: &[Standing],
+    exchanges: &[Exchange],
+    negotiated: &[Negotiated],
+    elapsed_ns: u64,
+    style: Style,
+) -> String {
     let mut tables = Vec::new();
     if !offers.is_empty() {
         let mut table = Table::new(&["offer", "unit", "gives", "wants", "with", "for"]);
@@ -76,6 +66,7 @@ pub fn text(offers: &[Standing], exchanges: &[Exchange], elapsed_ns: u64, style:
         tables.push(text);
     }
     tables.extend(table(exchanges, When::Ago(elapsed_ns)).map(|table| table.render(style)));
+    tables.extend(trials(exchanges, negotiated, style));
     match tables.is_empty() {
         true => "No offer stands, and no tickets are exchanged.\n".to_owned(),
         false => tables.join("\n"),
@@ -83,14 +74,21 @@ pub fn text(offers: &[Standing], exchanges: &[Exchange], elapsed_ns: u64, style:
 }
 
 /// As JSON.
-pub fn json(offers: &[Standing], exchanges: &[Exchange], elapsed_ns: u64) -> String {
+pub fn json(
+    offers: &[Standing],
+    exchanges: &[Exchange],
+    negotiated: &[Negotiated],
+    elapsed_ns: u64,
+) -> String {
     #[derive(Serialize)]
     struct All<'a> {
         offers: &'a [Standing],
         exchanges: &'a [Exchange],
+        #[serde(skip_serializing_if = "<[Negotiated]>::is_empty")]
+        negotiated: &'a [Negotiated],
         elapsed_ns: u64,
     }
-    crate::json("commonhold.offers", All { offers, exchanges, elapsed_ns })
+    crate::json("commonhold.offers", All { offers, exchanges, negotiated, elapsed_ns })
 }
 
 /// How times are told.
@@ -167,12 +165,72 @@ pub(crate) fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
     Some(table)
 }
 
+/// What the negotiator found of each exchange that it tried, and what negotiating came to for each unit; `None`: it tried none.
+pub(crate) fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: Style) -> Option<String> {
+    let tried = exchanges.iter().filter_map(|exchange| Some((exchange.number, exchange.trial.as_ref()?)));
+    let found =
+        tried.map(|(number, trial)| format!("exchange {number}, trial {}: {}", trial.number, found(trial)));
+    let came = negotiated.iter().map(|came| {
+        format!(
+            "{}: trials cost at most {} of its CPU time, so far measured {}; exchanges brought {}",
+            clean(&came.unit),
+            duration(came.risked_ns),
+            duration(came.lost_ns),
+            duration(came.gained_ns)
+        )
+    });
+    let lines: Vec<String> = found.chain(came).flat_map(|line| wrap(&line, style.width, "", "  ")).collect();
+    (!lines.is_empty()).then(|| lines.join("\n") + "\n")
+}
+
+/// `kept; a 0.612 CPUs instead of 0.490 (more), b 0.100 instead of 0.100 (the same)`.
+fn found(trial: &Trial) -> String {
+    let done = match trial.done {
+        Done::Tried => "being measured",
+        Done::Good => "good for both, and more was tried",
+        Done::Left => "left for another amount",
+        Done::Kept => "kept",
+        Done::Suspended => "suspended, to see what both do without it",
+        Done::Undone => "undone",
+    };
+    let why = match trial.why {
+        Some(Cause::Lost) => {
+            format!(", since {} lost", trial.lost.as_deref().map_or_else(|| "a unit".to_owned(), clean))
+        }
+        Some(Cause::NoGain) => ", since no gain of both could be told".to_owned(),
+        Some(Cause::Changed) => ", since units came or went".to_owned(),
+        Some(Cause::Refused) => ", since the tickets could not be exchanged".to_owned(),
+        Some(Cause::Ended) => ", since somebody ended it".to_owned(),
+        Some(Cause::Withdrawn) => ", since a unit negotiates no more".to_owned(),
+        None => String::new(),
+    };
+    let sides: Vec<String> = trial.sides.iter().map(side).collect();
+    format!("{done}{why}; {}", sides.join(", "))
+}
+
+fn side(side: &Side) -> String {
+    let cpus = |micro: u64| format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
+    let unit = clean(&side.unit);
+    match side.with {
+        Some(with) => {
+            let than = match with {
+                with if with > side.without.saturating_add(side.noise) => "more",
+                with if with.saturating_add(side.noise) < side.without => "less",
+                _ => "not to be told apart",
+            };
+            format!("{unit} used {} CPUs instead of {} ({than})", cpus(with), cpus(side.without))
+        }
+        None => format!("{unit} used {} CPUs without it", cpus(side.without)),
+    }
+}
+
 fn words(why: Ending) -> &'static str {
     match why {
         Ending::Over => "over",
         Ending::Ended => "ended by a unit",
         Ending::Gone => "a unit is gone",
         Ending::TooFew => "too little left",
+        Ending::Negotiated => "by the negotiator",
     }
 }
 
@@ -207,6 +265,7 @@ mod tests {
             until_ns: None,
             ended_ns: None,
             why: None,
+            trial: None,
         };
         let over = Exchange {
             number: 2,
@@ -214,7 +273,7 @@ mod tests {
             why: Some(Ending::Gone),
             ..exchange.clone()
         };
-        let text = text(&[offer], &[over, exchange], 9_000_000_000, Style::PLAIN);
+        let text = text(&[offer], &[over, exchange], &[], 9_000_000_000, Style::PLAIN);
         let expected = "\
 offer  unit     gives    wants  with      for
 4         a  300 disk  200 cpu     -  600.0 s
@@ -228,8 +287,49 @@ exchange  lends  to  tickets      began                       ends
 ";
         assert_eq!(text, expected);
         assert_eq!(
-            super::text(&[], &[], 0, Style::PLAIN),
+            super::text(&[], &[], &[], 0, Style::PLAIN),
             "No offer stands, and no tickets are exchanged.\n"
         );
+    }
+
+    #[test]
+    fn a_trial_is_told_with_what_it_found_and_what_it_may_have_cost() {
+        let side = |unit: &str, without, with| Side { unit: unit.to_owned(), without, with, noise: 5_000 };
+        let trial = |done, why, lost: Option<&str>| Trial {
+            number: 1,
+            level: 200,
+            done,
+            why,
+            lost: lost.map(str::to_owned),
+            sides: vec![side("a", 490_000, Some(612_000)), side("b", 100_000, Some(103_000))],
+        };
+        let exchange = |number, trial| Exchange {
+            number,
+            lent: Vec::new(),
+            began_ns: 0,
+            until_ns: None,
+            ended_ns: None,
+            why: None,
+            trial: Some(trial),
+        };
+        let exchanges = [
+            exchange(3, trial(Done::Kept, None, None)),
+            exchange(6, trial(Done::Undone, Some(Cause::Lost), Some("b"))),
+        ];
+        let came = Negotiated {
+            unit: "a".to_owned(),
+            risked_ns: 2_000_000_000,
+            lost_ns: 0,
+            gained_ns: 9_000_000_000,
+        };
+        let wide = Style { width: 200, ..Style::PLAIN };
+        let used = "a used 0.612000 CPUs instead of 0.490000 (more), b used 0.103000 CPUs instead of 0.100000 (not to be told apart)";
+        let expected = format!(
+            "exchange 3, trial 1: kept; {used}\n\
+             exchange 6, trial 1: undone, since b lost; {used}\n\
+             a: trials cost at most 2.0 s of its CPU time, so far measured 0 s; exchanges brought 9.0 s\n"
+        );
+        assert_eq!(trials(&exchanges, &[came], wide).unwrap(), expected);
+        assert_eq!(trials(&[], &[], wide), None);
     }
 }

@@ -118,6 +118,9 @@ pub fn text(study: &Study, style: Style) -> String {
     if let Some(exchanges) = exchanges_table(study) {
         out.push('\n');
         out += &exchanges.render(style);
+        let first = study.runs.first().map(|run| &run.ledger);
+        let said = first.and_then(|ledger| exchanges::trials(&ledger.exchanges, &ledger.negotiated, style));
+        out += &said.unwrap_or_default();
     }
     out.push('\n');
     out + &closing(&study.runs.iter().collect::<Vec<_>>(), study.horizon_ns)

@@ -67,6 +67,7 @@ pub fn text(statement: &Statement, style: Style) -> String {
     if let Some(exchanges) = exchanges::table(&statement.exchanges, When::Ago(statement.elapsed_ns)) {
         text.push('\n');
         text += &exchanges.render(style);
+        text += &exchanges::trials(&statement.exchanges, &statement.negotiated, style).unwrap_or_default();
     }
     text
 }

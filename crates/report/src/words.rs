@@ -134,6 +134,7 @@ pub fn trade(contract: &Contract, trade: &Trade) -> String {
                 Ending::Ended => "a unit ended it",
                 Ending::Gone => "a unit is gone",
                 Ending::TooFew => "the contract leaves a unit too few tickets",
+                Ending::Negotiated => "the negotiator ended it",
             };
             format!("exchange {deal} is undone, since {why}: {}", legs(what))
         }

@@ -4,6 +4,7 @@ mod scene;
 
 use std::fmt::Write;
 
+use commonhold_ledger::Done;
 use commonhold_sim::outcome::Outcome;
 use scene::{MS, S, outcome};
 
@@ -43,4 +44,27 @@ fn an_exchange_is_in_force_for_its_time() {
         exchange.lent.iter().map(|lent| (&*lent.from, &*lent.to, lent.what.to_string())).collect();
     assert_eq!(lent, [("a", "b", "disk:30".to_owned()), ("b", "a", "cpu:50".to_owned())]);
     assert_eq!((exchange.began_ns, exchange.ended_ns), (3 * S, Some(6 * S)));
+}
+
+/// Seed 004, section 5.5: nobody names tickets. The one that computes and the one that reads find an exchange by which both
+/// get on faster, step by step from a small one.
+#[test]
+fn units_that_negotiate_find_an_exchange() {
+    let text = include_str!("../../../scenarios/tickets-exchange/contract.toml");
+    let negotiate = |text: String, unit: &str| {
+        text.replace(&format!("[unit.{unit}]"), &format!("[unit.{unit}]\nnegotiate = true"))
+    };
+    let contract = negotiate(negotiate(text.to_owned(), "dhrystone"), "iohog");
+    let machine = include_str!("../../../scenarios/tickets-exchange/machine.toml");
+    let workload = include_str!("../../../scenarios/tickets-exchange/workload.toml");
+    assert_eq!(outcome(text, machine, workload).ledger.exchanges, [], "nobody negotiates unasked");
+    let ledger = outcome(&contract, machine, workload).ledger;
+    let found: Vec<_> = ledger.exchanges.iter().filter_map(|exchange| exchange.trial.clone()).collect();
+    assert!(found.len() == ledger.exchanges.len() && found.len() > 2, "{found:?}");
+    assert!(found.windows(2).all(|two| two[0].level < two[1].level), "from small to large");
+    for good in found.iter().filter(|trial| matches!(trial.done, Done::Good | Done::Kept)) {
+        assert!(good.sides.iter().all(|side| side.with > Some(side.without + side.noise)), "{good:?}");
+    }
+    assert_eq!(ledger.negotiated.len(), 2, "the others take no part");
+    assert!(ledger.negotiated.iter().all(|came| came.gained_ns > came.lost_ns && came.risked_ns > 0));
 }

@@ -8,7 +8,8 @@ use commonhold_report::claims::{Basis, Tolerance};
 
 use super::{Row, above, between, parameter, predicted, unmeasured};
 use crate::experiments::{
-    Experiment, TICKETS_CPU, TICKETS_DISK, TICKETS_DISK_TWO, TICKETS_EXCHANGE, TICKETS_MEMORY, on,
+    Experiment, TICKETS_CPU, TICKETS_DISK, TICKETS_DISK_TWO, TICKETS_EXCHANGE, TICKETS_EXCHANGE_LONG,
+    TICKETS_MEMORY, on,
 };
 use crate::measure::{Seed, divide, real};
 
@@ -56,6 +57,23 @@ const EXCHANGES: [Experiment; 9] = [
     on(TICKETS_EXCHANGE, Isolate).exchange(700),
     on(TICKETS_EXCHANGE, Isolate).exchange(800),
 ];
+/// Without an exchange, and with what is found by negotiating: the last hundred of 240 seconds count, and all.
+const NEGOTIATED: [Experiment; 4] = [
+    on(TICKETS_EXCHANGE_LONG, Isolate).until(140),
+    on(TICKETS_EXCHANGE_LONG, Isolate),
+    on(TICKETS_EXCHANGE_LONG, Isolate).until(140).negotiate(),
+    on(TICKETS_EXCHANGE_LONG, Isolate).negotiate(),
+];
+/// What is found, and the eight exchanges of figure 9 to compare it with.
+const FOUND_AND_SET: [Experiment; 13] = {
+    let mut all = [NEGOTIATED[0]; 13];
+    let mut at = 0;
+    while at < 13 {
+        all[at] = if at < 4 { NEGOTIATED[at] } else { EXCHANGES[at - 4] };
+        at += 1;
+    }
+    all
+};
 const READERS: [&str; 4] = ["reads-1", "reads-2", "reads-3", "reads-4"];
 
 /// CPU time of a unit, in s.
@@ -117,7 +135,7 @@ fn linear(at: Seed) -> Option<f64> {
 }
 
 /// What an exchange of each size changes, from 100 on: 0.1 is ten per cent more.
-fn gains(at: Seed, of: fn(Seed, Experiment, &str) -> Option<f64>, unit: &str) -> Option<Vec<f64>> {
+fn gains(at: Seed, of: Figure, unit: &str) -> Option<Vec<f64>> {
     let before = of(at, EXCHANGES[0], unit)?;
     EXCHANGES[1..].iter().map(|run| Some(divide(of(at, *run, unit)?, before)? - 1.0)).collect()
 }
@@ -141,6 +159,33 @@ fn best_exchange(at: Seed) -> Option<f64> {
     let gains = gains(at, pages, "iohog")?;
     let best = (0..gains.len()).max_by(|a, b| gains[*a].total_cmp(&gains[*b]))?;
     Some(100.0 * real(best as u64 + 1))
+}
+
+/// A figure of a unit in a run.
+type Figure = fn(Seed, Experiment, &str) -> Option<f64>;
+
+/// What each side of an exchange gains: of the one that computes CPU time, of the one that reads pages.
+const SIDES: [(&str, Figure); 2] = [("dhrystone", cpu_s), ("iohog", pages)];
+
+/// The gain of an exchange is that of the side that gains less. The largest of the eight.
+fn largest_gain(at: Seed) -> Option<f64> {
+    let [one, other] = SIDES.map(|(unit, of)| gains(at, of, unit));
+    most(one?.into_iter().zip(other?).map(|(one, other)| Some(one.min(other))))
+}
+
+/// The gain, by that measure, of what was found by negotiating: in the last hundred seconds of the run.
+fn gain_found(at: Seed) -> Option<f64> {
+    let [before, all, before_negotiated, all_negotiated] = NEGOTIATED;
+    least(SIDES.into_iter().map(|(unit, of)| {
+        let without = of(at, all, unit)? - of(at, before, unit)?;
+        Some(divide(of(at, all_negotiated, unit)? - of(at, before_negotiated, unit)?, without)? - 1.0)
+    }))
+}
+
+/// What either side has in all, trials included, by what it has without an exchange: the smaller of the two.
+fn least_in_all(at: Seed) -> Option<f64> {
+    let [_, all, _, negotiated] = NEGOTIATED;
+    least(SIDES.into_iter().map(|(unit, of)| divide(of(at, negotiated, unit)?, of(at, all, unit)?)))
 }
 
 /// The smallest part of CPU time of the task that computes and exchanged nothing.
@@ -336,6 +381,40 @@ pub(super) const ROWS: &[Row] = &[
         &EXCHANGES,
         spread,
     ),
+    // What the grid of section 5.6 finds has its rows after these, by the same measure.
+    predicted(
+        (
+            "OURS-NEG-GAIN",
+            "ours",
+            "Negotiating: the gain of the side that gains less, by that of the best exchange of figure 9",
+            "",
+        ),
+        Tolerance::AtLeast { low: 0.8 },
+        &FOUND_AND_SET,
+        |at| divide(gain_found(at)?, largest_gain(at)?),
+    )
+    .basis(Basis::Beyond)
+    .note("in the last hundred of 240 seconds"),
+    predicted(
+        ("OURS-NEG-BOTH", "ours", "Negotiating: both sides gain, the one that gains less by", ""),
+        above(0.0),
+        &NEGOTIATED,
+        gain_found,
+    )
+    .basis(Basis::Beyond)
+    .note("in the last hundred of 240 seconds"),
+    predicted(
+        (
+            "OURS-NEG-COST",
+            "ours",
+            "Negotiating: what either side has in all, trials included, by what it has without",
+            "",
+        ),
+        Tolerance::AtLeast { low: 1.0 },
+        &NEGOTIATED,
+        least_in_all,
+    )
+    .basis(Basis::Beyond),
     predicted(
         (
             "TK-5.6-50",

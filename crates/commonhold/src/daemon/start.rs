@@ -128,6 +128,9 @@ pub(super) fn load_with_scheme(
 
 /// A contract with the scheme of the command line.
 pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
+    if args.negotiate {
+        contract.negotiate();
+    }
     if let Some(scheme) = args.scheme {
         contract.machine.scheme = scheme.into();
     }
@@ -176,6 +179,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         output::say(&holding.line());
     }
     warn_of_turns(&contract, &machine, held_by.backend);
+    warn_of_no_trade(&contract, held_by.backend);
     let clients = Clients::listen(&place::socket(&directory))?;
     let online = topology::online(Path::new("/"))?;
     let (now, machine_cpus) = (clock::now(), machine.cpu_set());
@@ -293,6 +297,16 @@ fn announce(args: &Run, contract: &Contract, machine: &Machine) {
 /// What holds CPU, for its [`Holding`](commonhold_report::holdings::Holding).
 pub(super) fn by_backend(backend: &str, why: &str) -> String {
     format!("by the {backend} backend ({why})")
+}
+
+/// Without control groups nobody tells for how long a unit waits for disks: there is nothing to exchange CPUs for.
+fn warn_of_no_trade(contract: &Contract, backend: &str) {
+    if backend == "user" && contract.held().any(|id| contract.unit(id).negotiate) {
+        output::say(
+            "warning: units do not negotiate under the user backend, which cannot tell how long each of them waits for disks \
+             and memory; their own offers are served",
+        );
+    }
 }
 
 /// Where shares finer than a CPU are held by signals, their owners should know what that looks like.

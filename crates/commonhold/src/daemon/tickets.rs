@@ -59,7 +59,12 @@ pub(super) fn offers(hold: &Hold) -> Answered {
     };
     let offers = rights.offers().iter().map(standing).collect();
     let statement = hold.statement();
-    reply(&OffersReply { offers, exchanges: statement.exchanges, elapsed_ns: statement.elapsed_ns })
+    reply(&OffersReply {
+        offers,
+        exchanges: statement.exchanges,
+        negotiated: statement.negotiated,
+        elapsed_ns: statement.elapsed_ns,
+    })
 }
 
 fn row(hold: &Hold, rights: &Rights, unit: UnitId, resource: Resource) -> Tickets {

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::support::{Daemon, Place, Process, STRANGER, Said, eventually, is_root, kill, said};
+use crate::support::{Daemon, Place, Process, STRANGER, Said, eventually, is_root, said};
 
 const TWO: &str = "version = 1\n[unit.a]\n[unit.b]\n";
 
@@ -449,7 +449,7 @@ fn units_of_different_enclosers_exchange_reservations() {
     let offers = done(place.call(&["offers"]));
     assert!(offers.contains("32MiB memory") && offers.contains("10 disk of a"), "{offers}");
     done(place.call(&["cancel", "3"]));
-    load.iter().for_each(|load| kill(load.pid(), libc::SIGKILL));
+    drop(load);
 }
 
 /// A reload drops `b` in the middle of an exchange: `a` has what it lent again.

@@ -22,6 +22,7 @@ pub use disk::DiskOrder;
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
 pub use reason::Reason;
 
+use crate::negotiate::Negotiation;
 use crate::rights::{Change, Refused, Trade};
 use crate::time::Time;
 
@@ -57,6 +58,9 @@ pub struct Decisions {
     pub rights: Vec<RightsChange>,
     /// What came of offers to exchange tickets.
     pub trade: Vec<Trade>,
+    /// What the negotiator tried, kept and undid.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub negotiated: Vec<Negotiation>,
     /// CPUs.
     pub cpu: CpuPlan,
     /// Memory; `None` where it was not observed, and what is in force stays.

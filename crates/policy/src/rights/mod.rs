@@ -438,6 +438,26 @@ impl Rights {
         Ok(())
     }
 
+    /// Makes an exchange of two offers that fit each other, whatever else is offered. Its number; [`Rights::settle`] tells of it.
+    ///
+    /// Refused, and nothing changed: as for offers, and where they do not fit.
+    pub(crate) fn strike(&mut self, now: Time, bids: [Bid; 2]) -> Result<u64, Refused> {
+        let mut market = core::mem::take(&mut self.market);
+        let came = market.strike(self, now, bids);
+        self.market = market;
+        self.traded.push(came?);
+        // The exchange that was made last has the largest number.
+        Ok(self.market.deals().keys().next_back().copied().unwrap_or_default())
+    }
+
+    /// Ends an exchange that [`Rights::strike`] made, if it is in force.
+    pub(crate) fn end(&mut self, number: u64) {
+        let mut market = core::mem::take(&mut self.market);
+        let came = market.undo(self, number, Ending::Negotiated);
+        self.market = market;
+        self.traded.extend(came);
+    }
+
     /// As [`Change::Set`].
     pub fn set_tickets(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         let has = self.unit(unit)?.tickets[resource];

@@ -128,6 +128,8 @@ pub enum Ending {
     Gone,
     /// The contract gives a unit no more tickets than it lent, or reserves less for it.
     TooFew,
+    /// The negotiator made it, and ended it.
+    Negotiated,
 }
 
 /// What came of offers in a step.
@@ -208,6 +210,36 @@ impl Market {
         self.deals.values().filter_map(|deal| deal.until).min()
     }
 
+    /// Makes an exchange of two offers that fit each other, whatever else is offered: both, or nothing.
+    ///
+    /// Refused: as for an offer; and where they do not fit, as where a unit would have too many tickets.
+    pub(super) fn strike(
+        &mut self,
+        rights: &mut Rights,
+        now: Time,
+        bids: [Bid; 2],
+    ) -> Result<Trade, Refused> {
+        let stirred = self.stirred;
+        let mut ring = Vec::new();
+        let mut refused = None;
+        for bid in &bids {
+            match self.offer(rights, *bid) {
+                Ok(_) => ring.push(self.last),
+                Err(why) => refused = refused.or(Some(why)),
+            }
+        }
+        let fit = fits(&bids[0], &bids[1], rights) && fits(&bids[1], &bids[0], rights);
+        let legs = if fit { legs(&bids, rights) } else { None };
+        match (refused, legs) {
+            (None, Some(legs)) => Ok(self.serve(now, rights, ring, legs)),
+            (refused, _) => {
+                self.offers.retain(|number, _| !ring.contains(number));
+                self.stirred = stirred;
+                Err(refused.unwrap_or(Refused::NoExchange { unit: bids[0].by }))
+            }
+        }
+    }
+
     /// Adds an offer.
     ///
     /// Refused: of or with an unknown unit or itself; of no tickets, of all that the unit has or more, of more than is reserved for
@@ -256,7 +288,7 @@ impl Market {
         self.undo(rights, number, Ending::Ended).ok_or(Refused::NoOffer { number })
     }
 
-    fn undo(&mut self, rights: &mut Rights, number: u64, why: Ending) -> Option<Trade> {
+    pub(super) fn undo(&mut self, rights: &mut Rights, number: u64, why: Ending) -> Option<Trade> {
         let deal = self.deals.remove(&number)?;
         self.stirred = true;
         for leg in &deal.legs {

@@ -20,8 +20,8 @@ use commonhold_policy::disk::FRESH_NS;
 use commonhold_policy::memory::{EARLY_NS, frames};
 use commonhold_policy::plan::{DiskOrder, MemoryOrder};
 use commonhold_policy::{
-    DiskFacts, DiskMeans, Frames, Means, MemoryFacts, MemoryMeans, Plan, Snapshot, SwitchLoans, Time,
-    UnitFacts, UnitMemory,
+    DiskFacts, DiskMeans, DiskUse, Frames, Means, MemoryFacts, MemoryMeans, Plan, Snapshot, SwitchLoans,
+    Time, UnitFacts, UnitMemory,
 };
 use commonhold_steward::{ALARM_NS, Backend, Rules, Steward, Switches, Told};
 
@@ -250,9 +250,21 @@ impl Engine<'_> {
             name: disk.name.clone(),
             at: self.now,
             bytes_per_s: facts.bytes_per_s,
-            units: self.drives[drive].used(),
+            units: self.used(drive),
             ..DiskFacts::default()
         }
+    }
+
+    /// What units did to a disk, and how long they were stalled for disks, as a live kernel tells.
+    fn used(&self, drive: usize) -> Vec<DiskUse> {
+        let stalled = |unit: UnitId| Some(self.stalls.stalled_ns(self.now, unit));
+        let used = self.drives[drive].used();
+        (0..)
+            .take(used.len())
+            .map(UnitId)
+            .zip(used)
+            .map(|(unit, used)| DiskUse { stalled_ns: stalled(unit), ..used })
+            .collect()
     }
 
     /// What memory there is to see; that a unit was short is told once.

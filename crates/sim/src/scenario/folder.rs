@@ -47,11 +47,16 @@ pub struct Overrides {
     pub scheme: Option<Scheme>,
     /// In place of the machine's scheduler.
     pub scheduler: Option<Scheduler>,
+    /// All units negotiate, whatever the contract says.
+    pub negotiate: bool,
 }
 
 impl Overrides {
     fn apply(self, contract: &mut Contract, hardware: &mut Hardware) {
         contract.machine.scheme = self.scheme.unwrap_or(contract.machine.scheme);
+        if self.negotiate {
+            contract.negotiate();
+        }
         hardware.kernel.scheduler = self.scheduler.unwrap_or(hardware.kernel.scheduler);
     }
 }

@@ -1,0 +1,102 @@
+//! Progress over several windows, and whether two such measures differ.
+
+/// How one measure stands to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// Less, by more than noise.
+    Less,
+    /// No difference can be told.
+    Same,
+    /// More, by more than noise.
+    More,
+}
+
+/// Values that were measured, as sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Sample {
+    n: u32,
+    sum: u128,
+    squares: u128,
+}
+
+impl Sample {
+    pub(super) fn add(&mut self, value: u64) {
+        let value = u128::from(value);
+        self.n += 1;
+        self.sum += value;
+        self.squares = self.squares.saturating_add(value.saturating_mul(value));
+    }
+
+    pub(super) fn n(&self) -> u32 {
+        self.n
+    }
+
+    pub(super) fn mean(&self) -> u64 {
+        let mean = self.sum.checked_div(u128::from(self.n)).unwrap_or(0);
+        u64::try_from(mean).unwrap_or(u64::MAX)
+    }
+
+    /// The variance of one value; 0 of fewer than two.
+    fn variance(&self) -> u128 {
+        let n = u128::from(self.n);
+        let of_mean = self.sum.saturating_mul(self.sum).checked_div(n).unwrap_or(0);
+        self.squares.saturating_sub(of_mean).checked_div(n.saturating_sub(1)).unwrap_or(0)
+    }
+
+    /// The standard deviation of one value.
+    pub(super) fn spread(&self) -> u64 {
+        u64::try_from(self.variance().isqrt()).unwrap_or(u64::MAX)
+    }
+
+    /// By how much another sample's mean must differ from this one's: a two-hundredth of it, or three standard errors.
+    pub(super) fn noise(&self, other: &Sample) -> u64 {
+        let of_mean = |sample: &Sample| sample.variance().checked_div(u128::from(sample.n)).unwrap_or(0);
+        let error = of_mean(self).saturating_add(of_mean(other)).isqrt();
+        u64::try_from(error).unwrap_or(u64::MAX).saturating_mul(3).max(self.mean() / 200)
+    }
+
+    /// How a later sample stands to this one.
+    pub(super) fn sign(&self, later: &Sample) -> Sign {
+        let (before, after, noise) = (self.mean(), later.mean(), self.noise(later));
+        if after > before.saturating_add(noise) {
+            Sign::More
+        } else if before > after.saturating_add(noise) {
+            Sign::Less
+        } else {
+            Sign::Same
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(values: &[u64]) -> Sample {
+        let mut sample = Sample::default();
+        for value in values {
+            sample.add(*value);
+        }
+        sample
+    }
+
+    #[test]
+    fn a_sample_by_hand() {
+        // Mean 5, variance (9 + 1 + 1 + 9) / 3 = 6.
+        let one = sample(&[2, 4, 6, 8]);
+        assert_eq!((one.mean(), one.variance(), one.spread()), (5, 6, 2));
+        // Errors: 6/4 + 6/4, whose root is 1; three of them.
+        assert_eq!(one.noise(&one), 3);
+        assert_eq!(sample(&[]).mean(), 0);
+    }
+
+    #[test]
+    fn what_differs_by_no_more_than_noise_is_the_same() {
+        let before = sample(&[1_000; 4]);
+        for (value, sign) in [(1_005, Sign::Same), (1_006, Sign::More), (995, Sign::Same), (994, Sign::Less)]
+        {
+            assert_eq!(before.sign(&sample(&[value; 4])), sign, "{value}");
+        }
+        assert_eq!(sample(&[900, 1_100, 900, 1_100]).sign(&sample(&[1_050; 4])), Sign::Same);
+    }
+}
