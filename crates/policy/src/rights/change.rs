@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::str::FromStr;
 
-use commonhold_contract::{Resource, UnitId};
+use commonhold_contract::{PerResource, Resource, UnitId};
 
 use super::trade::OFFERS_MAX;
 use super::{Bid, TICKETS_MAX};
@@ -39,6 +39,15 @@ pub enum Change {
         resource: Resource,
         /// How many fewer.
         tickets: u64,
+    },
+    /// A unit's tickets of several resources at once: all or none.
+    Several {
+        /// The unit.
+        unit: UnitId,
+        /// What the numbers mean.
+        how: How,
+        /// The numbers; nothing of a resource whose tickets stay what they are.
+        tickets: PerResource<Option<u64>>,
     },
     /// A unit gives some to a sibling.
     Transfer {
@@ -82,6 +91,10 @@ impl Change {
             Change::Set { unit, resource, .. }
             | Change::Issue { unit, resource, .. }
             | Change::TakeBack { unit, resource, .. } => vec![(unit, resource)],
+            Change::Several { unit, tickets, .. } => {
+                let named = Resource::ALL.into_iter().filter(|resource| tickets[*resource].is_some());
+                named.map(|resource| (unit, resource)).collect()
+            }
             Change::Transfer { from, to, resource, .. } => vec![(from, resource), (to, resource)],
             Change::Exchange { one, other, gives, gets } => {
                 let mut resources = vec![gives.resource, gets.resource];
@@ -92,6 +105,18 @@ impl Change {
             Change::Offer { .. } | Change::Cancel { .. } => Vec::new(),
         }
     }
+}
+
+/// What the numbers of a [`Change::Several`] mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum How {
+    /// All that the unit has then, as in [`Change::Set`].
+    Set,
+    /// How many more, as in [`Change::Issue`].
+    Issue,
+    /// How many fewer, as in [`Change::TakeBack`].
+    TakeBack,
 }
 
 /// So many tickets of a resource.

@@ -65,7 +65,7 @@ use ordered::{Entry, Forest, Tree};
 
 use crate::time::Time;
 
-pub use change::{Change, NoTickets, Offer, Refused};
+pub use change::{Change, How, NoTickets, Offer, Refused};
 use trade::Market;
 pub use trade::{Bid, Deal, Ending, Leg, Trade};
 
@@ -409,6 +409,7 @@ impl Rights {
             Change::Set { unit, resource, tickets } => self.set_tickets(unit, resource, tickets),
             Change::Issue { unit, resource, tickets } => self.issue(unit, resource, tickets),
             Change::TakeBack { unit, resource, tickets } => self.take_back(unit, resource, tickets),
+            Change::Several { unit, how, tickets } => self.change_several(unit, how, tickets),
             Change::Transfer { from, to, resource, tickets } => self.transfer(from, to, resource, tickets),
             Change::Exchange { one, other, gives, gets } => self.exchange(one, other, gives, gets),
         }
@@ -427,11 +428,29 @@ impl Rights {
 
     /// As [`Change::Set`].
     pub fn set_tickets(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
-        let has = self.unit(unit)?.tickets[resource];
-        match tickets.checked_sub(has) {
-            Some(more) => self.issue(unit, resource, more),
-            None => self.take_back(unit, resource, has - tickets),
+        let now = self.with_just(unit, resource, tickets)?;
+        self.put(unit, resource, now)
+    }
+
+    /// As [`Change::Several`]. What one resource has says nothing of another's, so that all are asked before one is changed.
+    fn change_several(
+        &mut self,
+        unit: UnitId,
+        how: How,
+        tickets: PerResource<Option<u64>>,
+    ) -> Result<(), Refused> {
+        self.unit(unit)?;
+        let mut now = Vec::new();
+        for resource in Resource::ALL {
+            let Some(tickets) = tickets[resource] else { continue };
+            let then = match how {
+                How::Set => self.with_just(unit, resource, tickets)?,
+                How::Issue => self.with_more(unit, resource, tickets)?,
+                How::TakeBack => self.with_fewer(unit, resource, tickets)?,
+            };
+            now.push((resource, then));
         }
+        now.into_iter().try_for_each(|(resource, tickets)| self.put(unit, resource, tickets))
     }
 
     /// As [`Change::Issue`].
@@ -468,6 +487,14 @@ impl Rights {
             self.transfer(other, one, gives.resource, gives.tickets)?;
         }
         second
+    }
+
+    fn with_just(&self, unit: UnitId, resource: Resource, tickets: u64) -> Result<u64, Refused> {
+        let has = self.unit(unit)?.tickets[resource];
+        match tickets.checked_sub(has) {
+            Some(more) => self.with_more(unit, resource, more),
+            None => self.with_fewer(unit, resource, has - tickets),
+        }
     }
 
     fn with_more(&self, unit: UnitId, resource: Resource, more: u64) -> Result<u64, Refused> {
