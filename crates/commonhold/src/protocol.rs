@@ -6,9 +6,9 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use commonhold_contract::Resource;
+use commonhold_contract::{PerResource, Resource};
 use commonhold_ledger::{Exchange, Statement};
-use commonhold_policy::rights::Offer;
+use commonhold_policy::rights::{How, Offer};
 use commonhold_report::exchanges::Standing;
 use commonhold_report::holdings::Holding;
 use commonhold_report::switches::UnitSwitches;
@@ -64,6 +64,11 @@ pub(crate) enum Asked {
         unit: String,
         resource: Resource,
         tickets: u64,
+    },
+    Several {
+        unit: String,
+        how: How,
+        tickets: PerResource<Option<u64>>,
     },
     Transfer {
         from: String,

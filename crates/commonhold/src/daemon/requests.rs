@@ -274,8 +274,8 @@ fn may(
 mod tests {
     use super::*;
     use crate::protocol::Asked;
-    use commonhold_contract::Resource;
-    use commonhold_policy::rights::Offer;
+    use commonhold_contract::{PerResource, Resource};
+    use commonhold_policy::rights::{How, Offer};
     use proptest::prelude::*;
 
     fn any_resource() -> impl Strategy<Value = Resource> {
@@ -285,7 +285,7 @@ mod tests {
     fn any_asked() -> impl Strategy<Value = Asked> {
         let offer =
             || (any_resource(), any::<u64>()).prop_map(|(resource, tickets)| Offer { resource, tickets });
-        (0..7, any::<String>(), any::<String>(), any_resource(), offer(), offer()).prop_map(
+        (0..8, any::<String>(), any::<String>(), any_resource(), offer(), offer()).prop_map(
             |(kind, one, other, resource, gives, gets)| {
                 let tickets = gives.tickets;
                 match kind {
@@ -295,6 +295,13 @@ mod tests {
                     3 => Asked::Transfer { from: one, to: other, resource, tickets },
                     4 => Asked::Exchange { one, other, gives, gets },
                     5 => Asked::Cancel { number: tickets },
+                    6 => {
+                        let how =
+                            [How::Set, How::Issue, How::TakeBack][usize::try_from(tickets % 3).unwrap()];
+                        let mut several = PerResource::default();
+                        (several[resource], several[gets.resource]) = (Some(tickets), Some(gets.tickets));
+                        Asked::Several { unit: one, how, tickets: several }
+                    }
                     _ => {
                         let (with, for_ns) = ((!other.is_empty()).then_some(other), Some(gets.tickets));
                         Asked::Offer { unit: one, gives, wants: gets, with, for_ns }
