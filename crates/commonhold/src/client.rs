@@ -5,11 +5,14 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+use commonhold_contract::PerResource;
 use commonhold_live::roster::{MARKER, marker};
+use commonhold_policy::rights::{How, Offer as Number};
+use commonhold_report::currency::{self, Currency};
 use commonhold_report::{exchanges, memory, status, switches, tickets};
 use serde::de::DeserializeOwned;
 
-use crate::cli::{Cancel, Exec, Offer, Offers, Status, Tickets, TicketsWhat};
+use crate::cli::{Cancel, Common, Exec, Fund, Issue, Offer, Offers, Revoke, Status, Tickets, TicketsWhat};
 use crate::exit::{Exit, Failure};
 use crate::protocol::{
     Asked, Call, EnterReply, OffersReply, Refusal, Reply, StatusReply, TicketsReply, WhereReply, receive,
@@ -133,6 +136,14 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
+    if let Some(unit) = &args.unit {
+        let request = Call::Currency { unit: unit.clone() };
+        let reply: Currency = call(&mut place::connect(&args.common.place)?, &request)?;
+        return said(&match args.common.json {
+            true => currency::json(&reply),
+            false => currency::text(&reply, output::style()),
+        });
+    }
     let (request, common) = match &args.what {
         None => (Call::Tickets {}, &args.common),
         Some(TicketsWhat::Set { unit, resource, tickets, common }) => {
@@ -154,6 +165,46 @@ pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
     };
     output::print(&text)?;
     Ok(Exit::Ok)
+}
+
+pub(crate) fn fund(args: &Fund) -> Result<Exit, Failure> {
+    let around = args.unit.rsplit_once('/').map(|(around, _)| around);
+    if let Some(from) = args.from.as_deref().filter(|from| around != Some(*from)) {
+        // The place for tickets of other currencies.
+        let issuer =
+            around.map_or("the machine alone, without --from".to_owned(), |it| format!("`{it}` alone"));
+        let message = format!("`--from {from}`: the tickets of unit `{}` are issued by {issuer}", args.unit);
+        return Err(Failure::new(Exit::Refused, message));
+    }
+    several(&args.unit, How::Set, &args.tickets, &args.common)
+}
+
+pub(crate) fn issue(args: &Issue) -> Result<Exit, Failure> {
+    several(&args.unit, How::Issue, &args.tickets, &args.common)
+}
+
+pub(crate) fn revoke(args: &Revoke) -> Result<Exit, Failure> {
+    several(&args.unit, How::TakeBack, &args.tickets, &args.common)
+}
+
+/// Changes a unit's tickets of several resources: all or none.
+fn several(unit: &str, how: How, numbers: &[Number], common: &Common) -> Result<Exit, Failure> {
+    let mut tickets: PerResource<Option<u64>> = PerResource::default();
+    for Number { resource, tickets: number } in numbers {
+        if let Some(first) = tickets[*resource].replace(*number) {
+            let message = format!(
+                "{resource} is named twice, as {resource}={first} and {resource}={number}; name each resource once"
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+    }
+    let asked = Asked::Several { unit: unit.to_owned(), how, tickets };
+    let reply: TicketsReply = call(&mut place::connect(&common.place)?, &Call::Change(asked))?;
+    let beside = tickets::Beside { expected: &reply.expected, not_held: &reply.not_held };
+    said(&match common.json {
+        true => tickets::json(&reply.tickets, beside),
+        false => tickets::outcome(&reply.tickets, beside),
+    })
 }
 
 pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {

@@ -38,6 +38,9 @@ pub(crate) enum Call {
     /// Every unit's tickets of every resource.
     #[serde(rename = "io.commonhold.Tickets")]
     Tickets {},
+    /// A unit as a currency: what funds it, what it issued.
+    #[serde(rename = "io.commonhold.Currency")]
+    Currency { unit: String },
     /// Offers that stand, and exchanges of tickets.
     #[serde(rename = "io.commonhold.Offers")]
     Offers {},

@@ -50,6 +50,7 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: Call
         Call::Where { pid } => find(hold, about, pid),
         Call::Enter { unit } => enter(hold, caller, &unit),
         Call::Tickets {} => tickets::all(hold),
+        Call::Currency { unit } => tickets::currency(hold, &unit),
         Call::Offers {} => tickets::offers(hold),
         Call::Change(asked) => {
             // Made before: the turn that answers it comes first.
@@ -155,7 +156,7 @@ pub(super) fn refused(refusal: &Refusal) -> Answer {
 fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
     let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
     let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
-    let known = ["Status", "Where", "Enter", "Tickets", "Offers", "Change"]
+    let known = ["Status", "Where", "Enter", "Tickets", "Currency", "Offers", "Change"]
         .map(|name| format!("io.commonhold.{name}"));
     match method {
         Some(method) if !known.iter().any(|known| known == method) => {

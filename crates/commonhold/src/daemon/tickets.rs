@@ -17,8 +17,10 @@
 //!   none, its members may: an inherited owner takes nothing from them. Who governs the unit around it may in any case.
 
 use commonhold_contract::{Contract, Member, PerResource, Resource, UnitId};
+use commonhold_ledger::Exchange;
 use commonhold_policy::membership::{is_owners, may_enter, owner_of};
 use commonhold_policy::rights::{Bid, Change, Refused, Rights, TICKETS_MAX, Trade};
+use commonhold_report::currency::Currency;
 use commonhold_report::exchanges::Standing;
 use commonhold_report::tickets::Tickets;
 use commonhold_report::words;
@@ -40,6 +42,41 @@ pub(super) fn all(hold: &mut Hold) -> Answered {
         expected: hold.expected(),
         not_held: holdings::of_those_not_held(hold),
     })
+}
+
+/// A unit as a currency.
+pub(super) fn currency(hold: &mut Hold, path: &str) -> Answered {
+    let unit = unit_of(hold, path, "shown as a currency")?;
+    let rights = hold.rights();
+    let contract = hold.contract();
+    let encloser = contract.unit(unit).parent;
+    let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
+    let each = |of: &dyn Fn(Resource) -> u64| {
+        let mut all = PerResource::default();
+        Resource::ALL.into_iter().for_each(|resource| all[resource] = of(resource));
+        all
+    };
+    let inside = contract.listed().into_iter().filter(|it| contract.unit(*it).parent == Some(unit));
+    let issued: Vec<Tickets> = inside.flat_map(of).collect();
+    let is_in = |exchange: &Exchange| exchange.lent.iter().any(|leg| leg.from == path || leg.to == path);
+    let mut exchanges = hold.statement().exchanges;
+    exchanges.retain(|exchange| exchange.ended_ns.is_none() && is_in(exchange));
+    let currency = Currency {
+        unit: path.to_owned(),
+        encloser: encloser.map(|encloser| contract.unit(encloser).path.clone()),
+        governors: governors(contract, Some(unit)),
+        funding: of(unit).to_vec(),
+        issued_around: each(&|resource| rights.issued(encloser, resource)),
+        worth_around: each(&|resource| {
+            encloser.map_or_else(|| hold.whole(resource), |encloser| hold.worth(&rights, encloser, resource))
+        }),
+        own: each(&|resource| rights.own_tickets(Some(unit), resource)),
+        own_worth: each(&|resource| hold.own_worth(&rights, unit, resource)),
+        issued,
+        exchanges,
+        not_held: Vec::new(),
+    };
+    reply(&Currency { not_held: holdings::of_those_not_held(hold), ..currency })
 }
 
 /// Those that are not the contract's, and those that are exchanged.

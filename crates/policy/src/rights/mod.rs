@@ -390,7 +390,8 @@ impl Rights {
         units + self.own_tickets(encloser, resource)
     }
 
-    fn own_tickets(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
+    /// Those of its own processes, while it has any; `None`: at the top level there are none.
+    pub fn own_tickets(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
         let unit = encloser.and_then(|id| self.unit(id).ok());
         match unit.is_some_and(|unit| unit.is_present(resource, self.quota)) {
             true => DEFAULT_TICKETS,
