@@ -351,6 +351,12 @@ pub(crate) struct Tickets {
     pub(crate) what: Option<TicketsWhat>,
     /// Show this unit as a currency [default: all units]
     pub(crate) unit: Option<String>,
+    /// Print a contract that says what is in force now, with tickets as they were changed
+    ///
+    /// A run under it gives units the same rights. What no contract can say is in its comments: exchanges, offers, and tickets
+    /// of units that `each` makes.
+    #[arg(long, conflicts_with_all = ["unit", "json"])]
+    pub(crate) as_contract: bool,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -365,7 +371,7 @@ pub(crate) struct Fund {
     pub(crate) unit: String,
     /// A resource, and all tickets of it that the unit has then: `cpu=200`
     #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
-    pub(crate) tickets: Vec<commonhold_policy::rights::Offer>,
+    pub(crate) tickets: Vec<Number>,
     /// The currency that issues them, by its unit [default: that of the unit around it]
     #[arg(long, value_name = "CURRENCY")]
     pub(crate) from: Option<String>,
@@ -383,7 +389,7 @@ pub(crate) struct Issue {
     pub(crate) unit: String,
     /// A resource, and how many tickets more: `cpu=50`
     #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
-    pub(crate) tickets: Vec<commonhold_policy::rights::Offer>,
+    pub(crate) tickets: Vec<Number>,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -398,7 +404,7 @@ pub(crate) struct Revoke {
     pub(crate) unit: String,
     /// A resource, and how many tickets fewer: `cpu=50`
     #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
-    pub(crate) tickets: Vec<commonhold_policy::rights::Offer>,
+    pub(crate) tickets: Vec<Number>,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -693,8 +699,15 @@ fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(ms).filter(|ms| *ms > 0).map(Duration::from_millis).ok_or_else(remedy)
 }
 
+/// So many tickets of a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number {
+    pub(crate) resource: commonhold_contract::Resource,
+    pub(crate) tickets: u64,
+}
+
 /// `cpu=200`: a resource, and 1 to the most tickets.
-fn number_of(text: &str) -> Result<commonhold_policy::rights::Offer, String> {
+fn number_of(text: &str) -> Result<Number, String> {
     let range = format!("1 to {TICKETS_MAX}");
     let Some((word, number)) = text.split_once('=') else {
         return Err(format!("write a resource, `=` and {range}, such as cpu=200"));
@@ -706,5 +719,5 @@ fn number_of(text: &str) -> Result<commonhold_policy::rights::Offer, String> {
     let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let tickets = number.parse().ok().filter(|tickets| digits && (1..=TICKETS_MAX).contains(tickets));
     let tickets = tickets.ok_or_else(|| format!("a unit cannot have `{number}` tickets: write {range}"))?;
-    Ok(commonhold_policy::rights::Offer { resource, tickets })
+    Ok(Number { resource, tickets })
 }

@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use commonhold_contract::PerResource;
 use commonhold_live::roster::{MARKER, marker};
-use commonhold_policy::rights::{How, Offer as Number};
+use commonhold_policy::rights::How;
 use commonhold_report::currency::{self, Currency};
 use commonhold_report::{exchanges, memory, status, switches, tickets};
 use serde::de::DeserializeOwned;
 
-use crate::cli::{Cancel, Common, Exec, Fund, Issue, Offer, Offers, Revoke, Status, Tickets, TicketsWhat};
+use crate::cli::{
+    Cancel, Common, Exec, Fund, Issue, Number, Offer, Offers, Revoke, Status, Tickets, TicketsWhat,
+};
 use crate::exit::{Exit, Failure};
 use crate::protocol::{
-    Asked, Call, EnterReply, OffersReply, Refusal, Reply, StatusReply, TicketsReply, WhereReply, receive,
-    refusal, send,
+    Asked, Call, ContractReply, EnterReply, OffersReply, Refusal, Reply, StatusReply, TicketsReply,
+    WhereReply, receive, refusal, send,
 };
 use crate::{output, place};
 
@@ -136,6 +138,10 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
+    if args.as_contract {
+        let reply: ContractReply = call(&mut place::connect(&args.common.place)?, &Call::AsContract {})?;
+        return said(&reply.contract);
+    }
     if let Some(unit) = &args.unit {
         let request = Call::Currency { unit: unit.clone() };
         let reply: Currency = call(&mut place::connect(&args.common.place)?, &request)?;

@@ -41,6 +41,9 @@ pub(crate) enum Call {
     /// A unit as a currency: what funds it, what it issued.
     #[serde(rename = "io.commonhold.Currency")]
     Currency { unit: String },
+    /// What is in force, as a contract.
+    #[serde(rename = "io.commonhold.AsContract")]
+    AsContract {},
     /// Offers that stand, and exchanges of tickets.
     #[serde(rename = "io.commonhold.Offers")]
     Offers {},
@@ -200,6 +203,12 @@ pub(crate) struct TicketsReply {
     /// Of the resources that nothing holds: why. Their tickets have no effect now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) not_held: Vec<Holding>,
+}
+
+/// The answer to `AsContract`: a contract's text.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ContractReply {
+    pub(crate) contract: String,
 }
 
 /// The answer to `Offers`.

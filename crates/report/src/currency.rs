@@ -180,3 +180,125 @@ fn amounts(of: PerResource<u64>, is_nothing: bool) -> String {
     let [cpu, memory, disk, bus] = Resource::ALL.map(|resource| worth(resource, of[resource]));
     format!("{cpu}, {memory}, {disk} of each disk, {bus} of the bus")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commonhold_ledger::Lent;
+
+    const CPU: u64 = 1_000_000;
+
+    fn rows(unit: &str, tickets: u64, contract: u64, cpus: u64) -> [Tickets; 4] {
+        Resource::ALL.map(|resource| Tickets {
+            unit: unit.to_owned(),
+            resource,
+            contract,
+            tickets,
+            lent: 0,
+            got: 0,
+            entitled: if resource == Resource::Memory {
+                cpus << 30
+            } else {
+                cpus * CPU / 8 * if resource == Resource::Cpu { 8 } else { 1 }
+            },
+            active: cpus > 0,
+        })
+    }
+
+    /// `lab` has 4 of 8 CPUs: `ana` 3, and its own processes 1; `bo` is not there.
+    fn lab() -> Currency {
+        let leg = |from: &str, to: &str, resource| Lent {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            resource,
+            tickets: 5,
+        };
+        let exchange = Exchange {
+            number: 3,
+            lent: vec![leg("lab", "other", Resource::Disk), leg("other", "lab", Resource::Cpu)],
+            began_ns: 0,
+            until_ns: None,
+            ended_ns: None,
+            why: None,
+        };
+        Currency {
+            unit: "lab".to_owned(),
+            encloser: None,
+            governors: "root and the owner of `lab`, user:ana,".to_owned(),
+            funding: rows("lab", 200, 100, 4).to_vec(),
+            issued_around: PerResource::all(400),
+            worth_around: PerResource { memory: 8 << 30, cpu: 8 * CPU, ..PerResource::all(CPU) },
+            issued: [rows("lab/ana", 300, 300, 3), rows("lab/bo", 100, 100, 0)].concat(),
+            own: PerResource { cpu: 100, ..PerResource::default() },
+            own_worth: PerResource { cpu: CPU, ..PerResource::default() },
+            exchanges: vec![exchange],
+            not_held: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_currency_says_what_funds_it_what_it_issued_and_what_it_does_not_allow() {
+        let expected = "\
+lab is funded in the currency of the machine:
+                               cpu     memory       disk        bus
+tickets                  200 (100)  200 (100)  200 (100)  200 (100)
+of all that count there        400        400        400        400
+worth now                   4 CPUs    4.0 GiB        50%        50%
+
+lab has issued, in its own currency, in which root and the owner of `lab`, user:ana may change tickets:
+                      cpu   memory   disk    bus
+ana                   300      300    300    300
+  worth now        3 CPUs  3.0 GiB  37.5%  37.5%
+bo                    100      100    100    100
+  worth now             -        -      -      -
+its own processes     100        -      -      -
+  worth now         1 CPU        -      -      -
+
+exchange 3: lab lends 5 disk tickets to other, got 5 cpu tickets of other
+lab at most: what the machine has, 8 CPUs, 8.0 GiB, 100% of each disk, 100% of
+  the bus. It never holds more, whatever the others at the top give up; loans
+  come on top
+each unit in lab at most: what lab holds, 4 CPUs, 4.0 GiB, 50% of each disk, 50%
+  of the bus; with fewer tickets its part goes to the others in lab, and nobody
+  outside gains. The way out: an exchange, `commonhold offer --unit lab --give
+  disk:30 --want cpu:20`
+";
+        assert_eq!(text(&lab(), Style { colour: false, width: 80 }), expected);
+    }
+
+    #[test]
+    fn a_unit_in_a_currency_is_told_both_limits_and_the_way_out() {
+        let ana = Currency {
+            unit: "lab/ana".to_owned(),
+            encloser: Some("lab".to_owned()),
+            issued: Vec::new(),
+            exchanges: Vec::new(),
+            worth_around: PerResource { memory: 4 << 30, cpu: 4 * CPU, ..PerResource::all(CPU / 2) },
+            ..lab()
+        };
+        let found = text(&ana, Style { colour: false, width: 400 });
+        for words in [
+            "lab/ana is funded in the currency of lab:",
+            "lab/ana has issued nothing: no unit is in it. Its processes hold all that it holds.",
+            "lab/ana at most: what lab holds, 4 CPUs, 4.0 GiB, 50% of each disk, 50% of the bus.",
+            "lab/ana with fewer tickets: its part goes to the others in lab. Nobody outside lab gains by it",
+            "the way out: an exchange of lab.",
+            "`commonhold offer --unit lab --give disk:30 --want cpu:20`",
+        ] {
+            assert!(found.contains(words), "{words}: {found}");
+        }
+        let away = Currency { funding: rows("lab/ana", 200, 100, 0).to_vec(), ..ana };
+        let found = text(&away, Style { colour: false, width: 400 });
+        assert!(
+            found.contains("lab/ana at most: what lab holds, nothing while it has no processes."),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn json_says_what_it_is() {
+        let json: serde_json::Value = serde_json::from_str(&json(&lab())).unwrap_or_default();
+        assert_eq!((&json["schema"], &json["unit"]), (&"commonhold.currency".into(), &"lab".into()));
+        assert_eq!((&json["own"]["cpu"], &json["issued"][0]["unit"]), (&100.into(), &"lab/ana".into()));
+    }
+}

@@ -222,9 +222,13 @@ mod tests {
         ]
         .concat();
         let expected = "\
-unit           cpu      memory     disk  bus
-physics  150 (100)         100  1 (100)  100
-  night        100  1000 (100)      100  100
+unit        currency        cpu      memory     disk  bus
+physics  the machine  150 (100)         100  1 (100)  100
+  night      physics        100  1000 (100)      100  100
+
+worth now       cpu   memory  disk  bus
+physics    2.4 CPUs        -   25%    -
+  night           -  1.5 GiB     -    -
 
 In parentheses: what the contract gives, where it was changed.
 physics: 150 cpu tickets instead of 100; entitled to 2.4 CPUs

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::clients::Caller;
 use super::hold::Hold;
-use super::{holdings, tickets};
+use super::{as_contract, holdings, tickets};
 use crate::protocol::{
     Call, EnterReply, Explanation, Instead, Refusal, Reply, StatusReply, WhereReply, refusal,
 };
@@ -51,6 +51,7 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: Call
         Call::Enter { unit } => enter(hold, caller, &unit),
         Call::Tickets {} => tickets::all(hold),
         Call::Currency { unit } => tickets::currency(hold, &unit),
+        Call::AsContract {} => as_contract::answer(hold, about),
         Call::Offers {} => tickets::offers(hold),
         Call::Change(asked) => {
             // Made before: the turn that answers it comes first.
@@ -156,7 +157,7 @@ pub(super) fn refused(refusal: &Refusal) -> Answer {
 fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
     let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
     let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
-    let known = ["Status", "Where", "Enter", "Tickets", "Currency", "Offers", "Change"]
+    let known = ["Status", "Where", "Enter", "Tickets", "Currency", "AsContract", "Offers", "Change"]
         .map(|name| format!("io.commonhold.{name}"));
     match method {
         Some(method) if !known.iter().any(|known| known == method) => {
