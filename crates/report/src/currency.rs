@@ -243,22 +243,22 @@ lab is funded in the currency of the machine:
                                cpu     memory       disk        bus
 tickets                  200 (100)  200 (100)  200 (100)  200 (100)
 of all that count there        400        400        400        400
-worth now                   4 CPUs    4.0 GiB        50%        50%
+worth now                   4 CPUs      4 GiB        50%        50%
 
 lab has issued, in its own currency, in which root and the owner of `lab`, user:ana may change tickets:
-                      cpu   memory   disk    bus
-ana                   300      300    300    300
-  worth now        3 CPUs  3.0 GiB  37.5%  37.5%
-bo                    100      100    100    100
-  worth now             -        -      -      -
-its own processes     100        -      -      -
-  worth now         1 CPU        -      -      -
+                      cpu  memory   disk    bus
+ana                   300     300    300    300
+  worth now        3 CPUs   3 GiB  37.5%  37.5%
+bo                    100     100    100    100
+  worth now             -       -      -      -
+its own processes     100       -      -      -
+  worth now         1 CPU       -      -      -
 
 exchange 3: lab lends 5 disk tickets to other, got 5 cpu tickets of other
-lab at most: what the machine has, 8 CPUs, 8.0 GiB, 100% of each disk, 100% of
-  the bus. It never holds more, whatever the others at the top give up; loans
-  come on top
-each unit in lab at most: what lab holds, 4 CPUs, 4.0 GiB, 50% of each disk, 50%
+lab at most: what the machine has, 8 CPUs, 8 GiB, 100% of each disk, 100% of the
+  bus. It never holds more, whatever the others at the top give up; loans come
+  on top
+each unit in lab at most: what lab holds, 4 CPUs, 4 GiB, 50% of each disk, 50%
   of the bus; with fewer tickets its part goes to the others in lab, and nobody
   outside gains. The way out: an exchange, `commonhold offer --unit lab --give
   disk:30 --want cpu:20`
@@ -280,7 +280,7 @@ each unit in lab at most: what lab holds, 4 CPUs, 4.0 GiB, 50% of each disk, 50%
         for words in [
             "lab/ana is funded in the currency of lab:",
             "lab/ana has issued nothing: no unit is in it. Its processes hold all that it holds.",
-            "lab/ana at most: what lab holds, 4 CPUs, 4.0 GiB, 50% of each disk, 50% of the bus.",
+            "lab/ana at most: what lab holds, 4 CPUs, 4 GiB, 50% of each disk, 50% of the bus.",
             "lab/ana with fewer tickets: its part goes to the others in lab. Nobody outside lab gains by it",
             "the way out: an exchange of lab.",
             "`commonhold offer --unit lab --give disk:30 --want cpu:20`",
