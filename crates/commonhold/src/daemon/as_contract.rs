@@ -45,7 +45,9 @@ fn in_force(contract: &Contract, rights: &Rights) -> Contract {
     let mut now = contract.clone();
     for id in contract.held() {
         let mut tickets = PerResource::default();
-        Resource::ALL.into_iter().for_each(|resource| tickets[resource] = rights.tickets(id, resource));
+        for resource in Resource::ALL {
+            tickets[resource] = rights.tickets(id, resource);
+        }
         now.units[id.index()].tickets = tickets;
     }
     now

@@ -53,7 +53,9 @@ pub(super) fn currency(hold: &mut Hold, path: &str) -> Answered {
     let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
     let each = |of: &dyn Fn(Resource) -> u64| {
         let mut all = PerResource::default();
-        Resource::ALL.into_iter().for_each(|resource| all[resource] = of(resource));
+        for resource in Resource::ALL {
+            all[resource] = of(resource);
+        }
         all
     };
     let inside = contract.listed().into_iter().filter(|it| contract.unit(*it).parent == Some(unit));
