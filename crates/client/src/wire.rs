@@ -37,6 +37,15 @@ pub enum Call {
     /// Every unit's tickets of every resource.
     #[serde(rename = "io.commonhold.Tickets")]
     Tickets {},
+    /// A unit as a currency: what funds it, what it issued.
+    #[serde(rename = "io.commonhold.Currency")]
+    Currency {
+        /// The unit's path.
+        unit: String,
+    },
+    /// What is in force, as a contract.
+    #[serde(rename = "io.commonhold.AsContract")]
+    AsContract {},
     /// Offers that stand, and exchanges of tickets.
     #[serde(rename = "io.commonhold.Offers")]
     Offers {},
@@ -86,16 +95,47 @@ pub enum Asked {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         while_connected: bool,
     },
+    /// A unit's tickets of several resources: all are changed or none.
+    Several { unit: String, how: How, tickets: Numbers },
     /// A unit holds so many tickets of another currency beside its own; of no unit: of the base currency.
     Fund {
         unit: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         of: Option<String>,
-        resource: Resource,
-        tickets: u64,
+        tickets: Numbers,
     },
     /// An offer is taken back, or an exchange ended.
     Cancel { number: u64 },
+}
+
+/// What numbers of tickets mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum How {
+    /// All that the unit has then.
+    Set,
+    /// How many more.
+    Issue,
+    /// How many fewer.
+    TakeBack,
+}
+
+/// Numbers of tickets by resource; nothing of those that are not named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Numbers {
+    /// Of time on CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u64>,
+    /// Of page frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Of each disk's bandwidth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<u64>,
+    /// Of the memory bus.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<u64>,
 }
 
 /// What tickets are of.

@@ -30,6 +30,9 @@ pub(crate) enum Command {
     Exec(Exec),
     Status(Status),
     Tickets(Tickets),
+    Fund(Fund),
+    Issue(Issue),
+    Revoke(Revoke),
     Offer(Offer),
     Offers(Offers),
     Cancel(Cancel),
@@ -327,7 +330,12 @@ pub(crate) struct Status {
 
 /// Show units' tickets, or change them while the daemon runs
 ///
-/// Shown are every unit's tickets of each resource. Where they were changed, the number that the contract gives stands
+/// Every unit is a currency: its tickets divide what it is worth among the units in it. Shown are every unit's tickets of each
+/// resource, the currency that they are of, and what they are worth on this machine now. With a unit's name, that unit is shown
+/// as a currency: what funds it, what it has issued to the units in it and to its own processes, its exchanges, and the limits
+/// that currencies impose.
+///
+/// Where tickets were changed, the number that the contract gives stands
 /// beside them, and a line says what the unit is entitled to now. Tickets that a unit will have once its user has processes
 /// are shown below. Where nothing holds a resource here, that is said of changed tickets of it.
 ///
@@ -338,13 +346,73 @@ pub(crate) struct Status {
 /// A change is over when the contract gives that unit another number of tickets of that resource, or has the unit no more.
 /// That counts from the reload or the start that reads the contract. To take a change back, set the contract's number.
 ///
-/// Root and the daemon's own user may change all tickets. The members of a unit may give its tickets to the units beside it.
-/// A user who may enter a unit and every unit directly in it may change the tickets of the latter, unless `each` made them.
+/// Root and the daemon's own user may change all tickets. A unit's `owner`, as the contract names it, may change the tickets of
+/// the units directly in that unit, and give or offer the unit's own. A unit without an owner has that of the unit around it,
+/// and its members may give or offer its tickets. Where no unit around has an owner, a user who may enter a unit and every unit
+/// directly in it may change the tickets of the latter, unless `each` made them.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Tickets {
     #[command(subcommand)]
     pub(crate) what: Option<TicketsWhat>,
+    /// Show this unit as a currency [default: all units]
+    pub(crate) unit: Option<String>,
+    /// Print a contract that says what is in force now, with tickets as they were changed
+    ///
+    /// A run under it gives units the same rights. What no contract can say is in its comments: exchanges, offers, and tickets
+    /// of units that `each` makes.
+    #[arg(long, conflicts_with_all = ["unit", "json"])]
+    pub(crate) as_contract: bool,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Set how many tickets a unit has, of several resources at once
+///
+/// The currency of the unit around it issues them: at the top, the machine's own. All numbers are set, or none. The others in
+/// that currency hold less of what it is worth then, or more. Nobody outside it does.
+///
+/// With `--from`, another currency issues them, and the unit holds them beside its own. 0 takes them back.
+#[derive(Debug, Args)]
+pub(crate) struct Fund {
+    /// The unit, by its path: `physics/night-batch`
+    pub(crate) unit: String,
+    /// A resource, and all tickets of it that the unit has then: `cpu=200`
+    #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
+    pub(crate) tickets: Vec<Number>,
+    /// The currency that issues them, by its unit, or `/` for the machine's own [default: that of the unit around it]
+    #[arg(long, value_name = "CURRENCY")]
+    pub(crate) from: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Issue more tickets to a unit
+///
+/// The currency of the unit around it issues them, so that each ticket there is worth less: inflation. It is felt in that
+/// currency alone. Of several resources, all are issued or none.
+#[derive(Debug, Args)]
+pub(crate) struct Issue {
+    /// The unit, by its path: `physics/night-batch`
+    pub(crate) unit: String,
+    /// A resource, and how many tickets more: `cpu=50`
+    #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
+    pub(crate) tickets: Vec<Number>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Take tickets back from a unit
+///
+/// The currency of the unit around it takes them, so that each other ticket there is worth more: deflation. It is felt in that
+/// currency alone. Of several resources, all are taken back or none. A unit keeps one, and what it lent.
+#[derive(Debug, Args)]
+pub(crate) struct Revoke {
+    /// The unit, by its path: `physics/night-batch`
+    pub(crate) unit: String,
+    /// A resource, and how many tickets fewer: `cpu=50`
+    #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
+    pub(crate) tickets: Vec<Number>,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -641,4 +709,27 @@ fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(remedy()),
     };
     number.checked_mul(ms).filter(|ms| *ms > 0).map(Duration::from_millis).ok_or_else(remedy)
+}
+
+/// So many tickets of a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number {
+    pub(crate) resource: commonhold_contract::Resource,
+    pub(crate) tickets: u64,
+}
+
+/// `cpu=200`: a resource, and 0 to the most tickets. Which command takes 0 is the command's.
+fn number_of(text: &str) -> Result<Number, String> {
+    let range = format!("0 to {TICKETS_MAX}");
+    let Some((word, number)) = text.split_once('=') else {
+        return Err(format!("write a resource, `=` and {range}, such as cpu=200"));
+    };
+    let resource = commonhold_contract::Resource::ALL.into_iter().find(|resource| resource.name() == word);
+    let resource = resource
+        .ok_or_else(|| format!("`{word}` is no resource with tickets: write cpu, memory, disk or bus"))?;
+    // Not what a number may look like elsewhere: +5, -0.
+    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let tickets = number.parse().ok().filter(|tickets| digits && (0..=TICKETS_MAX).contains(tickets));
+    let tickets = tickets.ok_or_else(|| format!("a unit cannot have `{number}` tickets: write {range}"))?;
+    Ok(Number { resource, tickets })
 }

@@ -6,13 +6,21 @@ use std::process::Command;
 
 use commonhold_client::wire::{Asked, Call};
 use commonhold_client::{Client, Error, PATIENCE, Why};
+use commonhold_contract::PerResource;
 use commonhold_live::roster::{MARKER, marker};
+use commonhold_policy::rights::{How, TICKETS_MAX};
+use commonhold_report::currency::{self, Currency};
 use commonhold_report::{exchanges, memory, status, switches, tickets};
 use serde::de::DeserializeOwned;
 
-use crate::cli::{Cancel, Exec, Offer, Offers, Status, Tickets, TicketsWhat};
+use crate::cli::{
+    Cancel, Common, Exec, Fund, Issue, Number, Offer, Offers, Revoke, Status, Tickets, TicketsWhat,
+};
 use crate::exit::{Exit, Failure};
-use crate::protocol::{EnterReply, OffersReply, StatusReply, TicketsReply, WhereReply, to_wire};
+use crate::protocol::{
+    ContractReply, EnterReply, OffersReply, StatusReply, TicketsReply, WhereReply, how_to_wire,
+    numbers_to_wire, to_wire,
+};
 use crate::{output, place};
 
 /// One call and its answer.
@@ -125,6 +133,19 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
+    if args.as_contract {
+        let reply: ContractReply =
+            call(&mut place::connect(&args.common.place)?.into(), &Call::AsContract {})?;
+        return said(&reply.contract);
+    }
+    if let Some(unit) = &args.unit {
+        let request = Call::Currency { unit: unit.clone() };
+        let reply: Currency = call(&mut place::connect(&args.common.place)?.into(), &request)?;
+        return said(&match args.common.json {
+            true => currency::json(&reply),
+            false => currency::text(&reply, output::style()),
+        });
+    }
     let (request, common) = match &args.what {
         None => (Call::Tickets {}, &args.common),
         Some(TicketsWhat::Set { unit, resource, tickets, common }) => {
@@ -148,6 +169,60 @@ pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
     };
     output::print(&text)?;
     Ok(Exit::Ok)
+}
+
+pub(crate) fn fund(args: &Fund) -> Result<Exit, Failure> {
+    let (unit, numbers) = (&args.unit, &args.tickets);
+    let around = unit.rsplit_once('/').map_or("/", |(around, _)| around);
+    let Some(from) = args.from.as_deref().filter(|from| around != *from) else {
+        return several(unit, How::Set, numbers, &args.common);
+    };
+    let of = (from != "/").then(|| from.to_owned());
+    let tickets = numbers_to_wire(by_resource(numbers)?);
+    change(Asked::Fund { unit: unit.clone(), of, tickets }, &args.common)
+}
+
+pub(crate) fn issue(args: &Issue) -> Result<Exit, Failure> {
+    several(&args.unit, How::Issue, &args.tickets, &args.common)
+}
+
+pub(crate) fn revoke(args: &Revoke) -> Result<Exit, Failure> {
+    several(&args.unit, How::TakeBack, &args.tickets, &args.common)
+}
+
+/// Changes a unit's tickets of several resources: all or none.
+fn several(unit: &str, how: How, numbers: &[Number], common: &Common) -> Result<Exit, Failure> {
+    if let Some(Number { resource, .. }) = numbers.iter().find(|number| number.tickets == 0) {
+        let message =
+            format!("{resource}=0: a unit has one ticket of its own at least; write 1 to {TICKETS_MAX}");
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let tickets = numbers_to_wire(by_resource(numbers)?);
+    change(Asked::Several { unit: unit.to_owned(), how: how_to_wire(how), tickets }, common)
+}
+
+/// The numbers, of which none may be of the same resource as another.
+fn by_resource(numbers: &[Number]) -> Result<PerResource<Option<u64>>, Failure> {
+    let mut tickets: PerResource<Option<u64>> = PerResource::default();
+    for Number { resource, tickets: number } in numbers {
+        if let Some(first) = tickets[*resource].replace(*number) {
+            let message = format!(
+                "{resource} is named twice, as {resource}={first} and {resource}={number}; name each resource once"
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+    }
+    Ok(tickets)
+}
+
+/// Asks for a change, and says what came of it.
+fn change(asked: Asked, common: &Common) -> Result<Exit, Failure> {
+    let reply: TicketsReply = call(&mut place::connect(&common.place)?.into(), &Call::Change(asked))?;
+    let beside = tickets::Beside { expected: &reply.expected, not_held: &reply.not_held };
+    said(&match common.json {
+        true => tickets::json(&reply.tickets, beside),
+        false => tickets::outcome(&reply.tickets, beside),
+    })
 }
 
 pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {

@@ -44,7 +44,7 @@ pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Dia
         let diagnostic = Diagnostic::error("unknown-name", member.span.clone(), message);
         (!known).then(|| diagnostic.label(format!("`getent {book} {name}` finds nothing")).help(help))
     };
-    members(contract).filter_map(unknown).collect()
+    members(contract).chain(contract.units.iter().flat_map(|unit| &unit.owner)).filter_map(unknown).collect()
 }
 
 /// A cgroup may come later, with its service; or it is mistyped, and holds no process.

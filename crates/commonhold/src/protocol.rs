@@ -1,9 +1,9 @@
 //! What the daemon answers. The messages themselves, and how they are sent, are those of [`commonhold_client::wire`].
 
 use commonhold_client::wire;
-use commonhold_contract::Resource;
+use commonhold_contract::{PerResource, Resource};
 use commonhold_ledger::{Exchange, Negotiated, Statement};
-use commonhold_policy::rights::Ending;
+use commonhold_policy::rights::{Ending, How};
 use commonhold_report::exchanges::Standing;
 use commonhold_report::holdings::Holding;
 use commonhold_report::switches::UnitSwitches;
@@ -27,6 +27,36 @@ pub(crate) fn of_wire(resource: wire::Resource) -> Resource {
         wire::Resource::Memory => Resource::Memory,
         wire::Resource::Disk => Resource::Disk,
         wire::Resource::Bus => Resource::Bus,
+    }
+}
+
+/// Numbers by resource, as messages have them.
+pub(crate) fn numbers_to_wire(numbers: PerResource<Option<u64>>) -> wire::Numbers {
+    let PerResource { cpu, memory, disk, bus } = numbers;
+    wire::Numbers { cpu, memory, disk, bus }
+}
+
+/// The numbers by resource that a message has.
+pub(crate) fn numbers_of_wire(numbers: wire::Numbers) -> PerResource<Option<u64>> {
+    let wire::Numbers { cpu, memory, disk, bus } = numbers;
+    PerResource { cpu, memory, disk, bus }
+}
+
+/// What the numbers mean, as messages have it.
+pub(crate) fn how_to_wire(how: How) -> wire::How {
+    match how {
+        How::Set => wire::How::Set,
+        How::Issue => wire::How::Issue,
+        How::TakeBack => wire::How::TakeBack,
+    }
+}
+
+/// What the numbers of a message mean.
+pub(crate) fn how_of_wire(how: wire::How) -> How {
+    match how {
+        wire::How::Set => How::Set,
+        wire::How::Issue => How::Issue,
+        wire::How::TakeBack => How::TakeBack,
     }
 }
 
@@ -95,6 +125,12 @@ pub(crate) struct TicketsReply {
     /// Of the resources that nothing holds: why. Their tickets have no effect now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) not_held: Vec<Holding>,
+}
+
+/// The answer to `AsContract`: a contract's text.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ContractReply {
+    pub(crate) contract: String,
 }
 
 /// The answer to `Offers`.

@@ -40,6 +40,8 @@ pub(crate) enum Kind {
     Count { min: u64, max: u64 },
     /// A list of members.
     Members,
+    /// One user or group.
+    Owner,
     /// A quantity of a resource, as an absolute amount or as a part.
     Amount(Resource),
     /// A length of time from `min_ns` to `max_ns`.
@@ -156,6 +158,15 @@ pub(crate) static UNIT: Table = Table {
             "The processes that belong to the unit: `group:`, `user:`, `command:`, `cgroup:` or `pid:`. In a sub-unit, \
              they select among the members of the unit around it. The most specific match wins. With an empty list, \
              processes enter by `commonhold exec` alone.",
+        ),
+        key(
+            "owner",
+            Kind::Owner,
+            "",
+            "\"user:ana\"",
+            "The user, or each user of the group, that may change the tickets of the units directly in this one, and give or \
+             offer this unit's own. Without it, the owner of the unit around it may change the tickets in it, and its \
+             members may give its own. A unit without an owner, in none with one, is governed by its members.",
         ),
         key(
             "each",

@@ -4,7 +4,7 @@
 //! The policy crate decides whether a contract fits a machine. The machine at hand is asked whether its users exist.
 //!
 //! Entry points: [`parse()`] turns TOML into a [`Contract`], or into all of its [`Diagnostic`]s at once. [`render()`]
-//! shows those to people. [`schema()`] tells editors what a contract may say, and [`reference()`] tells people.
+//! shows those to people. [`write()`] turns a contract into a text that says it. [`schema()`] tells editors what a contract may say, and [`reference()`] tells people.
 //!
 //! Code map, in the order of the flow:
 //! - `syntax`, with `recover`: text to a tree of spanned values;
@@ -31,6 +31,7 @@ mod reference;
 mod render;
 mod schema;
 mod syntax;
+mod write;
 
 pub use diagnostic::{Diagnostic, Level, Problem, position};
 pub use member::{MEMBER_FORMS, MemberForm};
@@ -44,3 +45,4 @@ pub use quantity::{amount_text, duration_text};
 pub use reference::reference;
 pub use render::render;
 pub use schema::schema;
+pub use write::write;

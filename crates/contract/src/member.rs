@@ -86,6 +86,33 @@ pub(crate) fn parse(text: &str) -> Result<MemberKind, Problem> {
     }
 }
 
+/// Reads an `owner`: a user or a group.
+pub(crate) fn owner(text: &str) -> Result<MemberKind, Problem> {
+    let whole = 0..text.len();
+    let remedy = "write user:NAME or group:NAME, or a number instead of the name";
+    let Some((kind, _)) = text.split_once(':') else {
+        if text.trim().is_empty() {
+            return problem(whole, "the owner is empty".to_owned(), remedy);
+        }
+        let message =
+            format!("`{}` does not say whether the owner is a user or a group", text.escape_debug());
+        return problem(whole, message, &format!("write user:{0} or group:{0}", text.trim().escape_debug()));
+    };
+    match kind {
+        "user" | "group" => parse(text)
+            .map_err(|wrong| Problem { message: wrong.message.replacen("a member", "an owner", 1), ..wrong }),
+        _ => {
+            let message =
+                format!("`{}` cannot own a unit: an owner is a user or a group", kind.escape_debug());
+            let help = match nearest(kind, ["user", "group"]) {
+                Some(known) => format!("did you mean `{known}`? {remedy}"),
+                None => remedy.to_owned(),
+            };
+            problem(0..kind.len(), message, &help)
+        }
+    }
+}
+
 fn problem<T>(span: Range<usize>, message: String, help: &str) -> Result<T, Problem> {
     Err(Problem { span, message, help: help.to_owned() })
 }
@@ -218,6 +245,27 @@ mod tests {
         assert_eq!(&text[problem.span.clone()], at, "{problem:?}");
         assert!(problem.message.contains(message), "{problem:?}");
         assert!(problem.help.contains(help), "{problem:?}");
+    }
+
+    #[test]
+    fn an_owner_is_a_user_or_a_group() {
+        assert_eq!(owner("user:ana"), Ok(MemberKind::User(Principal::Name("ana".to_owned()))));
+        assert_eq!(owner("group:500"), Ok(MemberKind::Group(Principal::Id(500))));
+        for (text, at, message, help) in [
+            ("", "", "the owner is empty", "write user:NAME or group:NAME"),
+            ("ana", "ana", "`ana` does not say whether", "write user:ana or group:ana"),
+            ("usr:ana", "usr", "`usr` cannot own a unit", "did you mean `user`?"),
+            ("command:make", "command", "`command` cannot own a unit", "write user:NAME or group:NAME"),
+            ("pid:7", "pid", "an owner is a user or a group", "write user:NAME"),
+            ("user:", "user:", "names nothing", "write user:ana or user:1000"),
+            ("group: x", " x", "has a space", "write group:x"),
+            ("user:4294967295", "4294967295", "too large", "4294967294"),
+            ("user:a\u{1b}", "user:a\u{1b}", "an owner holds a control character", "remove"),
+        ] {
+            let problem = owner(text).unwrap_err();
+            assert_eq!(&text[problem.span.clone()], at, "{problem:?}");
+            assert!(problem.message.contains(message) && problem.help.contains(help), "{problem:?}");
+        }
     }
 
     #[test]

@@ -50,7 +50,8 @@ impl fmt::Display for Resource {
 }
 
 /// One value per resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PerResource<T> {
     /// Processor time.
     pub cpu: T,
@@ -370,6 +371,8 @@ pub struct Unit {
     pub parent: Option<UnitId>,
     /// Its members. In a sub-unit, these select among the members of the enclosing unit.
     pub members: Vec<Member>,
+    /// The user or group that decides over the tickets in it, and over giving its own: see the policy's membership.
+    pub owner: Option<Member>,
     /// Whether its users get a sub-unit each.
     pub each: Option<Each>,
     /// Soft tickets, against its siblings, for each resource. At least 1.
@@ -398,6 +401,7 @@ impl Unit {
             path: parent.map_or_else(|| name.to_owned(), |(_, path)| format!("{path}/{name}")),
             parent: parent.map(|(id, _)| id),
             members: Vec::new(),
+            owner: None,
             each: None,
             tickets: PerResource::all(DEFAULT_TICKETS),
             hard: PerResource::default(),

@@ -164,7 +164,7 @@ mod tests {
                     let mut contract = contract(text);
                     for unit in &mut contract.units {
                         (unit.span, unit.places) = (0..0, Places::default());
-                        unit.members.iter_mut().for_each(|member| member.span = 0..0);
+                        unit.members.iter_mut().chain(&mut unit.owner).for_each(|member| member.span = 0..0);
                     }
                     contract
                 };

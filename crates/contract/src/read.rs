@@ -218,6 +218,7 @@ impl Reader<'_, '_> {
                     unit.members = self.members(&entry);
                     unit.places.members = Some(self.document.span(entry.value));
                 }
+                "owner" => unit.owner = self.owner(&entry),
                 "each" => {
                     unit.each = self.choice(&entry).map(|_| Each::User);
                     seen.each = Some(entry.at.start..self.document.span(entry.value).end);
@@ -269,6 +270,20 @@ impl Reader<'_, '_> {
             Ok(kind) => Some(Member { kind, span }),
             Err(problem) => {
                 self.document.problem("bad-member", value, text, problem);
+                None
+            }
+        }
+    }
+
+    fn owner(&mut self, entry: &Entry) -> Option<Member> {
+        let Some(text) = entry.value.get_ref().as_str() else {
+            self.document.wrong_type(entry, "one user or group, such as \"user:ana\" or \"group:physics\"");
+            return None;
+        };
+        match member::owner(text) {
+            Ok(kind) => Some(Member { kind, span: self.document.span(entry.value) }),
+            Err(problem) => {
+                self.document.problem("bad-owner", entry.value, text, problem);
                 None
             }
         }

@@ -68,6 +68,7 @@ fn values(kind: Kind) -> String {
         }
         Kind::Count { min, max } => format!("{min} to {max}"),
         Kind::Members => "a list of [members](#members)".to_owned(),
+        Kind::Owner => "`user:` or `group:`, as in [members](#members)".to_owned(),
         Kind::Amount(resource) => format!("{}, or a percentage", measure(resource)),
         Kind::Duration { min_ns, max_ns } => {
             format!("{} to {}", duration_text(min_ns), duration_text(max_ns))

@@ -65,6 +65,7 @@ fn kind_schema(kind: Kind) -> Value {
             "uniqueItems": true,
             "items": { "type": "string", "pattern": format!("^({}):.+$", KINDS.join("|")) },
         }),
+        Kind::Owner => json!({ "type": "string", "pattern": "^(user|group):.+$" }),
         Kind::Amount(Resource::Cpu) => json!({
             "anyOf": [
                 { "type": "number", "minimum": 0 },

@@ -16,6 +16,7 @@ call-back-memory = "1s"
 default = "physics/night-batch"
 [unit.physics]
 members = ["group:physics", "user:ana", "cgroup:/lab", "pid:77"]
+owner = "user:ana"
 tickets = { cpu = 200, memory = 1375 }
 hard = { cpu = "2", memory = "8GiB", disk = "25%", bus = "20%" }
 limit = { memory = "32GiB" }
@@ -61,6 +62,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "machine",
         "unit",
         "members",
+        "owner",
         "tickets",
         "hard",
         "limit",

@@ -333,6 +333,26 @@ pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts
     allowed
 }
 
+/// The owner of a unit's currency: the unit's own `owner`; where it names none, that of the nearest unit around it that names
+/// one. So a unit in another inherits an owner, unless it has its own.
+pub fn owner_of(contract: &Contract, unit: UnitId) -> Option<&Member> {
+    let mut level = Some(unit).filter(|unit| contract.has(*unit));
+    while let Some(id) = level {
+        let unit = contract.unit(id);
+        if unit.owner.is_some() {
+            return unit.owner.as_ref();
+        }
+        level = unit.parent;
+    }
+    None
+}
+
+/// Whether a process is one of an owner's: of that user, or of a user of that group.
+pub fn is_owners(names: &impl Names, process: &ProcessFacts, owner: &Member) -> bool {
+    let is_principal = matches!(owner.kind, MemberKind::User(_) | MemberKind::Group(_));
+    is_principal && matches_member(names, process, owner).is_some()
+}
+
 fn uid_of(names: &impl Names, user: &Principal) -> Option<u32> {
     match user {
         Principal::Id(uid) => Some(*uid),
@@ -524,6 +544,31 @@ mod tests {
             "physics/night-batch",
             Rule::Exec,
         );
+    }
+
+    /// A unit without an owner inherits that of the nearest unit around it; one with its own is that one's alone.
+    #[test]
+    fn an_owner_owns_what_is_in_its_unit_and_has_no_owner() {
+        let mut contract = contract();
+        let [physics, batch, students] =
+            ["physics", "physics/night-batch", "students"].map(|path| contract.find(path).unwrap());
+        let inner = contract.add(Some(batch), "inner");
+        let mut own =
+            |unit: UnitId, kind| contract.units[unit.index()].owner = Some(Member { kind, span: 0..0 });
+        own(physics, K::Group(named("physics")));
+        own(inner, K::User(named("bo")));
+        let ana = ProcessFacts { uid: 1000, gids: vec![500], ..ProcessFacts::default() };
+        let bo = ProcessFacts { uid: 1001, gids: vec![501], ..ProcessFacts::default() };
+        let owns = |process: &ProcessFacts| {
+            [physics, batch, inner, students, UnitId::SHARED]
+                .map(|unit| owner_of(&contract, unit).is_some_and(|owner| is_owners(&Book, process, owner)))
+        };
+        assert_eq!(owns(&ana), [true, true, false, false, false]);
+        assert_eq!(owns(&bo), [false, false, true, false, false]);
+        // A name that this machine does not know is nobody's, and what is no user and no group owns nothing.
+        let nobody = Member { kind: K::User(named("nobody")), span: 0..0 };
+        let command = Member { kind: K::Command("*".to_owned()), span: 0..0 };
+        assert!(![nobody, command].iter().any(|owner| is_owners(&Book, &ana, owner)));
     }
 
     #[test]

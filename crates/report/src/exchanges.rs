@@ -122,7 +122,7 @@ pub fn offered(offer: Option<u64>, exchange: Option<u64>, tickets: &[Tickets]) -
 }
 
 /// `30 disk`, and `2GiB memory` of what is reserved.
-fn much(offer: Offer) -> String {
+pub(crate) fn much(offer: Offer) -> String {
     let Offer { resource, stake } = offer;
     match stake {
         Stake::Tickets(tickets) => format!("{tickets} {resource}"),

@@ -8,6 +8,7 @@
 pub mod claims;
 pub mod comparison;
 pub mod cost_model;
+pub mod currency;
 mod disks;
 pub mod doctor;
 pub mod exchanges;

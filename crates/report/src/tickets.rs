@@ -7,7 +7,7 @@ use commonhold_contract::Resource;
 use commonhold_contract::measure::CpuCount;
 use serde::{Deserialize, Serialize};
 
-use crate::figures::{bytes, part};
+use crate::figures::{NOTHING, bytes, part};
 use crate::holdings::Holding;
 use crate::status::depth;
 use crate::table::{Paint, Style, Table, clean, wrap};
@@ -74,6 +74,11 @@ impl Tickets {
         self.tickets != self.contract
     }
 
+    /// What they are worth now, sub-units included.
+    pub(crate) fn worth(&self) -> String {
+        if self.active { worth(self.resource, self.entitled) } else { NOTHING.to_owned() }
+    }
+
     /// On one line: `a: 150 cpu tickets instead of 100; entitled to 2.4 CPUs`.
     pub fn line(&self) -> String {
         let Tickets { unit, resource, contract, tickets, lent, got, entitled, active } = self;
@@ -83,14 +88,33 @@ impl Tickets {
                 let _ = write!(instead, ", {tickets} {how} in exchanges");
             }
         }
-        let entitled = match (resource, entitled) {
-            _ if !active => "no processes now".to_owned(),
-            (Resource::Cpu, micro) => format!("entitled to {}", CpuCount((*micro).min(u64::MAX - 1_000))),
-            (Resource::Memory, n) => format!("entitled to {}", bytes(*n)),
-            (Resource::Disk, millionths) => format!("entitled to {} of each disk", part(*millionths)),
-            (Resource::Bus, millionths) => format!("entitled to {} of the bus", part(*millionths)),
+        let of = match resource {
+            Resource::Cpu | Resource::Memory => "",
+            Resource::Disk => " of each disk",
+            Resource::Bus => " of the bus",
+        };
+        let entitled = match active {
+            true => format!("entitled to {}{of}", worth(*resource, *entitled)),
+            false => "no processes now".to_owned(),
         };
         format!("{}: {}{instead}; {entitled}", clean(unit), number(*tickets, *resource))
+    }
+}
+
+/// An amount of a resource: `4 CPUs`, `8.0 GiB`, or a part of each disk or of the bus.
+pub(crate) fn worth(resource: Resource, amount: u64) -> String {
+    match resource {
+        Resource::Cpu => CpuCount(amount.min(u64::MAX - 1_000)).to_string(),
+        Resource::Memory => bytes(amount),
+        Resource::Disk | Resource::Bus => part(amount),
+    }
+}
+
+/// The number of a unit's tickets, and what the contract gives it, where that is another.
+pub(crate) fn cell(row: &Tickets) -> String {
+    match row.is_changed() {
+        true => format!("{} ({})", row.tickets, row.contract),
+        false => row.tickets.to_string(),
     }
 }
 
@@ -107,7 +131,7 @@ pub struct Beside<'a> {
 
 impl Beside<'_> {
     /// A line for what is expected, and for each of these resources that nothing holds.
-    fn lines(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
+    pub(crate) fn lines(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
         let not_held = self.not_held.iter().filter(|holding| of(&holding.resource));
         let not_held = not_held.map(|it| format!("{} tickets have no effect now: {}", it.resource, it.how));
         self.expected.iter().map(Expected::line).chain(not_held).collect()
@@ -121,30 +145,26 @@ pub fn outcome(tickets: &[Tickets], beside: Beside<'_>) -> String {
     lines.map(|line| line + "\n").collect()
 }
 
-/// For a terminal: a row per unit, a column per resource, a line for each number that was changed, and what is to be known
-/// beside those.
+/// For a terminal: a row per unit, with the currency that its tickets are of, a column per resource; the same of what they
+/// are worth now; a line for each number that was changed, and what is to be known beside those.
 pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     if tickets.is_empty() {
         return "No unit holds tickets: all is shared.\n".to_owned();
     }
-    let mut table = Table::new(&["unit", "cpu", "memory", "disk", "bus"]);
+    let mut table = Table::new(&["unit", "currency", "cpu", "memory", "disk", "bus"]);
+    let mut worths = Table::new(&["worth now", "cpu", "memory", "disk", "bus"]);
     for of_unit in tickets.chunk_by(|one, next| one.unit == next.unit) {
         let unit = &of_unit[0].unit;
-        let name = unit.rsplit('/').next().unwrap_or(unit);
-        let mut cells = vec!["  ".repeat(depth(unit)) + &clean(name)];
-        cells.extend(Resource::ALL.map(|resource| {
-            let found = of_unit.iter().find(|it| it.resource == resource);
-            found.map_or_else(String::new, |it| {
-                if it.is_changed() {
-                    format!("{} ({})", it.tickets, it.contract)
-                } else {
-                    it.tickets.to_string()
-                }
-            })
-        }));
-        table.row(Paint::Plain, cells);
+        let (currency, name) = unit.rsplit_once('/').unwrap_or(("the machine", unit));
+        let currency = currency.rsplit('/').next().unwrap_or(currency);
+        let name = "  ".repeat(depth(unit)) + &clean(name);
+        let of = |resource: Resource| of_unit.iter().find(|it| it.resource == resource);
+        let cells = Resource::ALL.map(|resource| of(resource).map_or_else(String::new, cell));
+        table.row(Paint::Plain, [name.clone(), clean(currency)].into_iter().chain(cells).collect());
+        let cells = Resource::ALL.map(|resource| of(resource).map_or_else(String::new, Tickets::worth));
+        worths.row(Paint::Plain, std::iter::once(name).chain(cells).collect());
     }
-    let mut text = table.render(style) + "\n";
+    let mut text = format!("{}\n{}\n", table.render(style), worths.render(style));
     let changed: Vec<&Tickets> = tickets.iter().filter(|it| it.is_changed()).collect();
     text += match changed.is_empty() {
         true => "All are those of the contract.\n",
@@ -202,9 +222,13 @@ mod tests {
         ]
         .concat();
         let expected = "\
-unit           cpu      memory     disk  bus
-physics  150 (100)         100  1 (100)  100
-  night        100  1000 (100)      100  100
+unit        currency        cpu      memory     disk  bus
+physics  the machine  150 (100)         100  1 (100)  100
+  night      physics        100  1000 (100)      100  100
+
+worth now       cpu   memory  disk  bus
+physics    2.4 CPUs        -   25%    -
+  night           -  1.5 GiB     -    -
 
 In parentheses: what the contract gives, where it was changed.
 physics: 150 cpu tickets instead of 100; entitled to 2.4 CPUs

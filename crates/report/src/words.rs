@@ -3,9 +3,9 @@
 use std::fmt;
 
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
-use commonhold_contract::{Contract, UnitId, amount_text};
+use commonhold_contract::{Contract, PerResource, Resource, UnitId, amount_text};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, RightsChange};
-use commonhold_policy::rights::{Change, Deal, Ending, Leg, Offer, Refused, Stake, TICKETS_MAX, Trade};
+use commonhold_policy::rights::{Change, Deal, Ending, How, Leg, Offer, Refused, Stake, TICKETS_MAX, Trade};
 use commonhold_policy::{MS, Plan, Reason};
 
 use crate::figures::duration;
@@ -156,6 +156,14 @@ impl fmt::Display for Asked<'_> {
             Change::TakeBack { unit, resource, tickets } => {
                 write!(f, "{}: {tickets} fewer {resource} tickets", name(unit))
             }
+            Change::Several { unit, how, tickets } => {
+                let words = match how {
+                    How::Set => "from now on",
+                    How::Issue => "more",
+                    How::TakeBack => "fewer",
+                };
+                write!(f, "{}: {} tickets {words}", name(unit), numbers(tickets))
+            }
             Change::Transfer { from, to, resource, tickets } => {
                 write!(f, "{}: gives {tickets} {resource} tickets to {}", name(from), name(to))
             }
@@ -173,16 +181,31 @@ impl fmt::Display for Asked<'_> {
                 bid.for_ns.map_or(Ok(()), |ns| write!(f, ", for {}", duration(ns)))
             }
             Change::Cancel { number } => write!(f, "offer or exchange {number} is taken back"),
-            Change::Fund { unit, of, resource, tickets } => {
+            Change::Fund { unit, of, tickets } => {
                 let of = of.map_or("the machine", |of| name(of));
-                write!(f, "{}: {tickets} {resource} tickets of {of} from now on, beside its own", name(unit))
+                write!(f, "{}: {} tickets of {of} from now on, beside its own", name(unit), numbers(tickets))
             }
         }
     }
 }
 
+/// `200 cpu and 100 disk`.
+fn numbers(tickets: PerResource<Option<u64>>) -> String {
+    let named = Resource::ALL.into_iter().filter_map(|resource| Some((tickets[resource]?, resource)));
+    let words: Vec<String> = named.map(|(tickets, resource)| format!("{tickets} {resource}")).collect();
+    match words.split_last() {
+        Some((last, before)) if !before.is_empty() => format!("{} and {last}", before.join(", ")),
+        _ => words.concat(),
+    }
+}
+
 /// `30 disk tickets`, `2GiB of reserved memory`.
-struct Much(Offer);
+pub fn much(what: Offer) -> String {
+    Much(what).to_string()
+}
+
+/// The same, to be written.
+pub(crate) struct Much(pub(crate) Offer);
 
 impl fmt::Display for Much {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -367,7 +390,6 @@ impl fmt::Display for Because<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use commonhold_contract::Resource;
     use commonhold_policy::rights::Rights;
 
     /// Words for what the rights themselves refuse: the number that is offered instead is one that they take.
@@ -383,17 +405,31 @@ mod tests {
             super::rights(&contract, &RightsChange { change, refused })
         };
         let cpu = Resource::Cpu;
+        let several = |how, cpu, disk| {
+            let tickets = PerResource { cpu: Some(cpu), disk: Some(disk), ..PerResource::default() };
+            Change::Several { unit: b, how, tickets }
+        };
         for (change, words) in [
             (Change::Set { unit: a, resource: cpu, tickets: 150 }, "a: 150 cpu tickets from now on"),
+            (
+                Change::Several {
+                    unit: b,
+                    how: How::Set,
+                    tickets: PerResource { disk: Some(100), cpu: Some(90), bus: None, memory: Some(7) },
+                },
+                "b: 90 cpu, 7 memory and 100 disk tickets from now on",
+            ),
+            (several(How::Issue, 1, 2), "b: 1 cpu and 2 disk tickets more"),
+            (several(How::TakeBack, 1, 2), "b: 1 cpu and 2 disk tickets fewer"),
             (
                 Change::Exchange { one: a, other: b, gives, gets },
                 "a: gives 30 disk tickets to b for 10 cpu tickets",
             ),
             (Change::Transfer { from: b, to: a, resource: cpu, tickets: 1 }, "b: gives 1 cpu tickets to a"),
             (
-                Change::TakeBack { unit: b, resource: cpu, tickets: 89 },
-                "b: 89 fewer cpu tickets: refused, since unit b has 89 cpu tickets of its own, and 89 fewer would \
-                 leave it none; 88 is the most",
+                Change::TakeBack { unit: b, resource: cpu, tickets: 79 },
+                "b: 79 fewer cpu tickets: refused, since unit b has 79 cpu tickets of its own, and 79 fewer would \
+                 leave it none; 78 is the most",
             ),
             (
                 Change::Issue { unit: sub, resource: cpu, tickets: TICKETS_MAX },
@@ -418,7 +454,7 @@ mod tests {
             assert_eq!(said(change), words);
         }
         for (change, most) in [
-            (Change::TakeBack { unit: b, resource: cpu, tickets: 88 }, None),
+            (Change::TakeBack { unit: b, resource: cpu, tickets: 78 }, None),
             (Change::Issue { unit: sub, resource: cpu, tickets: 999_900 }, None),
         ] {
             assert_eq!(rights.apply(change).err(), most);

@@ -186,14 +186,27 @@ impl Steward {
     /// What a unit's tickets of a resource are worth while the units that have processes want it: millionths of a CPU,
     /// bytes of memory, millionths of what each disk or the memory bus transfers. 0 for a unit without processes.
     pub fn worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
-        let capacity = match resource {
+        rights.to_part(resource, self.divided(resource)).value(unit)
+    }
+
+    /// The same of a unit's own processes, beside its sub-units.
+    pub fn own_worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
+        rights.to_part(resource, self.divided(resource)).own(unit)
+    }
+
+    /// What units divide of a resource, in the same measures.
+    pub fn whole(&self, resource: Resource) -> u64 {
+        self.divided(resource).total()
+    }
+
+    fn divided(&self, resource: Resource) -> Capacity {
+        match resource {
             Resource::Cpu => capacity(&self.contract, &self.machine, resource),
             Resource::Memory => self
                 .memory_divided
                 .map_or_else(|| capacity(&self.contract, &self.machine, resource), Capacity::Known),
             Resource::Disk | Resource::Bus => Capacity::Parts,
-        };
-        rights.to_part(resource, capacity).value(unit)
+        }
     }
 
     /// Another contract holds from now on. Units of the same path stay the units that they are. A queued change stays queued

@@ -237,6 +237,16 @@ impl Hold {
         self.steward.worth(rights, unit, resource)
     }
 
+    /// What a unit's own processes hold beside its sub-units, in the same measure.
+    pub(super) fn own_worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
+        self.steward.own_worth(rights, unit, resource)
+    }
+
+    /// What units divide of a resource, in the same measure.
+    pub(super) fn whole(&self, resource: Resource) -> u64 {
+        self.steward.whole(resource)
+    }
+
     /// Takes another contract, with the sub-units of users seen so far where it still has them.
     pub(super) fn reload(&mut self, contract: Contract, machine: Machine) {
         self.steward.reload(contract, machine);

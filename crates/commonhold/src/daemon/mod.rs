@@ -1,5 +1,6 @@
 //! `commonhold run`: one thread that waits for the clock, for signals and for clients.
 
+mod as_contract;
 mod clients;
 mod descriptors;
 mod dry_run;

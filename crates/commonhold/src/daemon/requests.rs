@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::clients::Caller;
 use super::hold::Hold;
-use super::{holdings, tickets};
+use super::{as_contract, holdings, tickets};
 use crate::protocol::{AwaitReply, EnterReply, Instead, StatusReply, WhereReply};
 
 /// What the daemon knows of itself beside what it holds.
@@ -50,6 +50,8 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: Call
         Call::Where { pid } => find(hold, about, pid),
         Call::Enter { unit } => enter(hold, caller, &unit),
         Call::Tickets {} => tickets::all(hold),
+        Call::Currency { unit } => tickets::currency(hold, &unit),
+        Call::AsContract {} => as_contract::answer(hold, about),
         Call::Offers {} => tickets::offers(hold),
         Call::Change(asked) => {
             // Made before: the turn that answers it comes first.
@@ -164,8 +166,9 @@ pub(super) fn refused(refusal: &Refusal) -> Answer {
 fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
     let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
     let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
-    let known = ["Status", "Where", "Enter", "Tickets", "Offers", "Change", "Await"]
-        .map(|name| format!("io.commonhold.{name}"));
+    let known =
+        ["Status", "Where", "Enter", "Tickets", "Currency", "AsContract", "Offers", "Change", "Await"]
+            .map(|name| format!("io.commonhold.{name}"));
     match method {
         Some(method) if !known.iter().any(|known| known == method) => {
             refuse(&Why::MethodNotFound, format!("no method `{method}`; there are {}", known.join(", ")))
@@ -282,7 +285,7 @@ fn may(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use commonhold_client::wire::{Asked, Resource};
+    use commonhold_client::wire::{Asked, How, Numbers, Resource};
     use proptest::prelude::*;
 
     fn any_resource() -> impl Strategy<Value = Resource> {
@@ -291,7 +294,7 @@ mod tests {
 
     fn any_asked() -> impl Strategy<Value = Asked> {
         let words = || (any::<String>(), any::<String>(), any::<String>(), any::<String>());
-        (0..8, words(), any_resource(), any::<u64>(), any::<bool>()).prop_map(
+        (0..9, words(), any_resource(), any::<u64>(), any::<bool>()).prop_map(
             |(kind, (one, other, gives, gets), resource, tickets, while_connected)| match kind {
                 0 => Asked::Set { unit: one, resource, tickets },
                 1 => Asked::Issue { unit: one, resource, tickets },
@@ -299,7 +302,19 @@ mod tests {
                 3 => Asked::Transfer { from: one, to: other, resource, tickets },
                 4 => Asked::Exchange { one, other, gives, gets },
                 5 => Asked::Cancel { number: tickets },
-                6 => Asked::Fund { unit: one, of: Some(other), resource, tickets },
+                6 => Asked::Fund {
+                    unit: one,
+                    of: Some(other),
+                    tickets: Numbers { disk: Some(tickets), ..Numbers::default() },
+                },
+                7 => {
+                    let how = [How::Set, How::Issue, How::TakeBack][usize::try_from(tickets % 3).unwrap()];
+                    Asked::Several {
+                        unit: one,
+                        how,
+                        tickets: Numbers { disk: Some(tickets), ..Numbers::default() },
+                    }
+                }
                 _ => {
                     let (with, for_ns) = ((!other.is_empty()).then_some(other), Some(tickets));
                     let at_least = Some(gets.clone());

@@ -2,16 +2,27 @@
 //!
 //! A change is kept in the daemon's directory, then made by a turn of the loop, then answered.
 //!
-//! Authority: root and the daemon's own user may change everything. A unit's members may give its tickets to the units
-//! beside it. Who may enter a unit and every unit directly in it *governs* it, and may change the tickets of these. To
-//! be a member of the encloser is not enough: others' sub-units may be in it. And where `each` makes the sub-units,
-//! nobody governs it: a user who came first could take what those are to have who come later.
+//! Authority. Every unit is a currency: its tickets divide what it is worth among the units directly in it.
+//!
+//! - Root and the daemon's own user may change everything. Nobody else may change the tickets of units at the top level
+//!   but by giving and offering: the machine's own currency is root's.
+//! - A user *governs* a unit who may change the tickets of the units directly in it, in any way. The unit's *owner*
+//!   governs it, and nobody else: the unit's own `owner`, or, where it names none, that of the nearest unit around it
+//!   that names one. So a unit in another inherits its owner. A unit with its own owner is not the outer one's: the
+//!   outer one decides how much it is worth, and not how it divides that.
+//! - Where no such unit names an owner, those govern a unit who may enter it and every unit directly in it. To be a member
+//!   of the encloser is not enough: others' sub-units may be in it. And where `each` makes the sub-units, nobody governs
+//!   it then: a user who came first could take what those are to have who come later.
+//! - A unit's tickets may be given to a unit beside it, and offered, by the unit's own `owner`. Where the unit itself names
+//!   none, its members may: an inherited owner takes nothing from them. Who governs the unit around it may in any case.
 
 use commonhold_client::Why;
 use commonhold_client::wire::{Asked, Refusal};
-use commonhold_contract::{Contract, Resource, UnitId};
-use commonhold_policy::membership::may_enter;
-use commonhold_policy::rights::{Bid, Change, Offer, Refused, Rights, Trade};
+use commonhold_contract::{Contract, Member, PerResource, Resource, UnitId};
+use commonhold_ledger::Exchange;
+use commonhold_policy::membership::{is_owners, may_enter, owner_of};
+use commonhold_policy::rights::{Bid, Change, Offer, Refused, Rights, TICKETS_MAX, Trade};
+use commonhold_report::currency::{Currency, Lot};
 use commonhold_report::exchanges::Standing;
 use commonhold_report::tickets::Tickets;
 use commonhold_report::words;
@@ -20,7 +31,7 @@ use super::clients::Caller;
 use super::hold::Hold;
 use super::holdings;
 use super::requests::{Answered, facts, may_all, name_of, refuse, reply, unit_of};
-use crate::protocol::{Awaited, OffersReply, TicketsReply, of_wire};
+use crate::protocol::{Awaited, OffersReply, TicketsReply, how_of_wire, numbers_of_wire, of_wire};
 
 /// Every unit's tickets of every resource.
 pub(super) fn all(hold: &mut Hold) -> Answered {
@@ -33,6 +44,52 @@ pub(super) fn all(hold: &mut Hold) -> Answered {
         expected: hold.expected(),
         not_held: holdings::of_those_not_held(hold),
     })
+}
+
+/// A unit as a currency.
+pub(super) fn currency(hold: &mut Hold, path: &str) -> Answered {
+    let unit = unit_of(hold, path, "shown as a currency")?;
+    let rights = hold.rights();
+    let contract = hold.contract();
+    let encloser = contract.unit(unit).parent;
+    let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
+    let each = |of: &dyn Fn(Resource) -> u64| {
+        let mut all = PerResource::default();
+        for resource in Resource::ALL {
+            all[resource] = of(resource);
+        }
+        all
+    };
+    let inside = contract.listed().into_iter().filter(|it| contract.unit(*it).parent == Some(unit));
+    let issued: Vec<Tickets> = inside.flat_map(of).collect();
+    let is_in = |exchange: &Exchange| exchange.lent.iter().any(|leg| leg.from == path || leg.to == path);
+    let mut exchanges = hold.statement().exchanges;
+    exchanges.retain(|exchange| exchange.ended_ns.is_none() && is_in(exchange));
+    let currency = Currency {
+        unit: path.to_owned(),
+        encloser: encloser.map(|encloser| contract.unit(encloser).path.clone()),
+        governors: governors(contract, Some(unit)),
+        funding: of(unit).to_vec(),
+        issued_around: each(&|resource| rights.issued(encloser, resource)),
+        worth_around: each(&|resource| {
+            encloser.map_or_else(|| hold.whole(resource), |encloser| hold.worth(&rights, encloser, resource))
+        }),
+        own: each(&|resource| rights.own_tickets(Some(unit), resource)),
+        own_worth: each(&|resource| hold.own_worth(&rights, unit, resource)),
+        issued,
+        lots: lots(contract, &rights, unit),
+        exchanges,
+        not_held: Vec::new(),
+    };
+    reply(&Currency { not_held: holdings::of_those_not_held(hold), ..currency })
+}
+
+/// What a unit holds of other currencies, and others of its own, that are not in it.
+fn lots(contract: &Contract, rights: &Rights, unit: UnitId) -> Vec<Lot> {
+    let path = |unit: UnitId| contract.unit(unit).path.clone();
+    let all = Resource::ALL.into_iter().flat_map(|resource| rights.lots(resource));
+    let about = all.filter(|(holder, of, _)| *holder == unit || *of == Some(unit));
+    about.map(|(holder, of, what)| Lot { unit: path(holder), of: of.map(path), what }).collect()
 }
 
 /// Those that are not the contract's, and those that are exchanged.
@@ -153,6 +210,12 @@ fn change(hold: &Hold, asked: &Asked) -> Result<Change, Refusal> {
         Asked::TakeBack { unit: path, resource, tickets } => {
             Change::TakeBack { unit: unit(path)?, resource: of_wire(*resource), tickets: *tickets }
         }
+        Asked::Several { unit: path, how, tickets } => {
+            let unit = unit(path)?;
+            let tickets = numbers_of_wire(*tickets);
+            check_numbers(tickets, 1)?;
+            Change::Several { unit, how: how_of_wire(*how), tickets }
+        }
         Asked::Transfer { from, to, resource, tickets } => {
             let (from, to) = (unit(from)?, unit(to)?);
             Change::Transfer { from, to, resource: of_wire(*resource), tickets: *tickets }
@@ -161,12 +224,12 @@ fn change(hold: &Hold, asked: &Asked) -> Result<Change, Refusal> {
             let (one, other) = (unit(one)?, unit(other)?);
             Change::Exchange { one, other, gives: amount(gives)?, gets: amount(gets)? }
         }
-        Asked::Fund { unit: path, of, resource, tickets } => Change::Fund {
-            unit: unit(path)?,
-            of: of.as_deref().map(unit).transpose()?,
-            resource: of_wire(*resource),
-            tickets: *tickets,
-        },
+        Asked::Fund { unit: path, of, tickets } => {
+            let (unit, of) = (unit(path)?, of.as_deref().map(unit).transpose()?);
+            let tickets = numbers_of_wire(*tickets);
+            check_numbers(tickets, 0)?;
+            Change::Fund { unit, of, tickets }
+        }
         // How long the offer stands is the connection's: `Held` sees to it.
         Asked::Offer { unit: path, gives, wants, with, for_ns, at_least, while_connected: _ } => {
             let with = with.as_deref().map(unit).transpose()?;
@@ -176,6 +239,23 @@ fn change(hold: &Hold, asked: &Asked) -> Result<Change, Refusal> {
         }
         Asked::Cancel { number } => Change::Cancel { number: *number },
     })
+}
+
+/// Numbers of tickets of at least one resource, each one that a unit may have.
+fn check_numbers(tickets: PerResource<Option<u64>>, least: u64) -> Result<(), Refusal> {
+    let named = Resource::ALL.into_iter().filter_map(|resource| Some((resource, tickets[resource]?)));
+    let numbers: Vec<(Resource, u64)> = named.collect();
+    if numbers.is_empty() {
+        let message = "tickets of no resource are named; write at least one, such as {\"cpu\": 200}";
+        return Err(refuse(&Why::InvalidParameter, message.to_owned()));
+    }
+    match numbers.into_iter().find(|(_, tickets)| !(least..=TICKETS_MAX).contains(tickets)) {
+        Some((resource, tickets)) => {
+            let message = format!("{tickets} {resource} tickets cannot be; write {least} to {TICKETS_MAX}");
+            Err(refuse(&Why::InvalidParameter, message))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The number that an offer was given at the last turn, and that of the exchange that served it then.
@@ -221,58 +301,118 @@ fn authorise(hold: &mut Hold, caller: &Caller, change: &Change) -> Result<(), Re
     let backend = hold.backend();
     let facts = facts(caller);
     let names = backend.roster().names();
-    if may_change(&contract, &rights, &|unit| may_enter(&contract, names, &facts, unit), change) {
+    let who = Who {
+        may_enter: &|unit| may_enter(&contract, names, &facts, unit),
+        is_owners: &|owner| is_owners(names, &facts, owner),
+    };
+    if may_change(&contract, &rights, &who, change) {
         return Ok(());
     }
     let name = name_of(backend, caller);
     let message = match change {
-        Change::Transfer { from, .. } => format!(
-            "user {name} may not give away tickets of unit `{}`: its members may, and those who govern the unit around it; \
-             ask one of them, or root",
-            contract.unit(*from).path
-        ),
-        Change::Offer { bid } => format!(
-            "user {name} may not offer tickets of unit `{}`: its members may, and those who govern the unit around it; ask \
-             one of them, or root",
-            contract.unit(bid.by).path
-        ),
+        Change::Transfer { from, .. } => {
+            let (unit, who) = (&contract.unit(*from).path, givers(&contract, *from));
+            format!(
+                "user {name} may not give away tickets of unit `{unit}`: {who} may; ask one of them, or root"
+            )
+        }
+        Change::Offer { bid } => {
+            let (unit, who) = (&contract.unit(bid.by).path, givers(&contract, bid.by));
+            format!("user {name} may not offer tickets of unit `{unit}`: {who} may; ask one of them, or root")
+        }
         Change::Cancel { number } => format!(
-            "user {name} may not take back offer or exchange {number}: the members of its units may, which `commonhold offers` \
-             names"
+            "user {name} may not take back offer or exchange {number}: those may who may offer its units' tickets, which \
+             `commonhold offers` names"
         ),
-        _ => format!(
-            "user {name} may not change the tickets of unit `{}`: only root and the daemon's own user may, and in a \
-             sub-unit that the contract names those who may enter the unit around it and every unit in that; a member may \
-             give tickets away with `commonhold tickets give`",
-            contract.unit(change.about()[0].0).path
+        Change::Fund { of, .. } => format!(
+            "user {name} may not issue tickets of {}: {} may",
+            of.map_or("the machine's own currency".to_owned(), |of| format!(
+                "unit `{}`",
+                contract.unit(of).path
+            )),
+            governors(&contract, *of),
         ),
+        _ => {
+            let unit = change.about()[0].0;
+            format!(
+                "user {name} may not change the tickets of unit `{}`: {} may; {} may give its tickets away with `commonhold \
+                 tickets give`, or offer them",
+                contract.unit(unit).path,
+                governors(&contract, contract.unit(unit).parent),
+                givers(&contract, unit),
+            )
+        }
     };
     Err(refuse(&Why::NotAllowed, message))
 }
 
-/// Whether a user who may enter some units may make a change.
-fn may_change(
-    contract: &Contract,
-    rights: &Rights,
-    may_enter: &dyn Fn(UnitId) -> bool,
-    change: &Change,
-) -> bool {
-    let governs = |encloser: UnitId| {
-        // Where users have sub-units, one who came first would decide for those who come later.
-        let is_users = contract.unit(encloser).each.is_some();
-        !is_users && may_enter(encloser) && contract.children(Some(encloser)).all(may_enter)
-    };
-    let governs_around = |unit: UnitId| contract.unit(unit).parent.is_some_and(governs);
-    match *change {
-        Change::Set { unit, .. } | Change::Issue { unit, .. } | Change::TakeBack { unit, .. } => {
-            governs_around(unit)
+/// Who governs a unit, in words; `None`: the machine's own currency.
+pub(super) fn governors(contract: &Contract, unit: Option<UnitId>) -> String {
+    let Some(unit) = unit else { return "root and the daemon's own user".to_owned() };
+    match owner_of(contract, unit) {
+        Some(owner) => format!("root and the owner of `{}`, {},", contract.unit(unit).path, owner.kind),
+        None if contract.unit(unit).each.is_some() => "root and the daemon's own user".to_owned(),
+        None => format!("root and those who may enter `{}` and every unit in it", contract.unit(unit).path),
+    }
+}
+
+/// Who may give away and offer a unit's tickets, in words, beside those who govern the unit around it.
+fn givers(contract: &Contract, unit: UnitId) -> String {
+    match &contract.unit(unit).owner {
+        Some(owner) => format!("its owner, {},", owner.kind),
+        None => "its members".to_owned(),
+    }
+}
+
+/// What a user is under a contract.
+struct Who<'a> {
+    /// Whether the user may enter a unit.
+    may_enter: &'a dyn Fn(UnitId) -> bool,
+    /// Whether the user is an owner, or of the group that is.
+    is_owners: &'a dyn Fn(&Member) -> bool,
+}
+
+impl Who<'_> {
+    /// Whether the user may change the tickets of the units directly in a unit.
+    fn governs(&self, contract: &Contract, unit: UnitId) -> bool {
+        match owner_of(contract, unit) {
+            Some(owner) => (self.is_owners)(owner),
+            // Where users have sub-units, one who came first would decide for those who come later.
+            None if contract.unit(unit).each.is_some() => false,
+            None => (self.may_enter)(unit) && contract.children(Some(unit)).all(self.may_enter),
         }
-        // The currency's: who decides on what it issues. Of the base currency root alone does.
-        Change::Fund { of, .. } => of.is_some_and(governs),
+    }
+
+    /// Whether the user may change a unit's tickets.
+    fn governs_around(&self, contract: &Contract, unit: UnitId) -> bool {
+        contract.unit(unit).parent.is_some_and(|encloser| self.governs(contract, encloser))
+    }
+
+    /// Whether the user may give a unit's tickets away, or offer them.
+    fn may_give(&self, contract: &Contract, unit: UnitId) -> bool {
+        let is_its_own = match &contract.unit(unit).owner {
+            Some(owner) => (self.is_owners)(owner),
+            None => (self.may_enter)(unit),
+        };
+        is_its_own || self.governs_around(contract, unit)
+    }
+}
+
+/// Whether a user may make a change.
+fn may_change(contract: &Contract, rights: &Rights, who: &Who<'_>, change: &Change) -> bool {
+    match *change {
+        Change::Set { unit, .. }
+        | Change::Issue { unit, .. }
+        | Change::TakeBack { unit, .. }
+        | Change::Several { unit, .. } => who.governs_around(contract, unit),
+        // The currency's: who decides on what it issues. Of the machine's own root alone does.
+        Change::Fund { of, .. } => of.is_some_and(|of| who.governs(contract, of)),
         // That the other is a sibling, the rights themselves see to.
-        Change::Transfer { from, .. } => may_enter(from) || governs_around(from),
-        Change::Exchange { one, other, .. } => governs_around(one) && governs_around(other),
-        Change::Offer { bid } => may_enter(bid.by) || governs_around(bid.by),
+        Change::Transfer { from, .. } => who.may_give(contract, from),
+        Change::Exchange { one, other, .. } => {
+            who.governs_around(contract, one) && who.governs_around(contract, other)
+        }
+        Change::Offer { bid } => who.may_give(contract, bid.by),
         // Where there is no such number, the rights themselves say so.
         Change::Cancel { number }
             if !rights.offers().contains_key(&number) && !rights.deals().contains_key(&number) =>
@@ -283,7 +423,7 @@ fn may_change(
             let offer = rights.offers().get(&number).map(|bid| bid.by);
             let legs = rights.deals().get(&number).into_iter().flat_map(|deal| &deal.legs);
             let mut units = offer.into_iter().chain(legs.map(|leg| leg.from));
-            units.any(|unit| may_enter(unit) || governs_around(unit))
+            units.any(|unit| who.may_give(contract, unit))
         }
     }
 }
@@ -292,6 +432,8 @@ fn may_change(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use commonhold_contract::{MemberKind, Principal};
+    use commonhold_policy::rights::How;
     use proptest::prelude::*;
 
     const CPU: Resource = Resource::Cpu;
@@ -305,29 +447,90 @@ mod tests {
         (contract, units)
     }
 
-    fn changes(one: UnitId, other: UnitId) -> [(&'static str, Change); 5] {
+    fn changes(one: UnitId, other: UnitId) -> [(&'static str, Change); 6] {
         let offer = Offer::tickets(CPU, 1);
         [
             ("set", Change::Set { unit: one, resource: CPU, tickets: 1 }),
             ("issue", Change::Issue { unit: one, resource: CPU, tickets: 1 }),
             ("take back", Change::TakeBack { unit: one, resource: CPU, tickets: 1 }),
+            ("several", Change::Several { unit: one, how: How::Set, tickets: PerResource::all(Some(1)) }),
             ("transfer", Change::Transfer { from: one, to: other, resource: CPU, tickets: 1 }),
             ("exchange", Change::Exchange { one, other, gives: offer, gets: offer }),
         ]
     }
 
     fn allowed(contract: &Contract, enters: &[UnitId], one: UnitId, other: UnitId) -> Vec<&'static str> {
+        allowed_to(contract, 0, enters, one, other)
+    }
+
+    /// Of a user of that number.
+    fn allowed_to(
+        contract: &Contract,
+        uid: u32,
+        enters: &[UnitId],
+        one: UnitId,
+        other: UnitId,
+    ) -> Vec<&'static str> {
         let rights = Rights::new(contract);
-        let may = |(_, change): &(&str, Change)| {
-            may_change(contract, &rights, &|unit| enters.contains(&unit), change)
-        };
+        let who =
+            Who { may_enter: &|unit| enters.contains(&unit), is_owners: &|owner| owner.kind == user(uid) };
+        let may = |(_, change): &(&str, Change)| may_change(contract, &rights, &who, change);
         changes(one, other).iter().filter(|it| may(it)).map(|(name, _)| *name).collect()
+    }
+
+    fn user(uid: u32) -> MemberKind {
+        MemberKind::User(Principal::Id(uid))
+    }
+
+    fn own(contract: &mut Contract, unit: UnitId, uid: u32) {
+        contract.units[unit.index()].owner = Some(Member { kind: user(uid), span: 0..0 });
+    }
+
+    /// `top` is of 7, `top/ana` of 8, and `top/bo` of nobody, each with units in it.
+    #[test]
+    fn an_owner_decides_in_its_own_currency_and_in_no_other() {
+        let (mut contract, [top, ana, bo, other]) = contract();
+        let [a1, a2, b1, b2] = [(ana, "1"), (ana, "2"), (bo, "1"), (bo, "2")]
+            .map(|(encloser, name)| contract.add(Some(encloser), name));
+        own(&mut contract, top, 7);
+        own(&mut contract, ana, 8);
+        let every = [top, ana, bo, other, a1, a2, b1, b2];
+        let all = ["set", "issue", "take back", "several", "transfer", "exchange"];
+        for (uid, enters, one, two, may) in [
+            // The owner of top, which may enter nothing, changes what is directly in it, and gives its own away.
+            (7, &[][..], ana, bo, &all[..]),
+            (7, &[], top, other, &["transfer"]),
+            // What ana divides among her own is hers; bo has no owner, so that it is the outer one's.
+            (7, &[], a1, a2, &[]),
+            (7, &[], b1, b2, &all),
+            (8, &[], a1, a2, &all),
+            (8, &[], ana, bo, &["transfer"]),
+            (8, &[], b1, b2, &[]),
+            (8, &[], top, other, &[]),
+            // Where there is an owner, to be a member everywhere is not enough: members give what has no owner of its own.
+            (9, &every, ana, bo, &[]),
+            (9, &every, bo, ana, &["transfer"]),
+            (9, &every, b1, b2, &["transfer"]),
+            (9, &every, top, other, &[]),
+            (9, &every, other, top, &["transfer"]),
+        ] {
+            assert_eq!(allowed_to(&contract, uid, enters, one, two), may, "{uid} {one:?} {two:?}");
+        }
+        // An owner may decide even where `each` makes the sub-units: the contract says so.
+        contract.units[top.index()].each = Some(commonhold_contract::Each::User);
+        assert_eq!(allowed_to(&contract, 7, &[], ana, bo), all);
+        contract.units[top.index()].owner = None;
+        assert_eq!(
+            allowed_to(&contract, 7, &[], ana, bo),
+            [""; 0],
+            "it is over with the contract that says it no more"
+        );
     }
 
     #[test]
     fn a_member_gives_and_takes_nothing() {
         let (contract, [top, ana, bo, other]) = contract();
-        let all = ["set", "issue", "take back", "transfer", "exchange"];
+        let all = ["set", "issue", "take back", "several", "transfer", "exchange"];
         for (enters, one, two, may) in [
             // Each user has a sub-unit: ana is a member of the encloser, too.
             (&[top, ana][..], ana, bo, &["transfer"][..]),
@@ -351,7 +554,7 @@ mod tests {
         let (ana, other) = (contract.add(Some(all), "ana"), contract.add(None, "other"));
         assert_eq!(
             allowed(&contract, &[all, ana], ana, other).len(),
-            4,
+            5,
             "she governs a unit that is hers alone"
         );
         contract.units[all.index()].each = Some(commonhold_contract::Each::User);

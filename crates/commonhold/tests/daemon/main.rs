@@ -8,6 +8,7 @@
 mod bad_contract;
 mod bad_machine;
 mod clients;
+mod currencies;
 mod exec;
 mod killed;
 mod membership;

@@ -41,7 +41,7 @@ fn file(place: &Place) -> String {
 }
 
 /// One request and its answer, in JSON.
-fn ask(place: &Place, request: &str) -> serde_json::Value {
+pub(crate) fn ask(place: &Place, request: &str) -> serde_json::Value {
     let mut stream = UnixStream::connect(place.socket()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     stream.write_all(format!("{request}\0").as_bytes()).unwrap();
@@ -92,7 +92,9 @@ fn units_give_and_are_set_and_taken_back() {
     assert_eq!([of(&place, "a", "disk"), of(&place, "a", "cpu")], [(60, 100), (7, 100)]);
     let table = done(place.call(&["tickets"]));
     assert!(
-        table.contains("unit      cpu  memory       disk  bus\na     7 (100)     100   60 (100)  100\n"),
+        table.contains(
+            "unit     currency      cpu  memory       disk  bus\na     the machine  7 (100)     100   60 (100)  100\n"
+        ),
         "{table}"
     );
     let exchange = "{\"method\":\"io.commonhold.Change\",\"parameters\":{\"kind\":\"exchange\",\"one\":\"a\",\"other\":\"b\",\

@@ -7,7 +7,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use commonhold_contract::quantity::{amount, amount_text};
-use commonhold_contract::{Amount, MILLIONTH, Resource, UnitId};
+use commonhold_contract::{Amount, MILLIONTH, PerResource, Resource, UnitId};
 
 use super::trade::OFFERS_MAX;
 use super::{Bid, TICKETS_MAX};
@@ -43,6 +43,15 @@ pub enum Change {
         /// How many fewer.
         tickets: u64,
     },
+    /// A unit's tickets of several resources at once: all or none.
+    Several {
+        /// The unit.
+        unit: UnitId,
+        /// What the numbers mean.
+        how: How,
+        /// The numbers; nothing of a resource whose tickets stay what they are.
+        tickets: PerResource<Option<u64>>,
+    },
     /// A unit gives some to a sibling.
     Transfer {
         /// The unit that gives.
@@ -65,18 +74,16 @@ pub enum Change {
         /// What the other gives for it.
         gets: Offer,
     },
-    /// A unit holds so many tickets of another currency than its encloser's, beside its own: 0 to [`TICKETS_MAX`]. The currency
-    /// issues them, so all others of it are worth less; nothing outside it changes but what the unit has. Of its encloser's
-    /// currency: as [`Change::Set`].
+    /// A unit holds so many tickets of another currency than its encloser's, beside its own: 0 to [`TICKETS_MAX`], for each
+    /// resource that is named; all are changed or none. The currency issues them, so all others of it are worth less; nothing
+    /// outside it changes but what the unit has. Of its encloser's currency: as [`Change::Several`] with [`How::Set`].
     Fund {
         /// The unit.
         unit: UnitId,
         /// The unit whose currency it is; `None`: the base currency.
         of: Option<UnitId>,
-        /// Of what.
-        resource: Resource,
         /// All that it has of it then by this.
-        tickets: u64,
+        tickets: PerResource<Option<u64>>,
     },
     /// A unit offers tickets for those of others. It is served as soon as offers of others fit it ([`super::Trade`]).
     Offer {
@@ -97,8 +104,11 @@ impl Change {
         match *self {
             Change::Set { unit, resource, .. }
             | Change::Issue { unit, resource, .. }
-            | Change::TakeBack { unit, resource, .. }
-            | Change::Fund { unit, resource, .. } => vec![(unit, resource)],
+            | Change::TakeBack { unit, resource, .. } => vec![(unit, resource)],
+            Change::Several { unit, tickets, .. } | Change::Fund { unit, tickets, .. } => {
+                let named = Resource::ALL.into_iter().filter(|resource| tickets[*resource].is_some());
+                named.map(|resource| (unit, resource)).collect()
+            }
             Change::Transfer { from, to, resource, .. } => vec![(from, resource), (to, resource)],
             Change::Exchange { one, other, gives, gets } => {
                 let mut resources = vec![gives.resource, gets.resource];
@@ -109,6 +119,18 @@ impl Change {
             Change::Offer { .. } | Change::Cancel { .. } => Vec::new(),
         }
     }
+}
+
+/// What the numbers of a [`Change::Several`] mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum How {
+    /// All that the unit has then, as in [`Change::Set`].
+    Set,
+    /// How many more, as in [`Change::Issue`].
+    Issue,
+    /// How many fewer, as in [`Change::TakeBack`].
+    TakeBack,
 }
 
 /// So much of a resource. As text, in messages too: `disk:300` is 300 soft tickets, `memory:2GiB` and `cpu:25%` are of a

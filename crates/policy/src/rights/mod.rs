@@ -67,7 +67,7 @@ use ordered::{Entry, Forest, Tree};
 
 use crate::time::Time;
 
-pub use change::{Change, NoOffer, Offer, Refused, Stake};
+pub use change::{Change, How, NoOffer, Offer, Refused, Stake};
 use trade::Market;
 pub use trade::{Bid, Deal, Ending, Leg, Trade};
 
@@ -402,7 +402,8 @@ impl Rights {
         units + self.own_tickets(encloser, resource)
     }
 
-    fn own_tickets(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
+    /// Those of its own processes, while it has any; `None`: at the top level there are none.
+    pub fn own_tickets(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
         let unit = encloser.and_then(|id| self.unit(id).ok());
         match unit.is_some_and(|unit| unit.is_present(resource, self.quota)) {
             true => DEFAULT_TICKETS,
@@ -421,9 +422,10 @@ impl Rights {
             Change::Set { unit, resource, tickets } => self.set_tickets(unit, resource, tickets),
             Change::Issue { unit, resource, tickets } => self.issue(unit, resource, tickets),
             Change::TakeBack { unit, resource, tickets } => self.take_back(unit, resource, tickets),
+            Change::Several { unit, how, tickets } => self.change_several(unit, how, tickets),
             Change::Transfer { from, to, resource, tickets } => self.transfer(from, to, resource, tickets),
             Change::Exchange { one, other, gives, gets } => self.exchange(one, other, gives, gets),
-            Change::Fund { unit, of, resource, tickets } => self.fund(unit, of, resource, tickets),
+            Change::Fund { unit, of, tickets } => self.fund(unit, of, tickets),
         }
     }
 
@@ -460,11 +462,29 @@ impl Rights {
 
     /// As [`Change::Set`].
     pub fn set_tickets(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
-        let has = self.unit(unit)?.tickets[resource];
-        match tickets.checked_sub(has) {
-            Some(more) => self.issue(unit, resource, more),
-            None => self.take_back(unit, resource, has - tickets),
+        let now = self.with_just(unit, resource, tickets)?;
+        self.put(unit, resource, now)
+    }
+
+    /// As [`Change::Several`]. What one resource has says nothing of another's, so that all are asked before one is changed.
+    fn change_several(
+        &mut self,
+        unit: UnitId,
+        how: How,
+        tickets: PerResource<Option<u64>>,
+    ) -> Result<(), Refused> {
+        self.unit(unit)?;
+        let mut now = Vec::new();
+        for resource in Resource::ALL {
+            let Some(tickets) = tickets[resource] else { continue };
+            let then = match how {
+                How::Set => self.with_just(unit, resource, tickets)?,
+                How::Issue => self.with_more(unit, resource, tickets)?,
+                How::TakeBack => self.with_fewer(unit, resource, tickets)?,
+            };
+            now.push((resource, then));
         }
+        now.into_iter().try_for_each(|(resource, tickets)| self.put(unit, resource, tickets))
     }
 
     /// As [`Change::Issue`].
@@ -511,26 +531,30 @@ impl Rights {
         &mut self,
         unit: UnitId,
         of: Option<UnitId>,
-        resource: Resource,
-        tickets: u64,
+        tickets: PerResource<Option<u64>>,
     ) -> Result<(), Refused> {
         let parent = self.unit(unit)?.parent;
         if let Some(of) = of {
             self.unit(of)?;
         }
         if parent == of {
-            return self.set_tickets(unit, resource, tickets);
+            return self.change_several(unit, How::Set, tickets);
         }
-        if tickets > TICKETS_MAX {
-            return Err(Refused::TooMany { unit, resource, has: 0, more: tickets });
+        let named = || Resource::ALL.into_iter().filter_map(|resource| Some((resource, tickets[resource]?)));
+        for (resource, tickets) in named() {
+            if tickets > TICKETS_MAX {
+                return Err(Refused::TooMany { unit, resource, has: 0, more: tickets });
+            }
+            if tickets > 0 && self.would_loop(resource, &[(unit, of)]) {
+                return Err(Refused::Loop { unit });
+            }
         }
-        if tickets > 0 && self.would_loop(resource, &[(unit, of)]) {
-            return Err(Refused::Loop { unit });
+        for (resource, tickets) in named() {
+            let lot = Lot { holder: unit, of, kind: Kind::Soft };
+            let (before, all) = (self.funded.much(resource, lot), self.lots.much(resource, lot));
+            self.funded.set(resource, lot, tickets);
+            self.set_lot(resource, lot, all.saturating_sub(before).saturating_add(tickets));
         }
-        let lot = Lot { holder: unit, of, kind: Kind::Soft };
-        let (before, all) = (self.funded.much(resource, lot), self.lots.much(resource, lot));
-        self.funded.set(resource, lot, tickets);
-        self.set_lot(resource, lot, all.saturating_sub(before).saturating_add(tickets));
         self.market.stir();
         Ok(())
     }
@@ -539,6 +563,15 @@ impl Rights {
     /// currency), and how many tickets.
     pub fn funded(&self, resource: Resource) -> impl Iterator<Item = (UnitId, Option<UnitId>, u64)> + '_ {
         self.funded.all(resource).map(|(lot, tickets)| (lot.holder, lot.of, tickets))
+    }
+
+    /// What units hold of currencies beside what these issue in their names, by [`Change::Fund`] and by exchanges: the unit, the
+    /// currency (`None`: the base currency), and what it is.
+    pub fn lots(&self, resource: Resource) -> impl Iterator<Item = (UnitId, Option<UnitId>, Offer)> + '_ {
+        self.lots.all(resource).map(move |(lot, much)| {
+            let stake = lot.kind.amount(much).map_or(Stake::Tickets(much), Stake::Hard);
+            (lot.holder, lot.of, Offer { resource, stake })
+        })
     }
 
     fn would_loop(&self, resource: Resource, more: &[(UnitId, Option<UnitId>)]) -> bool {
@@ -559,6 +592,14 @@ impl Rights {
         }
         if let Some(of) = lot.of {
             self.refresh(of, resource);
+        }
+    }
+
+    fn with_just(&self, unit: UnitId, resource: Resource, tickets: u64) -> Result<u64, Refused> {
+        let has = self.unit(unit)?.tickets[resource];
+        match tickets.checked_sub(has) {
+            Some(more) => self.with_more(unit, resource, more),
+            None => self.with_fewer(unit, resource, has - tickets),
         }
     }
 

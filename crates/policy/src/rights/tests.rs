@@ -198,6 +198,47 @@ fn a_change_is_about_every_unit_and_resource_once() {
     let same = Change::Exchange { one, other, gives: gets, gets };
     assert_eq!(same.about(), [(one, Cpu), (other, Cpu)]);
     assert_eq!(Change::Set { unit: one, resource: Cpu, tickets: 1 }.about(), [(one, Cpu)]);
+    let tickets = PerResource { disk: Some(1), cpu: Some(2), ..PerResource::default() };
+    let several = Change::Several { unit: one, how: How::Set, tickets };
+    assert_eq!(several.about(), [(one, Cpu), (one, Disk)]);
+}
+
+/// Of several numbers one is too many, too few or lent: nothing is changed, whichever it is.
+#[test]
+fn several_are_changed_or_none() {
+    let mut c = Contract::default();
+    let (p, s) = (c.add(None, "p"), c.add(None, "s"));
+    let mut r = rights(&c, 1, &[p, s]);
+    let several = |how, cpu, disk| {
+        let tickets = PerResource { cpu: Some(cpu), disk: Some(disk), ..PerResource::default() };
+        Change::Several { unit: p, how, tickets }
+    };
+    let has = |r: &Rights| Resource::ALL.map(|resource| r.tickets(p, resource));
+    r.apply(several(How::Set, 200, 50)).unwrap();
+    assert_eq!(has(&r), [200, 100, 50, 100]);
+    r.apply(several(How::Issue, 1, 2)).unwrap();
+    r.apply(several(How::TakeBack, 51, 2)).unwrap();
+    assert_eq!(has(&r), [150, 100, 50, 100]);
+    let before = r.clone();
+    for (change, refused) in [
+        (several(How::Set, 7, 0), Refused::TooFew { unit: p, resource: Disk, has: 50, fewer: 50 }),
+        (
+            several(How::Set, TICKETS_MAX + 1, 7),
+            Refused::TooMany { unit: p, resource: Cpu, has: 150, more: TICKETS_MAX - 149 },
+        ),
+        (
+            several(How::Issue, 1, u64::MAX),
+            Refused::TooMany { unit: p, resource: Disk, has: 50, more: u64::MAX },
+        ),
+        (several(How::TakeBack, 1, 50), Refused::TooFew { unit: p, resource: Disk, has: 50, fewer: 50 }),
+    ] {
+        assert_eq!(r.apply(change), Err(refused));
+        assert!(r == before, "{change:?}");
+    }
+    let unknown = Change::Several { unit: UnitId(9), how: How::Set, tickets: PerResource::default() };
+    assert_eq!(r.apply(unknown), Err(Refused::Unknown { unit: UnitId(9) }));
+    let text = serde_json::to_string(&several(How::TakeBack, 1, 2)).unwrap();
+    assert_eq!(serde_json::from_str::<Change>(&text).unwrap(), several(How::TakeBack, 1, 2));
 }
 
 /// A reload: units that stay keep what was changed, but for resources of which the contract gives them others now.
@@ -292,7 +333,7 @@ fn any_resource() -> impl Strategy<Value = Resource> {
 
 fn any_event(units: usize) -> impl Strategy<Value = Event> {
     let tickets = prop_oneof![0u64..200, 0u64..=TICKETS_MAX, any::<u64>()];
-    let change = (0usize..5, 0..units, 0..units, any_resource(), tickets);
+    let change = (0usize..8, 0..units, 0..units, any_resource(), tickets);
     prop_oneof![
         6 => (0..units, any::<bool>()).prop_map(|(n, present)| Event::Present(n, present)),
         2 => (0..units, any_resource(), any::<bool>()).prop_map(|(n, r, present)| Event::PresentFor(n, r, present)),
@@ -368,6 +409,22 @@ impl Both {
                 let moves = vec![amount(unit, -signed), amount(other, signed)];
                 (Change::Transfer { from: unit, to: other, resource, tickets }, moves)
             }
+            5.. => {
+                // Of two resources at once: where one number is refused, neither is changed.
+                let how = [How::Set, How::Issue, How::TakeBack][kind - 5];
+                let mut several = PerResource::default();
+                (several[resource], several[Memory]) = (Some(tickets), Some(back));
+                let moves = [(resource, tickets), (Memory, back)].map(|(resource, tickets)| {
+                    let has = i128::from(self.plain.tickets[&(unit, resource)]);
+                    let more = match how {
+                        How::Set => i128::from(tickets) - has,
+                        How::Issue => i128::from(tickets),
+                        How::TakeBack => -i128::from(tickets),
+                    };
+                    ((unit, resource), more)
+                });
+                (Change::Several { unit, how, tickets: several }, moves.to_vec())
+            }
             _ => {
                 let for_memory = Offer::tickets(Memory, back);
                 let gives = Offer::tickets(resource, tickets);
@@ -382,7 +439,7 @@ impl Both {
             }
         };
         let mut after = self.plain.tickets.clone();
-        let mut good = kind < 3
+        let mut good = ![3, 4].contains(&kind)
             || unit != other
                 && self.plain.contract.unit(unit).parent == self.plain.contract.unit(other).parent;
         for (key, more) in moves {

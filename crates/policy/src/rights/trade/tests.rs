@@ -1,6 +1,6 @@
 use super::*;
 use crate::rights::{Capacity, Change, TICKETS_MAX};
-use commonhold_contract::{Amount, Contract, Resource};
+use commonhold_contract::{Amount, Contract, PerResource, Resource};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -19,10 +19,17 @@ fn units(n: usize) -> (Contract, Vec<UnitId>, Rights) {
     let mut contract = Contract::default();
     let ids: Vec<UnitId> = (0..n).map(|n| contract.add(None, &format!("u{n}"))).collect();
     for id in &ids {
-        contract.units[id.index()].tickets = commonhold_contract::PerResource::all(1_000);
+        contract.units[id.index()].tickets = PerResource::all(1_000);
     }
     let rights = Rights::new(&contract);
     (contract, ids, rights)
+}
+
+/// So many of one resource.
+fn just(resource: Resource, tickets: u64) -> PerResource<Option<u64>> {
+    let mut all = PerResource::default();
+    all[resource] = Some(tickets);
+    all
 }
 
 fn offer(rights: &mut Rights, bid: Bid) -> Result<(), Refused> {
@@ -250,7 +257,7 @@ fn apart() -> (Contract, [UnitId; 6], Rights) {
     let of = [(lab, "ana"), (lab, "al"), (works, "bo"), (works, "ben")];
     let [ana, al, bo, ben] = of.map(|(encloser, name)| contract.add(Some(encloser), name));
     for id in [bo, ben] {
-        contract.units[id.index()].tickets = commonhold_contract::PerResource::all(600);
+        contract.units[id.index()].tickets = PerResource::all(600);
     }
     let mut rights = Rights::new(&contract);
     for resource in Resource::ALL {
@@ -311,30 +318,30 @@ fn no_exchange_closes_a_loop() {
     offer(&mut r, bid(lab, so_many(50, Memory), so_many(1, Cpu))).unwrap();
     r.settle(0);
     assert_eq!((r.deals().len(), r.offers().len()), (1, 2));
-    assert_eq!(r.fund(lab, Some(works), Cpu, 5), Err(Refused::Loop { unit: lab }));
-    assert_eq!(r.fund(works, Some(bo), Memory, 5), Err(Refused::Loop { unit: works }));
-    r.fund(lab, Some(works), Memory, 5).unwrap();
+    assert_eq!(r.fund(lab, Some(works), just(Cpu, 5)), Err(Refused::Loop { unit: lab }));
+    assert_eq!(r.fund(works, Some(bo), just(Memory, 5)), Err(Refused::Loop { unit: works }));
+    r.fund(lab, Some(works), just(Memory, 5)).unwrap();
 }
 
 /// What funds a unit beside its encloser: `lab` issues 200 CPU tickets more, to a unit of `works`.
 #[test]
 fn a_unit_is_funded_by_another_currency() {
     let (_, [lab, works, ana, al, bo, ben], mut r) = apart();
-    r.fund(bo, Some(lab), Cpu, 200).unwrap();
+    r.fund(bo, Some(lab), just(Cpu, 200)).unwrap();
     let values = |r: &Rights| [lab, works, ana, al, bo, ben].map(|id| r.value(id, Cpu));
     assert_eq!(values(&r), [3_000, 9_000, 1_500, 1_500, 6_000, 3_000]);
     assert_eq!(r.funded(Cpu).collect::<Vec<_>>(), [(bo, Some(lab), 200)]);
-    r.fund(bo, None, Cpu, 100).unwrap();
+    r.fund(bo, None, just(Cpu, 100)).unwrap();
     assert_eq!(values(&r), [2_000, 10_000, 1_000, 1_000, 8_000, 2_000]);
-    r.fund(bo, Some(works), Cpu, 1_200).unwrap();
+    r.fund(bo, Some(works), just(Cpu, 1_200)).unwrap();
     assert_eq!(r.tickets(bo, Cpu), 1_200, "of its own encloser's currency it is what it has");
     for of in [Some(lab), None] {
-        r.fund(bo, of, Cpu, 0).unwrap();
+        r.fund(bo, of, just(Cpu, 0)).unwrap();
     }
-    r.fund(bo, Some(works), Cpu, 600).unwrap();
+    r.fund(bo, Some(works), just(Cpu, 600)).unwrap();
     let many = Refused::TooMany { unit: bo, resource: Cpu, has: 0, more: TICKETS_MAX + 1 };
-    assert_eq!(r.fund(bo, Some(lab), Cpu, TICKETS_MAX + 1), Err(many));
-    assert_eq!(r.fund(bo, Some(UnitId(99)), Cpu, 1), Err(Refused::Unknown { unit: UnitId(99) }));
+    assert_eq!(r.fund(bo, Some(lab), just(Cpu, TICKETS_MAX + 1)), Err(many));
+    assert_eq!(r.fund(bo, Some(UnitId(99)), just(Cpu, 1)), Err(Refused::Unknown { unit: UnitId(99) }));
     assert_eq!(r, apart().2);
 }
 
@@ -496,11 +503,11 @@ fn nested() -> (Contract, Vec<UnitId>) {
     ids.extend(["x", "y"].map(|name| contract.add(Some(ids[0]), name)));
     ids.push(contract.add(Some(ids[1]), "z"));
     for id in &ids {
-        contract.units[id.index()].tickets = commonhold_contract::PerResource::all(6);
+        contract.units[id.index()].tickets = PerResource::all(6);
     }
     for (n, hard) in [(1, Amount::Part(100_000)), (2, Amount::Absolute(1 << 16)), (4, Amount::Part(200_000))]
     {
-        contract.units[ids[n].index()].hard = commonhold_contract::PerResource::all(Some(hard));
+        contract.units[ids[n].index()].hard = PerResource::all(Some(hard));
     }
     (contract, ids)
 }
@@ -535,7 +542,7 @@ proptest! {
                 }
                 Happens::Fund { unit, of, resource, tickets } => {
                     let of = ids.get(of).copied();
-                    let change = Change::Fund { unit: ids[unit], of, resource: Resource::ALL[resource], tickets };
+                    let change = Change::Fund { unit: ids[unit], of, tickets: just(Resource::ALL[resource], tickets) };
                     if r.apply(change).is_ok() {
                         plain.apply(change).unwrap();
                     }
@@ -648,7 +655,7 @@ proptest! {
     fn others_keep_their_rights(tickets in proptest::collection::vec(2u64..1_000, 3..8), part in 1u64..100) {
         let (mut contract, ids, _) = units(tickets.len());
         for (id, tickets) in ids.iter().zip(&tickets) {
-            contract.units[id.index()].tickets = commonhold_contract::PerResource::all(*tickets);
+            contract.units[id.index()].tickets = PerResource::all(*tickets);
         }
         let mut r = Rights::new(&contract);
         for resource in Resource::ALL {

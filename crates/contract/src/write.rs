@@ -1,0 +1,295 @@
+//! A contract's values as a text: what `commonhold tickets --as-contract` prints.
+//!
+//! Properties (tested): reading the text gives the same contract, but for where it says things. Only what is not a default
+//! is said. Sub-units that `each` made are not: `each` makes them again.
+
+use std::fmt::{Display, Write};
+
+use crate::Contract;
+use crate::keys::VERSION;
+use crate::model::{
+    Amount, CpuMode, DEFAULT_TICKETS, Each, MachineRules, PerResource, Permission, Resource, Unit, UnitId,
+};
+use crate::quantity::{amount_text, duration_text};
+
+/// A text that says what the contract says, with `above` as comments at its head. Parsing it gives the same contract, but for
+/// spans, and for sub-units that `each` made.
+pub fn write(contract: &Contract, above: &[String]) -> String {
+    let mut text = String::new();
+    for line in above.iter().flat_map(|comment| comment.lines()) {
+        // A control character may not stand in a comment.
+        let line: String = line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let _ = writeln!(text, "# {line}");
+    }
+    let _ = writeln!(text, "version = {VERSION}");
+    machine(&mut text, contract);
+    for id in contract.listed() {
+        let is_written = |id: UnitId| {
+            contract.unit(id).parent.is_none_or(|encloser| contract.unit(encloser).each.is_none())
+        };
+        if is_written(id) {
+            unit(&mut text, contract.unit(id));
+        }
+    }
+    text
+}
+
+fn machine(text: &mut String, contract: &Contract) {
+    let (now, usual) = (&contract.machine, MachineRules::default());
+    let mut lines = String::new();
+    if now.cpu != usual.cpu {
+        let word = match now.cpu {
+            CpuMode::Auto => "auto",
+            CpuMode::Partition => "partition",
+            CpuMode::Proportional => "proportional",
+        };
+        said(&mut lines, "cpu", &quoted(word));
+    }
+    if now.scheme != usual.scheme {
+        said(&mut lines, "scheme", &quoted(now.scheme.name()));
+    }
+    if now.reserve != usual.reserve {
+        said(&mut lines, "reserve", &quoted(&amount_text(Resource::Memory, now.reserve)));
+    }
+    for (key, ns, usual) in [
+        ("rotation", now.rotation_ns, usual.rotation_ns),
+        ("call-back", now.call_back_ns, usual.call_back_ns),
+        ("call-back-memory", now.call_back_memory_ns, usual.call_back_memory_ns),
+    ] {
+        if ns != usual {
+            said(&mut lines, key, &quoted(&duration_text(ns)));
+        }
+    }
+    if contract.default_unit != UnitId::SHARED {
+        said(&mut lines, "default", &quoted(&contract.unit(contract.default_unit).path));
+    }
+    if !lines.is_empty() {
+        let _ = write!(text, "\n[machine]\n{lines}");
+    }
+}
+
+fn unit(text: &mut String, unit: &Unit) {
+    let names: Vec<String> = unit.path.split('/').map(|name| format!("unit.{}", key(name))).collect();
+    let _ = writeln!(text, "\n[{}]", names.join("."));
+    // An empty list says that nobody is meant; no list, that perhaps one was forgotten.
+    if !unit.members.is_empty() || unit.places.members.is_some() {
+        let members: Vec<String> =
+            unit.members.iter().map(|member| quoted(&member.kind.to_string())).collect();
+        said(text, "members", &format!("[{}]", members.join(", ")));
+    }
+    if let Some(owner) = &unit.owner {
+        said(text, "owner", &quoted(&owner.kind.to_string()));
+    }
+    if let Some(Each::User) = unit.each {
+        said(text, "each", &quoted("user"));
+    }
+    match unit.tickets.single() {
+        Some(&DEFAULT_TICKETS) => {}
+        Some(all) => said(text, "tickets", all),
+        None => {
+            let one = |resource| Some(unit.tickets[resource]).filter(|tickets| *tickets != DEFAULT_TICKETS);
+            said(text, "tickets", &table(|resource| one(resource).map(|tickets| tickets.to_string())));
+        }
+    }
+    for (key, amounts) in [("hard", &unit.hard), ("limit", &unit.limit)] {
+        if *amounts != PerResource::default() {
+            said(text, key, &table(|resource| amounts[resource].map(|it| amount(resource, it))));
+        }
+    }
+    for (key, permissions) in [("lend", &unit.lend), ("borrow", &unit.borrow)] {
+        match permissions.single() {
+            Some(Permission::Yes) => {}
+            Some(Permission::No) => said(text, key, &false),
+            _ => said(text, key, &table(|resource| permission(resource, permissions[resource]))),
+        }
+    }
+}
+
+fn said(text: &mut String, key: &str, value: &dyn Display) {
+    let _ = writeln!(text, "{key} = {value}");
+}
+
+/// A table of what there is to say of each resource.
+fn table(of: impl Fn(Resource) -> Option<String>) -> String {
+    let pairs =
+        Resource::ALL.into_iter().filter_map(|resource| Some(format!("{resource} = {}", of(resource)?)));
+    format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+}
+
+fn amount(resource: Resource, amount: Amount) -> String {
+    quoted(&amount_text(resource, amount))
+}
+
+fn permission(resource: Resource, permission: Permission) -> Option<String> {
+    match permission {
+        Permission::Yes => None,
+        Permission::No => Some("false".to_owned()),
+        Permission::AtMost(most) => Some(amount(resource, most)),
+    }
+}
+
+/// A name with a dot would be two.
+fn key(name: &str) -> String {
+    let is_bare =
+        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if is_bare { name.to_owned() } else { quoted(name) }
+}
+
+/// As a basic string of TOML.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::model::{Member, MemberKind, Places, Principal, Scheme};
+    use crate::parse;
+    use proptest::prelude::*;
+
+    /// Without what says where it stands in a text.
+    fn spanless(mut contract: Contract) -> Contract {
+        for unit in &mut contract.units {
+            let members = unit.places.members.as_ref().map(|_| 0..0);
+            (unit.span, unit.places) = (0..0, Places { members, ..Places::default() });
+            unit.members.iter_mut().chain(&mut unit.owner).for_each(|member| member.span = 0..0);
+        }
+        contract
+    }
+
+    fn read(text: &str) -> Contract {
+        let parsed = parse(text);
+        parsed.contract.unwrap_or_else(|| panic!("{text}\n{:#?}", parsed.diagnostics))
+    }
+
+    #[test]
+    fn every_key_is_written() {
+        let text = r#"# changed
+# and more
+version = 1
+
+[machine]
+cpu = "partition"
+scheme = "quota"
+reserve = "512MiB"
+rotation = "100ms"
+call-back = "20ms"
+call-back-memory = "500ms"
+default = "physics/night-batch"
+
+[unit.physics]
+members = ["group:physics", "user:DOMAIN\\ana \"x\""]
+owner = "user:ana"
+tickets = { cpu = 200, bus = 7 }
+hard = { cpu = "1.5", memory = "8GiB", disk = "25%" }
+limit = { cpu = "50%", bus = "1GB/s" }
+lend = { memory = "2GiB", bus = false }
+borrow = false
+
+[unit.physics.unit.night-batch]
+members = []
+tickets = 30
+
+[unit."a.b"]
+members = ["group:all"]
+each = "user"
+"#;
+        let mut contract = read(text);
+        let above = ["changed\nand more".to_owned()];
+        assert_eq!(write(&contract, &above), text);
+        // What `each` made, it makes again.
+        let each = contract.find("a.b").unwrap();
+        contract.add_users(&[(each, 1000, "ana".to_owned())]);
+        assert_eq!(write(&contract, &above), text);
+        let hostile = write(&contract, &["a\u{1b}[31m\r\nversion = 2".to_owned()]);
+        assert!(hostile.starts_with("# a\u{fffd}[31m\n# version = 2\nversion = 1\n"), "{hostile}");
+        read(&hostile);
+    }
+
+    fn any_amount() -> impl Strategy<Value = Option<Amount>> {
+        prop_oneof![
+            Just(None),
+            (0u64..=250_000).prop_map(|part| Some(Amount::Part(part))),
+            (1u64..1 << 45).prop_map(|amount| Some(Amount::Absolute(amount))),
+        ]
+    }
+
+    fn any_permission() -> impl Strategy<Value = Permission> {
+        prop_oneof![
+            Just(Permission::Yes),
+            Just(Permission::No),
+            any_amount().prop_map(|amount| amount.map_or(Permission::Yes, Permission::AtMost)),
+        ]
+    }
+
+    fn per_resource<T: std::fmt::Debug + 'static>(
+        of: impl Fn() -> BoxedStrategy<T>,
+    ) -> impl Strategy<Value = PerResource<T>> {
+        (of(), of(), of(), of()).prop_map(|(cpu, memory, disk, bus)| PerResource { cpu, memory, disk, bus })
+    }
+
+    proptest! {
+        /// Any contract that can be written is read as it was.
+        #[test]
+        fn what_is_written_is_read(
+            units in proptest::collection::vec(
+                (
+                    any::<prop::sample::Index>(),
+                    "[A-Za-z0-9_.-]{0,6}",
+                    per_resource(|| (1u64..=1_000_000).boxed()),
+                    per_resource(|| any_amount().boxed()),
+                    per_resource(|| any_permission().boxed()),
+                    proptest::option::of("[a-z\"\\\\'#= ]{1,8}"),
+                ),
+                1..4,
+            ),
+            (rotation, scheme, cpu, owner) in (10u64..10_000, 0..3usize, 0..3usize, proptest::option::of(0u32..9)),
+        ) {
+            let mut contract = Contract::default();
+            contract.machine.rotation_ns = rotation * 1_000_000;
+            contract.machine.scheme = [Scheme::Smp, Scheme::Quota, Scheme::Isolate][scheme];
+            contract.machine.cpu = [CpuMode::Auto, CpuMode::Partition, CpuMode::Proportional][cpu];
+            let mut made = vec![None];
+            for (n, (encloser, name, tickets, hard, permissions, member)) in units.into_iter().enumerate() {
+                let id = contract.add(*encloser.get(&made), &format!("u{n}{name}"));
+                made.push(Some(id));
+                let unit = &mut contract.units[id.index()];
+                (unit.tickets, unit.lend) = (tickets, permissions);
+                // Absolute ones could exceed the encloser's.
+                for resource in Resource::ALL {
+                    unit.hard[resource] = hard[resource].filter(|it| matches!(it, Amount::Part(_)));
+                    unit.borrow[resource] = hard[resource].map_or(Permission::Yes, Permission::AtMost);
+                }
+                let name = member.filter(|it| it.trim() == it).map(|it| format!("{it}{n}"));
+                unit.members = name.into_iter().map(|it| Member { kind: MemberKind::User(Principal::Name(it)), span: 0..0 }).collect();
+                unit.owner = owner.map(|uid| Member { kind: MemberKind::Group(Principal::Id(uid)), span: 0..0 });
+            }
+            let text = write(&contract, &[]);
+            let mut found = spanless(read(&text));
+            let mut expected = spanless(contract);
+            // The text has the units of a unit behind it: paths are what counts.
+            let by_path = |contract: &mut Contract| {
+                let paths: Vec<String> = contract.units.iter().map(|unit| unit.path.clone()).collect();
+                let mut units: Vec<(Option<String>, Unit)> = contract.units.iter().map(|unit| {
+                    (unit.parent.map(|it| paths[it.index()].clone()), Unit { parent: None, places: Places::default(), ..unit.clone() })
+                }).collect();
+                units.sort_by(|one, other| one.1.path.cmp(&other.1.path));
+                units
+            };
+            prop_assert_eq!(by_path(&mut found), by_path(&mut expected), "{}", text);
+            prop_assert_eq!(found.machine, expected.machine);
+        }
+    }
+}
