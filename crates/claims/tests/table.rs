@@ -13,7 +13,8 @@ use commonhold_claims::experiments::Experiment;
 use commonhold_claims::{Row, Runs, SEEDS, assess, rows, run, select};
 use commonhold_report::claims::{Basis, Tolerance, Verdict};
 use commonhold_sim::outcome::{
-    DiskOutcome, DiskUse, JobOutcome, LockOutcome, MemoryCallBacks, Outcome, Spent, Statement, UnitOutcome,
+    DiskOutcome, DiskUse, JobOutcome, LockOutcome, MemoryCallBacks, Outcome, RoundsOutcome, Spent, Statement,
+    UnitOutcome,
 };
 
 /// Every number and testable statement of seed 000, and of sections 5.1 to 5.5 of seed 004.
@@ -178,6 +179,14 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         stuck: Vec::new(),
         swap_short_bytes: 0,
         jobs: scenario.workload.jobs.iter().enumerate().map(job).collect(),
+        rounds: (scenario.workload.jobs.iter().zip(1..))
+            .map(|(job, n)| RoundsOutcome {
+                job: job.name.clone(),
+                rounds: n * (100 + number),
+                every_ns: 1_000_000_000,
+                by_then: vec![0, n],
+            })
+            .collect(),
         units: scenario.contract.ids().map(unit).collect(),
         common: Vec::new(),
         disks: scenario.hardware.disks.iter().map(disk).collect(),

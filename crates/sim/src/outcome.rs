@@ -113,7 +113,8 @@ impl RoundsOutcome {
             self.by_then.get(place).copied().unwrap_or(self.rounds)
         };
         let (place, rest) = (at / self.every_ns, at % self.every_ns);
-        let between = u128::from(entry(place + 1) - entry(place)) * u128::from(rest) / u128::from(self.every_ns);
+        let between =
+            u128::from(entry(place + 1) - entry(place)) * u128::from(rest) / u128::from(self.every_ns);
         entry(place) + u64::try_from(between).unwrap_or(0)
     }
 }

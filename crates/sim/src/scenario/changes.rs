@@ -180,7 +180,8 @@ fn rounds(document: &mut Document, entry: &Entry, workload: &Workload) -> Option
     };
     let most = most_rounds(workload, job);
     if most < rounds {
-        let message = format!("job `{name}` goes round {most} times at most, and the offer waits for {rounds}");
+        let message =
+            format!("job `{name}` goes round {most} times at most, and the offer waits for {rounds}");
         let help = "name no more rounds than the outermost `repeat` of its program has, times its copies";
         document.report(Diagnostic::error("never-starts", place, message).help(help));
     }

@@ -89,8 +89,14 @@ fn horizon(document: &mut Document, entries: &[Entry], places: &mut Places) -> T
 }
 
 fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) -> File {
-    let mut file =
-        File { name: named.name.to_owned(), bytes: 0, disk: None, shared: false, fragment_bytes: 0, buffer_bytes: 0 };
+    let mut file = File {
+        name: named.name.to_owned(),
+        bytes: 0,
+        disk: None,
+        shared: false,
+        fragment_bytes: 0,
+        buffer_bytes: 0,
+    };
     let mut sized = false;
     for entry in document.entries(&FILE, table) {
         match entry.key.name {
