@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 pub use crate::engine::Spent;
-pub use commonhold_ledger::Statement;
+pub use commonhold_ledger::{Exchange, Statement};
 
 use crate::Time;
 
