@@ -329,13 +329,16 @@ impl Change {
         let horizon_ns = &mut scenario.workload.horizon_ns;
         *horizon_ns = self.until_s.map_or(*horizon_ns, |s| *horizon_ns.min(&mut (s * 1_000_000_000)));
         if let Some((disk, pages)) = self.offered {
+            let frame = scenario.hardware.kernel.frame_bytes;
             let timed = scenario.workload.changes.iter_mut().map(|change| &mut change.change);
             let awaited = scenario.workload.awaited.iter_mut().map(|change| &mut change.change);
             for change in timed.chain(awaited) {
                 let rights::Change::Offer { bid } = change else { continue };
                 for offer in [&mut bid.gives, &mut bid.wants] {
-                    let Offer { resource, tickets } = offer;
-                    *tickets = if *resource == Resource::Disk { disk } else { pages };
+                    *offer = match offer.resource {
+                        Resource::Disk => Offer::tickets(Resource::Disk, disk),
+                        resource => Offer::hard(resource, Amount::Absolute(pages * frame)),
+                    };
                 }
             }
         }

@@ -325,8 +325,8 @@ fn databases() {
                 .all(|(unit, tickets)| *tickets == 1_000 && !unit.contains('/'))
         );
     }
-    let memory = tickets_of(&none, Resource::Memory);
-    assert_eq!(memory.iter().map(|(_, tickets)| *tickets).collect::<Vec<_>>(), [1_375, 1_375, 6, 6, 6, 6]);
+    let databases = none.contract.held().take(2).map(|id| none.contract.unit(id).hard[Resource::Memory]);
+    assert!(databases.into_iter().all(|hard| hard == Some(Amount::Absolute(1_375 * PAGE))));
 
     let offers = on(experiments::DATABASES_OFFERS, Scheme::Isolate).offer(800, 300).scenario().unwrap();
     assert_eq!((&offers.contract, &offers.hardware), (&none.contract, &none.hardware));
@@ -338,6 +338,6 @@ fn databases() {
         Change::Offer { bid } => (bid.gives.to_string(), bid.wants.to_string()),
         other => panic!("{other:?}"),
     });
-    let [disk, memory] = ["disk:800".to_owned(), "memory:300".to_owned()];
+    let [disk, memory] = ["disk:800".to_owned(), "memory:1200KiB".to_owned()];
     assert_eq!(asked, [(memory.clone(), disk.clone()), (disk, memory)]);
 }

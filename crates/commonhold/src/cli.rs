@@ -395,18 +395,22 @@ pub(crate) enum TicketsWhat {
 /// them leaves the contract, and no longer than the daemon. All tickets are back then. An offer that fits none stands until it
 /// is served or taken back.
 ///
-/// Offers are between units side by side. The members of a unit may offer its tickets, and so may root.
+/// Within one unit, tickets are compared by their number; in different units, by what they are worth now. What is reserved (hard)
+/// is exchanged for what is reserved. The members of a unit may offer its tickets, and so may root.
 #[derive(Debug, Args)]
 pub(crate) struct Offer {
     /// The unit that offers, by its path [default: the one that this command runs in]
     #[arg(long, value_name = "UNIT")]
     pub(crate) unit: Option<String>,
-    /// What it gives: a resource and tickets, such as disk:300
+    /// What it gives: a resource and tickets, such as disk:300; or an amount of what is reserved for it, such as memory:2GiB
     #[arg(long, value_name = "RESOURCE:N")]
     pub(crate) give: commonhold_policy::rights::Offer,
     /// What it wants for that, such as cpu:200
     #[arg(long, value_name = "RESOURCE:N")]
     pub(crate) want: commonhold_policy::rights::Offer,
+    /// The least of what it wants that it takes, for as much less of what it gives [default: all]
+    #[arg(long, value_name = "RESOURCE:N")]
+    pub(crate) at_least: Option<commonhold_policy::rights::Offer>,
     /// Only with this unit
     #[arg(long, value_name = "UNIT")]
     pub(crate) with: Option<String>,

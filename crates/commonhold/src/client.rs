@@ -170,7 +170,8 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
     };
     let for_ns = args.time.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     let with = args.with.clone();
-    let asked = Asked::Offer { unit, gives: args.give, wants: args.want, with, for_ns };
+    let at_least = args.at_least;
+    let asked = Asked::Offer { unit, gives: args.give, wants: args.want, with, for_ns, at_least };
     let reply: TicketsReply = call(&mut place::connect(&args.common.place)?, &Call::Change(asked))?;
     if args.common.json {
         return said(&exchanges::offered(reply.offer, reply.exchange, &reply.tickets));

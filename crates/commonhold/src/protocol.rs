@@ -85,6 +85,16 @@ pub(crate) enum Asked {
         with: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ns: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at_least: Option<Offer>,
+    },
+    Fund {
+        unit: String,
+        /// Whose currency; nothing: the base currency.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        of: Option<String>,
+        resource: Resource,
+        tickets: u64,
     },
     Cancel {
         number: u64,
@@ -119,6 +129,8 @@ pub(crate) mod refusal {
     pub(crate) const NOT_SIBLINGS: &str = "io.commonhold.NotSiblings";
     pub(crate) const SAME_UNIT: &str = "io.commonhold.SameUnit";
     pub(crate) const LENT: &str = "io.commonhold.TicketsLent";
+    pub(crate) const NOT_RESERVED: &str = "io.commonhold.NotReserved";
+    pub(crate) const LOOP: &str = "io.commonhold.Loop";
     pub(crate) const NO_EXCHANGE: &str = "io.commonhold.NoExchange";
     pub(crate) const TOO_MANY_OFFERS: &str = "io.commonhold.TooManyOffers";
     pub(crate) const NO_OFFER: &str = "io.commonhold.NoSuchOffer";

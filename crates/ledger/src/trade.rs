@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use commonhold_contract::{Contract, Resource, UnitId};
-use commonhold_policy::rights::{Deal, Ending, Leg, Trade};
+use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::rights::{Deal, Ending, Leg, Offer, Trade};
 use commonhold_policy::{Plan, Time};
 
 use crate::Imbalance;
@@ -31,17 +31,19 @@ pub struct Exchange {
     pub why: Option<Ending>,
 }
 
-/// Tickets that a unit lends to another.
+/// What a unit lends to another.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Lent {
     /// The path of the unit whose tickets they are; `?` of one that is gone.
     pub from: String,
     /// The path of the unit that has them meanwhile.
     pub to: String,
-    /// Of what.
-    pub resource: Resource,
-    /// How many.
-    pub tickets: u64,
+    /// What it lends.
+    pub what: Offer,
+    /// The path of the unit whose currency that is, where the other unit is in another one; nothing: the base currency, or the
+    /// one that both are in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -85,8 +87,8 @@ impl Exchanges {
         let lent = |leg: &Leg| Lent {
             from: name(leg.from),
             to: name(leg.to),
-            resource: leg.what.resource,
-            tickets: leg.what.tickets,
+            what: leg.what,
+            of: leg.of.filter(|_| leg.of != leg.into).map(name),
         };
         let since = |at: Time| at.saturating_sub(opened);
         let exchange = |number: u64, deal: &Deal, ended: Option<(Time, Ending)>| Exchange {
@@ -109,8 +111,8 @@ impl Exchanges {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use commonhold_contract::Resource;
     use commonhold_policy::plan::Decisions;
-    use commonhold_policy::rights::Offer;
 
     fn plan(at: Time, trade: Trade) -> Plan {
         Plan { at, decisions: Decisions { trade: vec![trade], ..Decisions::default() }, ..Plan::default() }
@@ -120,9 +122,15 @@ mod tests {
     fn an_exchange_is_told_from_its_begin_to_its_end() {
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
-        let leg = |from, to, resource, tickets| Leg { from, to, what: Offer { resource, tickets } };
+        let leg = |from, to, resource, tickets| Leg {
+            from,
+            to,
+            what: Offer::tickets(resource, tickets),
+            of: None,
+            into: None,
+        };
         let legs = vec![leg(a, b, Resource::Disk, 300), leg(b, a, Resource::Cpu, 200)];
-        let what = Deal { legs, since: 1_000, until: None };
+        let what = Deal { legs: legs.clone(), since: 1_000, until: None };
         let made = || Trade::Made { deal: 3, offers: vec![1, 2], what: what.clone() };
         let undone = || Trade::Undone { deal: 3, why: Ending::Ended, what: what.clone() };
         let mut exchanges = Exchanges::default();
@@ -130,7 +138,7 @@ mod tests {
         assert_eq!(exchanges.book(&plan(1_000, made())), [Imbalance::Exchange { number: 3 }]);
         let told = &exchanges.statement(&contract, 400)[0];
         assert_eq!((told.began_ns, told.ended_ns, told.lent.len()), (600, None, 2));
-        assert_eq!((&*told.lent[0].from, &*told.lent[0].to, told.lent[0].tickets), ("a", "b", 300));
+        assert_eq!((&*told.lent[0].from, &*told.lent[0].to, told.lent[0].what), ("a", "b", legs[0].what));
         assert_eq!(exchanges.book(&plan(5_000, undone())), []);
         assert_eq!(exchanges.book(&plan(6_000, undone())), [Imbalance::Exchange { number: 3 }]);
         let told = exchanges.statement(&contract, 400);

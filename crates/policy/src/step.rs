@@ -51,28 +51,32 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
 /// Takes into the rights what changed since the step before. Where nothing did, they stay the same ones: what is worked out
 /// from them is remembered by that.
 fn bring_up_to_date(rights: &mut Arc<Rights>, now: Time, input: Input<'_>, made: &mut Decisions) {
-    let cpus = capacity(input.contract, input.machine, Resource::Cpu);
+    let capacities =
+        Resource::ALL.map(|resource| (resource, capacity(input.contract, input.machine, resource)));
     let there = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
     let same = rights.are_of(input.contract)
         && input.changes.is_empty()
         && rights.is_settled(now)
-        && rights.capacity(Resource::Cpu) == cpus
+        && capacities.iter().all(|(resource, capacity)| rights.capacity(*resource) == *capacity)
         && input.contract.held().all(|unit| rights.is_present(unit, there(unit)));
     if same {
         return;
     }
     let rights = Arc::make_mut(rights);
     rights.follow(input.contract);
+    // What offers are worth is weighed by it.
+    for (resource, capacity) in capacities {
+        rights.set_capacity(resource, capacity);
+    }
     for change in input.changes {
         let refused = rights.apply(*change).err();
         made.rights.push(RightsChange { change: *change, refused });
     }
-    made.trade = rights.settle(now);
     for unit in input.contract.held() {
         // Every unit of the contract is known by now.
         let _ = rights.set_present(unit, there(unit));
     }
-    rights.set_capacity(Resource::Cpu, cpus);
+    made.trade = rights.settle(now);
 }
 
 #[cfg(test)]

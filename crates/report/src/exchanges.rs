@@ -1,7 +1,8 @@
 //! Offers and exchanges of tickets: what is offered; and what each unit lends, since when, and until when.
 
+use commonhold_contract::amount_text;
 use commonhold_ledger::Exchange;
-use commonhold_policy::rights::{Ending, Offer};
+use commonhold_policy::rights::{Ending, Offer, Stake};
 use serde::{Deserialize, Serialize};
 
 use crate::figures::{NOTHING, duration};
@@ -22,6 +23,9 @@ pub struct Standing {
     /// The path of the unit that alone may serve it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<String>,
+    /// The least of what it wants that it takes, for as much less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<Offer>,
     /// How long an exchange lasts at most, in ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
@@ -39,8 +43,8 @@ pub fn text(offers: &[Standing], exchanges: &[Exchange], elapsed_ns: u64, style:
             let cells = vec![
                 offer.number.to_string(),
                 clean(&offer.unit),
-                tickets(offer.gives),
-                tickets(offer.wants),
+                much(offer.gives),
+                wanted(offer),
                 offer.with.as_deref().map_or(NOTHING.to_owned(), clean),
                 offer.for_ns.map_or(NOTHING.to_owned(), duration),
             ];
@@ -103,9 +107,19 @@ pub fn offered(offer: Option<u64>, exchange: Option<u64>, tickets: &[Tickets]) -
     crate::json("commonhold.offer", All { offer, exchange, tickets })
 }
 
-/// `30 disk`.
-fn tickets(offer: Offer) -> String {
-    format!("{} {}", offer.tickets, offer.resource)
+/// `30 disk`, and `2GiB memory` of what is reserved.
+fn much(offer: Offer) -> String {
+    let Offer { resource, stake } = offer;
+    match stake {
+        Stake::Tickets(tickets) => format!("{tickets} {resource}"),
+        Stake::Hard(amount) => format!("{} {resource}", amount_text(resource, amount)),
+    }
+}
+
+/// With the least that is taken, if that is less.
+fn wanted(offer: &Standing) -> String {
+    let least = offer.at_least.map_or_else(String::new, |least| format!(", {} at least", much(least)));
+    much(offer.wants) + &least
 }
 
 /// A row for each unit of each exchange; `None` of none.
@@ -126,7 +140,8 @@ pub(crate) fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
                 once(exchange.number.to_string()),
                 clean(&lent.from),
                 clean(&lent.to),
-                tickets(Offer { resource: lent.resource, tickets: lent.tickets }),
+                much(lent.what)
+                    + &lent.of.as_deref().map_or_else(String::new, |of| format!(" of {}", clean(of))),
                 once(when.words(exchange.began_ns)),
                 once(until.clone()),
             ];
@@ -141,7 +156,7 @@ fn words(why: Ending) -> &'static str {
         Ending::Over => "over",
         Ending::Ended => "ended by a unit",
         Ending::Gone => "a unit is gone",
-        Ending::TooFew => "too few tickets left",
+        Ending::TooFew => "too little left",
     }
 }
 
@@ -156,8 +171,9 @@ mod tests {
         let offer = Standing {
             number: 4,
             unit: "a".to_owned(),
-            gives: Offer { resource: Disk, tickets: 300 },
-            wants: Offer { resource: Cpu, tickets: 200 },
+            gives: Offer::tickets(Disk, 300),
+            wants: Offer::tickets(Cpu, 200),
+            at_least: None,
             with: None,
             for_ns: Some(600_000_000_000),
             waits: Some("it has 3".to_owned()),
@@ -165,8 +181,8 @@ mod tests {
         let lent = |from: &str, to: &str, resource, tickets| Lent {
             from: from.to_owned(),
             to: to.to_owned(),
-            resource,
-            tickets,
+            what: Offer::tickets(resource, tickets),
+            of: None,
         };
         let exchange = Exchange {
             number: 3,

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, UnitId, amount_text};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, RightsChange};
-use commonhold_policy::rights::{Change, Deal, Ending, Leg, Offer, Refused, TICKETS_MAX, Trade};
+use commonhold_policy::rights::{Change, Deal, Ending, Leg, Offer, Refused, Stake, TICKETS_MAX, Trade};
 use commonhold_policy::{MS, Plan, Reason};
 
 use crate::figures::duration;
@@ -86,7 +86,21 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             lent + 1
         ),
         Refused::NoExchange { unit } => format!(
-            "unit {} must give tickets of one resource for tickets of another, one of each at least",
+            "unit {} must give tickets of one resource for tickets of another, one of each at least, and the least that it takes \
+             must be of what it wants, and no more than that",
+            name(unit)
+        ),
+        Refused::NotReserved { unit, resource, left: None } => format!(
+            "unit {} has no {resource} reserved that it could lend; `hard` in the contract reserves some, and tickets are a number \
+             without a unit",
+            name(unit)
+        ),
+        Refused::NotReserved { unit, resource, left: Some(left) } => {
+            format!("unit {} has less {resource} reserved than it would lend; {left} is the most", name(unit))
+        }
+        Refused::Loop { unit } => format!(
+            "unit {} would be worth something by its own tickets: a unit cannot hold tickets of its own currency, nor of one \
+             that is worth something by them; name another unit",
             name(unit)
         ),
         Refused::TooManyOffers => {
@@ -107,7 +121,7 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
 pub fn trade(contract: &Contract, trade: &Trade) -> String {
     let name = |unit: UnitId| path(contract, unit);
     let legs = |deal: &Deal| {
-        let leg = |leg: &Leg| format!("{} lends {} to {}", name(leg.from), Tickets(leg.what), name(leg.to));
+        let leg = |leg: &Leg| format!("{} lends {} to {}", name(leg.from), Much(leg.what), name(leg.to));
         deal.legs.iter().map(leg).collect::<Vec<_>>().join(", ")
     };
     match trade {
@@ -145,26 +159,37 @@ impl fmt::Display for Asked<'_> {
                 write!(f, "{}: gives {tickets} {resource} tickets to {}", name(from), name(to))
             }
             Change::Exchange { one, other, gives, gets } => {
-                write!(f, "{}: gives {} to {} for {}", name(one), Tickets(gives), name(other), Tickets(gets))
+                write!(f, "{}: gives {} to {} for {}", name(one), Much(gives), name(other), Much(gets))
             }
             Change::Offer { bid } => {
-                write!(f, "{}: offers {} for {}", name(bid.by), Tickets(bid.gives), Tickets(bid.wants))?;
+                write!(f, "{}: offers {} for {}", name(bid.by), Much(bid.gives), Much(bid.wants))?;
+                if let Some(least) = bid.at_least {
+                    write!(f, ", or less for {} at least", Much(least))?;
+                }
                 if let Some(with) = bid.with {
                     write!(f, ", to {} alone", name(with))?;
                 }
                 bid.for_ns.map_or(Ok(()), |ns| write!(f, ", for {}", duration(ns)))
             }
             Change::Cancel { number } => write!(f, "offer or exchange {number} is taken back"),
+            Change::Fund { unit, of, resource, tickets } => {
+                let of = of.map_or("the machine", |of| name(of));
+                write!(f, "{}: {tickets} {resource} tickets of {of} from now on, beside its own", name(unit))
+            }
         }
     }
 }
 
-/// `30 disk tickets`.
-struct Tickets(Offer);
+/// `30 disk tickets`, `2GiB of reserved memory`.
+struct Much(Offer);
 
-impl fmt::Display for Tickets {
+impl fmt::Display for Much {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} tickets", self.0.tickets, self.0.resource)
+        let resource = self.0.resource;
+        match self.0.stake {
+            Stake::Tickets(tickets) => write!(f, "{tickets} {resource} tickets"),
+            Stake::Hard(amount) => write!(f, "{} of reserved {resource}", amount_text(resource, amount)),
+        }
     }
 }
 
@@ -350,8 +375,7 @@ mod tests {
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
         let sub = contract.add(Some(a), "sub");
-        let (gives, gets) =
-            (Offer { resource: Resource::Disk, tickets: 30 }, Offer { resource: Resource::Cpu, tickets: 10 });
+        let (gives, gets) = (Offer::tickets(Resource::Disk, 30), Offer::tickets(Resource::Cpu, 10));
         let mut rights = Rights::new(&contract);
         let mut said = |change: Change| {
             let refused = rights.apply(change).err();

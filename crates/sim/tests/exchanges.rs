@@ -39,9 +39,9 @@ fn an_exchange_is_in_force_for_its_time() {
     // In 3 s: 150, 50 and 100 of 300 tickets are 1.5, 0.5 and 1 s.
     assert_eq!(used(&outcome), [35, 25, 30]);
     let [exchange] = &outcome.ledger.exchanges[..] else { panic!("{:?}", outcome.ledger.exchanges) };
-    let lent: Vec<(&str, &str, u64)> =
-        exchange.lent.iter().map(|lent| (&*lent.from, &*lent.to, lent.tickets)).collect();
-    assert_eq!(lent, [("a", "b", 30), ("b", "a", 50)]);
+    let lent: Vec<(&str, &str, String)> =
+        exchange.lent.iter().map(|lent| (&*lent.from, &*lent.to, lent.what.to_string())).collect();
+    assert_eq!(lent, [("a", "b", "disk:30".to_owned()), ("b", "a", "cpu:50".to_owned())]);
     assert_eq!((exchange.began_ns, exchange.ended_ns), (3 * S, Some(6 * S)));
 }
 

@@ -274,8 +274,8 @@ fn may(
 mod tests {
     use super::*;
     use crate::protocol::Asked;
-    use commonhold_contract::Resource;
-    use commonhold_policy::rights::Offer;
+    use commonhold_contract::{Amount, Resource};
+    use commonhold_policy::rights::{Offer, TICKETS_MAX};
     use proptest::prelude::*;
 
     fn any_resource() -> impl Strategy<Value = Resource> {
@@ -283,22 +283,25 @@ mod tests {
     }
 
     fn any_asked() -> impl Strategy<Value = Asked> {
-        let offer =
-            || (any_resource(), any::<u64>()).prop_map(|(resource, tickets)| Offer { resource, tickets });
-        (0..7, any::<String>(), any::<String>(), any_resource(), offer(), offer()).prop_map(
-            |(kind, one, other, resource, gives, gets)| {
-                let tickets = gives.tickets;
-                match kind {
-                    0 => Asked::Set { unit: one, resource, tickets },
-                    1 => Asked::Issue { unit: one, resource, tickets },
-                    2 => Asked::TakeBack { unit: one, resource, tickets },
-                    3 => Asked::Transfer { from: one, to: other, resource, tickets },
-                    4 => Asked::Exchange { one, other, gives, gets },
-                    5 => Asked::Cancel { number: tickets },
-                    _ => {
-                        let (with, for_ns) = ((!other.is_empty()).then_some(other), Some(gets.tickets));
-                        Asked::Offer { unit: one, gives, wants: gets, with, for_ns }
-                    }
+        let offer = || {
+            let hard = any_resource().prop_map(|resource| Offer::hard(resource, Amount::Part(250_000)));
+            let soft = (any_resource(), 1..=TICKETS_MAX)
+                .prop_map(|(resource, tickets)| Offer::tickets(resource, tickets));
+            prop_oneof![soft, hard]
+        };
+        (0..8, any::<String>(), any::<String>(), any_resource(), any::<u64>(), (offer(), offer())).prop_map(
+            |(kind, one, other, resource, tickets, (gives, gets))| match kind {
+                0 => Asked::Set { unit: one, resource, tickets },
+                1 => Asked::Issue { unit: one, resource, tickets },
+                2 => Asked::TakeBack { unit: one, resource, tickets },
+                3 => Asked::Transfer { from: one, to: other, resource, tickets },
+                4 => Asked::Exchange { one, other, gives, gets },
+                5 => Asked::Cancel { number: tickets },
+                6 => Asked::Fund { unit: one, of: Some(other), resource, tickets },
+                _ => {
+                    let with = (!other.is_empty()).then_some(other);
+                    let (for_ns, at_least) = (Some(tickets), Some(gets));
+                    Asked::Offer { unit: one, gives, wants: gets, with, for_ns, at_least }
                 }
             },
         )

@@ -52,6 +52,7 @@ pub(super) fn offers(hold: &Hold) -> Answered {
         wants: bid.wants,
         with: bid.with.map(path),
         for_ns: bid.for_ns,
+        at_least: bid.at_least,
         waits: rights.waits(bid).map(|why| words::refused(hold.contract(), why)),
     };
     let offers = rights.offers().iter().map(standing).collect();
@@ -98,6 +99,8 @@ pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
             Refused::Itself { .. } => refusal::SAME_UNIT,
             Refused::Lent { .. } => refusal::LENT,
             Refused::NoExchange { .. } => refusal::NO_EXCHANGE,
+            Refused::NotReserved { .. } => refusal::NOT_RESERVED,
+            Refused::Loop { .. } => refusal::LOOP,
             Refused::TooManyOffers => refusal::TOO_MANY_OFFERS,
             Refused::NoOffer { .. } => refusal::NO_OFFER,
         };
@@ -132,9 +135,16 @@ fn change(hold: &Hold, asked: &Asked) -> Result<Change, Refusal> {
         Asked::Exchange { one, other, gives, gets } => {
             Change::Exchange { one: unit(one)?, other: unit(other)?, gives: *gives, gets: *gets }
         }
-        Asked::Offer { unit: path, gives, wants, with, for_ns } => {
+        Asked::Fund { unit: path, of, resource, tickets } => Change::Fund {
+            unit: unit(path)?,
+            of: of.as_deref().map(unit).transpose()?,
+            resource: *resource,
+            tickets: *tickets,
+        },
+        Asked::Offer { unit: path, gives, wants, with, for_ns, at_least } => {
             let with = with.as_deref().map(unit).transpose()?;
-            let bid = Bid { by: unit(path)?, gives: *gives, wants: *wants, with, for_ns: *for_ns };
+            let (by, for_ns, at_least) = (unit(path)?, *for_ns, *at_least);
+            let bid = Bid { by, gives: *gives, wants: *wants, with, for_ns, at_least };
             Change::Offer { bid }
         }
         Asked::Cancel { number } => Change::Cancel { number: *number },
@@ -220,17 +230,18 @@ fn may_change(
     may_enter: &dyn Fn(UnitId) -> bool,
     change: &Change,
 ) -> bool {
-    let governs_around = |unit: UnitId| {
+    let governs = |encloser: UnitId| {
         // Where users have sub-units, one who came first would decide for those who come later.
-        let is_users = |encloser: UnitId| contract.unit(encloser).each.is_some();
-        let encloser = contract.unit(unit).parent;
-        encloser.is_some_and(|it| !is_users(it) && may_enter(it))
-            && contract.children(encloser).all(may_enter)
+        let is_users = contract.unit(encloser).each.is_some();
+        !is_users && may_enter(encloser) && contract.children(Some(encloser)).all(may_enter)
     };
+    let governs_around = |unit: UnitId| contract.unit(unit).parent.is_some_and(governs);
     match *change {
         Change::Set { unit, .. } | Change::Issue { unit, .. } | Change::TakeBack { unit, .. } => {
             governs_around(unit)
         }
+        // The currency's: who decides on what it issues. Of the base currency root alone does.
+        Change::Fund { of, .. } => of.is_some_and(|of| governs(of)),
         // That the other is a sibling, the rights themselves see to.
         Change::Transfer { from, .. } => may_enter(from) || governs_around(from),
         Change::Exchange { one, other, .. } => governs_around(one) && governs_around(other),
@@ -269,7 +280,7 @@ mod tests {
     }
 
     fn changes(one: UnitId, other: UnitId) -> [(&'static str, Change); 5] {
-        let offer = Offer { resource: CPU, tickets: 1 };
+        let offer = Offer::tickets(CPU, 1);
         [
             ("set", Change::Set { unit: one, resource: CPU, tickets: 1 }),
             ("issue", Change::Issue { unit: one, resource: CPU, tickets: 1 }),

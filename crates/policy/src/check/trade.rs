@@ -1,4 +1,4 @@
-//! The books of exchanges: which are in force, and whether each moves tickets around a ring of siblings.
+//! The books of exchanges: which are in force, and whether each goes around a ring of units.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -35,17 +35,18 @@ impl TradeBooks {
     }
 }
 
-/// What an exchange is not: tickets that go around once, each unit lending and getting, all in one encloser.
+/// What an exchange is not: tickets that go around once, each unit lending and getting.
 fn flaw(contract: &Contract, deal: &Deal) -> Option<&'static str> {
     let unit = |unit: UnitId| (contract.has(unit) && !unit.is_common()).then(|| contract.unit(unit));
-    let mut enclosers = BTreeSet::new();
     for leg in &deal.legs {
         let (Some(from), Some(to)) = (unit(leg.from), unit(leg.to)) else {
             return Some("is of a unit that the contract does not have");
         };
-        enclosers.extend([from.parent, to.parent]);
-        if leg.what.tickets == 0 {
-            return Some("moves no tickets");
+        if (from.parent, to.parent) != (leg.of, leg.into) {
+            return Some("is of tickets of another currency than its units' enclosers");
+        }
+        if leg.what.is_nothing() {
+            return Some("moves nothing");
         }
     }
     let from: BTreeSet<UnitId> = deal.legs.iter().map(|leg| leg.from).collect();
@@ -55,11 +56,7 @@ fn flaw(contract: &Contract, deal: &Deal) -> Option<&'static str> {
         && from.len() > 1
         && from == to
         && around.clone().all(|(leg, next)| leg.to == next.from && leg.what.resource != next.what.resource);
-    match () {
-        () if enclosers.len() > 1 => Some("is between units of different enclosers"),
-        () if !is_ring => Some("is no ring of units, each lending one resource for another"),
-        () => None,
-    }
+    (!is_ring).then_some("is no ring of units, each lending one resource for another")
 }
 
 #[cfg(test)]
@@ -71,7 +68,7 @@ mod tests {
     use commonhold_contract::Resource::{Cpu, Disk};
 
     fn leg(from: UnitId, to: UnitId, resource: commonhold_contract::Resource, tickets: u64) -> Leg {
-        Leg { from, to, what: Offer { resource, tickets } }
+        Leg { from, to, what: Offer::tickets(resource, tickets), of: None, into: None }
     }
 
     fn plan(trade: Vec<Trade>) -> Plan {
@@ -96,8 +93,10 @@ mod tests {
         ] {
             assert_eq!(flaw(no_ring), ring);
         }
-        assert!(flaw(vec![leg(a, inside, Disk, 3), leg(inside, a, Cpu, 2)]).contains("different enclosers"));
-        assert_eq!(flaw(vec![leg(a, b, Disk, 0), leg(b, a, Cpu, 2)]), "moves no tickets");
+        let lot = Leg { into: Some(a), ..leg(b, inside, Disk, 3) };
+        assert_eq!(flaw(vec![lot, Leg { of: Some(a), ..leg(inside, b, Cpu, 2) }]), "");
+        assert!(flaw(vec![lot, leg(inside, b, Cpu, 2)]).contains("another currency"));
+        assert_eq!(flaw(vec![leg(a, b, Disk, 0), leg(b, a, Cpu, 2)]), "moves nothing");
         let gone = UnitId(77);
         assert!(flaw(vec![leg(a, gone, Disk, 3), leg(gone, a, Cpu, 2)]).contains("does not have"));
     }

@@ -140,6 +140,8 @@ impl State {
 pub struct Allowance {
     /// What its own processes are entitled to.
     pub entitled: u64,
+    /// What is reserved of what it and its sub-units are entitled to.
+    pub reserved: u64,
     /// What it lends.
     pub lent: u64,
     /// What it borrows.
@@ -291,11 +293,12 @@ impl<'a> Division<'a> {
         let allowance = |id: UnitId| {
             if id.is_common() {
                 let (allowed, because) = (self.input.frames, Because::Common);
-                return Allowance { entitled: 0, lent: 0, borrowed: 0, allowed, because };
+                return Allowance { entitled: 0, reserved: 0, lent: 0, borrowed: 0, allowed, because };
             }
             let (entitled, lent, borrowed) =
                 (self.entitlement.own(id), lent[id.index()], borrowed[id.index()]);
-            Allowance { entitled, lent, borrowed, allowed: entitled - lent + borrowed, because: because(id) }
+            let (allowed, reserved) = (entitled - lent + borrowed, self.entitlement.hard(id));
+            Allowance { entitled, reserved, lent, borrowed, allowed, because: because(id) }
         };
         self.input.contract.ids().map(allowance).collect()
     }
@@ -348,9 +351,7 @@ impl<'a> Division<'a> {
     fn reserved(&self, unit: UnitId) -> u64 {
         let contract = self.input.contract;
         let of = |id: UnitId| {
-            let whole = self.around(id);
-            let value = self.entitlement.value(id);
-            let hard = self.capacity.weigh_up(contract.unit(id).hard.memory, whole).unwrap_or(0).min(value);
+            let (value, hard) = (self.entitlement.value(id), self.entitlement.hard(id));
             let part = u128::from(self.entitlement.own(unit)) * u128::from(hard);
             u64::try_from(part.div_ceil(u128::from(value.max(1)))).unwrap_or(u64::MAX)
         };

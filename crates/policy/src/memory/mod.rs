@@ -188,7 +188,7 @@ pub(crate) fn step(
     state.frames = frames_state;
     let slack = facts.total / SLACK_PART;
     state.share_out(&allowances, &units, frame, slack);
-    let wanted = orders::wanted(input, &state.charged(), state.divided(facts.total));
+    let wanted = orders::wanted(input, &state.charged(), |id| allowances[id.index()].reserved * frame);
     orders::differences(&state.orders, &wanted, Reason::NobodyThere, steps);
     explain(steps, &allowances, frame);
     state.orders = wanted;

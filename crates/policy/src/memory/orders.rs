@@ -22,19 +22,23 @@ pub(super) struct Orders {
 }
 
 /// What is to be in force. A unit without processes is held to nothing, so that a process that comes finds room.
-pub(super) fn wanted(input: Input<'_>, shares: &[Share], divided: u64) -> BTreeMap<UnitId, Orders> {
+///
+/// `reserved` is what no wants of others may take from a unit and its sub-units.
+pub(super) fn wanted(
+    input: Input<'_>,
+    shares: &[Share],
+    reserved: impl Fn(UnitId) -> u64,
+) -> BTreeMap<UnitId, Orders> {
     let values = tree::sums(input.contract, |unit| shares[unit.index()].entitled);
     let allowed = tree::sums(input.contract, |unit| shares[unit.index()].allowed);
     let guarantees = input.means.memory.guarantees;
     // A machine that hands out frames itself lets a process that comes have some, whatever its unit's bound is.
     let all = input.means.memory.frames.is_some();
     let order = |id: UnitId| {
-        let unit = input.contract.unit(id);
         let value = values[id.index()];
-        let whole = unit.parent.map_or(divided, |parent| values[parent.index()]);
         // What is lent of a reservation is no part of the guarantee until it is called back: a bound below a guarantee would
         // say that the unit is to lose what nothing may take from it.
-        let min = unit.hard.memory.map_or(0, |hard| hard.of(whole).min(value).min(allowed[id.index()]));
+        let min = reserved(id).min(value).min(allowed[id.index()]);
         let present = input.snapshot.unit(id).processes > 0;
         let share = shares[id.index()];
         Orders {

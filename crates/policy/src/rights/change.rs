@@ -1,10 +1,13 @@
 //! What may be changed while a contract is in force, and why a change is refused.
 
+use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt;
 use core::str::FromStr;
 
-use commonhold_contract::{Resource, UnitId};
+use commonhold_contract::quantity::{amount, amount_text};
+use commonhold_contract::{Amount, MILLIONTH, Resource, UnitId};
 
 use super::trade::OFFERS_MAX;
 use super::{Bid, TICKETS_MAX};
@@ -62,6 +65,19 @@ pub enum Change {
         /// What the other gives for it.
         gets: Offer,
     },
+    /// A unit holds so many tickets of another currency than its encloser's, beside its own: 0 to [`TICKETS_MAX`]. The currency
+    /// issues them, so all others of it are worth less; nothing outside it changes but what the unit has. Of its encloser's
+    /// currency: as [`Change::Set`].
+    Fund {
+        /// The unit.
+        unit: UnitId,
+        /// The unit whose currency it is; `None`: the base currency.
+        of: Option<UnitId>,
+        /// Of what.
+        resource: Resource,
+        /// All that it has of it then by this.
+        tickets: u64,
+    },
     /// A unit offers tickets for those of others. It is served as soon as offers of others fit it ([`super::Trade`]).
     Offer {
         /// What it offers.
@@ -81,7 +97,8 @@ impl Change {
         match *self {
             Change::Set { unit, resource, .. }
             | Change::Issue { unit, resource, .. }
-            | Change::TakeBack { unit, resource, .. } => vec![(unit, resource)],
+            | Change::TakeBack { unit, resource, .. }
+            | Change::Fund { unit, resource, .. } => vec![(unit, resource)],
             Change::Transfer { from, to, resource, .. } => vec![(from, resource), (to, resource)],
             Change::Exchange { one, other, gives, gets } => {
                 let mut resources = vec![gives.resource, gets.resource];
@@ -94,29 +111,102 @@ impl Change {
     }
 }
 
-/// So many tickets of a resource.
+/// So much of a resource. As text, in messages too: `disk:300` is 300 soft tickets, `memory:2GiB` and `cpu:25%` are of a
+/// reservation, and so is `cpu:1.5cpus`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Offer {
     /// Of what.
     pub resource: Resource,
-    /// How many tickets.
-    pub tickets: u64,
+    /// How much.
+    pub stake: Stake,
 }
 
-/// A text is no resource with tickets.
+/// What is given or wanted of a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stake {
+    /// So many soft tickets, in the currency of the unit's encloser.
+    Tickets(u64),
+    /// So much of what is reserved (hard): in the resource's own measure, or a part of what the unit's encloser is worth.
+    Hard(Amount),
+}
+
+impl Offer {
+    /// Whether it is nothing.
+    pub const fn is_nothing(self) -> bool {
+        matches!(self.stake, Stake::Tickets(0) | Stake::Hard(Amount::Part(0) | Amount::Absolute(0)))
+    }
+
+    /// So many soft tickets.
+    pub const fn tickets(resource: Resource, tickets: u64) -> Offer {
+        Offer { resource, stake: Stake::Tickets(tickets) }
+    }
+
+    /// So much of a reservation.
+    pub const fn hard(resource: Resource, amount: Amount) -> Offer {
+        Offer { resource, stake: Stake::Hard(amount) }
+    }
+}
+
+/// A text is no amount of a resource that can be offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("write cpu, memory, disk or bus, a colon, and 1 to {TICKETS_MAX}, such as disk:300")]
-pub struct NoTickets;
+#[error(
+    "write cpu, memory, disk or bus, a colon, and 1 to {TICKETS_MAX} tickets, such as disk:300, or an amount of what is \
+     reserved, such as memory:2GiB, cpu:1.5cpus or disk:10%"
+)]
+pub struct NoOffer;
 
-/// Of `disk:300`: 1 to [`TICKETS_MAX`].
+/// The word that tells CPUs from tickets: in a contract a number without a unit is CPUs.
+const CPUS: &str = "cpus";
+
+impl fmt::Display for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.resource.name())?;
+        match self.stake {
+            Stake::Tickets(tickets) => write!(f, "{tickets}"),
+            Stake::Hard(amount) => {
+                f.write_str(&amount_text(self.resource, amount))?;
+                let is_cpus = self.resource == Resource::Cpu && matches!(amount, Amount::Absolute(_));
+                f.write_str(if is_cpus { CPUS } else { "" })
+            }
+        }
+    }
+}
+
 impl FromStr for Offer {
-    type Err = NoTickets;
+    type Err = NoOffer;
 
-    fn from_str(text: &str) -> Result<Offer, NoTickets> {
-        let (word, tickets) = text.split_once(':').ok_or(NoTickets)?;
-        let resource = Resource::ALL.into_iter().find(|resource| resource.name() == word).ok_or(NoTickets)?;
-        let tickets = tickets.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets));
-        Ok(Offer { resource, tickets: tickets.ok_or(NoTickets)? })
+    fn from_str(text: &str) -> Result<Offer, NoOffer> {
+        let (word, much) = text.split_once(':').ok_or(NoOffer)?;
+        let resource = Resource::ALL.into_iter().find(|resource| resource.name() == word).ok_or(NoOffer)?;
+        if !much.is_empty() && much.bytes().all(|byte| byte.is_ascii_digit()) {
+            let tickets = much.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets));
+            return Ok(Offer::tickets(resource, tickets.ok_or(NoOffer)?));
+        }
+        let cpus = much.strip_suffix(CPUS).or_else(|| much.strip_suffix("cpu"));
+        let much = match (resource, cpus) {
+            (Resource::Cpu, Some(cpus)) => cpus,
+            (Resource::Cpu, None) if !much.ends_with('%') => return Err(NoOffer),
+            _ => much,
+        };
+        match amount(much, resource) {
+            Ok(amount) if amount.of(MILLIONTH) > 0 => Ok(Offer::hard(resource, amount)),
+            _ => Err(NoOffer),
+        }
+    }
+}
+
+impl TryFrom<String> for Offer {
+    type Error = NoOffer;
+
+    fn try_from(text: String) -> Result<Offer, NoOffer> {
+        text.parse()
+    }
+}
+
+impl From<Offer> for String {
+    fn from(offer: Offer) -> String {
+        offer.to_string()
     }
 }
 
@@ -175,9 +265,30 @@ pub enum Refused {
         /// What it lent.
         lent: u64,
     },
-    /// An offer gives and wants tickets of different resources, one of each at least.
-    #[error("unit {} offers no exchange: it gives and wants tickets of different resources, one of each at least", .unit.0)]
+    /// An offer gives and wants tickets of different resources, one of each at least. The least that it takes is of what it
+    /// wants, and no more.
+    #[error(
+        "unit {} offers no exchange: it gives and wants tickets of different resources, one of each at least, and the least \
+         that it takes is of what it wants, and no more", .unit.0
+    )]
     NoExchange {
+        /// The unit.
+        unit: UnitId,
+    },
+    /// A unit lends no more of a reservation than it has.
+    #[error("unit {} has less of {resource} reserved than it would lend", .unit.0)]
+    NotReserved {
+        /// The unit.
+        unit: UnitId,
+        /// Of what.
+        resource: Resource,
+        /// What it could lend, by the contract and what it lent before.
+        left: Option<Offer>,
+    },
+    /// What a unit is worth would follow from itself: it would hold tickets of its own currency, or of one that is worth
+    /// something by its tickets.
+    #[error("unit {} would be worth something by its own tickets", .unit.0)]
+    Loop {
         /// The unit.
         unit: UnitId,
     },

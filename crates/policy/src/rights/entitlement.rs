@@ -79,6 +79,8 @@ pub struct Entitlement {
     pub value: Vec<u64>,
     /// What a unit's own processes hold. These sum to the capacity less `unheld`.
     pub own: Vec<u64>,
+    /// What of a unit's value is reserved (hard), sub-units' lots included.
+    pub hard: Vec<u64>,
     /// What no unit may take.
     pub unheld: u64,
 }
@@ -87,6 +89,11 @@ impl Entitlement {
     /// A unit's value; 0 for a unit that it does not know.
     pub fn value(&self, unit: UnitId) -> u64 {
         self.value.get(unit.index()).copied().unwrap_or(0)
+    }
+
+    /// What is reserved of a unit's value; 0 for a unit that it does not know.
+    pub fn hard(&self, unit: UnitId) -> u64 {
+        self.hard.get(unit.index()).copied().unwrap_or(0)
     }
 
     /// A unit's own part; 0 for a unit that it does not know.

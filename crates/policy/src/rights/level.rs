@@ -24,31 +24,22 @@
 //! Newton's method on a concave function, from below: what is still to be divided, times the open tickets, falls to a
 //! quarter with every round at the latest.
 
-use alloc::vec::Vec;
+use alloc::collections::BTreeMap;
 
 use commonhold_contract::{Amount, PerResource};
 
 use super::entitlement::Capacity;
 use super::ordered::{Entry, Forest, Sums, Tree};
 
-/// The active siblings with one reservation and one limit, for one resource.
-#[derive(Debug, Clone)]
-pub(super) struct Class {
-    pub(super) terms: Terms,
-    pub(super) tree: Tree,
-}
+/// The active ones of a level, for one resource: those with one reservation and one limit are in one tree, and none is
+/// empty.
+pub(super) type Classes = BTreeMap<Terms, Tree>;
 
-/// Which units are in it follows from what is known of these.
-impl PartialEq for Class {
-    fn eq(&self, other: &Class) -> bool {
-        self.terms == other.terms
-    }
-}
+/// One class.
+type Class<'a> = (&'a Terms, &'a Tree);
 
-impl Eq for Class {}
-
-/// What a contract says of a unit beside its tickets, for one resource. Ordered, for the classes of a level to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// What a unit has beside its tickets, for one resource. Ordered, for the classes of a level to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Terms {
     limit: Option<Ordered>,
     hard: Option<Ordered>,
@@ -81,6 +72,22 @@ impl Terms {
         Terms { hard: hard.map(Ordered::new), limit: limit.map(Ordered::new) }
     }
 
+    /// The first that have a limit.
+    const LIMITED: Terms = Terms { limit: Some(Ordered::Part(0)), hard: None };
+
+    pub(super) fn hard(self) -> Option<Amount> {
+        self.hard.map(Ordered::amount)
+    }
+
+    /// With so much less reserved, in the measure of the reservation: never less than nothing.
+    pub(super) fn less(self, lent: u64) -> Terms {
+        let hard = self.hard.map(|hard| match hard {
+            Ordered::Part(part) => Ordered::Part(part.saturating_sub(lent)),
+            Ordered::Absolute(amount) => Ordered::Absolute(amount.saturating_sub(lent)),
+        });
+        Terms { hard, ..self }
+    }
+
     /// Where a limit may hold, the order is by tickets: the full ones are then the last.
     pub(super) fn by_tickets(self) -> bool {
         self.limit.is_some()
@@ -95,20 +102,36 @@ impl Terms {
     }
 }
 
-/// What is known of the units directly in a unit, or at the top.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// What is known of those that hold tickets in a unit, or at the top.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Level {
     /// How many are active.
     pub(super) active: PerResource<u32>,
-    /// Every class that the contract has here, in order, with those that are active.
-    pub(super) classes: PerResource<Vec<Class>>,
+    /// These, by class.
+    pub(super) classes: PerResource<Classes>,
 }
+
+/// Which units are in a class follows from what is known of these.
+impl PartialEq for Level {
+    fn eq(&self, other: &Level) -> bool {
+        let same = |of: fn(&PerResource<Classes>) -> &Classes| {
+            of(&self.classes).keys().eq(of(&other.classes).keys())
+        };
+        self.active == other.active
+            && same(|all| &all.cpu)
+            && same(|all| &all.memory)
+            && same(|all| &all.disk)
+            && same(|all| &all.bus)
+    }
+}
+
+impl Eq for Level {}
 
 /// A level's division of one value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Division<'a> {
     forest: &'a Forest,
-    classes: &'a [Class],
+    classes: &'a Classes,
     capacity: Capacity,
     value: u64,
     /// The tickets of the encloser's own processes; 0 if it has none.
@@ -124,20 +147,18 @@ pub(super) struct Division<'a> {
 impl<'a> Division<'a> {
     pub(super) fn new(
         forest: &'a Forest,
-        classes: &'a [Class],
+        classes: &'a Classes,
         capacity: Capacity,
         value: u64,
         own: u64,
     ) -> Self {
         let mut division =
             Division { forest, classes, capacity, value, own, hard: 0, left: value, open: own };
-        for class in classes {
-            let sums = forest.total(class.tree);
-            if sums.units > 0 {
-                let (hard, _) = class.terms.of(value, capacity);
-                division.hard += u128::from(hard) * u128::from(sums.units);
-                division.open += sums.tickets;
-            }
+        for (terms, tree) in classes {
+            let sums = forest.total(*tree);
+            let (hard, _) = terms.of(value, capacity);
+            division.hard += u128::from(hard) * u128::from(sums.units);
+            division.open += sums.tickets;
         }
         // Only a nested unit whose encloser is worth less than was promised at the least can get there: all shrink
         // alike.
@@ -159,16 +180,12 @@ impl<'a> Division<'a> {
     /// Step 2. How many rounds it took.
     fn fill(&mut self) -> u32 {
         let (rest, all) = (self.left, self.open);
-        let limited: &[Class] = {
-            let first = self.classes.partition_point(|class| !class.terms.by_tickets());
-            &self.classes[first..]
-        };
         for round in 1.. {
             let (mut taken, mut full) = (0, 0);
-            for class in limited {
+            for class in self.classes.range(Terms::LIMITED..) {
                 let sums = self.full(class);
                 if sums.units > 0 {
-                    let (_, room) = class.terms.of(self.value, self.capacity);
+                    let (_, room) = class.0.of(self.value, self.capacity);
                     // No more than is left: each would have had more.
                     taken += room * sums.units;
                     full += sums.tickets;
@@ -184,17 +201,17 @@ impl<'a> Division<'a> {
     }
 
     /// The full ones of a class.
-    fn full(&self, class: &Class) -> Sums {
-        let total = self.forest.total(class.tree);
-        if !class.terms.by_tickets() || total.units == 0 {
+    fn full(&self, (terms, tree): Class<'_>) -> Sums {
+        let total = self.forest.total(*tree);
+        if !terms.by_tickets() {
             return Sums::default();
         }
         if self.open == 0 {
             return total;
         }
-        let (_, room) = class.terms.of(self.value, self.capacity);
+        let (_, room) = terms.of(self.value, self.capacity);
         match (u128::from(room) * u128::from(self.open)).checked_div(u128::from(self.left)) {
-            Some(most) => total.less(self.forest.up_to(class.tree, most)),
+            Some(most) => total.less(self.forest.up_to(*tree, most)),
             // Nothing is left, so nobody has too much of it.
             None => Sums::default(),
         }
@@ -209,53 +226,70 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// What a unit has that is active, and in the class of that number.
-    pub(super) fn part(&self, class: usize, unit: Entry) -> u64 {
-        let mut before = Before::default();
-        for class in &self.classes[..class] {
-            self.pass(&mut before, class, self.forest.total(class.tree));
-        }
-        let class = &self.classes[class];
-        let here = self.forest.before(class.tree, unit);
-        before.hard += u128::from(class.terms.of(self.value, self.capacity).0) * u128::from(here.units);
-        before.open += here.tickets;
-        self.next(&mut before, class, unit)
+    /// What one ticket is worth that is not full: what is left, by the tickets. `None`: nobody has any.
+    pub(super) fn per_ticket(&self) -> Option<(u64, u64)> {
+        (self.open > 0).then_some((self.left, self.open))
     }
 
-    /// Calls `each` with the number and the part of every active unit.
-    pub(super) fn each(&self, each: &mut dyn FnMut(u32, u64)) {
+    /// What one has that is active, and in the class of those terms.
+    pub(super) fn part(&self, terms: Terms, unit: Entry) -> Part {
         let mut before = Before::default();
-        for class in self.classes {
-            self.forest.each(class.tree, &mut |unit| each(unit.id, self.next(&mut before, class, unit)));
+        for class in self.classes.range(..terms) {
+            self.pass(&mut before, class);
+        }
+        let Some(tree) = self.classes.get(&terms) else { return Part::default() };
+        let here = self.forest.before(*tree, unit);
+        before.hard += u128::from(terms.of(self.value, self.capacity).0) * u128::from(here.units);
+        before.open += here.tickets;
+        self.next(&mut before, terms, unit)
+    }
+
+    /// Calls `each` with the number and the part of every active one.
+    pub(super) fn each(&self, each: &mut dyn FnMut(u64, Part)) {
+        let mut before = Before::default();
+        for (terms, tree) in self.classes {
+            self.forest.each(*tree, &mut |unit| each(unit.id, self.next(&mut before, *terms, unit)));
         }
     }
 
     /// Goes past all units of a class.
-    fn pass(&self, before: &mut Before, class: &Class, all: Sums) {
-        if all.units > 0 {
-            let (hard, _) = class.terms.of(self.value, self.capacity);
-            before.hard += u128::from(hard) * u128::from(all.units);
-            before.open += all.less(self.full(class)).tickets;
-        }
+    fn pass(&self, before: &mut Before, class: Class<'_>) {
+        let all = self.forest.total(*class.1);
+        let (hard, _) = class.0.of(self.value, self.capacity);
+        before.hard += u128::from(hard) * u128::from(all.units);
+        before.open += all.less(self.full(class)).tickets;
     }
 
     /// The part of the unit that comes next after those before it.
-    fn next(&self, before: &mut Before, class: &Class, unit: Entry) -> u64 {
-        let (hard, room) = class.terms.of(self.value, self.capacity);
+    fn next(&self, before: &mut Before, terms: Terms, unit: Entry) -> Part {
+        let (hard, room) = terms.of(self.value, self.capacity);
         if self.shrinks() {
             let from = before.hard;
             before.hard += u128::from(hard);
-            return portion(self.value, before.hard, self.hard) - portion(self.value, from, self.hard);
+            let part = portion(self.value, before.hard, self.hard) - portion(self.value, from, self.hard);
+            return Part { hard: part, all: part };
+        }
+        if unit.tickets == 0 {
+            return Part { hard, all: hard };
         }
         let offered = u128::from(unit.tickets) * u128::from(self.left);
         if self.open == 0 || offered > u128::from(room) * u128::from(self.open) {
-            return hard + room;
+            return Part { hard, all: hard + room };
         }
         let from = before.open;
         before.open += unit.tickets;
         let up_to = |tickets: u64| portion(self.left, u128::from(tickets), u128::from(self.open));
-        hard + (up_to(before.open) - up_to(from))
+        Part { hard, all: hard + (up_to(before.open) - up_to(from)) }
     }
+}
+
+/// What one has of a division.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Part {
+    /// What is reserved for it.
+    pub(super) hard: u64,
+    /// All of it.
+    pub(super) all: u64,
 }
 
 /// What comes before a unit in the order of rounding.
@@ -320,18 +354,17 @@ mod tests {
     #[test]
     fn rounds_are_few() {
         let mut forest = Forest::default();
-        let mut classes: Vec<Class> = Vec::new();
-        let (value, n) = (u64::MAX / 4, 18);
+        let mut classes = Classes::new();
+        let (value, n) = (u64::MAX / 4, 18_u32);
         let (mut left, mut less) = (value, value / u64::from(n));
         for id in 0..n {
             let mean = left / u64::from(n - id);
             let limit = mean - less.min(mean);
             (left, less) = (left - limit, less / u64::from(n - id));
             let mut tree = Tree::new(true);
-            forest.insert(&mut tree, Entry { id, tickets: 1 });
-            classes.push(Class { terms: Terms::new(None, Some(Amount::Absolute(limit))), tree });
+            forest.insert(&mut tree, Entry { id: u64::from(id), tickets: 1 });
+            classes.insert(Terms::new(None, Some(Amount::Absolute(limit))), tree);
         }
-        classes.sort_by_key(|class| class.terms);
         let mut division = Division::new(&forest, &classes, Capacity::Known(value), value, 0);
         (division.left, division.open) = (value, u64::from(n));
         let rounds = division.fill();

@@ -49,23 +49,25 @@ mod change;
 pub mod entitlement;
 mod level;
 pub(crate) mod limits;
+mod lots;
 mod ordered;
 pub mod share;
 mod trade;
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, DEFAULT_TICKETS, PerResource, Resource, Scheme, UnitId};
+use commonhold_contract::{Contract, DEFAULT_TICKETS, MILLIONTH, PerResource, Resource, Scheme, UnitId};
 
 pub use entitlement::{Capacity, Entitlement};
-use level::{Class, Division, Level, Terms};
+use level::{Division, Level, Part, Terms};
+use lots::{Kind, Lot, Lots};
 use ordered::{Entry, Forest, Tree};
 
 use crate::time::Time;
 
-pub use change::{Change, NoTickets, Offer, Refused};
+pub use change::{Change, NoOffer, Offer, Refused, Stake};
 use trade::Market;
 pub use trade::{Bid, Deal, Ending, Leg, Trade};
 
@@ -91,11 +93,13 @@ struct Unit {
     lent: PerResource<u64>,
     /// Siblings' that exchanges have lent to it.
     got: PerResource<u64>,
+    /// What exchanges have lent of its reservation, in the measure that the contract gives it.
+    hard_lent: PerResource<u64>,
     /// Whether it was said to be present.
     present: PerResource<bool>,
     active: PerResource<bool>,
-    /// The number of its class among those of its level.
-    class: PerResource<usize>,
+    /// What the contract reserves for it, and limits it to.
+    terms: PerResource<Terms>,
     inside: Level,
 }
 
@@ -111,8 +115,10 @@ impl Unit {
         if lent == 0 { all } else { all.saturating_sub(lent).max(1) }
     }
 
-    fn entry(&self, unit: UnitId, resource: Resource) -> Entry {
-        Entry { id: unit.0, tickets: self.counting(resource) }
+    /// How it stands in its encloser's level.
+    fn entry(&self, unit: UnitId, resource: Resource) -> (Terms, Entry) {
+        let entry = Entry { id: unit.0.into(), tickets: self.counting(resource) };
+        (self.terms[resource].less(self.hard_lent[resource]), entry)
     }
 }
 
@@ -125,6 +131,11 @@ pub struct Rights {
     forest: Forest,
     quota: bool,
     capacity: PerResource<Option<Capacity>>,
+    /// What units hold of currencies beside what these issue in their own names: by exchanges, and as said by
+    /// [`Change::Fund`].
+    lots: Lots,
+    /// The part of that which is by [`Change::Fund`].
+    funded: Lots,
     market: Market,
     /// What came of offers since [`Rights::settle`] was called last.
     traded: Vec<Trade>,
@@ -134,8 +145,10 @@ pub struct Rights {
 impl PartialEq for Rights {
     fn eq(&self, other: &Rights) -> bool {
         let capacities = |rights: &Rights| Resource::ALL.map(|resource| rights.capacity(resource));
+        let lots = |rights: &Rights| (rights.lots.clone(), rights.funded.clone());
         (&self.units, &self.top, self.quota, capacities(self), &self.market, &self.traded)
             == (&other.units, &other.top, other.quota, capacities(other), &other.market, &other.traded)
+            && lots(self) == lots(other)
     }
 }
 
@@ -156,12 +169,15 @@ impl Rights {
     /// on; [`Rights::settle`] undoes the others.
     pub fn adopt(&mut self, contract: &Contract) {
         let (mut market, traded) = (core::mem::take(&mut self.market), core::mem::take(&mut self.traded));
+        let (lots, funded) = (core::mem::take(&mut self.lots), core::mem::take(&mut self.funded));
         market.stir();
         let before = core::mem::replace(
             self,
             Rights {
                 market,
                 traded,
+                lots,
+                funded,
                 quota: contract.machine.scheme == Scheme::Quota,
                 units: vec![None; contract.units.len()],
                 capacity: self.capacity,
@@ -174,6 +190,7 @@ impl Rights {
             let old = before.unit(id).ok();
             for resource in Resource::ALL {
                 unit.asked[resource] = tickets_of(asked, resource);
+                unit.terms[resource] = Terms::new(asked.hard[resource], asked.limit[resource]);
                 unit.tickets[resource] = match old {
                     Some(old)
                         if old.parent == asked.parent && old.asked[resource] == unit.asked[resource] =>
@@ -185,11 +202,20 @@ impl Rights {
             }
             unit.present = old.map(|old| old.present).unwrap_or_default();
             if let Some(old) = old.filter(|old| old.parent == asked.parent) {
-                (unit.lent, unit.got) = (old.lent, old.got);
+                (unit.lent, unit.got, unit.hard_lent) = (old.lent, old.got, old.hard_lent);
             }
             self.units[id.index()] = Some(unit);
         }
-        self.classify(contract);
+        for id in contract.held() {
+            let encloser = contract.unit(id).parent;
+            if let Some(unit) = encloser.and_then(|id| self.units.get_mut(id.index())?.as_mut()) {
+                unit.encloses = true;
+            }
+        }
+        let units = &self.units;
+        let is_there = |id: UnitId| units.get(id.index()).is_some_and(Option::is_some);
+        self.lots.retain(is_there);
+        self.funded.retain(is_there);
         for id in contract.held() {
             for resource in Resource::ALL {
                 self.refresh(id, resource);
@@ -214,42 +240,12 @@ impl Rights {
             unit.parent == asked.parent
                 && Resource::ALL.into_iter().all(|resource| {
                     let terms = Terms::new(asked.hard[resource], asked.limit[resource]);
-                    let class = &self.level(unit.parent).classes[resource][unit.class[resource]];
-                    unit.asked[resource] == tickets_of(asked, resource) && class.terms == terms
+                    unit.asked[resource] == tickets_of(asked, resource) && unit.terms[resource] == terms
                 })
         };
         self.quota == (contract.machine.scheme == Scheme::Quota)
             && self.units.len() == contract.units.len()
             && contract.ids().all(same)
-    }
-
-    /// Makes the classes of every level, while nobody is active.
-    fn classify(&mut self, contract: &Contract) {
-        for resource in Resource::ALL {
-            let mut levels: BTreeMap<Option<UnitId>, BTreeSet<Terms>> = BTreeMap::new();
-            let terms = |id: UnitId| {
-                let unit = contract.unit(id);
-                (unit.parent, Terms::new(unit.hard[resource], unit.limit[resource]))
-            };
-            for (parent, terms) in contract.held().map(terms) {
-                levels.entry(parent).or_default().insert(terms);
-            }
-            for (parent, terms) in levels {
-                let class = |terms: Terms| Class { terms, tree: Tree::new(terms.by_tickets()) };
-                self.level_mut(parent).classes[resource] = terms.into_iter().map(class).collect();
-                if let Some(unit) = parent.and_then(|id| self.units.get_mut(id.index())?.as_mut()) {
-                    unit.encloses = true;
-                }
-            }
-            for id in contract.held() {
-                let (parent, terms) = terms(id);
-                let classes = &self.level(parent).classes[resource];
-                let class = classes.partition_point(|class| class.terms < terms);
-                if let Some(unit) = &mut self.units[id.index()] {
-                    unit.class[resource] = class;
-                }
-            }
-        }
     }
 
     fn unit(&self, unit: UnitId) -> Result<&Unit, Refused> {
@@ -271,34 +267,50 @@ impl Rights {
         }
     }
 
-    /// Makes a unit active or inactive, as what is in it says, and those around it, as far as that changes them.
+    /// Makes a unit active or inactive, as what is in it says, and those around it and those whose currency it holds lots of, as
+    /// far as that changes them.
     fn refresh(&mut self, unit: UnitId, resource: Resource) {
-        let (quota, mut next) = (self.quota, Some(unit));
-        while let Some(id) = next {
-            let Ok(unit) = self.unit_mut(id) else { return };
+        let (quota, mut next, mut others) = (self.quota, Some(unit), Vec::new());
+        while let Some(id) = next.take().or_else(|| others.pop()) {
+            let Ok(unit) = self.unit_mut(id) else { continue };
             let active = unit.is_present(resource, quota) || unit.inside.active[resource] > 0;
             if unit.active[resource] == active {
-                return;
+                continue;
             }
             unit.active[resource] = active;
             let parent = unit.parent;
-            self.enter(id, resource, active);
-            let count = &mut self.level_mut(parent).active[resource];
-            *count = if active { *count + 1 } else { *count - 1 };
+            let (terms, entry) = unit.entry(id, resource);
+            self.enter(parent, resource, terms, entry, active);
             next = parent;
+            if !self.lots.is_empty(resource) {
+                let lots: Vec<(Lot, u64)> = self.lots.held_by(resource, id).collect();
+                for (lot, much) in lots {
+                    let (terms, entry) = lot.entry(much);
+                    self.enter(lot.of, resource, terms, entry, active);
+                    others.extend(lot.of);
+                }
+            }
+            self.market.stir_if_offered();
         }
     }
 
-    /// Puts a unit into its class's tree, or takes it out.
-    fn enter(&mut self, id: UnitId, resource: Resource, is_in: bool) {
-        let Ok(unit) = self.unit(id) else { return };
-        let (parent, class, entry) = (unit.parent, unit.class[resource], unit.entry(id, resource));
-        let mut tree = self.level(parent).classes[resource][class].tree;
+    /// Puts an entry into its class's tree, or takes it out.
+    fn enter(&mut self, level: Option<UnitId>, resource: Resource, terms: Terms, entry: Entry, is_in: bool) {
+        let inside = self.level_mut(level);
+        let count = &mut inside.active[resource];
+        *count = if is_in { *count + 1 } else { count.saturating_sub(1) };
+        let known = inside.classes[resource].get(&terms).copied();
+        let mut tree = known.unwrap_or_else(|| Tree::new(terms.by_tickets()));
         match is_in {
             true => self.forest.insert(&mut tree, entry),
             false => self.forest.remove(&mut tree, entry),
         }
-        self.level_mut(parent).classes[resource][class].tree = tree;
+        let is_empty = self.forest.total(tree).units == 0;
+        let classes = &mut self.level_mut(level).classes[resource];
+        match is_empty {
+            true => drop(classes.remove(&terms)),
+            false => drop(classes.insert(terms, tree)),
+        }
     }
 
     /// Says whether a unit has processes of its own, for every resource. In a new contract nobody has.
@@ -355,7 +367,7 @@ impl Rights {
 
     /// Why an offer that stands cannot be served at all now: its unit has not got what it gives.
     pub fn waits(&self, bid: &Bid) -> Option<Refused> {
-        self.may_lend(bid.by, bid.gives.resource, bid.gives.tickets).err()
+        self.may_lend(bid.by, bid.gives).err()
     }
 
     /// Exchanges in force, by number.
@@ -386,7 +398,7 @@ impl Rights {
     /// included; `None`: to those at the top level.
     pub fn issued(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
         let classes = &self.level(encloser).classes[resource];
-        let units: u64 = classes.iter().map(|class| self.forest.total(class.tree).tickets).sum();
+        let units: u64 = classes.values().map(|tree| self.forest.total(*tree).tickets).sum();
         units + self.own_tickets(encloser, resource)
     }
 
@@ -411,6 +423,7 @@ impl Rights {
             Change::TakeBack { unit, resource, tickets } => self.take_back(unit, resource, tickets),
             Change::Transfer { from, to, resource, tickets } => self.transfer(from, to, resource, tickets),
             Change::Exchange { one, other, gives, gets } => self.exchange(one, other, gives, gets),
+            Change::Fund { unit, of, resource, tickets } => self.fund(unit, of, resource, tickets),
         }
     }
 
@@ -462,12 +475,71 @@ impl Rights {
 
     /// As [`Change::Exchange`].
     pub fn exchange(&mut self, one: UnitId, other: UnitId, gives: Offer, gets: Offer) -> Result<(), Refused> {
-        self.transfer(one, other, gives.resource, gives.tickets)?;
-        let second = self.transfer(other, one, gets.resource, gets.tickets);
+        let (Stake::Tickets(given), Stake::Tickets(got)) = (gives.stake, gets.stake) else {
+            return Err(Refused::NoExchange { unit: one });
+        };
+        self.transfer(one, other, gives.resource, given)?;
+        let second = self.transfer(other, one, gets.resource, got);
         if second.is_err() {
-            self.transfer(other, one, gives.resource, gives.tickets)?;
+            self.transfer(other, one, gives.resource, given)?;
         }
         second
+    }
+
+    /// As [`Change::Fund`].
+    pub fn fund(
+        &mut self,
+        unit: UnitId,
+        of: Option<UnitId>,
+        resource: Resource,
+        tickets: u64,
+    ) -> Result<(), Refused> {
+        let parent = self.unit(unit)?.parent;
+        if let Some(of) = of {
+            self.unit(of)?;
+        }
+        if parent == of {
+            return self.set_tickets(unit, resource, tickets);
+        }
+        if tickets > TICKETS_MAX {
+            return Err(Refused::TooMany { unit, resource, has: 0, more: tickets });
+        }
+        if tickets > 0 && self.would_loop(resource, &[(unit, of)]) {
+            return Err(Refused::Loop { unit });
+        }
+        let lot = Lot { holder: unit, of, kind: Kind::Soft };
+        let (before, all) = (self.funded.much(resource, lot), self.lots.much(resource, lot));
+        self.funded.set(resource, lot, tickets);
+        self.set_lot(resource, lot, all.saturating_sub(before).saturating_add(tickets));
+        self.market.stir();
+        Ok(())
+    }
+
+    /// What units hold of other currencies than their encloser's by [`Change::Fund`]: the unit, the currency (`None`: the base
+    /// currency), and how many tickets.
+    pub fn funded(&self, resource: Resource) -> impl Iterator<Item = (UnitId, Option<UnitId>, u64)> + '_ {
+        self.funded.all(resource).map(|(lot, tickets)| (lot.holder, lot.of, tickets))
+    }
+
+    fn would_loop(&self, resource: Resource, more: &[(UnitId, Option<UnitId>)]) -> bool {
+        self.lots.would_loop(resource, more, |unit| self.unit(unit).ok().and_then(|unit| unit.parent))
+    }
+
+    fn set_lot(&mut self, resource: Resource, lot: Lot, much: u64) {
+        let before = self.lots.much(resource, lot);
+        self.lots.set(resource, lot, much);
+        if !self.is_active(lot.holder, resource) {
+            return;
+        }
+        for (much, is_in) in [(before, false), (much, true)] {
+            if much > 0 {
+                let (terms, entry) = lot.entry(much);
+                self.enter(lot.of, resource, terms, entry, is_in);
+            }
+        }
+        if let Some(of) = lot.of {
+            self.refresh(of, resource);
+        }
     }
 
     fn with_more(&self, unit: UnitId, resource: Resource, more: u64) -> Result<u64, Refused> {
@@ -485,8 +557,19 @@ impl Rights {
         }
     }
 
-    fn knows(&self, unit: UnitId) -> bool {
-        self.unit(unit).is_ok()
+    /// A unit, its encloser, and so on.
+    fn lineage(&self, unit: Option<UnitId>) -> impl Iterator<Item = UnitId> + '_ {
+        core::iter::successors(unit, |unit| self.unit(*unit).ok().and_then(|unit| unit.parent))
+    }
+
+    /// Whether the inner one is in the outer one, and not the same.
+    fn encloses(&self, outer: UnitId, inner: UnitId) -> bool {
+        self.lineage(Some(inner)).skip(1).any(|unit| unit == outer)
+    }
+
+    /// Whether it is the unit, or in it.
+    fn is_in(&self, unit: UnitId, it: Option<UnitId>) -> bool {
+        self.lineage(it).any(|around| around == unit)
     }
 
     /// Whether two units are known, different, and in the same encloser.
@@ -497,34 +580,144 @@ impl Rights {
         if from == to { Err(Refused::Itself { unit: from }) } else { Ok(()) }
     }
 
-    /// Whether a unit has so many of its own to lend, and one more.
-    fn may_lend(&self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
-        self.with_fewer(unit, resource, tickets).map(|_| ())
+    /// Whether a unit has so much of its own to lend: of tickets, one more.
+    fn may_lend(&self, unit: UnitId, what: Offer) -> Result<(), Refused> {
+        let resource = what.resource;
+        match what.stake {
+            Stake::Tickets(tickets) => self.with_fewer(unit, resource, tickets).map(|_| ()),
+            Stake::Hard(_) => {
+                let known = self.unit(unit)?;
+                let (has, lent) = (known.terms[resource].hard(), known.hard_lent[resource]);
+                let left = has.map(Kind::of).map(|(kind, has)| (kind, has.saturating_sub(lent)));
+                let asked = self.in_own_measure(unit, what, false).unwrap_or(0);
+                if asked > 0 && left.is_some_and(|(_, left)| asked <= left) {
+                    return Ok(());
+                }
+                let left = left.and_then(|(kind, left)| kind.amount(left));
+                let left = left.map(|amount| Offer::hard(resource, amount)).filter(|left| !left.is_nothing());
+                Err(Refused::NotReserved { unit, resource, left })
+            }
+        }
     }
 
-    fn lent_too_many(&self, unit: UnitId, resource: Resource) -> bool {
-        self.unit(unit).is_ok_and(|unit| unit.lent[resource] >= unit.tickets[resource])
+    /// What an offer of a unit gives, in the measure in which its legs are: tickets, or the measure of its reservation. `None`: it
+    /// has none, or it cannot be weighed.
+    fn in_own_measure(&self, unit: UnitId, what: Offer, up: bool) -> Option<u64> {
+        let known = self.unit(unit).ok()?;
+        match what.stake {
+            Stake::Tickets(tickets) => Some(tickets),
+            Stake::Hard(amount) => {
+                let (kind, much) = Kind::of(amount);
+                let (own, _) = Kind::of(known.terms[what.resource].hard()?);
+                self.convert(what.resource, much, (kind, known.parent), (own, known.parent), up)
+            }
+        }
+    }
+
+    /// The measure of what a unit gives or wants, and the currency that it is of.
+    fn measure(&self, unit: UnitId, what: Offer) -> Option<(Kind, Option<UnitId>)> {
+        let kind = match what.stake {
+            Stake::Tickets(_) => Kind::Soft,
+            Stake::Hard(amount) => Kind::of(amount).0,
+        };
+        Some((kind, self.unit(unit).ok()?.parent))
+    }
+
+    /// So much of one currency in the measure of another: what is worth the same now, rounded up or down. `None`: they have no
+    /// common measure now, since nobody is active, or nobody knows how much there is of the resource.
+    fn convert(
+        &self,
+        resource: Resource,
+        much: u64,
+        (kind, of): (Kind, Option<UnitId>),
+        (other_kind, other): (Kind, Option<UnitId>),
+        up: bool,
+    ) -> Option<u64> {
+        if kind == other_kind && (of == other || kind == Kind::Absolute) {
+            return Some(much);
+        }
+        let values = self.to(resource);
+        let worth = |of: Option<UnitId>| of.map_or(values.capacity.total(), |of| values.worth(of));
+        let divide = |product: Option<u128>, by: u128| {
+            let product = product.filter(|_| by > 0)?;
+            u64::try_from(if up { product.div_ceil(by) } else { product / by }).ok()
+        };
+        let times = |a: u128, b: u64| a.checked_mul(u128::from(b));
+        if kind == Kind::Soft || other_kind == Kind::Soft {
+            let per_ticket = |of: Option<UnitId>| values.division(of, worth(of)).per_ticket();
+            let ((left, open), (other_left, other_open)) = (per_ticket(of)?, per_ticket(other)?);
+            let product = times(times(much.into(), left)?, other_open);
+            return divide(product, u128::from(open).checked_mul(other_left.into())?)
+                .filter(|_| kind == other_kind);
+        }
+        let is_known = values.capacity != Capacity::Parts;
+        if !is_known && (kind == Kind::Absolute || other_kind == Kind::Absolute) {
+            return None;
+        }
+        let value = match kind {
+            Kind::Part => divide(times(much.into(), worth(of)), MILLIONTH.into())?,
+            _ => much,
+        };
+        match other_kind {
+            Kind::Part => divide(times(value.into(), MILLIONTH), worth(other).into()),
+            _ => Some(value),
+        }
+    }
+
+    /// Whether a unit lent more than it has by now.
+    fn lent_too_many(&self, unit: UnitId, what: Offer) -> bool {
+        let (resource, Ok(unit)) = (what.resource, self.unit(unit)) else { return false };
+        match what.stake {
+            Stake::Tickets(_) => unit.lent[resource] >= unit.tickets[resource],
+            Stake::Hard(amount) => {
+                let (kind, _) = Kind::of(amount);
+                let has = unit.terms[resource].hard().map(Kind::of).filter(|(own, _)| *own == kind);
+                has.is_none_or(|(_, has)| unit.hard_lent[resource] > has)
+            }
+        }
     }
 
     /// Whether the unit that a leg leads to may have so many more.
-    fn has_room(&self, leg: Leg) -> bool {
+    fn has_room(&self, leg: &Leg) -> bool {
         let resource = leg.what.resource;
-        let all = |unit: &Unit| unit.tickets[resource] + unit.got[resource] + leg.what.tickets;
-        self.unit(leg.to).is_ok_and(|unit| all(unit) <= TICKETS_MAX)
+        match leg.what.stake {
+            Stake::Tickets(tickets) => {
+                let all = |unit: &Unit| match leg.is_lot() {
+                    true => self.lots.much(resource, leg.lot()).saturating_add(tickets),
+                    false => (unit.tickets[resource] + unit.got[resource]).saturating_add(tickets),
+                };
+                self.unit(leg.to).is_ok_and(|unit| all(unit) <= TICKETS_MAX)
+            }
+            Stake::Hard(_) => true,
+        }
     }
 
-    fn lend(&mut self, leg: Leg) {
-        let Offer { resource, tickets } = leg.what;
-        self.count(leg.from, resource, |unit| unit.lent[resource] += tickets);
-        self.count(leg.to, resource, |unit| unit.got[resource] += tickets);
+    fn lend(&mut self, leg: &Leg) {
+        self.move_leg(leg, u64::saturating_add);
     }
 
     /// What was lent is not; of a unit that is not there any more, nothing is.
-    fn give_back(&mut self, leg: Leg) {
-        let Offer { resource, tickets } = leg.what;
-        let less = |counted: &mut u64| *counted = counted.saturating_sub(tickets);
-        self.count(leg.from, resource, |unit| less(&mut unit.lent[resource]));
-        self.count(leg.to, resource, |unit| less(&mut unit.got[resource]));
+    fn give_back(&mut self, leg: &Leg) {
+        self.move_leg(leg, u64::saturating_sub);
+    }
+
+    fn move_leg(&mut self, leg: &Leg, to: impl Fn(u64, u64) -> u64) {
+        let (resource, much) = (leg.what.resource, leg.much());
+        self.count(leg.from, resource, |unit| {
+            let lent = match leg.what.stake {
+                Stake::Tickets(_) => &mut unit.lent,
+                Stake::Hard(_) => &mut unit.hard_lent,
+            };
+            lent[resource] = to(lent[resource], much);
+        });
+        match leg.is_lot() {
+            true => {
+                let held = self.lots.much(resource, leg.lot());
+                let least = self.funded.much(resource, leg.lot());
+                self.set_lot(resource, leg.lot(), to(held, much).max(least));
+            }
+            false => self.count(leg.to, resource, |unit| unit.got[resource] = to(unit.got[resource], much)),
+        }
     }
 
     fn put(&mut self, id: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
@@ -536,15 +729,13 @@ impl Rights {
 
     /// Changes what counts of a unit's tickets.
     fn count(&mut self, id: UnitId, resource: Resource, change: impl FnOnce(&mut Unit)) {
-        let Ok(active) = self.unit(id).map(|unit| unit.active[resource]) else { return };
+        let Ok(unit) = self.unit_mut(id) else { return };
+        let (active, parent, before) = (unit.active[resource], unit.parent, unit.entry(id, resource));
+        change(unit);
+        let after = unit.entry(id, resource);
         if active {
-            self.enter(id, resource, false);
-        }
-        if let Ok(unit) = self.unit_mut(id) {
-            change(unit);
-        }
-        if active {
-            self.enter(id, resource, true);
+            self.enter(parent, resource, before.0, before.1, false);
+            self.enter(parent, resource, after.0, after.1, true);
         }
     }
 
@@ -604,23 +795,59 @@ impl<'a> Values<'a> {
         Division::new(&rights.forest, classes, self.capacity, value, rights.own_tickets(level, self.resource))
     }
 
-    /// A unit's value, sub-units included; 0 for one that is not active, or unknown.
+    /// What a unit and its sub-units hold; 0 for one that is not active, or unknown.
     pub fn value(self, unit: UnitId) -> u64 {
-        match self.rights.unit(unit) {
-            Ok(known) if known.active[self.resource] => {
-                let whole = known.parent.map_or(self.capacity.total(), |encloser| self.value(encloser));
-                let entry = known.entry(unit, self.resource);
-                self.division(known.parent, whole).part(known.class[self.resource], entry)
+        let (rights, resource) = (self.rights, self.resource);
+        let mut value = self.worth(unit);
+        for (lot, much) in rights.lots.all(resource) {
+            let (in_it, of_it) = (rights.encloses(unit, lot.holder), rights.is_in(unit, lot.of));
+            if in_it != of_it && rights.is_active(lot.holder, resource) {
+                let part = self.part_of(lot, much, &mut BTreeMap::new()).all;
+                // The sum is never below nothing; what is added so far may be.
+                value = if in_it { value.wrapping_add(part) } else { value.wrapping_sub(part) };
             }
-            _ => 0,
         }
+        value
+    }
+
+    /// What a unit is worth as a currency: what is divided among its own processes, its sub-units, and those who hold lots of it.
+    fn worth(self, unit: UnitId) -> u64 {
+        self.worth_knowing(unit, &mut BTreeMap::new())
+    }
+
+    /// The same, where some are known. Without lots nothing is asked for twice.
+    fn worth_knowing(self, id: UnitId, known: &mut BTreeMap<UnitId, u64>) -> u64 {
+        let (rights, resource) = (self.rights, self.resource);
+        let Ok(unit) = rights.unit(id) else { return 0 };
+        if !unit.active[resource] {
+            return 0;
+        }
+        if let Some(worth) = known.get(&id) {
+            return *worth;
+        }
+        let whole = unit.parent.map_or(self.capacity.total(), |encloser| self.worth_knowing(encloser, known));
+        let (terms, entry) = unit.entry(id, resource);
+        let mut worth = self.division(unit.parent, whole).part(terms, entry).all;
+        if !rights.lots.is_empty(resource) {
+            for (lot, much) in rights.lots.held_by(resource, id) {
+                worth = worth.saturating_add(self.part_of(lot, much, known).all);
+            }
+            known.insert(id, worth);
+        }
+        worth
+    }
+
+    fn part_of(self, lot: Lot, much: u64, known: &mut BTreeMap<UnitId, u64>) -> Part {
+        let whole = lot.of.map_or(self.capacity.total(), |of| self.worth_knowing(of, known));
+        let (terms, entry) = lot.entry(much);
+        self.division(lot.of, whole).part(terms, entry)
     }
 
     /// What a unit's own processes hold, and what its sub-units may not take; 0 for one that is not active, or
     /// unknown.
     pub fn own(self, unit: UnitId) -> u64 {
         match self.rights.is_active(unit, self.resource) {
-            true => self.division(Some(unit), self.value(unit)).own(),
+            true => self.division(Some(unit), self.worth(unit)).own(),
             false => 0,
         }
     }
@@ -632,22 +859,56 @@ impl<'a> Values<'a> {
 
     /// All of it at once.
     pub fn all(self) -> Entitlement {
-        let n = self.rights.units.len();
+        let (rights, resource) = (self.rights, self.resource);
+        let n = rights.units.len();
         let top = self.division(None, self.capacity.total());
-        let mut all = Entitlement { value: vec![0; n], own: vec![0; n], unheld: top.own() };
-        let mut divisions = vec![top];
-        while let Some(division) = divisions.pop() {
-            division.each(&mut |id, value| {
-                let unit = UnitId(id);
-                all.value[unit.index()] = value;
+        let mut all = Entitlement { value: vec![0; n], own: vec![0; n], hard: vec![0; n], unheld: top.own() };
+        // What each unit is still to be told of: its own tickets' part, and that of each of its lots.
+        let mut untold: BTreeMap<UnitId, usize> = BTreeMap::new();
+        for (lot, _) in rights.lots.all(resource) {
+            *untold.entry(lot.holder).or_insert(1) += 1;
+        }
+        let mut lots: Vec<(Lot, Part)> = Vec::new();
+        let mut divisions = vec![(None, top)];
+        while let Some((level, division)) = divisions.pop() {
+            division.each(&mut |id, part| {
+                let unit = Lot::holder(id);
+                all.value[unit.index()] += part.all;
+                all.hard[unit.index()] += part.hard;
+                if let Some(kind) = Lot::kind(id) {
+                    lots.push((Lot { holder: unit, of: level, kind }, part));
+                }
+                if let Some(left) = untold.get_mut(&unit) {
+                    *left -= 1;
+                    if *left > 0 {
+                        return;
+                    }
+                }
+                let worth = all.value[unit.index()];
                 // Where no sub-unit is active, all of it is the unit's own.
-                all.own[unit.index()] = value;
-                if self.rights.level(Some(unit)).active[self.resource] > 0 {
-                    let inside = self.division(Some(unit), value);
+                all.own[unit.index()] = worth;
+                if rights.level(Some(unit)).active[resource] > 0 {
+                    let inside = self.division(Some(unit), worth);
                     all.own[unit.index()] = inside.own();
-                    divisions.push(inside);
+                    divisions.push((Some(unit), inside));
                 }
             });
+        }
+        // What a lot moves is held where its holder is, and not where its currency is.
+        for (lot, part) in &lots {
+            for unit in rights.lineage(rights.unit(lot.holder).ok().and_then(|unit| unit.parent)) {
+                all.value[unit.index()] += part.all;
+                all.hard[unit.index()] += part.hard;
+            }
+        }
+        for (lot, part) in &lots {
+            for unit in rights.lineage(lot.of) {
+                all.value[unit.index()] -= part.all;
+                all.hard[unit.index()] = all.hard[unit.index()].saturating_sub(part.hard);
+            }
+        }
+        for (hard, value) in all.hard.iter_mut().zip(&all.value) {
+            *hard = (*hard).min(*value);
         }
         debug_assert_eq!(
             all.own.iter().sum::<u64>() + all.unheld,

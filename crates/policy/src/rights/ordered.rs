@@ -52,7 +52,7 @@ impl Sums {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     /// Its number.
-    pub(super) id: u32,
+    pub(super) id: u64,
     /// Its tickets.
     pub(super) tickets: u64,
 }
@@ -320,11 +320,11 @@ mod tests {
         /// Two trees in one forest, held against sorted sets.
         #[test]
         fn any_history_has_the_sums_of_a_sorted_list(
-            history in proptest::collection::vec((0usize..2, 0u32..60, 0u64..12), 1..300),
+            history in proptest::collection::vec((0usize..2, 0u64..60, 0u64..12), 1..300),
         ) {
             let mut forest = Forest::default();
             let mut trees = [Tree::new(false), Tree::new(true)];
-            let mut lists: [BTreeSet<(u64, u32)>; 2] = Default::default();
+            let mut lists: [BTreeSet<(u64, u64)>; 2] = Default::default();
             for (which, id, tickets) in history {
                 let (tree, list) = (&mut trees[which], &mut lists[which]);
                 // The key that the list has it under, if it is there: of a tree by numbers, the tickets are the first
@@ -339,13 +339,13 @@ mod tests {
                 }
                 for (tree, list) in trees.iter().zip(&lists) {
                     forest.depth(tree.root);
-                    let sums = |entries: &mut dyn Iterator<Item = &(u64, u32)>| {
+                    let sums = |entries: &mut dyn Iterator<Item = &(u64, u64)>| {
                         let mut sums = Sums::default();
                         entries.for_each(|(tickets, _)| sums.add(Sums { units: 1, tickets: *tickets }));
                         sums
                     };
                     let entry = Entry { id, tickets };
-                    let before = |(t, i): &(u64, u32)| tree.order(Entry { id: *i, tickets: *t }, entry).is_lt();
+                    let before = |(t, i): &(u64, u64)| tree.order(Entry { id: *i, tickets: *t }, entry).is_lt();
                     prop_assert_eq!(forest.total(*tree), sums(&mut list.iter()));
                     prop_assert_eq!(forest.before(*tree, entry), sums(&mut list.iter().filter(|e| before(e))));
                     if tree.by_tickets {
@@ -354,7 +354,7 @@ mod tests {
                     }
                     let mut seen = Vec::new();
                     forest.each(*tree, &mut |entry| seen.push((entry.tickets, entry.id)));
-                    let mut due: Vec<(u64, u32)> = list.iter().copied().collect();
+                    let mut due: Vec<(u64, u64)> = list.iter().copied().collect();
                     if !tree.by_tickets {
                         due.sort_by_key(|(_, id)| *id);
                     }

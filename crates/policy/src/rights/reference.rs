@@ -68,7 +68,7 @@ impl Plain {
 
     pub(super) fn all(&self, resource: Resource, capacity: Capacity) -> Entitlement {
         let n = self.contract.units.len();
-        let mut all = Entitlement { value: vec![0; n], own: vec![0; n], unheld: 0 };
+        let mut all = Entitlement { value: vec![0; n], own: vec![0; n], hard: vec![0; n], unheld: 0 };
         all.unheld = self.divide(resource, capacity, None, capacity.total(), &mut all);
         all
     }
@@ -161,6 +161,8 @@ impl Plain {
         for (part, part_value) in parts.iter().zip(values) {
             let part_value = u64::try_from(part_value).unwrap();
             all.value[part.id.index()] = part_value;
+            all.hard[part.id.index()] =
+                if hard > total { part_value } else { u64::try_from(part.hard).unwrap() };
             all.own[part.id.index()] = self.divide(resource, capacity, Some(part.id), part_value, all);
         }
         u64::try_from(kept).unwrap()

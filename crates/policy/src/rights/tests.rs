@@ -124,7 +124,7 @@ fn an_exchange_changes_nobody_else() {
         r.set_tickets(id, Cpu, 1000).unwrap();
         r.set_tickets(id, Disk, 1000).unwrap();
     }
-    let offer = |resource| Offer { resource, tickets: 800 };
+    let offer = |resource| Offer::tickets(resource, 800);
     let change = Change::Exchange { one: ids[0], other: ids[1], gives: offer(Disk), gets: offer(Cpu) };
     r.apply(change).unwrap();
     assert_eq!(ids.map(|id| r.value(id, Cpu) / 1000), [1800, 200, 1000, 1000, 1000, 1000, 1000]);
@@ -179,7 +179,7 @@ fn the_most_tickets_are_a_contracts() {
 #[test]
 fn a_journal_can_keep_changes() {
     let transfer = Change::Transfer { from: UnitId(2), to: UnitId(3), resource: Disk, tickets: 40 };
-    let gives = Offer { resource: Disk, tickets: 1 };
+    let gives = Offer::tickets(Disk, 1);
     let exchange = Change::Exchange { one: UnitId(2), other: UnitId(3), gives, gets: gives };
     for change in [transfer, exchange, Change::TakeBack { unit: UnitId(2), resource: Cpu, tickets: 1 }] {
         let text = serde_json::to_string(&change).unwrap();
@@ -192,7 +192,7 @@ fn a_journal_can_keep_changes() {
 #[test]
 fn a_change_is_about_every_unit_and_resource_once() {
     let (one, other) = (UnitId(3), UnitId(4));
-    let (gives, gets) = (Offer { resource: Disk, tickets: 1 }, Offer { resource: Cpu, tickets: 2 });
+    let (gives, gets) = (Offer::tickets(Disk, 1), Offer::tickets(Cpu, 2));
     let exchange = Change::Exchange { one, other, gives, gets };
     assert_eq!(exchange.about(), [(one, Disk), (one, Cpu), (other, Disk), (other, Cpu)]);
     let same = Change::Exchange { one, other, gives: gets, gets };
@@ -369,8 +369,8 @@ impl Both {
                 (Change::Transfer { from: unit, to: other, resource, tickets }, moves)
             }
             _ => {
-                let for_memory = Offer { resource: Memory, tickets: back };
-                let gives = Offer { resource, tickets };
+                let for_memory = Offer::tickets(Memory, back);
+                let gives = Offer::tickets(resource, tickets);
                 let back = i128::from(back);
                 let moves = vec![
                     amount(unit, -signed),

@@ -4,33 +4,40 @@
 //! offers 200 CPU tickets for 300 disk tickets. Both are served at one moment, and others' rights stay what they are.
 //!
 //! Terms:
-//! - An *offer* names what a unit gives, what it wants for it, for how long, and with whom if that matters to it.
-//! - A *deal* is an exchange in force. Each of its *legs* moves tickets from one unit to a sibling.
-//! - What is moved is *lent*: each unit keeps its own tickets. It has those that it did not lend, and those that it got.
+//! - An *offer* names what a unit gives, what it wants for it, for how long, and with whom if that matters to it. It is of soft
+//!   tickets or of a part of a reservation.
+//! - A *deal* is an exchange in force. Each of its *legs* moves tickets or a reservation from one unit to another.
+//! - What is moved is *lent*: each unit keeps its own. It has what it did not lend, and what it got.
 //!
 //! Algorithm: the oldest offer that can be served is served first. It is served by a ring of two to [`RING_MAX`] offers, each of
-//! which gives what the next one wants: the same resource, and no fewer tickets. The shortest ring is taken, and of these the
-//! one with the oldest offers. Each unit gives as many as the next one wants, so no unit gives more than it said.
+//! which gives what the next one wants: the same resource, soft or reserved as that, and worth no less. The shortest ring is
+//! taken, and of these the one with the oldest offers. Each unit gives what is worth as much as the next one wants, so no unit
+//! gives more than it said. Within one encloser tickets are compared by their number. Otherwise they are compared by what they
+//! are worth now, and the unit that gets them holds them as a [lot](super::lots) of the other currency.
+//!
+//! An offer is served whole, unless it says the least that it takes. Then it may be served in part, in the same ratio. The most
+//! is found from above: each wants all; then, around the ring, each gets what the one before it can give for what that one gets,
+//! until nothing changes.
 //!
 //! A deal ends when the shortest time of its offers is over, when one of its units ends it, or when one of them leaves the
-//! contract, moves to another encloser, or is given fewer tickets by the contract than it lent. Every leg is undone then.
+//! contract, moves to another encloser, or is given less by the contract than it lent. Every leg is undone then.
 //!
-//! Properties (tested): tickets are conserved, whatever happens. Ending a deal undoes it exactly. No unit is left without
-//! a ticket. Tickets that were got are not lent on.
+//! Properties (tested): tickets and reservations are conserved, whatever happens. Ending a deal undoes it exactly. No unit is left
+//! without a ticket. What was got is not lent on. No unit is worth something by its own tickets.
 //!
-//! Limits: exchanges are between units in the same encloser, whose tickets have one measure. An offer is served whole or
-//! not at all. Cost: O(n^2) for n offers of which none fits another, when an offer, a deal or tickets have
-//! changed; nothing at all other times.
+//! Limits: what is left of an offer that was served in part stands no more. Cost: O(n^2) for n offers of which none fits
+//! another, when an offer, a deal or tickets have changed, or which units are active; nothing at all other times.
 //!
-//! Source: seed 004, sections 5.5 and 5.6 (exchanges, `exch_offer()`).
+//! Source: seed 004, sections 5.5 and 5.6 (exchanges, `exch_offer()`, base values).
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use commonhold_contract::UnitId;
+use commonhold_contract::{Resource, UnitId};
 
-use super::{Offer, Refused, Rights};
+use super::lots::{Kind, Lot};
+use super::{Offer, Refused, Rights, Stake};
 use crate::time::Time;
 
 /// The most units in one exchange.
@@ -51,17 +58,51 @@ pub struct Bid {
     pub with: Option<UnitId>,
     /// How long an exchange lasts, in ns; `None`: until it is ended.
     pub for_ns: Option<Time>,
+    /// The least of what it wants that it takes, for as much less of what it gives; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<Offer>,
 }
 
-/// Tickets that a deal moves.
+/// What a deal moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Leg {
-    /// The unit that lends them.
+    /// The unit that lends it.
     pub from: UnitId,
-    /// The unit that has them meanwhile.
+    /// The unit that has it meanwhile.
     pub to: UnitId,
-    /// Of what, and how many.
+    /// Of what, and how much, in the measure of the unit that lends it.
     pub what: Offer,
+    /// The encloser of the unit that lends it, whose currency it is.
+    pub of: Option<UnitId>,
+    /// The encloser of the unit that has it.
+    pub into: Option<UnitId>,
+}
+
+impl Leg {
+    /// Whether the unit that has it holds it as a lot, and not among its own tickets.
+    pub(super) fn is_lot(&self) -> bool {
+        self.of != self.into || matches!(self.what.stake, Stake::Hard(_))
+    }
+
+    /// That lot.
+    pub(super) fn lot(&self) -> Lot {
+        Lot { holder: self.to, of: self.of, kind: self.measured().0 }
+    }
+
+    pub(super) fn much(&self) -> u64 {
+        self.measured().1
+    }
+
+    fn measured(&self) -> (Kind, u64) {
+        measured(self.what)
+    }
+}
+
+fn measured(what: Offer) -> (Kind, u64) {
+    match what.stake {
+        Stake::Tickets(tickets) => (Kind::Soft, tickets),
+        Stake::Hard(amount) => Kind::of(amount),
+    }
 }
 
 /// An exchange in force.
@@ -85,7 +126,7 @@ pub enum Ending {
     Ended,
     /// A unit left the contract, or has another encloser.
     Gone,
-    /// The contract gives a unit no more tickets than it lent.
+    /// The contract gives a unit no more tickets than it lent, or reserves less for it.
     TooFew,
 }
 
@@ -152,6 +193,11 @@ impl Market {
         self.stirred = true;
     }
 
+    /// Units became active or inactive: what currencies are worth changed.
+    pub(super) fn stir_if_offered(&mut self) {
+        self.stirred |= !self.offers.is_empty();
+    }
+
     /// Whether nothing came, and no deal is over.
     pub(super) fn is_settled(&self, now: Time) -> bool {
         !self.stirred && self.next().is_none_or(|next| next > now)
@@ -164,16 +210,32 @@ impl Market {
 
     /// Adds an offer.
     ///
-    /// Refused: of or with an unknown unit, or with one in another encloser or itself; of no tickets, of all that the unit has
-    /// or more, or of tickets for tickets of the same resource; where [`OFFERS_MAX`] stand already.
+    /// Refused: of or with an unknown unit or itself; of no tickets, of all that the unit has or more, of more than is reserved for
+    /// it, or of tickets for tickets of the same resource; where the least that it takes is not of what it wants, or more; with a
+    /// unit that would then be worth something by its own tickets; where [`OFFERS_MAX`] stand already.
     pub(super) fn offer(&mut self, rights: &Rights, bid: Bid) -> Result<Trade, Refused> {
-        let Bid { by, gives, wants, with, .. } = bid;
-        rights.may_lend(by, gives.resource, gives.tickets)?;
-        if gives.resource == wants.resource || gives.tickets == 0 || wants.tickets == 0 {
+        let Bid { by, gives, wants, with, at_least, .. } = bid;
+        rights.may_lend(by, gives)?;
+        let is_bound = |least: Offer| {
+            let ((kind, least_of), (wanted_kind, all)) = (measured(least), measured(wants));
+            least.resource == wants.resource && kind == wanted_kind && (1..=all).contains(&least_of)
+        };
+        let is_none = gives.is_nothing() || wants.is_nothing();
+        if gives.resource == wants.resource || is_none || !at_least.is_none_or(is_bound) {
             return Err(Refused::NoExchange { unit: by });
         }
         if let Some(with) = with {
-            rights.siblings(by, with)?;
+            let (here, there) = (rights.unit(by)?.parent, rights.unit(with)?.parent);
+            if by == with {
+                return Err(Refused::Itself { unit: by });
+            }
+            for (resource, holder, of, own) in
+                [(gives.resource, with, here, there), (wants.resource, by, there, here)]
+            {
+                if of != own && rights.would_loop(resource, &[(holder, of)]) {
+                    return Err(Refused::Loop { unit: holder });
+                }
+            }
         }
         if self.offers.len() >= OFFERS_MAX {
             return Err(Refused::TooManyOffers);
@@ -198,7 +260,7 @@ impl Market {
         let deal = self.deals.remove(&number)?;
         self.stirred = true;
         for leg in &deal.legs {
-            rights.give_back(*leg);
+            rights.give_back(leg);
         }
         Some(Trade::Undone { deal: number, why, what: deal })
     }
@@ -213,20 +275,18 @@ impl Market {
         // The newest first: where a unit has lent too many, the older exchanges go on.
         for number in numbers.into_iter().rev() {
             let deal = &self.deals[&number];
-            let gone = deal.legs.iter().any(|leg| rights.siblings(leg.from, leg.to).is_err());
+            let stays = |unit: UnitId, encloser| rights.unit(unit).is_ok_and(|unit| unit.parent == encloser);
+            let gone = deal.legs.iter().any(|leg| !stays(leg.from, leg.of) || !stays(leg.to, leg.into));
             let why = match deal.until {
                 _ if gone => Ending::Gone,
                 Some(until) if until <= now => Ending::Over,
-                _ if deal.legs.iter().any(|leg| rights.lent_too_many(leg.from, leg.what.resource)) => {
-                    Ending::TooFew
-                }
+                _ if deal.legs.iter().any(|leg| rights.lent_too_many(leg.from, leg.what)) => Ending::TooFew,
                 _ => continue,
             };
             came.extend(self.undo(rights, number, why));
         }
-        let gone = |bid: &Bid| {
-            !rights.knows(bid.by) || bid.with.is_some_and(|with| rights.siblings(bid.by, with).is_err())
-        };
+        let is_gone = |unit: UnitId| rights.unit(unit).is_err();
+        let gone = |bid: &Bid| is_gone(bid.by) || bid.with.is_some_and(is_gone);
         let withdrawn: Vec<u64> =
             self.offers.iter().filter(|(_, bid)| gone(bid)).map(|(number, _)| *number).collect();
         for offer in withdrawn {
@@ -234,8 +294,8 @@ impl Market {
             came.push(Trade::Withdrawn { offer });
         }
         while core::mem::take(&mut self.stirred) {
-            if let Some(ring) = self.ring(rights) {
-                came.push(self.serve(now, rights, ring));
+            if let Some((ring, legs)) = self.ring(rights) {
+                came.push(self.serve(now, rights, ring, legs));
                 self.stirred = true;
             }
         }
@@ -243,31 +303,29 @@ impl Market {
     }
 
     /// The ring that is served next: numbers of offers, each of which gives what the next one wants, and the last one what the
-    /// first wants.
-    fn ring(&self, rights: &Rights) -> Option<Vec<u64>> {
+    /// first wants; and what is moved then.
+    fn ring(&self, rights: &Rights) -> Option<(Vec<u64>, Vec<Leg>)> {
         let able: Vec<(u64, Bid)> = self
             .offers
             .iter()
-            .filter(|(_, bid)| rights.may_lend(bid.by, bid.gives.resource, bid.gives.tickets).is_ok())
+            .filter(|(_, bid)| rights.may_lend(bid.by, bid.gives).is_ok())
             .map(|(number, bid)| (*number, *bid))
             .collect();
         able.iter().find_map(|first| {
             (2..=RING_MAX).find_map(|length| {
                 let mut ring = vec![*first];
-                close(&able, &mut ring, length, rights)
-                    .then(|| ring.iter().map(|(number, _)| *number).collect())
+                let legs = close(&able, &mut ring, length, rights)?;
+                Some((ring.iter().map(|(number, _)| *number).collect(), legs))
             })
         })
     }
 
-    fn serve(&mut self, now: Time, rights: &mut Rights, ring: Vec<u64>) -> Trade {
-        let bids: Vec<(u64, Bid)> =
-            ring.iter().filter_map(|number| self.offers.remove(number).map(|bid| (*number, bid))).collect();
-        let legs = legs(&bids);
+    fn serve(&mut self, now: Time, rights: &mut Rights, ring: Vec<u64>, legs: Vec<Leg>) -> Trade {
+        let served = ring.iter().filter_map(|number| self.offers.remove(number));
+        let shortest = served.filter_map(|bid| bid.for_ns).min();
         for leg in &legs {
-            rights.lend(*leg);
+            rights.lend(leg);
         }
-        let shortest = bids.iter().filter_map(|(_, bid)| bid.for_ns).min();
         let deal = Deal { legs, since: now, until: shortest.map(|ns| now.saturating_add(ns)) };
         self.last += 1;
         self.deals.insert(self.last, deal.clone());
@@ -275,43 +333,124 @@ impl Market {
     }
 }
 
-/// Whether the ring can be closed at that length; it is then.
-fn close(able: &[(u64, Bid)], ring: &mut Vec<(u64, Bid)>, length: usize, rights: &Rights) -> bool {
-    let (Some((_, first)), Some((_, last))) = (ring.first().copied(), ring.last().copied()) else {
-        return false;
-    };
+/// Closes the ring at that length, if that can be: what it moves then.
+fn close(
+    able: &[(u64, Bid)],
+    ring: &mut Vec<(u64, Bid)>,
+    length: usize,
+    rights: &Rights,
+) -> Option<Vec<Leg>> {
+    let (first, last) = (ring.first()?.1, ring.last()?.1);
     if ring.len() == length {
-        return fits(&last, &first) && legs(ring).iter().all(|leg| rights.has_room(*leg));
+        let bids: Vec<Bid> = ring.iter().map(|(_, bid)| *bid).collect();
+        return if fits(&last, &first, rights) { legs(&bids, rights) } else { None };
     }
     for (number, bid) in able {
         let is_in = ring.iter().any(|(_, other)| other.by == bid.by);
-        if !is_in && rights.siblings(first.by, bid.by).is_ok() && fits(&last, bid) {
+        if !is_in && fits(&last, bid, rights) {
             ring.push((*number, *bid));
-            if close(able, ring, length, rights) {
-                return true;
+            if let Some(legs) = close(able, ring, length, rights) {
+                return Some(legs);
             }
             ring.pop();
         }
     }
-    false
+    None
 }
 
-/// What a ring moves: each unit gives what the next one wants.
-fn legs(ring: &[(u64, Bid)]) -> Vec<Leg> {
-    let next = ring.iter().cycle().skip(1);
-    ring.iter()
-        .zip(next)
-        .map(|((_, one), (_, next))| Leg { from: one.by, to: next.by, what: next.wants })
-        .collect()
+/// What a ring moves. `None`: it cannot be: there is too little of something, or no room, or a unit would be worth something by
+/// its own tickets.
+fn legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
+    let n = ring.len();
+    let link = |at: usize| (&ring[at], &ring[(at + 1) % n]);
+    let mut gets: Vec<u64> = ring.iter().map(|bid| measured(bid.wants).1).collect();
+    // Each round but the last lets somebody have less: by rounding, too, so there may be many, and then it is not worth it.
+    for round in 0.. {
+        let mut changed = false;
+        for at in 0..n {
+            let (one, next) = link(at);
+            let most = may_give(one, gets[at], rights)?;
+            if cost(next, gets[(at + 1) % n], one, rights)? > most {
+                let less = affords(one, most, next, rights)?.min(gets[(at + 1) % n].saturating_sub(1));
+                if less < least(next) {
+                    return None;
+                }
+                gets[(at + 1) % n] = less;
+                changed = true;
+            }
+        }
+        if !changed {
+            break;
+        }
+        if round > 4 * RING_MAX {
+            return None;
+        }
+    }
+    let leg = |at: usize| {
+        let (one, next) = link(at);
+        let much = cost(next, gets[(at + 1) % n], one, rights)?;
+        let (kind, of) = lends_in(one, rights)?;
+        let stake = kind.amount(much).map_or(Stake::Tickets(much), Stake::Hard);
+        let what = Offer { resource: one.gives.resource, stake };
+        let leg = Leg { from: one.by, to: next.by, what, of, into: rights.unit(next.by).ok()?.parent };
+        (much > 0 && rights.has_room(&leg)).then_some(leg)
+    };
+    let legs: Vec<Leg> = (0..n).map(leg).collect::<Option<_>>()?;
+    let loops = |resource: Resource| {
+        let lots = legs.iter().filter(|leg| leg.what.resource == resource && leg.of != leg.into);
+        let lots: Vec<(UnitId, Option<UnitId>)> = lots.map(|leg| (leg.to, leg.of)).collect();
+        !lots.is_empty() && rights.would_loop(resource, &lots)
+    };
+    (!Resource::ALL.into_iter().any(loops)).then_some(legs)
+}
+
+/// The measure in which a unit lends, and the currency that it is of.
+fn lends_in(bid: &Bid, rights: &Rights) -> Option<(Kind, Option<UnitId>)> {
+    let unit = rights.unit(bid.by).ok()?;
+    let kind = match bid.gives.stake {
+        Stake::Tickets(_) => Kind::Soft,
+        Stake::Hard(_) => Kind::of(unit.terms[bid.gives.resource].hard()?).0,
+    };
+    Some((kind, unit.parent))
+}
+
+/// The least of what it wants that a unit takes.
+fn least(bid: &Bid) -> u64 {
+    measured(bid.at_least.unwrap_or(bid.wants)).1
+}
+
+/// The most that a unit gives for so much of what it wants, in the measure in which it lends.
+fn may_give(bid: &Bid, gets: u64, rights: &Rights) -> Option<u64> {
+    let all = rights.in_own_measure(bid.by, bid.gives, false)?;
+    let part = u128::from(all) * u128::from(gets) / u128::from(measured(bid.wants).1.max(1));
+    u64::try_from(part).ok()
+}
+
+/// What so much of what one wants is in the measure of the one that gives it.
+fn cost(bid: &Bid, much: u64, giver: &Bid, rights: &Rights) -> Option<u64> {
+    let (from, to) = (rights.measure(bid.by, bid.wants)?, lends_in(giver, rights)?);
+    rights.convert(bid.wants.resource, much, from, to, true)
+}
+
+/// What so much of what is given is in the measure of the one that wants it.
+fn affords(giver: &Bid, much: u64, bid: &Bid, rights: &Rights) -> Option<u64> {
+    let (from, to) = (lends_in(giver, rights)?, rights.measure(bid.by, bid.wants)?);
+    rights.convert(bid.wants.resource, much, from, to, false)
 }
 
 /// Whether the one gives what the next one in a ring wants. An offer to one unit has that unit on both sides: in a pair alone.
-fn fits(one: &Bid, next: &Bid) -> bool {
+fn fits(one: &Bid, next: &Bid, rights: &Rights) -> bool {
     let agreed = |bid: &Bid, with: UnitId| bid.with.is_none_or(|only| only == with);
+    let is_soft = |offer: Offer| matches!(offer.stake, Stake::Tickets(_));
+    let is_enough = || {
+        let all = rights.in_own_measure(one.by, one.gives, false)?;
+        Some(cost(next, least(next), one, rights)? <= all)
+    };
     one.gives.resource == next.wants.resource
-        && one.gives.tickets >= next.wants.tickets
+        && is_soft(one.gives) == is_soft(next.wants)
         && agreed(one, next.by)
         && agreed(next, one.by)
+        && is_enough() == Some(true)
 }
 
 #[cfg(test)]

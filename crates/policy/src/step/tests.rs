@@ -814,10 +814,10 @@ fn a_step_comes_when_an_exchange_is_over() {
     let mut contract = Contract::default();
     let (one, other) = (contract.add(None, "one"), contract.add(None, "other"));
     let machine = Machine::synthetic("cpus:1 memory:1GiB").unwrap();
-    let [cpu, disk] = [Resource::Cpu, Resource::Disk].map(|resource| Offer { resource, tickets: 1 });
+    let [cpu, disk] = [Resource::Cpu, Resource::Disk].map(|resource| Offer::tickets(resource, 1));
     let changes = [
-        Bid { by: one, gives: cpu, wants: disk, with: None, for_ns: None },
-        Bid { by: other, gives: disk, wants: cpu, with: None, for_ns: Some(500) },
+        Bid { by: one, gives: cpu, wants: disk, with: None, for_ns: None, at_least: None },
+        Bid { by: other, gives: disk, wants: cpu, with: None, for_ns: Some(500), at_least: None },
     ]
     .map(|bid| Change::Offer { bid });
     let snapshot = Snapshot::default();

@@ -7,7 +7,7 @@
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::quantity::duration_text;
 use commonhold_contract::{Contract, Diagnostic, Resource, UnitId, nearest};
-use commonhold_policy::rights::{Bid, Change, NoTickets, Offer, Refused, Rights, TICKETS_MAX};
+use commonhold_policy::rights::{Bid, Change, NoOffer, Offer, Refused, Rights, TICKETS_MAX};
 use toml::de::DeTable;
 
 use super::keys::{CHANGE, OFFER, RESOURCES};
@@ -114,8 +114,8 @@ fn offer(
     contract: &Contract,
     workload: &Workload,
 ) -> Option<Offered> {
-    let (mut by, mut gives, mut wants, mut with, mut is_for_one, mut at, mut waits, mut for_ns) =
-        (None, None, None, None, false, None, None, None);
+    let (mut by, mut gives, mut wants, mut with, mut is_for_one) = (None, None, None, None, false);
+    let (mut at, mut waits, mut for_ns, mut at_least, mut is_bound) = (None, None, None, None, false);
     let mut said =
         [("unit", "\"physics\"", false), ("give", "\"disk:300\"", false), ("want", "\"cpu:200\"", false)];
     for entry in document.entries(&OFFER, table) {
@@ -131,6 +131,10 @@ fn offer(
             "unit" => by = unit(document, &entry, contract, "offer is of"),
             "give" => gives = tickets(document, &entry),
             "want" => wants = tickets(document, &entry),
+            "at_least" => {
+                is_bound = true;
+                at_least = tickets(document, &entry);
+            }
             "with" => {
                 is_for_one = true;
                 with = unit(document, &entry, contract, "offer is for");
@@ -139,7 +143,7 @@ fn offer(
         }
     }
     all_said(document, named, "offer", &said);
-    if is_for_one && with.is_none() {
+    if is_for_one && with.is_none() || is_bound && at_least.is_none() {
         return None;
     }
     if let (Some(_), Some((place, _))) = (at, &waits) {
@@ -147,7 +151,7 @@ fn offer(
         let help = "leave one of them out";
         document.report(Diagnostic::error("at-and-after", place.clone(), message).help(help));
     }
-    let bid = Bid { by: by?, gives: gives?, wants: wants?, with, for_ns };
+    let bid = Bid { by: by?, gives: gives?, wants: wants?, with, for_ns, at_least };
     let change = Change::Offer { bid };
     Some(match waits {
         Some((_, after)) => {
@@ -202,12 +206,12 @@ fn most_rounds(workload: &Workload, job: usize) -> u64 {
 
 /// `disk:300`.
 fn tickets(document: &mut Document, entry: &Entry) -> Option<Offer> {
-    let text = document.string(entry, "a resource and tickets")?;
+    let text = document.string(entry, "a resource and an amount")?;
     let found = text.parse();
     if let Err(why) = &found {
-        let message = format!("\"{text}\" is no resource with tickets");
+        let message = format!("\"{text}\" is no amount of a resource");
         let span = document.span(entry.value);
-        document.report(Diagnostic::error("bad-tickets", span, message).help(NoTickets::to_string(why)));
+        document.report(Diagnostic::error("bad-tickets", span, message).help(NoOffer::to_string(why)));
     }
     found.ok()
 }
@@ -252,8 +256,20 @@ fn refused(contract: &Contract, at: Span, what: &str, why: Refused) -> Diagnosti
             format!("leave it {} at least", lent + 1),
         ),
         Refused::NoExchange { .. } => (
-            "it gives and wants the same resource".to_owned(),
+            "it gives and wants the same resource, or its `at_least` is not of what it wants, or more"
+                .to_owned(),
             "give tickets of one resource for tickets of another".to_owned(),
+        ),
+        Refused::NotReserved { unit, resource, left } => (
+            format!("`{}` has less {resource} reserved then than it would lend", path(unit)),
+            left.map_or_else(
+                || format!("reserve some with `hard` in the contract, or give tickets: \"{resource}:300\""),
+                |left| format!("give \"{left}\" at most"),
+            ),
+        ),
+        Refused::Loop { unit } => (
+            format!("`{}` would be worth something by its own tickets", path(unit)),
+            "name a unit that is not in it, and that it is not in".to_owned(),
         ),
         Refused::TooManyOffers => (
             "too many offers stand then".to_owned(),

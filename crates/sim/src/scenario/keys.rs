@@ -693,7 +693,8 @@ pub(crate) static OFFER: Table = Table {
             Kind::Tickets { max: TICKETS_MAX },
             "",
             "\"disk:300\"",
-            "What it gives: a resource and tickets. It keeps one ticket at least. Required.",
+            "What it gives: a resource and tickets, of which it keeps one at least; or an amount of what `hard` reserves for it, such \
+             as `\"memory:2GiB\"`. Required.",
         ),
         key(
             "want",
@@ -701,6 +702,13 @@ pub(crate) static OFFER: Table = Table {
             "",
             "\"cpu:200\"",
             "What it wants for that. Required.",
+        ),
+        key(
+            "at_least",
+            Kind::Tickets { max: TICKETS_MAX },
+            "",
+            "\"cpu:100\"",
+            "The least of what it wants that it takes, for as much less of what it gives; all if not said.",
         ),
         key(
             "with",

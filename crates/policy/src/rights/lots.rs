@@ -1,0 +1,154 @@
+//! Lots: what a unit holds of a currency that is not issued in its own name.
+//!
+//! Example: `ana` is in `lab`, `bo` in `works`. `ana` lends 30 of her tickets, which are of `lab`, to `bo`. They stay tickets of
+//! `lab`, and `bo` holds them: a lot. So `bo` has its part of `works`, and its part of `lab` beside. Nobody else in `lab` or
+//! `works` has more or less than before.
+//!
+//! A part of a reservation that is lent is a lot too, whoever holds it. Soft tickets that a sibling got are none: they are of the
+//! same currency as its own, and counted with these.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Amount, PerResource, Resource, UnitId};
+
+use super::level::Terms;
+use super::ordered::Entry;
+
+/// What a lot is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// Soft tickets.
+    Soft,
+    /// A part of what the currency is worth, in millionths, reserved.
+    Part,
+    /// An amount in the resource's measure, reserved.
+    Absolute,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Soft, Kind::Part, Kind::Absolute];
+
+    /// Of a reservation.
+    pub(super) fn of(amount: Amount) -> (Kind, u64) {
+        match amount {
+            Amount::Part(much) => (Kind::Part, much),
+            Amount::Absolute(much) => (Kind::Absolute, much),
+        }
+    }
+
+    /// So much of it, as a reservation; `None` of tickets.
+    pub(super) fn amount(self, much: u64) -> Option<Amount> {
+        match self {
+            Kind::Soft => None,
+            Kind::Part => Some(Amount::Part(much)),
+            Kind::Absolute => Some(Amount::Absolute(much)),
+        }
+    }
+}
+
+/// Which lot of a unit, for one resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Lot {
+    /// The unit that holds it.
+    pub(super) holder: UnitId,
+    /// The unit whose currency it is of; `None`: the base currency, at the top.
+    pub(super) of: Option<UnitId>,
+    pub(super) kind: Kind,
+}
+
+impl Lot {
+    /// How it stands in its currency's level, if it has so much in it.
+    pub(super) fn entry(self, much: u64) -> (Terms, Entry) {
+        let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u64 + 1;
+        let tickets = if self.kind == Kind::Soft { much } else { 0 };
+        let terms = Terms::new(self.kind.amount(much), None);
+        (terms, Entry { id: kind << u32::BITS | u64::from(self.holder.0), tickets })
+    }
+
+    /// The unit that has the entry of that number: itself, or the holder of a lot.
+    pub(super) fn holder(id: u64) -> UnitId {
+        UnitId(u32::try_from(id & u64::from(u32::MAX)).unwrap_or(u32::MAX))
+    }
+
+    /// What the entry of that number is of, if it is a lot.
+    pub(super) fn kind(id: u64) -> Option<Kind> {
+        let nth = usize::try_from(id >> u32::BITS).ok()?.checked_sub(1)?;
+        Kind::ALL.get(nth).copied()
+    }
+}
+
+/// All lots, with what is in them; none is empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Lots(PerResource<BTreeMap<Lot, u64>>);
+
+impl Lots {
+    pub(super) fn is_empty(&self, resource: Resource) -> bool {
+        self.0[resource].is_empty()
+    }
+
+    /// What is in a lot; 0 if there is none.
+    pub(super) fn much(&self, resource: Resource, lot: Lot) -> u64 {
+        self.0[resource].get(&lot).copied().unwrap_or(0)
+    }
+
+    /// What a unit holds.
+    pub(super) fn held_by(
+        &self,
+        resource: Resource,
+        holder: UnitId,
+    ) -> impl Iterator<Item = (Lot, u64)> + '_ {
+        let first = Lot { holder, of: None, kind: Kind::Soft };
+        let all = self.0[resource].range(first..).map(|(lot, much)| (*lot, *much));
+        all.take_while(move |(lot, _)| lot.holder == holder)
+    }
+
+    /// All of a resource.
+    pub(super) fn all(&self, resource: Resource) -> impl Iterator<Item = (Lot, u64)> + '_ {
+        self.0[resource].iter().map(|(lot, much)| (*lot, *much))
+    }
+
+    pub(super) fn set(&mut self, resource: Resource, lot: Lot, much: u64) {
+        match much {
+            0 => drop(self.0[resource].remove(&lot)),
+            _ => drop(self.0[resource].insert(lot, much)),
+        }
+    }
+
+    /// Keeps those alone of which the holder is there, and the currency.
+    pub(super) fn retain(&mut self, is_there: impl Fn(UnitId) -> bool) {
+        for resource in Resource::ALL {
+            let stays = |lot: &Lot| is_there(lot.holder) && lot.of.is_none_or(&is_there);
+            self.0[resource].retain(|lot, _| stays(lot));
+        }
+    }
+
+    /// Whether what a unit is worth would follow from itself, if the holders held lots of the currencies.
+    ///
+    /// What a unit is worth follows from its encloser, and from the currencies of which it holds lots.
+    pub(super) fn would_loop(
+        &self,
+        resource: Resource,
+        more: &[(UnitId, Option<UnitId>)],
+        encloser: impl Fn(UnitId) -> Option<UnitId>,
+    ) -> bool {
+        let follows = |unit: UnitId| -> Vec<UnitId> {
+            let lots = self.held_by(resource, unit).filter_map(|(lot, _)| lot.of);
+            let more = more.iter().filter(|(holder, _)| *holder == unit).filter_map(|(_, of)| *of);
+            encloser(unit).into_iter().chain(lots).chain(more).collect()
+        };
+        more.iter().any(|(holder, _)| {
+            let (mut seen, mut next) = (Vec::new(), follows(*holder));
+            while let Some(unit) = next.pop() {
+                if unit == *holder {
+                    return true;
+                }
+                if !seen.contains(&unit) {
+                    seen.push(unit);
+                    next.extend(follows(unit));
+                }
+            }
+            false
+        })
+    }
+}
