@@ -4,6 +4,7 @@
 //! is.
 
 use commonhold_contract::{Amount, CpuMode, Resource, Scheme};
+use commonhold_policy::rights::{self, Offer};
 use commonhold_sim::scenario::{CallBack, DiskOrder, Scenario, Scheduler};
 
 /// The three texts of a scenario. The order is that of reports.
@@ -112,6 +113,11 @@ pub const TICKETS_EXCHANGE: Files = files!("tickets-exchange", "machine", "workl
 /// The same for longer, with a file that lasts. Ours.
 pub const TICKETS_EXCHANGE_LONG: Files = files!("tickets-exchange", "machine", "long");
 
+/// Two databases and four tasks that read, without an exchange (seed 004, section 5.6).
+pub const DATABASES: Files = files!("tickets-databases", "machine", "workload");
+/// The same with offers of the two to each other.
+pub const DATABASES_OFFERS: Files = files!("tickets-databases", "machine", "offers");
+
 /// Something that can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experiment {
@@ -150,6 +156,8 @@ pub struct Change {
     pub exchanged: u64,
     /// The contract's first two units negotiate.
     pub negotiate: bool,
+    /// So many disk tickets for so many pages, in all offers.
+    pub offered: Option<(u64, u64)>,
 }
 
 const NOTHING: Change = Change {
@@ -165,6 +173,7 @@ const NOTHING: Change = Change {
     until_s: None,
     exchanged: 0,
     negotiate: false,
+    offered: None,
 };
 
 /// The files as they are, under a scheme. Without isolation the paper's system is IRIX 5.3 (section 4.2, table 3), and so
@@ -253,6 +262,13 @@ impl Experiment {
         self
     }
 
+    /// With offers of so many disk tickets for so many pages.
+    #[must_use]
+    pub const fn offer(mut self, disk: u64, pages: u64) -> Self {
+        self.change.offered = Some((disk, pages));
+        self
+    }
+
     /// Its name for people: files, scheme, differences.
     pub fn name(&self) -> String {
         format!("{} {}{}", self.files.name, self.scheme, self.change.words())
@@ -294,6 +310,7 @@ impl Change {
             self.until_s.map(|s| format!("until {s} s")),
             (self.exchanged > 0).then(|| format!("exchanged {}", self.exchanged)),
             self.negotiate.then(|| "negotiating".to_owned()),
+            self.offered.map(|(disk, pages)| format!("{disk} disk tickets for {pages} pages")),
         ];
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
@@ -324,6 +341,20 @@ impl Change {
         }
         let horizon_ns = &mut scenario.workload.horizon_ns;
         *horizon_ns = self.until_s.map_or(*horizon_ns, |s| *horizon_ns.min(&mut (s * 1_000_000_000)));
+        if let Some((disk, pages)) = self.offered {
+            let frame = scenario.hardware.kernel.frame_bytes;
+            let timed = scenario.workload.changes.iter_mut().map(|change| &mut change.change);
+            let awaited = scenario.workload.awaited.iter_mut().map(|change| &mut change.change);
+            for change in timed.chain(awaited) {
+                let rights::Change::Offer { bid } = change else { continue };
+                for offer in [&mut bid.gives, &mut bid.wants] {
+                    *offer = match offer.resource {
+                        Resource::Disk => Offer::tickets(Resource::Disk, disk),
+                        resource => Offer::hard(resource, Amount::Absolute(pages * frame)),
+                    };
+                }
+            }
+        }
         let pair: Vec<_> = scenario.contract.held().take(2).collect();
         for unit in &pair {
             scenario.contract.units[unit.index()].negotiate |= self.negotiate;

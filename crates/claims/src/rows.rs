@@ -9,6 +9,7 @@
 //! A statement without a number is a sign.
 
 pub(crate) mod beyond;
+mod databases;
 pub(crate) mod disk;
 mod framework;
 pub(crate) mod kernel;
@@ -43,6 +44,8 @@ pub struct Row {
     pub measure: Option<fn(Seed) -> Option<f64>>,
     /// Tests that hold a parameter, `file: function`.
     pub held_by: &'static [&'static str],
+    /// With how many of the seeds it is measured, the first ones.
+    pub seeds: usize,
     /// Why nothing is measured, or what a reader must know of what is.
     pub note: &'static str,
 }
@@ -62,6 +65,12 @@ impl Row {
     /// With what a reader must know.
     const fn note(mut self, note: &'static str) -> Row {
         self.note = note;
+        self
+    }
+
+    /// With the first seed alone: its experiments are many.
+    const fn once(mut self) -> Row {
+        self.seeds = 1;
         self
     }
 
@@ -107,6 +116,7 @@ const fn unmeasured(says: Says, basis: Basis, why: &'static str) -> Row {
         needs: &[],
         measure: None,
         held_by: &[],
+        seeds: usize::MAX,
         note: why,
     }
 }
@@ -139,7 +149,7 @@ const fn below(bound: f64) -> Tolerance {
 /// All rows, in the order of the papers, those beyond them last.
 pub fn rows() -> Vec<&'static Row> {
     let before = [framework::ROWS, machines::ROWS, kernel::ROWS].into_iter().flatten();
-    let after = [disk::ROWS, tickets::ROWS, beyond::ROWS].into_iter().flatten();
+    let after = [disk::ROWS, tickets::ROWS, databases::ROWS, beyond::ROWS].into_iter().flatten();
     before.chain(disk::CELLS.iter().flatten()).chain(after).collect()
 }
 

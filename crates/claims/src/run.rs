@@ -33,9 +33,10 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Runs that were made elsewhere: an outcome per seed for each experiment, in the order of the seeds.
+    /// Runs that were made elsewhere: an outcome for each experiment and seed, in the order of the seeds; of an experiment
+    /// that needs fewer seeds, with the first ones.
     pub fn new(seeds: Vec<u64>, runs: Vec<(Experiment, Vec<Result<Outcome, String>>)>) -> Self {
-        debug_assert!(runs.iter().all(|(_, outcomes)| outcomes.len() == seeds.len()));
+        debug_assert!(runs.iter().all(|(_, outcomes)| outcomes.len() <= seeds.len()));
         Runs { seeds, runs }
     }
 
@@ -81,15 +82,32 @@ impl Runs {
     }
 }
 
-/// Runs what these rows need, each with each of the seeds. The results do not depend on the number of threads;
+/// How many runs [`run`] makes.
+pub fn count(rows: &[&Row], seeds: usize) -> usize {
+    needed(rows).iter().map(|experiment| seeds_of(rows, *experiment).min(seeds)).sum()
+}
+
+/// With how many seeds the rows want an experiment.
+fn seeds_of(rows: &[&Row], experiment: Experiment) -> usize {
+    let wanting = rows.iter().filter(|row| row.needs.contains(&experiment));
+    wanting.map(|row| row.seeds).max().unwrap_or(0)
+}
+
+/// Runs what these rows need, each with as many of the seeds as they want. The results do not depend on the number of threads;
 /// `progress` is called from them, in the order in which runs end.
 pub fn run(rows: &[&Row], seeds: &[u64], progress: &(dyn Fn(Progress) + Sync)) -> Runs {
     let experiments = needed(rows);
     let scenarios: Vec<Result<Scenario, String>> = experiments.iter().map(Experiment::scenario).collect();
     let done = AtomicUsize::new(0);
-    let total = experiments.len() * seeds.len();
-    let one = |index: usize| {
-        let (at, seed) = (index / seeds.len(), seeds[index % seeds.len()]);
+    let seeds_of: Vec<&[u64]> =
+        experiments.iter().map(|run| &seeds[..seeds_of(rows, *run).min(seeds.len())]).collect();
+    let all: Vec<(usize, u64)> = seeds_of
+        .iter()
+        .enumerate()
+        .flat_map(|(at, seeds)| seeds.iter().map(move |seed| (at, *seed)))
+        .collect();
+    let total = all.len();
+    let one = |(at, seed): (usize, u64)| {
         let result = match &scenarios[at] {
             Ok(scenario) => commonhold_sim::run(scenario, seed).map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),
@@ -99,8 +117,9 @@ pub fn run(rows: &[&Row], seeds: &[u64], progress: &(dyn Fn(Progress) + Sync)) -
         result
     };
     let mut results: std::vec::IntoIter<_> =
-        (0..total).into_par_iter().map(one).collect::<Vec<Result<Outcome, String>>>().into_iter();
-    let runs = experiments.iter().map(|run| (*run, results.by_ref().take(seeds.len()).collect())).collect();
+        all.into_par_iter().map(one).collect::<Vec<Result<Outcome, String>>>().into_iter();
+    let each = experiments.iter().zip(&seeds_of);
+    let runs = each.map(|(run, seeds)| (*run, results.by_ref().take(seeds.len()).collect())).collect();
     Runs::new(seeds.to_vec(), runs)
 }
 
@@ -145,6 +164,7 @@ mod tests {
             needs,
             measure: Some(|at| at.response(on(TINY, Scheme::Isolate), &["a", "b"])),
             held_by: &[],
+            seeds: usize::MAX,
             note: "",
         }
     }

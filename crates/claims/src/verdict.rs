@@ -63,7 +63,7 @@ pub fn judge(row: &Row, runs: &Runs) -> (Option<Measured>, Verdict) {
         return (None, Verdict::Void { reason: why });
     }
     let figures: Option<Vec<f64>> =
-        (0..runs.seeds().len()).map(|place| measure(Seed::new(runs, place))).collect();
+        (0..runs.seeds().len().min(row.seeds)).map(|place| measure(Seed::new(runs, place))).collect();
     match figures.as_deref().and_then(summarise) {
         None => {
             let reason =

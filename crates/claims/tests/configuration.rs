@@ -1,10 +1,11 @@
 //! The scenarios are those of the papers: machines, users, jobs (seed 000, sections 1.1, 4.1 to 4.5, tables 2 and 3; seed
-//! 004, sections 5.1 to 5.5).
+//! 004, section 5).
 //! The tests run none of them.
 #![allow(clippy::unwrap_used)]
 
 use commonhold_claims::experiments::{self, Files, on};
 use commonhold_contract::{Amount, Resource, Scheme};
+use commonhold_policy::rights::Change;
 use commonhold_sim::scenario::{CallBack, DiskModel, DiskOrder, Op, Scenario};
 
 const MIB: u64 = 1 << 20;
@@ -302,4 +303,41 @@ fn tickets() {
         (first(Resource::Cpu), first(Resource::Disk)),
         (vec![1_300, 700, 1_000], vec![700, 1_300, 1_000])
     );
+}
+
+/// Seed 004, section 5.6.
+#[test]
+fn databases() {
+    const PAGE: u64 = 4096;
+    let none = scenario(experiments::DATABASES);
+    let (kernel, drive) = (&none.hardware.kernel, &none.hardware.disks[0]);
+    assert_eq!((size(&none), kernel.frame_bytes, none.workload.horizon_ns), ((1, 16), PAGE, 300_000_000_000));
+    // 11.1 MB, where 1,375 pages are 5.5 MB.
+    assert_eq!(16 * MIB - kernel.memory_bytes, 11_100_000 / 4_000 * PAGE);
+    assert_eq!((drive.order, drive.batch, kernel.request_sectors), (Some(DiskOrder::Yfq), 2, 8));
+    let files: Vec<_> = none.workload.files.iter().map(|file| (file.bytes, file.buffer_bytes)).collect();
+    assert_eq!(files, [(4 * MIB, 4 * MIB), (64 * MIB, 500 << 10), (16 * MIB, 0)]);
+    assert_eq!(jobs(&none).iter().filter(|job| job.ends_with("iohog")).count(), 4);
+    for resource in [Resource::Cpu, Resource::Disk] {
+        assert!(
+            tickets_of(&none, resource)
+                .iter()
+                .all(|(unit, tickets)| *tickets == 1_000 && !unit.contains('/'))
+        );
+    }
+    let databases = none.contract.held().take(2).map(|id| none.contract.unit(id).hard[Resource::Memory]);
+    assert!(databases.into_iter().all(|hard| hard == Some(Amount::Absolute(1_375 * PAGE))));
+
+    let offers = on(experiments::DATABASES_OFFERS, Scheme::Isolate).offer(800, 300).scenario().unwrap();
+    assert_eq!((&offers.contract, &offers.hardware), (&none.contract, &none.hardware));
+    let [big] = &offers.workload.changes[..] else { panic!("{:?}", offers.workload.changes) };
+    let [small] = &offers.workload.awaited[..] else { panic!("{:?}", offers.workload.awaited) };
+    let job = &offers.workload.jobs[usize::from(small.job)].name;
+    assert_eq!((big.at_ns, job.as_str(), small.rounds), (0, "small", 10_000));
+    let asked = [big.change, small.change].map(|change| match change {
+        Change::Offer { bid } => (bid.gives.to_string(), bid.wants.to_string()),
+        other => panic!("{other:?}"),
+    });
+    let [disk, memory] = ["disk:800".to_owned(), "memory:1200KiB".to_owned()];
+    assert_eq!(asked, [(memory.clone(), disk.clone()), (disk, memory)]);
 }

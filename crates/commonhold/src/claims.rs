@@ -1,6 +1,6 @@
 //! `commonhold claims`.
 
-use commonhold_claims::{assess, run, run::needed, select};
+use commonhold_claims::{assess, run, run::count, select};
 use commonhold_report::Style;
 use commonhold_report::claims::{COLUMNS, html, json, text};
 
@@ -12,7 +12,7 @@ use crate::progress::Progress;
 pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
     let rows = select(&args.ids).map_err(|e| Failure::new(Exit::Usage, e))?;
     let seeds: Vec<u64> = (1..=args.seeds).collect();
-    let progress = Progress::new("runs", needed(&rows).len() * seeds.len());
+    let progress = Progress::new("runs", count(&rows, seeds.len()));
     let runs = run(&rows, &seeds, &|_| progress.step());
     drop(progress);
     let claims = assess(&rows, &runs, &command(args));

@@ -23,6 +23,7 @@ fn outcome(took_ms: Option<u64>) -> Outcome {
         stuck: Vec::new(),
         swap_short_bytes: 0,
         jobs: vec![JobOutcome { name: "j".into(), unit: "u<".into(), started_ns: 0, ended_ns, spent }],
+        rounds: Vec::new(),
         units: vec![UnitOutcome {
             name: "u<".into(),
             entitled_micro_cpus: 500_000,

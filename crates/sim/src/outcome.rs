@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 pub use crate::engine::Spent;
-pub use commonhold_ledger::Statement;
+pub use commonhold_ledger::{Exchange, Statement};
 
 use crate::Time;
 
@@ -23,6 +23,8 @@ pub struct Outcome {
     pub swap_short_bytes: u64,
     /// Jobs, one entry per copy, in the order in which they came.
     pub jobs: Vec<JobOutcome>,
+    /// How often jobs with loops went round, over time; in the order of the workload.
+    pub rounds: Vec<RoundsOutcome>,
     /// Units of the contract that had processes, in the contract's order.
     pub units: Vec<UnitOutcome>,
     /// Memory of the common parts: the kernel's, and what is shared.
@@ -87,6 +89,33 @@ impl JobOutcome {
     /// How long it took, in ns.
     pub fn response_ns(&self) -> Option<Time> {
         self.ended_ns.map(|ended| ended - self.started_ns)
+    }
+}
+
+/// How often a job went through the outermost loops of its program, all its copies together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RoundsOutcome {
+    /// The job's name in the workload.
+    pub job: String,
+    /// The whole rounds, to the end.
+    pub rounds: u64,
+    /// The time between two entries of `by_then`, in ns: a second, or more where the horizon is far.
+    pub every_ns: Time,
+    /// The rounds that were over by each of these times, from 0 on; up to the last round.
+    pub by_then: Vec<u64>,
+}
+
+impl RoundsOutcome {
+    /// Rounds that were over by a time, rounded down; those between two entries are taken to have come evenly.
+    pub fn by(&self, at: Time) -> u64 {
+        let entry = |place: Time| {
+            let place = usize::try_from(place).unwrap_or(usize::MAX);
+            self.by_then.get(place).copied().unwrap_or(self.rounds)
+        };
+        let (place, rest) = (at / self.every_ns, at % self.every_ns);
+        let between =
+            u128::from(entry(place + 1) - entry(place)) * u128::from(rest) / u128::from(self.every_ns);
+        entry(place) + u64::try_from(between).unwrap_or(0)
     }
 }
 

@@ -68,3 +68,25 @@ fn units_that_negotiate_find_an_exchange() {
     assert_eq!(ledger.negotiated.len(), 2, "the others take no part");
     assert!(ledger.negotiated.iter().all(|came| came.gained_ns > came.lost_ns && came.risked_ns > 0));
 }
+
+/// Each has a third of 9 s: `a` has done 200 rounds of 5 ms after 3 s. Then the exchange begins, and `a` has half of what is
+/// left, 150 of 300 tickets.
+#[test]
+fn an_offer_waits_for_rounds_of_a_job() {
+    let outcome = run("[offer.first]\nunit = \"b\"\ngive = \"cpu:50\"\nwant = \"disk:30\"\n\
+         [offer.second]\nafter = \"200 rounds of a\"\nunit = \"a\"\ngive = \"disk:30\"\nwant = \"cpu:50\"\n");
+    let [exchange] = &outcome.ledger.exchanges[..] else { panic!("{:?}", outcome.ledger.exchanges) };
+    assert!((2_950 * MS..3_050 * MS).contains(&exchange.began_ns), "{exchange:?}");
+    assert_eq!(used(&outcome), [40, 20, 30]);
+    let rounds = |job: &str| outcome.rounds.iter().find(|of| of.job == job).unwrap();
+    let [a, b] = ["a", "b"].map(rounds);
+    assert_eq!(a.every_ns, S);
+    // By 3 s a third of 600, by 9 s 40 of 90 tenths of 1,800: what runs at the moment makes one more or less.
+    for (at, of_a, of_b) in [(0, 0, 0), (3 * S, 200, 200), (9 * S, 800, 400)] {
+        let near = |rounds: u64, expected: u64| rounds.abs_diff(expected) <= 10;
+        assert!(near(a.by(at), of_a) && near(b.by(at), of_b), "{at}: {} {}", a.by(at), b.by(at));
+    }
+    // Between two entries rounds come evenly; behind the last there are no more.
+    assert_eq!(a.by(3 * S + S / 2), a.by(3 * S) + (a.by(4 * S) - a.by(3 * S)) / 2);
+    assert_eq!(a.by(100 * S), a.rounds);
+}

@@ -67,6 +67,7 @@ size = "4MiB"
 disk = "d0"
 shared = true
 fragment = "8KiB"
+buffer = "1MiB"
 [file.objects]
 size = "4MiB"
 [lock.inode]

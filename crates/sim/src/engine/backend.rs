@@ -342,6 +342,7 @@ impl Engine<'_> {
         let due = changes.iter().take_while(|change| change.at_ns <= self.now).count();
         if let Some(steward) = &mut self.steward {
             changes[..due].iter().for_each(|change| steward.change(change.change));
+            self.rounds.due.drain(..).for_each(|change| steward.change(change));
         }
         self.changed += due;
         self.await_change();

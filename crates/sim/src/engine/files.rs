@@ -18,6 +18,8 @@ use crate::disk::Request;
 use crate::memory::{FileId, Grant, PageOut, Source};
 use crate::scenario::{Amount, Enforces, Spread};
 
+/// The stage of a read at which its pages are there, and are copied.
+const COPIES: u32 = 3;
 /// Bytes of a disk sector.
 pub(super) const SECTOR: u64 = 512;
 /// Clusters that the pager takes from a unit at once.
@@ -29,6 +31,8 @@ const SCATTER: u64 = 6;
 #[derive(Debug, Clone)]
 pub(super) struct FileState {
     cache: FileId,
+    /// The copies of its readers, and how many there may be; see [`Engine::copy`].
+    copies: Option<(FileId, u64)>,
     drive: usize,
     /// Where it begins, in sectors; its size and that of its pieces, in pages.
     start: u64,
@@ -107,10 +111,12 @@ impl Engine<'_> {
                 0 => pages,
                 bytes => bytes.div_ceil(self.frame_bytes()).min(pages),
             };
+            let copied = (what.buffer_bytes / self.frame_bytes()).min(pages);
             let room = u64::from(self.sectors(pages)) * if piece < pages { SCATTER } else { 1 };
             let start = self.place(drive, room);
             self.files.push(FileState {
                 cache: self.memory.open_file(pages),
+                copies: (copied > 0).then(|| (self.memory.open_file(copied), copied)),
                 drive,
                 start,
                 pages,
@@ -293,10 +299,44 @@ impl Engine<'_> {
 
     pub(super) fn read(&mut self, id: TaskId, named: u16, bytes: Amount, random: bool) -> Done {
         let file = self.file(self.tasks[id as usize].instance, named);
+        match self.read_pages(id, named, file, bytes, random) {
+            Done::Next => self.copy(id, file),
+            done => done,
+        }
+    }
+
+    /// Pages that were read go into the reader's own cache, where the file has one.
+    ///
+    /// The copies are pages of a file of their own in the cache, used whenever the file's are, and never written. So both are
+    /// of one age, and reclaim takes from the larger: where all of a file may be copied, copies and originals stay equally
+    /// many, and half of the frames that both have hold different pages. Copies are of pages that are in the page cache:
+    /// they spare no disk.
+    fn copy(&mut self, id: TaskId, file: u32) -> Done {
+        let state = &self.files[file as usize];
+        let Some((copies, most)) = state.copies else { return Done::Next };
+        let lacking = self.memory.cached(state.cache).min(most).saturating_sub(self.memory.cached(copies));
+        let task = &mut self.tasks[id as usize];
+        // From here on, the read is over, and this alone is tried again.
+        task.stage = COPIES;
+        let (unit, accessed) = (UnitId(task.unit), u64::from(task.copies));
+        let some = lacking.min(accessed).min(self.memory.request_pages_max());
+        if some > 0 {
+            if self.memory.cache_anywhere(copies, unit, small(some)) == Grant::Short {
+                return self.make_room(id, some);
+            }
+            self.tasks[id as usize].copies -= small(some);
+            self.memory.reference(copies, unit, small(some));
+            return Done::Again;
+        }
+        self.memory.reference(copies, unit, small(accessed.min(self.memory.cached(copies))));
+        Done::Next
+    }
+
+    fn read_pages(&mut self, id: TaskId, named: u16, file: u32, bytes: Amount, random: bool) -> Done {
         if self.tasks[id as usize].stage == 0 {
             let (from, pages) = self.span(id, named, file, bytes, random);
             let task = &mut self.tasks[id as usize];
-            (task.from_page, task.pages) = (from, small(pages));
+            (task.from_page, task.pages, task.copies) = (from, small(pages), small(pages));
             let state = &self.files[file as usize];
             let fresh = !random && from + pages > state.front;
             task.stage = if fresh { 1 } else { 2 };

@@ -16,6 +16,7 @@ mod loans;
 mod locks;
 mod patience;
 mod program;
+mod rounds;
 mod speed;
 mod stuck;
 mod switcher;
@@ -46,6 +47,7 @@ use files::{FileState, Purpose};
 use loans::Loans;
 use locks::Lock;
 use patience::Patience;
+use rounds::Rounds;
 use switcher::Switcher;
 use task::{Instance, Task};
 use units::Units;
@@ -110,8 +112,9 @@ pub(crate) struct Engine<'a> {
     /// Write-behind requests under way.
     flushing: u32,
 
-    /// How many changes of rights were made.
+    /// How many changes of rights were made of those that have a time.
     changed: usize,
+    rounds: Rounds,
     /// The loop that holds the contract; it is away while it has its turn.
     steward: Option<Steward>,
     held: Held,
@@ -202,6 +205,7 @@ impl<'a> Engine<'a> {
             throttled: VecDeque::new(),
             flushing: 0,
             changed: 0,
+            rounds: Rounds::new(&scenario.workload),
             steward: Some(Steward::new(scenario.contract.clone(), hardware.machine.clone())),
             held: Held::new(scenario),
             units: Units::new(scenario),

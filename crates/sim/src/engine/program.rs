@@ -98,6 +98,9 @@ impl Engine<'_> {
                 Done::Next
             }
             Op::Again { to, times, counter } => {
+                if counter == 0 {
+                    self.round_ended(id);
+                }
                 let task = &mut self.tasks[id as usize];
                 let count = &mut task.counters[counter as usize];
                 *count += 1;
@@ -109,6 +112,19 @@ impl Engine<'_> {
                 task.stage = 0;
                 Done::Again
             }
+        }
+    }
+
+    /// A task has gone through a loop that is in no other. Of a job's own processes, that is a round. A change that waits for
+    /// it is made by a turn of the loop right after this event.
+    fn round_ended(&mut self, id: TaskId) {
+        let task = &self.tasks[id as usize];
+        if task.parent != NONE {
+            return;
+        }
+        let job = self.instances[task.instance as usize].job;
+        if self.rounds.ended(self.now, job, &self.scenario.workload) {
+            self.timers.set(self.policy_timer() + 2, self.now);
         }
     }
 

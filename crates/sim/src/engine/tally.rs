@@ -15,6 +15,7 @@ impl Engine<'_> {
             stuck: self.stuck(),
             swap_short_bytes: self.swap_short(),
             jobs: self.instances.iter().map(|instance| self.job(instance)).collect(),
+            rounds: self.rounds.outcome(&self.scenario.workload),
             units: self
                 .scenario
                 .contract

@@ -66,6 +66,8 @@ pub(super) struct Task {
     pub(super) pages: u32,
     pub(super) transfers: u32,
     pub(super) from_page: u64,
+    /// Pages of a read that may have to be copied into the reader's own cache.
+    pub(super) copies: u32,
     /// Where its next sequential access to a file begins, in bytes.
     pub(super) positions: Vec<(u16, u64)>,
     pub(super) chance: Chance,
@@ -182,6 +184,7 @@ impl Engine<'_> {
             pages: 0,
             transfers: 0,
             from_page: 0,
+            copies: 0,
             positions: Vec::new(),
             chance,
             since: self.now,

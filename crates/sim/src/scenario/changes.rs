@@ -1,32 +1,40 @@
 //! Changes of rights in a workload, offers to exchange tickets among them: what is changed when, and whether it can be.
 //!
 //! The tickets of units depend on the contract and on earlier changes alone. So a change that would be refused is an
-//! error of the workload, and none is refused while the machine runs.
+//! error of the workload, and none is refused while the machine runs. Offers that wait for a job are taken to come last, in
+//! the order of the text.
 
 use commonhold_contract::document::{Document, Named};
 use commonhold_contract::quantity::duration_text;
-use commonhold_contract::{Contract, Diagnostic, Resource, UnitId};
+use commonhold_contract::{Contract, Diagnostic, Resource, UnitId, nearest};
 use commonhold_policy::rights::{Bid, Change, NoOffer, Offer, Refused, Rights, TICKETS_MAX};
 use toml::de::DeTable;
 
 use super::keys::{CHANGE, OFFER, RESOURCES};
-use super::model::RightsChange;
+use super::model::{AwaitedChange, Op, RightsChange, Workload};
 use super::values::{Entry, Span, missing, number};
 use super::workload::unit;
-use crate::Time;
 
 /// Reads the tables `[change.NAME]` and `[offer.NAME]`, and says which of them would be refused. In the order in which they
-/// are made.
+/// are made; those that wait for a job in the order of the text.
 pub(super) fn read(
     document: &mut Document,
     tables: [&[(Named, &DeTable)]; 2],
     contract: &Contract,
-    horizon_ns: Time,
-) -> Vec<RightsChange> {
+    workload: &Workload,
+) -> (Vec<RightsChange>, Vec<AwaitedChange>) {
     let [made, offered] = tables;
     let mut changes: Vec<(RightsChange, Span)> =
         made.iter().filter_map(|(named, table)| change(document, named, table, contract)).collect();
-    changes.extend(offered.iter().filter_map(|(named, table)| offer(document, named, table, contract)));
+    let mut awaited: Vec<(AwaitedChange, Span)> = Vec::new();
+    for (named, table) in offered {
+        match offer(document, named, table, contract, workload) {
+            Some(Offered::At(change)) => changes.push((change, named.at.clone())),
+            Some(Offered::After(change)) => awaited.push((change, named.at.clone())),
+            None => {}
+        }
+    }
+    let horizon_ns = workload.horizon_ns;
     // Of those at the same time, the first in the text comes first.
     changes.sort_by_key(|(change, _)| change.at_ns);
     let mut rights = Rights::default();
@@ -44,7 +52,21 @@ pub(super) fn read(
             document.report(refused(contract, at.clone(), word(change.change), why));
         }
     }
-    changes.into_iter().map(|(change, _)| change).collect()
+    for (change, at) in &awaited {
+        if let Err(why) = rights.apply(change.change) {
+            document.report(refused(contract, at.clone(), word(change.change), why));
+        }
+    }
+    (
+        changes.into_iter().map(|(change, _)| change).collect(),
+        awaited.into_iter().map(|(change, _)| change).collect(),
+    )
+}
+
+/// When an offer is made.
+enum Offered {
+    At(RightsChange),
+    After(AwaitedChange),
 }
 
 /// `None` if something is missing.
@@ -90,9 +112,10 @@ fn offer(
     named: &Named,
     table: &DeTable,
     contract: &Contract,
-) -> Option<(RightsChange, Span)> {
+    workload: &Workload,
+) -> Option<Offered> {
     let (mut by, mut gives, mut wants, mut with, mut is_for_one) = (None, None, None, None, false);
-    let (mut at_ns, mut for_ns, mut at_least, mut is_bound) = (0, None, None, false);
+    let (mut at, mut waits, mut for_ns, mut at_least, mut is_bound) = (None, None, None, None, false);
     let mut said =
         [("unit", "\"physics\"", false), ("give", "\"disk:300\"", false), ("want", "\"cpu:200\"", false)];
     for entry in document.entries(&OFFER, table) {
@@ -100,7 +123,11 @@ fn offer(
             *said |= *key == entry.key.name;
         }
         match entry.key.name {
-            "at" => at_ns = number(document, &entry).unwrap_or(0),
+            "at" => at = Some(number(document, &entry).unwrap_or(0)),
+            "after" => {
+                let span = document.span(entry.value);
+                waits = Some((span, rounds(document, &entry, workload)));
+            }
             "unit" => by = unit(document, &entry, contract, "offer is of"),
             "give" => gives = tickets(document, &entry),
             "want" => wants = tickets(document, &entry),
@@ -119,8 +146,62 @@ fn offer(
     if is_for_one && with.is_none() || is_bound && at_least.is_none() {
         return None;
     }
+    if let (Some(_), Some((place, _))) = (at, &waits) {
+        let message = format!("offer `{}` says both `at` and `after`", named.name);
+        let help = "leave one of them out";
+        document.report(Diagnostic::error("at-and-after", place.clone(), message).help(help));
+    }
     let bid = Bid { by: by?, gives: gives?, wants: wants?, with, for_ns, at_least };
-    Some((RightsChange { at_ns, change: Change::Offer { bid } }, named.at.clone()))
+    let change = Change::Offer { bid };
+    Some(match waits {
+        Some((_, after)) => {
+            let (job, rounds) = after?;
+            Offered::After(AwaitedChange { job, rounds, change })
+        }
+        None => Offered::At(RightsChange { at_ns: at.unwrap_or(0), change }),
+    })
+}
+
+/// `10000 rounds of small`: the job, and how many.
+fn rounds(document: &mut Document, entry: &Entry, workload: &Workload) -> Option<(u16, u64)> {
+    let text = document.string(entry, "rounds of a job, as in \"100 rounds of small\"")?;
+    let place = document.span(entry.value);
+    let said = text.split_once(" rounds of ").and_then(|(rounds, job)| Some((rounds.parse().ok()?, job)));
+    let Some((rounds @ 1.., name)) = said else {
+        let message = format!("\"{text}\" is no number of rounds of a job");
+        let help = "for example: after = \"100 rounds of small\"";
+        document.report(Diagnostic::error("bad-rounds", place, message).help(help));
+        return None;
+    };
+    let Some(job) = workload.jobs.iter().position(|job| job.name == name) else {
+        let message = format!("there is no job `{name}`");
+        let help = match nearest(name, workload.jobs.iter().map(|job| job.name.as_str())) {
+            Some(known) => format!("did you mean \"{known}\"?"),
+            None => format!("declare it: [job.{name}]"),
+        };
+        document.report(Diagnostic::error("unknown-name", place, message).help(help));
+        return None;
+    };
+    let most = most_rounds(workload, job);
+    if most < rounds {
+        let message =
+            format!("job `{name}` goes round {most} times at most, and the offer waits for {rounds}");
+        let help = "name no more rounds than the outermost `repeat` of its program has, times its copies";
+        document.report(Diagnostic::error("never-starts", place, message).help(help));
+    }
+    Some((u16::try_from(job).ok()?, rounds))
+}
+
+/// How often all copies of a job go through the outermost loops of its program.
+fn most_rounds(workload: &Workload, job: usize) -> u64 {
+    let job = &workload.jobs[job];
+    let ops = workload.programs.get(usize::from(job.program)).map_or(&[][..], |program| &program.ops);
+    let outermost = ops.iter().map(|op| match *op {
+        Op::Again { times: 0, counter: 0, .. } => u64::MAX,
+        Op::Again { times, counter: 0, .. } => u64::from(times),
+        _ => 0,
+    });
+    outermost.fold(0, u64::saturating_add).saturating_mul(u64::from(job.count))
 }
 
 /// `disk:300`.

@@ -59,6 +59,8 @@ pub(crate) enum Kind {
     Unit,
     /// A resource and tickets of it, from 1: `disk:300`.
     Tickets { max: u64 },
+    /// How often a job goes round: `100 rounds of JOB`.
+    Rounds,
     /// A list of steps.
     Steps,
     /// The distances of all nodes from each, a list of lists.
@@ -525,6 +527,15 @@ pub(crate) static FILE: Table = Table {
             "\"8KiB\"",
             "Size of its pieces, which lie apart on the disk. One piece if not said.",
         ),
+        key(
+            "buffer",
+            Kind::Bytes { min: 0, max: BYTES_MAX },
+            "\"0B\"",
+            "\"4MiB\"",
+            "So much of it is in memory twice, as with a database: who reads it copies what was read into a cache of its own. The \
+             copies take frames of the unit that reads. The older and the larger of both goes first when frames are short; \
+             what is in the page cache needs no disk.",
+        ),
     ],
 };
 
@@ -662,6 +673,14 @@ pub(crate) static OFFER: Table = Table {
     definition: "[offer.NAME]",
     keys: &[
         key("at", Kind::Time { min: 0, max: HORIZON_MAX_NS }, "\"0s\"", "\"10s\"", "When it is made."),
+        key(
+            "after",
+            Kind::Rounds,
+            "",
+            "\"10000 rounds of small\"",
+            "In place of `at`: it is made when this job has gone through the outermost loops of its program so many times, all \
+             its copies together.",
+        ),
         key(
             "unit",
             Kind::Unit,

@@ -282,6 +282,8 @@ pub struct Workload {
     pub jobs: Vec<Job>,
     /// Changes of rights, in the order in which they are made.
     pub changes: Vec<RightsChange>,
+    /// Changes of rights that wait for a job.
+    pub awaited: Vec<AwaitedChange>,
 }
 
 /// A change of rights at some time.
@@ -289,6 +291,17 @@ pub struct Workload {
 pub struct RightsChange {
     /// When.
     pub at_ns: Time,
+    /// What.
+    pub change: Change,
+}
+
+/// A change of rights that is made when a job has come so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AwaitedChange {
+    /// Which, an index into the workload's jobs.
+    pub job: u16,
+    /// After so many rounds of it, at least 1.
+    pub rounds: u64,
     /// What.
     pub change: Change,
 }
@@ -306,6 +319,8 @@ pub struct File {
     pub shared: bool,
     /// Contiguous pieces have this size, in bytes; 0: the whole file is one piece.
     pub fragment_bytes: u64,
+    /// So much of it is in memory twice, in bytes: those who read it copy it into a cache of their own.
+    pub buffer_bytes: u64,
 }
 
 /// A kernel lock that blocks the tasks that wait for it.

@@ -83,6 +83,7 @@ fn range(kind: Kind) -> String {
             let resources = RESOURCES.join(", ");
             format!("RESOURCE:TICKETS; one of {resources}; 1 to {max}")
         }
+        Kind::Rounds => "N rounds of JOB".to_owned(),
         Kind::Steps => "a list of steps".to_owned(),
         Kind::Distances { min, max } => format!("a list of lists of numbers, {min} to {max}"),
     }

@@ -71,7 +71,8 @@ fn workload(
         let read = Jobs { contract, disks, programs: &known.programs };
         workload.jobs.extend(read.job(document, named, table, &mut places));
     }
-    workload.changes = changes::read(document, [&changes, &offers], contract, workload.horizon_ns);
+    let tables = [&changes[..], &offers[..]];
+    (workload.changes, workload.awaited) = changes::read(document, tables, contract, &workload);
     (workload, places)
 }
 
@@ -88,8 +89,14 @@ fn horizon(document: &mut Document, entries: &[Entry], places: &mut Places) -> T
 }
 
 fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) -> File {
-    let mut file =
-        File { name: named.name.to_owned(), bytes: 0, disk: None, shared: false, fragment_bytes: 0 };
+    let mut file = File {
+        name: named.name.to_owned(),
+        bytes: 0,
+        disk: None,
+        shared: false,
+        fragment_bytes: 0,
+        buffer_bytes: 0,
+    };
     let mut sized = false;
     for entry in document.entries(&FILE, table) {
         match entry.key.name {
@@ -100,6 +107,7 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
             }
             "disk" => file.disk = disks.find(document, &entry),
             "shared" => file.shared = document.switch(&entry).unwrap_or(false),
+            "buffer" => file.buffer_bytes = number(document, &entry).unwrap_or(0),
             _ => file.fragment_bytes = number(document, &entry).unwrap_or(0),
         }
     }
