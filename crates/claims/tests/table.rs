@@ -173,8 +173,15 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         queue_at_arrival: 5.0,
         units: scenario.contract.ids().map(of_disk).collect(),
     };
-    let exchange =
-        Exchange { number: 1, lent: Vec::new(), began_ns: 5, until_ns: None, ended_ns: None, why: None };
+    let exchange = Exchange {
+        number: 1,
+        lent: Vec::new(),
+        began_ns: 5,
+        until_ns: None,
+        ended_ns: None,
+        why: None,
+        trial: None,
+    };
     Outcome {
         seed: 1,
         ended_ns: 1_000_000_000_000,

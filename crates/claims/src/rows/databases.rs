@@ -189,7 +189,9 @@ pub(super) const ROWS: &[Row] = &[
         &[cell(600, 300)],
         fits,
     )
-    .once(),
+    .once()
+    .basis(commonhold_report::claims::Basis::Calibrated)
+    .note("the model of memory was chosen by it"),
     predicted(
         ("TK-F11-4", "004 fig. 11", "The big one gains where it gets 600 disk tickets or more: of 13", "1"),
         Tolerance::AtLeast { low: 1.0 },
