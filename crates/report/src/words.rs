@@ -5,7 +5,9 @@ use std::fmt;
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
 use commonhold_contract::{Contract, PerResource, Resource, UnitId, amount_text};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, RightsChange};
-use commonhold_policy::rights::{Change, Deal, Ending, How, Leg, Offer, Refused, Stake, TICKETS_MAX, Trade};
+use commonhold_policy::rights::{
+    Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade,
+};
 use commonhold_policy::{MS, Plan, Reason};
 
 use crate::figures::duration;
@@ -111,6 +113,9 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
                 "no offer stands and no exchange is in force that has the number {number}; `commonhold offers` shows those that do"
             )
         }
+        Refused::NumberTaken { number } => {
+            format!("an offer or an exchange has the number {number} already; `commonhold offers` shows it")
+        }
         Refused::Itself { unit } => {
             format!("unit {} cannot give tickets to itself; name another unit beside it", name(unit))
         }
@@ -181,6 +186,12 @@ impl fmt::Display for Asked<'_> {
                 bid.for_ns.map_or(Ok(()), |ns| write!(f, ", for {}", duration(ns)))
             }
             Change::Cancel { number } => write!(f, "offer or exchange {number} is taken back"),
+            Change::Resume { number, what: Resumed::Offer { .. }, .. } => {
+                write!(f, "offer {number} stands again")
+            }
+            Change::Resume { number, what: Resumed::Deal { .. }, .. } => {
+                write!(f, "exchange {number} is in force again")
+            }
             Change::Fund { unit, of, tickets } => {
                 let of = of.map_or("the machine", |of| name(of));
                 write!(f, "{}: {} tickets of {of} from now on, beside its own", name(unit), numbers(tickets))

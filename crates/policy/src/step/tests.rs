@@ -816,8 +816,16 @@ fn a_step_comes_when_an_exchange_is_over() {
     let machine = Machine::synthetic("cpus:1 memory:1GiB").unwrap();
     let [cpu, disk] = [Resource::Cpu, Resource::Disk].map(|resource| Offer::tickets(resource, 1));
     let changes = [
-        Bid { by: one, gives: cpu, wants: disk, with: None, for_ns: None, at_least: None },
-        Bid { by: other, gives: disk, wants: cpu, with: None, for_ns: Some(500), at_least: None },
+        Bid { by: one, gives: cpu, wants: disk, with: None, for_ns: None, at_least: None, bound: false },
+        Bid {
+            by: other,
+            gives: disk,
+            wants: cpu,
+            with: None,
+            for_ns: Some(500),
+            at_least: None,
+            bound: false,
+        },
     ]
     .map(|bid| Change::Offer { bid });
     let snapshot = Snapshot::default();
