@@ -349,7 +349,8 @@ mod tests {
     }
 
     fn plan(steps: Vec<Step<CpuDecision>>, entitled: Vec<u64>) -> Plan {
-        let decisions = Decisions { cpu: CpuPlan { entitled, steps }, ..Decisions::default() };
+        let decisions =
+            Decisions { cpu: CpuPlan { entitled, steps, ..CpuPlan::default() }, ..Decisions::default() };
         Plan { decisions, ..Plan::default() }
     }
 

@@ -13,6 +13,7 @@ extern crate alloc;
 
 pub mod check;
 pub mod cpu;
+pub mod credits;
 pub mod disk;
 mod input;
 pub mod membership;

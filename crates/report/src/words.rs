@@ -280,6 +280,12 @@ impl fmt::Display for Because<'_> {
             Reason::OwnerIdle { idle_ns } => {
                 write!(f, "idle for {} ms, and the borrower waits", idle_ns / MS)
             }
+            Reason::OwnerIdleToGiver { idle_ns, credit_ns } => write!(
+                f,
+                "its owner was idle for {}, and the borrower lent {} more before than it was lent",
+                duration(idle_ns),
+                duration(credit_ns)
+            ),
             Reason::OwnerWants { runnable, kept } => {
                 write!(f, "the owner has {runnable} threads to run and kept {kept} cpus")
             }

@@ -83,6 +83,10 @@ pub struct CpuPlan {
     pub entitled: Vec<u64>,
     /// Owners and loans that change, in order.
     pub steps: Vec<Step<CpuDecision>>,
+    /// What each unit lent beyond what it was lent, as far as it is remembered, in nanoseconds of a CPU; what is below 0 is
+    /// the other way. By unit; none where nothing was lent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub credits: Vec<i64>,
 }
 
 /// What was decided about disks.

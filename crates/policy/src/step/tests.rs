@@ -1,6 +1,7 @@
 // Numbers of a handful of units.
 #![allow(clippy::cast_possible_truncation)]
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::*;
@@ -837,4 +838,62 @@ fn a_step_comes_when_an_exchange_is_over() {
     assert!(after.replay(&contract, &machine, &over).is_ok());
     let wrong = books.replay(&contract, &machine, &over).unwrap_err();
     assert!(wrong.iter().any(|it| it.contains("was not in force")), "{wrong:?}");
+}
+
+/// What two histories have of a unit's CPUs, quantum by quantum: as many as it holds, and no more than it could use.
+fn useful_cpus(remembered_ns: Time, truth: &[[u32; 3]], claims: &[[u32; 3]]) -> [u64; 3] {
+    let mut world = World::new("cpus:6 memory:1GiB", USER, &[100, 100, 100]);
+    world.contract.machine.loans_remembered_ns = remembered_ns;
+    let mut useful = [0; 3];
+    for (truth, claims) in truth.iter().zip(claims) {
+        for (n, wants) in claims.iter().enumerate() {
+            world.run(n, *wants);
+        }
+        // The wants of the quantum before are settled first.
+        for _ in 0..4 {
+            world.after(125);
+        }
+        for (n, could_use) in truth.iter().enumerate() {
+            useful[n] += u64::from(held_by(&world, n).min(*could_use));
+        }
+    }
+    useful
+}
+
+fn held_by(world: &World, n: usize) -> u32 {
+    let unit = UnitId(n as u32 + 2);
+    let owned = world.state.cpu.owners.iter().filter(|(_, owner)| **owner == unit).count();
+    let loans = || world.state.cpu.loans.values();
+    let (lent, borrowed) =
+        (loans().filter(|l| l.lender == unit).count(), loans().filter(|l| l.borrower == unit).count());
+    (owned - lent + borrowed) as u32
+}
+
+#[test]
+fn try_it() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    for remembered in [0, 600_000 * MS, 4_000 * MS] {
+        let mut runner = TestRunner::deterministic();
+        let strategy = (
+            proptest::collection::vec(proptest::array::uniform3(0u32..8), 12),
+            proptest::collection::vec(0u32..5, 12),
+        );
+        let (mut sum, mut worst, mut gains, mut net, mut hist) = (0i64, 0i64, 0, 0i64, BTreeMap::new());
+        for _ in 0..2000 {
+            let (truth, more) = strategy.new_tree(&mut runner).unwrap().current();
+            let mut claims = truth.clone();
+            for (claims, more) in claims.iter_mut().zip(more) {
+                claims[0] += if more >= 3 { more } else { 0 };
+            }
+            let honest = useful_cpus(remembered, &truth, &truth)[0] as i64;
+            let liar = useful_cpus(remembered, &truth, &claims)[0] as i64;
+            sum += honest;
+            net += liar - honest;
+            gains += i64::from(liar > honest);
+            worst = worst.max(liar - honest);
+            *hist.entry(liar - honest).or_insert(0) += 1;
+        }
+        println!("remembered {remembered}: honest {sum}, net {net}, gains in {gains}, worst {worst} {hist:?}");
+    }
 }
