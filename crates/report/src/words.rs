@@ -331,6 +331,9 @@ impl fmt::Display for Because<'_> {
                 write!(f, "it is short, and takes back {} that it lent", Bytes(bytes))
             }
             Reason::Borrows { bytes } => write!(f, "it is short, and borrows {}", Bytes(bytes)),
+            Reason::BorrowsFirst { bytes } => {
+                write!(f, "it is short, and borrows {} before others, since it lent before", Bytes(bytes))
+            }
             Reason::GivesBack { bytes } => write!(f, "it gives back {}", Bytes(bytes)),
             Reason::AtLimit => write!(f, "it is short, and at a limit of the contract"),
             Reason::NothingIdle => write!(f, "it is short, and no unit has memory to lend"),

@@ -133,6 +133,11 @@ pub enum Reason {
         /// Bytes.
         bytes: u64,
     },
+    /// It is short of memory, and borrows before others, since it lent more before than it was lent.
+    BorrowsFirst {
+        /// Bytes.
+        bytes: u64,
+    },
     /// It gives memory back that it borrowed.
     GivesBack {
         /// Bytes.
