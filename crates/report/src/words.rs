@@ -282,9 +282,9 @@ impl fmt::Display for Because<'_> {
             }
             Reason::OwnerIdleToGiver { idle_ns, credit_ns } => write!(
                 f,
-                "its owner was idle for {}, and the borrower lent {} more before than it was lent",
-                duration(idle_ns),
-                duration(credit_ns)
+                "idle for {} ms, and the borrower waits, which lent {} ms more before than it was lent",
+                idle_ns / MS,
+                credit_ns / MS
             ),
             Reason::OwnerWants { runnable, kept } => {
                 write!(f, "the owner has {runnable} threads to run and kept {kept} cpus")
