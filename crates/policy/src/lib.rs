@@ -4,7 +4,7 @@
 //! same plan on the live machine and in a simulator. The entry point is [`step`].
 //!
 //! Rooms, each of which uses only those above it: `time`; `snapshot` (facts) and `plan` (decisions and orders);
-//! `membership` and `tree`; `rights` (what each unit is entitled to); `input` (all that a step reads); `cpu`, `memory` and `disk` (the decisions, none of which
+//! `membership` and `tree`; `credits` (what loans are remembered); `rights` (what each unit is entitled to); `input` (all that a step reads); `cpu`, `memory` and `disk` (the decisions, none of which
 //! knows the others); `step`, which puts them together. `check` replays plans on books of its own.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), deny(clippy::float_arithmetic))]
