@@ -176,7 +176,7 @@ mod tests {
                 .zip(&units)
                 .filter(|(_, (waits, ..))| *waits)
                 .map(|(unit, (_, held, claim, _, credit))| {
-                    Waiter { unit: *unit, held: *held, claim: *claim, credit: credit * MILLIONTH as i64 / 2 }
+                    Waiter { unit: *unit, held: *held, claim: *claim, credit: credit * 500_000 }
                 })
                 .collect();
             let most = |unit: UnitId| units[unit.index() - 2].1 + units[unit.index() - 2].3;

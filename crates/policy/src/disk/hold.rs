@@ -221,7 +221,7 @@ impl Rates {
         }
         let moved = |unit: UnitId| {
             let used = self.seen.get(&unit).zip(before.get(&unit)).map(|(now, before)| now.since(*before));
-            used.map_or(0, |used| used.bytes())
+            used.map_or(0, DiskUse::bytes)
         };
         let units: Vec<UnitId> = input.contract.held().collect();
         let used: Vec<u64> = units.iter().map(|unit| moved(*unit)).collect();

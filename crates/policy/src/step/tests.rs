@@ -843,7 +843,7 @@ fn a_step_comes_when_an_exchange_is_over() {
 }
 
 /// What units have of what they could use, in CPUs for a quantum of 250 ms, if they claim that they want so many.
-fn useful_cpus(remembered_ns: Time, truth: &[[u32; 3]], claims: &[[u32; 3]]) -> [u64; 3] {
+fn useful_cpus(remembered_ns: Time, truth: &[[u32; 3]], claims: &[[u32; 3]]) -> [i64; 3] {
     let mut world = World::new("cpus:6 memory:1GiB", USER, &[100, 100, 100]);
     world.contract.machine.loans_remembered_ns = remembered_ns;
     let mut useful = [0; 3];
@@ -855,7 +855,7 @@ fn useful_cpus(remembered_ns: Time, truth: &[[u32; 3]], claims: &[[u32; 3]]) -> 
             world.after(125);
         }
         for (n, could_use) in truth.iter().enumerate() {
-            useful[n] += u64::from(held_by(&world, n).min(*could_use));
+            useful[n] += i64::from(held_by(&world, n).min(*could_use));
         }
     }
     useful
@@ -882,7 +882,7 @@ fn gains_of_claiming(remembered_ns: Time, histories: usize) -> BTreeMap<i64, usi
             claims[0] += if lie > 2 { lie } else { 0 };
         }
         let honest = useful_cpus(remembered_ns, &truth, &truth)[0];
-        let gain = useful_cpus(remembered_ns, &truth, &claims)[0] as i64 - honest as i64;
+        let gain = useful_cpus(remembered_ns, &truth, &claims)[0] - honest;
         *gains.entry(gain).or_default() += 1;
     }
     gains
@@ -950,8 +950,8 @@ fn a_giver_is_first_with_memory_alone_and_the_plan_says_why() {
     world.run(2, 2);
     world.steps(0..2, 125);
     world.run(2, 0);
-    let lent = (0..4).flat_map(|_| world.after(125).decisions.cpu.steps.clone());
-    let first = lent.filter(|step| matches!(step.action, CpuDecision::Lend { .. })).next().unwrap();
+    let mut lent = (0..4).flat_map(|_| world.after(125).decisions.cpu.steps.clone());
+    let first = lent.find(|step| matches!(step.action, CpuDecision::Lend { .. })).unwrap();
     let to_giver = matches!(first.action, CpuDecision::Lend { borrower: UnitId(3), .. });
     assert!(to_giver && matches!(first.reason, Reason::OwnerIdleToGiver { .. }), "{first:?}");
 }
