@@ -17,7 +17,11 @@
 //! - How often it is looked does not matter at all: grains end when they end.
 //! - Entitlements never depend on a credit.
 //!
-//! Limit: a gap of more than [`HALF_LIVES_MAX`] half-lives counts as so many.
+//! Limits:
+//! - A scheduler that lends at every switch chooses borrowers by a measure of its own (`dispatch/src/choice.h`), which
+//!   remembers some slices. Its loans are not charged here.
+//! - A daemon that starts anew remembers nothing.
+//! - A gap of more than [`HALF_LIVES_MAX`] half-lives counts as so many.
 //!
 //! Source: Vuppalapati and others: Karma, OSDI 2023 (credits for what is donated, the pool to those with most). The
 //! decay is ours. There, a user's credits last for ever.

@@ -889,8 +889,9 @@ fn gains_of_claiming(remembered_ns: Time, histories: usize) -> BTreeMap<i64, usi
 }
 
 /// Three units of two CPUs each want 0 to 7 of the six, anew in each of 12 quanta. One of them claims 3 to 5 more in half of
-/// these. In none of 10,000 histories has it more than one CPU more, for one quantum: whole CPUs are dealt. In 200 histories
-/// at most has it any more, and in 20 times as many it has less. The histories are the same ones at every run.
+/// these. In none of 10,000 histories has it more than one CPU more, for one quantum. It has so much more in 40, and less in
+/// 3,753. That loans are passed on each quantum takes the gain away: by that alone, it has less in 360. Credits make false
+/// claims dear. The bound is found, not proved. The histories are the same ones at every run.
 #[test]
 fn who_claims_wants_that_it_has_not_gains_no_more_than_a_cpu_for_a_quantum() {
     let gains = gains_of_claiming(600_000 * MS, 10_000);
@@ -898,8 +899,8 @@ fn who_claims_wants_that_it_has_not_gains_no_more_than_a_cpu_for_a_quantum() {
         |of: &dyn Fn(i64) -> bool| gains.iter().filter(|(gain, _)| of(**gain)).map(|(_, n)| n).sum::<usize>();
     let (more, less) = (count(&|gain| gain > 0), count(&|gain| gain < 0));
     assert!(gains.keys().all(|gain| *gain <= 1), "{gains:?}");
-    assert!(more <= 200 && less >= 20 * more, "{gains:?}");
-    // Nothing remembered, it pays, and more than that.
+    assert!(more <= 100 && less >= 3_000, "{gains:?}");
+    // Nothing is remembered, and loans stay where they are: it pays, and more than that.
     let forgotten = gains_of_claiming(0, 1_000);
     assert!(
         forgotten.keys().any(|gain| *gain > 1) && !forgotten.keys().any(|gain| *gain < -1),
