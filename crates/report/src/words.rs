@@ -340,6 +340,12 @@ impl fmt::Display for Because<'_> {
             Reason::OwnerIdle { idle_ns } => {
                 write!(f, "idle for {} ms, and the borrower waits", idle_ns / MS)
             }
+            Reason::OwnerIdleToGiver { idle_ns, credit_ns } => write!(
+                f,
+                "idle for {} ms, and the borrower waits, which lent {} ms more before than it was lent",
+                idle_ns / MS,
+                credit_ns / MS
+            ),
             Reason::OwnerWants { runnable, kept } => {
                 write!(f, "the owner has {runnable} threads to run and kept {kept} cpus")
             }
@@ -385,6 +391,9 @@ impl fmt::Display for Because<'_> {
                 write!(f, "it is short, and takes back {} that it lent", Bytes(bytes))
             }
             Reason::Borrows { bytes } => write!(f, "it is short, and borrows {}", Bytes(bytes)),
+            Reason::BorrowsFirst { bytes } => {
+                write!(f, "it is short, and borrows {} before others, since it lent before", Bytes(bytes))
+            }
             Reason::GivesBack { bytes } => write!(f, "it gives back {}", Bytes(bytes)),
             Reason::AtLimit => write!(f, "it is short, and at a limit of the contract"),
             Reason::NothingIdle => write!(f, "it is short, and no unit has memory to lend"),
