@@ -1,5 +1,5 @@
-//! Histories in which everything changes at once: contracts are reloaded, units' numbers pass on to others, users come, disks go
-//! and have other names, memory is not looked at, means change, and clocks go back.
+//! Histories in which everything changes at once: contracts are reloaded, units' numbers pass on to others, users come, tickets are
+//! exchanged, disks go and have other names, memory is not looked at, means change, and clocks go back.
 //!
 //! What has to hold at each step: the plan checker finds nothing wrong; every order and decision is about a unit of the
 //! contract; and whoever stands still has a rate, processes, and a disk that is there.
@@ -13,7 +13,7 @@ use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, 
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
 use commonhold_policy::plan::{CpuDecision, DiskOrder};
-use commonhold_policy::rights::Change;
+use commonhold_policy::rights::{Bid, Change, Offer, Trade};
 use commonhold_policy::{
     DeviceUse, DiskFacts, DiskMeans, DiskUse, Input, MS, Means, MemoryFacts, MemoryMeans, Plan, Snapshot,
     State, UnitFacts, UnitMemory, step,
@@ -61,6 +61,9 @@ impl Chance {
             }
             if self.one_in(4) {
                 unit.hard.memory = Some(Amount::Part(self.below(100_000)));
+            }
+            if self.one_in(4) {
+                unit.hard.cpu = Some(Amount::Part(self.below(100_000)));
             }
             for resource in Resource::ALL {
                 (unit.lend[resource], unit.borrow[resource]) = (self.permission(), self.permission());
@@ -118,6 +121,8 @@ struct World {
     /// Rates and stops in force.
     capped: BTreeSet<(UnitId, String)>,
     stopped: BTreeSet<UnitId>,
+    /// Exchanges that were made.
+    exchanges: usize,
 }
 
 impl World {
@@ -137,6 +142,7 @@ impl World {
             memory: Vec::new(),
             device: DeviceUse::default(),
             disks: vec!["sda"],
+            exchanges: 0,
             capped: BTreeSet::new(),
             stopped: BTreeSet::new(),
         }
@@ -220,21 +226,45 @@ impl World {
         }
     }
 
-    fn change(&mut self) -> Option<Change> {
+    /// Gifts, tickets of other currencies, and offers of which many fit: of tickets, and of what is reserved.
+    fn changes(&mut self) -> Vec<Change> {
         let units: Vec<UnitId> = self.contract.held().collect();
         let n = u64::try_from(units.len()).unwrap_or(0);
-        if n == 0 || !self.chance.one_in(3) {
-            return None;
+        let chance = &mut self.chance;
+        if n == 0 || !chance.one_in(2) {
+            return Vec::new();
         }
-        let mut unit = || units[usize::try_from(self.chance.below(n)).unwrap_or(0)];
-        let (from, to) = (unit(), unit());
-        Some(Change::Transfer { from, to, resource: Resource::Memory, tickets: self.chance.below(50) })
+        let unit = |chance: &mut Chance| units[usize::try_from(chance.below(n)).unwrap_or(0)];
+        let (one, other) = (unit(chance), unit(chance));
+        let of = [Resource::Cpu, Resource::Memory, Resource::Disk];
+        let at = usize::try_from(chance.below(3)).unwrap_or(0);
+        let (gives, wants) = (of[at], of[(at + 1) % 3]);
+        let mut offer = |resource: Resource| match resource == Resource::Memory && chance.one_in(2) {
+            true => Offer::hard(resource, Amount::Part(1 + chance.below(20_000))),
+            false => Offer::tickets(resource, 1 + chance.below(30)),
+        };
+        let (gives, wants) = (offer(gives), offer(wants));
+        let tickets = self.chance.below(50);
+        match self.chance.below(4) {
+            0 => vec![Change::Transfer { from: one, to: other, resource: Resource::Memory, tickets }],
+            1 => {
+                let of = (!self.chance.one_in(4)).then_some(other);
+                let tickets = PerResource { cpu: Some(tickets), memory: Some(tickets), ..Default::default() };
+                vec![Change::Fund { unit: one, of, tickets }]
+            }
+            _ => {
+                let for_ns = self.chance.one_in(2).then_some(700 * MS);
+                let bid = Bid { by: one, gives, wants, with: None, for_ns, at_least: None, bound: false };
+                let back = Bid { by: other, gives: wants, wants: gives, ..bid };
+                [bid, back].map(|bid| Change::Offer { bid }).to_vec()
+            }
+        }
     }
 
     fn after(&mut self) {
         self.happen();
         let snapshot = self.snapshot();
-        let changes: Vec<Change> = self.change().into_iter().collect();
+        let changes = self.changes();
         let (contract, machine) = (&self.contract, &self.machine);
         let input = Input { contract, machine, means: self.means, snapshot: &snapshot, changes: &changes };
         let (state, plan) = step(self.state.clone(), self.now, input);
@@ -242,6 +272,8 @@ impl World {
             .books
             .replay(contract, machine, &plan)
             .unwrap_or_else(|wrong| panic!("{wrong:#?}\n{plan:#?}"));
+        let made = |trade: &&Trade| matches!(trade, Trade::Made { .. });
+        self.exchanges += plan.decisions.trade.iter().filter(made).count();
         for unit in mentioned(&plan) {
             assert!(contract.has(unit), "unit {} of {:?}: {plan:#?}", unit.0, contract.vacant);
         }
@@ -280,13 +312,14 @@ impl World {
 
 #[test]
 fn whatever_changes_plans_are_about_what_is_there() {
-    let mut stood_still = 0;
+    let (mut stood_still, mut exchanges) = (0, 0);
     for seed in 0..HISTORIES {
         let mut world = World::new(seed);
         for _ in 0..STEPS {
             world.after();
             stood_still += world.stopped.len();
         }
+        exchanges += world.exchanges;
     }
-    assert!(stood_still > 100, "{stood_still}");
+    assert!(stood_still > 100 && exchanges > 300, "{stood_still} {exchanges}");
 }

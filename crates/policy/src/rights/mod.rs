@@ -4,8 +4,9 @@
 //! a few tickets that change hands, may only cost as much as the tree is deep, and little more for many siblings.
 //!
 //! Terms: a unit is *active*, for a resource, if it or one of its sub-units counts as *present*. A unit's *value* is
-//! what it is entitled to, sub-units included. Its *own part* is what its own processes hold, beside its sub-units. A
-//! unit is a *currency*: its tickets divide what it is worth, and are no measure outside it.
+//! what it and its sub-units hold. Its *own part* is what its own processes hold, beside its sub-units. A unit is a
+//! *currency*: its tickets divide what it is worth, and are no measure outside it. What it is *worth* and its value are
+//! the same, but where its sub-units hold tickets of other currencies, or units outside it tickets of its own ([`lots`]).
 //!
 //! Algorithm, at each level of the tree, for the value V to be divided among the active units there:
 //! 1. Each unit gets its reservation, but no more than its limit. A percentage is of V. If these exceed V, all shrink
@@ -16,6 +17,9 @@
 //! no reservation. What nobody may take stays with the enclosing unit; at the top level it is *unheld*. Under
 //! `quota`, every unit without sub-units counts as present: a fixed quota waits for its owner. An absolute amount
 //! counts for nothing where the capacity is not known ([`Capacity::Parts`]).
+//!
+//! A unit that holds lots has a part at each level where it holds one, and at its own. What it is worth is the sum. So
+//! currencies may not go around in circles: what would close a loop is refused.
 //!
 //! No value is kept. Each level keeps sums over its active units (`level` says which), and a value is worked out on
 //! the way from the top down to its unit.
@@ -39,8 +43,11 @@
 //! values at once take as many steps as there are units, and the levels' C log S. [`Rights::adopt`] takes N log N for
 //! N units.
 //!
-//! Limits: tickets pass between siblings only. Between units of different enclosers, a value would have to pass in
-//! the base currency, and whole tickets of two currencies cannot say it. Reservations change by a contract only.
+//! With lots, a value takes so much for each level on each way to its unit, and a change for each lot of the units that
+//! it makes active or inactive.
+//!
+//! Limits: gifts pass between siblings only. Limits of the contract hold for what a unit has at its own level, not for
+//! its lots; whoever enforces them caps both.
 //!
 //! Source: seed 004, sections 5.2 to 5.5 (currencies, hard and soft tickets, inactive tickets, exchanges); seed 000,
 //! section 2.1 (only units with active processes need be allocated resources).
