@@ -76,7 +76,7 @@ fn names_are_unique_and_everything_is_said() {
 fn only_these_are_calibrated() {
     let calibrated: Vec<&str> =
         rows().iter().filter(|row| row.basis == Basis::Calibrated).map(|row| row.id).collect();
-    let expected = "PI-3.4-GAIN PI-F6-1 PI-F7-3 PI-F7-4 PI-T4-P1a PI-T4-P1b PI-T4-P1c PI-T4-P1d PI-T4-P1e PI-T4-P1f PI-T5-D TK-DB-GRIDa";
+    let expected = "PI-3.4-GAIN PI-F6-1 PI-F7-3 PI-F7-4 PI-T4-P1a PI-T4-P1b PI-T4-P1c PI-T4-P1d PI-T4-P1e PI-T4-P1f PI-T5-D TK-DB-GRIDa TK-F11-3";
     assert_eq!(calibrated.join(" "), expected);
 }
 

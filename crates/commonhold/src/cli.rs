@@ -465,12 +465,12 @@ pub(crate) enum TicketsWhat {
 /// without. Offers that fit each other are served at once: each gives what the other wants, and at most what it said. Three or
 /// four units may serve each other in a ring. Others' rights stay what they are.
 ///
-/// An exchange lasts for the shortest time of its offers, until one of its units ends it with `commonhold cancel`, until one of
-/// them leaves the contract, and no longer than the daemon. All tickets are back then. An offer that fits none stands until it
-/// is served or taken back.
+/// An exchange lasts for the shortest time of its offers, until one of its units ends it with `commonhold cancel`, or until one of
+/// them leaves the contract. All tickets are back then. An offer that fits none stands until it is served or taken back. Both
+/// outlast the daemon.
 ///
-/// Within one unit, tickets are compared by their number; in different units, by what they are worth now. What is reserved (hard)
-/// is exchanged for what is reserved. The members of a unit may offer its tickets, and so may root.
+/// Within one unit, tickets are compared by their number; in different units, by what they are worth now. A part of a reservation
+/// (hard) serves units that want a reservation, and tickets those that want tickets. The members of a unit may offer its tickets, and so may root.
 #[derive(Debug, Args)]
 pub(crate) struct Offer {
     /// The unit that offers, by its path [default: the one that this command runs in]

@@ -136,6 +136,14 @@ pub(crate) static MACHINE: Table = Table {
              far. No loan is made that would take longer.",
         ),
         key(
+            "loans-remembered",
+            Kind::Duration { min_ns: 0, max_ns: 604_800_000_000_000 },
+            "\"10min\"",
+            "\"0s\"",
+            "The half-life of what a unit lent and was lent. Of units that want to be lent to, one that lent more comes \
+             first. `0s`: nothing is remembered.",
+        ),
+        key(
             "default",
             Kind::UnitPath,
             "\"shared\"",

@@ -249,6 +249,9 @@ pub struct MachineRules {
     pub call_back_ns: u64,
     /// The longest that calling back a loan of memory may take, in nanoseconds: 1 s. The seeds name no time.
     pub call_back_memory_ns: u64,
+    /// The half-life of what units lent and borrowed, in the choice of who is lent to next, in nanoseconds: 10 min. 0:
+    /// nothing is remembered. The seeds remember no loans.
+    pub loans_remembered_ns: u64,
 }
 
 impl Default for MachineRules {
@@ -260,6 +263,7 @@ impl Default for MachineRules {
             rotation_ns: 250_000_000,
             call_back_ns: 10_000_000,
             call_back_memory_ns: 1_000_000_000,
+            loans_remembered_ns: 600_000_000_000,
         }
     }
 }

@@ -59,6 +59,7 @@ mod tests {
             rotation = "100ms"
             call-back = "20ms"
             call-back-memory = "500ms"
+            loans-remembered = "1min"
             default = "physics/batch"
             [unit.physics]
             members = ["group:physics", 'user:1000']
@@ -78,6 +79,7 @@ mod tests {
         assert_eq!(machine.reserve, Amount::Absolute(512 << 20));
         assert_eq!((machine.rotation_ns, machine.call_back_ns), (100_000_000, 20_000_000));
         assert_eq!(machine.call_back_memory_ns, 500_000_000);
+        assert_eq!(machine.loans_remembered_ns, 60_000_000_000);
         let physics = contract.unit(contract.find("physics").unwrap());
         let span = |part: &str| text.find(part).map(|start| start..start + part.len()).unwrap();
         let group = Member {

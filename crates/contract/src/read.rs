@@ -97,6 +97,11 @@ impl Reader<'_, '_> {
                         self.contract.machine.call_back_memory_ns = ns;
                     }
                 }
+                "loans-remembered" => {
+                    if let Some(ns) = self.duration(&entry) {
+                        self.contract.machine.loans_remembered_ns = ns;
+                    }
+                }
                 _ => {
                     let path = self.document.string(&entry, "the path of a unit");
                     self.default = path.map(|path| (path.to_owned(), self.document.span(entry.value)));

@@ -11,7 +11,7 @@ use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 use crate::disk::Disks;
 use crate::memory::Memory;
 use crate::trade::Exchanges;
-use crate::{Account, Imbalance, Statement};
+use crate::{Account, Credits, Imbalance, Statement};
 
 /// One unit's own figures, sub-units not included.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +34,7 @@ struct Own {
     called_back: u64,
     call_back_max_ns: u64,
     call_back_sum_ns: u64,
+    credits: Credits,
 }
 
 impl Own {
@@ -143,6 +144,7 @@ impl Ledger {
         for (own, entitled) in self.units.iter_mut().zip(entitled) {
             own.entitled_micro_cpus = *entitled;
         }
+        self.remember(plan);
         for step in &plan.decisions.cpu.steps {
             match step.action {
                 CpuDecision::Own { cpu, unit } => drop(self.owner.insert(cpu, unit)),
@@ -167,6 +169,19 @@ impl Ledger {
         let mut wrong = self.exchanges.book(plan);
         wrong.extend(self.imbalances());
         wrong
+    }
+
+    /// Takes what the plan says of each unit's credits. Where memory was not looked at, it says nothing of them.
+    fn remember(&mut self, plan: &Plan) {
+        let (cpu, memory, disk) = (&plan.decisions.cpu, &plan.decisions.memory, &plan.decisions.disk);
+        let of = |credits: &[i64], n: usize| credits.get(n).copied().unwrap_or(0);
+        for (n, own) in self.units.iter_mut().enumerate() {
+            own.credits.cpu_ns = of(&cpu.credits, n);
+            own.credits.disk_bytes = of(&disk.credits, n);
+            if let Some(memory) = memory {
+                own.credits.memory_byte_s = of(&memory.credits, n);
+            }
+        }
     }
 
     /// Another contract holds from now on. The accounts of units that it has no more are closed: what they used counts as
@@ -282,6 +297,14 @@ impl Ledger {
     fn account(&self, contract: &Contract, unit: UnitId, family: &[UnitId]) -> Account {
         let owns: Vec<&Own> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
         let sum = |figure: &dyn Fn(&Own) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
+        let credit = |figure: &dyn Fn(&Credits) -> i64| {
+            owns.iter().map(|own| figure(&own.credits)).fold(0, i64::saturating_add)
+        };
+        let credits = Credits {
+            cpu_ns: credit(&|of| of.cpu_ns),
+            memory_byte_s: credit(&|of| of.memory_byte_s),
+            disk_bytes: credit(&|of| of.disk_bytes),
+        };
         let mine = |id: UnitId| family.binary_search(&id).is_ok();
         let own = self.units.get(unit.index());
         let mut waited_on_ns = BTreeMap::new();
@@ -315,6 +338,7 @@ impl Ledger {
             waited_on_ns,
             disk: self.disks.account(family),
             memory: self.memory.account(contract, family),
+            credits: Some(credits).filter(|credits| *credits != Credits::default()),
         }
     }
 }
@@ -351,7 +375,8 @@ mod tests {
     }
 
     fn plan(steps: Vec<Step<CpuDecision>>, entitled: Vec<u64>) -> Plan {
-        let decisions = Decisions { cpu: CpuPlan { entitled, steps }, ..Decisions::default() };
+        let decisions =
+            Decisions { cpu: CpuPlan { entitled, steps, ..CpuPlan::default() }, ..Decisions::default() };
         Plan { decisions, ..Plan::default() }
     }
 

@@ -65,6 +65,21 @@ pub struct Account {
     /// Memory, where it is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryAccount>,
+    /// What is remembered of its loans, if it lent or borrowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credits: Option<Credits>,
+}
+
+/// What a unit lent beyond what it was lent, as far as the policy remembers it ([`commonhold_policy::credits`]). What is below
+/// 0 is the other way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Credits {
+    /// Nanoseconds of a CPU.
+    pub cpu_ns: i64,
+    /// Bytes of memory times seconds.
+    pub memory_byte_s: i64,
+    /// Bytes transferred.
+    pub disk_bytes: i64,
 }
 
 /// Everything the ledger knows, for `status` and reports.

@@ -281,8 +281,12 @@ mod tests {
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
         let leg =
             |from, to, resource| Leg { from, to, what: Offer::tickets(resource, 10), of: None, into: None };
-        let what =
-            Deal { legs: vec![leg(a, b, Resource::Disk), leg(b, a, Resource::Cpu)], since: 0, until: None };
+        let what = Deal {
+            legs: vec![leg(a, b, Resource::Disk), leg(b, a, Resource::Cpu)],
+            since: 0,
+            until: None,
+            bound: false,
+        };
         let side = |unit, resource, lost_ns| negotiate::Side {
             unit,
             gives: Offer::tickets(resource, 10),
@@ -333,7 +337,7 @@ mod tests {
             into: None,
         };
         let legs = vec![leg(a, b, Resource::Disk, 300), leg(b, a, Resource::Cpu, 200)];
-        let what = Deal { legs: legs.clone(), since: 1_000, until: None };
+        let what = Deal { legs: legs.clone(), since: 1_000, until: None, bound: false };
         let made = || Trade::Made { deal: 3, offers: vec![1, 2], what: what.clone() };
         let undone = || Trade::Undone { deal: 3, why: Ending::Ended, what: what.clone() };
         let mut exchanges = Exchanges::default();
@@ -352,7 +356,7 @@ mod tests {
     fn old_ones_are_forgotten() {
         let mut exchanges = Exchanges::default();
         for deal in 0..150 {
-            let what = Deal { legs: Vec::new(), since: 0, until: None };
+            let what = Deal { legs: Vec::new(), since: 0, until: None, bound: false };
             let _ = exchanges.book(&plan(0, Trade::Made { deal, offers: Vec::new(), what: what.clone() }));
             let _ = exchanges.book(&plan(0, Trade::Undone { deal, why: Ending::Over, what }));
         }

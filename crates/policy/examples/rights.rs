@@ -92,7 +92,7 @@ fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> [u128; 3] {
 fn exchange(rights: &mut Rights, (one, other): (UnitId, UnitId)) {
     let [cpu, disk] = [Resource::Cpu, Resource::Disk].map(|resource| Offer::tickets(resource, 1));
     for (by, gives, wants) in [(one, cpu, disk), (other, disk, cpu)] {
-        let bid = Bid { by, gives, wants, with: None, for_ns: None, at_least: None };
+        let bid = Bid { by, gives, wants, with: None, for_ns: None, at_least: None, bound: false };
         rights.apply(Change::Offer { bid }).expect("it has a hundred");
     }
     let Some(Trade::Made { deal, .. }) = rights.settle(0).pop() else { panic!("the offers fit") };

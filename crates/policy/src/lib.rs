@@ -4,8 +4,9 @@
 //! same plan on the live machine and in a simulator. The entry point is [`step`].
 //!
 //! Rooms, each of which uses only those above it: `time`; `snapshot` (facts) and `plan` (decisions and orders);
-//! `membership` and `tree`; `rights` (what each unit is entitled to); `input` (all that a step reads); `cpu`, `memory` and `disk` (the decisions, none of which
-//! knows the others); `negotiate` (exchanges that are tried); `step`, which puts them together. `check` replays plans on books of its own.
+//! `membership` and `tree`; `credits` (what loans are remembered); `rights` (what each unit is entitled to); `input` (all that a
+//! step reads); `cpu`, `memory` and `disk` (the decisions, none of which knows the others); `negotiate` (exchanges that are
+//! tried); `step`, which puts them together. `check` replays plans on books of its own.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), deny(clippy::float_arithmetic))]
 
@@ -13,6 +14,7 @@ extern crate alloc;
 
 pub mod check;
 pub mod cpu;
+pub mod credits;
 pub mod disk;
 mod input;
 pub mod membership;

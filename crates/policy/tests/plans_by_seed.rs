@@ -37,14 +37,19 @@ const MACHINES: [&str; 8] = [
     "nodes:16 cpus:3",
 ];
 
-/// The hashes, by kind.
-const HASHES: [(&str, Means, Scheme, u64); 6] = [
-    ("user isolate", USER, Scheme::Isolate, 0x215C_F364_2860_C57F),
-    ("user quota", USER, Scheme::Quota, 0x0081_E88D_6AC6_75C6),
-    ("cgroup isolate", CGROUP, Scheme::Isolate, 0x0BD3_C4CC_F7F3_145D),
-    ("cgroup quota", CGROUP, Scheme::Quota, 0x20E1_AEFD_014B_1AC9),
-    ("switches isolate", SWITCHES, Scheme::Isolate, 0x818B_7CD0_4AFE_3525),
-    ("user smp", USER, Scheme::Smp, 0xC233_1B65_C3B2_9ECA),
+/// The half-life of loans.
+const REMEMBERED: u64 = 600_000 * MS;
+
+/// The hashes, by kind, and for how long loans are remembered there.
+const HASHES: [(&str, Means, Scheme, u64, u64); 8] = [
+    ("user isolate, no memory", USER, Scheme::Isolate, 0, 0x215C_F364_2860_C57F),
+    ("user isolate", USER, Scheme::Isolate, REMEMBERED, 0xDF79_33E0_58F9_7B6A),
+    ("user quota", USER, Scheme::Quota, REMEMBERED, 0x0081_E88D_6AC6_75C6),
+    ("cgroup isolate, no memory", CGROUP, Scheme::Isolate, 0, 0x0BD3_C4CC_F7F3_145D),
+    ("cgroup isolate", CGROUP, Scheme::Isolate, REMEMBERED, 0x536D_7FD6_A9E0_2F56),
+    ("cgroup quota", CGROUP, Scheme::Quota, REMEMBERED, 0x20E1_AEFD_014B_1AC9),
+    ("switches isolate", SWITCHES, Scheme::Isolate, REMEMBERED, 0x818B_7CD0_4AFE_3525),
+    ("user smp", USER, Scheme::Smp, REMEMBERED, 0xC233_1B65_C3B2_9ECA),
 ];
 
 impl Chance {
@@ -111,11 +116,12 @@ fn happen(
 }
 
 /// The hash of one history, after `so_far`.
-fn history(so_far: u64, seed: u64, means: Means, scheme: Scheme) -> u64 {
+fn history(so_far: u64, seed: u64, means: Means, scheme: Scheme, remembered_ns: u64) -> u64 {
     let mut chance = Chance(seed);
     let text = MACHINES[usize::try_from(chance.below(8)).unwrap_or(0)];
     let mut machine = Machine::synthetic(text).unwrap_or_else(|err| panic!("{text}: {err}"));
     let mut contract = contract(&mut chance, scheme);
+    contract.machine.loans_remembered_ns = remembered_ns;
     let mut snapshot =
         Snapshot { units: vec![UnitFacts::default(); contract.units.len()], ..Snapshot::default() };
     let (mut state, mut books, mut away) = (State::default(), Books::default(), Vec::new());
@@ -159,10 +165,11 @@ fn written(plan: &Plan) -> String {
 
 #[test]
 fn plans_are_what_they_were() {
-    let found = HASHES.map(|(name, means, scheme, _)| {
-        let all = (0..HISTORIES).fold(0xCBF2_9CE4_8422_2325, |all, seed| history(all, seed, means, scheme));
+    let found = HASHES.map(|(name, means, scheme, remembered, _)| {
+        let of = |all, seed| history(all, seed, means, scheme, remembered);
+        let all = (0..HISTORIES).fold(0xCBF2_9CE4_8422_2325, of);
         (name, all)
     });
-    let recorded = HASHES.map(|(name, _, _, hash)| (name, hash));
+    let recorded = HASHES.map(|(name, _, _, _, hash)| (name, hash));
     assert!(found == recorded, "plans changed; the hashes are now {found:#X?}");
 }

@@ -138,6 +138,7 @@ enum ReasonJson<'a> {
     TurnOver,
     EntitlementChanged { from: u64, to: u64 },
     OwnerIdle { idle_ns: u64 },
+    OwnerIdleToGiver { idle_ns: u64, credit_ns: u64 },
     OwnerWants { runnable: u32, kept: u32 },
     BorrowerIdle,
     LargerClaim { of: &'a str },
@@ -160,6 +161,7 @@ enum ReasonJson<'a> {
     Lends { bytes: u64 },
     CallsBack { bytes: u64 },
     Borrows { bytes: u64 },
+    BorrowsFirst { bytes: u64 },
     GivesBack { bytes: u64 },
     AtLimit,
     NothingIdle,
@@ -273,6 +275,9 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::Turn { part } => ReasonJson::Turn { part },
         Reason::TurnOver => ReasonJson::TurnOver,
         Reason::EntitlementChanged { from, to } => ReasonJson::EntitlementChanged { from, to },
+        Reason::OwnerIdleToGiver { idle_ns, credit_ns } => {
+            ReasonJson::OwnerIdleToGiver { idle_ns, credit_ns }
+        }
         Reason::OwnerIdle { idle_ns } => ReasonJson::OwnerIdle { idle_ns },
         Reason::OwnerWants { runnable, kept } => ReasonJson::OwnerWants { runnable, kept },
         Reason::BorrowerIdle => ReasonJson::BorrowerIdle,
@@ -298,6 +303,7 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::Lends { bytes } => ReasonJson::Lends { bytes },
         Reason::CallsBack { bytes } => ReasonJson::CallsBack { bytes },
         Reason::Borrows { bytes } => ReasonJson::Borrows { bytes },
+        Reason::BorrowsFirst { bytes } => ReasonJson::BorrowsFirst { bytes },
         Reason::GivesBack { bytes } => ReasonJson::GivesBack { bytes },
         Reason::AtLimit => ReasonJson::AtLimit,
         Reason::NothingIdle => ReasonJson::NothingIdle,

@@ -1,11 +1,11 @@
 //! The ledger's statement: a table for `status`, a live table that is redrawn in place, and JSON.
 
 use commonhold_contract::{MILLIONTH, Resource};
-use commonhold_ledger::{Account, Statement};
+use commonhold_ledger::{Account, Credits, Statement};
 
 use crate::disks;
 use crate::exchanges::{self, When};
-use crate::figures::{count, cpus, duration, percent_text};
+use crate::figures::{bytes, count, cpus, duration, percent_text};
 use crate::holdings::Holding;
 use crate::switches::UnitSwitches;
 use crate::table::{Paint, Style, Table, clean, fit, pad, wrap};
@@ -85,6 +85,7 @@ fn add_account(table: &mut Table, account: &Account, style: Style) {
     for line in waits(account)
         .into_iter()
         .chain(outside(account))
+        .chain(credits(account))
         .flat_map(|remark| wrap(&remark, style.width, &format!("{indent}  "), &format!("{indent}    ")))
     {
         table.line(Paint::Faint, line);
@@ -100,6 +101,23 @@ fn outside(account: &Account) -> Option<String> {
              group does not hold them"
         )
     })
+}
+
+/// What is remembered of a unit's loans: `remembered: lent 3.2 s of CPU more than it was lent`.
+fn credits(account: &Account) -> Option<String> {
+    let Credits { cpu_ns, memory_byte_s, disk_bytes } = account.credits?;
+    let side = |credit: i64, what: String| match credit.signum() {
+        0 => None,
+        1 => Some(format!("lent {what} more than it was lent")),
+        _ => Some(format!("was lent {what} more than it lent")),
+    };
+    let said = [
+        side(cpu_ns, format!("{} of CPU", duration(cpu_ns.unsigned_abs()))),
+        side(memory_byte_s, format!("{} of memory for a second", bytes(memory_byte_s.unsigned_abs()))),
+        side(disk_bytes, format!("{} of disk transfers", bytes(disk_bytes.unsigned_abs()))),
+    ];
+    let said: Vec<String> = said.into_iter().flatten().collect();
+    (!said.is_empty()).then(|| format!("remembered: {}", said.join(", ")))
 }
 
 /// The units on which a unit waited, the longest first.

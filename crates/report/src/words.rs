@@ -5,7 +5,9 @@ use std::fmt;
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
 use commonhold_contract::{Contract, PerResource, Resource, UnitId, amount_text};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, RightsChange};
-use commonhold_policy::rights::{Change, Deal, Ending, How, Leg, Offer, Refused, Stake, TICKETS_MAX, Trade};
+use commonhold_policy::rights::{
+    Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade,
+};
 use commonhold_policy::{MS, Plan, Reason};
 
 use crate::figures::duration;
@@ -111,6 +113,9 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
                 "no offer stands and no exchange is in force that has the number {number}; `commonhold offers` shows those that do"
             )
         }
+        Refused::NumberTaken { number } => {
+            format!("an offer or an exchange has the number {number} already; `commonhold offers` shows it")
+        }
         Refused::Itself { unit } => {
             format!("unit {} cannot give tickets to itself; name another unit beside it", name(unit))
         }
@@ -181,6 +186,12 @@ impl fmt::Display for Asked<'_> {
                 bid.for_ns.map_or(Ok(()), |ns| write!(f, ", for {}", duration(ns)))
             }
             Change::Cancel { number } => write!(f, "offer or exchange {number} is taken back"),
+            Change::Resume { number, what: Resumed::Offer { .. }, .. } => {
+                write!(f, "offer {number} stands again")
+            }
+            Change::Resume { number, what: Resumed::Deal { .. }, .. } => {
+                write!(f, "exchange {number} is in force again")
+            }
             Change::Fund { unit, of, tickets } => {
                 let of = of.map_or("the machine", |of| name(of));
                 write!(f, "{}: {} tickets of {of} from now on, beside its own", name(unit), numbers(tickets))
@@ -329,6 +340,12 @@ impl fmt::Display for Because<'_> {
             Reason::OwnerIdle { idle_ns } => {
                 write!(f, "idle for {} ms, and the borrower waits", idle_ns / MS)
             }
+            Reason::OwnerIdleToGiver { idle_ns, credit_ns } => write!(
+                f,
+                "idle for {} ms, and the borrower waits, which lent {} ms more before than it was lent",
+                idle_ns / MS,
+                credit_ns / MS
+            ),
             Reason::OwnerWants { runnable, kept } => {
                 write!(f, "the owner has {runnable} threads to run and kept {kept} cpus")
             }
@@ -374,6 +391,9 @@ impl fmt::Display for Because<'_> {
                 write!(f, "it is short, and takes back {} that it lent", Bytes(bytes))
             }
             Reason::Borrows { bytes } => write!(f, "it is short, and borrows {}", Bytes(bytes)),
+            Reason::BorrowsFirst { bytes } => {
+                write!(f, "it is short, and borrows {} before others, since it lent before", Bytes(bytes))
+            }
             Reason::GivesBack { bytes } => write!(f, "it gives back {}", Bytes(bytes)),
             Reason::AtLimit => write!(f, "it is short, and at a limit of the contract"),
             Reason::NothingIdle => write!(f, "it is short, and no unit has memory to lend"),

@@ -179,7 +179,7 @@ mod tests {
 
     fn bid() -> Bid {
         let (gives, wants) = ("disk:3".parse().unwrap(), "cpu:2".parse().unwrap());
-        Bid { by: UnitId(2), gives, wants, with: None, for_ns: None, at_least: None }
+        Bid { by: UnitId(2), gives, wants, with: None, for_ns: None, at_least: None, bound: false }
     }
 
     fn offered(offer: u64) -> ([RightsChange; 1], Trade) {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn deal() -> Deal {
-        Deal { legs: Vec::new(), since: 0, until: None }
+        Deal { legs: Vec::new(), since: 0, until: None, bound: false }
     }
 
     fn make(held: &mut Held, client: Option<u64>, offer: u64) {

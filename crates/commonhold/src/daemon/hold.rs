@@ -118,7 +118,7 @@ impl Hold {
         self.traded.clone_from(&plan.decisions.trade);
         self.expect_newcomers();
         let is_due = self.unkept.as_ref().is_none_or(|(_, again)| clock::now() >= *again);
-        if !self.decided.is_empty() || (self.keep_again && is_due) {
+        if !self.decided.is_empty() || !self.traded.is_empty() || (self.keep_again && is_due) {
             // What was refused was not foreseen, so that there is little to write. A failure is noted there.
             let _ = self.keep_foreseen();
         }
@@ -126,15 +126,17 @@ impl Hold {
 
     /// Queues the changes that waited for units that are there now.
     fn expect_newcomers(&mut self) {
-        for change in self.keeper.of_newcomers(self.steward.contract()) {
+        for change in self.keeper.of_newcomers(self.steward.contract(), clock::now(), clock::wall_ms()) {
             self.steward.change(change);
         }
     }
 
     /// Keeps the rights as they will be. What could not be kept is a problem until it can.
     fn keep_foreseen(&mut self) -> Result<(), LiveError> {
-        let changed = self.steward.changed(&self.steward.foreseen());
-        let kept = self.keeper.keep(self.steward.contract(), &changed);
+        let foreseen = self.steward.foreseen();
+        let changed = self.steward.changed(&foreseen);
+        let (contract, now, wall_ms) = (self.steward.contract(), clock::now(), clock::wall_ms());
+        let kept = self.keeper.keep(contract, &changed, &foreseen, now, wall_ms);
         self.keep_again = kept.is_err();
         self.unkept = kept.as_ref().err().map(|e| {
             let why = printable(&format!(
@@ -156,7 +158,8 @@ impl Hold {
     /// Has the next turn make the changes again that were kept, those of them that the contract in force leaves in force;
     /// what is to be said of it.
     pub(super) fn restore(&mut self) -> Vec<String> {
-        let (changes, mut notes) = self.keeper.restore(self.steward.contract());
+        let contract = self.steward.contract();
+        let (changes, mut notes) = self.keeper.restore(contract, clock::now(), clock::wall_ms());
         if !changes.is_empty() {
             notes.push("tickets that were changed before this daemon began are changed again:".to_owned());
         }
@@ -169,7 +172,7 @@ impl Hold {
 
     /// What is to be said of changes that the contract in force ends.
     pub(super) fn ended_changes(&mut self) -> Vec<String> {
-        self.keeper.restore(self.steward.contract()).1
+        self.keeper.restore(self.steward.contract(), clock::now(), clock::wall_ms()).1
     }
 
     /// Keeps a change of rights for later daemons, and queues it for the next turn. An error: it is not queued, and the file

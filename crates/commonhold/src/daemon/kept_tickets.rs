@@ -1,35 +1,41 @@
-//! Changed tickets that outlive a daemon: which of those that were kept are still meant, under the contract of now.
+//! Changed tickets, offers and exchanges that outlive a daemon: which of those that were kept are still meant, under the contract
+//! of now.
 //!
 //! A change is over when the contract gives that unit another number of tickets of that resource than when it was made,
-//! or has no such unit. A sub-unit that `each` makes may not be there yet: its change waits until its user is seen.
+//! or has no such unit. A sub-unit that `each` makes may not be there yet: its change waits until its user is seen. An offer or an
+//! exchange waits until all of its units are there; it is over when the contract has one of them no more, and an exchange when its
+//! time is. What ends with a program is not kept.
 
 use std::path::{Path, PathBuf};
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, PerResource, Resource, UnitId};
 use commonhold_live::LiveError;
-use commonhold_live::tickets::{self, Kept};
-use commonhold_policy::rights::Change;
+use commonhold_live::tickets::{self, AllKept, Kept, KeptExchange, KeptFunds, KeptLeg, KeptOffer};
+use commonhold_policy::Time;
+use commonhold_policy::rights::{Bid, Change, Deal, Leg, Resumed, Rights};
 use commonhold_steward::Changed;
+
+const NS_PER_MS: u64 = 1_000_000;
 
 /// What is kept in a daemon's directory.
 pub(super) struct Keeper {
     directory: PathBuf,
     /// What the file holds.
-    kept: Vec<Kept>,
+    kept: AllKept,
     /// Whether the file may hold something else, since a write failed.
     in_doubt: bool,
     /// Whether there is a file that could not be read.
     unread: bool,
     /// What of that is about units that are not there yet.
-    waiting: Vec<Kept>,
+    waiting: AllKept,
     /// How many units there were when these were looked for last.
     looked_among: usize,
 }
 
-/// What becomes of a change that was kept.
-enum Fate {
-    InForce(UnitId),
-    Waits,
+/// Why what was kept is not in force.
+enum Not {
+    /// A unit is not there yet.
+    Yet,
     /// Why.
     Over(String),
 }
@@ -45,7 +51,8 @@ impl Keeper {
                     "it stays as it is; once tickets change, its name is {}",
                     aside.file_name().unwrap_or(aside.as_os_str()).display()
                 );
-                (Vec::new(), Some(format!("{e}; the contract's own tickets are in force; {stays}")))
+                let problem = format!("{e}; the contract's own tickets are in force; {stays}");
+                (AllKept::default(), Some(problem))
             }
         };
         let keeper = Keeper {
@@ -53,60 +60,64 @@ impl Keeper {
             kept,
             in_doubt: false,
             unread: problem.is_some(),
-            waiting: Vec::new(),
+            waiting: AllKept::default(),
             looked_among: 0,
         };
         (keeper, problem)
     }
 
-    /// The changes that are to be made again under a contract, and what is to be said of the others.
-    pub(super) fn restore(&mut self, contract: &Contract) -> (Vec<Change>, Vec<String>) {
-        let (mut changes, mut notes) = (Vec::new(), Vec::new());
-        (self.looked_among, self.waiting) = (0, Vec::new());
-        for kept in &self.kept {
-            match fate(contract, kept) {
-                Fate::InForce(unit) => changes.push(set(unit, kept)),
-                Fate::Waits => self.waiting.push(kept.clone()),
-                Fate::Over(note) => notes.push(note),
-            }
-        }
+    /// The changes that are to be made again under a contract, and what is to be said of the others. `now` is now on the clock
+    /// of the daemon, and `wall_ms` on that on the wall.
+    pub(super) fn restore(
+        &mut self,
+        contract: &Contract,
+        now: Time,
+        wall_ms: u64,
+    ) -> (Vec<Change>, Vec<String>) {
+        self.looked_among = 0;
+        let (changes, waiting, notes) = sort_out(contract, &self.kept, now, wall_ms);
+        self.waiting = waiting;
         (changes, notes)
     }
 
     /// The changes that are about units that have come since. It costs nothing at a turn at which none came.
-    pub(super) fn of_newcomers(&mut self, contract: &Contract) -> Vec<Change> {
-        let mut changes = Vec::new();
-        if self.waiting.is_empty() || self.looked_among == contract.units.len() {
-            return changes;
+    pub(super) fn of_newcomers(&mut self, contract: &Contract, now: Time, wall_ms: u64) -> Vec<Change> {
+        if self.waiting == AllKept::default() || self.looked_among == contract.units.len() {
+            return Vec::new();
         }
         self.looked_among = contract.units.len();
-        self.waiting.retain(|kept| match fate(contract, kept) {
-            Fate::InForce(unit) => {
-                changes.push(set(unit, kept));
-                false
-            }
-            Fate::Waits => true,
-            Fate::Over(_) => false,
-        });
+        let (changes, waiting, _) = sort_out(contract, &self.waiting, now, wall_ms);
+        self.waiting = waiting;
         changes
     }
 
-    /// The changes that wait for units that are not there yet.
+    /// The changes of tickets that wait for units that are not there yet.
     pub(super) fn waiting(&self) -> &[Kept] {
-        &self.waiting
+        &self.waiting.changed
     }
 
-    /// Keeps what is changed now, and what waits, before it is in force. After an error the file may be either, and this is
-    /// to be called again.
-    pub(super) fn keep(&mut self, contract: &Contract, changed: &[Changed]) -> Result<(), LiveError> {
+    /// Keeps what is changed now, what is traded, and what waits, before it is in force. After an error the file may be either, and
+    /// this is to be called again.
+    pub(super) fn keep(
+        &mut self,
+        contract: &Contract,
+        changed: &[Changed],
+        rights: &Rights,
+        now: Time,
+        wall_ms: u64,
+    ) -> Result<(), LiveError> {
         let of = |it: &Changed| Kept {
             unit: contract.unit(it.unit).path.clone(),
             resource: it.resource,
             contract: it.contract,
             tickets: it.tickets,
         };
-        let mut all: Vec<Kept> = changed.iter().map(of).chain(self.waiting.iter().cloned()).collect();
-        all.sort();
+        let mut all = traded(contract, rights, now, wall_ms);
+        all.changed = changed.iter().map(of).chain(self.waiting.changed.iter().cloned()).collect();
+        all.changed.sort();
+        all.funded.extend(self.waiting.funded.iter().cloned());
+        all.offers.extend(self.waiting.offers.iter().cloned());
+        all.exchanges.extend(self.waiting.exchanges.iter().cloned());
         if all == self.kept && !self.in_doubt {
             return Ok(());
         }
@@ -121,25 +132,133 @@ impl Keeper {
     }
 }
 
-fn set(unit: UnitId, kept: &Kept) -> Change {
-    Change::Set { unit, resource: kept.resource, tickets: kept.tickets }
+/// What is traded, as it is kept.
+fn traded(contract: &Contract, rights: &Rights, now: Time, wall_ms: u64) -> AllKept {
+    let path = |unit: UnitId| contract.unit(unit).path.clone();
+    let funded = Resource::ALL.into_iter().flat_map(|resource| {
+        let kept = move |(unit, of, tickets): (UnitId, Option<UnitId>, u64)| KeptFunds {
+            unit: path(unit),
+            of: of.map(path),
+            resource,
+            tickets,
+        };
+        rights.funded(resource).map(kept)
+    });
+    let offer = |(number, bid): (&u64, &Bid)| KeptOffer {
+        number: *number,
+        unit: path(bid.by),
+        gives: bid.gives,
+        wants: bid.wants,
+        at_least: bid.at_least,
+        with: bid.with.map(path),
+        for_ns: bid.for_ns,
+    };
+    let leg = |leg: &Leg| KeptLeg { from: path(leg.from), to: path(leg.to), what: leg.what };
+    let exchange = |(number, deal): (&u64, &Deal)| KeptExchange {
+        number: *number,
+        lent: deal.legs.iter().map(leg).collect(),
+        until_ms: deal.until.map(|until| wall_ms.saturating_add(until.saturating_sub(now) / NS_PER_MS)),
+    };
+    AllKept {
+        changed: Vec::new(),
+        funded: funded.collect(),
+        offers: rights.offers().iter().filter(|(_, bid)| !bid.bound).map(offer).collect(),
+        exchanges: rights.deals().iter().filter(|(_, deal)| !deal.bound).map(exchange).collect(),
+    }
 }
 
-fn fate(contract: &Contract, kept: &Kept) -> Fate {
+/// The changes that say what was kept, in the order in which they are to be made; what waits for units that are not there yet; and
+/// what is to be said of the rest.
+fn sort_out(
+    contract: &Contract,
+    kept: &AllKept,
+    now: Time,
+    wall_ms: u64,
+) -> (Vec<Change>, AllKept, Vec<String>) {
+    let (mut changes, mut waiting, mut notes) = (Vec::new(), AllKept::default(), Vec::new());
+    for kept in &kept.changed {
+        match set(contract, kept) {
+            Ok(change) => changes.push(change),
+            Err(Not::Yet) => waiting.changed.push(kept.clone()),
+            Err(Not::Over(note)) => notes.push(note),
+        }
+    }
+    for kept in &kept.funded {
+        let what = || format!("tickets {}: no longer {} {} tickets", kept.unit, kept.tickets, kept.resource);
+        let of = kept.of.as_deref().map(|of| there(contract, of, &what)).transpose();
+        match there(contract, &kept.unit, &what).and_then(|unit| Ok((unit, of?))) {
+            Ok((unit, of)) => {
+                let mut tickets = PerResource::default();
+                tickets[kept.resource] = Some(kept.tickets);
+                changes.push(Change::Fund { unit, of, tickets });
+            }
+            Err(Not::Yet) => waiting.funded.push(kept.clone()),
+            Err(Not::Over(note)) => notes.push(note),
+        }
+    }
+    let mut resumed: Vec<(u64, Resumed)> = Vec::new();
+    for kept in &kept.exchanges {
+        match exchange(contract, kept, now, wall_ms) {
+            Ok(what) => resumed.push((kept.number, what)),
+            Err(Not::Yet) => waiting.exchanges.push(kept.clone()),
+            Err(Not::Over(note)) => notes.push(note),
+        }
+    }
+    for kept in &kept.offers {
+        match offer(contract, kept) {
+            Ok(what) => resumed.push((kept.number, what)),
+            Err(Not::Yet) => waiting.offers.push(kept.clone()),
+            Err(Not::Over(note)) => notes.push(note),
+        }
+    }
+    // Exchanges first: an offer may be of what one of them lent.
+    resumed.sort_by_key(|(number, what)| (matches!(what, Resumed::Offer { .. }), *number));
+    changes.extend(resumed.into_iter().map(|(number, what)| Change::Resume { number, what, at: now }));
+    (changes, waiting, notes)
+}
+
+fn exchange(contract: &Contract, kept: &KeptExchange, now: Time, wall_ms: u64) -> Result<Resumed, Not> {
+    let what = || format!("exchange {} is not in force again", kept.number);
+    if kept.until_ms.is_some_and(|until| until <= wall_ms) {
+        return Err(Not::Over(format!("{}, since its time was over", what())));
+    }
+    let leg = |leg: &KeptLeg| {
+        let (from, to) = (there(contract, &leg.from, &what)?, there(contract, &leg.to, &what)?);
+        let (of, into) = (contract.unit(from).parent, contract.unit(to).parent);
+        Ok(Leg { from, to, what: leg.what, of, into })
+    };
+    let legs: Vec<Leg> = kept.lent.iter().map(leg).collect::<Result<_, _>>()?;
+    let left = |until: u64| now.saturating_add((until - wall_ms).saturating_mul(NS_PER_MS));
+    Ok(Resumed::deal(&legs, kept.until_ms.map(left)))
+}
+
+fn offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, Not> {
+    let what = || format!("offer {} stands no more", kept.number);
+    let by = there(contract, &kept.unit, &what)?;
+    let with = kept.with.as_deref().map(|with| there(contract, with, &what)).transpose()?;
+    let KeptOffer { gives, wants, at_least, for_ns, .. } = *kept;
+    Ok(Resumed::Offer { bid: Bid { by, gives, wants, with, for_ns, at_least, bound: false } })
+}
+
+/// The unit of a path. `what` is said to be over where the contract has none.
+fn there(contract: &Contract, path: &str, what: &dyn Fn() -> String) -> Result<UnitId, Not> {
+    if let Some(id) = contract.find(path).filter(|id| !id.is_common()) {
+        return Ok(id);
+    }
+    let encloser = path.rsplit_once('/').and_then(|(encloser, _)| contract.find(encloser));
+    Err(match encloser.is_some_and(|encloser| contract.unit(encloser).each.is_some()) {
+        true => Not::Yet,
+        false => Not::Over(format!("{}, since the contract has no unit {path}", what())),
+    })
+}
+
+fn set(contract: &Contract, kept: &Kept) -> Result<Change, Not> {
     let Kept { unit, resource, contract: before, tickets } = kept;
-    let over = |why: String| {
-        Fate::Over(format!("tickets {unit}: no longer {tickets} {resource} tickets, since {why}"))
-    };
-    let Some(id) = contract.find(unit).filter(|id| !id.is_common()) else {
-        let encloser = unit.rsplit_once('/').and_then(|(encloser, _)| contract.find(encloser));
-        return match encloser.is_some_and(|encloser| contract.unit(encloser).each.is_some()) {
-            true => Fate::Waits,
-            false => over("the contract has no such unit".to_owned()),
-        };
-    };
+    let what = || format!("tickets {unit}: no longer {tickets} {resource} tickets");
+    let id = there(contract, unit, &what)?;
     match contract.unit(id).tickets[*resource] {
-        now if now == *before => Fate::InForce(id),
-        now => over(format!("the contract gives it {now} instead of {before}")),
+        now if now == *before => Ok(Change::Set { unit: id, resource: *resource, tickets: *tickets }),
+        now => Err(Not::Over(format!("{}, since the contract gives it {now} instead of {before}", what()))),
     }
 }
 
@@ -147,11 +266,84 @@ fn fate(contract: &Contract, kept: &Kept) -> Fate {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use commonhold_contract::{Each, Resource};
+    use commonhold_contract::Each;
     use commonhold_live::host::{Answer, Kind, tamper};
 
     fn kept(unit: &str, contract: u64) -> Kept {
         Kept { unit: unit.to_owned(), resource: Resource::Cpu, contract, tickets: 7 }
+    }
+
+    fn changed_alone(changed: &[Kept]) -> AllKept {
+        AllKept { changed: changed.to_vec(), ..AllKept::default() }
+    }
+
+    fn keep(keeper: &mut Keeper, contract: &Contract, changed: &[Changed]) -> Result<(), LiveError> {
+        keeper.keep(contract, changed, &Rights::new(contract), 0, 0)
+    }
+
+    /// What is traded is the same for the next daemon: funds, an exchange for what is left of its time, an offer. What is bound to
+    /// a program is not kept, and what names a unit that is gone is over.
+    #[test]
+    fn what_is_traded_outlives_a_daemon() {
+        const S: Time = 1_000_000_000;
+        let dir = tempfile::tempdir().unwrap();
+        let mut contract = Contract::default();
+        let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
+        let sub = contract.add(Some(b), "sub");
+        let mut rights = Rights::new(&contract);
+        let bid = |by, gives: &str, wants: &str| Bid {
+            by,
+            gives: gives.parse().unwrap(),
+            wants: wants.parse().unwrap(),
+            with: None,
+            for_ns: None,
+            at_least: None,
+            bound: false,
+        };
+        let mut offer = |bid| rights.apply(Change::Offer { bid }).unwrap();
+        offer(Bid { for_ns: Some(60 * S), ..bid(a, "disk:30", "cpu:20") });
+        offer(bid(b, "cpu:20", "disk:30"));
+        offer(Bid { with: Some(sub), ..bid(a, "disk:10", "bus:99") });
+        offer(Bid { bound: true, ..bid(a, "disk:10", "bus:98") });
+        rights.settle(100 * S);
+        let tickets = PerResource { cpu: Some(7), ..PerResource::default() };
+        rights.apply(Change::Fund { unit: sub, of: None, tickets }).unwrap();
+        let (mut keeper, _) = Keeper::open(dir.path());
+        keeper.keep(&contract, &[], &rights, 110 * S, 5_000).unwrap();
+        // Another daemon, another clock: 20 s later by that on the wall.
+        let again = |contract: &Contract, wall_ms| {
+            let (mut keeper, problem) = Keeper::open(dir.path());
+            assert_eq!(problem, None);
+            let (changes, notes) = keeper.restore(contract, 3 * S, wall_ms);
+            let mut rights = Rights::new(contract);
+            for change in changes {
+                rights.apply(change).unwrap();
+            }
+            rights.settle(3 * S);
+            (rights, notes)
+        };
+        let (now, notes) = again(&contract, 25_000);
+        assert_eq!(notes, Vec::<String>::new());
+        let deal = |rights: &Rights| {
+            rights.deals().iter().map(|(n, deal)| (*n, deal.legs.clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(deal(&now), deal(&rights));
+        assert_eq!(now.next(), Some(33 * S), "of 60 s, 50 were left");
+        assert_eq!(now.lent_and_got(a, Resource::Disk), (30, 0));
+        assert_eq!(now.offers().keys().collect::<Vec<_>>(), [&3]);
+        assert_eq!(now.funded(Resource::Cpu).collect::<Vec<_>>(), [(sub, None, 7)]);
+        let (now, notes) = again(&contract, 55_000);
+        assert_eq!((now.deals().len(), notes.len()), (0, 1), "{notes:?}");
+        let mut fewer = Contract::default();
+        fewer.add(None, "a");
+        let (now, notes) = again(&fewer, 25_000);
+        let expected = [
+            "tickets b/sub: no longer 7 cpu tickets, since the contract has no unit b/sub",
+            "exchange 5 is not in force again, since the contract has no unit b",
+            "offer 3 stands no more, since the contract has no unit b/sub",
+        ];
+        assert_eq!(notes, expected);
+        assert_eq!((now.deals().len(), now.offers().len()), (0, 0));
     }
 
     #[test]
@@ -161,20 +353,20 @@ mod tests {
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
         contract.units[b.index()].tickets.cpu = 200;
         let all = [kept("a", 100), kept("b", 100), kept("gone", 100), kept("shared", 100)];
-        tickets::write(dir.path(), &all).unwrap();
+        tickets::write(dir.path(), &changed_alone(&all)).unwrap();
         let (mut keeper, problem) = Keeper::open(dir.path());
         assert_eq!(problem, None);
-        let (changes, notes) = keeper.restore(&contract);
+        let (changes, notes) = keeper.restore(&contract, 0, 0);
         assert_eq!(changes, [Change::Set { unit: a, resource: Resource::Cpu, tickets: 7 }]);
         let expected = [
             "tickets b: no longer 7 cpu tickets, since the contract gives it 200 instead of 100",
-            "tickets gone: no longer 7 cpu tickets, since the contract has no such unit",
-            "tickets shared: no longer 7 cpu tickets, since the contract has no such unit",
+            "tickets gone: no longer 7 cpu tickets, since the contract has no unit gone",
+            "tickets shared: no longer 7 cpu tickets, since the contract has no unit shared",
         ];
         assert_eq!(notes, expected);
         let changed = Changed { unit: a, resource: Resource::Cpu, contract: 100, tickets: 7 };
-        keeper.keep(&contract, &[changed]).unwrap();
-        assert_eq!(tickets::read(dir.path()).unwrap(), all[..1]);
+        keep(&mut keeper, &contract, &[changed]).unwrap();
+        assert_eq!(tickets::read(dir.path()).unwrap().changed, all[..1]);
     }
 
     /// A write that failed is made again, even where what is in force is what was kept before it.
@@ -185,17 +377,17 @@ mod tests {
         let a = contract.add(None, "a");
         let changed = |tickets| Changed { unit: a, resource: Resource::Cpu, contract: 100, tickets };
         let (mut keeper, _) = Keeper::open(dir.path());
-        keeper.keep(&contract, &[changed(7)]).unwrap();
+        keep(&mut keeper, &contract, &[changed(7)]).unwrap();
         // The new name is there, and the disk does not say that it has it.
         let folder = dir.path().to_owned();
         let hook = tamper(move |access| match access.kind == Kind::Sync && access.path == folder {
             true => Answer::Refuse(libc::EIO),
             false => Answer::GoOn,
         });
-        keeper.keep(&contract, &[changed(8)]).unwrap_err();
+        keep(&mut keeper, &contract, &[changed(8)]).unwrap_err();
         drop(hook);
-        keeper.keep(&contract, &[changed(7)]).unwrap();
-        assert_eq!(tickets::read(dir.path()).unwrap(), [kept("a", 100)]);
+        keep(&mut keeper, &contract, &[changed(7)]).unwrap();
+        assert_eq!(tickets::read(dir.path()).unwrap().changed, [kept("a", 100)]);
     }
 
     /// Nothing is lost: the file that could not be read has another name once there is one to be written.
@@ -213,8 +405,8 @@ mod tests {
         {
             assert!(problem.contains(words), "{problem}");
         }
-        keeper.restore(&contract);
-        keeper.keep(&contract, &[]).unwrap();
+        keeper.restore(&contract, 0, 0);
+        keep(&mut keeper, &contract, &[]).unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "nonsense");
         let changed = Changed { unit: a, resource: Resource::Cpu, contract: 100, tickets: 7 };
         // Nothing takes its place while it cannot have another name.
@@ -222,12 +414,12 @@ mod tests {
             true => Answer::Refuse(libc::EROFS),
             false => Answer::GoOn,
         });
-        let error = keeper.keep(&contract, &[changed]).unwrap_err().to_string();
+        let error = keep(&mut keeper, &contract, &[changed]).unwrap_err().to_string();
         assert!(error.contains("cannot set aside"), "{error}");
         drop(hook);
-        keeper.keep(&contract, &[changed]).unwrap();
+        keep(&mut keeper, &contract, &[changed]).unwrap();
         assert_eq!(std::fs::read_to_string(dir.path().join("tickets.json.unread-1")).unwrap(), "nonsense");
-        assert_eq!(tickets::read(dir.path()).unwrap(), [kept("a", 100)]);
+        assert_eq!(tickets::read(dir.path()).unwrap().changed, [kept("a", 100)]);
     }
 
     /// What is about a user who has not come yet is kept until then, and made then.
@@ -237,15 +429,15 @@ mod tests {
         let mut contract = Contract::default();
         let students = contract.add(None, "students");
         contract.units[students.index()].each = Some(Each::User);
-        tickets::write(dir.path(), &[kept("students/ana", 100)]).unwrap();
+        tickets::write(dir.path(), &changed_alone(&[kept("students/ana", 100)])).unwrap();
         let (mut keeper, _) = Keeper::open(dir.path());
-        assert_eq!(keeper.restore(&contract), (Vec::new(), Vec::new()));
-        keeper.keep(&contract, &[]).unwrap();
-        assert_eq!(tickets::read(dir.path()).unwrap(), [kept("students/ana", 100)]);
-        assert_eq!(keeper.of_newcomers(&contract), []);
+        assert_eq!(keeper.restore(&contract, 0, 0), (Vec::new(), Vec::new()));
+        keep(&mut keeper, &contract, &[]).unwrap();
+        assert_eq!(tickets::read(dir.path()).unwrap().changed, [kept("students/ana", 100)]);
+        assert_eq!(keeper.of_newcomers(&contract, 0, 0), []);
         let ana = contract.add(Some(students), "ana");
         let change = Change::Set { unit: ana, resource: Resource::Cpu, tickets: 7 };
-        assert_eq!(keeper.of_newcomers(&contract), [change]);
-        assert_eq!(keeper.of_newcomers(&contract), []);
+        assert_eq!(keeper.of_newcomers(&contract, 0, 0), [change]);
+        assert_eq!(keeper.of_newcomers(&contract, 0, 0), []);
     }
 }

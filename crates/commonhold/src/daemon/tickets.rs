@@ -179,7 +179,7 @@ pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
             Refused::NotReserved { .. } => Why::NotReserved,
             Refused::Loop { .. } => Why::Loop,
             Refused::TooManyOffers => Why::TooManyOffers,
-            Refused::NoOffer { .. } => Why::NoSuchOffer,
+            Refused::NoOffer { .. } | Refused::NumberTaken { .. } => Why::NoSuchOffer,
         };
         return Err(refuse(&name, words::refused(hold.contract(), why)));
     }
@@ -231,11 +231,13 @@ fn change(hold: &Hold, asked: &Asked) -> Result<Change, Refusal> {
             Change::Fund { unit, of, tickets }
         }
         // How long the offer stands is the connection's: `Held` sees to it.
-        Asked::Offer { unit: path, gives, wants, with, for_ns, at_least, while_connected: _ } => {
+        Asked::Offer { unit: path, gives, wants, with, for_ns, at_least, while_connected } => {
             let with = with.as_deref().map(unit).transpose()?;
             let (by, gives, wants) = (unit(path)?, amount(gives)?, amount(wants)?);
             let at_least = at_least.as_deref().map(amount).transpose()?;
-            Change::Offer { bid: Bid { by, gives, wants, with, for_ns: *for_ns, at_least } }
+            Change::Offer {
+                bid: Bid { by, gives, wants, with, for_ns: *for_ns, at_least, bound: *while_connected },
+            }
         }
         Asked::Cancel { number } => Change::Cancel { number: *number },
     })
@@ -413,6 +415,8 @@ fn may_change(contract: &Contract, rights: &Rights, who: &Who<'_>, change: &Chan
             who.governs_around(contract, one) && who.governs_around(contract, other)
         }
         Change::Offer { bid } => who.may_give(contract, bid.by),
+        // Nobody asks for it: the daemon does, of itself.
+        Change::Resume { .. } => false,
         // Where there is no such number, the rights themselves say so.
         Change::Cancel { number }
             if !rights.offers().contains_key(&number) && !rights.deals().contains_key(&number) =>

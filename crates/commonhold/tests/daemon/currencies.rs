@@ -264,6 +264,7 @@ fn what_is_in_force_is_written_as_a_contract() {
     daemon.says("reloaded contract.toml");
     assert_eq!(["lab", "lab/x", "lab/y", "other"].map(|unit| tickets(&place, unit)), before);
     assert!(done(place.call(&["tickets"])).contains("All are those of the contract."));
+    done(place.call(&["cancel", "4"]));
     eventually("nothing is left to be kept", || file(&place).is_empty());
 }
 
@@ -275,7 +276,7 @@ fn a_file_of_no_use_is_set_aside_with_its_reason() {
             "{\"version\": 1, \"changed\": [\n {\"unit\": \"lab\", \"resource\": \"cpu\"",
             "line 2, `{\"unit\": \"lab\", \"resource\": \"cpu\"`: EOF",
         ),
-        ("{\"version\": 2, \"changed\": []}\n", "it is of version 2, and this program knows 1"),
+        ("{\"version\": 3, \"changed\": []}\n", "it is of version 3, and this program knows 2"),
     ] {
         let (place, mut daemon) = start(LAB);
         daemon.stop();

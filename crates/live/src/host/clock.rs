@@ -10,6 +10,11 @@ pub fn now() -> Time {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
+/// The time on the wall, in ms since 1970. It may jump.
+pub fn wall_ms() -> u64 {
+    read(libc::CLOCK_REALTIME).unwrap_or(0) / 1_000_000
+}
+
 /// CPU time that this thread has used since it began, in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)

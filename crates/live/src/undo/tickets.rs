@@ -1,10 +1,11 @@
-//! Tickets that were changed while a contract was in force, kept for the next daemon.
+//! Tickets that were changed while a contract was in force, offers and exchanges, kept for the next daemon.
 //!
 //! Problem: what was changed at run time must survive a daemon that is killed or restarted. The journal cannot hold
 //! it: it is removed once everything in it was undone, and a change is not undone by a daemon's end.
 //!
 //! Algorithm: a file beside the journal has every unit's tickets that are not those of the contract, with the number
-//! that the contract gave it then. A unit has its path there: numbers are one daemon's. The file is written before a
+//! that the contract gave it then; what other currencies fund; and offers that stand and exchanges in force, but for those that
+//! end with a program. A unit has its path there: numbers of units are one daemon's. Times are of the clock on the wall. The file is written before a
 //! change is made, as a whole, under another name. Once the disk has it, it takes the place of the one before. No row, no
 //! file. A file that cannot be read is never written over: it gets another name first.
 //!
@@ -20,7 +21,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::Resource;
-use commonhold_policy::rights::TICKETS_MAX;
+use commonhold_policy::rights::{Offer, RING_MAX, TICKETS_MAX};
 use serde::de::{Error as _, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -30,8 +31,8 @@ use crate::host::{self, File};
 /// The file's name in the daemon's directory.
 pub const FILE_NAME: &str = "tickets.json";
 
-/// The version of the file's shape. A file of another is refused.
-const VERSION: u32 = 1;
+/// The version of the file's shape. A file of another is refused, but for the first, which had tickets alone.
+const VERSION: u32 = 2;
 
 /// A unit's tickets of a resource that are not those of the contract.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,11 +48,98 @@ pub struct Kept {
     pub tickets: u64,
 }
 
+/// Tickets that a unit holds of another currency than its encloser's.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct KeptFunds {
+    /// The unit's path.
+    pub unit: String,
+    /// The path of the unit whose currency it is; nothing: the base currency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
+    /// Of what.
+    pub resource: Resource,
+    /// How many.
+    #[serde(deserialize_with = "some_tickets")]
+    pub tickets: u64,
+}
+
+/// An offer that stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptOffer {
+    /// Its number.
+    pub number: u64,
+    /// The path of the unit that makes it.
+    pub unit: String,
+    /// What it gives.
+    pub gives: Offer,
+    /// What it wants for that.
+    pub wants: Offer,
+    /// The least of that which it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<Offer>,
+    /// The path of the unit that alone may serve it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub with: Option<String>,
+    /// How long an exchange lasts at most, in ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_ns: Option<u64>,
+}
+
+/// An exchange in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptExchange {
+    /// Its number.
+    pub number: u64,
+    /// What each of its units lends: four units at most.
+    #[serde(deserialize_with = "some_legs")]
+    pub lent: Vec<KeptLeg>,
+    /// When it ends by itself, in ms since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<u64>,
+}
+
+/// What a unit lends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptLeg {
+    /// The path of the unit that lends it.
+    pub from: String,
+    /// The path of the unit that has it meanwhile.
+    pub to: String,
+    /// What it is.
+    pub what: Offer,
+}
+
+/// All that is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct AllKept {
+    /// Tickets that are not those of the contract.
+    #[serde(default)]
+    pub changed: Vec<Kept>,
+    /// What other currencies fund.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub funded: Vec<KeptFunds>,
+    /// Offers that stand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offers: Vec<KeptOffer>,
+    /// Exchanges in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exchanges: Vec<KeptExchange>,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Document {
     #[serde(deserialize_with = "known_version")]
     version: u32,
-    changed: Vec<Kept>,
+    #[serde(flatten)]
+    kept: AllKept,
+}
+
+fn some_legs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<KeptLeg>, D::Error> {
+    let legs = Vec::deserialize(from)?;
+    if (2..=RING_MAX).contains(&legs.len()) {
+        return Ok(legs);
+    }
+    Err(D::Error::invalid_length(legs.len(), &&*format!("what 2 to {RING_MAX} units lend")))
 }
 
 fn some_tickets<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
@@ -64,7 +152,7 @@ fn some_tickets<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 
 fn known_version<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     match u32::deserialize(from)? {
-        VERSION => Ok(VERSION),
+        known @ 1..=VERSION => Ok(known),
         other => Err(D::Error::custom(format!("it is of version {other}, and this program knows {VERSION}"))),
     }
 }
@@ -72,11 +160,11 @@ fn known_version<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
 /// What an earlier daemon kept in its directory; nothing where there is no file.
 ///
 /// Refused: a file that cannot be read, is of another version or none of ours, or belongs to another user.
-pub fn read(directory: &Path) -> Result<Vec<Kept>, LiveError> {
+pub fn read(directory: &Path) -> Result<AllKept, LiveError> {
     let path = directory.join(FILE_NAME);
     let mut options = OpenOptions::new();
     let mut file = match File::open_with(&path, options.read(true).custom_flags(libc::O_NOFOLLOW)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(AllKept::default()),
         opened => opened.map_err(|error| failed(&path, "open", error))?,
     };
     let owner = file.look().map_err(|error| failed(&path, "examine", error))?.uid();
@@ -90,8 +178,8 @@ pub fn read(directory: &Path) -> Result<Vec<Kept>, LiveError> {
     parse(&bytes).map_err(|error| failed(&path, "understand", error))
 }
 
-fn parse(bytes: &[u8]) -> io::Result<Vec<Kept>> {
-    serde_json::from_slice(bytes).map(|Document { changed, .. }| changed).map_err(|error| {
+fn parse(bytes: &[u8]) -> io::Result<AllKept> {
+    serde_json::from_slice(bytes).map(|Document { kept, .. }| kept).map_err(|error| {
         let what = error.to_string();
         let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);
         let line = bytes.split(|byte| *byte == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
@@ -119,15 +207,15 @@ pub fn set_aside(directory: &Path) -> Result<(), LiveError> {
 
 /// Keeps these, and nothing else, for the next daemon. They are in the file when this returns, and a machine that loses
 /// power finds them there. After an error the file may be either: write again.
-pub fn write(directory: &Path, changed: &[Kept]) -> Result<(), LiveError> {
+pub fn write(directory: &Path, kept: &AllKept) -> Result<(), LiveError> {
     let path = directory.join(FILE_NAME);
-    if changed.is_empty() {
+    if *kept == AllKept::default() {
         return match host::remove_file(&path).and_then(|()| host::sync_dir(directory)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&path, "remove", error)),
             _ => Ok(()),
         };
     }
-    let document = Document { version: VERSION, changed: changed.to_vec() };
+    let document = Document { version: VERSION, kept: kept.clone() };
     replace(&path, &document)
         .and_then(|()| host::sync_dir(directory))
         .map_err(|error| failed(&path, "write", error))
@@ -171,6 +259,10 @@ mod tests {
     use crate::host::{Answer, Kind};
     use proptest::prelude::*;
 
+    fn all(changed: &[Kept]) -> AllKept {
+        AllKept { changed: changed.to_vec(), ..AllKept::default() }
+    }
+
     fn kept(unit: &str, tickets: u64) -> Kept {
         Kept { unit: unit.to_owned(), resource: Resource::Disk, contract: 100, tickets }
     }
@@ -178,15 +270,50 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(read(dir.path()).unwrap(), []);
-        write(dir.path(), &[]).unwrap();
+        assert_eq!(read(dir.path()).unwrap().changed, []);
+        write(dir.path(), &all(&[])).unwrap();
         let rows = [kept("physics/night-batch", 150), kept("a", 1)];
-        write(dir.path(), &rows).unwrap();
-        assert_eq!(read(dir.path()).unwrap(), rows);
-        write(dir.path(), &rows[1..]).unwrap();
-        assert_eq!(read(dir.path()).unwrap(), rows[1..]);
-        write(dir.path(), &[]).unwrap();
+        write(dir.path(), &all(&rows)).unwrap();
+        assert_eq!(read(dir.path()).unwrap().changed, rows);
+        write(dir.path(), &all(&rows[1..])).unwrap();
+        assert_eq!(read(dir.path()).unwrap().changed, rows[1..]);
+        write(dir.path(), &all(&[])).unwrap();
         assert!(!dir.path().join(FILE_NAME).exists());
+    }
+
+    #[test]
+    fn offers_and_exchanges_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let leg = |from: &str, to: &str, what: &str| KeptLeg {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            what: what.parse().unwrap(),
+        };
+        let lent = vec![leg("a", "b", "disk:30"), leg("b", "a", "memory:2GiB")];
+        let offer = KeptOffer {
+            number: 4,
+            unit: "a".to_owned(),
+            gives: "cpu:1.5cpus".parse().unwrap(),
+            wants: "disk:10%".parse().unwrap(),
+            at_least: None,
+            with: Some("b".to_owned()),
+            for_ns: Some(7),
+        };
+        let funds =
+            KeptFunds { unit: "b".to_owned(), of: Some("a".to_owned()), resource: Resource::Bus, tickets: 3 };
+        let kept = AllKept {
+            funded: vec![funds],
+            offers: vec![offer],
+            exchanges: vec![KeptExchange { number: 3, lent, until_ms: Some(1_700_000_000_000) }],
+            ..AllKept::default()
+        };
+        write(dir.path(), &kept).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), kept);
+        let text = std::fs::read_to_string(dir.path().join(FILE_NAME)).unwrap();
+        for (is, is_not) in [("disk:30", "disk:0"), ("memory:2GiB", "memory:2G"), ("\"lent\"", "\"legs\"")] {
+            std::fs::write(dir.path().join(FILE_NAME), text.replacen(is, is_not, 1)).unwrap();
+            assert!(read(dir.path()).is_err(), "{is_not}");
+        }
     }
 
     /// Whatever call is refused: what was kept is still kept, and the next write is whole.
@@ -194,19 +321,19 @@ mod tests {
     fn a_write_that_fails_leaves_what_was_kept() {
         for kind in [Kind::Open, Kind::Resize, Kind::Write, Kind::Sync, Kind::Rename] {
             let dir = tempfile::tempdir().unwrap();
-            write(dir.path(), &[kept("a", 7)]).unwrap();
+            write(dir.path(), &all(&[kept("a", 7)])).unwrap();
             let mut part = kind == Kind::Write;
             let hook = host::tamper(move |access| match access.kind {
                 Kind::Write if std::mem::take(&mut part) => Answer::Shorten(5),
                 refused if refused == kind => Answer::Refuse(libc::ENOSPC),
                 _ => Answer::GoOn,
             });
-            let error = write(dir.path(), &[kept("a", 8)]).unwrap_err().to_string();
+            let error = write(dir.path(), &all(&[kept("a", 8)])).unwrap_err().to_string();
             assert!(error.contains("free some space"), "{kind:?}: {error}");
             drop(hook);
-            assert_eq!(read(dir.path()).unwrap(), [kept("a", 7)], "{kind:?}");
-            write(dir.path(), &[kept("a", 9)]).unwrap();
-            assert_eq!(read(dir.path()).unwrap(), [kept("a", 9)], "{kind:?}");
+            assert_eq!(read(dir.path()).unwrap().changed, [kept("a", 7)], "{kind:?}");
+            write(dir.path(), &all(&[kept("a", 9)])).unwrap();
+            assert_eq!(read(dir.path()).unwrap().changed, [kept("a", 9)], "{kind:?}");
         }
     }
 
@@ -220,7 +347,7 @@ mod tests {
             seen.borrow_mut().push((access.kind, access.path.file_name().unwrap().to_owned()));
             Answer::GoOn
         });
-        write(dir.path(), &[kept("a", 7)]).unwrap();
+        write(dir.path(), &all(&[kept("a", 7)])).unwrap();
         let folder = dir.path().file_name().unwrap();
         let found = calls.take();
         let expected = [
@@ -233,7 +360,7 @@ mod tests {
             found.iter().map(|(kind, name)| (*kind, name.as_os_str())).skip(2).collect::<Vec<_>>(),
             expected
         );
-        write(dir.path(), &[]).unwrap();
+        write(dir.path(), &all(&[])).unwrap();
         let last = calls.take();
         let gone = [(Kind::RemoveFile, FILE_NAME.as_ref()), (Kind::Sync, folder)];
         assert_eq!(last.iter().map(|(kind, name)| (*kind, name.as_os_str())).collect::<Vec<_>>(), gone);
@@ -245,7 +372,7 @@ mod tests {
                 _ => Answer::GoOn,
             }
         });
-        assert!(write(dir.path(), &[kept("a", 8)]).is_err(), "it may not outlive a loss of power");
+        assert!(write(dir.path(), &all(&[kept("a", 8)])).is_err(), "it may not outlive a loss of power");
         drop(hook);
     }
 
@@ -260,7 +387,7 @@ mod tests {
         };
         for (text, words) in [
             (String::new(), "line 1, ``: EOF while parsing a value; mend it and start the daemon again"),
-            ("{\"version\": 2, \"changed\": 7}".to_owned(), "it is of version 2, and this program knows 1"),
+            ("{\"version\": 3, \"changed\": 7}".to_owned(), "it is of version 3, and this program knows 2"),
             (
                 "{\"version\": 1, \"changed\": [{\"unit\": \"a\"}]}".to_owned(),
                 "missing field `resource`; mend it",
@@ -284,7 +411,7 @@ mod tests {
             assert_eq!(to, dir.path().join(format!("tickets.json.unread-{n}")));
             set_aside(dir.path()).unwrap();
             assert_eq!(std::fs::read_to_string(to).unwrap(), format!("nonsense {n}"));
-            assert_eq!(read(dir.path()).unwrap(), []);
+            assert_eq!(read(dir.path()).unwrap().changed, []);
         }
         set_aside(dir.path()).unwrap();
         std::fs::write(&path, "").unwrap();

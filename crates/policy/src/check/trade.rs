@@ -80,8 +80,9 @@ mod tests {
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
         let inside = contract.add(Some(a), "inside");
-        let flaw =
-            |legs: Vec<Leg>| super::flaw(&contract, &Deal { legs, since: 0, until: None }).unwrap_or("");
+        let flaw = |legs: Vec<Leg>| {
+            super::flaw(&contract, &Deal { legs, since: 0, until: None, bound: false }).unwrap_or("")
+        };
         assert_eq!(flaw(vec![leg(a, b, Disk, 3), leg(b, a, Cpu, 2)]), "");
         let ring = "is no ring of units, each lending one resource for another";
         for no_ring in [
@@ -105,7 +106,8 @@ mod tests {
     fn an_exchange_begins_and_ends_once() {
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
-        let what = Deal { legs: vec![leg(a, b, Disk, 3), leg(b, a, Cpu, 2)], since: 0, until: None };
+        let what =
+            Deal { legs: vec![leg(a, b, Disk, 3), leg(b, a, Cpu, 2)], since: 0, until: None, bound: false };
         let other = Deal { legs: vec![leg(a, b, Disk, 4), leg(b, a, Cpu, 2)], ..what.clone() };
         let made = |what: &Deal| Trade::Made { deal: 3, offers: vec![1, 2], what: what.clone() };
         let undone = |what: &Deal| Trade::Undone { deal: 3, why: Ending::Over, what: what.clone() };

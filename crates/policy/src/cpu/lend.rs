@@ -13,7 +13,8 @@
 //! 3. Borrowers that hold more than they want return the difference.
 //! 4. Each idle CPU that may be lent goes to a unit that may borrow it and wants more than it holds. The lender's siblings in the tree
 //!    come first: an idle unit's share stays in the family. Among equals, the unit that holds least for what it is
-//!    entitled to comes first.
+//!    entitled to comes first. What a unit lent before, less what it was lent ([`crate::credits`]), counts as if it held
+//!    less: one CPU for each CPU lent for a rotation.
 //! 5. At a rotation, one loan may pass from the borrower that holds most for its entitlement to a unit that waits and
 //!    holds less.
 //!
@@ -37,6 +38,7 @@ use commonhold_contract::{Contract, MILLIONTH, Permission, Resource, Scheme, Uni
 use super::partition::{Owners, partitions};
 use super::tally::Tally;
 use super::waiting::{Queues, Waiter};
+use crate::credits::Credits;
 use crate::plan::{CpuDecision, Reason, Step};
 use crate::rights::limits;
 use crate::snapshot::Means;
@@ -178,6 +180,7 @@ pub(crate) struct Market<'a> {
     pub(crate) loans: &'a mut BTreeMap<u32, Loan>,
     pub(crate) steps: &'a mut Vec<Step<CpuDecision>>,
     pub(crate) counts: Counts,
+    pub(crate) credits: &'a Credits,
 }
 
 /// How many CPUs each unit owns, lends and borrows.
@@ -348,7 +351,11 @@ impl Market<'_> {
         let idle_ns = self.now.saturating_sub(self.want(lender).sank_at);
         self.begin(cpu, Loan { lender, borrower });
         let action = CpuDecision::Lend { cpu, lender, borrower };
-        self.steps.push(Step { action, reason: Reason::OwnerIdle { idle_ns } });
+        let reason = match u64::try_from(self.credits.of(borrower)) {
+            Ok(credit_ns) if credit_ns > 0 => Reason::OwnerIdleToGiver { idle_ns, credit_ns },
+            _ => Reason::OwnerIdle { idle_ns },
+        };
+        self.steps.push(Step { action, reason });
     }
 
     /// Whether an owner may lend a CPU that it does not need.
@@ -389,7 +396,14 @@ impl Market<'_> {
     /// What a unit holds and is entitled to.
     fn waiter(&self, unit: UnitId) -> Waiter {
         let claim = self.claims.get(&unit).copied().unwrap_or(0).max(1);
-        Waiter { unit, held: self.counts.held(unit), claim }
+        Waiter { unit, held: self.counts.held(unit), claim, credit: self.credit(unit) }
+    }
+
+    /// What a unit lent beyond what it was lent, in millionths of a CPU for a rotation.
+    fn credit(&self, unit: UnitId) -> i64 {
+        let rotation = i128::from(self.contract.machine.rotation_ns.max(1));
+        let micro = self.credits.of(unit).saturating_mul(i128::from(MILLIONTH)) / rotation;
+        i64::try_from(micro).unwrap_or(if micro < 0 { i64::MIN } else { i64::MAX })
     }
 
     /// Whether it may borrow one more CPU and has a use for it.

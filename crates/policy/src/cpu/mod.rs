@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 use commonhold_contract::{Contract, DEFAULT_TICKETS, MILLIONTH, Resource, Scheme, UnitId};
 use commonhold_machine::CpuSet;
 
+use crate::credits::Credits;
 use crate::input::Input;
 use crate::plan::{CpuDecision, CpuOrder, CpuPlan, Reason, Step};
 use crate::rights::{Entitlement, Rights, limits};
@@ -66,6 +67,10 @@ pub(crate) struct State {
     /// Facts of the last look that was fresh, by unit.
     seen: BTreeMap<UnitId, UnitFacts>,
     pub(crate) orders: BTreeMap<UnitId, Orders>,
+    /// What units lent and were lent, in CPUs times nanoseconds.
+    pub(crate) credits: Credits,
+    /// When loans were passed on last.
+    passed_on_at: Time,
 }
 
 /// When to look again, and which units' facts must be fresh then.
@@ -83,9 +88,10 @@ pub(crate) fn step(
     orders: &mut Vec<Step<CpuOrder>>,
 ) -> (CpuPlan, Attention) {
     let entitlement = rights.entitlement(Resource::Cpu);
+    charge(state, now, input);
     let facts = facts(input);
     let claims = claims(input, &entitlement, &facts);
-    let mut plan = CpuPlan { entitled: entitled(&entitlement), steps: Vec::new() };
+    let mut plan = CpuPlan { entitled: entitled(&entitlement), ..CpuPlan::default() };
     let held = input.contract.machine.scheme != Scheme::Smp;
     let competing = claims.iter().filter(|claim| !claim.unit.is_common()).count();
     let partitioned = held && partitions(input.contract, input.means, competing, input.machine.cpus.len());
@@ -102,7 +108,21 @@ pub(crate) fn step(
     state.orders.retain(|unit, _| input.contract.has(*unit));
     orders.extend(orders::differences(&state.orders, &wanted, gone));
     state.orders = wanted;
+    plan.credits = state.credits.listed(1);
     (plan, attention(state, now, input))
+}
+
+/// Charges the loans of plans that were in force since the step before. Those that are made at switches are not among them.
+fn charge(state: &mut State, now: Time, input: Input<'_>) {
+    let (loans, credits) = (&state.loans, &mut state.credits);
+    credits.forget_gone(input.contract);
+    let lent: Tally = loans.values().map(|loan| loan.lender).collect();
+    let borrowed: Tally = loans.values().map(|loan| loan.borrower).collect();
+    if !loans.is_empty() {
+        credits.resize(input.contract.units.len());
+    }
+    let on_loan = |unit| lent.get(unit) as i128 - borrowed.get(unit) as i128;
+    credits.charge(now, input.contract.machine.loans_remembered_ns, on_loan);
 }
 
 fn entitled(entitlement: &Entitlement) -> Vec<u64> {
@@ -269,6 +289,12 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
         .collect();
     let claims = state.claims.iter().map(|claim| (claim.unit, claim.micro)).collect();
     let counts = Counts::of(&state.owners, &state.loans);
+    // Turns of CPUs pass loans on. Where there are none, and loans are remembered, time does.
+    let period_over = now.saturating_sub(state.passed_on_at) >= input.contract.machine.rotation_ns;
+    let passes_on = rotated || (input.contract.machine.loans_remembered_ns > 0 && period_over);
+    if passes_on {
+        state.passed_on_at = now;
+    }
     let mut market = Market {
         contract: input.contract,
         now,
@@ -279,9 +305,10 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
         loans: &mut state.loans,
         steps,
         counts,
+        credits: &state.credits,
     };
     match plans_loans {
-        true => market.settle(rotated),
+        true => market.settle(passes_on),
         false => market.close(Reason::Scheme(input.contract.machine.scheme)),
     }
 }

@@ -1,7 +1,7 @@
 //! The units that wait for CPUs, in the order in which idle CPUs are lent.
 //!
 //! Problem: each idle CPU goes to a unit among the lender's closest relatives: to the one that holds least for what it
-//! is entitled to. Thousands of CPUs may be lent at one step.
+//! is entitled to. What a unit lent before, less what it was lent, counts as if it held less. Thousands of CPUs may be lent at one step.
 //!
 //! Terms: a lender's *circles* are the units that enclose it, from the inside out, and the machine last. Every circle
 //! holds the units of the one inside it.
@@ -21,7 +21,7 @@
 use alloc::collections::{BTreeMap, BinaryHeap};
 use core::cmp::{Ordering, Reverse};
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, MILLIONTH, UnitId};
 
 /// A unit, what it holds, and what it is entitled to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,13 +31,16 @@ pub(crate) struct Waiter {
     pub(crate) held: usize,
     /// Millionths of a CPU; at least 1.
     pub(crate) claim: u64,
+    /// What it lent beyond what it was lent: it counts as holding so many millionths of a CPU less.
+    pub(crate) credit: i64,
 }
 
 impl Waiter {
-    /// Compares what two hold for their entitlement.
+    /// Compares what two hold, less their credits, for their entitlement.
     pub(crate) fn compare_holds(&self, other: &Waiter) -> Ordering {
-        let (mine, others) = (self.held as u128, other.held as u128);
-        (mine * u128::from(other.claim)).cmp(&(others * u128::from(self.claim)))
+        let counts =
+            |waiter: &Waiter| waiter.held as i128 * i128::from(MILLIONTH) - i128::from(waiter.credit);
+        (counts(self) * i128::from(other.claim)).cmp(&(counts(other) * i128::from(self.claim)))
     }
 }
 
@@ -143,7 +146,7 @@ mod tests {
     fn who_holds_least_for_its_claim_comes_first() {
         let mut contract = Contract::default();
         let units = ["a", "b", "c", "d"].map(|name| contract.add(None, name));
-        let waiter = |n: usize, held, claim| Waiter { unit: units[n], held, claim };
+        let waiter = |n: usize, held, claim| Waiter { unit: units[n], held, claim, credit: 0 };
         let mut waiting = [waiter(0, 1, 2), waiter(1, 2, 4), waiter(2, 1, 1)];
         let mut queues = Queues::of(&contract, waiting.into_iter());
         let now = |waiting: [Waiter; 3]| {
@@ -160,7 +163,7 @@ mod tests {
         #[test]
         fn the_order_is_that_of_a_search(
             parents in proptest::collection::vec(0u32..12, 1..12),
-            units in proptest::collection::vec((any::<bool>(), 0usize..6, 1u64..6, 0usize..4), 12),
+            units in proptest::collection::vec((any::<bool>(), 0usize..6, 1u64..6, 0usize..4, -3i64..4), 12),
             lenders in proptest::collection::vec(0usize..12, 40),
         ) {
             let mut contract = Contract::default();
@@ -172,7 +175,9 @@ mod tests {
                 .iter()
                 .zip(&units)
                 .filter(|(_, (waits, ..))| *waits)
-                .map(|(unit, (_, held, claim, _))| Waiter { unit: *unit, held: *held, claim: *claim })
+                .map(|(unit, (_, held, claim, _, credit))| {
+                    Waiter { unit: *unit, held: *held, claim: *claim, credit: credit * 500_000 }
+                })
                 .collect();
             let most = |unit: UnitId| units[unit.index() - 2].1 + units[unit.index() - 2].3;
             let mut queues = Queues::of(&contract, waiting.iter().copied());

@@ -1,6 +1,7 @@
 //! How much units transfer and want, and to what rate each is held so that all get their parts.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
 use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, MILLIONTH, Permission, Resource, UnitId};
@@ -8,11 +9,12 @@ use commonhold_contract::{Contract, MILLIONTH, Permission, Resource, UnitId};
 use super::bandwidth::Criterion;
 use super::in_force::RATE_MIN;
 use super::queue::Queue;
+use crate::credits::{Credits, pays_for};
 use crate::input::Input;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;
 use crate::rights::limits;
-use crate::rights::share::split_capped;
+use crate::rights::share::{split, split_capped};
 use crate::snapshot::{DiskFacts, DiskUse};
 use crate::time::{MS, Time};
 
@@ -100,6 +102,10 @@ pub(super) struct Rates {
     peak: u64,
     /// How long the last interval was; 0 at a look at facts that are not new.
     elapsed: Time,
+    /// What units left of their parts to others, less what they had of others', in bytes.
+    credits: Credits,
+    /// How long that is remembered.
+    half_life_ns: Time,
 }
 
 impl Rates {
@@ -114,6 +120,7 @@ impl Rates {
         self.heavy_at.retain(|unit, _| !gone(unit));
         self.held.retain(|unit, _| !gone(unit));
         self.usual.retain(|unit, _| !gone(unit));
+        self.credits.forget_gone(contract);
         self.ahead.retain(|unit| !gone(unit));
         if let Some(criterion) = &mut self.criterion {
             contract.vacant.iter().for_each(|unit| criterion.forget(*unit));
@@ -176,9 +183,11 @@ impl Rates {
         self.active.clear();
         self.waiting.clear();
         self.only_waiting.clear();
+        let before = self.seen.clone();
         for unit in input.contract.held() {
             self.take_in(now, unit, facts.unit(unit));
         }
+        self.charge(input, &before);
         let lately = |at: &Time| now.saturating_sub(*at) < CROWD_NS;
         self.used_at.retain(|_, at| lately(at));
         self.follow_capacity();
@@ -200,6 +209,58 @@ impl Rates {
         let comes_back = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
         self.usual.retain(|unit, _| self.crowd.contains(unit) && comes_back(*unit));
         self.evaluate(now);
+    }
+
+    /// What was transferred since the last look is charged: of its part of it, a unit lent what others had, and was lent what
+    /// it had beyond.
+    fn charge(&mut self, input: Input<'_>, before: &BTreeMap<UnitId, DiskUse>) {
+        self.half_life_ns = input.contract.machine.loans_remembered_ns;
+        self.credits.charge(self.at, self.half_life_ns, |_| 0);
+        if self.half_life_ns == 0 {
+            return;
+        }
+        let moved = |unit: UnitId| {
+            let used = self.seen.get(&unit).zip(before.get(&unit)).map(|(now, before)| now.since(*before));
+            used.map_or(0, DiskUse::bytes)
+        };
+        let units: Vec<UnitId> = input.contract.held().collect();
+        let used: Vec<u64> = units.iter().map(|unit| moved(*unit)).collect();
+        let shares: Vec<u64> = units.iter().map(|unit| self.shares.get(unit).copied().unwrap_or(0)).collect();
+        let due = split(used.iter().sum(), &shares);
+        for ((unit, due), used) in units.into_iter().zip(due).zip(used) {
+            self.credits.enter(unit, i128::from(due) - i128::from(used));
+        }
+    }
+
+    /// What each unit lent beyond what it was lent, in bytes.
+    pub(super) fn credits(&self) -> Vec<i64> {
+        self.credits.listed(1)
+    }
+
+    /// What a unit may transfer beyond its part before others, in bytes per second, since it lent before.
+    fn first(&self, unit: UnitId) -> u64 {
+        pays_for(self.credits.of(unit).saturating_mul(1_000 * i128::from(MS)), self.half_life_ns)
+    }
+
+    /// Deals what units may transfer by their shares. Where one lent before, each has its own part first. Of the rest, those
+    /// that lent have what their credits pay for before others.
+    fn deal(&self, allowed: u64, units: &[UnitId], wants: &[u64]) -> Vec<u64> {
+        let of =
+            |figure: &dyn Fn(UnitId) -> u64| units.iter().map(|unit| figure(*unit)).collect::<Vec<u64>>();
+        let (shares, first) = (of(&|unit| self.share(unit)), of(&|unit| self.first(unit)));
+        if first.iter().all(|first| *first == 0) {
+            return split_capped(allowed, &shares, wants).0;
+        }
+        let (parts, mut gets, mut left) = (of(&|unit| self.due(unit)), vec![0; units.len()], allowed);
+        let all = vec![u64::MAX; units.len()];
+        for (weights, most) in [(&shares, &parts), (&first, &first), (&shares, &all)] {
+            let room = |(n, want): (usize, &u64)| (want - gets[n]).min(most[n]);
+            let rooms: Vec<u64> = wants.iter().enumerate().map(room).collect();
+            let (more, rest) = split_capped(left, weights, &rooms);
+            gets.iter_mut().zip(more).for_each(|(gets, more)| *gets += more);
+            left = rest;
+        }
+        gets
     }
 
     /// The crowd are those units, and those that reserve their parts.
@@ -324,11 +385,10 @@ impl Rates {
         self.choose_held(now);
         let allowed = self.allow();
         let units: Vec<UnitId> = self.held.keys().copied().collect();
-        let shares: Vec<u64> = units.iter().map(|unit| self.share(*unit)).collect();
         let wants: Vec<u64> = units.iter().map(|unit| self.wanted(*unit)).collect();
         let clears = now < self.clear_until;
         let allowed = if clears { self.capacity / 64 } else { allowed };
-        let (gets, _) = split_capped(allowed, &shares, &wants);
+        let gets = self.deal(allowed, &units, &wants);
         for (unit, gets) in units.iter().zip(gets) {
             let least = if clears { RATE_MIN } else { RATE_MIN.max(self.capacity / 256) };
             self.held.entry(*unit).and_modify(|held| held.rate = gets.max(least));

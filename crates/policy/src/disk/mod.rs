@@ -30,7 +30,8 @@
 //!    queue began the last time. With a queue it is reduced, by so much that the queue goes within 300 ms. The held
 //!    units may transfer what the free ones leave of it, counted by the most that these did lately, since a unit that
 //!    pauses comes back. The held units have at least five eighths of their parts, and seven eighths where no unit is
-//!    free: fairness ends there, and isolation too. They divide it by share. What one does not take, the others have.
+//!    free: fairness ends there, and isolation too. They divide it by share. What one does not take, the others have. What a unit lent before, less
+//!    what it was lent ([`crate::credits`]), pays for more than its part before others have more than theirs.
 //! 5. A unit that had the disk to itself has a queue there when another comes. It transfers next to nothing until that
 //!    queue is done.
 //!
@@ -52,6 +53,7 @@
 //!   a cache has a queue then, whatever is ordered. So beside a unit in the crowd, others are held to their parts
 //!   although they could have more.
 //! - Requests that are with the disk already must end first. That is the price of a call-back.
+//! - Where weights are heeded, what is lent is divided by these alone. Loans are remembered there, and nothing follows.
 //! - Processes that stand in a unit beside its sub-units are held together with these.
 //! - A capacity is learned from use. So reservations and ceilings of a disk that was never busy begin too low, unless
 //!   it was measured.
@@ -186,6 +188,7 @@ pub(crate) fn step(
         let disk = Arc::make_mut(state.disk(facts));
         let entitlement = rights.to_part(Resource::Disk, capacity_of(facts)).all();
         let weighs = decide(disk, now, input, facts, (&entitlement, &everybodys), orders);
+        sum_up(&mut plan.credits, disk.rates.credits());
         if disk.rates.is_busy() {
             let at = now + if weighs { WEIGHED_NS } else { BUSY_NS };
             next = Some(next.map_or(at, |next: Time| next.min(at)));
@@ -194,6 +197,12 @@ pub(crate) fn step(
     let caps = |facts: &DiskFacts| state.disks.get(&facts.name).map(|disk| &disk.caps);
     let settled = state.debts.settle(now, input, caps, orders);
     (plan, [next, settled].into_iter().flatten().min())
+}
+
+/// Adds the credits of one disk to those of the others.
+fn sum_up(sums: &mut Vec<i64>, credits: Vec<i64>) {
+    sums.resize(sums.len().max(credits.len()), 0);
+    sums.iter_mut().zip(credits).for_each(|(sum, credit)| *sum = sum.saturating_add(credit));
 }
 
 fn capacity_of(facts: &DiskFacts) -> Capacity {

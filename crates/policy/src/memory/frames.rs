@@ -18,7 +18,8 @@
 //!    entitled to. Some units are beyond their entitlement by less than what is cold of their frames. Such a unit
 //!    counts as using its entitlement, with the rest of its cold frames within, while others are short or borrow. It
 //!    gives up what is beyond before it lends what is cold.
-//! 2. Each borrower has a *target*. The excess is dealt down the tree by tickets, among the units that may borrow. No
+//! 2. Each borrower has a *target*. The excess is dealt down the tree by tickets, among the units that may borrow. What
+//!    units may borrow *first*, since they lent before, is dealt before the rest, in proportion to that. No
 //!    unit gets more than its limit. A unit that is not short gets no more than it uses now. No unit gets more than
 //!    could be called back in time, from it and from all borrowers together: each takes a part of that time.
 //! 3. A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames a period. A borrower that does not
@@ -56,7 +57,7 @@ use commonhold_contract::{Amount, Contract, DEFAULT_TICKETS, Permission, Resourc
 
 use crate::rights::share::{split, split_capped};
 use crate::rights::{Capacity, Entitlement, Rights};
-use crate::tree::{Levels, lineage};
+use crate::tree::{self, Levels, lineage};
 
 /// A unit lends nothing before it was there, and not short, at so many looks: a unit that comes, or has just called its
 /// frames back, will want more.
@@ -108,6 +109,9 @@ pub struct Input<'a> {
     pub units: &'a [Facts],
     /// What kind of look this is.
     pub look: Look,
+    /// Frames that each unit may borrow before others, since it lent before ([`crate::credits`]); units that the list has not
+    /// may borrow none so.
+    pub first: &'a [u64],
 }
 
 /// What is remembered between looks.
@@ -170,6 +174,8 @@ pub enum Because {
     },
     /// It borrows.
     Borrows,
+    /// It borrows, before others, since it lent before.
+    BorrowsFirst,
     /// It gave back a part of what it borrowed: to the owner, or to others that are short, or because it did not use it.
     GaveBack {
         /// So many frames.
@@ -214,6 +220,8 @@ struct Division<'a> {
     /// The same, as rights weigh amounts by it.
     capacity: Capacity,
     levels: Levels,
+    /// What each may borrow first, sub-units included.
+    first: Vec<u64>,
 }
 
 impl<'a> Division<'a> {
@@ -245,7 +253,9 @@ impl<'a> Division<'a> {
             })
             .collect();
         let levels = Levels::of(contract);
-        let mut division = Division { input, facts, entitlement, before, calm, divided, capacity, levels };
+        let first = tree::sums(contract, |id| input.first.get(id.index()).copied().unwrap_or(0));
+        let mut division =
+            Division { input, facts, entitlement, before, calm, divided, capacity, levels, first };
         division.give_up_cold();
         division
     }
@@ -470,13 +480,29 @@ impl<'a> Division<'a> {
             tickets.push(DEFAULT_TICKETS);
             caps.push(self.want(own));
         }
-        let (parts, _) = split_capped(amount, &tickets, &caps);
+        let mut first: Vec<u64> = units.iter().map(|id| self.first[id.index()]).collect();
+        first.extend(level.map(|own| self.own_first(own)));
+        // Whose credit pays for something comes before the others, and with the others for more.
+        let most: Vec<u64> = caps.iter().zip(&first).map(|(cap, first)| *cap.min(first)).collect();
+        let (mut parts, left) = if most.iter().any(|most| *most > 0) {
+            split_capped(amount, &first, &most)
+        } else {
+            (vec![0; most.len()], amount)
+        };
+        let rest: Vec<u64> = caps.iter().zip(&parts).map(|(cap, part)| cap - part).collect();
+        let (more, _) = split_capped(left, &tickets, &rest);
+        parts.iter_mut().zip(more).for_each(|(part, more)| *part += more);
         for (id, part) in units.iter().zip(&parts) {
             self.deal(Some(*id), *part, rooms, target);
         }
         if let Some(own) = level {
             target[own.index()] = parts[units.len()];
         }
+    }
+
+    /// What a unit's own processes may borrow first.
+    fn own_first(&self, unit: UnitId) -> u64 {
+        self.input.first.get(unit.index()).copied().unwrap_or(0)
     }
 
     /// Takes from loans what is beyond `floor`, in proportion to the time that it would take to call back, until all loans
@@ -534,6 +560,7 @@ impl<'a> Division<'a> {
             return Because::GaveBack { frames: held[i] - loans[i] };
         }
         match facts.short {
+            _ if loans[i] > 0 && self.own_first(unit) > 0 => Because::BorrowsFirst,
             _ if loans[i] > 0 => Because::Borrows,
             false => Because::Entitled,
             true if self.may_borrow(unit) == 0 => Because::MayNotBorrow,

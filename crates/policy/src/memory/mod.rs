@@ -42,6 +42,7 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 
+use crate::credits::{Credits, pays_for};
 use crate::input::Input;
 use crate::plan::{MemoryOrder, MemoryPlan, Reason, Share, Step};
 use crate::rights::Rights;
@@ -89,6 +90,9 @@ const BACK_NS: Time = 300_000 * MS;
 /// Over how long that is measured.
 const BACK_LOOK_NS: Time = 2_000 * MS;
 
+/// In what credits are told.
+const BYTES_SECONDS: i128 = 1_000 * MS as i128;
+
 /// What is remembered between looks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
@@ -101,6 +105,8 @@ pub struct State {
     rates: Rates,
     orders: BTreeMap<UnitId, Orders>,
     killing: killing::State,
+    /// What units lent and were lent, in bytes times nanoseconds.
+    credits: Credits,
     looked_at: Option<Time>,
     period_at: Time,
     /// When to look next.
@@ -141,6 +147,7 @@ impl State {
         self.frames.forget_gone(contract);
         self.orders.retain(|unit, _| contract.has(*unit));
         self.killing.forget_gone(contract);
+        self.credits.forget_gone(contract);
     }
 
     /// When memory is to be looked at next, if it is held at all.
@@ -171,6 +178,7 @@ pub(crate) fn step(
     let state = Arc::make_mut(state);
     let exact = input.means.memory.frames;
     let frame = exact.map_or_else(|| frame_bytes(facts.total), |frames| frames.bytes);
+    state.charge(now, input.contract);
     let look = state.take_in(now, input, facts);
     let units = match exact {
         Some(frames) => state.exact_frames(input, facts, frames),
@@ -183,6 +191,7 @@ pub(crate) fn step(
         frame_bytes: frame,
         units: &units,
         look,
+        first: &state.first(input.contract, frame),
     };
     let (frames_state, allowances) = frames::step(core::mem::take(&mut state.frames), frames_input);
     state.frames = frames_state;
@@ -204,7 +213,14 @@ pub(crate) fn step(
         state.next = Some(next);
         let watch = if scheme == Scheme::Isolate { input.contract.held().collect() } else { Vec::new() };
         let (divided, units) = (state.divided(facts.total), state.shares());
-        return Some(MemoryPlan { next, divided, units, watch, beyond });
+        return Some(MemoryPlan {
+            next,
+            divided,
+            units,
+            watch,
+            beyond,
+            credits: state.credits.listed(BYTES_SECONDS),
+        });
     }
     let owing = state.call_back(now, input, facts, slack, steps);
     if !owing && input.means.memory.reclaim {
@@ -225,7 +241,8 @@ pub(crate) fn step(
     let watch = |id: &UnitId| lends(id) || far(id) || state.killing.is_near(*id);
     let watch: Vec<UnitId> = input.contract.held().filter(watch).collect();
     state.next = Some(next);
-    Some(MemoryPlan { next, divided: state.divided(facts.total), units: state.shares(), watch, beyond })
+    let (divided, credits) = (state.divided(facts.total), state.credits.listed(BYTES_SECONDS));
+    Some(MemoryPlan { next, divided, units: state.shares(), watch, beyond, credits })
 }
 
 /// Memory is divided in pieces of 1/4096 of the machine, so that a page more or less changes nothing; in no less than 64 KiB.
@@ -271,6 +288,23 @@ impl State {
         }
         self.period_at = now;
         Look::Period
+    }
+
+    /// Charges the loans that were in force since the look before.
+    fn charge(&mut self, now: Time, contract: &Contract) {
+        let State { credits, units, .. } = self;
+        if units.iter().any(|unit| unit.share.borrowed > 0) {
+            credits.resize(units.len());
+        }
+        let share = |unit: UnitId| units.get(unit.index()).map(|unit| unit.share).unwrap_or_default();
+        let on_loan = |unit| i128::from(share(unit).lent) - i128::from(share(unit).borrowed);
+        credits.charge(now, contract.machine.loans_remembered_ns, on_loan);
+    }
+
+    /// The frames that each unit may borrow before others.
+    fn first(&self, contract: &Contract, frame: u64) -> Vec<u64> {
+        let half_life_ns = contract.machine.loans_remembered_ns;
+        contract.ids().map(|id| pays_for(self.credits.of(id), half_life_ns) / frame).collect()
     }
 
     /// When to look next: soon while a unit owes, within the time that was promised while a unit lends, and when loans
@@ -488,6 +522,7 @@ fn explain(steps: &mut [Step<MemoryOrder>], allowances: &[Allowance], frame: u64
                 Because::Scheme(scheme) => Reason::Scheme(scheme),
                 Because::Lends => Reason::Lends { bytes: allowance.lent * frame },
                 Because::CalledBack { frames } => Reason::CallsBack { bytes: frames * frame },
+                Because::BorrowsFirst => Reason::BorrowsFirst { bytes: allowance.borrowed * frame },
                 Because::Borrows => Reason::Borrows { bytes: allowance.borrowed * frame },
                 Because::GaveBack { frames } => Reason::GivesBack { bytes: frames * frame },
                 Because::MayNotBorrow => Reason::MayNotBorrow,

@@ -105,7 +105,7 @@ impl World {
         let plan = Plan {
             orders: PlanOrders { memory: steps.to_vec(), ..PlanOrders::default() },
             decisions: Decisions {
-                cpu: CpuPlan { entitled, steps: Vec::new() },
+                cpu: CpuPlan { entitled, ..CpuPlan::default() },
                 memory: memory.cloned(),
                 ..Decisions::default()
             },

@@ -310,6 +310,7 @@ fn bids(pair: Pair, offers: [Offer; 2]) -> [Bid; 2] {
         with: Some(pair.units[by]),
         for_ns: None,
         at_least: None,
+        bound: true,
     };
     [bid(0, 1), bid(1, 0)]
 }

@@ -287,6 +287,7 @@ fn offers_of_units_are_left_alone() {
         with: Some(other),
         for_ns: None,
         at_least: None,
+        bound: false,
     };
     world.rights.apply(Change::Offer { bid }).unwrap();
     let _ = world.look(&mut state);

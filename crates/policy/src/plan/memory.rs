@@ -21,6 +21,10 @@ pub struct MemoryPlan {
     pub watch: Vec<UnitId>,
     /// Units that are beyond what they may use, where memory is short and nothing can be taken from them.
     pub beyond: Vec<Beyond>,
+    /// What each unit lent beyond what it was lent, as far as it is remembered, in bytes times seconds; what is below 0 is the
+    /// other way. By unit; none where nothing was lent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub credits: Vec<i64>,
 }
 
 /// One unit's memory in a plan. Bytes.

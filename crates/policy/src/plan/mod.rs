@@ -87,6 +87,10 @@ pub struct CpuPlan {
     pub entitled: Vec<u64>,
     /// Owners and loans that change, in order.
     pub steps: Vec<Step<CpuDecision>>,
+    /// What each unit lent beyond what it was lent, as far as it is remembered, in nanoseconds of a CPU; what is below 0 is
+    /// the other way. By unit; none where nothing was lent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub credits: Vec<i64>,
 }
 
 /// What was decided about disks.
@@ -97,6 +101,10 @@ pub struct DiskPlan {
     /// What each unit's own processes are entitled to of what each disk transfers, in millionths; what no unit is
     /// entitled to is the `shared` unit's. Empty where no disk was observed.
     pub entitled: Vec<u64>,
+    /// What each unit lent beyond what it was lent, as far as it is remembered, in bytes, of all disks; what is below 0 is the
+    /// other way. By unit; none where nothing was lent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub credits: Vec<i64>,
 }
 
 /// What a backend is to do, by resource, each list in the order in which it is to be carried out.

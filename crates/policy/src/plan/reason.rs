@@ -35,6 +35,13 @@ pub enum Reason {
         /// Nanoseconds.
         idle_ns: u64,
     },
+    /// The owner had nothing to run on it for this long. The borrower had, and lent more before than it was lent.
+    OwnerIdleToGiver {
+        /// Nanoseconds.
+        idle_ns: u64,
+        /// By so much more, in nanoseconds of a CPU.
+        credit_ns: u64,
+    },
     /// The owner wants more CPUs than are left to it.
     OwnerWants {
         /// Threads that want a CPU.
@@ -123,6 +130,11 @@ pub enum Reason {
     },
     /// It is short of memory, and others do not need theirs.
     Borrows {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It is short of memory, and borrows before others, since it lent more before than it was lent.
+    BorrowsFirst {
         /// Bytes.
         bytes: u64,
     },

@@ -10,7 +10,8 @@ use commonhold_contract::quantity::{amount, amount_text};
 use commonhold_contract::{Amount, MILLIONTH, PerResource, Resource, UnitId};
 
 use super::trade::OFFERS_MAX;
-use super::{Bid, TICKETS_MAX};
+use super::{Bid, Resumed, TICKETS_MAX};
+use crate::time::Time;
 
 /// A change of soft tickets. They are counted in the currency of the encloser, for one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -95,6 +96,15 @@ pub enum Change {
         /// Its number.
         number: u64,
     },
+    /// An offer stands again, or an exchange is in force again, that an earlier daemon had.
+    Resume {
+        /// The number that it had.
+        number: u64,
+        /// What it is.
+        what: Resumed,
+        /// When.
+        at: Time,
+    },
 }
 
 impl Change {
@@ -116,7 +126,7 @@ impl Change {
                 let of = |unit| resources.iter().map(move |resource| (unit, *resource));
                 of(one).chain(of(other)).collect()
             }
-            Change::Offer { .. } | Change::Cancel { .. } => Vec::new(),
+            Change::Offer { .. } | Change::Cancel { .. } | Change::Resume { .. } => Vec::new(),
         }
     }
 }
@@ -320,6 +330,12 @@ pub enum Refused {
     /// No offer that stands has that number, and no exchange in force.
     #[error("there is no offer and no exchange of number {number}")]
     NoOffer {
+        /// The number.
+        number: u64,
+    },
+    /// An offer or an exchange has that number already.
+    #[error("number {number} is taken")]
+    NumberTaken {
         /// The number.
         number: u64,
     },

@@ -69,7 +69,7 @@ use crate::time::Time;
 
 pub use change::{Change, How, NoOffer, Offer, Refused, Stake};
 use trade::Market;
-pub use trade::{Bid, Deal, Ending, Leg, Trade};
+pub use trade::{Bid, Deal, Ending, Leg, RING_MAX, Resumed, Trade};
 
 /// The most tickets that a unit may have of a resource, as in a contract. The least is 1.
 pub const TICKETS_MAX: u64 = 1_000_000;
@@ -419,6 +419,9 @@ impl Rights {
         match change {
             Change::Offer { bid } => self.trade(|market, rights| market.offer(rights, bid)),
             Change::Cancel { number } => self.trade(|market, rights| market.cancel(rights, number)),
+            Change::Resume { number, what, at } => {
+                self.trade(|market, rights| market.resume(rights, at, number, what))
+            }
             Change::Set { unit, resource, tickets } => self.set_tickets(unit, resource, tickets),
             Change::Issue { unit, resource, tickets } => self.issue(unit, resource, tickets),
             Change::TakeBack { unit, resource, tickets } => self.take_back(unit, resource, tickets),

@@ -37,11 +37,11 @@ use alloc::vec::Vec;
 use commonhold_contract::{Resource, UnitId};
 
 use super::lots::{Kind, Lot};
-use super::{Offer, Refused, Rights, Stake};
+use super::{Offer, Refused, Rights, Stake, TICKETS_MAX};
 use crate::time::Time;
 
 /// The most units in one exchange.
-const RING_MAX: usize = 4;
+pub const RING_MAX: usize = 4;
 /// The most offers that stand at one time.
 pub(super) const OFFERS_MAX: usize = 1_000;
 
@@ -61,6 +61,9 @@ pub struct Bid {
     /// The least of what it wants that it takes, for as much less of what it gives; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<Offer>,
+    /// Whether it ends with the program that makes it, so that no later daemon is to know it.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub bound: bool,
 }
 
 /// What a deal moves.
@@ -114,6 +117,48 @@ pub struct Deal {
     pub since: Time,
     /// When it ends by itself.
     pub until: Option<Time>,
+    /// Whether one of its offers was bound to a program.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub bound: bool,
+}
+
+/// What an earlier daemon had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resumed {
+    /// An offer that stood.
+    Offer {
+        /// What it says.
+        bid: Bid,
+    },
+    /// An exchange that was in force.
+    Deal {
+        /// What it moved.
+        legs: [Option<Leg>; RING_MAX],
+        /// When it ends by itself.
+        until: Option<Time>,
+    },
+}
+
+impl Resumed {
+    /// Of a deal.
+    pub fn deal(legs: &[Leg], until: Option<Time>) -> Resumed {
+        let mut all = [None; RING_MAX];
+        for (place, leg) in all.iter_mut().zip(legs) {
+            *place = Some(*leg);
+        }
+        Resumed::Deal { legs: all, until }
+    }
+
+    /// The units that it is about.
+    pub fn units(&self) -> impl Iterator<Item = UnitId> {
+        let (bid, legs) = match *self {
+            Resumed::Offer { bid } => (Some(bid), [None; RING_MAX]),
+            Resumed::Deal { legs, .. } => (None, legs),
+        };
+        let of_bid = bid.into_iter().flat_map(|bid| [Some(bid.by), bid.with]).flatten();
+        of_bid.chain(legs.into_iter().flatten().flat_map(|leg| [leg.from, leg.to]))
+    }
 }
 
 /// Why a deal ended.
@@ -278,6 +323,55 @@ impl Market {
         Ok(Trade::Offered { offer: self.last, bid })
     }
 
+    /// Has an offer stand again, or an exchange in force, under the number that it had.
+    ///
+    /// Refused: the number is taken; a unit is unknown, has another encloser by now, or has not got what it lends.
+    pub(super) fn resume(
+        &mut self,
+        rights: &mut Rights,
+        now: Time,
+        number: u64,
+        what: Resumed,
+    ) -> Result<Trade, Refused> {
+        if self.offers.contains_key(&number) || self.deals.contains_key(&number) {
+            return Err(Refused::NumberTaken { number });
+        }
+        let came = match what {
+            Resumed::Offer { bid } => {
+                for unit in what.units() {
+                    rights.unit(unit)?;
+                }
+                self.offers.insert(number, bid);
+                Trade::Offered { offer: number, bid }
+            }
+            Resumed::Deal { legs, until } => {
+                let legs: Vec<Leg> = legs.into_iter().flatten().collect();
+                for leg in &legs {
+                    if (rights.unit(leg.from)?.parent, rights.unit(leg.to)?.parent) != (leg.of, leg.into) {
+                        return Err(Refused::Enclosers { from: leg.from, to: leg.to });
+                    }
+                    rights.may_lend(leg.from, leg.what)?;
+                    if !rights.has_room(leg) {
+                        let (unit, resource) = (leg.to, leg.what.resource);
+                        return Err(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.much() });
+                    }
+                    if leg.is_lot() && rights.would_loop(leg.what.resource, &[(leg.to, leg.of)]) {
+                        return Err(Refused::Loop { unit: leg.to });
+                    }
+                }
+                for leg in &legs {
+                    rights.lend(leg);
+                }
+                let deal = Deal { legs, since: now, until, bound: false };
+                self.deals.insert(number, deal.clone());
+                Trade::Made { deal: number, offers: Vec::new(), what: deal }
+            }
+        };
+        self.last = self.last.max(number);
+        self.stirred = true;
+        Ok(came)
+    }
+
     /// Takes an offer back, or ends a deal: whichever has this number.
     ///
     /// Refused: neither has it.
@@ -353,12 +447,13 @@ impl Market {
     }
 
     fn serve(&mut self, now: Time, rights: &mut Rights, ring: Vec<u64>, legs: Vec<Leg>) -> Trade {
-        let served = ring.iter().filter_map(|number| self.offers.remove(number));
-        let shortest = served.filter_map(|bid| bid.for_ns).min();
+        let served: Vec<Bid> = ring.iter().filter_map(|number| self.offers.remove(number)).collect();
+        let shortest = served.iter().filter_map(|bid| bid.for_ns).min();
+        let bound = served.iter().any(|bid| bid.bound);
         for leg in &legs {
             rights.lend(leg);
         }
-        let deal = Deal { legs, since: now, until: shortest.map(|ns| now.saturating_add(ns)) };
+        let deal = Deal { legs, since: now, until: shortest.map(|ns| now.saturating_add(ns)), bound };
         self.last += 1;
         self.deals.insert(self.last, deal.clone());
         Trade::Made { deal: self.last, offers: ring, what: deal }

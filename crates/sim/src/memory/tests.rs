@@ -678,7 +678,7 @@ proptest! {
                 let _ = rights.set_present(unit, facts.present);
             }
             let (look, rights) = (Look::Period, &rights);
-            let input = Input { contract: &contract, rights, frames: 140, frame_bytes: 1, units: &units, look };
+            let input = Input { contract: &contract, rights, frames: 140, frame_bytes: 1, units: &units, look, first: &[] };
             let (next, allowances) = step(state, input);
             state = next;
             let allowed: Vec<u64> = allowances.iter().map(|allowance| allowance.allowed).collect();

@@ -151,7 +151,7 @@ fn offer(
         let help = "leave one of them out";
         document.report(Diagnostic::error("at-and-after", place.clone(), message).help(help));
     }
-    let bid = Bid { by: by?, gives: gives?, wants: wants?, with, for_ns, at_least };
+    let bid = Bid { by: by?, gives: gives?, wants: wants?, with, for_ns, at_least, bound: false };
     let change = Change::Offer { bid };
     Some(match waits {
         Some((_, after)) => {
@@ -275,7 +275,7 @@ fn refused(contract: &Contract, at: Span, what: &str, why: Refused) -> Diagnosti
             "too many offers stand then".to_owned(),
             "make fewer offers, or offers that are served".to_owned(),
         ),
-        Refused::NoOffer { number } => {
+        Refused::NoOffer { number } | Refused::NumberTaken { number } => {
             (format!("there is no offer of number {number} then"), "name another".to_owned())
         }
         Refused::Itself { unit } => (

@@ -33,7 +33,7 @@ fn step(
     for (id, facts) in contract.ids().zip(units) {
         let _ = rights.set_present(id, facts.present);
     }
-    super::step(state, Input { contract, rights: &rights, frames, frame_bytes: 1, units, look })
+    super::step(state, Input { contract, rights: &rights, frames, frame_bytes: 1, units, look, first: &[] })
 }
 
 fn look(state: State, contract: &Contract, frames: u64, units: &[Facts]) -> (State, Vec<Allowance>) {
@@ -340,7 +340,15 @@ fn limits_bound_loans_in_frames() {
             let (look, units, contract) = (Look::Period, &units[..], &contract);
             super::step(
                 state,
-                Input { contract, rights: &rights, frames: 1_000, frame_bytes: 4_096, units, look },
+                Input {
+                    contract,
+                    rights: &rights,
+                    frames: 1_000,
+                    frame_bytes: 4_096,
+                    units,
+                    look,
+                    first: &[],
+                },
             )
         });
         (allowed(&last.1)[3], last.1[3].entitled)

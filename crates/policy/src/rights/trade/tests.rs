@@ -11,7 +11,7 @@ fn so_many(tickets: u64, resource: Resource) -> Offer {
 }
 
 fn bid(by: UnitId, gives: Offer, wants: Offer) -> Bid {
-    Bid { by, gives, wants, with: None, for_ns: None, at_least: None }
+    Bid { by, gives, wants, with: None, for_ns: None, at_least: None, bound: false }
 }
 
 /// Units side by side, each with 1,000 tickets of everything.
@@ -60,7 +60,7 @@ fn two_that_fit_are_served_for_their_time() {
         Leg { from: a, to: b, what: so_many(300, Disk), of: None, into: None },
         Leg { from: b, to: a, what: so_many(200, Cpu), of: None, into: None },
     ];
-    let what = Deal { legs, since: 20, until: Some(520) };
+    let what = Deal { legs, since: 20, until: Some(520), bound: false };
     assert_eq!(came[1], Trade::Made { deal: 3, offers: vec![1, 2], what: what.clone() });
     assert_eq!(
         (counts(&r, a), counts(&r, b), counts(&r, ids[2])),
