@@ -284,7 +284,7 @@ fn a_file_of_no_use_is_set_aside_with_its_reason() {
         let daemon = place.run(&[]);
         for words in [reason, "the contract's own tickets are in force", "its name is tickets.json.unread-1"]
         {
-            assert!(daemon.err().contains(words), "{words}: {}", daemon.err());
+            eventually(words, || daemon.err().contains(words));
         }
         assert!(done(place.call(&["status"])).contains("cannot understand the changed tickets"));
         done(place.call(&["fund", "lab", "cpu=9", "disk=8"]));

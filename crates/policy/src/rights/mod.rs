@@ -694,8 +694,8 @@ impl Rights {
         Some((kind, self.unit(unit).ok()?.parent))
     }
 
-    /// So much of one currency in the measure of another: what is worth the same now, rounded up or down. `None`: they have no
-    /// common measure now, since nobody is active, or nobody knows how much there is of the resource.
+    /// So much of one currency in the measure of another: what is worth the same now. Tickets are rounded to the nearest, since
+    /// what they are worth is rounded; reservations up or down. `None`: they have no common measure now, since nobody is active, or nobody knows how much there is of the resource.
     fn convert(
         &self,
         resource: Resource,
@@ -717,9 +717,10 @@ impl Rights {
         if kind == Kind::Soft || other_kind == Kind::Soft {
             let per_ticket = |of: Option<UnitId>| values.division(of, worth(of)).per_ticket();
             let ((left, open), (other_left, other_open)) = (per_ticket(of)?, per_ticket(other)?);
-            let product = times(times(much.into(), left)?, other_open);
-            return divide(product, u128::from(open).checked_mul(other_left.into())?)
-                .filter(|_| kind == other_kind);
+            let product = times(times(much.into(), left)?, other_open)?;
+            let by = u128::from(open).checked_mul(other_left.into()).filter(|by| *by > 0)?;
+            let nearest = product.checked_add(by / 2)? / by;
+            return u64::try_from(nearest.max(1)).ok().filter(|_| kind == other_kind);
         }
         let is_known = values.capacity != Capacity::Parts;
         if !is_known && (kind == Kind::Absolute || other_kind == Kind::Absolute) {
@@ -784,8 +785,7 @@ impl Rights {
         match leg.is_lot() {
             true => {
                 let held = self.lots.much(resource, leg.lot());
-                let least = self.funded.much(resource, leg.lot());
-                self.set_lot(resource, leg.lot(), to(held, much).max(least));
+                self.set_lot(resource, leg.lot(), to(held, much));
             }
             false => self.count(leg.to, resource, |unit| unit.got[resource] = to(unit.got[resource], much)),
         }

@@ -282,9 +282,9 @@ fn units_of_different_enclosers_exchange_what_is_worth_the_same() {
     let before = all(&r, Cpu);
     assert_eq!(before, [6_000, 6_000, 3_000, 3_000, 3_000, 3_000]);
     offer(&mut r, bid(ana, so_many(30, Cpu), so_many(20, Disk))).unwrap();
-    // 119 of his disk tickets are worth less than 20 of hers, and 181 of his CPU tickets more than 30 of hers.
+    // 119 of his disk tickets are worth less than 20 of hers, and 184 of his CPU tickets more than 30 of hers.
     offer(&mut r, bid(bo, so_many(119, Disk), so_many(180, Cpu))).unwrap();
-    offer(&mut r, bid(bo, so_many(120, Disk), so_many(181, Cpu))).unwrap();
+    offer(&mut r, bid(bo, so_many(120, Disk), so_many(184, Cpu))).unwrap();
     r.settle(0);
     assert_eq!(r.deals().len(), 0);
     offer(&mut r, bid(bo, so_many(200, Disk), so_many(180, Cpu))).unwrap();
@@ -303,6 +303,78 @@ fn units_of_different_enclosers_exchange_what_is_worth_the_same() {
     let number = *r.deals().keys().next().unwrap();
     r.apply(Change::Cancel { number }).unwrap();
     assert_eq!((all(&r, Cpu), all(&r, Disk)), (before, before));
+}
+
+/// Offers that say the same across enclosers fit, though what tickets are worth is rounded: 10,000 by two and by three. They fit
+/// once their currencies have a common measure: as soon as somebody is active.
+#[test]
+fn equal_offers_across_enclosers_fit_once_they_are_worth_something() {
+    let mut contract = Contract::default();
+    let (lab, works) = (contract.add(None, "lab"), contract.add(None, "works"));
+    let [ana, bo] = [(lab, "ana"), (works, "bo")].map(|(around, name)| contract.add(Some(around), name));
+    let _others = [lab, lab, works, works].map(|around| contract.add(Some(around), "other"));
+    let third = contract.add(None, "third");
+    let mut r = Rights::new(&contract);
+    for resource in [Cpu, Disk] {
+        r.set_capacity(resource, Capacity::Known(10_000));
+    }
+    offer(&mut r, bid(ana, so_many(50, Cpu), so_many(50, Disk))).unwrap();
+    offer(&mut r, bid(bo, so_many(50, Disk), so_many(50, Cpu))).unwrap();
+    r.settle(0);
+    assert_eq!((r.deals().len(), r.offers().len()), (0, 2));
+    for id in [ana, bo, third] {
+        r.set_present(id, true).unwrap();
+    }
+    r.settle(1);
+    let what: Vec<Offer> = r.deals().values().flat_map(|deal| &deal.legs).map(|leg| leg.what).collect();
+    assert_eq!(what, [so_many(50, Cpu), so_many(50, Disk)]);
+    // Who has it moves to another encloser: it is over.
+    contract.units[bo.index()].parent = Some(lab);
+    r.adopt(&contract);
+    assert!(matches!(r.settle(2)[..], [Trade::Undone { why: Ending::Gone, .. }]));
+    assert!(r.lots(Cpu).next().is_none() && r.lent_and_got(ana, Cpu) == (0, 0));
+}
+
+/// No unit holds more tickets of another currency than it may have of its own: the exchange would move 833.
+#[test]
+fn lots_have_a_most() {
+    for (room, deals) in [(5, 0), (2_000, 1)] {
+        let (_, [lab, _, ana, _, bo, _], mut r) = apart();
+        r.fund(bo, Some(lab), just(Cpu, TICKETS_MAX - room)).unwrap();
+        r.set_tickets(ana, Cpu, 5_000).unwrap();
+        offer(&mut r, bid(ana, so_many(2_000, Cpu), so_many(1, Disk))).unwrap();
+        offer(&mut r, bid(bo, so_many(500, Disk), so_many(1, Cpu))).unwrap();
+        r.settle(0);
+        assert_eq!(r.deals().len(), deals, "{room}");
+    }
+}
+
+/// In a ring, what one can have less of makes the next one have less: below its least that is no exchange.
+#[test]
+fn a_ring_is_served_in_part_down_to_the_least_of_each() {
+    for (least, served) in [(60, true), (61, false)] {
+        let (_, ids, mut r) = units(3);
+        let part = |much, resource| Some(so_many(much, resource));
+        offer(
+            &mut r,
+            Bid { at_least: part(least, Cpu), ..bid(ids[0], so_many(100, Disk), so_many(100, Cpu)) },
+        )
+        .unwrap();
+        offer(
+            &mut r,
+            Bid { at_least: part(50, Memory), ..bid(ids[1], so_many(100, Cpu), so_many(100, Memory)) },
+        )
+        .unwrap();
+        offer(
+            &mut r,
+            Bid { at_least: part(10, Disk), ..bid(ids[2], so_many(60, Memory), so_many(60, Disk)) },
+        )
+        .unwrap();
+        r.settle(0);
+        assert_eq!(r.deals().len(), usize::from(served), "{least}");
+        let much = r.deals().values().flat_map(|deal| &deal.legs).all(|leg| leg.much() == 60);
+        assert!(much);
+    }
 }
 
 /// What a unit is worth may not follow from itself: neither by one exchange nor by two.
