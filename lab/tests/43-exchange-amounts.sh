@@ -1,4 +1,4 @@
-# budget: 150
+# budget: 170
 # only: with --all
 # seconds: 500
 # needs: commonhold spin work

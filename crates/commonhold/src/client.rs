@@ -113,6 +113,7 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
         switches: &reply.switches,
         tickets: &reply.tickets,
         expected_tickets: &reply.expected_tickets,
+        lots: &reply.lots,
         problems: &reply.problems,
     };
     if args.json {
@@ -161,7 +162,7 @@ pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
         }
     };
     let reply: TicketsReply = call(&mut place::connect(&common.place)?.into(), &request)?;
-    let beside = tickets::Beside { expected: &reply.expected, not_held: &reply.not_held };
+    let beside = tickets::Beside { expected: &reply.expected, lots: &reply.lots, not_held: &reply.not_held };
     let text = match (common.json, &args.what) {
         (true, _) => tickets::json(&reply.tickets, beside),
         (false, None) => tickets::text(&reply.tickets, beside, output::style()),
@@ -218,7 +219,7 @@ fn by_resource(numbers: &[Number]) -> Result<PerResource<Option<u64>>, Failure> 
 /// Asks for a change, and says what came of it.
 fn change(asked: Asked, common: &Common) -> Result<Exit, Failure> {
     let reply: TicketsReply = call(&mut place::connect(&common.place)?.into(), &Call::Change(asked))?;
-    let beside = tickets::Beside { expected: &reply.expected, not_held: &reply.not_held };
+    let beside = tickets::Beside { expected: &reply.expected, lots: &reply.lots, not_held: &reply.not_held };
     said(&match common.json {
         true => tickets::json(&reply.tickets, beside),
         false => tickets::outcome(&reply.tickets, beside),
@@ -255,7 +256,7 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
         }
         None => format!("offer {number} stands; `commonhold cancel {number}` takes it back\n"),
     };
-    let beside = tickets::Beside { expected: &[], not_held: &reply.not_held };
+    let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     said(&(text + &tickets::outcome(&reply.tickets, beside)))
 }
 
@@ -271,7 +272,7 @@ pub(crate) fn offers(args: &Offers) -> Result<Exit, Failure> {
 pub(crate) fn cancel(args: &Cancel) -> Result<Exit, Failure> {
     let asked = Call::Change(Asked::Cancel { number: args.number });
     let reply: TicketsReply = call(&mut place::connect(&args.common.place)?.into(), &asked)?;
-    let beside = tickets::Beside { expected: &[], not_held: &reply.not_held };
+    let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     said(&match (args.common.json, reply.tickets.is_empty()) {
         (true, _) => tickets::json(&reply.tickets, beside),
         (false, true) => format!("offer {} is taken back\n", args.number),

@@ -7,7 +7,7 @@ use commonhold_policy::rights::{Ending, How};
 use commonhold_report::exchanges::Standing;
 use commonhold_report::holdings::Holding;
 use commonhold_report::switches::UnitSwitches;
-use commonhold_report::tickets::{Expected, Tickets};
+use commonhold_report::tickets::{Expected, Lot, Tickets};
 use serde::{Deserialize, Serialize};
 
 /// A resource as messages name it.
@@ -81,6 +81,9 @@ pub(crate) struct StatusReply {
     /// Tickets that units will have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) expected_tickets: Vec<Expected>,
+    /// What units hold of currencies beside what these issue in their own names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) lots: Vec<Lot>,
     /// What could not be done so far, newest last.
     pub(crate) problems: Vec<String>,
 }
@@ -122,6 +125,9 @@ pub(crate) struct TicketsReply {
     /// To `Tickets`: tickets that units will have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) expected: Vec<Expected>,
+    /// What units hold of currencies beside what these issue in their own names; to `Change`: those that it names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) lots: Vec<Lot>,
     /// Of the resources that nothing holds: why. Their tickets have no effect now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) not_held: Vec<Holding>,

@@ -6,13 +6,12 @@
 
 use commonhold_contract::{PerResource, Resource};
 use commonhold_ledger::Exchange;
-use commonhold_policy::rights::Offer;
 use serde::{Deserialize, Serialize};
 
 use crate::figures::NOTHING;
 use crate::holdings::Holding;
 use crate::table::{Paint, Style, Table, clean, wrap};
-use crate::tickets::{Beside, Tickets, cell, worth};
+use crate::tickets::{Beside, Lot, Tickets, cell, worth};
 use crate::words::Much;
 
 /// A unit as a currency.
@@ -47,26 +46,6 @@ pub struct Currency {
     pub not_held: Vec<Holding>,
 }
 
-/// What a unit holds of a currency that does not issue it in the unit's own name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lot {
-    /// The path of the unit that holds it.
-    pub unit: String,
-    /// The currency, by its unit's path; nothing: the machine's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub of: Option<String>,
-    /// What it is: `cpu:30`, `memory:2GiB`.
-    pub what: Offer,
-}
-
-impl Lot {
-    /// A line on it.
-    pub fn line(&self) -> String {
-        let of = self.of.as_deref().map_or_else(|| "the machine".to_owned(), clean);
-        format!("{} holds {} of {of} beside its own", clean(&self.unit), Much(self.what))
-    }
-}
-
 impl Currency {
     fn held(&self) -> Option<PerResource<u64>> {
         let mut held = PerResource::default();
@@ -88,7 +67,7 @@ pub fn text(currency: &Currency, style: Style) -> String {
     text.push('\n');
     text += &issued(currency, style);
     text.push('\n');
-    let beside = Beside { expected: &[], not_held: &currency.not_held };
+    let beside = Beside { expected: &[], lots: &[], not_held: &currency.not_held };
     let lots = currency.lots.iter().map(Lot::line);
     let lines = lots.chain(exchanges(currency)).chain(limits(currency)).chain(beside.lines(|_| true));
     for line in lines.flat_map(|line| wrap(&line, style.width, "", "  ")) {
@@ -212,6 +191,7 @@ fn amounts(of: PerResource<u64>, is_nothing: bool) -> String {
 mod tests {
     use super::*;
     use commonhold_ledger::Lent;
+    use commonhold_policy::rights::Offer;
 
     const CPU: u64 = 1_000_000;
 

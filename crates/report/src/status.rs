@@ -9,7 +9,7 @@ use crate::figures::{bytes, count, cpus, duration, percent_text};
 use crate::holdings::Holding;
 use crate::switches::UnitSwitches;
 use crate::table::{Paint, Style, Table, clean, fit, pad, wrap};
-use crate::tickets::{Expected, Tickets};
+use crate::tickets::{Expected, Lot, Tickets};
 
 /// What the columns of [`cells`] hold.
 pub(crate) const HEADS: [&str; 9] =
@@ -185,6 +185,9 @@ pub struct Holder<'a> {
     /// Tickets that units will have.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub expected_tickets: &'a [Expected],
+    /// What units hold of currencies beside what these issue in their own names.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub lots: &'a [Lot],
     /// What could not be done so far, newest last.
     pub problems: &'a [String],
 }
@@ -202,8 +205,17 @@ pub struct Instead<'a> {
 
 /// What a daemon says of itself, below the statement: of the CPU first, then of the other resources.
 pub fn holder(holder: Holder<'_>) -> String {
-    let Holder { contract, backend, instead, holdings, switches: _, tickets, expected_tickets, problems } =
-        holder;
+    let Holder {
+        contract,
+        backend,
+        instead,
+        holdings,
+        switches: _,
+        tickets,
+        expected_tickets,
+        lots,
+        problems,
+    } = holder;
     let mut text = format!("Contract {contract}, held by the {backend} backend.\n");
     if let Some(Instead { of, for_ns, why }) = instead {
         text += &format!("The {of} backend has not held it for {}: {why}.\n", duration(for_ns));
@@ -212,6 +224,7 @@ pub fn holder(holder: Holder<'_>) -> String {
     text.extend(others.map(|holding| holding.line() + "\n"));
     text.extend(tickets.iter().map(|changed| format!("tickets {}\n", changed.line())));
     text.extend(expected_tickets.iter().map(|expected| format!("tickets {}\n", expected.line())));
+    text.extend(lots.iter().map(|lot| format!("tickets {}\n", lot.line())));
     text.extend(problems.iter().map(|problem| format!("problem: {problem}\n")));
     text
 }

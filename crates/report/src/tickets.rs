@@ -5,12 +5,14 @@ use std::fmt::Write as _;
 
 use commonhold_contract::Resource;
 use commonhold_contract::measure::CpuCount;
+use commonhold_policy::rights::Offer;
 use serde::{Deserialize, Serialize};
 
 use crate::figures::{NOTHING, bytes, part};
 use crate::holdings::Holding;
 use crate::status::depth;
 use crate::table::{Paint, Style, Table, clean, wrap};
+use crate::words::Much;
 
 /// A unit's tickets of one resource.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,23 +120,51 @@ pub(crate) fn cell(row: &Tickets) -> String {
     }
 }
 
+/// What a unit holds of a currency that does not issue it in the unit's own name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lot {
+    /// The path of the unit that holds it.
+    pub unit: String,
+    /// The currency, by its unit's path; nothing: the machine's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
+    /// What it is: `cpu:30`, `memory:2GiB`.
+    pub what: Offer,
+}
+
+impl Lot {
+    /// A line on it.
+    pub fn line(&self) -> String {
+        let of = self.of.as_deref().map_or_else(|| "the machine".to_owned(), clean);
+        format!("{} holds {} of {of} beside its own", clean(&self.unit), Much(self.what))
+    }
+}
+
 /// What is to be known beside tickets.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Beside<'a> {
     /// Tickets that units will have.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub expected: &'a [Expected],
+    /// What units hold of currencies beside what these issue in their own names.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub lots: &'a [Lot],
     /// Of the resources that nothing holds: why. Their tickets are kept, and nothing follows from them.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub not_held: &'a [Holding],
 }
 
 impl Beside<'_> {
-    /// A line for what is expected, and for each of these resources that nothing holds.
+    /// A line for what is expected, for each lot, and for each of these resources that nothing holds.
     pub(crate) fn lines(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
         let not_held = self.not_held.iter().filter(|holding| of(&holding.resource));
         let not_held = not_held.map(|it| format!("{} tickets have no effect now: {}", it.resource, it.how));
-        self.expected.iter().map(Expected::line).chain(not_held).collect()
+        self.expected
+            .iter()
+            .map(Expected::line)
+            .chain(self.lots.iter().map(Lot::line))
+            .chain(not_held)
+            .collect()
     }
 }
 
@@ -211,7 +241,7 @@ mod tests {
         })
     }
 
-    const NOTHING: Beside<'_> = Beside { expected: &[], not_held: &[] };
+    const NOTHING: Beside<'_> = Beside { expected: &[], lots: &[], not_held: &[] };
 
     #[test]
     fn what_was_changed_stands_beside_what_the_contract_gives() {
@@ -257,7 +287,7 @@ physics/night: 1000 memory tickets instead of 100; entitled to 1.5 GiB
         let not_held = [Resource::Memory, Resource::Bus].map(|it| Holding::not_held(it, " by this version"));
         let when = "once it has processes".to_owned();
         let expected = [Expected { unit: "all/ana".to_owned(), resource: Resource::Disk, tickets: 1, when }];
-        let beside = Beside { expected: &expected, not_held: &not_held };
+        let beside = Beside { expected: &expected, lots: &[], not_held: &not_held };
         let rows = of("a", &[(Resource::Bus, 150, 0)]);
         let bus = "bus tickets have no effect now: not held by this version\n";
         let ana = "all/ana: 1 disk ticket once it has processes\n";

@@ -143,6 +143,7 @@ fn status_of_units_that_lend() {
         switches: &[],
         tickets: &[],
         expected_tickets: &[],
+        lots: &[],
         problems: &problems,
     };
     assert_snapshot!("status_of_units_that_lend_json", status::json(holder, &statement));
@@ -170,6 +171,7 @@ fn status_of_units_that_lend() {
         switches: &[],
         tickets: &[],
         expected_tickets: &[],
+        lots: &[],
         problems: &[],
     };
     assert_eq!(
@@ -209,6 +211,7 @@ fn status_of_the_kernel_backend_has_cpus_and_latencies_in_json() {
         switches: &[unit],
         tickets: &[],
         expected_tickets: &[],
+        lots: &[],
         problems: &[],
     };
     assert_snapshot!(status::json(holder, &fixture::nothing()));

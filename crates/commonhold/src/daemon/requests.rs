@@ -84,6 +84,7 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
         switches: switches(hold, by_cpu),
         tickets: tickets::changed(hold),
         expected_tickets: hold.expected(),
+        lots: tickets::lots(hold.contract(), &hold.rights(), |_| true),
         problems: hold.problems(),
     })
 }

@@ -22,9 +22,9 @@ use commonhold_contract::{Contract, Member, PerResource, Resource, UnitId};
 use commonhold_ledger::Exchange;
 use commonhold_policy::membership::{is_owners, may_enter, owner_of};
 use commonhold_policy::rights::{Bid, Change, Offer, Refused, Rights, TICKETS_MAX, Trade};
-use commonhold_report::currency::{Currency, Lot};
+use commonhold_report::currency::Currency;
 use commonhold_report::exchanges::Standing;
-use commonhold_report::tickets::Tickets;
+use commonhold_report::tickets::{Lot, Tickets};
 use commonhold_report::words;
 
 use super::clients::Caller;
@@ -42,6 +42,7 @@ pub(super) fn all(hold: &mut Hold) -> Answered {
         exchange: None,
         tickets: hold.contract().listed().into_iter().flat_map(of).collect(),
         expected: hold.expected(),
+        lots: lots(hold.contract(), &rights, |_| true),
         not_held: holdings::of_those_not_held(hold),
     })
 }
@@ -77,18 +78,19 @@ pub(super) fn currency(hold: &mut Hold, path: &str) -> Answered {
         own: each(&|resource| rights.own_tickets(Some(unit), resource)),
         own_worth: each(&|resource| hold.own_worth(&rights, unit, resource)),
         issued,
-        lots: lots(contract, &rights, unit),
+        lots: lots(contract, &rights, |it| it == unit),
         exchanges,
         not_held: Vec::new(),
     };
     reply(&Currency { not_held: holdings::of_those_not_held(hold), ..currency })
 }
 
-/// What a unit holds of other currencies, and others of its own, that are not in it.
-fn lots(contract: &Contract, rights: &Rights, unit: UnitId) -> Vec<Lot> {
+/// What units hold of currencies beside what these issue in their own names: those lots of which the holder is asked about, or the
+/// currency.
+pub(super) fn lots(contract: &Contract, rights: &Rights, is_asked: impl Fn(UnitId) -> bool) -> Vec<Lot> {
     let path = |unit: UnitId| contract.unit(unit).path.clone();
     let all = Resource::ALL.into_iter().flat_map(|resource| rights.lots(resource));
-    let about = all.filter(|(holder, of, _)| *holder == unit || *of == Some(unit));
+    let about = all.filter(|(holder, of, _)| is_asked(*holder) || of.is_some_and(&is_asked));
     about.map(|(holder, of, what)| Lot { unit: path(holder), of: of.map(path), what }).collect()
 }
 
@@ -190,7 +192,9 @@ pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
     let tickets: Vec<Tickets> = rows.collect();
     let mut not_held = holdings::of_those_not_held(hold);
     not_held.retain(|holding| tickets.iter().any(|it| it.resource.name() == holding.resource));
-    reply(&TicketsReply { offer, exchange, tickets, expected: Vec::new(), not_held })
+    let named: Vec<UnitId> = about(hold.traded(), &change).into_iter().map(|(unit, _)| unit).collect();
+    let lots = lots(hold.contract(), &rights, |unit| named.contains(&unit));
+    reply(&TicketsReply { offer, exchange, tickets, expected: Vec::new(), lots, not_held })
 }
 
 /// With the numbers of the units that are named.

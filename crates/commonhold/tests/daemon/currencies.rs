@@ -130,7 +130,12 @@ fn requests_that_are_none_are_refused() {
 #[test]
 fn another_currency_funds_a_unit() {
     let (place, daemon) = start(&format!("{LAB}[unit.works]\n"));
-    done(place.call(&["fund", "works", "cpu=30", "disk=40", "--from", "lab"]));
+    let funded = done(place.call(&["fund", "works", "cpu=30", "disk=40", "--from", "lab"]));
+    assert!(funded.contains("works holds 30 cpu tickets of lab beside its own"), "{funded}");
+    for arguments in [&["tickets"][..], &["status"]] {
+        let shown = done(place.call(arguments));
+        assert!(shown.contains("works holds 40 disk tickets of lab beside its own"), "{shown}");
+    }
     daemon.says("works: 30 cpu and 40 disk tickets of lab from now on, beside its own");
     assert_eq!(tickets(&place, "works"), [100; 4]);
     for unit in ["works", "lab"] {
