@@ -265,8 +265,8 @@ its own processes     100       -      -      -
 
 exchange 3: lab lends 5 disk tickets to other, got 5 cpu tickets of other
 lab at most: what the machine has, 8 CPUs, 8 GiB, 100% of each disk, 100% of the
-  bus. It never holds more, whatever the others at the top give up; loans come
-  on top
+  bus. It never holds more, whatever the others at the top give up; loans, and
+  what it holds of other currencies, come on top
 each unit in lab at most: what lab holds, 4 CPUs, 4 GiB, 50% of each disk, 50%
   of the bus; with fewer tickets its part goes to the others in lab, and nobody
   outside gains. The way out: an exchange, `commonhold offer --unit lab --give
