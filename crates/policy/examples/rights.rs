@@ -58,7 +58,7 @@ fn measure(mut make: impl FnMut(usize)) -> u128 {
     begun.elapsed().as_nanos() / u128::from(CHANGES)
 }
 
-fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> [u128; 3] {
+fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> [u128; 4] {
     let units: Vec<UnitId> = (0..CHANGES).map(|_| dice.unit()).collect();
     for unit in &units {
         rights.set_present(*unit, false).expect("it is there");
@@ -67,15 +67,13 @@ fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> [u128; 3] {
         rights.set_present(units[n], true).expect("it is there");
         black_box(rights.value(units[n], Resource::Cpu));
     });
-    // The next sibling, and back in the next round.
     let last = dice.first + UNITS;
-    let pairs: Vec<(UnitId, UnitId)> = units
-        .iter()
-        .map(|unit| {
-            let next = unit.0 + step;
-            (*unit, UnitId(if next < last { next } else { unit.0 - step }))
-        })
-        .collect();
+    let pairs = |step: u32| -> Vec<(UnitId, UnitId)> {
+        let next = |unit: UnitId| if unit.0 + step < last { unit.0 + step } else { unit.0 - step };
+        units.iter().map(|unit| (*unit, UnitId(next(*unit)))).collect()
+    };
+    // The next sibling, and the next unit in another encloser, if there are several.
+    let (pairs, apart) = (pairs(step), pairs(1));
     let transfer = measure(|n| {
         let (from, to) = pairs[n];
         rights.transfer(from, to, Resource::Cpu, 1).expect("it has a thousand");
@@ -84,8 +82,9 @@ fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> [u128; 3] {
     for (from, to) in &pairs {
         rights.transfer(*to, *from, Resource::Cpu, 1).expect("it has what it was given");
     }
-    let exchange = measure(|n| exchange(rights, pairs[n]));
-    [activation, transfer, exchange]
+    let near = measure(|n| exchange(rights, pairs[n]));
+    let far = measure(|n| exchange(rights, apart[n]));
+    [activation, transfer, near, far]
 }
 
 /// Two offer each other a ticket, and end the exchange when both values are known.
@@ -115,8 +114,10 @@ fn main() {
         let mut dice = Dice { first, state: 1 };
         for _ in 0..rounds {
             let step = if shape == "nested" { 100 } else { 1 };
-            let [activation, transfer, exchange] = round(&mut rights, &mut dice, step);
-            println!("{shape}: activation {activation} ns, transfer {transfer} ns, exchange {exchange} ns");
+            let [activation, transfer, exchange, apart] = round(&mut rights, &mut dice, step);
+            println!(
+                "{shape}: activation {activation} ns, transfer {transfer} ns, exchange {exchange} ns, apart {apart} ns"
+            );
         }
         let all = rights.entitlement(Resource::Cpu);
         assert_eq!(all.own.iter().sum::<u64>() + all.unheld, CPUS * MILLIONTH, "rights are conserved");
