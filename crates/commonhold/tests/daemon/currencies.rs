@@ -2,21 +2,10 @@
 
 use std::fs;
 
-use crate::support::{Daemon, Place, Process, STRANGER, Said, eventually, is_root, said};
+use crate::support::{Place, Process, STRANGER, eventually, is_root, said};
+use crate::tickets::{ask, done, file, start};
 
 const LAB: &str = "version = 1\n[unit.lab]\n[unit.lab.unit.x]\n[unit.lab.unit.y]\n[unit.other]\n";
-
-fn start(contract: &str) -> (Place, Daemon) {
-    let place = Place::with(contract);
-    let daemon = place.run(&[]);
-    (place, daemon)
-}
-
-#[track_caller]
-fn done(said: Said) -> String {
-    assert_eq!(said.code, Some(0), "{said:?}");
-    said.out
-}
 
 /// A unit's tickets of every resource, and what the contract gives it.
 fn of(place: &Place, unit: &str) -> [(u64, u64); 4] {
@@ -29,10 +18,6 @@ fn of(place: &Place, unit: &str) -> [(u64, u64); 4] {
 
 fn tickets(place: &Place, unit: &str) -> [u64; 4] {
     of(place, unit).map(|(tickets, _)| tickets)
-}
-
-fn file(place: &Place) -> String {
-    fs::read_to_string(place.directory().join("tickets.json")).unwrap_or_default()
 }
 
 /// Several resources in one go: all or none, also in the file, and after the daemon was killed.
@@ -119,7 +104,7 @@ fn requests_that_are_none_are_refused() {
             "{{\"method\":\"io.commonhold.Change\",\"parameters\":\
              {{\"kind\":\"several\",\"unit\":\"lab\",\"how\":\"issue\",\"tickets\":{numbers}}}}}"
         );
-        let answer = crate::tickets::ask(&place, &request);
+        let answer = ask(&place, &request);
         assert_eq!(answer["error"], "org.varlink.service.InvalidParameter", "{answer}");
         assert!(answer["parameters"]["message"].as_str().unwrap().contains(words), "{answer}");
     }

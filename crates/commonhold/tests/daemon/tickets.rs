@@ -9,14 +9,14 @@ use crate::support::{Daemon, Place, Process, STRANGER, Said, eventually, is_root
 
 const TWO: &str = "version = 1\n[unit.a]\n[unit.b]\n";
 
-fn start(contract: &str) -> (Place, Daemon) {
+pub(crate) fn start(contract: &str) -> (Place, Daemon) {
     let place = Place::with(contract);
     let daemon = place.run(&[]);
     (place, daemon)
 }
 
 #[track_caller]
-fn done(said: Said) -> String {
+pub(crate) fn done(said: Said) -> String {
     assert_eq!(said.code, Some(0), "{said:?}");
     said.out
 }
@@ -36,7 +36,7 @@ fn listed(place: &Place) -> Vec<String> {
     rows.step_by(4).map(|row| row["unit"].as_str().unwrap().to_owned()).collect()
 }
 
-fn file(place: &Place) -> String {
+pub(crate) fn file(place: &Place) -> String {
     fs::read_to_string(place.directory().join("tickets.json")).unwrap_or_default()
 }
 
