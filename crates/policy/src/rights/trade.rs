@@ -401,8 +401,9 @@ impl Market {
         // The newest first: where a unit has lent too many, the older exchanges go on.
         for number in numbers.into_iter().rev() {
             let deal = &self.deals[&number];
-            let stays = |unit: UnitId, encloser| rights.unit(unit).is_ok_and(|unit| unit.parent == encloser);
-            let gone = deal.legs.iter().any(|leg| !stays(leg.from, leg.of) || !stays(leg.to, leg.into));
+            // Each of its units lends.
+            let stays = |leg: &Leg| rights.unit(leg.from).is_ok_and(|unit| unit.parent == leg.of);
+            let gone = !deal.legs.iter().all(stays);
             let why = match deal.until {
                 _ if gone => Ending::Gone,
                 Some(until) if until <= now => Ending::Over,
