@@ -9,10 +9,13 @@
 #define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
 #define LOAN_SLICES 4 /* how far a borrower may be behind: see advance_loan() */
 
-/* What it runs on now counts as a slice each: see struct competitor. */
+/*
+ * What it runs on now counts as a slice each: see struct competitor. What it lent before counts as if it had been lent
+ * so much less: a giver that is short goes first until that is spent.
+ */
 static u64 loan_of(const struct dispatch_unit *unit)
 {
-	return unit->loan_pass + unit->busy * unit->slice;
+	return unit->loan_pass - unit->credit + unit->busy * unit->slice;
 }
 
 /* Whether one outermost unit had less of others' CPUs for its weight than another, or as much while more of it wait. */

@@ -37,8 +37,9 @@
  * units, the smallest pass is next. Each CPU that runs a unit's tasks counts as one slice still to be charged (stride
  * scheduling). An idle unit's part thus goes to its siblings, as in the currencies of seed 004, section 5.2. If no
  * unit there waits and the owner lends, the borrower with the largest claim is next: the one that had the least of
- * what others lend for its weight (stride scheduling, too). Among equals, the borrower with the most waiting tasks is
- * next. On a time-shared CPU, all units of the machine are compared by pass.
+ * what others lend for its weight (stride scheduling, too). Here this counts for some slices only. What a unit lent and
+ * was lent over minutes is remembered by the policy, and comes as a credit. Among equals, the borrower with the most
+ * waiting tasks is next. On a time-shared CPU, all units of the machine are compared by pass.
  *
  * Properties of isolation.
  * - While an owner's tasks wait, no task of another unit runs on its CPU for longer than a call-back takes.
@@ -712,6 +713,7 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 	unit->depth = parent ? parent->depth + 1 : 0;
 	unit->weight = setting->weight;
 	unit->slice = rules()->slice_ns * SHARE_UNIT / setting->weight;
+	unit->credit = (u64)setting->credit_ms * (1000000 * SHARE_UNIT / setting->weight);
 	unit->flags = setting->flags;
 	if (lends)
 		lend_homes(setting->unit, setting->flags & DISPATCH_LENDS);

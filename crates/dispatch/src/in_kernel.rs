@@ -25,7 +25,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, OpenMapMut, Prin
 use crate::kernel::Settings;
 use crate::matches::{self, Lists, Match};
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit, UnitRules,
+    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, UNITS_MAX, Unit, UnitRules,
 };
 
 /// Compiled by build.rs.
@@ -257,13 +257,11 @@ impl Scheduler {
     /// Says what a unit is, before or after it schedules. It refuses a weight outside 1 to 10,000, more than
     /// [`DEPTH_MAX`](crate::DEPTH_MAX) levels, and another parent for a unit with tasks or sub-units.
     pub fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), Error> {
-        let Setting { unit, parent, weight, flags } =
-            Setting { unit, parent: rules.parent, weight: rules.weight, flags: rules.flags };
-        self.call("dispatch_set_unit_from_outside", &[unit, parent, weight, flags]).map_err(|source| {
-            Error::Use {
-                what: format!("unit number {unit} cannot have weight {weight} below unit number {parent}"),
-                source,
-            }
+        let UnitRules { parent, weight, flags, credit_ms } = rules;
+        let words = [unit, parent, weight, flags, credit_ms.cast_unsigned()];
+        self.call("dispatch_set_unit_from_outside", &words).map_err(|source| Error::Use {
+            what: format!("unit number {unit} cannot have weight {weight} below unit number {parent}"),
+            source,
         })
     }
 

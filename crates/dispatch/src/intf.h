@@ -56,7 +56,7 @@ struct dispatch_rules {
 	u32 recall;     /* enum dispatch_recall */
 };
 
-/* One unit. dispatch_set_unit() sets the first five; the scheduler writes the rest. */
+/* One unit. dispatch_set_unit() sets the first five, and `credit`; the scheduler writes the rest. */
 struct dispatch_unit {
 	u32 parent;        /* the unit around it, or DISPATCH_NOBODY */
 	u32 top;           /* the outermost unit around it, or itself: the one that owns CPUs */
@@ -75,7 +75,8 @@ struct dispatch_unit {
 	u64 slice;         /* a slice, in the measure of its passes */
 	u64 pass;          /* CPU time over weight, among its siblings: the smallest is next */
 	u64 own_pass;      /* the same of its own tasks, among its sub-units */
-	u64 loan_pass;     /* of the outermost: CPU time on others' CPUs over weight: the smallest borrows next */
+	u64 loan_pass;     /* of the outermost: CPU time on others' CPUs over weight: the smallest, less `credit`, borrows next */
+	u64 credit;        /* of the outermost: what it lent, less what it was lent, in the same measure */
 	u64 frontier;      /* the pass of the sub-unit (or of its own tasks) that ran last: one that wakes starts no earlier */
 	u64 slow_ns;       /* how long its tasks wait of late: see rescue.h */
 	u64 clock_set;     /* when the virtual time was last seen to go on with time: likewise */
@@ -216,10 +217,11 @@ struct dispatch_setting {
 	u32 parent;
 	u32 weight;
 	u32 flags;
+	s32 credit_ms; /* of an outermost unit: CPU time that it lent beyond what it was lent, as far as it counts */
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 248, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 256, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 288, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 56, "mirrored in tables.rs");

@@ -44,6 +44,9 @@ pub struct UnitRules {
     pub weight: u32,
     /// [`LENDS`], [`BORROWS`] and [`ANYWHERE`].
     pub flags: u32,
+    /// Of an outermost unit: the CPU time, in ms, that it lent beyond what it was lent, as far as that counts in who borrows
+    /// next; below 0: the other way.
+    pub credit_ms: i32,
 }
 
 /// Which CPUs are near each other.
@@ -92,6 +95,7 @@ pub struct Unit {
     pub(crate) pass: u64,
     pub(crate) own_pass: u64,
     pub(crate) loan_pass: u64,
+    credit: u64,
     pub(crate) frontier: u64,
     slow_ns: u64,
     clock_set: u64,
@@ -128,6 +132,7 @@ impl Unit {
             pass: 0,
             own_pass: 0,
             loan_pass: 0,
+            credit: 0,
             frontier: 0,
             slow_ns: 0,
             clock_set: 0,
@@ -421,10 +426,11 @@ pub(crate) struct Setting {
     pub(crate) parent: u32,
     pub(crate) weight: u32,
     pub(crate) flags: u32,
+    pub(crate) credit_ms: i32,
 }
 
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 248);
+const _: () = assert!(size_of::<Unit>() == 256);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 288);
 const _: () = assert!(size_of::<Own>() == 56);

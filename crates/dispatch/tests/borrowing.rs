@@ -37,7 +37,7 @@ impl Busy {
             recall,
         });
         for (unit, weight, flags) in [(OWNER, 100, LENDS), (ONE, 100, BORROWS), (THREE, 300, BORROWS)] {
-            assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight, flags }));
+            assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight, flags, credit_ms: 0 }));
         }
         for cpu in 0..cpus {
             let unit = match cpu {
@@ -143,7 +143,7 @@ fn who_did_not_borrow_for_long_has_saved_nothing_up() {
 #[test]
 fn a_cpu_that_is_called_back_is_its_owners_first() {
     let mut busy = Busy::new(1, true, [0, 0]);
-    let anywhere = UnitRules { parent: NOBODY, weight: 100, flags: BORROWS | ANYWHERE };
+    let anywhere = UnitRules { parent: NOBODY, weight: 100, flags: BORROWS | ANYWHERE, credit_ms: 0 };
     assert!(busy.kernel.set_unit(0, COMMON, anywhere));
     busy.come(0, ONE);
     let (guest, common, owner) = (0, 1, 2);
@@ -162,5 +162,36 @@ fn a_cpu_that_is_called_back_is_its_owners_first() {
             assert_eq!(next(&mut busy, now + MS, false), Some(common));
         }
         assert_eq!(next(&mut busy, now + 2 * MS, false), Some(guest));
+    }
+}
+
+/// One that lent before has all that is lent while its credit counts, and its part again when that is told spent.
+#[test]
+fn who_lent_before_borrows_before_others_until_it_is_told_otherwise() {
+    for (giver, other) in [(ONE, THREE), (THREE, ONE)] {
+        let weight = |unit| if unit == ONE { 100 } else { 300 };
+        let told = |busy: &mut Busy, now, unit, credit_ms| {
+            let rules = UnitRules { parent: NOBODY, weight: weight(unit), flags: BORROWS, credit_ms };
+            assert!(busy.kernel.set_unit(now, unit, rules));
+        };
+        let mut busy = Busy::new(4, false, [0, 0]);
+        busy.come(0, ONE);
+        busy.come(0, THREE);
+        busy.run(1_000 * MS);
+        told(&mut busy, 1_000 * MS, giver, 5_000);
+        told(&mut busy, 1_000 * MS, other, -5_000);
+        let before = busy.borrowed(other);
+        busy.run(2_000 * MS);
+        // What ran when the credits were told ends its slice.
+        let had = busy.borrowed(other) - before;
+        assert!(had <= 4 * SLICE, "unit {other} had {had} ns beside a giver");
+        told(&mut busy, 2_000 * MS, giver, 0);
+        told(&mut busy, 2_000 * MS, other, 0);
+        let before = (busy.borrowed(ONE), busy.borrowed(THREE));
+        busy.run(6_000 * MS);
+        let (one, three) = (busy.borrowed(ONE) - before.0, busy.borrowed(THREE) - before.1);
+        let off = (3 * one).abs_diff(three);
+        let most = 3 * 4 * 5 * SLICE;
+        assert!(off <= most, "{one} and {three} ns afterwards, {off} from 1:3");
     }
 }

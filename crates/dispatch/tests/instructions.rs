@@ -83,7 +83,7 @@ impl Play {
         for (unit, weight, flags) in
             [(OWNER, 100, LENDS), (OTHERS[0], 100, BORROWS), (OTHERS[1], 300, BORROWS)]
         {
-            assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight, flags }));
+            assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight, flags, credit_ms: 0 }));
         }
         for cpu in 0..CPUS {
             let owner = if cpu < CPUS / 2 { OWNER } else { OTHERS[(cpu % 2) as usize] };

@@ -17,7 +17,11 @@ fn kernel(cpus: u32) -> Kernel {
 fn running(cpus: u32) -> Kernel {
     let mut kernel = kernel(cpus);
     for unit in [A, B] {
-        assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS }));
+        assert!(kernel.set_unit(
+            0,
+            unit,
+            UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, credit_ms: 0 }
+        ));
     }
     for cpu in 0..cpus {
         kernel.own(0, cpu, A);
@@ -47,7 +51,11 @@ fn each_unit_is_charged_for_its_own_part() {
 #[test]
 fn who_visits_does_not_borrow() {
     let mut kernel = running(1);
-    assert!(kernel.set_unit(0, COMMON, UnitRules { parent: NOBODY, weight: 100, flags: ANYWHERE }));
+    assert!(kernel.set_unit(
+        0,
+        COMMON,
+        UnitRules { parent: NOBODY, weight: 100, flags: ANYWHERE, credit_ms: 0 }
+    ));
     kernel.start(0, 1, COMMON);
     kernel.wake(0, 1);
     assert_eq!(kernel.schedule(30 * MS, 0, true), Some(0), "it is the owner's turn");
@@ -118,9 +126,17 @@ fn who_is_moved_to_a_young_unit_does_not_come_last() {
 fn a_call_that_was_answered_elsewhere_is_over() {
     let mut kernel = kernel(2);
     for unit in [A, B] {
-        assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS }));
+        assert!(kernel.set_unit(
+            0,
+            unit,
+            UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, credit_ms: 0 }
+        ));
     }
-    assert!(kernel.set_unit(0, COMMON, UnitRules { parent: NOBODY, weight: 100, flags: ANYWHERE }));
+    assert!(kernel.set_unit(
+        0,
+        COMMON,
+        UnitRules { parent: NOBODY, weight: 100, flags: ANYWHERE, credit_ms: 0 }
+    ));
     for cpu in 0..2 {
         kernel.own(0, cpu, A);
         kernel.schedule(0, cpu, false);

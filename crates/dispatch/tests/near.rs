@@ -28,7 +28,11 @@ fn kernel(owner: impl Fn(u32) -> u32) -> Kernel {
         recall,
     });
     for unit in [A, B] {
-        assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS }));
+        assert!(kernel.set_unit(
+            0,
+            unit,
+            UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, credit_ms: 0 }
+        ));
     }
     for cpu in 0..CPUS {
         kernel.own(0, cpu, owner(cpu));

@@ -25,7 +25,11 @@ fn kernel_of(cpus: u32, units: u32) -> Kernel {
 }
 
 fn outermost(kernel: &mut Kernel, unit: u32, weight: u32) {
-    assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight, flags: LENDS | BORROWS }));
+    assert!(kernel.set_unit(
+        0,
+        unit,
+        UnitRules { parent: NOBODY, weight, flags: LENDS | BORROWS, credit_ms: 0 }
+    ));
 }
 
 /// A new task wakes. Whether the CPU's task has to go for it.
@@ -157,7 +161,7 @@ fn a_unit_that_had_more_does_not_interrupt() {
 #[test]
 fn sub_units_of_an_owner_are_compared_on_its_cpus_and_guests_are_not() {
     let mut kernel = kernel(6);
-    let within = UnitRules { parent: A, weight: 100, flags: 0 };
+    let within = UnitRules { parent: A, weight: 100, flags: 0, credit_ms: 0 };
     assert!(kernel.set_unit(0, C, within) && kernel.set_unit(0, 5, within));
     kernel.own(0, 0, A);
     kernel.kicks(&mut Vec::new());

@@ -181,7 +181,7 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
         None => Scheduler::load(&settings)?,
     };
     for id in 0..2 {
-        scheduler.set_unit(id, UnitRules { parent: NOBODY, weight: 100, flags: BORROWS })?;
+        scheduler.set_unit(id, UnitRules { parent: NOBODY, weight: 100, flags: BORROWS, credit_ms: 0 })?;
     }
     for (id, unit) in (2..).zip(&options.units) {
         let Asked { weight, flags, .. } = *unit;
@@ -189,7 +189,7 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
             Some((around, _)) => number_of_unit(names, around)?,
             None => NOBODY,
         };
-        scheduler.set_unit(id, UnitRules { parent, weight, flags })?;
+        scheduler.set_unit(id, UnitRules { parent, weight, flags, credit_ms: 0 })?;
         scheduler.admit(number_of(&unit.cgroup)?, id)?;
     }
     for cgroup in &options.at_once {

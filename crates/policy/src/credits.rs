@@ -18,8 +18,8 @@
 //! - Entitlements never depend on a credit.
 //!
 //! Limits:
-//! - A scheduler that lends at every switch chooses borrowers by a measure of its own (`dispatch/src/choice.h`), which
-//!   remembers some slices. Its loans are not charged here.
+//! - A scheduler that lends at every switch tells what was used of loans, and is told credits in steps, at the next look
+//!   (`dispatch/src/choice.h`). So an idle CPU that nobody borrows earns nothing there.
 //! - A daemon that starts anew remembers nothing.
 //! - A gap of more than [`HALF_LIVES_MAX`] half-lives counts as so many.
 //!

@@ -117,6 +117,7 @@ enum ActionJson<'a> {
     Return { cpu: u32, lender: &'a str, borrower: &'a str },
     Confine { unit: &'a str, cpus: Option<&'a CpuSet> },
     Weigh { unit: &'a str, weight: u32 },
+    Credit { unit: &'a str, credit_ms: i32 },
     Cap { unit: &'a str, micro_cpus: Option<u64> },
     Gate { unit: &'a str, open: bool },
     WeighDisk { unit: &'a str, disk: &'a str, weight: u32 },
@@ -139,6 +140,7 @@ enum ReasonJson<'a> {
     EntitlementChanged { from: u64, to: u64 },
     OwnerIdle { idle_ns: u64 },
     OwnerIdleToGiver { idle_ns: u64, credit_ns: u64 },
+    Remembered,
     OwnerWants { runnable: u32, kept: u32 },
     BorrowerIdle,
     LargerClaim { of: &'a str },
@@ -241,6 +243,9 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
             ActionJson::Confine { unit: name(unit), cpus: cpus.as_ref() }
         }
         Action::Cpu(&CpuOrder::Weigh { unit, weight }) => ActionJson::Weigh { unit: name(unit), weight },
+        Action::Cpu(&CpuOrder::Credit { unit, credit_ms }) => {
+            ActionJson::Credit { unit: name(unit), credit_ms }
+        }
         Action::Cpu(&CpuOrder::Cap { unit, micro_cpus }) => ActionJson::Cap { unit: name(unit), micro_cpus },
         Action::Cpu(&CpuOrder::Gate { unit, open }) => ActionJson::Gate { unit: name(unit), open },
         Action::Disk(&DiskOrder::Weigh { unit, ref disk, weight }) => {
@@ -279,6 +284,7 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
             ReasonJson::OwnerIdleToGiver { idle_ns, credit_ns }
         }
         Reason::OwnerIdle { idle_ns } => ReasonJson::OwnerIdle { idle_ns },
+        Reason::Remembered => ReasonJson::Remembered,
         Reason::OwnerWants { runnable, kept } => ReasonJson::OwnerWants { runnable, kept },
         Reason::BorrowerIdle => ReasonJson::BorrowerIdle,
         Reason::LargerClaim { of } => ReasonJson::LargerClaim { of: path(contract, of) },

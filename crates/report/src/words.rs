@@ -261,6 +261,11 @@ impl fmt::Display for Described<'_> {
                 write!(f, "{}: runs on any cpu", name(unit))
             }
             Action::Cpu(CpuOrder::Weigh { unit, weight }) => write!(f, "{}: weight {weight}", name(unit)),
+            Action::Cpu(CpuOrder::Credit { unit, credit_ms }) => {
+                let size = credit_ms.unsigned_abs();
+                let goes = if *credit_ms < 0 { "after" } else { "before" };
+                write!(f, "{}: borrows {goes} others, by {size} ms of a cpu", name(unit))
+            }
             Action::Cpu(CpuOrder::Cap { unit, micro_cpus: Some(micro) }) => {
                 write!(f, "{}: at most {}", name(unit), CpuCount(*micro))
             }
@@ -346,6 +351,9 @@ impl fmt::Display for Because<'_> {
                 idle_ns / MS,
                 credit_ns / MS
             ),
+            Reason::Remembered => {
+                write!(f, "so much more it lent than it was lent, as far as that is remembered")
+            }
             Reason::OwnerWants { runnable, kept } => {
                 write!(f, "the owner has {runnable} threads to run and kept {kept} cpus")
             }

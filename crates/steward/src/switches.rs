@@ -1,6 +1,6 @@
 //! What a scheduler that decides at every switch is told: of each unit, and of each CPU.
 //!
-//! A plan says which unit owns which CPU, and what weights units have. The contract says who is within whom, and who
+//! A plan says which unit owns which CPU, what weights units have, and what they lent before. The contract says who is within whom, and who
 //! lends and borrows. Both machines tell their scheduler what follows from that, and nothing else; how units are numbered
 //! there is the machine's own business.
 
@@ -21,6 +21,8 @@ pub struct Rules {
     pub weight: u32,
     /// [`LENDS`], [`BORROWS`] and [`ANYWHERE`].
     pub flags: u32,
+    /// Of an outermost unit: milliseconds of a CPU that it lent beyond what it was lent.
+    pub credit_ms: i32,
 }
 
 /// One thing that the scheduler is told.
@@ -47,23 +49,27 @@ impl Switches {
         switches
     }
 
-    /// Follows another contract. Units that stay keep their weights and CPUs; those that are gone own nothing any more.
+    /// Follows another contract. Units that stay keep their weights, credits and CPUs; those that are gone own nothing any more.
     pub fn follow(&mut self, contract: &Contract) {
-        let weight = |unit: UnitId| self.units.get(&unit).map_or(first_weight(unit), |rules| rules.weight);
-        self.units = contract.present().map(|unit| (unit, rules(contract, unit, weight(unit)))).collect();
+        let planned = |unit: UnitId| {
+            let before = self.units.get(&unit);
+            before.map_or((first_weight(unit), 0), |rules| (rules.weight, rules.credit_ms))
+        };
+        self.units = contract.present().map(|unit| (unit, rules(contract, unit, planned(unit)))).collect();
         self.owners.retain(|_, unit| contract.has(*unit));
     }
 
-    /// What a plan changes: weights, then owners. A CPU that changes hands goes straight from one to the other.
+    /// What a plan changes: weights and credits, then owners. A CPU that changes hands goes straight from one to the other.
     pub fn plan(&mut self, plan: &Plan) -> Vec<Told> {
         let mut told = Vec::new();
         for step in &plan.orders.cpu {
-            if let CpuOrder::Weigh { unit, weight } = step.action
-                && let Some(rules) = self.units.get_mut(&unit)
-            {
-                rules.weight = weight;
-                told.push(Told::Unit(unit, *rules));
+            let Some(rules) = self.units.get_mut(&step.action.unit()) else { continue };
+            match step.action {
+                CpuOrder::Weigh { weight, .. } => rules.weight = weight,
+                CpuOrder::Credit { credit_ms, .. } => rules.credit_ms = credit_ms,
+                CpuOrder::Confine { .. } | CpuOrder::Cap { .. } | CpuOrder::Gate { .. } => continue,
             }
+            told.push(Told::Unit(step.action.unit(), *rules));
         }
         let mut owners: BTreeMap<u32, Option<UnitId>> = BTreeMap::new();
         for step in &plan.decisions.cpu.steps {
@@ -96,11 +102,11 @@ impl Switches {
 
 /// What the scheduler may do with a unit's CPUs and tasks. A task in no unit is kept out of nowhere: whatever the contract
 /// says of others, it must not wait for ever.
-fn rules(contract: &Contract, unit: UnitId, weight: u32) -> Rules {
+fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> Rules {
     let lends = if lends(contract, unit) { LENDS } else { 0 };
     let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
     let anywhere = if unit == UnitId::SHARED { ANYWHERE } else { 0 };
-    Rules { parent: contract.unit(unit).parent, weight, flags: lends | borrows | anywhere }
+    Rules { parent: contract.unit(unit).parent, weight, flags: lends | borrows | anywhere, credit_ms }
 }
 
 #[cfg(test)]

@@ -156,6 +156,14 @@ impl Replay<'_> {
             CpuOrder::Weigh { unit, weight } => {
                 self.expect((1..=10_000).contains(weight), || format!("unit {} has weight {weight}", unit.0));
             }
+            CpuOrder::Credit { unit, credit_ms } => {
+                let outermost = self.contract.unit(*unit).parent.is_none();
+                let path = self.path(*unit);
+                self.expect(outermost || *credit_ms == 0, || {
+                    format!("{path} borrows no CPUs by itself, and has a credit")
+                });
+                self.expect(!unit.is_common(), || format!("{path} has a credit"));
+            }
             CpuOrder::Cap { unit, micro_cpus } => {
                 self.expect(micro_cpus.is_none_or(|micro| micro > 0), || {
                     format!("unit {} is capped to nothing", unit.0)

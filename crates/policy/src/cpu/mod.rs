@@ -22,7 +22,7 @@ use crate::credits::Credits;
 use crate::input::Input;
 use crate::plan::{CpuDecision, CpuOrder, CpuPlan, Reason, Step};
 use crate::rights::{Entitlement, Rights, limits};
-use crate::snapshot::{Means, UnitFacts};
+use crate::snapshot::{Means, SwitchLoans, UnitFacts};
 use crate::time::{MS, Time};
 
 use lend::{Counts, Loan, Market, Want};
@@ -69,6 +69,8 @@ pub(crate) struct State {
     pub(crate) orders: BTreeMap<UnitId, Orders>,
     /// What units lent and were lent, in CPUs times nanoseconds.
     pub(crate) credits: Credits,
+    /// What each unit lent and borrowed at switches, up to the last look.
+    switched: Vec<SwitchLoans>,
     /// When loans were passed on last.
     passed_on_at: Time,
 }
@@ -112,7 +114,7 @@ pub(crate) fn step(
     (plan, attention(state, now, input))
 }
 
-/// Charges the loans of plans that were in force since the step before. Those that are made at switches are not among them.
+/// Charges the loans since the step before: those of plans that were in force, and what a scheduler lent at switches.
 fn charge(state: &mut State, now: Time, input: Input<'_>) {
     let (loans, credits) = (&state.loans, &mut state.credits);
     credits.forget_gone(input.contract);
@@ -123,6 +125,27 @@ fn charge(state: &mut State, now: Time, input: Input<'_>) {
     }
     let on_loan = |unit| lent.get(unit) as i128 - borrowed.get(unit) as i128;
     credits.charge(now, input.contract.machine.loans_remembered_ns, on_loan);
+    if input.means.switches && input.contract.machine.loans_remembered_ns > 0 {
+        charge_switches(state, input);
+    }
+}
+
+/// Enters what a scheduler lent since the look before, of each outermost unit with all that is in it.
+fn charge_switches(state: &mut State, input: Input<'_>) {
+    state.switched.resize(input.contract.units.len(), SwitchLoans::default());
+    for unit in input.contract.held() {
+        let now = input.snapshot.unit(unit).loans;
+        let before = core::mem::replace(&mut state.switched[unit.index()], now);
+        let lent = now.lent_ns.saturating_sub(before.lent_ns);
+        let borrowed = now.borrowed_ns.saturating_sub(before.borrowed_ns);
+        if lent != borrowed {
+            state.credits.enter(outermost(input.contract, unit), i128::from(lent) - i128::from(borrowed));
+        }
+    }
+}
+
+fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
+    core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent).last().unwrap_or(unit)
 }
 
 fn entitled(entitlement: &Entitlement) -> Vec<u64> {
@@ -349,6 +372,9 @@ fn wanted(
             let mut orders = Orders::none(Reason::Proportion { micro_cpus });
             orders.weight = weight(input, entitlement, &levels, unit);
             (orders.cap, orders.cap_because) = cap(input, unit, micro_cpus, partitioned);
+            if input.means.switches && input.contract.unit(unit).parent.is_none() {
+                orders.credit_ms = credit_ms(state.credits.of(unit), input.contract.machine.rotation_ns);
+            }
             wanted.insert(unit, orders);
         }
     }
@@ -358,6 +384,17 @@ fn wanted(
         confine(&mut wanted, state, input);
     }
     wanted
+}
+
+/// What a scheduler is told of a credit: whole rotations of a CPU, and of a larger one its first three bits. A scheduler that
+/// lends at switches keeps two that borrow even by itself from one look to the next; a finer credit would have them take turns
+/// by looks.
+fn credit_ms(credit: i128, rotation_ns: Time) -> i32 {
+    let size = credit.unsigned_abs();
+    let grain = u128::from(rotation_ns.max(MS))
+        .max(size.checked_ilog2().map_or(1, |bits| 1 << bits.saturating_sub(2)));
+    let ms = i32::try_from(size / grain * grain / u128::from(MS)).unwrap_or(i32::MAX);
+    if credit < 0 { -ms } else { ms }
 }
 
 /// The orders that keep each competing unit to the CPUs that it holds.

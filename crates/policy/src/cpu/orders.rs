@@ -29,6 +29,7 @@ pub(crate) struct Orders {
     pub(crate) cap: Option<u64>,
     pub(crate) cap_because: Reason,
     pub(crate) open: bool,
+    pub(crate) credit_ms: i32,
 }
 
 impl Orders {
@@ -42,6 +43,7 @@ impl Orders {
             cap: None,
             cap_because: because,
             open: true,
+            credit_ms: 0,
         }
     }
 }
@@ -90,6 +92,9 @@ pub(crate) fn differences(
     for (unit, old, new) in &pairs {
         if old.weight != new.weight {
             order(CpuOrder::Weigh { unit: *unit, weight: new.weight }, new.weight_because);
+        }
+        if old.credit_ms != new.credit_ms {
+            order(CpuOrder::Credit { unit: *unit, credit_ms: new.credit_ms }, Reason::Remembered);
         }
         if old.cap != new.cap {
             order(CpuOrder::Cap { unit: *unit, micro_cpus: new.cap }, new.cap_because);

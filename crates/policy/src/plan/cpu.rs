@@ -74,6 +74,14 @@ pub enum CpuOrder {
         /// cgroup v2's measure, where 100 is the usual.
         weight: u32,
     },
+    /// A scheduler that makes loans at every switch takes the unit for one that was lent so much less, among those that
+    /// borrow: see [`crate::credits`]. Where plans make the loans, nobody is told.
+    Credit {
+        /// An outermost unit.
+        unit: UnitId,
+        /// Milliseconds of a CPU that it lent beyond what it was lent; below 0: the other way.
+        credit_ms: i32,
+    },
     /// The unit uses no more CPU than this. `None`: no cap.
     Cap {
         /// The unit.
@@ -108,6 +116,7 @@ impl CpuOrder {
         match *self {
             CpuOrder::Confine { unit, .. }
             | CpuOrder::Weigh { unit, .. }
+            | CpuOrder::Credit { unit, .. }
             | CpuOrder::Cap { unit, .. }
             | CpuOrder::Gate { unit, .. } => unit,
         }

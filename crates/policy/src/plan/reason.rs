@@ -42,6 +42,8 @@ pub enum Reason {
         /// By so much more, in nanoseconds of a CPU.
         credit_ns: u64,
     },
+    /// What it lent and was lent before is remembered for a time.
+    Remembered,
     /// The owner wants more CPUs than are left to it.
     OwnerWants {
         /// Threads that want a CPU.

@@ -194,9 +194,10 @@ impl Engine<'_> {
 
     fn tell(&mut self, told: Told) {
         match told {
-            Told::Unit(unit, Rules { parent, weight, flags }) => {
+            Told::Unit(unit, Rules { parent, weight, flags, credit_ms }) => {
                 let parent = parent.map_or(NOBODY, |parent| parent.0);
-                let taken = self.kernel.set_unit(self.now, unit.0, UnitRules { parent, weight, flags });
+                let rules = UnitRules { parent, weight, flags, credit_ms };
+                let taken = self.kernel.set_unit(self.now, unit.0, rules);
                 self.audit.expect(self.now, taken, || {
                     format!("the scheduler refused a weight of {weight} for unit number {}", unit.0)
                 });

@@ -297,6 +297,8 @@ impl CgroupBackend {
             CpuOrder::Confine { .. } => Some("cpuset"),
             CpuOrder::Weigh { .. } | CpuOrder::Cap { .. } => Some("cpu"),
             CpuOrder::Gate { .. } => None,
+            // A scheduler's, which lies above.
+            CpuOrder::Credit { .. } => return Vec::new(),
         };
         if let Err(error) = self.can_order(unit, controller) {
             return vec![error];
@@ -305,6 +307,7 @@ impl CgroupBackend {
             CpuOrder::Confine { cpus, .. } => self.groups.confine(unit, cpus.as_ref()),
             CpuOrder::Weigh { weight, .. } => self.groups.weigh(unit, *weight),
             CpuOrder::Cap { micro_cpus, .. } => self.groups.cap(unit, *micro_cpus),
+            CpuOrder::Credit { .. } => Vec::new(),
             CpuOrder::Gate { open, .. } => {
                 let mut problems: Vec<LiveError> = Vec::new();
                 if !open {

@@ -221,6 +221,7 @@ impl UserBackend {
             }
             CpuOrder::Weigh { unit, .. } => Err(self.cannot("a weight", *unit)),
             CpuOrder::Cap { unit, .. } => Err(self.cannot("a cap on CPU time", *unit)),
+            CpuOrder::Credit { unit, .. } => Err(self.cannot("a credit of loans", *unit)),
         }
     }
 

@@ -32,7 +32,7 @@ use crate::LiveError;
 const ROOM: u32 = 2;
 const UNITS_MIN: u32 = 64;
 /// A slot that is nobody's.
-const EMPTY: UnitRules = UnitRules { parent: NOBODY, weight: 100, flags: 0 };
+const EMPTY: UnitRules = UnitRules { parent: NOBODY, weight: 100, flags: 0, credit_ms: 0 };
 
 /// A unit that has a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,7 +237,7 @@ impl Reign {
     /// A unit's rules in the scheduler's numbers.
     fn in_slots(&self, rules: Rules) -> UnitRules {
         let parent = rules.parent.and_then(|parent| self.slot(parent)).unwrap_or(NOBODY);
-        UnitRules { parent, weight: rules.weight, flags: rules.flags }
+        UnitRules { parent, weight: rules.weight, flags: rules.flags, credit_ms: rules.credit_ms }
     }
 
     /// What each slot is.

@@ -53,7 +53,7 @@ impl Drop for Loaded {
 
 impl Scheduler for Loaded {
     fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), LiveError> {
-        let UnitRules { parent, weight, flags } = rules;
+        let UnitRules { parent, weight, flags, .. } = rules;
         let parent = if parent == NOBODY { String::new() } else { format!(" in {parent}") };
         self.0.borrow_mut().told(format!("unit {unit}{parent} weighs {weight} flags {flags}"))
     }
