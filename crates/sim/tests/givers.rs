@@ -38,9 +38,9 @@ fn a_giver_of_cpus_is_first_when_it_is_short_and_until_it_has_it_back() {
         );
         let workload = format!(
             "version = 1\nhorizon = \"20min\"\n\
-             [program.giver]\nmemory = \"1MiB\"\ndo = [{{ sleep = \"60s\" }}, {{ cpu = \"{seconds}s\" }}]\n\
-             [program.taker]\nmemory = \"1MiB\"\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"1s\" }}] }}]\n\
-             [program.away]\nmemory = \"1MiB\"\ndo = [{{ repeat = \"forever\", do = [{{ sleep = \"1s\" }}] }}]\n{}{}{}",
+             [program.giver]\ndo = [{{ sleep = \"60s\" }}, {{ cpu = \"{seconds}s\" }}]\n\
+             [program.taker]\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"1s\" }}] }}]\n\
+             [program.away]\ndo = [{{ repeat = \"forever\", do = [{{ sleep = \"1s\" }}] }}]\n{}{}{}",
             jobs("giver", 4),
             jobs("taker", 6),
             jobs("away", 1)
