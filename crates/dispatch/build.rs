@@ -19,6 +19,7 @@ fn main() {
     for file in [
         "accounts.h",
         "choice.h",
+        "discipline",
         "dispatch.bpf.c",
         "intf.h",
         "kernel.h",

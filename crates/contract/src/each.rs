@@ -35,8 +35,9 @@ fn add_user(contract: &mut Contract, unit: UnitId, uid: u32, name: &str) {
     let name = if plain && name != "own" { name.to_owned() } else { uid.to_string() };
     if contract.find(&format!("{}/{name}", contract.unit(unit).path)).is_none() {
         let id = contract.add(Some(unit), &name);
-        // Users trade with each other where their unit trades with its siblings.
+        // Users trade with each other where their unit trades with its siblings, and are ordered as users are.
         contract.units[id.index()].negotiate = contract.unit(unit).negotiate;
+        contract.units[id.index()].discipline = contract.unit(unit).discipline;
         let member = Member { kind: MemberKind::User(Principal::Id(uid)), span: 0..0 };
         contract.units[id.index()].members.push(member);
     }

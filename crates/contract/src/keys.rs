@@ -231,6 +231,16 @@ pub(crate) static UNIT: Table = Table {
              sides get on faster by it.",
         ),
         key(
+            "discipline",
+            Kind::Choice(&["stride", "lottery", "entitlement", "decay", "fifo", "rr", "batch"]),
+            "\"stride\"",
+            "\"lottery\"",
+            "Which of the unit's own tasks and sub-units runs next, under the `kernel` backend and in the simulator. \
+             `stride`: the one that had least for its weight. `lottery`: by chance, in proportion to weights. `entitlement`, \
+             `decay`: the one that used least for its weight of late, where usage is forgotten within seconds, or within \
+             minutes. `fifo`: the one that came first. `rr`: each in turn. `batch`: likewise, with long turns.",
+        ),
+        key(
             "unit",
             Kind::Units,
             "",

@@ -234,6 +234,58 @@ impl fmt::Display for Scheme {
     }
 }
 
+/// Who of a unit's own tasks and sub-units runs next, where a scheduler decides that at every switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Discipline {
+    /// The one that had least CPU time for its weight.
+    #[default]
+    Stride,
+    /// One by chance, in proportion to weights.
+    Lottery,
+    /// The one with the least usage for its weight, where usage is forgotten within seconds.
+    Entitlement,
+    /// The one with the least usage for the square of its weight, where usage is forgotten within minutes.
+    Decay,
+    /// The one that came first, until it sleeps.
+    Fifo,
+    /// Each in turn.
+    Rr,
+    /// Each in turn, with long turns.
+    Batch,
+}
+
+impl Discipline {
+    /// All of them.
+    pub const ALL: [Discipline; 7] = [
+        Discipline::Stride,
+        Discipline::Lottery,
+        Discipline::Entitlement,
+        Discipline::Decay,
+        Discipline::Fifo,
+        Discipline::Rr,
+        Discipline::Batch,
+    ];
+
+    /// The name that contracts, commands and reports use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Discipline::Stride => "stride",
+            Discipline::Lottery => "lottery",
+            Discipline::Entitlement => "entitlement",
+            Discipline::Decay => "decay",
+            Discipline::Fifo => "fifo",
+            Discipline::Rr => "rr",
+            Discipline::Batch => "batch",
+        }
+    }
+}
+
+impl fmt::Display for Discipline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// The `[machine]` table: rules for the machine as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineRules {
@@ -391,6 +443,8 @@ pub struct Unit {
     pub borrow: PerResource<Permission>,
     /// Whether exchanges of its tickets are proposed and tried for it.
     pub negotiate: bool,
+    /// Who of its own tasks and its sub-units runs next.
+    pub discipline: Discipline,
     /// Where the contract names it.
     pub span: Span,
     /// Where the contract says the values above.
@@ -413,6 +467,7 @@ impl Unit {
             lend: PerResource::default(),
             borrow: PerResource::default(),
             negotiate: false,
+            discipline: Discipline::Stride,
             span: 0..0,
             places: Places::default(),
         }

@@ -15,7 +15,8 @@ use crate::keys::{
 };
 use crate::member;
 use crate::model::{
-    Amount, Contract, CpuMode, Each, Member, PerResource, Permission, Resource, Scheme, Span, Unit, UnitId,
+    Amount, Contract, CpuMode, Discipline, Each, Member, PerResource, Permission, Resource, Scheme, Span,
+    Unit, UnitId,
 };
 use crate::quantity;
 
@@ -126,6 +127,11 @@ impl Reader<'_, '_> {
         }
     }
 
+    fn discipline(&mut self, entry: &Entry) -> Discipline {
+        let word = self.choice(entry);
+        Discipline::ALL.into_iter().find(|known| word == Some(known.name())).unwrap_or_default()
+    }
+
     /// One of the words that the key knows.
     fn choice<'a>(&mut self, entry: &Entry<'a>) -> Option<&'a str> {
         let Kind::Choice(words) = entry.key.kind else { return None };
@@ -234,6 +240,7 @@ impl Reader<'_, '_> {
                 "lend" => unit.lend = self.permissions(&entry),
                 "borrow" => unit.borrow = self.permissions(&entry),
                 "negotiate" => unit.negotiate = self.flag(&entry),
+                "discipline" => unit.discipline = self.discipline(&entry),
                 _ => sub_units = Some(entry),
             }
         }

@@ -8,7 +8,8 @@ use std::fmt::{Display, Write};
 use crate::Contract;
 use crate::keys::VERSION;
 use crate::model::{
-    Amount, CpuMode, DEFAULT_TICKETS, Each, MachineRules, PerResource, Permission, Resource, Unit, UnitId,
+    Amount, CpuMode, DEFAULT_TICKETS, Discipline, Each, MachineRules, PerResource, Permission, Resource,
+    Unit, UnitId,
 };
 use crate::quantity::{amount_text, duration_text};
 
@@ -102,6 +103,12 @@ fn unit(text: &mut String, unit: &Unit) {
             Some(Permission::No) => said(text, key, &false),
             _ => said(text, key, &table(|resource| permission(resource, permissions[resource]))),
         }
+    }
+    if unit.negotiate {
+        said(text, "negotiate", &true);
+    }
+    if unit.discipline != Discipline::default() {
+        said(text, "discipline", &quoted(unit.discipline.name()));
     }
 }
 
@@ -274,6 +281,8 @@ each = "user"
                 }
                 let name = member.filter(|it| it.trim() == it).map(|it| format!("{it}{n}"));
                 unit.members = name.into_iter().map(|it| Member { kind: MemberKind::User(Principal::Name(it)), span: 0..0 }).collect();
+                unit.negotiate = n % 2 == 1;
+                unit.discipline = Discipline::ALL[(n + cpu) % Discipline::ALL.len()];
                 unit.owner = owner.map(|uid| Member { kind: MemberKind::Group(Principal::Id(uid)), span: 0..0 });
             }
             let text = write(&contract, &[]);

@@ -39,7 +39,7 @@ static bool larger_claim(u32 one, u32 other)
 static void advance_loan(struct dispatch_unit *top, u64 used)
 {
 	at_least(&top->loan_pass, world_loan_pass() - (top->busy + 1) * LOAN_SLICES * top->slice);
-	add64(&top->loan_pass, used * SHARE_UNIT / (top->weight ? top->weight : 1));
+	add64(&top->loan_pass, over_weight(used, top->weight));
 }
 
 /* Among which units a CPU looks for its next task. */

@@ -78,6 +78,7 @@
 #include "intf.h"
 #include "world.h"
 #include "rescue.h"
+#include "discipline/discipline.h"
 #include "tree.h"
 #include "choice.h"
 #include "waking.h"
@@ -142,8 +143,12 @@ static void change_unit(struct dispatch_task *task, u32 id)
 	end_wait(task);
 	uncount(task, from);
 	task->unit = id;
-	if (!rules()->pool)
+	if (is_other(from->discipline) || is_other(to->discipline)) {
+		task->vtime = to->vtime; /* keys of two disciplines say nothing of each other: it is new */
+		task->memory = (struct dispatch_memory){};
+	} else if (!rules()->pool) {
 		task->vtime += to->vtime - from->vtime; /* it stands to its new unit as it stood to the old one */
+	}
 	if (counted)
 		count(task, to);
 }
@@ -187,7 +192,7 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 	}
 	count(task, unit);
 	task->since = moment();
-	start_of(task, unit);
+	start_of(p, task, unit);
 	task->cause = DISPATCH_WAIT_OWN;
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_immed());
 	return cpu;
@@ -260,7 +265,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	    bpf_get_smp_processor_id() == (u32)last && take_here(p, task, unit, enq_flags))
 		return;
 	begin_wait(task);
-	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(task, unit), enq_flags);
+	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(p, task, unit), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
 	cpu = take_idle(p, task->unit, unit, last);
 	if (cpu >= 0) {
@@ -277,9 +282,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 /* The virtual time that so much CPU time is, by the task's nice value. */
 static u64 of_weight(u64 used, const struct task_struct *p)
 {
-	u32 weight = p->scx.weight;
-
-	return used * SHARE_UNIT / (weight ? weight : 1);
+	return over_weight(used, p->scx.weight);
 }
 
 /* Charges a task and its unit for what it ran on this CPU since the last time. It is booked later, once a slice: see book(). */
@@ -289,7 +292,10 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 	struct dispatch_unit *top;
 
 	cpu->since = now;
-	task->vtime += of_weight(used, p) * pace(unit);
+	if (is_other(unit->discipline))
+		ran(p, task, unit->discipline, used, now);
+	else
+		task->vtime += of_weight(used, p) * pace(unit);
 	cpu->vtime = task->vtime;
 	if (rules()->pool)
 		return;
@@ -310,9 +316,14 @@ static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 	u32 level;
 
 	if (unit->below) {
-		slice = rules()->slice_ns * SHARE_UNIT / OWN_WEIGHT;
-		at_least(&unit->own_pass, unit->frontier - slice);
-		at_least(&unit->frontier, unit->own_pass - 2 * (rules()->cpus - 1) * slice);
+		slice = over_weight(rules()->slice_ns, OWN_WEIGHT);
+		if (is_other(unit->discipline)) {
+			at_least(&unit->frontier, unit->own_pass);
+			own_tasks_come(unit, false);
+		} else {
+			at_least(&unit->own_pass, unit->frontier - slice);
+			at_least(&unit->frontier, unit->own_pass - 2 * (rules()->cpus - 1) * slice);
+		}
 	}
 	if (!(unit = advance_clock_around(unit, time_shared)))
 		return;
@@ -334,7 +345,7 @@ static void advance_clock_within(const struct dispatch_task *task, struct dispat
  * Lets a task that is at the end of its slice run on: no task with a better claim waits. Its next slice begins like any
  * other: a task that has a CPU alone for long would else owe all that time to the first that comes.
  */
-static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, const struct dispatch_task *task)
+static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, struct dispatch_task *task)
 {
 	struct dispatch_unit *unit;
 
@@ -343,6 +354,8 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, c
 	unit = unit_at(task->unit);
 	if (unit) {
 		book(cpu, id, unit, cpu->since);
+		if (is_other(unit->discipline))
+			begin_turn(prev, task, unit->discipline, true);
 		advance_clock_within(task, unit);
 		if (!rules()->pool && task->unit != DISPATCH_KERNEL && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)))
 			advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
@@ -356,12 +369,14 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, c
 /* A task that ran here, by right or as a guest, and could go on. */
 struct goer {
 	u32 unit;   /* DISPATCH_NOBODY: there is none */
-	u32 weight; /* of its nice value */
-	u64 after;  /* its virtual time after another slice */
+	u32 weight; /* of its nice value; 0 where another discipline than stride says who is next: no task has that */
+	u64 after;  /* its virtual time after another slice; the key that it would wait with under another discipline */
 };
 
-static struct goer as_goer(const struct dispatch_task *task, const struct task_struct *p)
+static struct goer as_goer(const struct dispatch_task *task, const struct dispatch_unit *unit, const struct task_struct *p)
 {
+	if (is_other(unit->discipline))
+		return (struct goer){ .unit = task->unit, .after = key_to_wait_with(p, task, unit->discipline) };
 	return (struct goer){
 		.unit = task->unit,
 		.weight = p->scx.weight,
@@ -424,7 +439,7 @@ static void lend(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 }
 
 /* The next task of a CPU whose owner has none for it. */
-static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *prev, const struct dispatch_task *task)
+static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *prev, struct dispatch_task *task)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home), *unit;
 	struct goer goer = { .unit = DISPATCH_NOBODY };
@@ -435,7 +450,7 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 	if (!owner || !(owner->flags & DISPATCH_LENDS))
 		return; /* a guest that ran here goes back to its unit's queue */
 	if (borrows)
-		goer = as_goer(task, prev);
+		goer = as_goer(task, unit, prev);
 	if (take_next(cpu->home, AMONG_BORROWERS, &goer))
 		return;
 	if (borrows) {
@@ -495,7 +510,7 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 {
 	struct dispatch_cpu *cpu = cpu_at(id);
 	struct dispatch_task *task = NULL;
-	struct dispatch_unit *unit, *ran;
+	struct dispatch_unit *unit = NULL, *ran;
 	bool by_right = false, anywhere = false;
 	struct goer goer = { .unit = DISPATCH_NOBODY };
 	u32 look, turn;
@@ -515,8 +530,8 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 			task = NULL;
 		}
 	}
-	if (by_right)
-		goer = as_goer(task, prev);
+	if (by_right && unit)
+		goer = as_goer(task, unit, prev);
 	/* Up to when this CPU was charged is now, or a slice ago at most. */
 	if (!before(cpu->since, cpu->looks_at) && rescue(cpu))
 		return;
@@ -557,6 +572,8 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	cpu->outranked = 0;
 	unit->served = now;
 	cpu->runs = task->unit;
+	if (is_other(unit->discipline))
+		begin_turn(p, task, unit->discipline, false);
 	cpu->vtime = task->vtime;
 	advance_clock_within(task, unit);
 	if (rules()->pool)
@@ -686,8 +703,9 @@ static void lend_homes(u32 id, bool lends)
 }
 
 /*
- * What a unit is. One that exists keeps the parent that it has: a unit that moves in the tree is another unit. Returns
- * 0, or -EINVAL for a unit, parent or weight that cannot be, or too many levels.
+ * What a unit is. One that exists keeps the parent that it has: a unit that moves in the tree is another unit. One with
+ * tasks keeps its discipline, too. Returns 0, or -EINVAL for a unit, parent, weight or discipline that cannot be, or too
+ * many levels.
  */
 int dispatch_set_unit(struct dispatch_setting *setting)
 {
@@ -696,6 +714,10 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 
 	if (!unit || !setting->weight || setting->weight > 10000 || setting->parent == setting->unit)
 		return -EINVAL;
+	if (setting->discipline >= DISPATCH_DISCIPLINES || (!disciplined() && setting->discipline != DISPATCH_STRIDE))
+		return -EINVAL;
+	if (unit->discipline != setting->discipline && (unit->own_active || unit->active))
+		return -EINVAL; /* keys of two disciplines say nothing of each other */
 	if (!parent != (setting->parent == DISPATCH_NOBODY) || (parent && parent->depth + 2 >= DISPATCH_DEPTH_MAX))
 		return -EINVAL;
 	if (unit->parent != setting->parent) {
@@ -712,8 +734,10 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 	unit->top = parent ? parent->top : setting->unit;
 	unit->depth = parent ? parent->depth + 1 : 0;
 	unit->weight = setting->weight;
-	unit->slice = rules()->slice_ns * SHARE_UNIT / setting->weight;
+	unit->slice = over_weight(rules()->slice_ns, setting->weight);
 	unit->credit = (u64)setting->credit_ms * (1000000 * SHARE_UNIT / setting->weight);
+	unit->discipline = setting->discipline;
+	unit->among = parent ? parent->discipline : DISPATCH_STRIDE;
 	unit->flags = setting->flags;
 	if (lends)
 		lend_homes(setting->unit, setting->flags & DISPATCH_LENDS);

@@ -37,6 +37,9 @@ const CALLBACKS_BEFORE_7_1: &str = "commonhold_before_7_1";
 const CALLBACKS_BEFORE_6_14: &str = "commonhold_before_6_14";
 const TABLES: [&str; 3] = [CALLBACKS, CALLBACKS_BEFORE_7_1, CALLBACKS_BEFORE_6_14];
 
+/// Whether units have disciplines other than stride. The verifier drops what is not used by it.
+const DISCIPLINED: &str = ".rodata.disciplined";
+
 /// A function of the kernel by which it is known to be 7.1 or later.
 const SINCE_7_1: &str = "scx_bpf_dsq_move_to_local___v2";
 
@@ -182,7 +185,7 @@ impl Scheduler {
         fits("CPUs", settings.cpus, CPUS_MAX)?;
         let counts = Counts { units: settings.units, cpus: settings.cpus };
         let callbacks = tables();
-        let object = logged(|| load(counts, timeout_ms, callbacks))
+        let object = logged(|| load(counts, timeout_ms, settings.disciplined, callbacks))
             .map_err(|(source, log)| Error::Load { source, log })?;
         let units: Table<Unit> = Table::map(&object, "units", UNITS_MAX as usize)?;
         let accounts = Table::map(&object, "accounts", counts.accounts())?;
@@ -190,8 +193,9 @@ impl Scheduler {
         let matches = Table::map(&object, "matches", matches::ENTRIES)?;
         let end = Table::map(&object, ".data.end", 1)?;
         let rules: Table<Rules> = Table::map(&object, ".data.rules", 1)?;
-        let &Settings { cpus: count_of_cpus, units: count, slice_ns, preempt_ns, ref near, pool, recall } =
-            settings;
+        let &Settings {
+            cpus: count_of_cpus, units: count, slice_ns, preempt_ns, ref near, pool, recall, ..
+        } = settings;
         let set = Rules {
             slice_ns,
             preempt_ns,
@@ -257,8 +261,8 @@ impl Scheduler {
     /// Says what a unit is, before or after it schedules. It refuses a weight outside 1 to 10,000, more than
     /// [`DEPTH_MAX`](crate::DEPTH_MAX) levels, and another parent for a unit with tasks or sub-units.
     pub fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), Error> {
-        let UnitRules { parent, weight, flags, credit_ms } = rules;
-        let words = [unit, parent, weight, flags, credit_ms.cast_unsigned()];
+        let UnitRules { parent, weight, flags, credit_ms, discipline } = rules;
+        let words = [unit, parent, weight, flags, credit_ms.cast_unsigned(), discipline as u32];
         self.call("dispatch_set_unit_from_outside", &words).map_err(|source| Error::Use {
             what: format!("unit number {unit} cannot have weight {weight} below unit number {parent}"),
             source,
@@ -431,7 +435,12 @@ const TIMEOUT_MS: u32 = 30_000;
 
 /// The program in the kernel, with room for that many accounts, and with these tables of callbacks alone: a kernel refuses
 /// one with a callback that it does not have.
-fn load(counts: Counts, timeout_ms: Option<u32>, callbacks: &[&str]) -> libbpf_rs::Result<Object> {
+fn load(
+    counts: Counts,
+    timeout_ms: Option<u32>,
+    disciplined: bool,
+    callbacks: &[&str],
+) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
     let room = u32::try_from(counts.accounts()).unwrap_or(u32::MAX);
     for mut map in open.maps_mut().filter(|map| map.name() == "accounts") {
@@ -444,7 +453,14 @@ fn load(counts: Counts, timeout_ms: Option<u32>, callbacks: &[&str]) -> libbpf_r
         let used = callbacks.iter().any(|table| map.name() == *table);
         map.set_autocreate(used)?;
     }
+    let mut map = open.maps_mut().find(|map| map.name() == DISCIPLINED).ok_or_else(invalid)?;
+    let value = map.initial_value_mut().and_then(|value| value.get_mut(..4)).ok_or_else(invalid)?;
+    value.copy_from_slice(&u32::from(disciplined).to_ne_bytes());
     open.load()
+}
+
+fn invalid() -> libbpf_rs::Error {
+    libbpf_rs::Error::from_raw_os_error(libc::EINVAL)
 }
 
 fn set_timeout(callbacks: &mut OpenMapMut<'_>, timeout_ms: u32) -> libbpf_rs::Result<()> {
@@ -453,7 +469,7 @@ fn set_timeout(callbacks: &mut OpenMapMut<'_>, timeout_ms: u32) -> libbpf_rs::Re
             place.copy_from_slice(&timeout_ms.to_ne_bytes());
             Ok(())
         }
-        _ => Err(libbpf_rs::Error::from_raw_os_error(libc::EINVAL)),
+        _ => Err(invalid()),
     }
 }
 
@@ -557,6 +573,8 @@ mod tests {
             near: Vec::new(),
             pool: false,
             recall: Recall::Now,
+            disciplined: false,
+            seed: 0,
         }
     }
 

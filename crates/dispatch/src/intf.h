@@ -30,6 +30,24 @@ enum dispatch_unit_flags {
 	DISPATCH_ANYWHERE = 4, /* of DISPATCH_COMMON alone: every CPU runs its tasks in turns with its owner's */
 };
 
+/* Who of a unit's own tasks and sub-units is next: see discipline/. */
+enum dispatch_discipline {
+	DISPATCH_STRIDE,
+	DISPATCH_LOTTERY,
+	DISPATCH_ENTITLEMENT,
+	DISPATCH_DECAY,
+	DISPATCH_FIFO,
+	DISPATCH_RR,
+	DISPATCH_BATCH,
+	DISPATCH_DISCIPLINES,
+};
+
+/* What a discipline remembers of one that it orders: see discipline/party.h. */
+struct dispatch_memory {
+	u64 mark;
+	u64 at;
+};
+
 /* What a task that could run waited for. */
 enum dispatch_cause {
 	DISPATCH_WAIT_OWN,    /* tasks of its own unit, or another's on a CPU that is time-shared */
@@ -56,7 +74,7 @@ struct dispatch_rules {
 	u32 recall;     /* enum dispatch_recall */
 };
 
-/* One unit. dispatch_set_unit() sets the first five, and `credit`; the scheduler writes the rest. */
+/* One unit. dispatch_set_unit() sets the first five, `credit` and the disciplines; the scheduler writes the rest. */
 struct dispatch_unit {
 	u32 parent;        /* the unit around it, or DISPATCH_NOBODY */
 	u32 top;           /* the outermost unit around it, or itself: the one that owns CPUs */
@@ -69,7 +87,8 @@ struct dispatch_unit {
 	u32 away;          /* of the outermost: home CPUs that run others' tasks now and are not called back */
 	u32 busy;          /* CPUs that run its tasks or its sub-units' */
 	u32 own_busy;      /* CPUs that run its own tasks, since it has sub-units */
-	u32 unused;
+	u16 discipline;    /* enum dispatch_discipline: that of its own tasks and its sub-units */
+	u16 among;         /* and that of the unit around it, which orders this one */
 	u64 vtime;         /* its tasks' virtual time: that of the task that ran last; a task that wakes starts no earlier */
 	u64 served;        /* when a task of its own came to run last */
 	u64 slice;         /* a slice, in the measure of its passes */
@@ -81,6 +100,8 @@ struct dispatch_unit {
 	u64 slow_ns;       /* how long its tasks wait of late: see rescue.h */
 	u64 clock_set;     /* when the virtual time was last seen to go on with time: likewise */
 	u64 clock_was;     /* and what it was then */
+	struct dispatch_memory memory;     /* of it, among its siblings */
+	struct dispatch_memory own_memory; /* of its own tasks, among its sub-units */
 	u64 recalls;       /* CPUs called back */
 	u64 recall_ns;     /* from the call to the first task of its own that ran there, summed */
 	u64 recall_ns_max; /* the longest of them */
@@ -153,6 +174,7 @@ enum dispatch_task_state {
 	DISPATCH_AT_CPU  = 8, /* among those that wait in a CPU's own queue */
 	DISPATCH_HELD    = 16, /* in the middle of something that it may not leave its CPU for */
 	DISPATCH_TOLD    = 32, /* woken by one that is about to sleep, and not queued yet */
+	DISPATCH_WOKE    = 64, /* it slept, or is new in its unit, and has no place among the unit's tasks yet */
 };
 
 /* One task. */
@@ -160,6 +182,7 @@ struct dispatch_task {
 	u64 vtime; /* CPU time it has had over its weight, in its unit's measure */
 	u64 placed_at; /* when a program that it executed put it into its unit, in ns */
 	u64 since; /* since when it waits */
+	struct dispatch_memory memory; /* of it, among its unit's tasks */
 	u32 unit;  /* its unit */
 	u16 state; /* enum dispatch_task_state */
 	u8 cause;  /* enum dispatch_cause */
@@ -218,13 +241,14 @@ struct dispatch_setting {
 	u32 weight;
 	u32 flags;
 	s32 credit_ms; /* of an outermost unit: CPU time that it lent beyond what it was lent, as far as it counts */
+	u32 discipline; /* enum dispatch_discipline */
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 256, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 288, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 288, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_task) == 56, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_task) == 72, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_match) == 80, "mirrored in matches.rs");
 
 #endif

@@ -73,6 +73,10 @@ pub struct Settings {
     pub pool: bool,
     /// How lent CPUs are called back.
     pub recall: Recall,
+    /// Whether any unit may have another discipline than [`Discipline::Stride`].
+    pub disciplined: bool,
+    /// What chance begins with in a simulated kernel.
+    pub seed: u64,
 }
 
 impl Settings {
@@ -186,7 +190,8 @@ impl Kernel {
     /// # Panics
     /// If there are no CPUs or units, or more than [`CPUS_MAX`] and [`UNITS_MAX`]: the scenario's check comes first.
     pub fn new(settings: &Settings) -> Kernel {
-        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, pool, recall } = settings;
+        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, pool, recall, disciplined, seed } =
+            settings;
         assert!((1..=CPUS_MAX).contains(&cpus) && (1..=UNITS_MAX).contains(&units));
         let words = cpus.div_ceil(64);
         let mut masks = vec![0; (units as usize + 1) * 2 * words as usize];
@@ -224,7 +229,9 @@ impl Kernel {
                 words,
                 idling: cpus,
                 here: NOBODY,
-                unused: 0,
+                disciplined: u32::from(disciplined),
+                // Never 0, whatever the seed is.
+                random: (seed ^ 0x9e37_79b9_7f4a_7c15) | 1,
             },
             units: of_units,
             accounts,
@@ -356,8 +363,9 @@ impl Kernel {
     /// Says what a unit is. Whether it was taken: a weight is 1 to 10,000, there are at most [`crate::DEPTH_MAX`] levels of
     /// units, and a unit with tasks or sub-units keeps its parent.
     pub fn set_unit(&mut self, now: u64, unit: u32, rules: UnitRules) -> bool {
-        let UnitRules { parent, weight, flags, credit_ms } = rules;
-        let mut setting = Setting { unit, parent, weight, flags, credit_ms };
+        let UnitRules { parent, weight, flags, credit_ms, discipline } = rules;
+        let discipline = discipline as u32;
+        let mut setting = Setting { unit, parent, weight, flags, credit_ms, discipline };
         let mut answer = 0;
         self.call(now, 0, |_| {
             // SAFETY: `call` has set up the world.

@@ -35,6 +35,35 @@ pub const BORROWS: u32 = 2;
 /// Of [`COMMON`] alone: every CPU runs its tasks in turns with its owner's.
 pub const ANYWHERE: u32 = 4;
 
+/// Who of a unit's own tasks and sub-units is next: see `discipline/`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum Discipline {
+    /// Least CPU time for its weight.
+    #[default]
+    Stride,
+    /// At random, by weight.
+    Lottery,
+    /// Least decayed usage for its weight, over seconds.
+    Entitlement,
+    /// Least decayed usage for its weight's square, over minutes.
+    Decay,
+    /// First in, first out.
+    Fifo,
+    /// Round robin.
+    Rr,
+    /// Round robin with long turns.
+    Batch,
+}
+
+/// What a discipline remembers of one that it orders.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Memory {
+    mark: u64,
+    at: u64,
+}
+
 /// What a unit is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitRules {
@@ -47,6 +76,8 @@ pub struct UnitRules {
     /// Of an outermost unit: the CPU time, in ms, that it lent beyond what it was lent, as far as that counts in who borrows
     /// next; below 0: the other way.
     pub credit_ms: i32,
+    /// That of its own tasks and its sub-units. Another than [`Discipline::Stride`] only where the scheduler was set up for that.
+    pub discipline: Discipline,
 }
 
 /// Which CPUs are near each other.
@@ -88,7 +119,8 @@ pub struct Unit {
     pub(crate) away: u32,
     pub(crate) busy: u32,
     own_busy: u32,
-    unused: u32,
+    discipline: u16,
+    among: u16,
     pub(crate) vtime: u64,
     served: u64,
     slice: u64,
@@ -100,6 +132,8 @@ pub struct Unit {
     slow_ns: u64,
     clock_set: u64,
     clock_was: u64,
+    memory: Memory,
+    own_memory: Memory,
     /// CPUs called back.
     pub recalls: u64,
     /// From the call to the first task of its own that ran there, summed, in ns.
@@ -125,7 +159,8 @@ impl Unit {
             away: 0,
             busy: 0,
             own_busy: 0,
-            unused: 0,
+            discipline: 0,
+            among: 0,
             vtime: 0,
             served: 0,
             slice: 0,
@@ -137,6 +172,8 @@ impl Unit {
             slow_ns: 0,
             clock_set: 0,
             clock_was: 0,
+            memory: Memory::default(),
+            own_memory: Memory::default(),
             recalls: 0,
             recall_ns: 0,
             recall_ns_max: 0,
@@ -338,6 +375,7 @@ pub(crate) struct Own {
     pub(crate) vtime: u64,
     placed_at: u64,
     since: u64,
+    memory: Memory,
     pub(crate) unit: u32,
     state: u16,
     cause: u8,
@@ -409,7 +447,8 @@ pub(crate) struct World {
     pub(crate) words: u32,
     pub(crate) idling: u32,
     pub(crate) here: u32,
-    pub(crate) unused: u32,
+    pub(crate) disciplined: u32,
+    pub(crate) random: u64,
 }
 
 /// The argument of `dispatch_own`.
@@ -427,15 +466,16 @@ pub(crate) struct Setting {
     pub(crate) weight: u32,
     pub(crate) flags: u32,
     pub(crate) credit_ms: i32,
+    pub(crate) discipline: u32,
 }
 
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 256);
+const _: () = assert!(size_of::<Unit>() == 288);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 288);
-const _: () = assert!(size_of::<Own>() == 56);
-const _: () = assert!(size_of::<Task>() == 96);
-const _: () = assert!(size_of::<World>() == 152);
+const _: () = assert!(size_of::<Own>() == 72);
+const _: () = assert!(size_of::<Task>() == 112);
+const _: () = assert!(size_of::<World>() == 160);
 
 #[cfg(test)]
 mod tests {

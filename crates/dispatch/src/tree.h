@@ -6,8 +6,65 @@
 #ifndef DISPATCH_TREE_H
 #define DISPATCH_TREE_H
 
-#define SHARE_UNIT 100 /* a weight of 100 advances the pass by the time used */
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
+
+/* A unit as a party among its siblings, and back. */
+static struct party unit_party(const struct dispatch_unit *unit)
+{
+	return (struct party){ unit->pass, unit->memory.mark, unit->memory.at, unit->weight ? unit->weight : 1 };
+}
+
+static void remember_unit(struct dispatch_unit *unit, const struct party *party)
+{
+	unit->pass = party->key;
+	unit->memory = (struct dispatch_memory){ party->mark, party->at };
+}
+
+/* A unit's own tasks as a party among its sub-units, and back. */
+static struct party own_party(const struct dispatch_unit *unit)
+{
+	return (struct party){ unit->own_pass, unit->own_memory.mark, unit->own_memory.at, OWN_WEIGHT };
+}
+
+static void remember_own(struct dispatch_unit *unit, const struct party *party)
+{
+	unit->own_pass = party->key;
+	unit->own_memory = (struct dispatch_memory){ party->mark, party->at };
+}
+
+static APART void unit_comes(struct dispatch_unit *parent, struct dispatch_unit *unit, bool woke)
+{
+	struct party party = unit_party(unit);
+
+	party_comes(unit->among, &party, parent->frontier, scx_bpf_now(), woke);
+	party_begins(unit->among, &party);
+	remember_unit(unit, &party);
+}
+
+static APART void own_tasks_come(struct dispatch_unit *unit, bool woke)
+{
+	struct party party = own_party(unit);
+
+	party_comes(unit->discipline, &party, unit->frontier, scx_bpf_now(), woke);
+	party_begins(unit->discipline, &party);
+	remember_own(unit, &party);
+}
+
+static APART void unit_ran(struct dispatch_unit *unit, u64 used)
+{
+	struct party party = unit_party(unit);
+
+	party_ran(unit->among, &party, used, scx_bpf_now());
+	remember_unit(unit, &party);
+}
+
+static APART void own_tasks_ran(struct dispatch_unit *unit, u64 used)
+{
+	struct party party = own_party(unit);
+
+	party_ran(unit->discipline, &party, used, scx_bpf_now());
+	remember_own(unit, &party);
+}
 
 /*
  * A task is active if it runs or waits; a unit's own tasks, if one of them does; a unit, if its own tasks or a sub-unit
@@ -25,7 +82,10 @@ static struct dispatch_unit *count_within(struct dispatch_unit *unit, bool *come
 
 	if (*comes)
 		*comes = !add(&unit->active, 1);
-	at_least(&unit->pass, (parent ? parent->frontier : world_pass()) - unit->slice);
+	if (!is_other(unit->among))
+		stride_comes(&unit->pass, parent ? parent->frontier : world_pass(), unit->slice);
+	else if (*comes && parent)
+		unit_comes(parent, unit, true);
 	return parent;
 }
 
@@ -36,10 +96,12 @@ static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 
 	if (task->state & DISPATCH_COUNTED)
 		return;
-	task->state |= DISPATCH_COUNTED;
+	task->state |= DISPATCH_COUNTED | DISPATCH_WOKE;
 	comes = !add(&unit->own_active, 1);
-	if (unit->below)
-		at_least(&unit->own_pass, unit->frontier - rules()->slice_ns * SHARE_UNIT / OWN_WEIGHT);
+	if (unit->below && !is_other(unit->discipline))
+		stride_comes(&unit->own_pass, unit->frontier, over_weight(rules()->slice_ns, OWN_WEIGHT));
+	else if (unit->below && comes)
+		own_tasks_come(unit, true);
 	if (!(unit = count_within(unit, &comes)))
 		return;
 	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
@@ -123,7 +185,7 @@ struct competitor {
 static struct competitor as_unit(const struct dispatch_unit *unit)
 {
 	return (struct competitor){
-		.pass = unit->pass + unit->busy * unit->slice,
+		.pass = unit->pass + (is_other(unit->among) && !counts_busy(unit->among) ? 0 : unit->busy * unit->slice),
 		.weight = unit->weight ? unit->weight : 1,
 		.within = unit->parent,
 		.depth = unit->depth,
@@ -133,7 +195,9 @@ static struct competitor as_unit(const struct dispatch_unit *unit)
 static struct competitor as_own_tasks(u32 id, const struct dispatch_unit *unit)
 {
 	return (struct competitor){
-		.pass = unit->own_pass + unit->own_busy * (rules()->slice_ns * SHARE_UNIT / OWN_WEIGHT),
+		.pass = unit->own_pass + (is_other(unit->discipline) && !counts_busy(unit->discipline) ?
+						  0 :
+						  unit->own_busy * over_weight(rules()->slice_ns, OWN_WEIGHT)),
 		.weight = OWN_WEIGHT,
 		.within = id,
 		.depth = unit->depth + 1,
@@ -188,8 +252,10 @@ static struct dispatch_unit *advance_within(struct dispatch_unit *unit, bool tim
 {
 	struct dispatch_unit *parent = unit_at(unit->parent);
 
-	if (parent || time_shared)
-		add64(&unit->pass, used * SHARE_UNIT / (unit->weight ? unit->weight : 1));
+	if (is_other(unit->among))
+		unit_ran(unit, used);
+	else if (parent || time_shared)
+		add64(&unit->pass, over_weight(used, unit->weight));
 	return parent;
 }
 
@@ -198,7 +264,9 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 {
 	u32 level;
 
-	if (unit->below)
+	if (unit->below && is_other(unit->discipline))
+		own_tasks_ran(unit, used);
+	else if (unit->below)
 		add64(&unit->own_pass, used);
 	if (!(unit = advance_within(unit, time_shared, used)))
 		return;
@@ -232,8 +300,14 @@ static struct dispatch_unit *advance_clock_around(struct dispatch_unit *unit, bo
 			world_pass_at_least(clock_by(unit, world_pass()));
 		return NULL;
 	}
-	if ((parent = unit_at(unit->parent)))
+	if (!(parent = unit_at(unit->parent)))
+		return NULL;
+	if (!is_other(unit->among)) {
 		at_least(&parent->frontier, clock_by(unit, parent->frontier));
+	} else {
+		at_least(&parent->frontier, unit->pass);
+		unit_comes(parent, unit, false);
+	}
 	return parent;
 }
 

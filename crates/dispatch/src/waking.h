@@ -14,19 +14,72 @@ static struct dispatch_unit *clock_of(struct dispatch_unit *unit)
 	return rules()->pool ? unit_at(DISPATCH_KERNEL) : unit;
 }
 
+/* A task as a party among those of its unit, and back. */
+static struct party task_party(const struct task_struct *p, const struct dispatch_task *task)
+{
+	return (struct party){ task->vtime, task->memory.mark, task->memory.at, p->scx.weight ? p->scx.weight : 1 };
+}
+
+static void remember_task(struct dispatch_task *task, const struct party *party)
+{
+	task->vtime = party->key;
+	task->memory = (struct dispatch_memory){ party->mark, party->at };
+}
+
+/* Where a task waits among those of its unit, under another discipline than stride. */
+static APART u64 place_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
+{
+	struct party party = task_party(p, task);
+
+	party_comes(unit->discipline, &party, unit->vtime, moment(), task->state & DISPATCH_WOKE);
+	task->state &= ~DISPATCH_WOKE;
+	remember_task(task, &party);
+	return task->vtime;
+}
+
+/* The key that a task which runs would wait with, if its turn ended now. */
+static APART u64 key_to_wait_with(const struct task_struct *p, const struct dispatch_task *task, u32 discipline)
+{
+	struct party party = task_party(p, task);
+
+	party_comes(discipline, &party, party.key, moment(), false);
+	return party.key;
+}
+
+/* A turn of it begins: the first, or another one since no other task has a better claim. */
+static APART void begin_turn(struct task_struct *p, struct dispatch_task *task, u32 discipline, bool goes_on)
+{
+	struct party party = task_party(p, task);
+
+	if (goes_on)
+		party_comes(discipline, &party, party.key, moment(), false);
+	party_begins(discipline, &party);
+	remember_task(task, &party);
+}
+
+static APART void ran(struct task_struct *p, struct dispatch_task *task, u32 discipline, u64 used, u64 now)
+{
+	struct party party = task_party(p, task);
+
+	party_ran(discipline, &party, used, now);
+	remember_task(task, &party);
+}
+
 /*
  * A task that slept starts where those are that it competes with, less one slice. So it runs soon, with at most one
  * slice of credit. A task that had much for its nice value starts not so far behind that it would wait for too long.
  */
-static u64 start_of(struct dispatch_task *task, struct dispatch_unit *unit)
+static u64 start_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
 {
 	struct dispatch_unit *clock = clock_of(unit);
 	u64 slice_ns = rules()->slice_ns;
 
+	if (is_other(unit->discipline))
+		return place_of(p, task, unit);
 	if (!clock)
 		return task->vtime;
 	let_clock_go_on(clock, task->since);
-	at_least(&task->vtime, clock->vtime - slice_ns);
+	stride_comes(&task->vtime, clock->vtime, slice_ns);
 	if (before(clock->vtime + LEAD_MAX * slice_ns, task->vtime))
 		task->vtime = clock->vtime + LEAD_MAX * slice_ns;
 	return task->vtime;
@@ -129,6 +182,8 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 
 	if ((s64)ran < 0)
 		ran = 0; /* the clocks of two CPUs */
+	if (!rules()->pool && cpu->runs == task->unit && is_other(unit->discipline))
+		return interrupts(unit->discipline, task->vtime, cpu->vtime);
 	if (rules()->pool || cpu->runs == task->unit)
 		return before(task->vtime + margin, cpu->vtime + ran);
 	/* Passes say nothing of a guest, of the kernel's own threads, which go first, or of a turn that is out of turn. */
@@ -137,9 +192,11 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 	if (cpu->home != DISPATCH_NOBODY && (cpu->home != unit->top || cpu->home != other->top))
 		return false;
 	meet(task->unit, cpu->runs, &mine, &its);
+	if (disciplined() && (other = unit_at(mine.within)) && other->discipline != DISPATCH_STRIDE)
+		return interrupts(other->discipline, mine.pass, its.pass);
 	/* Of what runs there, not the slice that it counts as, but what it ran. */
-	its.pass += ran * SHARE_UNIT / its.weight - counted * SHARE_UNIT / its.weight;
-	return before(mine.pass + margin * SHARE_UNIT / mine.weight, its.pass);
+	its.pass += over_weight(ran, its.weight) - over_weight(counted, its.weight);
+	return before(mine.pass + over_weight(margin, mine.weight), its.pass);
 }
 
 /*
@@ -223,7 +280,7 @@ static __attribute__((noinline)) bool take_here(struct task_struct *p, struct di
 				     cpu->home != DISPATCH_NOBODY || !takes_over(p, task, unit, cpu, id))
 		return false;
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags | SCX_ENQ_PREEMPT | enq_immed());
-	start_of(task, unit);
+	start_of(p, task, unit);
 	return true;
 }
 

@@ -2,7 +2,7 @@
 //! work divide what is lent by their weights.
 
 use commonhold_dispatch::{
-    ANYWHERE, BORROWS, COMMON, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules,
+    ANYWHERE, BORROWS, COMMON, Discipline, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules,
 };
 
 const MS: u64 = 1_000_000;
@@ -35,9 +35,15 @@ impl Busy {
             near,
             pool: false,
             recall,
+            disciplined: false,
+            seed: 0,
         });
         for (unit, weight, flags) in [(OWNER, 100, LENDS), (ONE, 100, BORROWS), (THREE, 300, BORROWS)] {
-            assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight, flags, credit_ms: 0 }));
+            assert!(kernel.set_unit(
+                0,
+                unit,
+                UnitRules { parent: NOBODY, weight, flags, credit_ms: 0, discipline: Discipline::Stride }
+            ));
         }
         for cpu in 0..cpus {
             let unit = match cpu {
@@ -143,7 +149,13 @@ fn who_did_not_borrow_for_long_has_saved_nothing_up() {
 #[test]
 fn a_cpu_that_is_called_back_is_its_owners_first() {
     let mut busy = Busy::new(1, true, [0, 0]);
-    let anywhere = UnitRules { parent: NOBODY, weight: 100, flags: BORROWS | ANYWHERE, credit_ms: 0 };
+    let anywhere = UnitRules {
+        parent: NOBODY,
+        weight: 100,
+        flags: BORROWS | ANYWHERE,
+        credit_ms: 0,
+        discipline: Discipline::Stride,
+    };
     assert!(busy.kernel.set_unit(0, COMMON, anywhere));
     busy.come(0, ONE);
     let (guest, common, owner) = (0, 1, 2);

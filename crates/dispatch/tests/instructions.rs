@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::process::Command;
 
-use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules};
+use commonhold_dispatch::{BORROWS, Discipline, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules};
 
 #[path = "../../../bench/bounds.rs"]
 mod bounds;
@@ -79,11 +79,17 @@ impl Play {
             near: Vec::new(),
             pool: false,
             recall: Recall::Now,
+            disciplined: false,
+            seed: 0,
         });
         for (unit, weight, flags) in
             [(OWNER, 100, LENDS), (OTHERS[0], 100, BORROWS), (OTHERS[1], 300, BORROWS)]
         {
-            assert!(kernel.set_unit(0, unit, UnitRules { parent: NOBODY, weight, flags, credit_ms: 0 }));
+            assert!(kernel.set_unit(
+                0,
+                unit,
+                UnitRules { parent: NOBODY, weight, flags, credit_ms: 0, discipline: Discipline::Stride }
+            ));
         }
         for cpu in 0..CPUS {
             let owner = if cpu < CPUS / 2 { OWNER } else { OTHERS[(cpu % 2) as usize] };

@@ -1,6 +1,8 @@
 //! Tasks that change their unit while they run: from then on, the scheduler knows the new unit of the task on the CPU.
 
-use commonhold_dispatch::{ANYWHERE, BORROWS, COMMON, Kernel, LENDS, NOBODY, Recall, Settings, UnitRules};
+use commonhold_dispatch::{
+    ANYWHERE, BORROWS, COMMON, Discipline, Kernel, LENDS, NOBODY, Recall, Settings, UnitRules,
+};
 
 const MS: u64 = 1_000_000;
 /// Two units beside the built-in ones.
@@ -10,7 +12,17 @@ const B: u32 = 3;
 /// So many CPUs, and slices of 30 ms.
 fn kernel(cpus: u32) -> Kernel {
     let (slice_ns, near, recall) = (30 * MS, Vec::new(), Recall::Now);
-    Kernel::new(&Settings { cpus, units: 4, slice_ns, preempt_ns: 0, near, pool: false, recall })
+    Kernel::new(&Settings {
+        cpus,
+        units: 4,
+        slice_ns,
+        preempt_ns: 0,
+        near,
+        pool: false,
+        recall,
+        disciplined: false,
+        seed: 0,
+    })
 }
 
 /// CPUs of `A`, all of which lend, with one task of `A` that runs on CPU 0, and an idle rest.
@@ -20,7 +32,13 @@ fn running(cpus: u32) -> Kernel {
         assert!(kernel.set_unit(
             0,
             unit,
-            UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, credit_ms: 0 }
+            UnitRules {
+                parent: NOBODY,
+                weight: 100,
+                flags: LENDS | BORROWS,
+                credit_ms: 0,
+                discipline: Discipline::Stride
+            }
         ));
     }
     for cpu in 0..cpus {
@@ -54,7 +72,13 @@ fn who_visits_does_not_borrow() {
     assert!(kernel.set_unit(
         0,
         COMMON,
-        UnitRules { parent: NOBODY, weight: 100, flags: ANYWHERE, credit_ms: 0 }
+        UnitRules {
+            parent: NOBODY,
+            weight: 100,
+            flags: ANYWHERE,
+            credit_ms: 0,
+            discipline: Discipline::Stride
+        }
     ));
     kernel.start(0, 1, COMMON);
     kernel.wake(0, 1);
@@ -129,13 +153,25 @@ fn a_call_that_was_answered_elsewhere_is_over() {
         assert!(kernel.set_unit(
             0,
             unit,
-            UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, credit_ms: 0 }
+            UnitRules {
+                parent: NOBODY,
+                weight: 100,
+                flags: LENDS | BORROWS,
+                credit_ms: 0,
+                discipline: Discipline::Stride
+            }
         ));
     }
     assert!(kernel.set_unit(
         0,
         COMMON,
-        UnitRules { parent: NOBODY, weight: 100, flags: ANYWHERE, credit_ms: 0 }
+        UnitRules {
+            parent: NOBODY,
+            weight: 100,
+            flags: ANYWHERE,
+            credit_ms: 0,
+            discipline: Discipline::Stride
+        }
     ));
     for cpu in 0..2 {
         kernel.own(0, cpu, A);

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use commonhold_contract::{Contract, UnitId};
-use commonhold_dispatch::{ANYWHERE, BORROWS, LENDS};
+use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_dispatch::{ANYWHERE, BORROWS, Discipline, LENDS};
 use commonhold_policy::Plan;
 use commonhold_policy::cpu::{borrows, first_weight, lends};
 use commonhold_policy::plan::{CpuDecision, CpuOrder};
@@ -23,6 +23,8 @@ pub struct Rules {
     pub flags: u32,
     /// Of an outermost unit: milliseconds of a CPU that it lent beyond what it was lent.
     pub credit_ms: i32,
+    /// Of its own tasks and its sub-units.
+    pub discipline: Discipline,
 }
 
 /// One thing that the scheduler is told.
@@ -106,13 +108,39 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
     let lends = if lends(contract, unit) { LENDS } else { 0 };
     let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
     let anywhere = if unit == UnitId::SHARED { ANYWHERE } else { 0 };
-    Rules { parent: contract.unit(unit).parent, weight, flags: lends | borrows | anywhere, credit_ms }
+    let discipline = discipline(contract, unit);
+    Rules {
+        parent: contract.unit(unit).parent,
+        weight,
+        flags: lends | borrows | anywhere,
+        credit_ms,
+        discipline,
+    }
+}
+
+/// Where nothing is isolated, all tasks are equal.
+fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
+    use commonhold_contract::Discipline as Named;
+    match contract.unit(unit).discipline {
+        _ if contract.machine.scheme == Scheme::Smp => Discipline::Stride,
+        Named::Stride => Discipline::Stride,
+        Named::Lottery => Discipline::Lottery,
+        Named::Entitlement => Discipline::Entitlement,
+        Named::Decay => Discipline::Decay,
+        Named::Fifo => Discipline::Fifo,
+        Named::Rr => Discipline::Rr,
+        Named::Batch => Discipline::Batch,
+    }
+}
+
+/// Whether a scheduler must know of disciplines other than stride for this contract.
+pub fn disciplined(contract: &Contract) -> bool {
+    contract.present().any(|unit| discipline(contract, unit) != Discipline::Stride)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use commonhold_contract::Scheme;
     use commonhold_policy::{Reason, Step};
 
     const A: UnitId = UnitId(2);

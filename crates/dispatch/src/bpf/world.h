@@ -29,6 +29,7 @@ struct mask_slot {
 
 SEC(".data.rules") struct dispatch_rules dispatch_rules;
 SEC(".data.end") struct dispatch_end dispatch_end;
+SEC(".rodata.disciplined") const volatile u32 dispatch_disciplined; /* set before loading: the verifier drops what is not used */
 u64 pass_of_world;
 struct dispatch_rescues rescues_of_world;
 u64 pass_of_loans;
@@ -345,6 +346,16 @@ static __always_inline void world_pass_at_least(u64 pass)
 {
 	if ((s64)(pass_of_world - pass) < 0)
 		pass_of_world = pass;
+}
+
+static __always_inline bool disciplined(void)
+{
+	return dispatch_disciplined;
+}
+
+static __always_inline u32 random_bits(void)
+{
+	return bpf_get_prandom_u32();
 }
 
 static __always_inline u64 world_loan_pass(void)

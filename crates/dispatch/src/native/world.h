@@ -33,11 +33,12 @@ struct dispatch_world {
 	u32 words;                /* of a mask */
 	u32 idling;               /* how many CPUs are idle: mostly none, and then none need be searched */
 	u32 here;                 /* the CPU that calls, where that is told, or DISPATCH_NOBODY */
-	u32 unused;
+	u32 disciplined;
+	u64 random;               /* the last number drawn, never 0 */
 };
 
-_Static_assert(sizeof(struct task_struct) == 96, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_world) == 152, "mirrored in tables.rs");
+_Static_assert(sizeof(struct task_struct) == 112, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_world) == 160, "mirrored in tables.rs");
 
 static _Thread_local struct dispatch_world *world;
 
@@ -142,6 +143,20 @@ static inline void inherit(struct dispatch_task *task, const struct scx_init_tas
 static inline void set_slice(struct task_struct *p, u64 ns)
 {
 	p->scx.slice = ns;
+}
+
+static inline bool disciplined(void)
+{
+	return world->disciplined;
+}
+
+/* Marsaglia's xorshift, 2003. */
+static inline u32 random_bits(void)
+{
+	world->random ^= world->random << 13;
+	world->random ^= world->random >> 7;
+	world->random ^= world->random << 17;
+	return world->random >> 32;
 }
 
 static inline struct dispatch_rescues *rescues(void)

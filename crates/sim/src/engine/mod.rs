@@ -161,7 +161,7 @@ impl<'a> Engine<'a> {
             now: 0,
             timers: Timers::default(),
             events: 0,
-            kernel: Switcher::new(scenario),
+            kernel: Switcher::new(scenario, seed),
             kicks: Vec::new(),
             cpus: (0..cpus).map(|cpu| Cpu::new(cpu, cpus, hardware.kernel.tick_ns)).collect(),
             crowd_changed: false,

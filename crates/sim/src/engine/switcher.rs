@@ -4,6 +4,8 @@
 use commonhold_contract::Scheme;
 use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};
 
+use commonhold_steward::disciplined;
+
 use super::number;
 use crate::Time;
 use crate::baseline::{Baseline, Decay, Epochs};
@@ -36,7 +38,7 @@ macro_rules! ask {
 
 impl Switcher {
     /// The one that the scenario's machine has, with all CPUs idle.
-    pub(super) fn new(scenario: &Scenario) -> Switcher {
+    pub(super) fn new(scenario: &Scenario, seed: u64) -> Switcher {
         let costs = &scenario.hardware.kernel;
         let (cpus, units) =
             (number(scenario.hardware.machine.cpus.len()), number(scenario.contract.units.len()));
@@ -52,6 +54,8 @@ impl Switcher {
                     CallBack::Now => Recall::Now,
                     CallBack::Tick | CallBack::Entry => Recall::Tick,
                 },
+                disciplined: disciplined(&scenario.contract),
+                seed,
             })),
             Scheduler::IrixDecay => {
                 Switcher::IrixDecay(Baseline::new(Decay::new(costs.slice_ns, cpus), cpus, units))

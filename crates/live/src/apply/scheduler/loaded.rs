@@ -54,8 +54,9 @@ pub(super) struct Ended {
 
 /// Where schedulers come from.
 pub(super) trait Loader {
-    /// Loads one with room for so many units. When it is dropped, the kernel's own takes over.
-    fn load(&mut self, units: u32) -> Result<Box<dyn Scheduler>, LiveError>;
+    /// Loads one with room for so many units; `disciplined`: which may have other disciplines than stride. When it is dropped,
+    /// the kernel's own takes over.
+    fn load(&mut self, units: u32, disciplined: bool) -> Result<Box<dyn Scheduler>, LiveError>;
 
     /// How many CPUs the machine has now.
     fn cpus(&self) -> Result<usize, LiveError>;
@@ -66,12 +67,12 @@ pub(super) struct ThisKernel;
 
 impl Loader for ThisKernel {
     #[cfg(feature = "kernel")]
-    fn load(&mut self, units: u32) -> Result<Box<dyn Scheduler>, LiveError> {
-        in_kernel::load(units)
+    fn load(&mut self, units: u32, disciplined: bool) -> Result<Box<dyn Scheduler>, LiveError> {
+        in_kernel::load(units, disciplined)
     }
 
     #[cfg(not(feature = "kernel"))]
-    fn load(&mut self, _: u32) -> Result<Box<dyn Scheduler>, LiveError> {
+    fn load(&mut self, _: u32, _: bool) -> Result<Box<dyn Scheduler>, LiveError> {
         Err(LiveError::Unavailable { what: NOT_BUILT_IN.0.to_owned(), remedy: NOT_BUILT_IN.1.to_owned() })
     }
 
@@ -93,6 +94,8 @@ pub fn settings(units: u32) -> Result<Settings, LiveError> {
         near: near(&topology::read(root)?, cpus),
         pool: false,
         recall: Recall::Now,
+        disciplined: false,
+        seed: 0,
     })
 }
 
@@ -100,13 +103,14 @@ pub fn settings(units: u32) -> Result<Settings, LiveError> {
 mod in_kernel {
 
     use commonhold_dispatch::in_kernel::{self, End};
-    use commonhold_dispatch::{Account, Lists, UnitRules};
+    use commonhold_dispatch::{Account, Lists, Settings, UnitRules};
 
     use super::{Ended, Scheduler, Switched, settings};
     use crate::LiveError;
 
-    pub(super) fn load(units: u32) -> Result<Box<dyn Scheduler>, LiveError> {
-        Ok(Box::new(in_kernel::Scheduler::load(&settings(units)?).map_err(refused)?))
+    pub(super) fn load(units: u32, disciplined: bool) -> Result<Box<dyn Scheduler>, LiveError> {
+        let settings = Settings { disciplined, ..settings(units)? };
+        Ok(Box::new(in_kernel::Scheduler::load(&settings).map_err(refused)?))
     }
 
     /// What the scheduler's errors say names the remedy where there is one.

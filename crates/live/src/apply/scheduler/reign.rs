@@ -6,7 +6,7 @@
 //! Algorithm: everything that a scheduler must know is remembered here: units with their slots, cgroups and weights,
 //! whether they lend and borrow, and the owners of CPUs. A scheduler that is loaded anew is told all of it: enclosers
 //! before their sub-units, cgroups before it schedules, owners after. A scheduler that the kernel ended is found at
-//! the next look. It is loaded again at once if CPUs came or went, else after a pause ([`patience`](super::patience)).
+//! the next look. It is loaded again at once if CPUs came or went, or if a unit's discipline changed, else after a pause ([`patience`](super::patience)).
 //! A scheduler that refuses what it is told has failed in the same way.
 //!
 //! Properties (tested): the cgroup of a unit is admitted before a process is moved into it. Nothing is told twice.
@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
-use commonhold_dispatch::{Account, COMMON, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
+use commonhold_dispatch::{Account, COMMON, Discipline, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
 use commonhold_policy::{Plan, Time};
-use commonhold_steward::{Rules, Switches, Told};
+use commonhold_steward::{Rules, Switches, Told, disciplined};
 
 use super::cannot_hold;
 use super::loaded::{Loader, Scheduler};
@@ -32,7 +32,8 @@ use crate::LiveError;
 const ROOM: u32 = 2;
 const UNITS_MIN: u32 = 64;
 /// A slot that is nobody's.
-const EMPTY: UnitRules = UnitRules { parent: NOBODY, weight: 100, flags: 0, credit_ms: 0 };
+const EMPTY: UnitRules =
+    UnitRules { parent: NOBODY, weight: 100, flags: 0, credit_ms: 0, discipline: Discipline::Stride };
 
 /// A unit that has a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,8 +80,9 @@ struct Taken {
 pub(super) struct Reign {
     loader: Box<dyn Loader>,
     state: State,
-    /// For how many units the scheduler has room that was loaded last.
+    /// For how many units the scheduler has room that was loaded last, and whether it knows disciplines other than stride.
     room: u32,
+    disciplined: bool,
     patience: Patience,
     slots: Slots,
     /// By unit of the contract, its slot.
@@ -111,6 +113,7 @@ impl Reign {
             loader,
             state: State::Rests(rest),
             room: 0,
+            disciplined: false,
             patience: Patience::default(),
             slots: Slots::default(),
             slot_of: Vec::new(),
@@ -205,7 +208,9 @@ impl Reign {
             (Some(why), _) => self.give_way(why),
             (None, Some(Until::AnotherContract)) => self.load_again(),
             (None, Some(_)) => {}
-            (None, None) if self.slots.count() > self.room => self.load_again(),
+            (None, None) if self.slots.count() > self.room || self.has_other_disciplines(&taken) => {
+                self.load_again()
+            }
             (None, None) => self.tell(|reign, scheduler| {
                 let owned_now = reign.owned();
                 let orphans = owned.keys().filter(|cpu| !owned_now.contains_key(cpu));
@@ -234,10 +239,19 @@ impl Reign {
         });
     }
 
+    /// Whether a unit that the scheduler knows has another discipline now, or one that the scheduler was not loaded for.
+    fn has_other_disciplines(&self, before: &BTreeMap<u32, Taken>) -> bool {
+        let changed = |(slot, now): (&u32, &Taken)| {
+            before.get(slot).is_some_and(|before| before.rules.discipline != now.rules.discipline)
+        };
+        disciplined(&self.contract) && !self.disciplined || self.taken().iter().any(changed)
+    }
+
     /// A unit's rules in the scheduler's numbers.
     fn in_slots(&self, rules: Rules) -> UnitRules {
         let parent = rules.parent.and_then(|parent| self.slot(parent)).unwrap_or(NOBODY);
-        UnitRules { parent, weight: rules.weight, flags: rules.flags, credit_ms: rules.credit_ms }
+        let Rules { weight, flags, credit_ms, discipline, .. } = rules;
+        UnitRules { parent, weight, flags, credit_ms, discipline }
     }
 
     /// What each slot is.
@@ -299,13 +313,14 @@ impl Reign {
     /// Loads a scheduler and tells it everything. It rules then, or nothing has changed.
     fn begin(&mut self) -> Result<(), LiveError> {
         let room = (self.slots.count() * ROOM).clamp(UNITS_MIN, UNITS_MAX);
-        let mut scheduler = self.loader.load(room)?;
+        let disciplined = disciplined(&self.contract);
+        let mut scheduler = self.loader.load(room, disciplined)?;
         self.tell_units(scheduler.as_mut(), &BTreeMap::new())?;
         scheduler.set_matches(&self.matches);
         scheduler.attach()?;
         self.owned().iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
         self.state = State::Rules(scheduler);
-        self.room = room;
+        (self.room, self.disciplined) = (room, disciplined);
         self.patience.works(self.now);
         Ok(())
     }

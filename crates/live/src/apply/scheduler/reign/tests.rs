@@ -107,11 +107,12 @@ impl Scheduler for Loaded {
 struct Fake(Rc<RefCell<Kernel>>);
 
 impl Loader for Fake {
-    fn load(&mut self, units: u32) -> Result<Box<dyn Scheduler>, LiveError> {
+    fn load(&mut self, units: u32, disciplined: bool) -> Result<Box<dyn Scheduler>, LiveError> {
         let mut kernel = self.0.borrow_mut();
         assert!(!kernel.loaded, "a kernel has one scheduler at a time");
         kernel.ended = None;
-        kernel.told(format!("load {units}"))?;
+        let other = if disciplined { " with disciplines" } else { "" };
+        kernel.told(format!("load {units}{other}"))?;
         kernel.switches.clear();
         kernel.loaded = true;
         Ok(Box::new(Loaded(Rc::clone(&self.0))))

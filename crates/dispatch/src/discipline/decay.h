@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * Fair share by decayed usage, after Kay and Lauder.
+ *
+ * Idea. Users have shares, whatever they run. The usage of each is remembered for minutes, so that one who worked all
+ * morning gives way to one who comes at noon. Within a user, processes are ordered alike. So give each user a sub-unit,
+ * and the unit around them this discipline.
+ *
+ *   usage = usage / 2^(passed / half-life) + used, with a half-life of a minute
+ *   usage / shares^2: the smallest is next
+ *
+ * With the square, the shares count twice: in what a user is charged, and in what it should have. In the long run, the
+ * CPU time of users that always want more is as the squares of their shares.
+ *
+ * See usage.h for how a key stands for that.
+ *
+ * Good at: users who come and go.
+ * Bad at: shares that are to be had at each moment; a user who was away for long keeps all others waiting for some time.
+ *
+ * Source: Kay and Lauder: A fair share scheduler, CACM 31(1), 1988. The half-life is ours.
+ */
+#ifndef DISPATCH_DECAY_H
+#define DISPATCH_DECAY_H
+
+#define DECAY_HALF_LIFE 60000000000ull
+
+static void decay_comes(struct party *party, u64 now)
+{
+	usage_comes(party, now, DECAY_HALF_LIFE, 2 * log_2(party->weight));
+}
+
+static void decay_ran(struct party *party, u64 used, u64 now)
+{
+	usage_ran(party, used, now, DECAY_HALF_LIFE, 2 * log_2(party->weight));
+}
+
+#endif

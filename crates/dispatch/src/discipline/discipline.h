@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * The seam between the scheduler and its disciplines: which of them orders a unit's own tasks and its sub-units.
+ *
+ * `stride` is the fast path, written out where it is needed (tree.h, waking.h). The others are asked here, through
+ * struct party. A scheduler under which no unit has another discipline is loaded without them (see disciplined()).
+ */
+#ifndef DISPATCH_DISCIPLINE_H
+#define DISPATCH_DISCIPLINE_H
+
+#include "party.h"
+#include "stride.h"
+#include "lottery.h"
+#include "usage.h"
+#include "entitlement.h"
+#include "decay.h"
+#include "fifo.h"
+#include "rr.h"
+#include "batch.h"
+
+#define APART __attribute__((noinline)) /* not a part of its callers: most never get there */
+
+/* Whether a discipline is not the one that is written out. */
+static bool is_other(u32 discipline)
+{
+	return disciplined() && discipline != DISPATCH_STRIDE;
+}
+
+/* A party waits from now on, or its next turn is about to begin; `woke`: it slept, or is new. */
+static APART void party_comes(u32 discipline, struct party *party, u64 clock, u64 now, bool woke)
+{
+	switch (discipline) {
+	case DISPATCH_LOTTERY:
+		lottery_comes(party, clock, woke);
+		break;
+	case DISPATCH_ENTITLEMENT:
+		entitlement_comes(party, now);
+		break;
+	case DISPATCH_DECAY:
+		decay_comes(party, now);
+		break;
+	case DISPATCH_FIFO:
+		fifo_comes(party, now, woke);
+		break;
+	case DISPATCH_RR:
+		rr_comes(party, now);
+		break;
+	case DISPATCH_BATCH:
+		batch_comes(party, now, woke);
+		break;
+	}
+}
+
+/* It ran for so long since the last time, on one CPU. */
+static APART void party_ran(u32 discipline, struct party *party, u64 used, u64 now)
+{
+	switch (discipline) {
+	case DISPATCH_LOTTERY:
+		lottery_ran(party, used);
+		break;
+	case DISPATCH_ENTITLEMENT:
+		entitlement_ran(party, used, now);
+		break;
+	case DISPATCH_DECAY:
+		decay_ran(party, used, now);
+		break;
+	case DISPATCH_BATCH:
+		batch_ran(party, used);
+		break;
+	}
+}
+
+/* A turn of it begins. */
+static void party_begins(u32 discipline, struct party *party)
+{
+	if (discipline == DISPATCH_LOTTERY)
+		lottery_begins(party);
+}
+
+/* Whether one that wakes interrupts another, by their keys. */
+static bool interrupts(u32 discipline, u64 mine, u64 its)
+{
+	switch (discipline) {
+	case DISPATCH_ENTITLEMENT:
+		return before(mine + ENTITLEMENT_HALF_LIFE / 16, its);
+	case DISPATCH_DECAY:
+		return before(mine + DECAY_HALF_LIFE / 16, its);
+	}
+	return false;
+}
+
+/* Whether CPU time that is not charged yet is added to keys: not where a key is the time at which a party came. */
+static bool counts_busy(u32 discipline)
+{
+	return discipline != DISPATCH_FIFO && discipline != DISPATCH_BATCH;
+}
+
+#endif

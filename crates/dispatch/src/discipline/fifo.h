@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * First in, first out. Idea: the party that came first runs until it sleeps.
+ *
+ *   key = when it came
+ *
+ * Weights count for nothing, and no party that wakes interrupts another.
+ *
+ * Good at: jobs of one owner that are to be done one after the other.
+ * Bad at: everything else: one that never sleeps keeps all others out. These are rescued after some
+ * seconds (rescue.h).
+ *
+ * Source: seed 002, scheduler classes.
+ */
+#ifndef DISPATCH_FIFO_H
+#define DISPATCH_FIFO_H
+
+static void fifo_comes(struct party *party, u64 now, bool woke)
+{
+	if (woke || !party->at)
+		party->key = party->at = now;
+}
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * What disciplines order, and the arithmetic that they share.
+ *
+ * Terms. A *party* is one of those that a discipline orders: a task among those of its unit, a sub-unit among its
+ * siblings, or a unit's own tasks together, among its sub-units. Each party has a *key*. The smallest key is next.
+ * Keys are compared by their difference, so they may go round.
+ *
+ * A discipline says what a key becomes. It does nothing else: which CPU a party gets, what is lent, called back, rescued
+ * and booked is the same for all.
+ *
+ *   NAME_comes(party, clock, now, woke)   it waits from now on; `woke`: it slept, or is new
+ *   NAME_begins(party, now)               a turn of it begins
+ *   NAME_ran(party, used, now)            it ran for so long since the last time, on one CPU
+ *   NAME_margin()                         one that wakes interrupts one whose key is larger by more; NO_MARGIN: none
+ */
+#ifndef DISPATCH_PARTY_H
+#define DISPATCH_PARTY_H
+
+#define NO_MARGIN (~0ull >> 1)
+#define ONE       65536u /* fractions have 16 bits */
+#define LN_2      45426u /* of them */
+
+/* A party as its discipline sees it. */
+struct party {
+	u64 key;
+	u64 mark;   /* what the discipline remembers of it; 0 at first */
+	u64 at;     /* and since when that holds */
+	u32 weight; /* its tickets; 100 is usual, and never 0 */
+};
+
+/* The binary logarithm of a number that is not 0, with 16 bits of fraction; off by less than 0.0002. */
+static u64 log_2(u64 x)
+{
+	u64 f, rest;
+	u32 whole = 0;
+
+	if (x >> 32)
+		whole += 32;
+	if (x >> (whole + 16))
+		whole += 16;
+	if (x >> (whole + 8))
+		whole += 8;
+	if (x >> (whole + 4))
+		whole += 4;
+	if (x >> (whole + 2))
+		whole += 2;
+	if (x >> (whole + 1))
+		whole += 1;
+	f = (whole >= 16 ? x >> (whole - 16) : x << (16 - whole)) - ONE;
+	/* log2(1 + f) is f and a little more, in between: a polynomial that was fitted. */
+	rest = 28730 - (15565 * f >> 16) + (5286 * (f * f >> 16) >> 16);
+	return whole * ONE + f + ((f * (ONE - f) >> 16) * rest >> 16);
+}
+
+/* What is left of a number after so many halvings, with 16 bits of fraction; off by less than 0.0001 of it. */
+static u64 halved(u64 x, u64 times)
+{
+	u64 f = times & (ONE - 1), left;
+
+	if (times >> 16 > 63)
+		return 0;
+	left = ONE - f / 2 - ((f * (ONE - f) >> 16) * (12560 - (2593 * f >> 16)) >> 16);
+	x >>= times >> 16;
+	return x >> 32 ? (x >> 16) * left : x * left >> 16;
+}
+
+/* A number from an exponential distribution with mean 1, with 16 bits of fraction. */
+static u64 random_wait(void)
+{
+	return (32 * ONE - log_2(((u64)random_bits() << 1) + 1) + ONE) * LN_2 >> 16;
+}
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * Round robin. Idea: all have turns, of a slice each.
+ *
+ *   key = when its last turn ended
+ *
+ * Weights count for nothing, and no party that wakes interrupts another.
+ *
+ * Good at: parties that are alike.
+ * Bad at: owners: one with many parties has as many turns.
+ *
+ * Source: seed 002, scheduler classes.
+ */
+#ifndef DISPATCH_RR_H
+#define DISPATCH_RR_H
+
+static void rr_comes(struct party *party, u64 now)
+{
+	party->key = now;
+}
+
+#endif

@@ -1,0 +1,287 @@
+//! Each discipline divides a unit's CPUs among its sub-units, or among its tasks, as its head says.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use commonhold_dispatch::{Discipline, Kernel, NOBODY, Recall, Settings, TaskId, UnitRules};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+const SECOND: u64 = 1_000 * MS;
+const SLICE: u64 = 5 * MS;
+/// The unit with the discipline, and its sub-units.
+const UNIT: u32 = 2;
+const SUB: [u32; 3] = [3, 4, 5];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Wakes(TaskId),
+    /// A CPU's task has run for so long; and which of the CPU's switches that was, since it may be gone by then.
+    Due(u32, u32),
+}
+
+/// How a task lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Computes,
+    /// Works so long, and sleeps so long.
+    Sleeps(u64, u64),
+}
+
+/// A task: how it lives, its unit, what is left of its work before it sleeps, and what it had.
+#[derive(Debug, Clone, Copy)]
+struct Task {
+    life: Life,
+    left: u64,
+    had: u64,
+}
+
+struct Play {
+    kernel: Kernel,
+    events: BinaryHeap<Reverse<(u64, Event)>>,
+    /// Of each CPU: its task, since when, and its switches.
+    cpus: Vec<(Option<TaskId>, u64, u32)>,
+    tasks: Vec<Task>,
+}
+
+impl Play {
+    /// The unit owns all CPUs; its sub-units have these weights.
+    fn new(discipline: Discipline, cpus: u32, weights: [u32; 3], seed: u64) -> Play {
+        let mut kernel = Kernel::new(&Settings {
+            cpus,
+            units: 6,
+            slice_ns: SLICE,
+            preempt_ns: Settings::preempt_ns(SLICE),
+            near: Vec::new(),
+            pool: false,
+            recall: Recall::Now,
+            disciplined: true,
+            seed,
+        });
+        let rules = |parent, weight| UnitRules { parent, weight, flags: 0, credit_ms: 0, discipline };
+        assert!(kernel.set_unit(0, UNIT, rules(NOBODY, 100)));
+        for (sub, weight) in SUB.into_iter().zip(weights) {
+            assert!(kernel.set_unit(0, sub, rules(UNIT, weight)));
+        }
+        for cpu in 0..cpus {
+            kernel.own(0, cpu, UNIT);
+            kernel.schedule(0, cpu, false);
+        }
+        kernel.kicks(&mut Vec::new());
+        let cpus = vec![(None, 0, 0); cpus as usize];
+        Play { kernel, events: BinaryHeap::new(), cpus, tasks: Vec::new() }
+    }
+
+    fn come(&mut self, at: u64, unit: u32, life: Life) -> TaskId {
+        let id = TaskId::try_from(self.tasks.len()).expect("few tasks");
+        let left = match life {
+            Life::Computes => u64::MAX,
+            Life::Sleeps(work, _) => work,
+        };
+        self.tasks.push(Task { life, left, had: 0 });
+        self.kernel.start(at, id, unit);
+        self.events.push(Reverse((at, Event::Wakes(id))));
+        id
+    }
+
+    fn run(&mut self, until: u64) {
+        while let Some(&Reverse((now, event))) = self.events.peek().filter(|Reverse((now, _))| *now < until) {
+            self.events.pop();
+            match event {
+                Event::Wakes(id) => self.kernel.wake(now, id),
+                Event::Due(cpu, number) if self.cpus[cpu as usize].2 == number => self.switch(now, cpu),
+                Event::Due(..) => {}
+            }
+            let mut kicks = Vec::new();
+            while self.kernel.has_kicks() {
+                self.kernel.kicks(&mut kicks);
+                for kick in kicks.drain(..) {
+                    if kick.preempt || self.cpus[kick.cpu as usize].0.is_none() {
+                        self.switch(now, kick.cpu);
+                    }
+                }
+            }
+        }
+    }
+
+    fn switch(&mut self, now: u64, cpu: u32) {
+        let (task, since, number) = self.cpus[cpu as usize];
+        let mut goes_on = false;
+        if let Some(id) = task {
+            let task = &mut self.tasks[id as usize];
+            let ran = now - since;
+            task.had += ran;
+            goes_on = task.life == Life::Computes || task.left > ran;
+            match task.life {
+                Life::Computes => {}
+                Life::Sleeps(..) if goes_on => task.left -= ran,
+                Life::Sleeps(work, sleep) => {
+                    task.left = work;
+                    self.events.push(Reverse((now + sleep, Event::Wakes(id))));
+                }
+            }
+        }
+        let next = self.kernel.schedule(now, cpu, goes_on);
+        self.cpus[cpu as usize] = (next, now, number + 1);
+        if let Some(id) = next {
+            let length = self.kernel.slice_left(now, cpu).min(self.tasks[id as usize].left);
+            self.events.push(Reverse((now + length, Event::Due(cpu, number + 1))));
+        }
+    }
+
+    /// What each task had since, in thousandths of all.
+    fn parts(&self, before: &[u64]) -> Vec<u64> {
+        let had: Vec<u64> = self.tasks.iter().zip(before).map(|(task, before)| task.had - before).collect();
+        let all: u64 = had.iter().sum();
+        had.iter().map(|had| had * 1_000 / all.max(1)).collect()
+    }
+
+    fn had(&self) -> Vec<u64> {
+        self.tasks.iter().map(|task| task.had).collect()
+    }
+}
+
+/// What three sub-units with weights 1:2:3 have of the CPUs in a minute, in thousandths, while each has a task for every CPU
+/// that computes. The first half-lives do not count.
+fn parts_by_weight(discipline: Discipline, cpus: u32) -> [u64; 3] {
+    let mut play = Play::new(discipline, cpus, [100, 200, 300], 1);
+    for _ in 0..cpus {
+        for sub in SUB {
+            play.come(0, sub, Life::Computes);
+        }
+    }
+    let before = if discipline == Discipline::Decay { 600 * SECOND } else { 10 * SECOND };
+    play.run(before);
+    let had = play.had();
+    play.run(before + 60 * SECOND);
+    let parts = play.parts(&had);
+    [0, 1, 2].map(|n| parts.iter().skip(n).step_by(3).sum())
+}
+
+fn expect(discipline: Discipline, parts: [u64; 3], tolerance: u64) {
+    for cpus in [1, 4] {
+        let found = parts_by_weight(discipline, cpus);
+        let near = found.iter().zip(parts).all(|(found, part)| found.abs_diff(part) <= tolerance);
+        assert!(near, "{discipline:?} on {cpus} CPUs: {found:?}, not {parts:?} within {tolerance}");
+    }
+}
+
+#[test]
+fn stride_and_entitlement_divide_by_weight_within_a_hundredth() {
+    for discipline in [Discipline::Stride, Discipline::Entitlement] {
+        expect(discipline, [167, 333, 500], 10);
+    }
+}
+
+/// 12,000 turns on one CPU: three standard deviations are 0.7 %.
+#[test]
+fn the_lottery_divides_by_weight_as_chance_allows() {
+    expect(Discipline::Lottery, [167, 333, 500], 20);
+}
+
+#[test]
+fn decay_divides_by_the_square_of_the_weight() {
+    expect(Discipline::Decay, [71, 286, 643], 20);
+}
+
+#[test]
+fn turns_do_not_look_at_weights() {
+    expect(Discipline::Rr, [333, 333, 333], 10);
+    expect(Discipline::Batch, [333, 333, 333], 10);
+}
+
+/// Of three sub-units, the first that came has all CPUs; but for rescues, which are for those that waited for seconds.
+#[test]
+fn fifo_serves_who_came_first() {
+    let found = parts_by_weight(Discipline::Fifo, 1);
+    assert!(found[0] >= 980, "{found:?}");
+}
+
+/// Two tasks of one unit; one sleeps for a moment after each millisecond, a fifth of a slice. Without compensation it would
+/// have a sixth.
+#[test]
+fn a_lottery_compensates_who_uses_a_part_of_its_turn() {
+    let mut play = Play::new(Discipline::Lottery, 1, [100; 3], 7);
+    play.come(0, UNIT, Life::Computes);
+    play.come(0, UNIT, Life::Sleeps(MS, 10 * US));
+    play.run(120 * SECOND);
+    let parts = play.parts(&[0, 0]);
+    assert!(parts[0].abs_diff(500) <= 25, "{parts:?}");
+}
+
+/// A lottery's turns are independent of each other: of ten tasks each has a tenth of the turns, by a chi-square test.
+#[test]
+fn each_ticket_is_drawn_as_often() {
+    let mut play = Play::new(Discipline::Lottery, 1, [100; 3], 3);
+    for _ in 0..10 {
+        play.come(0, UNIT, Life::Computes);
+    }
+    play.run(200 * SECOND);
+    let turns: Vec<f64> = play.had().iter().map(|had| *had as f64 / SLICE as f64).collect();
+    let mean = turns.iter().sum::<f64>() / 10.0;
+    let chi_square: f64 = turns.iter().map(|turns| (turns - mean).powi(2) / mean).sum();
+    // Nine degrees of freedom: 21.7 for a hundredth. Below 1, chance would be too even to be one: strides.
+    assert!((1.0..21.7).contains(&chi_square), "{chi_square}: {turns:?}");
+}
+
+/// One slept for a minute while another computed. Under `entitlement` it catches up, for some half-lives at most, and both
+/// have half from then on. Under `stride` it has half at once.
+#[test]
+fn who_slept_catches_up_for_some_half_lives() {
+    for (discipline, first) in [(Discipline::Entitlement, 900..=1_000), (Discipline::Stride, 490..=520)] {
+        let mut play = Play::new(discipline, 1, [100; 3], 1);
+        play.come(0, UNIT, Life::Computes);
+        play.run(60 * SECOND);
+        play.come(60 * SECOND, UNIT, Life::Computes);
+        let had = [play.had()[0], 0];
+        play.run(61 * SECOND);
+        let part = play.parts(&had)[1];
+        assert!(first.contains(&part), "{discipline:?}: {part} of the first second");
+        play.run(75 * SECOND);
+        let had = play.had();
+        play.run(90 * SECOND);
+        let part = play.parts(&had)[1];
+        assert!(part.abs_diff(500) <= 10, "{discipline:?}: {part} after that");
+    }
+}
+
+/// Under `batch`, turns of one that computes are twenty slices; under `rr`, one.
+#[test]
+fn batches_are_long() {
+    for (discipline, length) in [(Discipline::Rr, SLICE), (Discipline::Batch, 100 * MS)] {
+        let mut play = Play::new(discipline, 1, [100; 3], 1);
+        play.come(0, UNIT, Life::Computes);
+        play.come(0, UNIT, Life::Computes);
+        play.run(10 * SECOND);
+        let switches = play.kernel.account(UNIT).switches;
+        let expected = 10 * SECOND / length;
+        assert!(
+            switches.abs_diff(expected) <= expected / 10 + 2,
+            "{discipline:?}: {switches}, not {expected}"
+        );
+    }
+}
+
+/// A unit may have another discipline only while nothing of it runs or waits, and only where the scheduler knows others.
+#[test]
+fn a_discipline_stays_while_tasks_are_ordered_by_it() {
+    let rules = |discipline| UnitRules { parent: NOBODY, weight: 100, flags: 0, credit_ms: 0, discipline };
+    let mut play = Play::new(Discipline::Fifo, 1, [100; 3], 1);
+    assert!(play.kernel.set_unit(0, UNIT, rules(Discipline::Rr)));
+    play.come(0, UNIT, Life::Computes);
+    play.run(MS);
+    assert!(play.kernel.set_unit(MS, UNIT, rules(Discipline::Rr)));
+    assert!(!play.kernel.set_unit(MS, UNIT, rules(Discipline::Stride)));
+    let mut plain = Kernel::new(&Settings {
+        cpus: 1,
+        units: 3,
+        slice_ns: SLICE,
+        preempt_ns: 0,
+        near: Vec::new(),
+        pool: false,
+        recall: Recall::Now,
+        disciplined: false,
+        seed: 0,
+    });
+    assert!(!plain.set_unit(0, UNIT, rules(Discipline::Rr)));
+}
