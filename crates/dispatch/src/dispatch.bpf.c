@@ -355,7 +355,7 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, s
 	if (unit) {
 		book(cpu, id, unit, cpu->since);
 		if (is_other(unit->discipline))
-			begin_turn(prev, task, unit->discipline, true);
+			begin_turn(prev, task, unit, true);
 		advance_clock_within(task, unit);
 		if (!rules()->pool && task->unit != DISPATCH_KERNEL && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)))
 			advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
@@ -376,7 +376,7 @@ struct goer {
 static struct goer as_goer(const struct dispatch_task *task, const struct dispatch_unit *unit, const struct task_struct *p)
 {
 	if (is_other(unit->discipline))
-		return (struct goer){ .unit = task->unit, .after = key_to_wait_with(p, task, unit->discipline) };
+		return (struct goer){ .unit = task->unit, .after = key_to_wait_with(p, task, unit) };
 	return (struct goer){
 		.unit = task->unit,
 		.weight = p->scx.weight,
@@ -573,7 +573,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	unit->served = now;
 	cpu->runs = task->unit;
 	if (is_other(unit->discipline))
-		begin_turn(p, task, unit->discipline, false);
+		begin_turn(p, task, unit, false);
 	cpu->vtime = task->vtime;
 	advance_clock_within(task, unit);
 	if (rules()->pool)

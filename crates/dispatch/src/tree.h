@@ -36,18 +36,22 @@ static APART void unit_comes(struct dispatch_unit *parent, struct dispatch_unit 
 {
 	struct party party = unit_party(unit);
 
-	party_comes(unit->among, &party, parent->frontier, scx_bpf_now(), woke);
+	party_comes(unit->among, &party, parent->frontier, moment(), woke);
 	party_begins(unit->among, &party);
 	remember_unit(unit, &party);
+	if (has_numbers(unit->among))
+		at_least(&parent->frontier, unit->pass);
 }
 
 static APART void own_tasks_come(struct dispatch_unit *unit, bool woke)
 {
 	struct party party = own_party(unit);
 
-	party_comes(unit->discipline, &party, unit->frontier, scx_bpf_now(), woke);
+	party_comes(unit->discipline, &party, unit->frontier, moment(), woke);
 	party_begins(unit->discipline, &party);
 	remember_own(unit, &party);
+	if (has_numbers(unit->discipline))
+		at_least(&unit->frontier, unit->own_pass);
 }
 
 static APART void unit_ran(struct dispatch_unit *unit, u64 used)
@@ -185,7 +189,7 @@ struct competitor {
 static struct competitor as_unit(const struct dispatch_unit *unit)
 {
 	return (struct competitor){
-		.pass = unit->pass + (is_other(unit->among) && !counts_busy(unit->among) ? 0 : unit->busy * unit->slice),
+		.pass = unit->pass + pending(unit->among, unit->busy, unit->slice),
 		.weight = unit->weight ? unit->weight : 1,
 		.within = unit->parent,
 		.depth = unit->depth,
@@ -195,9 +199,8 @@ static struct competitor as_unit(const struct dispatch_unit *unit)
 static struct competitor as_own_tasks(u32 id, const struct dispatch_unit *unit)
 {
 	return (struct competitor){
-		.pass = unit->own_pass + (is_other(unit->discipline) && !counts_busy(unit->discipline) ?
-						  0 :
-						  unit->own_busy * over_weight(rules()->slice_ns, OWN_WEIGHT)),
+		.pass = unit->own_pass +
+			pending(unit->discipline, unit->own_busy, over_weight(rules()->slice_ns, OWN_WEIGHT)),
 		.weight = OWN_WEIGHT,
 		.within = id,
 		.depth = unit->depth + 1,

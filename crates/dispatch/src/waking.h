@@ -34,26 +34,28 @@ static APART u64 place_of(struct task_struct *p, struct dispatch_task *task, str
 	party_comes(unit->discipline, &party, unit->vtime, moment(), task->state & DISPATCH_WOKE);
 	task->state &= ~DISPATCH_WOKE;
 	remember_task(task, &party);
+	if (has_numbers(unit->discipline))
+		at_least(&unit->vtime, task->vtime);
 	return task->vtime;
 }
 
 /* The key that a task which runs would wait with, if its turn ended now. */
-static APART u64 key_to_wait_with(const struct task_struct *p, const struct dispatch_task *task, u32 discipline)
+static APART u64 key_to_wait_with(const struct task_struct *p, const struct dispatch_task *task, const struct dispatch_unit *unit)
 {
 	struct party party = task_party(p, task);
 
-	party_comes(discipline, &party, party.key, moment(), false);
+	party_comes(unit->discipline, &party, unit->vtime, moment(), false);
 	return party.key;
 }
 
 /* A turn of it begins: the first, or another one since no other task has a better claim. */
-static APART void begin_turn(struct task_struct *p, struct dispatch_task *task, u32 discipline, bool goes_on)
+static APART void begin_turn(struct task_struct *p, struct dispatch_task *task, const struct dispatch_unit *unit, bool goes_on)
 {
 	struct party party = task_party(p, task);
 
 	if (goes_on)
-		party_comes(discipline, &party, party.key, moment(), false);
-	party_begins(discipline, &party);
+		party_comes(unit->discipline, &party, unit->vtime, moment(), false);
+	party_begins(unit->discipline, &party);
 	remember_task(task, &party);
 }
 

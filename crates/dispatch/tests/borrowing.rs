@@ -183,7 +183,13 @@ fn who_lent_before_borrows_before_others_until_it_is_told_otherwise() {
     for (giver, other) in [(ONE, THREE), (THREE, ONE)] {
         let weight = |unit| if unit == ONE { 100 } else { 300 };
         let told = |busy: &mut Busy, now, unit, credit_ms| {
-            let rules = UnitRules { parent: NOBODY, weight: weight(unit), flags: BORROWS, credit_ms };
+            let rules = UnitRules {
+                parent: NOBODY,
+                weight: weight(unit),
+                flags: BORROWS,
+                credit_ms,
+                discipline: Discipline::Stride,
+            };
             assert!(busy.kernel.set_unit(now, unit, rules));
         };
         let mut busy = Busy::new(4, false, [0, 0]);

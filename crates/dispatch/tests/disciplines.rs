@@ -5,8 +5,7 @@ use std::collections::BinaryHeap;
 
 use commonhold_dispatch::{Discipline, Kernel, NOBODY, Recall, Settings, TaskId, UnitRules};
 
-const US: u64 = 1_000;
-const MS: u64 = 1_000 * US;
+const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 const SLICE: u64 = 5 * MS;
 /// The unit with the discipline, and its sub-units.
@@ -24,11 +23,11 @@ enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Computes,
-    /// Works so long, and sleeps so long.
-    Sleeps(u64, u64),
+    /// Gives its turn up after so long, and wants another one.
+    Yields(u64),
 }
 
-/// A task: how it lives, its unit, what is left of its work before it sleeps, and what it had.
+/// A task: how it lives, what is left of its work before it yields, and what it had.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     life: Life,
@@ -76,7 +75,7 @@ impl Play {
         let id = TaskId::try_from(self.tasks.len()).expect("few tasks");
         let left = match life {
             Life::Computes => u64::MAX,
-            Life::Sleeps(work, _) => work,
+            Life::Yields(work) => work,
         };
         self.tasks.push(Task { life, left, had: 0 });
         self.kernel.start(at, id, unit);
@@ -106,22 +105,15 @@ impl Play {
 
     fn switch(&mut self, now: u64, cpu: u32) {
         let (task, since, number) = self.cpus[cpu as usize];
-        let mut goes_on = false;
         if let Some(id) = task {
             let task = &mut self.tasks[id as usize];
             let ran = now - since;
             task.had += ran;
-            goes_on = task.life == Life::Computes || task.left > ran;
-            match task.life {
-                Life::Computes => {}
-                Life::Sleeps(..) if goes_on => task.left -= ran,
-                Life::Sleeps(work, sleep) => {
-                    task.left = work;
-                    self.events.push(Reverse((now + sleep, Event::Wakes(id))));
-                }
+            if let Life::Yields(work) = task.life {
+                task.left = if task.left > ran { task.left - ran } else { work };
             }
         }
-        let next = self.kernel.schedule(now, cpu, goes_on);
+        let next = self.kernel.schedule(now, cpu, task.is_some());
         self.cpus[cpu as usize] = (next, now, number + 1);
         if let Some(id) = next {
             let length = self.kernel.slice_left(now, cpu).min(self.tasks[id as usize].left);
@@ -197,13 +189,13 @@ fn fifo_serves_who_came_first() {
     assert!(found[0] >= 980, "{found:?}");
 }
 
-/// Two tasks of one unit; one sleeps for a moment after each millisecond, a fifth of a slice. Without compensation it would
-/// have a sixth.
+/// Two tasks of one unit; one gives its turn up after each millisecond, a fifth of a slice. Without compensation it would have a
+/// sixth.
 #[test]
 fn a_lottery_compensates_who_uses_a_part_of_its_turn() {
     let mut play = Play::new(Discipline::Lottery, 1, [100; 3], 7);
     play.come(0, UNIT, Life::Computes);
-    play.come(0, UNIT, Life::Sleeps(MS, 10 * US));
+    play.come(0, UNIT, Life::Yields(MS));
     play.run(120 * SECOND);
     let parts = play.parts(&[0, 0]);
     assert!(parts[0].abs_diff(500) <= 25, "{parts:?}");

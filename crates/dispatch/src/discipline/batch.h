@@ -2,7 +2,7 @@
 /*
  * Round robin with long turns. Idea: a switch costs a cache, so turns are as long as BATCH_TURN of CPU time.
  *
- *   key = when its last turn ended
+ *   key = the number of its turn among those of all
  *
  * Weights count for nothing, and no party that wakes interrupts another.
  *
@@ -16,11 +16,11 @@
 
 #define BATCH_TURN 100000000ull
 
-static void batch_comes(struct party *party, u64 now, bool woke)
+static void batch_comes(struct party *party, u64 clock, bool woke)
 {
-	if (!woke && party->at && party->mark < BATCH_TURN)
+	if (!woke && party->mark < BATCH_TURN)
 		return;
-	party->key = party->at = now;
+	party->key = clock + 1;
 	party->mark = 0;
 }
 

@@ -26,6 +26,12 @@ static bool is_other(u32 discipline)
 	return disciplined() && discipline != DISPATCH_STRIDE;
 }
 
+/* Whether keys are numbers, which the clock gives out. */
+static bool has_numbers(u32 discipline)
+{
+	return discipline == DISPATCH_FIFO || discipline == DISPATCH_RR || discipline == DISPATCH_BATCH;
+}
+
 /* A party waits from now on, or its next turn is about to begin; `woke`: it slept, or is new. */
 static APART void party_comes(u32 discipline, struct party *party, u64 clock, u64 now, bool woke)
 {
@@ -40,13 +46,13 @@ static APART void party_comes(u32 discipline, struct party *party, u64 clock, u6
 		decay_comes(party, now);
 		break;
 	case DISPATCH_FIFO:
-		fifo_comes(party, now, woke);
+		fifo_comes(party, clock, woke);
 		break;
 	case DISPATCH_RR:
-		rr_comes(party, now);
+		rr_comes(party, clock);
 		break;
 	case DISPATCH_BATCH:
-		batch_comes(party, now, woke);
+		batch_comes(party, clock, woke);
 		break;
 	}
 }
@@ -89,10 +95,15 @@ static bool interrupts(u32 discipline, u64 mine, u64 its)
 	return false;
 }
 
-/* Whether CPU time that is not charged yet is added to keys: not where a key is the time at which a party came. */
-static bool counts_busy(u32 discipline)
+/*
+ * What is added to the key of a party that runs on CPUs now, each of which is charged a slice later. Where keys are
+ * numbers, nothing is charged.
+ */
+static u64 pending(u32 discipline, u32 busy, u64 slice)
 {
-	return discipline != DISPATCH_FIFO && discipline != DISPATCH_BATCH;
+	if (!is_other(discipline))
+		return busy * slice;
+	return has_numbers(discipline) ? 0 : busy * slice;
 }
 
 #endif

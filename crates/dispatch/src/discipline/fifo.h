@@ -2,7 +2,7 @@
 /*
  * First in, first out. Idea: the party that came first runs until it sleeps.
  *
- *   key = when it came
+ *   key = its number among those that came
  *
  * Weights count for nothing, and no party that wakes interrupts another.
  *
@@ -15,10 +15,10 @@
 #ifndef DISPATCH_FIFO_H
 #define DISPATCH_FIFO_H
 
-static void fifo_comes(struct party *party, u64 now, bool woke)
+static void fifo_comes(struct party *party, u64 clock, bool woke)
 {
-	if (woke || !party->at)
-		party->key = party->at = now;
+	if (woke)
+		party->key = clock + 1;
 }
 
 #endif

@@ -9,7 +9,8 @@
  * A discipline says what a key becomes. It does nothing else: which CPU a party gets, what is lent, called back, rescued
  * and booked is the same for all.
  *
- *   NAME_comes(party, clock, now, woke)   it waits from now on; `woke`: it slept, or is new
+ *   NAME_comes(party, clock, now, woke)   it waits from now on; `woke`: it slept, or is new; the clock is the largest key of those
+ *                                         that came to run, or the last number that was given out
  *   NAME_begins(party, now)               a turn of it begins
  *   NAME_ran(party, used, now)            it ran for so long since the last time, on one CPU
  *   NAME_margin()                         one that wakes interrupts one whose key is larger by more; NO_MARGIN: none

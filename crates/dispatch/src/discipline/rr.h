@@ -2,7 +2,7 @@
 /*
  * Round robin. Idea: all have turns, of a slice each.
  *
- *   key = when its last turn ended
+ *   key = the number of its last turn among those of all
  *
  * Weights count for nothing, and no party that wakes interrupts another.
  *
@@ -14,9 +14,9 @@
 #ifndef DISPATCH_RR_H
 #define DISPATCH_RR_H
 
-static void rr_comes(struct party *party, u64 now)
+static void rr_comes(struct party *party, u64 clock)
 {
-	party->key = now;
+	party->key = clock + 1;
 }
 
 #endif

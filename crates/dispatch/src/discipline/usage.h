@@ -16,6 +16,7 @@
 #define DISPATCH_USAGE_H
 
 #define USAGE_MIN 1000000ull /* ns */
+#define GRAIN     (ONE / 64) /* of a half-life: what is used within it counts in full, since less is lost in rounding */
 
 static u64 usage_key(u64 usage, u64 now, u64 half_life, u64 weight_log)
 {
@@ -35,11 +36,14 @@ static void usage_comes(struct party *party, u64 now, u64 half_life, u64 weight_
 
 static void usage_ran(struct party *party, u64 used, u64 now, u64 half_life, u64 weight_log)
 {
-	if (before(party->at, now))
-		party->mark = halved(party->mark, (now - party->at) / (half_life >> 16));
+	u64 passed = before(party->at, now) ? (now - party->at) / (half_life >> 16) : 0;
+
+	if (passed >= GRAIN) {
+		party->mark = halved(party->mark, passed);
+		party->at += passed * (half_life >> 16);
+	}
 	party->mark += used;
-	party->at = now;
-	party->key = usage_key(party->mark, now, half_life, weight_log);
+	party->key = usage_key(party->mark, party->at, half_life, weight_log);
 }
 
 #endif
