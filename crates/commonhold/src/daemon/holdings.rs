@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use commonhold_contract::{Contract, Resource, Scheme, Unit};
+use commonhold_contract::{Contract, Discipline, Resource, Scheme, Unit, UnitId};
 use commonhold_live::observe::capability;
 use commonhold_machine::capability::State;
 use commonhold_policy::cpu::{NotHeld, Side, WhyNot, not_held};
@@ -49,11 +49,12 @@ pub(super) fn of_those_not_held(hold: &mut Hold) -> Vec<Holding> {
     now(hold).into_iter().filter(|holding| holding.held == State::No).collect()
 }
 
-/// CPUs are held, but for amounts to lend and borrow that these means cannot hold.
+/// CPUs are held, but for disciplines, and for amounts to lend and borrow, that these means cannot hold.
 fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     let by = format!("{by}{}", limits_of_cpu(contract, means));
     let not_held = not_held(contract, means, cpus);
-    if not_held.is_empty() {
+    let disciplines = disciplines_not_held(contract, means);
+    if not_held.is_empty() && disciplines.is_none() {
         return Holding::held(Resource::Cpu, &by);
     }
     let reasons = [
@@ -66,15 +67,37 @@ fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
         let amounts: Vec<&NotHeld> = not_held.iter().filter(|found| found.why == why).collect();
         let key = |side: Side| if side == Side::Lend { "lend" } else { "borrow" };
         let name = |it: &&NotHeld| format!("`{}.cpu` of `{}`", key(it.side), contract.unit(it.unit).path);
-        let mut named: Vec<String> = amounts.iter().take(NAMED).map(name).collect();
-        if amounts.len() > NAMED {
-            named.push(format!("{} more", amounts.len() - NAMED));
-        }
-        if !named.is_empty() {
-            let _ = write!(text, "; amounts not held: {} (as {counts_as})", named.join(", "));
+        if let Some(named) = named(&amounts, name) {
+            let _ = write!(text, "; amounts not held: {named} (as {counts_as})");
         }
     }
+    text += &disciplines.unwrap_or_default();
     Holding::partly(Resource::Cpu, &text)
+}
+
+/// The first few by name, and how many more there are; nothing of none.
+fn named<T>(all: &[T], name: impl FnMut(&T) -> String) -> Option<String> {
+    let mut named: Vec<String> = all.iter().take(NAMED).map(name).collect();
+    if all.len() > NAMED {
+        named.push(format!("{} more", all.len() - NAMED));
+    }
+    (!named.is_empty()).then(|| named.join(", "))
+}
+
+/// Only a scheduler that decides at every switch has disciplines.
+fn disciplines_not_held(contract: &Contract, means: Means) -> Option<String> {
+    let asks = |id: &UnitId| contract.unit(*id).discipline != Discipline::default();
+    let units: Vec<UnitId> = contract.held().filter(asks).collect();
+    let name = |id: &UnitId| {
+        let unit = contract.unit(*id);
+        format!("`{}` of `{}`", unit.discipline, unit.path)
+    };
+    let why = match (contract.machine.scheme, means.switches) {
+        (Scheme::Smp, _) => "under `scheme = \"smp\"`, the kernel decides",
+        (_, true) => return None,
+        (_, false) => "only the `kernel` backend has them; the kernel divides by weight",
+    };
+    Some(format!("; disciplines not held: {} ({why})", named(&units, name)?))
 }
 
 /// How `limit.cpu` is held, where a contract has it.
@@ -194,6 +217,24 @@ mod tests {
         assert!(said(&contract, kernel::MEANS).how.contains("`borrow.cpu` of `a`, 2 more (as"));
         contract.machine.scheme = Scheme::Quota;
         assert_eq!(said(&contract, kernel::MEANS).line(), "cpu     held by it");
+    }
+
+    #[test]
+    fn disciplines_that_are_not_held_are_named() {
+        let mut contract = Contract::default();
+        for (name, discipline) in
+            [("a", Discipline::Lottery), ("b", Discipline::Stride), ("c", Discipline::Fifo)]
+        {
+            let unit = contract.add(None, name);
+            contract.units[unit.index()].discipline = discipline;
+        }
+        let said = |contract: &Contract, means| cpu(contract, 4, means, "by it").line();
+        assert_eq!(said(&contract, kernel::MEANS), "cpu     held by it");
+        let user = "cpu     held by it; disciplines not held: `lottery` of `a`, `fifo` of `c` (only the `kernel` backend has \
+                    them; the kernel divides by weight)";
+        assert_eq!(said(&contract, user::MEANS), user);
+        contract.machine.scheme = Scheme::Smp;
+        assert!(said(&contract, kernel::MEANS).contains("`fifo` of `c` (under `scheme = \"smp\"`"));
     }
 
     #[test]
