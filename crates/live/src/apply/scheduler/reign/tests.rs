@@ -53,9 +53,11 @@ impl Drop for Loaded {
 
 impl Scheduler for Loaded {
     fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), LiveError> {
-        let UnitRules { parent, weight, flags, .. } = rules;
+        let UnitRules { parent, weight, flags, credit_ms, discipline } = rules;
         let parent = if parent == NOBODY { String::new() } else { format!(" in {parent}") };
-        self.0.borrow_mut().told(format!("unit {unit}{parent} weighs {weight} flags {flags}"))
+        let credit = if credit_ms == 0 { String::new() } else { format!(" credit {credit_ms}") };
+        let by = if discipline == Discipline::Stride { String::new() } else { format!(" by {discipline:?}") };
+        self.0.borrow_mut().told(format!("unit {unit}{parent} weighs {weight} flags {flags}{credit}{by}"))
     }
 
     fn admit(&mut self, cgroup: u64, unit: u32) -> Result<(), LiveError> {
@@ -250,6 +252,58 @@ fn everything_is_told_in_order_and_again_after_another_load() {
     let again = units.replace("3 in 2 weighs 100", "3 in 2 weighs 5000") + ", own 0 4, own 2 1";
     assert!(w.rules() && w.problems().is_empty());
     assert_eq!(w.said(), again);
+}
+
+/// A credit is told, and again after another load.
+#[test]
+fn what_a_unit_lent_is_told_with_what_it_is() {
+    let mut w = World::new(&["a"]);
+    w.begin().unwrap();
+    let (_, a) = (w.said(), w.unit("a"));
+    w.apply(vec![], vec![CpuOrder::Credit { unit: a, credit_ms: -7_000 }]);
+    assert_eq!(w.said(), "unit 2 weighs 100 flags 3 credit -7000");
+    w.end(true);
+    w.reign().look(SECOND);
+    assert!(w.said().contains("unit 2 weighs 100 flags 3 credit -7000"));
+}
+
+/// Tasks that are ordered by one discipline cannot be ordered by another: a scheduler that is loaded anew orders them. So it is
+/// with the first one that is not stride. A unit that comes with one of those that are known needs no other scheduler.
+#[test]
+fn another_discipline_is_for_another_scheduler() {
+    let mut w = World::new(&["a", "b"]);
+    w.begin().unwrap();
+    assert!(w.said().starts_with("load 64, "));
+    let by = |w: &mut World, unit: &str, discipline| {
+        let unit = w.unit(unit);
+        w.contract.units[unit.index()].discipline = discipline;
+        w.follow();
+        w.said()
+    };
+    let said = by(&mut w, "a", commonhold_contract::Discipline::Lottery);
+    assert!(
+        said.starts_with("load 64 with disciplines, ") && said.contains("flags 3 by Lottery, "),
+        "{said}"
+    );
+    let said = by(&mut w, "b", commonhold_contract::Discipline::Rr);
+    assert!(said.starts_with("load 64 with disciplines, ") && said.contains("flags 3 by Rr, "), "{said}");
+    w.have(&["a", "b", "c"]);
+    for (unit, discipline) in [
+        ("a", commonhold_contract::Discipline::Lottery),
+        ("b", commonhold_contract::Discipline::Rr),
+        ("c", commonhold_contract::Discipline::Fifo),
+    ] {
+        let unit = w.unit(unit);
+        w.contract.units[unit.index()].discipline = discipline;
+    }
+    w.follow();
+    assert_eq!(w.said(), "unit 4 weighs 100 flags 3 by Fifo, admit c 4");
+    for unit in ["a", "b", "c"] {
+        let unit = w.unit(unit);
+        w.contract.units[unit.index()].discipline = commonhold_contract::Discipline::Stride;
+    }
+    w.follow();
+    assert!(w.said().starts_with("load 64, "));
 }
 
 #[test]
