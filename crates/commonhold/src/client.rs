@@ -40,6 +40,7 @@ pub(crate) fn call<T: DeserializeOwned>(client: &mut Client, call: &Call) -> Res
                 | Why::TicketsLent
                 | Why::NoExchange
                 | Why::NotReserved
+                | Why::MemoryInUse
                 | Why::Loop
                 | Why::TooManyOffers
                 | Why::NoSuchOffer => Exit::Refused,

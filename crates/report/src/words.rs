@@ -3,7 +3,7 @@
 use std::fmt;
 
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
-use commonhold_contract::{Contract, PerResource, Resource, UnitId, amount_text};
+use commonhold_contract::{Amount, Contract, PerResource, Resource, UnitId, amount_text};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, RightsChange};
 use commonhold_policy::rights::{
     Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade,
@@ -100,6 +100,13 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
         Refused::NotReserved { unit, resource, left: Some(left) } => {
             format!("unit {} has less {resource} reserved than it would lend; {left} is the most", name(unit))
         }
+        Refused::InUse { unit, used, reserved, most } => format!(
+            "unit {} uses {} of the {} of memory that are reserved for it: {}; let it give back memory first",
+            name(unit),
+            Bytes(used),
+            Bytes(reserved),
+            spare_memory(most)
+        ),
         Refused::Loop { unit } => format!(
             "unit {} would be worth something by its own tickets: a unit cannot hold tickets of its own currency, nor of one \
              that is worth something by them; name another unit",
@@ -119,6 +126,17 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
         Refused::Itself { unit } => {
             format!("unit {} cannot give tickets to itself; name another unit beside it", name(unit))
         }
+    }
+}
+
+/// What a unit can give of the memory that is reserved for it, in whole mebibytes, as an offer has it.
+fn spare_memory(most: u64) -> String {
+    match most >> 20 << 20 {
+        0 => "it can give nothing of that now".to_owned(),
+        most => format!(
+            "{} is the most that it can give now",
+            Offer::hard(Resource::Memory, Amount::Absolute(most))
+        ),
     }
 }
 

@@ -179,6 +179,7 @@ pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
             Refused::Lent { .. } => Why::TicketsLent,
             Refused::NoExchange { .. } => Why::NoExchange,
             Refused::NotReserved { .. } => Why::NotReserved,
+            Refused::InUse { .. } => Why::MemoryInUse,
             Refused::Loop { .. } => Why::Loop,
             Refused::TooManyOffers => Why::TooManyOffers,
             Refused::NoOffer { .. } | Refused::NumberTaken { .. } => Why::NoSuchOffer,

@@ -288,7 +288,7 @@ impl Market {
     /// Adds an offer.
     ///
     /// Refused: of or with an unknown unit or itself; of no tickets, of all that the unit has or more, of more than is reserved for
-    /// it, or of tickets for tickets of the same resource; where the least that it takes is not of what it wants, or more; with a
+    /// it, of memory that it uses, or of tickets for tickets of the same resource; where the least that it takes is not of what it wants, or more; with a
     /// unit that would then be worth something by its own tickets; where [`OFFERS_MAX`] stand already.
     pub(super) fn offer(&mut self, rights: &Rights, bid: Bid) -> Result<Trade, Refused> {
         let Bid { by, gives, wants, with, at_least, .. } = bid;
@@ -350,7 +350,8 @@ impl Market {
                     if (rights.unit(leg.from)?.parent, rights.unit(leg.to)?.parent) != (leg.of, leg.into) {
                         return Err(Refused::Enclosers { from: leg.from, to: leg.to });
                     }
-                    rights.may_lend(leg.from, leg.what)?;
+                    // It was lent before: what is in use by now is not asked.
+                    rights.has(leg.from, leg.what)?;
                     if !rights.has_room(leg) {
                         let (unit, resource) = (leg.to, leg.what.resource);
                         return Err(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.much() });
@@ -487,7 +488,7 @@ fn close(
 }
 
 /// What a ring moves. `None`: it cannot be: there is too little of something, or no room, or a unit would be worth something by
-/// its own tickets.
+/// its own tickets, or memory would be moved that is in use.
 fn legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
     let n = ring.len();
     let link = |at: usize| (&ring[at], &ring[(at + 1) % n]);
@@ -529,7 +530,7 @@ fn legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
         let lots: Vec<(UnitId, Option<UnitId>)> = lots.map(|leg| (leg.to, leg.of)).collect();
         !lots.is_empty() && rights.would_loop(resource, &lots)
     };
-    (!Resource::ALL.into_iter().any(loops)).then_some(legs)
+    (!Resource::ALL.into_iter().any(loops) && rights.can_move(&legs).is_ok()).then_some(legs)
 }
 
 /// The measure in which a unit lends, and the currency that it is of.
