@@ -127,8 +127,11 @@ impl Rights {
             return Ok(());
         }
         let (used, reserved) = (in_use.of(unit), values.hard(unit));
-        let most = reserved.saturating_sub(used);
-        if gone <= most { Ok(()) } else { Err(Refused::InUse { unit, used, reserved, most }) }
+        let kept = used.min(reserved);
+        match reserved.saturating_sub(gone) >= kept {
+            true => Ok(()),
+            false => Err(Refused::InUse { unit, used, reserved, most: reserved - kept }),
+        }
     }
 }
 

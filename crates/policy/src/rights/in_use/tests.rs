@@ -11,13 +11,20 @@ const DIVIDED: u64 = 10_000;
 /// `lab`, with `ana` and `al` in it, and `works`. 4,000 of 10,000 are reserved for `lab`, 2,000 of them for `ana`; a quarter of
 /// all for `works`.
 fn units() -> (Contract, [UnitId; 4], Rights) {
+    with_reserved(4_000)
+}
+
+/// With so much reserved for `lab`.
+fn with_reserved(for_lab: u64) -> (Contract, [UnitId; 4], Rights) {
     let mut contract = Contract::default();
     let lab = contract.add(None, "lab");
     let (ana, al) = (contract.add(Some(lab), "ana"), contract.add(Some(lab), "al"));
     let works = contract.add(None, "works");
-    for (id, hard) in
-        [(lab, Amount::Absolute(4_000)), (ana, Amount::Absolute(2_000)), (works, Amount::Part(MILLIONTH / 4))]
-    {
+    for (id, hard) in [
+        (lab, Amount::Absolute(for_lab)),
+        (ana, Amount::Absolute(2_000)),
+        (works, Amount::Part(MILLIONTH / 4)),
+    ] {
         contract.units[id.index()].hard.memory = Some(hard);
     }
     for id in [lab, ana, al, works] {
@@ -120,6 +127,13 @@ fn what_is_used_beside_a_unit_does_not_leave_the_unit_around() {
     offer(&mut r, al, Offer::tickets(Disk, 10), memory(501)).unwrap();
     r.settle(1);
     assert_eq!(r.deals().len(), 1);
+    // A unit around it for which nothing is reserved loses nothing.
+    let (contract, [_, ana, al, works], mut r) = with_reserved(0);
+    r.set_in_use(&in_use(&contract, &[(al, 3_500, 0)]));
+    offer(&mut r, ana, memory(501), Offer::tickets(Disk, 10)).unwrap();
+    offer(&mut r, works, Offer::tickets(Disk, 100), memory(501)).unwrap();
+    r.settle(0);
+    assert_eq!(r.deals().len(), 1);
 }
 
 /// What happens to units, by their places.
@@ -145,8 +159,11 @@ proptest! {
     /// Whatever is offered: what an exchange leaves reserved for the unit that lends, and for those around it, is no less than
     /// what they use, unless it was less before.
     #[test]
-    fn no_exchange_takes_what_is_in_use(happenings in proptest::collection::vec(happens(), 1..60)) {
-        let (contract, ids, mut r) = units();
+    fn no_exchange_takes_what_is_in_use(
+        for_lab in prop_oneof![Just(0), Just(1_000), Just(4_000)],
+        happenings in proptest::collection::vec(happens(), 1..60),
+    ) {
+        let (contract, ids, mut r) = with_reserved(for_lab);
         let mut own = ids.map(|id| (id, 0u64, 0u64));
         for (now, happens) in happenings.into_iter().enumerate() {
             match happens {
