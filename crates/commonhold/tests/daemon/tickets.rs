@@ -365,6 +365,9 @@ fn offers_that_fit_are_served_and_undone() {
     assert_eq!(stands, "offer 1 stands; `commonhold cancel 1` takes it back\n");
     let offers = done(place.call(&["offers"]));
     assert!(offers.contains("1         a  30 disk  20 cpu"), "{offers}");
+    assert!(offers.contains("offer 1 waits: no offer of another unit gives cpu tickets"), "{offers}");
+    let all: serde_json::Value = serde_json::from_str(&done(place.call(&["offers", "--json"]))).unwrap();
+    assert_eq!(all["offers"][0]["waits"], "no offer of another unit gives cpu tickets");
     let served = done(offer("b", "cpu:25", "disk:30", &["--with", "a"]));
     assert_eq!(
         served,

@@ -78,7 +78,7 @@ use crate::time::Time;
 
 pub use change::{Change, How, NoOffer, Offer, Refused, Stake};
 use trade::Market;
-pub use trade::{Bid, Deal, Ending, Leg, RING_MAX, Resumed, Trade};
+pub use trade::{Bid, Deal, Ending, Leg, RING_MAX, Resumed, Trade, Waits};
 
 /// The most tickets that a unit may have of a resource, as in a contract. The least is 1.
 pub const TICKETS_MAX: u64 = 1_000_000;
@@ -376,11 +376,6 @@ impl Rights {
     /// Offers that stand, by number, the oldest first.
     pub fn offers(&self) -> &BTreeMap<u64, Bid> {
         self.market.offers()
-    }
-
-    /// Why an offer that stands cannot be served at all now: its unit has not got what it gives, or uses it.
-    pub fn waits(&self, bid: &Bid) -> Option<Refused> {
-        self.may_lend(bid.by, bid.gives).err()
     }
 
     /// Exchanges in force, by number.
@@ -720,7 +715,7 @@ impl Rights {
             return Some(much);
         }
         let values = self.to(resource);
-        let worth = |of: Option<UnitId>| of.map_or(values.capacity.total(), |of| values.worth(of));
+        let worth = |of: Option<UnitId>| values.currency(of);
         let divide = |product: Option<u128>, by: u128| {
             let product = product.filter(|_| by > 0)?;
             u64::try_from(if up { product.div_ceil(by) } else { product / by }).ok()
@@ -746,6 +741,12 @@ impl Rights {
             Kind::Part => divide(times(value.into(), MILLIONTH), worth(other).into()),
             _ => Some(value),
         }
+    }
+
+    /// Whether a ticket of that currency is worth nothing that could be compared: nobody who is active has any.
+    fn is_worth_nothing(&self, resource: Resource, of: Option<UnitId>) -> bool {
+        let values = self.to(resource);
+        values.division(of, values.currency(of)).per_ticket().is_none_or(|(left, _)| left == 0)
     }
 
     /// Whether a unit lent more than it has by now.

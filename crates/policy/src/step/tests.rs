@@ -9,7 +9,7 @@ use crate::check::Books;
 use crate::cpu::lend::Loan;
 use crate::cpu::{BUSY_NS, NotHeld, REST_NS, Side, WhyNot, needs_cap, not_held};
 use crate::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, Orders, Reason, Step};
-use crate::rights::{Bid, Change, Ending, Offer, Refused, Trade};
+use crate::rights::{Bid, Change, Ending, Offer, Refused, Trade, Waits};
 use crate::snapshot::{DiskFacts, DiskMeans, Means, MemoryFacts, Snapshot, UnitFacts, UnitMemory};
 use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, Scheme, UnitId};
 use commonhold_machine::{CpuSet, Machine};
@@ -887,7 +887,9 @@ fn a_step_knows_what_memory_was_in_use_at_the_last_look() {
     let mut more = sees.clone();
     more.memory.as_mut().unwrap().units[ids[0].index()].anonymous = 61 << 20;
     let (state, _) = after(state, &contract, &more, &[]);
-    assert!(state.rights().offers().values().any(|bid| state.rights().waits(bid).is_some()));
+    assert!(
+        matches!(state.rights().waits(1), Some(Waits::Lacks(Refused::InUse { most, .. })) if most == 39 << 20)
+    );
     // Another unit has the number, and uses nothing yet.
     contract.vacant.insert(ids[0]);
     let (state, _) = after(state, &contract, &blind, &[]);

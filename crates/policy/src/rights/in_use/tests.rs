@@ -1,5 +1,5 @@
 use super::*;
-use crate::rights::{Bid, Change, Trade};
+use crate::rights::{Bid, Change, Trade, Waits};
 use crate::snapshot::UnitMemory;
 use commonhold_contract::Resource::{Disk, Memory};
 use commonhold_contract::{MILLIONTH, PerResource};
@@ -104,9 +104,9 @@ fn an_offer_waits_while_what_it_gives_is_in_use() {
     use_of_ana(&mut r, 1_001);
     offer(&mut r, al, Offer::tickets(Disk, 10), memory(1_000)).unwrap();
     r.settle(0);
-    let waits = r.waits(&r.offers()[&1]);
+    let waits = r.waits(1);
     let refused = Refused::InUse { unit: ana, used: 1_001, reserved: 2_000, most: 999 };
-    assert_eq!((r.deals().len(), waits), (0, Some(refused)));
+    assert_eq!((r.deals().len(), waits), (0, Some(Waits::Lacks(refused))));
     let hard = |r: &Rights| [lab, ana, al, works].map(|id| r.entitlement(Memory).hard(id));
     assert_eq!(hard(&r), [4_000, 2_000, 0, 2_500]);
     use_of_ana(&mut r, 1_000);
@@ -117,12 +117,14 @@ fn an_offer_waits_while_what_it_gives_is_in_use() {
 /// `ana` uses nothing, but `al` uses 3,500 of the 4,000 that are reserved for `lab`: 500 may leave it.
 #[test]
 fn what_is_used_beside_a_unit_does_not_leave_the_unit_around() {
-    let (contract, [_, ana, al, works], mut r) = units();
+    let (contract, [lab, ana, al, works], mut r) = units();
     r.set_in_use(&in_use(&contract, &[(al, 3_500, 0)]));
     offer(&mut r, ana, memory(501), Offer::tickets(Disk, 10)).unwrap();
     offer(&mut r, works, Offer::tickets(Disk, 100), memory(501)).unwrap();
     r.settle(0);
     assert_eq!(r.deals().len(), 0);
+    let why = Refused::InUse { unit: lab, used: 3_500, reserved: 4_000, most: 500 };
+    assert_eq!(r.waits(1), Some(Waits::Moves { offer: 2, why }));
     // Within `lab` it goes nowhere.
     offer(&mut r, al, Offer::tickets(Disk, 10), memory(501)).unwrap();
     r.settle(1);
