@@ -460,11 +460,12 @@ fn offers_that_are_none_are_refused() {
         .refused(69, &["this command runs in no unit", "--unit"]);
 }
 
-/// In different units, and in part: `b` gives 32 MiB of what is reserved for it to `a/sub` for disk tickets of `a`'s currency.
+/// In different units, and in part: `b` gives 32 MiB of what is reserved for it to `a/sub` for disk tickets of `a`'s currency. It
+/// offers half of its reservation: some of the other half is in use.
 #[test]
 fn units_of_different_enclosers_exchange_reservations() {
     let (place, daemon) =
-        start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\nhard = { memory = \"64MiB\" }\n");
+        start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\nhard = { memory = \"128MiB\" }\n");
     let offer = |unit: &str, give: &str, want: &str, more: &[&str]| {
         done(place.call(&[&["offer", "--unit", unit, "--give", give, "--want", want], more].concat()))
     };
