@@ -48,6 +48,8 @@ pub enum Why {
     NoExchange,
     /// A unit has less reserved than it would lend.
     NotReserved,
+    /// A unit uses memory that is reserved for it, and would give it away.
+    MemoryInUse,
     /// A unit would be worth something by its own tickets.
     Loop,
     /// So many offers stand already.
@@ -66,7 +68,7 @@ pub enum Why {
     Other(String),
 }
 
-const NAMES: [(Why, &str); 17] = [
+const NAMES: [(Why, &str); 18] = [
     (Why::NotAllowed, "io.commonhold.NotAllowed"),
     (Why::NoSuchUnit, "io.commonhold.NoSuchUnit"),
     (Why::NoSuchProcess, "io.commonhold.NoSuchProcess"),
@@ -77,6 +79,7 @@ const NAMES: [(Why, &str); 17] = [
     (Why::TicketsLent, "io.commonhold.TicketsLent"),
     (Why::NoExchange, "io.commonhold.NoExchange"),
     (Why::NotReserved, "io.commonhold.NotReserved"),
+    (Why::MemoryInUse, "io.commonhold.MemoryInUse"),
     (Why::Loop, "io.commonhold.Loop"),
     (Why::TooManyOffers, "io.commonhold.TooManyOffers"),
     (Why::NoSuchOffer, "io.commonhold.NoSuchOffer"),

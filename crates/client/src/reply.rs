@@ -77,7 +77,7 @@ pub struct Standing {
     /// How long an exchange lasts at most, in ns.
     #[serde(default)]
     pub for_ns: Option<u64>,
-    /// Why it cannot be served now, whoever offers what.
+    /// Why it waits: what its unit lacks, or what no other offer does.
     #[serde(default)]
     pub waits: Option<String>,
 }

@@ -471,6 +471,10 @@ pub(crate) enum TicketsWhat {
 ///
 /// Within one unit, tickets are compared by their number; in different units, by what they are worth now. A part of a reservation
 /// (hard) serves units that want a reservation, and tickets those that want tickets. The members of a unit may offer its tickets, and so may root.
+///
+/// With a program after `--`, the offer is the program's: it is made before the program starts, and taken back when it ends. So is
+/// the exchange that served it. The exit code is the program's, or 128 and the number of the signal that ended it. Signals to this
+/// process reach the program. If the offer is refused, nothing is started.
 #[derive(Debug, Args)]
 pub(crate) struct Offer {
     /// The unit that offers, by its path [default: the one that this command runs in]
@@ -491,6 +495,9 @@ pub(crate) struct Offer {
     /// How long an exchange lasts at most (`30s`, `10min`, `1h`) [default: until it is ended]
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) time: Option<Duration>,
+    /// A program and its arguments: it starts when the offer is made, and the offer ends with it
+    #[arg(last = true, conflicts_with = "json")]
+    pub(crate) program: Vec<OsString>,
     #[command(flatten)]
     pub(crate) common: Common,
 }

@@ -21,7 +21,7 @@ use crate::protocol::{
     ContractReply, EnterReply, OffersReply, StatusReply, TicketsReply, WhereReply, how_to_wire,
     numbers_to_wire, to_wire,
 };
-use crate::{output, place};
+use crate::{bound, output, place};
 
 /// One call and its answer.
 pub(crate) fn call<T: DeserializeOwned>(client: &mut Client, call: &Call) -> Result<T, Failure> {
@@ -40,6 +40,7 @@ pub(crate) fn call<T: DeserializeOwned>(client: &mut Client, call: &Call) -> Res
                 | Why::TicketsLent
                 | Why::NoExchange
                 | Why::NotReserved
+                | Why::MemoryInUse
                 | Why::Loop
                 | Why::TooManyOffers
                 | Why::NoSuchOffer => Exit::Refused,
@@ -242,8 +243,16 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
     let with = args.with.clone();
     let at_least = args.at_least.map(|least| least.to_string());
     let (gives, wants) = (args.give.to_string(), args.want.to_string());
-    let asked = Asked::Offer { unit, gives, wants, with, for_ns, at_least, while_connected: false };
-    let reply: TicketsReply = call(&mut place::connect(&args.common.place)?.into(), &Call::Change(asked))?;
+    let while_connected = !args.program.is_empty();
+    let asked = Asked::Offer { unit, gives, wants, with, for_ns, at_least, while_connected };
+    let mut client = Client::from(place::connect(&args.common.place)?);
+    let reply: TicketsReply = call(&mut client, &Call::Change(asked))?;
+    if let Some((program, arguments)) = args.program.split_first() {
+        let code = bound::run(program, arguments)?;
+        // The daemon takes the offer back when this closes.
+        drop(client);
+        std::process::exit(code);
+    }
     if args.common.json {
         return said(&exchanges::offered(reply.offer, reply.exchange, &reply.tickets));
     }

@@ -27,9 +27,9 @@ pub(crate) enum Exit {
     Taken,
     /// The caller may not do this.
     NotAllowed,
-    /// `exec`: the command was found and cannot be run.
+    /// `exec`, `offer`: the command was found and cannot be run.
     CannotRun,
-    /// `exec`: there is no such command.
+    /// `exec`, `offer`: there is no such command.
     NotFound,
 }
 
@@ -88,8 +88,8 @@ impl Exit {
             Exit::System => "the kernel refused something that should have worked",
             Exit::Taken => "another daemon or program owns something that is needed",
             Exit::NotAllowed => "the caller may not do this",
-            Exit::CannotRun => "exec: the command was found and cannot be run",
-            Exit::NotFound => "exec: there is no such command",
+            Exit::CannotRun => "exec, offer: the command was found and cannot be run",
+            Exit::NotFound => "exec, offer: there is no such command",
         }
     }
 
@@ -97,7 +97,7 @@ impl Exit {
     pub(crate) fn table() -> String {
         let row = |exit: &Exit| format!("  {:>3}  {}\n", exit.code(), exit.meaning());
         let rows: String = Exit::ALL.iter().map(row).collect();
-        format!("Exit codes:\n{rows}exec passes on the exit code of the command it ran.")
+        format!("Exit codes:\n{rows}exec and offer pass on the exit code of the command they ran.")
     }
 }
 

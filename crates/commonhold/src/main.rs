@@ -1,5 +1,6 @@
 //! The command: parses flags, wires the parts, maps errors to exit codes.
 
+mod bound;
 mod calibrate;
 mod check;
 mod claims;
@@ -17,6 +18,7 @@ mod output;
 mod place;
 mod progress;
 mod protocol;
+mod signals;
 mod sim;
 
 use std::process::ExitCode;

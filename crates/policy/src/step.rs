@@ -9,8 +9,8 @@ use commonhold_contract::{Resource, UnitId};
 
 use crate::input::Input;
 use crate::plan::{Decisions, Plan, RightsChange};
-use crate::rights::Rights;
 use crate::rights::entitlement::capacity;
+use crate::rights::{Change, InUse, Rights};
 use crate::time::{MS, Time};
 use crate::{cpu, disk, memory, negotiate};
 
@@ -18,6 +18,8 @@ use crate::{cpu, disk, memory, negotiate};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
     rights: Arc<Rights>,
+    /// Memory in use, as of the last look at memory; nothing before the first.
+    in_use: Option<Arc<InUse>>,
     pub(crate) cpu: cpu::State,
     memory: Arc<memory::State>,
     pub(crate) disks: disk::State,
@@ -34,8 +36,9 @@ impl State {
 /// Decides what is to be done now.
 pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let mut plan = Plan { at: now, ..Plan::default() };
+    look_at_use(&mut state.in_use, input);
     let rights = &mut state.rights;
-    bring_up_to_date(rights, now, input, &mut plan.decisions);
+    bring_up_to_date(rights, now, input, state.in_use.as_deref(), &mut plan.decisions);
     let looked = negotiate::step(&mut state.negotiator, now, input, rights);
     plan.decisions.negotiated = looked.said;
     plan.decisions.trade.extend(looked.traded);
@@ -53,15 +56,35 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     (state, plan)
 }
 
+/// Takes note of what is in use of memory, where it was observed.
+fn look_at_use(in_use: &mut Option<Arc<InUse>>, input: Input<'_>) {
+    if let Some(facts) = &input.snapshot.memory {
+        *in_use = Some(Arc::new(InUse::new(input.contract, facts)));
+    } else if !input.contract.vacant.is_empty() {
+        *in_use =
+            in_use.take().map(|known| Arc::new(Arc::unwrap_or_clone(known).without_gone(input.contract)));
+    }
+}
+
 /// Takes into the rights what changed since the step before. Where nothing did, they stay the same ones: what is worked out
 /// from them is remembered by that.
-fn bring_up_to_date(rights: &mut Arc<Rights>, now: Time, input: Input<'_>, made: &mut Decisions) {
+fn bring_up_to_date(
+    rights: &mut Arc<Rights>,
+    now: Time,
+    input: Input<'_>,
+    in_use: Option<&InUse>,
+    made: &mut Decisions,
+) {
     let capacities =
         Resource::ALL.map(|resource| (resource, capacity(input.contract, input.machine, resource)));
     let there = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
+    // It changes at every look, so that the rights know of it only while somebody offers something.
+    let offers = |change: &Change| matches!(change, Change::Offer { .. } | Change::Resume { .. });
+    let in_use = in_use.filter(|_| rights.asks_for_use() || input.changes.iter().any(offers));
     let same = rights.are_of(input.contract)
         && input.changes.is_empty()
         && rights.is_settled(now)
+        && in_use.is_none_or(|in_use| rights.knows_in_use(in_use))
         && capacities.iter().all(|(resource, capacity)| rights.capacity(*resource) == *capacity)
         && input.contract.held().all(|unit| rights.is_present(unit, there(unit)));
     if same {
@@ -72,6 +95,9 @@ fn bring_up_to_date(rights: &mut Arc<Rights>, now: Time, input: Input<'_>, made:
     // What offers are worth is weighed by it.
     for (resource, capacity) in capacities {
         rights.set_capacity(resource, capacity);
+    }
+    if let Some(in_use) = in_use {
+        rights.set_in_use(in_use);
     }
     for change in input.changes {
         let refused = rights.apply(*change).err();

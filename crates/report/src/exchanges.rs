@@ -29,7 +29,7 @@ pub struct Standing {
     /// How long an exchange lasts at most, in ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
-    /// Why it cannot be served now, whoever offers what: its unit has not got what it gives.
+    /// Why it waits: what its unit lacks, or what no other offer does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
 }
@@ -273,7 +273,7 @@ mod tests {
             why: Some(Ending::Gone),
             ..exchange.clone()
         };
-        let text = text(&[offer], &[over, exchange], &[], 9_000_000_000, Style::PLAIN);
+        let text = text(core::slice::from_ref(&offer), &[over, exchange], &[], 9_000_000_000, Style::PLAIN);
         let expected = "\
 offer  unit     gives    wants  with      for
 4         a  300 disk  200 cpu     -  600.0 s
@@ -286,6 +286,9 @@ exchange  lends  to  tickets      began                       ends
               b   a   20 cpu
 ";
         assert_eq!(text, expected);
+        let json = super::json(&[offer], &[], &[], 9);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["offers"][0]["waits"], "it has 3");
         assert_eq!(
             super::text(&[], &[], &[], 0, Style::PLAIN),
             "No offer stands, and no tickets are exchanged.\n"

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
-use commonhold_contract::{Contract, PerResource, Resource, UnitId, amount_text};
+use commonhold_contract::{Amount, Contract, PerResource, Resource, UnitId, amount_text};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, RightsChange};
 use commonhold_policy::rights::{
-    Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade,
+    Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade, Waits,
 };
 use commonhold_policy::{MS, Plan, Reason};
 
@@ -100,6 +100,13 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
         Refused::NotReserved { unit, resource, left: Some(left) } => {
             format!("unit {} has less {resource} reserved than it would lend; {left} is the most", name(unit))
         }
+        Refused::InUse { unit, used, reserved, most } => format!(
+            "unit {} uses {} of the {} of memory that are reserved for it: {}; let it give back memory first",
+            name(unit),
+            Bytes(used),
+            Bytes(reserved),
+            spare_memory(most)
+        ),
         Refused::Loop { unit } => format!(
             "unit {} would be worth something by its own tickets: a unit cannot hold tickets of its own currency, nor of one \
              that is worth something by them; name another unit",
@@ -119,6 +126,62 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
         Refused::Itself { unit } => {
             format!("unit {} cannot give tickets to itself; name another unit beside it", name(unit))
         }
+    }
+}
+
+/// What a unit can give of the memory that is reserved for it, in whole mebibytes, as an offer has it.
+fn spare_memory(most: u64) -> String {
+    match most >> 20 << 20 {
+        0 => "it can give nothing of that now".to_owned(),
+        most => format!(
+            "{} is the most that it can give now",
+            Offer::hard(Resource::Memory, Amount::Absolute(most))
+        ),
+    }
+}
+
+/// Why an offer waits, in words.
+pub fn waits(contract: &Contract, why: Waits) -> String {
+    let name = |unit: UnitId| path(contract, unit);
+    let needs =
+        |needs: Option<Offer>| needs.map_or_else(|| "more than there can be".to_owned(), |it| it.to_string());
+    match why {
+        Waits::Lacks(why) => refused(contract, why),
+        Waits::NobodyGives(what) => format!("no offer of another unit gives {}", kind(what)),
+        Waits::NobodyWants(what) => format!("no offer of another unit wants {}", kind(what)),
+        Waits::ForOthers { offer } => {
+            format!("offer {offer} would fit, but one of both is with another unit alone (`--with`)")
+        }
+        Waits::WaitsToo { offer } => format!("offer {offer} would fit, but its unit has not got what it gives now"),
+        Waits::NobodyActive { offer, within } => format!(
+            "it cannot be compared with offer {offer} now: what is of {} is worth nothing, since nobody there is active",
+            within.map_or_else(|| "the top level".to_owned(), |within| format!("unit {}", name(within)))
+        ),
+        Waits::NotWeighed { offer, what } => format!(
+            "it cannot be compared with offer {offer}: {what} is an amount, and nobody knows how much {} there is",
+            what.resource
+        ),
+        Waits::GivesLess { offer, gives, needs: it } => {
+            format!("offer {offer} gives {gives}, and {} would be needed of it", needs(it))
+        }
+        Waits::WantsMore { offer, wants, needs: it } => {
+            format!("offer {offer} wants {wants} at least, for which this one would have to give {}", needs(it))
+        }
+        Waits::Ratio { offer } => {
+            format!("offer {offer} would fit, but wants more for each part of what it gives than this one gives for it")
+        }
+        Waits::Moves { offer, why } => format!("offer {offer} fits, but {}", refused(contract, why)),
+        Waits::NoRing => {
+            "some offers give what it wants, and others want what it gives, but no ring of four at most closes".to_owned()
+        }
+    }
+}
+
+/// `cpu tickets`, and `reserved memory`.
+fn kind(what: Offer) -> String {
+    match what.stake {
+        Stake::Tickets(_) => format!("{} tickets", what.resource),
+        Stake::Hard(_) => format!("reserved {}", what.resource),
     }
 }
 
@@ -419,6 +482,70 @@ impl fmt::Display for Because<'_> {
 mod tests {
     use super::*;
     use commonhold_policy::rights::Rights;
+
+    #[test]
+    fn why_an_offer_waits_is_said() {
+        let mut contract = Contract::default();
+        let lab = contract.add(None, "lab");
+        let ana = contract.add(Some(lab), "ana");
+        let (disk, cpu) = (Offer::tickets(Resource::Disk, 30), Offer::tickets(Resource::Cpu, 20));
+        let memory = |mebibytes: u64| Offer::hard(Resource::Memory, Amount::Absolute(mebibytes << 20));
+        let uses = |most: u64| Refused::InUse { unit: ana, used: 1_639 << 20, reserved: 2 << 30, most };
+        for (why, words) in [
+            (
+                Waits::Lacks(uses(409 << 20)),
+                "unit lab/ana uses 1.6 GiB of the 2 GiB of memory that are reserved for it: memory:409MiB is the most that it can \
+                 give now; let it give back memory first",
+            ),
+            (
+                Waits::Lacks(uses(1_000)),
+                "unit lab/ana uses 1.6 GiB of the 2 GiB of memory that are reserved for it: it can give nothing of that now; let \
+                 it give back memory first",
+            ),
+            (
+                Waits::Moves { offer: 2, why: Refused::Loop { unit: lab } },
+                "offer 2 fits, but unit lab would be worth something by its own tickets: a unit cannot hold tickets of its own \
+                 currency, nor of one that is worth something by them; name another unit",
+            ),
+            (Waits::NobodyGives(cpu), "no offer of another unit gives cpu tickets"),
+            (Waits::NobodyWants(memory(1)), "no offer of another unit wants reserved memory"),
+            (
+                Waits::ForOthers { offer: 2 },
+                "offer 2 would fit, but one of both is with another unit alone (`--with`)",
+            ),
+            (Waits::WaitsToo { offer: 2 }, "offer 2 would fit, but its unit has not got what it gives now"),
+            (
+                Waits::NobodyActive { offer: 2, within: Some(lab) },
+                "it cannot be compared with offer 2 now: what is of unit lab is worth nothing, since nobody there is active",
+            ),
+            (
+                Waits::NobodyActive { offer: 2, within: None },
+                "it cannot be compared with offer 2 now: what is of the top level is worth nothing, since nobody there is active",
+            ),
+            (
+                Waits::NotWeighed { offer: 2, what: memory(3) },
+                "it cannot be compared with offer 2: memory:3MiB is an amount, and nobody knows how much memory there is",
+            ),
+            (
+                Waits::GivesLess { offer: 2, gives: cpu, needs: Some(Offer::tickets(Resource::Cpu, 25)) },
+                "offer 2 gives cpu:20, and cpu:25 would be needed of it",
+            ),
+            (
+                Waits::WantsMore { offer: 2, wants: disk, needs: None },
+                "offer 2 wants disk:30 at least, for which this one would have to give more than there can be",
+            ),
+            (
+                Waits::Ratio { offer: 2 },
+                "offer 2 would fit, but wants more for each part of what it gives than this one gives for it",
+            ),
+            (
+                Waits::NoRing,
+                "some offers give what it wants, and others want what it gives, but no ring of four at most closes",
+            ),
+        ] {
+            assert_eq!(waits(&contract, why), words);
+        }
+    }
 
     /// Words for what the rights themselves refuse: the number that is offered instead is one that they take.
     #[test]

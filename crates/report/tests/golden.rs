@@ -5,6 +5,7 @@
 mod fixture;
 
 use commonhold_contract::{Contract, Resource, UnitId};
+use commonhold_ledger::Credits;
 use commonhold_policy::Plan;
 use commonhold_policy::membership::Stays;
 use commonhold_report::comparison::{self, Comparison};
@@ -126,6 +127,28 @@ fn plan_without_steps_and_with_units_that_the_contract_lacks() {
         plan::text(&contract, &watched, Style::PLAIN)
             .contains("within 250.0 ms, each time at what shared can use.")
     );
+}
+
+/// What is remembered of loans, of every resource and on both sides; of a unit of which nothing is, nothing is said.
+#[test]
+fn status_of_units_whose_loans_are_remembered() {
+    let mut statement = fixture::statement();
+    let remembered = [
+        Some(Credits { cpu_ns: 8_000_000_000, memory_byte_s: -(3 << 29), disk_bytes: 4 << 20 }),
+        Some(Credits { cpu_ns: 0, memory_byte_s: 1 << 30, disk_bytes: 0 }),
+        Some(Credits { cpu_ns: -8_000_000_000, memory_byte_s: 0, disk_bytes: -(4 << 20) }),
+    ];
+    for (account, credits) in statement.accounts.iter_mut().zip(remembered) {
+        account.credits = credits;
+    }
+    let text = status::text(&statement, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert_snapshot!(text);
+    let nothing = Credits::default();
+    for account in &mut statement.accounts {
+        account.credits = account.credits.map(|_| nothing);
+    }
+    assert!(!status::text(&statement, Style::PLAIN).contains("remembered"));
 }
 
 #[test]

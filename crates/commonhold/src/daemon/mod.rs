@@ -10,7 +10,6 @@ mod holdings;
 mod kept_tickets;
 mod outlook;
 mod requests;
-mod signals;
 mod start;
 mod tickets;
 
@@ -40,12 +39,15 @@ use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::protocol::AwaitReply;
+use crate::signals::Signals;
 use clients::{Caller, Clients};
 use held::Held;
 use hold::Hold;
 pub(crate) use outlook::Outlook;
 use requests::About;
-use signals::{Signals, Told};
+
+/// The signals that it reads: to stop, and to reload (SIGHUP).
+const TOLD_BY: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// How often to look whether CPUs came or went.
 const HOTPLUG_NS: Time = 1_000_000_000;
@@ -370,10 +372,10 @@ impl Daemon<'_> {
 
     /// Signals; whether to stop.
     fn told(&mut self) -> Result<bool, Failure> {
-        while let Some(told) = self.signals.next() {
-            match told {
-                Told::Stop => return Ok(true),
-                Told::Reload => self.reload()?,
+        while let Some(came) = self.signals.next() {
+            match came.signal {
+                libc::SIGHUP => self.reload()?,
+                _ => return Ok(true),
             }
         }
         Ok(false)

@@ -25,11 +25,11 @@ use super::held::Held;
 use super::hold::Hold;
 use super::kept_tickets::Keeper;
 use super::requests::About;
-use super::signals::Signals;
-use super::{Daemon, Hotplug, Waits, descriptors, holdings, refused};
+use super::{Daemon, Hotplug, TOLD_BY, Waits, descriptors, holdings, refused};
 use crate::cli::{BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
+use crate::signals::Signals;
 use crate::{output, place};
 
 /// Where the daemon and its caretaker stand among processes: before all ordinary ones, behind the kernel's own.
@@ -148,8 +148,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let lock = lock(&directory)?;
     place::warn_of_others(&directory);
     // From here on signals wait until the daemon can undo what it did.
-    let signals =
-        Signals::open().map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
+    let signals = Signals::open(&TOLD_BY)
+        .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
     // A call-back is worth something only if it comes at once, on a machine full of others' work too. Root's daemon may
     // go before it; an ordinary user's takes its turn.
     let _ = rustix::process::setpriority_process(None, NICE);

@@ -114,7 +114,7 @@ pub(super) fn offers(hold: &Hold) -> Answered {
         with: bid.with.map(path),
         for_ns: bid.for_ns,
         at_least: bid.at_least,
-        waits: rights.waits(bid).map(|why| words::refused(hold.contract(), why)),
+        waits: rights.waits(*number).map(|why| words::waits(hold.contract(), why)),
     };
     let offers = rights.offers().iter().map(standing).collect();
     let statement = hold.statement();
@@ -179,6 +179,7 @@ pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
             Refused::Lent { .. } => Why::TicketsLent,
             Refused::NoExchange { .. } => Why::NoExchange,
             Refused::NotReserved { .. } => Why::NotReserved,
+            Refused::InUse { .. } => Why::MemoryInUse,
             Refused::Loop { .. } => Why::Loop,
             Refused::TooManyOffers => Why::TooManyOffers,
             Refused::NoOffer { .. } | Refused::NumberTaken { .. } => Why::NoSuchOffer,

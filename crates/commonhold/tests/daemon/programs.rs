@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use commonhold_client::{Client, Error, Offer, State, Why};
 
-use crate::support::{Daemon, Place, STRANGER, Said, eventually, is_root, said};
+use crate::support::{Daemon, Place, STRANGER, Said, eventually, is_root, is_there, kill, said};
 
 const TWO: &str = "version = 1\n[unit.a]\n[unit.b]\n";
 
@@ -67,6 +67,70 @@ fn an_offer_and_its_exchange_end_with_their_program() {
     drop(program);
     let what = other.wait(offer.number, Some(Duration::from_millis(300))).unwrap();
     assert_eq!(what.state, State::Stands);
+}
+
+/// `commonhold offer ... -- PROGRAM`: the exit code is the program's, which sees its offer, and nothing is left of it.
+#[test]
+fn an_offer_is_bound_to_a_program() {
+    let (place, _daemon) = start();
+    let mut other = client(&place);
+    let offer = |program: &[&str]| {
+        let terms = ["offer", "--unit", "a", "--give", "disk:30", "--want", "cpu:20"];
+        place.command(&[&terms, program].concat())
+    };
+    let all_of_it = |socket: &Path| {
+        format!("{} offers --directory {}", env!("CARGO_BIN_EXE_commonhold"), socket.display())
+    };
+    let script = format!("{}; exit 42", all_of_it(&place.directory()));
+    let came = said(&mut offer(&["--", "sh", "-c", &script]));
+    assert_eq!(came.code, Some(42), "{}", came.err);
+    assert!(came.out.starts_with("offer  unit") && came.out.contains("a  30 disk  20 cpu"), "{}", came.out);
+    assert_eq!(other.wait(1, Some(Duration::from_secs(5))).unwrap().state, State::Withdrawn);
+    // Ended by a signal, as a shell tells it.
+    assert_eq!(said(&mut offer(&["--", "sh", "-c", "kill -9 $$"])).code, Some(128 + 9));
+    said(&mut offer(&["--", "/nowhere/at/all"])).refused(127, &["cannot run `/nowhere/at/all`"]);
+    let marker = place.path().join("marker");
+    let touch = ["--at-least", "cpu:30", "--", "touch", marker.to_str().unwrap()];
+    said(&mut offer(&touch)).refused(65, &["the least that it takes"]);
+    assert!(!marker.exists(), "nothing was started");
+    said(&mut offer(&["--json", "--", "true"])).refused(2, &["cannot be used with"]);
+    eventually("nothing is left", || other.offers().unwrap().offers.is_empty());
+}
+
+/// A program that says when it is ready: its offer is served by then.
+#[test]
+fn signals_reach_the_program_that_an_offer_is_bound_to() {
+    let (place, _daemon) = start();
+    let mut other = client(&place);
+    let ready = place.path().join("ready");
+    let begin = |script: &str| {
+        let script = script.replace("READY", ready.to_str().unwrap());
+        let terms =
+            ["offer", "--unit", "a", "--give", "disk:30", "--want", "cpu:20", "--", "sh", "-c", &script];
+        let child = place.command(&terms).spawn().unwrap();
+        eventually("the program runs", || {
+            std::fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n'))
+        });
+        let pid: u32 = std::fs::read_to_string(&ready).unwrap().trim().parse().unwrap();
+        std::fs::remove_file(&ready).unwrap();
+        (child, pid)
+    };
+    for (signal, code) in [(libc::SIGTERM, 7), (libc::SIGUSR1, 8), (libc::SIGHUP, 9)] {
+        let script = "trap 'exit 7' TERM; trap 'exit 8' USR1; trap 'exit 9' HUP; echo $$ >READY; while :; do sleep 0.05; done";
+        let (mut child, _) = begin(script);
+        let exchange = other.offer(&b()).unwrap().exchange.unwrap();
+        assert_eq!(disk_of_a(&mut other), 70);
+        kill(child.id(), signal);
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        assert_eq!(other.wait(exchange, Some(Duration::from_secs(5))).unwrap().state, State::Ended);
+        assert_eq!(disk_of_a(&mut other), 100);
+    }
+    // Who holds the connection is killed: the offer is over, and the program is told to end.
+    let (mut child, pid) = begin("echo $$ >READY; while :; do sleep 0.05; done");
+    kill(child.id(), libc::SIGKILL);
+    child.wait().unwrap();
+    eventually("the program ends", || !is_there(pid));
+    eventually("nothing is left", || other.offers().unwrap().offers.is_empty());
 }
 
 /// A number is never that of another offer.

@@ -365,6 +365,9 @@ fn offers_that_fit_are_served_and_undone() {
     assert_eq!(stands, "offer 1 stands; `commonhold cancel 1` takes it back\n");
     let offers = done(place.call(&["offers"]));
     assert!(offers.contains("1         a  30 disk  20 cpu"), "{offers}");
+    assert!(offers.contains("offer 1 waits: no offer of another unit gives cpu tickets"), "{offers}");
+    let all: serde_json::Value = serde_json::from_str(&done(place.call(&["offers", "--json"]))).unwrap();
+    assert_eq!(all["offers"][0]["waits"], "no offer of another unit gives cpu tickets");
     let served = done(offer("b", "cpu:25", "disk:30", &["--with", "a"]));
     assert_eq!(
         served,
@@ -457,11 +460,12 @@ fn offers_that_are_none_are_refused() {
         .refused(69, &["this command runs in no unit", "--unit"]);
 }
 
-/// In different units, and in part: `b` gives 32 MiB of what is reserved for it to `a/sub` for disk tickets of `a`'s currency.
+/// In different units, and in part: `b` gives 32 MiB of what is reserved for it to `a/sub` for disk tickets of `a`'s currency. It
+/// offers half of its reservation: some of the other half is in use.
 #[test]
 fn units_of_different_enclosers_exchange_reservations() {
     let (place, daemon) =
-        start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\nhard = { memory = \"64MiB\" }\n");
+        start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\nhard = { memory = \"128MiB\" }\n");
     let offer = |unit: &str, give: &str, want: &str, more: &[&str]| {
         done(place.call(&[&["offer", "--unit", unit, "--give", give, "--want", want], more].concat()))
     };

@@ -5,7 +5,8 @@
 //!   than is divided.
 //! - What is lent has a borrower. No unit lends or borrows that may not, nor beyond what its contract allows.
 //! - The bounds in force are those allowances.
-//! - No unit is guaranteed more than it is entitled to, nor (`min`) more than it may use.
+//! - No unit is guaranteed more than it is entitled to, nor (`min`) more than it may use. It is guaranteed as much (`min`) as its
+//!   sub-units together: a kernel keeps nothing for them that is not kept for the unit around them.
 //! - Memory is taken only from a unit that has a bound or is gone. `smp` orders nothing.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -78,9 +79,27 @@ impl MemoryBooks {
             let entitled = sums(contract, |id| share(memory, id).entitled);
             let charged = sums(contract, |id| charged(memory, id));
             wrong.extend(contract.held().filter_map(|id| permitted(contract, memory, id, &entitled)));
+            wrong.extend(self.not_kept_around(contract));
             let sums = |id: UnitId| (entitled[id.index()], charged[id.index()]);
             wrong.extend(contract.held().filter_map(|id| self.in_force(contract, memory, id, sums(id))));
         }
+    }
+
+    /// What units are guaranteed, and those around them are not.
+    fn not_kept_around(&self, contract: &Contract) -> Vec<String> {
+        let min = |id: UnitId| self.guaranteed.get(&id).map_or(0, |(min, _)| *min);
+        let mut inside = vec![0u64; contract.units.len()];
+        for id in contract.held() {
+            if let Some(around) = contract.unit(id).parent {
+                inside[around.index()] = inside[around.index()].saturating_add(min(id));
+            }
+        }
+        let lacks = |id: &UnitId| inside[id.index()] > min(*id);
+        let tell = |id: UnitId| {
+            let (path, inside) = (&contract.unit(id).path, inside[id.index()]);
+            format!("{inside} bytes are guaranteed to the sub-units of {path}, and {} to itself", min(id))
+        };
+        contract.held().filter(lacks).map(tell).collect()
     }
 
     /// What is wrong with what holds a unit, which with its sub-units is entitled to so much and may be charged so much.

@@ -23,7 +23,9 @@ pub(super) struct Orders {
 
 /// What is to be in force. A unit without processes is held to nothing, so that a process that comes finds room.
 ///
-/// `reserved` is what no wants of others may take from a unit and its sub-units.
+/// `reserved` is what no wants of others may take from a unit and its sub-units. A unit is guaranteed what its sub-units are, too:
+/// a kernel keeps nothing for a unit that is not kept for the one around it. That is never more than the unit is entitled to, nor
+/// than it may use, since its sub-units' entitlements and allowances are parts of its own.
 pub(super) fn wanted(
     input: Input<'_>,
     shares: &[Share],
@@ -32,17 +34,26 @@ pub(super) fn wanted(
     let values = tree::sums(input.contract, |unit| shares[unit.index()].entitled);
     let allowed = tree::sums(input.contract, |unit| shares[unit.index()].allowed);
     let guarantees = input.means.memory.guarantees;
+    // What is lent of a reservation is no part of the guarantee until it is called back: a bound below a guarantee would say that
+    // the unit is to lose what nothing may take from it.
+    let of_its_own = |id: UnitId| reserved(id).min(values[id.index()]).min(allowed[id.index()]);
+    let mut min = alloc::vec![0u64; input.contract.units.len()];
+    // A unit stands before its sub-units: going backwards, theirs are summed by then.
+    for id in input.contract.held().rev() {
+        let kept = min[id.index()].max(of_its_own(id));
+        min[id.index()] = kept;
+        if let Some(around) = input.contract.unit(id).parent {
+            min[around.index()] = min[around.index()].saturating_add(kept);
+        }
+    }
     // A machine that hands out frames itself lets a process that comes have some, whatever its unit's bound is.
     let all = input.means.memory.frames.is_some();
     let order = |id: UnitId| {
         let value = values[id.index()];
-        // What is lent of a reservation is no part of the guarantee until it is called back: a bound below a guarantee would
-        // say that the unit is to lose what nothing may take from it.
-        let min = reserved(id).min(value).min(allowed[id.index()]);
         let present = input.snapshot.unit(id).processes > 0;
         let share = shares[id.index()];
         Orders {
-            min: if guarantees { min } else { 0 },
+            min: if guarantees { min[id.index()] } else { 0 },
             low: if guarantees { value } else { 0 },
             own: if guarantees { share.entitled } else { 0 },
             high: (present || all).then_some(share.allowed),

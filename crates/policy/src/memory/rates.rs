@@ -119,7 +119,7 @@ impl Rates {
     /// swap counts.
     pub fn callable(&self, unit: UnitMemory, facts: &MemoryFacts, time: Time) -> u64 {
         let time = u128::from(time / 4 * RELIED_QUARTERS);
-        let clean = u128::from(clean(unit));
+        let clean = u128::from(unit.clean());
         let dropped = u128::from(self.dropped.per_s);
         let in_time = clean.min(dropped * time / SECOND);
         let left = time.saturating_sub(in_time * SECOND / dropped);
@@ -133,7 +133,7 @@ impl Rates {
     pub(super) fn learn(&mut self, before: &mut Taken, unit: UnitMemory, swap_free: u64, busy: bool) {
         let now = Taken { bytes: unit.taken, ns: unit.taking_ns };
         let Some((bytes, per_s)) = before.pace(now, busy) else { return };
-        let had_clean = clean(unit) >= bytes;
+        let had_clean = unit.clean() >= bytes;
         let rate = if had_clean || unit.dirty.saturating_add(swap_free) == 0 {
             &mut self.dropped
         } else {
@@ -153,7 +153,7 @@ impl Rates {
     /// while it is too soon after the last time, or where the unit has little that only had to be dropped.
     pub(super) fn trial(&mut self, now: Time, unit: UnitMemory, callable: u64, total: u64) -> Option<u64> {
         let bytes = (total / TRIAL_PART).clamp(BYTES_MIN, TRIAL_BYTES_MAX).min(callable);
-        if now < self.trial_at || bytes == 0 || clean(unit) / 4 < bytes {
+        if now < self.trial_at || bytes == 0 || unit.clean() / 4 < bytes {
             return None;
         }
         self.trial_at = now.saturating_add(self.trial_rest);
@@ -166,13 +166,4 @@ impl Rates {
 pub(super) fn freed(swapped: u64, facts: &MemoryFacts) -> u64 {
     let left = 1_000 - facts.packed_permille.min(1_000);
     u64::try_from(u128::from(swapped) * u128::from(left) / 1_000).unwrap_or(swapped)
-}
-
-/// What only has to be dropped.
-fn clean(unit: UnitMemory) -> u64 {
-    unit.used
-        .saturating_sub(unit.packed)
-        .saturating_sub(unit.anonymous)
-        .saturating_sub(unit.dirty)
-        .saturating_sub(unit.kernel)
 }

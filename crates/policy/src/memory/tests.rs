@@ -335,6 +335,38 @@ fn guarantees_enclose_those_of_sub_units() {
     assert_eq!(world.share(a).allowed, 477 * MIB);
 }
 
+/// Nothing is reserved for a itself. What is for b and d, which are in it, and for e in d, is guaranteed all the way up: a kernel
+/// keeps nothing for a unit that is not kept for the one around it. b and d share 480 MiB beside it: a has half of 1,920.
+#[test]
+fn what_is_reserved_in_a_unit_is_guaranteed_around_it() {
+    let mut contract = Contract::default();
+    let a = contract.add(None, "a");
+    let (b, d) = (contract.add(Some(a), "b"), contract.add(Some(a), "d"));
+    let inner = contract.add(Some(d), "e");
+    let other = contract.add(None, "c");
+    for (id, mib) in [(b, 300), (d, 50), (inner, 100), (other, 200)] {
+        contract.units[id.index()].hard.memory = Some(Amount::Absolute(mib * MIB));
+    }
+    let mut world = World::new(contract);
+    let min = |world: &World, id: UnitId| world.in_force.get(&id).map_or(0, |orders| orders.min / MIB);
+    let all = |world: &World| [a, b, d, inner, other].map(|id| min(world, id));
+    world.look(0);
+    assert_eq!(all(&world), [400, 300, 100, 100, 200]);
+    // Who is not there has nothing kept, and those around have so much less.
+    world.present[b.index()] = false;
+    world.look(250);
+    assert_eq!(all(&world), [100, 0, 100, 100, 200]);
+    // More than there is of a: what is in it shrinks alike, and a is guaranteed what it is entitled to, no more.
+    for id in [d, inner] {
+        world.contract.units[id.index()].hard.memory = Some(Amount::Absolute(1_900 * MIB));
+    }
+    world.look(250);
+    let entitled: u64 = [a, b, d, inner].map(|id| world.share(id).entitled).iter().sum::<u64>() / MIB;
+    let [of_a, .., of_other] = all(&world);
+    assert_eq!((of_a, of_other), (entitled, 200));
+    assert!(of_a + of_other <= 1_920);
+}
+
 /// Of 1,920 MiB, u0 has 600 reserved and 660 of the rest, and uses 700, 500 of them cold: what it does not use is lent, and 100
 /// of what is cold, the rest being reserved. When it uses 300 only, what is guaranteed to it sinks with its bound, which never is
 /// below; when it wants its own, both are whole again.

@@ -317,6 +317,18 @@ pub enum Refused {
         /// What it could lend, by the contract and what it lent before.
         left: Option<Offer>,
     },
+    /// A unit gives no reserved memory away that it uses, and none that is used in a unit around it.
+    #[error("unit {} uses {used} bytes of memory, and {reserved} are reserved for it: it can give {most} at most", .unit.0)]
+    InUse {
+        /// The unit.
+        unit: UnitId,
+        /// What it uses with its sub-units and cannot drop at once, in bytes.
+        used: u64,
+        /// What is reserved for it now.
+        reserved: u64,
+        /// What of that it can give now.
+        most: u64,
+    },
     /// What a unit is worth would follow from itself: it would hold tickets of its own currency, or of one that is worth
     /// something by its tickets.
     #[error("unit {} would be worth something by its own tickets", .unit.0)]

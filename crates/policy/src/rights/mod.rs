@@ -54,6 +54,7 @@
 
 mod change;
 pub mod entitlement;
+mod in_use;
 mod level;
 pub(crate) mod limits;
 mod lots;
@@ -68,6 +69,7 @@ use alloc::vec::Vec;
 use commonhold_contract::{Contract, DEFAULT_TICKETS, MILLIONTH, PerResource, Resource, Scheme, UnitId};
 
 pub use entitlement::{Capacity, Entitlement};
+pub use in_use::InUse;
 use level::{Division, Level, Part, Terms};
 use lots::{Kind, Lot, Lots};
 use ordered::{Entry, Forest, Tree};
@@ -76,7 +78,7 @@ use crate::time::Time;
 
 pub use change::{Change, How, NoOffer, Offer, Refused, Stake};
 use trade::Market;
-pub use trade::{Bid, Deal, Ending, Leg, RING_MAX, Resumed, Trade};
+pub use trade::{Bid, Deal, Ending, Leg, RING_MAX, Resumed, Trade, Waits};
 
 /// The most tickets that a unit may have of a resource, as in a contract. The least is 1.
 pub const TICKETS_MAX: u64 = 1_000_000;
@@ -144,6 +146,8 @@ pub struct Rights {
     /// The part of that which is by [`Change::Fund`].
     funded: Lots,
     market: Market,
+    /// What units use of memory, as far as an offer ever asked for it.
+    in_use: Option<InUse>,
     /// What came of offers since [`Rights::settle`] was called last.
     traded: Vec<Trade>,
 }
@@ -177,6 +181,7 @@ impl Rights {
     pub fn adopt(&mut self, contract: &Contract) {
         let (mut market, traded) = (core::mem::take(&mut self.market), core::mem::take(&mut self.traded));
         let (lots, funded) = (core::mem::take(&mut self.lots), core::mem::take(&mut self.funded));
+        let in_use = self.in_use.take();
         market.stir();
         let before = core::mem::replace(
             self,
@@ -185,6 +190,7 @@ impl Rights {
                 traded,
                 lots,
                 funded,
+                in_use,
                 quota: contract.machine.scheme == Scheme::Quota,
                 units: vec![None; contract.units.len()],
                 capacity: self.capacity,
@@ -370,11 +376,6 @@ impl Rights {
     /// Offers that stand, by number, the oldest first.
     pub fn offers(&self) -> &BTreeMap<u64, Bid> {
         self.market.offers()
-    }
-
-    /// Why an offer that stands cannot be served at all now: its unit has not got what it gives.
-    pub fn waits(&self, bid: &Bid) -> Option<Refused> {
-        self.may_lend(bid.by, bid.gives).err()
     }
 
     /// Exchanges in force, by number.
@@ -651,8 +652,14 @@ impl Rights {
         if from == to { Err(Refused::Itself { unit: from }) } else { Ok(()) }
     }
 
-    /// Whether a unit has so much of its own to lend: of tickets, one more.
+    /// Whether a unit has so much of its own to lend, and can do without it.
     fn may_lend(&self, unit: UnitId, what: Offer) -> Result<(), Refused> {
+        self.has(unit, what)?;
+        self.can_spare(unit, what)
+    }
+
+    /// Whether a unit has so much of its own: of tickets, one more.
+    fn has(&self, unit: UnitId, what: Offer) -> Result<(), Refused> {
         let resource = what.resource;
         match what.stake {
             Stake::Tickets(tickets) => self.with_fewer(unit, resource, tickets).map(|_| ()),
@@ -708,7 +715,7 @@ impl Rights {
             return Some(much);
         }
         let values = self.to(resource);
-        let worth = |of: Option<UnitId>| of.map_or(values.capacity.total(), |of| values.worth(of));
+        let worth = |of: Option<UnitId>| values.currency(of);
         let divide = |product: Option<u128>, by: u128| {
             let product = product.filter(|_| by > 0)?;
             u64::try_from(if up { product.div_ceil(by) } else { product / by }).ok()
@@ -734,6 +741,12 @@ impl Rights {
             Kind::Part => divide(times(value.into(), MILLIONTH), worth(other).into()),
             _ => Some(value),
         }
+    }
+
+    /// Whether a ticket of that currency is worth nothing that could be compared: nobody who is active has any.
+    fn is_worth_nothing(&self, resource: Resource, of: Option<UnitId>) -> bool {
+        let values = self.to(resource);
+        values.division(of, values.currency(of)).per_ticket().is_none_or(|(left, _)| left == 0)
     }
 
     /// Whether a unit lent more than it has by now.
@@ -879,6 +892,33 @@ impl<'a> Values<'a> {
             }
         }
         value
+    }
+
+    /// What is reserved of what a unit and its sub-units hold, as [`Values::all`] has it.
+    pub fn hard(self, unit: UnitId) -> u64 {
+        let (rights, resource) = (self.rights, self.resource);
+        let Ok(it) = rights.unit(unit) else { return 0 };
+        if !it.active[resource] {
+            return 0;
+        }
+        let (terms, entry) = it.entry(unit, resource);
+        let whole = self.currency(it.parent);
+        let mut hard = self.division(it.parent, whole).part(terms, entry).hard;
+        let mut lent = 0u64;
+        for (lot, much) in rights.lots.all(resource) {
+            let (in_it, of_it) = (rights.is_in(unit, Some(lot.holder)), rights.is_in(unit, lot.of));
+            if rights.is_active(lot.holder, resource) && (in_it || of_it) {
+                let part = self.part_of(lot, much, &mut BTreeMap::new()).hard;
+                hard = hard.saturating_add(if in_it { part } else { 0 });
+                lent = lent.saturating_add(if of_it { part } else { 0 });
+            }
+        }
+        hard.saturating_sub(lent).min(self.value(unit))
+    }
+
+    /// What a currency is worth; `None`: the base currency, which is all there is.
+    fn currency(self, of: Option<UnitId>) -> u64 {
+        of.map_or(self.capacity.total(), |of| self.worth(of))
     }
 
     /// What a unit is worth as a currency: what is divided among its own processes, its sub-units, and those who hold lots of it.

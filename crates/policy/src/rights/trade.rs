@@ -40,6 +40,10 @@ use super::lots::{Kind, Lot};
 use super::{Offer, Refused, Rights, Stake, TICKETS_MAX};
 use crate::time::Time;
 
+mod waits;
+
+pub use waits::Waits;
+
 /// The most units in one exchange.
 pub const RING_MAX: usize = 4;
 /// The most offers that stand at one time.
@@ -288,7 +292,7 @@ impl Market {
     /// Adds an offer.
     ///
     /// Refused: of or with an unknown unit or itself; of no tickets, of all that the unit has or more, of more than is reserved for
-    /// it, or of tickets for tickets of the same resource; where the least that it takes is not of what it wants, or more; with a
+    /// it, of memory that it uses, or of tickets for tickets of the same resource; where the least that it takes is not of what it wants, or more; with a
     /// unit that would then be worth something by its own tickets; where [`OFFERS_MAX`] stand already.
     pub(super) fn offer(&mut self, rights: &Rights, bid: Bid) -> Result<Trade, Refused> {
         let Bid { by, gives, wants, with, at_least, .. } = bid;
@@ -350,7 +354,8 @@ impl Market {
                     if (rights.unit(leg.from)?.parent, rights.unit(leg.to)?.parent) != (leg.of, leg.into) {
                         return Err(Refused::Enclosers { from: leg.from, to: leg.to });
                     }
-                    rights.may_lend(leg.from, leg.what)?;
+                    // It was lent before: what is in use by now is not asked.
+                    rights.has(leg.from, leg.what)?;
                     if !rights.has_room(leg) {
                         let (unit, resource) = (leg.to, leg.what.resource);
                         return Err(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.much() });
@@ -487,8 +492,30 @@ fn close(
 }
 
 /// What a ring moves. `None`: it cannot be: there is too little of something, or no room, or a unit would be worth something by
-/// its own tickets.
+/// its own tickets, or memory would be moved that is in use.
 fn legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
+    shares(ring, rights).filter(|legs| obstacle(legs, rights).is_none())
+}
+
+/// Why what a ring would move cannot be moved.
+fn obstacle(legs: &[Leg], rights: &Rights) -> Option<Refused> {
+    if let Some(leg) = legs.iter().find(|leg| !rights.has_room(leg)) {
+        let (unit, resource) = (leg.to, leg.what.resource);
+        return Some(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.much() });
+    }
+    let loops = |resource: Resource| {
+        let lots = legs.iter().filter(|leg| leg.what.resource == resource && leg.of != leg.into);
+        let lots: Vec<(UnitId, Option<UnitId>)> = lots.map(|leg| (leg.to, leg.of)).collect();
+        (!lots.is_empty() && rights.would_loop(resource, &lots)).then(|| lots[0].0)
+    };
+    match Resource::ALL.into_iter().find_map(loops) {
+        Some(unit) => Some(Refused::Loop { unit }),
+        None => rights.can_move(legs).err(),
+    }
+}
+
+/// What each gives in a ring, so that each gets what it gives for. `None`: one would get less than the least that it takes.
+fn shares(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
     let n = ring.len();
     let link = |at: usize| (&ring[at], &ring[(at + 1) % n]);
     let mut gets: Vec<u64> = ring.iter().map(|bid| measured(bid.wants).1).collect();
@@ -521,15 +548,9 @@ fn legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
         let stake = kind.amount(much).map_or(Stake::Tickets(much), Stake::Hard);
         let what = Offer { resource: one.gives.resource, stake };
         let leg = Leg { from: one.by, to: next.by, what, of, into: rights.unit(next.by).ok()?.parent };
-        (much > 0 && rights.has_room(&leg)).then_some(leg)
+        (much > 0).then_some(leg)
     };
-    let legs: Vec<Leg> = (0..n).map(leg).collect::<Option<_>>()?;
-    let loops = |resource: Resource| {
-        let lots = legs.iter().filter(|leg| leg.what.resource == resource && leg.of != leg.into);
-        let lots: Vec<(UnitId, Option<UnitId>)> = lots.map(|leg| (leg.to, leg.of)).collect();
-        !lots.is_empty() && rights.would_loop(resource, &lots)
-    };
-    (!Resource::ALL.into_iter().any(loops)).then_some(legs)
+    (0..n).map(leg).collect()
 }
 
 /// The measure in which a unit lends, and the currency that it is of.

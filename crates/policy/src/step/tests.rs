@@ -9,8 +9,8 @@ use crate::check::Books;
 use crate::cpu::lend::Loan;
 use crate::cpu::{BUSY_NS, NotHeld, REST_NS, Side, WhyNot, needs_cap, not_held};
 use crate::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, Orders, Reason, Step};
-use crate::rights::{Bid, Change, Ending, Offer, Trade};
-use crate::snapshot::{DiskFacts, DiskMeans, Means, Snapshot, UnitFacts};
+use crate::rights::{Bid, Change, Ending, Offer, Refused, Trade, Waits};
+use crate::snapshot::{DiskFacts, DiskMeans, Means, MemoryFacts, Snapshot, UnitFacts, UnitMemory};
 use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, Scheme, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 use proptest::prelude::*;
@@ -848,6 +848,53 @@ fn a_step_comes_when_an_exchange_is_over() {
     assert!(after.replay(&contract, &machine, &over).is_ok());
     let wrong = books.replay(&contract, &machine, &over).unwrap_err();
     assert!(wrong.iter().any(|it| it.contains("was not in force")), "{wrong:?}");
+}
+
+/// Memory is looked at more rarely than changes are made: what was seen last counts, and of a unit that is gone nothing.
+#[test]
+fn a_step_knows_what_memory_was_in_use_at_the_last_look() {
+    let mut contract = Contract::default();
+    let ids = ["one", "other"].map(|name| contract.add(None, name));
+    contract.units[ids[0].index()].hard.memory = Some(Amount::Absolute(100 << 20));
+    let machine = Machine::synthetic("cpus:1 memory:1GiB").unwrap();
+    let there = UnitFacts { processes: 1, ..UnitFacts::default() };
+    let blind = Snapshot { units: vec![there; 4], ..Snapshot::default() };
+    let mut used = vec![UnitMemory::default(); 4];
+    (used[ids[0].index()].used, used[ids[0].index()].anonymous) = (70 << 20, 60 << 20);
+    let facts = MemoryFacts { total: 1 << 30, units: used, ..MemoryFacts::default() };
+    let sees = Snapshot { memory: Some(facts), ..blind.clone() };
+    let offer = |mebibytes: u64| Change::Offer {
+        bid: Bid {
+            by: ids[0],
+            gives: Offer::hard(Resource::Memory, Amount::Absolute(mebibytes << 20)),
+            wants: Offer::tickets(Resource::Cpu, 1),
+            with: None,
+            for_ns: None,
+            at_least: None,
+            bound: false,
+        },
+    };
+    let after = |state: State, contract: &Contract, snapshot: &Snapshot, changes: &[Change]| {
+        let input = Input { contract, machine: &machine, means: Means::NONE, snapshot, changes };
+        let (state, plan) = step(state, 0, input);
+        (state, plan.decisions.rights.iter().filter_map(|change| change.refused).collect::<Vec<_>>())
+    };
+    let (state, _) = after(State::default(), &contract, &sees, &[]);
+    let in_use = Refused::InUse { unit: ids[0], used: 60 << 20, reserved: 100 << 20, most: 40 << 20 };
+    let (state, refused) = after(state, &contract, &blind, &[offer(41), offer(40)]);
+    assert_eq!(refused, [in_use]);
+    // It is looked at again: the offer that stands waits.
+    let mut more = sees.clone();
+    more.memory.as_mut().unwrap().units[ids[0].index()].anonymous = 61 << 20;
+    let (state, _) = after(state, &contract, &more, &[]);
+    assert!(
+        matches!(state.rights().waits(1), Some(Waits::Lacks(Refused::InUse { most, .. })) if most == 39 << 20)
+    );
+    // Another unit has the number, and uses nothing yet.
+    contract.vacant.insert(ids[0]);
+    let (state, _) = after(state, &contract, &blind, &[]);
+    contract.vacant.clear();
+    assert_eq!(after(state, &contract, &blind, &[offer(100)]).1, []);
 }
 
 /// What units have of what they could use, in CPUs for a quantum of 250 ms, if they claim that they want so many.

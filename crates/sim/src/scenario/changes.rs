@@ -267,6 +267,13 @@ fn refused(contract: &Contract, at: Span, what: &str, why: Refused) -> Diagnosti
                 |left| format!("give \"{left}\" at most"),
             ),
         ),
+        Refused::InUse { unit, used, reserved, most } => (
+            format!(
+                "`{}` uses {used} bytes of memory then, of {reserved} that are reserved for it",
+                path(unit)
+            ),
+            format!("give {most} bytes at most, or later"),
+        ),
         Refused::Loop { unit } => (
             format!("`{}` would be worth something by its own tickets", path(unit)),
             "name a unit that is not in it, and that it is not in".to_owned(),

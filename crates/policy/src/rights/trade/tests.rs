@@ -171,8 +171,9 @@ fn what_is_lent_is_not_lent_again() {
     }
     r.settle(0);
     assert_eq!((r.deals().len(), r.offers().len()), (1, 2));
-    let waits: Vec<bool> = r.offers().values().map(|bid| r.waits(bid).is_some()).collect();
-    assert_eq!(waits, [true, false], "a has lent them already");
+    let has_lent = Refused::Lent { unit: a, resource: Disk, has: 1_000, lent: 600 };
+    let waits: Vec<Option<Waits>> = r.offers().keys().map(|number| r.waits(*number)).collect();
+    assert_eq!(waits, [Some(Waits::Lacks(has_lent)), Some(Waits::WaitsToo { offer: 3 })]);
     let lent = Refused::Lent { unit: a, resource: Disk, has: 1_000, lent: 600 };
     assert_eq!(r.set_tickets(a, Disk, 600), Err(lent));
     r.set_tickets(a, Disk, 601).unwrap();

@@ -1,0 +1,153 @@
+use super::*;
+use crate::rights::Change;
+use commonhold_contract::Resource::{Cpu, Disk, Memory};
+use commonhold_contract::{Contract, PerResource, Resource};
+
+fn so_many(tickets: u64, resource: Resource) -> Offer {
+    Offer::tickets(resource, tickets)
+}
+
+fn bid(by: UnitId, gives: Offer, wants: Offer) -> Bid {
+    Bid { by, gives, wants, with: None, for_ns: None, at_least: None, bound: false }
+}
+
+/// `ana` and `al` in `lab`, `bo` in `works`, each with 1,000 tickets, and 1,000 bytes of memory reserved for `ana`.
+fn units(present: bool) -> ([UnitId; 4], Rights) {
+    let mut contract = Contract::default();
+    let (lab, works) = (contract.add(None, "lab"), contract.add(None, "works"));
+    let (ana, al) = (contract.add(Some(lab), "ana"), contract.add(Some(lab), "al"));
+    let bo = contract.add(Some(works), "bo");
+    for id in [lab, works, ana, al, bo] {
+        contract.units[id.index()].tickets = PerResource::all(1_000);
+    }
+    contract.units[ana.index()].hard.memory = Some(Amount::Absolute(1_000));
+    contract.units[bo.index()].hard.memory = Some(Amount::Part(500_000));
+    let mut rights = Rights::new(&contract);
+    rights.set_capacity(Cpu, Capacity::Known(12_000));
+    for id in [ana, al, bo] {
+        rights.set_present(id, present).unwrap();
+    }
+    ([lab, ana, al, bo], rights)
+}
+
+/// Why each offer waits, the oldest first.
+fn waits(rights: &mut Rights, bids: &[Bid]) -> Vec<Option<Waits>> {
+    for bid in bids {
+        rights.apply(Change::Offer { bid: *bid }).unwrap();
+    }
+    rights.settle(0);
+    assert!(rights.deals().is_empty());
+    rights.offers().keys().map(|number| rights.waits(*number)).collect()
+}
+
+#[test]
+fn nobody_gives_or_wants_it() {
+    let ([_, ana, al, _], mut r) = units(true);
+    let (disk, cpu, memory) = (so_many(30, Disk), so_many(20, Cpu), so_many(10, Memory));
+    let [first, own, last] =
+        waits(&mut r, &[bid(ana, disk, cpu), bid(ana, cpu, disk), bid(al, cpu, memory)])[..]
+    else {
+        panic!()
+    };
+    assert_eq!(first, Some(Waits::NobodyWants(disk)), "its own offers do not count");
+    assert_eq!(own, Some(Waits::NobodyGives(disk)));
+    assert_eq!(last, Some(Waits::NobodyGives(memory)));
+    assert_eq!(r.waits(99), None);
+}
+
+/// What is reserved is none of the tickets.
+#[test]
+fn tickets_are_not_what_is_reserved() {
+    let ([_, ana, al, _], mut r) = units(true);
+    let hard = Offer::hard(Memory, Amount::Absolute(500));
+    let soft = so_many(10, Memory);
+    let came = waits(&mut r, &[bid(ana, hard, so_many(3, Cpu)), bid(al, so_many(3, Cpu), soft)]);
+    assert_eq!(came, [Some(Waits::NobodyWants(hard)), Some(Waits::NobodyGives(soft))]);
+}
+
+#[test]
+fn an_offer_is_for_another_unit() {
+    let ([_, ana, al, bo], mut r) = units(true);
+    let only = Bid { with: Some(bo), ..bid(ana, so_many(30, Disk), so_many(20, Cpu)) };
+    let came = waits(&mut r, &[only, bid(al, so_many(20, Cpu), so_many(30, Disk))]);
+    assert_eq!(came, [Some(Waits::ForOthers { offer: 2 }), Some(Waits::ForOthers { offer: 1 })]);
+}
+
+/// One gives 15 CPU tickets of the 20 that are wanted.
+#[test]
+fn too_little_is_given_or_too_much_wanted() {
+    let ([_, ana, al, _], mut r) = units(true);
+    let came = waits(
+        &mut r,
+        &[bid(ana, so_many(30, Disk), so_many(20, Cpu)), bid(al, so_many(15, Cpu), so_many(30, Disk))],
+    );
+    assert_eq!(
+        came,
+        [
+            Some(Waits::GivesLess { offer: 2, gives: so_many(15, Cpu), needs: Some(so_many(20, Cpu)) }),
+            Some(Waits::WantsMore { offer: 1, wants: so_many(20, Cpu), needs: Some(so_many(20, Cpu)) }),
+        ]
+    );
+}
+
+/// From 10 on, for three disk tickets for two of CPU; the other wants two for one.
+#[test]
+fn the_ratios_do_not_meet() {
+    let ([_, ana, al, _], mut r) = units(true);
+    let part = Bid { at_least: Some(so_many(10, Cpu)), ..bid(ana, so_many(30, Disk), so_many(20, Cpu)) };
+    let came = waits(&mut r, &[part, bid(al, so_many(12, Cpu), so_many(24, Disk))]);
+    assert_eq!(came, [Some(Waits::Ratio { offer: 2 }), Some(Waits::Ratio { offer: 1 })]);
+}
+
+/// Nobody in `lab` is active, nor in `works`: its tickets are worth nothing. As soon as somebody is, they are compared.
+#[test]
+fn what_is_worth_nothing_is_not_compared() {
+    let ([lab, ana, _, bo], mut r) = units(false);
+    let came = waits(
+        &mut r,
+        &[bid(ana, so_many(30, Disk), so_many(20, Cpu)), bid(bo, so_many(20, Cpu), so_many(30, Disk))],
+    );
+    assert_eq!(came[0], Some(Waits::NobodyActive { offer: 2, within: Some(lab) }));
+    r.set_present(ana, true).unwrap();
+    r.settle(1);
+    assert!(matches!(r.waits(1), Some(Waits::NobodyActive { offer: 2, within }) if within != Some(lab)));
+    r.set_present(bo, true).unwrap();
+    r.settle(2);
+    assert_eq!((r.waits(1), r.deals().len()), (None, 1));
+}
+
+/// Nobody said how much memory there is: bytes are no part of it.
+#[test]
+fn what_is_not_known_is_not_weighed() {
+    let ([_, ana, _, bo], mut r) = units(true);
+    let bytes = Offer::hard(Memory, Amount::Absolute(500));
+    let part = Offer::hard(Memory, Amount::Part(100_000));
+    let came = waits(&mut r, &[bid(ana, so_many(3, Cpu), bytes), bid(bo, part, so_many(1, Cpu))]);
+    assert_eq!(
+        came,
+        [
+            Some(Waits::NotWeighed { offer: 2, what: bytes }),
+            Some(Waits::NotWeighed { offer: 1, what: bytes })
+        ]
+    );
+}
+
+/// What would close a loop cannot be moved; and where one gives and another one wants, there is no ring.
+#[test]
+fn two_fit_and_cannot_be_served() {
+    let ([lab, ana, al, bo], mut r) = units(true);
+    let came = waits(
+        &mut r,
+        &[bid(ana, so_many(30, Disk), so_many(1, Cpu)), bid(lab, so_many(900, Cpu), so_many(1, Disk))],
+    );
+    assert!(matches!(came[0], Some(Waits::Moves { offer: 2, why: Refused::Loop { .. } })), "{came:?}");
+    let (_, mut r) = units(true);
+    let came = waits(
+        &mut r,
+        &[bid(ana, so_many(30, Disk), so_many(20, Cpu)), bid(al, so_many(20, Cpu), so_many(9, Memory))],
+    );
+    assert_eq!(came[0], Some(Waits::NobodyWants(so_many(30, Disk))));
+    r.apply(Change::Offer { bid: bid(bo, so_many(900, Resource::Bus), so_many(1, Disk)) }).unwrap();
+    r.settle(1);
+    assert_eq!((r.waits(1), r.deals().len()), (Some(Waits::NoRing), 0));
+}
