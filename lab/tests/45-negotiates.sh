@@ -46,8 +46,8 @@ work_of() {
 	done
 	note "kB/s: iohog and the four others$shown, together $all"
 }
-# times: sets `at` to the clock and usec_dhrystone, usec_iohog to the CPU time that the two had.
-times() {
+# stamps: sets `at` to the clock and usec_dhrystone, usec_iohog to the CPU time that the two had.
+stamps() {
 	sample commonhold/iohog; usec_iohog=$usec
 	sample commonhold/dhrystone; usec_dhrystone=$usec
 }
@@ -120,7 +120,7 @@ under() {
 	offers
 	ok "nobody is asked to trade" is "$(grep -c exchange exchanges)" 0
 	contract true > seven.toml
-	times; began=$at from_dhrystone=$usec_dhrystone from_iohog=$usec_iohog
+	stamps; began=$at from_dhrystone=$usec_dhrystone from_iohog=$usec_iohog
 	kill -HUP "$daemon"
 	# 16 s without an exchange, and up to 36 s for each of up to eight steps.
 	until is_kept || [ $(($(uptime_cs) - began)) -ge 32000 ]; do
@@ -138,7 +138,7 @@ under() {
 	commonhold status > status.txt
 	ok "status tells it, too" grep -q 'trial 1: kept' status.txt
 	measured afterwards
-	times; elapsed=$((at - began))
+	stamps; elapsed=$((at - began))
 	offers
 	for unit in dhrystone iohog; do
 		risked $unit
