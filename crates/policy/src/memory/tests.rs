@@ -237,7 +237,9 @@ fn who_may_not_borrow_keeps_nothing_beyond_its_entitlement() {
         (world.of(units[0]).used, world.of(units[1]).used) = (960 * MIB, 100 * MIB);
         let reclaimed = |steps: &[Step<MemoryOrder>]| {
             let bytes = |step: &Step<MemoryOrder>| match (&step.action, step.reason) {
-                (MemoryOrder::Reclaim { unit, bytes }, Reason::Owes { .. }) if *unit == units[0] => Some(bytes / MIB),
+                (MemoryOrder::Reclaim { unit, bytes }, Reason::Owes { .. }) if *unit == units[0] => {
+                    Some(bytes / MIB)
+                }
                 _ => None,
             };
             steps.iter().find_map(bytes)
