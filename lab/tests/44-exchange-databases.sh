@@ -3,6 +3,7 @@
 # seconds: 420
 # memory: 1024
 # needs: commonhold store work mke2fs
+# disks: 256:4000000
 # Seed 004, section 5.6, with a real key-value store (LMDB): two databases are asked beside four units that read. The small one
 # nearly fits into its memory, the large one is far from that. They exchange memory for disk tickets. The small one then fits,
 # and answers manifold; the large one has no less, nor have those that read; afterwards all is as before.
@@ -11,37 +12,18 @@ mib=1048576
 databases="small big"
 readers="reads-1 reads-2 reads-3 reads-4"
 
-# A disk of 4 MB/s by the guest's clock, which keeps what is written in memory. It is filled before it is slow.
-module() {
-	[ -d "/sys/module/$1" ] || insmod "/lib/modules/$1.ko" ${2:-}
-}
-disk_folder=/sys/kernel/config/nullb/nullb0
-set_disk() {
-	for setting; do
-		echo "${setting#*=}" > "$disk_folder/${setting%=*}" || return 1
-	done
-}
-make_disk() {
-	module configfs
-	[ -d /sys/kernel/config/nullb ] || mount -t configfs none /sys/kernel/config
-	module null_blk nr_devices=0
-	mkdir $disk_folder && set_disk size=256 memory_backed=1 queue_mode=2 hw_queue_depth=64 power=1
-}
-slow_disk() {
-	set_disk power=0 mbps=4 power=1 && echo none > /sys/block/nullb0/queue/scheduler
-}
-ok "there is a disk" make_disk || exit 1
+device=$(disk 256:4000000)
+name=${device#/dev/}
+number=$(cat "/sys/block/$name/dev")
 mkdir -p /mnt/store
-/job/mke2fs -q -F -t ext4 -E lazy_itable_init=0 -O ^has_journal /dev/nullb0 > mke2fs.log 2>&1 || note "$(cat mke2fs.log)"
-ok "a file system is on it" mount -t ext4 /dev/nullb0 /mnt/store || exit 1
+/job/mke2fs -q -F -t ext4 -E lazy_itable_init=0 -O ^has_journal "$device" > mke2fs.log 2>&1 || note "$(cat mke2fs.log)"
+ok "a file system is on the disk" mount -t ext4 "$device" /mnt/store || exit 1
 ok "the small database is made" store fill /mnt/store/small 24000 1000
-ok "the large one is made" store fill /mnt/store/big 128000 1000
+ok "the large one is made" store fill /mnt/store/big 96000 1000
 note "MiB: small $(($(stat -c %s /mnt/store/small) / mib)), big $(($(stat -c %s /mnt/store/big) / mib))"
 umount /mnt/store
-ok "the disk has 4 MB/s from now on" slow_disk || exit 1
-ok "both databases are on it" mount -t ext4 -o ro /dev/nullb0 /mnt/store || exit 1
+ok "both are there to be read" mount -t ext4 -o ro "$device" /mnt/store || exit 1
 echo 3 > /proc/sys/vm/drop_caches
-number=$(cat /sys/block/nullb0/dev)
 
 # Memory is what is reserved: one ticket in four thousand stands for none, and nothing is borrowed.
 {
@@ -146,7 +128,7 @@ for unit in $databases; do
 	ok "$unit uses all of that" wait_for 60 filled $unit
 done
 for unit in $readers; do
-	commonhold exec $unit -- work read $unit /dev/nullb0 16 2 > reader-$unit 2>&1 &
+	commonhold exec $unit -- work read $unit "$device" 16 2 > reader-$unit 2>&1 &
 done
 cap_cpus
 pause 8
@@ -183,5 +165,3 @@ kill -TERM "$daemon"
 ended() { ! kill -0 "$daemon" 2> /dev/null; }
 ok "the daemon ends" wait_for 10 ended
 umount /mnt/store
-set_disk power=0
-rmdir $disk_folder
