@@ -62,6 +62,9 @@ is_kept() {
 	offers
 	grep -v '"ended_ns"' exchanges | grep -q '"done":"kept"'
 }
+kept_in_time() {
+	is_kept || { by_host=yes; return 1; }
+}
 # step_by_step: the exchanges of the trial are as many steps: the first is of a tenth, each but the last was ended by the
 # negotiator when it had found something, and where less was exchanged next it says why.
 step_by_step() {
@@ -111,8 +114,9 @@ under() {
 	for unit in dhrystone computes; do
 		ok "$unit is at work on every CPU" pinned $unit
 	done
+	# Progress is CPU time, and what the emulator charges for a read alone varies twofold: so a block is 6 ms of work in all.
 	for unit in $readers; do
-		commonhold exec $unit -- work read $unit "$device" 64 4 > "reader-$unit" 2>&1 &
+		commonhold exec $unit -- work read $unit "$device" 64 4 6 > "reader-$unit" 2>&1 &
 	done
 	cap_cpus
 	pause 5
@@ -127,8 +131,8 @@ under() {
 		pause 5
 	done
 	note "$((($(uptime_cs) - began) / 100)) s after it was allowed:"
-	ok "an exchange is kept" is_kept
 	commonhold offers | sed 's/^/# /'
+	ok "an exchange is kept" kept_in_time || exit 1
 	ok "it was found step by step, and each step is told" step_by_step
 	note "$detail"
 	for unit in dhrystone iohog; do
