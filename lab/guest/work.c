@@ -11,8 +11,9 @@
  *                                         it took from when it was due, and what of that it did not run itself
  *   work pipe SECONDS                     two processes hand a byte to and fro
  *   work used SECONDS CGROUP...           the CPU time that control groups get in a second, on average over so many
- *   work read NAME FILE KIB DEPTH         DEPTH processes called NAME read blocks of so many KiB from places drawn at random
- *                                         in FILE, past the page cache, until they are killed
+ *   work read NAME FILE KIB DEPTH [MS]    DEPTH processes called NAME read blocks of so many KiB from places drawn at random
+ *                                         in FILE, past the page cache, until they are killed. Each computes with every block
+ *                                         until it has used so much CPU time since the last one, reading included
  *   work files NAME DIR COUNT KIB         COUNT times writes a file, waits until it is on the disk, and reads it from there;
  *                                         how long that took
  *   work build NAME DIR COUNT KIB REST_MS a compiler's way with a disk: COUNT times reads a file from there, rests for as long
@@ -361,8 +362,9 @@ static int calibrate(void)
 }
 
 /* Reads blocks from places drawn at random; as many as asked, or for ever if that is 0. */
-static void read_blocks(int fd, size_t block, uint64_t places, uint64_t count, uint64_t chance)
+static void read_blocks(int fd, size_t block, uint64_t places, uint64_t count, uint64_t chance, double ms)
 {
+	uint64_t until = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 	void *buffer;
 
 	if (posix_memalign(&buffer, PAGE, block) != 0)
@@ -372,11 +374,14 @@ static void read_blocks(int fd, size_t block, uint64_t places, uint64_t count, u
 
 		if (pread(fd, buffer, block, place) != (ssize_t)block)
 			fail("cannot read");
+		until += (uint64_t)(ms * 1e6);
+		while (ms > 0 && clock_ns(CLOCK_PROCESS_CPUTIME_ID) < until)
+			compute(LOOPS_PER_LOOK);
 	}
 	free(buffer);
 }
 
-static int read_file(const char *name, const char *file, size_t block, int depth)
+static int read_file(const char *name, const char *file, size_t block, int depth, double ms)
 {
 	int fd = open(file, O_RDONLY | O_DIRECT);
 	off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
@@ -386,7 +391,7 @@ static int read_file(const char *name, const char *file, size_t block, int depth
 	prctl(PR_SET_NAME, name);
 	for (int i = 0; i < depth; i++)
 		if (!child())
-			read_blocks(fd, block, (uint64_t)size / block, 0, (uint64_t)getpid());
+			read_blocks(fd, block, (uint64_t)size / block, 0, (uint64_t)getpid(), ms);
 	while (wait(NULL) > 0)
 		;
 	return 0;
@@ -407,7 +412,7 @@ static int small_files(const char *name, const char *folder, long count, size_t 
 		fd = open(path, O_RDONLY | O_DIRECT);
 		if (fd < 0)
 			fail(path);
-		read_blocks(fd, bytes, 1, 1, 0);
+		read_blocks(fd, bytes, 1, 1, 0, 0);
 		close(fd);
 	}
 	printf("files_ms %lu\n", (unsigned long)((now_ns() - begun) / 1000000));
@@ -431,7 +436,7 @@ static int build(const char *name, const char *folder, int count, size_t bytes, 
 		fd = open(path, O_RDONLY | O_DIRECT);
 		if (fd < 0)
 			fail(path);
-		read_blocks(fd, bytes, 1, 1, 0);
+		read_blocks(fd, bytes, 1, 1, 0, 0);
 		close(fd);
 		took[done++] = now_ns() - asked;
 		rest(rest_ms / 1e3);
@@ -675,8 +680,8 @@ int main(int argc, char **argv)
 		return ping_pong(atof(argv[2]));
 	if (!strcmp(what, "used") && argc > 3)
 		return used(atof(argv[2]), argc - 3, argv + 3);
-	if (!strcmp(what, "read") && argc == 6)
-		return read_file(argv[2], argv[3], strtoull(argv[4], NULL, 10) * 1024, atoi(argv[5]));
+	if (!strcmp(what, "read") && (argc == 6 || argc == 7))
+		return read_file(argv[2], argv[3], strtoull(argv[4], NULL, 10) * 1024, atoi(argv[5]), argc == 7 ? atof(argv[6]) : 0);
 	if (!strcmp(what, "files") && argc == 6)
 		return small_files(argv[2], argv[3], atol(argv[4]), strtoull(argv[5], NULL, 10) * 1024);
 	if (!strcmp(what, "build") && argc == 7)

@@ -4,7 +4,8 @@
 //! what a unit uses, what of that it does not need, and whether it was refused anything. A live kernel tells much
 //! more, and none of these.
 //!
-//! Terms: as in [`frames`]. A unit *owes* what it uses beyond what it is allowed, since its allowance sank.
+//! Terms: as in [`frames`]. A unit *owes* what it uses beyond what it is allowed, since its loans sank, or since it lends. One
+//! that may not borrow owes all beyond what it is entitled to, however that came about.
 //!
 //! Algorithm, at each look at which memory was observed:
 //! 1. What is left to divide is the machine, less what the kernel and the processes in no unit hold. Both are taken as
@@ -76,6 +77,8 @@ const LOAN_LOOK_PART: u64 = 4;
 const DEBT_LOOK_NS: Time = 20 * MS;
 /// After which reclaim is ordered again, if a unit still owes.
 const RECLAIM_NS: Time = 250 * MS;
+/// The same, if nothing was taken meanwhile from a unit that no lender waits for.
+const FRUITLESS_NS: Time = 10_000 * MS;
 /// What the common parts hold is taken as unchanged while it moves by no more than this part of the machine.
 const COMMON_PART: u64 = 256;
 /// A unit presses that waited for memory for more than this part of the time.
@@ -128,7 +131,8 @@ struct Seen {
     /// When it was last looked at what came back, and the counter then.
     back_at: Time,
     back: u64,
-    reclaimed_at: Option<Time>,
+    /// When it was told last to give up what it owes, and what it used then.
+    reclaimed: Option<(Time, u64)>,
     /// At the last look.
     short: bool,
     /// What could be called back from it in time.
@@ -396,7 +400,7 @@ impl State {
         }
     }
 
-    /// Orders reclaim from the units that owe. Returns whether one does.
+    /// Orders reclaim from the units that owe. Returns whether one owes a lender.
     fn call_back(
         &mut self,
         now: Time,
@@ -409,16 +413,21 @@ impl State {
         for id in input.contract.held() {
             let unit = &mut self.units[id.index()];
             let owed = unit.facts.used.saturating_sub(unit.share.allowed);
-            let owes = owed > slack && (unit.share.called_back || unit.share.lent > 0);
+            let owes_lender = owed > slack && (unit.share.called_back || unit.share.lent > 0);
+            // A kernel that is told a lower bound may leave it at that, as long as the unit wants no new page.
+            let owes = owes_lender || owed > slack && !input.contract.unit(id).borrow.memory.allows();
             self.rates.learn(&mut unit.taken, unit.facts, facts.swap_free, owes);
             if !owes {
-                unit.reclaimed_at = None;
+                unit.reclaimed = None;
                 continue;
             }
-            owing = true;
-            let due = unit.reclaimed_at.is_none_or(|at| now.saturating_sub(at) >= RECLAIM_NS);
+            owing |= owes_lender;
+            let due = unit.reclaimed.is_none_or(|(at, from)| {
+                let fruitless = !owes_lender && unit.facts.used >= from;
+                now.saturating_sub(at) >= if fruitless { FRUITLESS_NS } else { RECLAIM_NS }
+            });
             if due && input.means.memory.reclaim {
-                unit.reclaimed_at = Some(now);
+                unit.reclaimed = Some((now, unit.facts.used));
                 let action = MemoryOrder::Reclaim { unit: id, bytes: owed };
                 steps.push(Step { action, reason: Reason::Owes { allowed: unit.share.allowed } });
             }

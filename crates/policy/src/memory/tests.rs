@@ -225,6 +225,41 @@ fn a_loan_grows_and_is_called_back_at_once() {
     assert!(plan.is_some_and(|plan| !plan.units[3].called_back));
 }
 
+/// u0 may not borrow, and uses its 960 MiB of 1,920 when its tickets sink to half of u1's: it is entitled to 640, and its bound
+/// follows. It wants no new page, at which a kernel would hold it to that: so what is beyond is taken. Where nothing comes of
+/// it, it is told rarely, and nobody looks sooner for its sake. A unit that may borrow keeps what nobody wants.
+#[test]
+fn who_may_not_borrow_keeps_nothing_beyond_its_entitlement() {
+    for (borrow, owes) in [(Permission::No, true), (Permission::Yes, false)] {
+        let (mut contract, units) = equals(2);
+        contract.units[units[0].index()].borrow.memory = borrow;
+        let mut world = World::new(contract);
+        (world.of(units[0]).used, world.of(units[1]).used) = (960 * MIB, 100 * MIB);
+        let reclaimed = |steps: &[Step<MemoryOrder>]| {
+            let bytes = |step: &Step<MemoryOrder>| match (&step.action, step.reason) {
+                (MemoryOrder::Reclaim { unit, bytes }, Reason::Owes { .. }) if *unit == units[0] => {
+                    Some(bytes / MIB)
+                }
+                _ => None,
+            };
+            steps.iter().find_map(bytes)
+        };
+        assert_eq!(reclaimed(&world.look(250).0), None);
+        world.contract.units[units[1].index()].tickets.memory = 200;
+        let (steps, plan) = world.look(250);
+        assert_eq!(bound(&steps, units[0]), Some(640));
+        assert_eq!(reclaimed(&steps), owes.then_some(320));
+        assert!(plan.is_some_and(|plan| plan.next > world.now + DEBT_LOOK_NS && !plan.units[2].called_back));
+        assert_eq!(reclaimed(&world.look(250).0), None, "nothing came of it");
+        world.of(units[0]).used = 800 * MIB;
+        assert_eq!(reclaimed(&world.look(250).0), owes.then_some(160), "something did");
+        assert_eq!(reclaimed(&world.look(9_000).0), None);
+        assert_eq!(reclaimed(&world.look(1_000).0), owes.then_some(160), "after a while");
+        world.of(units[0]).used = 640 * MIB;
+        assert_eq!(reclaimed(&world.look(250).0), None);
+    }
+}
+
 /// Without swap, nobody is lent memory for what only swap could take back; with it, as much as can be written in time.
 #[test]
 fn what_could_not_be_called_back_in_time_is_not_lent() {

@@ -27,7 +27,8 @@
 //! 6. A pair that failed rests, twice as long after each failure, up to [`REST_MAX_NS`].
 //!
 //! What it may cost: a unit that gives a part of what it holds loses at most that part of its progress, as long as progress is
-//! concave in what it holds. It loses never more than all. So a trial *risks*, of a unit, that part of its progress while it
+//! concave in what it holds. It loses never more than all, and what it loses is no more than what the machine has beside its
+//! progress. So a trial *risks*, of a unit, that part of its progress while it
 //! lasts; a kept exchange, since it was found good last. A unit whose undone trials risked more than [`ALLOWANCE_NS`] and a
 //! hundredth of the time is left alone.
 //!
@@ -267,6 +268,8 @@ pub(crate) struct State {
     /// Since the conditions are what they are: what each unit did, by window, the newest last. No more than [`MEASURE`].
     history: Vec<BTreeMap<UnitId, Did>>,
     last: u64,
+    /// What the machine has, in millionths of a CPU.
+    cpus: u64,
     trial: Option<Trial>,
     kept: Vec<Trial>,
     rests: BTreeMap<Pair, Rest>,
@@ -336,6 +339,7 @@ impl State {
             before => before,
         };
         self.open = Some((now, seen.units.clone()));
+        self.cpus = seen.cpus;
         self.forget(now, seen, rights, &mut said);
         let Some((began, before)) = before else { return said };
         // After a pause, such as a machine's sleep, a window says nothing.
@@ -423,7 +427,7 @@ impl State {
                     trial.check_at.min(now.max(trial.check_at.saturating_sub(trial.check_ns - CHECK_NS / 4)));
             }
             let progress = progress(&trial, did);
-            trial.passed(elapsed, progress);
+            trial.passed(elapsed, progress, self.cpus);
             add(&mut trial.with, progress);
             let lost = (0..2).find(|side| {
                 trial.far_below(*side, progress[*side])
@@ -458,7 +462,7 @@ impl State {
     ) {
         let progress = progress(&trial, did);
         if trial.deal.is_some() {
-            trial.passed(elapsed, progress);
+            trial.passed(elapsed, progress, self.cpus);
         }
         if !same {
             return self.undo(trial, now, Why::Changed, rights, said);
@@ -797,14 +801,15 @@ impl Trial {
     }
 
     /// So much time passed with the exchange. Who holds a part less, and has so much progress, would have no more than that over
-    /// the rest without it, as long as progress is concave.
-    fn passed(&mut self, elapsed: Time, progress: [u64; 2]) {
+    /// the rest without it, as long as progress is concave. Nor would it have more than `cpus`, in millionths of one.
+    fn passed(&mut self, elapsed: Time, progress: [u64; 2], cpus: u64) {
         self.block_ns += elapsed;
         for (side, progress) in progress.into_iter().enumerate() {
             let time = times(self.parts[side], elapsed);
             let would = part(progress, MILLION.saturating_sub(self.parts[side]).max(1));
             self.unsure[side].0 += time;
-            self.unsure[side].1 += times(would.max(self.without[side].mean()), time);
+            let less = times(would.max(self.without[side].mean()), time);
+            self.unsure[side].1 += less.min(times(cpus.saturating_sub(progress), elapsed));
         }
     }
 

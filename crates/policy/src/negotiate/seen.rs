@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 
-use super::{TRADED, part, times};
+use super::{MILLION, TRADED, part, times};
 use crate::input::Input;
 use crate::snapshot::Snapshot;
 use crate::time::Time;
@@ -32,6 +32,8 @@ pub(crate) struct Seen {
     pub(crate) units: Vec<Facts>,
     /// Which resources are held, by [`TRADED`].
     pub(crate) held: [bool; TRADED.len()],
+    /// What the machine has, in millionths of a CPU.
+    pub(crate) cpus: u64,
 }
 
 impl Seen {
@@ -111,7 +113,8 @@ impl Memory {
                 waited_ns: [cpu[at], memory[at], disk[at]],
             }
         };
-        Seen { units: contract.held().map(facts).collect(), held: [true, self.memory, self.disks] }
+        let cpus = input.machine.cpus.len() as u64 * MILLION;
+        Seen { units: contract.held().map(facts).collect(), held: [true, self.memory, self.disks], cpus }
     }
 }
 

@@ -122,7 +122,9 @@ impl World {
     }
 
     fn look(&mut self, state: &mut State) -> Vec<Negotiation> {
-        let seen = Seen { units: self.facts.clone(), held: [true; 3] };
+        // Nobody does more than one CPU can, and is measured so to what noise adds.
+        let cpus = MILLION * (1_000 + self.noise) / 1_000;
+        let seen = Seen { units: self.facts.clone(), held: [true; 3], cpus };
         let said = state.look(self.now, &seen, &mut self.rights);
         let _ = self.rights.settle(self.now);
         said
@@ -246,6 +248,26 @@ fn the_one_that_computes_and_the_one_that_reads_find_each_other() {
     let levels: Vec<u64> =
         said.iter().filter(|said| said.done == Move::Tried).map(|said| said.level).collect();
     assert_eq!(levels[..2], [100, 200]);
+}
+
+/// In 100 windows the side that computes uses nine tenths of a CPU with the exchange, and gives four fifths of its disk tickets. If it
+/// lived by the disk, it would have 4.5 CPUs without: the machine has one, so it would have a tenth of one more at most.
+#[test]
+fn what_a_trial_may_cost_is_no_more_than_the_machine_has() {
+    let (mut world, mut state) = (two_and_two(0), State::default());
+    let _ = world.look(&mut state);
+    for _ in 0..6 {
+        world.pass();
+        let _ = world.look(&mut state);
+    }
+    let mut trial = state.trial.unwrap();
+    (trial.parts, trial.unsure) = ([800_000, 0], Default::default());
+    trial.passed(100 * WINDOW, [900_000, 500_000], MILLION);
+    assert_eq!(trial.unsure, [(80 * WINDOW, 10 * WINDOW), (0, 0)]);
+    // On eight CPUs it could have that, and four fifths of it are at stake.
+    trial.unsure = Default::default();
+    trial.passed(100 * WINDOW, [900_000, 500_000], 8 * MILLION);
+    assert_eq!(trial.unsure[0], (80 * WINDOW, 360 * WINDOW));
 }
 
 /// The exchange ends when one side wants no more what it got.
