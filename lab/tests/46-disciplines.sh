@@ -1,4 +1,4 @@
-# budget: 130
+# budget: 160
 # only: with --all
 # seconds: 500
 # needs: commonhold spin
@@ -57,18 +57,18 @@ done
 cap_cpus
 times=0
 loaded=$(loads)
-for discipline in stride lottery entitlement decay rr batch fifo; do
+for discipline in stride lottery entitlement job-currency decay rr batch gang fifo; do
 	under $discipline
 	[ $discipline = stride ] || loaded=$((loaded + 1)) # the tasks are ordered anew
 	times=$((times + 1))
 	kill -HUP "$daemon"
 	ok "a reload brings in $discipline, by a scheduler of its own" wait_for 20 in_force $times $loaded
 	case $discipline in
-	stride | entitlement) measured parts 167 333 500 2 ;;
+	stride | entitlement | job-currency) measured parts 167 333 500 2 ;;
 	lottery) measured parts 167 333 500 10 ;; # 4,000 turns of a sixth: three standard deviations are 10 %
 	decay) measured parts 71 286 643 10 ;;
 	rr) measured parts 333 333 333 2 ;;
-	batch) measured parts 333 333 333 10 ;;
+	batch | gang) measured parts 333 333 333 10 ;;
 	fifo) measured first 900 ;;
 	esac
 done

@@ -232,13 +232,25 @@ pub(crate) static UNIT: Table = Table {
         ),
         key(
             "discipline",
-            Kind::Choice(&["stride", "lottery", "entitlement", "decay", "fifo", "rr", "batch"]),
+            Kind::Choice(&[
+                "stride",
+                "lottery",
+                "entitlement",
+                "decay",
+                "fifo",
+                "rr",
+                "batch",
+                "job-currency",
+                "gang",
+            ]),
             "\"stride\"",
             "\"lottery\"",
             "Which of the unit's own tasks and sub-units runs next, under the `kernel` backend and in the simulator. \
              `stride`: the one that had least for its weight. `lottery`: by chance, in proportion to weights. `entitlement`, \
              `decay`: the one that used least for its weight of late, where usage is forgotten within seconds, or within \
-             minutes. `fifo`: the one that came first. `rr`: each in turn. `batch`: likewise, with long turns.",
+             minutes. `fifo`: the one that came first. `rr`: each in turn. `batch`: likewise, with long turns. \
+             `job-currency`: those first that used less than they were handed by weight at intervals. `gang`: the sub-units in \
+             turn, each on all CPUs at once.",
         ),
         key(
             "unit",

@@ -252,11 +252,15 @@ pub enum Discipline {
     Rr,
     /// Each in turn, with long turns.
     Batch,
+    /// Time is handed out at intervals, by weight: those that used less than that take turns before the others.
+    JobCurrency,
+    /// The sub-units take turns, each on all CPUs at once.
+    Gang,
 }
 
 impl Discipline {
     /// All of them.
-    pub const ALL: [Discipline; 7] = [
+    pub const ALL: [Discipline; 9] = [
         Discipline::Stride,
         Discipline::Lottery,
         Discipline::Entitlement,
@@ -264,6 +268,8 @@ impl Discipline {
         Discipline::Fifo,
         Discipline::Rr,
         Discipline::Batch,
+        Discipline::JobCurrency,
+        Discipline::Gang,
     ];
 
     /// The name that contracts, commands and reports use.
@@ -276,6 +282,8 @@ impl Discipline {
             Discipline::Fifo => "fifo",
             Discipline::Rr => "rr",
             Discipline::Batch => "batch",
+            Discipline::JobCurrency => "job-currency",
+            Discipline::Gang => "gang",
         }
     }
 }

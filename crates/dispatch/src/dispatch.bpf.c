@@ -293,7 +293,7 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 
 	cpu->since = now;
 	if (is_other(unit->discipline))
-		ran(p, task, unit->discipline, used, now);
+		ran(p, task, unit, used);
 	else
 		task->vtime += of_weight(used, p) * pace(unit);
 	cpu->vtime = task->vtime;
@@ -318,7 +318,8 @@ static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 	if (unit->below) {
 		slice = over_weight(rules()->slice_ns, OWN_WEIGHT);
 		if (is_other(unit->discipline)) {
-			at_least(&unit->frontier, unit->own_pass);
+			if (!has_numbers(unit->discipline))
+				at_least(&unit->frontier, unit->own_pass);
 			own_tasks_come(unit, false);
 		} else {
 			at_least(&unit->own_pass, unit->frontier - slice);
@@ -337,7 +338,7 @@ static void advance_clock_within(const struct dispatch_task *task, struct dispat
 {
 	struct dispatch_unit *clock = clock_of(unit);
 
-	if (clock)
+	if (clock && !(is_other(unit->discipline) && has_numbers(unit->discipline)))
 		at_least(&clock->vtime, task->vtime);
 }
 
@@ -373,7 +374,7 @@ struct goer {
 	u64 after;  /* its virtual time after another slice; the key that it would wait with under another discipline */
 };
 
-static struct goer as_goer(const struct dispatch_task *task, const struct dispatch_unit *unit, const struct task_struct *p)
+static struct goer as_goer(const struct dispatch_task *task, struct dispatch_unit *unit, const struct task_struct *p)
 {
 	if (is_other(unit->discipline))
 		return (struct goer){ .unit = task->unit, .after = key_to_wait_with(p, task, unit) };

@@ -39,6 +39,8 @@ enum dispatch_discipline {
 	DISPATCH_FIFO,
 	DISPATCH_RR,
 	DISPATCH_BATCH,
+	DISPATCH_JOB,
+	DISPATCH_GANG,
 	DISPATCH_DISCIPLINES,
 };
 
@@ -46,6 +48,15 @@ enum dispatch_discipline {
 struct dispatch_memory {
 	u64 mark;
 	u64 at;
+};
+
+/* What a discipline keeps of all that it orders: see discipline/job_currency.h. */
+struct dispatch_order {
+	u64 handed;
+	u64 used;
+	u64 at;
+	u32 weights;
+	u32 unused;
 };
 
 /* What a task that could run waited for. */
@@ -102,6 +113,8 @@ struct dispatch_unit {
 	u64 clock_was;     /* and what it was then */
 	struct dispatch_memory memory;     /* of it, among its siblings */
 	struct dispatch_memory own_memory; /* of its own tasks, among its sub-units */
+	struct dispatch_order tasks;       /* of its own tasks */
+	struct dispatch_order subs;        /* of its sub-units and its own tasks */
 	u64 recalls;       /* CPUs called back */
 	u64 recall_ns;     /* from the call to the first task of its own that ran there, summed */
 	u64 recall_ns_max; /* the longest of them */
@@ -245,7 +258,7 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 288, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 352, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 288, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 72, "mirrored in tables.rs");

@@ -54,6 +54,10 @@ pub enum Discipline {
     Rr,
     /// Round robin with long turns.
     Batch,
+    /// Time is handed out at intervals; who used less goes first.
+    Job,
+    /// Sub-units take turns on all CPUs at once.
+    Gang,
 }
 
 /// What a discipline remembers of one that it orders.
@@ -62,6 +66,17 @@ pub enum Discipline {
 pub(crate) struct Memory {
     mark: u64,
     at: u64,
+}
+
+/// What a discipline keeps of all that it orders.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Order {
+    handed: u64,
+    used: u64,
+    at: u64,
+    weights: u32,
+    unused: u32,
 }
 
 /// What a unit is.
@@ -134,6 +149,8 @@ pub struct Unit {
     clock_was: u64,
     memory: Memory,
     own_memory: Memory,
+    tasks: Order,
+    subs: Order,
     /// CPUs called back.
     pub recalls: u64,
     /// From the call to the first task of its own that ran there, summed, in ns.
@@ -174,6 +191,8 @@ impl Unit {
             clock_was: 0,
             memory: Memory::default(),
             own_memory: Memory::default(),
+            tasks: Order::default(),
+            subs: Order::default(),
             recalls: 0,
             recall_ns: 0,
             recall_ns_max: 0,
@@ -470,7 +489,7 @@ pub(crate) struct Setting {
 }
 
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 288);
+const _: () = assert!(size_of::<Unit>() == 352);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 288);
 const _: () = assert!(size_of::<Own>() == 72);

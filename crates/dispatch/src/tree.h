@@ -9,64 +9,87 @@
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
 /* A unit as a party among its siblings, and back. */
-static struct party unit_party(const struct dispatch_unit *unit)
+static struct party unit_party(const struct dispatch_unit *unit, struct dispatch_unit *parent)
 {
-	return (struct party){ unit->pass, unit->memory.mark, unit->memory.at, unit->weight ? unit->weight : 1 };
+	return (struct party){
+		unit->pass, unit->memory.mark, unit->memory.at, unit->weight ? unit->weight : 1, parent->frontier, &parent->subs,
+	};
 }
 
-static void remember_unit(struct dispatch_unit *unit, const struct party *party)
+static void remember_unit(struct dispatch_unit *unit, struct dispatch_unit *parent, const struct party *party)
 {
 	unit->pass = party->key;
 	unit->memory = (struct dispatch_memory){ party->mark, party->at };
+	count_numbers(unit->among, &parent->frontier, party->key);
 }
 
 /* A unit's own tasks as a party among its sub-units, and back. */
-static struct party own_party(const struct dispatch_unit *unit)
+static struct party own_party(struct dispatch_unit *unit)
 {
-	return (struct party){ unit->own_pass, unit->own_memory.mark, unit->own_memory.at, OWN_WEIGHT };
+	return (struct party){
+		unit->own_pass, unit->own_memory.mark, unit->own_memory.at, OWN_WEIGHT, unit->frontier, &unit->subs,
+	};
 }
 
 static void remember_own(struct dispatch_unit *unit, const struct party *party)
 {
 	unit->own_pass = party->key;
 	unit->own_memory = (struct dispatch_memory){ party->mark, party->at };
+	count_numbers(unit->discipline, &unit->frontier, party->key);
 }
 
+/* A unit that slept comes; or a turn of it begins. */
 static APART void unit_comes(struct dispatch_unit *parent, struct dispatch_unit *unit, bool woke)
 {
-	struct party party = unit_party(unit);
+	struct party party = unit_party(unit, parent);
+	u64 now = moment();
 
-	party_comes(unit->among, &party, parent->frontier, moment(), woke);
-	party_begins(unit->among, &party);
-	remember_unit(unit, &party);
-	if (has_numbers(unit->among))
-		at_least(&parent->frontier, unit->pass);
+	if (!woke)
+		party_begins(unit->among, &party, now);
+	party_comes(unit->among, &party, now, woke);
+	remember_unit(unit, parent, &party);
 }
 
 static APART void own_tasks_come(struct dispatch_unit *unit, bool woke)
 {
 	struct party party = own_party(unit);
+	u64 now = moment();
 
-	party_comes(unit->discipline, &party, unit->frontier, moment(), woke);
-	party_begins(unit->discipline, &party);
+	if (!woke)
+		party_begins(unit->discipline, &party, now);
+	party_comes(unit->discipline, &party, now, woke);
 	remember_own(unit, &party);
-	if (has_numbers(unit->discipline))
-		at_least(&unit->frontier, unit->own_pass);
 }
 
-static APART void unit_ran(struct dispatch_unit *unit, u64 used)
+static APART void unit_ran(struct dispatch_unit *parent, struct dispatch_unit *unit, u64 used)
 {
-	struct party party = unit_party(unit);
+	struct party party = unit_party(unit, parent);
 
-	party_ran(unit->among, &party, used, scx_bpf_now());
-	remember_unit(unit, &party);
+	party_ran(unit->among, &party, used, moment());
+	remember_unit(unit, parent, &party);
 }
 
 static APART void own_tasks_ran(struct dispatch_unit *unit, u64 used)
 {
 	struct party party = own_party(unit);
 
-	party_ran(unit->discipline, &party, used, scx_bpf_now());
+	party_ran(unit->discipline, &party, used, moment());
+	remember_own(unit, &party);
+}
+
+static APART void unit_leaves(struct dispatch_unit *parent, struct dispatch_unit *unit)
+{
+	struct party party = unit_party(unit, parent);
+
+	party_leaves(unit->among, &party);
+	remember_unit(unit, parent, &party);
+}
+
+static APART void own_tasks_leave(struct dispatch_unit *unit)
+{
+	struct party party = own_party(unit);
+
+	party_leaves(unit->discipline, &party);
 	remember_own(unit, &party);
 }
 
@@ -116,7 +139,22 @@ static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 /* The unit around one that has a part less that is active, if it sleeps now itself. */
 static struct dispatch_unit *uncount_within(struct dispatch_unit *unit)
 {
-	return add(&unit->active, -1) == 1 ? unit_at(unit->parent) : NULL;
+	struct dispatch_unit *parent;
+
+	if (add(&unit->active, -1) != 1 || !(parent = unit_at(unit->parent)))
+		return NULL;
+	if (is_other(unit->among))
+		unit_leaves(parent, unit);
+	return parent;
+}
+
+/* A task of another discipline than stride sleeps, or goes. Its weight does not count here. */
+static APART void task_leaves(struct dispatch_task *task, struct dispatch_unit *unit)
+{
+	struct party party = { task->vtime, task->memory.mark, task->memory.at, SHARE_UNIT, unit->vtime, &unit->tasks };
+
+	party_leaves(among_tasks(unit->discipline), &party);
+	task->memory = (struct dispatch_memory){ party.mark, party.at };
 }
 
 static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
@@ -126,7 +164,13 @@ static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
 	if (!(task->state & DISPATCH_COUNTED))
 		return;
 	task->state &= ~DISPATCH_COUNTED;
-	if (add(&unit->own_active, -1) != 1 || !(unit = uncount_within(unit)))
+	if (is_other(unit->discipline))
+		task_leaves(task, unit);
+	if (add(&unit->own_active, -1) != 1)
+		return;
+	if (unit->below && is_other(unit->discipline))
+		own_tasks_leave(unit);
+	if (!(unit = uncount_within(unit)))
 		return;
 	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
 		if (!(unit = uncount_within(unit)))
@@ -255,8 +299,8 @@ static struct dispatch_unit *advance_within(struct dispatch_unit *unit, bool tim
 {
 	struct dispatch_unit *parent = unit_at(unit->parent);
 
-	if (is_other(unit->among))
-		unit_ran(unit, used);
+	if (is_other(unit->among) && parent)
+		unit_ran(parent, unit, used);
 	else if (parent || time_shared)
 		add64(&unit->pass, over_weight(used, unit->weight));
 	return parent;
@@ -308,7 +352,8 @@ static struct dispatch_unit *advance_clock_around(struct dispatch_unit *unit, bo
 	if (!is_other(unit->among)) {
 		at_least(&parent->frontier, clock_by(unit, parent->frontier));
 	} else {
-		at_least(&parent->frontier, unit->pass);
+		if (!has_numbers(unit->among))
+			at_least(&parent->frontier, unit->pass);
 		unit_comes(parent, unit, false);
 	}
 	return parent;

@@ -15,56 +15,58 @@ static struct dispatch_unit *clock_of(struct dispatch_unit *unit)
 }
 
 /* A task as a party among those of its unit, and back. */
-static struct party task_party(const struct task_struct *p, const struct dispatch_task *task)
+static struct party task_party(const struct task_struct *p, const struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	return (struct party){ task->vtime, task->memory.mark, task->memory.at, p->scx.weight ? p->scx.weight : 1 };
+	return (struct party){
+		task->vtime, task->memory.mark, task->memory.at, p->scx.weight ? p->scx.weight : 1, unit->vtime, &unit->tasks,
+	};
 }
 
-static void remember_task(struct dispatch_task *task, const struct party *party)
+static void remember_task(struct dispatch_task *task, struct dispatch_unit *unit, const struct party *party)
 {
 	task->vtime = party->key;
 	task->memory = (struct dispatch_memory){ party->mark, party->at };
+	count_numbers(among_tasks(unit->discipline), &unit->vtime, party->key);
 }
 
 /* Where a task waits among those of its unit, under another discipline than stride. */
 static APART u64 place_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct party party = task_party(p, task);
+	struct party party = task_party(p, task, unit);
 
-	party_comes(unit->discipline, &party, unit->vtime, moment(), task->state & DISPATCH_WOKE);
+	party_comes(among_tasks(unit->discipline), &party, moment(), task->state & DISPATCH_WOKE);
 	task->state &= ~DISPATCH_WOKE;
-	remember_task(task, &party);
-	if (has_numbers(unit->discipline))
-		at_least(&unit->vtime, task->vtime);
+	remember_task(task, unit, &party);
 	return task->vtime;
 }
 
 /* The key that a task which runs would wait with, if its turn ended now. */
-static APART u64 key_to_wait_with(const struct task_struct *p, const struct dispatch_task *task, const struct dispatch_unit *unit)
+static APART u64 key_to_wait_with(const struct task_struct *p, const struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct party party = task_party(p, task);
+	struct party party = task_party(p, task, unit);
 
-	party_comes(unit->discipline, &party, unit->vtime, moment(), false);
+	party_comes(among_tasks(unit->discipline), &party, moment(), false);
 	return party.key;
 }
 
 /* A turn of it begins: the first, or another one since no other task has a better claim. */
-static APART void begin_turn(struct task_struct *p, struct dispatch_task *task, const struct dispatch_unit *unit, bool goes_on)
+static APART void begin_turn(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, bool goes_on)
 {
-	struct party party = task_party(p, task);
+	struct party party = task_party(p, task, unit);
+	u64 now = moment();
 
 	if (goes_on)
-		party_comes(unit->discipline, &party, unit->vtime, moment(), false);
-	party_begins(unit->discipline, &party);
-	remember_task(task, &party);
+		party_comes(among_tasks(unit->discipline), &party, now, false);
+	party_begins(among_tasks(unit->discipline), &party, now);
+	remember_task(task, unit, &party);
 }
 
-static APART void ran(struct task_struct *p, struct dispatch_task *task, u32 discipline, u64 used, u64 now)
+static APART void ran(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u64 used)
 {
-	struct party party = task_party(p, task);
+	struct party party = task_party(p, task, unit);
 
-	party_ran(discipline, &party, used, now);
-	remember_task(task, &party);
+	party_ran(among_tasks(unit->discipline), &party, used, moment());
+	remember_task(task, unit, &party);
 }
 
 /*

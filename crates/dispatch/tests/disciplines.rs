@@ -159,8 +159,8 @@ fn expect(discipline: Discipline, parts: [u64; 3], tolerance: u64) {
 }
 
 #[test]
-fn stride_and_entitlement_divide_by_weight_within_a_hundredth() {
-    for discipline in [Discipline::Stride, Discipline::Entitlement] {
+fn these_divide_by_weight_within_a_hundredth() {
+    for discipline in [Discipline::Stride, Discipline::Entitlement, Discipline::Job] {
         expect(discipline, [167, 333, 500], 10);
     }
 }
@@ -276,4 +276,56 @@ fn a_discipline_stays_while_tasks_are_ordered_by_it() {
         seed: 0,
     });
     assert!(!plain.set_unit(0, UNIT, rules(Discipline::Rr)));
+}
+
+/// Time is handed out a tenth of a second at a time, and one that slept has saved nothing up.
+#[test]
+fn a_job_that_slept_has_half_from_then_on() {
+    let mut play = Play::new(Discipline::Job, 1, [100; 3], 1);
+    play.come(0, SUB[0], Life::Computes);
+    play.run(20 * SECOND);
+    play.come(20 * SECOND, SUB[1], Life::Computes);
+    let had = [play.had()[0], 0];
+    play.run(24 * SECOND);
+    let part = play.parts(&had)[1];
+    assert!(part.abs_diff(500) <= 40, "{part}");
+}
+
+/// Three gangs of four threads on four CPUs: in nearly all of each turn, all CPUs run threads of one gang.
+#[test]
+fn a_gang_runs_on_all_cpus_at_once() {
+    let together = |discipline| {
+        let mut play = Play::new(discipline, 4, [100; 3], 1);
+        for _ in 0..4 {
+            for sub in SUB {
+                play.come(0, sub, Life::Computes);
+            }
+        }
+        let (mut together, mut turns, mut before) = (0, 0, None);
+        for ms in 1..=3_000 {
+            play.run(ms * MS);
+            let gangs: Vec<Option<TaskId>> =
+                play.cpus.iter().map(|(task, ..)| task.map(|id| id % 3)).collect();
+            let one = gangs.iter().all(|gang| *gang == gangs[0]);
+            together += u64::from(one);
+            if one && before != gangs[0] {
+                (turns, before) = (turns + 1, gangs[0]);
+            }
+        }
+        (together, turns)
+    };
+    let (of_gangs, turns) = together(Discipline::Gang);
+    assert!(of_gangs >= 2_700 && (25..=31).contains(&turns), "{of_gangs} ms together, {turns} turns");
+    let (of_stride, _) = together(Discipline::Stride);
+    assert!(of_stride <= 1_000, "{of_stride} ms together under stride");
+}
+
+/// What a gang leaves of the CPUs is not left idle: two gangs of one thread run side by side.
+#[test]
+fn gangs_that_are_small_run_side_by_side() {
+    let mut play = Play::new(Discipline::Gang, 2, [100; 3], 1);
+    play.come(0, SUB[0], Life::Computes);
+    play.come(0, SUB[1], Life::Computes);
+    play.run(10 * SECOND);
+    assert!(play.had().iter().all(|had| *had >= 9_900 * MS), "{:?}", play.had());
 }

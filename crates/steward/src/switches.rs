@@ -130,6 +130,8 @@ fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
         Named::Fifo => Discipline::Fifo,
         Named::Rr => Discipline::Rr,
         Named::Batch => Discipline::Batch,
+        Named::JobCurrency => Discipline::Job,
+        Named::Gang => Discipline::Gang,
     }
 }
 

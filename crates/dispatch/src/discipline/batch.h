@@ -16,11 +16,11 @@
 
 #define BATCH_TURN 100000000ull
 
-static void batch_comes(struct party *party, u64 clock, bool woke)
+static void batch_comes(struct party *party, bool woke)
 {
 	if (!woke && party->mark < BATCH_TURN)
 		return;
-	party->key = clock + 1;
+	party->key = party->clock + 1;
 	party->mark = 0;
 }
 

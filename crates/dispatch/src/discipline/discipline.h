@@ -17,6 +17,8 @@
 #include "fifo.h"
 #include "rr.h"
 #include "batch.h"
+#include "job_currency.h"
+#include "gang.h"
 
 #define APART __attribute__((noinline)) /* not a part of its callers: most never get there */
 
@@ -29,15 +31,15 @@ static bool is_other(u32 discipline)
 /* Whether keys are numbers, which the clock gives out. */
 static bool has_numbers(u32 discipline)
 {
-	return discipline == DISPATCH_FIFO || discipline == DISPATCH_RR || discipline == DISPATCH_BATCH;
+	return discipline >= DISPATCH_FIFO;
 }
 
 /* A party waits from now on, or its next turn is about to begin; `woke`: it slept, or is new. */
-static APART void party_comes(u32 discipline, struct party *party, u64 clock, u64 now, bool woke)
+static APART void party_comes(u32 discipline, struct party *party, u64 now, bool woke)
 {
 	switch (discipline) {
 	case DISPATCH_LOTTERY:
-		lottery_comes(party, clock, woke);
+		lottery_comes(party, woke);
 		break;
 	case DISPATCH_ENTITLEMENT:
 		entitlement_comes(party, now);
@@ -46,13 +48,19 @@ static APART void party_comes(u32 discipline, struct party *party, u64 clock, u6
 		decay_comes(party, now);
 		break;
 	case DISPATCH_FIFO:
-		fifo_comes(party, clock, woke);
+		fifo_comes(party, woke);
 		break;
 	case DISPATCH_RR:
-		rr_comes(party, clock);
+		rr_comes(party);
 		break;
 	case DISPATCH_BATCH:
-		batch_comes(party, clock, woke);
+		batch_comes(party, woke);
+		break;
+	case DISPATCH_JOB:
+		job_comes(party, woke);
+		break;
+	case DISPATCH_GANG:
+		gang_comes(party, now, woke);
 		break;
 	}
 }
@@ -73,14 +81,39 @@ static APART void party_ran(u32 discipline, struct party *party, u64 used, u64 n
 	case DISPATCH_BATCH:
 		batch_ran(party, used);
 		break;
+	case DISPATCH_JOB:
+		job_ran(party, used, now);
+		break;
 	}
 }
 
 /* A turn of it begins. */
-static void party_begins(u32 discipline, struct party *party)
+static void party_begins(u32 discipline, struct party *party, u64 now)
 {
 	if (discipline == DISPATCH_LOTTERY)
 		lottery_begins(party);
+	else if (discipline == DISPATCH_GANG)
+		gang_begins(party, now);
+}
+
+/* It sleeps, or ends. */
+static void party_leaves(u32 discipline, struct party *party)
+{
+	if (discipline == DISPATCH_JOB)
+		job_leaves(party);
+}
+
+/* A number that was given out is not given out again. */
+static void count_numbers(u32 discipline, u64 *clock, u64 key)
+{
+	if (has_numbers(discipline))
+		at_least(clock, key & (OVER - 1));
+}
+
+/* Among a unit's own tasks there are no gangs: they take turns. */
+static u32 among_tasks(u32 discipline)
+{
+	return discipline == DISPATCH_GANG ? DISPATCH_RR : discipline;
 }
 
 /* Whether one that wakes interrupts another, by their keys. */
@@ -91,6 +124,8 @@ static bool interrupts(u32 discipline, u64 mine, u64 its)
 		return before(mine + ENTITLEMENT_HALF_LIFE / 16, its);
 	case DISPATCH_DECAY:
 		return before(mine + DECAY_HALF_LIFE / 16, its);
+	case DISPATCH_JOB:
+		return before(mine + OVER / 2, its);
 	}
 	return false;
 }

@@ -15,10 +15,10 @@
 #ifndef DISPATCH_FIFO_H
 #define DISPATCH_FIFO_H
 
-static void fifo_comes(struct party *party, u64 clock, bool woke)
+static void fifo_comes(struct party *party, bool woke)
 {
 	if (woke)
-		party->key = clock + 1;
+		party->key = party->clock + 1;
 }
 
 #endif

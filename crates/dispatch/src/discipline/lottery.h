@@ -20,10 +20,10 @@
 #ifndef DISPATCH_LOTTERY_H
 #define DISPATCH_LOTTERY_H
 
-static void lottery_comes(struct party *party, u64 clock, bool woke)
+static void lottery_comes(struct party *party, bool woke)
 {
-	if (woke && before(party->key, clock))
-		party->key = clock + (over_weight(rules()->slice_ns, party->weight) * random_wait() >> 16);
+	if (woke && before(party->key, party->clock))
+		party->key = party->clock + (over_weight(rules()->slice_ns, party->weight) * random_wait() >> 16);
 }
 
 static void lottery_begins(struct party *party)

@@ -9,16 +9,14 @@
  * A discipline says what a key becomes. It does nothing else: which CPU a party gets, what is lent, called back, rescued
  * and booked is the same for all.
  *
- *   NAME_comes(party, clock, now, woke)   it waits from now on; `woke`: it slept, or is new; the clock is the largest key of those
- *                                         that came to run, or the last number that was given out
- *   NAME_begins(party, now)               a turn of it begins
- *   NAME_ran(party, used, now)            it ran for so long since the last time, on one CPU
- *   NAME_margin()                         one that wakes interrupts one whose key is larger by more; NO_MARGIN: none
+ *   NAME_comes(party, now, woke)   it waits from now on, or its turn is over; `woke`: it slept, or is new
+ *   NAME_begins(party, now)        a turn of it begins
+ *   NAME_ran(party, used, now)     it ran for so long since the last time, on one CPU
+ *   NAME_leaves(party)             it sleeps, or ends
  */
 #ifndef DISPATCH_PARTY_H
 #define DISPATCH_PARTY_H
 
-#define NO_MARGIN (~0ull >> 1)
 #define ONE       65536u /* fractions have 16 bits */
 #define LN_2      45426u /* of them */
 
@@ -28,6 +26,8 @@ struct party {
 	u64 mark;   /* what the discipline remembers of it; 0 at first */
 	u64 at;     /* and since when that holds */
 	u32 weight; /* its tickets; 100 is usual, and never 0 */
+	u64 clock;  /* the largest key of those that came to run, or the last number that was given out */
+	struct dispatch_order *order; /* of all parties */
 };
 
 /* The binary logarithm of a number that is not 0, with 16 bits of fraction; off by less than 0.0002. */

@@ -14,9 +14,9 @@
 #ifndef DISPATCH_RR_H
 #define DISPATCH_RR_H
 
-static void rr_comes(struct party *party, u64 clock)
+static void rr_comes(struct party *party)
 {
-	party->key = clock + 1;
+	party->key = party->clock + 1;
 }
 
 #endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * Gangs: what belongs together runs at the same time.
+ *
+ * Idea. A gang is a sub-unit: the threads of one program, which wait for each other. Gangs take turns, of GANG_TURN each.
+ * While it is a gang's turn, its threads go first on every CPU of the unit around. Those CPUs that it leaves run the
+ * next gangs' threads. Within a gang, threads fend for themselves, by what the gang's own discipline says.
+ *
+ *   key = the number of its turn among those of all
+ *
+ * Weights count for nothing, and no party that wakes interrupts another. A unit's own tasks together are a gang, too.
+ *
+ * Good at: parallel programs with barriers. A thread that is left behind keeps all others of its program waiting.
+ * Bad at: gangs of fewer threads than CPUs, and programs that wait for input: the turn passes all the same.
+ *
+ * Source: seed 002, gang scheduling; Ousterhout: Scheduling techniques for concurrent systems, 1982.
+ */
+#ifndef DISPATCH_GANG_H
+#define DISPATCH_GANG_H
+
+#define GANG_TURN 100000000ull
+
+static void gang_comes(struct party *party, u64 now, bool woke)
+{
+	if (woke ? party->at && before(now, party->at + GANG_TURN) : !party->at || before(now, party->at + GANG_TURN))
+		return; /* its turn goes on, or has not begun */
+	party->key = party->clock + 1;
+	party->at = 0;
+}
+
+static void gang_begins(struct party *party, u64 now)
+{
+	if (!party->at)
+		party->at = now;
+}
+
+#endif
