@@ -1,7 +1,9 @@
 //! How a contract fits a machine: the checks that need both.
 
 use commonhold_contract::measure::CpuCount;
-use commonhold_contract::{Amount, Contract, Diagnostic, Resource, Unit, UnitId, amount_text};
+use commonhold_contract::{
+    Amount, Contract, Deadline, Diagnostic, Discipline, MILLIONTH, Resource, Unit, UnitId, amount_text,
+};
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{
     Ask, Capacity, Conflict, Entitlement, capacity, conflicts, entitle_all,
@@ -20,6 +22,7 @@ pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic
             found.extend(whole.hard_above_limit(id));
             found.extend(whole.not_weighed(id));
             found.extend(whole.limits_nothing(id));
+            found.extend(whole.deadlines_exceed(id));
         }
     }
     found
@@ -134,6 +137,50 @@ impl<'a> Whole<'a> {
             None => diagnostic,
         };
         Some(diagnostic.help("raise the limit, or lower the reservation"))
+    }
+
+    /// Deadlines of sub-units that do not fit into the unit's CPUs, even if each misses all that it may miss; or that fit
+    /// only then, while periods or budgets differ: no order of deadlines keeps all windows then. (That is the admission
+    /// of the discipline `dwcs`.)
+    fn deadlines_exceed(&self, id: UnitId) -> Option<Diagnostic> {
+        let unit = self.unit(id);
+        if self.resource != Resource::Cpu || unit.discipline != Discipline::Dwcs {
+            return None;
+        }
+        let all: Vec<Deadline> =
+            self.contract.children(Some(id)).filter_map(|sub| self.unit(sub).deadline).collect();
+        let sum = |served: fn(&Deadline) -> u32| {
+            let part = |deadline: &Deadline| {
+                let budget =
+                    u128::from(served(deadline)) * u128::from(deadline.budget_ns) * u128::from(MILLIONTH);
+                budget.div_ceil(u128::from(deadline.of) * u128::from(deadline.period_ns))
+            };
+            u64::try_from(all.iter().map(part).sum::<u128>()).unwrap_or(u64::MAX)
+        };
+        let (whole, least) = (sum(|deadline| deadline.of), sum(|deadline| deadline.of - deadline.misses));
+        let has = self.entitled.value(id);
+        let alike = all
+            .windows(2)
+            .all(|pair| (pair[0].period_ns, pair[0].budget_ns) == (pair[1].period_ns, pair[1].budget_ns));
+        let (path, has_text) = (&unit.path, CpuCount(has));
+        let diagnostic = if least > has {
+            let message = format!(
+                "the deadlines in `{path}` need {} at the least, and it holds {has_text}",
+                CpuCount(least)
+            );
+            Diagnostic::error("deadlines-exceed", unit.span.clone(), message)
+        } else if whole > has && !alike {
+            let message = format!(
+                "the deadlines in `{path}` need {}, and it holds {has_text}: more may be missed than they allow, since \
+                 their periods and budgets differ",
+                CpuCount(whole)
+            );
+            Diagnostic::warning("deadlines-exceed", unit.span.clone(), message)
+        } else {
+            return None;
+        };
+        let help = "lower budgets, lengthen periods, allow more `misses`, or give the unit more tickets";
+        Some(diagnostic.label("when all units are active").help(help))
     }
 
     /// A limit above all that the machine has: mostly a slip in the unit, or a contract of another machine.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::diagnostic::Diagnostic;
-use crate::model::{Amount, Contract, MILLIONTH, MemberKind, Resource, Span, Unit, UnitId};
+use crate::model::{Amount, Contract, Discipline, MILLIONTH, MemberKind, Resource, Span, Unit, UnitId};
 use crate::nearest::nearest;
 
 /// A unit that was read, with places that its value does not keep.
@@ -114,6 +114,7 @@ pub(crate) fn siblings(contract: &Contract, parent: Option<&Seen>, units: &[Seen
         found.extend(parts_above_whole(contract, parent, units, resource));
         found.extend(parent.and_then(|parent| hard_above_encloser(contract, parent, units, resource)));
     }
+    found.extend(units.iter().filter_map(|seen| deadline_without_discipline(contract, parent, seen.id)));
     if let (Some(each), Some(first)) = (parent.and_then(|parent| parent.each.clone()), units.first()) {
         let message = "a unit that splits among its users cannot declare sub-units too";
         let sub_unit = contract.unit(first.id).span.clone();
@@ -122,6 +123,22 @@ pub(crate) fn siblings(contract: &Contract, parent: Option<&Seen>, units: &[Seen
         found.push(diagnostic.help("choose one: remove `each`, or the sub-units"));
     }
     found
+}
+
+/// A deadline that nothing holds.
+fn deadline_without_discipline(contract: &Contract, parent: Option<&Seen>, id: UnitId) -> Option<Diagnostic> {
+    let unit = contract.unit(id);
+    let around = parent.map(|parent| contract.unit(parent.id));
+    if unit.deadline.is_none() || around.is_some_and(|around| around.discipline == Discipline::Dwcs) {
+        return None;
+    }
+    let message = format!("`{}` has a deadline, and nothing heeds it", unit.path);
+    let help = match around {
+        Some(around) => format!("write `discipline = \"dwcs\"` in `{}`", around.path),
+        None => "put the unit into one with `discipline = \"dwcs\"`: units at the top have CPUs of their own"
+            .to_owned(),
+    };
+    Some(Diagnostic::warning("deadline", unit.span.clone(), message).help(help))
 }
 
 /// The same rule in two siblings: neither is more specific, so the contract does not say where a process belongs.

@@ -242,6 +242,7 @@ pub(crate) static UNIT: Table = Table {
                 "batch",
                 "job-currency",
                 "gang",
+                "dwcs",
             ]),
             "\"stride\"",
             "\"lottery\"",
@@ -250,7 +251,15 @@ pub(crate) static UNIT: Table = Table {
              `decay`: the one that used least for its weight of late, where usage is forgotten within seconds, or within \
              minutes. `fifo`: the one that came first. `rr`: each in turn. `batch`: likewise, with long turns. \
              `job-currency`: those first that used less than they were handed by weight at intervals. `gang`: the sub-units in \
-             turn, each on all CPUs at once.",
+             turn, each on all CPUs at once. `dwcs`: the sub-unit whose `deadline` is next.",
+        ),
+        key(
+            "deadline",
+            Kind::Table(&DEADLINE),
+            "",
+            "{ period = \"20ms\", budget = \"4ms\", misses = 1, of = 10 }",
+            "CPU time that the unit wants where the unit around it has `discipline = \"dwcs\"`: `budget` before the end of each \
+             `period`, but for `misses` of any `of` periods in a row. Budgets that do not fit are refused.",
         ),
         key(
             "unit",
@@ -301,6 +310,42 @@ pub(crate) static TICKETS: Table = Table { title: "`tickets`", definition: "tick
 
 /// A unit's `hard`.
 pub(crate) static HARD: Table = Table { title: "`hard`", definition: "amounts", keys: &AMOUNTS };
+
+/// A unit's `deadline`.
+pub(crate) static DEADLINE: Table = Table {
+    title: "`deadline`",
+    definition: "deadline",
+    keys: &[
+        key(
+            "period",
+            Kind::Duration { min_ns: 1_000_000, max_ns: 4_000_000_000 },
+            "",
+            "\"20ms\"",
+            "Each period ends with a deadline. Required.",
+        ),
+        key(
+            "budget",
+            Kind::Duration { min_ns: 100_000, max_ns: 4_000_000_000 },
+            "",
+            "\"4ms\"",
+            "CPU time in each period, no more than the period. Required.",
+        ),
+        key(
+            "misses",
+            Kind::Count { min: 0, max: 999 },
+            "0",
+            "1",
+            "So many deadlines may be missed of any `of` in a row, less than `of`.",
+        ),
+        key(
+            "of",
+            Kind::Count { min: 1, max: 1_000 },
+            "1",
+            "10",
+            "How many deadlines in a row `misses` is about.",
+        ),
+    ],
+};
 
 /// A unit's `limit`.
 pub(crate) static LIMIT: Table = Table { title: "`limit`", definition: "amounts", keys: &AMOUNTS };

@@ -36,7 +36,7 @@ mod write;
 pub use diagnostic::{Diagnostic, Level, Problem, position};
 pub use member::{MEMBER_FORMS, MemberForm};
 pub use model::{
-    Amount, Contract, CpuMode, DEFAULT_TICKETS, Discipline, Each, MILLIONTH, MachineRules, Member,
+    Amount, Contract, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Each, MILLIONTH, MachineRules, Member,
     MemberKind, PerResource, Permission, Places, Principal, Resource, Scheme, Span, Unit, UnitId,
 };
 pub use nearest::nearest;

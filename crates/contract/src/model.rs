@@ -256,11 +256,26 @@ pub enum Discipline {
     JobCurrency,
     /// The sub-units take turns, each on all CPUs at once.
     Gang,
+    /// The sub-unit whose deadline is next: see [`Deadline`].
+    Dwcs,
+}
+
+/// So much CPU time in each period, to be had before its end, but for a few periods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline {
+    /// In ns; at least 1 ms, and at most 4 s.
+    pub period_ns: u32,
+    /// In ns; no more than the period.
+    pub budget_ns: u32,
+    /// So many may be missed, less than `of`,
+    pub misses: u32,
+    /// of so many in a row, 1 to 1,000.
+    pub of: u32,
 }
 
 impl Discipline {
     /// All of them.
-    pub const ALL: [Discipline; 9] = [
+    pub const ALL: [Discipline; 10] = [
         Discipline::Stride,
         Discipline::Lottery,
         Discipline::Entitlement,
@@ -270,6 +285,7 @@ impl Discipline {
         Discipline::Batch,
         Discipline::JobCurrency,
         Discipline::Gang,
+        Discipline::Dwcs,
     ];
 
     /// The name that contracts, commands and reports use.
@@ -284,6 +300,7 @@ impl Discipline {
             Discipline::Batch => "batch",
             Discipline::JobCurrency => "job-currency",
             Discipline::Gang => "gang",
+            Discipline::Dwcs => "dwcs",
         }
     }
 }
@@ -453,6 +470,8 @@ pub struct Unit {
     pub negotiate: bool,
     /// Who of its own tasks and its sub-units runs next.
     pub discipline: Discipline,
+    /// What it wants where the discipline around it is `dwcs`.
+    pub deadline: Option<Deadline>,
     /// Where the contract names it.
     pub span: Span,
     /// Where the contract says the values above.
@@ -476,6 +495,7 @@ impl Unit {
             borrow: PerResource::default(),
             negotiate: false,
             discipline: Discipline::Stride,
+            deadline: None,
             span: 0..0,
             places: Places::default(),
         }

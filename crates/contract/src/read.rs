@@ -10,13 +10,13 @@ use crate::check;
 use crate::diagnostic::Diagnostic;
 use crate::document::{self, Document, Named, article, integer};
 use crate::keys::{
-    DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, RESERVED_NAMES, ROOT, UNIT,
-    UNITS_MAX, VERSION,
+    DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, RESERVED_NAMES, ROOT,
+    UNIT, UNITS_MAX, VERSION,
 };
 use crate::member;
 use crate::model::{
-    Amount, Contract, CpuMode, Discipline, Each, Member, PerResource, Permission, Resource, Scheme, Span,
-    Unit, UnitId,
+    Amount, Contract, CpuMode, Deadline, Discipline, Each, Member, PerResource, Permission, Resource, Scheme,
+    Span, Unit, UnitId,
 };
 use crate::quantity;
 
@@ -241,6 +241,7 @@ impl Reader<'_, '_> {
                 "borrow" => unit.borrow = self.permissions(&entry),
                 "negotiate" => unit.negotiate = self.flag(&entry),
                 "discipline" => unit.discipline = self.discipline(&entry),
+                "deadline" => unit.deadline = self.deadline(&entry),
                 _ => sub_units = Some(entry),
             }
         }
@@ -299,6 +300,45 @@ impl Reader<'_, '_> {
                 None
             }
         }
+    }
+
+    /// What a unit wants in each period; nothing, if that is said wrongly.
+    fn deadline(&mut self, entry: &Entry) -> Option<Deadline> {
+        let (mut period, mut budget, mut misses, mut of) = (None, None, 0, 1);
+        let table = self.document.table(entry)?;
+        for entry in self.document.entries(&DEADLINE, table) {
+            match (entry.key.name, entry.key.kind) {
+                ("misses", Kind::Count { min, max }) => {
+                    misses = self.document.count(&entry, min..=max).unwrap_or(0);
+                }
+                (_, Kind::Count { min, max }) => of = self.document.count(&entry, min..=max).unwrap_or(1),
+                ("period", _) => period = Some(self.duration(&entry)),
+                _ => budget = Some(self.duration(&entry)),
+            }
+        }
+        let at = self.document.span(entry.value);
+        let mut refuse = |code, message: String, help| {
+            self.document.report(Diagnostic::error(code, at.clone(), message).help(help));
+            None
+        };
+        let (Some(period), Some(budget)) = (period, budget) else {
+            let lacks = if period.is_none() { "period" } else { "budget" };
+            let help = "write `deadline = { period = \"20ms\", budget = \"4ms\" }`";
+            return refuse("missing-key", format!("the deadline has no `{lacks}`"), help);
+        };
+        // What was wrong about either is said.
+        let (period, budget) = (period?, budget?);
+        if budget > period {
+            let help = "a unit has one CPU at a time for its deadline: lower the budget";
+            return refuse("deadline", "the budget is longer than the period".to_owned(), help);
+        }
+        if misses >= of {
+            let message = format!("{misses} of {of} deadlines may be missed: that is all of them");
+            return refuse("deadline", message, "say fewer `misses`, or a larger `of`");
+        }
+        let small = |number: u64| u32::try_from(number).ok();
+        let (period_ns, budget_ns) = (small(period)?, small(budget)?);
+        Some(Deadline { period_ns, budget_ns, misses: small(misses)?, of: small(of)? })
     }
 
     /// One number for every resource, or one for each; what is left out or wrong stays what it is in `tickets`.

@@ -8,8 +8,8 @@ use std::fmt::{Display, Write};
 use crate::Contract;
 use crate::keys::VERSION;
 use crate::model::{
-    Amount, CpuMode, DEFAULT_TICKETS, Discipline, Each, MachineRules, PerResource, Permission, Resource,
-    Unit, UnitId,
+    Amount, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Each, MachineRules, PerResource, Permission,
+    Resource, Unit, UnitId,
 };
 use crate::quantity::{amount_text, duration_text};
 
@@ -109,6 +109,11 @@ fn unit(text: &mut String, unit: &Unit) {
     }
     if unit.discipline != Discipline::default() {
         said(text, "discipline", &quoted(unit.discipline.name()));
+    }
+    if let Some(Deadline { period_ns, budget_ns, misses, of }) = unit.deadline {
+        let [period, budget] = [period_ns, budget_ns].map(|ns| quoted(&duration_text(ns.into())));
+        let table = format!("{{ period = {period}, budget = {budget}, misses = {misses}, of = {of} }}");
+        said(text, "deadline", &table);
     }
 }
 
@@ -283,6 +288,7 @@ each = "user"
                 unit.members = name.into_iter().map(|it| Member { kind: MemberKind::User(Principal::Name(it)), span: 0..0 }).collect();
                 unit.negotiate = n % 2 == 1;
                 unit.discipline = Discipline::ALL[(n + cpu) % Discipline::ALL.len()];
+                unit.deadline = owner.map(|n| Deadline { period_ns: 20_000_000, budget_ns: 1_000_000 * (n + 1), misses: n, of: n + 1 });
                 unit.owner = owner.map(|uid| Member { kind: MemberKind::Group(Principal::Id(uid)), span: 0..0 });
             }
             let text = write(&contract, &[]);

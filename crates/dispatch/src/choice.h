@@ -90,6 +90,8 @@ static void consider(struct search *search, u32 id, const struct tried *tried, b
 		return;
 	if (!unit || !is_among(unit, search->home, search->among) || (!alone && scx_bpf_dsq_nr_queued(id) <= 0))
 		return;
+	if (is_other(unit->among) && unit->among == DISPATCH_DWCS)
+		unit_waits(unit);
 	if (goes_before(id, unit, search->best, search->best_top, search->among)) {
 		search->best = id;
 		search->best_top = unit->top;

@@ -364,7 +364,7 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, s
 	if (!rules()->pool && (unit = unit_at(cpu->runs)))
 		occupy(cpu, unit);
 	cpu->outranked = 0;
-	set_slice(prev, rules()->slice_ns);
+	set_slice(prev, unit ? slice_of(unit) : rules()->slice_ns);
 }
 
 /* A task that ran here, by right or as a guest, and could go on. */
@@ -582,6 +582,8 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	if (next)
 		advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
 	occupy(cpu, unit);
+	if (is_other(unit->among))
+		set_slice(p, slice_of(unit));
 	if (cpu->home == DISPATCH_NOBODY)
 		return;
 	top = unit->parent == DISPATCH_NOBODY ? unit : unit_at(unit->top);
@@ -705,8 +707,8 @@ static void lend_homes(u32 id, bool lends)
 
 /*
  * What a unit is. One that exists keeps the parent that it has: a unit that moves in the tree is another unit. One with
- * tasks keeps its discipline, too. Returns 0, or -EINVAL for a unit, parent, weight or discipline that cannot be, or too
- * many levels.
+ * tasks keeps its discipline, too. Returns 0, or -EINVAL for a unit, parent, weight, discipline or deadline that cannot be,
+ * or too many levels.
  */
 int dispatch_set_unit(struct dispatch_setting *setting)
 {
@@ -716,6 +718,8 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 	if (!unit || !setting->weight || setting->weight > 10000 || setting->parent == setting->unit)
 		return -EINVAL;
 	if (setting->discipline >= DISPATCH_DISCIPLINES || (!disciplined() && setting->discipline != DISPATCH_STRIDE))
+		return -EINVAL;
+	if (setting->misses > setting->of || setting->of > DISPATCH_WINDOW_MAX || setting->budget > setting->period)
 		return -EINVAL;
 	if (unit->discipline != setting->discipline && (unit->own_active || unit->active))
 		return -EINVAL; /* keys of two disciplines say nothing of each other */
@@ -739,6 +743,10 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 	unit->credit = (u64)setting->credit_ms * (1000000 * SHARE_UNIT / setting->weight);
 	unit->discipline = setting->discipline;
 	unit->among = parent ? parent->discipline : DISPATCH_STRIDE;
+	unit->deadline.period = setting->period;
+	unit->deadline.budget = setting->budget;
+	unit->deadline.misses = setting->misses;
+	unit->deadline.of = setting->of;
 	unit->flags = setting->flags;
 	if (lends)
 		lend_homes(setting->unit, setting->flags & DISPATCH_LENDS);

@@ -25,7 +25,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, OpenMapMut, Prin
 use crate::kernel::Settings;
 use crate::matches::{self, Lists, Match};
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, UNITS_MAX, Unit, UnitRules,
+    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit, UnitRules,
 };
 
 /// Compiled by build.rs.
@@ -261,8 +261,8 @@ impl Scheduler {
     /// Says what a unit is, before or after it schedules. It refuses a weight outside 1 to 10,000, more than
     /// [`DEPTH_MAX`](crate::DEPTH_MAX) levels, and another parent for a unit with tasks or sub-units.
     pub fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), Error> {
-        let UnitRules { parent, weight, flags, credit_ms, discipline } = rules;
-        let words = [unit, parent, weight, flags, credit_ms.cast_unsigned(), discipline as u32];
+        let UnitRules { parent, weight, .. } = rules;
+        let words = Setting::new(unit, rules).words();
         self.call("dispatch_set_unit_from_outside", &words).map_err(|source| Error::Use {
             what: format!("unit number {unit} cannot have weight {weight} below unit number {parent}"),
             source,

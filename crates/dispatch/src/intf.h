@@ -15,6 +15,7 @@
 #define DISPATCH_COMMON      1u          /* the unit of tasks that belong to no other */
 #define DISPATCH_GLOB_MAX    64u         /* bytes of a pattern, with its end */
 #define DISPATCH_MATCHES_MAX 4096u       /* in all lists of a contract: see dispatch_match */
+#define DISPATCH_WINDOW_MAX  1000u       /* deadlines in a window: see dispatch_deadline */
 #define DISPATCH_LATENCIES   24u         /* classes of latencies: see dispatch_unit.recall_classes */
 #define DISPATCH_STRETCHES   8u          /* see dispatch_cpu.higher; a power of two */
 
@@ -41,6 +42,7 @@ enum dispatch_discipline {
 	DISPATCH_BATCH,
 	DISPATCH_JOB,
 	DISPATCH_GANG,
+	DISPATCH_DWCS,
 	DISPATCH_DISCIPLINES,
 };
 
@@ -57,6 +59,17 @@ struct dispatch_order {
 	u64 at;
 	u32 weights;
 	u32 unused;
+};
+
+/* What a unit wants under the discipline `dwcs`, in ns, and how often it had not: see discipline/dwcs.h. */
+struct dispatch_deadline {
+	u32 period; /* 0: none */
+	u32 budget;
+	u16 misses; /* so many deadlines may be missed */
+	u16 of;     /* of so many */
+	u32 unused;
+	u64 missed;
+	u64 violated;
 };
 
 /* What a task that could run waited for. */
@@ -113,6 +126,7 @@ struct dispatch_unit {
 	u64 clock_was;     /* and what it was then */
 	struct dispatch_memory memory;     /* of it, among its siblings */
 	struct dispatch_memory own_memory; /* of its own tasks, among its sub-units */
+	struct dispatch_deadline deadline;
 	struct dispatch_order tasks;       /* of its own tasks */
 	struct dispatch_order subs;        /* of its sub-units and its own tasks */
 	u64 recalls;       /* CPUs called back */
@@ -255,13 +269,18 @@ struct dispatch_setting {
 	u32 flags;
 	s32 credit_ms; /* of an outermost unit: CPU time that it lent beyond what it was lent, as far as it counts */
 	u32 discipline; /* enum dispatch_discipline */
+	u32 period;     /* see struct dispatch_deadline */
+	u32 budget;
+	u32 misses;
+	u32 of;
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 352, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 384, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 288, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 72, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_setting) == 40, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_match) == 80, "mirrored in matches.rs");
 
 #endif

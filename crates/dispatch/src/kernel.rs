@@ -363,9 +363,7 @@ impl Kernel {
     /// Says what a unit is. Whether it was taken: a weight is 1 to 10,000, there are at most [`crate::DEPTH_MAX`] levels of
     /// units, and a unit with tasks or sub-units keeps its parent.
     pub fn set_unit(&mut self, now: u64, unit: u32, rules: UnitRules) -> bool {
-        let UnitRules { parent, weight, flags, credit_ms, discipline } = rules;
-        let discipline = discipline as u32;
-        let mut setting = Setting { unit, parent, weight, flags, credit_ms, discipline };
+        let mut setting = Setting::new(unit, rules);
         let mut answer = 0;
         self.call(now, 0, |_| {
             // SAFETY: `call` has set up the world.

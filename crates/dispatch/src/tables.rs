@@ -58,6 +58,8 @@ pub enum Discipline {
     Job,
     /// Sub-units take turns on all CPUs at once.
     Gang,
+    /// Sub-units have deadlines, of which a few may be missed.
+    Dwcs,
 }
 
 /// What a discipline remembers of one that it orders.
@@ -66,6 +68,21 @@ pub enum Discipline {
 pub(crate) struct Memory {
     mark: u64,
     at: u64,
+}
+
+/// What a unit wants under [`Discipline::Dwcs`], and how often it had not.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct Deadlines {
+    period: u32,
+    budget: u32,
+    misses: u16,
+    of: u16,
+    unused: u32,
+    /// Deadlines that were missed.
+    pub missed: u64,
+    /// Of these, those that were missed though no more might be.
+    pub violated: u64,
 }
 
 /// What a discipline keeps of all that it orders.
@@ -93,6 +110,38 @@ pub struct UnitRules {
     pub credit_ms: i32,
     /// That of its own tasks and its sub-units. Another than [`Discipline::Stride`] only where the scheduler was set up for that.
     pub discipline: Discipline,
+    /// What it wants where [`Discipline::Dwcs`] orders it among its siblings.
+    pub deadline: Deadline,
+}
+
+impl UnitRules {
+    /// An outermost unit with a weight of 100.
+    pub const USUAL: UnitRules = UnitRules {
+        parent: NOBODY,
+        weight: 100,
+        flags: 0,
+        credit_ms: 0,
+        discipline: Discipline::Stride,
+        deadline: Deadline::NONE,
+    };
+}
+
+/// So much CPU time in each period; of any `of` deadlines in a row, `misses` may be missed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline {
+    /// In ns; 0: none.
+    pub period_ns: u32,
+    /// In ns, no more than the period.
+    pub budget_ns: u32,
+    /// No more than `of`.
+    pub misses: u32,
+    /// 1 to 1,000.
+    pub of: u32,
+}
+
+impl Deadline {
+    /// None.
+    pub const NONE: Deadline = Deadline { period_ns: 0, budget_ns: 0, misses: 0, of: 0 };
 }
 
 /// Which CPUs are near each other.
@@ -149,6 +198,8 @@ pub struct Unit {
     clock_was: u64,
     memory: Memory,
     own_memory: Memory,
+    /// Its deadlines, and what became of them.
+    pub deadlines: Deadlines,
     tasks: Order,
     subs: Order,
     /// CPUs called back.
@@ -191,6 +242,7 @@ impl Unit {
             clock_was: 0,
             memory: Memory::default(),
             own_memory: Memory::default(),
+            deadlines: Deadlines::default(),
             tasks: Order::default(),
             subs: Order::default(),
             recalls: 0,
@@ -486,10 +538,42 @@ pub(crate) struct Setting {
     pub(crate) flags: u32,
     pub(crate) credit_ms: i32,
     pub(crate) discipline: u32,
+    pub(crate) period: u32,
+    pub(crate) budget: u32,
+    pub(crate) misses: u32,
+    pub(crate) of: u32,
 }
 
+impl Setting {
+    pub(crate) fn new(unit: u32, rules: UnitRules) -> Setting {
+        let UnitRules { parent, weight, flags, credit_ms, discipline, deadline } = rules;
+        let Deadline { period_ns: period, budget_ns: budget, misses, of } = deadline;
+        Setting {
+            unit,
+            parent,
+            weight,
+            flags,
+            credit_ms,
+            discipline: discipline as u32,
+            period,
+            budget,
+            misses,
+            of,
+        }
+    }
+
+    /// As the kernel takes it.
+    #[cfg(feature = "kernel")]
+    pub(crate) fn words(&self) -> [u32; 10] {
+        let &Setting { unit, parent, weight, flags, credit_ms, discipline, period, budget, misses, of } =
+            self;
+        [unit, parent, weight, flags, credit_ms.cast_unsigned(), discipline, period, budget, misses, of]
+    }
+}
+
+const _: () = assert!(size_of::<Setting>() == 40);
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 352);
+const _: () = assert!(size_of::<Unit>() == 384);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 288);
 const _: () = assert!(size_of::<Own>() == 72);

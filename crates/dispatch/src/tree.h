@@ -6,13 +6,15 @@
 #ifndef DISPATCH_TREE_H
 #define DISPATCH_TREE_H
 
+#define SLICE_MIN  100000 /* ns: the cost of ten switches */
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
 /* A unit as a party among its siblings, and back. */
-static struct party unit_party(const struct dispatch_unit *unit, struct dispatch_unit *parent)
+static struct party unit_party(struct dispatch_unit *unit, struct dispatch_unit *parent)
 {
 	return (struct party){
 		unit->pass, unit->memory.mark, unit->memory.at, unit->weight ? unit->weight : 1, parent->frontier, &parent->subs,
+		&unit->deadline,
 	};
 }
 
@@ -27,7 +29,7 @@ static void remember_unit(struct dispatch_unit *unit, struct dispatch_unit *pare
 static struct party own_party(struct dispatch_unit *unit)
 {
 	return (struct party){
-		unit->own_pass, unit->own_memory.mark, unit->own_memory.at, OWN_WEIGHT, unit->frontier, &unit->subs,
+		unit->own_pass, unit->own_memory.mark, unit->own_memory.at, OWN_WEIGHT, unit->frontier, &unit->subs, NULL,
 	};
 }
 
@@ -67,6 +69,30 @@ static APART void unit_ran(struct dispatch_unit *parent, struct dispatch_unit *u
 
 	party_ran(unit->among, &party, used, moment());
 	remember_unit(unit, parent, &party);
+}
+
+/* Whatever passed while it waited. */
+static APART void unit_waits(struct dispatch_unit *unit)
+{
+	struct dispatch_unit *parent = unit_at(unit->parent);
+	struct party party;
+
+	if (!parent)
+		return;
+	party = unit_party(unit, parent);
+	dwcs_passes(&party, moment());
+	remember_unit(unit, parent, &party);
+}
+
+/* How long a task of this unit runs before others get their turn: not beyond the budget that is left for a deadline. */
+static u64 slice_of(const struct dispatch_unit *unit)
+{
+	u64 slice = rules()->slice_ns;
+	u32 left = unit->memory.mark;
+
+	if (!is_other(unit->among) || unit->among != DISPATCH_DWCS || !unit->deadline.period || left >= slice)
+		return slice;
+	return left > SLICE_MIN ? left : SLICE_MIN;
 }
 
 static APART void own_tasks_ran(struct dispatch_unit *unit, u64 used)
@@ -151,7 +177,7 @@ static struct dispatch_unit *uncount_within(struct dispatch_unit *unit)
 /* A task of another discipline than stride sleeps, or goes. Its weight does not count here. */
 static APART void task_leaves(struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct party party = { task->vtime, task->memory.mark, task->memory.at, SHARE_UNIT, unit->vtime, &unit->tasks };
+	struct party party = { task->vtime, task->memory.mark, task->memory.at, SHARE_UNIT, unit->vtime, &unit->tasks, NULL };
 
 	party_leaves(among_tasks(unit->discipline), &party);
 	task->memory = (struct dispatch_memory){ party.mark, party.at };

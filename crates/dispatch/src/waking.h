@@ -18,7 +18,7 @@ static struct dispatch_unit *clock_of(struct dispatch_unit *unit)
 static struct party task_party(const struct task_struct *p, const struct dispatch_task *task, struct dispatch_unit *unit)
 {
 	return (struct party){
-		task->vtime, task->memory.mark, task->memory.at, p->scx.weight ? p->scx.weight : 1, unit->vtime, &unit->tasks,
+		task->vtime, task->memory.mark, task->memory.at, p->scx.weight ? p->scx.weight : 1, unit->vtime, &unit->tasks, NULL,
 	};
 }
 

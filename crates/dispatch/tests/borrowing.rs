@@ -2,7 +2,7 @@
 //! work divide what is lent by their weights.
 
 use commonhold_dispatch::{
-    ANYWHERE, BORROWS, COMMON, Discipline, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules,
+    ANYWHERE, BORROWS, COMMON, KERNEL, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules,
 };
 
 const MS: u64 = 1_000_000;
@@ -42,7 +42,7 @@ impl Busy {
             assert!(kernel.set_unit(
                 0,
                 unit,
-                UnitRules { parent: NOBODY, weight, flags, credit_ms: 0, discipline: Discipline::Stride }
+                UnitRules { parent: NOBODY, weight, flags, ..UnitRules::USUAL }
             ));
         }
         for cpu in 0..cpus {
@@ -149,13 +149,7 @@ fn who_did_not_borrow_for_long_has_saved_nothing_up() {
 #[test]
 fn a_cpu_that_is_called_back_is_its_owners_first() {
     let mut busy = Busy::new(1, true, [0, 0]);
-    let anywhere = UnitRules {
-        parent: NOBODY,
-        weight: 100,
-        flags: BORROWS | ANYWHERE,
-        credit_ms: 0,
-        discipline: Discipline::Stride,
-    };
+    let anywhere = UnitRules { parent: NOBODY, weight: 100, flags: BORROWS | ANYWHERE, ..UnitRules::USUAL };
     assert!(busy.kernel.set_unit(0, COMMON, anywhere));
     busy.come(0, ONE);
     let (guest, common, owner) = (0, 1, 2);
@@ -188,7 +182,7 @@ fn who_lent_before_borrows_before_others_until_it_is_told_otherwise() {
                 weight: weight(unit),
                 flags: BORROWS,
                 credit_ms,
-                discipline: Discipline::Stride,
+                ..UnitRules::USUAL
             };
             assert!(busy.kernel.set_unit(now, unit, rules));
         };

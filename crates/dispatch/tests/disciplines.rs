@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use commonhold_dispatch::{Discipline, Kernel, NOBODY, Recall, Settings, TaskId, UnitRules};
+use commonhold_dispatch::{
+    Deadline, Deadlines, Discipline, Kernel, NOBODY, Recall, Settings, TaskId, UnitRules,
+};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -57,7 +59,7 @@ impl Play {
             disciplined: true,
             seed,
         });
-        let rules = |parent, weight| UnitRules { parent, weight, flags: 0, credit_ms: 0, discipline };
+        let rules = |parent, weight| UnitRules { parent, weight, discipline, ..UnitRules::USUAL };
         assert!(kernel.set_unit(0, UNIT, rules(NOBODY, 100)));
         for (sub, weight) in SUB.into_iter().zip(weights) {
             assert!(kernel.set_unit(0, sub, rules(UNIT, weight)));
@@ -257,7 +259,7 @@ fn batches_are_long() {
 /// A unit may have another discipline only while nothing of it runs or waits, and only where the scheduler knows others.
 #[test]
 fn a_discipline_stays_while_tasks_are_ordered_by_it() {
-    let rules = |discipline| UnitRules { parent: NOBODY, weight: 100, flags: 0, credit_ms: 0, discipline };
+    let rules = |discipline| UnitRules { parent: NOBODY, weight: 100, discipline, ..UnitRules::USUAL };
     let mut play = Play::new(Discipline::Fifo, 1, [100; 3], 1);
     assert!(play.kernel.set_unit(0, UNIT, rules(Discipline::Rr)));
     play.come(0, UNIT, Life::Computes);
@@ -328,4 +330,119 @@ fn gangs_that_are_small_run_side_by_side() {
     play.come(0, SUB[1], Life::Computes);
     play.run(10 * SECOND);
     assert!(play.had().iter().all(|had| *had >= 9_900 * MS), "{:?}", play.had());
+}
+
+/// A random set of deadlines that passes admission. Either they are alike but for their windows, and fit if each misses all that
+/// it may; or periods differ, and all budgets fit.
+fn random_deadlines(draw: &mut impl FnMut(u32) -> u32, alike: bool) -> Vec<Deadline> {
+    let slice = u32::try_from(SLICE).expect("milliseconds");
+    let (mut set, mut left) = (Vec::new(), 1.0);
+    let common = 1 + draw(8);
+    while set.len() < 10 {
+        let period = if alike { common } else { 1 + draw(16) };
+        let of = 1 + draw(8);
+        let misses = draw(of);
+        let part = if alike { f64::from(of - misses) / f64::from(of) } else { 1.0 };
+        let least = part / f64::from(period);
+        if least > left + 1e-9 {
+            break;
+        }
+        left -= least;
+        set.push(Deadline { period_ns: period * slice, budget_ns: slice, misses, of });
+    }
+    set
+}
+
+/// How often constraints are violated, and deadlines missed, where tasks of these deadlines always want to run.
+fn violations(set: &[Deadline], seconds: u64) -> (u64, u64) {
+    let units = 3 + u32::try_from(set.len()).expect("few");
+    let mut kernel = Kernel::new(&Settings {
+        cpus: 1,
+        units,
+        slice_ns: SLICE,
+        preempt_ns: Settings::preempt_ns(SLICE),
+        near: Vec::new(),
+        pool: false,
+        recall: Recall::Now,
+        disciplined: true,
+        seed: 1,
+    });
+    let discipline = Discipline::Dwcs;
+    assert!(kernel.set_unit(0, UNIT, UnitRules { discipline, ..UnitRules::USUAL }));
+    for (sub, deadline) in (3..).zip(set) {
+        let rules = UnitRules { parent: UNIT, deadline: *deadline, ..UnitRules::USUAL };
+        assert!(kernel.set_unit(0, sub, rules));
+    }
+    kernel.own(0, 0, UNIT);
+    kernel.schedule(0, 0, false);
+    kernel.kicks(&mut Vec::new());
+    let cpus = vec![(None, 0, 0); 1];
+    let mut play = Play { kernel, events: BinaryHeap::new(), cpus, tasks: Vec::new() };
+    for sub in 3..units {
+        play.come(0, sub, Life::Computes);
+    }
+    play.run(seconds * SECOND);
+    let sum = |of: fn(&Deadlines) -> u64| (3..units).map(|sub| of(&play.kernel.unit(sub).deadlines)).sum();
+    (sum(|deadlines| deadlines.violated), sum(|deadlines| deadlines.missed))
+}
+
+/// Marsaglia's xorshift.
+fn draws(mut state: u64) -> impl FnMut(u32) -> u32 {
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        u32::try_from(state >> 33).expect("31 bits") % below
+    }
+}
+
+/// In how many of so many random sets something was missed. A window is violated in none.
+fn missed_in(sets: u32, alike: bool) -> u32 {
+    let mut draw = draws(0x5eed);
+    let mut missed_some = 0;
+    for number in 0..sets {
+        let set = random_deadlines(&mut draw, alike);
+        let (violated, missed) = violations(&set, 4);
+        assert_eq!(violated, 0, "set {number}, {missed} missed: {set:?}");
+        missed_some += u32::from(missed > 0);
+    }
+    missed_some
+}
+
+#[test]
+fn no_window_is_violated_of_deadlines_that_are_alike() {
+    let missed = missed_in(300, true);
+    assert!(missed > 100, "in {missed} sets a deadline was missed at all");
+}
+
+#[test]
+fn no_deadline_is_missed_where_all_budgets_fit() {
+    assert_eq!(missed_in(300, false), 0);
+}
+
+/// By name: 10,000 sets of either kind.
+#[test]
+#[ignore = "a minute in a release build"]
+fn no_window_is_violated_in_ten_thousand_sets() {
+    missed_in(10_000, true);
+    assert_eq!(missed_in(10_000, false), 0);
+}
+
+/// A player of media that wants 4 of each 20 ms, bears no miss, and sleeps in between, beside two that compute and have no
+/// deadlines: it misses none. With equal weights under stride it would wait for others' slices.
+#[test]
+fn who_has_a_deadline_goes_before_who_has_none() {
+    let deadline = Deadline { period_ns: 20_000_000, budget_ns: 4_000_000, misses: 0, of: 1 };
+    let mut play = Play::new(Discipline::Dwcs, 1, [100; 3], 1);
+    let rules = UnitRules { parent: UNIT, deadline, ..UnitRules::USUAL };
+    assert!(play.kernel.set_unit(0, SUB[0], rules));
+    for sub in SUB {
+        play.come(0, sub, Life::Computes);
+    }
+    play.run(10 * SECOND);
+    let missed = play.kernel.unit(SUB[0]).deadlines.missed;
+    assert_eq!(missed, 0);
+    // It may have more than its budget only towards later deadlines: the others have turns in between.
+    let parts = play.parts(&[0; 3]);
+    assert!(parts[0] >= 200, "{parts:?}");
 }

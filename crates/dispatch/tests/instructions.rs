@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::process::Command;
 
-use commonhold_dispatch::{BORROWS, Discipline, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules};
+use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules};
 
 #[path = "../../../bench/bounds.rs"]
 mod bounds;
@@ -88,7 +88,7 @@ impl Play {
             assert!(kernel.set_unit(
                 0,
                 unit,
-                UnitRules { parent: NOBODY, weight, flags, credit_ms: 0, discipline: Discipline::Stride }
+                UnitRules { parent: NOBODY, weight, flags, ..UnitRules::USUAL }
             ));
         }
         for cpu in 0..CPUS {

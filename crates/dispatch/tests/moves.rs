@@ -1,8 +1,6 @@
 //! Tasks that change their unit while they run: from then on, the scheduler knows the new unit of the task on the CPU.
 
-use commonhold_dispatch::{
-    ANYWHERE, BORROWS, COMMON, Discipline, Kernel, LENDS, NOBODY, Recall, Settings, UnitRules,
-};
+use commonhold_dispatch::{ANYWHERE, BORROWS, COMMON, Kernel, LENDS, NOBODY, Recall, Settings, UnitRules};
 
 const MS: u64 = 1_000_000;
 /// Two units beside the built-in ones.
@@ -32,13 +30,7 @@ fn running(cpus: u32) -> Kernel {
         assert!(kernel.set_unit(
             0,
             unit,
-            UnitRules {
-                parent: NOBODY,
-                weight: 100,
-                flags: LENDS | BORROWS,
-                credit_ms: 0,
-                discipline: Discipline::Stride
-            }
+            UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, ..UnitRules::USUAL }
         ));
     }
     for cpu in 0..cpus {
@@ -72,13 +64,7 @@ fn who_visits_does_not_borrow() {
     assert!(kernel.set_unit(
         0,
         COMMON,
-        UnitRules {
-            parent: NOBODY,
-            weight: 100,
-            flags: ANYWHERE,
-            credit_ms: 0,
-            discipline: Discipline::Stride
-        }
+        UnitRules { parent: NOBODY, weight: 100, flags: ANYWHERE, ..UnitRules::USUAL }
     ));
     kernel.start(0, 1, COMMON);
     kernel.wake(0, 1);
@@ -153,25 +139,13 @@ fn a_call_that_was_answered_elsewhere_is_over() {
         assert!(kernel.set_unit(
             0,
             unit,
-            UnitRules {
-                parent: NOBODY,
-                weight: 100,
-                flags: LENDS | BORROWS,
-                credit_ms: 0,
-                discipline: Discipline::Stride
-            }
+            UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, ..UnitRules::USUAL }
         ));
     }
     assert!(kernel.set_unit(
         0,
         COMMON,
-        UnitRules {
-            parent: NOBODY,
-            weight: 100,
-            flags: ANYWHERE,
-            credit_ms: 0,
-            discipline: Discipline::Stride
-        }
+        UnitRules { parent: NOBODY, weight: 100, flags: ANYWHERE, ..UnitRules::USUAL }
     ));
     for cpu in 0..2 {
         kernel.own(0, cpu, A);

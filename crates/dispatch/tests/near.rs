@@ -1,9 +1,7 @@
 //! Which of several CPUs is taken. A task that wakes goes to the nearest idle CPU of its own unit's, before any that
 //! others lend. A unit calls back the nearest of its lent CPUs. How far tasks moved is counted accordingly.
 
-use commonhold_dispatch::{
-    BORROWS, Discipline, Kernel, Kick, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules, near,
-};
+use commonhold_dispatch::{BORROWS, Kernel, Kick, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules, near};
 use commonhold_machine::Machine;
 
 const MS: u64 = 1_000_000;
@@ -35,13 +33,7 @@ fn kernel(owner: impl Fn(u32) -> u32) -> Kernel {
         assert!(kernel.set_unit(
             0,
             unit,
-            UnitRules {
-                parent: NOBODY,
-                weight: 100,
-                flags: LENDS | BORROWS,
-                credit_ms: 0,
-                discipline: Discipline::Stride
-            }
+            UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, ..UnitRules::USUAL }
         ));
     }
     for cpu in 0..CPUS {

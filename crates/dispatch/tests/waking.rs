@@ -1,8 +1,6 @@
 //! Tasks that wake where another unit's task runs: which goes first, and which unit is next among many.
 
-use commonhold_dispatch::{
-    BORROWS, Discipline, KERNEL, Kernel, Kick, LENDS, NOBODY, Recall, Settings, UnitRules,
-};
+use commonhold_dispatch::{BORROWS, KERNEL, Kernel, Kick, LENDS, NOBODY, Recall, Settings, UnitRules};
 
 const MS: u64 = 1_000_000;
 const SLICE: u64 = 20 * MS;
@@ -39,13 +37,7 @@ fn outermost(kernel: &mut Kernel, unit: u32, weight: u32) {
     assert!(kernel.set_unit(
         0,
         unit,
-        UnitRules {
-            parent: NOBODY,
-            weight,
-            flags: LENDS | BORROWS,
-            credit_ms: 0,
-            discipline: Discipline::Stride
-        }
+        UnitRules { parent: NOBODY, weight, flags: LENDS | BORROWS, ..UnitRules::USUAL }
     ));
 }
 
@@ -178,7 +170,7 @@ fn a_unit_that_had_more_does_not_interrupt() {
 #[test]
 fn sub_units_of_an_owner_are_compared_on_its_cpus_and_guests_are_not() {
     let mut kernel = kernel(6);
-    let within = UnitRules { parent: A, weight: 100, flags: 0, credit_ms: 0, discipline: Discipline::Stride };
+    let within = UnitRules { parent: A, weight: 100, flags: 0, ..UnitRules::USUAL };
     assert!(kernel.set_unit(0, C, within) && kernel.set_unit(0, 5, within));
     kernel.own(0, 0, A);
     kernel.kicks(&mut Vec::new());

@@ -26,9 +26,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use commonhold_dispatch::in_kernel::Scheduler;
-use commonhold_dispatch::{
-    BORROWS, Discipline, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules, sabotage,
-};
+use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules, sabotage};
 use commonhold_live::kernel;
 
 /// How often it looks whether the kernel ended the scheduler.
@@ -183,16 +181,8 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
         None => Scheduler::load(&settings)?,
     };
     for id in 0..2 {
-        scheduler.set_unit(
-            id,
-            UnitRules {
-                parent: NOBODY,
-                weight: 100,
-                flags: BORROWS,
-                credit_ms: 0,
-                discipline: Discipline::Stride,
-            },
-        )?;
+        scheduler
+            .set_unit(id, UnitRules { parent: NOBODY, weight: 100, flags: BORROWS, ..UnitRules::USUAL })?;
     }
     for (id, unit) in (2..).zip(&options.units) {
         let Asked { weight, flags, .. } = *unit;
@@ -200,10 +190,7 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
             Some((around, _)) => number_of_unit(names, around)?,
             None => NOBODY,
         };
-        scheduler.set_unit(
-            id,
-            UnitRules { parent, weight, flags, credit_ms: 0, discipline: Discipline::Stride },
-        )?;
+        scheduler.set_unit(id, UnitRules { parent, weight, flags, ..UnitRules::USUAL })?;
         scheduler.admit(number_of(&unit.cgroup)?, id)?;
     }
     for cgroup in &options.at_once {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
-use commonhold_dispatch::{ANYWHERE, BORROWS, Discipline, LENDS};
+use commonhold_dispatch::{ANYWHERE, BORROWS, Deadline, Discipline, LENDS};
 use commonhold_policy::Plan;
 use commonhold_policy::cpu::{borrows, first_weight, lends};
 use commonhold_policy::plan::{CpuDecision, CpuOrder};
@@ -25,6 +25,8 @@ pub struct Rules {
     pub credit_ms: i32,
     /// Of its own tasks and its sub-units.
     pub discipline: Discipline,
+    /// What it wants where its encloser's discipline is [`Discipline::Dwcs`].
+    pub deadline: Deadline,
 }
 
 /// One thing that the scheduler is told.
@@ -109,6 +111,12 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
     let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
     let anywhere = if unit == UnitId::SHARED { ANYWHERE } else { 0 };
     let discipline = discipline(contract, unit);
+    let deadline = contract.unit(unit).deadline.map_or(Deadline::NONE, |deadline| Deadline {
+        period_ns: deadline.period_ns,
+        budget_ns: deadline.budget_ns,
+        misses: deadline.misses,
+        of: deadline.of,
+    });
     Rules {
         parent: contract.unit(unit).parent,
         weight,
@@ -132,6 +140,7 @@ fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
         Named::Batch => Discipline::Batch,
         Named::JobCurrency => Discipline::Job,
         Named::Gang => Discipline::Gang,
+        Named::Dwcs => Discipline::Dwcs,
     }
 }
 

@@ -19,6 +19,7 @@
 #include "batch.h"
 #include "job_currency.h"
 #include "gang.h"
+#include "dwcs.h"
 
 #define APART __attribute__((noinline)) /* not a part of its callers: most never get there */
 
@@ -31,7 +32,7 @@ static bool is_other(u32 discipline)
 /* Whether keys are numbers, which the clock gives out. */
 static bool has_numbers(u32 discipline)
 {
-	return discipline >= DISPATCH_FIFO;
+	return discipline >= DISPATCH_FIFO && discipline <= DISPATCH_GANG;
 }
 
 /* A party waits from now on, or its next turn is about to begin; `woke`: it slept, or is new. */
@@ -62,6 +63,10 @@ static APART void party_comes(u32 discipline, struct party *party, u64 now, bool
 	case DISPATCH_GANG:
 		gang_comes(party, now, woke);
 		break;
+	case DISPATCH_DWCS:
+		if (party->deadline)
+			dwcs_comes(party, now, woke);
+		break;
 	}
 }
 
@@ -83,6 +88,10 @@ static APART void party_ran(u32 discipline, struct party *party, u64 used, u64 n
 		break;
 	case DISPATCH_JOB:
 		job_ran(party, used, now);
+		break;
+	case DISPATCH_DWCS:
+		if (party->deadline)
+			dwcs_ran(party, used, now);
 		break;
 	}
 }
@@ -110,10 +119,10 @@ static void count_numbers(u32 discipline, u64 *clock, u64 key)
 		at_least(clock, key & (OVER - 1));
 }
 
-/* Among a unit's own tasks there are no gangs: they take turns. */
+/* Among a unit's own tasks there are no gangs, and no deadlines: they take turns. */
 static u32 among_tasks(u32 discipline)
 {
-	return discipline == DISPATCH_GANG ? DISPATCH_RR : discipline;
+	return discipline == DISPATCH_GANG || discipline == DISPATCH_DWCS ? DISPATCH_RR : discipline;
 }
 
 /* Whether one that wakes interrupts another, by their keys. */
@@ -126,19 +135,21 @@ static bool interrupts(u32 discipline, u64 mine, u64 its)
 		return before(mine + DECAY_HALF_LIFE / 16, its);
 	case DISPATCH_JOB:
 		return before(mine + OVER / 2, its);
+	case DISPATCH_DWCS:
+		return before(mine, its);
 	}
 	return false;
 }
 
 /*
  * What is added to the key of a party that runs on CPUs now, each of which is charged a slice later. Where keys are
- * numbers, nothing is charged.
+ * numbers or deadlines, nothing is charged.
  */
 static u64 pending(u32 discipline, u32 busy, u64 slice)
 {
 	if (!is_other(discipline))
 		return busy * slice;
-	return has_numbers(discipline) ? 0 : busy * slice;
+	return discipline >= DISPATCH_FIFO ? 0 : busy * slice;
 }
 
 #endif

@@ -28,6 +28,7 @@ struct party {
 	u32 weight; /* its tickets; 100 is usual, and never 0 */
 	u64 clock;  /* the largest key of those that came to run, or the last number that was given out */
 	struct dispatch_order *order; /* of all parties */
+	struct dispatch_deadline *deadline; /* of a unit; NULL: of tasks */
 };
 
 /* The binary logarithm of a number that is not 0, with 16 bits of fraction; off by less than 0.0002. */

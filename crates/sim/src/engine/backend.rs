@@ -194,9 +194,9 @@ impl Engine<'_> {
 
     fn tell(&mut self, told: Told) {
         match told {
-            Told::Unit(unit, Rules { parent, weight, flags, credit_ms, discipline }) => {
+            Told::Unit(unit, Rules { parent, weight, flags, credit_ms, discipline, deadline }) => {
                 let parent = parent.map_or(NOBODY, |parent| parent.0);
-                let rules = UnitRules { parent, weight, flags, credit_ms, discipline };
+                let rules = UnitRules { parent, weight, flags, credit_ms, discipline, deadline };
                 let taken = self.kernel.set_unit(self.now, unit.0, rules);
                 self.audit.expect(self.now, taken, || {
                     format!("the scheduler refused a weight of {weight} for unit number {}", unit.0)

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
-use commonhold_dispatch::{Account, COMMON, Discipline, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
+use commonhold_dispatch::{Account, COMMON, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
 use commonhold_policy::{Plan, Time};
 use commonhold_steward::{Rules, Switches, Told, disciplined};
 
@@ -32,8 +32,7 @@ use crate::LiveError;
 const ROOM: u32 = 2;
 const UNITS_MIN: u32 = 64;
 /// A slot that is nobody's.
-const EMPTY: UnitRules =
-    UnitRules { parent: NOBODY, weight: 100, flags: 0, credit_ms: 0, discipline: Discipline::Stride };
+const EMPTY: UnitRules = UnitRules::USUAL;
 
 /// A unit that has a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -250,8 +249,8 @@ impl Reign {
     /// A unit's rules in the scheduler's numbers.
     fn in_slots(&self, rules: Rules) -> UnitRules {
         let parent = rules.parent.and_then(|parent| self.slot(parent)).unwrap_or(NOBODY);
-        let Rules { weight, flags, credit_ms, discipline, .. } = rules;
-        UnitRules { parent, weight, flags, credit_ms, discipline }
+        let Rules { weight, flags, credit_ms, discipline, deadline, .. } = rules;
+        UnitRules { parent, weight, flags, credit_ms, discipline, deadline }
     }
 
     /// What each slot is.

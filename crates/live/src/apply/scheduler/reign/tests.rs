@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use commonhold_dispatch::Account;
+use commonhold_dispatch::{Account, Discipline};
 use commonhold_policy::membership::{Selector, Test};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, Orders};
 use commonhold_policy::{Reason, Step};
@@ -53,7 +53,7 @@ impl Drop for Loaded {
 
 impl Scheduler for Loaded {
     fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), LiveError> {
-        let UnitRules { parent, weight, flags, credit_ms, discipline } = rules;
+        let UnitRules { parent, weight, flags, credit_ms, discipline, .. } = rules;
         let parent = if parent == NOBODY { String::new() } else { format!(" in {parent}") };
         let credit = if credit_ms == 0 { String::new() } else { format!(" credit {credit_ms}") };
         let by = if discipline == Discipline::Stride { String::new() } else { format!(" by {discipline:?}") };
