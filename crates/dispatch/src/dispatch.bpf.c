@@ -293,7 +293,7 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 
 	cpu->since = now;
 	if (is_other(unit->discipline))
-		ran(p, task, unit, used);
+		task_happens(p, task, unit, RAN, used);
 	else
 		task->vtime += of_weight(used, p) * pace(unit);
 	cpu->vtime = task->vtime;
@@ -320,7 +320,7 @@ static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 		if (is_other(unit->discipline)) {
 			if (!has_numbers(unit->discipline))
 				at_least(&unit->frontier, unit->own_pass);
-			own_tasks_come(unit, false);
+			to_own_tasks(unit->number, GOES_ON, 0);
 		} else {
 			at_least(&unit->own_pass, unit->frontier - slice);
 			at_least(&unit->frontier, unit->own_pass - 2 * (rules()->cpus - 1) * slice);
@@ -356,7 +356,7 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, s
 	if (unit) {
 		book(cpu, id, unit, cpu->since);
 		if (is_other(unit->discipline))
-			begin_turn(prev, task, unit, true);
+			task_happens(prev, task, unit, GOES_ON, 0);
 		advance_clock_within(task, unit);
 		if (!rules()->pool && task->unit != DISPATCH_KERNEL && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)))
 			advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
@@ -377,7 +377,7 @@ struct goer {
 static struct goer as_goer(const struct dispatch_task *task, struct dispatch_unit *unit, const struct task_struct *p)
 {
 	if (is_other(unit->discipline))
-		return (struct goer){ .unit = task->unit, .after = key_to_wait_with(p, task, unit) };
+		return (struct goer){ .unit = task->unit, .after = task_happens(p, (struct dispatch_task *)task, unit, COMES, 1) };
 	return (struct goer){
 		.unit = task->unit,
 		.weight = p->scx.weight,
@@ -574,7 +574,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	unit->served = now;
 	cpu->runs = task->unit;
 	if (is_other(unit->discipline))
-		begin_turn(p, task, unit, false);
+		task_happens(p, task, unit, BEGINS, 0);
 	cpu->vtime = task->vtime;
 	advance_clock_within(task, unit);
 	if (rules()->pool)

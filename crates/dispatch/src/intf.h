@@ -113,6 +113,8 @@ struct dispatch_unit {
 	u32 own_busy;      /* CPUs that run its own tasks, since it has sub-units */
 	u16 discipline;    /* enum dispatch_discipline: that of its own tasks and its sub-units */
 	u16 among;         /* and that of the unit around it, which orders this one */
+	u32 number;        /* its own */
+	u32 unused;
 	u64 vtime;         /* its tasks' virtual time: that of the task that ran last; a task that wakes starts no earlier */
 	u64 served;        /* when a task of its own came to run last */
 	u64 slice;         /* a slice, in the measure of its passes */
@@ -276,7 +278,7 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 384, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 392, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 288, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 72, "mirrored in tables.rs");

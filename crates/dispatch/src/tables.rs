@@ -185,6 +185,8 @@ pub struct Unit {
     own_busy: u32,
     discipline: u16,
     among: u16,
+    number: u32,
+    unused: u32,
     pub(crate) vtime: u64,
     served: u64,
     slice: u64,
@@ -229,6 +231,8 @@ impl Unit {
             own_busy: 0,
             discipline: 0,
             among: 0,
+            number,
+            unused: 0,
             vtime: 0,
             served: 0,
             slice: 0,
@@ -573,7 +577,7 @@ impl Setting {
 
 const _: () = assert!(size_of::<Setting>() == 40);
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 384);
+const _: () = assert!(size_of::<Unit>() == 392);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 288);
 const _: () = assert!(size_of::<Own>() == 72);

@@ -7,82 +7,6 @@
 #define DISPATCH_TREE_H
 
 #define SLICE_MIN  100000 /* ns: the cost of ten switches */
-#define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
-
-/* A unit as a party among its siblings, and back. */
-static struct party unit_party(struct dispatch_unit *unit, struct dispatch_unit *parent)
-{
-	return (struct party){
-		unit->pass, unit->memory.mark, unit->memory.at, unit->weight ? unit->weight : 1, parent->frontier, &parent->subs,
-		&unit->deadline,
-	};
-}
-
-static void remember_unit(struct dispatch_unit *unit, struct dispatch_unit *parent, const struct party *party)
-{
-	unit->pass = party->key;
-	unit->memory = (struct dispatch_memory){ party->mark, party->at };
-	count_numbers(unit->among, &parent->frontier, party->key);
-}
-
-/* A unit's own tasks as a party among its sub-units, and back. */
-static struct party own_party(struct dispatch_unit *unit)
-{
-	return (struct party){
-		unit->own_pass, unit->own_memory.mark, unit->own_memory.at, OWN_WEIGHT, unit->frontier, &unit->subs, NULL,
-	};
-}
-
-static void remember_own(struct dispatch_unit *unit, const struct party *party)
-{
-	unit->own_pass = party->key;
-	unit->own_memory = (struct dispatch_memory){ party->mark, party->at };
-	count_numbers(unit->discipline, &unit->frontier, party->key);
-}
-
-/* A unit that slept comes; or a turn of it begins. */
-static APART void unit_comes(struct dispatch_unit *parent, struct dispatch_unit *unit, bool woke)
-{
-	struct party party = unit_party(unit, parent);
-	u64 now = moment();
-
-	if (!woke)
-		party_begins(unit->among, &party, now);
-	party_comes(unit->among, &party, now, woke);
-	remember_unit(unit, parent, &party);
-}
-
-static APART void own_tasks_come(struct dispatch_unit *unit, bool woke)
-{
-	struct party party = own_party(unit);
-	u64 now = moment();
-
-	if (!woke)
-		party_begins(unit->discipline, &party, now);
-	party_comes(unit->discipline, &party, now, woke);
-	remember_own(unit, &party);
-}
-
-static APART void unit_ran(struct dispatch_unit *parent, struct dispatch_unit *unit, u64 used)
-{
-	struct party party = unit_party(unit, parent);
-
-	party_ran(unit->among, &party, used, moment());
-	remember_unit(unit, parent, &party);
-}
-
-/* Whatever passed while it waited. */
-static APART void unit_waits(struct dispatch_unit *unit)
-{
-	struct dispatch_unit *parent = unit_at(unit->parent);
-	struct party party;
-
-	if (!parent)
-		return;
-	party = unit_party(unit, parent);
-	dwcs_passes(&party, moment());
-	remember_unit(unit, parent, &party);
-}
 
 /* How long a task of this unit runs before others get their turn: not beyond the budget that is left for a deadline. */
 static u64 slice_of(const struct dispatch_unit *unit)
@@ -93,30 +17,6 @@ static u64 slice_of(const struct dispatch_unit *unit)
 	if (!is_other(unit->among) || unit->among != DISPATCH_DWCS || !unit->deadline.period || left >= slice)
 		return slice;
 	return left > SLICE_MIN ? left : SLICE_MIN;
-}
-
-static APART void own_tasks_ran(struct dispatch_unit *unit, u64 used)
-{
-	struct party party = own_party(unit);
-
-	party_ran(unit->discipline, &party, used, moment());
-	remember_own(unit, &party);
-}
-
-static APART void unit_leaves(struct dispatch_unit *parent, struct dispatch_unit *unit)
-{
-	struct party party = unit_party(unit, parent);
-
-	party_leaves(unit->among, &party);
-	remember_unit(unit, parent, &party);
-}
-
-static APART void own_tasks_leave(struct dispatch_unit *unit)
-{
-	struct party party = own_party(unit);
-
-	party_leaves(unit->discipline, &party);
-	remember_own(unit, &party);
 }
 
 /*
@@ -138,7 +38,7 @@ static struct dispatch_unit *count_within(struct dispatch_unit *unit, bool *come
 	if (!is_other(unit->among))
 		stride_comes(&unit->pass, parent ? parent->frontier : world_pass(), unit->slice);
 	else if (*comes && parent)
-		unit_comes(parent, unit, true);
+		to_unit(unit->number, COMES_AWAKE, 0);
 	return parent;
 }
 
@@ -154,7 +54,7 @@ static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 	if (unit->below && !is_other(unit->discipline))
 		stride_comes(&unit->own_pass, unit->frontier, over_weight(rules()->slice_ns, OWN_WEIGHT));
 	else if (unit->below && comes)
-		own_tasks_come(unit, true);
+		to_own_tasks(unit->number, COMES_AWAKE, 0);
 	if (!(unit = count_within(unit, &comes)))
 		return;
 	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
@@ -170,17 +70,22 @@ static struct dispatch_unit *uncount_within(struct dispatch_unit *unit)
 	if (add(&unit->active, -1) != 1 || !(parent = unit_at(unit->parent)))
 		return NULL;
 	if (is_other(unit->among))
-		unit_leaves(parent, unit);
+		to_unit(unit->number, LEAVES, 0);
 	return parent;
 }
 
 /* A task of another discipline than stride sleeps, or goes. Its weight does not count here. */
-static APART void task_leaves(struct dispatch_task *task, struct dispatch_unit *unit)
+static __attribute__((noinline)) void task_leaves(struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct party party = { task->vtime, task->memory.mark, task->memory.at, SHARE_UNIT, unit->vtime, &unit->tasks, NULL };
+	struct party party = {};
 
-	party_leaves(among_tasks(unit->discipline), &party);
-	task->memory = (struct dispatch_memory){ party.mark, party.at };
+	party.key = task->vtime;
+	party.mark = task->memory.mark;
+	party.at = task->memory.at;
+	party.weight = SHARE_UNIT;
+	to_task(&party, unit->number, LEAVES, 0);
+	task->memory.mark = party.mark;
+	task->memory.at = party.at;
 }
 
 static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
@@ -195,7 +100,7 @@ static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
 	if (add(&unit->own_active, -1) != 1)
 		return;
 	if (unit->below && is_other(unit->discipline))
-		own_tasks_leave(unit);
+		to_own_tasks(unit->number, LEAVES, 0);
 	if (!(unit = uncount_within(unit)))
 		return;
 	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
@@ -326,7 +231,7 @@ static struct dispatch_unit *advance_within(struct dispatch_unit *unit, bool tim
 	struct dispatch_unit *parent = unit_at(unit->parent);
 
 	if (is_other(unit->among) && parent)
-		unit_ran(parent, unit, used);
+		to_unit(unit->number, RAN, used);
 	else if (parent || time_shared)
 		add64(&unit->pass, over_weight(used, unit->weight));
 	return parent;
@@ -338,7 +243,7 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 	u32 level;
 
 	if (unit->below && is_other(unit->discipline))
-		own_tasks_ran(unit, used);
+		to_own_tasks(unit->number, RAN, used);
 	else if (unit->below)
 		add64(&unit->own_pass, used);
 	if (!(unit = advance_within(unit, time_shared, used)))
@@ -380,7 +285,7 @@ static struct dispatch_unit *advance_clock_around(struct dispatch_unit *unit, bo
 	} else {
 		if (!has_numbers(unit->among))
 			at_least(&parent->frontier, unit->pass);
-		unit_comes(parent, unit, false);
+		to_unit(unit->number, GOES_ON, 0);
 	}
 	return parent;
 }

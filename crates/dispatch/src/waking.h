@@ -14,59 +14,33 @@ static struct dispatch_unit *clock_of(struct dispatch_unit *unit)
 	return rules()->pool ? unit_at(DISPATCH_KERNEL) : unit;
 }
 
-/* A task as a party among those of its unit, and back. */
-static struct party task_party(const struct task_struct *p, const struct dispatch_task *task, struct dispatch_unit *unit)
+/* Something happens to a task of a unit with another discipline than stride. Returns its key then. */
+static __attribute__((noinline)) u64 task_happens(const struct task_struct *p, struct dispatch_task *task,
+						  struct dispatch_unit *unit, u32 event, u64 used)
 {
-	return (struct party){
-		task->vtime, task->memory.mark, task->memory.at, p->scx.weight ? p->scx.weight : 1, unit->vtime, &unit->tasks, NULL,
-	};
-}
+	struct party party = {};
 
-static void remember_task(struct dispatch_task *task, struct dispatch_unit *unit, const struct party *party)
-{
-	task->vtime = party->key;
-	task->memory = (struct dispatch_memory){ party->mark, party->at };
-	count_numbers(among_tasks(unit->discipline), &unit->vtime, party->key);
-}
-
-/* Where a task waits among those of its unit, under another discipline than stride. */
-static APART u64 place_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
-{
-	struct party party = task_party(p, task, unit);
-
-	party_comes(among_tasks(unit->discipline), &party, moment(), task->state & DISPATCH_WOKE);
-	task->state &= ~DISPATCH_WOKE;
-	remember_task(task, unit, &party);
-	return task->vtime;
-}
-
-/* The key that a task which runs would wait with, if its turn ended now. */
-static APART u64 key_to_wait_with(const struct task_struct *p, const struct dispatch_task *task, struct dispatch_unit *unit)
-{
-	struct party party = task_party(p, task, unit);
-
-	party_comes(among_tasks(unit->discipline), &party, moment(), false);
+	party.key = task->vtime;
+	party.mark = task->memory.mark;
+	party.at = task->memory.at;
+	party.weight = p->scx.weight ? p->scx.weight : 1;
+	to_task(&party, unit->number, event, used);
+	if (event == COMES && used)
+		return party.key;
+	task->vtime = party.key;
+	task->memory.mark = party.mark;
+	task->memory.at = party.at;
+	count_numbers(among_tasks(unit->discipline), &unit->vtime, party.key);
 	return party.key;
 }
 
-/* A turn of it begins: the first, or another one since no other task has a better claim. */
-static APART void begin_turn(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, bool goes_on)
+/* Where a task waits among those of its unit. */
+static u64 place_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct party party = task_party(p, task, unit);
-	u64 now = moment();
+	u32 event = task->state & DISPATCH_WOKE ? COMES_AWAKE : COMES;
 
-	if (goes_on)
-		party_comes(among_tasks(unit->discipline), &party, now, false);
-	party_begins(among_tasks(unit->discipline), &party, now);
-	remember_task(task, unit, &party);
-}
-
-static APART void ran(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u64 used)
-{
-	struct party party = task_party(p, task, unit);
-
-	party_ran(among_tasks(unit->discipline), &party, used, moment());
-	remember_task(task, unit, &party);
+	task->state &= ~DISPATCH_WOKE;
+	return task_happens(p, task, unit, event, 0);
 }
 
 /*

@@ -5,7 +5,7 @@
 //!        load --break CGROUP
 //!
 //! `--unit` admits a control group to a unit, which lies within another that stands before it if its NAME is that one's, a
-//! slash and its own; FLAGS are `lend` and `borrow`, separated by commas. `--at-once` admits a control group to the kernel's
+//! slash and its own; FLAGS are `lend`, `borrow` and a discipline such as `lottery`, separated by commas. `--at-once` admits a control group to the kernel's
 //! own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. All CPUs that nobody owns are
 //! time-shared by weight. Without `--for` it schedules until its standard input ends. What is not named is as the daemon has
 //! it: the slice, and which CPUs are near each other.
@@ -26,7 +26,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use commonhold_dispatch::in_kernel::Scheduler;
-use commonhold_dispatch::{BORROWS, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules, sabotage};
+use commonhold_dispatch::{
+    BORROWS, Discipline, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules, sabotage,
+};
 use commonhold_live::kernel;
 
 /// How often it looks whether the kernel ended the scheduler.
@@ -36,12 +38,26 @@ const NAMES: [&str; 2] = ["kernel", "others"];
 
 type Failure = Box<dyn std::error::Error>;
 
+const DISCIPLINES: [Discipline; 10] = [
+    Discipline::Stride,
+    Discipline::Lottery,
+    Discipline::Entitlement,
+    Discipline::Decay,
+    Discipline::Fifo,
+    Discipline::Rr,
+    Discipline::Batch,
+    Discipline::Job,
+    Discipline::Gang,
+    Discipline::Dwcs,
+];
+
 /// What one `--unit` says.
 struct Asked {
     name: String,
     cgroup: String,
     weight: u32,
     flags: u32,
+    discipline: Discipline,
 }
 
 /// What the command line says.
@@ -104,19 +120,20 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> 
 }
 
 fn asked(value: &str) -> Result<Asked, Failure> {
-    let wrong = || format!("--unit {value}: expected NAME=CGROUP:WEIGHT[:lend,borrow]");
+    let wrong = || format!("--unit {value}: expected NAME=CGROUP:WEIGHT[:lend,borrow,DISCIPLINE]");
     let (name, rest) = value.split_once('=').ok_or_else(wrong)?;
     let mut parts = rest.split(':');
     let (cgroup, weight) = parts.next().zip(parts.next()).ok_or_else(wrong)?;
-    let mut flags = 0;
+    let (mut flags, mut discipline) = (0, Discipline::Stride);
     for flag in parts.next().unwrap_or_default().split(',').filter(|flag| !flag.is_empty()) {
-        flags |= match flag {
-            "lend" => LENDS,
-            "borrow" => BORROWS,
+        match (flag, DISCIPLINES.iter().find(|known| format!("{known:?}").eq_ignore_ascii_case(flag))) {
+            ("lend", _) => flags |= LENDS,
+            ("borrow", _) => flags |= BORROWS,
+            (_, Some(known)) => discipline = *known,
             _ => return Err(wrong().into()),
-        };
+        }
     }
-    Ok(Asked { name: name.into(), cgroup: cgroup.into(), weight: weight.parse()?, flags })
+    Ok(Asked { name: name.into(), cgroup: cgroup.into(), weight: weight.parse()?, flags, discipline })
 }
 
 fn owned(value: &str) -> Result<(Vec<u32>, String), Failure> {
@@ -174,6 +191,7 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
         preempt_ns: Settings::preempt_ns(slice_ns),
         pool: options.pool,
         recall: options.recall,
+        disciplined: options.units.iter().any(|unit| unit.discipline != Discipline::Stride),
         ..shipped
     };
     let mut scheduler = match options.timeout_ms {
@@ -185,12 +203,12 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
             .set_unit(id, UnitRules { parent: NOBODY, weight: 100, flags: BORROWS, ..UnitRules::USUAL })?;
     }
     for (id, unit) in (2..).zip(&options.units) {
-        let Asked { weight, flags, .. } = *unit;
+        let Asked { weight, flags, discipline, .. } = *unit;
         let parent = match unit.name.rsplit_once('/') {
             Some((around, _)) => number_of_unit(names, around)?,
             None => NOBODY,
         };
-        scheduler.set_unit(id, UnitRules { parent, weight, flags, ..UnitRules::USUAL })?;
+        scheduler.set_unit(id, UnitRules { parent, weight, flags, discipline, ..UnitRules::USUAL })?;
         scheduler.admit(number_of(&unit.cgroup)?, id)?;
     }
     for cgroup in &options.at_once {

@@ -123,6 +123,7 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
         flags: lends | borrows | anywhere,
         credit_ms,
         discipline,
+        deadline,
     }
 }
 

@@ -21,8 +21,6 @@
 #include "gang.h"
 #include "dwcs.h"
 
-#define APART __attribute__((noinline)) /* not a part of its callers: most never get there */
-
 /* Whether a discipline is not the one that is written out. */
 static bool is_other(u32 discipline)
 {
@@ -35,8 +33,28 @@ static bool has_numbers(u32 discipline)
 	return discipline >= DISPATCH_FIFO && discipline <= DISPATCH_GANG;
 }
 
-/* A party waits from now on, or its next turn is about to begin; `woke`: it slept, or is new. */
-static APART void party_comes(u32 discipline, struct party *party, u64 now, bool woke)
+/* Among a unit's own tasks there are no gangs, and no deadlines: they take turns. */
+static u32 among_tasks(u32 discipline)
+{
+	return discipline == DISPATCH_GANG || discipline == DISPATCH_DWCS ? DISPATCH_RR : discipline;
+}
+
+/* A part of its caller: BPF passes five arguments. */
+#define PART static inline __attribute__((always_inline))
+
+/* What happens to a party. */
+enum event {
+	COMES_AWAKE, /* it slept, or is new, and waits from now on */
+	COMES,       /* its turn is over, and it waits again */
+	BEGINS,      /* a turn of it begins */
+	GOES_ON,     /* both: it runs on, since no other has a better claim */
+	RAN,         /* it ran for so long since the last time, on one CPU */
+	WAITS,       /* time passes while it waits */
+	LEAVES,      /* it sleeps, or ends */
+};
+
+PART void party_comes(u32 discipline, struct party *party, struct dispatch_order *order,
+		      struct dispatch_deadline *deadline, u64 now, bool woke)
 {
 	switch (discipline) {
 	case DISPATCH_LOTTERY:
@@ -58,20 +76,19 @@ static APART void party_comes(u32 discipline, struct party *party, u64 now, bool
 		batch_comes(party, woke);
 		break;
 	case DISPATCH_JOB:
-		job_comes(party, woke);
+		job_comes(party, order, woke);
 		break;
 	case DISPATCH_GANG:
 		gang_comes(party, now, woke);
 		break;
 	case DISPATCH_DWCS:
-		if (party->deadline)
-			dwcs_comes(party, now, woke);
+		dwcs_comes(party, deadline, now, woke);
 		break;
 	}
 }
 
-/* It ran for so long since the last time, on one CPU. */
-static APART void party_ran(u32 discipline, struct party *party, u64 used, u64 now)
+PART void party_ran(u32 discipline, struct party *party, struct dispatch_order *order,
+		    struct dispatch_deadline *deadline, u64 used, u64 now)
 {
 	switch (discipline) {
 	case DISPATCH_LOTTERY:
@@ -87,29 +104,37 @@ static APART void party_ran(u32 discipline, struct party *party, u64 used, u64 n
 		batch_ran(party, used);
 		break;
 	case DISPATCH_JOB:
-		job_ran(party, used, now);
+		job_ran(party, order, used, now);
 		break;
 	case DISPATCH_DWCS:
-		if (party->deadline)
-			dwcs_ran(party, used, now);
+		dwcs_ran(party, deadline, used, now);
 		break;
 	}
 }
 
-/* A turn of it begins. */
-static void party_begins(u32 discipline, struct party *party, u64 now)
+/*
+ * Something happens to a party. A turn begins before it is seen whether it was the last that it has in a row: a gang's
+ * begins where the one before ended.
+ */
+PART void happens(u32 discipline, enum event event, struct party *party, struct dispatch_order *order,
+		  struct dispatch_deadline *deadline, u64 used)
 {
-	if (discipline == DISPATCH_LOTTERY)
-		lottery_begins(party);
-	else if (discipline == DISPATCH_GANG)
-		gang_begins(party, now);
-}
+	u64 now = moment();
 
-/* It sleeps, or ends. */
-static void party_leaves(u32 discipline, struct party *party)
-{
-	if (discipline == DISPATCH_JOB)
-		job_leaves(party);
+	if (event == BEGINS || event == GOES_ON) {
+		if (discipline == DISPATCH_LOTTERY)
+			lottery_begins(party);
+		else if (discipline == DISPATCH_GANG)
+			gang_begins(party, now);
+	}
+	if (event == COMES_AWAKE || event == COMES || event == GOES_ON)
+		party_comes(discipline, party, order, deadline, now, event == COMES_AWAKE);
+	else if (event == RAN)
+		party_ran(discipline, party, order, deadline, used, now);
+	else if (event == WAITS && discipline == DISPATCH_DWCS)
+		dwcs_passes(party, deadline, now);
+	else if (event == LEAVES && discipline == DISPATCH_JOB)
+		job_leaves(party, order);
 }
 
 /* A number that was given out is not given out again. */
@@ -119,10 +144,59 @@ static void count_numbers(u32 discipline, u64 *clock, u64 key)
 		at_least(clock, key & (OVER - 1));
 }
 
-/* Among a unit's own tasks there are no gangs, and no deadlines: they take turns. */
-static u32 among_tasks(u32 discipline)
+/* Something happens to a task, as a party among those of a unit with another discipline than stride. Returns 0. */
+VERIFIED_ALONE(u32) to_task(struct party *party, u32 id, u32 event, u64 used)
 {
-	return discipline == DISPATCH_GANG || discipline == DISPATCH_DWCS ? DISPATCH_RR : discipline;
+	struct dispatch_unit *unit = unit_at(id);
+
+	if (!party || !unit)
+		return 0;
+	party->clock = unit->vtime;
+	happens(among_tasks(unit->discipline), event, party, &unit->tasks, &unit->deadline, used);
+	return 0;
+}
+
+/* The same to a unit among its siblings. */
+VERIFIED_ALONE(u32) to_unit(u32 id, u32 event, u64 used)
+{
+	struct dispatch_unit *unit = unit_at(id), *around;
+	struct party party = {};
+
+	if (!unit || !(around = unit_at(unit->parent)))
+		return 0;
+	party.key = unit->pass;
+	party.mark = unit->memory.mark;
+	party.at = unit->memory.at;
+	party.weight = unit->weight ? unit->weight : 1;
+	party.clock = around->frontier;
+	happens(unit->among, event, &party, &around->subs, &unit->deadline, used);
+	unit->pass = party.key;
+	unit->memory.mark = party.mark;
+	unit->memory.at = party.at;
+	count_numbers(unit->among, &around->frontier, party.key);
+	return 0;
+}
+
+/* The same to a unit's own tasks together, among its sub-units. They have no deadline. */
+VERIFIED_ALONE(u32) to_own_tasks(u32 id, u32 event, u64 used)
+{
+	struct dispatch_deadline none = {};
+	struct dispatch_unit *unit = unit_at(id);
+	struct party party = {};
+
+	if (!unit)
+		return 0;
+	party.key = unit->own_pass;
+	party.mark = unit->own_memory.mark;
+	party.at = unit->own_memory.at;
+	party.weight = OWN_WEIGHT;
+	party.clock = unit->frontier;
+	happens(unit->discipline, event, &party, &unit->subs, &none, used);
+	unit->own_pass = party.key;
+	unit->own_memory.mark = party.mark;
+	unit->own_memory.at = party.at;
+	count_numbers(unit->discipline, &unit->frontier, party.key);
+	return 0;
 }
 
 /* Whether one that wakes interrupts another, by their keys. */

@@ -87,9 +87,8 @@ static struct window dwcs_missed(struct dispatch_deadline *deadline, struct wind
 }
 
 /* Deadlines that have passed are missed, and those before which the budget cannot be had any more. */
-static void dwcs_passes(struct party *party, u64 now)
+static void dwcs_passes(struct party *party, struct dispatch_deadline *deadline, u64 now)
 {
-	struct dispatch_deadline *deadline = party->deadline;
 	struct window window = window_of(party);
 	u32 look;
 
@@ -110,9 +109,8 @@ static void dwcs_passes(struct party *party, u64 now)
 	remember_window(party, window);
 }
 
-static void dwcs_comes(struct party *party, u64 now, bool woke)
+static void dwcs_comes(struct party *party, const struct dispatch_deadline *deadline, u64 now, bool woke)
 {
-	struct dispatch_deadline *deadline = party->deadline;
 	struct window window = window_of(party);
 
 	if (!deadline->period) {
@@ -126,9 +124,8 @@ static void dwcs_comes(struct party *party, u64 now, bool woke)
 	remember_window(party, window.of ? window : begin_window(deadline, window));
 }
 
-static void dwcs_ran(struct party *party, u64 used, u64 now)
+static void dwcs_ran(struct party *party, struct dispatch_deadline *deadline, u64 used, u64 now)
 {
-	struct dispatch_deadline *deadline = party->deadline;
 	struct window window = window_of(party);
 
 	if (!deadline->period)
@@ -136,7 +133,7 @@ static void dwcs_ran(struct party *party, u64 used, u64 now)
 	if (used < window.left || before(party->at + (1 << TIE_BITS), now)) {
 		window.left = used < window.left ? window.left - used : 1;
 		remember_window(party, window);
-		dwcs_passes(party, now);
+		dwcs_passes(party, deadline, now);
 		return;
 	}
 	window = dwcs_served(deadline, window);

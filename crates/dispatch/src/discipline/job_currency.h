@@ -24,10 +24,8 @@
 #define INTERVAL 100000000ull
 #define OVER     (1ull << 60) /* beyond all numbers */
 
-static void job_comes(struct party *party, bool woke)
+static void job_comes(struct party *party, struct dispatch_order *order, bool woke)
 {
-	struct dispatch_order *order = party->order;
-
 	if (woke) {
 		at_least(&party->mark, order->handed);
 		if (!party->at)
@@ -37,10 +35,8 @@ static void job_comes(struct party *party, bool woke)
 	party->key = party->clock + 1 + (before(order->handed, party->mark) ? OVER : 0);
 }
 
-static void job_ran(struct party *party, u64 used, u64 now)
+static void job_ran(struct party *party, struct dispatch_order *order, u64 used, u64 now)
 {
-	struct dispatch_order *order = party->order;
-
 	party->mark += over_weight(used, party->weight);
 	add64(&order->used, over_weight(used, order->weights));
 	if (before(now, order->at + INTERVAL))
@@ -50,9 +46,9 @@ static void job_ran(struct party *party, u64 used, u64 now)
 	order->used = 0;
 }
 
-static void job_leaves(struct party *party)
+static void job_leaves(struct party *party, struct dispatch_order *order)
 {
-	add(&party->order->weights, -(s32)party->at);
+	add(&order->weights, -(s32)party->at);
 	party->at = 0;
 }
 

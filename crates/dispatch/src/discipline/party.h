@@ -26,13 +26,12 @@ struct party {
 	u64 mark;   /* what the discipline remembers of it; 0 at first */
 	u64 at;     /* and since when that holds */
 	u32 weight; /* its tickets; 100 is usual, and never 0 */
+	u32 unused;
 	u64 clock;  /* the largest key of those that came to run, or the last number that was given out */
-	struct dispatch_order *order; /* of all parties */
-	struct dispatch_deadline *deadline; /* of a unit; NULL: of tasks */
 };
 
 /* The binary logarithm of a number that is not 0, with 16 bits of fraction; off by less than 0.0002. */
-static u64 log_2(u64 x)
+VERIFIED_ALONE(u64) log_2(u64 x)
 {
 	u64 f, rest;
 	u32 whole = 0;
@@ -56,7 +55,7 @@ static u64 log_2(u64 x)
 }
 
 /* What is left of a number after so many halvings, with 16 bits of fraction; off by less than 0.0001 of it. */
-static u64 halved(u64 x, u64 times)
+VERIFIED_ALONE(u64) halved(u64 x, u64 times)
 {
 	u64 f = times & (ONE - 1), left;
 

@@ -18,6 +18,7 @@
 #define DISPATCH_STRIDE_H
 
 #define SHARE_UNIT 100 /* a weight of 100 advances the key by the time used */
+#define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
 /* CPU time in the measure of keys. */
 static u64 over_weight(u64 used, u32 weight)
