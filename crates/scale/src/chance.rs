@@ -2,7 +2,7 @@
 //!
 //! Problem: how far from an estimate the truth may be, and whether points leave a curve by more than chance.
 //!
-//! Algorithm: both are the regularised incomplete beta function I_x(a, b) of half-integers. That has a closed form where a
+//! Algorithm: both are the regularised incomplete beta function `I_x(a, b)` of half-integers. That has a closed form where a
 //! and b are 1/2 or 1, and steps by one from there:
 //!
 //! ```text
@@ -22,7 +22,7 @@ fn halves(n: u64) -> f64 {
     real(n) / 2.0
 }
 
-/// I_x(a/2, b/2).
+/// `I_x(a/2, b/2)`.
 fn beta(x: f64, a: u64, b: u64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -97,9 +97,13 @@ mod tests {
             let found = student(tails, freedom);
             assert!((found - t).abs() < 6e-4, "{freedom}: {found}, not {t}");
         }
-        for (above, below, f, tail) in
-            [(1, 1, 161.448, 0.05), (2, 10, 4.103, 0.05), (3, 7, 8.451, 0.01), (5, 12, 3.106, 0.05), (4, 20, 4.431, 0.01)]
-        {
+        for (above, below, f, tail) in [
+            (1, 1, 161.448, 0.05),
+            (2, 10, 4.103, 0.05),
+            (3, 7, 8.451, 0.01),
+            (5, 12, 3.106, 0.05),
+            (4, 20, 4.431, 0.01),
+        ] {
             let found = fisher_tail(f, above, below);
             assert!((found - tail).abs() < 2e-5, "F({above}, {below}) = {f}: {found}, not {tail}");
         }

@@ -92,7 +92,7 @@ pub struct Bands {
 
 /// Why the law's numbers are not determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Undetermined {
+pub(crate) enum Undetermined {
     /// So many sizes, and it takes three.
     TooFewSizes(usize),
     /// Only throughput far from size 1 is known, and the line back to it does not end above 0.
@@ -106,7 +106,7 @@ const TAILS: f64 = 0.05;
 const MISFIT: f64 = 0.01;
 
 /// Fits the law.
-pub fn fit(points: &[Point]) -> Result<Fit, Undetermined> {
+pub(crate) fn fit(points: &[Point]) -> Result<Fit, Undetermined> {
     let sizes = mean_costs(points);
     if sizes.len() < 3 {
         return Err(Undetermined::TooFewSizes(sizes.len()));
@@ -148,7 +148,8 @@ impl Fit {
             ratio_band(top, below, [var(of, of), var(of, by), var(by, by)], t)
         };
         let squared = ratio(a - b, less, c, c1, self.line.reach(TAILS)?);
-        let peak = Band { low: squared.low.sqrt().max(1.0), high: squared.high.map(|high| high.sqrt().max(1.0)) };
+        let peak =
+            Band { low: squared.low.sqrt().max(1.0), high: squared.high.map(|high| high.sqrt().max(1.0)) };
         Some(Bands {
             alpha: ratio(b, b1, a, a1, each).with(self.law.alpha),
             beta: ratio(c, c1, a, a1, each).with(self.law.beta),
@@ -175,6 +176,11 @@ fn terms(n: f64) -> [f64; 3] {
 
 pub(crate) fn cost(point: &Point) -> f64 {
     f64::from(point.size) / point.throughput
+}
+
+/// The mean; 1 of nothing.
+pub(crate) fn mean(costs: &[f64]) -> f64 {
+    if costs.is_empty() { 1.0 } else { costs.iter().sum::<f64>() / real(costs.len() as u64) }
 }
 
 /// The mean cost of each size, and of how many runs it is.

@@ -3,8 +3,8 @@
 //! A *study* is what was measured: the same program at growing *sizes*, several runs each. Two questions are answered from
 //! it, in this order:
 //!
-//! 1. How does it scale? [`scaling`]: Gunther's law, fitted (`fit`), with bands for what the runs leave open.
-//! 2. Where does the time go? [`growth`]: the microstates of its threads ([`states`]) at the smallest and the largest size,
+//! 1. How does it scale? [`scaling::scaling`]: Gunther's law, fitted (`fit`), with bands for what the runs leave open.
+//! 2. Where does the time go? [`growth::growth`]: the microstates of its threads ([`states`]) at the smallest and the largest size,
 //!    and which of them grew.
 //!
 //! Pure: numbers in, numbers out. Who runs the program and looks at it is `commonhold-live`; words and plots are
@@ -12,17 +12,15 @@
 
 mod chance;
 mod fit;
-
+pub mod growth;
 pub mod law;
 mod order;
+pub mod scaling;
 pub mod states;
+pub mod study;
 
-
-
-
-pub use fit::{Band, Fit, Undetermined};
+pub use fit::{Band, Bands, Fit};
 pub use order::{default_sizes, nearest};
-
 
 /// A count as a number to calculate with. Exact below 2^53: of nanoseconds, that is a hundred days.
 #[allow(clippy::cast_precision_loss)]

@@ -208,6 +208,24 @@ impl Thread {
         Thread { begun_ns: at_ns, last, waits: Times::default(), open_ns: 0, ahead_ns: 0, looks: 0 }
     }
 
+    /// When it began, as far as is known; none if it was never looked at.
+    pub fn began(&self) -> Option<u64> {
+        (self.looks > 0).then_some(self.begun_ns)
+    }
+
+    /// It began then, and not when it was thought to: what it did at first changes by so much.
+    pub fn correct(&mut self, began_ns: u64) {
+        let earlier = self.begun_ns.saturating_sub(began_ns);
+        let later = began_ns.saturating_sub(self.begun_ns);
+        let there = self.open_ns + earlier;
+        self.open_ns = there.saturating_sub(later);
+        self.ahead_ns += later.saturating_sub(there);
+        self.begun_ns = began_ns;
+        if self.looks == 0 {
+            (self.last.at_ns, self.open_ns, self.ahead_ns) = (began_ns, 0, 0);
+        }
+    }
+
     /// When it was looked at last.
     pub fn last_at_ns(&self) -> u64 {
         self.last.at_ns
@@ -277,7 +295,7 @@ impl Thread {
         times
     }
 
-    /// Divides what is open as the other waits are; where there are none, it was sleep, for all that is known.
+    /// Divides what is open as the other waits are. Where looks found none, it was sleep, for all that is known.
     fn close(&mut self) {
         let (open, seen) = (self.open_ns, self.waits);
         let mut left = open;
@@ -287,7 +305,8 @@ impl Thread {
             left -= its;
         }
         let most = WAITS.into_iter().max_by_key(|state| seen.of(*state)).filter(|state| seen.of(*state) > 0);
-        self.waits.add(most.unwrap_or(State::Sleep), left);
+        let none = if self.looks > 0 { State::Sleep } else { State::Unseen };
+        self.waits.add(most.unwrap_or(none), left);
         self.open_ns = 0;
     }
 
@@ -296,18 +315,19 @@ impl Thread {
         let waited = self.waits.sum();
         let io = delays.io_ns.min(waited);
         let fault = delays.fault_ns.min(io);
-        let others = [State::Lock, State::Join, State::Sleep, State::Stopped];
+        let others = [State::Lock, State::Join, State::Sleep, State::Stopped, State::Unseen];
         let before: u64 = others.iter().map(|state| self.waits.of(*state)).sum();
         let mut times = Times::default();
         times.add(State::Fault, fault);
         times.add(State::Io, io - fault);
+        let rest = if self.waits.of(State::Unseen) > 0 { State::Unseen } else { State::Sleep };
         let mut left = waited - io;
         for state in others {
             let its = part(waited - io, self.waits.of(state), before);
             times.add(state, its);
             left -= its;
         }
-        times.add(State::Sleep, left);
+        times.add(rest, left);
         self.waits = times;
     }
 }

@@ -18,7 +18,9 @@
 
 pub mod affinity;
 pub mod clock;
+pub(crate) mod child;
 mod dir;
+pub(crate) mod exits;
 mod files;
 pub mod io_priority;
 pub mod oom_score;

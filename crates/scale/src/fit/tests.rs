@@ -98,10 +98,15 @@ fn the_bands_have_the_truth_in_95_of_100_studies() {
         for noise in [0.005, 0.02, 0.05] {
             for repeat in [3, 5] {
                 let (both, peak, error) = trials(law, noise, repeat, 10_000);
-                println!("{law:?}, noise {noise}, {repeat} runs each: both {both}, peak {peak}, error {error:.3}");
+                println!(
+                    "{law:?}, noise {noise}, {repeat} runs each: both {both}, peak {peak}, error {error:.3}"
+                );
                 assert!(both >= 9_500, "{law:?}, noise {noise}, {repeat} runs each: {both} of 10000");
                 // Alone, the peak's band has it in 95 of 100, give or take chance.
-                assert!(peak >= 9_430, "{law:?}, noise {noise}, {repeat} runs each: the peak's {peak} of 10000");
+                assert!(
+                    peak >= 9_430,
+                    "{law:?}, noise {noise}, {repeat} runs each: the peak's {peak} of 10000"
+                );
             }
         }
     }
@@ -115,7 +120,8 @@ fn five_per_cent_of_noise_move_contention_by_less_than_a_fifth() {
 
 #[test]
 fn a_program_that_gets_faster_than_in_proportion_has_neither() {
-    let found = fit(&[(1, 1.0), (2, 2.2), (4, 5.0), (8, 11.0)].map(|(size, throughput)| Point { size, throughput }));
+    let found =
+        fit(&[(1, 1.0), (2, 2.2), (4, 5.0), (8, 11.0)].map(|(size, throughput)| Point { size, throughput }));
     let law = found.unwrap().law;
     assert_eq!((law.alpha, law.beta), (0.0, 0.0));
 }
@@ -126,7 +132,8 @@ fn what_cannot_be_determined_is_said() {
     assert_eq!(fit(&[]), Err(Undetermined::TooFewSizes(0)));
     assert_eq!(fit(&points(law, &[1, 4], 5, || 0.0)), Err(Undetermined::TooFewSizes(2)));
     // The cost is n / 2 - 1: at size 1 it would be below 0.
-    let far = [4u32, 8, 16, 32].map(|size| Point { size, throughput: f64::from(size) / (f64::from(size) / 2.0 - 1.0) });
+    let far = [4u32, 8, 16, 32]
+        .map(|size| Point { size, throughput: f64::from(size) / (f64::from(size) / 2.0 - 1.0) });
     assert_eq!(fit(&far).map(|fit| fit.law), Err(Undetermined::FarFromOne));
     assert_eq!(fit(&points(law, &[1, 2, 4], 1, || 0.0)).unwrap().bands, None);
 }
@@ -144,7 +151,10 @@ fn a_kink_is_no_such_law() {
     assert!(found.misfit);
     let smooth: Vec<Point> = points
         .iter()
-        .map(|point| Point { throughput: LAWS[0].throughput(f64::from(point.size)) * (1.0 + 0.01 * random.normal()), ..*point })
+        .map(|point| Point {
+            throughput: LAWS[0].throughput(f64::from(point.size)) * (1.0 + 0.01 * random.normal()),
+            ..*point
+        })
         .collect();
     let smooth = fit(&smooth).unwrap();
     assert!(!smooth.misfit);

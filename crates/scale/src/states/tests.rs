@@ -68,7 +68,14 @@ fn an_end_that_was_recorded_before_the_last_look() {
 
 /// A thread's life: states that take turns, each for some time.
 fn lives() -> impl Strategy<Value = Vec<(State, u64)>> {
-    let state = prop::sample::select(vec![State::User, State::Queue, State::Lock, State::Io, State::Sleep, State::Join]);
+    let state = prop::sample::select(vec![
+        State::User,
+        State::Queue,
+        State::Lock,
+        State::Io,
+        State::Sleep,
+        State::Join,
+    ]);
     prop::collection::vec((state, 1..30u64), 1..400)
 }
 
