@@ -44,7 +44,8 @@ pub(crate) fn plot(plot: &Plot) -> String {
         svg += &format!("<path class='band' d='M{}Z'/>\n", outline.join("L"));
     }
     if !plot.curve.is_empty() {
-        let line: Vec<String> = plot.curve.iter().map(|(s, v)| format!("{:.1} {:.1}", x(*s), y(*v))).collect();
+        let line: Vec<String> =
+            plot.curve.iter().map(|(s, v)| format!("{:.1} {:.1}", x(*s), y(*v))).collect();
         svg += &format!("<path class='curve' d='M{}'/>\n", line.join("L"));
     }
     if let Some((size, label)) = &plot.mark {
@@ -146,7 +147,8 @@ pub(crate) fn stack(stack: &Stack) -> String {
             left += width;
         }
     }
-    let axis = Axis { left: LEFT, right: WIDTH - RIGHT, until: longest, step: step_for(longest), unit: stack.unit };
+    let axis =
+        Axis { left: LEFT, right: WIDTH - RIGHT, until: longest, step: step_for(longest), unit: stack.unit };
     add_axis(&mut svg, &axis, bottom);
     svg + "</svg>\n"
 }
@@ -154,8 +156,8 @@ pub(crate) fn stack(stack: &Stack) -> String {
 /// Light enough for black names in them, and apart for eyes that see few colours.
 fn colour(kind: usize) -> &'static str {
     const COLOURS: [&str; 11] = [
-        "#7fb8e8", "#b7d7f2", "#e8b04c", "#d9d9d9", "#e58a8a", "#8fcf9f", "#c7e9c0", "#cbb8e8", "#efe3b0", "#bfbfbf",
-        "#f2f2f2",
+        "#7fb8e8", "#b7d7f2", "#e8b04c", "#d9d9d9", "#e58a8a", "#8fcf9f", "#c7e9c0", "#cbb8e8", "#efe3b0",
+        "#bfbfbf", "#f2f2f2",
     ];
     COLOURS[kind % COLOURS.len()]
 }
@@ -204,9 +206,22 @@ mod tests {
 
     #[test]
     fn parts_of_a_bar_are_as_long_as_they_are_large() {
-        let bars = [Parts { label: "1".into(), lengths: vec![1.0, 1.0] }, Parts { label: "2".into(), lengths: vec![2.0, 0.0] }];
-        let drawn = stack(&Stack { id: "x", title: "t", description: "d", kinds: &["user", "lock"], bars: &bars, unit: "s" });
-        assert!(drawn.contains("x='64.0' y='35.0' width='319.0'") && drawn.contains("x='383.0' y='35.0' width='319.0'"));
+        let bars = [
+            Parts { label: "1".into(), lengths: vec![1.0, 1.0] },
+            Parts { label: "2".into(), lengths: vec![2.0, 0.0] },
+        ];
+        let drawn = stack(&Stack {
+            id: "x",
+            title: "t",
+            description: "d",
+            kinds: &["user", "lock"],
+            bars: &bars,
+            unit: "s",
+        });
+        assert!(
+            drawn.contains("x='64.0' y='35.0' width='319.0'")
+                && drawn.contains("x='383.0' y='35.0' width='319.0'")
+        );
         assert_eq!(drawn.matches("height='20.0'").count(), 3, "{drawn}");
     }
 }

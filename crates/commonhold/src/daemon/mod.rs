@@ -10,7 +10,7 @@ mod holdings;
 mod kept_tickets;
 mod outlook;
 mod requests;
-mod signals;
+
 mod start;
 mod tickets;
 
@@ -40,12 +40,12 @@ use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::protocol::AwaitReply;
+use crate::signals::{Signals, Told};
 use clients::{Caller, Clients};
 use held::Held;
 use hold::Hold;
 pub(crate) use outlook::Outlook;
 use requests::About;
-use signals::{Signals, Told};
 
 /// How often to look whether CPUs came or went.
 const HOTPLUG_NS: Time = 1_000_000_000;

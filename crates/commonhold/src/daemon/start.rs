@@ -25,11 +25,11 @@ use super::held::Held;
 use super::hold::Hold;
 use super::kept_tickets::Keeper;
 use super::requests::About;
-use super::signals::Signals;
 use super::{Daemon, Hotplug, Waits, descriptors, holdings, refused};
 use crate::cli::{BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
+use crate::signals::Signals;
 use crate::{output, place};
 
 /// Where the daemon and its caretaker stand among processes: before all ordinary ones, behind the kernel's own.

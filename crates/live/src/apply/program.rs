@@ -82,7 +82,9 @@ pub enum NotRun {
         source: io::Error,
     },
     /// It cannot be put on these CPUs.
-    #[error("cannot use CPUs {cpus}: {source}; widen the affinity with `taskset`, or the cpuset of the control group")]
+    #[error(
+        "cannot use CPUs {cpus}: {source}; widen the affinity with `taskset`, or the cpuset of the control group"
+    )]
     Cpus {
         /// As a list.
         cpus: String,
@@ -107,7 +109,10 @@ const DELAYS: &str = "/proc/sys/kernel/task_delayacct";
 
 /// What this machine tells.
 pub fn tells(cpus: &CpuSet) -> Tells {
-    Tells { no_records: Exits::listen(cpus).err().map(|error| error.to_string()), counts_delays: counts_delays() }
+    Tells {
+        no_records: Exits::listen(cpus).err().map(|error| error.to_string()),
+        counts_delays: counts_delays(),
+    }
 }
 
 fn counts_delays() -> bool {
@@ -153,9 +158,10 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
     let mut family = Family::before()?;
     let begun_ns = clock::now();
     let program = child::start_on(asked.cpus, &mut command).map_err(|refused| match refused {
-        Refused::Command(source) => {
-            NotRun::Command { name: asked.command.first().map_or_else(String::new, |n| n.to_string_lossy().into()), source }
-        }
+        Refused::Command(source) => NotRun::Command {
+            name: asked.command.first().map_or_else(String::new, |n| n.to_string_lossy().into()),
+            source,
+        },
         Refused::Cpus(source) => NotRun::Cpus { cpus: asked.cpus.to_string(), source },
     })?;
     let pid = program.id();
@@ -210,8 +216,7 @@ fn wait(pid: u32, mut threads: Option<&mut Threads>, stop: BorrowedFd) -> Result
             }
         };
         let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
-        let mut waits =
-            [PollFd::new(pinned.descriptor(), PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
+        let mut waits = [PollFd::new(pinned.descriptor(), PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
         match poll(&mut waits, pause.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(failed(error.into())),
@@ -255,7 +260,8 @@ impl Family {
         }
         let (mut parents, mut members) = (vec![std::process::id()], Vec::new());
         while !parents.is_empty() {
-            let (more, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(|(_, parent)| parents.contains(parent));
+            let (more, rest): (Vec<_>, Vec<_>) =
+                left.into_iter().partition(|(_, parent)| parents.contains(parent));
             parents = more.iter().map(|(key, _)| key.pid).collect();
             members.extend(more.into_iter().map(|(key, _)| key));
             left = rest;

@@ -132,7 +132,8 @@ impl Exits {
         let message = messages(&self.buffer[..read]).next();
         let (kind, content) = message.ok_or(io::ErrorKind::InvalidData)?;
         if kind == number::ERROR {
-            let error = content.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_ne_bytes);
+            let error =
+                content.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_ne_bytes);
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(-error));
             }
@@ -193,7 +194,8 @@ fn records(content: &[u8]) -> Vec<Exit> {
     if content.first() != Some(&number::NEW) {
         return Vec::new();
     }
-    let threads = attributes(content.get(4..).unwrap_or_default()).filter(|(kind, _)| *kind == number::OF_THREAD);
+    let threads =
+        attributes(content.get(4..).unwrap_or_default()).filter(|(kind, _)| *kind == number::OF_THREAD);
     let stats = threads.flat_map(|(_, nested)| attributes(nested)).filter(|(kind, _)| *kind == number::STATS);
     stats.filter_map(|(_, record)| parse(record)).collect()
 }

@@ -17,8 +17,8 @@
 #![allow(clippy::disallowed_methods, reason = "this is where they are allowed")]
 
 pub mod affinity;
-pub mod clock;
 pub(crate) mod child;
+pub mod clock;
 mod dir;
 pub(crate) mod exits;
 mod files;

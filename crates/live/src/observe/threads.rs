@@ -79,10 +79,7 @@ fn group(name: &str) -> String {
 
 impl Threads {
     /// Gets ready to look at a program that is about to be started.
-    pub(crate) fn prepare(
-        exits: Option<Exits>,
-        counts_delays: bool,
-    ) -> Result<Threads, LiveError> {
+    pub(crate) fn prepare(exits: Option<Exits>, counts_delays: bool) -> Result<Threads, LiveError> {
         let mut procfs = ProcFs::open(Path::new("/proc"))?;
         let mut listed = Vec::new();
         procfs.processes(&mut listed)?;
@@ -163,7 +160,8 @@ impl Threads {
             }
             for tid in tids.iter().filter(|tid| !self.recorded.contains(tid)) {
                 let begun_ns = if *tid == self.program { self.begun_ns } else { clock::now() };
-                let tracked = || Tracked { pid, name: String::new(), thread: Thread::begin(begun_ns), ended_ns: None };
+                let tracked =
+                    || Tracked { pid, name: String::new(), thread: Thread::begin(begun_ns), ended_ns: None };
                 self.threads.entry(*tid).or_insert_with(tracked);
             }
         }
@@ -174,7 +172,8 @@ impl Threads {
         let mut listed = Vec::new();
         self.procfs.processes(&mut listed)?;
         let is_known = |it: &Threads, entry: &Listed| {
-            it.processes.get(&entry.pid) == Some(&entry.inode) || it.others.contains(&(entry.pid, entry.inode))
+            it.processes.get(&entry.pid) == Some(&entry.inode)
+                || it.others.contains(&(entry.pid, entry.inode))
         };
         let mut new: Vec<Listed> = listed.into_iter().filter(|entry| !is_known(self, entry)).collect();
         // A child may be listed before its parent: once around for each generation.
@@ -282,8 +281,12 @@ impl Threads {
         if !recorded || lost {
             make_up(&mut times, used);
         }
-        let mut by_name: Vec<Named> =
-            self.done.by_name.into_iter().map(|(name, (threads, times))| Named { name, threads, times }).collect();
+        let mut by_name: Vec<Named> = self
+            .done
+            .by_name
+            .into_iter()
+            .map(|(name, (threads, times))| Named { name, threads, times })
+            .collect();
         by_name.sort_by_key(|named| std::cmp::Reverse(named.times.ran()));
         let threads = by_name.iter().map(|named| named.threads).sum();
         (Watched { times, by_name, threads, looks: self.done.looks }, lost)

@@ -80,7 +80,9 @@ impl ProcFs {
     fn in_a_lock(&mut self, pid: u32, tid: u32) -> Result<bool, LiveError> {
         let place = self.read(&format!("{pid}/task/{tid}/wchan"))?;
         let has = |text: &[u8], word: &[u8]| text.windows(word.len()).any(|part| part == word);
-        Ok(place.is_some_and(|text| ["rwsem", "mutex", "semaphore"].iter().any(|word| has(text, word.as_bytes()))))
+        Ok(place.is_some_and(|text| {
+            ["rwsem", "mutex", "semaphore"].iter().any(|word| has(text, word.as_bytes()))
+        }))
     }
 }
 

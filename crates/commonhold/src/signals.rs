@@ -1,22 +1,22 @@
-//! Signals as a file. SIGINT, SIGTERM and SIGHUP are blocked, and read like anything else the daemon waits for.
+//! Signals as a file. SIGINT, SIGTERM and SIGHUP are blocked, and read like anything else that is waited for.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What the daemon is told.
+/// What this program is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(crate) enum Told {
     Stop,
     Reload,
 }
 
 /// The open signal file.
 #[derive(Debug)]
-pub(super) struct Signals(OwnedFd);
+pub(crate) struct Signals(OwnedFd);
 
 impl Signals {
     /// Blocks the signals for this process, and for what it starts, and opens the file.
-    pub(super) fn open() -> io::Result<Signals> {
+    pub(crate) fn open() -> io::Result<Signals> {
         // SAFETY: plain system calls on a set that lives on this stack; the descriptor is ours alone.
         unsafe {
             let mut set = std::mem::zeroed();
@@ -36,7 +36,7 @@ impl Signals {
     }
 
     /// The next signal that came, if any.
-    pub(super) fn next(&self) -> Option<Told> {
+    pub(crate) fn next(&self) -> Option<Told> {
         // SAFETY: the kernel fills the whole structure or nothing.
         let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let size = size_of_val(&info);
