@@ -197,6 +197,8 @@ pub struct Thread {
     open_ns: u64,
     /// By how much counts were ahead of the clock: what the next span is shorter by.
     ahead_ns: u64,
+    /// What it waited for when it was looked at first.
+    first: Option<State>,
     /// How many looks there were.
     pub looks: u64,
 }
@@ -205,7 +207,15 @@ impl Thread {
     /// A thread that began then. It was running, as all do that begin.
     pub fn begin(at_ns: u64) -> Thread {
         let last = Look { at_ns, counted: Counted::default(), seen: Seen::Ready };
-        Thread { begun_ns: at_ns, last, waits: Times::default(), open_ns: 0, ahead_ns: 0, looks: 0 }
+        Thread {
+            begun_ns: at_ns,
+            last,
+            waits: Times::default(),
+            open_ns: 0,
+            ahead_ns: 0,
+            first: None,
+            looks: 0,
+        }
     }
 
     /// When it began, as far as is known; none if it was never looked at.
@@ -217,9 +227,18 @@ impl Thread {
     pub fn correct(&mut self, began_ns: u64) {
         let earlier = self.begun_ns.saturating_sub(began_ns);
         let later = began_ns.saturating_sub(self.begun_ns);
-        let there = self.open_ns + earlier;
-        self.open_ns = there.saturating_sub(later);
-        self.ahead_ns += later.saturating_sub(there);
+        let mut left = later;
+        match self.first {
+            // What it waited until the first look was put down to what that found.
+            Some(state) => {
+                self.waits.add(state, earlier);
+                left -= self.waits.take(state, left);
+            }
+            None => self.open_ns += earlier,
+        }
+        let there = self.open_ns;
+        self.open_ns = there.saturating_sub(left);
+        self.ahead_ns += left.saturating_sub(there);
         self.begun_ns = began_ns;
         if self.looks == 0 {
             (self.last.at_ns, self.open_ns, self.ahead_ns) = (began_ns, 0, 0);
@@ -238,6 +257,9 @@ impl Thread {
 
     /// Looks at it once more.
     pub fn look(&mut self, look: Look) {
+        if let (0, Seen::Waits(state)) = (self.looks, look.seen) {
+            self.first = Some(state);
+        }
         self.looks += 1;
         self.span(look);
     }

@@ -101,7 +101,12 @@ fn about(study: &Study) -> Vec<String> {
         Sizes::Number => "the size is {n} in its command line, and it may use all CPUs",
         Sizes::Both => "the size is {n} in its command line, and the number of CPUs that it may use",
     };
-    vec![study.machine.clone(), sizes.to_owned(), throughput, format!("{runs} runs of each size{warm_up}")]
+    vec![
+        study.machine.clone(),
+        sizes.to_owned(),
+        throughput,
+        format!("{} of each size{warm_up}", crate::figures::count(runs, "run")),
+    ]
 }
 
 /// What the machine or the study does not tell. Sizes that failed are of these.

@@ -48,12 +48,12 @@ pub(super) fn table(answered: &Answered) -> Table {
         let (times, runs) = one.times();
         let threads =
             one.runs.iter().filter_map(|run| run.watched.as_ref()).map(|w| w.threads).max().unwrap_or(0);
-        if runs > 0 {
-            let lives = seconds(seconds_of(times.sum() / runs));
+        if let Some(mean_ns) = times.sum().checked_div(runs) {
+            let lives = seconds(seconds_of(mean_ns));
             table.row(Paint::Plain, cells(one.n.to_string(), threads, lives, &states, times));
         }
     }
-    if let Some(largest) = study.measured().filter(|size| size.times().1 > 0).last() {
+    if let Some(largest) = study.measured().filter(|size| size.times().1 > 0).next_back() {
         add_names(&mut table, largest, study.sizes_are, &states);
     }
     table
@@ -134,15 +134,15 @@ pub(super) fn words(cause: Cause) -> &'static str {
         Cause::Used(_) => {
             "the same work takes more CPU time in the kernel: locks that spin there, or page faults"
         }
-        Cause::Idle(State::Lock) => "CPUs are idle while threads wait for a lock, a condition or a barrier",
-        Cause::Idle(State::Io) => "CPUs are idle while threads wait for a disk",
-        Cause::Idle(State::Fault) => "CPUs are idle while threads wait for a page that they touched",
+        Cause::Idle(State::Lock) => "threads wait for a lock, a condition variable or a barrier",
+        Cause::Idle(State::Io) => "threads wait for a disk",
+        Cause::Idle(State::Fault) => "threads wait for a page that they touched",
         Cause::Idle(State::Queue) => {
             "threads wait for a CPU: there are more threads than CPUs, or others use these"
         }
-        Cause::Idle(State::Stopped) => "CPUs are idle while threads are stopped",
-        Cause::Idle(State::Unseen) => "CPUs are idle while threads do what nobody saw",
-        Cause::Idle(_) => "CPUs are idle while threads sleep: for time, a pipe, the network, or work to do",
+        Cause::Idle(State::Stopped) => "threads are stopped",
+        Cause::Idle(State::Unseen) => "threads do what nobody saw",
+        Cause::Idle(_) => "threads sleep: they wait for time, a pipe, the network, or work to do",
         Cause::NoThread => {
             "no thread is there to use a CPU: the program has too few for that size, or does a part with fewer"
         }

@@ -59,6 +59,24 @@ fn a_thread_that_vanished_has_a_part_that_nobody_saw() {
 }
 
 #[test]
+fn a_beginning_that_was_thought_to_be_earlier_or_later() {
+    for (first, thought_ms) in
+        [(Seen::Waits(State::Sleep), 0), (Seen::Waits(State::Sleep), 9), (Seen::Ready, 0), (Seen::Ready, 9)]
+    {
+        let mut thread = Thread::begin(thought_ms * MS);
+        thread.look(look(20, 2, 1, first));
+        thread.look(look(30, 2, 1, Seen::Waits(State::Sleep)));
+        thread.correct(5 * MS);
+        let times = thread.end(30 * MS, Counted { ran_ns: 2 * MS, queued_ns: MS, user: 1, system: 0 }, None);
+        assert_eq!(
+            (ms(&times), times.excess_ns),
+            (vec![("user", 2), ("queue", 1), ("sleep", 22)], 0),
+            "{first:?} {thought_ms}"
+        );
+    }
+}
+
+#[test]
 fn an_end_that_was_recorded_before_the_last_look() {
     let mut thread = Thread::begin(0);
     thread.look(look(10, 9, 0, Seen::Waits(State::Sleep)));
