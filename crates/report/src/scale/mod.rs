@@ -125,15 +125,15 @@ pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
         crate::figures::NOTHING.to_owned()
-    } else if size >= 100.0 {
+    } else if size >= 99.95 {
         format!("{value:.0}")
-    } else if size >= 10.0 {
+    } else if size >= 9.995 {
         format!("{value:.1}")
-    } else if size >= 1.0 || size == 0.0 {
+    } else if size >= 0.999_5 || size == 0.0 {
         format!("{value:.2}")
-    } else if size >= 0.1 {
+    } else if size >= 0.099_95 {
         format!("{value:.3}")
-    } else if size >= 0.01 {
+    } else if size >= 0.009_995 {
         format!("{value:.4}")
     } else if size >= 0.000_1 {
         format!("{value:.5}")
@@ -250,6 +250,28 @@ impl ShownSize {
             cpus: size.cpus.to_string(),
             failed: size.failed.clone(),
             runs: runs.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn three_digits_count() {
+        for (value, text) in [
+            (0.0, "0.00"),
+            (0.000_02, "2.0e-5"),
+            (0.051_23, "0.0512"),
+            (0.099_99, "0.100"),
+            (0.999_9, "1.00"),
+            (12.34, "12.3"),
+            (99.96, "100"),
+            (-0.25, "-0.250"),
+            (f64::NAN, "-"),
+        ] {
+            assert_eq!(number(value), text);
         }
     }
 }

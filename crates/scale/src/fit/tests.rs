@@ -80,34 +80,27 @@ const LAWS: [Law; 4] = [
     Law { lambda: 3.0, alpha: 0.0, beta: 0.02 },
 ];
 
-#[test]
-fn the_bands_have_the_truth_in_95_of_100_of_a_few_studies() {
-    for law in LAWS {
-        let (both, peak, error) = trials(law, 0.03, 3, 500);
-        // Three standard deviations of chance below 475.
-        assert!(both >= 460 && peak >= 460, "{law:?}: {both} and {peak} of 500");
-        assert!(error < 0.2, "{law:?}: {error}");
-    }
-}
+/// How many studies are tried of each kind, unless `COMMONHOLD_STUDIES` says it.
+const STUDIES: u64 = 500;
 
-/// 10,000 studies each.
 #[test]
-#[ignore = "by name only: it tries 240,000 studies"]
 fn the_bands_have_the_truth_in_95_of_100_studies() {
+    #[allow(clippy::disallowed_methods, reason = "a test may be told how long to try")]
+    let wish = std::env::var("COMMONHOLD_STUDIES").ok().and_then(|text| text.parse().ok());
+    let count = wish.unwrap_or(STUDIES);
+    // What chance may take off 95 of 100: three standard deviations. Of the two bands together nothing is taken off where
+    // studies are many: they are made to be a little wider.
+    let chance = 3.0 * (real(count) * 0.95 * 0.05).sqrt();
+    let least = real(count) * 0.95;
+    let both_least = if count < 5_000 { least - chance } else { least };
     for law in LAWS {
-        for noise in [0.005, 0.02, 0.05] {
-            for repeat in [3, 5] {
-                let (both, peak, error) = trials(law, noise, repeat, 10_000);
-                println!(
-                    "{law:?}, noise {noise}, {repeat} runs each: both {both}, peak {peak}, error {error:.3}"
-                );
-                assert!(both >= 9_500, "{law:?}, noise {noise}, {repeat} runs each: {both} of 10000");
-                // Alone, the peak's band has it in 95 of 100, give or take chance.
-                assert!(
-                    peak >= 9_430,
-                    "{law:?}, noise {noise}, {repeat} runs each: the peak's {peak} of 10000"
-                );
-            }
+        for (noise, repeat) in [(0.005, 3), (0.005, 5), (0.02, 3), (0.02, 5), (0.05, 3), (0.05, 5)] {
+            let (both, peak, error) = trials(law, noise, repeat, count);
+            let told = format!(
+                "{law:?}, noise {noise}, {repeat} runs each, of {count}: both {both}, peak {peak}, error {error:.3}"
+            );
+            println!("{told}");
+            assert!(real(both) >= both_least && real(peak) >= least - chance && error < 0.2, "{told}");
         }
     }
 }
