@@ -317,7 +317,7 @@ impl Thread {
         times
     }
 
-    /// Divides what is open as the other waits are. Where looks found none, it was sleep, for all that is known.
+    /// Divides what is open as the other waits are. Where no look found any, nobody saw it.
     fn close(&mut self) {
         let (open, seen) = (self.open_ns, self.waits);
         let mut left = open;
@@ -327,8 +327,7 @@ impl Thread {
             left -= its;
         }
         let most = WAITS.into_iter().max_by_key(|state| seen.of(*state)).filter(|state| seen.of(*state) > 0);
-        let none = if self.looks > 0 { State::Sleep } else { State::Unseen };
-        self.waits.add(most.unwrap_or(none), left);
+        self.waits.add(most.unwrap_or(State::Unseen), left);
         self.open_ns = 0;
     }
 
