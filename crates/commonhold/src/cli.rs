@@ -115,6 +115,7 @@ pub(crate) struct Check {
 ///
 /// States of threads:
 ///   user, system  on a CPU, in the program or in the kernel
+///   memory        on a CPU that waits for memory, where that is counted
 ///   queue         ready to run, without a CPU
 ///   lock          waits for a futex (locks, conditions, barriers), a
 ///                 file lock, or a lock in the kernel

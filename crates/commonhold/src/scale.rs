@@ -196,6 +196,12 @@ fn untold(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
             "switch it on: `sysctl kernel.task_delayacct=1`",
         );
     }
+    if let Some(why) = &tells.no_stalls {
+        say(
+            format!("how long CPUs wait for memory, which is part of `user`: nothing counts it ({why})"),
+            "run it on a machine whose processor shows its counters, with `sysctl kernel.perf_event_paranoid=2` or less",
+        );
+    }
     if notes.hidden {
         say(
             "what some threads waited for: their files in /proc cannot be read".to_owned(),

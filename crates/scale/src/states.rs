@@ -169,6 +169,13 @@ impl Times {
         self.of(State::User) + self.of(State::Memory) + self.of(State::System)
     }
 
+    /// So many of all cycles in the program's own code were spent waiting for memory.
+    pub fn split_memory(&mut self, stalled: u64, cycles: u64) {
+        let memory = part(self.of(State::User), stalled, cycles);
+        let memory = self.take(State::User, memory);
+        self.add(State::Memory, memory);
+    }
+
     /// CPU time, divided as the kernel's two counts are; all of it is the program's own where it counted neither.
     fn add_run(&mut self, counted: Counted, ran_ns: u64) {
         let system = part(ran_ns, counted.system, counted.user.saturating_add(counted.system));

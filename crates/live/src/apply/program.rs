@@ -22,6 +22,7 @@ use rustix::process::Signal;
 use crate::LiveError;
 use crate::host::child::{self, Adopts, Refused};
 use crate::host::exits::Exits;
+use crate::host::perf::Stalls;
 use crate::host::signal::{self, Pinned};
 use crate::host::{clock, read_to_string};
 use crate::observe::process::{Listed, ProcFs, ProcessKey, is_alive};
@@ -103,6 +104,8 @@ pub struct Tells {
     pub no_records: Option<String>,
     /// Whether the kernel counts what is waited for disks.
     pub counts_delays: bool,
+    /// Why nothing counts how long CPUs wait for memory.
+    pub no_stalls: Option<String>,
 }
 
 const DELAYS: &str = "/proc/sys/kernel/task_delayacct";
@@ -112,6 +115,7 @@ pub fn tells(cpus: &CpuSet) -> Tells {
     Tells {
         no_records: Exits::listen(cpus).err().map(|error| error.to_string()),
         counts_delays: counts_delays(),
+        no_stalls: Stalls::of(0).err().map(|error| error.to_string()),
     }
 }
 
@@ -165,6 +169,8 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
         Refused::Cpus(source) => NotRun::Cpus { cpus: asked.cpus.to_string(), source },
     })?;
     let pid = program.id();
+    // Threads that it starts before this are not counted: it has just begun.
+    let stalls = threads.as_ref().and_then(|_| Stalls::of(pid).ok());
     if let Some(threads) = &mut threads {
         threads.begin(pid, begun_ns);
     }
@@ -181,8 +187,9 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
     }
     let (status, used) = child::reap(pid).map_err(cannot("take a program's status"))?;
     let left = family.end()?;
+    let stalls = stalls.and_then(|stalls| stalls.read().ok()).filter(|(_, cycles)| *cycles > 0);
     let hidden = threads.as_ref().is_some_and(|threads| threads.hidden);
-    let (watched, lost) = threads.map(|threads| threads.end(used)).unzip();
+    let (watched, lost) = threads.map(|threads| threads.end(used, stalls)).unzip();
     Ok(Ended::Done(Box::new(Done {
         wall_ns: ended_ns.saturating_sub(begun_ns),
         status,

@@ -257,8 +257,9 @@ impl Threads {
         self.done.add(&record.name, looks, &times);
     }
 
-    /// The program has ended, and used so much. What its threads did.
-    pub(crate) fn end(mut self, used: Used) -> (Watched, bool) {
+    /// The program has ended, and used so much; of the cycles of its own code, so many of all were waits for memory. What its
+    /// threads did, and whether records were lost.
+    pub(crate) fn end(mut self, used: Used, stalls: Option<(u64, u64)>) -> (Watched, bool) {
         let mut lost = false;
         let recorded = if let Some(exits) = &mut self.exits {
             exits.take(&mut self.records);
@@ -280,6 +281,10 @@ impl Threads {
         self.done.by_name.values().for_each(|(_, its)| times.add_all(its));
         if !recorded || lost {
             make_up(&mut times, used);
+        }
+        if let Some((stalled, cycles)) = stalls {
+            times.split_memory(stalled, cycles);
+            self.done.by_name.values_mut().for_each(|(_, its)| its.split_memory(stalled, cycles));
         }
         let mut by_name: Vec<Named> = self
             .done

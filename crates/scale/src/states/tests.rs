@@ -77,6 +77,18 @@ fn a_beginning_that_was_thought_to_be_earlier_or_later() {
 }
 
 #[test]
+fn what_cpus_waited_for_memory_comes_out_of_user_time() {
+    let mut times = Times::default();
+    times.add(State::User, 90);
+    times.split_memory(1, 3);
+    assert_eq!((times.of(State::User), times.of(State::Memory), times.ran()), (60, 30, 90));
+    times.split_memory(5, 3);
+    assert_eq!((times.of(State::User), times.of(State::Memory)), (0, 90), "a counter that counts too much");
+    times.split_memory(0, 0);
+    assert_eq!(times.sum(), 90);
+}
+
+#[test]
 fn an_end_that_was_recorded_before_the_last_look() {
     let mut thread = Thread::begin(0);
     thread.look(look(10, 9, 0, Seen::Waits(State::Sleep)));
