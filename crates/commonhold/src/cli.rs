@@ -100,7 +100,7 @@ pub(crate) struct Check {
 /// `commonhold scale -- make -j8` uses 1, 2, 3, 4, 6, 8, 12 and so on up to all CPUs, nearest first. So
 /// CPUs that share a cache come before others, and cores before their second hardware threads.
 ///
-/// Where the program takes a number of threads, write {n} in its place: `commonhold scale -- make -j{n}`.
+/// Where the program takes a number of threads, write the letter n in braces in its place, without blanks.
 /// It then has the size in its command line, and may use all CPUs. With --cpus, both grow.
 ///
 /// Throughput is runs per second: the program must do the same work in every run, whatever the size. If
@@ -129,13 +129,14 @@ pub(crate) struct Check {
 /// children. A size whose program fails is left out, and the others are answered for: exit code 3.
 ///
 /// docs/scale.md is a tutorial.
+// Not written out above: clap takes n in braces for the end of a line.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Scale {
     /// The numbers of CPUs, such as `1,2,4` or `1-8`
     #[arg(long, value_name = "LIST", value_parser = sizes_of)]
     pub(crate) cpus: Option<SizeList>,
-    /// The numbers for {n}; the program may use all CPUs
+    /// The numbers that stand for n in braces; the program may use all CPUs
     #[arg(long, value_name = "LIST", value_parser = sizes_of, conflicts_with = "cpus")]
     pub(crate) sizes: Option<SizeList>,
     /// Runs of each size
