@@ -89,7 +89,7 @@ pub(crate) struct Check {
 /// Runs the program on growing sets of CPUs, several times each, and answers two questions from that:
 ///
 ///   1. How does it scale? Gunther's law is fitted to the throughput:
-///        X(n) = lambda n / (1 + alpha (n - 1) + beta n (n - 1))
+///      X(n) = lambda n / (1 + alpha (n - 1) + beta n (n - 1))
 ///      alpha is serialisation, beta contention. Shown are both with
 ///      their bands, where the most throughput is, what one more CPU is
 ///      worth, and how latency grows. It takes three sizes.

@@ -104,13 +104,13 @@ impl Plan<'_> {
         })?;
         let all = machine.cpu_set();
         let mut steps = Steps::default();
-        let of = |n: u32| match sizes_are {
-            Sizes::Number => (n, all.clone(), None),
-            _ => {
-                let cpus: Vec<u32> = order.iter().copied().take(n as usize).collect();
-                let step = steps.next(machine, &cpus);
-                (n, cpus.into_iter().collect(), step)
+        let of = |n: u32| {
+            if sizes_are == Sizes::Number {
+                return (n, all.clone(), None);
             }
+            let cpus: Vec<u32> = order.iter().copied().take(n as usize).collect();
+            let step = steps.next(machine, &cpus);
+            (n, cpus.into_iter().collect(), step)
         };
         Ok(Plan { args, sizes_are, rate, sizes: numbers.into_iter().map(of).collect(), all })
     }

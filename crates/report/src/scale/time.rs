@@ -53,7 +53,7 @@ pub(super) fn table(answered: &Answered) -> Table {
             table.row(Paint::Plain, cells(one.n.to_string(), threads, lives, &states, times));
         }
     }
-    if let Some(largest) = study.measured().filter(|size| size.times().1 > 0).next_back() {
+    if let Some(largest) = study.measured().rfind(|size| size.times().1 > 0) {
         add_names(&mut table, largest, study.sizes_are, &states);
     }
     table
