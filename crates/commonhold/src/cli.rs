@@ -37,6 +37,7 @@ pub(crate) enum Command {
     Offers(Offers),
     Cancel(Cancel),
     Demo(Demo),
+    Scale(Scale),
     Sim(Sim),
     Claims(Claims),
     Generate(Generate),
@@ -81,6 +82,84 @@ pub(crate) struct Check {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Measure how a program scales with CPUs, and where its time goes
+///
+/// Runs the program on growing sets of CPUs, several times each, and answers two questions from that:
+///
+///   1. How does it scale? Gunther's law is fitted to the throughput:
+///      X(n) = lambda n / (1 + alpha (n - 1) + beta n (n - 1))
+///      alpha is serialisation, beta contention. Shown are both with
+///      their bands, where the most throughput is, what one more CPU is
+///      worth, and how latency grows. It takes three sizes.
+///   2. Where does the time go? What every thread did, by state. The
+///      states add up to the threads' lives. Then: what the time went
+///      into that more CPUs did not turn into work.
+///
+/// `commonhold scale -- make -j8` uses 1, 2, 3, 4, 6, 8, 12 and so on up to all CPUs, nearest first. So
+/// CPUs that share a cache come before others, and cores before their second hardware threads.
+///
+/// Where the program takes a number of threads, write the letter n in braces in its place, without blanks.
+/// It then has the size in its command line, and may use all CPUs. With --cpus, both grow.
+///
+/// Throughput is runs per second: the program must do the same work in every run, whatever the size. If
+/// it does not, or starting it takes long, have it print its own rate, and tell with --rate how to find it.
+///
+/// Shown per size:
+///   runs/s    the middle of its runs; the lowest and the highest
+///   law says  what the fitted law has there
+///   times     its throughput by that of the first size
+///   latency   how many times as long as at the first size each of so
+///             many equal parts of the work takes
+///
+/// States of threads:
+///   user, system  on a CPU, in the program or in the kernel
+///   memory        on a CPU that waits for memory, where that is counted
+///   queue         ready to run, without a CPU
+///   lock          waits for a futex (locks, conditions, barriers), a
+///                 file lock, or a lock in the kernel
+///   I/O, fault    waits for a disk; for a page that it touched
+///   join          waits for a thread or process of its own to end
+///   sleep         waits for anything else
+///   stopped       by a signal or a debugger
+///   unseen        nobody looked
+///
+/// The program runs with an empty standard input. What it prints is not shown. Ctrl-C ends it and its
+/// children. A size whose program fails is left out, and the others are answered for: exit code 3.
+///
+/// docs/scale.md is a tutorial.
+// Not written out above: clap takes n in braces for the end of a line.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Scale {
+    /// The numbers of CPUs, such as `1,2,4` or `1-8`
+    #[arg(long, value_name = "LIST", value_parser = sizes_of)]
+    pub(crate) cpus: Option<SizeList>,
+    /// The numbers that stand for n in braces; the program may use all CPUs
+    #[arg(long, value_name = "LIST", value_parser = sizes_of, conflicts_with = "cpus")]
+    pub(crate) sizes: Option<SizeList>,
+    /// Runs of each size
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) repeat: u32,
+    /// Runs of the largest size before these, which do not count
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub(crate) warm_up: u32,
+    /// Throughput is a number that the program prints: the last that this pattern finds, in parentheses
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) rate: Option<String>,
+    /// Do not look at the threads: only the first question is answered
+    #[arg(long)]
+    pub(crate) unwatched: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a page with plots to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// Simulate a scenario: a contract, a machine and a workload
@@ -699,6 +778,22 @@ fn members() -> String {
 
 /// The last seed that a first run may have: those of further runs follow it.
 const SEED_MAX: u64 = u64::MAX / 2;
+
+/// Sizes, ascending, each once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SizeList(pub(crate) Vec<u32>);
+
+/// `1,2,4`, `1-8`.
+fn sizes_of(text: &str) -> Result<SizeList, String> {
+    let set: Result<commonhold_machine::CpuSet, _> = text.parse();
+    let sizes: Vec<u32> = set.map(|set| set.iter().collect()).unwrap_or_default();
+    match sizes.first() {
+        None | Some(0) => {
+            Err("write numbers from 1 to 65535 and ranges of them, such as `1,2,4` or `1-8`".to_owned())
+        }
+        Some(_) => Ok(SizeList(sizes)),
+    }
+}
 
 /// `30s`, `500ms`, `2min`, `1h`.
 fn duration(text: &str) -> Result<Duration, String> {

@@ -13,6 +13,8 @@ pub(crate) enum Exit {
     Invalid,
     /// The command line is wrong.
     Usage,
+    /// `scale`: the program failed, or what it did cannot be measured.
+    Unmeasured,
     /// A change of tickets cannot be made.
     Refused,
     /// A file cannot be read, or is not what was asked for.
@@ -27,17 +29,20 @@ pub(crate) enum Exit {
     Taken,
     /// The caller may not do this.
     NotAllowed,
-    /// `exec`, `offer`: the command was found and cannot be run.
+    /// `exec`, `offer`, `scale`: the command was found and cannot be run.
     CannotRun,
-    /// `exec`, `offer`: there is no such command.
+    /// `exec`, `offer`, `scale`: there is no such command.
     NotFound,
+    /// `scale`: a signal came.
+    Interrupted,
 }
 
 impl Exit {
-    pub(crate) const ALL: [Exit; 12] = [
+    pub(crate) const ALL: [Exit; 14] = [
         Exit::Ok,
         Exit::Invalid,
         Exit::Usage,
+        Exit::Unmeasured,
         Exit::Refused,
         Exit::NoInput,
         Exit::Unavailable,
@@ -47,6 +52,7 @@ impl Exit {
         Exit::NotAllowed,
         Exit::CannotRun,
         Exit::NotFound,
+        Exit::Interrupted,
     ];
 
     pub(crate) fn code(self) -> u8 {
@@ -54,6 +60,7 @@ impl Exit {
             Exit::Ok => 0,
             Exit::Invalid => 1,
             Exit::Usage => 2,
+            Exit::Unmeasured => 3,
             Exit::Refused => 65,
             Exit::NoInput => 66,
             Exit::Unavailable => 69,
@@ -63,6 +70,7 @@ impl Exit {
             Exit::NotAllowed => 77,
             Exit::CannotRun => 126,
             Exit::NotFound => 127,
+            Exit::Interrupted => 130,
         }
     }
 
@@ -81,6 +89,7 @@ impl Exit {
             Exit::Ok => "all went well",
             Exit::Invalid => "the contract is invalid, or the machine cannot give what it promises",
             Exit::Usage => "the command line is wrong",
+            Exit::Unmeasured => "scale: the program failed at some size, or could not be measured there",
             Exit::Refused => "tickets: such a change cannot be made, and nothing changed",
             Exit::NoInput => "a file cannot be read, or is of another kind than needed",
             Exit::Unavailable => "no daemon runs here, or it or the machine has not what was asked for",
@@ -88,8 +97,9 @@ impl Exit {
             Exit::System => "the kernel refused something that should have worked",
             Exit::Taken => "another daemon or program owns something that is needed",
             Exit::NotAllowed => "the caller may not do this",
-            Exit::CannotRun => "exec, offer: the command was found and cannot be run",
-            Exit::NotFound => "exec, offer: there is no such command",
+            Exit::CannotRun => "exec, offer, scale: the command was found and cannot be run",
+            Exit::NotFound => "exec, offer, scale: there is no such command",
+            Exit::Interrupted => "scale: a signal ended it, and it ended the program",
         }
     }
 

@@ -18,6 +18,7 @@ mod output;
 mod place;
 mod progress;
 mod protocol;
+mod scale;
 mod signals;
 mod sim;
 
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Cancel(args) => client::cancel(args),
         Command::Demo(args) => demo::main(args),
         Command::Claims(args) => claims::main(args),
+        Command::Scale(args) => scale::main(args),
         Command::Sim(args) => sim::main(args),
         Command::Generate(args) => generate::main(args),
         Command::Caretaker(args) => Ok(daemon::caretaker(args)),

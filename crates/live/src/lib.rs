@@ -7,7 +7,7 @@ mod live_backend;
 pub mod observe;
 pub mod undo;
 
-pub use apply::{cgroup, process as user, scheduler as kernel};
+pub use apply::{cgroup, process as user, program, scheduler as kernel};
 pub use commonhold_steward::Backend;
 pub use host::{affinity, clock};
 pub use live_backend::{HeldBy, Instead, LiveBackend};

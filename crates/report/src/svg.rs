@@ -22,7 +22,7 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 /// Width of every chart, in its own units (pixels at full size).
-const WIDTH: f64 = 720.0;
+pub(crate) const WIDTH: f64 = 720.0;
 
 /// A bar chart's content.
 pub(crate) struct BarChart<'a> {
@@ -308,7 +308,8 @@ pub(crate) fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     }
 }
 
-fn open(id: &str, title: &str, description: &str, height: f64) -> String {
+/// The beginning of a chart.
+pub(crate) fn open(id: &str, title: &str, description: &str, height: f64) -> String {
     let (id, title, description) = (escape(id), escape(title), escape(description));
     format!(
         "<svg viewBox='0 0 {WIDTH:.0} {height:.0}' role='img' aria-labelledby='{id}-title {id}-desc'>\n\

@@ -3,4 +3,5 @@
 pub mod calibrate;
 pub mod cgroup;
 pub mod process;
+pub mod program;
 pub mod scheduler;

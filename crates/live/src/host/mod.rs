@@ -17,8 +17,10 @@
 #![allow(clippy::disallowed_methods, reason = "this is where they are allowed")]
 
 pub mod affinity;
+pub(crate) mod child;
 pub mod clock;
 mod dir;
+pub(crate) mod exits;
 mod files;
 pub mod io_priority;
 pub mod oom_score;

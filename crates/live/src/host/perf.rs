@@ -1,8 +1,10 @@
-//! Whether the processor's own counters can be read. `perf_event_open(2)` opens one counter, which is closed again at
-//! once.
+//! The processor's own counters (`perf_event_open(2)`): whether they can be read, and for how much of a program's CPU time
+//! the processor waited.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
+
+use super::tamper::{About, Kind, pass};
 
 /// The first version of the kernel's `struct perf_event_attr`, 64 bytes, which every kernel accepts
 /// (`include/uapi/linux/perf_event.h`, `PERF_ATTR_SIZE_VER0`). The C library has no definition of it.
@@ -36,6 +38,50 @@ const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOSE_ON_EXEC: libc::c_ulong = 8;
 
+/// `PERF_COUNT_HW_CPU_CYCLES`, and `PERF_COUNT_HW_STALLED_CYCLES_BACKEND`: those in which nothing could be finished, since
+/// the processor waited, mostly for memory.
+const CYCLES: u64 = 0;
+const STALLED: u64 = 8;
+
+/// Bits of `flags`: threads and processes that it starts later count too; the kernel and a hypervisor do not.
+const INHERIT_USER_ONLY: u64 = 1 << 1 | 1 << 5 | 1 << 6;
+
+/// Counts how much of its CPU time a program waits for memory, outside of the kernel.
+#[derive(Debug)]
+pub(crate) struct Stalls {
+    cycles: OwnedFd,
+    stalled: OwnedFd,
+}
+
+impl Stalls {
+    /// Begins to count for a process that has just begun; 0 is the calling thread. Errors are the kernel's: `ENOENT` when
+    /// the processor, or the virtual machine, has no such counter, `EACCES` when kernel.`perf_event_paranoid` forbids it.
+    pub(crate) fn of(pid: u32) -> io::Result<Stalls> {
+        Ok(Stalls { cycles: count(HARDWARE, CYCLES, pid)?, stalled: count(HARDWARE, STALLED, pid)? })
+    }
+
+    /// Stalled cycles, and all.
+    pub(crate) fn read(&self) -> io::Result<(u64, u64)> {
+        Ok((value(&self.stalled)?, value(&self.cycles)?))
+    }
+}
+
+/// Opens a counter of a program's, running.
+fn count(kind: u32, config: u64, pid: u32) -> io::Result<OwnedFd> {
+    pass(Kind::Open, About::Process(pid))?;
+    let attributes =
+        Attributes { kind, size: SIZE, config, flags: INHERIT_USER_ONLY, ..Attributes::default() };
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    open(&attributes, pid)
+}
+
+/// What a counter has counted.
+fn value(counter: &OwnedFd) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    let read = rustix::io::read(counter, &mut bytes)?;
+    if read == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
 /// Whether this process may count its own cache misses. Errors are the kernel's: `ENOENT` when the processor, or the
 /// virtual machine, has no counters, `EACCES` when kernel.`perf_event_paranoid` forbids it.
 pub(crate) fn count_cache_misses() -> io::Result<()> {
@@ -46,14 +92,19 @@ pub(crate) fn count_cache_misses() -> io::Result<()> {
         flags: DISABLED_USER_ONLY,
         ..Attributes::default()
     };
-    let (this_process, any_cpu, no_group) = (0, -1, -1);
+    open(&attributes, 0).map(drop)
+}
+
+/// Opens a counter for a process, on whatever CPU it runs.
+fn open(attributes: &Attributes, pid: libc::pid_t) -> io::Result<OwnedFd> {
+    let (any_cpu, no_group) = (-1, -1);
     // SAFETY: the kernel reads `size` bytes from `attributes`, which is that large (asserted above), and keeps no
     // reference to them.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
-            &raw const attributes,
-            this_process,
+            &raw const *attributes,
+            pid,
             any_cpu,
             no_group,
             CLOSE_ON_EXEC,
@@ -61,6 +112,42 @@ pub(crate) fn count_cache_misses() -> io::Result<()> {
     };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the kernel just returned this descriptor to us, and nobody else has it.
-    drop(unsafe { OwnedFd::from_raw_fd(fd) });
-    Ok(())
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Of the counters that every machine has: `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_PAGE_FAULTS`.
+    #[test]
+    fn a_counter_has_what_threads_that_are_started_later_did() {
+        let faults = match count(1, 2, 0) {
+            Ok(faults) => faults,
+            Err(error) => {
+                // A sandbox may forbid them all.
+                assert!(
+                    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::ENOSYS)),
+                    "{error}"
+                );
+                return;
+            }
+        };
+        let before = value(&faults).unwrap();
+        let touch = || std::hint::black_box(vec![1u8; 8 << 20]).len();
+        assert_eq!(std::thread::spawn(touch).join().unwrap(), 8 << 20);
+        assert!(value(&faults).unwrap() > before, "{before}");
+    }
+
+    #[test]
+    fn counters_that_are_not_there_are_an_answer() {
+        match Stalls::of(0) {
+            Ok(stalls) => {
+                let (stalled, cycles) = stalls.read().unwrap();
+                assert!(stalled <= cycles.saturating_mul(2), "{stalled} of {cycles}");
+            }
+            Err(error) => assert!(error.raw_os_error().is_some(), "{error}"),
+        }
+    }
 }

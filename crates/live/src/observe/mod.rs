@@ -10,4 +10,5 @@ pub(crate) mod memory;
 pub mod names;
 pub mod process;
 pub mod roster;
+pub(crate) mod threads;
 pub mod topology;

@@ -6,6 +6,7 @@
 //! failures of this program itself, such as too many open files. Those are errors, so that no caller mistakes them for
 //! an exit.
 
+mod doing;
 mod usage;
 
 use std::path::Path;
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 use crate::LiveError;
 use crate::host::{Dir, File};
 
+pub(crate) use doing::Moment;
 pub use usage::SchedStat;
 pub(crate) use usage::{Resident, Transferred};
 

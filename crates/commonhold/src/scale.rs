@@ -1,0 +1,453 @@
+//! `commonhold scale`: runs a program at growing sizes, and has the runs explained.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+
+use commonhold_live::observe::topology;
+use commonhold_live::program::{self, Asked, Done, Ended, NotRun};
+use commonhold_machine::{CpuSet, Machine};
+use commonhold_report::scale as report;
+use commonhold_scale::study::{Limit, Measure, Run, Size, Sizes, Study};
+use commonhold_scale::{default_sizes, nearest};
+use regex_lite::Regex;
+
+use crate::cli::Scale;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::progress::Progress;
+use crate::signals::Signals;
+
+/// What stands for the size in a command line.
+const NUMBER: &str = "{n}";
+
+/// Shorter runs are not measured: starting a process takes one or two ms, and varies.
+const TOO_SHORT_NS: u64 = 10_000_000;
+/// Shorter runs are measured, and it is said that they are short.
+const SHORT_NS: u64 = 100_000_000;
+
+/// By how much the slowest run of a size may be behind the fastest, without a word.
+const SPREAD: f64 = 0.2;
+
+pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
+    let machine = topology::read(Path::new("/"))?;
+    let plan = Plan::of(args, &machine)?;
+    let signals = Signals::open(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
+        .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
+    let mut runs = Runs { plan: &plan, signals: &signals, notes: Notes::default() };
+    let Some(sizes) = runs.measure()? else {
+        return Err(Failure::new(Exit::Interrupted, "interrupted; the program and its children were ended"));
+    };
+    let failed = sizes.iter().find_map(|size| Some((size.n, size.failed.clone()?)));
+    let notes = std::mem::take(&mut runs.notes);
+    let study = plan.study(&machine, sizes, &notes);
+    if let (None, Some((size, why))) = (study.measured().next(), &failed) {
+        return Err(Failure::new(
+            Exit::Unmeasured,
+            format!("no size could be measured; the first that failed is {size}: {why}"),
+        ));
+    }
+    if let Some(path) = &args.html {
+        output::write_page(path, &report::html(&study))?;
+    }
+    output::print(&if args.json { report::json(&study) } else { report::text(&study, output::style()) })?;
+    Ok(if failed.is_some() { Exit::Unmeasured } else { Exit::Ok })
+}
+
+/// What is to be run.
+struct Plan<'a> {
+    args: &'a Scale,
+    sizes_are: Sizes,
+    rate: Option<Regex>,
+    /// By size, ascending: the CPUs that it may use, and what is new about them.
+    sizes: Vec<(u32, CpuSet, Option<&'static str>)>,
+    all: CpuSet,
+}
+
+impl Plan<'_> {
+    fn of<'a>(args: &'a Scale, machine: &Machine) -> Result<Plan<'a>, Failure> {
+        let wrong = |message: String| Failure::new(Exit::Usage, message);
+        let has_number = args.command.iter().any(|word| find(word.as_bytes(), NUMBER.as_bytes()).is_some());
+        if args.sizes.is_some() && !has_number {
+            let message = "--sizes are numbers for {n} in the command line, which has none: write {n} where the program \
+                           takes its number of threads, or use --cpus";
+            return Err(wrong(message.to_owned()));
+        }
+        let order = nearest(machine);
+        let count = u32::try_from(order.len()).unwrap_or(u32::MAX);
+        let (sizes_are, numbers) = match (&args.cpus, has_number) {
+            (Some(cpus), true) => (Sizes::Both, cpus.0.clone()),
+            (Some(cpus), false) => (Sizes::Cpus, cpus.0.clone()),
+            (None, true) => {
+                let sizes = args.sizes.as_ref().map(|sizes| sizes.0.clone());
+                (Sizes::Number, sizes.unwrap_or_else(|| default_sizes(count)))
+            }
+            (None, false) => (Sizes::Cpus, default_sizes(count)),
+        };
+        let most = numbers.last().copied().unwrap_or(1);
+        if sizes_are != Sizes::Number && most > count {
+            let cpus = if count == 1 { "1 CPU" } else { &format!("{count} CPUs") };
+            let message = format!(
+                "--cpus asks for {most}, and this process may use {cpus} ({}): name no more; for more threads than CPUs, \
+                 write {{n}} where the program takes its number of threads, and --sizes {most}",
+                machine.cpu_set()
+            );
+            return Err(Failure::new(Exit::Unavailable, message));
+        }
+        let rate = args.rate.as_deref().map(Regex::new).transpose();
+        let rate = rate.map_err(|e| {
+            wrong(format!(
+                "--rate is not a pattern: {e}; write one with the number in parentheses: 'rate: ([0-9.]+)'"
+            ))
+        })?;
+        let all = machine.cpu_set();
+        let mut steps = Steps::default();
+        let of = |n: u32| {
+            if sizes_are == Sizes::Number {
+                return (n, all.clone(), None);
+            }
+            let cpus: Vec<u32> = order.iter().copied().take(n as usize).collect();
+            let step = steps.next(machine, &cpus);
+            (n, cpus.into_iter().collect(), step)
+        };
+        Ok(Plan { args, sizes_are, rate, sizes: numbers.into_iter().map(of).collect(), all })
+    }
+
+    /// The command line for a size.
+    fn command(&self, n: u32) -> Vec<OsString> {
+        self.args.command.iter().map(|word| with_number(word, n)).collect()
+    }
+
+    fn study(&self, machine: &Machine, sizes: Vec<Size>, notes: &Notes) -> Study {
+        let words: Vec<_> = self.args.command.iter().map(|word| word.to_string_lossy()).collect();
+        let mut study = Study {
+            command: words.join(" "),
+            machine: machine.summary(),
+            sizes_are: self.sizes_are,
+            measure: self.args.rate.clone().map_or(Measure::Runs, Measure::Printed),
+            warm_up: self.args.warm_up,
+            sizes,
+            limits: Vec::new(),
+        };
+        study.limits = self.limits(&study, notes);
+        study
+    }
+
+    /// What the machine and the runs do not tell.
+    fn limits(&self, study: &Study, notes: &Notes) -> Vec<Limit> {
+        let mut limits = Vec::new();
+        let mut say = |what: String, remedy: &str| limits.push(Limit { what, remedy: remedy.to_owned() });
+        let shortest = study.measured().flat_map(|size| &size.runs).map(|run| run.wall_ns).min();
+        if let Some(ns) = shortest.filter(|ns| *ns < SHORT_NS) {
+            say(
+                format!("runs are as short as {} ms, of which starting takes a part", ns / 1_000_000),
+                "give the program more work, so that a run takes a second",
+            );
+        }
+        for size in study.measured() {
+            if let Some((_, low, high)) = size.throughput().filter(|(_, low, high)| high / low > 1.0 + SPREAD)
+            {
+                let percent = (high / low - 1.0) * 100.0;
+                say(
+                    format!("runs of size {} differ by {percent:.0} %", size.n),
+                    "run it on a machine that does nothing else, or more often with --repeat",
+                );
+            }
+        }
+        if notes.left > 0 {
+            let (some, were) = if notes.left == 1 { ("a process", "was") } else { ("processes", "were") };
+            say(
+                format!("the program left {some} behind, which {were} ended after the run"),
+                "have the program wait for its children: their time counts as far as the run lasted",
+            );
+        }
+        if !self.args.unwatched {
+            limits.extend(untold(&self.all, notes));
+        }
+        limits
+    }
+}
+
+/// What this machine does not tell of threads.
+fn untold(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
+    let tells = program::tells(cpus);
+    let mut limits = Vec::new();
+    let mut say = |what: String, remedy: &str| limits.push(Limit { what, remedy: remedy.to_owned() });
+    if let Some(why) = &tells.no_records {
+        say(
+            format!(
+                "what threads did between the last look and their end, and threads that began and ended between two looks: \
+                 the kernel gives no records of ended threads ({why})"
+            ),
+            "run it as root, outside of a container",
+        );
+    } else if notes.lost {
+        say(
+            "some of the kernel's records of ended threads were lost, since too many came at once".to_owned(),
+            "have the program start fewer processes, or read it as the part that was seen",
+        );
+    }
+    if !tells.counts_delays {
+        say(
+            "how long exactly was waited for disks and pages: that is from looks, since the kernel does not count it"
+                .to_owned(),
+            "switch it on: `sysctl kernel.task_delayacct=1`",
+        );
+    }
+    if let Some(why) = &tells.no_stalls {
+        say(
+            format!("how long CPUs wait for memory, which is part of `user`: nothing counts it ({why})"),
+            "run it on a machine whose processor shows its counters, with `sysctl kernel.perf_event_paranoid=2` or less",
+        );
+    }
+    if notes.hidden {
+        say(
+            "what some threads waited for: their files in /proc cannot be read".to_owned(),
+            "run it as root; setuid programs hide it from other users",
+        );
+    }
+    limits
+}
+
+/// What is new about the CPUs of a size.
+#[derive(Default)]
+struct Steps {
+    threads: bool,
+    caches: usize,
+    nodes: usize,
+}
+
+impl Steps {
+    fn next(&mut self, machine: &Machine, cpus: &[u32]) -> Option<&'static str> {
+        let places: Vec<_> = cpus.iter().filter_map(|id| machine.cpu(*id)).collect();
+        let distinct = |of: fn(&commonhold_machine::Cpu) -> u32| {
+            places.iter().map(|cpu| of(cpu)).collect::<std::collections::BTreeSet<u32>>().len()
+        };
+        let (cores, caches, nodes) =
+            (distinct(|cpu| cpu.core), distinct(|cpu| cpu.cache), distinct(|cpu| cpu.node));
+        let before = std::mem::replace(self, Steps { threads: cores < places.len(), caches, nodes });
+        if before.nodes == 0 {
+            return None;
+        }
+        if nodes > before.nodes {
+            Some("another node")
+        } else if caches > before.caches {
+            Some("another cache")
+        } else if self.threads && !before.threads {
+            Some("two threads on one core")
+        } else {
+            None
+        }
+    }
+}
+
+/// The word with every `{n}` replaced.
+fn with_number(word: &OsString, n: u32) -> OsString {
+    let (mut rest, mut made) = (word.as_bytes(), Vec::new());
+    while let Some(at) = find(rest, NUMBER.as_bytes()) {
+        made.extend_from_slice(&rest[..at]);
+        made.extend_from_slice(n.to_string().as_bytes());
+        rest = &rest[at + NUMBER.len()..];
+    }
+    made.extend_from_slice(rest);
+    OsString::from_vec(made)
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}
+
+/// What is noted while runs are made.
+#[derive(Default)]
+struct Notes {
+    lost: bool,
+    hidden: bool,
+    left: usize,
+}
+
+/// Making the runs.
+struct Runs<'a> {
+    plan: &'a Plan<'a>,
+    signals: &'a Signals,
+    notes: Notes,
+}
+
+/// What became of one run.
+enum Made {
+    Run(Run),
+    Failed(String),
+    Stopped,
+}
+
+impl Runs<'_> {
+    /// All runs. Every round has all sizes, up and down in turns: what else goes on, on this machine, hits them alike.
+    /// `None`: interrupted.
+    fn measure(&mut self) -> Result<Option<Vec<Size>>, Failure> {
+        let plan = self.plan;
+        let size = |(n, cpus, step): &(u32, CpuSet, Option<&'static str>)| Size {
+            n: *n,
+            cpus: cpus.clone(),
+            step: *step,
+            runs: Vec::new(),
+            failed: None,
+        };
+        let mut sizes: Vec<Size> = plan.sizes.iter().map(size).collect();
+        let (warm_up, repeat) = (plan.args.warm_up as usize, plan.args.repeat as usize);
+        let progress = Progress::new("runs", warm_up + repeat * sizes.len());
+        // The largest is mostly the quickest, and warms up every CPU.
+        for _ in 0..warm_up {
+            let Some(largest) = sizes.iter_mut().rev().find(|size| size.failed.is_none()) else { break };
+            match self.run(largest)? {
+                Made::Stopped => return Ok(None),
+                Made::Failed(why) => largest.failed = Some(why),
+                Made::Run(_) => {}
+            }
+            progress.step();
+        }
+        for round in 0..repeat {
+            let mut order: Vec<&mut Size> = sizes.iter_mut().filter(|size| size.failed.is_none()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for size in order {
+                match self.run(size)? {
+                    Made::Stopped => return Ok(None),
+                    Made::Failed(why) => {
+                        // A size that fails now and then is not measured: its runs are those that happened to end well.
+                        size.runs.clear();
+                        size.failed = Some(why);
+                    }
+                    Made::Run(run) => size.runs.push(run),
+                }
+                progress.step();
+            }
+        }
+        Ok(Some(sizes))
+    }
+
+    fn run(&mut self, size: &Size) -> Result<Made, Failure> {
+        let plan = self.plan;
+        let command = plan.command(size.n);
+        let asked = Asked {
+            command: &command,
+            cpus: &size.cpus,
+            keep_output: plan.rate.is_some(),
+            watch: !plan.args.unwatched,
+        };
+        let done = match program::run(&asked, &plan.all, self.signals.as_fd()).map_err(not_run)? {
+            Ended::Stopped => return Ok(Made::Stopped),
+            Ended::Done(done) => done,
+        };
+        self.notes.lost |= done.lost;
+        self.notes.hidden |= done.hidden;
+        self.notes.left += done.left;
+        Ok(self.judge(*done))
+    }
+
+    fn judge(&self, done: Done) -> Made {
+        if let Some(why) = failure(&done) {
+            return Made::Failed(why);
+        }
+        if done.wall_ns < TOO_SHORT_NS {
+            return Made::Failed(format!(
+                "a run took {:.1} ms, which is too short to measure: give the program more work, so that a run takes a \
+                 second",
+                wall_s(&done) * 1e3
+            ));
+        }
+        let throughput = match &self.plan.rate {
+            None => 1.0 / wall_s(&done),
+            Some(pattern) => match rate(pattern, &String::from_utf8_lossy(&done.output)) {
+                Ok(rate) => rate,
+                Err(why) => return Made::Failed(why),
+            },
+        };
+        Made::Run(Run { wall_ns: done.wall_ns, throughput, watched: done.watched })
+    }
+}
+
+/// Exact below a hundred days.
+#[allow(clippy::cast_precision_loss)]
+fn wall_s(done: &Done) -> f64 {
+    done.wall_ns as f64 / 1e9
+}
+
+fn not_run(error: NotRun) -> Failure {
+    use std::io::ErrorKind::{NotFound, PermissionDenied};
+    match error {
+        NotRun::Command { source, name } if source.kind() == NotFound => {
+            let remedy = "name a program on the PATH, or a path";
+            Failure::new(Exit::NotFound, format!("there is no program `{name}`: {remedy}"))
+        }
+        NotRun::Command { ref source, .. } if source.kind() == PermissionDenied => {
+            Failure::new(Exit::CannotRun, format!("{error}; make it executable, or name another"))
+        }
+        NotRun::Command { .. } => Failure::new(Exit::CannotRun, error),
+        NotRun::Cpus { .. } => Failure::new(Exit::Unavailable, error),
+        NotRun::Live(error) => error.into(),
+    }
+}
+
+/// How a program failed, with the last line that it printed on standard error; none if it did not.
+fn failure(done: &Done) -> Option<String> {
+    if done.status.success() {
+        return None;
+    }
+    let how = match (done.status.code(), done.status.signal()) {
+        (Some(code), _) => format!("the program ended with exit code {code}"),
+        (None, Some(signal)) => format!("the program was ended by signal {signal}"),
+        (None, None) => "the program ended without success".to_owned(),
+    };
+    let errors = String::from_utf8_lossy(&done.errors);
+    let last = errors.lines().rev().find(|line| !line.trim().is_empty());
+    Some(last.map_or_else(|| how.clone(), |line| format!("{how}: {}", line.trim())))
+}
+
+/// The number that the program printed last.
+fn rate(pattern: &Regex, output: &str) -> Result<f64, String> {
+    let captures = output.lines().rev().find_map(|line| pattern.captures(line));
+    let Some(captures) = captures else {
+        return Err(format!("the program printed nothing that `{}` (--rate) is found in", pattern.as_str()));
+    };
+    let text = captures.get(1).or_else(|| captures.get(0)).map_or("", |found| found.as_str());
+    let number: Option<f64> = text.trim().parse().ok();
+    number.filter(|number| number.is_finite() && *number > 0.0).ok_or_else(|| {
+        format!(
+            "`{}` (--rate) found `{text}`, which is no number above 0: put the number alone in parentheses, as in \
+             'rate: ([0-9.]+)'",
+            pattern.as_str()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_n_is_replaced() {
+        assert_eq!(with_number(&"-j{n},{n}".into(), 12), "-j12,12");
+        assert_eq!(with_number(&"{m}".into(), 12), "{m}");
+    }
+
+    #[test]
+    fn the_last_number_that_is_printed_counts() {
+        let pattern = Regex::new(r"rate: ([0-9.]+)").unwrap();
+        assert_eq!(rate(&pattern, "rate: 1\nrate: 2.5 MB/s\nbye\n"), Ok(2.5));
+        assert_eq!(rate(&Regex::new("[0-9]+$").unwrap(), "took 7"), Ok(7.0));
+        assert!(rate(&pattern, "nothing").unwrap_err().contains("is found in"));
+        assert!(rate(&pattern, "rate: 1.2.3").unwrap_err().contains("no number above 0"));
+        assert!(rate(&pattern, "rate: 0").unwrap_err().contains("no number above 0"));
+    }
+
+    #[test]
+    fn what_is_new_about_a_sizes_cpus_is_told() {
+        let machine = Machine::synthetic("nodes:2 cpus:4 threads:2").unwrap();
+        let (order, mut steps) = (nearest(&machine), Steps::default());
+        let told: Vec<_> = [1, 2, 3, 4, 5, 8].map(|n| steps.next(&machine, &order[..n])).into();
+        assert_eq!(told, [None, None, Some("two threads on one core"), None, Some("another node"), None]);
+    }
+}

@@ -1,0 +1,153 @@
+//! `commonhold scale` on real programs. How long they take is not asserted.
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn scale(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_commonhold")).arg("scale").args(arguments).output().unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// Works for a while: a tenth of a second or so.
+const WORK: &str = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 0.05";
+
+#[test]
+fn a_law_and_states_that_add_up() {
+    let work = format!("echo size {{n}}; {WORK} & {WORK} & wait");
+    let output = scale(&["--sizes", "1,2,3", "--repeat", "2", "--json", "--", "sh", "-c", &work]);
+    assert!(output.status.success(), "{output:?}");
+    let study = json(&output);
+    assert_eq!(study["scaling"]["answer"], "law");
+    for size in study["sizes"].as_array().unwrap() {
+        let runs = size["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), 2);
+        for run in runs {
+            let states = &run["states"];
+            let by_state = states["by_state"].as_object().unwrap();
+            let sum: u64 = by_state.values().map(|ns| ns.as_u64().unwrap()).sum();
+            let (lived, excess) =
+                (states["lived_ns"].as_u64().unwrap(), states["excess_ns"].as_u64().unwrap());
+            assert_eq!(sum, lived + excess);
+            // The shell and two subshells, and what these sleep with; without root, what is short may be missed.
+            let least = if rustix::process::geteuid().is_root() { 3 } else { 1 };
+            assert!(states["threads"].as_u64().unwrap() >= least, "{run}");
+            assert!(by_state.contains_key("user") || by_state.contains_key("system"), "{run}");
+            // Nobody lives longer than the run: five processes at most.
+            assert!(lived <= 5 * run["wall_ns"].as_u64().unwrap(), "{run}");
+        }
+    }
+}
+
+#[test]
+fn the_program_may_use_the_cpus_of_its_size_and_no_others() {
+    let count = "test $(nproc) = {n} || { nproc >&2; exit 9; }; sleep 0.05";
+    let output = scale(&["--cpus", "1", "--repeat", "2", "--json", "--", "sh", "-c", count]);
+    assert!(output.status.success(), "{output:?}");
+    let study = json(&output);
+    assert_eq!((&study["scaling"]["answer"], &study["sizes_are"]), (&"one-size".into(), &"both".into()));
+}
+
+#[test]
+fn a_rate_that_the_program_prints() {
+    let print = "sleep 0.03; echo rate: 1; echo rate: {n}.5";
+    let rate = ["--rate", "rate: ([0-9.]+)", "--sizes", "1,3", "--repeat", "1", "--unwatched", "--json"];
+    let output = scale(&[&rate[..], &["--", "sh", "-c", print]].concat());
+    let study = json(&output);
+    assert_eq!(study["sizes"][1]["runs"][0]["throughput"], 3.5);
+    assert_eq!(study["sizes"][1]["runs"][0]["states"], Value::Null);
+    assert_eq!((&study["scaling"]["answer"], &study["scaling"]["from"]), (&"two-sizes".into(), &1.into()));
+    let silent = scale(&[&rate[..], &["--", "sh", "-c", "sleep 0.03; echo {n}"]].concat());
+    assert_eq!(silent.status.code(), Some(3));
+    assert!(
+        errors(&silent).contains("printed nothing that `rate: ([0-9.]+)` (--rate) is found in"),
+        "{silent:?}"
+    );
+}
+
+#[test]
+fn a_size_that_fails_is_told_and_the_others_are_answered_for() {
+    let fails = "sleep 0.03; echo no such luck >&2; [ {n} != 2 ]";
+    let output = scale(&["--sizes", "1,2,3,4", "--repeat", "2", "--json", "--", "sh", "-c", fails]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let study = json(&output);
+    assert_eq!(study["scaling"]["answer"], "law");
+    assert_eq!(study["sizes"][1]["failed"], "the program ended with exit code 1: no such luck");
+    let all = scale(&["--sizes", "1,2", "--", "sh", "-c", "sleep 0.03; kill -9 $$ # {n}"]);
+    assert_eq!(all.status.code(), Some(3));
+    assert!(
+        errors(&all).contains("the first that failed is 1: ") || errors(&all).contains("ended by signal 9"),
+        "{all:?}"
+    );
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_with_its_exit_code() {
+    for (arguments, code, message) in [
+        (&["--", "/no/such/program"][..], 127, "there is no program `/no/such/program`"),
+        (&["--", "/etc/passwd"], 126, "cannot run /etc/passwd"),
+        (&["--cpus", "1,60000", "--", "true"], 69, "--cpus asks for 60000"),
+        (&["--cpus", "3-1", "--", "true"], 2, "write numbers from 1 to 65535"),
+        (&["--cpus", "0,1", "--", "true"], 2, "write numbers from 1 to 65535"),
+        (&["--sizes", "1,2", "--", "true"], 2, "which has none"),
+        (&["--rate", "(", "--", "true"], 2, "--rate is not a pattern"),
+    ] {
+        let output = scale(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+        assert!(errors(&output).contains(message), "{arguments:?}: {}", errors(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+/// Processes with that word in their command line.
+fn running(word: &str) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.split(|byte| *byte == 0).any(|w| w == word.as_bytes())).count()
+}
+
+#[test]
+fn an_interrupt_ends_the_program_and_all_that_it_started() {
+    // One of them in a session of its own, which a signal to the group would not reach; one that does not listen.
+    let work = "setsid sleep 7421.5 & sh -c 'trap \"\" TERM; sleep 7421.5 & wait; wait' & sleep 7421.5; wait";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold"));
+    command.args(["scale", "--", "sh", "-c", work]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    while running("7421.5") < 3 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(errors(&output).contains("interrupted"));
+    assert_eq!(running("7421.5"), 0);
+}
+
+#[test]
+fn what_a_program_leaves_behind_is_ended_and_told() {
+    let output = scale(&[
+        "--cpus",
+        "1",
+        "--repeat",
+        "1",
+        "--warm-up",
+        "0",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        "setsid sleep 7422.5 & sleep 0.1",
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("left a process behind"), "{output:?}");
+    assert_eq!(running("7422.5"), 0);
+}

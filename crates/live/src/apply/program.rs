@@ -1,0 +1,322 @@
+//! Runs a program once, on given CPUs, and tells how long it took and what its threads did meanwhile.
+//!
+//! Nothing of the machine is changed. The program begins with the CPUs that it may use, in a process group of its own, so that
+//! Ctrl-C reaches this program, which then ends the other. Processes that it leaves behind are ended too: they would take CPU
+//! time from the next run.
+//!
+//! How often is looked: every 10 ms, or as rarely as looks take a two-hundredth of one CPU.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use commonhold_machine::CpuSet;
+use commonhold_scale::study::Watched;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+
+use crate::LiveError;
+use crate::host::child::{self, Adopts, Refused};
+use crate::host::exits::Exits;
+use crate::host::perf::Stalls;
+use crate::host::signal::{self, Pinned};
+use crate::host::{clock, read_to_string};
+use crate::observe::process::{Listed, ProcFs, ProcessKey, is_alive};
+use crate::observe::threads::Threads;
+
+/// What is to be run.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// The program and its arguments. Not empty.
+    pub command: &'a [OsString],
+    /// The CPUs that it may use.
+    pub cpus: &'a CpuSet,
+    /// Keep what it prints.
+    pub keep_output: bool,
+    /// Look at its threads.
+    pub watch: bool,
+}
+
+/// A run that came to its end.
+#[derive(Debug)]
+pub struct Done {
+    /// From the start to the end of the first process.
+    pub wall_ns: u64,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it printed on standard output, if that was kept; of much, the end.
+    pub output: Vec<u8>,
+    /// The end of what it printed on standard error.
+    pub errors: Vec<u8>,
+    /// What its threads did.
+    pub watched: Option<Watched>,
+    /// Records of ended threads were lost.
+    pub lost: bool,
+    /// What some thread waited for could not be read.
+    pub hidden: bool,
+    /// Processes that it left behind.
+    pub left: usize,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// By itself.
+    Done(Box<Done>),
+    /// Since the caller was told to stop. Nothing of it runs any more.
+    Stopped,
+}
+
+/// Why a program was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRun {
+    /// It cannot be started.
+    #[error("cannot run {name}: {source}")]
+    Command {
+        /// As it was named.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// It cannot be put on these CPUs.
+    #[error(
+        "cannot use CPUs {cpus}: {source}; widen the affinity with `taskset`, or the cpuset of the control group"
+    )]
+    Cpus {
+        /// As a list.
+        cpus: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Something else failed.
+    #[error(transparent)]
+    Live(#[from] LiveError),
+}
+
+/// What this machine tells of threads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tells {
+    /// Why there are no records of ended threads.
+    pub no_records: Option<String>,
+    /// Whether the kernel counts what is waited for disks.
+    pub counts_delays: bool,
+    /// Why nothing counts how long CPUs wait for memory.
+    pub no_stalls: Option<String>,
+}
+
+const DELAYS: &str = "/proc/sys/kernel/task_delayacct";
+
+/// What this machine tells.
+pub fn tells(cpus: &CpuSet) -> Tells {
+    Tells {
+        no_records: Exits::listen(cpus).err().map(|error| error.to_string()),
+        counts_delays: counts_delays(),
+        no_stalls: Stalls::of(0).err().map(|error| error.to_string()),
+    }
+}
+
+fn counts_delays() -> bool {
+    read_to_string(Path::new(DELAYS)).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Of standard output and of standard error.
+const OUTPUT_BYTES: u64 = 16 << 20;
+const ERROR_BYTES: u64 = 4 << 10;
+
+const PERIOD: Duration = Duration::from_millis(10);
+const PERIOD_MAX: Duration = Duration::from_secs(1);
+/// Looks take one part in so many of a CPU.
+const COST: u32 = 200;
+
+/// Runs it. `stop` becomes readable when it is to end at once.
+pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, NotRun> {
+    let cannot = |what: &str| {
+        let what = what.to_owned();
+        move |source: io::Error| LiveError::Process {
+            pid: std::process::id(),
+            name: "commonhold".to_owned(),
+            what,
+            source,
+            remedy: String::new(),
+        }
+    };
+    let adopts = Adopts::begin().map_err(cannot("adopt processes"))?;
+    let mut threads = match asked.watch {
+        true => Some(Threads::prepare(Exits::listen(online).ok(), counts_delays())?),
+        false => None,
+    };
+    let errors = child::scratch().map_err(cannot("keep what a program prints"))?;
+    let output = child::scratch().map_err(cannot("keep what a program prints"))?;
+    let copy = |file: &std::os::fd::OwnedFd| file.try_clone().map(Stdio::from);
+    let mut command = Command::new(asked.command.first().map_or("".as_ref(), OsString::as_os_str));
+    command.args(asked.command.iter().skip(1)).stdin(Stdio::null()).process_group(0);
+    command.stderr(copy(&errors).map_err(cannot("keep what a program prints"))?);
+    command.stdout(match asked.keep_output {
+        true => copy(&output).map_err(cannot("keep what a program prints"))?,
+        false => Stdio::null(),
+    });
+    let mut family = Family::before()?;
+    let begun_ns = clock::now();
+    let program = child::start_on(asked.cpus, &mut command).map_err(|refused| match refused {
+        Refused::Command(source) => NotRun::Command {
+            name: asked.command.first().map_or_else(String::new, |n| n.to_string_lossy().into()),
+            source,
+        },
+        Refused::Cpus(source) => NotRun::Cpus { cpus: asked.cpus.to_string(), source },
+    })?;
+    let pid = program.id();
+    // Threads that it starts before this are not counted: it has just begun.
+    let stalls = threads.as_ref().and_then(|_| Stalls::of(pid).ok());
+    if let Some(threads) = &mut threads {
+        threads.begin(pid, begun_ns);
+    }
+    let ended = wait(pid, threads.as_mut(), stop);
+    let ended_ns = clock::now();
+    let Ok(true) = ended else {
+        family.end()?;
+        drop(adopts);
+        return ended.map(|_| Ended::Stopped).map_err(NotRun::from);
+    };
+    // The first process is still there to be read, until its status is taken.
+    if let Some(threads) = &mut threads {
+        threads.look()?;
+    }
+    let (status, used) = child::reap(pid).map_err(cannot("take a program's status"))?;
+    let left = family.end()?;
+    let stalls = stalls.and_then(|stalls| stalls.read().ok()).filter(|(_, cycles)| *cycles > 0);
+    let hidden = threads.as_ref().is_some_and(|threads| threads.hidden);
+    let (watched, lost) = threads.map(|threads| threads.end(used, stalls)).unzip();
+    Ok(Ended::Done(Box::new(Done {
+        wall_ns: ended_ns.saturating_sub(begun_ns),
+        status,
+        output: child::scratch_end(output, OUTPUT_BYTES).map_err(cannot("read what a program printed"))?,
+        errors: child::scratch_end(errors, ERROR_BYTES).map_err(cannot("read what a program printed"))?,
+        watched,
+        lost: lost.unwrap_or(false),
+        hidden,
+        left,
+    })))
+}
+
+/// Looks until the program has ended: true; or the caller is to stop: false.
+fn wait(pid: u32, mut threads: Option<&mut Threads>, stop: BorrowedFd) -> Result<bool, LiveError> {
+    let failed = |source: io::Error| LiveError::Process {
+        pid,
+        name: "the program".to_owned(),
+        what: "wait for it".to_owned(),
+        source,
+        remedy: String::new(),
+    };
+    let pinned = Pinned::of(pid).map_err(failed)?;
+    loop {
+        let pause = match &mut threads {
+            None => None,
+            Some(threads) => {
+                let begun_ns = clock::thread_cpu_ns();
+                threads.look()?;
+                let took = Duration::from_nanos(clock::thread_cpu_ns().saturating_sub(begun_ns));
+                Some((took * COST).clamp(PERIOD, PERIOD_MAX))
+            }
+        };
+        let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
+        let mut waits = [PollFd::new(pinned.descriptor(), PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
+        match poll(&mut waits, pause.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
+        // Whoever is told to stop does, even if the program ended in the same moment.
+        if waits[1].revents().contains(PollFlags::IN) {
+            return Ok(false);
+        }
+        if waits[0].revents().contains(PollFlags::IN) {
+            return Ok(true);
+        }
+    }
+}
+
+/// How long processes have to end by themselves.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The processes that descend from this one.
+struct Family {
+    procfs: ProcFs,
+    /// Those that were there before.
+    before: Vec<Listed>,
+}
+
+impl Family {
+    fn before() -> Result<Family, LiveError> {
+        let mut procfs = ProcFs::open(Path::new("/proc"))?;
+        let mut before = Vec::new();
+        procfs.processes(&mut before)?;
+        Ok(Family { procfs, before })
+    }
+
+    /// Those that are new, the first generation first.
+    fn members(&mut self) -> Result<Vec<ProcessKey>, LiveError> {
+        let mut listed = Vec::new();
+        self.procfs.processes(&mut listed)?;
+        let mut left = Vec::new();
+        for entry in listed.into_iter().filter(|entry| !self.before.contains(entry)) {
+            left.extend(self.procfs.stat(entry.pid)?.map(|stat| (stat.key, stat.parent)));
+        }
+        let (mut parents, mut members) = (vec![std::process::id()], Vec::new());
+        while !parents.is_empty() {
+            let (more, rest): (Vec<_>, Vec<_>) =
+                left.into_iter().partition(|(_, parent)| parents.contains(parent));
+            parents = more.iter().map(|(key, _)| key.pid).collect();
+            members.extend(more.into_iter().map(|(key, _)| key));
+            left = rest;
+        }
+        Ok(members)
+    }
+
+    /// Ends them all: asks first, and kills those that do not listen. How many there were. Taking the statuses is this
+    /// process's to do, since it is their parent or becomes it.
+    fn end(&mut self) -> Result<usize, LiveError> {
+        let first = self.members()?;
+        let count = first.len();
+        let begun = std::time::Instant::now();
+        let mut members = first;
+        while !members.is_empty() {
+            let is_late = begun.elapsed() > PATIENCE;
+            for key in &members {
+                self.ask(*key, is_late);
+            }
+            std::thread::sleep(PAUSE);
+            for key in &members {
+                child::reap_if_ended(key.pid);
+            }
+            members = self.members()?;
+            if begun.elapsed() > PATIENCE * 10 {
+                return Err(LiveError::Process {
+                    pid: members.first().map_or(0, |key| key.pid),
+                    name: "of the program".to_owned(),
+                    what: "end it".to_owned(),
+                    source: io::ErrorKind::TimedOut.into(),
+                    remedy: "; it may hang in the kernel: see /proc/PID/stack".to_owned(),
+                });
+            }
+        }
+        Ok(count)
+    }
+
+    /// A process may be gone, or run as another user: then there is nothing to be done.
+    fn ask(&mut self, key: ProcessKey, kill: bool) {
+        let mut send = |signal| {
+            let procfs = &mut self.procfs;
+            let _ = signal::send(key.pid, signal, || is_alive(procfs, key));
+        };
+        if kill {
+            send(Signal::KILL);
+        } else {
+            send(Signal::TERM);
+            send(Signal::CONT);
+        }
+    }
+}

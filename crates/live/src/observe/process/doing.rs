@@ -1,0 +1,241 @@
+//! What a thread does at one moment, and what was counted for it until then.
+//!
+//! | seen | it is |
+//! | --- | --- |
+//! | state R | ready or running |
+//! | T, t | stopped |
+//! | in futex(2) | a lock; or a thread of the same process that is to end, if the value waited for is its number |
+//! | in wait4(2), waitid(2), vfork(2) | a process that is to end |
+//! | in flock(2), semop(2) and the like | a lock |
+//! | state D, in a lock of the kernel's (`wchan`) | a lock |
+//! | state D, in no system call | a page that it touched |
+//! | state D otherwise; in fsync(2) and the like; in `io_getevents(2)` | a disk |
+//! | anything else | sleep |
+//!
+//! /proc/PID/task/TID/syscall and `wchan` can be read of one's own processes, setuid programs aside. Where they cannot, waits
+//! of state D are for a disk, and all others sleep.
+
+use commonhold_scale::states::{Counted, Look, Seen, State as Doing};
+
+use super::{ProcFs, parse_number};
+use crate::LiveError;
+use crate::host::clock;
+
+/// A thread at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Moment {
+    /// Its name.
+    pub(crate) name: String,
+    /// When it began, in clock ticks since boot.
+    pub(crate) start: u64,
+    /// What it does, and what was counted.
+    pub(crate) look: Look,
+    /// It has ended, and its counts are final.
+    pub(crate) ended: bool,
+    /// What it waits for could not be read.
+    pub(crate) hidden: bool,
+}
+
+impl ProcFs {
+    /// Looks at a thread; `None` if it is gone.
+    pub(crate) fn doing(&mut self, pid: u32, tid: u32) -> Result<Option<Moment>, LiveError> {
+        let Some(short) = self.read(&format!("{pid}/task/{tid}/stat"))?.and_then(parse_short) else {
+            return Ok(None);
+        };
+        let (mut seen, mut hidden) = (Seen::Ready, false);
+        match short.state {
+            b'R' | b'Z' | b'X' => {}
+            b'T' | b't' => seen = Seen::Waits(Doing::Stopped),
+            state => {
+                let call = self.read(&format!("{pid}/task/{tid}/syscall"))?.map(parse_call);
+                hidden = call.is_none();
+                let call = call.unwrap_or(Call::Unknown);
+                if call != Call::Running {
+                    let is_joined = matches!(call, Call::In(_, [_, _, number])
+                        if u32::try_from(number).is_ok_and(|other| other != tid && self.has(pid, other)));
+                    let in_lock = state == b'D' && self.in_a_lock(pid, tid)?;
+                    seen = Seen::Waits(waits_for(state, call, is_joined, in_lock));
+                }
+            }
+        }
+        // The clock next to the counts: between the two, a thread may run on.
+        let at_ns = clock::now();
+        let Some(counts) = self.thread_schedstat(pid, tid)? else { return Ok(None) };
+        let counted = Counted {
+            ran_ns: counts.ran_ns,
+            queued_ns: counts.waited_ns,
+            user: short.user,
+            system: short.system,
+        };
+        let ended = matches!(short.state, b'Z' | b'X');
+        let Short { name, start, .. } = short;
+        Ok(Some(Moment { name, start, look: Look { at_ns, counted, seen }, ended, hidden }))
+    }
+
+    /// Whether a process has a thread of that number.
+    fn has(&self, pid: u32, tid: u32) -> bool {
+        tid != 0 && self.dir.id(&format!("{pid}/task/{tid}")).is_ok()
+    }
+
+    fn in_a_lock(&mut self, pid: u32, tid: u32) -> Result<bool, LiveError> {
+        let place = self.read(&format!("{pid}/task/{tid}/wchan"))?;
+        let has = |text: &[u8], word: &[u8]| text.windows(word.len()).any(|part| part == word);
+        Ok(place.is_some_and(|text| {
+            ["rwsem", "mutex", "semaphore"].iter().any(|word| has(text, word.as_bytes()))
+        }))
+    }
+}
+
+/// What is read of `stat` here.
+struct Short {
+    name: String,
+    state: u8,
+    user: u64,
+    system: u64,
+    start: u64,
+}
+
+fn parse_short(text: &[u8]) -> Option<Short> {
+    let open = text.iter().position(|byte| *byte == b'(')?;
+    let close = text.iter().rposition(|byte| *byte == b')')?;
+    let name = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
+    let mut fields = text.get(close + 1..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
+    let state = *fields.next()?.first()?;
+    let (user, system) = (parse_number(fields.nth(10)?)?, parse_number(fields.next()?)?);
+    Some(Short { name, state, user, system, start: parse_number(fields.nth(6)?)? })
+}
+
+/// Where /proc/PID/task/TID/syscall finds a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Running,
+    /// Not in a system call: it touched a page.
+    None,
+    /// The call's number, and its first three arguments.
+    In(i64, [u64; 3]),
+    Unknown,
+}
+
+/// `running`, `-1 0x7ffc 0x7f30`, or `202 0x7f30 0x80 0x2 ...`.
+fn parse_call(text: &[u8]) -> Call {
+    let text = String::from_utf8_lossy(text);
+    let mut words = text.split_whitespace();
+    match words.next() {
+        Some("running") => Call::Running,
+        Some("-1") => Call::None,
+        Some(number) => {
+            let mut argument = || {
+                let word = words.next().and_then(|word| word.strip_prefix("0x"));
+                word.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
+            };
+            let arguments = [argument(), argument(), argument()];
+            number.parse().map_or(Call::Unknown, |number| Call::In(number, arguments))
+        }
+        None => Call::Unknown,
+    }
+}
+
+/// `linux/futex.h`: the operation is in the low bits; those that wait.
+const FUTEX_OPERATION: u64 = 127;
+const FUTEX_PRIVATE: u64 = 128;
+const FUTEX_WAITS: [u64; 5] = [0, 6, 9, 11, 13];
+/// `futex_waitv(2)` and `futex_wait(2)`, which have the same numbers everywhere.
+const FUTEX_NEWER: [i64; 2] = [449, 455];
+
+fn waits_for(state: u8, call: Call, joins: bool, in_lock: bool) -> Doing {
+    const JOINS: [i64; 4] = [libc::SYS_wait4, libc::SYS_waitid, libc::SYS_clone, libc::SYS_clone3];
+    const LOCKS: [i64; 3] = [libc::SYS_flock, libc::SYS_semop, libc::SYS_semtimedop];
+    const DISK: [i64; 5] = [
+        libc::SYS_fsync,
+        libc::SYS_fdatasync,
+        libc::SYS_sync_file_range,
+        libc::SYS_syncfs,
+        libc::SYS_io_getevents,
+    ];
+    #[cfg(target_arch = "x86_64")]
+    const VFORK: i64 = libc::SYS_vfork;
+    #[cfg(not(target_arch = "x86_64"))]
+    const VFORK: i64 = libc::SYS_clone;
+    match call {
+        // glibc joins a thread by its number, which the kernel clears when it ends, and wakes those who share the page.
+        Call::In(libc::SYS_futex, [_, operation, _])
+            if FUTEX_WAITS.contains(&(operation & FUTEX_OPERATION)) =>
+        {
+            if joins && operation & FUTEX_PRIVATE == 0 { Doing::Join } else { Doing::Lock }
+        }
+        Call::In(number, _) if FUTEX_NEWER.contains(&number) || LOCKS.contains(&number) => Doing::Lock,
+        Call::In(libc::SYS_fcntl, [_, command, _])
+            if [libc::F_SETLKW, libc::F_OFD_SETLKW].iter().any(|c| u64::try_from(*c) == Ok(command)) =>
+        {
+            Doing::Lock
+        }
+        Call::In(number, _) if JOINS.contains(&number) || number == VFORK => Doing::Join,
+        _ if in_lock => Doing::Lock,
+        Call::In(number, _) if DISK.contains(&number) => Doing::Io,
+        Call::None if state == b'D' => Doing::Fault,
+        _ if state == b'D' => Doing::Io,
+        _ => Doing::Sleep,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_wait_is_for() {
+        let of = |state: u8, call: &str, joins: bool, in_lock: bool| {
+            waits_for(state, parse_call(call.as_bytes()), joins, in_lock)
+        };
+        let futex = libc::SYS_futex;
+        // A lock of glibc's; a condition; a thread that is joined; the same number in a lock of one's own.
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x80 0x2 0x0"), false, false), Doing::Lock);
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x189 0x0 0x0"), false, false), Doing::Lock);
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x109 0x51 0x0"), true, false), Doing::Join);
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x189 0x51 0x0"), true, false), Doing::Lock);
+        assert_eq!(of(b'S', &format!("{} 0xffff", libc::SYS_wait4), false, false), Doing::Join);
+        assert_eq!(of(b'S', &format!("{} 0x3", libc::SYS_flock), false, false), Doing::Lock);
+        assert_eq!(of(b'S', &format!("{} 0x3 0x7 0x0", libc::SYS_fcntl), false, false), Doing::Lock);
+        assert_eq!(of(b'S', &format!("{} 0x3 0x3 0x0", libc::SYS_fcntl), false, false), Doing::Sleep);
+        // The same call waits for a disk or for a pipe, by the state.
+        let read = format!("{} 0x3 0x7f01 0x1000", libc::SYS_read);
+        assert_eq!((of(b'D', &read, false, false), of(b'S', &read, false, false)), (Doing::Io, Doing::Sleep));
+        assert_eq!(of(b'D', &format!("{} 0x0", libc::SYS_mmap), false, true), Doing::Lock);
+        assert_eq!(of(b'D', "-1 0x7ffc 0x7f30", false, false), Doing::Fault);
+        assert_eq!(of(b'D', "-1 0x7ffc 0x7f30", false, true), Doing::Lock);
+        assert_eq!(of(b'S', "", false, false), Doing::Sleep);
+        assert_eq!(parse_call(b"running\n"), Call::Running);
+    }
+
+    #[test]
+    fn this_thread_runs_and_one_that_waits_for_it_joins_or_locks() {
+        use std::sync::{Arc, Mutex};
+        let lock = Arc::new(Mutex::new(()));
+        let held = lock.lock().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let theirs = Arc::clone(&lock);
+        let waiting = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_pid()).unwrap();
+            drop(theirs.lock());
+        });
+        let me = std::process::id();
+        let tid = u32::try_from(told.recv().unwrap()).unwrap();
+        let mut procfs = ProcFs::open(std::path::Path::new("/proc")).unwrap();
+        let own = u32::try_from(rustix::thread::gettid().as_raw_pid()).unwrap();
+        let moment = procfs.doing(me, own).unwrap().unwrap();
+        assert!(moment.look.seen == Seen::Ready && !moment.ended && !moment.hidden, "{moment:?}");
+        let mut seen = Seen::Ready;
+        for _ in 0..1_000 {
+            seen = procfs.doing(me, tid).unwrap().unwrap().look.seen;
+            if seen == Seen::Waits(Doing::Lock) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert_eq!(seen, Seen::Waits(Doing::Lock));
+        drop(held);
+        waiting.join().unwrap();
+        assert_eq!(procfs.doing(me, u32::MAX).unwrap(), None);
+    }
+}

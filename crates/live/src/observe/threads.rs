@@ -1,0 +1,353 @@
+//! Looks at the threads of a program while it runs, and tells in the end what they did: microstates.
+//!
+//! Problem: threads come and go, in processes that come and go. Most of what they did is in files that are gone with them.
+//!
+//! Algorithm: a look reads every thread of the program. New ones are looked for only when the kernel gave a new number since
+//! (`births`). A process is of the program if it descends from it. One whose parent is gone is adopted by this process, and
+//! known by that. With root, the kernel's records of ended threads (`host::exits`) tell of those between two looks, and how
+//! each one ended.
+//!
+//! Limits: without records, a thread that begins and ends between two looks is missed, and so is the end of each but the
+//! first. The CPU time of those is known all the same, from what the kernel counts for the whole program: it counts as what
+//! it was, and the rest as unseen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use commonhold_scale::states::{Counted, Delays, State, Thread, Times};
+use commonhold_scale::study::{Named, Watched};
+
+use super::process::{Listed, Moment, ProcFs};
+use crate::LiveError;
+use crate::host::child::Used;
+use crate::host::clock;
+use crate::host::exits::{Exit, Exits};
+
+/// The threads of a program.
+pub(crate) struct Threads {
+    procfs: ProcFs,
+    /// The program's first process.
+    program: u32,
+    begun_ns: u64,
+    /// This process, and those that are known to be none of the program's.
+    me: u32,
+    others: BTreeSet<(u32, u64)>,
+    processes: BTreeMap<u32, u64>,
+    threads: BTreeMap<u32, Tracked>,
+    births: Option<(u32, u32)>,
+    looked_ns: u64,
+    exits: Option<Exits>,
+    records: Vec<Exit>,
+    /// Threads whose record came, while their parent may not have waited for them yet.
+    recorded: BTreeSet<u32>,
+    done: Done,
+    /// What some thread waited for could not be read.
+    pub(crate) hidden: bool,
+    /// Whether the kernel counts what is waited for disks.
+    counts_delays: bool,
+}
+
+struct Tracked {
+    pid: u32,
+    name: String,
+    thread: Thread,
+    /// Its last look found it ended: its counts are final.
+    ended_ns: Option<u64>,
+}
+
+/// Threads that have ended.
+#[derive(Default)]
+struct Done {
+    by_name: BTreeMap<String, (u64, Times)>,
+    looks: u64,
+}
+
+impl Done {
+    fn add(&mut self, name: &str, looks: u64, times: &Times) {
+        let entry = self.by_name.entry(group(name)).or_default();
+        entry.0 += 1;
+        entry.1.add_all(times);
+        self.looks += looks;
+    }
+}
+
+/// Threads that differ in a number at the end of their names are of one group: `worker-12` is `worker-*`.
+fn group(name: &str) -> String {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    if stem.len() == name.len() || stem.is_empty() { name.to_owned() } else { format!("{stem}*") }
+}
+
+impl Threads {
+    /// Gets ready to look at a program that is about to be started.
+    pub(crate) fn prepare(exits: Option<Exits>, counts_delays: bool) -> Result<Threads, LiveError> {
+        let mut procfs = ProcFs::open(Path::new("/proc"))?;
+        let mut listed = Vec::new();
+        procfs.processes(&mut listed)?;
+        let others = listed.iter().map(|entry| (entry.pid, entry.inode)).collect();
+        Ok(Threads {
+            procfs,
+            program: 0,
+            begun_ns: 0,
+            me: std::process::id(),
+            others,
+            processes: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            births: None,
+            looked_ns: 0,
+            exits,
+            records: Vec::new(),
+            recorded: BTreeSet::new(),
+            done: Done::default(),
+            hidden: false,
+            counts_delays,
+        })
+    }
+
+    /// The program began, at that time at the earliest.
+    pub(crate) fn begin(&mut self, program: u32, at_ns: u64) {
+        (self.program, self.begun_ns, self.looked_ns) = (program, at_ns, at_ns);
+    }
+
+    /// Looks at every thread.
+    pub(crate) fn look(&mut self) -> Result<(), LiveError> {
+        let births = self.procfs.births()?;
+        if births.is_none() || births != self.births {
+            self.find()?;
+            self.births = births;
+        }
+        let before_ns = std::mem::replace(&mut self.looked_ns, clock::now());
+        let known: Vec<(u32, u32)> = self.threads.iter().map(|(tid, tracked)| (*tid, tracked.pid)).collect();
+        for (tid, pid) in known {
+            if let Some(moment) = self.procfs.doing(pid, tid)? {
+                self.see(tid, before_ns, moment);
+            } else if self.exits.is_none() {
+                self.vanished(tid);
+            }
+        }
+        if let Some(exits) = &mut self.exits {
+            exits.take(&mut self.records);
+            self.settle();
+        }
+        Ok(())
+    }
+
+    fn see(&mut self, tid: u32, before_ns: u64, moment: Moment) {
+        let Some(tracked) = self.threads.get_mut(&tid) else { return };
+        self.hidden |= moment.hidden;
+        if tracked.ended_ns.is_some() {
+            return;
+        }
+        if tracked.thread.looks == 0 && tid != self.program {
+            // Its start is known to a hundredth of a second, and it was not there at the look before.
+            let busy = moment.look.counted.ran_ns + moment.look.counted.queued_ns;
+            let latest = moment.look.at_ns.saturating_sub(busy);
+            let began = clock::of_ticks(moment.start).max(before_ns).min(latest).max(self.begun_ns);
+            tracked.thread = Thread::begin(began);
+        }
+        tracked.thread.look(moment.look);
+        tracked.name = moment.name;
+        tracked.ended_ns = moment.ended.then_some(moment.look.at_ns);
+    }
+
+    /// Finds new processes and threads.
+    fn find(&mut self) -> Result<(), LiveError> {
+        self.find_processes()?;
+        let mut tids = Vec::new();
+        for pid in self.processes.keys().copied().collect::<Vec<u32>>() {
+            if !self.procfs.threads(pid, &mut tids)? {
+                self.processes.remove(&pid);
+                continue;
+            }
+            for tid in tids.iter().filter(|tid| !self.recorded.contains(tid)) {
+                let begun_ns = if *tid == self.program { self.begun_ns } else { clock::now() };
+                let tracked =
+                    || Tracked { pid, name: String::new(), thread: Thread::begin(begun_ns), ended_ns: None };
+                self.threads.entry(*tid).or_insert_with(tracked);
+            }
+        }
+        Ok(())
+    }
+
+    fn find_processes(&mut self) -> Result<(), LiveError> {
+        let mut listed = Vec::new();
+        self.procfs.processes(&mut listed)?;
+        let is_known = |it: &Threads, entry: &Listed| {
+            it.processes.get(&entry.pid) == Some(&entry.inode)
+                || it.others.contains(&(entry.pid, entry.inode))
+        };
+        let mut new: Vec<Listed> = listed.into_iter().filter(|entry| !is_known(self, entry)).collect();
+        // A child may be listed before its parent: once around for each generation.
+        loop {
+            let before = new.len();
+            let mut left = Vec::new();
+            for entry in new {
+                let parent = self.procfs.stat(entry.pid)?.map(|stat| stat.parent);
+                match parent {
+                    Some(parent) if self.is_ours(parent) => {
+                        self.processes.insert(entry.pid, entry.inode);
+                    }
+                    Some(_) => left.push(entry),
+                    None => {}
+                }
+            }
+            if left.len() == before || left.is_empty() {
+                self.others.extend(left.iter().map(|entry| (entry.pid, entry.inode)));
+                return Ok(());
+            }
+            new = left;
+        }
+    }
+
+    /// Of a process's parent. What this process adopts had a parent in the program: what it had before is in `others`.
+    fn is_ours(&self, parent: u32) -> bool {
+        parent == self.me || self.processes.contains_key(&parent)
+    }
+
+    /// A thread is gone, and there is no record of it.
+    fn vanished(&mut self, tid: u32) {
+        let Some(tracked) = self.threads.remove(&tid) else { return };
+        let looks = tracked.thread.looks;
+        let times = match tracked.ended_ns {
+            Some(at_ns) => {
+                let counted = tracked.thread.counted();
+                tracked.thread.end(at_ns, counted, None)
+            }
+            None => tracked.thread.vanish(clock::now()),
+        };
+        if looks > 0 {
+            self.done.add(&tracked.name, looks, &times);
+        }
+    }
+
+    /// Ends the threads that there are records of. Records of others wait: whose they are may not be known yet.
+    fn settle(&mut self) {
+        for record in std::mem::take(&mut self.records) {
+            if self.threads.contains_key(&record.tid) {
+                self.ended(&record);
+            } else {
+                self.records.push(record);
+            }
+        }
+    }
+
+    fn ended(&mut self, record: &Exit) {
+        let now = clock::now();
+        self.recorded.insert(record.tid);
+        let tracked = self.threads.remove(&record.tid);
+        let (mut thread, ended_ns) = match tracked {
+            Some(tracked) => {
+                let latest = tracked.ended_ns.unwrap_or(now);
+                (tracked.thread, latest)
+            }
+            None => (Thread::begin(now.saturating_sub(record.lived_ns)), now),
+        };
+        let began = if record.tid == self.program { Some(self.begun_ns) } else { None };
+        let end = began.or_else(|| thread.began()).map_or(ended_ns, |began| began + record.lived_ns);
+        let end = end.clamp(thread.last_at_ns().min(ended_ns), ended_ns);
+        thread.correct(end.saturating_sub(record.lived_ns));
+        let counted = Counted {
+            ran_ns: record.ran_ns,
+            queued_ns: record.queued_ns,
+            user: record.user_us,
+            system: record.system_us,
+        };
+        let delays = Delays { io_ns: record.io_ns, fault_ns: record.fault_ns };
+        let looks = thread.looks;
+        let times = thread.end(end, counted, self.counts_delays.then_some(delays));
+        self.done.add(&record.name, looks, &times);
+    }
+
+    /// The program has ended, and used so much; of the cycles of its own code, so many of all were waits for memory. What its
+    /// threads did, and whether records were lost.
+    pub(crate) fn end(mut self, used: Used, stalls: Option<(u64, u64)>) -> (Watched, bool) {
+        let mut lost = false;
+        let recorded = if let Some(exits) = &mut self.exits {
+            exits.take(&mut self.records);
+            lost = exits.lost;
+            true
+        } else {
+            false
+        };
+        self.settle();
+        if recorded {
+            for record in self.others_of_ours() {
+                self.ended(&record);
+            }
+        }
+        for tid in self.threads.keys().copied().collect::<Vec<u32>>() {
+            self.vanished(tid);
+        }
+        let mut times = Times::default();
+        self.done.by_name.values().for_each(|(_, its)| times.add_all(its));
+        if !recorded || lost {
+            make_up(&mut times, used);
+        }
+        if let Some((stalled, cycles)) = stalls {
+            times.split_memory(stalled, cycles);
+            self.done.by_name.values_mut().for_each(|(_, its)| its.split_memory(stalled, cycles));
+        }
+        let mut by_name: Vec<Named> = self
+            .done
+            .by_name
+            .into_iter()
+            .map(|(name, (threads, times))| Named { name, threads, times })
+            .collect();
+        by_name.sort_by_key(|named| std::cmp::Reverse(named.times.ran()));
+        let threads = by_name.iter().map(|named| named.threads).sum();
+        (Watched { times, by_name, threads, looks: self.done.looks }, lost)
+    }
+
+    /// The records of threads that no look found, and that were the program's.
+    fn others_of_ours(&mut self) -> Vec<Exit> {
+        let mut ours: BTreeSet<u32> = self.processes.keys().copied().collect();
+        ours.extend([self.program, self.me]);
+        let mut left = std::mem::take(&mut self.records);
+        let mut found = Vec::new();
+        loop {
+            let is_ours = |record: &Exit| {
+                record.pid != self.me && (ours.contains(&record.pid) || ours.contains(&record.parent))
+            };
+            let (more, rest): (Vec<Exit>, Vec<Exit>) = left.into_iter().partition(is_ours);
+            if more.is_empty() {
+                return found;
+            }
+            ours.extend(more.iter().map(|record| record.pid).filter(|pid| *pid != 0));
+            (left, found) = (rest, [found, more].concat());
+        }
+    }
+}
+
+/// CPU time that no look found counts as what it was, in place of what nobody saw.
+fn make_up(times: &mut Times, used: Used) {
+    let missed = (used.user_ns + used.system_ns).saturating_sub(times.ran());
+    times.take(State::Unseen, missed);
+    let all = used.user_ns + used.system_ns;
+    let system = u128::from(missed) * u128::from(used.system_ns) / u128::from(all.max(1));
+    let system = u64::try_from(system).unwrap_or(0);
+    times.add(State::System, system);
+    times.add(State::User, missed - system);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_grouped_by_what_their_names_have_in_common() {
+        assert_eq!(group("worker-12"), "worker-*");
+        assert_eq!((group("make").as_str(), group("42").as_str()), ("make", "42"));
+    }
+
+    #[test]
+    fn cpu_time_that_was_missed_takes_the_place_of_what_nobody_saw() {
+        let mut times = Times::default();
+        times.add(State::User, 60);
+        times.add(State::Unseen, 100);
+        make_up(&mut times, Used { user_ns: 75, system_ns: 25 });
+        let of = |state| times.of(state);
+        assert_eq!((of(State::User), of(State::System), of(State::Unseen)), (90, 10, 60));
+        // What was counted in more detail is not less.
+        make_up(&mut times, Used { user_ns: 10, system_ns: 0 });
+        assert_eq!(times.ran(), 100);
+    }
+}

@@ -1,0 +1,29 @@
+//! How a program scales with CPUs, and where its time goes.
+//!
+//! A *study* is what was measured: the same program at growing *sizes*, several runs each. Two questions are answered from
+//! it, in this order:
+//!
+//! 1. How does it scale? [`scaling::scaling`]: Gunther's law, fitted (`fit`), with bands for what the runs leave open.
+//! 2. Where does the time go? [`growth::growth`]: the microstates of its threads ([`states`]) at the smallest and the largest size,
+//!    and which of them grew.
+//!
+//! Pure: numbers in, numbers out. Who runs the program and looks at it is `commonhold-live`; words and plots are
+//! `commonhold-report`'s.
+
+mod chance;
+mod fit;
+pub mod growth;
+pub mod law;
+mod order;
+pub mod scaling;
+pub mod states;
+pub mod study;
+
+pub use fit::{Band, Bands, Fit};
+pub use order::{default_sizes, nearest};
+
+/// A count as a number to calculate with. Exact below 2^53: of nanoseconds, that is a hundred days.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn real(n: u64) -> f64 {
+    n as f64
+}

@@ -1,0 +1,173 @@
+//! The first question: how does it scale?
+
+use crate::chance::student;
+use crate::fit::{Band, Fit, Point, Undetermined, cost, fit, mean, ratio_band};
+use crate::law::Law;
+use crate::real;
+use crate::study::Study;
+
+/// The answer, as far as the runs give one.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Scaling {
+    /// Three sizes or more: the law.
+    Law(Fit),
+    /// Two sizes: how much more throughput the larger one has. Serialisation and contention cannot be told apart.
+    Two(Two),
+    /// One size, which says nothing of scaling.
+    One,
+    /// No size was measured.
+    Nothing,
+    /// The sizes lie too far from 1 for the law to be found.
+    FarFromOne,
+}
+
+/// What two sizes tell.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Two {
+    /// The smaller size.
+    pub from: u32,
+    /// The larger one.
+    pub to: u32,
+    /// The larger one's throughput, by the smaller one's.
+    pub speed_up: f64,
+    /// Between which values that is, in 95 of 100 studies.
+    pub band: Option<Band>,
+    /// Serialisation, if there is no contention; none where no value of it is enough.
+    pub alpha_most: Option<f64>,
+    /// Contention, if there is no serialisation.
+    pub beta_most: Option<f64>,
+}
+
+/// Answers it.
+pub fn scaling(study: &Study) -> Scaling {
+    let points = study.points();
+    match fit(&points) {
+        Ok(fit) => Scaling::Law(fit),
+        Err(Undetermined::FarFromOne) => Scaling::FarFromOne,
+        Err(Undetermined::TooFewSizes(2)) => Scaling::Two(two(&points)),
+        Err(Undetermined::TooFewSizes(1)) => Scaling::One,
+        Err(Undetermined::TooFewSizes(_)) => Scaling::Nothing,
+    }
+}
+
+fn two(points: &[Point]) -> Two {
+    let sizes = points.iter().map(|point| point.size);
+    let (from, to) = (sizes.clone().min().unwrap_or(1), sizes.max().unwrap_or(1));
+    let costs = |size: u32| -> Vec<f64> { points.iter().filter(|p| p.size == size).map(cost).collect() };
+    let (before, after) = (costs(from), costs(to));
+    let (low, high) = (mean(&before), mean(&after));
+    let (n, m) = (f64::from(from), f64::from(to));
+    // Cost is n / X, so that the ratio of throughputs is that of sizes by that of costs.
+    let speed_up = m / n * low / high;
+    let freedom = (before.len() + after.len()).saturating_sub(2) as u64;
+    let squares =
+        |costs: &[f64], mean: f64| costs.iter().map(|c| (c / mean - 1.0) * (c / mean - 1.0)).sum::<f64>();
+    let band = (freedom > 0).then(|| {
+        let noise = (squares(&before, low) + squares(&after, high)) / real(freedom);
+        let error = |mean: f64, runs: usize| mean * mean * noise / real(runs as u64);
+        let errors = [error(low, before.len()), 0.0, error(high, after.len())];
+        let band = ratio_band(low, high, errors, student(0.05, freedom));
+        Band { low: m / n * band.low, high: band.high.map(|high| m / n * high) }
+    });
+    // cost(m) / cost(n) = (1 + alpha (m - 1)) / (1 + alpha (n - 1)), and the same for beta with n (n - 1).
+    let ratio = high / low;
+    let alone = |m: f64, n: f64| {
+        let below = m - ratio * n;
+        (below > 0.0).then(|| ((ratio - 1.0) / below).max(0.0))
+    };
+    Two {
+        from,
+        to,
+        speed_up,
+        band,
+        alpha_most: alone(m - 1.0, n - 1.0),
+        beta_most: alone(m * (m - 1.0), n * (n - 1.0)),
+    }
+}
+
+/// From which latency on it is called a problem: a part of the work takes twice as long as alone, so that more than half of
+/// that is waiting or lost.
+const LATENCY_PROBLEM: f64 = 2.0;
+
+/// What the curve says of the largest size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Slope {
+    /// One more adds throughput.
+    Positive,
+    /// One more may add, or cost: the peak's band has this size.
+    Unclear,
+    /// One more costs throughput.
+    Negative,
+}
+
+/// The slope at a size.
+pub fn slope(fit: &Fit, n: f64) -> Slope {
+    let peak = fit.law.peak();
+    match (fit.bands, peak) {
+        (Some(bands), _) if bands.peak.low > n => Slope::Positive,
+        (Some(bands), _) if bands.peak.high.is_some_and(|high| high < n) => Slope::Negative,
+        (Some(_), Some(_)) => Slope::Unclear,
+        (Some(_) | None, None) => Slope::Positive,
+        (None, Some(peak)) => {
+            if peak > n {
+                Slope::Positive
+            } else {
+                Slope::Negative
+            }
+        }
+    }
+}
+
+/// Whether latency is a problem at a size.
+pub fn latency_is_a_problem(law: &Law, n: f64) -> bool {
+    law.latency_ratio(n) >= LATENCY_PROBLEM
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn points(of: &[(u32, f64)]) -> Vec<Point> {
+        of.iter().map(|(size, throughput)| Point { size: *size, throughput: *throughput }).collect()
+    }
+
+    #[test]
+    fn two_sizes_tell_a_ratio_and_how_large_each_number_may_be() {
+        // On 4 CPUs 2.5 times as much: costs 1 and 1.6. 0.6 is alpha * 3, or beta * 12.
+        let two = two(&points(&[(1, 1.0), (1, 1.0), (4, 2.5), (4, 2.5)]));
+        assert!((two.speed_up - 2.5).abs() < 1e-12);
+        assert!((two.alpha_most.unwrap() - 0.2).abs() < 1e-12);
+        assert!((two.beta_most.unwrap() - 0.05).abs() < 1e-12);
+        let band = two.band.unwrap();
+        assert!((band.low - 2.5).abs() < 1e-9 && (band.high.unwrap() - 2.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn noise_widens_the_band_and_one_run_each_has_none() {
+        let two_of = |of: &[(u32, f64)]| two(&points(of));
+        let wide = two_of(&[(1, 0.9), (1, 1.1), (2, 1.7), (2, 1.9)]).band.unwrap();
+        assert!(wide.low < 1.6 && wide.high.unwrap() > 2.0, "{wide:?}");
+        assert_eq!(two_of(&[(1, 1.0), (2, 1.5)]).band, None);
+        // It cannot get worse than this by serialisation alone, where size 1 is unknown.
+        assert_eq!(two_of(&[(4, 2.0), (8, 1.0)]).alpha_most, None);
+    }
+
+    #[test]
+    fn the_slope_is_as_sure_as_the_peak() {
+        let at = |alpha: f64, beta: f64, n: f64| {
+            let law = Law { lambda: 1.0, alpha, beta };
+            let sizes = [1u32, 2, 4, 8, 16].into_iter().flat_map(|n| [(n, 1.001), (n, 0.999)]);
+            let runs: Vec<Point> = sizes
+                .map(|(n, by)| Point { size: n, throughput: by * law.throughput(f64::from(n)) })
+                .collect();
+            slope(&fit(&runs).unwrap(), n)
+        };
+        assert_eq!(at(0.05, 0.0, 16.0), Slope::Positive);
+        // The peak is at 9.7.
+        assert_eq!(at(0.05, 0.01, 4.0), Slope::Positive);
+        assert_eq!(at(0.05, 0.01, 9.75), Slope::Unclear);
+        assert_eq!(at(0.05, 0.01, 16.0), Slope::Negative);
+    }
+}

@@ -1,0 +1,177 @@
+//! What was measured.
+
+use commonhold_machine::CpuSet;
+
+use crate::fit::Point;
+use crate::real;
+use crate::states::Times;
+
+/// What grows from size to size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sizes {
+    /// The CPUs that the program may use.
+    Cpus,
+    /// A number in its command line. It may use all CPUs.
+    Number,
+    /// Both.
+    Both,
+}
+
+impl Sizes {
+    /// One of them, and several.
+    pub fn noun(self, n: u32) -> &'static str {
+        match (self, n) {
+            (Sizes::Cpus | Sizes::Both, 1) => "CPU",
+            (Sizes::Cpus | Sizes::Both, _) => "CPUs",
+            (Sizes::Number, _) => "{n} =",
+        }
+    }
+}
+
+/// What throughput is.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Runs per second: every run does the same work, whatever the size.
+    Runs,
+    /// The number that the program prints, found by that pattern.
+    Printed(String),
+}
+
+/// A program's runs at growing sizes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Study {
+    /// The command line.
+    pub command: String,
+    /// The machine, in a few words.
+    pub machine: String,
+    /// What grows.
+    pub sizes_are: Sizes,
+    /// What throughput is.
+    pub measure: Measure,
+    /// Runs that were not counted, before the others.
+    pub warm_up: u32,
+    /// By size, ascending.
+    pub sizes: Vec<Size>,
+    /// What this machine could not tell.
+    pub limits: Vec<Limit>,
+}
+
+/// All runs of one size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Size {
+    /// The size.
+    pub n: u32,
+    /// The CPUs that the program was allowed.
+    pub cpus: CpuSet,
+    /// What these have between them that smaller sizes have not, such as a second node.
+    pub step: Option<&'static str>,
+    /// The runs that were counted.
+    pub runs: Vec<Run>,
+    /// Why there are no more, where there are none.
+    pub failed: Option<String>,
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// From its start to its end.
+    pub wall_ns: u64,
+    /// Work per second.
+    pub throughput: f64,
+    /// What its threads did, where somebody looked.
+    pub watched: Option<Watched>,
+}
+
+/// What the threads of one run did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Watched {
+    /// All threads together.
+    pub times: Times,
+    /// The same by the threads' names, those with most CPU time first.
+    pub by_name: Vec<Named>,
+    /// How many threads there were.
+    pub threads: u64,
+    /// How often a thread was looked at.
+    pub looks: u64,
+}
+
+/// Threads of one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Their name.
+    pub name: String,
+    /// How many there were.
+    pub threads: u64,
+    /// What they did.
+    pub times: Times,
+}
+
+/// Something that this machine does not tell, and what would help.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Limit {
+    /// What is missing.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl Run {
+    /// In seconds.
+    pub fn wall_s(&self) -> f64 {
+        real(self.wall_ns) / 1e9
+    }
+
+    /// How much work it did, in what throughput counts.
+    pub fn work(&self) -> f64 {
+        self.throughput * self.wall_s()
+    }
+}
+
+impl Size {
+    /// The middle of the runs' throughputs, and the lowest and the highest; none without runs.
+    pub fn throughput(&self) -> Option<(f64, f64, f64)> {
+        let mut all: Vec<f64> = self.runs.iter().map(|run| run.throughput).collect();
+        all.sort_unstable_by(f64::total_cmp);
+        Some((middle(&all)?, *all.first()?, *all.last()?))
+    }
+
+    /// The middle of the runs' lengths, in seconds.
+    pub fn wall_s(&self) -> Option<f64> {
+        let mut all: Vec<f64> = self.runs.iter().map(Run::wall_s).collect();
+        all.sort_unstable_by(f64::total_cmp);
+        middle(&all)
+    }
+
+    /// Time by state of all runs together that were watched, and how many these are.
+    pub fn times(&self) -> (Times, u64) {
+        let mut sum = Times::default();
+        let watched = self.runs.iter().filter_map(|run| run.watched.as_ref());
+        let count = watched.map(|watched| sum.add_all(&watched.times)).count();
+        (sum, count as u64)
+    }
+}
+
+/// The middle of sorted numbers.
+fn middle(sorted: &[f64]) -> Option<f64> {
+    let n = sorted.len();
+    let (a, b) = (sorted.get(n.checked_sub(1)? / 2)?, sorted.get(n / 2)?);
+    Some(f64::midpoint(*a, *b))
+}
+
+impl Study {
+    /// The sizes that were measured.
+    pub fn measured(&self) -> impl DoubleEndedIterator<Item = &Size> {
+        self.sizes.iter().filter(|size| !size.runs.is_empty())
+    }
+
+    /// Every run, for the fit.
+    pub fn points(&self) -> Vec<Point> {
+        let of = |size: &Size| -> Vec<Point> {
+            let point = |run: &Run| Point { size: size.n, throughput: run.throughput };
+            size.runs.iter().map(point).collect()
+        };
+        self.measured().flat_map(of).collect()
+    }
+}
