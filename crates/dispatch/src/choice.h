@@ -90,7 +90,7 @@ static void consider(struct search *search, u32 id, const struct tried *tried, b
 		return;
 	if (!unit || !is_among(unit, search->home, search->among) || (!alone && scx_bpf_dsq_nr_queued(id) <= 0))
 		return;
-	if (is_other(unit->among) && unit->among == DISPATCH_DWCS)
+	if (is_other(unit->among) && (unit->among == DISPATCH_DWCS || unit->among == DISPATCH_JOB))
 		to_unit(id, WAITS, 0);
 	if (goes_before(id, unit, search->best, search->best_top, search->among)) {
 		search->best = id;

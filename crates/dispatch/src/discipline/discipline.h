@@ -133,6 +133,8 @@ PART void happens(u32 discipline, enum event event, struct party *party, struct 
 		party_ran(discipline, party, order, deadline, used, now);
 	else if (event == WAITS && discipline == DISPATCH_DWCS)
 		dwcs_passes(party, deadline, now);
+	else if (event == WAITS && discipline == DISPATCH_JOB)
+		job_waits(party, order);
 	else if (event == LEAVES && discipline == DISPATCH_JOB)
 		job_leaves(party, order);
 }

@@ -6,7 +6,7 @@
  * job that used less than it was handed is under its entitlement, and goes before all that are over theirs. Within
  * either band, jobs take turns.
  *
- *   handed += used by all / weights of all, once an interval
+ *   handed = used by all / weights of all, as it was at the last interval's end
  *   used   += used / weight
  *   key = its number among the turns, and OVER more if it used more than was handed
  *
@@ -42,8 +42,14 @@ static void job_ran(struct party *party, struct dispatch_order *order, u64 used,
 	if (before(now, order->at + INTERVAL))
 		return;
 	order->at = now;
-	order->handed += order->used;
-	order->used = 0;
+	order->handed = order->used;
+}
+
+/* What was handed out since may bring it back among those that go first. */
+static void job_waits(struct party *party, const struct dispatch_order *order)
+{
+	if (party->key & OVER && !before(order->handed, party->mark))
+		party->key -= OVER;
 }
 
 static void job_leaves(struct party *party, struct dispatch_order *order)

@@ -208,7 +208,7 @@ impl Reign {
             (None, Some(Until::AnotherContract)) => self.load_again(),
             (None, Some(_)) => {}
             (None, None) if self.slots.count() > self.room || self.has_other_disciplines(&taken) => {
-                self.load_again()
+                self.load_again();
             }
             (None, None) => self.tell(|reign, scheduler| {
                 let owned_now = reign.owned();
