@@ -14,7 +14,7 @@ use commonhold_claims::{Row, Runs, SEEDS, assess, rows, run, select};
 use commonhold_report::claims::{Basis, Tolerance, Verdict};
 use commonhold_sim::outcome::{
     DiskOutcome, DiskUse, Exchange, JobOutcome, LockOutcome, MemoryCallBacks, Outcome, RoundsOutcome, Spent,
-    Statement, UnitOutcome,
+    Statement, UnitOutcome, WakesOutcome,
 };
 
 /// Every number and testable statement of seed 000, and of section 5 of seed 004.
@@ -161,6 +161,8 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         frames_max: 200,
         memory_waited_ns: 0,
         memory_call_backs: MemoryCallBacks::default(),
+        used_by_window_ns: vec![400_000_000 + number; 60],
+        entitled_by_window_ns: vec![500_000_000; 60],
     };
     let of_disk =
         |id| DiskUse { unit: path(id), requests: 10 + number, sectors: 80, wait_ms: 5.0, service_ms: 3.0 };
@@ -197,6 +199,18 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
                 by_then: vec![0, n],
             })
             .collect(),
+        wakes: (scenario.workload.jobs.iter())
+            .map(|job| WakesOutcome {
+                job: job.name.clone(),
+                count: 100,
+                median_ns: 1_000_000 + number,
+                p99_ns: 20_000_000 + number,
+                max_ns: 30_000_000,
+                met: 90 + number,
+                missed: 10,
+            })
+            .collect(),
+        window_ns: 1_000_000_000,
         units: scenario.contract.ids().map(unit).collect(),
         common: Vec::new(),
         disks: scenario.hardware.disks.iter().map(disk).collect(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use commonhold_contract::MEMBER_FORMS;
+use commonhold_contract::{Discipline, MEMBER_FORMS};
 use commonhold_policy::rights::TICKETS_MAX;
 
 use crate::exit::Exit;
@@ -136,6 +136,10 @@ pub(crate) struct Sim {
     /// Compare all schemes, and each unit alone on its share
     #[arg(long, conflicts_with = "scheme")]
     pub(crate) compare: bool,
+    /// Compare disciplines, as `stride,lottery`: each for all units for which the contract names no other than `stride`. A
+    /// unit's discipline orders its own tasks and its sub-units
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', conflicts_with = "compare")]
+    pub(crate) disciplines: Vec<DisciplineChoice>,
     /// The first run's seed; each further run has the next
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub(crate) seed: u64,
@@ -145,7 +149,7 @@ pub(crate) struct Sim {
     /// Print JSON: every run in full
     #[arg(long, group = "form")]
     pub(crate) json: bool,
-    /// Print a line per job and run
+    /// Print a line per job and run; with --disciplines, per figure
     #[arg(long, group = "form")]
     pub(crate) csv: bool,
     /// Write a page with plots to this file
@@ -630,6 +634,42 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
             SchemeChoice::Smp => Self::Smp,
             SchemeChoice::Quota => Self::Quota,
             SchemeChoice::Isolate => Self::Isolate,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DisciplineChoice {
+    /// All of them
+    All,
+    /// Who had least for its weight
+    Stride,
+    /// By chance, in proportion to weights
+    Lottery,
+    /// Who used least for its weight within seconds
+    Entitlement,
+    /// Who used least for the square of its weight within minutes
+    Decay,
+    /// Who came first
+    Fifo,
+    /// Each in turn
+    Rr,
+    /// Each in turn, with long turns
+    Batch,
+}
+
+impl DisciplineChoice {
+    /// Those that it stands for.
+    pub(crate) fn disciplines(self) -> Vec<Discipline> {
+        match self {
+            DisciplineChoice::All => Discipline::ALL.into(),
+            DisciplineChoice::Stride => vec![Discipline::Stride],
+            DisciplineChoice::Lottery => vec![Discipline::Lottery],
+            DisciplineChoice::Entitlement => vec![Discipline::Entitlement],
+            DisciplineChoice::Decay => vec![Discipline::Decay],
+            DisciplineChoice::Fifo => vec![Discipline::Fifo],
+            DisciplineChoice::Rr => vec![Discipline::Rr],
+            DisciplineChoice::Batch => vec![Discipline::Batch],
         }
     }
 }
