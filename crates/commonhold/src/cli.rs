@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use commonhold_contract::{Discipline, MEMBER_FORMS};
 use commonhold_policy::rights::TICKETS_MAX;
@@ -138,8 +139,8 @@ pub(crate) struct Sim {
     pub(crate) compare: bool,
     /// Compare disciplines, as `stride,lottery`: each for all units for which the contract names no other than `stride`. A
     /// unit's discipline orders its own tasks and its sub-units
-    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',', conflicts_with = "compare")]
-    pub(crate) disciplines: Vec<DisciplineChoice>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = disciplines(), conflicts_with = "compare")]
+    pub(crate) disciplines: Vec<String>,
     /// The first run's seed; each further run has the next
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub(crate) seed: u64,
@@ -638,41 +639,13 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DisciplineChoice {
-    /// All of them
-    All,
-    /// Who had least for its weight
-    Stride,
-    /// By chance, in proportion to weights
-    Lottery,
-    /// Who used least for its weight within seconds
-    Entitlement,
-    /// Who used least for the square of its weight within minutes
-    Decay,
-    /// Who came first
-    Fifo,
-    /// Each in turn
-    Rr,
-    /// Each in turn, with long turns
-    Batch,
+/// What `--disciplines` may list.
+fn disciplines() -> PossibleValuesParser {
+    PossibleValuesParser::new(std::iter::once(ALL).chain(Discipline::ALL.into_iter().map(Discipline::name)))
 }
 
-impl DisciplineChoice {
-    /// Those that it stands for.
-    pub(crate) fn disciplines(self) -> Vec<Discipline> {
-        match self {
-            DisciplineChoice::All => Discipline::ALL.into(),
-            DisciplineChoice::Stride => vec![Discipline::Stride],
-            DisciplineChoice::Lottery => vec![Discipline::Lottery],
-            DisciplineChoice::Entitlement => vec![Discipline::Entitlement],
-            DisciplineChoice::Decay => vec![Discipline::Decay],
-            DisciplineChoice::Fifo => vec![Discipline::Fifo],
-            DisciplineChoice::Rr => vec![Discipline::Rr],
-            DisciplineChoice::Batch => vec![Discipline::Batch],
-        }
-    }
-}
+/// All disciplines, in that list.
+pub(crate) const ALL: &str = "all";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ResourceChoice {

@@ -11,7 +11,7 @@ use commonhold_sim::outcome::Outcome;
 use commonhold_sim::scenario::{CallBack, Enforces, Overrides, Part, Read, Scenario, Scheduler, read_with};
 use rayon::prelude::*;
 
-use crate::cli::Sim;
+use crate::cli::{ALL, Sim};
 use crate::exit::{Exit, Failure};
 use crate::progress::{Progress, RunProgress};
 use crate::{load, output};
@@ -87,12 +87,8 @@ fn compare_disciplines(args: &Sim, scenario: &Scenario, machine: &str) -> Result
         };
         return Err(Failure::new(Exit::Usage, format!("--disciplines: {what}; {remedy}")));
     }
-    let mut kinds: Vec<Discipline> = Vec::new();
-    for kind in args.disciplines.iter().flat_map(|choice| choice.disciplines()) {
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
-        }
-    }
+    let listed = |kind: &Discipline| args.disciplines.iter().any(|name| name == ALL || name == kind.name());
+    let kinds: Vec<Discipline> = Discipline::ALL.into_iter().filter(listed).collect();
     let scenarios: Vec<Scenario> = kinds.iter().map(|kind| ordered(scenario, *kind)).collect();
     let mut outcomes = run_all(&scenarios, args.seed, args.runs)?.into_iter();
     let runs = usize::try_from(args.runs).unwrap_or(usize::MAX);
