@@ -3,7 +3,7 @@
 //! The texts are those of `scenarios/`. They are built in, so that the claims can be checked where only the command
 //! is.
 
-use commonhold_contract::{Amount, CpuMode, Resource, Scheme};
+use commonhold_contract::{Amount, CpuMode, Discipline, Resource, Scheme};
 use commonhold_policy::rights::{self, Offer};
 use commonhold_sim::scenario::{CallBack, DiskOrder, Scenario, Scheduler};
 
@@ -33,9 +33,12 @@ impl Files {
 /// A folder's machine and workload with its contract.
 macro_rules! files {
     ($folder:literal, $machine:literal, $workload:literal) => {
+        files!($folder, "contract", $machine, $workload)
+    };
+    ($folder:literal, $contract:literal, $machine:literal, $workload:literal) => {
         Files {
             name: concat!($folder, "/{", $machine, ", ", $workload, "}"),
-            contract: include_str!(concat!("../../../scenarios/", $folder, "/contract.toml")),
+            contract: include_str!(concat!("../../../scenarios/", $folder, "/", $contract, ".toml")),
             machine: include_str!(concat!("../../../scenarios/", $folder, "/", $machine, ".toml")),
             workload: include_str!(concat!("../../../scenarios/", $folder, "/", $workload, ".toml")),
         }
@@ -118,6 +121,27 @@ pub const DATABASES: Files = files!("tickets-databases", "machine", "workload");
 /// The same with offers of the two to each other.
 pub const DATABASES_OFFERS: Files = files!("tickets-databases", "machine", "offers");
 
+/// The currencies of [`TICKETS_CPU`] with short slices. Ours.
+pub const TICKETS_CPU_FINE: Files = files!("tickets-cpu", "fine", "workload");
+/// Three users with shares of 1 : 2 : 3 (seed 002, shares).
+pub const ENTITLEMENT_SHARES: Files = files!("entitlement-shares", "machine", "workload");
+/// Two users, one with a hundredth of the other's share (seed 002, infinities).
+pub const SMALLEST_SHARE: Files = files!("smallest-share", "machine", "workload");
+/// A user who sleeps for a minute before he computes (seed 002, processes that sleep).
+pub const SLEEPER: Files = files!("sleeper", "machine", "workload");
+/// A user who sleeps for two seconds. Ours.
+pub const NAP: Files = files!("sleeper", "machine", "nap");
+/// A user who waits again and again (seed 002, inactive entity problem).
+pub const INACTIVE: Files = files!("inactive-entity", "machine", "workload");
+/// A user who uses a fifth of each turn (seed 002, inactive entity problem).
+pub const GIVES_UP: Files = files!("inactive-entity", "machine", "gives-up");
+/// One process of a user beside nine of another's, in one unit (seed 002, shares).
+pub const MANY_PROCESSES: Files = files!("many-processes", "machine", "workload");
+/// The same with a sub-unit for each user.
+pub const MANY_BY_USER: Files = files!("many-processes", "users", "machine", "users-workload");
+/// A long job before short ones. Ours.
+pub const FIRST_COME: Files = files!("first-come", "machine", "workload");
+
 /// Something that can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experiment {
@@ -158,6 +182,8 @@ pub struct Change {
     pub negotiate: bool,
     /// So many disk tickets for so many pages, in all offers.
     pub offered: Option<(u64, u64)>,
+    /// The discipline of every unit.
+    pub discipline: Option<Discipline>,
 }
 
 const NOTHING: Change = Change {
@@ -174,6 +200,7 @@ const NOTHING: Change = Change {
     exchanged: 0,
     negotiate: false,
     offered: None,
+    discipline: None,
 };
 
 /// The files as they are, under a scheme. Without isolation the paper's system is IRIX 5.3 (section 4.2, table 3), and so
@@ -269,6 +296,13 @@ impl Experiment {
         self
     }
 
+    /// With this discipline of every unit.
+    #[must_use]
+    pub const fn under(mut self, discipline: Discipline) -> Self {
+        self.change.discipline = Some(discipline);
+        self
+    }
+
     /// Its name for people: files, scheme, differences.
     pub fn name(&self) -> String {
         format!("{} {}{}", self.files.name, self.scheme, self.change.words())
@@ -311,6 +345,7 @@ impl Change {
             (self.exchanged > 0).then(|| format!("exchanged {}", self.exchanged)),
             self.negotiate.then(|| "negotiating".to_owned()),
             self.offered.map(|(disk, pages)| format!("{disk} disk tickets for {pages} pages")),
+            self.discipline.map(|discipline| format!("discipline {discipline}")),
         ];
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
@@ -335,6 +370,9 @@ impl Change {
         }
         for lock in &mut scenario.workload.locks {
             lock.inherit |= self.inherit;
+        }
+        for unit in &mut scenario.contract.units {
+            unit.discipline = self.discipline.unwrap_or(unit.discipline);
         }
         if self.in_time {
             scenario.contract.machine.cpu = CpuMode::Proportional;
@@ -397,12 +435,14 @@ mod tests {
             .reserve(0)
             .inherit()
             .in_time()
+            .under(Discipline::Rr)
             .scenario()
             .unwrap();
         assert_eq!(changed.contract.machine.scheme, Scheme::Quota);
         assert_eq!(changed.hardware.kernel.scheduler, Scheduler::Commonhold);
         assert_eq!(changed.contract.machine.reserve, Amount::Part(0));
         assert_eq!(changed.contract.machine.cpu, CpuMode::Proportional);
+        assert!(changed.contract.units.iter().all(|unit| unit.discipline == Discipline::Rr));
         let hardware = changed.hardware;
         assert!(hardware.disks.iter().all(|d| d.order == Some(DiskOrder::Fair) && d.threshold_sectors == 7));
         assert!(hardware.contention.is_none());

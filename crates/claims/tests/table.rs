@@ -14,10 +14,10 @@ use commonhold_claims::{Row, Runs, SEEDS, assess, rows, run, select};
 use commonhold_report::claims::{Basis, Tolerance, Verdict};
 use commonhold_sim::outcome::{
     DiskOutcome, DiskUse, Exchange, JobOutcome, LockOutcome, MemoryCallBacks, Outcome, RoundsOutcome, Spent,
-    Statement, UnitOutcome,
+    Statement, UnitOutcome, WakesOutcome,
 };
 
-/// Every number and testable statement of seed 000, and of section 5 of seed 004.
+/// Every number and testable statement of seed 000, of section 5 of seed 004, and of seed 002 on schedulers.
 const CLAIMS: &str = "
     PI-ABS-1 PI-F1 PI-2.0-1 PI-2.1-SPU PI-2.1-G1 PI-2.1-G2 PI-2.1-G3 PI-2.1-ACT PI-2.2-ACC PI-2.3-REV
     PI-2.3-HIER PI-T1-CPU PI-T1-MEM PI-T1-DISK PI-3.0-EQ PI-3.1-PART PI-3.1-PRIO PI-3.1-LOAN PI-3.1-REV
@@ -33,7 +33,8 @@ const CLAIMS: &str = "
     PI-T5-Q2 PI-T5-D PI-T4-D PI-T4-D2 PI-T4-D3 PI-T4-D4 PI-F10-1 PI-F10-2 PI-F10-3 PI-5-NUMA PI-5-NET
     TK-HW TK-F5 TK-F6-1 TK-F6-2 TK-F7-CFG TK-F7-1 TK-F7-2 TK-F8-CFG TK-F8-1 TK-F8-2 TK-F9-CFG TK-F9-1 TK-F9-2 TK-F9-3
     TK-F10-1 TK-F10-2 TK-F10-3 TK-5.6-50
-    TK-DB-CFG TK-DB-TIX TK-DB-GRID TK-F11-1 TK-F11-2 TK-F11-3 TK-F11-4 TK-F11-5 TK-F11-6 TK-FN8 TK-NEG";
+    TK-DB-CFG TK-DB-TIX TK-DB-GRID TK-F11-1 TK-F11-2 TK-F11-3 TK-F11-4 TK-F11-5 TK-F11-6 TK-FN8 TK-NEG
+    CH-DISP CH-CLS CH-ENT CH-SIMPLE CH-LOT-1 CH-LOT-2 CH-WIL-1 CH-WIL-2 CH-WIL-3";
 
 /// Whether a row is the claim, or a part of it with a letter.
 fn is_of(row: &str, claim: &str) -> bool {
@@ -161,6 +162,8 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         frames_max: 200,
         memory_waited_ns: 0,
         memory_call_backs: MemoryCallBacks::default(),
+        used_by_window_ns: vec![400_000_000 + number; 120],
+        entitled_by_window_ns: vec![500_000_000; 120],
     };
     let of_disk =
         |id| DiskUse { unit: path(id), requests: 10 + number, sectors: 80, wait_ms: 5.0, service_ms: 3.0 };
@@ -197,6 +200,18 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
                 by_then: vec![0, n],
             })
             .collect(),
+        wakes: (scenario.workload.jobs.iter())
+            .map(|job| WakesOutcome {
+                job: job.name.clone(),
+                count: 100,
+                median_ns: 1_000_000 + number,
+                p99_ns: 20_000_000 + number,
+                max_ns: 30_000_000,
+                met: 90 + number,
+                missed: 10,
+            })
+            .collect(),
+        window_ns: 1_000_000_000,
         units: scenario.contract.ids().map(unit).collect(),
         common: Vec::new(),
         disks: scenario.hardware.disks.iter().map(disk).collect(),

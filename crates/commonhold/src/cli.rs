@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use commonhold_contract::MEMBER_FORMS;
+use commonhold_contract::{Discipline, MEMBER_FORMS};
 use commonhold_policy::rights::TICKETS_MAX;
 
 use crate::exit::Exit;
@@ -215,6 +216,10 @@ pub(crate) struct Sim {
     /// Compare all schemes, and each unit alone on its share
     #[arg(long, conflicts_with = "scheme")]
     pub(crate) compare: bool,
+    /// Compare disciplines, as `stride,lottery`: each for all units for which the contract names no other than `stride`. A
+    /// unit's discipline orders its own tasks and its sub-units
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = disciplines(), conflicts_with = "compare")]
+    pub(crate) disciplines: Vec<String>,
     /// The first run's seed; each further run has the next
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub(crate) seed: u64,
@@ -224,7 +229,7 @@ pub(crate) struct Sim {
     /// Print JSON: every run in full
     #[arg(long, group = "form")]
     pub(crate) json: bool,
-    /// Print a line per job and run
+    /// Print a line per job and run; with --disciplines, per figure
     #[arg(long, group = "form")]
     pub(crate) csv: bool,
     /// Write a page with plots to this file
@@ -719,6 +724,14 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
         }
     }
 }
+
+/// What `--disciplines` may list.
+fn disciplines() -> PossibleValuesParser {
+    PossibleValuesParser::new(std::iter::once(ALL).chain(Discipline::ALL.into_iter().map(Discipline::name)))
+}
+
+/// All disciplines, in that list.
+pub(crate) const ALL: &str = "all";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ResourceChoice {

@@ -3,14 +3,15 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use commonhold_contract::{PerResource, Permission, Scheme, UnitId, duration_text, render};
+use commonhold_contract::{Discipline, PerResource, Permission, Scheme, UnitId, duration_text, render};
+use commonhold_report::disciplines::{self, Disciplines, Under};
 use commonhold_report::schemes::{self, Alone, Schemes};
 use commonhold_report::simulation::{self, Study};
 use commonhold_sim::outcome::Outcome;
 use commonhold_sim::scenario::{CallBack, Enforces, Overrides, Part, Read, Scenario, Scheduler, read_with};
 use rayon::prelude::*;
 
-use crate::cli::Sim;
+use crate::cli::{ALL, Sim};
 use crate::exit::{Exit, Failure};
 use crate::progress::{Progress, RunProgress};
 use crate::{load, output};
@@ -19,6 +20,9 @@ pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
     let (scenario, machine) = open(args)?;
     if args.compare {
         return compare(args, &scenario, &machine);
+    }
+    if !args.disciplines.is_empty() {
+        return compare_disciplines(args, &scenario, &machine);
     }
     let runs = run_all(std::slice::from_ref(&scenario), args.seed, args.runs)?;
     let study = study(args, &scenario, &machine, runs);
@@ -67,6 +71,50 @@ fn compare(args: &Sim, scenario: &Scenario, machine: &str) -> Result<Exit, Failu
         _ => schemes::text(&schemes, output::style()),
     })?;
     Ok(if schemes.sound() { Exit::Ok } else { Exit::Broken })
+}
+
+/// The scenario under each of the disciplines.
+fn compare_disciplines(args: &Sim, scenario: &Scenario, machine: &str) -> Result<Exit, Failure> {
+    let (scheduler, scheme) = (scenario.hardware.kernel.scheduler, scenario.contract.machine.scheme);
+    if scheme == Scheme::Smp || scheduler != Scheduler::Commonhold {
+        let (what, remedy) = if scheme == Scheme::Smp {
+            (
+                "under the scheme smp all tasks are equal, and no discipline orders them",
+                "add `--scheme isolate`",
+            )
+        } else {
+            ("a baseline's scheduler has no disciplines", "add `--scheduler commonhold`")
+        };
+        return Err(Failure::new(Exit::Usage, format!("--disciplines: {what}; {remedy}")));
+    }
+    let listed = |kind: &Discipline| args.disciplines.iter().any(|name| name == ALL || name == kind.name());
+    let kinds: Vec<Discipline> = Discipline::ALL.into_iter().filter(listed).collect();
+    let scenarios: Vec<Scenario> = kinds.iter().map(|kind| ordered(scenario, *kind)).collect();
+    let mut outcomes = run_all(&scenarios, args.seed, args.runs)?.into_iter();
+    let runs = usize::try_from(args.runs).unwrap_or(usize::MAX);
+    let under = kinds.iter().zip(&scenarios).map(|(discipline, scenario)| Under {
+        discipline: *discipline,
+        study: study(args, scenario, machine, outcomes.by_ref().take(runs).collect()),
+    });
+    let compared = Disciplines { under: under.collect() };
+    if let Some(path) = &args.html {
+        output::write_page(path, &disciplines::html(&compared))?;
+    }
+    output::print(&match (args.json, args.csv) {
+        (true, _) => disciplines::json(&compared),
+        (_, true) => disciplines::csv(&compared),
+        _ => disciplines::text(&compared, output::style()),
+    })?;
+    Ok(if compared.sound() { Exit::Ok } else { Exit::Broken })
+}
+
+/// With this discipline of all units for which the contract names no other than the usual one.
+fn ordered(scenario: &Scenario, discipline: Discipline) -> Scenario {
+    let mut scenario = scenario.clone();
+    for unit in scenario.contract.units.iter_mut().filter(|unit| unit.discipline == Discipline::default()) {
+        unit.discipline = discipline;
+    }
+    scenario
 }
 
 /// A baseline's scheduler knows no units: where they are held, it is ours in its place.

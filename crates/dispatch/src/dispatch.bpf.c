@@ -582,7 +582,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	if (next)
 		advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
 	occupy(cpu, unit);
-	if (is_other(unit->among))
+	if (is_other(unit->among) && unit->among == DISPATCH_DWCS)
 		set_slice(p, slice_of(unit));
 	if (cpu->home == DISPATCH_NOBODY)
 		return;

@@ -94,6 +94,7 @@ pub(crate) struct Order {
     at: u64,
     weights: u32,
     unused: u32,
+    last: u64,
 }
 
 /// What a unit is.
@@ -577,7 +578,7 @@ impl Setting {
 
 const _: () = assert!(size_of::<Setting>() == 40);
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 392);
+const _: () = assert!(size_of::<Unit>() == 408);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 288);
 const _: () = assert!(size_of::<Own>() == 72);

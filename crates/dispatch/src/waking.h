@@ -34,13 +34,20 @@ static __attribute__((noinline)) u64 task_happens(const struct task_struct *p, s
 	return party.key;
 }
 
-/* Where a task waits among those of its unit. */
+/*
+ * Where a task waits among those of its unit. While the unit is late, each comes last, so that those that are rescued take
+ * turns, whatever the discipline says.
+ */
 static u64 place_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
 {
 	u32 event = task->state & DISPATCH_WOKE ? COMES_AWAKE : COMES;
 
 	task->state &= ~DISPATCH_WOKE;
-	return task_happens(p, task, unit, event, 0);
+	task_happens(p, task, unit, event, 0);
+	if (unit->slow_ns > LATE_NS)
+		at_least(&task->vtime, unit->tasks.last + 1);
+	at_least(&unit->tasks.last, task->vtime);
+	return task->vtime;
 }
 
 /*

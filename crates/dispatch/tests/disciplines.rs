@@ -191,6 +191,38 @@ fn fifo_serves_who_came_first() {
     assert!(found[0] >= 980, "{found:?}");
 }
 
+/// A hundred tasks of one unit that compute, on one CPU: none waits for so long that a kernel would end the scheduler.
+#[test]
+fn no_task_waits_for_thirty_seconds_under_any_discipline() {
+    let disciplines = [
+        Discipline::Lottery,
+        Discipline::Entitlement,
+        Discipline::Decay,
+        Discipline::Fifo,
+        Discipline::Rr,
+        Discipline::Batch,
+        Discipline::Job,
+    ];
+    for discipline in disciplines {
+        let mut play = Play::new(discipline, 1, [100; 3], 1);
+        for _ in 0..100 {
+            play.come(0, UNIT, Life::Computes);
+        }
+        let (mut had, mut ran_at) = (play.had(), vec![0; 100]);
+        for second in 1..=120 {
+            play.run(second * SECOND);
+            let now = play.had();
+            for (at, (now, before)) in ran_at.iter_mut().zip(now.iter().zip(&had)) {
+                if now > before {
+                    *at = second;
+                }
+                assert!(second - *at < 30, "{discipline:?}: one has not run since {at} s, at {second} s");
+            }
+            had = now;
+        }
+    }
+}
+
 /// Two tasks of one unit; one gives its turn up after each millisecond, a fifth of a slice. Without compensation it would have a
 /// sixth.
 #[test]

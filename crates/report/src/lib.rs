@@ -9,6 +9,7 @@ pub mod claims;
 pub mod comparison;
 pub mod cost_model;
 pub mod currency;
+pub mod disciplines;
 mod disks;
 pub mod doctor;
 pub mod exchanges;

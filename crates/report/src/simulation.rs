@@ -86,6 +86,11 @@ impl JobRow {
         self.times.len() == self.copies
     }
 
+    /// CPU time of a copy, in ns, in the mean.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        self.spent.on_cpus_ns().checked_div(self.copies as u64).unwrap_or(0)
+    }
+
     pub(crate) fn mean(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
         (!self.times.is_empty()).then(|| self.times.iter().sum::<f64>() / self.times.len() as f64)

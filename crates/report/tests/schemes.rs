@@ -24,6 +24,8 @@ fn outcome(took_ms: Option<u64>) -> Outcome {
         swap_short_bytes: 0,
         jobs: vec![JobOutcome { name: "j".into(), unit: "u<".into(), started_ns: 0, ended_ns, spent }],
         rounds: Vec::new(),
+        wakes: Vec::new(),
+        window_ns: 1_000 * MS,
         units: vec![UnitOutcome {
             name: "u<".into(),
             entitled_micro_cpus: 500_000,
@@ -39,6 +41,8 @@ fn outcome(took_ms: Option<u64>) -> Outcome {
             frames_max: 256,
             memory_waited_ns: 0,
             memory_call_backs: MemoryCallBacks::default(),
+            used_by_window_ns: Vec::new(),
+            entitled_by_window_ns: Vec::new(),
         }],
         common: Vec::new(),
         disks: vec![DiskOutcome {

@@ -54,6 +54,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
         start_ns: 0,
         count: tasks / 2,
         every_ns: 0,
+        deadline_ns: None,
         disk: 0,
         background: false,
     };

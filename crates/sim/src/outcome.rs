@@ -25,6 +25,10 @@ pub struct Outcome {
     pub jobs: Vec<JobOutcome>,
     /// How often jobs with loops went round, over time; in the order of the workload.
     pub rounds: Vec<RoundsOutcome>,
+    /// How long tasks that woke waited for a CPU, by job; in the order of the workload.
+    pub wakes: Vec<WakesOutcome>,
+    /// The length of the windows of time that units are accounted by, in ns: a second, or more where the horizon is far.
+    pub window_ns: Time,
     /// Units of the contract that had processes, in the contract's order.
     pub units: Vec<UnitOutcome>,
     /// Memory of the common parts: the kernel's, and what is shared.
@@ -119,6 +123,25 @@ impl RoundsOutcome {
     }
 }
 
+/// From waking to running: of a job's tasks, all copies together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WakesOutcome {
+    /// The job's name in the workload.
+    pub job: String,
+    /// How often one woke that blocked, and had a CPU then.
+    pub count: u64,
+    /// Half of these waited no longer, in ns, rounded down by less than a sixty-fourth.
+    pub median_ns: Time,
+    /// 99 of a hundred waited no longer; rounded likewise.
+    pub p99_ns: Time,
+    /// The longest, in ns.
+    pub max_ns: Time,
+    /// Of a job with a `deadline`: how often a task slept again, or ended, within it, after a sleep.
+    pub met: u64,
+    /// How often it did not.
+    pub missed: u64,
+}
+
 /// What a unit had.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct UnitOutcome {
@@ -150,6 +173,10 @@ pub struct UnitOutcome {
     pub memory_waited_ns: Time,
     /// Its call-backs of memory that it had lent.
     pub memory_call_backs: MemoryCallBacks,
+    /// CPU time of its own tasks in each whole window of the run, in ns.
+    pub used_by_window_ns: Vec<Time>,
+    /// What these were entitled to there, without its sub-units, in ns.
+    pub entitled_by_window_ns: Vec<Time>,
 }
 
 /// What a unit's call-backs of lent memory came to: from the moment at which it was short until all that it was allowed was

@@ -149,6 +149,7 @@ impl Engine<'_> {
     /// A task starts on a CPU: it pays for the switch and for what it has to bring into the cache again.
     fn switch_to(&mut self, id: u32, next: TaskId) {
         self.end_wait(next);
+        self.count_wake(next);
         let costs = &self.scenario.hardware;
         let task = &self.tasks[next as usize];
         let cpu = &mut self.cpus[id as usize];
@@ -197,11 +198,16 @@ impl Engine<'_> {
     }
 
     /// Accounts a CPU's time up to now as busy or idle.
-    fn account(&mut self, at: usize) {
+    pub(super) fn account(&mut self, at: usize) {
         let cpu = &mut self.cpus[at];
         let elapsed = self.now - cpu.accounted;
         cpu.accounted = self.now;
-        if cpu.task.is_some() { cpu.busy_ns += elapsed } else { cpu.idle_ns += elapsed }
+        let Some(task) = cpu.task else {
+            cpu.idle_ns += elapsed;
+            return;
+        };
+        cpu.busy_ns += elapsed;
+        self.windows.used(self.tasks[task as usize].unit, elapsed);
     }
 
     /// Sets a CPU's timer to the first thing that is due there.

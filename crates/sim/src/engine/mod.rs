@@ -23,6 +23,7 @@ mod switcher;
 mod tally;
 mod task;
 mod units;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::AtomicU64;
@@ -51,6 +52,7 @@ use rounds::Rounds;
 use switcher::Switcher;
 use task::{Instance, Task};
 use units::Units;
+use windows::{Waits, Windows};
 
 pub use task::Spent;
 
@@ -115,6 +117,9 @@ pub(crate) struct Engine<'a> {
     /// How many changes of rights were made of those that have a time.
     changed: usize,
     rounds: Rounds,
+    windows: Windows,
+    /// Waits of tasks that woke, by job.
+    wakes: Vec<Waits>,
     /// The loop that holds the contract; it is away while it has its turn.
     steward: Option<Steward>,
     held: Held,
@@ -154,6 +159,7 @@ impl<'a> Engine<'a> {
         let parents: Vec<_> = scenario.contract.ids().map(|id| scenario.contract.unit(id).parent).collect();
         // Nobody has a share before the first plan.
         let shares = vec![0; units];
+        let rounds = Rounds::new(&scenario.workload);
         let mut engine = Engine {
             scenario,
             seed,
@@ -205,7 +211,9 @@ impl<'a> Engine<'a> {
             throttled: VecDeque::new(),
             flushing: 0,
             changed: 0,
-            rounds: Rounds::new(&scenario.workload),
+            windows: Windows::new(units, rounds.every_ns),
+            rounds,
+            wakes: vec![Waits::default(); scenario.workload.jobs.len()],
             steward: Some(Steward::new(scenario.contract.clone(), hardware.machine.clone())),
             held: Held::new(scenario),
             units: Units::new(scenario),
@@ -238,6 +246,7 @@ impl<'a> Engine<'a> {
         let endless = self.unfinished == 0;
         while endless || self.unfinished > 0 {
             let Some((at, id)) = self.timers.pop() else { break };
+            self.end_windows(at.min(horizon));
             if at > horizon {
                 self.now = horizon;
                 self.memory.at(horizon);
@@ -337,6 +346,7 @@ impl<'a> Engine<'a> {
         self.last_look();
         self.audit_all();
         self.count_waits_that_go_on();
+        self.count_answers_that_are_late();
         let outcome = self.outcome();
         self.audit_ledger(outcome)
     }

@@ -35,6 +35,10 @@
 //!
 //! look + call-back + (work + lag (1 + changes)) / e, and P + interrupt for P.
 //!
+//! A unit that has another discipline than stride, or is in one that has, may wait for longer: a queue explains nothing where
+//! who came first runs until it sleeps. There the bound is that of rescues (`rescue.h`): 21 s, as long as a tenth of the
+//! machine has a slice for each rival in 5 s; else as much longer.
+//!
 //! Limits: a unit that is entitled to nothing for itself lives on what others leave, and has no bound. Rivals are
 //! counted one by one because of the scheduler: each process that comes begins at V. So a chain of ever new short ones
 //! keeps back a task that is beyond V. The lemma about credits is for one CPU that is held in parts. Of several,
@@ -44,13 +48,17 @@
 //! Source: stride scheduling (Waldspurger 1995), start-time fair queueing (Goyal, Vin, Cheng 1996), latency-rate
 //! servers (Stiliadis, Varma 1998).
 
-use commonhold_contract::{MILLIONTH, Scheme};
+use commonhold_contract::{Contract, Discipline, MILLIONTH, Scheme, UnitId};
 
 use crate::Time;
 use crate::scenario::{CallBack, Scenario};
 
 /// The weights of all units sum to this at most, but for one that each may be rounded up by.
 const WEIGHTS: u64 = 10_000;
+/// Within this time a task is rescued that waits, if there are few of them.
+const RESCUED_NS: Time = 21_000_000_000;
+/// CPU time of each CPU for rescues while all that are late have a turn: a tenth of 5 s.
+const RESCUES_NS: Time = 500_000_000;
 
 /// The beginning of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +83,8 @@ struct Queue {
     easy: Time,
     /// Whether the unit lies within another, or others within it.
     nested: bool,
+    /// Whether only rescues bound its waits: its own tasks, or units around it, are ordered by another discipline than stride.
+    unruly: bool,
 }
 
 /// What bounds the waits of a run.
@@ -112,6 +122,7 @@ impl Patience {
             entitled: MILLIONTH,
             easy: costs.slice_ns,
             nested: !pool && nested(id),
+            unruly: !pool && unruly(contract, id),
         };
         Patience {
             queues: contract.ids().take(if pool { 1 } else { units }).map(queue).collect(),
@@ -204,7 +215,14 @@ impl Patience {
         let served =
             u128::from(work.saturating_add(lag)) * u128::from(MILLIONTH) / u128::from(queue.entitled);
         let served = Time::try_from(served).unwrap_or(Time::MAX);
-        Some(served.saturating_add(self.look_ns + self.call_back_ns + self.interrupt_ns))
+        let bound = served.saturating_add(self.look_ns + self.call_back_ns + self.interrupt_ns);
+        Some(if queue.unruly { bound.max(self.rescued_ns(rivals)) } else { bound })
+    }
+
+    /// Within this time each of so many rivals is rescued.
+    fn rescued_ns(&self, rivals: u64) -> Time {
+        let rounds = rivals.saturating_mul(self.slice_ns).div_ceil(self.cpus * RESCUES_NS);
+        RESCUED_NS.saturating_mul(rounds.max(1))
     }
 
     /// By how much CPU time a queue may be behind what it is entitled to, in ns.
@@ -220,6 +238,18 @@ impl Patience {
         };
         if queue.nested { shared + turns } else { shared.max(turns) }
     }
+}
+
+/// Whether the unit, or one around it, has another discipline than stride.
+fn unruly(contract: &Contract, id: UnitId) -> bool {
+    let mut around = Some(id);
+    while let Some(unit) = around.map(|id| contract.unit(id)) {
+        if unit.discipline != Discipline::Stride {
+            return true;
+        }
+        around = unit.parent;
+    }
+    false
 }
 
 /// The longest that a call-back may take, in ns.
@@ -245,12 +275,15 @@ mod tests {
     const MS: Time = 1_000_000;
 
     fn patience(scheme: &str) -> Patience {
-        let contract = format!("version = 1\n[machine]\nscheme = \"{scheme}\"\n[unit.a]\n[unit.b]\n");
+        patience_of(&format!("version = 1\n[machine]\nscheme = \"{scheme}\"\n[unit.a]\n[unit.b]\n"))
+    }
+
+    fn patience_of(contract: &str) -> Patience {
         let machine = "version = 1\nshape = \"cpus:2 memory:64MiB\"\n[kernel]\nslice = \"10ms\"\ntick = \"10ms\"\n\
                        call_back = \"tick\"\nipi = \"0s\"\n";
         let work =
             "version = 1\n[program.p]\ndo = [{ cpu = \"1s\" }]\n[job.a]\nunit = \"a\"\nprogram = \"p\"\n";
-        Patience::new(&read(&contract, machine, work).scenario.unwrap())
+        Patience::new(&read(contract, machine, work).scenario.unwrap())
     }
 
     /// The first moment at which a wait from 0 on has lasted too long.
@@ -275,6 +308,28 @@ mod tests {
         let wait = patience.begin(0, 2);
         assert_eq!(patience.is_borne(80 * MS, wait, 2), Ok(()));
         assert_eq!(patience.is_borne(80 * MS + 1, wait, 2), Err(80 * MS));
+    }
+
+    /// Two CPUs have a second for rescues in a round: that is a hundred slices of 10 ms, and one more takes two rounds.
+    #[test]
+    fn where_another_discipline_orders_only_rescues_bound_waits() {
+        let contract = "version = 1\n[unit.a]\ndiscipline = \"fifo\"\n[unit.a.unit.c]\n[unit.b]\n";
+        let mut patience = patience_of(contract);
+        patience.looked(0, false);
+        let (a, b, c) = (2, 4, 3);
+        for unit in [a, b, c] {
+            patience.came(unit);
+        }
+        let wait = patience.begin(0, c);
+        for unit in [a, c] {
+            assert_eq!(patience.is_borne(21_000 * MS, wait, unit), Ok(()), "{unit}");
+            assert_eq!(patience.is_borne(21_000 * MS + 1, wait, unit), Err(21_000 * MS), "{unit}");
+        }
+        assert!(patience.is_borne(21_000 * MS, wait, b).is_err());
+        for _ in 0..100 {
+            patience.came(c);
+        }
+        assert_eq!(patience.is_borne(43_000 * MS, wait, c), Err(42_000 * MS));
     }
 
     /// A whole CPU: 10 ms, and a call-back of 10 ms. Half of one, by turns of 250 ms among four: H(4) = 2.084, rounded up,

@@ -67,6 +67,9 @@ impl Engine<'_> {
     }
 
     fn block(&mut self, id: TaskId, state: State) -> Next {
+        if state == State::Sleeping {
+            self.count_answer(id);
+        }
         let task = &mut self.tasks[id as usize];
         task.state = state;
         task.since = self.now;

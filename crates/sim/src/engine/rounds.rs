@@ -18,7 +18,7 @@ const EVERY_MIN_NS: Time = 1_000_000_000;
 /// The rounds of all jobs.
 #[derive(Debug)]
 pub(super) struct Rounds {
-    every_ns: Time,
+    pub(super) every_ns: Time,
     jobs: Vec<JobRounds>,
     /// Changes that are due since a job has come so far.
     pub(super) due: Vec<Change>,

@@ -16,6 +16,8 @@ impl Engine<'_> {
             swap_short_bytes: self.swap_short(),
             jobs: self.instances.iter().map(|instance| self.job(instance)).collect(),
             rounds: self.rounds.outcome(&self.scenario.workload),
+            wakes: super::windows::wakes(&self.scenario.workload, &self.wakes),
+            window_ns: self.window_ns(),
             units: self
                 .scenario
                 .contract
@@ -60,6 +62,7 @@ impl Engine<'_> {
     fn unit(&self, id: UnitId) -> UnitOutcome {
         let (unit, account) = (self.kernel.unit(id.0), self.kernel.account(id.0));
         let (frames_mean, frames_max) = self.memory.used_mean_and_max(id);
+        let (used_by_window_ns, entitled_by_window_ns) = self.windows_of(id);
         UnitOutcome {
             name: self.path(id),
             entitled_micro_cpus: self.units.entitled_mean(id.index(), self.now),
@@ -75,6 +78,8 @@ impl Engine<'_> {
             frames_max,
             memory_waited_ns: self.waited_for_frames(id),
             memory_call_backs: self.loans.call_backs(id, self.now),
+            used_by_window_ns,
+            entitled_by_window_ns,
         }
     }
 

@@ -73,6 +73,10 @@ pub(super) struct Task {
     pub(super) chance: Chance,
     /// Since when it waits for what it waits for.
     pub(super) since: Time,
+    /// It woke, and has had no CPU since.
+    pub(super) woke: bool,
+    /// When its latest sleep ended, if it has not slept again.
+    pub(super) up_since: Option<Time>,
     /// The unit that it belongs to, and the one that it runs for.
     pub(super) unit: u32,
     pub(super) runs_for: u32,
@@ -188,6 +192,8 @@ impl Engine<'_> {
             positions: Vec::new(),
             chance,
             since: self.now,
+            woke: false,
+            up_since: None,
             unit: unit.0,
             runs_for: unit.0,
             held: Vec::new(),
@@ -215,8 +221,12 @@ impl Engine<'_> {
     pub(super) fn wake(&mut self, id: TaskId) {
         self.count_block(id);
         let task = &mut self.tasks[id as usize];
+        if task.state == State::Sleeping {
+            task.up_since = Some(self.now);
+        }
         task.state = State::Runnable;
         task.since = self.now;
+        task.woke = true;
         task.waits = Some(self.patience.begin(self.now, task.runs_for));
         self.units.became_runnable(task.runs_for);
         self.kernel.wake(self.now, id);
@@ -251,6 +261,7 @@ impl Engine<'_> {
 
     /// A task has done its last op.
     pub(super) fn end(&mut self, id: TaskId) {
+        self.count_answer(id);
         let task = &mut self.tasks[id as usize];
         task.state = State::Ended;
         let (space, parent, instance) = (task.space, task.parent, task.instance);

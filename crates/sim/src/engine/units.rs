@@ -40,9 +40,13 @@ impl Units {
 
     /// What a unit was entitled to in the mean, in millionths of a CPU.
     pub(super) fn entitled_mean(&self, unit: usize, now: Time) -> u64 {
-        let latest = u128::from(self.entitled[unit]) * u128::from(now - self.planned_at);
-        let mean = (self.entitled_so_far[unit] + latest).checked_div(u128::from(now)).unwrap_or(0);
+        let mean = self.entitled_sum(unit, now).checked_div(u128::from(now)).unwrap_or(0);
         u64::try_from(mean).unwrap_or(u64::MAX)
+    }
+
+    /// The same, times ns, summed up to now.
+    pub(super) fn entitled_sum(&self, unit: usize, now: Time) -> u128 {
+        self.entitled_so_far[unit] + u128::from(self.entitled[unit]) * u128::from(now - self.planned_at)
     }
 
     /// What a plan entitles units to from now on.

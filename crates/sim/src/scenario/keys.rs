@@ -622,6 +622,14 @@ pub(crate) static JOB: Table = Table {
             "Time between the starts of two of them.",
         ),
         key(
+            "deadline",
+            Kind::Time { min: 1, max: HORIZON_MAX_NS },
+            "",
+            "\"20ms\"",
+            "After each sleep, its processes are to sleep again, or to end, within this time. Nothing enforces that: it is counted how \
+             often they did, and how often not.",
+        ),
+        key(
             "disk",
             Kind::Name("disk"),
             "",

@@ -472,6 +472,8 @@ pub struct Job {
     pub count: u32,
     /// Time between the starts of two of them, in ns.
     pub every_ns: Time,
+    /// From the end of a sleep to the next, or to the end of the process, it is to be no longer, in ns.
+    pub deadline_ns: Option<Time>,
     /// The disk of its files and its swap; the first if not said.
     pub disk: u16,
     /// Runs on and on: the simulation does not wait for it.

@@ -189,6 +189,7 @@ impl Jobs<'_> {
             start_ns: 0,
             count: 1,
             every_ns: 0,
+            deadline_ns: None,
             disk: 0,
             background: false,
         };
@@ -206,6 +207,7 @@ impl Jobs<'_> {
                 "start" => job.start_ns = number(document, &entry).unwrap_or(0),
                 "count" => job.count = number_32(document, &entry).unwrap_or(1),
                 "every" => job.every_ns = number(document, &entry).unwrap_or(0),
+                "deadline" => job.deadline_ns = number(document, &entry),
                 "disk" => job.disk = self.disks.find(document, &entry).unwrap_or(0),
                 _ => job.background = document.switch(&entry).unwrap_or(true),
             }
