@@ -57,8 +57,6 @@ struct dispatch_order {
 	u64 handed;
 	u64 used;
 	u64 at;
-	u32 weights;
-	u32 unused;
 	u64 last; /* the largest key that one waits with, or did */
 };
 
@@ -279,7 +277,7 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 408, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 392, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 288, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 72, "mirrored in tables.rs");

@@ -92,8 +92,6 @@ pub(crate) struct Order {
     handed: u64,
     used: u64,
     at: u64,
-    weights: u32,
-    unused: u32,
     last: u64,
 }
 
@@ -578,7 +576,7 @@ impl Setting {
 
 const _: () = assert!(size_of::<Setting>() == 40);
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 408);
+const _: () = assert!(size_of::<Unit>() == 392);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 288);
 const _: () = assert!(size_of::<Own>() == 72);

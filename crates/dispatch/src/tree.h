@@ -65,27 +65,7 @@ static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 /* The unit around one that has a part less that is active, if it sleeps now itself. */
 static struct dispatch_unit *uncount_within(struct dispatch_unit *unit)
 {
-	struct dispatch_unit *parent;
-
-	if (add(&unit->active, -1) != 1 || !(parent = unit_at(unit->parent)))
-		return NULL;
-	if (is_other(unit->among))
-		to_unit(unit->number, LEAVES, 0);
-	return parent;
-}
-
-/* A task of another discipline than stride sleeps, or goes. Its weight does not count here. */
-static __attribute__((noinline)) void task_leaves(struct dispatch_task *task, struct dispatch_unit *unit)
-{
-	struct party party = {};
-
-	party.key = task->vtime;
-	party.mark = task->memory.mark;
-	party.at = task->memory.at;
-	party.weight = SHARE_UNIT;
-	to_task(&party, unit->number, LEAVES, 0);
-	task->memory.mark = party.mark;
-	task->memory.at = party.at;
+	return add(&unit->active, -1) == 1 ? unit_at(unit->parent) : NULL;
 }
 
 static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
@@ -95,13 +75,7 @@ static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
 	if (!(task->state & DISPATCH_COUNTED))
 		return;
 	task->state &= ~DISPATCH_COUNTED;
-	if (is_other(unit->discipline))
-		task_leaves(task, unit);
-	if (add(&unit->own_active, -1) != 1)
-		return;
-	if (unit->below && is_other(unit->discipline))
-		to_own_tasks(unit->number, LEAVES, 0);
-	if (!(unit = uncount_within(unit)))
+	if (add(&unit->own_active, -1) != 1 || !(unit = uncount_within(unit)))
 		return;
 	bpf_for(level, 1, DISPATCH_DEPTH_MAX)
 		if (!(unit = uncount_within(unit)))

@@ -20,6 +20,7 @@
  *   higher_has(cpu)                      a higher class has that CPU
  *   is_held_here(p, enq_flags)           for a moment it may run nowhere else, whatever its affinity is
  *   add(), add64()                       counters that several CPUs write; add() returns what was there before
+ *   swap64(p, by), replace64(p, is, by)  the same: what was there; whether it was replaced
  *   disciplined()                        whether any unit may have another discipline than stride
  *   random_bits()                        32 of them
  *   set_slice(p, ns)                     what a task has left to run

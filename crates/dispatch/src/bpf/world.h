@@ -348,6 +348,16 @@ static __always_inline void world_pass_at_least(u64 pass)
 		pass_of_world = pass;
 }
 
+static __always_inline u64 swap64(u64 *p, u64 by)
+{
+	return __sync_lock_test_and_set(p, by);
+}
+
+static __always_inline bool replace64(u64 *p, u64 is, u64 by)
+{
+	return __sync_val_compare_and_swap(p, is, by) == is;
+}
+
 static __always_inline bool disciplined(void)
 {
 	return dispatch_disciplined;

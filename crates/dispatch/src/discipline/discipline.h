@@ -50,7 +50,6 @@ enum event {
 	GOES_ON,     /* both: it runs on, since no other has a better claim */
 	RAN,         /* it ran for so long since the last time, on one CPU */
 	WAITS,       /* time passes while it waits */
-	LEAVES,      /* it sleeps, or ends */
 };
 
 PART void party_comes(u32 discipline, struct party *party, struct dispatch_order *order,
@@ -88,7 +87,7 @@ PART void party_comes(u32 discipline, struct party *party, struct dispatch_order
 }
 
 PART void party_ran(u32 discipline, struct party *party, struct dispatch_order *order,
-		    struct dispatch_deadline *deadline, u64 used, u64 now)
+		    struct dispatch_deadline *deadline, u64 used, u32 weights, u64 now)
 {
 	switch (discipline) {
 	case DISPATCH_LOTTERY:
@@ -104,7 +103,7 @@ PART void party_ran(u32 discipline, struct party *party, struct dispatch_order *
 		batch_ran(party, used);
 		break;
 	case DISPATCH_JOB:
-		job_ran(party, order, used, now);
+		job_ran(party, order, used, weights);
 		break;
 	case DISPATCH_DWCS:
 		dwcs_ran(party, deadline, used, now);
@@ -117,7 +116,7 @@ PART void party_ran(u32 discipline, struct party *party, struct dispatch_order *
  * begins where the one before ended.
  */
 PART void happens(u32 discipline, enum event event, struct party *party, struct dispatch_order *order,
-		  struct dispatch_deadline *deadline, u64 used)
+		  struct dispatch_deadline *deadline, u64 used, u32 weights)
 {
 	u64 now = moment();
 
@@ -130,13 +129,11 @@ PART void happens(u32 discipline, enum event event, struct party *party, struct 
 	if (event == COMES_AWAKE || event == COMES || event == GOES_ON)
 		party_comes(discipline, party, order, deadline, now, event == COMES_AWAKE);
 	else if (event == RAN)
-		party_ran(discipline, party, order, deadline, used, now);
+		party_ran(discipline, party, order, deadline, used, weights, now);
 	else if (event == WAITS && discipline == DISPATCH_DWCS)
 		dwcs_passes(party, deadline, now);
 	else if (event == WAITS && discipline == DISPATCH_JOB)
 		job_waits(party, order);
-	else if (event == LEAVES && discipline == DISPATCH_JOB)
-		job_leaves(party, order);
 }
 
 /* A number that was given out is not given out again. */
@@ -146,15 +143,35 @@ static void count_numbers(u32 discipline, u64 *clock, u64 key)
 		at_least(clock, key & (OVER - 1));
 }
 
+/* The weights of a unit's active sub-units and of its own tasks, where an interval of `job-currency` ends; else 0. */
+VERIFIED_ALONE(u32) weights_to_hand_out_by(u32 id, u32 discipline, u32 event)
+{
+	struct dispatch_unit *around = unit_at(id), *unit;
+	u32 sum, other;
+
+	if (!around || discipline != DISPATCH_JOB || event != RAN || !job_hands_out(&around->subs, moment()))
+		return 0;
+	sum = around->own_active ? OWN_WEIGHT : 0;
+	bpf_for(other, 0, rules()->units) {
+		unit = unit_at(other);
+		if (unit && unit->parent == id && unit->active)
+			sum += unit->weight;
+	}
+	return sum;
+}
+
 /* Something happens to a task, as a party among those of a unit with another discipline than stride. Returns 0. */
 VERIFIED_ALONE(u32) to_task(struct party *party, u32 id, u32 event, u64 used)
 {
 	struct dispatch_unit *unit = unit_at(id);
+	u32 weights = 0;
 
 	if (!party || !unit)
 		return 0;
 	party->clock = unit->vtime;
-	happens(among_tasks(unit->discipline), event, party, &unit->tasks, &unit->deadline, used);
+	if (unit->discipline == DISPATCH_JOB && event == RAN && job_hands_out(&unit->tasks, moment()))
+		weights = unit->own_active * SHARE_UNIT;
+	happens(among_tasks(unit->discipline), event, party, &unit->tasks, &unit->deadline, used, weights);
 	return 0;
 }
 
@@ -171,7 +188,8 @@ VERIFIED_ALONE(u32) to_unit(u32 id, u32 event, u64 used)
 	party.at = unit->memory.at;
 	party.weight = unit->weight ? unit->weight : 1;
 	party.clock = around->frontier;
-	happens(unit->among, event, &party, &around->subs, &unit->deadline, used);
+	happens(unit->among, event, &party, &around->subs, &unit->deadline, used,
+		weights_to_hand_out_by(unit->parent, unit->among, event));
 	unit->pass = party.key;
 	unit->memory.mark = party.mark;
 	unit->memory.at = party.at;
@@ -193,7 +211,8 @@ VERIFIED_ALONE(u32) to_own_tasks(u32 id, u32 event, u64 used)
 	party.at = unit->own_memory.at;
 	party.weight = OWN_WEIGHT;
 	party.clock = unit->frontier;
-	happens(unit->discipline, event, &party, &unit->subs, &none, used);
+	happens(unit->discipline, event, &party, &unit->subs, &none, used,
+		weights_to_hand_out_by(id, unit->discipline, event));
 	unit->own_pass = party.key;
 	unit->own_memory.mark = party.mark;
 	unit->own_memory.at = party.at;

@@ -6,7 +6,7 @@
  * job that used less than it was handed is under its entitlement, and goes before all that are over theirs. Within
  * either band, jobs take turns.
  *
- *   handed = used by all / weights of all, as it was at the last interval's end
+ *   handed += used by all / weights of all that are active, once an interval
  *   used   += used / weight
  *   key = its number among the turns, and OVER more if it used more than was handed
  *
@@ -24,25 +24,28 @@
 #define INTERVAL 100000000ull
 #define OVER     (1ull << 60) /* beyond all numbers */
 
-static void job_comes(struct party *party, struct dispatch_order *order, bool woke)
+static void job_comes(struct party *party, const struct dispatch_order *order, bool woke)
 {
-	if (woke) {
+	if (woke)
 		at_least(&party->mark, order->handed);
-		if (!party->at)
-			add(&order->weights, party->weight);
-		party->at = party->weight;
-	}
 	party->key = party->clock + 1 + (before(order->handed, party->mark) ? OVER : 0);
 }
 
-static void job_ran(struct party *party, struct dispatch_order *order, u64 used, u64 now)
+/* `weights`: of all that are active, at an interval's end; else 0. */
+static void job_ran(struct party *party, struct dispatch_order *order, u64 used, u32 weights)
 {
 	party->mark += over_weight(used, party->weight);
-	add64(&order->used, over_weight(used, order->weights));
-	if (before(now, order->at + INTERVAL))
-		return;
-	order->at = now;
-	order->handed = order->used;
+	add64(&order->used, used);
+	if (weights)
+		add64(&order->handed, over_weight(swap64(&order->used, 0), weights));
+}
+
+/* An interval is over: one CPU hands out what all used. */
+static bool job_hands_out(struct dispatch_order *order, u64 now)
+{
+	u64 at = order->at;
+
+	return !before(now, at + INTERVAL) && replace64(&order->at, at, now);
 }
 
 /* What was handed out since may bring it back among those that go first. */
@@ -50,12 +53,6 @@ static void job_waits(struct party *party, const struct dispatch_order *order)
 {
 	if (party->key & OVER && !before(order->handed, party->mark))
 		party->key -= OVER;
-}
-
-static void job_leaves(struct party *party, struct dispatch_order *order)
-{
-	add(&order->weights, -(s32)party->at);
-	party->at = 0;
 }
 
 #endif

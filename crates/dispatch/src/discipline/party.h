@@ -12,7 +12,6 @@
  *   NAME_comes(party, now, woke)   it waits from now on, or its turn is over; `woke`: it slept, or is new
  *   NAME_begins(party, now)        a turn of it begins
  *   NAME_ran(party, used, now)     it ran for so long since the last time, on one CPU
- *   NAME_leaves(party)             it sleeps, or ends
  */
 #ifndef DISPATCH_PARTY_H
 #define DISPATCH_PARTY_H

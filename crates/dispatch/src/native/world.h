@@ -199,6 +199,22 @@ static inline void add64(u64 *counter, u64 by)
 	*counter += by;
 }
 
+static inline u64 swap64(u64 *p, u64 by)
+{
+	u64 was = *p;
+
+	*p = by;
+	return was;
+}
+
+static inline bool replace64(u64 *p, u64 is, u64 by)
+{
+	if (*p != is)
+		return false;
+	*p = by;
+	return true;
+}
+
 static inline u64 *mask_at(u32 id, enum mask which)
 {
 	u32 index = id < world->rules.units ? id : world->rules.units;
