@@ -67,7 +67,12 @@ fn check_prints_the_sum_of_a_reservation_and_tickets() {
 fn the_page_on_disciplines_shows_what_the_simulator_prints() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = fs::read_to_string(root.join("docs/disciplines.md")).unwrap();
-    let words = ["sim", "scenarios/inactive-entity", "--disciplines", "all"];
+    let words = [
+        "sim",
+        "scenarios/inactive-entity",
+        "--disciplines",
+        "stride,lottery,entitlement,decay,fifo,rr,batch",
+    ];
     assert!(page.contains(&format!("`commonhold {}`", words.join(" "))), "the page names another command");
     let output =
         Command::new(env!("CARGO_BIN_EXE_commonhold")).args(words).current_dir(&root).output().unwrap();

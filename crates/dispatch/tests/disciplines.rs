@@ -243,7 +243,8 @@ fn each_ticket_is_drawn_as_often() {
         play.come(0, UNIT, Life::Computes);
     }
     play.run(200 * SECOND);
-    let turns: Vec<f64> = play.had().iter().map(|had| *had as f64 / SLICE as f64).collect();
+    let turns = |had: &u64| f64::from(u32::try_from(had / SLICE).expect("few turns"));
+    let turns: Vec<f64> = play.had().iter().map(turns).collect();
     let mean = turns.iter().sum::<f64>() / 10.0;
     let chi_square: f64 = turns.iter().map(|turns| (turns - mean).powi(2) / mean).sum();
     // Nine degrees of freedom: 21.7 for a hundredth. Below 1, chance would be too even to be one: strides.
