@@ -95,7 +95,7 @@ fn disciplines_not_held(contract: &Contract, means: Means) -> Option<String> {
     let why = match (contract.machine.scheme, means.switches) {
         (Scheme::Smp, _) => "under `scheme = \"smp\"`, the kernel decides",
         (_, true) => return None,
-        (_, false) => "only the `kernel` backend has them; the kernel divides by weight",
+        (_, false) => "only the `kernel` backend has them, and heeds deadlines",
     };
     Some(format!("; disciplines not held: {} ({why})", named(&units, name)?))
 }
@@ -231,7 +231,7 @@ mod tests {
         let said = |contract: &Contract, means| cpu(contract, 4, means, "by it").line();
         assert_eq!(said(&contract, kernel::MEANS), "cpu     held by it");
         let user = "cpu     held by it; disciplines not held: `lottery` of `a`, `fifo` of `c` (only the `kernel` backend has \
-                    them; the kernel divides by weight)";
+                    them, and heeds deadlines)";
         assert_eq!(said(&contract, user::MEANS), user);
         contract.machine.scheme = Scheme::Smp;
         assert!(said(&contract, kernel::MEANS).contains("`fifo` of `c` (under `scheme = \"smp\"`"));
