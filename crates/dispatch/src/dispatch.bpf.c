@@ -374,10 +374,10 @@ struct goer {
 	u64 after;  /* its virtual time after another slice; the key that it would wait with under another discipline */
 };
 
-static struct goer as_goer(const struct dispatch_task *task, struct dispatch_unit *unit, const struct task_struct *p)
+static struct goer as_goer(struct dispatch_task *task, struct dispatch_unit *unit, const struct task_struct *p)
 {
 	if (is_other(unit->discipline))
-		return (struct goer){ .unit = task->unit, .after = task_happens(p, (struct dispatch_task *)task, unit, COMES, 1) };
+		return (struct goer){ .unit = task->unit, .after = task_happens(p, task, unit, WOULD_COME, 0) };
 	return (struct goer){
 		.unit = task->unit,
 		.weight = p->scx.weight,

@@ -25,7 +25,7 @@ static __attribute__((noinline)) u64 task_happens(const struct task_struct *p, s
 	party.at = task->memory.at;
 	party.weight = p->scx.weight ? p->scx.weight : 1;
 	to_task(&party, unit->number, event, used);
-	if (event == COMES && used)
+	if (event == WOULD_COME)
 		return party.key;
 	task->vtime = party.key;
 	task->memory.mark = party.mark;

@@ -46,6 +46,7 @@ static u32 among_tasks(u32 discipline)
 enum event {
 	COMES_AWAKE, /* it slept, or is new, and waits from now on */
 	COMES,       /* its turn is over, and it waits again */
+	WOULD_COME,  /* it runs on, and is asked which key it would wait with */
 	BEGINS,      /* a turn of it begins */
 	GOES_ON,     /* both: it runs on, since no other has a better claim */
 	RAN,         /* it ran for so long since the last time, on one CPU */
@@ -126,7 +127,7 @@ PART void happens(u32 discipline, enum event event, struct party *party, struct 
 		else if (discipline == DISPATCH_GANG)
 			gang_begins(party, now);
 	}
-	if (event == COMES_AWAKE || event == COMES || event == GOES_ON)
+	if (event == COMES_AWAKE || event == COMES || event == WOULD_COME || event == GOES_ON)
 		party_comes(discipline, party, order, deadline, now, event == COMES_AWAKE);
 	else if (event == RAN)
 		party_ran(discipline, party, order, deadline, used, weights, now);
