@@ -166,8 +166,14 @@ hard = { memory = "64MiB" }
 [unit.works.unit.di]
 CONTRACT
 ok "the daemon holds a reservation" start_daemon reserved.toml --backend cgroup || exit 1
+# What lab/ana uses of its 64 MiB stays with it, and what is used beside it stays within lab.
 for unit in $units; do
-	touch_in $unit ${unit##*/} 80 0
+	case $unit in
+	lab/ana) much=20 ;;
+	lab/cy) much=5 ;;
+	*) much=80 ;;
+	esac
+	touch_in $unit ${unit##*/} $much 0
 	ok "$unit uses memory" wait_for 20 passes ${unit##*/} 1
 done
 # guaranteed ANA BO: the kernel guarantees so many MiB to the two units, and as many to the units around them.
@@ -183,6 +189,9 @@ guaranteed() {
 }
 ok "64 MiB are guaranteed to one" wait_for 10 guaranteed 64 0
 guaranteed 64 0; note "MiB: $detail"
+commonhold offer --unit lab/ana --give memory:48MiB --want disk:40 2> refused
+ok "what is in use is not offered" is $? 65
+ok "the answer says what can be given" grep -q "is the most that it can give now" refused
 ok "it offers half of that" commonhold offer --unit lab/ana --give memory:32MiB --want disk:40
 ok "a unit elsewhere takes it" commonhold offer --unit works/bo --give disk:50 --want memory:32MiB
 commonhold offers | sed 's/^/# /'
