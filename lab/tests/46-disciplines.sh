@@ -1,4 +1,4 @@
-# budget: 160
+# budget: 240
 # only: with --all
 # seconds: 500
 # needs: commonhold spin
