@@ -62,6 +62,22 @@ pub enum Discipline {
     Dwcs,
 }
 
+impl Discipline {
+    /// All of them, by their numbers.
+    pub const ALL: [Discipline; 10] = [
+        Discipline::Stride,
+        Discipline::Lottery,
+        Discipline::Entitlement,
+        Discipline::Decay,
+        Discipline::Fifo,
+        Discipline::Rr,
+        Discipline::Batch,
+        Discipline::Job,
+        Discipline::Gang,
+        Discipline::Dwcs,
+    ];
+}
+
 /// What a discipline remembers of one that it orders.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]

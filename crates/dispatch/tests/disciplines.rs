@@ -194,16 +194,7 @@ fn fifo_serves_who_came_first() {
 /// A hundred tasks of one unit that compute, on one CPU: none waits for so long that a kernel would end the scheduler.
 #[test]
 fn no_task_waits_for_thirty_seconds_under_any_discipline() {
-    let disciplines = [
-        Discipline::Lottery,
-        Discipline::Entitlement,
-        Discipline::Decay,
-        Discipline::Fifo,
-        Discipline::Rr,
-        Discipline::Batch,
-        Discipline::Job,
-    ];
-    for discipline in disciplines {
+    for discipline in Discipline::ALL {
         let mut play = Play::new(discipline, 1, [100; 3], 1);
         for _ in 0..100 {
             play.come(0, UNIT, Life::Computes);
@@ -444,20 +435,12 @@ fn missed_in(sets: u32, alike: bool) -> u32 {
 
 #[test]
 fn no_window_is_violated_of_deadlines_that_are_alike() {
-    let missed = missed_in(300, true);
-    assert!(missed > 100, "in {missed} sets a deadline was missed at all");
+    let missed = missed_in(10_000, true);
+    assert!(missed > 3_000, "in {missed} sets a deadline was missed at all");
 }
 
 #[test]
 fn no_deadline_is_missed_where_all_budgets_fit() {
-    assert_eq!(missed_in(300, false), 0);
-}
-
-/// By name: 10,000 sets of either kind.
-#[test]
-#[ignore = "a minute in a release build"]
-fn no_window_is_violated_in_ten_thousand_sets() {
-    missed_in(10_000, true);
     assert_eq!(missed_in(10_000, false), 0);
 }
 

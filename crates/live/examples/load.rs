@@ -38,19 +38,6 @@ const NAMES: [&str; 2] = ["kernel", "others"];
 
 type Failure = Box<dyn std::error::Error>;
 
-const DISCIPLINES: [Discipline; 10] = [
-    Discipline::Stride,
-    Discipline::Lottery,
-    Discipline::Entitlement,
-    Discipline::Decay,
-    Discipline::Fifo,
-    Discipline::Rr,
-    Discipline::Batch,
-    Discipline::Job,
-    Discipline::Gang,
-    Discipline::Dwcs,
-];
-
 /// What one `--unit` says.
 struct Asked {
     name: String,
@@ -126,7 +113,7 @@ fn asked(value: &str) -> Result<Asked, Failure> {
     let (cgroup, weight) = parts.next().zip(parts.next()).ok_or_else(wrong)?;
     let (mut flags, mut discipline) = (0, Discipline::Stride);
     for flag in parts.next().unwrap_or_default().split(',').filter(|flag| !flag.is_empty()) {
-        match (flag, DISCIPLINES.iter().find(|known| format!("{known:?}").eq_ignore_ascii_case(flag))) {
+        match (flag, Discipline::ALL.iter().find(|known| format!("{known:?}").eq_ignore_ascii_case(flag))) {
             ("lend", _) => flags |= LENDS,
             ("borrow", _) => flags |= BORROWS,
             (_, Some(known)) => discipline = *known,
