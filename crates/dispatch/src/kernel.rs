@@ -411,6 +411,13 @@ impl Kernel {
         }
     }
 
+    /// A CPU's task gives the rest of its turn up, and does not sleep: its next [`Kernel::schedule`] is the turn's end.
+    pub fn give_turn_up(&mut self, cpu: u32) {
+        if let Some(id) = self.runs[cpu as usize].current {
+            self.tasks[id as usize].slice = 0;
+        }
+    }
+
     /// What is left of the slice of the task that a CPU runs, in ns. Of one that was preempted the interrupt decides when
     /// it goes, and not its slice.
     #[inline]

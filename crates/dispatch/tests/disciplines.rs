@@ -112,7 +112,12 @@ impl Play {
             let ran = now - since;
             task.had += ran;
             if let Life::Yields(work) = task.life {
-                task.left = if task.left > ran { task.left - ran } else { work };
+                if task.left > ran {
+                    task.left -= ran;
+                } else {
+                    task.left = work;
+                    self.kernel.give_turn_up(cpu);
+                }
             }
         }
         let next = self.kernel.schedule(now, cpu, task.is_some());
@@ -442,6 +447,28 @@ fn no_window_is_violated_of_deadlines_that_are_alike() {
 #[test]
 fn no_deadline_is_missed_where_all_budgets_fit() {
     assert_eq!(missed_in(10_000, false), 0);
+}
+
+/// The one that runs in the second period, of two with equal deadlines that come in this order.
+fn first_of(windows: [(u32, u32); 2]) -> Option<TaskId> {
+    let mut play = Play::new(Discipline::Dwcs, 1, [100; 3], 1);
+    for (sub, (misses, of)) in SUB.into_iter().zip(windows) {
+        let deadline = Deadline { period_ns: 10_000_000, budget_ns: 5_000_000, misses, of };
+        let rules = UnitRules { parent: UNIT, deadline, ..UnitRules::USUAL };
+        assert!(play.kernel.set_unit(0, sub, rules));
+        play.come(0, sub, Life::Computes);
+    }
+    play.run(12 * MS);
+    play.cpus[0].0
+}
+
+/// Of two that bear no miss, the longer window is first; of others, the one that bears less.
+#[test]
+fn of_equal_deadlines_the_one_is_first_that_bears_least() {
+    assert_eq!(first_of([(0, 2), (0, 5)]), Some(1));
+    assert_eq!(first_of([(0, 5), (0, 2)]), Some(0));
+    assert_eq!(first_of([(3, 5), (1, 5)]), Some(1));
+    assert_eq!(first_of([(1, 5), (0, 5)]), Some(1));
 }
 
 /// A player of media that wants 4 of each 20 ms, bears no miss, and sleeps in between, beside two that compute and have no
