@@ -243,6 +243,8 @@ pub(crate) static UNIT: Table = Table {
                 "job-currency",
                 "gang",
                 "dwcs",
+                "smp",
+                "classes",
             ]),
             "\"stride\"",
             "\"lottery\"",
@@ -251,7 +253,8 @@ pub(crate) static UNIT: Table = Table {
              `decay`: the one that used least for its weight of late, where usage is forgotten within seconds, or within \
              minutes. `fifo`: the one that came first. `rr`: each in turn. `batch`: likewise, with long turns. \
              `job-currency`: those first that used less than they were handed by weight at intervals. `gang`: the sub-units in \
-             turn, each on all CPUs at once. `dwcs`: the sub-unit whose `deadline` is next.",
+             turn, each on all CPUs at once. `dwcs`: the sub-unit whose `deadline` is next. `smp`: all tasks alike, whatever sub-unit they are in. `classes`: the sub-unit of the highest class. A sub-unit's own discipline says its \
+             class: real time (`dwcs`, `fifo`, `rr`), time share (the others), `entitlement`, `batch`, in this order.",
         ),
         key(
             "deadline",

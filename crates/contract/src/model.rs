@@ -258,6 +258,10 @@ pub enum Discipline {
     Gang,
     /// The sub-unit whose deadline is next: see [`Deadline`].
     Dwcs,
+    /// The task that had least, whatever sub-unit it is in: nothing is isolated within the unit.
+    Smp,
+    /// The sub-unit of the highest class, which its own discipline says: real time, time share, entitlement, batch.
+    Classes,
 }
 
 /// So much CPU time in each period, to be had before its end, but for a few periods.
@@ -275,7 +279,7 @@ pub struct Deadline {
 
 impl Discipline {
     /// All of them.
-    pub const ALL: [Discipline; 10] = [
+    pub const ALL: [Discipline; 12] = [
         Discipline::Stride,
         Discipline::Lottery,
         Discipline::Entitlement,
@@ -286,6 +290,8 @@ impl Discipline {
         Discipline::JobCurrency,
         Discipline::Gang,
         Discipline::Dwcs,
+        Discipline::Smp,
+        Discipline::Classes,
     ];
 
     /// The name that contracts, commands and reports use.
@@ -301,6 +307,8 @@ impl Discipline {
             Discipline::JobCurrency => "job-currency",
             Discipline::Gang => "gang",
             Discipline::Dwcs => "dwcs",
+            Discipline::Smp => "smp",
+            Discipline::Classes => "classes",
         }
     }
 }

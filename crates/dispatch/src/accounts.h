@@ -6,10 +6,22 @@
 #ifndef DISPATCH_ACCOUNTS_H
 #define DISPATCH_ACCOUNTS_H
 
+/* The unit that a task belongs to. Under `smp` it is ordered among another's. */
+static u32 payer(const struct dispatch_task *task)
+{
+	return disciplined() ? task->pays : task->unit;
+}
+
+/* And that of the task that a CPU runs. */
+static u32 payer_on(const struct dispatch_cpu *cpu)
+{
+	return disciplined() ? cpu->pays : cpu->runs;
+}
+
 /* Books what the task of a unit, which a CPU runs, ran there since the last time, by whose the CPU was. */
 static void book(struct dispatch_cpu *cpu, u32 id, const struct dispatch_unit *unit, u64 now)
 {
-	struct dispatch_account *account = account_at(cpu->runs, id), *owner;
+	struct dispatch_account *account = account_at(payer_on(cpu), id), *owner;
 	u64 used = now - cpu->booked;
 
 	cpu->booked = now;
@@ -107,7 +119,7 @@ static void move(struct dispatch_task *task, struct dispatch_account *account, c
 static void arrive(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, struct dispatch_cpu *cpu,
 		   u32 id, u64 now)
 {
-	struct dispatch_account *account = account_at(task->unit, id);
+	struct dispatch_account *account = account_at(payer(task), id);
 	u32 cause = task->cause;
 	u64 waited, higher = 0;
 
@@ -124,7 +136,7 @@ static void arrive(struct task_struct *p, struct dispatch_task *task, struct dis
 		if (waited > HIGHER_NS)
 			account->waited_ns[DISPATCH_WAIT_HIGHER] += higher = higher_ns(cpu, task->since);
 		account->waited_ns[cause] += waited - higher;
-		if ((waited > SLOW_NS || unit->slow_ns) && !rules()->pool)
+		if (waited > SLOW_NS || unit->slow_ns)
 			note_wait(p, unit, waited);
 	}
 	task->since = 0;

@@ -89,11 +89,6 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define HELD_NS    500000ull /* how long a task runs that may not leave its CPU for a moment: such moments take microseconds */
 #define PLACED_NS  5000000000ull /* how long a program says its task's unit, unless the daemon does: many of its looks */
 
-static u64 queue_of(const struct dispatch_task *task)
-{
-	return rules()->pool ? QUEUE_POOL : task->unit;
-}
-
 /* A task is among those that wait in its unit's queue, from before it is put there until it runs. */
 static void begin_wait(struct dispatch_task *task)
 {
@@ -138,7 +133,11 @@ static void change_unit(struct dispatch_task *task, u32 id)
 	struct dispatch_unit *from = unit_at(task->unit), *to = unit_at(id);
 	bool counted = task->state & DISPATCH_COUNTED;
 
-	if (!from || !to || task->unit == id)
+	if (!from || !to)
+		return;
+	task->pays = id;
+	id = orders(to);
+	if (task->unit == id || !(to = unit_at(id)))
 		return;
 	end_wait(task);
 	uncount(task, from);
@@ -146,7 +145,7 @@ static void change_unit(struct dispatch_task *task, u32 id)
 	if (is_other(from->discipline) || is_other(to->discipline)) {
 		task->vtime = to->vtime; /* keys of two disciplines say nothing of each other: it is new */
 		task->memory = (struct dispatch_memory){};
-	} else if (!rules()->pool) {
+	} else {
 		task->vtime += to->vtime - from->vtime; /* it stands to its new unit as it stood to the old one */
 	}
 	if (counted)
@@ -212,7 +211,7 @@ static bool is_guest(const struct dispatch_cpu *cpu, const struct dispatch_task 
 /* Whether a task can be served from its unit's queue at all: it may run on one of the CPUs that look there. */
 static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit *unit)
 {
-	if (rules()->pool || (u32)p->nr_cpus_allowed >= rules()->cpus || unit->flags & DISPATCH_ANYWHERE)
+	if ((u32)p->nr_cpus_allowed >= rules()->cpus || unit->flags & DISPATCH_ANYWHERE)
 		return true;
 	return mask_meets(unit->top, MASK_HOMES, p) || mask_meets(DISPATCH_NOBODY, MASK_SHARED, p);
 }
@@ -255,7 +254,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (!fits_queue(p, task->unit, unit)) {
 		task->state |= DISPATCH_STRAY;
-		if ((account = account_at(task->unit, last)))
+		if ((account = account_at(payer(task), last)))
 			account->strays++;
 		wait_at(p, task, where_it_may_wait(p, last), rules()->slice_ns, enq_flags);
 		return;
@@ -265,14 +264,14 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	    bpf_get_smp_processor_id() == (u32)last && take_here(p, task, unit, enq_flags))
 		return;
 	begin_wait(task);
-	scx_bpf_dsq_insert_vtime(p, queue_of(task), rules()->slice_ns, start_of(p, task, unit), enq_flags);
+	scx_bpf_dsq_insert_vtime(p, task->unit, rules()->slice_ns, start_of(p, task, unit), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
 	cpu = take_idle(p, task->unit, unit, last);
 	if (cpu >= 0) {
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 		return;
 	}
-	if (!rules()->pool && call_back(p, unit->top, last))
+	if (call_back(p, unit->top, last))
 		task->cause = DISPATCH_WAIT_LOAN;
 	else if (enq_flags & SCX_ENQ_WAKEUP)
 		outrank(task, unit, last);
@@ -297,8 +296,6 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 	else
 		task->vtime += of_weight(used, p) * pace(unit);
 	cpu->vtime = task->vtime;
-	if (rules()->pool)
-		return;
 	advance(unit, cpu->home == DISPATCH_NOBODY, used);
 	if (cpu->on_loan && (top = unit_at(unit->top)))
 		advance_loan(top, used);
@@ -336,10 +333,8 @@ static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 /* A slice begins: the clock by which those of the same unit are placed that wake meanwhile is at least where its task is. */
 static void advance_clock_within(const struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct dispatch_unit *clock = clock_of(unit);
-
-	if (clock && !(is_other(unit->discipline) && has_numbers(unit->discipline)))
-		at_least(&clock->vtime, task->vtime);
+	if (!is_other(unit->discipline) || !has_numbers(unit->discipline))
+		at_least(&unit->vtime, task->vtime);
 }
 
 /*
@@ -358,10 +353,10 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, s
 		if (is_other(unit->discipline))
 			task_happens(prev, task, unit, GOES_ON, 0);
 		advance_clock_within(task, unit);
-		if (!rules()->pool && task->unit != DISPATCH_KERNEL && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)))
+		if (task->unit != DISPATCH_KERNEL && !(task->state & (DISPATCH_STRAY | DISPATCH_HELD)))
 			advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
 	}
-	if (!rules()->pool && (unit = unit_at(cpu->runs)))
+	if ((unit = unit_at(cpu->runs)))
 		occupy(cpu, unit);
 	cpu->outranked = 0;
 	set_slice(prev, unit ? slice_of(unit) : rules()->slice_ns);
@@ -498,10 +493,7 @@ static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, const st
 	if (turn == TURN_STRAYS)
 		return cpu->strays && scx_bpf_dsq_move_to_local(QUEUE_OF_CPU + id);
 	if (turn == TURN_COMMON)
-		return !rules()->pool && cpu->home != DISPATCH_NOBODY && take_common();
-	if (rules()->pool)
-		return (goer->unit == DISPATCH_NOBODY || !goes_on(QUEUE_POOL, goer)) &&
-		       scx_bpf_dsq_move_to_local(QUEUE_POOL);
+		return cpu->home != DISPATCH_NOBODY && take_common();
 	if (cpu->home == DISPATCH_NOBODY)
 		return take_next(DISPATCH_NOBODY, AMONG_ALL, goer);
 	return take_home(cpu, goer);
@@ -523,8 +515,8 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		charge(prev, cpu, task, unit);
 		if ((ran = unit_at(cpu->runs)))
 			vacate(cpu, ran);
-		anywhere = task->state & DISPATCH_STRAY || (!rules()->pool && runs_anywhere(task->unit, unit));
-		by_right = !anywhere && (rules()->pool || cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
+		anywhere = task->state & DISPATCH_STRAY || runs_anywhere(task->unit, unit);
+		by_right = !anywhere && (cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
 		/* A task that came to another unit, or was held here, does not run on: it is put where it belongs now. */
 		if (task->destined != DISPATCH_NOBODY || task->state & DISPATCH_HELD) {
 			anywhere = by_right = false;
@@ -545,7 +537,7 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		cpu->turn = after(turn);
 		return;
 	}
-	if (rules()->pool || cpu->home == DISPATCH_NOBODY || anywhere)
+	if (cpu->home == DISPATCH_NOBODY || anywhere)
 		run_on(prev, cpu, id, task);
 	else
 		dispatch_lent(id, cpu, prev, task);
@@ -573,12 +565,11 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	cpu->outranked = 0;
 	unit->served = now;
 	cpu->runs = task->unit;
+	cpu->pays = task->pays;
 	if (is_other(unit->discipline))
 		task_happens(p, task, unit, BEGINS, 0);
 	cpu->vtime = task->vtime;
 	advance_clock_within(task, unit);
-	if (rules()->pool)
-		return;
 	if (next)
 		advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
 	occupy(cpu, unit);
@@ -623,7 +614,7 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 		unit = unit_at(cpu->runs); /* it has moved to another unit since */
 	book(cpu, id, unit, cpu->since);
 	cpu->runs = DISPATCH_NOBODY;
-	if (rules()->pool || !unit)
+	if (!unit)
 		return;
 	vacate(cpu, unit);
 	if (cpu->home != unit->top && (owner = unit_at(cpu->home)) && mask_take(cpu->home, MASK_LENT, id))
@@ -641,7 +632,7 @@ void BPF_STRUCT_OPS(dispatch_tick, struct task_struct *p)
 s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
 	struct dispatch_task *task = new_task(p);
-	struct dispatch_unit *clock;
+	struct dispatch_unit *unit;
 
 	if (!task)
 		return -ENOMEM;
@@ -649,8 +640,10 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 	task->cpu = DISPATCH_NOBODY;
 	task->destined = DISPATCH_NOBODY;
 	inherit(task, args);
-	clock = clock_of(unit_at(task->unit));
-	task->vtime = clock ? clock->vtime : 0;
+	task->pays = task->unit;
+	if ((unit = unit_at(task->pays)) && disciplined())
+		unit = unit_at(task->unit = orders(unit));
+	task->vtime = unit ? unit->vtime : 0;
 	return 0;
 }
 
@@ -723,6 +716,8 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 		return -EINVAL;
 	if (unit->discipline != setting->discipline && (unit->own_active || unit->active))
 		return -EINVAL; /* keys of two disciplines say nothing of each other */
+	if (unit->below && (unit->discipline == DISPATCH_SMP) != (setting->discipline == DISPATCH_SMP))
+		return -EINVAL; /* it says whose its sub-units' tasks are */
 	if (!parent != (setting->parent == DISPATCH_NOBODY) || (parent && parent->depth + 2 >= DISPATCH_DEPTH_MAX))
 		return -EINVAL;
 	if (unit->parent != setting->parent) {
@@ -738,6 +733,7 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 	unit->parent = setting->parent;
 	unit->top = parent ? parent->top : setting->unit;
 	unit->depth = parent ? parent->depth + 1 : 0;
+	unit->orders = smp_orders(setting->unit, setting->parent, parent);
 	unit->weight = setting->weight;
 	unit->slice = over_weight(rules()->slice_ns, setting->weight);
 	unit->credit = (u64)setting->credit_ms * (1000000 * SHARE_UNIT / setting->weight);

@@ -194,15 +194,15 @@ impl Scheduler {
         let end = Table::map(&object, ".data.end", 1)?;
         let rules: Table<Rules> = Table::map(&object, ".data.rules", 1)?;
         let &Settings {
-            cpus: count_of_cpus, units: count, slice_ns, preempt_ns, ref near, pool, recall, ..
+            cpus: count_of_cpus, units: count, slice_ns, preempt_ns, ref near, recall, ..
         } = settings;
         let set = Rules {
             slice_ns,
             preempt_ns,
             units: count,
             cpus: count_of_cpus,
-            pool: u32::from(pool),
             recall: recall as u32,
+            unused: 0,
         };
         // SAFETY: elements of the tables, which nothing reads before the scheduler is attached.
         unsafe {
@@ -571,7 +571,6 @@ mod tests {
             slice_ns: 1_000_000,
             preempt_ns: 0,
             near: Vec::new(),
-            pool: false,
             recall: Recall::Now,
             disciplined: false,
             seed: 0,

@@ -17,6 +17,7 @@
 #define DISPATCH_MATCHES_MAX 4096u       /* in all lists of a contract: see dispatch_match */
 #define DISPATCH_WINDOW_MAX  1000u       /* deadlines in a window: see dispatch_deadline */
 #define DISPATCH_LATENCIES   24u         /* classes of latencies: see dispatch_unit.recall_classes */
+#define DISPATCH_RANKS       4u          /* classes of sub-units: see discipline/classes.h */
 #define DISPATCH_STRETCHES   8u          /* see dispatch_cpu.higher; a power of two */
 
 /* How a lent CPU is called back. */
@@ -43,6 +44,8 @@ enum dispatch_discipline {
 	DISPATCH_JOB,
 	DISPATCH_GANG,
 	DISPATCH_DWCS,
+	DISPATCH_SMP,
+	DISPATCH_CLASSES,
 	DISPATCH_DISCIPLINES,
 };
 
@@ -87,14 +90,14 @@ enum dispatch_distance {
 	DISPATCH_DISTANCES,
 };
 
-/* Set before the scheduler starts, and constant from then on but for `pool`. */
+/* Set before the scheduler starts, and constant from then on. */
 struct dispatch_rules {
 	u64 slice_ns;   /* how long a task runs before others get their turn */
 	u64 preempt_ns; /* a task that wakes interrupts one that had so much more than its part; 0: none */
 	u32 units;      /* units that may exist: 0 .. units - 1 */
 	u32 cpus;       /* CPU numbers are below this */
-	u32 pool;       /* 1: no isolation; every task on any CPU, all tasks equal */
 	u32 recall;     /* enum dispatch_recall */
+	u32 unused;
 };
 
 /* One unit. dispatch_set_unit() sets the first five, `credit` and the disciplines; the scheduler writes the rest. */
@@ -113,7 +116,7 @@ struct dispatch_unit {
 	u16 discipline;    /* enum dispatch_discipline: that of its own tasks and its sub-units */
 	u16 among;         /* and that of the unit around it, which orders this one */
 	u32 number;        /* its own */
-	u32 unused;
+	u32 orders;        /* the unit among whose tasks its own are ordered: itself, or one around it: see discipline/smp.h */
 	u64 vtime;         /* its tasks' virtual time: that of the task that ran last; a task that wakes starts no earlier */
 	u64 served;        /* when a task of its own came to run last */
 	u64 slice;         /* a slice, in the measure of its passes */
@@ -130,6 +133,7 @@ struct dispatch_unit {
 	struct dispatch_deadline deadline;
 	struct dispatch_order tasks;       /* of its own tasks */
 	struct dispatch_order subs;        /* of its sub-units and its own tasks */
+	u64 clocks[DISPATCH_RANKS];        /* of its sub-units' classes: see discipline/classes.h */
 	u64 recalls;       /* CPUs called back */
 	u64 recall_ns;     /* from the call to the first task of its own that ran there, summed */
 	u64 recall_ns_max; /* the longest of them */
@@ -193,6 +197,8 @@ struct dispatch_cpu {
 	u32 outranked; /* 1: a message waits until its task, of the same unit, has run for a while */
 	u32 stretches; /* when a higher class had it: times so far, the last of them at this place of the ring */
 	u32 occupied;  /* enum dispatch_occupied */
+	u32 pays;      /* the unit that its task belongs to; `runs` is the one that orders it */
+	u32 unused;
 };
 
 enum dispatch_task_state {
@@ -211,7 +217,7 @@ struct dispatch_task {
 	u64 placed_at; /* when a program that it executed put it into its unit, in ns */
 	u64 since; /* since when it waits */
 	struct dispatch_memory memory; /* of it, among its unit's tasks */
-	u32 unit;  /* its unit */
+	u32 unit;  /* the unit among whose tasks it is ordered: its own, or one around that: see discipline/smp.h */
 	u16 state; /* enum dispatch_task_state */
 	u8 cause;  /* enum dispatch_cause */
 	u8 placed; /* enum dispatch_placed */
@@ -220,7 +226,7 @@ struct dispatch_task {
 	u32 destined; /* the unit that it has come to by executing a program, or DISPATCH_NOBODY */
 	u32 heir;  /* the unit that a `command:` rule had put its parent into when it was born, or DISPATCH_NOBODY */
 	u32 base;  /* the unit of its control group */
-	u32 unused;
+	u32 pays;  /* its own unit, whose accounts have its time */
 };
 
 /* What put a task into its unit. */
@@ -277,9 +283,9 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 392, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 424, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_cpu) == 288, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_cpu) == 296, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 72, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_setting) == 40, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_match) == 80, "mirrored in matches.rs");

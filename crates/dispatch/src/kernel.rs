@@ -69,8 +69,6 @@ pub struct Settings {
     pub preempt_ns: u64,
     /// Which CPUs are near each other: an element per CPU, or none where that does not matter.
     pub near: Vec<Near>,
-    /// No isolation: every task on any CPU, all tasks equal.
-    pub pool: bool,
     /// How lent CPUs are called back.
     pub recall: Recall,
     /// Whether any unit may have another discipline than [`Discipline::Stride`].
@@ -190,7 +188,7 @@ impl Kernel {
     /// # Panics
     /// If there are no CPUs or units, or more than [`CPUS_MAX`] and [`UNITS_MAX`]: the scenario's check comes first.
     pub fn new(settings: &Settings) -> Kernel {
-        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, pool, recall, disciplined, seed } =
+        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, recall, disciplined, seed } =
             settings;
         assert!((1..=CPUS_MAX).contains(&cpus) && (1..=UNITS_MAX).contains(&units));
         let words = cpus.div_ceil(64);
@@ -202,14 +200,14 @@ impl Kernel {
         }
         let mut idle = vec![0; words as usize];
         idle.copy_from_slice(&masks[shared..shared + words as usize]);
-        let rules = Rules { slice_ns, preempt_ns, units, cpus, pool: u32::from(pool), recall: recall as u32 };
+        let rules = Rules { slice_ns, preempt_ns, units, cpus, recall: recall as u32, unused: 0 };
         let mut table: Vec<Cpu> = (0..cpus as usize)
             .map(|cpu| Cpu::new(near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY })))
             .collect();
         let mut groups = groups(&table, words as usize);
         let mut of_units: Vec<Unit> = (0..units).map(|unit| Unit::with_slices(unit, slice_ns)).collect();
         let mut accounts = vec![Account::default(); units as usize];
-        let mut queued = vec![0; (units + 1 + cpus) as usize];
+        let mut queued = vec![0; (units + cpus) as usize];
         let mut waits = vec![0; (units + units.div_ceil(WAITS_BLOCK)) as usize];
         Kernel {
             world: World {
@@ -243,7 +241,7 @@ impl Kernel {
             waits,
             tasks: Vec::new(),
             places: Vec::new(),
-            queues: vec![BinaryHeap::new(); (units + 1 + cpus) as usize],
+            queues: vec![BinaryHeap::new(); (units + cpus) as usize],
             runs: vec![
                 Run { current: None, charged: 0, preempted: false, local: VecDeque::new() };
                 cpus as usize
@@ -376,7 +374,7 @@ impl Kernel {
     /// it moves a running task, it is stopped as the old unit's and set running as the new one's, so that each is charged
     /// for its own part, and the scheduler knows whose task is on the CPU.
     pub fn move_to_unit(&mut self, now: u64, id: TaskId, unit: u32) {
-        if self.tasks[id as usize].own.unit == unit {
+        if self.tasks[id as usize].own.pays == unit {
             return;
         }
         let cpu = self.tasks[id as usize].cpu;
@@ -636,10 +634,10 @@ impl Kernel {
         self.queued[queue as usize] += 1;
     }
 
-    /// Where a queue is kept: the units' first, then that of all units, then the CPUs' own.
+    /// Where a queue is kept: the units' first, then the CPUs' own.
     fn queue(&self, queue: u64) -> u32 {
         let (queue, units) = (u32::try_from(queue).unwrap_or(NO_QUEUE), self.world.rules.units);
-        if queue < UNITS_MAX { queue.min(units) } else { units.saturating_add(queue - UNITS_MAX) }
+        if queue < UNITS_MAX { queue } else { units.saturating_add(queue - UNITS_MAX) }
     }
 
     /// Moves the first task of a queue that may run on this CPU to its local queue.

@@ -112,7 +112,7 @@ VERIFIED_ALONE(u32) next_late(u64 now)
 		if (after == DISPATCH_NOBODY && id > last)
 			after = id;
 	}
-	if (!tasks || rules()->pool) {
+	if (!tasks) {
 		rescues()->at = now + SECOND;
 		return DISPATCH_NOBODY;
 	}

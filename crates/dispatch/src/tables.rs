@@ -60,11 +60,15 @@ pub enum Discipline {
     Gang,
     /// Sub-units have deadlines, of which a few may be missed.
     Dwcs,
+    /// All tasks within it are equal, whatever sub-unit they are in.
+    Smp,
+    /// Sub-units of a higher class go first.
+    Classes,
 }
 
 impl Discipline {
     /// All of them, by their numbers.
-    pub const ALL: [Discipline; 10] = [
+    pub const ALL: [Discipline; 12] = [
         Discipline::Stride,
         Discipline::Lottery,
         Discipline::Entitlement,
@@ -75,6 +79,8 @@ impl Discipline {
         Discipline::Job,
         Discipline::Gang,
         Discipline::Dwcs,
+        Discipline::Smp,
+        Discipline::Classes,
     ];
 }
 
@@ -177,8 +183,8 @@ pub(crate) struct Rules {
     pub(crate) preempt_ns: u64,
     pub(crate) units: u32,
     pub(crate) cpus: u32,
-    pub(crate) pool: u32,
     pub(crate) recall: u32,
+    pub(crate) unused: u32,
 }
 
 /// One unit.
@@ -201,7 +207,7 @@ pub struct Unit {
     discipline: u16,
     among: u16,
     number: u32,
-    unused: u32,
+    orders: u32,
     pub(crate) vtime: u64,
     served: u64,
     slice: u64,
@@ -219,6 +225,7 @@ pub struct Unit {
     pub deadlines: Deadlines,
     tasks: Order,
     subs: Order,
+    clocks: [u64; 4],
     /// CPUs called back.
     pub recalls: u64,
     /// From the call to the first task of its own that ran there, summed, in ns.
@@ -247,7 +254,7 @@ impl Unit {
             discipline: 0,
             among: 0,
             number,
-            unused: 0,
+            orders: number,
             vtime: 0,
             served: 0,
             slice: 0,
@@ -264,6 +271,7 @@ impl Unit {
             deadlines: Deadlines::default(),
             tasks: Order::default(),
             subs: Order::default(),
+            clocks: [0; 4],
             recalls: 0,
             recall_ns: 0,
             recall_ns_max: 0,
@@ -426,6 +434,8 @@ pub(crate) struct Cpu {
     outranked: u32,
     stretches: u32,
     occupied: u32,
+    pub(crate) pays: u32,
+    unused: u32,
 }
 
 /// A CPU runs a task out of turn that had waited for too long.
@@ -454,6 +464,8 @@ impl Cpu {
             outranked: 0,
             stretches: 0,
             occupied: 0,
+            pays: NOBODY,
+            unused: 0,
         }
     }
 }
@@ -475,7 +487,7 @@ pub(crate) struct Own {
     destined: u32,
     heir: u32,
     base: u32,
-    unused: u32,
+    pub(crate) pays: u32,
 }
 
 /// The kernel's side of a task.
@@ -592,9 +604,9 @@ impl Setting {
 
 const _: () = assert!(size_of::<Setting>() == 40);
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 392);
+const _: () = assert!(size_of::<Unit>() == 424);
 const _: () = assert!(size_of::<Account>() == 120);
-const _: () = assert!(size_of::<Cpu>() == 288);
+const _: () = assert!(size_of::<Cpu>() == 296);
 const _: () = assert!(size_of::<Own>() == 72);
 const _: () = assert!(size_of::<Task>() == 112);
 const _: () = assert!(size_of::<World>() == 160);

@@ -8,12 +8,6 @@
 
 #define UNDISTURBED_NS 1000000ull /* for so long no message interrupts a task of the same unit: the cost of a hundred switches */
 
-/* Whose virtual time that of a unit's tasks is measured by: its own, or one for all where all wait in one queue. */
-static struct dispatch_unit *clock_of(struct dispatch_unit *unit)
-{
-	return rules()->pool ? unit_at(DISPATCH_KERNEL) : unit;
-}
-
 /* Something happens to a task of a unit with another discipline than stride. Returns its key then. */
 static __attribute__((noinline)) u64 task_happens(const struct task_struct *p, struct dispatch_task *task,
 						  struct dispatch_unit *unit, u32 event, u64 used)
@@ -56,17 +50,14 @@ static u64 place_of(struct task_struct *p, struct dispatch_task *task, struct di
  */
 static u64 start_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
 {
-	struct dispatch_unit *clock = clock_of(unit);
 	u64 slice_ns = rules()->slice_ns;
 
 	if (is_other(unit->discipline))
 		return place_of(p, task, unit);
-	if (!clock)
-		return task->vtime;
-	let_clock_go_on(clock, task->since);
-	stride_comes(&task->vtime, clock->vtime, slice_ns);
-	if (before(clock->vtime + LEAD_MAX * slice_ns, task->vtime))
-		task->vtime = clock->vtime + LEAD_MAX * slice_ns;
+	let_clock_go_on(unit, task->since);
+	stride_comes(&task->vtime, unit->vtime, slice_ns);
+	if (before(unit->vtime + LEAD_MAX * slice_ns, task->vtime))
+		task->vtime = unit->vtime + LEAD_MAX * slice_ns;
 	return task->vtime;
 }
 
@@ -134,7 +125,7 @@ static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *
 
 	if (!any_idle())
 		return -1; /* mostly: then no set of CPUs has to be looked at */
-	if (rules()->pool || runs_anywhere(id, unit)) {
+	if (runs_anywhere(id, unit)) {
 		if (cpu && may_run(p, last) && scx_bpf_test_and_clear_cpu_idle(last))
 			return last;
 		return pick_idle(p, DISPATCH_NOBODY, MASK_ALL, last);
@@ -167,9 +158,9 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 
 	if ((s64)ran < 0)
 		ran = 0; /* the clocks of two CPUs */
-	if (!rules()->pool && cpu->runs == task->unit && is_other(unit->discipline))
+	if (cpu->runs == task->unit && is_other(unit->discipline))
 		return interrupts(unit->discipline, task->vtime, cpu->vtime);
-	if (rules()->pool || cpu->runs == task->unit)
+	if (cpu->runs == task->unit)
 		return before(task->vtime + margin, cpu->vtime + ran);
 	/* Passes say nothing of a guest, of the kernel's own threads, which go first, or of a turn that is out of turn. */
 	if (!other || cpu->runs == DISPATCH_KERNEL || cpu->rescue == DISPATCH_RESCUE_RUNS)
@@ -211,7 +202,7 @@ static void outrank(const struct dispatch_task *task, const struct dispatch_unit
 
 	if (!rules()->preempt_ns || !cpu || !is_ahead(task, unit, cpu))
 		return;
-	if (task->state & DISPATCH_TOLD && (rules()->pool || cpu->runs == task->unit) &&
+	if (task->state & DISPATCH_TOLD && cpu->runs == task->unit &&
 	    before(task->since, cpu->since + UNDISTURBED_NS))
 		cpu->outranked = 1;
 	else
@@ -259,7 +250,7 @@ static __attribute__((noinline)) bool take_here(struct task_struct *p, struct di
 	u32 id = scx_bpf_task_cpu(p);
 	struct dispatch_cpu *cpu = cpu_at(id);
 
-	if (!cpu || rules()->pool)
+	if (!cpu)
 		return false;
 	if (cpu->home == unit->top ? !takes_back(p, task, unit, cpu, id) :
 				     cpu->home != DISPATCH_NOBODY || !takes_over(p, task, unit, cpu, id))

@@ -30,10 +30,8 @@
 
 #define WAITS_BLOCK 32u /* units in a block */
 
-/* Units' queues have their numbers; then there are the one of all units, where nothing is isolated, and */
-#define QUEUE_POOL DISPATCH_UNITS_MAX
-/* with its number, that of each CPU, for tasks that must run there. */
-#define QUEUE_OF_CPU (DISPATCH_UNITS_MAX + 1)
+/* Units' queues have their numbers. Then there is, with its number, that of each CPU, for tasks that must run there. */
+#define QUEUE_OF_CPU DISPATCH_UNITS_MAX
 
 enum mask {
 	MASK_HOMES = 0,    /* of a unit: its home CPUs */

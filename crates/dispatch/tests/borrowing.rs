@@ -33,7 +33,6 @@ impl Busy {
             slice_ns: SLICE,
             preempt_ns: 0,
             near,
-            pool: false,
             recall,
             disciplined: false,
             seed: 0,

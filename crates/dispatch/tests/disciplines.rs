@@ -54,7 +54,6 @@ impl Play {
             slice_ns: SLICE,
             preempt_ns: Settings::preempt_ns(SLICE),
             near: Vec::new(),
-            pool: false,
             recall: Recall::Now,
             disciplined: true,
             seed,
@@ -301,7 +300,6 @@ fn a_discipline_stays_while_tasks_are_ordered_by_it() {
         slice_ns: SLICE,
         preempt_ns: 0,
         near: Vec::new(),
-        pool: false,
         recall: Recall::Now,
         disciplined: false,
         seed: 0,
@@ -391,7 +389,6 @@ fn violations(set: &[Deadline], seconds: u64) -> (u64, u64) {
         slice_ns: SLICE,
         preempt_ns: Settings::preempt_ns(SLICE),
         near: Vec::new(),
-        pool: false,
         recall: Recall::Now,
         disciplined: true,
         seed: 1,
@@ -488,4 +485,112 @@ fn who_has_a_deadline_goes_before_who_has_none() {
     // It may have more than its budget only towards later deadlines: the others have turns in between.
     let parts = play.parts(&[0; 3]);
     assert!(parts[0] >= 200, "{parts:?}");
+}
+
+/// Under `smp` each task has as much as any other, whatever sub-unit it is in and whatever that one's tickets are. The
+/// accounts are the sub-units'.
+#[test]
+fn without_isolation_a_sub_unit_has_as_much_as_it_has_tasks() {
+    for cpus in [1, 4] {
+        let mut play = Play::new(Discipline::Smp, cpus, [100, 200, 300], 1);
+        let crowds = [8, 4, 12];
+        for (sub, tasks) in SUB.into_iter().zip(crowds) {
+            for _ in 0..tasks {
+                play.come(0, sub, Life::Computes);
+            }
+        }
+        play.run(60 * SECOND);
+        let used = SUB.map(|sub| play.kernel.account(sub).used_ns());
+        let all = 60 * SECOND * u64::from(cpus);
+        for (used, tasks) in used.into_iter().zip(crowds) {
+            let part = used * 1_000 / all;
+            assert!(part.abs_diff(tasks * 1_000 / 24) <= 10, "{cpus} CPUs: {part} thousandths for {tasks} of 24");
+        }
+        assert_eq!(play.kernel.account(UNIT).used_ns(), 0);
+    }
+}
+
+/// A task that comes to another sub-unit of the same unit keeps its place, and the other one pays from then on.
+#[test]
+fn without_isolation_who_pays_may_change() {
+    let mut play = Play::new(Discipline::Smp, 1, [100; 3], 1);
+    let task = play.come(0, SUB[0], Life::Computes);
+    play.come(0, SUB[2], Life::Computes);
+    play.run(10 * SECOND);
+    play.kernel.move_to_unit(10 * SECOND, task, SUB[1]);
+    play.run(20 * SECOND);
+    let used = SUB.map(|sub| play.kernel.account(sub).used_ns() / SECOND);
+    assert!(used.iter().zip([5, 5, 10]).all(|(used, expected)| used.abs_diff(expected) <= 1), "{used:?}");
+}
+
+/// Whose tasks a unit's are is said when it comes, so it may not become `smp`, nor cease to be, while it has sub-units.
+#[test]
+fn who_orders_sub_units_stays() {
+    let rules = |discipline| UnitRules { parent: NOBODY, discipline, ..UnitRules::USUAL };
+    let mut play = Play::new(Discipline::Smp, 1, [100; 3], 1);
+    assert!(!play.kernel.set_unit(0, UNIT, rules(Discipline::Stride)));
+    let mut play = Play::new(Discipline::Stride, 1, [100; 3], 1);
+    assert!(!play.kernel.set_unit(0, UNIT, rules(Discipline::Smp)));
+    assert!(play.kernel.set_unit(0, UNIT, rules(Discipline::Rr)));
+}
+
+/// Seed 002, scheduler classes. Each class has all that those above it leave. Of one class, tickets count.
+#[test]
+fn a_higher_class_goes_first() {
+    let rules = |parent, weight, discipline| UnitRules { parent, weight, discipline, ..UnitRules::USUAL };
+    for (classes, expected) in [
+        ([Discipline::Rr, Discipline::Stride, Discipline::Batch], [1_000, 0, 0]),
+        ([Discipline::Batch, Discipline::Entitlement, Discipline::Lottery], [0, 0, 1_000]),
+        ([Discipline::Batch, Discipline::Entitlement, Discipline::Batch], [0, 1_000, 0]),
+        ([Discipline::Batch, Discipline::Stride, Discipline::Gang], [0, 400, 600]),
+        ([Discipline::Batch, Discipline::Batch, Discipline::Batch], [167, 333, 500]),
+    ] {
+        for cpus in [1, 4] {
+            let mut play = Play::new(Discipline::Classes, cpus, [100, 200, 300], 1);
+            for ((sub, discipline), weight) in SUB.into_iter().zip(classes).zip([100, 200, 300]) {
+                assert!(play.kernel.set_unit(0, sub, rules(UNIT, weight, discipline)));
+                for _ in 0..cpus {
+                    play.come(0, sub, Life::Computes);
+                }
+            }
+            play.run(60 * SECOND);
+            let all = 60 * SECOND * u64::from(cpus);
+            let parts = SUB.map(|sub| play.kernel.account(sub).used_ns() * 1_000 / all);
+            // Of those that have waited for seconds, some have a turn.
+            let near = parts.iter().zip(expected).all(|(part, expected)| part.abs_diff(expected) <= 20);
+            assert!(near, "{classes:?} on {cpus} CPUs: {parts:?}, not {expected:?}");
+        }
+    }
+}
+
+/// A task of a higher class that wakes interrupts one of a lower class, and not the other way round.
+#[test]
+fn a_higher_class_interrupts() {
+    let rules = |discipline| UnitRules { parent: UNIT, discipline, ..UnitRules::USUAL };
+    for (comes, interrupts) in [(Discipline::Rr, true), (Discipline::Stride, false), (Discipline::Batch, false)] {
+        let mut play = Play::new(Discipline::Classes, 1, [100; 3], 1);
+        assert!(play.kernel.set_unit(0, SUB[0], rules(Discipline::Stride)));
+        assert!(play.kernel.set_unit(0, SUB[1], rules(comes)));
+        play.come(0, SUB[0], Life::Computes);
+        play.run(MS);
+        play.come(MS, SUB[1], Life::Computes);
+        play.run(2 * MS);
+        assert_eq!(play.kernel.runs(0) == SUB[1], interrupts, "{comes:?}");
+    }
+}
+
+/// One of a class that slept for a minute has half at once, and no more: each class has a clock of its own.
+#[test]
+fn within_a_class_sleeping_earns_nothing() {
+    let rules = |discipline| UnitRules { parent: UNIT, discipline, ..UnitRules::USUAL };
+    let mut play = Play::new(Discipline::Classes, 1, [100; 3], 1);
+    for sub in SUB {
+        assert!(play.kernel.set_unit(0, sub, rules(Discipline::Batch)));
+    }
+    play.come(0, SUB[0], Life::Computes);
+    play.run(60 * SECOND);
+    play.come(60 * SECOND, SUB[1], Life::Computes);
+    play.run(61 * SECOND);
+    let had = play.kernel.account(SUB[1]).used_ns() * 1_000 / SECOND;
+    assert!(had.abs_diff(500) <= 20, "{had} thousandths");
 }

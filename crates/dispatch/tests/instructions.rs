@@ -77,7 +77,6 @@ impl Play {
             slice_ns: SLICE,
             preempt_ns: Settings::preempt_ns(SLICE),
             near: Vec::new(),
-            pool: false,
             recall: Recall::Now,
             disciplined: false,
             seed: 0,

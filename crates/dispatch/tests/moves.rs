@@ -16,7 +16,6 @@ fn kernel(cpus: u32) -> Kernel {
         slice_ns,
         preempt_ns: 0,
         near,
-        pool: false,
         recall,
         disciplined: false,
         seed: 0,

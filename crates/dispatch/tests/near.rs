@@ -24,7 +24,6 @@ fn kernel(owner: impl Fn(u32) -> u32) -> Kernel {
         slice_ns: SLICE,
         preempt_ns: 0,
         near,
-        pool: false,
         recall,
         disciplined: false,
         seed: 0,

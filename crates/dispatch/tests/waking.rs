@@ -22,7 +22,6 @@ fn kernel_of(cpus: u32, units: u32) -> Kernel {
         slice_ns: SLICE,
         preempt_ns,
         near,
-        pool: false,
         recall,
         disciplined: false,
         seed: 0,

@@ -1,7 +1,7 @@
 //! Loads the scheduler into the running kernel, sets up units, and prints what became of them.
 //!
 //! usage: load [--unit NAME=CGROUP:WEIGHT[:FLAGS]]... [--at-once CGROUP]... [--own CPUS=NAME]... [--recall now|tick]
-//!             [--slice MILLISECONDS] [--pool] [--for SECONDS] [--timeout MILLISECONDS]
+//!             [--slice MILLISECONDS] [--for SECONDS] [--timeout MILLISECONDS]
 //!        load --break CGROUP
 //!
 //! `--unit` admits a control group to a unit, which lies within another that stands before it if its NAME is that one's, a
@@ -54,7 +54,6 @@ struct Options {
     owned: Vec<(Vec<u32>, String)>,
     recall: Recall,
     slice_ms: Option<u64>,
-    pool: bool,
     seconds: Option<u64>,
     timeout_ms: Option<u32>,
 }
@@ -85,7 +84,6 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> 
         owned: Vec::new(),
         recall: Recall::Now,
         slice_ms: None,
-        pool: false,
         seconds: None,
         timeout_ms: None,
     };
@@ -97,7 +95,6 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options, Failure> 
             "--own" => options.owned.push(owned(&value()?)?),
             "--recall" => options.recall = recall(&value()?)?,
             "--slice" => options.slice_ms = Some(value()?.parse()?),
-            "--pool" => options.pool = true,
             "--for" => options.seconds = Some(value()?.parse()?),
             "--timeout" => options.timeout_ms = Some(value()?.parse()?),
             _ => return Err(format!("{word} is not an option: see the head of examples/load.rs").into()),
@@ -176,7 +173,6 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
     let settings = Settings {
         slice_ns,
         preempt_ns: Settings::preempt_ns(slice_ns),
-        pool: options.pool,
         recall: options.recall,
         disciplined: options.units.iter().any(|unit| unit.discipline != Discipline::Stride),
         ..shipped

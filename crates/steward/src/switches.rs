@@ -109,7 +109,10 @@ impl Switches {
 fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> Rules {
     let lends = if lends(contract, unit) { LENDS } else { 0 };
     let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
-    let anywhere = if unit == UnitId::SHARED { ANYWHERE } else { 0 };
+    let isolated = contract.machine.scheme != Scheme::Smp;
+    let anywhere = if unit == UnitId::SHARED && isolated { ANYWHERE } else { 0 };
+    // Without isolation, all units lie within the one that has none to isolate.
+    let outermost = if isolated || unit.is_common() { None } else { Some(UnitId::SHARED) };
     let discipline = discipline(contract, unit);
     let deadline = contract.unit(unit).deadline.map_or(Deadline::NONE, |deadline| Deadline {
         period_ns: deadline.period_ns,
@@ -118,7 +121,7 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
         of: deadline.of,
     });
     Rules {
-        parent: contract.unit(unit).parent,
+        parent: contract.unit(unit).parent.or(outermost),
         weight,
         flags: lends | borrows | anywhere,
         credit_ms,
@@ -127,10 +130,10 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
     }
 }
 
-/// Where nothing is isolated, all tasks are equal.
 fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
     use commonhold_contract::Discipline as Named;
     match contract.unit(unit).discipline {
+        _ if contract.machine.scheme == Scheme::Smp && unit == UnitId::SHARED => Discipline::Smp,
         _ if contract.machine.scheme == Scheme::Smp => Discipline::Stride,
         Named::Stride => Discipline::Stride,
         Named::Lottery => Discipline::Lottery,
@@ -142,6 +145,8 @@ fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
         Named::JobCurrency => Discipline::Job,
         Named::Gang => Discipline::Gang,
         Named::Dwcs => Discipline::Dwcs,
+        Named::Smp => Discipline::Smp,
+        Named::Classes => Discipline::Classes,
     }
 }
 

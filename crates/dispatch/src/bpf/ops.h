@@ -44,7 +44,7 @@ SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct 
 	found = place(&facts, task->base);
 	task->placed = found.by;
 	task->placed_at = scx_bpf_now();
-	unit = task->destined == DISPATCH_NOBODY ? task->unit : task->destined;
+	unit = task->destined == DISPATCH_NOBODY ? task->pays : task->destined;
 	if (found.unit == unit)
 		return 0;
 	/*
@@ -83,7 +83,7 @@ static bool may_have_work(const struct dispatch_cpu *cpu)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home);
 
-	if (cpu->strays || rules()->pool || !owner)
+	if (cpu->strays || !owner)
 		return cpu->strays || any_waits(DISPATCH_NOBODY, AMONG_ALL);
 	return waits_in(DISPATCH_COMMON) || any_waits(cpu->home, AMONG_HOME) ||
 	       (owner->flags & DISPATCH_LENDS && any_waits(cpu->home, AMONG_BORROWERS));
@@ -220,9 +220,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(dispatch_init)
 		if (error)
 			return error;
 	}
-	error = scx_bpf_create_dsq(QUEUE_POOL, SCX_ANY_NODE);
-	if (!error)
-		error = make_mask(&masks, 2 * MACHINE + MASK_SHARED, true);
+	error = make_mask(&masks, 2 * MACHINE + MASK_SHARED, true);
 	if (!error)
 		error = make_mask(&masks, 2 * MACHINE + MASK_LENDABLE, false);
 	return error;

@@ -244,7 +244,7 @@ static void inherit(struct dispatch_task *task, struct scx_init_task_args *args)
 	task->heir = DISPATCH_NOBODY;
 	if (!parent || parent->placed == DISPATCH_BY_CGROUP)
 		return;
-	unit = parent->destined == DISPATCH_NOBODY ? parent->unit : parent->destined;
+	unit = parent->destined == DISPATCH_NOBODY ? parent->pays : parent->destined;
 	if (parent->placed == DISPATCH_BY_COMMAND)
 		task->heir = unit;
 	around = unit_at(task->unit);

@@ -20,11 +20,19 @@
 #include "job_currency.h"
 #include "gang.h"
 #include "dwcs.h"
+#include "smp.h"
+#include "classes.h"
 
 /* Whether a discipline is not the one that is written out. */
 static bool is_other(u32 discipline)
 {
-	return disciplined() && discipline != DISPATCH_STRIDE;
+	return disciplined() && discipline != DISPATCH_STRIDE && discipline != DISPATCH_SMP;
+}
+
+/* The unit among whose tasks a unit's own are ordered. */
+static u32 orders(const struct dispatch_unit *unit)
+{
+	return disciplined() ? unit->orders : unit->number;
 }
 
 /* Whether keys are numbers, which the clock gives out. */
@@ -33,10 +41,11 @@ static bool has_numbers(u32 discipline)
 	return discipline >= DISPATCH_FIFO && discipline <= DISPATCH_GANG;
 }
 
-/* Among a unit's own tasks there are no gangs, and no deadlines: they take turns. */
+/* Among a unit's own tasks there are no gangs, no deadlines and no classes: they take turns. */
 static u32 among_tasks(u32 discipline)
 {
-	return discipline == DISPATCH_GANG || discipline == DISPATCH_DWCS ? DISPATCH_RR : discipline;
+	return discipline == DISPATCH_GANG || discipline == DISPATCH_DWCS || discipline == DISPATCH_CLASSES ? DISPATCH_RR :
+													     discipline;
 }
 
 /* A part of its caller: BPF passes five arguments. */
@@ -84,6 +93,9 @@ PART void party_comes(u32 discipline, struct party *party, struct dispatch_order
 	case DISPATCH_DWCS:
 		dwcs_comes(party, deadline, now, woke);
 		break;
+	case DISPATCH_CLASSES:
+		classes_comes(party, woke);
+		break;
 	}
 }
 
@@ -109,6 +121,9 @@ PART void party_ran(u32 discipline, struct party *party, struct dispatch_order *
 	case DISPATCH_DWCS:
 		dwcs_ran(party, deadline, used, now);
 		break;
+	case DISPATCH_CLASSES:
+		classes_ran(party, used);
+		break;
 	}
 }
 
@@ -126,6 +141,8 @@ PART void happens(u32 discipline, enum event event, struct party *party, struct 
 			lottery_begins(party);
 		else if (discipline == DISPATCH_GANG)
 			gang_begins(party, now);
+		else if (discipline == DISPATCH_CLASSES)
+			classes_begins(party);
 	}
 	if (event == COMES_AWAKE || event == COMES || event == WOULD_COME || event == GOES_ON)
 		party_comes(discipline, party, order, deadline, now, event == COMES_AWAKE);
@@ -176,11 +193,18 @@ VERIFIED_ALONE(u32) to_task(struct party *party, u32 id, u32 event, u64 used)
 	return 0;
 }
 
+/* The clock by which a party is placed among a unit's sub-units and its own tasks. */
+static u64 *clock_for(struct dispatch_unit *around, u32 discipline, u32 class)
+{
+	return discipline == DISPATCH_CLASSES ? &around->clocks[class % DISPATCH_RANKS] : &around->frontier;
+}
+
 /* The same to a unit among its siblings. */
 VERIFIED_ALONE(u32) to_unit(u32 id, u32 event, u64 used)
 {
 	struct dispatch_unit *unit = unit_at(id), *around;
 	struct party party = {};
+	u64 *clock;
 
 	if (!unit || !(around = unit_at(unit->parent)))
 		return 0;
@@ -188,12 +212,15 @@ VERIFIED_ALONE(u32) to_unit(u32 id, u32 event, u64 used)
 	party.mark = unit->memory.mark;
 	party.at = unit->memory.at;
 	party.weight = unit->weight ? unit->weight : 1;
-	party.clock = around->frontier;
+	party.class = class_of(unit->discipline);
+	clock = clock_for(around, unit->among, party.class);
+	party.clock = *clock;
 	happens(unit->among, event, &party, &around->subs, &unit->deadline, used,
 		weights_to_hand_out_by(unit->parent, unit->among, event));
 	unit->pass = party.key;
 	unit->memory.mark = party.mark;
 	unit->memory.at = party.at;
+	at_least(clock, party.clock);
 	count_numbers(unit->among, &around->frontier, party.key);
 	return 0;
 }
@@ -204,6 +231,7 @@ VERIFIED_ALONE(u32) to_own_tasks(u32 id, u32 event, u64 used)
 	struct dispatch_deadline none = {};
 	struct dispatch_unit *unit = unit_at(id);
 	struct party party = {};
+	u64 *clock;
 
 	if (!unit)
 		return 0;
@@ -211,12 +239,15 @@ VERIFIED_ALONE(u32) to_own_tasks(u32 id, u32 event, u64 used)
 	party.mark = unit->own_memory.mark;
 	party.at = unit->own_memory.at;
 	party.weight = OWN_WEIGHT;
-	party.clock = unit->frontier;
+	party.class = class_of(DISPATCH_STRIDE);
+	clock = clock_for(unit, unit->discipline, party.class);
+	party.clock = *clock;
 	happens(unit->discipline, event, &party, &unit->subs, &none, used,
 		weights_to_hand_out_by(id, unit->discipline, event));
 	unit->own_pass = party.key;
 	unit->own_memory.mark = party.mark;
 	unit->own_memory.at = party.at;
+	at_least(clock, party.clock);
 	count_numbers(unit->discipline, &unit->frontier, party.key);
 	return 0;
 }
@@ -231,6 +262,8 @@ static bool interrupts(u32 discipline, u64 mine, u64 its)
 		return before(mine + DECAY_HALF_LIFE / 16, its);
 	case DISPATCH_JOB:
 		return before(mine + OVER / 2, its);
+	case DISPATCH_CLASSES:
+		return before(mine + CLASS / 2, its);
 	case DISPATCH_DWCS:
 		return before(mine, its);
 	}
@@ -245,7 +278,7 @@ static u64 pending(u32 discipline, u32 busy, u64 slice)
 {
 	if (!is_other(discipline))
 		return busy * slice;
-	return discipline >= DISPATCH_FIFO ? 0 : busy * slice;
+	return discipline >= DISPATCH_FIFO && discipline <= DISPATCH_DWCS ? 0 : busy * slice;
 }
 
 #endif

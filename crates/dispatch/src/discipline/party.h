@@ -25,8 +25,8 @@ struct party {
 	u64 mark;   /* what the discipline remembers of it; 0 at first */
 	u64 at;     /* and since when that holds */
 	u32 weight; /* its tickets; 100 is usual, and never 0 */
-	u32 unused;
-	u64 clock;  /* the largest key of those that came to run, or the last number that was given out */
+	u32 class;  /* of it, see classes.h */
+	u64 clock;  /* the largest key of those that came to run, the last number that was given out, or that of its class */
 };
 
 /* The binary logarithm of a number that is not 0, with 16 bits of fraction; off by less than 0.0002. */

@@ -28,7 +28,7 @@ struct dispatch_world {
 	u64 *idle;                /* the kernel's idle CPUs, a word per 64 */
 	u64 *masks;               /* two masks per unit, two of the machine */
 	u64 *groups;              /* CPUs near each other, by number of the group */
-	u32 *queued;              /* tasks in each unit's queue, and last in the pool's */
+	u32 *queued;              /* tasks in each unit's queue */
 	u32 *waits;               /* tasks that wait, by unit, then by block of units */
 	u32 words;                /* of a mask */
 	u32 idling;               /* how many CPUs are idle: mostly none, and then none need be searched */
@@ -66,7 +66,7 @@ static inline s32 scx_bpf_task_cpu(const struct task_struct *p)
 
 static inline s32 scx_bpf_dsq_nr_queued(u64 queue)
 {
-	return world->queued[queue < world->rules.units ? queue : world->rules.units];
+	return queue < world->rules.units ? world->queued[queue] : 0;
 }
 
 static inline struct dispatch_rules *rules(void)

@@ -1,7 +1,6 @@
 //! The seam between the engine and the scheduler that decides at every switch: the project's scheduler in its
 //! simulated kernel, or one of the baselines. All answer the same questions; what [`Kernel`] says of them holds here.
 
-use commonhold_contract::Scheme;
 use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};
 
 use commonhold_steward::disciplined;
@@ -49,7 +48,6 @@ impl Switcher {
                 slice_ns: costs.slice_ns,
                 preempt_ns: Settings::preempt_ns(costs.slice_ns),
                 near: near(&scenario.hardware.machine, cpus),
-                pool: scenario.contract.machine.scheme == Scheme::Smp,
                 recall: match costs.call_back {
                     CallBack::Now => Recall::Now,
                     CallBack::Tick | CallBack::Entry => Recall::Tick,

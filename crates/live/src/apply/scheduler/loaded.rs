@@ -92,7 +92,6 @@ pub fn settings(units: u32) -> Result<Settings, LiveError> {
         slice_ns: SLICE_NS,
         preempt_ns: Settings::preempt_ns(SLICE_NS),
         near: near(&topology::read(root)?, cpus),
-        pool: false,
         recall: Recall::Now,
         disciplined: false,
         seed: 0,

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * Classes: sub-units of a higher class go first, whatever the tickets.
+ *
+ * Idea. A sub-unit's own discipline says its class. One of a lower class runs when no task of a higher one waits. Of one
+ * class, the sub-unit with the least CPU time for its weight is next, as under stride.
+ *
+ *   class = 0, real time: dwcs, fifo, rr
+ *           1, time share: stride, lottery, decay, job-currency, gang, smp, classes; a unit's own tasks
+ *           2, entitlement
+ *           3, batch
+ *   pass += used / weight
+ *   key   = class * CLASS + pass
+ *
+ * Good at: work that is to have what is left, and no more.
+ * Bad at: that work. While a higher class wants all CPUs, it has only the turns of those that have waited for seconds
+ * (see rescue.h).
+ *
+ * Source: seed 002, scheduler classes; the order is that of its list.
+ */
+#ifndef DISPATCH_CLASSES_H
+#define DISPATCH_CLASSES_H
+
+#define CLASS (1ull << 61) /* beyond all passes; of three of them, the sign of a difference is still right */
+
+static u32 class_of(u32 discipline)
+{
+	switch (discipline) {
+	case DISPATCH_DWCS:
+	case DISPATCH_FIFO:
+	case DISPATCH_RR:
+		return 0;
+	case DISPATCH_ENTITLEMENT:
+		return 2;
+	case DISPATCH_BATCH:
+		return 3;
+	}
+	return 1;
+}
+
+static void classes_comes(struct party *party, bool woke)
+{
+	if (woke)
+		stride_comes(&party->mark, party->clock, over_weight(rules()->slice_ns, party->weight));
+	party->key = party->class * CLASS + party->mark;
+}
+
+static void classes_ran(struct party *party, u64 used)
+{
+	party->mark += over_weight(used, party->weight);
+	party->key = party->class * CLASS + party->mark;
+}
+
+/* The clock of a class is where its next one is, less what that one may be ahead of the others: see clock_by(). */
+static void classes_begins(struct party *party)
+{
+	u64 slice = over_weight(rules()->slice_ns, party->weight);
+
+	at_least(&party->mark, party->clock - slice);
+	at_least(&party->clock, party->mark - 2 * (rules()->cpus - 1) * slice);
+}
+
+#endif
