@@ -193,9 +193,8 @@ impl Scheduler {
         let matches = Table::map(&object, "matches", matches::ENTRIES)?;
         let end = Table::map(&object, ".data.end", 1)?;
         let rules: Table<Rules> = Table::map(&object, ".data.rules", 1)?;
-        let &Settings {
-            cpus: count_of_cpus, units: count, slice_ns, preempt_ns, ref near, recall, ..
-        } = settings;
+        let &Settings { cpus: count_of_cpus, units: count, slice_ns, preempt_ns, ref near, recall, .. } =
+            settings;
         let set = Rules {
             slice_ns,
             preempt_ns,

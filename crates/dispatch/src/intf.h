@@ -70,8 +70,9 @@ struct dispatch_deadline {
 	u16 misses; /* so many deadlines may be missed */
 	u16 of;     /* of so many */
 	u32 unused;
+	u64 met;
 	u64 missed;
-	u64 violated;
+	u64 violated; /* of those that were missed */
 };
 
 /* What a task that could run waited for. */
@@ -283,7 +284,7 @@ struct dispatch_setting {
 };
 
 _Static_assert(sizeof(struct dispatch_rules) == 32, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_unit) == 424, "mirrored in tables.rs");
+_Static_assert(sizeof(struct dispatch_unit) == 432, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_account) == 120, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_cpu) == 296, "mirrored in tables.rs");
 _Static_assert(sizeof(struct dispatch_task) == 72, "mirrored in tables.rs");

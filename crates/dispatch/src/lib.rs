@@ -17,6 +17,6 @@ pub use kernel::{Kernel, Kick, SLICE_NS, Settings, TaskId};
 pub use matches::{Lists, Match, decision};
 pub use near::near;
 pub use tables::{
-    ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, DEPTH_MAX, Deadline, Deadlines, Discipline,
+    ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, DEPTH_MAX, Deadline, Deadlines, Discipline, Had,
     KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall, UNITS_MAX, Unit, UnitRules,
 };

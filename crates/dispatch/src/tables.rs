@@ -92,7 +92,7 @@ pub(crate) struct Memory {
     at: u64,
 }
 
-/// What a unit wants under [`Discipline::Dwcs`], and how often it had not.
+/// What a unit wants under [`Discipline::Dwcs`], and how often it had that.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Deadlines {
@@ -101,10 +101,28 @@ pub struct Deadlines {
     misses: u16,
     of: u16,
     unused: u32,
-    /// Deadlines that were missed.
+    /// What became of them.
+    pub had: Had,
+}
+
+/// What became of a unit's deadlines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Had {
+    /// Those before which it had its budget.
+    pub met: u64,
+    /// Those before which it had not.
     pub missed: u64,
     /// Of these, those that were missed though no more might be.
     pub violated: u64,
+}
+
+impl std::ops::AddAssign for Had {
+    fn add_assign(&mut self, other: Had) {
+        self.met += other.met;
+        self.missed += other.missed;
+        self.violated += other.violated;
+    }
 }
 
 /// What a discipline keeps of all that it orders.
@@ -604,7 +622,7 @@ impl Setting {
 
 const _: () = assert!(size_of::<Setting>() == 40);
 const _: () = assert!(size_of::<Rules>() == 32);
-const _: () = assert!(size_of::<Unit>() == 424);
+const _: () = assert!(size_of::<Unit>() == 432);
 const _: () = assert!(size_of::<Account>() == 120);
 const _: () = assert!(size_of::<Cpu>() == 296);
 const _: () = assert!(size_of::<Own>() == 72);

@@ -3,9 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use commonhold_dispatch::{
-    Deadline, Deadlines, Discipline, Kernel, NOBODY, Recall, Settings, TaskId, UnitRules,
-};
+use commonhold_dispatch::{Deadline, Discipline, Had, Kernel, NOBODY, Recall, Settings, TaskId, UnitRules};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -408,8 +406,8 @@ fn violations(set: &[Deadline], seconds: u64) -> (u64, u64) {
         play.come(0, sub, Life::Computes);
     }
     play.run(seconds * SECOND);
-    let sum = |of: fn(&Deadlines) -> u64| (3..units).map(|sub| of(&play.kernel.unit(sub).deadlines)).sum();
-    (sum(|deadlines| deadlines.violated), sum(|deadlines| deadlines.missed))
+    let sum = |of: fn(&Had) -> u64| (3..units).map(|sub| of(&play.kernel.unit(sub).deadlines.had)).sum();
+    (sum(|had| had.violated), sum(|had| had.missed))
 }
 
 /// Marsaglia's xorshift.
@@ -480,7 +478,7 @@ fn who_has_a_deadline_goes_before_who_has_none() {
         play.come(0, sub, Life::Computes);
     }
     play.run(10 * SECOND);
-    let missed = play.kernel.unit(SUB[0]).deadlines.missed;
+    let missed = play.kernel.unit(SUB[0]).deadlines.had.missed;
     assert_eq!(missed, 0);
     // It may have more than its budget only towards later deadlines: the others have turns in between.
     let parts = play.parts(&[0; 3]);
@@ -504,7 +502,10 @@ fn without_isolation_a_sub_unit_has_as_much_as_it_has_tasks() {
         let all = 60 * SECOND * u64::from(cpus);
         for (used, tasks) in used.into_iter().zip(crowds) {
             let part = used * 1_000 / all;
-            assert!(part.abs_diff(tasks * 1_000 / 24) <= 10, "{cpus} CPUs: {part} thousandths for {tasks} of 24");
+            assert!(
+                part.abs_diff(tasks * 1_000 / 24) <= 10,
+                "{cpus} CPUs: {part} thousandths for {tasks} of 24"
+            );
         }
         assert_eq!(play.kernel.account(UNIT).used_ns(), 0);
     }
@@ -567,7 +568,9 @@ fn a_higher_class_goes_first() {
 #[test]
 fn a_higher_class_interrupts() {
     let rules = |discipline| UnitRules { parent: UNIT, discipline, ..UnitRules::USUAL };
-    for (comes, interrupts) in [(Discipline::Rr, true), (Discipline::Stride, false), (Discipline::Batch, false)] {
+    for (comes, interrupts) in
+        [(Discipline::Rr, true), (Discipline::Stride, false), (Discipline::Batch, false)]
+    {
         let mut play = Play::new(Discipline::Classes, 1, [100; 3], 1);
         assert!(play.kernel.set_unit(0, SUB[0], rules(Discipline::Stride)));
         assert!(play.kernel.set_unit(0, SUB[1], rules(comes)));

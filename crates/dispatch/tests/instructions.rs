@@ -9,7 +9,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::process::Command;
 
-use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules};
+use commonhold_dispatch::{
+    BORROWS, Deadline, Discipline, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules,
+};
 
 #[path = "../../../bench/bounds.rs"]
 mod bounds;
@@ -69,18 +71,23 @@ struct Play {
     switches: u32,
 }
 
+fn kernel(disciplined: bool) -> Kernel {
+    Kernel::new(&Settings {
+        cpus: CPUS,
+        units: 5,
+        slice_ns: SLICE,
+        preempt_ns: Settings::preempt_ns(SLICE),
+        near: Vec::new(),
+        recall: Recall::Now,
+        disciplined,
+        seed: 1,
+    })
+}
+
 impl Play {
-    fn new(sleeps: bool) -> Play {
-        let mut kernel = Kernel::new(&Settings {
-            cpus: CPUS,
-            units: 5,
-            slice_ns: SLICE,
-            preempt_ns: Settings::preempt_ns(SLICE),
-            near: Vec::new(),
-            recall: Recall::Now,
-            disciplined: false,
-            seed: 0,
-        });
+    /// One unit lends its CPUs to the two others.
+    fn lent(sleeps: bool) -> Play {
+        let mut kernel = kernel(false);
         for (unit, weight, flags) in
             [(OWNER, 100, LENDS), (OTHERS[0], 100, BORROWS), (OTHERS[1], 300, BORROWS)]
         {
@@ -95,6 +102,26 @@ impl Play {
             kernel.own(0, cpu, owner);
             kernel.schedule(0, cpu, false);
         }
+        Play::begin(kernel, sleeps)
+    }
+
+    /// One unit owns all CPUs, and orders the two others, which are its sub-units, by a discipline.
+    fn ordered(discipline: Discipline, sleeps: bool) -> Play {
+        let mut kernel = kernel(true);
+        let rules = |parent, weight| UnitRules { parent, weight, discipline, ..UnitRules::USUAL };
+        assert!(kernel.set_unit(0, OWNER, rules(NOBODY, 100)));
+        let deadline = Deadline { period_ns: 40_000_000, budget_ns: 10_000_000, misses: 1, of: 10 };
+        for (unit, weight) in [(OTHERS[0], 100), (OTHERS[1], 300)] {
+            assert!(kernel.set_unit(0, unit, UnitRules { deadline, ..rules(OWNER, weight) }));
+        }
+        for cpu in 0..CPUS {
+            kernel.own(0, cpu, OWNER);
+            kernel.schedule(0, cpu, false);
+        }
+        Play::begin(kernel, sleeps)
+    }
+
+    fn begin(mut kernel: Kernel, sleeps: bool) -> Play {
         kernel.kicks(&mut Vec::new());
         let mut play = Play {
             kernel,
@@ -168,10 +195,10 @@ fn counted(test: &str, switches: u32) -> u64 {
 }
 
 /// In the test that is counted, plays; otherwise counts, and holds that against the bound of this name.
-fn hold(name: &str, test: &str, sleeps: bool) {
+fn hold(name: &str, test: &str, play: impl FnOnce() -> Play) {
     if let Ok(switches) = std::env::var(PLAY) {
         let switches = switches.parse().unwrap_or_else(|error| panic!("{PLAY}={switches}: {error}"));
-        Play::new(sleeps).run(switches);
+        play().run(switches);
         return;
     }
     if !bounds::has_tool("valgrind", "lab/packages") {
@@ -185,10 +212,42 @@ fn hold(name: &str, test: &str, sleeps: bool) {
 
 #[test]
 fn who_computes_has_its_next_turn() {
-    hold("switch-busy", "who_computes_has_its_next_turn", false);
+    hold("switch-busy", "who_computes_has_its_next_turn", || Play::lent(false));
 }
 
 #[test]
 fn who_sleeps_wakes_and_has_a_turn() {
-    hold("switch-wakes", "who_sleeps_wakes_and_has_a_turn", true);
+    hold("switch-wakes", "who_sleeps_wakes_and_has_a_turn", || Play::lent(true));
+}
+
+/// Two sub-units with eight tasks each, on eight CPUs, under each discipline.
+macro_rules! disciplines {
+    ($($discipline:ident $busy:ident $wakes:ident;)*) => {$(
+        #[test]
+        fn $busy() {
+            let name = stringify!($busy).replace('_', "-");
+            hold(&name, stringify!($busy), || Play::ordered(Discipline::$discipline, false));
+        }
+
+        #[test]
+        fn $wakes() {
+            let name = stringify!($wakes).replace('_', "-");
+            hold(&name, stringify!($wakes), || Play::ordered(Discipline::$discipline, true));
+        }
+    )*};
+}
+
+disciplines! {
+    Stride stride_busy stride_wakes;
+    Lottery lottery_busy lottery_wakes;
+    Entitlement entitlement_busy entitlement_wakes;
+    Decay decay_busy decay_wakes;
+    Fifo fifo_busy fifo_wakes;
+    Rr rr_busy rr_wakes;
+    Batch batch_busy batch_wakes;
+    Job job_currency_busy job_currency_wakes;
+    Gang gang_busy gang_wakes;
+    Dwcs dwcs_busy dwcs_wakes;
+    Smp smp_busy smp_wakes;
+    Classes classes_busy classes_wakes;
 }

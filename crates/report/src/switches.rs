@@ -33,12 +33,26 @@ pub struct UnitSwitches {
     pub switches: u64,
     /// Times that one began to run out of turn, after waiting for longer than 5 s.
     pub rescues: u64,
+    /// What became of its deadlines, where it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadlines: Option<Deadlines>,
     /// Call-backs by how long they took, from the call to the first task of its own; classes without one are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub call_backs: Vec<Latency>,
     /// The times by CPU, where they were asked for; CPUs where all are 0 are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<CpuSwitches>,
+}
+
+/// What became of a unit's deadlines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deadlines {
+    /// Those before which it had its budget.
+    pub met: u64,
+    /// Those before which it had not.
+    pub missed: u64,
+    /// Of these, those that were missed though no more might be.
+    pub violated: u64,
 }
 
 /// A class of call-backs.
@@ -85,7 +99,8 @@ pub struct Times {
     pub waited_higher_ns: u64,
 }
 
-/// Three tables: where CPU time was had and given; what was waited for and called back; and how far tasks moved.
+/// Three tables: where CPU time was had and given; what was waited for and called back; and how far tasks moved. A fourth
+/// where units have deadlines.
 pub fn text(units: &[UnitSwitches], style: Style) -> String {
     let mut had = Table::new(&["unit", "at home", "borrowed", "visiting", "shared", "lent", "visited"]);
     let mut waited = Table::new(&[
@@ -100,6 +115,7 @@ pub fn text(units: &[UnitSwitches], style: Style) -> String {
     ]);
     let mut moved =
         Table::new(&["unit", "moved in\ncache", "in\nnode", "farther", "strays", "switches", "rescues"]);
+    let mut deadlines = Table::new(&["unit", "deadlines\nmet", "missed", "beyond what\nit bears"]);
     for unit in units {
         let row = |table: &mut Table, cells: Vec<String>| {
             table.row(Paint::Plain, [clean(&unit.unit)].into_iter().chain(cells).collect());
@@ -115,8 +131,13 @@ pub fn text(units: &[UnitSwitches], style: Style) -> String {
         let counts =
             [unit.moved_cache, unit.moved_node, unit.moved_far, unit.strays, unit.switches, unit.rescues];
         row(&mut moved, counts.map(|count| count.to_string()).into());
+        if let Some(Deadlines { met, missed, violated }) = unit.deadlines {
+            row(&mut deadlines, [met, missed, violated].map(|count| count.to_string()).into());
+        }
     }
-    [had, waited, moved].map(|table| table.render(style)).join("\n")
+    let any = units.iter().any(|unit| unit.deadlines.is_some());
+    let tables = [Some(had), Some(waited), Some(moved), any.then_some(deadlines)];
+    tables.into_iter().flatten().map(|table| table.render(style)).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -145,6 +166,7 @@ mod tests {
             moved_far: 1,
             strays: 7,
             switches: 4_711,
+            deadlines: Some(Deadlines { met: 5_000, missed: 120, violated: 3 }),
             ..UnitSwitches::default()
         };
         let idle = UnitSwitches { unit: "physics/night".into(), ..UnitSwitches::default() };

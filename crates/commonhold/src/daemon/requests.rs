@@ -3,10 +3,10 @@
 use commonhold_client::Why;
 use commonhold_client::wire::{Call, Explanation, Refusal, Reply};
 use commonhold_contract::{UnitId, position};
-use commonhold_live::kernel::{Account, CallBacks, Switched};
+use commonhold_live::kernel::{Account, CallBacks, Had, Switched};
 use commonhold_live::{LiveBackend, clock};
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
-use commonhold_report::switches::{CpuSwitches, Latency, Times, UnitSwitches};
+use commonhold_report::switches::{CpuSwitches, Deadlines, Latency, Times, UnitSwitches};
 use serde::Serialize;
 
 use super::clients::Caller;
@@ -92,10 +92,12 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
 /// What the scheduler in the kernel counted of every unit, and of tasks in none.
 fn switches(hold: &mut Hold, by_cpu: bool) -> Vec<UnitSwitches> {
     let units = [UnitId::KERNEL, UnitId::SHARED].into_iter().chain(hold.contract().listed());
-    let units: Vec<(UnitId, String)> = units.map(|id| (id, hold.contract().unit(id).path.clone())).collect();
+    let of = |id| (id, hold.contract().unit(id).path.clone(), hold.contract().unit(id).deadline.is_some());
+    let units: Vec<(UnitId, String, bool)> = units.map(of).collect();
     let backend = hold.backend();
-    let of = |(id, unit): (UnitId, String)| {
-        let Switched { account, call_backs } = backend.switched(id)?;
+    let of = |(id, unit, has_deadlines): (UnitId, String, bool)| {
+        let Switched { account, call_backs, deadlines: Had { met, missed, violated } } =
+            backend.switched(id)?;
         Some(UnitSwitches {
             unit,
             times: times(&account),
@@ -109,6 +111,7 @@ fn switches(hold: &mut Hold, by_cpu: bool) -> Vec<UnitSwitches> {
             strays: account.strays,
             switches: account.switches,
             rescues: account.rescues,
+            deadlines: has_deadlines.then_some(Deadlines { met, missed, violated }),
             call_backs: latencies(&call_backs),
             cpus: if by_cpu { on_each(&backend.accounts(id)) } else { Vec::new() },
         })

@@ -58,8 +58,9 @@ static struct window begin_window(const struct dispatch_deadline *deadline, stru
 	return window;
 }
 
-static struct window dwcs_served(const struct dispatch_deadline *deadline, struct window window)
+static struct window dwcs_served(struct dispatch_deadline *deadline, struct window window)
 {
+	deadline->met++;
 	if (window.of > window.misses)
 		window.of--;
 	else if (window.misses) {

@@ -151,7 +151,9 @@ mod in_kernel {
         }
 
         fn switched(&self, unit: u32) -> Switched {
-            Switched { account: self.account_of(unit), call_backs: self.unit(unit).call_backs() }
+            let counted = self.unit(unit);
+            let (call_backs, deadlines) = (counted.call_backs(), counted.deadlines.had);
+            Switched { account: self.account_of(unit), call_backs, deadlines }
         }
 
         fn accounts(&self, unit: u32) -> Vec<Account> {

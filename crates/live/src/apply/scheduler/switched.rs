@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use commonhold_dispatch::{Account, CallBacks};
+use commonhold_dispatch::{Account, CallBacks, Had};
 use commonhold_policy::SwitchLoans;
 
 /// What the scheduler counted of a unit.
@@ -14,12 +14,14 @@ pub struct Switched {
     pub account: Account,
     /// CPUs that were called back.
     pub call_backs: CallBacks,
+    /// Its deadlines.
+    pub deadlines: Had,
 }
 
 impl Switched {
     /// What the ledger takes of it.
     pub(super) fn loans(&self) -> SwitchLoans {
-        let (Account { lent_ns, borrowed_ns, .. }, call_backs) = (self.account, self.call_backs);
+        let Switched { account: Account { lent_ns, borrowed_ns, .. }, call_backs, .. } = *self;
         SwitchLoans {
             lent_ns,
             borrowed_ns,
@@ -32,6 +34,7 @@ impl Switched {
     fn add(&mut self, other: &Switched) {
         self.account += other.account;
         self.call_backs += other.call_backs;
+        self.deadlines += other.deadlines;
     }
 }
 
