@@ -123,6 +123,14 @@ enter_spinners() {
 	}
 }
 
+# pinned UNIT: a process that spins on each CPU, and on no other, enters a unit; fails if they are not there in time.
+pinned() {
+	for cpu in 0 1 2 3 4 5 6 7; do
+		commonhold exec "$1" -- taskset "$(printf %x $((1 << cpu)))" spin 900 > /dev/null 2>&1 &
+	done
+	wait_for 30 has_spinners "$1" 8
+}
+
 # pause SECONDS: as sleep, without starting a process, which would take time from those that are measured.
 pause() {
 	[ -p never ] || mkfifo never

@@ -25,14 +25,6 @@ tickets = 3000
 CONTRACT
 units="lab/ana lab/cy works/bo works/di"
 
-# pinned UNIT: one process that spins for each CPU, and on no other. Where processes are is then no question: what is measured
-# is how a CPU's time is divided.
-pinned() {
-	for cpu in 0 1 2 3 4 5 6 7; do
-		commonhold exec "$1" -- taskset "$(printf %x $((1 << cpu)))" spin 600 > /dev/null 2>&1 &
-	done
-	wait_for 30 has_spinners "$1" 8
-}
 # tickets: all units' tickets, a line for each unit and resource. entitled UNIT: sets `found` to what it is entitled to of the
 # CPUs, in millionths of one.
 tickets() {

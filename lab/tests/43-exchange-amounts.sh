@@ -17,13 +17,6 @@ number=$(cat "/sys/block/$name/dev")
 } > seven.toml
 readers="iohog reads-1 reads-2 reads-3 reads-4"
 
-# pinned UNIT: one process that spins for each CPU, and on no other.
-pinned() {
-	for cpu in 0 1 2 3 4 5 6 7; do
-		commonhold exec "$1" -- taskset "$(printf %x $((1 << cpu)))" spin 600 > /dev/null 2>&1 &
-	done
-	wait_for 30 has_spinners "$1" 8
-}
 # amounts TICKETS: who gave so many has as much more of the other resource. What the readers leave of the CPUs is for the two
 # that compute, and what these leave of the disk is for the readers: so it is ratios that the tickets say.
 amounts() {

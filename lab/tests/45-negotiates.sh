@@ -19,13 +19,6 @@ contract() {
 }
 readers="iohog reads-1 reads-2 reads-3 reads-4"
 
-# pinned UNIT: one process that spins for each CPU, and on no other.
-pinned() {
-	for cpu in 0 1 2 3 4 5 6 7; do
-		commonhold exec "$1" -- taskset "$(printf %x $((1 << cpu)))" spin 900 > /dev/null 2>&1 &
-	done
-	wait_for 30 has_spinners "$1" 8
-}
 # work_of SECONDS: sets, of so long: used_UNIT to the thousandths of a CPU of those that compute and of iohog; rate_UNIT to the
 # kB/s of each that reads, `least` to the least of the others and `all` to the sum.
 work_of() {
