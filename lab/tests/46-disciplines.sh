@@ -1,4 +1,4 @@
-# budget: 420
+# budget: 480
 # only: with --all
 # seconds: 800
 # needs: commonhold spin work
@@ -17,13 +17,13 @@ under() {
 	discipline = "$1"
 	[unit.class.unit.one]
 	tickets = 100
-	$2
+	${2:-}
 	[unit.class.unit.two]
 	tickets = 200
-	$3
+	${3:-}
 	[unit.class.unit.three]
 	tickets = 300
-	$4
+	${4:-}
 	EOF
 }
 # reloads: how often the contract was read again; loads: how often the kernel took a scheduler.
@@ -76,7 +76,7 @@ most() {
 sleeper() {
 	commonhold exec class/one -- work latency 3 1000 > late 2>&1
 	p50=$(sed -n 's/.* late_p50_ns \([0-9]*\).*/\1/p' late) p99=$(sed -n 's/.* late_p99_ns \([0-9]*\).*/\1/p' late)
-	note "$discipline: parts $(share_of one) $(share_of two) $(share_of three), of 8 CPUs $((total * 100 / 80000)) %, late by" \
+	note "$discipline: parts $(share_of one) $(share_of two) $(share_of three), of 8 CPUs $((total / 80)) %, late by" \
 		"$((${p50:-0} / 1000)) us (half), $((${p99:-0} / 1000)) us (99 %), $switches switches a second"
 }
 # deadlines: a sub-unit that wants little in each period has it, whatever the others want.
@@ -85,7 +85,7 @@ deadlines() {
 	had 10
 	commonhold status --json | tr -d ' \n' > after.json
 	for what in met missed violated; do
-		eval "$what=\$((\$(switch_count after.json class/one $what) - \$(switch_count before.json class/one $what)))"
+		eval "$what=\$((\$(switch_count after.json 'class\\/one' $what) - \$(switch_count before.json 'class\\/one' $what)))"
 	done
 	ok "under dwcs, one has its budget before at least 90 of 100 deadlines" at_least "$((met * 100 / (met + missed)))" 90
 	ok "under dwcs, no window of one's is violated" at_most "$violated" 0

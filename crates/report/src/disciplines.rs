@@ -170,10 +170,10 @@ fn job_of(runs: &[Outcome], unit: &str, job: &str) -> Option<Job> {
 const HOW_TO_READ: &str = "had: CPU time, as a part of what the unit was entitled to. off: by how much a window's was \
                            more or less, in the mean. short: by how much the worst window fell short. wake: from waking to running.";
 
-/// The comparison for a terminal: one table.
+/// The comparison for a terminal: one table, in blocks of as many disciplines as fit.
 pub fn text(disciplines: &Disciplines, style: Style) -> String {
     let mut out = heading(disciplines) + "\n";
-    out += &table(disciplines).render(style);
+    out += &table(disciplines).render_in_blocks(style);
     out + "\n" + HOW_TO_READ + "\n" + &closing_of(disciplines)
 }
 

@@ -126,6 +126,36 @@ impl Table {
         text
     }
 
+    /// The same in as many blocks as it takes for columns to fit side by side, each with the first column; an empty line
+    /// between blocks. Blocks have about as many columns each.
+    pub(crate) fn render_in_blocks(&self, style: Style) -> String {
+        let (widths, gap) = self.widths(usize::MAX);
+        let Some((name, figures)) = widths.split_first() else { return String::new() };
+        let widest = figures.iter().max().map_or(1, |width| width + gap);
+        let fit = (style.width.saturating_sub(*name) / widest).max(1);
+        let blocks = figures.len().div_ceil(fit).max(1);
+        let columns: Vec<usize> = (1..self.heads.len()).collect();
+        let block = |columns: &[usize]| self.only(columns).render(style);
+        columns.chunks(figures.len().div_ceil(blocks).max(1)).map(block).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The first column and these.
+    fn only(&self, columns: &[usize]) -> Table {
+        let of = |cells: &[String]| {
+            let cell = |column: &usize| cells.get(*column).cloned();
+            std::iter::once(&0).chain(columns).filter_map(cell).collect()
+        };
+        let row = |row: &Row| match row {
+            Row::Cells(paint, cells) => Row::Cells(*paint, of(cells)),
+            Row::Line(paint, line) => Row::Line(*paint, line.clone()),
+        };
+        let head = |column: &usize| self.heads.get(*column).copied();
+        Table {
+            heads: std::iter::once(&0).chain(columns).filter_map(head).collect(),
+            rows: self.rows.iter().map(row).collect(),
+        }
+    }
+
     /// The columns' widths, and the gap between them: two spaces, or one where names would have to be cut.
     fn widths(&self, total: usize) -> (Vec<usize>, usize) {
         let mut widths: Vec<usize> = self
@@ -140,7 +170,7 @@ impl Table {
                 }
             }
         }
-        let gap = if widths.iter().map(|width| width + 2).sum::<usize>() <= total + 2 { 2 } else { 1 };
+        let gap = if widths.iter().map(|width| width + 2).sum::<usize>() <= total.saturating_add(2) { 2 } else { 1 };
         if let Some((name, figures)) = widths.split_first_mut() {
             let taken: usize = figures.iter().map(|width| width + gap).sum();
             *name = (*name).min(total.saturating_sub(taken).max(NAME_COLUMNS_MIN));
@@ -252,6 +282,17 @@ mod tests {
         assert_eq!(wrap("one two three", 9, "- ", "  "), ["- one two", "  three"]);
         assert_eq!(wrap("a incomprehensibilities b", 12, "", "  "), ["a", "  incompreh…", "  b"]);
         assert_eq!(wrap("", 12, "- ", ""), ["- "]);
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_side_by_side_stand_in_blocks() {
+        let mut table = Table::new(&["", "one", "two", "three"]);
+        table.row(Paint::Plain, ["had", "1", "2", "3"].map(String::from).into());
+        let in_columns = |width| table.render_in_blocks(Style { width, ..Style::PLAIN });
+        assert_eq!(in_columns(80), "     one  two  three\nhad    1    2      3\n");
+        assert_eq!(in_columns(17), "     one  two\nhad    1    2\n\n     three\nhad      3\n");
+        // However narrow, a column is shown.
+        assert_eq!(in_columns(1).matches("had").count(), 3);
     }
 
     #[test]
