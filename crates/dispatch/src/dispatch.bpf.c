@@ -565,7 +565,8 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	cpu->outranked = 0;
 	unit->served = now;
 	cpu->runs = task->unit;
-	cpu->pays = task->pays;
+	if (disciplined())
+		cpu->pays = task->pays;
 	if (is_other(unit->discipline))
 		task_happens(p, task, unit, BEGINS, 0);
 	cpu->vtime = task->vtime;
