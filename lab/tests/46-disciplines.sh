@@ -89,7 +89,8 @@ deadlines() {
 	done
 	ok "under dwcs, one has its budget before at least 90 of 100 deadlines" at_least "$((met * 100 / (met + missed)))" 90
 	ok "under dwcs, no window of one's is violated" at_most "$violated" 0
-	ok "under dwcs, the others share what is left" within "$(share_of two)" "$(share_of three)" 10
+	ok "under dwcs, all three share what is left: two has at least 280 thousandths" at_least "$(share_of two)" 280
+	ok "under dwcs, the two without deadlines have as much as each other" within "$(share_of two)" "$(share_of three)" 10
 }
 
 groups="commonhold/class/one commonhold/class/two commonhold/class/three"

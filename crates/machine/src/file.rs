@@ -1,8 +1,8 @@
 //! Machines as files: the format of fixtures and of `--machine FILE`.
 //!
 //! The format is TOML, and its keys are the fields of [`Machine`]. A person may have written the file, so it is
-//! checked. Numbers are unique, every CPU has a node, cores nest in caches and caches in nodes, and there are CPUs and
-//! memory at all.
+//! checked. Numbers are unique, every CPU has a node, cores nest in caches, caches in nodes and nodes in sockets, and
+//! there are CPUs and memory at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -57,8 +57,11 @@ impl Machine {
             writeln!(out, "  {{ id = {id}, memory_bytes = {memory_bytes} }},")?;
         }
         writeln!(out, "]\ncpus = [")?;
-        for Cpu { id, node, cache, core } in &self.cpus {
-            writeln!(out, "  {{ id = {id}, node = {node}, cache = {cache}, core = {core} }},")?;
+        for Cpu { id, node, cache, core, socket } in &self.cpus {
+            writeln!(
+                out,
+                "  {{ id = {id}, node = {node}, cache = {cache}, core = {core}, socket = {socket} }},"
+            )?;
         }
         writeln!(out, "]\ndisks = [")?;
         for Disk { name, bytes, bytes_per_s } in &self.disks {
@@ -89,6 +92,9 @@ impl Raw {
         let mut cpus: Vec<Cpu> = self.cpus.into_inner().into_iter().map(Spanned::into_inner).collect();
         let mut nodes: Vec<Node> = self.nodes.into_inner().into_iter().map(Spanned::into_inner).collect();
         cpus.sort_by_key(|cpu| cpu.id);
+        for cpu in cpus.iter_mut().filter(|cpu| cpu.socket == unsaid()) {
+            cpu.socket = cpu.node;
+        }
         nodes.sort_by_key(|node| node.id);
         Machine {
             cpus,
@@ -98,6 +104,11 @@ impl Raw {
             bus_bytes_per_s: self.bus_bytes_per_s.map(Spanned::into_inner),
         }
     }
+}
+
+/// A socket that a file does not name.
+pub(crate) const fn unsaid() -> u32 {
+    u32::MAX
 }
 
 /// What is wrong, and where.
@@ -173,11 +184,16 @@ fn check_cpus(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Cores nest in caches and caches in nodes: placement goes from one to the next and relies on it.
+/// Cores nest in caches, caches in nodes and nodes in sockets: placement goes from one to the next and relies on it.
 fn check_nesting(raw: &Raw) -> Result<(), Wrong> {
-    let (mut caches, mut cores) = (BTreeMap::new(), BTreeMap::new());
+    let (mut nodes, mut caches, mut cores) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for cpu in raw.cpus.get_ref() {
-        let Cpu { id, node, cache, core } = cpu.get_ref();
+        let Cpu { id, node, cache, core, socket } = cpu.get_ref();
+        let home = nodes.entry(*node).or_insert(*socket);
+        if home != socket {
+            let what = format!("CPU {id} in socket {socket} is in node {node} with CPUs in socket {home}");
+            return wrong(cpu.span(), what, "give each node one socket");
+        }
         let home = caches.entry(*cache).or_insert(*node);
         if home != node {
             let what = format!("CPU {id} in node {node} shares cache {cache} with CPUs in node {home}");

@@ -8,6 +8,7 @@
 pub mod capability;
 mod cpuset;
 mod file;
+pub mod pools;
 mod quantity;
 mod synthetic;
 
@@ -30,6 +31,9 @@ pub struct Cpu {
     pub cache: u32,
     /// The physical core: CPUs with the same number are hardware threads of one core.
     pub core: u32,
+    /// The socket that it sits in. Where a file does not say, each node is one.
+    #[serde(default = "file::unsaid")]
+    pub socket: u32,
 }
 
 /// One NUMA node.

@@ -12,7 +12,7 @@
 //! | `swap:1GiB` | swap space | none |
 //! | `bus:20GB/s` | what the memory bus carries | unknown |
 //!
-//! CPUs are numbered through: node by node, in a node cache by cache, in a cache core by core. At most 65,536 CPUs.
+//! CPUs are numbered through: node by node, in a node cache by cache, in a cache core by core. Each node is a socket. At most 65,536 CPUs.
 
 use crate::quantity::{self, BYTES_MAX, Wrong};
 use crate::{Cpu, Disk, MAX_CPUS, Machine, Node};
@@ -104,7 +104,13 @@ impl Shape {
     }
 
     fn cpu(&self, id: u32) -> Cpu {
-        Cpu { id, node: id / self.cpus, cache: id / (self.cpus / self.caches), core: id / self.threads }
+        Cpu {
+            id,
+            node: id / self.cpus,
+            cache: id / (self.cpus / self.caches),
+            core: id / self.threads,
+            socket: id / self.cpus,
+        }
     }
 }
 

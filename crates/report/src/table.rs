@@ -170,7 +170,11 @@ impl Table {
                 }
             }
         }
-        let gap = if widths.iter().map(|width| width + 2).sum::<usize>() <= total.saturating_add(2) { 2 } else { 1 };
+        let gap = if widths.iter().map(|width| width + 2).sum::<usize>() <= total.saturating_add(2) {
+            2
+        } else {
+            1
+        };
         if let Some((name, figures)) = widths.split_first_mut() {
             let taken: usize = figures.iter().map(|width| width + gap).sum();
             *name = (*name).min(total.saturating_sub(taken).max(NAME_COLUMNS_MIN));

@@ -10,10 +10,10 @@
  *   served in time:  y' - 1, while more than x' are left; when the window is over, it begins anew
  *   missed:          x' - 1 and y' - 1; with x' = 0 the constraint is violated, and y' grows, so that it is served first
  *
- * What was missed is dropped: the next period begins. A sub-unit that has its budget may use what others leave, towards
- * its next deadline. Sub-units without a deadline have what is left, in turns.
+ * What was missed is dropped: the next period begins. A sub-unit that has its budget has what is left until then, in
+ * turns with those without a deadline. What it has there counts for nothing.
  *
- *   key = deadline, and in its last bits the order among equal ones
+ *   key = deadline, and in its last bits the order among equal ones; of those that have turns, far behind all deadlines
  *
  * Good at: media, which bear a lost frame now and then, on a machine that could not serve every frame of all.
  * Bad at: periods or budgets that differ, where not all budgets fit: windows are violated now and then. Where they are
@@ -24,7 +24,7 @@
 #ifndef DISPATCH_DWCS_H
 #define DISPATCH_DWCS_H
 
-#define TIE_BITS    14 /* deadlines nearer to each other than 16 us are equal */
+#define TIE_BITS    14 /* moments nearer to each other than 16 us are equal */
 #define MISSES_MAX  8  /* looked at one by one, of deadlines that passed since */
 #define NO_DEADLINE (1ull << 50) /* behind all that have one: in ns, 13 days */
 
@@ -39,11 +39,16 @@ static struct window window_of(const struct party *party)
 	return (struct window){ party->mark, party->mark >> 32, party->mark >> 48 };
 }
 
-static void remember_window(struct party *party, struct window window)
+/* The period of its deadline may not have begun. */
+static void remember_window(struct party *party, const struct dispatch_deadline *deadline, struct window window, u64 now)
 {
 	u32 tie;
 
 	party->mark = window.left | (u64)window.misses << 32 | (u64)window.of << 48;
+	if (before(now + (1 << TIE_BITS), party->at - deadline->period)) {
+		party->key = now + NO_DEADLINE;
+		return;
+	}
 	if (!window.misses)
 		tie = window.of < 127 ? 127 - window.of : 0;
 	else
@@ -91,23 +96,24 @@ static struct window dwcs_missed(struct dispatch_deadline *deadline, struct wind
 static void dwcs_passes(struct party *party, struct dispatch_deadline *deadline, u64 now)
 {
 	struct window window = window_of(party);
+	u64 late = now - (1 << TIE_BITS);
 	u32 look;
 
-	now += window.left;
-	now -= 1 << TIE_BITS;
-	if (!deadline->period || !before(party->at, now))
+	if (!deadline->period)
 		return;
-	now += deadline->budget - window.left;
-	bpf_for(look, 0, MISSES_MAX) {
-		if (look && !before(party->at, now))
-			break;
-		window = dwcs_missed(deadline, window);
-		party->at += deadline->period;
+	if (before(party->at, late + window.left)) {
+		late += deadline->budget;
+		bpf_for(look, 0, MISSES_MAX) {
+			if (look && !before(party->at, late))
+				break;
+			window = dwcs_missed(deadline, window);
+			party->at += deadline->period;
+		}
+		if (before(party->at, late))
+			party->at += (late - party->at) / deadline->period * deadline->period + deadline->period;
+		window.left = deadline->budget;
 	}
-	if (before(party->at, now))
-		party->at += (now - party->at) / deadline->period * deadline->period + deadline->period;
-	window.left = deadline->budget;
-	remember_window(party, window);
+	remember_window(party, deadline, window, now);
 }
 
 static void dwcs_comes(struct party *party, const struct dispatch_deadline *deadline, u64 now, bool woke)
@@ -118,29 +124,36 @@ static void dwcs_comes(struct party *party, const struct dispatch_deadline *dead
 		party->key = now + NO_DEADLINE;
 		return;
 	}
-	if (!woke || (party->at && before(now, party->at)))
-		return;
-	party->at = now + deadline->period;
-	window.left = deadline->budget;
-	remember_window(party, window.of ? window : begin_window(deadline, window));
+	if (woke && (!party->at || !before(now, party->at))) {
+		party->at = now + deadline->period;
+		window.left = deadline->budget;
+		if (!window.of)
+			window = begin_window(deadline, window);
+	}
+	remember_window(party, deadline, window, now);
 }
 
 static void dwcs_ran(struct party *party, struct dispatch_deadline *deadline, u64 used, u64 now)
 {
 	struct window window = window_of(party);
+	u64 begun = now + (1 << TIE_BITS) - (party->at - deadline->period);
 
 	if (!deadline->period)
 		return;
+	if ((s64)begun < 0)
+		begun = 0;
+	if (used > begun)
+		used = begun;
 	if (used < window.left || before(party->at + (1 << TIE_BITS), now)) {
 		window.left = used < window.left ? window.left - used : 1;
-		remember_window(party, window);
+		remember_window(party, deadline, window, now);
 		dwcs_passes(party, deadline, now);
 		return;
 	}
 	window = dwcs_served(deadline, window);
 	window.left = deadline->budget;
 	party->at += deadline->period;
-	remember_window(party, window);
+	remember_window(party, deadline, window, now);
 }
 
 #endif

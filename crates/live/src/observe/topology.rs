@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | CPUs | /sys/devices/system/cpu/online, and the affinity of the calling thread | an error |
 //! | core | `cpuN/topology/thread_siblings_list` | each CPU is a core of its own |
+//! | socket | `cpuN/topology/physical_package_id` | the node is one |
 //! | cache | `cpuN/cache/indexI/shared_cpu_list` of the highest level | the CPUs of a node share one |
 //! | node | /sys/devices/system/node/nodeN/cpulist | one node |
 //! | memory | nodeN/meminfo; for one node /proc/meminfo | an error |
@@ -11,8 +12,8 @@
 //! | disks | /sys/block | none |
 //!
 //! Only CPUs that this process may use are listed. Cores and caches are numbered in the order of their first CPU, so
-//! that the same machine gives the same facts. A cache that spans nodes (sub-NUMA clusters) counts as one per node:
-//! places nest. A CPU that goes offline between two reads is left out.
+//! that the same machine gives the same facts. A cache that spans nodes (sub-NUMA clusters) counts as one per node, and
+//! a node that spans sockets (NUMA switched off) as one socket: places nest. A CPU that goes offline between two reads is left out.
 //!
 //! A disk is a device at the bottom. These are none:
 //! - loop, ram and zram devices, which are memory or files;
@@ -129,6 +130,7 @@ fn online_in(tree: &Tree) -> Result<CpuSet, LiveError> {
 fn read_cpus(tree: &Tree, allowed: &CpuSet, nodes: &NodeFacts) -> Result<Vec<Cpu>, LiveError> {
     let online = online_in(tree)?;
     let (mut cores, mut caches) = (Numbering::default(), Numbering::default());
+    let mut sockets = BTreeMap::new();
     let mut cpus = Vec::new();
     for id in online.intersection(allowed).iter().filter(|id| tree.exists(format!("{CPUS}/cpu{id}"))) {
         let node = nodes.of(id);
@@ -136,7 +138,12 @@ fn read_cpus(tree: &Tree, allowed: &CpuSet, nodes: &NodeFacts) -> Result<Vec<Cpu
         let siblings = cpu_list(tree, &format!("{CPUS}/cpu{id}/topology/thread_siblings_list"))?;
         let core = siblings.and_then(|cpus| cpus.iter().next()).unwrap_or(id);
         let cache_number = caches.number(cache);
-        cpus.push(Cpu { id, node, cache: cache_number, core: cores.number(Group::Cpus(cache_number, core)) });
+        let core = cores.number(Group::Cpus(cache_number, core));
+        let socket = match sockets.get(&node) {
+            Some(socket) => *socket,
+            None => *sockets.entry(node).or_insert(socket_of(tree, id)?.unwrap_or(node)),
+        };
+        cpus.push(Cpu { id, node, cache: cache_number, core, socket });
     }
     if cpus.is_empty() {
         return Err(LiveError::Unavailable {
@@ -145,6 +152,14 @@ fn read_cpus(tree: &Tree, allowed: &CpuSet, nodes: &NodeFacts) -> Result<Vec<Cpu
         });
     }
     Ok(cpus)
+}
+
+/// The kernel's number of a CPU's socket; none where it does not know.
+fn socket_of(tree: &Tree, cpu: u32) -> Result<Option<u32>, LiveError> {
+    let path = format!("{CPUS}/cpu{cpu}/topology/physical_package_id");
+    let Some(text) = tree.optional(&path)? else { return Ok(None) };
+    let number = text.parse::<i64>().map_err(|_| tree.malformed(&path, "a number", &text))?;
+    Ok(u32::try_from(number).ok()) // -1: it does not know
 }
 
 /// What CPUs have in common, before it gets a number.

@@ -1,0 +1,281 @@
+//! Pools: CPUs that placement treats as one place.
+//!
+//! Problem. On a machine with many nodes, threads that share memory should run near each other, and jobs that do not
+//! should run apart. Looking at every CPU for each thread does not scale. So CPUs are grouped, and placement chooses a
+//! group.
+//!
+//! Terms.
+//! - A *pool* is a set of CPUs. Every CPU is in exactly one.
+//! - A *district* is a set of pools that are near each other: a pool of pools.
+//! - A *level* of a machine divides its CPUs: by last-level cache, by node, by socket. Levels nest.
+//!
+//! Algorithm, forming. Pools are the parts of one level. Which one can be said. Otherwise it is the coarsest level of
+//! which no part has more than [`POOL_MAX`] CPUs; where all have more, the finest. For experiments, pools may have a
+//! given size instead: CPUs in the order of nodes, caches and cores are cut into runs of it, whatever the level.
+//!
+//! Algorithm, districts. With at most [`DISTRICT_MAX`] pools there is one. With more, districts are the parts of the
+//! next coarser level that holds several pools in one part; a level that has none of them is cut into runs.
+//!
+//! Properties: every CPU is in one pool, and every pool in one district; neither is empty; no pool crosses a part of a
+//! coarser level, but for those of a given size; the same machine gives the same pools.
+//!
+//! Source: seed 001, section 2 (pools match the clusters of the architecture; pools of pools from 100 CPUs on) and 5.1
+//! (sizes that do not). The bounds are ours: the largest cluster that the seed names has 32 CPUs (a KSR1's RING:0).
+
+use std::collections::BTreeMap;
+
+use crate::{Cpu, Machine};
+
+/// A level whose parts have no more CPUs than this is fine enough for pools.
+pub const POOL_MAX: usize = 32;
+
+/// So many pools are looked at one by one; with more, districts come first.
+pub const DISTRICT_MAX: usize = 16;
+
+/// How pools are formed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Form {
+    /// By the level that suits the machine.
+    #[default]
+    Auto,
+    /// A pool for each last-level cache.
+    Cache,
+    /// For each NUMA node.
+    Node,
+    /// For each socket.
+    Socket,
+    /// One for the machine: as if there were no pools.
+    One,
+    /// Of so many CPUs, at least 1, but for the last one, which has what is left.
+    Size(u32),
+}
+
+/// What pools turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Last-level caches.
+    Cache,
+    /// NUMA nodes.
+    Node,
+    /// Sockets.
+    Socket,
+    /// The whole machine.
+    Machine,
+    /// A size that was asked for.
+    Size(u32),
+}
+
+/// A pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// Its CPUs, by ascending number. Never empty.
+    pub cpus: Vec<u32>,
+    /// The place of its district in [`Pools::districts`].
+    pub district: usize,
+}
+
+/// The pools of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pools {
+    /// What they are.
+    pub level: Level,
+    /// By the order in which their CPUs lie in the machine.
+    pub pools: Vec<Pool>,
+    /// The places of each district's pools, ascending: a run of them.
+    pub districts: Vec<std::ops::Range<usize>>,
+}
+
+impl Pools {
+    /// The pools of a machine.
+    pub fn form(machine: &Machine, form: Form) -> Pools {
+        let level = match form {
+            Form::Auto => fitting(machine),
+            Form::Cache => Level::Cache,
+            Form::Node => Level::Node,
+            Form::Socket => Level::Socket,
+            Form::One => Level::Machine,
+            Form::Size(size) => Level::Size(size.max(1)),
+        };
+        let order = in_order(machine);
+        let parts = match level {
+            Level::Size(size) => {
+                order.chunks(usize::try_from(size).unwrap_or(usize::MAX)).map(<[&Cpu]>::to_vec).collect()
+            }
+            level => parts(&order, level),
+        };
+        let districts = districts(&parts, level);
+        let district = |pool: usize| districts.iter().position(|run| run.contains(&pool)).unwrap_or(0);
+        let pool = |(place, cpus): (usize, &Vec<&Cpu>)| {
+            let mut cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.id).collect();
+            cpus.sort_unstable();
+            Pool { cpus, district: district(place) }
+        };
+        Pools { level, pools: parts.iter().enumerate().map(pool).collect(), districts }
+    }
+
+    /// The place of the pool that each CPU is in.
+    pub fn by_cpu(&self) -> BTreeMap<u32, usize> {
+        let places = self.pools.iter().enumerate();
+        places.flat_map(|(place, pool)| pool.cpus.iter().map(move |cpu| (*cpu, place))).collect()
+    }
+
+    /// In a few words: `4 pools of 2 CPUs, by node`, `3 pools of 5 to 8 CPUs, by size, in 2 districts`.
+    pub fn summary(&self) -> String {
+        let sizes = || self.pools.iter().map(|pool| pool.cpus.len());
+        let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+        let by = match self.level {
+            Level::Cache => "cache",
+            Level::Node => "node",
+            Level::Socket => "socket",
+            Level::Machine => "machine",
+            Level::Size(_) => "size",
+        };
+        let range = if least == most { String::new() } else { format!("{least} to ") };
+        let districts = match self.districts.len() {
+            0 | 1 => String::new(),
+            several => format!(", in {several} districts"),
+        };
+        let (pools, cpus) = (crate::count(self.pools.len(), "pool"), crate::count(most, "CPU"));
+        format!("{pools} of {range}{cpus}, by {by}{districts}")
+    }
+}
+
+/// The part of a level that a CPU is in.
+fn part_of(cpu: &Cpu, level: Level) -> u32 {
+    match level {
+        Level::Cache => cpu.cache,
+        Level::Node => cpu.node,
+        Level::Socket => cpu.socket,
+        Level::Machine | Level::Size(_) => 0,
+    }
+}
+
+/// From the finest to the coarsest.
+const LEVELS: [Level; 4] = [Level::Cache, Level::Node, Level::Socket, Level::Machine];
+
+/// The coarsest level whose parts are small enough; else the finest.
+fn fitting(machine: &Machine) -> Level {
+    let order = in_order(machine);
+    let small = |level: &Level| parts(&order, *level).iter().all(|part| part.len() <= POOL_MAX);
+    // Where the machine itself is small, it is its clusters that count all the same.
+    let clusters = LEVELS.into_iter().rev().filter(|level| parts(&order, *level).len() > 1);
+    let level = clusters.clone().find(small).or(clusters.last()).unwrap_or(Level::Machine);
+    // A socket that is one node, or a cache that all of one share, has the node's name.
+    let nodes = parts(&order, Level::Node).len();
+    if nodes > 1 && parts(&order, level).len() == nodes { Level::Node } else { level }
+}
+
+/// CPUs in the order in which they lie in the machine: those of a part of any level stand together.
+fn in_order(machine: &Machine) -> Vec<&Cpu> {
+    let mut order: Vec<&Cpu> = machine.cpus.iter().collect();
+    order.sort_by_key(|cpu| (cpu.socket, cpu.node, cpu.cache, cpu.core, cpu.id));
+    order
+}
+
+fn parts<'a>(order: &[&'a Cpu], level: Level) -> Vec<Vec<&'a Cpu>> {
+    order.chunk_by(|one, next| part_of(one, level) == part_of(next, level)).map(<[&Cpu]>::to_vec).collect()
+}
+
+/// Runs of pools that lie in one part of a coarser level; where none suits, runs of about as many each.
+fn districts(pools: &[Vec<&Cpu>], level: Level) -> Vec<std::ops::Range<usize>> {
+    if pools.len() <= DISTRICT_MAX {
+        return std::iter::once(0..pools.len()).collect();
+    }
+    let first = |place: usize| pools[place][0];
+    let by = |coarser: Level| -> Vec<std::ops::Range<usize>> {
+        let places: Vec<usize> = (0..pools.len()).collect();
+        let together =
+            |one: &usize, next: &usize| part_of(first(*one), coarser) == part_of(first(*next), coarser);
+        places.chunk_by(together).map(|run| run[0]..run[0] + run.len()).collect()
+    };
+    let coarser = LEVELS.into_iter().filter(|coarser| *coarser > level && *coarser < Level::Machine);
+    let suits = |runs: &Vec<std::ops::Range<usize>>| runs.len() > 1 && runs.len() < pools.len();
+    coarser.map(by).find(suits).unwrap_or_else(|| {
+        let each = pools.len().isqrt().max(1);
+        (0..pools.len()).step_by(each).map(|from| from..(from + each).min(pools.len())).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    fn machine(text: &str) -> Machine {
+        Machine::synthetic(text).unwrap()
+    }
+
+    fn cpus(pools: &Pools) -> Vec<Vec<u32>> {
+        pools.pools.iter().map(|pool| pool.cpus.clone()).collect()
+    }
+
+    /// Seed 001, section 5.1: twelve processors in stations of four. Six by six, the second station is divided.
+    #[test]
+    fn sizes_that_the_seed_tries() {
+        let hector = machine("nodes:3 cpus:4");
+        let of = |size| cpus(&Pools::form(&hector, Form::Size(size)));
+        assert_eq!(of(6), [vec![0, 1, 2, 3, 4, 5], vec![6, 7, 8, 9, 10, 11]]);
+        assert_eq!(of(4), cpus(&Pools::form(&hector, Form::Node)));
+        assert_eq!((of(12).len(), of(2).len(), of(1).len()), (1, 6, 12));
+        assert_eq!(of(5).iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 2]);
+        assert_eq!(Pools::form(&hector, Form::Auto).summary(), "3 pools of 4 CPUs, by node");
+        assert_eq!(Pools::form(&hector, Form::Size(5)).summary(), "3 pools of 2 to 5 CPUs, by size");
+    }
+
+    #[test]
+    fn pools_match_the_clusters_of_the_machine() {
+        for (text, expected) in [
+            ("", "1 pool of 1 CPU, by machine"),
+            ("cpus:8", "1 pool of 8 CPUs, by machine"),
+            ("cpus:64", "1 pool of 64 CPUs, by machine"),
+            ("cpus:16 caches:4", "4 pools of 4 CPUs, by cache"),
+            ("nodes:2 cpus:16 caches:4", "2 pools of 16 CPUs, by node"),
+            // Nodes of 128 CPUs are too large for pools.
+            ("nodes:2 cpus:128 caches:16", "32 pools of 8 CPUs, by cache, in 2 districts"),
+            // And these have no part that is small enough.
+            ("nodes:2 cpus:64", "2 pools of 64 CPUs, by node"),
+            ("nodes:32 cpus:16", "32 pools of 16 CPUs, by node, in 7 districts"),
+        ] {
+            assert_eq!(Pools::form(&machine(text), Form::Auto).summary(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn sockets_may_have_several_nodes() {
+        let mut machine = machine("nodes:4 cpus:4");
+        for cpu in &mut machine.cpus {
+            cpu.socket = cpu.node / 2;
+        }
+        assert_eq!(Pools::form(&machine, Form::Socket).summary(), "2 pools of 8 CPUs, by socket");
+        assert_eq!(Pools::form(&machine, Form::Auto).summary(), "2 pools of 8 CPUs, by socket");
+    }
+
+    proptest! {
+        /// Every CPU is in one pool, every pool in one district, and no pool crosses a node.
+        #[test]
+        fn nothing_is_left_out_and_nothing_twice(
+            nodes in 1u32..40, caches in 1u32..5, cores in 1u32..5, threads in 1u32..3, size in 1u32..50,
+            kind in 0usize..6,
+        ) {
+            let machine = machine(&format!("nodes:{nodes} cpus:{} threads:{threads} caches:{caches}", caches * cores * threads));
+            let form = [Form::Auto, Form::Cache, Form::Node, Form::Socket, Form::One, Form::Size(size)][kind];
+            let pools = Pools::form(&machine, form);
+            let by_cpu = pools.by_cpu();
+            prop_assert_eq!(by_cpu.len(), machine.cpus.len());
+            prop_assert_eq!(pools.pools.iter().map(|pool| pool.cpus.len()).sum::<usize>(), machine.cpus.len());
+            prop_assert!(pools.pools.iter().all(|pool| !pool.cpus.is_empty()));
+            let listed: Vec<usize> = pools.districts.iter().cloned().flatten().collect();
+            prop_assert_eq!(listed, (0..pools.pools.len()).collect::<Vec<_>>());
+            for (place, pool) in pools.pools.iter().enumerate() {
+                prop_assert!(pools.districts[pool.district].contains(&place));
+            }
+            if matches!(form, Form::Cache | Form::Node) {
+                for pool in &pools.pools {
+                    let node = |cpu: &u32| machine.cpu(*cpu).map(|cpu| cpu.node);
+                    prop_assert!(pool.cpus.iter().all(|cpu| node(cpu) == node(&pool.cpus[0])));
+                }
+            }
+        }
+    }
+}
