@@ -219,7 +219,15 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         idle_ns: 9,
         switches: 9,
         locks: (scenario.workload.locks.iter())
-            .map(|lock| LockOutcome { name: lock.name.clone(), waits: 3, waited_ns: 300 + number })
+            .map(|lock| LockOutcome {
+                name: lock.name.clone(),
+                taken: 100 + number,
+                waits: 3,
+                waited_ns: 300 + number,
+                waited_max_ns: 200,
+                held_ns: 1_000,
+                held_max_ns: 10,
+            })
             .collect(),
         ledger: Statement {
             exchanges: scenario.workload.awaited.iter().map(|_| exchange.clone()).collect(),

@@ -262,7 +262,7 @@ impl<'a> Engine<'a> {
                 Event::Memory => self.memory_event(),
                 Event::Rights => self.rights_event(),
                 Event::Job(job) => self.job_event(job),
-                Event::Task(task) => self.sleeper_event(task),
+                Event::Task(task) => self.task_event(task),
             }
             self.follow_up();
         }

@@ -256,7 +256,6 @@ impl Engine<'_> {
                 _ => self.count_block(id),
             }
         }
-        self.count_waits_for_locks_that_go_on();
     }
 
     /// A task has done its last op.
@@ -287,8 +286,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A sleeper's time is over.
-    pub(super) fn sleeper_event(&mut self, id: TaskId) {
-        self.wake(id);
+    /// A sleeper's time is over, or the line of a lock has come.
+    pub(super) fn task_event(&mut self, id: TaskId) {
+        if self.tasks[id as usize].spins { self.end_spin(id) } else { self.wake(id) }
     }
 }

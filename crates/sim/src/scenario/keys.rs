@@ -552,6 +552,21 @@ pub(crate) static LOCK: Table = Table {
             "true",
             "A process that waits for it lends its unit's CPUs to the holder.",
         ),
+        key(
+            "spins",
+            Kind::Switch,
+            "false",
+            "true",
+            "A process that waits for it stays on its CPU and is busy, as with a spin lock; else it sleeps.",
+        ),
+        key(
+            "line",
+            kernel_time(0),
+            "\"0s\"",
+            "\"200ns\"",
+            "How long the lock's cache line takes from one CPU to another. Where a lock that spins is given back, \
+             it goes to each CPU that spins.",
+        ),
     ],
 };
 

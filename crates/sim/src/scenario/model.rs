@@ -323,7 +323,7 @@ pub struct File {
     pub buffer_bytes: u64,
 }
 
-/// A kernel lock that blocks the tasks that wait for it.
+/// A kernel lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lock {
     /// Its name.
@@ -332,6 +332,10 @@ pub struct Lock {
     pub readers: bool,
     /// A task that waits lends its unit's CPUs to the holder (seed 000, section 3.4).
     pub inherit: bool,
+    /// A task that waits does so on its CPU.
+    pub spins: bool,
+    /// How long its cache line takes from one CPU to another, in ns; only of a lock that spins.
+    pub line_ns: Time,
 }
 
 /// What a process does.
