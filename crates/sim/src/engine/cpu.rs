@@ -3,11 +3,11 @@
 use commonhold_dispatch::{NOBODY, TaskId};
 
 use super::program::Next;
-use super::speed::{ALONE, Slow, refill_from, scaled, stretched};
+use super::speed::{ALONE, Slow, beside_interrupts, refill_from, scaled, stretched};
 use super::task::State;
 use super::{Engine, NONE};
 use crate::Time;
-use crate::scenario::CallBack;
+use crate::scenario::{CallBack, Interrupts};
 
 /// One CPU.
 #[derive(Debug, Clone)]
@@ -20,6 +20,8 @@ pub(super) struct Cpu {
     pub(super) slow: Slow,
     /// What of it is for where the task's memory lies, as a factor in millionths.
     pub(super) far: u64,
+    /// What of it is for interrupts, likewise.
+    interrupted: u64,
     next_tick: Time,
     /// It has to look for a task anew, then.
     kicked: Option<Time>,
@@ -33,7 +35,7 @@ pub(super) struct Cpu {
 
 impl Cpu {
     /// An idle CPU, its ticks staggered against the others'.
-    pub(super) fn new(number: u32, of: u32, tick_ns: Time) -> Cpu {
+    pub(super) fn new(number: u32, of: u32, tick_ns: Time, interrupts: Option<&Interrupts>) -> Cpu {
         let stagger = u128::from(tick_ns) * u128::from(number + 1) / u128::from(of);
         Cpu {
             task: None,
@@ -41,6 +43,7 @@ impl Cpu {
             accounted: 0,
             slow: Slow::NOT,
             far: ALONE,
+            interrupted: interrupts.map_or(ALONE, |interrupts| beside_interrupts(interrupts, number, of)),
             next_tick: Time::try_from(stagger).unwrap_or(tick_ns),
             kicked: None,
             last: NONE,
@@ -48,6 +51,11 @@ impl Cpu {
             idle_ns: 0,
             switches: 0,
         }
+    }
+
+    /// How fast a task is here that nothing else hinders.
+    fn alone(&self) -> Slow {
+        Slow::NOT.beside(self.interrupted)
     }
 
     /// Whether it is about to look for a task.
@@ -165,7 +173,7 @@ impl Engine<'_> {
         cpu.last = next;
         cpu.since = self.now + cost;
         if self.contention.is_none() && self.bus.is_none() {
-            cpu.slow = Slow::NOT;
+            cpu.slow = cpu.alone();
         }
         self.instances[task.instance as usize].spent.switch_ns += cost;
     }
@@ -273,9 +281,9 @@ impl Engine<'_> {
                 None => Slow::NOT,
             };
             if self.bus.is_some() {
-                slow = slow.at_bus(self.slowdowns[running]);
+                slow = slow.beside(self.slowdowns[running]);
             }
-            slow = slow.afar(self.cpus[at].far);
+            slow = slow.beside(self.cpus[at].interrupted).afar(self.cpus[at].far);
             running += 1;
             if self.cpus[at].slow != slow {
                 self.settle(at);

@@ -169,7 +169,9 @@ impl<'a> Engine<'a> {
             events: 0,
             kernel: Switcher::new(scenario, seed),
             kicks: Vec::new(),
-            cpus: (0..cpus).map(|cpu| Cpu::new(cpu, cpus, hardware.kernel.tick_ns)).collect(),
+            cpus: (0..cpus)
+                .map(|cpu| Cpu::new(cpu, cpus, hardware.kernel.tick_ns, hardware.interrupts.as_ref()))
+                .collect(),
             crowd_changed: false,
             contention: hardware
                 .contention

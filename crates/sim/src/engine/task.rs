@@ -109,7 +109,7 @@ pub struct Spent {
     pub work_ns: u64,
     /// Spinning for the kernel's lock.
     pub lock_ns: u64,
-    /// Waiting for memory that other CPUs had in their caches, or for the bus.
+    /// Waiting for memory that other CPUs had in their caches, or for the bus, or for interrupts to end.
     pub stall_ns: u64,
     /// Waiting for memory of other nodes for longer than for that of its own; but see `switch_ns`.
     pub remote_ns: u64,

@@ -141,6 +141,13 @@ pub(crate) static MACHINE: Table = Table {
             "{}",
             "How CPUs in the kernel slow each other down. Without this table, they do not.",
         ),
+        key(
+            "interrupts",
+            Kind::Table(&INTERRUPTS),
+            "",
+            "{}",
+            "The CPU time that interrupts take. Without this table, they take none.",
+        ),
         key("disk", Kind::Named(&DISK), "", "{ d0 = {} }", "The disks by name, in the order of the text."),
     ],
 };
@@ -365,6 +372,29 @@ pub(crate) static CONTENTION: Table = Table {
             "\"0%\"",
             "\"1.77%\"",
             "What each further CPU in the kernel adds to its memory stall, as a part of the work.",
+        ),
+    ],
+};
+
+/// `[interrupts]`.
+pub(crate) static INTERRUPTS: Table = Table {
+    title: "[interrupts]",
+    definition: "[interrupts]",
+    keys: &[
+        // What is left must be enough for a task to get on.
+        key(
+            "part",
+            Kind::Part { min: 0, max: WHOLE / 10 * 9 },
+            "\"0%\"",
+            "\"50%\"",
+            "What they take of a CPU's time, while a process runs there: of one CPU, or of all together as much.",
+        ),
+        key(
+            "cpu",
+            Kind::Count { min: 0, max: 1 << 20 },
+            "",
+            "0",
+            "The one CPU that they go to, from 0 on. If not said, they go to all CPUs alike.",
         ),
     ],
 };

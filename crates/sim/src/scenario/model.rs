@@ -34,6 +34,8 @@ pub struct Hardware {
     pub bus: Option<Bus>,
     /// Contention among CPUs for kernel memory and spin locks; without it kernel work scales.
     pub contention: Option<Contention>,
+    /// CPU time that interrupts take; without it they take none.
+    pub interrupts: Option<Interrupts>,
     /// The disks.
     pub disks: Vec<Disk>,
 }
@@ -197,6 +199,15 @@ pub struct Contention {
     pub lock_demand: u64,
     /// What each further CPU in kernel-intensive work adds to its memory stall, in millionths of the work.
     pub stall: u64,
+}
+
+/// Interrupts, as the CPU time that they take from tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interrupts {
+    /// So much of one CPU's time, in millionths.
+    pub part: u64,
+    /// Of this CPU; of all alike if not said.
+    pub cpu: Option<u32>,
 }
 
 /// A disk.
