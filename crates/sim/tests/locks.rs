@@ -268,6 +268,21 @@ fn the_line_stays_with_who_had_it_last() {
     assert_eq!(spinning(steps, 1, "line = \"1ms\"").ended_ns, 31 * MS);
 }
 
+/// The holder keeps its CPU from 0 to 100 ms, though another of a waits for it and slices are of 30 ms. So b's has the lock then,
+/// and a's other one its first slice.
+#[test]
+fn who_holds_a_lock_that_spins_keeps_its_cpu() {
+    let steps = [
+        ("holder", "{ lock = \"m\", do = [{ cpu = \"100ms\" }] }, { cpu = \"100ms\" }"),
+        ("other", "{ cpu = \"30ms\" }"),
+        ("waiter", "{ lock = \"m\", do = [{ cpu = \"1ms\" }] }"),
+    ];
+    let jobs = [("h", "a", "holder", ""), ("o", "a", "other", ""), ("w", "b", "waiter", "")];
+    let work = workload(&steps, &jobs) + "[lock.m]\nspins = true\n";
+    let end = outcome(&contract("quota", "", ""), &machine(2, ""), &work);
+    assert_eq!((response(&end, "w"), response(&end, "o")), (101 * MS, 130 * MS));
+}
+
 /// Two of b spin for a's lock on one CPU, in turns of 30 ms: the second has the turn from 90 to 120 ms, when the lock is free at
 /// 100 ms. The first, which came before it, has it when the second is done at 101 ms.
 #[test]

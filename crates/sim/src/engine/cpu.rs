@@ -25,6 +25,8 @@ pub(super) struct Cpu {
     next_tick: Time,
     /// It has to look for a task anew, then.
     kicked: Option<Time>,
+    /// It has to since then, and does when its task has given back its locks.
+    put_off: Option<Time>,
     /// The task that ran here last.
     last: u32,
     /// Time that it was busy, and idle.
@@ -46,6 +48,7 @@ impl Cpu {
             interrupted: interrupts.map_or(ALONE, |interrupts| beside_interrupts(interrupts, number, of)),
             next_tick: Time::try_from(stagger).unwrap_or(tick_ns),
             kicked: None,
+            put_off: None,
             last: NONE,
             busy_ns: 0,
             idle_ns: 0,
@@ -91,11 +94,26 @@ impl Engine<'_> {
                 look |= !runnable;
             }
             look |= self.kernel.slice_left(self.now, id) == 0;
+            look = self.looks_now(at, task, look, runnable);
         }
         if look {
             self.look_for_task(id, runnable);
         }
         self.arm(id);
+    }
+
+    /// Whether a CPU looks for a task now. One whose task holds a lock that spins does so when that is given back, since all
+    /// that spin would else do so until the holder has a CPU again.
+    fn looks_now(&mut self, at: usize, task: TaskId, look: bool, runnable: bool) -> bool {
+        let keeps = runnable && self.tasks[task as usize].keeps > 0;
+        let cpu = &mut self.cpus[at];
+        if keeps {
+            cpu.put_off = cpu.put_off.or(Some(self.now).filter(|_| look));
+            return false;
+        }
+        let Some(since) = cpu.put_off.take() else { return look };
+        self.patience.put_off(self.now - since);
+        true
     }
 
     /// The clock ticks, if it is time. Whether the task has to go.
@@ -150,6 +168,7 @@ impl Engine<'_> {
             self.memory.ran(self.tasks[task as usize].space);
             self.switch_to(id, task);
             self.look_at_memory(at);
+            self.spins_again(task);
         }
         self.crowd_changed |= self.contended();
     }
@@ -227,7 +246,9 @@ impl Engine<'_> {
             if !task.spins {
                 due = due.min(cpu.since.max(self.now) + stretched(task.left, cpu.slow.total));
             }
-            due = due.min(self.now.saturating_add(self.kernel.slice_left(self.now, id)));
+            if task.keeps == 0 {
+                due = due.min(self.now.saturating_add(self.kernel.slice_left(self.now, id)));
+            }
             if self.scenario.hardware.kernel.tick_ns > 0 {
                 due = due.min(cpu.next_tick.max(self.now));
             }

@@ -11,8 +11,9 @@
 //!
 //! Algorithm, spinning: a task that takes a free lock waits until the line is there, unless it had it last. Where a
 //! lock is given back, the line goes to each CPU that spins, since all of them look. Then the lock belongs to the
-//! first task of the queue that has a CPU, or to the first where none has one. Readers that are let in together get
-//! the line one after the other.
+//! first task of the queue that has a CPU. Where none has one, it is free for the first that gets one, or for a task
+//! that comes for it. Readers that are let in together get the line one after the other. A task that holds the lock
+//! keeps its CPU until it has given it back, if it computes meanwhile.
 //!
 //! Algorithm, inheriting: consider the tasks that wait for a holder's locks and do not run for the holder's own unit. The locks
 //! are taken in the order in which the holder took them, each lock's queue from the front. The holder runs for the
@@ -24,8 +25,8 @@
 //! The algorithm also ends where tasks wait for each other in a circle: each is looked at once per change.
 //!
 //! Limits: of several units that wait one lends, and not all in turns. Locks are given first come, first served;
-//! readers that stand one behind the other get them together. A task that spins or holds a lock may lose its CPU at
-//! the end of a slice, where a kernel would let it finish. Giving a lock back takes no time.
+//! readers that stand one behind the other get them together. A task that spins may lose its CPU at the end of a
+//! slice, where a kernel would let it spin on. Giving a lock back takes no time.
 //!
 //! Source: seed 000, section 3.4 (inheritance of an SPU's resources by who holds a kernel lock); for chains Sha,
 //! Rajkumar, Lehoczky 1990 (priority inheritance); for the line Anderson 1990 (the performance of spin lock
@@ -141,14 +142,17 @@ impl Engine<'_> {
         }
         let what = &self.scenario.workload.locks[number as usize];
         let shared = read && what.readers;
-        let lock = &mut self.locks[number as usize];
-        if lock.is_free(shared) && lock.queue.is_empty() {
+        let lock = &self.locks[number as usize];
+        // Of those that spin and have no CPU, none could take it.
+        let is_first = if what.spins { self.on_cpus(number) == 0 } else { lock.queue.is_empty() };
+        if is_first && self.locks[number as usize].is_free(shared) {
             let since = self.give(id, number, shared, None, 1);
             if since <= self.now {
                 return Done::Next;
             }
             return self.spin(id);
         }
+        let lock = &mut self.locks[number as usize];
         lock.queue.push_back(Waiter { task: id, shared, came: self.now });
         lock.figures.waits += 1;
         if what.spins {
@@ -173,6 +177,7 @@ impl Engine<'_> {
 
     pub(super) fn release(&mut self, id: TaskId, number: u16) {
         let now = self.now;
+        self.tasks[id as usize].keeps -= u32::from(self.scenario.workload.locks[number as usize].spins);
         let lock = &mut self.locks[number as usize];
         if let Some(at) = lock.holders.iter().position(|hold| hold.task == id) {
             let hold = lock.holders.remove(at);
@@ -206,11 +211,20 @@ impl Engine<'_> {
         }
     }
 
+    /// A task has a CPU again: the lock that it spins for may be free.
+    pub(super) fn spins_again(&mut self, id: TaskId) {
+        if self.tasks[id as usize].spins
+            && let Some(number) = self.lock_waited_for(id)
+        {
+            self.hand_over(number);
+        }
+    }
+
     /// Which of those that wait gets the lock now, if one does: of tasks that spin, the first that has a CPU.
     fn next_of(&self, number: u16, spins: bool) -> Option<usize> {
         let lock = &self.locks[number as usize];
         let on_cpu = |waiter: &Waiter| self.tasks[waiter.task as usize].waits.is_none();
-        let first = if spins { lock.queue.iter().position(on_cpu).unwrap_or(0) } else { 0 };
+        let first = if spins { lock.queue.iter().position(on_cpu)? } else { 0 };
         lock.queue.get(first).filter(|waiter| lock.is_free(waiter.shared)).map(|_| first)
     }
 
@@ -234,6 +248,7 @@ impl Engine<'_> {
         lock.holders.push(Hold { task: id, since, came });
         lock.reading = reads;
         lock.figures.taken += 1;
+        self.tasks[id as usize].keeps += u32::from(what.spins);
         if since > self.now {
             let timer = self.task_timer(id);
             self.timers.set(timer, since);

@@ -82,6 +82,8 @@ pub(super) struct Task {
     pub(super) runs_for: u32,
     /// Locks that it holds through which it may run for others, in the order in which it took them.
     pub(super) held: Vec<u16>,
+    /// Locks that spin which it holds: it keeps its CPU as long as it computes.
+    pub(super) keeps: u32,
     /// Its wait for a CPU, if it waits for one.
     pub(super) waits: Option<Wait>,
     /// The cache of the CPU that it ran on last, as it left it.
@@ -197,6 +199,7 @@ impl Engine<'_> {
             unit: unit.0,
             runs_for: unit.0,
             held: Vec::new(),
+            keeps: 0,
             waits: Some(self.patience.begin(self.now, unit.0)),
             cache: None,
         };
