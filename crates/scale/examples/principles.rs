@@ -113,11 +113,8 @@ fn main() -> ExitCode {
         eprintln!("it takes two CPUs, and this process may use {cpus}: give it more with taskset");
         return ExitCode::FAILURE;
     }
-    let principles: [(&str, fn() -> [u128; 2]); 3] =
-        [("apart", apart), ("readers", readers), ("atomic", atomic)];
     for _ in 0..rounds {
-        for (name, measured) in principles {
-            let [without, with] = measured();
+        for (name, [without, with]) in [("apart", apart()), ("readers", readers()), ("atomic", atomic())] {
             println!("{name}: without {without} ns, with {with} ns");
         }
     }
