@@ -14,9 +14,9 @@ use std::sync::{Barrier, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 const THREADS: usize = 2;
-/// So many times in a round, by each thread.
-const COUNTS: u64 = 200_000;
-const LOOK_UPS: u64 = 2_000;
+/// So many times in a round, by each thread: some milliseconds, in which both have a CPU at the same time.
+const COUNTS: u64 = 5_000_000;
+const LOOK_UPS: u64 = 5_000;
 /// What is looked at under the lock: some microseconds, so that the lock itself costs little beside it.
 const TABLE: u64 = 4_000;
 
@@ -24,6 +24,11 @@ const TABLE: u64 = 4_000;
 #[repr(align(256))]
 #[derive(Default)]
 struct Apart(AtomicU64);
+
+/// In one line on every machine.
+#[repr(align(64))]
+#[derive(Default)]
+struct Together([AtomicU64; THREADS]);
 
 /// Nanoseconds from when the first thread begins its work to when the last one has done it.
 fn measure(work: impl Fn(usize) + Sync) -> u128 {
@@ -53,7 +58,7 @@ fn count(counter: &AtomicU64) {
 }
 
 fn apart() -> [u128; 2] {
-    let together: [AtomicU64; THREADS] = Default::default();
+    let Together(together) = &Together::default();
     let apart: [Apart; THREADS] = Default::default();
     let sides = [measure(|thread| count(&together[thread])), measure(|thread| count(&apart[thread].0))];
     assert!(together.iter().chain(apart.iter().map(|own| &own.0)).all(|own| own.load(Relaxed) == COUNTS));
