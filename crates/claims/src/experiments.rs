@@ -142,6 +142,41 @@ pub const MANY_BY_USER: Files = files!("many-processes", "users", "machine", "us
 /// A long job before short ones. Ours.
 pub const FIRST_COME: Files = files!("first-come", "machine", "workload");
 
+/// A server's requests: few, four fifths of what it can serve, and twice of it (seed 002, system performance).
+pub const QUEUE: [Files; 3] = [
+    files!("open-queue", "machine", "light"),
+    files!("open-queue", "machine", "workload"),
+    files!("open-queue", "machine", "overload"),
+];
+/// The second and the third with two CPUs.
+pub const QUEUE_TWO: [Files; 2] =
+    [files!("open-queue", "two", "workload"), files!("open-queue", "two", "overload")];
+/// Processes on twelve CPUs that only compute (seed 002, scalability in practice).
+pub const TREE_NONE: Files = files!("tree-lock", "machine", "cpu-only");
+/// The same that take one spin lock again and again.
+pub const TREE_SPIN: Files = files!("tree-lock", "machine", "workload");
+/// The same with a lock for several readers.
+pub const TREE_READERS: Files = files!("tree-lock", "machine", "readers");
+/// A multi-user benchmark with one CPU, and with two (seed 002, scalability in practice).
+pub const AIM7_FEW: [Files; 2] = [files!("aim7", "one", "workload"), files!("aim7", "two", "workload")];
+/// The same on sixteen CPUs: with a single spindle, a RAID, a RAM disk; and without a disk.
+pub const AIM7: [Files; 4] = [
+    files!("aim7", "machine", "workload"),
+    files!("aim7", "raid", "workload"),
+    files!("aim7", "ram", "workload"),
+    files!("aim7", "ram", "cpu-only"),
+];
+/// A file that is read page after page, and here and there (seed 002, disks).
+pub const DISK_ACCESS: [Files; 2] =
+    [files!("disk-access", "machine", "workload"), files!("disk-access", "machine", "random")];
+/// Two programs whose threads meet at barriers (seed 002, gang scheduling).
+pub const GANGS: Files = files!("gangs", "machine", "workload");
+/// Seven threads, and eight, of which one's CPU has all interrupts (seed 002, interrupts).
+pub const INTERRUPTED: [Files; 2] =
+    [files!("interrupts", "machine", "seven"), files!("interrupts", "machine", "workload")];
+/// Eight, and interrupts go to all CPUs.
+pub const INTERRUPTS_SPREAD: Files = files!("interrupts", "spread", "workload");
+
 /// Something that can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experiment {
@@ -184,6 +219,8 @@ pub struct Change {
     pub offered: Option<(u64, u64)>,
     /// The discipline of every unit.
     pub discipline: Option<Discipline>,
+    /// So many copies of the workload's first job.
+    pub copies: Option<u32>,
 }
 
 const NOTHING: Change = Change {
@@ -201,6 +238,7 @@ const NOTHING: Change = Change {
     negotiate: false,
     offered: None,
     discipline: None,
+    copies: None,
 };
 
 /// The files as they are, under a scheme. Without isolation the paper's system is IRIX 5.3 (section 4.2, table 3), and so
@@ -303,6 +341,13 @@ impl Experiment {
         self
     }
 
+    /// With so many copies of the first job.
+    #[must_use]
+    pub const fn copies(mut self, copies: u32) -> Self {
+        self.change.copies = Some(copies);
+        self
+    }
+
     /// Its name for people: files, scheme, differences.
     pub fn name(&self) -> String {
         format!("{} {}{}", self.files.name, self.scheme, self.change.words())
@@ -346,6 +391,7 @@ impl Change {
             self.negotiate.then(|| "negotiating".to_owned()),
             self.offered.map(|(disk, pages)| format!("{disk} disk tickets for {pages} pages")),
             self.discipline.map(|discipline| format!("discipline {discipline}")),
+            self.copies.map(|copies| format!("{copies} copies")),
         ];
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
@@ -373,6 +419,9 @@ impl Change {
         }
         for unit in &mut scenario.contract.units {
             unit.discipline = self.discipline.unwrap_or(unit.discipline);
+        }
+        if let (Some(copies), Some(job)) = (self.copies, scenario.workload.jobs.first_mut()) {
+            job.count = copies;
         }
         if self.in_time {
             scenario.contract.machine.cpu = CpuMode::Proportional;
@@ -436,6 +485,7 @@ mod tests {
             .inherit()
             .in_time()
             .under(Discipline::Rr)
+            .copies(3)
             .scenario()
             .unwrap();
         assert_eq!(changed.contract.machine.scheme, Scheme::Quota);
@@ -451,6 +501,7 @@ mod tests {
             (CallBack::Now, 1_000_000_000, 1_000_000_000)
         );
         assert!(changed.workload.locks.iter().all(|lock| lock.inherit));
+        assert_eq!(changed.workload.jobs[0].count, 3);
         // What is not changed stays.
         assert_eq!(changed.workload.programs, plain.workload.programs);
     }

@@ -15,6 +15,7 @@ pub(crate) mod disk;
 mod framework;
 pub(crate) mod kernel;
 pub(crate) mod machines;
+mod scaling;
 mod tickets;
 
 use commonhold_report::claims::{Basis, Tolerance, Unit, Verdict};
@@ -150,8 +151,9 @@ const fn below(bound: f64) -> Tolerance {
 /// All rows, in the order of the papers, those beyond them last.
 pub fn rows() -> Vec<&'static Row> {
     let before = [framework::ROWS, machines::ROWS, kernel::ROWS].into_iter().flatten();
-    let after =
-        [disk::ROWS, tickets::ROWS, databases::ROWS, disciplines::ROWS, beyond::ROWS].into_iter().flatten();
+    let after = [disk::ROWS, tickets::ROWS, databases::ROWS, disciplines::ROWS, scaling::ROWS, beyond::ROWS]
+        .into_iter()
+        .flatten();
     before.chain(disk::CELLS.iter().flatten()).chain(after).collect()
 }
 

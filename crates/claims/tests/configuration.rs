@@ -1,12 +1,12 @@
 //! The scenarios are those of the papers: machines, users, jobs (seed 000, sections 1.1, 4.1 to 4.5, tables 2 and 3; seed
-//! 004, section 5).
+//! 004, section 5; seed 002, scalability in practice).
 //! The tests run none of them.
 #![allow(clippy::unwrap_used)]
 
 use commonhold_claims::experiments::{self, Files, on};
 use commonhold_contract::{Amount, Resource, Scheme};
 use commonhold_policy::rights::Change;
-use commonhold_sim::scenario::{CallBack, DiskModel, DiskOrder, Op, Scenario};
+use commonhold_sim::scenario::{Amount as Span, CallBack, DiskModel, DiskOrder, Op, Scenario, Spread};
 
 const MIB: u64 = 1 << 20;
 
@@ -340,4 +340,61 @@ fn databases() {
     });
     let [disk, memory] = ["disk:800".to_owned(), "memory:1200KiB".to_owned()];
     assert_eq!(asked, [(memory.clone(), disk.clone()), (disk, memory)]);
+}
+
+/// Seed 002, memory hierarchy: local memory in 100s of ns; and remote memory in a few us at most, and not in ms.
+#[test]
+fn the_memory_hierarchy_by_orders_of_magnitude() {
+    let miss_ns = scenario(experiments::KERNEL_BALANCED).hardware.cache.unwrap().miss_ns;
+    assert!((100..1_000).contains(&miss_ns), "{miss_ns}");
+    let latency = scenario(experiments::CPU_ISOLATION_NUMA).hardware.latency.unwrap();
+    let (local_ns, remote_ns) = (latency.local_ns, latency.between_ns[0][1]);
+    assert!(local_ns < remote_ns && remote_ns < 10_000, "{local_ns} {remote_ns}");
+}
+
+/// Seed 002, scalability in practice: the machines that it names.
+#[test]
+fn machines_of_the_lecture() {
+    let shape = |files| {
+        let machine = scenario(files).hardware.machine;
+        (machine.nodes.len(), machine.cpus.len())
+    };
+    for files in [experiments::TREE_NONE, experiments::TREE_SPIN, experiments::TREE_READERS] {
+        assert_eq!(shape(files), (4, 12));
+    }
+    assert_eq!(experiments::AIM7_FEW.map(shape), [(1, 1), (1, 2)]);
+    let [spindle, raid, ram, none] = experiments::AIM7.map(scenario);
+    // They differ in the disk, and the last in what it does.
+    for other in [&raid, &ram] {
+        let (one, other) = (spindle.clone(), other.clone());
+        assert_eq!((one.workload, one.hardware.kernel), (other.workload, other.hardware.kernel));
+        assert_eq!(one.hardware.machine.cpus, other.hardware.machine.cpus);
+    }
+    assert_eq!(none.hardware, ram.hardware);
+    assert!(none.workload.programs[0].ops.iter().all(|op| matches!(op, Op::Cpu { .. } | Op::Again { .. })));
+}
+
+/// Seed 002, lock metering: the times between two holds and of the lock's line follow from what is printed of twelve CPUs.
+#[test]
+fn the_lock_is_that_of_the_printed_row() {
+    let (taken, held_us, wait_us, cpus) = (50_542_055.0, 0.5, 29.0, 12.0);
+    let (used, waits, spun) = (0.723, 0.131, 0.425);
+    let between_us = held_us / used; // of two takes, by whichever CPU
+    let round_us = between_us * cpus;
+    assert!((taken * between_us / 1e6 - 35.0_f64).abs() < 0.1);
+    let think_us = round_us - held_us - waits * wait_us;
+    let line_ns = (between_us - held_us) / (spun * cpus) * 1e3;
+    assert!((think_us - 4.0).abs() < 0.05 && (line_ns - 38.0).abs() < 0.5, "{think_us} us, {line_ns} ns");
+    let (spin, readers) = (scenario(experiments::TREE_SPIN), scenario(experiments::TREE_READERS));
+    let exactly = |mean| Span { mean, spread: Spread::Exponential };
+    let cpu = |op: &Op| if let Op::Cpu { work, kernel: 0, .. } = op { Some(*work) } else { None };
+    let times: Vec<_> = spin.workload.programs[0].ops.iter().filter_map(cpu).collect();
+    assert_eq!(times, [exactly(4_000), exactly(500)]);
+    let lock = &spin.workload.locks[0];
+    assert_eq!((lock.spins, lock.line_ns, lock.readers), (true, 38, false));
+    // The other lock differs in who may hold it, and in nothing else.
+    let mut same = lock.clone();
+    same.readers = true;
+    assert_eq!((&same, spin.hardware), (&readers.workload.locks[0], readers.hardware));
+    assert!(readers.workload.programs[0].ops.iter().any(|op| matches!(op, Op::Acquire { read: true, .. })));
 }

@@ -19,7 +19,7 @@ pub mod scaling;
 pub mod states;
 pub mod study;
 
-pub use fit::{Band, Bands, Fit};
+pub use fit::{Band, Bands, Fit, Point};
 pub use order::{default_sizes, nearest};
 
 /// A count as a number to calculate with. Exact below 2^53: of nanoseconds, that is a hundred days.

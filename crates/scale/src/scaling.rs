@@ -50,6 +50,11 @@ pub fn scaling(study: &Study) -> Scaling {
     }
 }
 
+/// The law through points that were not measured in a study; none where they do not determine it.
+pub fn law_through(points: &[Point]) -> Option<Fit> {
+    fit(points).ok()
+}
+
 fn two(points: &[Point]) -> Two {
     let sizes = points.iter().map(|point| point.size);
     let (from, to) = (sizes.clone().min().unwrap_or(1), sizes.max().unwrap_or(1));

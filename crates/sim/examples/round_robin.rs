@@ -68,6 +68,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
             cache: None,
             bus: None,
             contention: None,
+            interrupts: None,
             disks: Vec::new(),
         },
         workload: Workload {

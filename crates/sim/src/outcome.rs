@@ -41,7 +41,7 @@ pub struct Outcome {
     pub idle_ns: u64,
     /// Switches to another task.
     pub switches: u64,
-    /// Waits for locks, with their time summed, by the workload's order.
+    /// Locks, in the workload's order.
     pub locks: Vec<LockOutcome>,
     /// The ledger's accounts, from the same plans and snapshots as a daemon's.
     pub ledger: Statement,
@@ -240,13 +240,21 @@ pub struct DiskUse {
     pub service_ms: f64,
 }
 
-/// What a lock cost.
+/// What a lock cost, as lock metering tells it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LockOutcome {
     /// Its name.
     pub name: String,
+    /// How often it was taken.
+    pub taken: u64,
     /// How often a task waited for it.
     pub waits: u64,
     /// How long, summed, in ns.
     pub waited_ns: Time,
+    /// The longest wait.
+    pub waited_max_ns: Time,
+    /// How long tasks had it, in ns; summed over those that read side by side.
+    pub held_ns: Time,
+    /// The longest that one had it.
+    pub held_max_ns: Time,
 }

@@ -399,3 +399,21 @@ fn who_runs_on_with_less_than_its_share_has_saved_nothing_up_either() {
     // Eight seconds of work on two CPUs.
     near(response(&end, "b"), 4 * S, 20);
 }
+
+/// Interrupts take half of a CPU's time. To the second of two CPUs: its task has 100 ms of work done after 200 ms. To both
+/// alike, a quarter each: after 133.3 ms.
+#[test]
+fn interrupts_take_time_from_who_runs_there() {
+    let jobs = [("w", "a", "worker", "count = 2")];
+    let work = workload(&[("worker", "{ cpu = \"100ms\" }")], &jobs);
+    let ended = |more: &str| -> Vec<u64> {
+        let end = outcome(&contract("smp", "", ""), &(machine(2, "") + more), &work);
+        assert_eq!(end.jobs.iter().map(|job| job.spent.work_ns).collect::<Vec<_>>(), [100 * MS; 2]);
+        end.jobs.iter().filter_map(|job| job.ended_ns).collect()
+    };
+    assert_eq!(ended(""), [100 * MS; 2]);
+    assert_eq!(ended("[interrupts]\npart = \"50%\"\ncpu = 1"), [100 * MS, 200 * MS]);
+    for time in ended("[interrupts]\npart = \"50%\"") {
+        near(time, 133_333_333, 1);
+    }
+}

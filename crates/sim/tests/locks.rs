@@ -189,6 +189,22 @@ fn a_circle_of_waiters_ends_at_the_horizon() {
     assert!(end.locks.iter().all(|lock| lock.waited_ns >= waited - 20 * MS), "{:?}", end.locks);
 }
 
+/// Two that spin for each other's locks do so for ever, and one that waits for them with them.
+#[test]
+fn a_circle_that_spins_is_stuck() {
+    let steps = [
+        ("a", "{ lock = \"one\", do = [{ cpu = \"10ms\" }, { lock = \"two\", do = [{ cpu = \"1ms\" }] }] }"),
+        ("b", "{ lock = \"two\", do = [{ cpu = \"10ms\" }, { lock = \"one\", do = [{ cpu = \"1ms\" }] }] }"),
+        ("c", "{ sleep = \"20ms\" }, { lock = \"one\", do = [{ cpu = \"1ms\" }] }"),
+    ];
+    let jobs = [("a", "a", "a", ""), ("b", "a", "b", ""), ("c", "a", "c", "")];
+    let locks = "[lock.one]\nspins = true\nline = \"1us\"\n[lock.two]\nspins = true\n";
+    let text = (workload(&steps, &jobs) + locks).replace("horizon = \"1h\"", "horizon = \"1s\"");
+    let end = outcome(&contract("isolate", "", ""), &machine(4, ""), &text);
+    let stuck: Vec<_> = end.stuck.iter().map(|it| (it.job.as_str(), it.for_locks, it.at_barriers)).collect();
+    assert_eq!(stuck, [("a", 1, 0), ("b", 1, 0), ("c", 1, 0)]);
+}
+
 /// Three at a barrier for two: the third waits for ever, and so does who started them; one that still computes does not.
 #[test]
 fn who_waits_at_a_barrier_for_nobody_is_stuck() {
@@ -200,4 +216,108 @@ fn who_waits_at_a_barrier_for_nobody_is_stuck() {
     let stuck: Vec<_> =
         end.stuck.iter().map(|it| (it.job.as_str(), it.for_locks, it.at_barriers, it.for_children)).collect();
     assert_eq!(stuck, [("starts", 0, 1, 1)]);
+}
+
+/// Processes that run these steps, a CPU for each of four, and a lock that spins.
+fn spinning(steps: &str, count: u32, lock: &str) -> Outcome {
+    let jobs = [("s", "a", "spinner", &*format!("count = {count}"))];
+    let work = workload(&[("spinner", steps)], &jobs) + &format!("[lock.m]\nspins = true\n{lock}\n");
+    outcome(&contract("isolate", "", ""), &machine(4, ""), &work)
+}
+
+#[test]
+fn who_spins_is_busy() {
+    let end = spinning("{ lock = \"m\", do = [{ cpu = \"100ms\" }] }", 2, "");
+    let lock = &end.locks[0];
+    assert_eq!((end.ended_ns, lock.taken, lock.waits), (200 * MS, 2, 1));
+    assert_eq!((lock.waited_ns, lock.waited_max_ns), (100 * MS, 100 * MS));
+    assert_eq!((lock.held_ns, lock.held_max_ns), (200 * MS, 100 * MS));
+    // 200 ms of work, and 100 ms on the CPU for the lock. Nobody is blocked.
+    let spent: Vec<_> = end.jobs.iter().map(|job| (job.spent.spin_ns, job.spent.blocked_ns)).collect();
+    assert_eq!((spent, end.busy_ns), (vec![(0, 0), (100 * MS, 0)], 300 * MS));
+}
+
+/// The line takes 1 ms to the first of four, who hold the lock for 10 ms each: it has it from 1 to 11 ms. Then it goes to the
+/// three that spin, and the second has the lock from 14 to 24 ms; the third after 2 ms from 26 to 36, the last from 37 to 47.
+#[test]
+fn the_line_goes_to_each_that_spins() {
+    let end = spinning("{ lock = \"m\", do = [{ cpu = \"10ms\" }] }", 4, "line = \"1ms\"");
+    let lock = &end.locks[0];
+    assert_eq!((end.ended_ns, lock.taken, lock.waits), (47 * MS, 4, 3));
+    assert_eq!((lock.waited_ns, lock.waited_max_ns, lock.held_ns), (77 * MS, 37 * MS, 40 * MS));
+    let spun: u64 = end.jobs.iter().map(|job| job.spent.spin_ns).sum();
+    assert_eq!(spun, 78 * MS);
+}
+
+/// Each reader takes the line from the one before, for 1 ms: they begin at 1, 2, 3 and 4 ms.
+#[test]
+fn the_line_goes_from_reader_to_reader() {
+    let steps = "{ lock = \"m\", read = true, do = [{ cpu = \"10ms\" }] }";
+    let end = spinning(steps, 4, "readers = true\nline = \"1ms\"");
+    let lock = &end.locks[0];
+    assert_eq!((end.ended_ns, lock.taken, lock.waits, lock.held_ns), (14 * MS, 4, 0, 40 * MS));
+    assert_eq!(
+        end.jobs.iter().map(|job| job.spent.spin_ns).collect::<Vec<_>>(),
+        [MS, 2 * MS, 3 * MS, 4 * MS]
+    );
+}
+
+#[test]
+fn the_line_stays_with_who_had_it_last() {
+    let steps = "{ repeat = 3, do = [{ lock = \"m\", do = [{ cpu = \"10ms\" }] }] }";
+    assert_eq!(spinning(steps, 1, "line = \"1ms\"").ended_ns, 31 * MS);
+}
+
+/// The holder keeps its CPU from 0 to 100 ms, though another of a waits for it and slices are of 30 ms. So b's has the lock then,
+/// and a's other one its first slice.
+#[test]
+fn who_holds_a_lock_that_spins_keeps_its_cpu() {
+    let steps = [
+        ("holder", "{ lock = \"m\", do = [{ cpu = \"100ms\" }] }, { cpu = \"100ms\" }"),
+        ("other", "{ cpu = \"30ms\" }"),
+        ("waiter", "{ lock = \"m\", do = [{ cpu = \"1ms\" }] }"),
+    ];
+    let jobs = [("h", "a", "holder", ""), ("o", "a", "other", ""), ("w", "b", "waiter", "")];
+    let work = workload(&steps, &jobs) + "[lock.m]\nspins = true\n";
+    let end = outcome(&contract("quota", "", ""), &machine(2, ""), &work);
+    assert_eq!((response(&end, "w"), response(&end, "o")), (101 * MS, 130 * MS));
+}
+
+/// Two of b spin for a's lock on one CPU, in turns of 30 ms: the second has the turn from 90 to 120 ms, when the lock is free at
+/// 100 ms. The first, which came before it, has it when the second is done at 101 ms.
+#[test]
+fn who_has_no_cpu_does_not_spin() {
+    let steps = [
+        ("holder", "{ lock = \"m\", do = [{ cpu = \"100ms\" }] }, { cpu = \"100ms\" }"),
+        ("waiter", "{ lock = \"m\", do = [{ cpu = \"1ms\" }] }"),
+    ];
+    let jobs = [("h", "a", "holder", ""), ("w", "b", "waiter", "count = 2")];
+    let work = workload(&steps, &jobs) + "[lock.m]\nspins = true\n";
+    let end = outcome(&contract("quota", "", ""), &machine(2, ""), &work);
+    let ended: Vec<_> = end.jobs.iter().filter(|job| job.name == "w").map(|job| job.ended_ns).collect();
+    assert_eq!(ended, [Some(102 * MS), Some(101 * MS)]);
+}
+
+/// What is not over when a run ends counts as far as it got: one has the lock from 1 ms on, two wait from 0 on.
+#[test]
+fn a_run_that_is_cut_off_counts_waits_and_holds_so_far() {
+    let steps = "{ lock = \"m\", do = [{ cpu = \"2h\" }] }";
+    let end = spinning(steps, 3, "line = \"1ms\"");
+    let (lock, at) = (&end.locks[0], end.ended_ns);
+    assert!(end.cut_off && end.stuck.is_empty());
+    assert_eq!((lock.held_ns, lock.waited_ns, lock.waited_max_ns), (at - MS, 2 * at, at));
+}
+
+/// The first has the lock from 100 to 110 ms. At 200 ms its line is on its way to the second, which gets it at 310 ms: two have
+/// waited from 0 on, and neither for ever.
+#[test]
+fn a_lock_whose_line_is_on_its_way_is_waited_for() {
+    let jobs = [("s", "a", "spinner", "count = 3")];
+    let steps = [("spinner", "{ lock = \"m\", do = [{ cpu = \"10ms\" }] }")];
+    let text = workload(&steps, &jobs) + "[lock.m]\nspins = true\nline = \"100ms\"\n";
+    let text = text.replace("horizon = \"1h\"", "horizon = \"200ms\"");
+    let end = outcome(&contract("isolate", "", ""), &machine(4, ""), &text);
+    let lock = &end.locks[0];
+    assert!(end.cut_off && end.stuck.is_empty(), "{:?}", end.stuck);
+    assert_eq!((lock.held_ns, lock.waited_ns, lock.waited_max_ns), (10 * MS, 400 * MS, 200 * MS));
 }

@@ -38,6 +38,9 @@ local = "100ns"
 distances = [[10, 17], [17, 10]]
 [bus]
 transactions = 29500
+[interrupts]
+part = "20%"
+cpu = 1
 [contention]
 lock = "11.7%"
 stall = "1.77%"

@@ -11,11 +11,13 @@
 //!   2 s and half of the rest: 3/4.
 //! - Both had half, and one slept for h: e = 3/4 U, l = 1/4 U. So x = 2/3, and t = 0.585 h = 1.17 s. Of 4 s he has 0.646.
 
-use commonhold_contract::Discipline::{self, Batch, Decay, Entitlement, Fifo, Lottery, Rr, Stride};
+use commonhold_contract::Discipline::{
+    self, Batch, Decay, Entitlement, Fifo, JobCurrency, Lottery, Rr, Stride,
+};
 use commonhold_contract::Scheme::Isolate;
 use commonhold_report::claims::{Basis, Tolerance, Unit};
 
-use super::{Row, above, between, parameter, predicted};
+use super::{Row, above, between, parameter, predicted, unmeasured};
 use crate::experiments::{
     ENTITLEMENT_SHARES, Experiment, FIRST_COME, Files, GIVES_UP, INACTIVE, MANY_BY_USER, MANY_PROCESSES, NAP,
     SLEEPER, SMALLEST_SHARE, TICKETS_CPU_FINE, on,
@@ -39,6 +41,8 @@ const USERS: [&str; 3] = ["lab/ana", "lab/ben", "lab/cem"];
 const BY_SHARE: [f64; 3] = [1.0 / 6.0, 1.0 / 3.0, 1.0 / 2.0];
 const BY_SQUARE: [f64; 3] = [1.0 / 14.0, 4.0 / 14.0, 9.0 / 14.0];
 const ALIKE: [f64; 3] = [1.0 / 3.0; 3];
+
+const JOBS: Experiment = run(ENTITLEMENT_SHARES, JobCurrency);
 
 const SMALL: [Experiment; 3] =
     [run(SMALLEST_SHARE, Stride), run(SMALLEST_SHARE, Entitlement), run(SMALLEST_SHARE, Decay)];
@@ -131,6 +135,47 @@ pub(super) const ROWS: &[Row] = &[
         ],
     )
     .note("real-time classes are the kernel's own, above the scheduler"),
+    parameter(
+        (
+            "CH-GANG",
+            "002 gang scheduling",
+            "Memory spaces take turns, each with all its threads at once; within, threads have a discipline of their own",
+            "",
+        ),
+        &[disciplines!("a_gang_runs_on_all_cpus_at_once"), disciplines!("gangs_that_are_small_run_side_by_side")],
+    )
+    .note("a memory space is a unit here; its threads stay near by the CPUs that its unit owns"),
+    parameter(
+        (
+            "CH-JOB",
+            "002 job currency",
+            "Time is handed to jobs by weight, at intervals; who used less than that goes first, in turns",
+            "",
+        ),
+        &[
+            disciplines!("these_divide_by_weight_within_a_hundredth"),
+            disciplines!("a_job_that_slept_has_half_from_then_on"),
+        ],
+    ),
+    predicted(
+        ("CH-JOBa", "002 job currency", "Weights of 1 : 2 : 3 in a minute: off by at most", "0"),
+        Tolerance::AtMost { high: 0.02 },
+        &[JOBS],
+        |at| off(at, JOBS, BY_SHARE, 60),
+    ),
+    parameter(
+        (
+            "CH-ISO",
+            "002 isochronous schedulers",
+            "A proportion of the processor, by deadlines; dwcs, which is only named, has windows of losses",
+            "",
+        ),
+        &[
+            disciplines!("no_window_is_violated_of_deadlines_that_are_alike"),
+            disciplines!("no_deadline_is_missed_where_all_budgets_fit"),
+            disciplines!("of_equal_deadlines_the_one_is_first_that_bears_least"),
+        ],
+    ),
     parameter(
         ("CH-ENT", "002 shares", "An entitlement is a share by the shares of all that are active", ""),
         &[
@@ -313,6 +358,11 @@ pub(super) const ROWS: &[Row] = &[
         Tolerance::AtMost { high: 0.02 },
         &[CURRENCIES],
         off_in_currencies,
+    ),
+    unmeasured(
+        ("CH-WIL-4", "002 Williams", "It works very well, with low overhead", ""),
+        Basis::Outside,
+        "no number, and nothing to compare with; its patent and its products are no claims about machines",
     ),
     predicted(
         ("OURS-DECAY", "ours", "Under decay, shares of 1 : 2 : 3 are 1 : 4 : 9: off by at most", "0"),

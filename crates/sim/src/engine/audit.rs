@@ -16,7 +16,7 @@ use commonhold_policy::membership;
 
 use super::Engine;
 use super::files::Purpose;
-use super::patience::{Wait, call_back_ns};
+use super::patience::Wait;
 use super::task::{State, Task};
 use crate::Time;
 use crate::outcome::Outcome;
@@ -215,7 +215,7 @@ impl Engine<'_> {
 
     /// Every call-back within its bound (seed 000, section 3.1).
     fn audit_call_backs(&mut self, audit: &mut Audit) {
-        let bound = call_back_ns(self.scenario);
+        let bound = self.patience.call_back_ns();
         for id in self.scenario.contract.ids() {
             let unit = self.kernel.unit(id.0);
             audit.expect(self.now, unit.recall_ns_max <= bound, || {

@@ -3,11 +3,11 @@
 use commonhold_dispatch::{NOBODY, TaskId};
 
 use super::program::Next;
-use super::speed::{ALONE, Slow, refill_from, scaled, stretched};
+use super::speed::{ALONE, Slow, beside_interrupts, refill_from, scaled, stretched};
 use super::task::State;
 use super::{Engine, NONE};
 use crate::Time;
-use crate::scenario::CallBack;
+use crate::scenario::{CallBack, Interrupts};
 
 /// One CPU.
 #[derive(Debug, Clone)]
@@ -20,9 +20,13 @@ pub(super) struct Cpu {
     pub(super) slow: Slow,
     /// What of it is for where the task's memory lies, as a factor in millionths.
     pub(super) far: u64,
+    /// What of it is for interrupts, likewise.
+    interrupted: u64,
     next_tick: Time,
     /// It has to look for a task anew, then.
     kicked: Option<Time>,
+    /// It has to since then, and does when its task has given back its locks.
+    put_off: Option<Time>,
     /// The task that ran here last.
     last: u32,
     /// Time that it was busy, and idle.
@@ -33,7 +37,7 @@ pub(super) struct Cpu {
 
 impl Cpu {
     /// An idle CPU, its ticks staggered against the others'.
-    pub(super) fn new(number: u32, of: u32, tick_ns: Time) -> Cpu {
+    pub(super) fn new(number: u32, of: u32, tick_ns: Time, interrupts: Option<&Interrupts>) -> Cpu {
         let stagger = u128::from(tick_ns) * u128::from(number + 1) / u128::from(of);
         Cpu {
             task: None,
@@ -41,13 +45,20 @@ impl Cpu {
             accounted: 0,
             slow: Slow::NOT,
             far: ALONE,
+            interrupted: interrupts.map_or(ALONE, |interrupts| beside_interrupts(interrupts, number, of)),
             next_tick: Time::try_from(stagger).unwrap_or(tick_ns),
             kicked: None,
+            put_off: None,
             last: NONE,
             busy_ns: 0,
             idle_ns: 0,
             switches: 0,
         }
+    }
+
+    /// How fast a task is here that nothing else hinders.
+    fn alone(&self) -> Slow {
+        Slow::NOT.beside(self.interrupted)
     }
 
     /// Whether it is about to look for a task.
@@ -83,11 +94,26 @@ impl Engine<'_> {
                 look |= !runnable;
             }
             look |= self.kernel.slice_left(self.now, id) == 0;
+            look = self.looks_now(at, task, look, runnable);
         }
         if look {
             self.look_for_task(id, runnable);
         }
         self.arm(id);
+    }
+
+    /// Whether a CPU looks for a task now. One whose task holds a lock that spins does so when that is given back, since all
+    /// that spin would else do so until the holder has a CPU again.
+    fn looks_now(&mut self, at: usize, task: TaskId, look: bool, runnable: bool) -> bool {
+        let keeps = runnable && self.tasks[task as usize].keeps > 0;
+        let cpu = &mut self.cpus[at];
+        if keeps {
+            cpu.put_off = cpu.put_off.or(Some(self.now).filter(|_| look));
+            return false;
+        }
+        let Some(since) = cpu.put_off.take() else { return look };
+        self.patience.put_off(self.now - since);
+        true
     }
 
     /// The clock ticks, if it is time. Whether the task has to go.
@@ -142,6 +168,7 @@ impl Engine<'_> {
             self.memory.ran(self.tasks[task as usize].space);
             self.switch_to(id, task);
             self.look_at_memory(at);
+            self.spins_again(task);
         }
         self.crowd_changed |= self.contended();
     }
@@ -165,7 +192,7 @@ impl Engine<'_> {
         cpu.last = next;
         cpu.since = self.now + cost;
         if self.contention.is_none() && self.bus.is_none() {
-            cpu.slow = Slow::NOT;
+            cpu.slow = cpu.alone();
         }
         self.instances[task.instance as usize].spent.switch_ns += cost;
     }
@@ -219,7 +246,9 @@ impl Engine<'_> {
             if !task.spins {
                 due = due.min(cpu.since.max(self.now) + stretched(task.left, cpu.slow.total));
             }
-            due = due.min(self.now.saturating_add(self.kernel.slice_left(self.now, id)));
+            if task.keeps == 0 {
+                due = due.min(self.now.saturating_add(self.kernel.slice_left(self.now, id)));
+            }
             if self.scenario.hardware.kernel.tick_ns > 0 {
                 due = due.min(cpu.next_tick.max(self.now));
             }
@@ -273,9 +302,9 @@ impl Engine<'_> {
                 None => Slow::NOT,
             };
             if self.bus.is_some() {
-                slow = slow.at_bus(self.slowdowns[running]);
+                slow = slow.beside(self.slowdowns[running]);
             }
-            slow = slow.afar(self.cpus[at].far);
+            slow = slow.beside(self.cpus[at].interrupted).afar(self.cpus[at].far);
             running += 1;
             if self.cpus[at].slow != slow {
                 self.settle(at);

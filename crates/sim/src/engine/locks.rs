@@ -1,12 +1,21 @@
-//! Locks that block the tasks that wait for them, and the units on whose CPUs their holders run meanwhile.
+//! Locks: tasks that wait for them block or spin, and their holders may run on the CPUs of units that wait.
 //!
 //! Problem: a task that waits for a lock waits for the lock's holder to have a CPU. The holder's unit may have none
-//! for it. So a lock would undo isolation.
+//! for it. So a lock would undo isolation. And a lock that is spun on gets slower the more CPUs spin, since its cache
+//! line goes to each of them.
 //!
 //! Terms: a task *runs for* a unit if it stands in that unit's queue and is charged to it; usually that is its own
-//! unit. A lock that *inherits* lends its holders the CPUs of the tasks that wait for it.
+//! unit. A lock that *inherits* lends its holders the CPUs of the tasks that wait for it. A lock that *spins* leaves
+//! the tasks that wait for it on their CPUs, busy. Its *line* is the cache line that it lies in. That is with the task
+//! that took the lock last, and goes to one CPU at a time, in the lock's line time.
 //!
-//! Algorithm: consider the tasks that wait for a holder's locks and do not run for the holder's own unit. The locks
+//! Algorithm, spinning: a task that takes a free lock waits until the line is there, unless it had it last. Where a
+//! lock is given back, the line goes to each CPU that spins, since all of them look. Then the lock belongs to the
+//! first task of the queue that has a CPU. Where none has one, it is free for the first that gets one, or for a task
+//! that comes for it. Readers that are let in together get the line one after the other. A task that holds the lock
+//! keeps its CPU until it has given it back, if it computes meanwhile.
+//!
+//! Algorithm, inheriting: consider the tasks that wait for a holder's locks and do not run for the holder's own unit. The locks
 //! are taken in the order in which the holder took them, each lock's queue from the front. The holder runs for the
 //! unit that the first such task runs for. Without one, it runs for its own unit. When that changes for a task that
 //! itself waits for such a lock, the holders of that lock are looked at anew, and so on.
@@ -16,10 +25,13 @@
 //! The algorithm also ends where tasks wait for each other in a circle: each is looked at once per change.
 //!
 //! Limits: of several units that wait one lends, and not all in turns. Locks are given first come, first served;
-//! readers that stand one behind the other get them together.
+//! readers that stand one behind the other get them together. A task that spins may lose its CPU at the end of a
+//! slice, where a kernel would let it spin on. Giving a lock back takes no time.
 //!
 //! Source: seed 000, section 3.4 (inheritance of an SPU's resources by who holds a kernel lock); for chains Sha,
-//! Rajkumar, Lehoczky 1990 (priority inheritance).
+//! Rajkumar, Lehoczky 1990 (priority inheritance); for the line Anderson 1990 (the performance of spin lock
+//! alternatives) and Boyd-Wickizer, Kaashoek, Morris, Zeldovich 2012 (non-scalable locks are dangerous), where handing
+//! over takes time in proportion to the CPUs that wait.
 
 use std::collections::VecDeque;
 
@@ -31,15 +43,63 @@ use super::task::State;
 use crate::Time;
 use crate::scenario::Op;
 
-/// A lock that blocks the tasks that wait for it.
+/// A lock as it is at a moment.
 #[derive(Debug, Default)]
 pub(super) struct Lock {
-    holders: Vec<TaskId>,
+    holders: Vec<Hold>,
     reading: bool,
-    /// The tasks that wait for it, and whether to read.
-    queue: VecDeque<(TaskId, bool)>,
+    queue: VecDeque<Waiter>,
+    /// Up to when its line is under way, and the task that it goes to or is with.
+    line_until: Time,
+    line_with: Option<TaskId>,
+    figures: Figures,
+}
+
+/// A task that has a lock.
+#[derive(Debug)]
+struct Hold {
+    task: TaskId,
+    /// Since when, and since when it had waited before, if it had to.
+    since: Time,
+    came: Option<Time>,
+}
+
+/// A task that waits for a lock.
+#[derive(Debug)]
+struct Waiter {
+    task: TaskId,
+    /// It only reads.
+    shared: bool,
+    came: Time,
+}
+
+/// What lock metering tells of a lock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Figures {
+    /// How often it was taken, and how many of these had to wait.
+    pub(super) taken: u64,
     pub(super) waits: u64,
     pub(super) waited_ns: Time,
+    pub(super) waited_max_ns: Time,
+    /// Summed over those that had it side by side.
+    pub(super) held_ns: Time,
+    pub(super) held_max_ns: Time,
+}
+
+impl Figures {
+    /// A task has had it up to now. One whose line is still under way has only waited.
+    fn count(&mut self, hold: &Hold, now: Time) {
+        let waited = hold.came.map_or(0, |came| hold.since.min(now) - came);
+        self.count_wait(waited);
+        let held = now.saturating_sub(hold.since);
+        self.held_ns += held;
+        self.held_max_ns = self.held_max_ns.max(held);
+    }
+
+    fn count_wait(&mut self, waited: Time) {
+        self.waited_ns += waited;
+        self.waited_max_ns = self.waited_max_ns.max(waited);
+    }
 }
 
 impl Lock {
@@ -48,8 +108,30 @@ impl Lock {
         self.holders.is_empty() || (self.reading && reads)
     }
 
-    pub(super) fn holders(&self) -> &[TaskId] {
-        &self.holders
+    pub(super) fn is_held_by(&self, id: TaskId) -> bool {
+        self.holders.iter().any(|hold| hold.task == id)
+    }
+
+    pub(super) fn holders(&self) -> impl Iterator<Item = TaskId> {
+        self.holders.iter().map(|hold| hold.task)
+    }
+
+    /// What it came to, up to now.
+    pub(super) fn figures(&self, now: Time) -> Figures {
+        let mut figures = self.figures;
+        self.holders.iter().for_each(|hold| figures.count(hold, now));
+        self.queue.iter().for_each(|waiter| figures.count_wait(now - waiter.came));
+        figures
+    }
+
+    /// The line goes to a task, the last of so many stops: when it is there.
+    fn fetch_line(&mut self, now: Time, id: TaskId, stops: usize, line_ns: Time) -> Time {
+        if self.line_with != Some(id) || stops > 1 {
+            let span = line_ns.saturating_mul(stops as u64);
+            self.line_until = self.line_until.max(now).saturating_add(span);
+            self.line_with = Some(id);
+        }
+        self.line_until.max(now)
     }
 }
 
@@ -58,64 +140,127 @@ impl Engine<'_> {
         if self.tasks[id as usize].stage == 1 {
             return Done::Next; // it was handed over
         }
-        let shared = read && self.scenario.workload.locks[number as usize].readers;
+        let what = &self.scenario.workload.locks[number as usize];
+        let shared = read && what.readers;
+        let lock = &self.locks[number as usize];
+        // Of those that spin and have no CPU, none could take it.
+        let is_first = if what.spins { self.on_cpus(number) == 0 } else { lock.queue.is_empty() };
+        if is_first && self.locks[number as usize].is_free(shared) {
+            let since = self.give(id, number, shared, None, 1);
+            if since <= self.now {
+                return Done::Next;
+            }
+            return self.spin(id);
+        }
         let lock = &mut self.locks[number as usize];
-        if lock.is_free(shared) && lock.queue.is_empty() {
-            self.give(id, number, shared);
-            return Done::Next;
+        lock.queue.push_back(Waiter { task: id, shared, came: self.now });
+        lock.figures.waits += 1;
+        if what.spins {
+            return self.spin(id);
         }
         self.tasks[id as usize].stage = 1;
-        lock.queue.push_back((id, shared));
-        lock.waits += 1;
         if self.inherits(number) {
             self.lend_to_holders(number);
         }
         Done::Wait(State::Lock)
     }
 
+    /// A task waits on its CPU, and comes back to this op.
+    fn spin(&mut self, id: TaskId) -> Done {
+        let task = &mut self.tasks[id as usize];
+        task.stage = 1;
+        task.spins = true;
+        task.kernel = 0;
+        task.bus = 0;
+        Done::Compute
+    }
+
     pub(super) fn release(&mut self, id: TaskId, number: u16) {
-        self.locks[number as usize].holders.retain(|holder| *holder != id);
+        let now = self.now;
+        self.tasks[id as usize].keeps -= u32::from(self.scenario.workload.locks[number as usize].spins);
+        let lock = &mut self.locks[number as usize];
+        if let Some(at) = lock.holders.iter().position(|hold| hold.task == id) {
+            let hold = lock.holders.remove(at);
+            lock.figures.count(&hold, now);
+        }
         if self.inherits(number) {
             self.tasks[id as usize].held.retain(|held| *held != number);
         }
-        while let Some((next, shared)) = self.locks[number as usize].queue.front().copied()
-            && self.locks[number as usize].is_free(shared)
-        {
-            let lock = &mut self.locks[number as usize];
-            lock.queue.pop_front();
-            lock.waited_ns += self.now - self.tasks[next as usize].since;
-            self.give(next, number, shared);
-            self.wake(next);
-        }
+        self.hand_over(number);
         if self.inherits(number) {
             self.lend_to(vec![id]);
             self.lend_to_holders(number);
         }
     }
 
-    /// The run is over: a task that still waits has waited as long so far.
-    pub(super) fn count_waits_for_locks_that_go_on(&mut self) {
-        for lock in &mut self.locks {
-            let waited = lock.queue.iter().map(|(id, _)| self.now - self.tasks[*id as usize].since);
-            lock.waited_ns += waited.sum::<Time>();
+    /// Gives a lock to those that are next, if it is free for them.
+    fn hand_over(&mut self, number: u16) {
+        let spins = self.scenario.workload.locks[number as usize].spins;
+        // All that spin look at the line once; the next that are let in take it one after the other.
+        let mut stops = if spins { self.on_cpus(number) } else { 1 };
+        while let Some(at) = self.next_of(number, spins) {
+            let lock = &mut self.locks[number as usize];
+            let Some(next) = lock.queue.remove(at) else { return };
+            let since = self.give(next.task, number, next.shared, Some(next.came), stops.max(1));
+            stops = 1;
+            if !spins {
+                self.wake(next.task);
+            } else if since <= self.now {
+                self.end_spin(next.task);
+            }
         }
+    }
+
+    /// A task has a CPU again: the lock that it spins for may be free.
+    pub(super) fn spins_again(&mut self, id: TaskId) {
+        if self.tasks[id as usize].spins
+            && let Some(number) = self.lock_waited_for(id)
+        {
+            self.hand_over(number);
+        }
+    }
+
+    /// Which of those that wait gets the lock now, if one does: of tasks that spin, the first that has a CPU.
+    fn next_of(&self, number: u16, spins: bool) -> Option<usize> {
+        let lock = &self.locks[number as usize];
+        let on_cpu = |waiter: &Waiter| self.tasks[waiter.task as usize].waits.is_none();
+        let first = if spins { lock.queue.iter().position(on_cpu)? } else { 0 };
+        lock.queue.get(first).filter(|waiter| lock.is_free(waiter.shared)).map(|_| first)
+    }
+
+    /// How many CPUs spin for a lock.
+    fn on_cpus(&self, number: u16) -> usize {
+        let queue = &self.locks[number as usize].queue;
+        queue.iter().filter(|waiter| self.tasks[waiter.task as usize].waits.is_none()).count()
     }
 
     fn inherits(&self, number: u16) -> bool {
         self.scenario.workload.locks[number as usize].inherit
     }
 
-    fn give(&mut self, id: TaskId, number: u16, reads: bool) {
+    /// A lock is a task's from now on: since when it can go on with it. Where its line has to come first, a timer ends the
+    /// task's spinning.
+    fn give(&mut self, id: TaskId, number: u16, reads: bool, came: Option<Time>, stops: usize) -> Time {
+        let what = &self.scenario.workload.locks[number as usize];
         let lock = &mut self.locks[number as usize];
-        lock.holders.push(id);
+        let since =
+            if what.line_ns == 0 { self.now } else { lock.fetch_line(self.now, id, stops, what.line_ns) };
+        lock.holders.push(Hold { task: id, since, came });
         lock.reading = reads;
+        lock.figures.taken += 1;
+        self.tasks[id as usize].keeps += u32::from(what.spins);
+        if since > self.now {
+            let timer = self.task_timer(id);
+            self.timers.set(timer, since);
+        }
         if self.inherits(number) {
             self.tasks[id as usize].held.push(number);
         }
+        since
     }
 
     fn lend_to_holders(&mut self, number: u16) {
-        self.lend_to(self.locks[number as usize].holders.clone());
+        self.lend_to(self.locks[number as usize].holders().collect());
     }
 
     /// Looks at tasks anew, and at those that they wait for.
@@ -128,9 +273,10 @@ impl Engine<'_> {
                 continue;
             }
             self.run_for(id, unit);
-            let holders = self.waits_for(id).map(|number| self.locks[number as usize].holders.clone());
+            let holders =
+                self.waits_for(id).into_iter().flat_map(|number| self.locks[number as usize].holders());
             // A task that was looked at is so again if it stands further down the chain, but not in a circle.
-            tasks.extend(holders.unwrap_or_default().iter().filter(|holder| !self.waits_on(**holder, id)));
+            tasks.extend(holders.filter(|holder| !self.waits_on(*holder, id)));
         }
     }
 
@@ -142,8 +288,11 @@ impl Engine<'_> {
     pub(super) fn lock_waited_for(&self, id: TaskId) -> Option<u16> {
         let task = &self.tasks[id as usize];
         let ops = &self.scenario.workload.programs[task.program as usize].ops;
-        match (task.state, ops.get(task.pc as usize)) {
-            (State::Lock, Some(Op::Acquire { lock, .. })) => Some(*lock),
+        match ops.get(task.pc as usize) {
+            // One that spins for the lock's line has the lock.
+            Some(Op::Acquire { lock, .. }) if task.state == State::Lock || task.spins => {
+                Some(*lock).filter(|lock| !self.locks[*lock as usize].is_held_by(id))
+            }
             _ => None,
         }
     }
@@ -154,13 +303,13 @@ impl Engine<'_> {
         let mut at = 0;
         while let Some(id) = seen.get(at).copied() {
             at += 1;
-            let holders = self.waits_for(id).map_or(&[][..], |number| &self.locks[number as usize].holders);
-            if holders.contains(&other) {
-                return true;
-            }
-            for holder in holders {
-                if !seen.contains(holder) {
-                    seen.push(*holder);
+            let lock = self.waits_for(id).map(|number| &self.locks[number as usize]);
+            for holder in lock.into_iter().flat_map(Lock::holders) {
+                if holder == other {
+                    return true;
+                }
+                if !seen.contains(&holder) {
+                    seen.push(holder);
                 }
             }
         }
@@ -171,7 +320,7 @@ impl Engine<'_> {
     fn inherited(&self, id: TaskId) -> u32 {
         let task = &self.tasks[id as usize];
         let waiters = task.held.iter().flat_map(|number| &self.locks[*number as usize].queue);
-        let mut lenders = waiters.map(|(waiter, _)| self.tasks[*waiter as usize].runs_for);
+        let mut lenders = waiters.map(|waiter| self.tasks[waiter.task as usize].runs_for);
         lenders.find(|unit| *unit != task.unit).unwrap_or(task.unit)
     }
 

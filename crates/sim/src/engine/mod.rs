@@ -169,7 +169,9 @@ impl<'a> Engine<'a> {
             events: 0,
             kernel: Switcher::new(scenario, seed),
             kicks: Vec::new(),
-            cpus: (0..cpus).map(|cpu| Cpu::new(cpu, cpus, hardware.kernel.tick_ns)).collect(),
+            cpus: (0..cpus)
+                .map(|cpu| Cpu::new(cpu, cpus, hardware.kernel.tick_ns, hardware.interrupts.as_ref()))
+                .collect(),
             crowd_changed: false,
             contention: hardware
                 .contention
@@ -262,7 +264,7 @@ impl<'a> Engine<'a> {
                 Event::Memory => self.memory_event(),
                 Event::Rights => self.rights_event(),
                 Event::Job(job) => self.job_event(job),
-                Event::Task(task) => self.sleeper_event(task),
+                Event::Task(task) => self.task_event(task),
             }
             self.follow_up();
         }

@@ -97,6 +97,8 @@ pub(super) struct Patience {
     rotation_ns: Time,
     interrupt_ns: Time,
     call_back_ns: Time,
+    /// The longest that a CPU kept its task although it was to look for another.
+    put_off_ns: Time,
     cpus: u64,
     /// Units, the common parts among them.
     units: u64,
@@ -131,6 +133,7 @@ impl Patience {
             rotation_ns: scenario.contract.machine.rotation_ns,
             interrupt_ns: costs.ipi_ns,
             call_back_ns: call_back_ns(scenario),
+            put_off_ns: 0,
             cpus: scenario.hardware.machine.cpus.len() as u64,
             units: units as u64,
             harmonic: harmonic(units as u64),
@@ -139,6 +142,19 @@ impl Patience {
             looked_at: 0,
             look_ns: 0,
         }
+    }
+
+    /// A task kept its CPU for so long, for a lock that spins. From now on, every slice and call-back may take as much longer.
+    pub(super) fn put_off(&mut self, span: Time) {
+        let more = span.saturating_sub(self.put_off_ns);
+        self.put_off_ns += more;
+        self.slice_ns = self.slice_ns.saturating_add(more);
+        self.call_back_ns = self.call_back_ns.saturating_add(more);
+    }
+
+    /// The longest that a call-back may take, in ns.
+    pub(super) fn call_back_ns(&self) -> Time {
+        self.call_back_ns
     }
 
     fn queue(&self, unit: u32) -> usize {
@@ -252,8 +268,8 @@ fn unruly(contract: &Contract, id: UnitId) -> bool {
     false
 }
 
-/// The longest that a call-back may take, in ns.
-pub(super) fn call_back_ns(scenario: &Scenario) -> Time {
+/// The longest that a call-back takes where no lock puts it off, in ns.
+fn call_back_ns(scenario: &Scenario) -> Time {
     let costs = &scenario.hardware.kernel;
     match costs.call_back {
         CallBack::Now => costs.ipi_ns,

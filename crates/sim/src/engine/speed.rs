@@ -5,6 +5,7 @@ use super::task::Spent;
 use crate::Time;
 use crate::contention::{Remote, Slowdown};
 use crate::memory::{Memory, SpaceId};
+use crate::scenario::Interrupts;
 
 /// In millionths: as fast as alone, with all memory local.
 pub(super) const ALONE: u64 = 1_000_000;
@@ -31,8 +32,11 @@ impl Slow {
         Slow { total: slow.total, lock: slow.lock, remote: 0 }
     }
 
-    /// As much slower again for what it meets at the bus: their product (see `crate::contention`).
-    pub(super) fn at_bus(self, slowdown: u64) -> Slow {
+    /// As much slower again for what it meets at the bus, or for interrupts: their product (see `crate::contention`).
+    pub(super) fn beside(self, slowdown: u64) -> Slow {
+        if slowdown == ALONE {
+            return self;
+        }
         Slow { total: scaled(self.total, slowdown, ALONE), ..self }
     }
 
@@ -88,6 +92,16 @@ pub(super) fn refill_from(
 ) -> Time {
     let Some(remote) = remote else { return local_ns };
     stretched(local_ns, remote.slowdown(ALWAYS, remote.node(cpu), memory.pages_by_node(space)))
+}
+
+/// How much slower a CPU's tasks are for interrupts, in millionths: what these take is not for the task.
+pub(super) fn beside_interrupts(interrupts: &Interrupts, cpu: u32, of: u32) -> u64 {
+    let part = match interrupts.cpu {
+        None => interrupts.part / u64::from(of),
+        Some(one) if one == cpu => interrupts.part,
+        Some(_) => 0,
+    };
+    scaled(ALONE, ALONE, ALONE - part)
 }
 
 /// Time that work takes at a speed, rounded up.

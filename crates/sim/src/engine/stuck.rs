@@ -22,6 +22,7 @@ use commonhold_dispatch::TaskId;
 use super::task::{State, Task};
 use super::{Engine, NONE};
 use crate::outcome::Stuck;
+use crate::scenario::Op;
 
 impl Engine<'_> {
     /// By job, whose processes wait for ever.
@@ -47,7 +48,7 @@ impl Engine<'_> {
                         of_job.locks.push(lock.clone());
                     }
                 }
-                None if Self::wait_of(task) == State::Barrier => of_job.at_barriers += 1,
+                None if self.wait_of(task) == State::Barrier => of_job.at_barriers += 1,
                 None => of_job.for_children += 1,
             }
         }
@@ -55,16 +56,17 @@ impl Engine<'_> {
     }
 
     fn who_goes_on(&self) -> Vec<bool> {
-        let waits = |task| {
-            matches!(Self::wait_of(task), State::Lock | State::Barrier | State::Children | State::Ended)
+        let waits = |task: &Task| {
+            matches!(self.wait_of(task), State::Lock | State::Barrier | State::Children | State::Ended)
         };
         let mut goes_on: Vec<bool> = self.tasks.iter().map(|task| !waits(task)).collect();
         loop {
             let families = Families::of(self, &goes_on);
-            let woken = |task: &Task, id| match Self::wait_of(task) {
+            let woken = |task: &Task, id| match self.wait_of(task) {
                 State::Lock => {
                     let lock = self.lock_waited_for(id).map(|lock| &self.locks[lock as usize]);
-                    lock.is_some_and(|lock| lock.holders().iter().all(|holder| goes_on[*holder as usize]))
+                    // One that has it waits for its line at most.
+                    lock.is_none_or(|lock| lock.holders().all(|holder| goes_on[holder as usize]))
                 }
                 State::Children => families.parents.contains(&id),
                 State::Barrier if task.parent == NONE => families.jobs.contains(&self.job_of(task)),
@@ -85,9 +87,14 @@ impl Engine<'_> {
         }
     }
 
-    /// What a task waits for; a task that spins at a barrier waits there as well.
-    fn wait_of(task: &Task) -> State {
-        if task.state == State::Runnable && task.spins { State::Barrier } else { task.state }
+    /// What a task waits for; a task that spins waits as well.
+    fn wait_of(&self, task: &Task) -> State {
+        if task.state != State::Runnable || !task.spins {
+            return task.state;
+        }
+        let ops = &self.scenario.workload.programs[task.program as usize].ops;
+        let for_lock = matches!(ops.get(task.pc as usize), Some(Op::Acquire { .. }));
+        if for_lock { State::Lock } else { State::Barrier }
     }
 
     fn job_of(&self, task: &Task) -> u32 {

@@ -121,10 +121,17 @@ impl Engine<'_> {
     fn locks(&self) -> Vec<LockOutcome> {
         let named = self.scenario.workload.locks.iter().zip(&self.locks);
         named
-            .map(|(what, lock)| LockOutcome {
-                name: what.name.clone(),
-                waits: lock.waits,
-                waited_ns: lock.waited_ns,
+            .map(|(what, lock)| {
+                let figures = lock.figures(self.now);
+                LockOutcome {
+                    name: what.name.clone(),
+                    taken: figures.taken,
+                    waits: figures.waits,
+                    waited_ns: figures.waited_ns,
+                    waited_max_ns: figures.waited_max_ns,
+                    held_ns: figures.held_ns,
+                    held_max_ns: figures.held_max_ns,
+                }
             })
             .collect()
     }

@@ -82,6 +82,8 @@ pub(super) struct Task {
     pub(super) runs_for: u32,
     /// Locks that it holds through which it may run for others, in the order in which it took them.
     pub(super) held: Vec<u16>,
+    /// Locks that spin which it holds: it keeps its CPU as long as it computes.
+    pub(super) keeps: u32,
     /// Its wait for a CPU, if it waits for one.
     pub(super) waits: Option<Wait>,
     /// The cache of the CPU that it ran on last, as it left it.
@@ -109,7 +111,7 @@ pub struct Spent {
     pub work_ns: u64,
     /// Spinning for the kernel's lock.
     pub lock_ns: u64,
-    /// Waiting for memory that other CPUs had in their caches, or for the bus.
+    /// Waiting for memory that other CPUs had in their caches, or for the bus, or for interrupts to end.
     pub stall_ns: u64,
     /// Waiting for memory of other nodes for longer than for that of its own; but see `switch_ns`.
     pub remote_ns: u64,
@@ -197,6 +199,7 @@ impl Engine<'_> {
             unit: unit.0,
             runs_for: unit.0,
             held: Vec::new(),
+            keeps: 0,
             waits: Some(self.patience.begin(self.now, unit.0)),
             cache: None,
         };
@@ -256,7 +259,6 @@ impl Engine<'_> {
                 _ => self.count_block(id),
             }
         }
-        self.count_waits_for_locks_that_go_on();
     }
 
     /// A task has done its last op.
@@ -287,8 +289,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A sleeper's time is over.
-    pub(super) fn sleeper_event(&mut self, id: TaskId) {
-        self.wake(id);
+    /// A sleeper's time is over, or the line of a lock has come.
+    pub(super) fn task_event(&mut self, id: TaskId) {
+        if self.tasks[id as usize].spins { self.end_spin(id) } else { self.wake(id) }
     }
 }

@@ -52,6 +52,7 @@ pub(super) fn hardware(frames: u64) -> Hardware {
         cache: None,
         bus: None,
         contention: None,
+        interrupts: None,
         disks: Vec::new(),
     }
 }

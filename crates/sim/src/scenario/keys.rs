@@ -141,6 +141,13 @@ pub(crate) static MACHINE: Table = Table {
             "{}",
             "How CPUs in the kernel slow each other down. Without this table, they do not.",
         ),
+        key(
+            "interrupts",
+            Kind::Table(&INTERRUPTS),
+            "",
+            "{}",
+            "The CPU time that interrupts take. Without this table, they take none.",
+        ),
         key("disk", Kind::Named(&DISK), "", "{ d0 = {} }", "The disks by name, in the order of the text."),
     ],
 };
@@ -369,6 +376,29 @@ pub(crate) static CONTENTION: Table = Table {
     ],
 };
 
+/// `[interrupts]`.
+pub(crate) static INTERRUPTS: Table = Table {
+    title: "[interrupts]",
+    definition: "[interrupts]",
+    keys: &[
+        // What is left must be enough for a task to get on.
+        key(
+            "part",
+            Kind::Part { min: 0, max: WHOLE / 10 * 9 },
+            "\"0%\"",
+            "\"50%\"",
+            "What they take of a CPU's time, while a process runs there: of one CPU, or of all together as much.",
+        ),
+        key(
+            "cpu",
+            Kind::Count { min: 0, max: 1 << 20 },
+            "",
+            "0",
+            "The one CPU that they go to, from 0 on. If not said, they go to all CPUs alike.",
+        ),
+    ],
+};
+
 const RATE: Kind = Kind::Rate { min: RATE_MIN, max: RATE_MAX };
 const ACCESS: Kind = Kind::Time { min: 0, max: ACCESS_MAX_NS };
 
@@ -551,6 +581,21 @@ pub(crate) static LOCK: Table = Table {
             "false",
             "true",
             "A process that waits for it lends its unit's CPUs to the holder.",
+        ),
+        key(
+            "spins",
+            Kind::Switch,
+            "false",
+            "true",
+            "A process that waits for it stays on its CPU and is busy, as with a spin lock; else it sleeps.",
+        ),
+        key(
+            "line",
+            kernel_time(0),
+            "\"0s\"",
+            "\"200ns\"",
+            "How long the lock's cache line takes from one CPU to another. Where a lock that spins is given back, \
+             it goes to each CPU that spins.",
         ),
     ],
 };

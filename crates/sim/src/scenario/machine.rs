@@ -13,13 +13,13 @@ use commonhold_machine::{Machine, SyntheticError};
 use toml::de::DeTable;
 
 use super::keys::{BUS, CACHE, CONTENTION, DISK, KERNEL, Kind, MACHINE, OF_MODELS, Table};
-use super::latency;
 use super::limits::{BYTES_MAX, DISKS_MAX, SECTOR, TICK_MIN_NS};
 use super::model::{
     Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Enforces, Hardware, KernelCosts,
     MemoryLoans, Scheduler,
 };
 use super::values::{Entry, Parsed, Span, missing, number, number_32, read, tables};
+use super::{interrupts, latency};
 use crate::Time;
 
 /// Part of memory that the kernel keeps for itself where a machine does not say, in millionths.
@@ -99,6 +99,7 @@ impl Reader<'_, '_> {
         let memory_bytes = machine.as_ref().map(Machine::memory_bytes);
         let kernel = self.kernel(find("kernel"), memory_bytes);
         let nodes = machine.as_ref().map(|machine| machine.nodes.len());
+        let cpus = machine.as_ref().map(|machine| machine.cpus.len());
         let disks = find("disk").map(|entry| self.disks(entry)).unwrap_or_default();
         if let Some(machine) = &mut machine {
             machine.disks = disks.iter().map(facts).collect();
@@ -118,6 +119,7 @@ impl Reader<'_, '_> {
             cache: find("cache").map(|entry| self.cache(entry)),
             bus: find("bus").map(|entry| self.bus(entry)),
             contention: find("contention").map(|entry| self.contention(entry)),
+            interrupts: find("interrupts").map(|entry| interrupts::read(self.document, entry, cpus)),
             disks,
         }
     }

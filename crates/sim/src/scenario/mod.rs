@@ -15,6 +15,7 @@ mod check;
 mod cycles;
 mod demand;
 mod folder;
+mod interrupts;
 mod keys;
 mod latency;
 mod limits;

@@ -34,6 +34,8 @@ pub struct Hardware {
     pub bus: Option<Bus>,
     /// Contention among CPUs for kernel memory and spin locks; without it kernel work scales.
     pub contention: Option<Contention>,
+    /// CPU time that interrupts take; without it they take none.
+    pub interrupts: Option<Interrupts>,
     /// The disks.
     pub disks: Vec<Disk>,
 }
@@ -199,6 +201,15 @@ pub struct Contention {
     pub stall: u64,
 }
 
+/// Interrupts, as the CPU time that they take from tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interrupts {
+    /// So much of one CPU's time, in millionths.
+    pub part: u64,
+    /// Of this CPU; of all alike if not said.
+    pub cpu: Option<u32>,
+}
+
 /// A disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
@@ -323,7 +334,7 @@ pub struct File {
     pub buffer_bytes: u64,
 }
 
-/// A kernel lock that blocks the tasks that wait for it.
+/// A kernel lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lock {
     /// Its name.
@@ -332,6 +343,10 @@ pub struct Lock {
     pub readers: bool,
     /// A task that waits lends its unit's CPUs to the holder (seed 000, section 3.4).
     pub inherit: bool,
+    /// A task that waits does so on its CPU.
+    pub spins: bool,
+    /// How long its cache line takes from one CPU to another, in ns; only of a lock that spins.
+    pub line_ns: Time,
 }
 
 /// What a process does.

@@ -4,8 +4,8 @@
 use commonhold_contract::{Contract, parse};
 
 use super::keys::{
-    BUS, CACHE, CONTENTION, DISK, FILE, JOB, KERNEL, Kind, LATENCY, LOCK, MACHINE, OF_MODELS, PROGRAM, STEPS,
-    Table, WORKLOAD,
+    BUS, CACHE, CONTENTION, DISK, FILE, INTERRUPTS, JOB, KERNEL, Kind, LATENCY, LOCK, MACHINE, OF_MODELS,
+    PROGRAM, STEPS, Table, WORKLOAD,
 };
 use super::{
     Amount, Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, Op, Spread, Workload,
@@ -39,7 +39,7 @@ fn machine_with(table: &Table, line: &str) -> String {
 
 #[test]
 fn every_key_of_a_machine_is_read_and_has_the_default_that_the_table_says() {
-    for table in [&MACHINE, &KERNEL, &CACHE, &LATENCY, &BUS, &CONTENTION, &DISK] {
+    for table in [&MACHINE, &KERNEL, &CACHE, &LATENCY, &BUS, &CONTENTION, &INTERRUPTS, &DISK] {
         for key in table.keys {
             if matches!(key.kind, Kind::Version | Kind::Text | Kind::Shape) {
                 continue;

@@ -119,10 +119,35 @@ fn file(document: &mut Document, named: &Named, table: &DeTable, disks: &Names) 
 }
 
 fn lock(document: &mut Document, named: &Named, table: &DeTable) -> Lock {
-    let mut lock = Lock { name: named.name.to_owned(), readers: false, inherit: false };
+    let name = named.name;
+    let mut lock = Lock { name: name.to_owned(), readers: false, inherit: false, spins: false, line_ns: 0 };
+    let mut places: [Option<Span>; 2] = [None, None];
     for entry in document.entries(&LOCK, table) {
-        let switch = if entry.key.name == "readers" { &mut lock.readers } else { &mut lock.inherit };
-        *switch = document.switch(&entry).unwrap_or(false);
+        let place = document.span(entry.value);
+        match entry.key.name {
+            "readers" => lock.readers = document.switch(&entry).unwrap_or(false),
+            "inherit" => {
+                lock.inherit = document.switch(&entry).unwrap_or(false);
+                places[0] = Some(place);
+            }
+            "spins" => lock.spins = document.switch(&entry).unwrap_or(false),
+            _ => {
+                lock.line_ns = number(document, &entry).unwrap_or(0);
+                places[1] = Some(place);
+            }
+        }
+    }
+    let [inherit, line] = places;
+    if let Some(place) = inherit.filter(|_| lock.inherit && lock.spins) {
+        let message =
+            format!("lock `{name}` spins: a process that waits for it needs its CPU, and lends none");
+        let help = "remove `inherit` or `spins`";
+        document.report(Diagnostic::error("spins-and-lends", place, message).help(help));
+    }
+    if let Some(place) = line.filter(|_| lock.line_ns > 0 && !lock.spins) {
+        let message =
+            format!("lock `{name}` has a `line`, and does not spin: nobody waits for its cache line");
+        document.report(Diagnostic::warning("line-of-no-spin", place, message).help("add `spins = true`"));
     }
     lock
 }

@@ -213,7 +213,12 @@ fn workload(chance: &mut Chance, machine: &Machine, units: &[String]) -> String 
     }
     for lock in 0..means.locks {
         let (readers, inherit) = (chance.once_in(2), chance.once_in(2));
-        let _ = writeln!(text, "[lock.l{lock}]\nreaders = {readers}\ninherit = {inherit}");
+        let _ = writeln!(text, "[lock.l{lock}]\nreaders = {readers}");
+        if chance.once_in(3) {
+            let _ = writeln!(text, "spins = true\nline = \"{}ns\"", chance.one_of(&[0, 200, 40_000]));
+        } else {
+            let _ = writeln!(text, "inherit = {inherit}");
+        }
     }
     let parties = chance.from(2, 5);
     let leaf = steps(chance, &means, 0, 0);
