@@ -12,6 +12,45 @@ use std::process::{Command, Stdio};
 const CLANG: &str = "BPF_CLANG";
 /// In scripts/features, too.
 const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-21", "clang-18", "clang-17", "clang"];
+/// The description of the tables that C takes from the header `tables.h`.
+const TABLES: &str = "src/tables/mod.rs";
+/// The types that C takes from it, and their names there. The values of an enum are named after it: `DISPATCH_RECALL_NOW`.
+const NAMES: [(&str, &str); 24] = [
+    ("Account", "dispatch_account"),
+    ("By", "dispatch_by"),
+    ("Cause", "dispatch_wait"),
+    ("Cpu", "dispatch_cpu"),
+    ("Deadlines", "dispatch_deadlines"),
+    // Its values are used much, and are names enough: DISPATCH_STRIDE.
+    ("Discipline", "dispatch"),
+    ("Facts", "dispatch_facts"),
+    ("Had", "dispatch_had"),
+    ("Match", "dispatch_match"),
+    ("Memory", "dispatch_memory"),
+    ("Order", "dispatch_order"),
+    ("Own", "dispatch_task"),
+    ("Owned", "dispatch_owned"),
+    ("Place", "dispatch_place"),
+    ("Recall", "dispatch_recall"),
+    ("Rescue", "dispatch_rescue"),
+    ("Rescues", "dispatch_rescues"),
+    ("Rules", "dispatch_rules"),
+    ("Setting", "dispatch_setting"),
+    ("Stretch", "dispatch_stretch"),
+    ("Test", "dispatch_test"),
+    ("Texts", "dispatch_texts"),
+    ("Unit", "dispatch_unit"),
+    ("WAITS_BLOCK", "WAITS_BLOCK"),
+];
+/// Those of the native build alone: the kernel has a `struct task_struct` of its own.
+const NATIVE_NAMES: [(&str, &str); 4] = [
+    ("Case", "dispatch_case"),
+    ("Entity", "sched_ext_entity"),
+    ("Task", "task_struct"),
+    ("World", "dispatch_world"),
+];
+/// Those of the kernel's build alone.
+const KERNEL_NAMES: [(&str, &str); 1] = [("EndTable", "dispatch_end")];
 /// What libbpf needs; every machine has the C library.
 const LIBRARIES: [&str; 2] = ["libelf.a", "libz.a"];
 
@@ -30,6 +69,7 @@ fn main() {
         "world.h",
         "native",
         "bpf",
+        "tables",
     ] {
         println!("cargo::rerun-if-changed=src/{file}");
     }
@@ -44,8 +84,48 @@ fn main() {
     }
 }
 
+/// Writes `tables.h` into a folder of its own, which is returned: with what both builds share, and what one has alone.
+fn header(build: &str, alone: &[(&str, &str)]) -> PathBuf {
+    let names = || NAMES.iter().chain(alone).map(|(name, in_c)| ((*name).to_owned(), (*in_c).to_owned()));
+    let config = cbindgen::Config {
+        language: cbindgen::Language::C,
+        style: cbindgen::Style::Tag,
+        no_includes: true,
+        include_guard: Some("DISPATCH_TABLES_H".to_owned()),
+        documentation_style: cbindgen::DocumentationStyle::C,
+        defines: [("feature = kernel".to_owned(), "__bpf__".to_owned())].into(),
+        export: cbindgen::ExportConfig {
+            // It would leave out what no function of the header needs, and there is none.
+            include: names().map(|(name, _)| name).collect(),
+            rename: names().collect(),
+            prefix: Some("DISPATCH_".to_owned()),
+            renaming_overrides_prefixing: true,
+            ..cbindgen::ExportConfig::default()
+        },
+        enumeration: cbindgen::EnumConfig {
+            rename_variants: cbindgen::RenameRule::QualifiedScreamingSnakeCase,
+            // A last value, whose number is how many there are: `DISPATCH_RECALL_SENTINEL`.
+            add_sentinel: true,
+            ..cbindgen::EnumConfig::default()
+        },
+        ..cbindgen::Config::default()
+    };
+    let tables = cbindgen::Builder::new().with_config(config).with_src(TABLES).generate();
+    let folder = out().join(build);
+    match tables {
+        Ok(tables) => tables.write_to_file(folder.join("tables.h")),
+        Err(error) => fail(&format!("no header can be made of {TABLES}: {error}")),
+    };
+    folder
+}
+
+fn out() -> PathBuf {
+    env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default()
+}
+
 fn for_the_simulator() {
     cc::Build::new()
+        .include(header("native", &NATIVE_NAMES))
         .file("src/native/dispatch.c")
         .file("src/native/matches.c")
         .std("gnu11")
@@ -68,12 +148,15 @@ fn for_the_kernel() {
         || fail("libbpf-sys did not tell where its headers are: build it with its feature `vendored-libbpf`"),
         PathBuf::from,
     );
-    let object = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default().join("dispatch.bpf.o");
+    let tables = header("bpf", &KERNEL_NAMES);
+    let object = out().join("dispatch.bpf.o");
     let compiled = Command::new(&clang)
         // -mcpu=v3: atomic additions that return a value, and 32-bit registers. -g: the types (BTF) that loading needs.
         .args(["-target", "bpf", "-mcpu=v3", "-std=gnu11", "-O2", "-g"])
         .args(["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-D__bpf__", "-I"])
         .arg(headers)
+        .arg("-I")
+        .arg(tables)
         .args(["-c", "src/dispatch.bpf.c", "-o"])
         .arg(object)
         .status();
@@ -102,7 +185,7 @@ fn clang() -> OsString {
 /// Has libelf and zlib linked into the program, so that it runs where they are not installed. libbpf-sys asks for whatever
 /// the linker finds first: that is what stands in a folder of its own, with nothing but the static ones.
 fn link_libelf_in() -> Result<(), String> {
-    let folder = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default().join("static");
+    let folder = out().join("static");
     let compiler = cc::Build::new().try_get_compiler().map_err(|error| error.to_string())?;
     let mut found = Vec::new();
     for library in LIBRARIES {

@@ -108,11 +108,11 @@ static void move(struct dispatch_task *task, struct dispatch_account *account, c
 	if (!from)
 		return;
 	if (from->node != to->node)
-		account->moved[DISPATCH_MOVED_FAR]++;
+		account->moved_far++;
 	else if (from->cache != to->cache)
-		account->moved[DISPATCH_MOVED_NODE]++;
+		account->moved_node++;
 	else
-		account->moved[DISPATCH_MOVED_CACHE]++;
+		account->moved_cache++;
 }
 
 /* What a task waited for, and how far it came. */

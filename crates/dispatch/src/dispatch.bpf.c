@@ -740,10 +740,10 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 	unit->credit = (u64)setting->credit_ms * (1000000 * SHARE_UNIT / setting->weight);
 	unit->discipline = setting->discipline;
 	unit->among = parent ? parent->discipline : DISPATCH_STRIDE;
-	unit->deadline.period = setting->period;
-	unit->deadline.budget = setting->budget;
-	unit->deadline.misses = setting->misses;
-	unit->deadline.of = setting->of;
+	unit->deadlines.period = setting->period;
+	unit->deadlines.budget = setting->budget;
+	unit->deadlines.misses = setting->misses;
+	unit->deadlines.of = setting->of;
 	unit->flags = setting->flags;
 	if (lends)
 		lend_homes(setting->unit, setting->flags & DISPATCH_LENDS);

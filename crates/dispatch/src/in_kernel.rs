@@ -24,9 +24,11 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, OpenMapMut, Prin
 
 use crate::kernel::Settings;
 use crate::matches::{self, Lists, Match};
+use crate::tables::kernel::EndTable;
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit, UnitRules,
+    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit,
 };
+use crate::unit_rules::UnitRules;
 
 /// Compiled by build.rs.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch.bpf.o"));
@@ -132,19 +134,6 @@ impl End {
     }
 }
 
-/// The mirror of `struct dispatch_end` (bpf/world.h).
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct EndTable {
-    code: i64,
-    kind: i32,
-    unused: u32,
-    reason: [u8; 64],
-    message: [u8; 256],
-}
-
-const _: () = assert!(size_of::<EndTable>() == 336);
-
 /// The scheduler, loaded into the kernel.
 pub struct Scheduler {
     // In the order of ending: first it stops scheduling, then its tables go.
@@ -160,6 +149,16 @@ pub struct Scheduler {
     callbacks: &'static [&'static str],
     object: Object,
 }
+
+/// What a program that changes the tables takes.
+///
+/// # Safety
+/// It is all numbers, without gaps between them.
+unsafe trait Argument: Copy {}
+// SAFETY: numbers of four bytes alone.
+unsafe impl Argument for Owned {}
+// SAFETY: likewise.
+unsafe impl Argument for Setting {}
 
 /// How many there can be.
 #[derive(Debug, Clone, Copy)]
@@ -261,8 +260,8 @@ impl Scheduler {
     /// [`DEPTH_MAX`](crate::DEPTH_MAX) levels, and another parent for a unit with tasks or sub-units.
     pub fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), Error> {
         let UnitRules { parent, weight, .. } = rules;
-        let words = Setting::new(unit, rules).words();
-        self.call("dispatch_set_unit_from_outside", &words).map_err(|source| Error::Use {
+        let setting = Setting::new(unit, rules);
+        self.call("dispatch_set_unit_from_outside", setting).map_err(|source| Error::Use {
             what: format!("unit number {unit} cannot have weight {weight} below unit number {parent}"),
             source,
         })
@@ -373,8 +372,7 @@ impl Scheduler {
     /// Gives a CPU another owner, an outermost unit or [`NOBODY`]. Only once it is attached: attaching makes all CPUs
     /// nobody's.
     pub fn own(&mut self, cpu: u32, unit: u32) -> Result<(), Error> {
-        let Owned { cpu, unit } = Owned { cpu, unit };
-        self.call("dispatch_own_cpu", &[cpu, unit]).map_err(|source| Error::Use {
+        self.call("dispatch_own_cpu", Owned { cpu, unit }).map_err(|source| Error::Use {
             what: format!("CPU {cpu} cannot be given to unit {unit}"),
             source,
         })
@@ -384,12 +382,16 @@ impl Scheduler {
         self.object.progs_mut().find(|known| known.name() == name).ok_or(Error::Part(name))
     }
 
-    /// Runs one of the programs that change the tables; its argument is a structure of numbers.
-    fn call(&mut self, program: &'static str, argument: &[u32]) -> Result<(), libbpf_rs::Error> {
+    /// Runs one of the programs that change the tables.
+    fn call<T: Argument>(&mut self, program: &'static str, argument: T) -> Result<(), libbpf_rs::Error> {
         let Some(program) = self.object.progs_mut().find(|known| known.name() == program) else {
             return Err(libbpf_rs::Error::from_raw_os_error(libc::ENOENT));
         };
-        let mut context: Vec<u8> = argument.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let mut context = vec![0; size_of::<T>()];
+        // SAFETY: the two are that long, and apart; all bytes of an argument have values.
+        unsafe {
+            ptr::copy_nonoverlapping((&raw const argument).cast(), context.as_mut_ptr(), context.len());
+        }
         let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
         match program.test_run(input)?.return_value.cast_signed() {
             0 => Ok(()),

@@ -18,10 +18,12 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ptr;
 
+use crate::tables::native::{Task, World};
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, NOBODY, Near, Owned, RESCUE_RUNS, Recall, Rescues, Rules, Setting, Task,
-    UNITS_MAX, Unit, UnitRules, WAITS_BLOCK, World,
+    Account, CPUS_MAX, Cpu, NOBODY, Near, Owned, Recall, Rescue, Rescues, Rules, Setting, UNITS_MAX, Unit,
+    WAITS_BLOCK,
 };
+use crate::unit_rules::UnitRules;
 
 /// A task's number: an index, used again after its end.
 pub type TaskId = u32;
@@ -288,7 +290,7 @@ impl Kernel {
 
     fn wake_by(&mut self, now: u64, id: TaskId, wake_flags: u64) {
         let last = self.tasks[id as usize].cpu;
-        self.tasks[id as usize].flags |= QUEUED;
+        self.tasks[id as usize].scx.flags |= QUEUED;
         self.call(now, last, |kernel| {
             // SAFETY: as in `start`; `kernel` is the one that the callbacks act on, and nobody else holds it.
             unsafe {
@@ -331,7 +333,7 @@ impl Kernel {
             && let Some(id) = next
         {
             // The chosen task was called back at once: the interrupt finds it on the CPU.
-            self.tasks[id as usize].slice = 0;
+            self.tasks[id as usize].scx.slice = 0;
         }
         self.set_idle(cpu, next.is_none());
         next
@@ -345,7 +347,7 @@ impl Kernel {
             // SAFETY: as in `start`.
             unsafe { dispatch_tick((*kernel).task(id)) };
         });
-        self.tasks[id as usize].slice == 0
+        self.tasks[id as usize].scx.slice == 0
     }
 
     /// The unit that owns a CPU from now on; [`NOBODY`]: it is time-shared.
@@ -411,7 +413,7 @@ impl Kernel {
     /// A CPU's task gives the rest of its turn up, and does not sleep: its next [`Kernel::schedule`] is the turn's end.
     pub fn give_turn_up(&mut self, cpu: u32) {
         if let Some(id) = self.runs[cpu as usize].current {
-            self.tasks[id as usize].slice = 0;
+            self.tasks[id as usize].scx.slice = 0;
         }
     }
 
@@ -423,7 +425,7 @@ impl Kernel {
         if run.preempted {
             return u64::MAX;
         }
-        run.current.map_or(0, |id| self.tasks[id as usize].slice.saturating_sub(now - run.charged))
+        run.current.map_or(0, |id| self.tasks[id as usize].scx.slice.saturating_sub(now - run.charged))
     }
 
     /// CPUs that have to look for a task anew, since this was asked last, in the order in which they were kicked.
@@ -474,7 +476,7 @@ impl Kernel {
 
     /// Whether a CPU runs a task out of turn that had waited for too long.
     pub fn is_rescuing(&self, cpu: u32) -> bool {
-        self.table[cpu as usize].rescue == RESCUE_RUNS
+        self.table[cpu as usize].rescue == Rescue::Runs as u32
     }
 
     /// A unit's account.
@@ -531,7 +533,7 @@ impl Kernel {
             let run = &mut self.runs[cpu as usize];
             run.preempted = true;
             if let Some(id) = run.current {
-                self.tasks[id as usize].slice = 0;
+                self.tasks[id as usize].scx.slice = 0;
             }
         }
         self.kicks.push(Kick { cpu, preempt });
@@ -541,7 +543,7 @@ impl Kernel {
     fn charge(&mut self, now: u64, cpu: u32) {
         let run = &mut self.runs[cpu as usize];
         if let Some(id) = run.current {
-            let slice = &mut self.tasks[id as usize].slice;
+            let slice = &mut self.tasks[id as usize].scx.slice;
             *slice = slice.saturating_sub(now - run.charged);
         }
         run.charged = now;
@@ -560,14 +562,14 @@ impl Kernel {
         let at = cpu as usize;
         // SAFETY: the caller's promise; every reference made here ends before the scheduler is called.
         unsafe {
-            let slice_of = |id: TaskId| (*(*kernel).task(id)).slice;
+            let slice_of = |id: TaskId| (*(*kernel).task(id)).scx.slice;
             let nothing_local = || (&(*kernel).runs)[at].local.is_empty();
             let mut kept = previous;
             if let Some(id) = previous
                 && !runnable
             {
                 let task = (*kernel).task(id);
-                (*task).flags &= !QUEUED;
+                (*task).scx.flags &= !QUEUED;
                 dispatch_stopping(task, false);
                 kept = None;
             }
@@ -590,8 +592,8 @@ impl Kernel {
             let next = (&mut (*kernel).runs)[at].local.pop_front()?;
             let task = (*kernel).task(next);
             (*task).cpu = cpu;
-            if (*task).slice == 0 {
-                (*task).slice = (*kernel).world.rules.slice_ns;
+            if (*task).scx.slice == 0 {
+                (*task).scx.slice = (*kernel).world.rules.slice_ns;
             }
             dispatch_running(task);
             Some(next)
@@ -620,7 +622,7 @@ impl Kernel {
     }
 
     fn insert(&mut self, id: TaskId, queue: u64, slice: u64, vtime: u64, flags: u64) {
-        self.tasks[id as usize].slice = slice;
+        self.tasks[id as usize].scx.slice = slice;
         if queue == DSQ_LOCAL {
             let first = flags & (ENQ_PREEMPT | ENQ_HEAD) != 0;
             self.places[id as usize] = if first { LOCAL_FIRST } else { LOCAL };
@@ -738,7 +740,7 @@ unsafe extern "C" fn first_in(queue: u64, vtime: *mut u64, weight: *mut u32) -> 
         let kernel = caller();
         let Some((id, first)) = (*kernel).first_in(queue) else { return false };
         *vtime = first;
-        *weight = (&(*kernel).tasks)[id as usize].weight;
+        *weight = (&(*kernel).tasks)[id as usize].scx.weight;
     }
     true
 }

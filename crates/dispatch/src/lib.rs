@@ -12,11 +12,13 @@ mod near;
 #[cfg(feature = "kernel")]
 pub mod sabotage;
 mod tables;
+mod unit_rules;
 
 pub use kernel::{Kernel, Kick, SLICE_NS, Settings, TaskId};
 pub use matches::{Lists, Match, decision};
 pub use near::near;
 pub use tables::{
-    ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, DEPTH_MAX, Deadline, Deadlines, Discipline, Had,
-    KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall, UNITS_MAX, Unit, UnitRules,
+    ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, Cause, DEPTH_MAX, Deadlines, Discipline, Had,
+    KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall, UNITS_MAX, Unit,
 };
+pub use unit_rules::{Deadline, UnitRules};

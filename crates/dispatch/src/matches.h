@@ -23,25 +23,7 @@
 #ifndef DISPATCH_MATCHES_H
 #define DISPATCH_MATCHES_H
 
-#define DISPATCH_COMM  16u  /* bytes of a task's name, with its end */
-#define DISPATCH_TEXTS 256u /* bytes of `texts`; a power of two */
-#define GLOB_STEPS     (DISPATCH_GLOB_MAX * DISPATCH_TEXTS)
-
-/* What is known of a process that executes a program. */
-struct dispatch_facts {
-	u32 user;    /* effective */
-	u32 heir;    /* as dispatch_task.heir */
-	u32 program; /* where in `texts` the base name of its first argument begins; at a 0 if it has none */
-	u32 unused;
-	struct dispatch_texts {
-		char bytes[DISPATCH_TEXTS];
-	} texts; /* its name, from the beginning; then the path of its program; then 0 */
-};
-
-struct dispatch_place {
-	u32 unit;
-	u32 by; /* enum dispatch_placed */
-};
+#define GLOB_STEPS (DISPATCH_GLOB_MAX * DISPATCH_TEXTS)
 
 /*
  * Whether the pattern of an entry matches the whole text that begins there. On a mismatch, the last `*` swallows one byte more: of a
@@ -53,7 +35,7 @@ VERIFIED_ALONE(bool) glob_matches(u32 number, const struct dispatch_texts *texts
 	u32 glob = 0, star = DISPATCH_GLOB_MAX, swallowed = 0, step;
 	u32 within = 0; /* 1: `?` matched, and its character may have more bytes */
 	u32 nothing = nought();
-	char byte, wanted;
+	u8 byte, wanted;
 
 	if (!match || !texts || !texts->bytes[text % DISPATCH_TEXTS])
 		return false;

@@ -1,77 +1,53 @@
-//! The contract's rules for processes that execute a program, as the scheduler takes them. They mirror `struct
-//! dispatch_match` (intf.h), which matches.h explains.
+//! The contract's rules for processes that execute a program, as the scheduler takes them: see matches.h.
 
 use std::collections::BTreeMap;
 
+use crate::tables::exec::{GLOB_MAX, MATCHES_MAX, Test};
 use crate::tables::{NOBODY, UNITS_MAX};
 
-/// Entries of all lists together.
-const MATCHES_MAX: usize = 4096;
-/// Bytes of a pattern, with its end.
-const GLOB_MAX: usize = 64;
+pub use crate::tables::exec::Match;
+
 /// Entries of the table: where each unit's list begins, and the lists twice.
 pub(crate) const ENTRIES: usize = UNITS_MAX as usize + 2 * MATCHES_MAX;
-
-const END: u32 = 0;
-const LIST: u32 = 1;
-const COMMAND: u32 = 2;
-const INHERITED: u32 = 3;
-const USER: u32 = 4;
-const GROUP: u32 = 5;
-const OTHERWISE: u32 = 6;
-const UNKNOWN: u32 = 7;
-
-/// A test, and the unit of a process that passes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Match {
-    test: u32,
-    value: u32,
-    unit: u32,
-    unused: u32,
-    glob: [u8; GLOB_MAX],
-}
-
-const _: () = assert!(size_of::<Match>() == 80);
 
 /// By unit, the tests for the units directly within it, in the order in which they are made; [`COMMON`](crate::COMMON) has
 /// those for the outermost units.
 pub type Lists = BTreeMap<u32, Vec<Match>>;
 
 impl Match {
-    const fn new(test: u32, value: u32, unit: u32) -> Match {
-        Match { test, value, unit, unused: 0, glob: [0; GLOB_MAX] }
+    const fn new(test: Test, value: u32, unit: u32) -> Match {
+        Match { test: test as u32, value, unit, unused: 0, glob: [0; GLOB_MAX] }
     }
 
     /// Whether a pattern matches the task's name or that of its program. A pattern that is too long cannot be tested: who
     /// comes to it in the list stays in the unit of its control group.
     pub fn command(glob: &str, unit: u32) -> Match {
         if glob.len() >= GLOB_MAX {
-            return Match::new(UNKNOWN, 0, NOBODY);
+            return Match::new(Test::Unknown, 0, NOBODY);
         }
-        let mut found = Match::new(COMMAND, 0, unit);
+        let mut found = Match::new(Test::Command, 0, unit);
         found.glob[..glob.len()].copy_from_slice(glob.as_bytes());
         found
     }
 
     /// Whether its parent was put by its program into one of these units, or deeper.
     pub fn inherited() -> Match {
-        Match::new(INHERITED, 0, NOBODY)
+        Match::new(Test::Inherited, 0, NOBODY)
     }
 
     /// Whether it is a user's.
     pub fn user(uid: u32, unit: u32) -> Match {
-        Match::new(USER, uid, unit)
+        Match::new(Test::User, uid, unit)
     }
 
     /// Whether it is in a group.
     pub fn group(gid: u32, unit: u32) -> Match {
-        Match::new(GROUP, gid, unit)
+        Match::new(Test::Group, gid, unit)
     }
 
     /// Passed by all.
     pub fn otherwise(unit: u32) -> Match {
-        Match::new(OTHERWISE, 0, unit)
+        Match::new(Test::Otherwise, 0, unit)
     }
 }
 
@@ -82,12 +58,12 @@ pub(crate) fn entries(lists: &Lists, second_half: bool) -> Vec<(usize, Match)> {
     let nothing = Lists::new();
     let lists = if length <= MATCHES_MAX { lists } else { &nothing };
     let mut at = UNITS_MAX as usize + if second_half { MATCHES_MAX } else { 0 };
-    let mut starts = vec![Match::new(END, 0, NOBODY); UNITS_MAX as usize];
+    let mut starts = vec![Match::new(Test::End, 0, NOBODY); UNITS_MAX as usize];
     let mut entries = Vec::with_capacity(length + starts.len());
     for (unit, list) in lists.iter().filter(|(unit, _)| **unit < UNITS_MAX) {
         // In a table of 9,216 entries.
-        starts[*unit as usize] = Match::new(LIST, u32::try_from(at).unwrap_or(0), NOBODY);
-        for entry in list.iter().copied().chain([Match::new(END, 0, NOBODY)]) {
+        starts[*unit as usize] = Match::new(Test::List, u32::try_from(at).unwrap_or(0), NOBODY);
+        for entry in list.iter().copied().chain([Match::new(Test::End, 0, NOBODY)]) {
             entries.push((at, entry));
             at += 1;
         }
@@ -98,10 +74,10 @@ pub(crate) fn entries(lists: &Lists, second_half: bool) -> Vec<(usize, Match)> {
 
 /// The decision as the kernel makes it, made here: for tests.
 pub mod decision {
-    use super::{END, ENTRIES, Lists, Match, NOBODY, entries};
-
-    const COMM: usize = 16;
-    const TEXTS: usize = 256;
+    use super::{ENTRIES, Lists, Match, NOBODY, Test, entries};
+    use crate::tables::By;
+    use crate::tables::exec::{COMM, Facts, Place, TEXTS, Texts};
+    use crate::tables::native::Case;
 
     /// The process that executes a program.
     #[derive(Debug, Clone, Default)]
@@ -120,34 +96,6 @@ pub mod decision {
         pub heir: Option<u32>,
     }
 
-    #[repr(C)]
-    struct Case {
-        matches: *const Match,
-        parents: *const u32,
-        groups: *const u32,
-        matches_count: u32,
-        units: u32,
-        groups_count: u32,
-        base: u32,
-    }
-
-    #[repr(C)]
-    struct Facts {
-        user: u32,
-        heir: u32,
-        program: u32,
-        unused: u32,
-        texts: [u8; TEXTS],
-    }
-
-    const _: () = assert!(size_of::<Facts>() == 272);
-
-    #[repr(C)]
-    struct Place {
-        unit: u32,
-        by: u32,
-    }
-
     unsafe extern "C" {
         fn dispatch_place(case: *const Case, facts: *const Facts) -> Place;
     }
@@ -157,7 +105,7 @@ pub mod decision {
     /// # Panics
     /// If a name is longer than the kernel's are.
     pub fn decide(lists: &Lists, parents: &[u32], who: &Executes<'_>) -> (u32, bool) {
-        let mut table = vec![Match::new(END, 0, NOBODY); ENTRIES];
+        let mut table = vec![Match::new(Test::End, 0, NOBODY); ENTRIES];
         for (at, entry) in entries(lists, true) {
             table[at] = entry;
         }
@@ -184,11 +132,11 @@ pub mod decision {
             heir: who.heir.unwrap_or(NOBODY),
             program: number(program),
             unused: 0,
-            texts,
+            texts: Texts { bytes: texts },
         };
         // SAFETY: both live for the call, their pointers are to as many elements as they say, and C keeps none of them.
         let place = unsafe { dispatch_place(&raw const case, &raw const facts) };
-        (place.unit, place.by == 2)
+        (place.unit, place.by == By::Command as u32)
     }
 }
 

@@ -14,7 +14,7 @@ static u64 slice_of(const struct dispatch_unit *unit)
 	u64 slice = rules()->slice_ns;
 	u32 left = unit->memory.mark;
 
-	if (!is_other(unit->among) || unit->among != DISPATCH_DWCS || !unit->deadline.period || left >= slice)
+	if (!is_other(unit->among) || unit->among != DISPATCH_DWCS || !unit->deadlines.period || left >= slice)
 		return slice;
 	return left > SLICE_MIN ? left : SLICE_MIN;
 }

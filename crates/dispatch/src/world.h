@@ -28,8 +28,6 @@
 #ifndef DISPATCH_WORLD_H
 #define DISPATCH_WORLD_H
 
-#define WAITS_BLOCK 32u /* units in a block */
-
 /* Units' queues have their numbers. Then there is, with its number, that of each CPU, for tasks that must run there. */
 #define QUEUE_OF_CPU DISPATCH_UNITS_MAX
 
@@ -39,13 +37,6 @@ enum mask {
 	MASK_SHARED = 0,   /* of the machine: time-shared CPUs */
 	MASK_LENDABLE = 1, /* of the machine: CPUs whose owner lends */
 	MASK_ALL = 2,      /* of the machine: all CPUs */
-};
-
-/* See rescue.h. */
-struct dispatch_rescues {
-	u64 at;    /* when the next task is rescued, or looked for */
-	u32 unit;  /* that of the last one */
-	u32 given; /* tasks of that unit that were rescued in its turn */
 };
 
 #ifdef __bpf__

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use commonhold_dispatch::in_kernel::Scheduler;
 use commonhold_dispatch::{
-    BORROWS, Discipline, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules, sabotage,
+    BORROWS, Cause, Discipline, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules, sabotage,
 };
 use commonhold_live::kernel;
 
@@ -243,7 +243,7 @@ fn report(scheduler: &Scheduler, id: u32, name: &str) {
         account.borrowed_ns,
         account.visited_ns,
         account.visiting_ns,
-        account.waited_higher_ns,
+        account.waited_ns(Cause::Higher),
         account.rescues,
         account.switches,
         unit.recalls,

@@ -3,7 +3,7 @@
 use commonhold_client::Why;
 use commonhold_client::wire::{Call, Explanation, Refusal, Reply};
 use commonhold_contract::{UnitId, position};
-use commonhold_live::kernel::{Account, CallBacks, Had, Switched};
+use commonhold_live::kernel::{Account, CallBacks, Cause, Had, Switched};
 use commonhold_live::{LiveBackend, clock};
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
 use commonhold_report::switches::{CpuSwitches, Deadlines, Latency, Times, UnitSwitches};
@@ -143,9 +143,9 @@ fn times(account: &Account) -> Times {
         shared_ns: account.shared_ns,
         lent_ns: account.lent_ns,
         visited_ns: account.visited_ns,
-        waited_own_ns: account.waited_own_ns,
-        waited_loan_ns: account.waited_loan_ns,
-        waited_higher_ns: account.waited_higher_ns,
+        waited_own_ns: account.waited_ns(Cause::Own),
+        waited_loan_ns: account.waited_ns(Cause::Loan),
+        waited_higher_ns: account.waited_ns(Cause::Higher),
     }
 }
 

@@ -20,6 +20,15 @@ typedef int s32;
 typedef long long s64;
 typedef _Bool bool;
 
+/* The names that tables.h uses. */
+typedef u8 uint8_t;
+typedef u16 uint16_t;
+typedef u32 uint32_t;
+typedef u64 uint64_t;
+typedef s32 int32_t;
+typedef s64 int64_t;
+#define UINT32_MAX 0xffffffffu
+
 /* The names that libbpf's headers use. */
 typedef u8 __u8;
 typedef u16 __u16;

@@ -10,15 +10,6 @@
 #define RETRIES_MAX      8  /* other CPUs may take what was found in a mask */
 #define MACHINE          DISPATCH_UNITS_MAX /* in the masks' table, the entry after the units */
 
-/* Why the scheduler ended; in_kernel.rs mirrors it. */
-struct dispatch_end {
-	s64 code;
-	s32 kind; /* 0: it has not; written last */
-	u32 unused;
-	char reason[64];
-	char message[256];
-};
-
 /* Verified as parts of their callers, which hold the lock that the masks need. */
 __hidden int dispatch_own(struct dispatch_owned *owned);
 __hidden int dispatch_set_unit(struct dispatch_setting *setting);
@@ -310,7 +301,7 @@ VERIFIED_ALONE(bool) has_group(u32 group)
 static void read_facts(struct task_struct *p, struct dispatch_facts *facts)
 {
 	const u32 room = DISPATCH_TEXTS - DISPATCH_COMM - 1;
-	char *texts = facts->texts.bytes;
+	u8 *texts = facts->texts.bytes;
 	long length = bpf_probe_read_user_str(&texts[DISPATCH_COMM], room, (void *)p->mm->arg_start);
 	u32 at, nothing = nought();
 

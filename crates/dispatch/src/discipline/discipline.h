@@ -63,7 +63,7 @@ enum event {
 };
 
 PART void party_comes(u32 discipline, struct party *party, struct dispatch_order *order,
-		      struct dispatch_deadline *deadline, u64 now, bool woke)
+		      struct dispatch_deadlines *deadline, u64 now, bool woke)
 {
 	switch (discipline) {
 	case DISPATCH_LOTTERY:
@@ -100,7 +100,7 @@ PART void party_comes(u32 discipline, struct party *party, struct dispatch_order
 }
 
 PART void party_ran(u32 discipline, struct party *party, struct dispatch_order *order,
-		    struct dispatch_deadline *deadline, u64 used, u32 weights, u64 now)
+		    struct dispatch_deadlines *deadline, u64 used, u32 weights, u64 now)
 {
 	switch (discipline) {
 	case DISPATCH_LOTTERY:
@@ -132,7 +132,7 @@ PART void party_ran(u32 discipline, struct party *party, struct dispatch_order *
  * begins where the one before ended.
  */
 PART void happens(u32 discipline, enum event event, struct party *party, struct dispatch_order *order,
-		  struct dispatch_deadline *deadline, u64 used, u32 weights)
+		  struct dispatch_deadlines *deadline, u64 used, u32 weights)
 {
 	u64 now = moment();
 
@@ -189,7 +189,7 @@ VERIFIED_ALONE(u32) to_task(struct party *party, u32 id, u32 event, u64 used)
 	party->clock = unit->vtime;
 	if (unit->discipline == DISPATCH_JOB && event == RAN && job_hands_out(&unit->tasks, moment()))
 		weights = unit->own_active * SHARE_UNIT;
-	happens(among_tasks(unit->discipline), event, party, &unit->tasks, &unit->deadline, used, weights);
+	happens(among_tasks(unit->discipline), event, party, &unit->tasks, &unit->deadlines, used, weights);
 	return 0;
 }
 
@@ -215,7 +215,7 @@ VERIFIED_ALONE(u32) to_unit(u32 id, u32 event, u64 used)
 	party.class = class_of(unit->discipline);
 	clock = clock_for(around, unit->among, party.class);
 	party.clock = *clock;
-	happens(unit->among, event, &party, &around->subs, &unit->deadline, used,
+	happens(unit->among, event, &party, &around->subs, &unit->deadlines, used,
 		weights_to_hand_out_by(unit->parent, unit->among, event));
 	unit->pass = party.key;
 	unit->memory.mark = party.mark;
@@ -228,7 +228,7 @@ VERIFIED_ALONE(u32) to_unit(u32 id, u32 event, u64 used)
 /* The same to a unit's own tasks together, among its sub-units. They have no deadline. */
 VERIFIED_ALONE(u32) to_own_tasks(u32 id, u32 event, u64 used)
 {
-	struct dispatch_deadline none = {};
+	struct dispatch_deadlines none = {};
 	struct dispatch_unit *unit = unit_at(id);
 	struct party party = {};
 	u64 *clock;

@@ -56,16 +56,16 @@ static void remember_window(struct party *party, const struct dispatch_deadline 
 	party->key = (party->at >> TIE_BITS << TIE_BITS) | (tie & ((1 << TIE_BITS) - 1));
 }
 
-static struct window begin_window(const struct dispatch_deadline *deadline, struct window window)
+static struct window begin_window(const struct dispatch_deadlines *deadline, struct window window)
 {
 	window.misses = deadline->misses;
 	window.of = deadline->of;
 	return window;
 }
 
-static struct window dwcs_served(struct dispatch_deadline *deadline, struct window window)
+static struct window dwcs_served(struct dispatch_deadlines *deadline, struct window window)
 {
-	deadline->met++;
+	deadline->had.met++;
 	if (window.of > window.misses)
 		window.of--;
 	else if (window.misses) {
@@ -75,17 +75,17 @@ static struct window dwcs_served(struct dispatch_deadline *deadline, struct wind
 	return window.of ? window : begin_window(deadline, window);
 }
 
-static struct window dwcs_missed(struct dispatch_deadline *deadline, struct window window)
+static struct window dwcs_missed(struct dispatch_deadlines *deadline, struct window window)
 {
 	u32 x, y;
 
-	deadline->missed++;
+	deadline->had.missed++;
 	if (window.misses) {
 		window.misses--;
 		window.of--;
 		return window.of ? window : begin_window(deadline, window);
 	}
-	deadline->violated++;
+	deadline->had.violated++;
 	x = deadline->misses;
 	y = deadline->of;
 	window.of += x ? (y - 1) / x : y; /* (y - x) / x, rounded up */
@@ -93,7 +93,7 @@ static struct window dwcs_missed(struct dispatch_deadline *deadline, struct wind
 }
 
 /* Deadlines that have passed are missed, and those before which the budget cannot be had any more. */
-static void dwcs_passes(struct party *party, struct dispatch_deadline *deadline, u64 now)
+static void dwcs_passes(struct party *party, struct dispatch_deadlines *deadline, u64 now)
 {
 	struct window window = window_of(party);
 	u64 late = now - (1 << TIE_BITS);
@@ -116,7 +116,7 @@ static void dwcs_passes(struct party *party, struct dispatch_deadline *deadline,
 	remember_window(party, deadline, window, now);
 }
 
-static void dwcs_comes(struct party *party, const struct dispatch_deadline *deadline, u64 now, bool woke)
+static void dwcs_comes(struct party *party, const struct dispatch_deadlines *deadline, u64 now, bool woke)
 {
 	struct window window = window_of(party);
 
@@ -133,7 +133,7 @@ static void dwcs_comes(struct party *party, const struct dispatch_deadline *dead
 	remember_window(party, deadline, window, now);
 }
 
-static void dwcs_ran(struct party *party, struct dispatch_deadline *deadline, u64 used, u64 now)
+static void dwcs_ran(struct party *party, struct dispatch_deadlines *deadline, u64 used, u64 now)
 {
 	struct window window = window_of(party);
 	u64 begun = now + (1 << TIE_BITS) - (party->at - deadline->period);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
-/* The kernel's side of sched_ext as the simulator plays it. tables.rs mirrors the types. */
+/* The kernel's side of sched_ext as the simulator plays it. Its types are in tables/native.rs. */
 #ifndef DISPATCH_NATIVE_KERNEL_H
 #define DISPATCH_NATIVE_KERNEL_H
 
@@ -38,12 +38,6 @@ static inline u64 enq_immed(void)
 {
 	return 0;
 }
-
-struct sched_ext_entity {
-	u64 slice; /* ns that it may still run */
-	u32 flags; /* SCX_TASK_QUEUED: runnable */
-	u32 weight;
-};
 
 struct scx_init_task_args;
 

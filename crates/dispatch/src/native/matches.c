@@ -3,16 +3,6 @@
 #include "../kernel.h"
 #include "../intf.h"
 
-struct dispatch_case {
-	const struct dispatch_match *matches;
-	const u32 *parents; /* by unit */
-	const u32 *groups;
-	u32 matches_count;
-	u32 units;
-	u32 groups_count;
-	u32 base;
-};
-
 static _Thread_local const struct dispatch_case *now;
 
 static const struct dispatch_match *match_at(u32 number)
@@ -41,8 +31,6 @@ static bool has_group(u32 group)
 }
 
 #include "../matches.h"
-
-_Static_assert(sizeof(struct dispatch_facts) == 272, "mirrored in matches.rs");
 
 struct dispatch_place dispatch_place(const struct dispatch_case *of, const struct dispatch_facts *facts);
 

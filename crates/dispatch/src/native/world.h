@@ -6,40 +6,6 @@
 #ifndef DISPATCH_NATIVE_WORLD_H
 #define DISPATCH_NATIVE_WORLD_H
 
-struct task_struct {
-	struct sched_ext_entity scx;
-	struct dispatch_task own;
-	u32 id;             /* the simulator's number for it */
-	u32 cpu;            /* where it runs, or ran last */
-	s32 nr_cpus_allowed;
-	u32 unused;
-	const u64 *allowed; /* its affinity, a word per 64 CPUs; NULL: any CPU */
-};
-
-struct dispatch_world {
-	struct dispatch_rules rules;
-	u64 now;                  /* the simulated clock, in ns */
-	u64 pass;                 /* how far the time-shared CPUs are */
-	struct dispatch_rescues rescues;
-	u64 loan_pass;            /* how far those are that borrow */
-	struct dispatch_unit *units;
-	struct dispatch_account *accounts;
-	struct dispatch_cpu *cpus;
-	u64 *idle;                /* the kernel's idle CPUs, a word per 64 */
-	u64 *masks;               /* two masks per unit, two of the machine */
-	u64 *groups;              /* CPUs near each other, by number of the group */
-	u32 *queued;              /* tasks in each unit's queue */
-	u32 *waits;               /* tasks that wait, by unit, then by block of units */
-	u32 words;                /* of a mask */
-	u32 idling;               /* how many CPUs are idle: mostly none, and then none need be searched */
-	u32 here;                 /* the CPU that calls, where that is told, or DISPATCH_NOBODY */
-	u32 disciplined;
-	u64 random;               /* the last number drawn, never 0 */
-};
-
-_Static_assert(sizeof(struct task_struct) == 112, "mirrored in tables.rs");
-_Static_assert(sizeof(struct dispatch_world) == 160, "mirrored in tables.rs");
-
 static _Thread_local struct dispatch_world *world;
 
 /* What changes something in the simulated kernel is asked of it (kernel.rs). */

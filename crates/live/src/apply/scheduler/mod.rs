@@ -44,7 +44,7 @@ use matches::levels;
 use reign::{Place, Reign};
 
 pub use crate::observe::capability::BUILT_IN;
-pub use commonhold_dispatch::{Account, CallBacks, Had};
+pub use commonhold_dispatch::{Account, CallBacks, Cause, Had};
 pub use loaded::settings;
 pub use switched::Switched;
 

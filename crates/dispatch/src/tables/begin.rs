@@ -1,0 +1,106 @@
+//! What the tables' entries begin with.
+
+use super::native::{Entity, Task};
+use super::{Cpu, Deadlines, LATENCIES, Memory, NOBODY, Order, Own, RANKS, STRETCHES, Stretch, Unit};
+
+/// Which CPUs are near each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Near {
+    /// The group of those that share the last-level cache, by a number of its own below twice the CPUs; [`NOBODY`]: it is
+    /// no smaller than the node.
+    pub cache: u32,
+    /// Those of the NUMA node, likewise; [`NOBODY`]: it is the whole machine.
+    pub node: u32,
+}
+
+impl Unit {
+    /// An outermost unit of which nothing was said yet.
+    pub fn new(number: u32) -> Unit {
+        Unit {
+            parent: NOBODY,
+            top: number,
+            depth: 0,
+            weight: 100,
+            flags: 0,
+            below: 0,
+            own_active: 0,
+            active: 0,
+            away: 0,
+            busy: 0,
+            own_busy: 0,
+            discipline: 0,
+            among: 0,
+            number,
+            orders: number,
+            vtime: 0,
+            served: 0,
+            slice: 0,
+            pass: 0,
+            own_pass: 0,
+            loan_pass: 0,
+            credit: 0,
+            frontier: 0,
+            slow_ns: 0,
+            clock_set: 0,
+            clock_was: 0,
+            memory: Memory::default(),
+            own_memory: Memory::default(),
+            deadlines: Deadlines::default(),
+            tasks: Order::default(),
+            subs: Order::default(),
+            clocks: [0; RANKS],
+            recalls: 0,
+            recall_ns: 0,
+            recall_ns_max: 0,
+            recall_classes: [0; LATENCIES],
+        }
+    }
+
+    /// One of the usual weight, under a scheduler with such slices.
+    pub(crate) fn with_slices(number: u32, slice_ns: u64) -> Unit {
+        Unit { slice: slice_ns, ..Unit::new(number) }
+    }
+}
+
+impl Cpu {
+    /// One without an owner that runs nothing.
+    pub(crate) fn new(near: Near) -> Cpu {
+        Cpu {
+            since: 0,
+            booked: 0,
+            recalled: 0,
+            vtime: 0,
+            looks_at: 0,
+            seeks_at: 0,
+            higher: [Stretch { from: 0, to: 0, had: 0 }; STRETCHES],
+            home: NOBODY,
+            runs: NOBODY,
+            cache: near.cache,
+            node: near.node,
+            turn: 0,
+            strays: 0,
+            looks: 0,
+            on_loan: 0,
+            rescue: 0,
+            outranked: 0,
+            stretches: 0,
+            occupied: 0,
+            pays: NOBODY,
+            unused: 0,
+        }
+    }
+}
+
+impl Task {
+    pub(crate) fn new(id: u32, unit: u32, cpus: u32) -> Self {
+        Task {
+            scx: Entity { slice: 0, flags: 0, weight: 100 },
+            own: Own { unit, ..Own::default() },
+            id,
+            cpu: 0,
+            nr_cpus_allowed: i32::try_from(cpus).unwrap_or(i32::MAX),
+            unused: 0,
+            allowed: core::ptr::null(),
+        }
+    }
+}
