@@ -40,7 +40,7 @@ static struct window window_of(const struct party *party)
 }
 
 /* The period of its deadline may not have begun. */
-static void remember_window(struct party *party, const struct dispatch_deadline *deadline, struct window window, u64 now)
+static void remember_window(struct party *party, const struct dispatch_deadlines *deadline, struct window window, u64 now)
 {
 	u32 tie;
 
