@@ -42,8 +42,17 @@ pub struct Names {
 }
 
 struct Named {
-    /// Debug information, if any, before the file's own symbols.
+    /// Debug information that is apart, if any, and that of the file itself.
     loaders: Vec<Loader>,
+    symbols: Symbols,
+}
+
+/// What tables of symbols say: address, size and name, by address.
+#[derive(Default)]
+struct Symbols {
+    /// Where debug information is apart.
+    apart: Option<PathBuf>,
+    functions: Vec<(u64, u64, String)>,
     variables: Vec<(u64, u64, String)>,
 }
 
@@ -66,21 +75,16 @@ impl Names {
 
     /// Where the function begins that the address is in; none if nothing tells.
     pub fn function(&mut self, images: &Images, address: Address) -> Option<Address> {
-        let named = self.file(images, address.image);
-        let begins = named.loaders.iter().find_map(|loader| Some(loader.find_symbol_info(address.at)?.address()))?;
+        let (begins, _) = found(&self.file(images, address.image).symbols.functions, address.at)?;
         Some(Address { at: begins, ..address })
     }
 
     /// The variable at an address, and how far into it that is.
     pub fn variable(&mut self, images: &Images, address: Address) -> Option<String> {
-        let variables = &self.file(images, address.image).variables;
-        let at = variables.partition_point(|(start, _, _)| *start <= address.at).checked_sub(1)?;
-        let (start, size, name) = variables.get(at)?;
-        let into = address.at - start;
-        match into {
-            0 => Some(name.clone()),
-            into if into < *size => Some(format!("{name}+{into}")),
-            _ => None,
+        let (start, name) = found(&self.file(images, address.image).symbols.variables, address.at)?;
+        match address.at - start {
+            0 => Some(name.to_owned()),
+            into => Some(format!("{name}+{into}")),
         }
     }
 
@@ -89,22 +93,22 @@ impl Names {
         let path = images.path(address.image);
         let module = path.rsplit('/').next().unwrap_or(path).to_owned();
         let named = self.file(images, address.image);
+        let symbol = found(&named.symbols.functions, probe).map(|(_, name)| name.to_owned());
         let mut frames = Vec::new();
         for loader in &named.loaders {
-            let symbol = || loader.find_symbol(probe).map(|name| plain(name.into()));
-            let Ok(mut found) = loader.find_frames(probe) else { continue };
-            while let Ok(Some(frame)) = found.next() {
+            let Ok(mut inlined) = loader.find_frames(probe) else { continue };
+            while let Ok(Some(frame)) = inlined.next() {
                 let name = frame.function.as_ref().and_then(|name| Some(plain(name.raw_name().ok()?)));
-                let Some(function) = name.or_else(symbol) else { continue };
+                let Some(function) = name.or_else(|| symbol.clone()) else { continue };
                 let source = frame.location.and_then(|it| Some((it.file?.to_owned(), it.line?)));
                 frames.push(Frame { function, source, module: module.clone() });
-            }
-            if frames.is_empty() {
-                frames.extend(symbol().map(|function| Frame { function, source: None, module: module.clone() }));
             }
             if !frames.is_empty() {
                 return frames;
             }
+        }
+        if let Some(function) = symbol {
+            return vec![Frame { function, source: None, module }];
         }
         vec![Frame { function: format!("{module}+{probe:#x}"), source: None, module }]
     }
@@ -112,13 +116,13 @@ impl Names {
     fn file(&mut self, images: &Images, id: ImageId) -> &Named {
         self.files.entry(id).or_insert_with(|| {
             let Some((_, file)) = images.opened(id) else {
-                return Named { loaders: Vec::new(), variables: Vec::new() };
+                return Named { loaders: Vec::new(), symbols: Symbols::default() };
             };
             // The process may be gone, and its files with it. What was opened is there.
             let kept = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-            let (apart, variables) = symbols(file);
-            let loaders = apart.iter().chain([&kept]).filter_map(|path| Loader::new(path).ok()).collect();
-            Named { loaders, variables }
+            let symbols = Symbols::of(file);
+            let loaders = symbols.apart.iter().chain([&kept]).filter_map(|path| Loader::new(path).ok()).collect();
+            Named { loaders, symbols }
         })
     }
 }
@@ -128,33 +132,49 @@ fn plain(name: std::borrow::Cow<str>) -> String {
     addr2line::demangle_auto(name, None).into_owned()
 }
 
-/// Where debug information is apart, and the variables by address.
-fn symbols(file: &File) -> (Option<PathBuf>, Vec<(u64, u64, String)>) {
-    let none = || (None, Vec::new());
-    let Ok(copy) = file.try_clone() else { return none() };
-    let cache = ReadCache::new(copy);
-    let Ok(object) = object::read::elf::ElfFile64::<object::LittleEndian, _>::parse(&cache) else { return none() };
-    let apart = object.build_id().ok().flatten().and_then(|id| {
-        let (first, rest) = id.split_first()?;
-        let hex = rest.iter().fold(String::new(), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        });
-        let path = Path::new("/usr/lib/debug/.build-id").join(format!("{first:02x}")).join(hex + ".debug");
-        path.exists().then_some(path)
+/// What is at an address: where it begins, and its name. A symbol without a size reaches to the next.
+fn found(symbols: &[(u64, u64, String)], at: u64) -> Option<(u64, &str)> {
+    let (start, size, name) = symbols.get(symbols.partition_point(|(start, _, _)| *start <= at).checked_sub(1)?)?;
+    (*size == 0 || at - start < *size).then_some((*start, name.as_str()))
+}
+
+impl Symbols {
+    fn of(file: &File) -> Symbols {
+        let mut symbols = Symbols::default();
+        let Ok(copy) = file.try_clone() else { return symbols };
+        let cache = ReadCache::new(copy);
+        let Ok(object) = object::read::elf::ElfFile64::<object::LittleEndian, _>::parse(&cache) else {
+            return symbols;
+        };
+        symbols.apart = object.build_id().ok().flatten().and_then(apart).filter(|path| path.exists());
+        for symbol in object.symbols().chain(object.dynamic_symbols()).filter(ObjectSymbol::is_definition) {
+            let Ok(name) = symbol.name() else { continue };
+            let one = || (symbol.address(), symbol.size(), plain(name.into()));
+            match symbol.kind() {
+                SymbolKind::Text => symbols.functions.push(one()),
+                SymbolKind::Data if symbol.size() > 0 => symbols.variables.push(one()),
+                _ => {}
+            }
+        }
+        for all in [&mut symbols.functions, &mut symbols.variables] {
+            all.sort();
+            // Of several names for one address, the last is that with the largest size.
+            all.reverse();
+            all.dedup_by_key(|(start, _, _)| *start);
+            all.reverse();
+        }
+        symbols
+    }
+}
+
+/// Where distributions put debug information.
+fn apart(id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = id.split_first()?;
+    let hex = rest.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
     });
-    let is_variable = |symbol: &object::read::elf::ElfSymbol64<'_, '_, object::LittleEndian, _>| {
-        symbol.kind() == SymbolKind::Data && symbol.size() > 0 && symbol.is_definition()
-    };
-    let mut variables: Vec<(u64, u64, String)> = object
-        .symbols()
-        .chain(object.dynamic_symbols())
-        .filter(is_variable)
-        .filter_map(|symbol| Some((symbol.address(), symbol.size(), plain(symbol.name().ok()?.into()))))
-        .collect();
-    variables.sort();
-    variables.dedup_by_key(|(start, _, _)| *start);
-    (apart, variables)
+    Some(Path::new("/usr/lib/debug/.build-id").join(format!("{first:02x}")).join(hex + ".debug"))
 }
 
 /// Libraries that locks are made of.

@@ -58,6 +58,10 @@ pub struct Done {
     pub lost: bool,
     /// What some thread waited for could not be read.
     pub hidden: bool,
+    /// Why the stacks of some threads that sleep could not be read.
+    pub no_stacks: Option<String>,
+    /// The same of threads that run.
+    pub no_shots: Option<String>,
     /// Processes that it left behind.
     pub left: usize,
 }
@@ -189,15 +193,20 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
     let left = family.end()?;
     let stalls = stalls.and_then(|stalls| stalls.read().ok()).filter(|(_, cycles)| *cycles > 0);
     let hidden = threads.as_ref().is_some_and(|threads| threads.hidden);
-    let (watched, lost) = threads.map(|threads| threads.end(used, stalls)).unzip();
+    let seen = threads.map(|threads| threads.end(used, stalls, false));
+    let lost = seen.as_ref().is_some_and(|seen| seen.lost);
+    let no_stacks = seen.as_ref().and_then(|seen| seen.no_stacks.clone());
+    let no_shots = seen.as_ref().and_then(|seen| seen.no_shots.clone());
     Ok(Ended::Done(Box::new(Done {
         wall_ns: ended_ns.saturating_sub(begun_ns),
         status,
         output: child::scratch_end(output, OUTPUT_BYTES).map_err(cannot("read what a program printed"))?,
         errors: child::scratch_end(errors, ERROR_BYTES).map_err(cannot("read what a program printed"))?,
-        watched,
-        lost: lost.unwrap_or(false),
+        watched: seen.map(|seen| seen.watched),
+        lost,
         hidden,
+        no_stacks,
+        no_shots,
         left,
     })))
 }

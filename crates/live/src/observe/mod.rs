@@ -11,4 +11,5 @@ pub mod names;
 pub mod process;
 pub mod roster;
 pub(crate) mod threads;
+mod waits;
 pub mod topology;

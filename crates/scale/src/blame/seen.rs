@@ -30,6 +30,8 @@ pub enum Kind {
     Park,
     /// Something of these; which, nothing tells.
     Futex,
+    /// A lock on a file.
+    File,
     /// In the kernel: one task at a time, the others sleep.
     KernelMutex,
     /// In the kernel: readers together, or one writer, and the others sleep.
