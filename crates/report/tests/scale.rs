@@ -1,6 +1,7 @@
 //! What a study looks like, to the byte. Golden files: see `golden.rs`.
 
 use commonhold_report::{Style, scale};
+use commonhold_scale::blame::SeenRun;
 use commonhold_scale::law::Law;
 use commonhold_scale::states::{State, Times};
 use commonhold_scale::study::{Limit, Measure, Named, Run, Size, Sizes, Study, Watched};
@@ -15,7 +16,7 @@ fn run(wall_ms: u64, states: &[(State, u64)]) -> Run {
     }
     let named = |name: &str, threads| Named { name: name.to_owned(), threads, times };
     let by_name = vec![named("worker-*", 8), named("a<b", 1)];
-    let watched = Watched { times, by_name, threads: 9, looks: 100 };
+    let watched = Watched { times, by_name, threads: 9, looks: 100, seen: SeenRun::default() };
     #[allow(clippy::cast_precision_loss)]
     let throughput = 1_000.0 / wall_ms as f64;
     Run { wall_ns: wall_ms * MS, throughput, watched: Some(watched) }
