@@ -20,10 +20,12 @@
 //! Limits: two locks without a name that are taken at the same call sites, as one in each of many objects, are one here; it is
 //! told that they are several.
 
+mod fewest;
 mod seen;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use fewest::{Found, fewest};
 pub use seen::{Disk, Hold, Holding, Kind, Lock, SeenRun, Site, Stolen, Wake, Waker};
 
 use crate::real;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -59,8 +59,6 @@ const RETURN_ADDRESS: gimli::Register = gimli::X86_64::RA;
 #[derive(Debug)]
 struct Image {
     path: String,
-    /// Where it can be read now.
-    opened: String,
     file: File,
     segments: Vec<Segment>,
     frames: Option<Frames>,
@@ -79,28 +77,29 @@ struct Frames {
 #[derive(Debug, Default)]
 pub struct Images {
     all: Vec<Image>,
-    /// Also those that are none.
-    by_path: HashMap<(String, String), Option<ImageId>>,
+    /// By what tells files apart: device, number, size and time of change. Also those that are none.
+    by_file: HashMap<(u64, u64, u64, i64), Option<ImageId>>,
     context: UnwindContext<usize>,
 }
 
 impl Images {
     /// A file by its path, in the tree of files `root`, or in this process's own.
     pub(crate) fn open(&mut self, path: &str, root: &str) -> Option<ImageId> {
-        let key = (path.to_owned(), root.to_owned());
-        if let Some(known) = self.by_path.get(&key) {
+        let (file, about) = [format!("{root}{path}"), path.to_owned()].into_iter().find_map(|at| {
+            // What is mapped and no file, such as a device, may do something when it is opened.
+            let about = std::fs::metadata(&at).ok().filter(std::fs::Metadata::is_file)?;
+            Some((File::open(&at).ok()?, about))
+        })?;
+        let key = (about.dev(), about.ino(), about.len(), about.mtime());
+        if let Some(known) = self.by_file.get(&key) {
             return *known;
         }
-        let image = [format!("{root}{path}"), path.to_owned()].into_iter().find_map(|at| {
-            // What was opened once for another process, and is the same file, is opened once.
-            Image::open(path, &at)
-        });
-        let id = image.and_then(|image| {
+        let id = Image::of(path, file).and_then(|image| {
             let id = ImageId(u32::try_from(self.all.len()).ok()?);
             self.all.push(image);
             Some(id)
         });
-        self.by_path.insert(key, id);
+        self.by_file.insert(key, id);
         id
     }
 
@@ -113,9 +112,9 @@ impl Images {
         self.get(id).map_or("", |image| &image.path)
     }
 
-    /// Where a file can be read: while its process lives, or later, too.
-    pub(crate) fn opened(&self, id: ImageId) -> Option<(&str, &File)> {
-        self.get(id).map(|image| (image.opened.as_str(), &image.file))
+    /// A file, also when its process is gone.
+    pub(crate) fn file(&self, id: ImageId) -> Option<&File> {
+        self.get(id).map(|image| &image.file)
     }
 
     /// By how much addresses in memory are above those in the file, of a mapping at `start` of what is at `offset`.
@@ -163,8 +162,7 @@ pub(crate) const CALL_MAX: usize = 7;
 const PAGE: u64 = 4096;
 
 impl Image {
-    fn open(path: &str, at: &str) -> Option<Image> {
-        let file = File::open(at).ok().filter(|file| file.metadata().is_ok_and(|m| m.is_file()))?;
+    fn of(path: &str, file: File) -> Option<Image> {
         let cache = ReadCache::new(file.try_clone().ok()?);
         let object = object::read::elf::ElfFile64::<object::LittleEndian, _>::parse(&cache).ok()?;
         let endian = object.endian();
@@ -195,7 +193,7 @@ impl Image {
             Frames { header, frames, bases }
         });
         drop(object);
-        Some(Image { path: path.to_owned(), opened: at.to_owned(), file, segments, frames, rows: HashMap::new() })
+        Some(Image { path: path.to_owned(), file, segments, frames, rows: HashMap::new() })
     }
 }
 

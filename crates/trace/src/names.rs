@@ -99,6 +99,8 @@ impl Names {
             let Ok(mut inlined) = loader.find_frames(probe) else { continue };
             while let Ok(Some(frame)) = inlined.next() {
                 let name = frame.function.as_ref().and_then(|name| Some(plain(name.raw_name().ok()?)));
+                // A closure that was put into another function has no name but that it is one.
+                let name = name.filter(|name| !name.starts_with("{closure"));
                 let Some(function) = name.or_else(|| symbol.clone()) else { continue };
                 let source = frame.location.and_then(|it| Some((it.file?.to_owned(), it.line?)));
                 frames.push(Frame { function, source, module: module.clone() });
@@ -115,7 +117,7 @@ impl Names {
 
     fn file(&mut self, images: &Images, id: ImageId) -> &Named {
         self.files.entry(id).or_insert_with(|| {
-            let Some((_, file)) = images.opened(id) else {
+            let Some(file) = images.file(id) else {
                 return Named { loaders: Vec::new(), symbols: Symbols::default() };
             };
             // The process may be gone, and its files with it. What was opened is there.

@@ -1,5 +1,7 @@
 //! What is mapped where in a process.
 
+use std::collections::HashMap;
+
 use crate::image::{Address, Images};
 
 /// A part of a process's memory that has a file behind it.
@@ -31,9 +33,12 @@ pub struct Space {
 impl Space {
     /// Of what /proc/PID/maps says. Files are read in the process's own tree of files, `/proc/PID/root`, if they are there.
     pub fn of(maps: &str, root: &str, images: &mut Images) -> Space {
-        let mut space = Space::default();
+        let (mut space, mut opened) = (Space::default(), HashMap::new());
         for mapping in maps.lines().filter_map(parse) {
-            let Some(image) = images.open(&mapping.path, root) else { continue };
+            let known = opened.get(&mapping.path).copied();
+            let image = known.unwrap_or_else(|| images.open(&mapping.path, root));
+            opened.entry(mapping.path.clone()).or_insert(image);
+            let Some(image) = image else { continue };
             let Some(bias) = images.bias(image, mapping.start, mapping.offset) else { continue };
             let placed = Placed { image, bias };
             if !space.placed.iter().any(|its| (its.image, its.bias) == (image, bias)) {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use commonhold_machine::CpuSet;
 use commonhold_scale::study::Watched;
+use commonhold_trace::Images;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
@@ -133,11 +134,24 @@ const ERROR_BYTES: u64 = 4 << 10;
 
 const PERIOD: Duration = Duration::from_millis(10);
 const PERIOD_MAX: Duration = Duration::from_secs(1);
+/// After a look that read files of the program, which later ones will not, not so long is waited for the next.
+const PERIOD_LEARNED: Duration = Duration::from_millis(50);
 /// Looks take one part in so many of a CPU.
 const COST: u32 = 200;
 
+/// What runs of a program have in common, learned once: what is in its files.
+#[derive(Debug, Default)]
+pub struct Learned {
+    images: Images,
+}
+
 /// Runs it. `stop` becomes readable when it is to end at once.
-pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, NotRun> {
+pub fn run(
+    asked: &Asked,
+    online: &CpuSet,
+    stop: BorrowedFd,
+    learned: &mut Learned,
+) -> Result<Ended, NotRun> {
     let cannot = |what: &str| {
         let what = what.to_owned();
         move |source: io::Error| LiveError::Process {
@@ -150,7 +164,10 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
     };
     let adopts = Adopts::begin().map_err(cannot("adopt processes"))?;
     let mut threads = match asked.watch {
-        true => Some(Threads::prepare(Exits::listen(online).ok(), counts_delays())?),
+        true => {
+            let images = std::mem::take(&mut learned.images);
+            Some(Threads::prepare(Exits::listen(online).ok(), counts_delays(), images)?)
+        }
         false => None,
     };
     let errors = child::scratch().map_err(cannot("keep what a program prints"))?;
@@ -197,12 +214,16 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
     let lost = seen.as_ref().is_some_and(|seen| seen.lost);
     let no_stacks = seen.as_ref().and_then(|seen| seen.no_stacks.clone());
     let no_shots = seen.as_ref().and_then(|seen| seen.no_shots.clone());
+    let watched = seen.map(|seen| {
+        learned.images = seen.images;
+        seen.watched
+    });
     Ok(Ended::Done(Box::new(Done {
         wall_ns: ended_ns.saturating_sub(begun_ns),
         status,
         output: child::scratch_end(output, OUTPUT_BYTES).map_err(cannot("read what a program printed"))?,
         errors: child::scratch_end(errors, ERROR_BYTES).map_err(cannot("read what a program printed"))?,
-        watched: seen.map(|seen| seen.watched),
+        watched,
         lost,
         hidden,
         no_stacks,
@@ -228,7 +249,8 @@ fn wait(pid: u32, mut threads: Option<&mut Threads>, stop: BorrowedFd) -> Result
                 let begun_ns = clock::thread_cpu_ns();
                 threads.look()?;
                 let took = Duration::from_nanos(clock::thread_cpu_ns().saturating_sub(begun_ns));
-                Some((took * COST).clamp(PERIOD, PERIOD_MAX))
+                let most = if threads.learned() { PERIOD_LEARNED } else { PERIOD_MAX };
+                Some((took * COST).clamp(PERIOD, most))
             }
         };
         let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());

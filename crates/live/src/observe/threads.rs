@@ -17,6 +17,7 @@ use std::path::Path;
 use commonhold_scale::blame::SeenRun;
 use commonhold_scale::states::{Counted, Delays, State, Thread, Times};
 use commonhold_scale::study::{Named, Watched};
+use commonhold_trace::Images;
 
 use super::process::{Listed, Moment, ProcFs, group};
 use super::waits::Waits;
@@ -60,6 +61,8 @@ pub(crate) struct Seen {
     /// Why the stacks of some threads could not be read, of those that sleep and of those that run.
     pub(crate) no_stacks: Option<String>,
     pub(crate) no_shots: Option<String>,
+    /// What is known of the program's files.
+    pub(crate) images: Images,
 }
 
 struct Tracked {
@@ -88,7 +91,11 @@ impl Done {
 
 impl Threads {
     /// Gets ready to look at a program that is about to be started.
-    pub(crate) fn prepare(exits: Option<Exits>, counts_delays: bool) -> Result<Threads, LiveError> {
+    pub(crate) fn prepare(
+        exits: Option<Exits>,
+        counts_delays: bool,
+        images: Images,
+    ) -> Result<Threads, LiveError> {
         let mut procfs = ProcFs::open(Path::new("/proc"))?;
         let mut listed = Vec::new();
         procfs.processes(&mut listed)?;
@@ -109,7 +116,7 @@ impl Threads {
             done: Done::default(),
             hidden: false,
             counts_delays,
-            waits: Waits::default(),
+            waits: Waits::with(images),
         })
     }
 
@@ -144,6 +151,11 @@ impl Threads {
             self.settle();
         }
         Ok(())
+    }
+
+    /// Whether the last look read what it will not have to read again soon.
+    pub(crate) fn learned(&self) -> bool {
+        self.waits.learned
     }
 
     fn see(&mut self, tid: u32, before_ns: u64, moment: Moment) {
@@ -310,10 +322,10 @@ impl Threads {
         by_name.sort_by_key(|named| std::cmp::Reverse(named.times.ran()));
         let threads = by_name.iter().map(|named| named.threads).sum();
         let (no_stacks, no_shots) = (self.waits.no_stacks.take(), self.waits.no_shots.take());
-        let locks = self.waits.end(times.of(State::Lock), kernels);
+        let (locks, images) = self.waits.end(times.of(State::Lock), kernels);
         let seen = SeenRun { locks, ..SeenRun::default() };
         let watched = Watched { times, by_name, threads, looks: self.done.looks, seen };
-        Seen { watched, lost, no_stacks, no_shots }
+        Seen { watched, lost, no_stacks, no_shots, images }
     }
 
     /// The records of threads that no look found, and that were the program's.

@@ -6,8 +6,8 @@
 //! (`commonhold-trace`). Whether it slept on is checked after copying. Each look counts for the time since the look before.
 //!
 //! Who holds the lock: glibc writes the holder's number beside the word that is waited for, in mutexes and in locks for
-//! readers and writers. Where a lock does not say it, the holder can be known if all other threads but one are elsewhere:
-//! one alone is in a function that takes this lock, beyond taking it. What a holder does is its state. Where it is, is in its
+//! readers and writers. Where a lock does not say it, the threads that may hold it are those in functions that take it, and
+//! where a holder is, one of them is in every look (`commonhold_scale::blame::fewest`). What a holder does is its state. Where it is, is in its
 //! stack: copied if it sleeps, and sampled by the kernel if it runs (`host::shot`). It must hold the lock still afterwards.
 //!
 //! Names are found when the program has ended.
@@ -112,6 +112,8 @@ pub(crate) struct Waits {
     waiting: usize,
     waiting_before: usize,
     buffer: Vec<u8>,
+    /// This look read what is mapped in a process, which it does once or seldom.
+    pub(crate) learned: bool,
     /// Why stacks could not be copied.
     pub(crate) no_stacks: Option<String>,
     /// Why threads that run could not be sampled.
@@ -119,11 +121,17 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
+    /// Nothing was waited for yet. Of files that were read in other runs, it is known what is in them.
+    pub(crate) fn with(images: Images) -> Waits {
+        Waits { images, ..Waits::default() }
+    }
+
     /// A look begins; so long ago was the one before.
     pub(crate) fn begin(&mut self, passed_ns: u64) {
         self.looks += 1;
         self.passed_ns = passed_ns;
         self.here.clear();
+        self.learned = false;
         self.waiting_before = std::mem::take(&mut self.waiting);
     }
 
@@ -353,6 +361,7 @@ impl Waits {
         if is_new {
             let comm = self.here.iter().find(|it| it.pid == pid && it.tid == pid).map_or(comm, |it| &it.name);
             let comm = comm.to_owned();
+            self.learned = true;
             let Some(maps) = procfs.maps(pid)? else { return Ok(Vec::new()) };
             let space = Space::of(&maps, &format!("/proc/{pid}/root"), &mut self.images);
             self.spaces.insert(pid, Known { space, comm, at_look: self.looks });

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use commonhold_scale::blame::{Hold, Holding, Kind, Lock, Site};
+use commonhold_scale::blame::{Found, Hold, Holding, Kind, Lock, Site, fewest};
 use commonhold_trace::{Address, Frame, Images, Names, is_plumbing};
 
 use super::super::process::group;
-use super::{Key, StackId, Style, Waits};
+use super::{Among, Key, StackId, Style, Waits};
 
 /// A stack with names.
 struct Told {
@@ -64,6 +64,25 @@ impl Teller<'_> {
         let call = self.told(id).calls.iter().find(|(function, site)| is_within(function) && site.is_some());
         call.and_then(|(_, site)| site.clone())
     }
+
+    /// What looks found of a lock that does not say who holds it: by look, the threads' places in functions that take it.
+    fn found(&mut self, among: &[&Among], functions: &BTreeSet<Address>) -> Vec<Found<Holder>> {
+        let one = |look: &&Among| {
+            let mut found = Found { weight: look.ns, places: Vec::new(), is_whole: true };
+            for thread in &look.threads {
+                match thread.stack {
+                    // Nobody knows where it is: it may hold the lock.
+                    None => found.is_whole = false,
+                    Some(stack) => {
+                        let site = self.within(stack, functions);
+                        found.places.extend(site.map(|site| (thread.holding, Some(site), group(&thread.name))));
+                    }
+                }
+            }
+            found
+        };
+        among.iter().map(one).collect()
+    }
 }
 
 fn site(frame: &Frame) -> Site {
@@ -91,18 +110,22 @@ fn kind(frame: &Frame) -> Option<Kind> {
     }
 }
 
+/// What a holder does, where, and its name.
+type Holder = (Holding, Option<Site>, String);
+
 /// A lock while it is put together.
 #[derive(Default)]
 struct Building {
     waits: BTreeMap<Site, u64>,
     kinds: BTreeMap<Kind, u64>,
     functions: BTreeSet<Address>,
-    holds: BTreeMap<(Holding, Option<Site>, String), u64>,
+    holds: BTreeMap<Holder, u64>,
 }
 
 impl Waits {
-    /// The locks that were waited for, all together for so long. Locks in the kernel are left out if others tell of them.
-    pub(crate) fn end(self, waited_ns: u64, kernels: bool) -> Vec<Lock> {
+    /// The locks that were waited for, all together for so long, and what is known of files. Locks in the kernel are left out
+    /// if others tell of them.
+    pub(crate) fn end(self, waited_ns: u64, kernels: bool) -> (Vec<Lock>, Images) {
         let mut teller = Teller {
             images: &self.images,
             stacks: &self.stacks,
@@ -130,26 +153,20 @@ impl Waits {
             });
             *lock.holds.entry((*holding, site, group(name))).or_default() += scaled(*ns);
         }
-        for among in &self.among {
-            let Some(lock) = locks.get_mut(&among.key) else { continue };
-            let mut within = Vec::new();
-            for thread in &among.threads {
-                match thread.stack {
-                    // Nobody knows where it is: it may hold the lock.
-                    None => within.push((Holding::Unknown, None, String::new())),
-                    Some(stack) => {
-                        let site = teller.within(stack, &lock.functions);
-                        within.extend(site.map(|site| (thread.holding, Some(site), group(&thread.name))));
-                    }
-                }
+        let mut among: BTreeMap<&Key, Vec<&Among>> = BTreeMap::new();
+        self.among.iter().for_each(|look| among.entry(&look.key).or_default().push(look));
+        for (key, looks) in among {
+            let Some(lock) = locks.get_mut(key) else { continue };
+            let found = teller.found(&looks, &lock.functions);
+            for (look, holder) in looks.iter().zip(fewest(&found)) {
+                let holder = holder.unwrap_or((Holding::Unknown, None, String::new()));
+                *lock.holds.entry(holder).or_default() += scaled(look.ns);
             }
-            let alone = if within.len() == 1 { within.pop() } else { None };
-            let holder = alone.unwrap_or((Holding::Unknown, None, String::new()));
-            *lock.holds.entry(holder).or_default() += scaled(among.ns);
         }
         let is_told = |key: &Key| !(kernels && *key == Key::Kernel);
         let locks = locks.into_iter().filter(|(key, _)| is_told(key));
-        locks.map(|(key, lock)| lock.done(self.name(key, &mut teller))).collect()
+        let locks = locks.map(|(key, lock)| lock.done(self.name(key, &mut teller))).collect();
+        (locks, self.images)
     }
 
     /// What a lock is called.
