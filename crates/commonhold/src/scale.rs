@@ -214,6 +214,17 @@ fn untold(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
             "run it as root, or with `sysctl kernel.yama.ptrace_scope=0`; setuid programs hide it",
         );
     }
+    if let Some(why) = &notes.no_kernel {
+        say(
+            format!("which locks of the kernel are waited for, and who wakes whom: {why}"),
+            "run it as root, outside of a container, on Linux 5.19 or later with BPF and BTF",
+        );
+    } else if notes.kernel_lost > 0 {
+        say(
+            format!("{} waits in the kernel, for which there was no room", notes.kernel_lost),
+            "have the program do less, or read it as the part that was seen",
+        );
+    }
     if let Some(why) = &notes.no_shots {
         say(
             format!("where holders of locks are while they run: the kernel does not sample them ({why})"),
@@ -278,6 +289,8 @@ struct Notes {
     hidden: bool,
     no_stacks: Option<String>,
     no_shots: Option<String>,
+    no_kernel: Option<String>,
+    kernel_lost: u64,
     left: usize,
 }
 
@@ -359,6 +372,8 @@ impl Runs<'_> {
         self.notes.lost |= done.lost;
         self.notes.hidden |= done.hidden;
         self.notes.no_stacks = self.notes.no_stacks.take().or(done.no_stacks.clone());
+        self.notes.no_kernel = self.notes.no_kernel.take().or(done.no_kernel.clone());
+        self.notes.kernel_lost += done.kernel_lost;
         self.notes.no_shots = self.notes.no_shots.take().or(done.no_shots.clone());
         self.notes.left += done.left;
         Ok(self.judge(*done))

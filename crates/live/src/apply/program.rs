@@ -26,6 +26,8 @@ use crate::host::exits::Exits;
 use crate::host::perf::Stalls;
 use crate::host::signal::{self, Pinned};
 use crate::host::{clock, read_to_string};
+use crate::observe::kernels_locks::KernelsLocks;
+use crate::observe::machine_counts::Counts;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, is_alive};
 use crate::observe::threads::Threads;
 
@@ -63,6 +65,10 @@ pub struct Done {
     pub no_stacks: Option<String>,
     /// The same of threads that run.
     pub no_shots: Option<String>,
+    /// Why the kernel's locks, and who wakes whom, are not told.
+    pub no_kernel: Option<String>,
+    /// How much of that was more than there is room for.
+    pub kernel_lost: u64,
     /// Processes that it left behind.
     pub left: usize,
 }
@@ -143,6 +149,7 @@ const COST: u32 = 200;
 #[derive(Debug, Default)]
 pub struct Learned {
     images: Images,
+    kernels_locks: KernelsLocks,
 }
 
 /// Runs it. `stop` becomes readable when it is to end at once.
@@ -181,6 +188,11 @@ pub fn run(
         false => Stdio::null(),
     });
     let mut family = Family::before()?;
+    let mut no_kernel = None;
+    if asked.watch {
+        no_kernel = learned.kernels_locks.begin().err();
+    }
+    let before = asked.watch.then(Counts::now);
     let begun_ns = clock::now();
     let program = child::start_on(asked.cpus, &mut command).map_err(|refused| match refused {
         Refused::Command(source) => NotRun::Command {
@@ -206,18 +218,32 @@ pub fn run(
     if let Some(threads) = &mut threads {
         threads.look()?;
     }
+    let io_bytes = family.procfs.io_bytes(pid)?;
     let (status, used) = child::reap(pid).map_err(cannot("take a program's status"))?;
+    let after = before.as_ref().map(|_| Counts::now());
     let left = family.end()?;
     let stalls = stalls.and_then(|stalls| stalls.read().ok()).filter(|(_, cycles)| *cycles > 0);
     let hidden = threads.as_ref().is_some_and(|threads| threads.hidden);
-    let seen = threads.map(|threads| threads.end(used, stalls, false));
+    let seen = threads.map(|threads| threads.end(used, stalls, no_kernel.is_none()));
     let lost = seen.as_ref().is_some_and(|seen| seen.lost);
     let no_stacks = seen.as_ref().and_then(|seen| seen.no_stacks.clone());
     let no_shots = seen.as_ref().and_then(|seen| seen.no_shots.clone());
-    let watched = seen.map(|seen| {
+    let mut watched = seen.map(|seen| {
         learned.images = seen.images;
         seen.watched
     });
+    let mut kernel_lost = 0;
+    if let Some(Watched { seen, .. }) = &mut watched {
+        match learned.kernels_locks.end(seen) {
+            Ok(lost) => kernel_lost = lost,
+            Err(why) => no_kernel = Some(why),
+        }
+        if let Some((before, after)) = before.zip(after) {
+            seen.stolen = after.stolen_since(&before, asked.cpus);
+            seen.disks = after.disks_since(&before);
+        }
+        seen.io_bytes = io_bytes;
+    }
     Ok(Ended::Done(Box::new(Done {
         wall_ns: ended_ns.saturating_sub(begun_ns),
         status,
@@ -228,6 +254,8 @@ pub fn run(
         hidden,
         no_stacks,
         no_shots,
+        no_kernel,
+        kernel_lost,
         left,
     })))
 }

@@ -17,6 +17,7 @@
 
 use commonhold_scale::states::{Counted, Look, Seen, State as Doing};
 
+use super::super::machine_counts::parse_io;
 use super::{ProcFs, parse_number};
 use crate::LiveError;
 use crate::host::clock;
@@ -95,6 +96,12 @@ impl ProcFs {
     pub(crate) fn maps(&mut self, pid: u32) -> Result<Option<String>, LiveError> {
         let text = self.read(&format!("{pid}/maps"))?;
         Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
+    }
+
+    /// Bytes that a process read from disks and wrote to them, and its children that it waited for; `None` if it is gone.
+    pub(crate) fn io_bytes(&mut self, pid: u32) -> Result<Option<(u64, u64)>, LiveError> {
+        let text = self.read(&format!("{pid}/io"))?;
+        Ok(text.and_then(|text| parse_io(&String::from_utf8_lossy(text))))
     }
 
     /// The file behind a descriptor of a process's, as the kernel names it.
