@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::process;
+use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, PrintLevel};
 
@@ -18,10 +19,12 @@ static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"))
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel does not take the program.
-    #[error("the kernel does not load what looks at its locks: {source:#}")]
+    #[error("the kernel does not load what looks at its locks: {source:#}{log}")]
     Load {
         /// libbpf's error.
         source: libbpf_rs::Error,
+        /// The last lines of what libbpf and the verifier said.
+        log: String,
     },
     /// A table or a tracepoint could not be used.
     #[error("cannot {what}: {source:#}")]
@@ -140,6 +143,20 @@ impl std::fmt::Debug for Watcher {
     }
 }
 
+/// What libbpf says while it loads. It takes a function without a place of its own for that.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+const LOG_LINES: usize = 40;
+
+fn log_line(_: PrintLevel, line: String) {
+    LOG.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+}
+
+fn last_lines() -> String {
+    let log = LOG.lock().unwrap_or_else(PoisonError::into_inner).concat();
+    let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines.iter().skip(lines.len().saturating_sub(LOG_LINES)).fold(String::new(), |text, line| text + "; " + line)
+}
+
 /// The name space of process numbers that the kernel itself uses: `PROC_PID_INIT_INO`.
 const OUTERMOST: &str = "pid:[4026531836]";
 
@@ -172,8 +189,6 @@ impl Watcher {
         if std::fs::read_link("/proc/self/ns/pid").is_ok_and(|space| space.as_os_str() != OUTERMOST) {
             return Err(Error::Container);
         }
-        // What libbpf says is in its errors, as far as it helps.
-        libbpf_rs::set_print(None::<(PrintLevel, fn(PrintLevel, String))>);
         let load = || {
             let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
             for mut map in open.maps_mut() {
@@ -186,7 +201,11 @@ impl Watcher {
             }
             open.load()
         };
-        let object = load().map_err(|source| Error::Load { source })?;
+        LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let before = libbpf_rs::set_print(Some((PrintLevel::Warn, log_line)));
+        let object = load();
+        libbpf_rs::set_print(before);
+        let object = object.map_err(|source| Error::Load { source, log: last_lines() })?;
         let symbols = Symbols::read().map_err(Error::Symbols)?;
         Ok(Watcher { links: Vec::new(), object, symbols })
     }
@@ -202,9 +221,19 @@ impl Watcher {
                 }
             }
         }
+        // A CPU may have been left in the middle of an interrupt.
+        let nothing = vec![vec![0; 4]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
+        let depth = self.map("depth", "its count of interrupts")?;
+        let put = |source| Error::Use { what: "reset its count of interrupts".to_owned(), source };
+        depth.update_percpu(&0u32.to_ne_bytes(), &nothing, MapFlags::ANY).map_err(put)?;
         let attach = |source| Error::Use { what: "look at the kernel's locks".to_owned(), source };
-        for program in self.object.progs_mut() {
-            self.links.push(program.attach().map_err(attach)?);
+        // Ends of interrupts before their beginnings.
+        for ends in [true, false] {
+            for program in self.object.progs_mut() {
+                if program.name().to_string_lossy().starts_with("end_") == ends {
+                    self.links.push(program.attach().map_err(attach)?);
+                }
+            }
         }
         Ok(())
     }

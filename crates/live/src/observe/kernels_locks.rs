@@ -1,5 +1,6 @@
 //! The kernel's locks that a program waits for, and who wakes its threads, where the kernel lets that be seen.
 
+#[cfg(not(feature = "kernel"))]
 use commonhold_scale::blame::SeenRun;
 
 #[cfg(feature = "kernel")]

@@ -44,16 +44,12 @@ typedef struct { s64 counter; } atomic_long_t;
 struct mutex { atomic_long_t owner; } CORE;
 struct rw_semaphore { atomic_long_t owner; } CORE;
 struct task_struct { s32 pid, tgid; u32 __state; s32 on_cpu; char comm[16]; } CORE;
-struct pcpu_hot { s32 preempt_count; } CORE;
 
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
 extern void bpf_task_release(struct task_struct *task) __ksym __weak;
-/* Where the kernel counts what a CPU may not be interrupted by: since 6.15, and since 6.2. */
-extern const s32 __preempt_count __ksym __weak;
-extern const struct pcpu_hot pcpu_hot __ksym __weak;
-/* The kernel's own variables are between these. */
+/* The kernel's own variables are within so many bytes of where it begins. */
 extern const void _stext __ksym;
-extern const void _end __ksym;
+#define IMAGE_MAX (128ull << 20)
 
 /* include/trace/events/lock.h */
 enum { SPIN = 1, READ = 2, WRITE = 4, RT = 8, PERCPU = 16, MUTEX = 32 };
@@ -124,6 +120,7 @@ TABLE(holds, BPF_MAP_TYPE_HASH, TABLE_MAX, struct hold_key, struct sum);
 TABLE(wakes, BPF_MAP_TYPE_HASH, TABLE_MAX, struct wake_key, struct sum);
 TABLE(holder_stacks, BPF_MAP_TYPE_HASH, 4096, u32, struct holder_stack);
 TABLE(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, struct holder_stack);
+TABLE(depth, BPF_MAP_TYPE_PERCPU_ARRAY, 1, u32, s32);
 TABLE(lost, BPF_MAP_TYPE_ARRAY, 1, u32, u64);
 
 struct {
@@ -263,7 +260,7 @@ int BPF_PROG(ends, void *lock, int result)
 	if (!waiting)
 		return 0;
 	ns = bpf_ktime_get_ns() - waiting->since;
-	if ((u64)lock >= (u64)&_stext && (u64)lock < (u64)&_end)
+	if ((u64)lock - (u64)&_stext < IMAGE_MAX)
 		hold.lock.lock = (u64)lock;
 	hold.lock.stack = waiting->stack;
 	hold.lock.flags = waiting->flags;
@@ -291,23 +288,39 @@ int BPF_PROG(switches, bool preempted, struct task_struct *prev, struct task_str
 	return 0;
 }
 
-/* Bits of the count: an interrupt, or what it left to do, is on this CPU. */
-#define IN_INTERRUPT 0x00ffff00
+/*
+ * How deep a CPU is in interrupts, in timers that end there, and in what they leave to do. The ends are attached first: one
+ * whose beginning was missed counts for nothing.
+ */
+static int deeper(s32 by)
+{
+	u32 first = 0;
+	s32 *now = bpf_map_lookup_elem(&depth, &first);
+
+	if (now && *now + by >= 0)
+		*now += by;
+	return 0;
+}
+
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(end_interrupt) { return deeper(-1); }
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(end_softirq) { return deeper(-1); }
+SEC("tp_btf/hrtimer_expire_exit")
+int BPF_PROG(end_timer) { return deeper(-1); }
+SEC("tp_btf/irq_handler_entry")
+int BPF_PROG(interrupt) { return deeper(1); }
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(softirq) { return deeper(1); }
+SEC("tp_btf/hrtimer_expire_entry")
+int BPF_PROG(timer) { return deeper(1); }
 
 static bool in_interrupt(void)
 {
-	const s32 *count;
-	const struct pcpu_hot *hot;
+	u32 first = 0;
+	s32 *now = bpf_map_lookup_elem(&depth, &first);
 
-	if (&__preempt_count) {
-		count = bpf_this_cpu_ptr(&__preempt_count);
-		return count && (*count & IN_INTERRUPT);
-	}
-	if (&pcpu_hot) {
-		hot = bpf_this_cpu_ptr(&pcpu_hot);
-		return hot && (hot->preempt_count & IN_INTERRUPT);
-	}
-	return 0;
+	return now && *now;
 }
 
 SEC("tp_btf/sched_waking")
