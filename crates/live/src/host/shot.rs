@@ -75,8 +75,8 @@ const PAGE: usize = 4096;
 const PAGES: usize = 1 + 4;
 /// Where that page has how far the kernel wrote.
 const HEAD: usize = 1024;
-/// How long a thread may take to run for the period.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 4_000_000 };
+/// How long a thread may take to run for the period: it may have to wait for a CPU.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 12_000_000 };
 
 /// Takes one of a thread that may be watched; none if it did not run in the program's own code meanwhile.
 pub(crate) fn of(tid: u32) -> io::Result<Option<Shot>> {

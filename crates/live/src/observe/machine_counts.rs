@@ -41,7 +41,8 @@ impl Counts {
     pub(crate) fn now() -> Counts {
         let read = |path: &str| read_to_string(Path::new(path)).unwrap_or_default();
         let mut sources = parse_interrupts(&read("/proc/interrupts"));
-        sources.extend(parse_interrupts(&read("/proc/softirqs")));
+        let left = parse_interrupts(&read("/proc/softirqs"));
+        sources.extend(left.into_iter().map(|(name, counts)| (format!("softirq {name}"), counts)));
         Counts {
             interrupt_ns: parse_stat(&read("/proc/stat")),
             sources,

@@ -8,7 +8,8 @@
 //! Who holds the lock: glibc writes the holder's number beside the word that is waited for, in mutexes and in locks for
 //! readers and writers. Where a lock does not say it, the threads that may hold it are those in functions that take it, and
 //! where a holder is, one of them is in every look (`commonhold_scale::blame::fewest`). What a holder does is its state. Where it is, is in its
-//! stack: copied if it sleeps, and sampled by the kernel if it runs (`host::shot`). It must hold the lock still afterwards.
+//! stack: copied if it sleeps, and sampled by the kernel if it runs (`host::shot`). It must hold the lock still afterwards, or be
+//! in a function that takes this lock.
 //!
 //! Names are found when the program has ended.
 //!
@@ -37,6 +38,8 @@ const HELD_MAX: usize = 2;
 /// Threads among which a holder is looked for, and how many of these may run.
 const AMONG_MAX: usize = 8;
 const RUNNING_MAX: usize = 2;
+/// How often a thread is looked for that is elsewhere meanwhile.
+const TRIES: usize = 2;
 /// Between two readings of what is mapped in a process.
 const LOOKS_BETWEEN_MAPS: u64 = 32;
 /// Kept of a run.
@@ -71,7 +74,6 @@ struct There {
     tid: u32,
     name: String,
     seen: Seen,
-    spot: Option<Spot>,
     key: Option<Key>,
 }
 
@@ -80,6 +82,22 @@ struct Known {
     space: Space,
     comm: String,
     at_look: u64,
+}
+
+/// What the holder of a lock did.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Hold {
+    holding: Holding,
+    stack: Option<StackId>,
+    name: String,
+    /// It held the lock before and after it was looked where it is.
+    is_sure: bool,
+}
+
+impl Hold {
+    fn unknown() -> Hold {
+        Hold { holding: Holding::Unknown, stack: None, name: String::new(), is_sure: false }
+    }
 }
 
 /// A thread that may hold a lock.
@@ -104,7 +122,7 @@ pub(crate) struct Waits {
     stacks: Vec<Vec<Address>>,
     stack_ids: HashMap<Vec<Address>, StackId>,
     waits: BTreeMap<(Key, Option<StackId>), u64>,
-    holds: BTreeMap<(Key, Holding, Option<StackId>, String), u64>,
+    holds: BTreeMap<(Key, Hold), u64>,
     among: Vec<Among>,
     looks: u64,
     passed_ns: u64,
@@ -144,7 +162,7 @@ impl Waits {
         moment: &Moment,
     ) -> Result<(), LiveError> {
         let (seen, spot) = (moment.look.seen, moment.spot);
-        let mut there = There { pid, tid, name: moment.name.clone(), seen, spot, key: None };
+        let mut there = There { pid, tid, name: moment.name.clone(), seen, key: None };
         if seen == Seen::Waits(State::Lock) {
             let key = spot.map_or(Key::Kernel, |spot| key(procfs, pid, spot));
             there.key = Some(key.clone());
@@ -180,15 +198,15 @@ impl Waits {
                 match (owner, style) {
                     (Some(at), _) => self.holder(procfs, &key, ns, at)?,
                     (None, Style::Other) => self.among(procfs, &key, pid, ns)?,
-                    (None, _) => self.hold(&key, Holding::Unknown, None, String::new(), ns),
+                    (None, _) => self.hold(&key, Hold::unknown(), ns),
                 }
             }
         }
         Ok(())
     }
 
-    fn hold(&mut self, key: &Key, holding: Holding, stack: Option<StackId>, name: String, ns: u64) {
-        *self.holds.entry((key.clone(), holding, stack, name)).or_default() += ns;
+    fn hold(&mut self, key: &Key, hold: Hold, ns: u64) {
+        *self.holds.entry((key.clone(), hold)).or_default() += ns;
     }
 
     /// Which of the threads that are here holds a lock, if the lock says so.
@@ -200,47 +218,62 @@ impl Waits {
             Some(u32::from_le_bytes(bytes.try_into().ok()?))
         };
         // `pthread_mutex_t` has the owner in its third word. In `pthread_rwlock_t` the writer is four words behind the third
-        // word, and three behind the fourth: one waits at either. What is there in anything else is hardly a thread of the
-        // process that does not wait here itself.
+        // word, and three behind the fourth: one waits at either. What is there in anything else is hardly the number of a
+        // thread of the process.
         let at: &[usize] = match style {
             Style::Low => &[8],
             Style::Inherits => &[0],
             Style::Other => &[16, 12],
         };
-        let of = |tid: u32| {
-            let is_it = |there: &There| {
-                there.pid == pid
-                    && there.tid == tid
-                    && !matches!(there.key, Some(Key::Futex { address: its, .. }) if its == address)
-            };
-            self.here.iter().position(is_it)
-        };
+        let of = |tid: u32| self.here.iter().position(|there| there.pid == pid && there.tid == tid);
         at.iter().filter_map(|at| word(*at)).find_map(|word| of(word & FUTEX_TID))
     }
 
     /// The thread that holds a lock is known.
     fn holder(&mut self, procfs: &mut ProcFs, key: &Key, ns: u64, at: usize) -> Result<(), LiveError> {
-        let Some((candidate, tid)) = self.candidate(procfs, at)? else { return Ok(()) };
+        let Some((candidate, tid)) = self.candidate(procfs, key, at)? else {
+            self.hold(key, Hold::unknown(), ns);
+            return Ok(());
+        };
         let Key::Futex { pid, address, style } = *key else { return Ok(()) };
-        // Where it is counts if it holds the lock still.
         let still = self.owner(pid, address, style).and_then(|at| self.here.get(at)).map(|it| it.tid);
-        let stack = candidate.stack.filter(|_| still == Some(tid));
-        self.hold(key, candidate.holding, stack, candidate.name, ns);
+        let Candidate { name, holding, stack } = candidate;
+        self.hold(key, Hold { holding, stack, name, is_sure: still == Some(tid) }, ns);
         Ok(())
     }
 
-    /// Where a thread is now.
-    fn candidate(&mut self, procfs: &mut ProcFs, at: usize) -> Result<Option<(Candidate, u32)>, LiveError> {
+    /// What a thread does now, and where it is. Since it was looked at it may have gone to sleep, or woken up; one that waits
+    /// for this lock by now does not hold it.
+    fn candidate(
+        &mut self,
+        procfs: &mut ProcFs,
+        key: &Key,
+        at: usize,
+    ) -> Result<Option<(Candidate, u32)>, LiveError> {
         let Some(there) = self.here.get(at) else { return Ok(None) };
-        let (pid, tid, name, seen, spot) = (there.pid, there.tid, there.name.clone(), there.seen, there.spot);
-        let (holding, stack) = match (seen, spot) {
-            (Seen::Ready, _) => (Holding::Runs, self.running(procfs, pid, tid, &name)?),
-            (Seen::Waits(state), Some(spot)) => {
-                (Holding::Waits(state), self.asleep(procfs, pid, tid, &name, spot)?)
+        let (pid, tid, name) = (there.pid, there.tid, there.name.clone());
+        let mut holding = Holding::Unknown;
+        for _ in 0..TRIES {
+            let Some(moment) = procfs.doing(pid, tid)? else { return Ok(None) };
+            let stack = match (moment.look.seen, moment.spot) {
+                (Seen::Ready, _) => {
+                    holding = Holding::Runs;
+                    self.running(procfs, pid, tid, &name)?
+                }
+                (Seen::Waits(state), spot) => {
+                    holding = Holding::Waits(state);
+                    let Some(spot) = spot else { continue };
+                    if matches!(key, Key::Futex { address, .. } if is_futex(spot, *address)) {
+                        return Ok(None);
+                    }
+                    self.asleep(procfs, pid, tid, &name, spot)?
+                }
+            };
+            if stack.is_some() {
+                return Ok(Some((Candidate { name, holding, stack }, tid)));
             }
-            (Seen::Waits(state), None) => (Holding::Waits(state), None),
-        };
-        Ok(Some((Candidate { name, holding, stack }, tid)))
+        }
+        Ok(Some((Candidate { name, holding, stack: None }, tid)))
     }
 
     /// The lock does not say who holds it: where are all who may?
@@ -253,12 +286,12 @@ impl Waits {
         let running =
             others.iter().filter(|at| self.here.get(**at).is_some_and(|it| it.seen == Seen::Ready)).count();
         if others.len() > AMONG_MAX || running > RUNNING_MAX || self.among.len() >= AMONG_KEPT_MAX {
-            self.hold(key, Holding::Unknown, None, String::new(), ns);
+            self.hold(key, Hold::unknown(), ns);
             return Ok(());
         }
         let mut threads = Vec::with_capacity(others.len());
         for at in others {
-            threads.extend(self.candidate(procfs, at)?.map(|(candidate, _)| candidate));
+            threads.extend(self.candidate(procfs, key, at)?.map(|(candidate, _)| candidate));
         }
         self.among.push(Among { key: key.clone(), ns, threads });
         Ok(())
@@ -374,6 +407,14 @@ impl Waits {
 /// `FUTEX_TID_MASK`.
 const FUTEX_TID: u32 = 0x3fff_ffff;
 
+/// Whether a thread sleeps at that futex.
+fn is_futex(spot: Spot, address: u64) -> bool {
+    [libc::SYS_futex, FUTEX_WAIT].contains(&spot.call) && spot.arguments[0] == address
+}
+
+/// `futex_wait(2)`, which has the same number everywhere, and the address first, too.
+const FUTEX_WAIT: i64 = 455;
+
 /// What a thread waits for, where it sleeps.
 fn key(procfs: &ProcFs, pid: u32, spot: Spot) -> Key {
     let [first, operation, value] = spot.arguments;
@@ -390,8 +431,7 @@ fn key(procfs: &ProcFs, pid: u32, spot: Spot) -> Key {
         libc::SYS_flock | libc::SYS_fcntl => {
             Key::File(procfs.open_file(pid, first).unwrap_or_else(|| format!("descriptor {first}")))
         }
-        // `futex_wait(2)` has the address first, too.
-        455 => Key::Futex { pid, address: first, style: Style::Other },
+        FUTEX_WAIT => Key::Futex { pid, address: first, style: Style::Other },
         _ => Key::Kernel,
     }
 }

@@ -75,7 +75,7 @@ fn kind(kind: Kind) -> &'static str {
         Kind::Condition => "condition variable",
         Kind::Barrier => "barrier",
         Kind::Semaphore => "semaphore",
-        Kind::Park => "parked threads",
+        Kind::Park => "place where threads are parked",
         Kind::Futex => "futex",
         Kind::File => "file lock",
         Kind::KernelMutex => "kernel's mutex",
@@ -151,8 +151,10 @@ pub(super) fn said(answered: &Answered) -> Vec<Said> {
 fn verdict(answered: &Answered, blame: &Blame) -> String {
     let kind = answered.study.sizes_are;
     let to = size(kind, blame.to);
-    let worst = blame.culprits.iter().find(|it| it.part_of_lives >= BLAME_MIN && it.more_s() > 0.0);
-    let Some(worst) = worst else {
+    let all = || blame.culprits.iter().filter(|it| it.part_of_lives >= BLAME_MIN && it.more_s() > 0.0);
+    // At a condition or a barrier threads wait for work, or for each other: that is nobody's fault, as long as it is work.
+    let (lock, meeting) = (all().find(|it| it.kind.has_holder()), all().find(|it| !it.kind.has_holder()));
+    let Some(worst) = lock.or(meeting) else {
         return format!("{}At {to}, threads hardly wait for locks.", slower(answered));
     };
     let what = match (&worst.name, worst.kind.has_holder()) {
@@ -184,6 +186,16 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
             seconds(worst.after_s),
             seconds(worst.before_s),
             size(kind, blame.from)
+        );
+    }
+    if let (Some(lock), Some(meeting)) = (lock, meeting)
+        && meeting.more_s() > lock.more_s()
+    {
+        text += &format!(
+            " Longer than that, {:.0} %, they wait at a {}{}: for work, or for each other.",
+            meeting.part_of_lives * 100.0,
+            self::kind(meeting.kind),
+            meeting.taken.first().map(|at| format!(" in `{}`", place(&at.site))).unwrap_or_default()
         );
     }
     text

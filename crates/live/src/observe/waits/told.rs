@@ -146,12 +146,13 @@ impl Waits {
             *lock.kinds.entry(kind_of(key, told.and_then(|told| told.kind))).or_default() += ns;
             lock.functions.extend(told.and_then(|told| told.function));
         }
-        for ((key, holding, stack, name), ns) in &self.holds {
+        for ((key, hold), ns) in &self.holds {
             let Some(lock) = locks.get_mut(key) else { continue };
-            let site = stack.and_then(|stack| {
-                teller.within(stack, &lock.functions).or_else(|| teller.told(stack).site.clone())
+            let site = hold.stack.and_then(|stack| {
+                let within = teller.within(stack, &lock.functions);
+                within.or_else(|| teller.told(stack).site.clone().filter(|_| hold.is_sure))
             });
-            *lock.holds.entry((*holding, site, group(name))).or_default() += scaled(*ns);
+            *lock.holds.entry((hold.holding, site, group(&hold.name))).or_default() += scaled(*ns);
         }
         let mut among: BTreeMap<&Key, Vec<&Among>> = BTreeMap::new();
         self.among.iter().for_each(|look| among.entry(&look.key).or_default().push(look));
