@@ -42,7 +42,8 @@ pub(super) fn table(answered: &Answered) -> Option<Table> {
             Paint::Plain,
             vec![title(culprit), before, seconds(culprit.after_s), grew, percent(culprit.part_of_lives)],
         );
-        table.line(Paint::Faint, format!("  taken in {}", sites(culprit)));
+        let taken = if culprit.kind.has_holder() { "taken in" } else { "waited for in" };
+        table.line(Paint::Faint, format!("  {taken} {}", sites(culprit)));
         if let Some(held) = held(culprit) {
             table.line(Paint::Faint, format!("  {held}"));
         }
