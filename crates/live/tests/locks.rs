@@ -16,8 +16,9 @@ const THREADS: &str = "6";
 const MS: &str = "300";
 
 fn planted() -> PathBuf {
-    let me = std::env::current_exe().unwrap();
-    me.parent().and_then(|deps| deps.parent()).unwrap().join("examples/planted")
+    let path = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/planted");
+    assert!(path.exists(), "{}: build it: cargo build -p commonhold-live --examples", path.display());
+    path
 }
 
 /// The functions that take the hot lock: what stands before the number differs, the number does not.

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use commonhold_machine::CpuSet;
 use commonhold_scale::study::Watched;
-use commonhold_trace::Images;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
@@ -30,6 +29,7 @@ use crate::observe::kernels_locks::KernelsLocks;
 use crate::observe::machine_counts::Counts;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, is_alive};
 use crate::observe::threads::Threads;
+use crate::observe::waits::Files;
 
 /// What is to be run.
 #[derive(Debug, Clone, Copy)]
@@ -148,7 +148,7 @@ const COST: u32 = 200;
 /// What runs of a program have in common, learned once: what is in its files.
 #[derive(Debug, Default)]
 pub struct Learned {
-    images: Images,
+    files: Files,
     kernels_locks: KernelsLocks,
 }
 
@@ -172,8 +172,8 @@ pub fn run(
     let adopts = Adopts::begin().map_err(cannot("adopt processes"))?;
     let mut threads = match asked.watch {
         true => {
-            let images = std::mem::take(&mut learned.images);
-            Some(Threads::prepare(Exits::listen(online).ok(), counts_delays(), images)?)
+            let files = std::mem::take(&mut learned.files);
+            Some(Threads::prepare(Exits::listen(online).ok(), counts_delays(), files)?)
         }
         false => None,
     };
@@ -229,7 +229,7 @@ pub fn run(
     let no_stacks = seen.as_ref().and_then(|seen| seen.no_stacks.clone());
     let no_shots = seen.as_ref().and_then(|seen| seen.no_shots.clone());
     let mut watched = seen.map(|seen| {
-        learned.images = seen.images;
+        learned.files = seen.files;
         seen.watched
     });
     let mut kernel_lost = 0;

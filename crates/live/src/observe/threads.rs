@@ -17,10 +17,9 @@ use std::path::Path;
 use commonhold_scale::blame::SeenRun;
 use commonhold_scale::states::{Counted, Delays, State, Thread, Times};
 use commonhold_scale::study::{Named, Watched};
-use commonhold_trace::Images;
 
 use super::process::{Listed, Moment, ProcFs, group};
-use super::waits::Waits;
+use super::waits::{Files, Waits};
 use crate::LiveError;
 use crate::host::child::Used;
 use crate::host::clock;
@@ -62,7 +61,7 @@ pub(crate) struct Seen {
     pub(crate) no_stacks: Option<String>,
     pub(crate) no_shots: Option<String>,
     /// What is known of the program's files.
-    pub(crate) images: Images,
+    pub(crate) files: Files,
 }
 
 struct Tracked {
@@ -94,7 +93,7 @@ impl Threads {
     pub(crate) fn prepare(
         exits: Option<Exits>,
         counts_delays: bool,
-        images: Images,
+        files: Files,
     ) -> Result<Threads, LiveError> {
         let mut procfs = ProcFs::open(Path::new("/proc"))?;
         let mut listed = Vec::new();
@@ -116,7 +115,7 @@ impl Threads {
             done: Done::default(),
             hidden: false,
             counts_delays,
-            waits: Waits::with(images),
+            waits: Waits::with(files),
         })
     }
 
@@ -322,10 +321,10 @@ impl Threads {
         by_name.sort_by_key(|named| std::cmp::Reverse(named.times.ran()));
         let threads = by_name.iter().map(|named| named.threads).sum();
         let (no_stacks, no_shots) = (self.waits.no_stacks.take(), self.waits.no_shots.take());
-        let (locks, images) = self.waits.end(times.of(State::Lock), kernels);
+        let (locks, files) = self.waits.end(times.of(State::Lock), kernels);
         let seen = SeenRun { locks, ..SeenRun::default() };
         let watched = Watched { times, by_name, threads, looks: self.done.looks, seen };
-        Seen { watched, lost, no_stacks, no_shots, images }
+        Seen { watched, lost, no_stacks, no_shots, files }
     }
 
     /// The records of threads that no look found, and that were the program's.

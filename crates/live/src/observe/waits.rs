@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use commonhold_scale::blame::Holding;
 use commonhold_scale::states::{Seen, State};
-use commonhold_trace::{Address, Images, Registers, Space, Stack};
+use commonhold_trace::{Address, Images, Names, Registers, Space, Stack};
 
 use super::process::{Moment, ProcFs, Spot};
 use crate::LiveError;
@@ -114,10 +114,17 @@ struct Among {
     threads: Vec<Candidate>,
 }
 
+/// What is known of a program's files: what is in them, and the names of what was met.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    images: Images,
+    names: Names,
+}
+
 /// What threads wait for.
 #[derive(Default)]
 pub(crate) struct Waits {
-    images: Images,
+    files: Files,
     spaces: BTreeMap<u32, Known>,
     stacks: Vec<Vec<Address>>,
     stack_ids: HashMap<Vec<Address>, StackId>,
@@ -140,8 +147,8 @@ pub(crate) struct Waits {
 
 impl Waits {
     /// Nothing was waited for yet. Of files that were read in other runs, it is known what is in them.
-    pub(crate) fn with(images: Images) -> Waits {
-        Waits { images, ..Waits::default() }
+    pub(crate) fn with(files: Files) -> Waits {
+        Waits { files, ..Waits::default() }
     }
 
     /// A look begins; so long ago was the one before.
@@ -396,11 +403,11 @@ impl Waits {
             let comm = comm.to_owned();
             self.learned = true;
             let Some(maps) = procfs.maps(pid)? else { return Ok(Vec::new()) };
-            let space = Space::of(&maps, &format!("/proc/{pid}/root"), &mut self.images);
+            let space = Space::of(&maps, &format!("/proc/{pid}/root"), &mut self.files.images);
             self.spaces.insert(pid, Known { space, comm, at_look: self.looks });
         }
         let Some(known) = self.spaces.get(&pid) else { return Ok(Vec::new()) };
-        Ok(self.images.unwind(&known.space, stack, registers))
+        Ok(self.files.images.unwind(&known.space, stack, registers))
     }
 }
 

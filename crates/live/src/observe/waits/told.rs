@@ -6,7 +6,7 @@ use commonhold_scale::blame::{Found, Hold, Holding, Kind, Lock, Site, fewest};
 use commonhold_trace::{Address, Frame, Images, Names, is_plumbing};
 
 use super::super::process::group;
-use super::{Among, Key, StackId, Style, Waits};
+use super::{Among, Files, Key, StackId, Style, Waits};
 
 /// A stack with names.
 struct Told {
@@ -24,7 +24,7 @@ struct Told {
 struct Teller<'a> {
     images: &'a Images,
     stacks: &'a [Vec<Address>],
-    names: Names,
+    names: &'a mut Names,
     told: BTreeMap<StackId, Told>,
 }
 
@@ -125,11 +125,12 @@ struct Building {
 impl Waits {
     /// The locks that were waited for, all together for so long, and what is known of files. Locks in the kernel are left out
     /// if others tell of them.
-    pub(crate) fn end(self, waited_ns: u64, kernels: bool) -> (Vec<Lock>, Images) {
+    pub(crate) fn end(mut self, waited_ns: u64, kernels: bool) -> (Vec<Lock>, Files) {
+        let mut names = std::mem::take(&mut self.files.names);
         let mut teller = Teller {
-            images: &self.images,
+            images: &self.files.images,
             stacks: &self.stacks,
-            names: Names::default(),
+            names: &mut names,
             told: BTreeMap::new(),
         };
         let all: u64 = self.waits.values().sum();
@@ -167,7 +168,7 @@ impl Waits {
         let is_told = |key: &Key| !(kernels && *key == Key::Kernel);
         let locks = locks.into_iter().filter(|(key, _)| is_told(key));
         let locks = locks.map(|(key, lock)| lock.done(self.name(key, &mut teller))).collect();
-        (locks, self.images)
+        (locks, Files { names, ..self.files })
     }
 
     /// What a lock is called.
@@ -176,8 +177,8 @@ impl Waits {
             Key::File(path) => Some(path.clone()),
             Key::Kernel => None,
             Key::Futex { pid, address, .. } => {
-                let place = self.spaces.get(pid)?.space.data(*address, &self.images)?;
-                teller.names.variable(&self.images, place)
+                let place = self.spaces.get(pid)?.space.data(*address, &self.files.images)?;
+                teller.names.variable(&self.files.images, place)
             }
         }
     }
