@@ -36,7 +36,8 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
     let plan = Plan::of(args, &machine)?;
     let signals = Signals::open(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
         .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
-    let mut runs = Runs { plan: &plan, signals: &signals, notes: Notes::default(), learned: Learned::default() };
+    let mut runs =
+        Runs { plan: &plan, signals: &signals, notes: Notes::default(), learned: Learned::default() };
     let Some(sizes) = runs.measure()? else {
         return Err(Failure::new(Exit::Interrupted, "interrupted; the program and its children were ended"));
     };

@@ -65,7 +65,10 @@ fn the_planted_lock_is_found_in_95_of_100_programs() {
         let sites = lock.iter().flat_map(|lock| &lock.holds).filter_map(|hold| hold.site.as_ref());
         held += u64::from(sites.into_iter().any(|site| is_hot(&site.function)));
     }
-    println!("of {seeds} planted locks {} were found, and of {held} a holder's place", seeds - missed.len() as u64);
+    println!(
+        "of {seeds} planted locks {} were found, and of {held} a holder's place",
+        seeds - missed.len() as u64
+    );
     // One of 20; of few, one.
     assert!(missed.len() as u64 <= (seeds / 20).max(1), "{missed:#?}");
 }

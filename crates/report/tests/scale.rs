@@ -13,7 +13,8 @@ fn seen(states: &[(State, u64)], wall_ms: u64) -> SeenRun {
     let waited: u64 = states.iter().filter(|(state, _)| *state == State::Lock).map(|(_, ms)| ms * MS).sum();
     let at = |function: &str, place: &str| Site { function: function.into(), place: Some(place.into()) };
     let hold = |holding, site, ns| Hold { holding, site, thread: "worker-*".into(), ns };
-    let lock = |kind, name: Option<&str>, waits, holds| Lock { kind, name: name.map(str::to_owned), waits, holds };
+    let lock =
+        |kind, name: Option<&str>, waits, holds| Lock { kind, name: name.map(str::to_owned), waits, holds };
     let table = lock(
         Kind::Mutex,
         Some("table_lock"),
@@ -24,7 +25,8 @@ fn seen(states: &[(State, u64)], wall_ms: u64) -> SeenRun {
             hold(Holding::Unknown, None, waited / 12),
         ],
     );
-    let directory = lock(Kind::KernelReadWrite, None, vec![(at("lock_rename", "rename(2)"), waited / 6)], Vec::new());
+    let directory =
+        lock(Kind::KernelReadWrite, None, vec![(at("lock_rename", "rename(2)"), waited / 6)], Vec::new());
     let queue = lock(Kind::Condition, None, vec![(at("next_job<T>", "pool.c:7"), waited / 6)], Vec::new());
     let wake = |waiter: &str, waker, ms| Wake { waiter: waiter.into(), at: None, waker, waited_ns: ms * MS };
     SeenRun {
@@ -33,7 +35,11 @@ fn seen(states: &[(State, u64)], wall_ms: u64) -> SeenRun {
             wake("worker-*", Waker::Thread("a<b".into()), wall_ms / 2),
             wake("a<b", Waker::Interrupt, wall_ms / 3),
         ],
-        stolen: vec![Stolen { cpu: 0, ns: wall_ms * MS / 50, sources: vec![("virtio0-req".into(), wall_ms)] }],
+        stolen: vec![Stolen {
+            cpu: 0,
+            ns: wall_ms * MS / 50,
+            sources: vec![("virtio0-req".into(), wall_ms)],
+        }],
         disks: vec![Disk {
             name: "vda".into(),
             mounts: vec!["/".into(), "/home".into()],

@@ -215,8 +215,9 @@ impl Class {
             }
         }
         for hold in &lock.holds {
-            let is_same =
-                |its: &&mut Hold| (&its.holding, &its.site, &its.thread) == (&hold.holding, &hold.site, &hold.thread);
+            let is_same = |its: &&mut Hold| {
+                (&its.holding, &its.site, &its.thread) == (&hold.holding, &hold.site, &hold.thread)
+            };
             match self.lock.holds.iter_mut().find(is_same) {
                 Some(its) => its.ns += hold.ns,
                 None => self.lock.holds.push(hold.clone()),
@@ -241,7 +242,9 @@ fn add_locks(classes: &mut Vec<Class>, locks: &[Lock]) {
             None => classes.push(new),
         }
     }
-    classes.iter_mut().for_each(|class| class.count = 0);
+    for class in classes {
+        class.count = 0;
+    }
 }
 
 impl Sum {
@@ -373,7 +376,9 @@ fn chain(sum: &Sum) -> Vec<Link> {
     let (mut chain, mut seen, mut next) = (Vec::new(), BTreeSet::new(), first);
     while let Some(waiter) = next.take() {
         let Some(by_waker) = waits.get(waiter).filter(|_| seen.insert(waiter)) else { break };
-        let Some((waker, by_site)) = by_waker.iter().max_by_key(|(_, by_site)| of_waker(by_site)) else { break };
+        let Some((waker, by_site)) = by_waker.iter().max_by_key(|(_, by_site)| of_waker(by_site)) else {
+            break;
+        };
         let ns = of_waker(by_site);
         chain.push(Link {
             waiter: waiter.to_owned(),
@@ -413,7 +418,8 @@ fn interrupts(before: &Sum, after: &Sum) -> Option<Interrupts> {
 }
 
 fn disks(before: &Sum, after: &Sum) -> Vec<DiskGrowth> {
-    let busy = |sum: &Sum, disk: Option<&Disk>| disk.map_or(0.0, |disk| part(seconds(disk.busy_ns), sum.wall_s));
+    let busy =
+        |sum: &Sum, disk: Option<&Disk>| disk.map_or(0.0, |disk| part(seconds(disk.busy_ns), sum.wall_s));
     let each = |disk: Option<&Disk>| disk.map_or(0.0, |d| part(seconds(d.waited_ns), real(d.requests)));
     let requests = |sum: &Sum, disk: Option<&Disk>| disk.map_or(0.0, |disk| real(disk.requests) / sum.work);
     let mut found: Vec<DiskGrowth> = after

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use gimli::{BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, RegisterRule, UnwindContext, UnwindSection};
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, RegisterRule, UnwindContext, UnwindSection,
+};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Object, ObjectSection, ReadCache};
 
@@ -181,17 +183,18 @@ impl Image {
             let section = object.section_by_name(name)?;
             Some((section.address(), section.data().ok()?.to_vec()))
         };
-        let frames = section(".eh_frame_hdr").zip(section(".eh_frame")).map(|((header_at, header), (at, frames))| {
-            let mut bases = BaseAddresses::default().set_eh_frame_hdr(header_at).set_eh_frame(at);
-            for (name, set) in
-                [(".text", BaseAddresses::set_text as fn(_, _) -> _), (".got", BaseAddresses::set_got)]
-            {
-                if let Some(section) = object.section_by_name(name) {
-                    bases = set(bases, section.address());
+        let frames =
+            section(".eh_frame_hdr").zip(section(".eh_frame")).map(|((header_at, header), (at, frames))| {
+                let mut bases = BaseAddresses::default().set_eh_frame_hdr(header_at).set_eh_frame(at);
+                for (name, set) in
+                    [(".text", BaseAddresses::set_text as fn(_, _) -> _), (".got", BaseAddresses::set_got)]
+                {
+                    if let Some(section) = object.section_by_name(name) {
+                        bases = set(bases, section.address());
+                    }
                 }
-            }
-            Frames { header, frames, bases }
-        });
+                Frames { header, frames, bases }
+            });
         drop(object);
         Some(Image { path: path.to_owned(), file, segments, frames, rows: HashMap::new() })
     }
@@ -201,7 +204,8 @@ impl Frames {
     fn row(&self, at: u64, context: &mut UnwindContext<usize>) -> Option<Row> {
         let header = EhFrameHdr::new(&self.header, LittleEndian).parse(&self.bases, 8).ok()?;
         let frames = EhFrame::new(&self.frames, LittleEndian);
-        let entry = header.table()?.fde_for_address(&frames, &self.bases, at, EhFrame::cie_from_offset).ok()?;
+        let entry =
+            header.table()?.fde_for_address(&frames, &self.bases, at, EhFrame::cie_from_offset).ok()?;
         if entry.is_signal_trampoline() {
             return None;
         }

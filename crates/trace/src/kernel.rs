@@ -154,7 +154,10 @@ fn log_line(_: PrintLevel, line: String) {
 fn last_lines() -> String {
     let log = LOG.lock().unwrap_or_else(PoisonError::into_inner).concat();
     let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines.iter().skip(lines.len().saturating_sub(LOG_LINES)).fold(String::new(), |text, line| text + "; " + line)
+    lines
+        .iter()
+        .skip(lines.len().saturating_sub(LOG_LINES))
+        .fold(String::new(), |text, line| text + "; " + line)
 }
 
 /// The name space of process numbers that the kernel itself uses: `PROC_PID_INIT_INO`.
@@ -249,7 +252,8 @@ impl Watcher {
         for (key, ns) in self.sums("locks")? {
             let held = holders.remove(&key).unwrap_or_default();
             let stack = self.stack(half(&key, 8))?;
-            let name = Some(word(&key, 0)).filter(|lock| *lock != 0).and_then(|lock| self.symbols.variable(lock));
+            let name =
+                Some(word(&key, 0)).filter(|lock| *lock != 0).and_then(|lock| self.symbols.variable(lock));
             let mut contention = Contention {
                 kind: kind(half(&key, 12)),
                 name,
@@ -350,8 +354,14 @@ mod tests {
     #[test]
     fn locks_by_their_flags() {
         let of = |flags: u32| kind(flags);
-        assert_eq!((of(32), of(33), of(1), of(3)), (LockKind::Mutex, LockKind::Mutex, LockKind::Spin, LockKind::Spin));
-        assert_eq!((of(2), of(4), of(18), of(0)), (LockKind::ReadWrite, LockKind::ReadWrite, LockKind::ReadWrite, LockKind::Other));
+        assert_eq!(
+            (of(32), of(33), of(1), of(3)),
+            (LockKind::Mutex, LockKind::Mutex, LockKind::Spin, LockKind::Spin)
+        );
+        assert_eq!(
+            (of(2), of(4), of(18), of(0)),
+            (LockKind::ReadWrite, LockKind::ReadWrite, LockKind::ReadWrite, LockKind::Other)
+        );
     }
 
     #[test]

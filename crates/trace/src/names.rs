@@ -123,7 +123,8 @@ impl Names {
             // The process may be gone, and its files with it. What was opened is there.
             let kept = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
             let symbols = Symbols::of(file);
-            let loaders = symbols.apart.iter().chain([&kept]).filter_map(|path| Loader::new(path).ok()).collect();
+            let loaders =
+                symbols.apart.iter().chain([&kept]).filter_map(|path| Loader::new(path).ok()).collect();
             Named { loaders, symbols }
         })
     }
@@ -136,7 +137,8 @@ fn plain(name: std::borrow::Cow<str>) -> String {
 
 /// What is at an address: where it begins, and its name. A symbol without a size reaches to the next.
 fn found(symbols: &[(u64, u64, String)], at: u64) -> Option<(u64, &str)> {
-    let (start, size, name) = symbols.get(symbols.partition_point(|(start, _, _)| *start <= at).checked_sub(1)?)?;
+    let (start, size, name) =
+        symbols.get(symbols.partition_point(|(start, _, _)| *start <= at).checked_sub(1)?)?;
     (*size == 0 || at - start < *size).then_some((*start, name.as_str()))
 }
 
@@ -180,12 +182,29 @@ fn apart(id: &[u8]) -> Option<PathBuf> {
 }
 
 /// Libraries that locks are made of.
-const LIBRARIES: [&str; 9] = [
-    "libc.so", "libc-", "libpthread", "libstdc++", "libc++", "ld-linux", "ld-musl", "libgcc_s", "libgomp",
-];
+const LIBRARIES: [&str; 9] =
+    ["libc.so", "libc-", "libpthread", "libstdc++", "libc++", "ld-linux", "ld-musl", "libgcc_s", "libgomp"];
 const FUNCTIONS: [&str; 21] = [
-    "std::", "core::", "alloc::", "<std::", "<core::", "<alloc::", "parking_lot", "<parking_lot", "lock_api", "<lock_api",
-    "crossbeam_utils::sync", "pthread_", "__pthread", "___pthread", "__lll_", "__futex", "futex_", "__gthread", "syscall", "sem_",
+    "std::",
+    "core::",
+    "alloc::",
+    "<std::",
+    "<core::",
+    "<alloc::",
+    "parking_lot",
+    "<parking_lot",
+    "lock_api",
+    "<lock_api",
+    "crossbeam_utils::sync",
+    "pthread_",
+    "__pthread",
+    "___pthread",
+    "__lll_",
+    "__futex",
+    "futex_",
+    "__gthread",
+    "syscall",
+    "sem_",
     "__new_sem",
 ];
 /// Where compilers keep the sources of their libraries.

@@ -13,10 +13,41 @@ pub(crate) struct Symbols {
 
 /// Functions that locks, waiting and looking are made of: the place is who called them.
 const PLUMBING: [&str; 35] = [
-    "bpf_", "__bpf", "trace_", "__traceiter", "mutex_", "__mutex", "ww_mutex", "rwsem_", "down_", "__down", "down", "percpu_",
-    "__percpu", "queued_", "native_queued", "__pv_queued", "pv_", "_raw_", "__raw_", "rt_mutex", "__rt_mutex", "rtlock",
-    "osq_", "schedule", "__schedule", "io_schedule", "preempt_schedule", "__cond_resched", "wait_for_", "__wait_for",
-    "do_wait_for", "bit_wait", "__wait_on_bit", "out_of_line_wait", "lock_mm_and_find_vma",
+    "bpf_",
+    "__bpf",
+    "trace_",
+    "__traceiter",
+    "mutex_",
+    "__mutex",
+    "ww_mutex",
+    "rwsem_",
+    "down_",
+    "__down",
+    "down",
+    "percpu_",
+    "__percpu",
+    "queued_",
+    "native_queued",
+    "__pv_queued",
+    "pv_",
+    "_raw_",
+    "__raw_",
+    "rt_mutex",
+    "__rt_mutex",
+    "rtlock",
+    "osq_",
+    "schedule",
+    "__schedule",
+    "io_schedule",
+    "preempt_schedule",
+    "__cond_resched",
+    "wait_for_",
+    "__wait_for",
+    "do_wait_for",
+    "bit_wait",
+    "__wait_on_bit",
+    "out_of_line_wait",
+    "lock_mm_and_find_vma",
 ];
 /// Beginnings of names that are functions of their own all the same.
 const NO_PLUMBING: [&str; 1] = ["down_trylock"];
@@ -69,12 +100,13 @@ impl Symbols {
     /// The first function of a stack, innermost first, that is no lock's.
     pub(crate) fn place(&self, stack: &[u64]) -> Option<Place> {
         let names: Vec<&str> = stack.iter().filter_map(|address| self.function(*address)).collect();
-        let is_plumbing = |name: &str| {
-            !NO_PLUMBING.contains(&name) && PLUMBING.iter().any(|begin| name.starts_with(begin))
-        };
+        let is_plumbing =
+            |name: &str| !NO_PLUMBING.contains(&name) && PLUMBING.iter().any(|begin| name.starts_with(begin));
         let function = names.iter().find(|name| !is_plumbing(name)).or(names.last())?;
         let call = names.iter().rev().find_map(|name| {
-            let call = ["__x64_sys_", "__arm64_sys_", "__se_sys_", "__do_sys_"].iter().find_map(|begin| name.strip_prefix(begin));
+            let call = ["__x64_sys_", "__arm64_sys_", "__se_sys_", "__do_sys_"]
+                .iter()
+                .find_map(|begin| name.strip_prefix(begin));
             match call {
                 Some(call) => Some(format!("{call}(2)")),
                 None if name.ends_with("exc_page_fault") => Some("page fault".to_owned()),

@@ -97,7 +97,7 @@ impl Images {
             let Some(address) = space.code(word) else { continue };
             let Some(before) = self.before(address) else { continue };
             match called(before, address.at) {
-                Some(Some(target)) if Some(target) == function => return Some(at),
+                Some(Call::Of(target)) if Some(target) == function => return Some(at),
                 Some(_) if first.is_none() => first = Some(at),
                 _ => {}
             }
@@ -106,28 +106,35 @@ impl Images {
     }
 }
 
-/// Whether these bytes end in a call, and of what, if they say that.
-fn called(before: [u8; CALL_MAX], behind: u64) -> Option<Option<u64>> {
+/// A call in a program's code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// Of the function at that address.
+    Of(u64),
+    /// Of one that a register or a place in memory has.
+    Through,
+}
+
+/// The call that these bytes end in.
+fn called(before: [u8; CALL_MAX], behind: u64) -> Option<Call> {
     if before[2] == 0xe8 {
         let far = i32::from_le_bytes([before[3], before[4], before[5], before[6]]);
-        return Some(behind.checked_add_signed(i64::from(far)));
+        return behind.checked_add_signed(i64::from(far)).map(Call::Of);
     }
     // `call` through a register or memory: ff /2, with what the form of its operand takes.
     let is_call = |length: usize| {
         let (code, form) = (before[CALL_MAX - length], before[CALL_MAX - length + 1]);
         let (mode, base) = (form >> 6, form & 7);
         let operand = match (mode, base) {
-            (3, _) => 0,
             (0, 5) | (2, 0..=3 | 5..) => 4,
-            (0, 4) => 1,
-            (0, _) => 0,
-            (1, 4) => 2,
-            (1, _) => 1,
-            _ => 5,
+            (0, 4) | (1, 0..=3 | 5..) => 1,
+            (1, _) => 2,
+            (2, _) => 5,
+            _ => 0,
         };
         code == 0xff && (form >> 3) & 7 == 2 && length == 2 + operand
     };
-    [2, 3, 4, 6, 7].into_iter().any(is_call).then_some(None)
+    [2, 3, 4, 6, 7].into_iter().any(is_call).then_some(Call::Through)
 }
 
 #[cfg(test)]
@@ -137,10 +144,10 @@ mod tests {
     #[test]
     fn calls_are_told_from_other_code() {
         // call -16; call *%rax; call *0x8(%rbx); call *0x1000(%rip); and some that are none.
-        assert_eq!(called([0x90, 0x90, 0xe8, 0xf0, 0xff, 0xff, 0xff], 0x1000), Some(Some(0xff0)));
-        assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0], 0x1000), Some(None));
-        assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0xff, 0x53, 0x08], 0x1000), Some(None));
-        assert_eq!(called([0x90, 0xff, 0x15, 0x00, 0x10, 0x00, 0x00], 0x1000), Some(None));
+        assert_eq!(called([0x90, 0x90, 0xe8, 0xf0, 0xff, 0xff, 0xff], 0x1000), Some(Call::Of(0xff0)));
+        assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0], 0x1000), Some(Call::Through));
+        assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0xff, 0x53, 0x08], 0x1000), Some(Call::Through));
+        assert_eq!(called([0x90, 0xff, 0x15, 0x00, 0x10, 0x00, 0x00], 0x1000), Some(Call::Through));
         assert_eq!(called([0x90; CALL_MAX], 0x1000), None);
         assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xe0], 0x1000), None);
     }
@@ -148,7 +155,10 @@ mod tests {
     #[test]
     fn words_outside_of_the_copy_are_not_there() {
         let stack = Stack { from: 0x1000, bytes: &[1, 0, 0, 0, 0, 0, 0, 0, 2] };
-        assert_eq!((stack.word(0x1000), stack.word(0x1001), stack.word(0xff8)), (Some(1), Some(2 << 56), None));
+        assert_eq!(
+            (stack.word(0x1000), stack.word(0x1001), stack.word(0xff8)),
+            (Some(1), Some(2 << 56), None)
+        );
         assert_eq!(stack.word(0x1002), None);
         assert_eq!(stack.word(u64::MAX), None);
     }

@@ -153,12 +153,7 @@ pub struct Learned {
 }
 
 /// Runs it. `stop` becomes readable when it is to end at once.
-pub fn run(
-    asked: &Asked,
-    online: &CpuSet,
-    stop: BorrowedFd,
-    learned: &mut Learned,
-) -> Result<Ended, NotRun> {
+pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learned) -> Result<Ended, NotRun> {
     let cannot = |what: &str| {
         let what = what.to_owned();
         move |source: io::Error| LiveError::Process {

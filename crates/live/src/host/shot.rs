@@ -117,14 +117,7 @@ fn open(tid: u32) -> io::Result<OwnedFd> {
     // SAFETY: the kernel reads `size` bytes from `attributes`, which is that large (asserted above), and keeps no
     // reference to them.
     let fd = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const attributes,
-            tid,
-            any_cpu,
-            no_group,
-            CLOSE_ON_EXEC,
-        )
+        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, any_cpu, no_group, CLOSE_ON_EXEC)
     };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the kernel just returned this descriptor to us, and nobody else has it.
@@ -132,7 +125,7 @@ fn open(tid: u32) -> io::Result<OwnedFd> {
 }
 
 /// Memory that the kernel writes samples to.
-struct Ring(*mut u8);
+struct Ring(*mut u64);
 
 impl Ring {
     fn of(clock: &OwnedFd) -> io::Result<Ring> {
@@ -155,10 +148,10 @@ impl Ring {
         // SAFETY: both are within the mapping of `PAGES` pages, which lives as long as `self`. The kernel moves the head
         // after it has written, and writes nothing after the one sample that it was asked for.
         unsafe {
-            let head = ptr::read_volatile(self.0.add(HEAD).cast::<u64>());
+            let head = ptr::read_volatile(self.0.byte_add(HEAD));
             std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
             let written = usize::try_from(head).unwrap_or(0).min((PAGES - 1) * PAGE);
-            std::slice::from_raw_parts(self.0.add(PAGE), written).to_vec()
+            std::slice::from_raw_parts(self.0.byte_add(PAGE).cast::<u8>(), written).to_vec()
         }
     }
 }

@@ -77,31 +77,39 @@ mod seen {
         }
     }
 
+    /// How long was waited for a lock, by call site, and what its holders did.
+    #[derive(Default)]
+    struct Sums {
+        waits: BTreeMap<Site, u64>,
+        holds: BTreeMap<(Holding, Option<Site>, String), u64>,
+    }
+
     /// Of locks without a name, those of one kind that are waited for in one function are one.
     fn add(seen: &mut SeenRun, watched: Watched) {
-        let mut locks: BTreeMap<(Kind, Option<String>, String), (BTreeMap<Site, u64>, BTreeMap<_, u64>)> =
-            BTreeMap::new();
+        let mut locks: BTreeMap<(Kind, Option<String>, String), Sums> = BTreeMap::new();
         for Contention { kind: its, name, at, ns, holders } in watched.contentions {
             let function = if name.is_some() { String::new() } else { at.function.clone() };
-            let (waits, holds) = locks.entry((kind(its), name, function)).or_default();
-            *waits.entry(site(at)).or_default() += ns;
+            let sums = locks.entry((kind(its), name, function)).or_default();
+            *sums.waits.entry(site(at)).or_default() += ns;
             for (holder, place, name, ns) in holders {
                 let holding = match holder {
                     Holder::Runs => Holding::Runs,
                     Holder::Sleeps => Holding::Waits(State::Sleep),
                     Holder::Unknown => Holding::Unknown,
                 };
-                *holds.entry((holding, place.map(site), group(&name))).or_default() += ns;
+                *sums.holds.entry((holding, place.map(site), group(&name))).or_default() += ns;
             }
         }
-        seen.locks.extend(locks.into_iter().map(|((kind, name, _), (waits, holds))| Lock {
-            kind,
-            name,
-            waits: waits.into_iter().collect(),
-            holds: holds
-                .into_iter()
-                .map(|((holding, site, thread), ns)| Hold { holding, site, thread, ns })
-                .collect(),
+        seen.locks.extend(locks.into_iter().map(|((kind, name, _), (waits, holds))| {
+            Lock {
+                kind,
+                name,
+                waits: waits.into_iter().collect(),
+                holds: holds
+                    .into_iter()
+                    .map(|((holding, site, thread), ns)| Hold { holding, site, thread, ns })
+                    .collect(),
+            }
         }));
         let mut wakes: BTreeMap<(String, Option<Site>, Waker), u64> = BTreeMap::new();
         for woken in watched.woken {
@@ -113,6 +121,11 @@ mod seen {
             *wakes.entry((group(&woken.waiter), woken.at.map(site), waker)).or_default() += woken.ns;
         }
         let wakes = wakes.into_iter();
-        seen.wakes.extend(wakes.map(|((waiter, at, waker), waited_ns)| Wake { waiter, at, waker, waited_ns }));
+        seen.wakes.extend(wakes.map(|((waiter, at, waker), waited_ns)| Wake {
+            waiter,
+            at,
+            waker,
+            waited_ns,
+        }));
     }
 }

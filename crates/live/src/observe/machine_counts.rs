@@ -68,8 +68,7 @@ impl Counts {
     pub(crate) fn disks_since(&self, before: &Counts) -> Vec<Disk> {
         let mounts = read_to_string(Path::new("/proc/self/mountinfo")).unwrap_or_default();
         let is_part = |name: &str| exists(&Path::new("/sys/class/block").join(name).join("partition"));
-        let names: Vec<&str> =
-            self.disks.keys().map(String::as_str).filter(|name| !is_part(name)).collect();
+        let names: Vec<&str> = self.disks.keys().map(String::as_str).filter(|name| !is_part(name)).collect();
         let mut by_disk = mounts_of(&mounts, &self.disks, &names);
         let of = |name: &&str| {
             let (now, then) = (self.disks.get(*name)?, before.disks.get(*name).copied().unwrap_or_default());
@@ -225,7 +224,10 @@ mod tests {
         let mounts = "36 35 8:1 / /home rw,noatime master:1 - ext4 /dev/sda1 rw\n37 35 0:30 / /data rw - btrfs /dev/sda rw\n\
                       38 35 0:5 / /proc rw - proc proc rw\n";
         let by_disk = mounts_of(mounts, &disks, &["sda"]);
-        assert_eq!(by_disk, BTreeMap::from([("sda".to_owned(), vec!["/home".to_owned(), "/data".to_owned()])]));
+        assert_eq!(
+            by_disk,
+            BTreeMap::from([("sda".to_owned(), vec!["/home".to_owned(), "/data".to_owned()])])
+        );
         assert_eq!(parse_io("rchar: 1\nread_bytes: 4096\nwrite_bytes: 8192\n"), Some((4096, 8192)));
         assert_eq!(parse_io(""), None);
     }

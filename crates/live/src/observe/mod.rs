@@ -13,5 +13,5 @@ pub mod names;
 pub mod process;
 pub mod roster;
 pub(crate) mod threads;
-pub(crate) mod waits;
 pub mod topology;
+pub(crate) mod waits;

@@ -175,7 +175,7 @@ impl Waits {
             there.key = Some(key.clone());
             // Of many, every so manieth is looked at, and counts for the others.
             let every = self.waiting_before.div_ceil(COPIES_MAX).max(1);
-            if (self.waiting + usize::try_from(self.looks).unwrap_or(0)) % every == 0 {
+            if (self.waiting + usize::try_from(self.looks).unwrap_or(0)).is_multiple_of(every) {
                 let stack = match spot {
                     Some(spot) => self.asleep(procfs, pid, tid, &moment.name, spot)?,
                     None => None,

@@ -23,7 +23,8 @@ const BLAME_MIN: f64 = 0.02;
 const SLOWER_MIN: f64 = 0.05;
 
 /// What the table shows.
-pub(super) const LEAD: &str = "What a piece of work waits for at the smallest and the largest size, added up over its threads:";
+pub(super) const LEAD: &str =
+    "What a piece of work waits for at the smallest and the largest size, added up over its threads:";
 
 /// Locks that are worth a line.
 fn shown(blame: &Blame) -> impl Iterator<Item = &Culprit> {
@@ -34,7 +35,8 @@ fn shown(blame: &Blame) -> impl Iterator<Item = &Culprit> {
 /// The locks, with where they are taken and held.
 pub(super) fn table(answered: &Answered) -> Option<Table> {
     let blame = answered.blame.as_ref().filter(|blame| shown(blame).next().is_some())?;
-    let mut table = Table::new(&["waited for", "at the\nsmallest", "at the\nlargest", "grew by", "part of\nlives"]);
+    let mut table =
+        Table::new(&["waited for", "at the\nsmallest", "at the\nlargest", "grew by", "part of\nlives"]);
     for culprit in shown(blame) {
         let before = if blame.from == blame.to { NOTHING.to_owned() } else { seconds(culprit.before_s) };
         let grew = if blame.from == blame.to { NOTHING.to_owned() } else { signed(culprit.more_s()) };
@@ -95,8 +97,13 @@ fn place(site: &Site) -> String {
 }
 
 fn sites(culprit: &Culprit) -> String {
-    let shown: Vec<&At> =
-        culprit.taken.iter().enumerate().filter(|(n, at)| *n == 0 || at.part >= PART_MIN).map(|(_, at)| at).collect();
+    let shown: Vec<&At> = culprit
+        .taken
+        .iter()
+        .enumerate()
+        .filter(|(n, at)| *n == 0 || at.part >= PART_MIN)
+        .map(|(_, at)| at)
+        .collect();
     let mut said: Vec<String> = shown
         .iter()
         .take(SITES_MAX)
@@ -111,8 +118,11 @@ fn sites(culprit: &Culprit) -> String {
 
 /// What its holders do, in words; none if nobody knows.
 fn held(culprit: &Culprit) -> Option<String> {
-    let known: Vec<&Held> =
-        culprit.held.iter().filter(|held| held.holding != Holding::Unknown && held.part >= PART_MIN).collect();
+    let known: Vec<&Held> = culprit
+        .held
+        .iter()
+        .filter(|held| held.holding != Holding::Unknown && held.part >= PART_MIN)
+        .collect();
     if known.is_empty() {
         return None;
     }
@@ -205,7 +215,8 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
 /// Whether more makes it slower, by what was measured.
 fn slower(answered: &Answered) -> String {
     let study = answered.study;
-    let all: Vec<(u32, f64)> = study.measured().filter_map(|size| Some((size.n, size.throughput()?.0))).collect();
+    let all: Vec<(u32, f64)> =
+        study.measured().filter_map(|size| Some((size.n, size.throughput()?.0))).collect();
     let best = all.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
     match (best, all.last()) {
         (Some((at, most)), Some((_, last))) if *last < most * (1.0 - SLOWER_MIN) => {

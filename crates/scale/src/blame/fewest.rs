@@ -37,7 +37,9 @@ pub fn fewest<P: Ord + Clone>(looks: &[Found<P>]) -> Vec<Option<P>> {
             let mut places: Vec<&P> = look.places.iter().collect();
             places.sort();
             places.dedup();
-            places.into_iter().for_each(|place| *weights.entry(place).or_default() += look.weight);
+            for place in places {
+                *weights.entry(place).or_default() += look.weight;
+            }
         }
         let Some((best, weight)) = weights.into_iter().max_by_key(|(_, weight)| *weight) else { break };
         if crate::real(weight) < crate::real(all) * LEAST || weight == 0 {
@@ -65,7 +67,8 @@ mod tests {
         let looks = [look(1, &["under", "before"]), look(1, &["under"]), look(1, &["before", "under"])];
         assert_eq!(fewest(&looks), [Some("under"); 3]);
         // Another place explains what is left, if that is not too little.
-        let looks = [look(5, &["under", "before"]), look(4, &["under"]), look(2, &["other"]), look(1, &["before"])];
+        let looks =
+            [look(5, &["under", "before"]), look(4, &["under"]), look(2, &["other"]), look(1, &["before"])];
         assert_eq!(fewest(&looks), [Some("under"), Some("under"), Some("other"), None]);
     }
 

@@ -54,7 +54,8 @@ fn seen(locks: &[Lock]) -> SeenRun {
 fn the_lock_that_grew_comes_first_and_not_the_one_that_was_always_slow() {
     let small = [lock(Some("always"), &[("a", 5)]), lock(Some("hot"), &[("insert", 1)])];
     let large = [lock(Some("always"), &[("a", 6)]), lock(Some("hot"), &[("insert", 1), ("rebuild", 3)])];
-    let blame = blame(&study(vec![(1, [seen(&small), seen(&small)]), (8, [seen(&large), seen(&large)])])).unwrap();
+    let blame =
+        blame(&study(vec![(1, [seen(&small), seen(&small)]), (8, [seen(&large), seen(&large)])])).unwrap();
     let told: Vec<_> = blame.culprits.iter().map(|c| (c.name.as_deref().unwrap(), c.more_s())).collect();
     assert_eq!(told, [("hot", 3.0), ("always", 1.0)]);
     let hot = &blame.culprits[0];

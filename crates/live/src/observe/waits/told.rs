@@ -75,7 +75,9 @@ impl Teller<'_> {
                     None => found.is_whole = false,
                     Some(stack) => {
                         let site = self.within(stack, functions);
-                        found.places.extend(site.map(|site| (thread.holding, Some(site), group(&thread.name))));
+                        found
+                            .places
+                            .extend(site.map(|site| (thread.holding, Some(site), group(&thread.name))));
                     }
                 }
             }
