@@ -100,7 +100,7 @@ mod seen {
                 *sums.holds.entry((holding, place.map(site), group(&name))).or_default() += ns;
             }
         }
-        seen.locks.extend(locks.into_iter().map(|((kind, name, _), (waits, holds))| {
+        seen.locks.extend(locks.into_iter().map(|((kind, name, _), Sums { waits, holds })| {
             Lock {
                 kind,
                 name,
