@@ -305,7 +305,7 @@ struct Runs<'a> {
 
 /// What became of one run.
 enum Made {
-    Run(Run),
+    Run(Box<Run>),
     Failed(String),
     Stopped,
 }
@@ -348,7 +348,7 @@ impl Runs<'_> {
                         size.runs.clear();
                         size.failed = Some(why);
                     }
-                    Made::Run(run) => size.runs.push(run),
+                    Made::Run(run) => size.runs.push(*run),
                 }
                 progress.step();
             }
@@ -398,7 +398,7 @@ impl Runs<'_> {
                 Err(why) => return Made::Failed(why),
             },
         };
-        Made::Run(Run { wall_ns: done.wall_ns, throughput, watched: done.watched })
+        Made::Run(Box::new(Run { wall_ns: done.wall_ns, throughput, watched: done.watched }))
     }
 }
 

@@ -167,7 +167,9 @@ fn main() {
             });
         }
         let running: Vec<_> = (0..*threads).map(|number| scope.spawn(move || work(number))).collect();
-        running.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in running {
+            thread.join().unwrap();
+        }
         *ended.lock().unwrap() = true;
         changed.notify_all();
     });

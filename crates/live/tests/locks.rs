@@ -1,7 +1,7 @@
 //! Whether the lock that is to blame is found: `examples/planted.rs` has eight locks, of which a seed makes one hot.
 //!
 //! How many seeds are tried is in `COMMONHOLD_SEEDS`; 6 unless set.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;

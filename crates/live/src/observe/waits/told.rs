@@ -74,7 +74,9 @@ impl Teller<'_> {
                     // Nobody knows where it is: it may hold the lock.
                     None => found.is_whole = false,
                     Some(stack) => {
-                        let site = self.within(stack, functions);
+                        // One that is in a function of locks still tries to take one, and spins.
+                        let spins = self.told(stack).kind.is_some();
+                        let site = self.within(stack, functions).filter(|_| !spins);
                         found
                             .places
                             .extend(site.map(|site| (thread.holding, Some(site), group(&thread.name))));
