@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use commonhold_live::observe::topology;
-use commonhold_live::program::{self, Asked, Done, Ended, NotRun};
+use commonhold_live::program::{self, Asked, Done, Ended, Learned, NotRun};
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_report::scale as report;
 use commonhold_scale::study::{Limit, Measure, Run, Size, Sizes, Study};
@@ -36,7 +36,8 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
     let plan = Plan::of(args, &machine)?;
     let signals = Signals::open(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
         .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
-    let mut runs = Runs { plan: &plan, signals: &signals, notes: Notes::default() };
+    let mut runs =
+        Runs { plan: &plan, signals: &signals, notes: Notes::default(), learned: Learned::default() };
     let Some(sizes) = runs.measure()? else {
         return Err(Failure::new(Exit::Interrupted, "interrupted; the program and its children were ended"));
     };
@@ -208,6 +209,29 @@ fn untold(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
             "run it as root; setuid programs hide it from other users",
         );
     }
+    if let Some(why) = &notes.no_stacks {
+        say(
+            format!("where locks are taken: the program's memory cannot be read ({why})"),
+            "run it as root, or with `sysctl kernel.yama.ptrace_scope=0`; setuid programs hide it",
+        );
+    }
+    if let Some(why) = &notes.no_kernel {
+        say(
+            format!("which locks of the kernel are waited for, and who wakes whom: {why}"),
+            "run it as root, outside of a container, on Linux 5.19 or later with BPF and BTF",
+        );
+    } else if notes.kernel_lost > 0 {
+        say(
+            format!("{} waits in the kernel, for which there was no room", notes.kernel_lost),
+            "have the program do less, or read it as the part that was seen",
+        );
+    }
+    if let Some(why) = &notes.no_shots {
+        say(
+            format!("where holders of locks are while they run: the kernel does not sample them ({why})"),
+            "allow it with `sysctl kernel.perf_event_paranoid=2` or less, outside of a container, or run it as root",
+        );
+    }
     limits
 }
 
@@ -264,6 +288,10 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
 struct Notes {
     lost: bool,
     hidden: bool,
+    no_stacks: Option<String>,
+    no_shots: Option<String>,
+    no_kernel: Option<String>,
+    kernel_lost: u64,
     left: usize,
 }
 
@@ -272,11 +300,12 @@ struct Runs<'a> {
     plan: &'a Plan<'a>,
     signals: &'a Signals,
     notes: Notes,
+    learned: Learned,
 }
 
 /// What became of one run.
 enum Made {
-    Run(Run),
+    Run(Box<Run>),
     Failed(String),
     Stopped,
 }
@@ -319,7 +348,7 @@ impl Runs<'_> {
                         size.runs.clear();
                         size.failed = Some(why);
                     }
-                    Made::Run(run) => size.runs.push(run),
+                    Made::Run(run) => size.runs.push(*run),
                 }
                 progress.step();
             }
@@ -336,12 +365,17 @@ impl Runs<'_> {
             keep_output: plan.rate.is_some(),
             watch: !plan.args.unwatched,
         };
-        let done = match program::run(&asked, &plan.all, self.signals.as_fd()).map_err(not_run)? {
+        let ran = program::run(&asked, &plan.all, self.signals.as_fd(), &mut self.learned);
+        let done = match ran.map_err(not_run)? {
             Ended::Stopped => return Ok(Made::Stopped),
             Ended::Done(done) => done,
         };
         self.notes.lost |= done.lost;
         self.notes.hidden |= done.hidden;
+        self.notes.no_stacks = self.notes.no_stacks.take().or(done.no_stacks.clone());
+        self.notes.no_kernel = self.notes.no_kernel.take().or(done.no_kernel.clone());
+        self.notes.kernel_lost += done.kernel_lost;
+        self.notes.no_shots = self.notes.no_shots.take().or(done.no_shots.clone());
         self.notes.left += done.left;
         Ok(self.judge(*done))
     }
@@ -364,7 +398,7 @@ impl Runs<'_> {
                 Err(why) => return Made::Failed(why),
             },
         };
-        Made::Run(Run { wall_ns: done.wall_ns, throughput, watched: done.watched })
+        Made::Run(Box::new(Run { wall_ns: done.wall_ns, throughput, watched: done.watched }))
     }
 }
 

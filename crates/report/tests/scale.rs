@@ -1,11 +1,56 @@
 //! What a study looks like, to the byte. Golden files: see `golden.rs`.
 
 use commonhold_report::{Style, scale};
+use commonhold_scale::blame::{Disk, Hold, Holding, Kind, Lock, SeenRun, Site, Stolen, Wake, Waker};
 use commonhold_scale::law::Law;
 use commonhold_scale::states::{State, Times};
 use commonhold_scale::study::{Limit, Measure, Named, Run, Size, Sizes, Study, Watched};
 
 const MS: u64 = 1_000_000;
+
+/// What its threads waited for: two thirds of it for one lock, the rest for another and at a condition variable.
+fn seen(states: &[(State, u64)], wall_ms: u64) -> SeenRun {
+    let waited: u64 = states.iter().filter(|(state, _)| *state == State::Lock).map(|(_, ms)| ms * MS).sum();
+    let at = |function: &str, place: &str| Site { function: function.into(), place: Some(place.into()) };
+    let hold = |holding, site, ns| Hold { holding, site, thread: "worker-*".into(), ns };
+    let lock =
+        |kind, name: Option<&str>, waits, holds| Lock { kind, name: name.map(str::to_owned), waits, holds };
+    let table = lock(
+        Kind::Mutex,
+        Some("table_lock"),
+        vec![(at("insert", "main.c:41"), waited / 2), (at("find", "main.c:60"), waited / 6)],
+        vec![
+            hold(Holding::Runs, Some(at("rebuild", "main.c:80")), waited / 2),
+            hold(Holding::Waits(State::Io), Some(at("flush", "log.c:12")), waited / 12),
+            hold(Holding::Unknown, None, waited / 12),
+        ],
+    );
+    let directory =
+        lock(Kind::KernelReadWrite, None, vec![(at("lock_rename", "rename(2)"), waited / 6)], Vec::new());
+    let queue = lock(Kind::Condition, None, vec![(at("next_job<T>", "pool.c:7"), waited / 6)], Vec::new());
+    let wake = |waiter: &str, waker, ms| Wake { waiter: waiter.into(), at: None, waker, waited_ns: ms * MS };
+    SeenRun {
+        locks: vec![table, directory, queue],
+        wakes: vec![
+            wake("worker-*", Waker::Thread("a<b".into()), wall_ms / 2),
+            wake("a<b", Waker::Interrupt, wall_ms / 3),
+        ],
+        stolen: vec![Stolen {
+            cpu: 0,
+            ns: wall_ms * MS / 50,
+            sources: vec![("virtio0-req".into(), wall_ms)],
+        }],
+        disks: vec![Disk {
+            name: "vda".into(),
+            mounts: vec!["/".into(), "/home".into()],
+            requests: wall_ms / 10,
+            waited_ns: wall_ms * MS / 2,
+            busy_ns: wall_ms * MS / 4,
+            bytes: 4096 * wall_ms,
+        }],
+        io_bytes: Some((8192, 4096 * wall_ms)),
+    }
+}
 
 /// A run of that length; its threads spend it in these states, in ms.
 fn run(wall_ms: u64, states: &[(State, u64)]) -> Run {
@@ -15,7 +60,7 @@ fn run(wall_ms: u64, states: &[(State, u64)]) -> Run {
     }
     let named = |name: &str, threads| Named { name: name.to_owned(), threads, times };
     let by_name = vec![named("worker-*", 8), named("a<b", 1)];
-    let watched = Watched { times, by_name, threads: 9, looks: 100 };
+    let watched = Watched { times, by_name, threads: 9, looks: 100, seen: seen(states, wall_ms) };
     #[allow(clippy::cast_precision_loss)]
     let throughput = 1_000.0 / wall_ms as f64;
     Run { wall_ns: wall_ms * MS, throughput, watched: Some(watched) }

@@ -2,6 +2,7 @@
 
 use commonhold_machine::CpuSet;
 
+use crate::blame::SeenRun;
 use crate::fit::Point;
 use crate::real;
 use crate::states::Times;
@@ -95,6 +96,8 @@ pub struct Watched {
     pub threads: u64,
     /// How often a thread was looked at.
     pub looks: u64,
+    /// What they waited for, by name.
+    pub seen: SeenRun,
 }
 
 /// Threads of one name.

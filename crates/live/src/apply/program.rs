@@ -25,8 +25,11 @@ use crate::host::exits::Exits;
 use crate::host::perf::Stalls;
 use crate::host::signal::{self, Pinned};
 use crate::host::{clock, read_to_string};
+use crate::observe::kernels_locks::KernelsLocks;
+use crate::observe::machine_counts::Counts;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, is_alive};
 use crate::observe::threads::Threads;
+use crate::observe::waits::Files;
 
 /// What is to be run.
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +61,14 @@ pub struct Done {
     pub lost: bool,
     /// What some thread waited for could not be read.
     pub hidden: bool,
+    /// Why the stacks of some threads that sleep could not be read.
+    pub no_stacks: Option<String>,
+    /// The same of threads that run.
+    pub no_shots: Option<String>,
+    /// Why the kernel's locks, and who wakes whom, are not told.
+    pub no_kernel: Option<String>,
+    /// How much of that was more than there is room for.
+    pub kernel_lost: u64,
     /// Processes that it left behind.
     pub left: usize,
 }
@@ -129,11 +140,20 @@ const ERROR_BYTES: u64 = 4 << 10;
 
 const PERIOD: Duration = Duration::from_millis(10);
 const PERIOD_MAX: Duration = Duration::from_secs(1);
+/// After a look that read files of the program, which later ones will not, not so long is waited for the next.
+const PERIOD_LEARNED: Duration = Duration::from_millis(50);
 /// Looks take one part in so many of a CPU.
 const COST: u32 = 200;
 
+/// What runs of a program have in common, learned once: what is in its files.
+#[derive(Debug, Default)]
+pub struct Learned {
+    files: Files,
+    kernels_locks: KernelsLocks,
+}
+
 /// Runs it. `stop` becomes readable when it is to end at once.
-pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, NotRun> {
+pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learned) -> Result<Ended, NotRun> {
     let cannot = |what: &str| {
         let what = what.to_owned();
         move |source: io::Error| LiveError::Process {
@@ -146,7 +166,10 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
     };
     let adopts = Adopts::begin().map_err(cannot("adopt processes"))?;
     let mut threads = match asked.watch {
-        true => Some(Threads::prepare(Exits::listen(online).ok(), counts_delays())?),
+        true => {
+            let files = std::mem::take(&mut learned.files);
+            Some(Threads::prepare(Exits::listen(online).ok(), counts_delays(), files)?)
+        }
         false => None,
     };
     let errors = child::scratch().map_err(cannot("keep what a program prints"))?;
@@ -160,6 +183,11 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
         false => Stdio::null(),
     });
     let mut family = Family::before()?;
+    let mut no_kernel = None;
+    if asked.watch {
+        no_kernel = learned.kernels_locks.begin().err();
+    }
+    let before = asked.watch.then(Counts::now);
     let begun_ns = clock::now();
     let program = child::start_on(asked.cpus, &mut command).map_err(|refused| match refused {
         Refused::Command(source) => NotRun::Command {
@@ -185,19 +213,44 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
     if let Some(threads) = &mut threads {
         threads.look()?;
     }
+    let io_bytes = family.procfs.io_bytes(pid)?;
     let (status, used) = child::reap(pid).map_err(cannot("take a program's status"))?;
+    let after = before.as_ref().map(|_| Counts::now());
     let left = family.end()?;
     let stalls = stalls.and_then(|stalls| stalls.read().ok()).filter(|(_, cycles)| *cycles > 0);
     let hidden = threads.as_ref().is_some_and(|threads| threads.hidden);
-    let (watched, lost) = threads.map(|threads| threads.end(used, stalls)).unzip();
+    let seen = threads.map(|threads| threads.end(used, stalls, no_kernel.is_none()));
+    let lost = seen.as_ref().is_some_and(|seen| seen.lost);
+    let no_stacks = seen.as_ref().and_then(|seen| seen.no_stacks.clone());
+    let no_shots = seen.as_ref().and_then(|seen| seen.no_shots.clone());
+    let mut watched = seen.map(|seen| {
+        learned.files = seen.files;
+        seen.watched
+    });
+    let mut kernel_lost = 0;
+    if let Some(Watched { seen, .. }) = &mut watched {
+        match learned.kernels_locks.end(seen) {
+            Ok(lost) => kernel_lost = lost,
+            Err(why) => no_kernel = Some(why),
+        }
+        if let Some((before, after)) = before.zip(after) {
+            seen.stolen = after.stolen_since(&before, asked.cpus);
+            seen.disks = after.disks_since(&before);
+        }
+        seen.io_bytes = io_bytes;
+    }
     Ok(Ended::Done(Box::new(Done {
         wall_ns: ended_ns.saturating_sub(begun_ns),
         status,
         output: child::scratch_end(output, OUTPUT_BYTES).map_err(cannot("read what a program printed"))?,
         errors: child::scratch_end(errors, ERROR_BYTES).map_err(cannot("read what a program printed"))?,
         watched,
-        lost: lost.unwrap_or(false),
+        lost,
         hidden,
+        no_stacks,
+        no_shots,
+        no_kernel,
+        kernel_lost,
         left,
     })))
 }
@@ -219,7 +272,8 @@ fn wait(pid: u32, mut threads: Option<&mut Threads>, stop: BorrowedFd) -> Result
                 let begun_ns = clock::thread_cpu_ns();
                 threads.look()?;
                 let took = Duration::from_nanos(clock::thread_cpu_ns().saturating_sub(begun_ns));
-                Some((took * COST).clamp(PERIOD, PERIOD_MAX))
+                let most = if threads.learned() { PERIOD_LEARNED } else { PERIOD_MAX };
+                Some((took * COST).clamp(PERIOD, most))
             }
         };
         let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());

@@ -19,6 +19,7 @@
 pub mod affinity;
 pub(crate) mod child;
 pub mod clock;
+pub(crate) mod copy;
 mod dir;
 pub(crate) mod exits;
 mod files;
@@ -26,6 +27,7 @@ pub mod io_priority;
 pub mod oom_score;
 pub(crate) mod page_out;
 pub(crate) mod perf;
+pub(crate) mod shot;
 pub(crate) mod signal;
 mod tamper;
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::LiveError;
 use crate::host::{Dir, File};
 
-pub(crate) use doing::Moment;
+pub(crate) use doing::{Moment, Spot, group};
 pub use usage::SchedStat;
 pub(crate) use usage::{Resident, Transferred};
 

@@ -14,10 +14,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use commonhold_scale::blame::SeenRun;
 use commonhold_scale::states::{Counted, Delays, State, Thread, Times};
 use commonhold_scale::study::{Named, Watched};
 
-use super::process::{Listed, Moment, ProcFs};
+use super::process::{Listed, Moment, ProcFs, group};
+use super::waits::{Files, Waits};
 use crate::LiveError;
 use crate::host::child::Used;
 use crate::host::clock;
@@ -45,6 +47,21 @@ pub(crate) struct Threads {
     pub(crate) hidden: bool,
     /// Whether the kernel counts what is waited for disks.
     counts_delays: bool,
+    /// Which locks they wait for.
+    waits: Waits,
+}
+
+/// What was seen of a program in the end.
+pub(crate) struct Seen {
+    /// What its threads did, and which locks they waited for.
+    pub(crate) watched: Watched,
+    /// Records of ended threads were lost.
+    pub(crate) lost: bool,
+    /// Why the stacks of some threads could not be read, of those that sleep and of those that run.
+    pub(crate) no_stacks: Option<String>,
+    pub(crate) no_shots: Option<String>,
+    /// What is known of the program's files.
+    pub(crate) files: Files,
 }
 
 struct Tracked {
@@ -71,15 +88,13 @@ impl Done {
     }
 }
 
-/// Threads that differ in a number at the end of their names are of one group: `worker-12` is `worker-*`.
-fn group(name: &str) -> String {
-    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    if stem.len() == name.len() || stem.is_empty() { name.to_owned() } else { format!("{stem}*") }
-}
-
 impl Threads {
     /// Gets ready to look at a program that is about to be started.
-    pub(crate) fn prepare(exits: Option<Exits>, counts_delays: bool) -> Result<Threads, LiveError> {
+    pub(crate) fn prepare(
+        exits: Option<Exits>,
+        counts_delays: bool,
+        files: Files,
+    ) -> Result<Threads, LiveError> {
         let mut procfs = ProcFs::open(Path::new("/proc"))?;
         let mut listed = Vec::new();
         procfs.processes(&mut listed)?;
@@ -100,6 +115,7 @@ impl Threads {
             done: Done::default(),
             hidden: false,
             counts_delays,
+            waits: Waits::with(files),
         })
     }
 
@@ -117,18 +133,28 @@ impl Threads {
         }
         let before_ns = std::mem::replace(&mut self.looked_ns, clock::now());
         let known: Vec<(u32, u32)> = self.threads.iter().map(|(tid, tracked)| (*tid, tracked.pid)).collect();
+        self.waits.begin(self.looked_ns.saturating_sub(before_ns));
         for (tid, pid) in known {
             if let Some(moment) = self.procfs.doing(pid, tid)? {
+                if !moment.ended {
+                    self.waits.see(&mut self.procfs, pid, tid, &moment)?;
+                }
                 self.see(tid, before_ns, moment);
             } else if self.exits.is_none() {
                 self.vanished(tid);
             }
         }
+        self.waits.end_of_look(&mut self.procfs)?;
         if let Some(exits) = &mut self.exits {
             exits.take(&mut self.records);
             self.settle();
         }
         Ok(())
+    }
+
+    /// Whether the last look read what it will not have to read again soon.
+    pub(crate) fn learned(&self) -> bool {
+        self.waits.learned
     }
 
     fn see(&mut self, tid: u32, before_ns: u64, moment: Moment) {
@@ -258,8 +284,8 @@ impl Threads {
     }
 
     /// The program has ended, and used so much; of the cycles of its own code, so many of all were waits for memory. What its
-    /// threads did, and whether records were lost.
-    pub(crate) fn end(mut self, used: Used, stalls: Option<(u64, u64)>) -> (Watched, bool) {
+    /// threads did. `kernels`: others tell of the kernel's locks.
+    pub(crate) fn end(mut self, used: Used, stalls: Option<(u64, u64)>, kernels: bool) -> Seen {
         let mut lost = false;
         let recorded = if let Some(exits) = &mut self.exits {
             exits.take(&mut self.records);
@@ -294,7 +320,11 @@ impl Threads {
             .collect();
         by_name.sort_by_key(|named| std::cmp::Reverse(named.times.ran()));
         let threads = by_name.iter().map(|named| named.threads).sum();
-        (Watched { times, by_name, threads, looks: self.done.looks }, lost)
+        let (no_stacks, no_shots) = (self.waits.no_stacks.take(), self.waits.no_shots.take());
+        let (locks, files) = self.waits.end(times.of(State::Lock), kernels);
+        let seen = SeenRun { locks, ..SeenRun::default() };
+        let watched = Watched { times, by_name, threads, looks: self.done.looks, seen };
+        Seen { watched, lost, no_stacks, no_shots, files }
     }
 
     /// The records of threads that no look found, and that were the program's.
@@ -331,12 +361,6 @@ fn make_up(times: &mut Times, used: Used) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn threads_are_grouped_by_what_their_names_have_in_common() {
-        assert_eq!(group("worker-12"), "worker-*");
-        assert_eq!((group("make").as_str(), group("42").as_str()), ("make", "42"));
-    }
 
     #[test]
     fn cpu_time_that_was_missed_takes_the_place_of_what_nobody_saw() {

@@ -1,12 +1,14 @@
 //! How a program scales, and where its time goes: for a terminal, as JSON, and as a page with plots.
 //!
-//! The questions are answered in this order: how does it scale (`scaling`), where does the time go (`time`). Each makes one
-//! table, and sentences with a label each; the terminal and the page show the same.
+//! The questions are answered in this order: how does it scale (`scaling`), where does the time go (`time`), who is to blame
+//! (`blame`). Each makes one table, and sentences with a label each; the terminal and the page show the same.
 
+mod blame;
 mod page;
 mod scaling;
 mod time;
 
+use commonhold_scale::blame::{Blame, blame};
 use commonhold_scale::growth::{Growth, growth};
 use commonhold_scale::scaling::{Scaling, scaling};
 use commonhold_scale::states::State;
@@ -29,11 +31,12 @@ pub(crate) struct Answered<'a> {
     pub(crate) study: &'a Study,
     pub(crate) scaling: Scaling,
     pub(crate) growth: Option<Growth>,
+    pub(crate) blame: Option<Blame>,
 }
 
 impl Answered<'_> {
     fn of(study: &Study) -> Answered<'_> {
-        Answered { study, scaling: scaling(study), growth: growth(study) }
+        Answered { study, scaling: scaling(study), growth: growth(study), blame: blame(study) }
     }
 
     /// Whether somebody looked.
@@ -58,6 +61,13 @@ pub fn text(study: &Study, style: Style) -> String {
         text.push('\n');
     }
     text += &sentences(&time::said(&answered), style);
+    text += &heading("3. Who is to blame?", style);
+    text += &sentences(&blame::said(&answered), style);
+    if let Some(table) = blame::table(&answered) {
+        text.push('\n');
+        text += &wrapped(blame::LEAD, style);
+        text += &table.render(style);
+    }
     let limits = limits(study);
     if !limits.is_empty() {
         text += &heading("What is not told", style);
@@ -164,6 +174,7 @@ pub fn json(study: &Study) -> String {
             sizes: study.sizes.iter().map(ShownSize::of).collect(),
             scaling: scaling::Shown::of(&answered.scaling),
             growth: answered.growth.as_ref(),
+            blame: answered.blame.as_ref(),
             limits: limits(study),
         },
     )
@@ -179,6 +190,7 @@ struct Shown<'a> {
     sizes: Vec<ShownSize>,
     scaling: scaling::Shown,
     growth: Option<&'a Growth>,
+    blame: Option<&'a Blame>,
     limits: Vec<Limit>,
 }
 

@@ -4,7 +4,7 @@ use commonhold_scale::scaling::Scaling;
 use commonhold_scale::states::State;
 use commonhold_scale::study::{Measure, Sizes, Study};
 
-use super::{Answered, Said, about, limits, number, scaling, time};
+use super::{Answered, Said, about, blame, limits, number, scaling, time};
 use crate::html::{CLOSE, open};
 use crate::plot::{Parts, Plot, Stack, plot, stack};
 use crate::svg::escape;
@@ -15,7 +15,7 @@ const STEPS: u32 = 120;
 /// The page with plots.
 pub fn html(study: &Study) -> String {
     let answered = Answered::of(study);
-    let mut page = open("How a program scales, and where its time goes", "");
+    let mut page = open("How a program scales, where its time goes, and who is to blame", "");
     page += &format!("<dl class=\"facts\">\n<dt>Program</dt><dd>{}</dd>\n", escape(&study.command));
     for (label, fact) in ["Machine", "Sizes", "Throughput", "Runs"].iter().zip(about(study)) {
         page += &format!("<dt>{label}</dt><dd>{}</dd>\n", escape(&fact));
@@ -31,6 +31,11 @@ pub fn html(study: &Study) -> String {
         page += &states(study);
         page += &time::table(&answered).html();
         page += STATES;
+    }
+    page += "<h2>Who is to blame?</h2>\n";
+    page += &sentences(&blame::said(&answered));
+    if let Some(table) = blame::table(&answered) {
+        page += &format!("<p>{}</p>\n{}", escape(blame::LEAD), table.html());
     }
     let limits = limits(study);
     if !limits.is_empty() {

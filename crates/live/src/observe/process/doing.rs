@@ -17,6 +17,7 @@
 
 use commonhold_scale::states::{Counted, Look, Seen, State as Doing};
 
+use super::super::machine_counts::parse_io;
 use super::{ProcFs, parse_number};
 use crate::LiveError;
 use crate::host::clock;
@@ -34,6 +35,19 @@ pub(crate) struct Moment {
     pub(crate) ended: bool,
     /// What it waits for could not be read.
     pub(crate) hidden: bool,
+    /// Where it sleeps.
+    pub(crate) spot: Option<Spot>,
+}
+
+/// Where a thread sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// The system call, or -1, and its first three arguments.
+    pub(crate) call: i64,
+    pub(crate) arguments: [u64; 3],
+    /// Where its stack ends, and where it is in the program.
+    pub(crate) stack: u64,
+    pub(crate) at: u64,
 }
 
 impl ProcFs {
@@ -42,14 +56,15 @@ impl ProcFs {
         let Some(short) = self.read(&format!("{pid}/task/{tid}/stat"))?.and_then(parse_short) else {
             return Ok(None);
         };
-        let (mut seen, mut hidden) = (Seen::Ready, false);
+        let (mut seen, mut hidden, mut spot) = (Seen::Ready, false, None);
         match short.state {
             b'R' | b'Z' | b'X' => {}
             b'T' | b't' => seen = Seen::Waits(Doing::Stopped),
             state => {
-                let call = self.read(&format!("{pid}/task/{tid}/syscall"))?.map(parse_call);
-                hidden = call.is_none();
-                let call = call.unwrap_or(Call::Unknown);
+                let text = self.read(&format!("{pid}/task/{tid}/syscall"))?;
+                hidden = text.is_none();
+                let call = text.map_or(Call::Unknown, parse_call);
+                spot = text.and_then(parse_spot);
                 if call != Call::Running {
                     let is_joined = matches!(call, Call::In(_, [_, _, number])
                         if u32::try_from(number).is_ok_and(|other| other != tid && self.has(pid, other)));
@@ -69,7 +84,30 @@ impl ProcFs {
         };
         let ended = matches!(short.state, b'Z' | b'X');
         let Short { name, start, .. } = short;
-        Ok(Some(Moment { name, start, look: Look { at_ns, counted, seen }, ended, hidden }))
+        Ok(Some(Moment { name, start, look: Look { at_ns, counted, seen }, ended, hidden, spot }))
+    }
+
+    /// Where a thread sleeps; `None` if it does not, or is gone.
+    pub(crate) fn spot(&mut self, pid: u32, tid: u32) -> Result<Option<Spot>, LiveError> {
+        Ok(self.read(&format!("{pid}/task/{tid}/syscall"))?.and_then(parse_spot))
+    }
+
+    /// What is mapped in a process; `None` if it is gone.
+    pub(crate) fn maps(&mut self, pid: u32) -> Result<Option<String>, LiveError> {
+        let text = self.read(&format!("{pid}/maps"))?;
+        Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
+    }
+
+    /// Bytes that a process read from disks and wrote to them, and its children that it waited for; `None` if it is gone.
+    pub(crate) fn io_bytes(&mut self, pid: u32) -> Result<Option<(u64, u64)>, LiveError> {
+        let text = self.read(&format!("{pid}/io"))?;
+        Ok(text.and_then(|text| parse_io(&String::from_utf8_lossy(text))))
+    }
+
+    /// The file behind a descriptor of a process's, as the kernel names it.
+    pub(crate) fn open_file(&self, pid: u32, descriptor: u64) -> Option<String> {
+        let link = crate::host::canonical(&self.dir.path().join(format!("{pid}/fd/{descriptor}")));
+        link.ok().map(|path| path.display().to_string())
     }
 
     /// Whether a process has a thread of that number.
@@ -84,6 +122,12 @@ impl ProcFs {
             ["rwsem", "mutex", "semaphore"].iter().any(|word| has(text, word.as_bytes()))
         }))
     }
+}
+
+/// Threads that differ in a number at the end of their names are of one group: `worker-12` is `worker-*`.
+pub(crate) fn group(name: &str) -> String {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    if stem.len() == name.len() || stem.is_empty() { name.to_owned() } else { format!("{stem}*") }
 }
 
 /// What is read of `stat` here.
@@ -133,6 +177,18 @@ fn parse_call(text: &[u8]) -> Call {
         }
         None => Call::Unknown,
     }
+}
+
+/// The same text: the last two words are the stack pointer and the place. A thread that runs has none.
+fn parse_spot(text: &[u8]) -> Option<Spot> {
+    let text = std::str::from_utf8(text).ok()?;
+    let mut words = text.split_whitespace();
+    let call = words.next()?.parse().ok()?;
+    let numbers: Vec<u64> =
+        words.map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()).collect::<Option<_>>()?;
+    let (arguments, [stack, at]) = numbers.split_last_chunk()?;
+    let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
+    Some(Spot { call, arguments: [argument(0), argument(1), argument(2)], stack: *stack, at: *at })
 }
 
 /// `linux/futex.h`: the operation is in the low bits; those that wait.
@@ -206,6 +262,22 @@ mod tests {
         assert_eq!(of(b'D', "-1 0x7ffc 0x7f30", false, true), Doing::Lock);
         assert_eq!(of(b'S', "", false, false), Doing::Sleep);
         assert_eq!(parse_call(b"running\n"), Call::Running);
+    }
+
+    #[test]
+    fn threads_are_grouped_by_what_their_names_have_in_common() {
+        assert_eq!(group("worker-12"), "worker-*");
+        assert_eq!((group("make").as_str(), group("42").as_str()), ("make", "42"));
+    }
+
+    #[test]
+    fn where_a_thread_sleeps() {
+        let spot = |text: &str| parse_spot(text.as_bytes());
+        let asleep = Spot { call: 202, arguments: [0x7f01, 0x80, 2], stack: 0x7ffc, at: 0x7f30 };
+        assert_eq!(spot("202 0x7f01 0x80 0x2 0x0 0x0 0x0 0x7ffc 0x7f30\n"), Some(asleep));
+        let faults = Spot { call: -1, arguments: [0; 3], stack: 0x7ffc, at: 0x7f30 };
+        assert_eq!(spot("-1 0x7ffc 0x7f30\n"), Some(faults));
+        assert_eq!((spot("running\n"), spot(""), spot("202 0x1")), (None, None, None));
     }
 
     #[test]

@@ -1,0 +1,375 @@
+//! The kernel's locks that a program waits for, and who wakes its threads: through BPF, as root.
+//!
+//! [`Watcher::load`] checks the program (`bpf/trace.bpf.c`) and makes its tables. It watches from [`Watcher::begin`] on, which
+//! also forgets what was seen before, until [`Watcher::end`]. Nothing is watched but the processes that this one makes.
+
+use std::collections::HashMap;
+use std::io;
+use std::process;
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, PrintLevel};
+
+use crate::symbols::Symbols;
+
+/// Compiled by build.rs.
+static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
+
+/// Why the kernel's locks are not told.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel does not take the program.
+    #[error("the kernel does not load what looks at its locks: {source:#}{log}")]
+    Load {
+        /// libbpf's error.
+        source: libbpf_rs::Error,
+        /// The last lines of what libbpf and the verifier said.
+        log: String,
+    },
+    /// A table or a tracepoint could not be used.
+    #[error("cannot {what}: {source:#}")]
+    Use {
+        /// What was to be done.
+        what: String,
+        /// Why it could not be.
+        source: libbpf_rs::Error,
+    },
+    /// The program that was built has no such part: a broken build.
+    #[error("what looks at the kernel's locks was built without {0}: build it again")]
+    Part(&'static str),
+    /// In a container, this process has another number than the kernel's own.
+    #[error("processes have other numbers here than the kernel's own: this is a container")]
+    Container,
+    /// The names of the kernel's functions could not be read.
+    #[error("cannot read /proc/kallsyms: {0}")]
+    Symbols(io::Error),
+}
+
+/// What a lock in the kernel is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LockKind {
+    /// One task at a time, the others sleep.
+    Mutex,
+    /// Readers together, or one writer, and the others sleep.
+    ReadWrite,
+    /// The others spin.
+    Spin,
+    /// Something else.
+    Other,
+}
+
+/// A place in the kernel: the function, and what called into the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The function.
+    pub function: String,
+    /// `rename(2)`, or `page fault`.
+    pub call: Option<String>,
+}
+
+/// What a holder did while others waited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holder {
+    /// It slept.
+    Sleeps,
+    /// It ran, or was ready to.
+    Runs,
+    /// The kernel does not tell who it was.
+    Unknown,
+}
+
+/// Waits for one lock at one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contention {
+    /// What it is.
+    pub kind: LockKind,
+    /// The kernel's name for it, if it is a variable of the kernel's.
+    pub name: Option<String>,
+    /// Where it is waited for.
+    pub at: Place,
+    /// How long.
+    pub ns: u64,
+    /// What its holder did, where, its name, and for how much of that time.
+    pub holders: Vec<(Holder, Option<Place>, String, u64)>,
+}
+
+/// Who wakes a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// A thread of the program.
+    Thread,
+    /// Another program.
+    Other,
+    /// An interrupt.
+    Interrupt,
+}
+
+/// Threads were woken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Woken {
+    /// The name of those who slept.
+    pub waiter: String,
+    /// Where they slept.
+    pub at: Option<Place>,
+    /// Who woke them.
+    pub who: Who,
+    /// Their name.
+    pub waker: String,
+    /// How long they had slept.
+    pub ns: u64,
+}
+
+/// What was seen of a program.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// Waits for locks.
+    pub contentions: Vec<Contention>,
+    /// Wake-ups.
+    pub woken: Vec<Woken>,
+    /// How often something did not fit into a table.
+    pub lost: u64,
+}
+
+/// Watches the programs that this process makes.
+pub struct Watcher {
+    links: Vec<Link>,
+    object: Object,
+    symbols: Symbols,
+}
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watcher").field("watches", &!self.links.is_empty()).finish_non_exhaustive()
+    }
+}
+
+/// What libbpf says while it loads. It takes a function without a place of its own for that.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+const LOG_LINES: usize = 40;
+
+fn log_line(_: PrintLevel, line: String) {
+    LOG.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+}
+
+fn last_lines() -> String {
+    let log = LOG.lock().unwrap_or_else(PoisonError::into_inner).concat();
+    let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines
+        .iter()
+        .skip(lines.len().saturating_sub(LOG_LINES))
+        .fold(String::new(), |text, line| text + "; " + line)
+}
+
+/// The name space of process numbers that the kernel itself uses: `PROC_PID_INIT_INO`.
+const OUTERMOST: &str = "pid:[4026531836]";
+
+/// Sizes of what stands in the tables: `bpf/trace.bpf.c`.
+const LOCK_KEY: usize = 16;
+const STACK_MAX: usize = 64;
+
+/// What a look-up of a table goes through.
+type Entry = (Vec<u8>, u64);
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+    u64::from_ne_bytes(bytes.unwrap_or_default())
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    let bytes = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    u32::from_ne_bytes(bytes.unwrap_or_default())
+}
+
+fn text(bytes: &[u8], at: usize) -> String {
+    let bytes = bytes.get(at..at + 16).unwrap_or_default();
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+impl Watcher {
+    /// Loads it, without letting it watch yet.
+    pub fn load() -> Result<Watcher, Error> {
+        if std::fs::read_link("/proc/self/ns/pid").is_ok_and(|space| space.as_os_str() != OUTERMOST) {
+            return Err(Error::Container);
+        }
+        let load = || {
+            let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
+            for mut map in open.maps_mut() {
+                if map.name().to_string_lossy().ends_with(".rodata")
+                    && let Some(data) = map.initial_value_mut()
+                    && let Some(maker) = data.get_mut(..4)
+                {
+                    maker.copy_from_slice(&process::id().to_ne_bytes());
+                }
+            }
+            open.load()
+        };
+        LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let before = libbpf_rs::set_print(Some((PrintLevel::Warn, log_line)));
+        let object = load();
+        libbpf_rs::set_print(before);
+        let object = object.map_err(|source| Error::Load { source, log: last_lines() })?;
+        let symbols = Symbols::read().map_err(Error::Symbols)?;
+        Ok(Watcher { links: Vec::new(), object, symbols })
+    }
+
+    /// Forgets what was seen, and watches from now on.
+    pub fn begin(&mut self) -> Result<(), Error> {
+        self.links.clear();
+        for map in self.object.maps() {
+            if matches!(map.map_type(), MapType::Hash | MapType::StackTrace) {
+                let keys: Vec<Vec<u8>> = map.keys().collect();
+                for key in keys {
+                    let _ = map.delete(&key);
+                }
+            }
+        }
+        // A CPU may have been left in the middle of an interrupt.
+        let nothing = vec![vec![0; 4]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
+        let depth = self.map("depth", "its count of interrupts")?;
+        let put = |source| Error::Use { what: "reset its count of interrupts".to_owned(), source };
+        depth.update_percpu(&0u32.to_ne_bytes(), &nothing, MapFlags::ANY).map_err(put)?;
+        let attach = |source| Error::Use { what: "look at the kernel's locks".to_owned(), source };
+        // Ends of interrupts before their beginnings.
+        for ends in [true, false] {
+            for program in self.object.progs_mut() {
+                if program.name().to_string_lossy().starts_with("end_") == ends {
+                    self.links.push(program.attach().map_err(attach)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches no longer. What was seen since it began.
+    pub fn end(&mut self) -> Result<Watched, Error> {
+        self.links.clear();
+        let mut holders: HashMap<Vec<u8>, Vec<Entry>> = HashMap::new();
+        for (key, ns) in self.sums("holds")? {
+            holders.entry(key[..LOCK_KEY].to_vec()).or_default().push((key, ns));
+        }
+        let mut watched = Watched::default();
+        for (key, ns) in self.sums("locks")? {
+            let held = holders.remove(&key).unwrap_or_default();
+            let stack = self.stack(half(&key, 8))?;
+            let name =
+                Some(word(&key, 0)).filter(|lock| *lock != 0).and_then(|lock| self.symbols.variable(lock));
+            let mut contention = Contention {
+                kind: kind(half(&key, 12)),
+                name,
+                at: self.symbols.place(&stack).unwrap_or_else(nowhere),
+                ns,
+                holders: Vec::new(),
+            };
+            for (key, ns) in held {
+                let holder = match half(&key, LOCK_KEY + 4) {
+                    0 => Holder::Sleeps,
+                    1 => Holder::Runs,
+                    _ => Holder::Unknown,
+                };
+                let stack = self.holder_stack(half(&key, LOCK_KEY))?;
+                contention.holders.push((holder, self.symbols.place(&stack), text(&key, LOCK_KEY + 8), ns));
+            }
+            watched.contentions.push(contention);
+        }
+        for (key, ns) in self.sums("wakes")? {
+            let who = match half(&key, 4) {
+                0 => Who::Thread,
+                1 => Who::Other,
+                _ => Who::Interrupt,
+            };
+            let at = self.symbols.place(&self.stack(half(&key, 0))?);
+            watched.woken.push(Woken { waiter: text(&key, 8), at, who, waker: text(&key, 24), ns });
+        }
+        let lost = self.map("lost", "the count of what was lost")?;
+        let count = lost.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        watched.lost = count.map_or(0, |count| word(&count, 0));
+        Ok(watched)
+    }
+
+    fn map(&self, name: &'static str, what: &'static str) -> Result<MapHandle, Error> {
+        let map = self.object.maps().find(|map| map.name() == name).ok_or(Error::Part(what))?;
+        MapHandle::try_from(&map).map_err(|source| Error::Use { what: format!("read {what}"), source })
+    }
+
+    /// A table of sums: the keys, and how long.
+    fn sums(&self, name: &'static str) -> Result<Vec<Entry>, Error> {
+        let map = self.map(name, "its sums")?;
+        let keys: Vec<Vec<u8>> = map.keys().collect();
+        let value = |key: Vec<u8>| {
+            let value = map.lookup(&key, MapFlags::ANY).ok().flatten()?;
+            Some((key, word(&value, 0)))
+        };
+        Ok(keys.into_iter().filter_map(value).collect())
+    }
+
+    fn stack(&self, id: u32) -> Result<Vec<u64>, Error> {
+        let found = self.map("stacks", "its stacks")?.lookup(&id.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        Ok(addresses(&found.unwrap_or_default(), STACK_MAX))
+    }
+
+    fn holder_stack(&self, id: u32) -> Result<Vec<u64>, Error> {
+        let map = self.map("holder_stacks", "its stacks of holders")?;
+        let found = map.lookup(&id.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        Ok(addresses(&found.unwrap_or_default(), STACK_MAX))
+    }
+}
+
+fn addresses(bytes: &[u8], most: usize) -> Vec<u64> {
+    let all = (0..most.min(bytes.len() / 8)).map(|n| word(bytes, n * 8));
+    all.take_while(|address| *address != 0).collect()
+}
+
+fn nowhere() -> Place {
+    Place { function: "?".to_owned(), call: None }
+}
+
+/// `include/trace/events/lock.h`.
+fn kind(flags: u32) -> LockKind {
+    const SPIN: u32 = 1;
+    const READ_WRITE: u32 = 2 | 4;
+    const RT_OR_PERCPU: u32 = 8 | 16;
+    const MUTEX: u32 = 32;
+    if flags & MUTEX != 0 {
+        LockKind::Mutex
+    } else if flags & SPIN != 0 {
+        LockKind::Spin
+    } else if flags & READ_WRITE != 0 && flags & RT_OR_PERCPU == 0 {
+        LockKind::ReadWrite
+    } else if flags == 0 {
+        // `queued_spin_lock_slowpath` passes SPIN; a plain semaphore passes nothing.
+        LockKind::Other
+    } else if flags & RT_OR_PERCPU != 0 {
+        LockKind::ReadWrite
+    } else {
+        LockKind::Other
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_by_their_flags() {
+        let of = |flags: u32| kind(flags);
+        assert_eq!(
+            (of(32), of(33), of(1), of(3)),
+            (LockKind::Mutex, LockKind::Mutex, LockKind::Spin, LockKind::Spin)
+        );
+        assert_eq!(
+            (of(2), of(4), of(18), of(0)),
+            (LockKind::ReadWrite, LockKind::ReadWrite, LockKind::ReadWrite, LockKind::Other)
+        );
+    }
+
+    #[test]
+    fn what_stands_in_tables() {
+        let bytes: Vec<u8> = [1u64, 2, 0, 4].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(addresses(&bytes, 64), [1, 2]);
+        assert_eq!(addresses(&bytes, 1), [1]);
+        assert_eq!(text(b"worker-3\0rest....", 0), "worker-3");
+        assert_eq!((half(&bytes, 8), word(&bytes, 24), word(&bytes, 32)), (2, 4, 0));
+    }
+}

@@ -1,0 +1,138 @@
+//! The names of places in the kernel.
+
+use std::io;
+
+use crate::kernel::Place;
+
+/// What /proc/kallsyms says: addresses and names, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Symbols {
+    code: Vec<(u64, String)>,
+    data: Vec<(u64, String)>,
+}
+
+/// Functions that locks, waiting and looking are made of: the place is who called them.
+const PLUMBING: [&str; 35] = [
+    "bpf_",
+    "__bpf",
+    "trace_",
+    "__traceiter",
+    "mutex_",
+    "__mutex",
+    "ww_mutex",
+    "rwsem_",
+    "down_",
+    "__down",
+    "down",
+    "percpu_",
+    "__percpu",
+    "queued_",
+    "native_queued",
+    "__pv_queued",
+    "pv_",
+    "_raw_",
+    "__raw_",
+    "rt_mutex",
+    "__rt_mutex",
+    "rtlock",
+    "osq_",
+    "schedule",
+    "__schedule",
+    "io_schedule",
+    "preempt_schedule",
+    "__cond_resched",
+    "wait_for_",
+    "__wait_for",
+    "do_wait_for",
+    "bit_wait",
+    "__wait_on_bit",
+    "out_of_line_wait",
+    "lock_mm_and_find_vma",
+];
+/// Beginnings of names that are functions of their own all the same.
+const NO_PLUMBING: [&str; 1] = ["down_trylock"];
+
+impl Symbols {
+    /// Reads them. Without the right to know addresses, all are 0.
+    pub(crate) fn read() -> io::Result<Symbols> {
+        let text = std::fs::read_to_string("/proc/kallsyms")?;
+        let symbols = Symbols::of(&text);
+        if symbols.code.last().is_none_or(|(address, _)| *address == 0) {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it does not tell addresses"));
+        }
+        Ok(symbols)
+    }
+
+    fn of(text: &str) -> Symbols {
+        let mut symbols = Symbols::default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let (Some(address), Some(kind), Some(name)) = (words.next(), words.next(), words.next()) else {
+                continue;
+            };
+            let Ok(address) = u64::from_str_radix(address, 16) else { continue };
+            match kind {
+                "t" | "T" | "w" | "W" => symbols.code.push((address, name.to_owned())),
+                "d" | "D" | "b" | "B" => symbols.data.push((address, name.to_owned())),
+                _ => {}
+            }
+        }
+        symbols.code.sort();
+        symbols.data.sort();
+        symbols
+    }
+
+    fn function(&self, address: u64) -> Option<&str> {
+        // An address is behind a call.
+        let at = self.code.partition_point(|(start, _)| *start < address).checked_sub(1)?;
+        let name = self.code.get(at).map(|(_, name)| name.as_str())?;
+        // What a compiler made of a function is that function.
+        Some(name.split_once('.').map_or(name, |(name, _)| name))
+    }
+
+    /// The variable at an address.
+    pub(crate) fn variable(&self, address: u64) -> Option<String> {
+        let at = self.data.partition_point(|(start, _)| *start <= address).checked_sub(1)?;
+        let (start, name) = self.data.get(at)?;
+        Some(if *start == address { name.clone() } else { format!("{name}+{}", address - start) })
+    }
+
+    /// The first function of a stack, innermost first, that is no lock's.
+    pub(crate) fn place(&self, stack: &[u64]) -> Option<Place> {
+        let names: Vec<&str> = stack.iter().filter_map(|address| self.function(*address)).collect();
+        let is_plumbing =
+            |name: &str| !NO_PLUMBING.contains(&name) && PLUMBING.iter().any(|begin| name.starts_with(begin));
+        let function = names.iter().find(|name| !is_plumbing(name)).or(names.last())?;
+        let call = names.iter().rev().find_map(|name| {
+            let call = ["__x64_sys_", "__arm64_sys_", "__se_sys_", "__do_sys_"]
+                .iter()
+                .find_map(|begin| name.strip_prefix(begin));
+            match call {
+                Some(call) => Some(format!("{call}(2)")),
+                None if name.ends_with("exc_page_fault") => Some("page fault".to_owned()),
+                None => None,
+            }
+        });
+        Some(Place { function: (*function).to_owned(), call })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_is_who_takes_the_lock() {
+        let text = "ffff1000 T __x64_sys_rename\nffff2000 t lock_rename.part.0\nffff3000 T down_write\n\
+                    ffff4000 t rwsem_down_write_slowpath\nffff5000 D tasklist_lock\nffff6000 T asm_exc_page_fault\nbad\n";
+        let symbols = Symbols::of(text);
+        let place = symbols.place(&[0xffff_4010, 0xffff_3010, 0xffff_2010, 0xffff_1010]).unwrap();
+        assert_eq!(place, Place { function: "lock_rename".into(), call: Some("rename(2)".into()) });
+        assert_eq!(symbols.place(&[0xffff_4010, 0xffff_6004]).unwrap().call.as_deref(), Some("page fault"));
+        assert_eq!(symbols.place(&[]), None);
+        assert_eq!(symbols.variable(0xffff_5000).as_deref(), Some("tasklist_lock"));
+        assert_eq!(symbols.variable(0xffff_5008).as_deref(), Some("tasklist_lock+8"));
+        assert_eq!(symbols.variable(0x10), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! From a copy of a thread's stack to its calls.
+//!
+//! Problem: the kernel tells of a thread that sleeps where it is and where its stack ends. It does not tell its other
+//! registers, of which one, the frame pointer, may be needed to find the caller's frame.
+//!
+//! Algorithm: the tables that a compiler makes for exceptions (`.eh_frame`) say how far a function's frame reaches from the
+//! stack pointer or the frame pointer, and where the caller's frame pointer was saved. Where the frame pointer is needed and
+//! not known, the stack is searched: the function was called, so its return address stands behind a call of it. Where no
+//! call names the function, as through a pointer, the first return address behind any call counts.
+//!
+//! Limits: x86-64. Where there is no table (code that was made while the program runs), callers are found by the search, and may
+//! be missed or be too many.
+
+use crate::image::{Address, Base, CALL_MAX, Images, Row};
+use crate::space::Space;
+
+/// Registers of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registers {
+    /// Where it is.
+    pub at: u64,
+    /// Where its stack ends.
+    pub stack: u64,
+    /// Its frame pointer, if it is known.
+    pub frame: Option<u64>,
+}
+
+/// A copy of a thread's stack, from its end on.
+#[derive(Debug, Clone, Copy)]
+pub struct Stack<'a> {
+    /// Where it ends, at the lowest address.
+    pub from: u64,
+    /// What is there.
+    pub bytes: &'a [u8],
+}
+
+impl Stack<'_> {
+    fn word(&self, at: u64) -> Option<u64> {
+        let from = usize::try_from(at.checked_sub(self.from)?).ok()?;
+        let bytes = self.bytes.get(from..from.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+}
+
+const DEPTH_MAX: usize = 64;
+/// How many words are searched for a return address.
+const SEARCH_MAX: u64 = 1024;
+
+impl Images {
+    /// Where a thread is, and where it was called from, innermost first. Addresses but the first are those behind calls.
+    pub fn unwind(&mut self, space: &Space, stack: Stack, registers: Registers) -> Vec<Address> {
+        let mut calls = Vec::new();
+        let mut now = registers;
+        while let (Some(address), true) = (space.code(now.at), calls.len() < DEPTH_MAX) {
+            calls.push(address);
+            if !cfg!(target_arch = "x86_64") {
+                break;
+            }
+            // Behind a call may be another function already.
+            let back = u64::from(calls.len() > 1);
+            let row = self.row(Address { at: address.at.wrapping_sub(back), ..address });
+            if row.is_some_and(|row| row.is_first) {
+                break;
+            }
+            let Some(caller) = self.caller(space, stack, now, row) else { break };
+            if caller.stack <= now.stack {
+                break;
+            }
+            now = caller;
+        }
+        calls
+    }
+
+    fn caller(&self, space: &Space, stack: Stack, now: Registers, row: Option<Row>) -> Option<Registers> {
+        let Some(row) = row else {
+            // Its own frame is as long as it happens to be.
+            let at = self.search(space, stack, now.stack, None)?;
+            return Some(Registers { at: stack.word(at)?, stack: at + 8, frame: None });
+        };
+        let end = match (row.base, now.frame) {
+            (Base::Stack, _) => now.stack.checked_add_signed(row.offset)?,
+            (Base::Frame, Some(frame)) => frame.checked_add_signed(row.offset)?,
+            (Base::Frame, None) => self.search(space, stack, now.stack, Some(row.begins))? + 8,
+        };
+        let frame = match row.pointer_at {
+            Some(offset) => stack.word(end.checked_add_signed(offset)?),
+            None => now.frame,
+        };
+        Some(Registers { at: stack.word(end.checked_sub(8)?)?, stack: end, frame })
+    }
+
+    /// Where on the stack a return address is: best, one behind a call of that function.
+    fn search(&self, space: &Space, stack: Stack, from: u64, function: Option<u64>) -> Option<u64> {
+        let mut first = None;
+        for at in (0..SEARCH_MAX).map(|n| from + n * 8) {
+            let Some(word) = stack.word(at) else { break };
+            let Some(address) = space.code(word) else { continue };
+            let Some(before) = self.before(address) else { continue };
+            match called(before, address.at) {
+                Some(Call::Of(target)) if Some(target) == function => return Some(at),
+                Some(_) if first.is_none() => first = Some(at),
+                _ => {}
+            }
+        }
+        first
+    }
+}
+
+/// A call in a program's code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// Of the function at that address.
+    Of(u64),
+    /// Of one that a register or a place in memory has.
+    Through,
+}
+
+/// The call that these bytes end in.
+fn called(before: [u8; CALL_MAX], behind: u64) -> Option<Call> {
+    if before[2] == 0xe8 {
+        let far = i32::from_le_bytes([before[3], before[4], before[5], before[6]]);
+        return behind.checked_add_signed(i64::from(far)).map(Call::Of);
+    }
+    // `call` through a register or memory: ff /2, with what the form of its operand takes.
+    let is_call = |length: usize| {
+        let (code, form) = (before[CALL_MAX - length], before[CALL_MAX - length + 1]);
+        let (mode, base) = (form >> 6, form & 7);
+        let operand = match (mode, base) {
+            (0, 5) | (2, 0..=3 | 5..) => 4,
+            (0, 4) | (1, 0..=3 | 5..) => 1,
+            (1, _) => 2,
+            (2, _) => 5,
+            _ => 0,
+        };
+        code == 0xff && (form >> 3) & 7 == 2 && length == 2 + operand
+    };
+    [2, 3, 4, 6, 7].into_iter().any(is_call).then_some(Call::Through)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_told_from_other_code() {
+        // call -16; call *%rax; call *0x8(%rbx); call *0x1000(%rip); and some that are none.
+        assert_eq!(called([0x90, 0x90, 0xe8, 0xf0, 0xff, 0xff, 0xff], 0x1000), Some(Call::Of(0xff0)));
+        assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0], 0x1000), Some(Call::Through));
+        assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0xff, 0x53, 0x08], 0x1000), Some(Call::Through));
+        assert_eq!(called([0x90, 0xff, 0x15, 0x00, 0x10, 0x00, 0x00], 0x1000), Some(Call::Through));
+        assert_eq!(called([0x90; CALL_MAX], 0x1000), None);
+        assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xe0], 0x1000), None);
+    }
+
+    #[test]
+    fn words_outside_of_the_copy_are_not_there() {
+        let stack = Stack { from: 0x1000, bytes: &[1, 0, 0, 0, 0, 0, 0, 0, 2] };
+        assert_eq!(
+            (stack.word(0x1000), stack.word(0x1001), stack.word(0xff8)),
+            (Some(1), Some(2 << 56), None)
+        );
+        assert_eq!(stack.word(0x1002), None);
+        assert_eq!(stack.word(u64::MAX), None);
+    }
+}

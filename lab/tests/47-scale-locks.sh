@@ -1,0 +1,52 @@
+# budget: 120
+# only: with --all
+# seconds: 400
+# needs: commonhold queue
+# Seed 002, lockmeter: which lock eight threads wait for is told by its name or by where it is taken. It is the kernel's where
+# they move files in one folder, or map memory, and the program's own in the third case.
+
+# told KIND TIMES: what `scale` says of eight threads.
+told() {
+	commonhold scale --sizes 8 --repeat 1 --warm-up 1 --json -- queue '{n}' "$2" "$1" > "$1.json" 2> "$1.err"
+}
+# worst KIND: the kind, the name and the first call site of the lock that comes first.
+worst() {
+	awk '
+		/"culprits": \[/ { here = 1 }
+		here && /"(kind|name|function|place)":/ { print $2, $3; if (++lines == 4) exit }
+		here && /^    \]/ { exit }
+	' "$1.json" | tr -d '",' | tr '\n' ' '
+}
+names() {
+	detail=$(worst "$1")
+	case $detail in
+	$2) return 0 ;;
+	*) return 1 ;;
+	esac
+}
+# The words for a terminal.
+says() {
+	commonhold scale --sizes 8 --repeat 1 --warm-up 0 -- queue '{n}' "$2" "$1" > "$1.txt" 2> "$1.err"
+	detail=$(sed -n '/^blame/,/^[a-z]/p' "$1.txt" | tr -s ' \n' ' ')
+	grep -q "$3" "$1.txt"
+}
+# ms KIND TIMES [FLAG]: how long a run takes, the middle of three.
+ms() {
+	commonhold scale --sizes 8 --repeat 3 --warm-up 1 $3 --json -- queue '{n}' "$2" "$1" |
+		awk '/"wall_ns":/ { gsub(",", ""); print int($2 / 1000000) }' | sort -n | sed -n 2p
+}
+
+mkdir -p files && cd files
+ok "a study of files ends well" told files 2400
+ok "the lock of the folder is told, by the calls that take it" names files "kernel-read-write*(2)*"
+ok "who wakes whom is told" grep -q '"who": "thread"' files.json
+ok "a study of memory ends well" told memory 2400
+ok "the lock of the process's memory is told" names memory "kernel-read-write*map*"
+ok "a study of a table ends well" told table 1200
+ok "the program's own lock is told by its name" names table "mutex*table_lock*"
+ok "so it is in words" says table 1200 "table_lock"
+
+watched=$(ms files 2400)
+alone=$(ms files 2400 --unwatched)
+note "a run of files takes $watched ms where it is looked at, and $alone ms where it is not"
+ok "the kernel complained of nothing" is "$(kernel_complaints | wc -l)" 0
