@@ -28,11 +28,11 @@ names() {
 says() {
 	commonhold scale --sizes 8 --repeat 1 --warm-up 0 -- queue '{n}' "$2" "$1" > "$1.txt" 2> "$1.err"
 	detail=$(sed -n '/^blame/,/^[a-z]/p' "$1.txt" | tr -s ' \n' ' ')
-	grep -q "$3" "$1.txt"
+	tr -s " \n" " " < "$1.txt" | grep -q "$3"
 }
 # ms KIND TIMES [FLAG]: how long a run takes, the middle of three.
 ms() {
-	commonhold scale --sizes 8 --repeat 3 --warm-up 1 $3 --json -- queue '{n}' "$2" "$1" |
+	commonhold scale --sizes 8 --repeat 3 --warm-up 1 ${3-} --json -- queue '{n}' "$2" "$1" |
 		awk '/"wall_ns":/ { gsub(",", ""); print int($2 / 1000000) }' | sort -n | sed -n 2p
 }
 
@@ -44,7 +44,7 @@ ok "a study of memory ends well" told memory 2400
 ok "the lock of the process's memory is told" names memory "kernel-read-write*map*"
 ok "a study of a table ends well" told table 1200
 ok "the program's own lock is told by its name" names table "mutex*table_lock*"
-ok "so it is in words" says table 1200 "table_lock"
+ok "the lock of the folder is told in words" says files 2400 "one lock (kernel.s lock"
 
 watched=$(ms files 2400)
 alone=$(ms files 2400 --unwatched)
