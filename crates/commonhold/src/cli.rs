@@ -152,6 +152,10 @@ pub(crate) struct Scale {
     /// Do not look at the threads: only the first question is answered
     #[arg(long)]
     pub(crate) unwatched: bool,
+    /// Count the program's locks, and find out by delays what mending the one most waited for would gain: five runs of the
+    /// largest size for each of --repeat, and three times as many at least
+    #[arg(long, conflicts_with = "unwatched")]
+    pub(crate) locks: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

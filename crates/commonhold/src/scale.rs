@@ -1,5 +1,7 @@
 //! `commonhold scale`: runs a program at growing sizes, and has the runs explained.
 
+mod locks;
+
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -7,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use commonhold_live::observe::topology;
-use commonhold_live::program::{self, Asked, Done, Ended, NotRun};
+use commonhold_live::program::{self, Asked, Done, Ended, NotRun, Wish};
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_report::scale as report;
 use commonhold_scale::study::{Limit, Measure, Run, Size, Sizes, Study};
@@ -38,11 +40,17 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
         .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
     let mut runs = Runs { plan: &plan, signals: &signals, notes: Notes::default() };
     let Some(sizes) = runs.measure()? else {
-        return Err(Failure::new(Exit::Interrupted, "interrupted; the program and its children were ended"));
+        return Err(interrupted());
     };
     let failed = sizes.iter().find_map(|size| Some((size.n, size.failed.clone()?)));
+    let locks = match args.locks {
+        true => runs.try_locks(&sizes)?,
+        false => Ok(None),
+    };
+    let Ok(locks) = locks else { return Err(interrupted()) };
     let notes = std::mem::take(&mut runs.notes);
-    let study = plan.study(&machine, sizes, &notes);
+    let mut study = plan.study(&machine, sizes, &notes);
+    study.locks = locks;
     if let (None, Some((size, why))) = (study.measured().next(), &failed) {
         return Err(Failure::new(
             Exit::Unmeasured,
@@ -54,6 +62,10 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
     }
     output::print(&if args.json { report::json(&study) } else { report::text(&study, output::style()) })?;
     Ok(if failed.is_some() { Exit::Unmeasured } else { Exit::Ok })
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Exit::Interrupted, "interrupted; the program and its children were ended")
 }
 
 /// What is to be run.
@@ -129,6 +141,7 @@ impl Plan<'_> {
             measure: self.args.rate.clone().map_or(Measure::Runs, Measure::Printed),
             warm_up: self.args.warm_up,
             sizes,
+            locks: None,
             limits: Vec::new(),
         };
         study.limits = self.limits(&study, notes);
@@ -328,22 +341,32 @@ impl Runs<'_> {
     }
 
     fn run(&mut self, size: &Size) -> Result<Made, Failure> {
+        let watch = !self.plan.args.unwatched;
+        Ok(match self.done(size, watch, None)? {
+            None => Made::Stopped,
+            Some(done) => self.judge(*done),
+        })
+    }
+
+    /// One run, whatever became of it; `None`: interrupted.
+    fn done(&mut self, size: &Size, watch: bool, meter: Option<Wish>) -> Result<Option<Box<Done>>, Failure> {
         let plan = self.plan;
         let command = plan.command(size.n);
         let asked = Asked {
             command: &command,
             cpus: &size.cpus,
             keep_output: plan.rate.is_some(),
-            watch: !plan.args.unwatched,
+            watch,
+            meter,
         };
         let done = match program::run(&asked, &plan.all, self.signals.as_fd()).map_err(not_run)? {
-            Ended::Stopped => return Ok(Made::Stopped),
+            Ended::Stopped => return Ok(None),
             Ended::Done(done) => done,
         };
         self.notes.lost |= done.lost;
         self.notes.hidden |= done.hidden;
         self.notes.left += done.left;
-        Ok(self.judge(*done))
+        Ok(Some(done))
     }
 
     fn judge(&self, done: Done) -> Made {

@@ -44,6 +44,7 @@ fn study(numbers: &[u32]) -> Study {
         measure: Measure::Runs,
         warm_up: 1,
         sizes: numbers.iter().map(size).collect(),
+        locks: None,
         limits: vec![Limit { what: "how long CPUs wait".to_owned(), remedy: "ask".to_owned() }],
     }
 }

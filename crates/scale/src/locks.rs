@@ -166,6 +166,8 @@ pub struct Locks {
     pub lock_ns: u64,
     /// Locks that found no room in the meter's tables.
     pub overflowed: u64,
+    /// Why there is no more, where a run failed.
+    pub failed: Option<String>,
     /// The lock that was tried: its class.
     pub tried: Option<u64>,
     /// The runs of the experiment with it.

@@ -17,8 +17,8 @@
 //! is by the model's present. Parts of a run in which nobody uses the lock stay as long as they are.
 //!
 //! The band has every prediction of numbers that the runs do not rule out: those whose squared residuals are within Student's
-//! t of the least. It is widened by what the measured times of the cycle differ from run to run. Where the model does not
-//! follow the delays, its residuals are larger, and so is the band.
+//! t of the least. It is widened by what the measured times of the cycle differ from run to run, and by as much as the model
+//! misses what a delay did.
 //!
 //! Properties: no gain is below 1, nor beyond what the CPUs and the threads allow.
 //!
@@ -81,6 +81,8 @@ pub struct Mend {
     pub cpus_allow: f64,
     /// Of a run, the part in which nobody uses the lock.
     pub elsewhere: f64,
+    /// By which part the model misses what some delay did, beyond what runs of one kind differ.
+    pub misses: f64,
     /// What the delays did.
     pub effects: Vec<Effect>,
     /// How random the program is: 0 like clockwork, 1 exponential.
@@ -133,10 +135,10 @@ fn study(trials: &[Trial], cpus: u32, spins: bool, stays: bool) -> Option<Mend> 
     let whole = |times: f64| 1.0 / (elsewhere + (1.0 - elsewhere) / times.max(1.0));
     let apart = data.gain(&best, whole, |system| system.apart())?;
     let half = data.gain(&best, whole, half_apart)?;
-    let verdict = if apart.low > 1.0 && apart.times >= GAIN_MIN.midpoint(1.0) {
-        Verdict::Gain
-    } else if apart.high < GAIN_MIN {
+    let verdict = if apart.high < GAIN_MIN {
         Verdict::None
+    } else if apart.low > 1.0 && apart.times >= GAIN_MIN.midpoint(1.0) {
+        Verdict::Gain
     } else {
         Verdict::Unclear
     };
@@ -148,6 +150,7 @@ fn study(trials: &[Trial], cpus: u32, spins: bool, stays: bool) -> Option<Mend> 
         verdict,
         cpus_allow: whole(if cpu > 0.0 { f64::from(cpus) / cpu / now } else { f64::INFINITY }),
         elsewhere,
+        misses: best.misses,
         effects: data.effects(&best),
         random: best.random,
         hand_over_s: best.hand_over,
@@ -266,7 +269,8 @@ impl Data {
             squares += moved * moved;
         }
         let reach = student(TAILS, u64::from(self.runs.saturating_sub(2)).max(1)) * squares.sqrt();
-        Some(Gain { times: whole(times), low: whole(low - reach), high: whole(high + reach) })
+        let (low, high) = ((low - reach) / (1.0 + best.misses), (high + reach) * (1.0 + best.misses));
+        Some(Gain { times: whole(times), low: whole(low), high: whole(high) })
     }
 
     fn effects(&self, best: &Fitted) -> Vec<Effect> {
@@ -308,6 +312,7 @@ struct Fitted {
     random: f64,
     hand_over: f64,
     open: Vec<(f64, f64)>,
+    misses: f64,
 }
 
 impl Fitted {
@@ -332,7 +337,13 @@ impl Fitted {
         let noise = (best.squares / crate::real(freedom)).max(NOISE_MIN * NOISE_MIN);
         let t = student(TAILS, freedom);
         let open = all.iter().filter(|point| point.squares <= best.squares + t * t * noise);
+        let missed = data.groups.iter().map(|group| {
+            let (mean, error) = mean_and_error(&group.rates);
+            let by = (mean / model(&group.delayed(base), best.random, best.hand_over) - 1.0).abs();
+            by - student(TAILS, group.rates.len().max(2) as u64 - 1) * error / mean
+        });
         Some(Fitted {
+            misses: missed.fold(0.0, f64::max),
             random: best.random,
             hand_over: best.hand_over,
             open: open.map(|point| (point.random, point.hand_over)).collect(),

@@ -15,6 +15,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use commonhold_machine::CpuSet;
+use commonhold_scale::locks::Lock;
 use commonhold_scale::study::Watched;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -22,10 +23,14 @@ use rustix::process::Signal;
 use crate::LiveError;
 use crate::host::child::{self, Adopts, Refused};
 use crate::host::exits::Exits;
+pub use crate::host::meter::Wish;
+use crate::host::meter::{Counted, Meter};
 use crate::host::perf::Stalls;
 use crate::host::signal::{self, Pinned};
 use crate::host::{clock, read_to_string};
+use crate::observe::locks::locks;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, is_alive};
+use crate::observe::symbols::Namer;
 use crate::observe::threads::Threads;
 
 /// What is to be run.
@@ -39,6 +44,8 @@ pub struct Asked<'a> {
     pub keep_output: bool,
     /// Look at its threads.
     pub watch: bool,
+    /// Count its locks, and delay one of them.
+    pub meter: Option<Wish>,
 }
 
 /// A run that came to its end.
@@ -54,12 +61,23 @@ pub struct Done {
     pub errors: Vec<u8>,
     /// What its threads did.
     pub watched: Option<Watched>,
+    /// What the meter counted.
+    pub locks: Option<Locks>,
     /// Records of ended threads were lost.
     pub lost: bool,
     /// What some thread waited for could not be read.
     pub hidden: bool,
     /// Processes that it left behind.
     pub left: usize,
+}
+
+/// What a meter counted of a program's locks.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Locks {
+    /// The locks, those with the longest waits first.
+    pub locks: Vec<Lock>,
+    /// Locks that found no room in the meter's tables.
+    pub overflowed: u64,
 }
 
 /// How a run ended.
@@ -159,6 +177,8 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
         true => copy(&output).map_err(cannot("keep what a program prints"))?,
         false => Stdio::null(),
     });
+    let meter = asked.meter.map(Meter::new).transpose().map_err(cannot("make a meter of locks"))?;
+    command.envs(meter.iter().flat_map(Meter::environment));
     let mut family = Family::before()?;
     let begun_ns = clock::now();
     let program = child::start_on(asked.cpus, &mut command).map_err(|refused| match refused {
@@ -188,6 +208,8 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
     let (status, used) = child::reap(pid).map_err(cannot("take a program's status"))?;
     let left = family.end()?;
     let stalls = stalls.and_then(|stalls| stalls.read().ok()).filter(|(_, cycles)| *cycles > 0);
+    let counted = meter.map(|meter| meter.read()).transpose().map_err(cannot("read the meter of locks"))?;
+    let named = |counted: &Counted| Locks { locks: locks(counted, &mut Namer::default()), overflowed: counted.overflowed };
     let hidden = threads.as_ref().is_some_and(|threads| threads.hidden);
     let (watched, lost) = threads.map(|threads| threads.end(used, stalls)).unzip();
     Ok(Ended::Done(Box::new(Done {
@@ -196,6 +218,7 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
         output: child::scratch_end(output, OUTPUT_BYTES).map_err(cannot("read what a program printed"))?,
         errors: child::scratch_end(errors, ERROR_BYTES).map_err(cannot("read what a program printed"))?,
         watched,
+        locks: counted.as_ref().map(named),
         lost: lost.unwrap_or(false),
         hidden,
         left,

@@ -1,8 +1,9 @@
 //! How a program scales, and where its time goes: for a terminal, as JSON, and as a page with plots.
 //!
-//! The questions are answered in this order: how does it scale (`scaling`), where does the time go (`time`). Each makes one
-//! table, and sentences with a label each; the terminal and the page show the same.
+//! The questions are answered in this order: how does it scale (`scaling`), where does the time go (`time`), and, where it was
+//! asked, would mending a lock help (`mend`). Each makes one table, and sentences with a label each; the terminal and the page show the same.
 
+mod mend;
 mod page;
 mod scaling;
 mod time;
@@ -29,11 +30,12 @@ pub(crate) struct Answered<'a> {
     pub(crate) study: &'a Study,
     pub(crate) scaling: Scaling,
     pub(crate) growth: Option<Growth>,
+    pub(crate) mend: Option<mend::Asked<'a>>,
 }
 
 impl Answered<'_> {
     fn of(study: &Study) -> Answered<'_> {
-        Answered { study, scaling: scaling(study), growth: growth(study) }
+        Answered { study, scaling: scaling(study), growth: growth(study), mend: mend::Asked::of(study) }
     }
 
     /// Whether somebody looked.
@@ -58,6 +60,14 @@ pub fn text(study: &Study, style: Style) -> String {
         text.push('\n');
     }
     text += &sentences(&time::said(&answered), style);
+    if let Some(asked) = &answered.mend {
+        text += &heading("4. Would mending it help?", style);
+        if !asked.locks.locks.is_empty() {
+            text += &mend::table(asked.locks).render(style);
+            text.push('\n');
+        }
+        text += &sentences(&mend::said(&answered), style);
+    }
     let limits = limits(study);
     if !limits.is_empty() {
         text += &heading("What is not told", style);
@@ -164,6 +174,7 @@ pub fn json(study: &Study) -> String {
             sizes: study.sizes.iter().map(ShownSize::of).collect(),
             scaling: scaling::Shown::of(&answered.scaling),
             growth: answered.growth.as_ref(),
+            locks: answered.mend.as_ref().map(mend::Shown::of),
             limits: limits(study),
         },
     )
@@ -179,6 +190,8 @@ struct Shown<'a> {
     sizes: Vec<ShownSize>,
     scaling: scaling::Shown,
     growth: Option<&'a Growth>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    locks: Option<mend::Shown<'a>>,
     limits: Vec<Limit>,
 }
 

@@ -50,7 +50,12 @@ static struct {
 static void *find_real(const char *name, const char *version)
 {
 	/* Of the two kinds of condition variables, programs of the last twenty years use the newer. */
+#ifdef __GLIBC__
 	void *found = version ? dlvsym(RTLD_NEXT, name, version) : NULL;
+#else
+	void *found = NULL;
+	(void)version;
+#endif
 	return found ? found : dlsym(RTLD_NEXT, name);
 }
 
