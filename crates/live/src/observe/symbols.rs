@@ -95,18 +95,19 @@ fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// The function, and the innermost line of the program's own: what is inlined from a library is named by who uses it.
+/// The innermost function and line of the program's own: what is inlined from a library is named by who uses it.
 fn line_of(loader: &Loader, at: u64) -> (Option<String>, Option<String>) {
     let Ok(mut frames) = loader.find_frames(at) else { return (None, None) };
-    let (mut function, mut line) = (None, None);
+    let mut outer = None;
     while let Ok(Some(frame)) = frames.next() {
-        let location = frame.location.and_then(|location| Some((location.file?.to_owned(), location.line?)));
+        let function = frame.function.and_then(|function| Some(function.demangle().ok()?.into_owned()));
+        let location = frame.location.and_then(|location| Some((location.file?, location.line?)));
         if let Some((file, number)) = location.filter(|(file, _)| !OTHERS.iter().any(|other| file.starts_with(other))) {
-            line.get_or_insert_with(|| format!("{}:{number}", file_name(Path::new(&file))));
+            return (function, Some(format!("{}:{number}", file_name(Path::new(file)))));
         }
-        function = frame.function.and_then(|function| Some(function.demangle().ok()?.into_owned())).or(function);
+        outer = function.or(outer);
     }
-    (function, line)
+    (outer, None)
 }
 
 impl Names {

@@ -34,13 +34,18 @@ impl Asked<'_> {
 /// waited for.
 pub(super) fn table(locks: &Locks) -> Table {
     let heads =
-        ["lock, and where it is taken", "util", "con", "hold", "hold\nmax", "wait", "wait\nmax", "taken", "no wait", "rejected"];
+        ["", "util", "con", "hold", "hold\nmax", "wait", "wait\nmax", "taken", "no wait", "rejected"];
     let mut table = Table::new(&heads);
     for lock in locks.locks.iter().take(LOCKS_MAX) {
         let util = format!("{:.1}%", lock.utilisation * 100.0);
-        table.row(Paint::Plain, cells(title(lock), util, &lock.counts));
-        for site in lock.sites.iter().take(SITES_MAX) {
-            table.row(Paint::Faint, cells(format!("  {}", site.name), NOTHING.to_owned(), &site.counts));
+        let one = lock.sites.first().filter(|_| lock.sites.len() == 1 && lock.is_variable);
+        let place = one.map(|site| format!(", taken in {}", site.name)).unwrap_or_default();
+        table.line(Paint::Plain, crate::table::clean(&(title(lock) + &place)));
+        table.row(Paint::Plain, cells(util, &lock.counts));
+        let sites = if lock.sites.len() == 1 { &[] } else { lock.sites.as_slice() };
+        for site in sites.iter().take(SITES_MAX) {
+            table.line(Paint::Faint, crate::table::clean(&format!("  in {}", site.name)));
+            table.row(Paint::Faint, cells(NOTHING.to_owned(), &site.counts));
         }
         if let Some(more) = lock.sites.len().checked_sub(SITES_MAX).filter(|n| *n > 0) {
             table.line(Paint::Faint, format!("  and {}", crate::figures::count(more, "more place")));
@@ -70,14 +75,14 @@ fn called(lock: &Lock) -> String {
     }
 }
 
-fn cells(name: String, util: String, counts: &Counts) -> Vec<String> {
+fn cells(util: String, counts: &Counts) -> Vec<String> {
     // Whether a lock that a wait for a condition took again was free is not known.
     let known = counts.total.saturating_sub(counts.retaken);
     let part = |n: u64, of: u64| if of == 0 { NOTHING.to_owned() } else { format!("{:.1}%", real(n) / real(of) * 100.0) };
     let mean = |ns: u64, n: u64| if n == 0 { NOTHING.to_owned() } else { seconds(real(ns) / real(n) / 1e9) };
     let most = |ns: u64| if ns == 0 { NOTHING.to_owned() } else { seconds(real(ns) / 1e9) };
     vec![
-        crate::table::clean(&name),
+        String::new(),
         util,
         part(counts.waited, known),
         mean(counts.hold_ns, counts.total),

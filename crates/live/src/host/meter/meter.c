@@ -31,7 +31,7 @@
 #define HERE(address) ((uint64_t)(uintptr_t)(address))
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-enum { HELD = 32, RANGES = 384, PLACES = 8192, PROBES = 8, FREED = 64, AGAIN = 64, FAR_NS = 5000 };
+enum { HELD = 32, RANGES = 384, PLACES = 8192, PROBES = 8, FREED = 64, AGAIN = 64, RECENT = 8, FAR_NS = 5000 };
 
 /* The functions that the meter stands in for. */
 static struct {
@@ -105,6 +105,13 @@ struct self {
 	struct meter_record *gap_of;
 	uint64_t gap_from, gap_cpu, gap_queue;
 	struct held stack[HELD];
+	/* What was found last: going through the tables costs as much as all the rest. */
+	struct request {
+		void *lock;
+		uint64_t site, at;
+		struct meter_record *of_lock, *of_site;
+		struct place *place;
+	} recent[RECENT];
 };
 
 static __thread struct self self __attribute__((tls_model("initial-exec")));
@@ -358,6 +365,7 @@ static __attribute__((noinline, cold)) int enter_thread(void)
 	self.slab->threads++;
 	self.held = 0;
 	self.gap_of = NULL;
+	memset(self.recent, 0, sizeof self.recent);
 	if (has_key)
 		pthread_setspecific(key, &self);
 	self.off = 0;
@@ -462,24 +470,31 @@ static void end_gap(struct meter_record *lock, uint64_t now)
 	}
 }
 
-struct request {
-	struct meter_record *of_lock, *of_site;
-	struct place *place;
-	uint64_t at;
-};
-
-static int begin(struct request *request, void *lock, uint64_t site, uint32_t kind)
+static __attribute__((noinline)) int find(struct request *recent, void *lock, uint64_t site, uint32_t kind)
 {
 	struct meter_slab *slab = self.slab;
-	request->of_lock = record_of(slab, HERE(lock), 0, 0, METER_LOCK, kind);
-	request->of_site = record_of(slab, HERE(lock), site, 0, METER_SITE, kind);
-	if (unlikely(!request->of_lock || !request->of_site || self.held == HELD))
+	struct request found = { lock, site, 0, NULL, NULL, NULL };
+	found.of_lock = record_of(slab, HERE(lock), 0, 0, METER_LOCK, kind);
+	found.of_site = record_of(slab, HERE(lock), site, 0, METER_SITE, kind);
+	if (!found.of_lock || !found.of_site)
 		return 0;
-	if (unlikely(!request->of_site->total && readings < AGAIN && !range_of(site)))
+	if (!found.of_site->total && readings < AGAIN && !range_of(site))
 		read_ranges(process_of((int)slab->process)); /* a library that was loaded later */
-	request->place = place_of(HERE(lock), site);
-	if (unlikely(!request->of_lock->class))
-		request->of_lock->class = request->place ? atomic_load(&request->place->class) : 1;
+	found.place = place_of(HERE(lock), site);
+	if (!found.of_lock->class)
+		found.of_lock->class = found.place ? atomic_load(&found.place->class) : 1;
+	*recent = found;
+	return 1;
+}
+
+static inline int begin(struct request *request, void *lock, uint64_t site, uint32_t kind)
+{
+	struct request *recent = &self.recent[(HERE(lock) >> 3 ^ HERE(lock) >> 9 ^ site) % RECENT];
+	if (unlikely(self.held == HELD))
+		return 0;
+	if (unlikely(recent->lock != lock || recent->site != site) && !find(recent, lock, site, kind))
+		return 0;
+	*request = *recent;
 	request->at = ticks();
 	end_gap(request->of_lock, request->at);
 	return 1;
@@ -716,7 +731,7 @@ EXPORT int pthread_spin_unlock(pthread_spinlock_t *lock)
 		struct held *mine = is_metered() ? held_of(lock) : NULL;                                                       \
 		if (!mine || mine->depth != 1)                                                                                 \
 			return call;                                                                                           \
-		struct request request = { mine->of_lock, mine->of_site, NULL, 0 };                                            \
+		struct request request = { lock, mine->of_site->site, 0, mine->of_lock, mine->of_site, NULL };                                            \
 		releasing(lock);                                                                                               \
 		request.place = place_of(HERE(lock), request.of_site->site);                                                   \
 		int result = call;                                                                                             \
