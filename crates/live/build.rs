@@ -23,6 +23,8 @@ fn main() {
     match command.status() {
         Ok(status) if status.success() => {}
         Ok(status) => panic!("the C compiler could not make {}: {status}; see above", object.display()),
-        Err(error) => panic!("the C compiler cannot be run: {error}; install one, or name it in the variable CC"),
+        Err(error) => {
+            panic!("the C compiler cannot be run: {error}; install one, or name it in the variable CC")
+        }
     }
 }

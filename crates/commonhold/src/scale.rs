@@ -352,13 +352,8 @@ impl Runs<'_> {
     fn done(&mut self, size: &Size, watch: bool, meter: Option<Wish>) -> Result<Option<Box<Done>>, Failure> {
         let plan = self.plan;
         let command = plan.command(size.n);
-        let asked = Asked {
-            command: &command,
-            cpus: &size.cpus,
-            keep_output: plan.rate.is_some(),
-            watch,
-            meter,
-        };
+        let asked =
+            Asked { command: &command, cpus: &size.cpus, keep_output: plan.rate.is_some(), watch, meter };
         let done = match program::run(&asked, &plan.all, self.signals.as_fd()).map_err(not_run)? {
             Ended::Stopped => return Ok(None),
             Ended::Done(done) => done,

@@ -55,10 +55,16 @@ fn the_lock(case: &str) -> Lock {
 #[test]
 fn every_taking_is_counted_and_named() {
     let lock = the_lock("count");
-    assert_eq!((lock.name.as_str(), lock.is_variable, lock.kind, lock.locks), ("counter_lock", true, Kind::Mutex, 1));
+    assert_eq!(
+        (lock.name.as_str(), lock.is_variable, lock.kind, lock.locks),
+        ("counter_lock", true, Kind::Mutex, 1)
+    );
     let counts = lock.counts;
     assert_eq!((counts.total, counts.rejected, counts.retaken, counts.shared), (4_000, 0, 0, 0));
-    assert!(counts.hold_ns > 0 && counts.hold_max_ns <= counts.hold_ns && lock.utilisation <= 1.0, "{lock:?}");
+    assert!(
+        counts.hold_ns > 0 && counts.hold_max_ns <= counts.hold_ns && lock.utilisation <= 1.0,
+        "{lock:?}"
+    );
     assert_eq!(lock.sites.len(), 1);
     assert!(lock.sites[0].name.starts_with("count (known.c:"), "{lock:?}");
     assert_eq!(lock.sites[0].counts, counts);
@@ -74,7 +80,10 @@ fn what_is_not_taken_is_rejected_and_what_waits_knows_for_whom() {
     let waits = lock.sites.iter().find(|site| site.counts.waited == 1).unwrap();
     assert!(waits.name.starts_with("tries (known.c:"), "{waits:?}");
     assert_eq!(waits.held_by.len(), 1);
-    assert!(waits.held_by[0].0.starts_with("hold (known.c:") && waits.held_by[0].1 == counts.wait_ns, "{waits:?}");
+    assert!(
+        waits.held_by[0].0.starts_with("hold (known.c:") && waits.held_by[0].1 == counts.wait_ns,
+        "{waits:?}"
+    );
 }
 
 #[test]

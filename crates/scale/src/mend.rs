@@ -249,7 +249,12 @@ impl Data {
     }
 
     /// The gain of a change: with everything that the runs leave open.
-    fn gain(&self, best: &Fitted, whole: impl Fn(f64) -> f64, change: impl Fn(System) -> System) -> Option<Gain> {
+    fn gain(
+        &self,
+        best: &Fitted,
+        whole: impl Fn(f64) -> f64,
+        change: impl Fn(System) -> System,
+    ) -> Option<Gain> {
         let gain = |base: &System, random: f64, hand_over: f64| {
             let changed = change(*base);
             let gone = changed.hold_cpu + changed.hold_sleep <= 0.0;
@@ -289,11 +294,7 @@ impl Data {
 
 impl Group {
     fn delayed(&self, base: &System) -> System {
-        System {
-            hold_cpu: base.hold_cpu + self.inside,
-            gap_cpu: base.gap_cpu + self.outside,
-            ..*base
-        }
+        System { hold_cpu: base.hold_cpu + self.inside, gap_cpu: base.gap_cpu + self.outside, ..*base }
     }
 }
 

@@ -26,7 +26,10 @@ enum Tried {
 impl Runs<'_> {
     /// Counts the locks of the largest size that was measured, and delays the one that is most suspected. Nothing where no
     /// size was measured.
-    pub(super) fn try_locks(&mut self, sizes: &[Size]) -> Result<Result<Option<Locks>, Interrupted>, Failure> {
+    pub(super) fn try_locks(
+        &mut self,
+        sizes: &[Size],
+    ) -> Result<Result<Option<Locks>, Interrupted>, Failure> {
         let Some(size) = sizes.iter().rfind(|size| !size.runs.is_empty()) else { return Ok(Ok(None)) };
         let cpus = u32::try_from(size.cpus.iter().count()).unwrap_or(u32::MAX);
         let mut locks = Locks { size: size.n, cpus, ..Locks::default() };

@@ -209,7 +209,10 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd) -> Result<Ended, No
     let left = family.end()?;
     let stalls = stalls.and_then(|stalls| stalls.read().ok()).filter(|(_, cycles)| *cycles > 0);
     let counted = meter.map(|meter| meter.read()).transpose().map_err(cannot("read the meter of locks"))?;
-    let named = |counted: &Counted| Locks { locks: locks(counted, &mut Namer::default()), overflowed: counted.overflowed };
+    let named = |counted: &Counted| Locks {
+        locks: locks(counted, &mut Namer::default()),
+        overflowed: counted.overflowed,
+    };
     let hidden = threads.as_ref().is_some_and(|threads| threads.hidden);
     let (watched, lost) = threads.map(|threads| threads.end(used, stalls)).unzip();
     Ok(Ended::Done(Box::new(Done {

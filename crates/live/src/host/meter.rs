@@ -242,7 +242,8 @@ fn ticks_per_ms() -> Option<u64> {
         let (from_ns, from) = (clock::now(), counter()?);
         std::thread::sleep(Duration::from_millis(20));
         let (to_ns, to) = (clock::now(), counter()?);
-        let rate = u128::from(to.checked_sub(from)?) * 1_000_000 / u128::from(to_ns.saturating_sub(from_ns).max(1));
+        let rate =
+            u128::from(to.checked_sub(from)?) * 1_000_000 / u128::from(to_ns.saturating_sub(from_ns).max(1));
         u64::try_from(rate).ok().filter(|rate| *rate > 0)
     })
 }

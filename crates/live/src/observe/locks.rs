@@ -144,12 +144,13 @@ fn of_class(class: u64, instances: &[((usize, u64), &Instance)], maps: &[Maps], 
         }
     }
     let busiest = instances.iter().max_by_key(|(_, instance)| instance.counts.total);
-    let (variable, utilisation, part, cycle, kind) = busiest.map_or((None, 0.0, 0.0, None, 1), |((process, address), one)| {
-        let variable = namer.variable(maps_of(*process), *address);
-        let utilisation = real(one.counts.hold_ns) / real(one.span().max(1));
-        let part = real(one.counts.total) / real(counts.total.max(1));
-        (variable, utilisation, part, one.cycle(), one.kind)
-    });
+    let (variable, utilisation, part, cycle, kind) =
+        busiest.map_or((None, 0.0, 0.0, None, 1), |((process, address), one)| {
+            let variable = namer.variable(maps_of(*process), *address);
+            let utilisation = real(one.counts.hold_ns) / real(one.span().max(1));
+            let part = real(one.counts.total) / real(counts.total.max(1));
+            (variable, utilisation, part, one.cycle(), one.kind)
+        });
     let mut sites: Vec<Site> = sites.into_iter().map(site).collect();
     sites.sort_by_key(|site| std::cmp::Reverse((site.counts.wait_ns, site.counts.total)));
     Lock {

@@ -20,7 +20,9 @@ impl Maps {
             let Some((range, rest)) = line.split_once(' ') else { continue };
             let Some(path) = rest.find('/').map(|at| PathBuf::from(&rest[at..])) else { continue };
             let Some((from, to)) = range.split_once('-') else { continue };
-            let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else { continue };
+            let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else {
+                continue;
+            };
             match files.last_mut() {
                 Some(last) if last.2 == path => last.1 = to,
                 _ => files.push((from, to, path)),
@@ -102,7 +104,9 @@ fn line_of(loader: &Loader, at: u64) -> (Option<String>, Option<String>) {
     while let Ok(Some(frame)) = frames.next() {
         let function = frame.function.and_then(|function| Some(function.demangle().ok()?.into_owned()));
         let location = frame.location.and_then(|location| Some((location.file?, location.line?)));
-        if let Some((file, number)) = location.filter(|(file, _)| !OTHERS.iter().any(|other| file.starts_with(other))) {
+        if let Some((file, number)) =
+            location.filter(|(file, _)| !OTHERS.iter().any(|other| file.starts_with(other)))
+        {
             return (function, Some(format!("{}:{number}", file_name(Path::new(file)))));
         }
         outer = function.or(outer);
@@ -157,7 +161,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_gone_is_named_all_the_same() {
-        let maps = Maps::parse("1000-3000 r-xp 00000000 00:01 7   /no/such/file\n7000-8000 rw-p 0 00:00 0 \n");
+        let maps =
+            Maps::parse("1000-3000 r-xp 00000000 00:01 7   /no/such/file\n7000-8000 rw-p 0 00:00 0 \n");
         assert_eq!(Namer::default().place(&maps, 0x1234), "file+0x234");
         assert_eq!(Namer::default().variable(&maps, 0x1234), None);
     }

@@ -33,8 +33,7 @@ impl Asked<'_> {
 /// The locks as lockmeter shows them: how much they are used, how often they are in use already, how long they are held and
 /// waited for.
 pub(super) fn table(locks: &Locks) -> Table {
-    let heads =
-        ["", "util", "con", "hold", "hold\nmax", "wait", "wait\nmax", "taken", "no wait", "rejected"];
+    let heads = ["", "util", "con", "hold", "hold\nmax", "wait", "wait\nmax", "taken", "no wait", "rejected"];
     let mut table = Table::new(&heads);
     for lock in locks.locks.iter().take(LOCKS_MAX) {
         let util = format!("{:.1}%", lock.utilisation * 100.0);
@@ -78,7 +77,9 @@ fn called(lock: &Lock) -> String {
 fn cells(util: String, counts: &Counts) -> Vec<String> {
     // Whether a lock that a wait for a condition took again was free is not known.
     let known = counts.total.saturating_sub(counts.retaken);
-    let part = |n: u64, of: u64| if of == 0 { NOTHING.to_owned() } else { format!("{:.1}%", real(n) / real(of) * 100.0) };
+    let part = |n: u64, of: u64| {
+        if of == 0 { NOTHING.to_owned() } else { format!("{:.1}%", real(n) / real(of) * 100.0) }
+    };
     let mean = |ns: u64, n: u64| if n == 0 { NOTHING.to_owned() } else { seconds(real(ns) / real(n) / 1e9) };
     let most = |ns: u64| if ns == 0 { NOTHING.to_owned() } else { seconds(real(ns) / 1e9) };
     vec![
@@ -188,7 +189,14 @@ fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) ->
         let holders = site.held_by.iter().map(|(holder, ns)| {
             format!("{:.0} % of the time in {holder}", real(*ns) / real(all.max(1)) * 100.0)
         });
-        said.push(("held", format!("While threads waited in {}, it was held: {}.", site.name, holders.collect::<Vec<_>>().join(", "))));
+        said.push((
+            "held",
+            format!(
+                "While threads waited in {}, it was held: {}.",
+                site.name,
+                holders.collect::<Vec<_>>().join(", ")
+            ),
+        ));
     }
     said
 }
@@ -213,7 +221,11 @@ fn then(mend: &Mend) -> String {
 fn tried(mend: &Mend) -> String {
     let of = |effect: &Effect| {
         let place = if effect.delay == Delay::Inside { "under the lock" } else { "right after it" };
-        format!("{} more {place} left {:.1} % of the throughput", seconds(effect.delay_s), effect.times * 100.0)
+        format!(
+            "{} more {place} left {:.1} % of the throughput",
+            seconds(effect.delay_s),
+            effect.times * 100.0
+        )
     };
     let effects: Vec<String> = mend.effects.iter().map(of).collect();
     format!("{}.", effects.join("; "))
@@ -223,7 +235,8 @@ fn tried(mend: &Mend) -> String {
 fn unseen(locks: &Locks) -> Option<Said> {
     let seen: u64 = locks.locks.iter().map(|lock| lock.counts.wait_ns).sum();
     let rest = locks.lock_ns.saturating_sub(seen);
-    let is_much = real(rest) > real(locks.lock_ns) * UNSEEN_MIN && real(rest) > real(locks.lives_ns) * WAITS_MIN;
+    let is_much =
+        real(rest) > real(locks.lock_ns) * UNSEEN_MIN && real(rest) > real(locks.lives_ns) * WAITS_MIN;
     is_much.then(|| {
         (
             "unseen",

@@ -180,8 +180,9 @@ impl Chain {
         let mut share = vec![0.0; self.states];
         share[0] = 1.0;
         for to in 1..self.states {
-            share[to] =
-                (to.saturating_sub(self.width)..to).map(|from| share[from] * self.rows[self.index(from, to)]).sum();
+            share[to] = (to.saturating_sub(self.width)..to)
+                .map(|from| share[from] * self.rows[self.index(from, to)])
+                .sum();
         }
         let sum: f64 = share.iter().sum();
         share.iter().map(|part| part / sum).collect()
@@ -241,7 +242,12 @@ mod tests {
     fn the_bound_is_never_exceeded_and_times_may_differ_by_any_factor() {
         for threads in [1, 2, 5, 12] {
             for cpus in [1, 2, 8] {
-                for times in [[1e-6, 0.0, 1e-9, 1.0], [1.0, 1.0, 1.0, 1.0], [0.0, 1e-3, 1.0, 0.0], [1e-7, 0.0, 0.0, 0.0]] {
+                for times in [
+                    [1e-6, 0.0, 1e-9, 1.0],
+                    [1.0, 1.0, 1.0, 1.0],
+                    [0.0, 1e-3, 1.0, 0.0],
+                    [1e-7, 0.0, 0.0, 0.0],
+                ] {
                     let system = system(threads, cpus, times);
                     let (found, bound) = (system.throughput(), system.bound());
                     assert!(found > 0.0 && found <= bound * (1.0 + 1e-4), "{system:?}: {found} of {bound}");

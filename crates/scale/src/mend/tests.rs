@@ -107,7 +107,12 @@ fn without_noise_the_gain_is_found() {
         assert_eq!(found.verdict, verdict, "{found:?}");
         assert!(found.half.times <= found.apart.times + 1e-9 && found.half.times >= 1.0, "{found:?}");
     }
-    assert!((hot.gain() - 5.4).abs() < 0.2 && (1.2..1.4).contains(&two.gain()), "{} {}", hot.gain(), two.gain());
+    assert!(
+        (hot.gain() - 5.4).abs() < 0.2 && (1.2..1.4).contains(&two.gain()),
+        "{} {}",
+        hot.gain(),
+        two.gain()
+    );
 }
 
 #[test]
@@ -139,7 +144,10 @@ fn it_says_so_where_nothing_can_be_told() {
         .collect();
     let found = study(&deaf, 2, false, true).unwrap();
     let heard = study(&trials, 2, false, true).unwrap();
-    assert!(found.apart.high - found.apart.low > 2.0 * (heard.apart.high - heard.apart.low), "{found:?} {heard:?}");
+    assert!(
+        found.apart.high - found.apart.low > 2.0 * (heard.apart.high - heard.apart.low),
+        "{found:?} {heard:?}"
+    );
 }
 
 #[test]
