@@ -119,7 +119,7 @@ fn hot() -> Locks {
     ];
     let counts = Counts {
         total: 4_000,
-        waited: 3_700,
+        waited: 2_700,
         wait_ns: 24_000 * MS,
         wait_max_ns: 19 * MS,
         hold_ns: 4_000 * MS,
@@ -142,10 +142,14 @@ fn hot() -> Locks {
         utilisation: 0.985,
         busiest: 1.0,
         sites: vec![
-            site(push, Counts { total: 3_000, rejected: 2, ..counts }, &[(push, 18_000), (pop, 6_000)]),
+            site(
+                push,
+                Counts { total: 3_000, waited: 2_700, hold_ns: 3_999 * MS, rejected: 2, ..counts },
+                &[(push, 18_000), (pop, 6_000)],
+            ),
             site(
                 pop,
-                Counts { total: 1_000, waited: 0, wait_ns: 0, wait_max_ns: 0, retaken: 400, ..counts },
+                Counts { total: 1_000, retaken: 400, hold_ns: MS, hold_max_ns: 2_000, ..Counts::default() },
                 &[],
             ),
         ],
@@ -158,7 +162,7 @@ fn hot() -> Locks {
         name: place.to_owned(),
         is_variable: false,
         locks: 64,
-        counts: Counts { total: 640, shared: 600, hold_ns: 640_000, hold_max_ns: 2_000, ..Counts::default() },
+        counts: Counts { total: 640, shared: 600, hold_ns: 54_400, hold_max_ns: 2_000, ..Counts::default() },
         utilisation: 0.000_1,
         busiest: 0.02,
         sites: vec![site(place, Counts { total: 640, ..Counts::default() }, &[])],

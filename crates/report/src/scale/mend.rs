@@ -6,7 +6,7 @@ use commonhold_scale::study::Study;
 use serde::Serialize;
 
 use super::{Answered, Said, number, size};
-use crate::figures::{NOTHING, seconds};
+use crate::figures::{self, NOTHING};
 use crate::table::{Paint, Table};
 
 /// Locks that are shown at most, and places of one.
@@ -47,11 +47,11 @@ pub(super) fn table(locks: &Locks) -> Table {
             table.row(Paint::Faint, cells(NOTHING.to_owned(), &site.counts));
         }
         if let Some(more) = lock.sites.len().checked_sub(SITES_MAX).filter(|n| *n > 0) {
-            table.line(Paint::Faint, format!("  and {}", crate::figures::count(more, "more place")));
+            table.line(Paint::Faint, format!("  and {}", figures::count(more, "more place")));
         }
     }
     if let Some(more) = locks.locks.len().checked_sub(LOCKS_MAX).filter(|n| *n > 0) {
-        table.line(Paint::Faint, format!("and {}", crate::figures::count(more, "more lock")));
+        table.line(Paint::Faint, format!("and {}", figures::count(more, "more lock")));
     }
     table
 }
@@ -94,6 +94,17 @@ fn cells(util: String, counts: &Counts) -> Vec<String> {
         part(known.saturating_sub(counts.waited), known),
         if counts.rejected == 0 { NOTHING.to_owned() } else { counts.rejected.to_string() },
     ]
+}
+
+/// `85 ns`, `12.3 us`; from a ms on as everywhere.
+fn seconds(s: f64) -> String {
+    if s >= 0.001 {
+        figures::seconds(s)
+    } else if s >= 0.999_5e-6 {
+        format!("{} us", number(s * 1e6))
+    } else {
+        format!("{:.0} ns", s * 1e9)
+    }
 }
 
 /// Exact below 2^53.
