@@ -106,6 +106,7 @@ fn hot() -> Locks {
             hold_sleep_s: 0.0,
             gap_cpu_s: 0.000_5 + outside,
             gap_sleep_s: 0.000_5,
+            queue_s: 0.0,
             injected_s,
             samples: 400,
         };

@@ -114,6 +114,8 @@ pub struct Cycle {
     pub gap_cpu_s: f64,
     /// Time asleep outside of it.
     pub gap_sleep_s: f64,
+    /// Waits for a CPU, under the lock and outside of it.
+    pub queue_s: f64,
     /// What was injected, for each time that it was taken.
     pub injected_s: f64,
     /// How many cycles were looked at closely.

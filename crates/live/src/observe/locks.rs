@@ -80,9 +80,9 @@ impl Instance {
         // Means over all cycles; those that were looked at closely tell what these were made of.
         let hold = real(self.counts.hold_ns) / real(taken);
         let gap = real(sum(|of| of.gap)) / real(sum(|of| of.gaps).max(1));
-        let (hold_cpu, hold_sleep) =
+        let (hold_cpu, hold_sleep, hold_queue) =
             divided(hold, sum(|of| of.hold_wall), sum(|of| of.hold_cpu), sum(|of| of.hold_queue));
-        let (gap_cpu, gap_sleep) =
+        let (gap_cpu, gap_sleep, gap_queue) =
             divided(gap, sum(|of| of.gap_wall), sum(|of| of.gap_cpu), sum(|of| of.gap_queue));
         Some(Cycle {
             threads: real(self.active) / real(span),
@@ -92,20 +92,22 @@ impl Instance {
             hold_sleep_s: hold_sleep / 1e9,
             gap_cpu_s: gap_cpu / 1e9,
             gap_sleep_s: gap_sleep / 1e9,
+            queue_s: (hold_queue + gap_queue) / 1e9,
             injected_s: real(sum(|of| of.injected)) / real(taken) / 1e9,
             samples,
         })
     }
 }
 
-/// A mean, divided in CPU time and sleep as the samples are. The rest was a wait for a CPU.
-fn divided(mean: f64, wall: u64, cpu: u64, queue: u64) -> (f64, f64) {
+/// A mean, divided in CPU time, sleep and waits for a CPU, as the samples are.
+fn divided(mean: f64, wall: u64, cpu: u64, queue: u64) -> (f64, f64, f64) {
     if wall == 0 {
-        return (mean, 0.0);
+        return (mean, 0.0, 0.0);
     }
     let cpu = cpu.min(wall);
     let queue = queue.min(wall - cpu);
-    (mean * real(cpu) / real(wall), mean * real(wall - cpu - queue) / real(wall))
+    let part = |ns: u64| mean * real(ns) / real(wall);
+    (part(cpu), part(wall - cpu - queue), part(queue))
 }
 
 /// Exact below a hundred days of nanoseconds.

@@ -188,6 +188,13 @@ fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) ->
         said.push(("then", then(mend)));
     }
     said.push(("tried", tried(mend)));
+    if mend.cpus_left < f64::from(locks.cpus) * 0.95 {
+        let left = number(mend.cpus_left);
+        said.push(("others", format!(
+            "Threads waited longer for CPUs than for each other: other programs left about {left} of {}. The gain is for that.",
+            figures::count(locks.cpus as usize, "CPU")
+        )));
+    }
     if mend.misses > 0.1 {
         let by = mend.misses * 100.0;
         said.push((

@@ -20,7 +20,8 @@ const THREADS_MAX: u32 = 24;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct System {
     pub(crate) threads: u32,
-    pub(crate) cpus: u32,
+    /// Those that it has: not a whole number where other programs use them too.
+    pub(crate) cpus: f64,
     /// CPU time under the lock.
     pub(crate) hold_cpu: f64,
     /// Sleep under the lock, and what it takes to hand it over.
@@ -52,14 +53,23 @@ impl System {
     pub(crate) fn bound(&self) -> f64 {
         let (hold, cpu) = (self.hold_cpu + self.hold_sleep, self.hold_cpu + self.gap_cpu);
         let by_lock = if hold > 0.0 { 1.0 / hold } else { f64::INFINITY };
-        let by_cpus = if cpu > 0.0 { f64::from(self.cpus) / cpu } else { f64::INFINITY };
+        let by_cpus = if cpu > 0.0 { self.cpus / cpu } else { f64::INFINITY };
         by_lock.min(by_cpus).min(f64::from(self.threads) / self.cycle())
     }
 
     /// How often the lock is taken per second, if all durations are exponential.
     pub(crate) fn throughput(&self) -> f64 {
+        self.solve().0
+    }
+
+    /// How long a thread waits for a CPU in each cycle, if all durations are exponential.
+    pub(crate) fn queue(&self) -> f64 {
+        self.solve().1
+    }
+
+    fn solve(&self) -> (f64, f64) {
         if self.threads > THREADS_MAX {
-            return self.with_fewer_threads().throughput();
+            return self.with_fewer_threads().solve();
         }
         let least = self.cycle() * 1e-6;
         let rate = |mean: f64| 1.0 / mean.max(least);
@@ -68,9 +78,7 @@ impl System {
         let mut chain = Chain::new(states.count(), states.width());
         for (q, b, sleeps) in states.all() {
             let from = states.at(q, b, sleeps);
-            let waiting = if self.spins { q.saturating_sub(1) } else { 0 };
-            let computing = b + usize::from(q > 0 && !sleeps) + waiting;
-            let share = (f64::from(self.cpus) / count(computing.max(1))).min(1.0);
+            let share = self.share(q, b, sleeps);
             if b > 0 {
                 chain.add(from, states.at(q, b - 1, sleeps), count(b) * share * rate(self.gap_cpu));
             }
@@ -85,8 +93,20 @@ impl System {
             }
         }
         let share = chain.balance();
-        let ends = states.all().filter(|(q, _, sleeps)| *q > 0 && *sleeps);
-        ends.map(|(q, b, sleeps)| share[states.at(q, b, sleeps)]).sum::<f64>() * rate(self.hold_sleep)
+        let (mut ends, mut queued) = (0.0, 0.0);
+        for (q, b, sleeps) in states.all() {
+            let part = share[states.at(q, b, sleeps)];
+            ends += if q > 0 && sleeps { part * rate(self.hold_sleep) } else { 0.0 };
+            queued += part * count(b + usize::from(q > 0 && !sleeps)) * (1.0 - self.share(q, b, sleeps));
+        }
+        (ends, queued / ends)
+    }
+
+    /// What part of a CPU each thread has that computes.
+    fn share(&self, q: usize, b: usize, sleeps: bool) -> f64 {
+        let waiting = if self.spins { q.saturating_sub(1) } else { 0 };
+        let computing = b + usize::from(q > 0 && !sleeps) + waiting;
+        (self.cpus / count(computing.max(1))).min(1.0)
     }
 
     fn with_fewer_threads(&self) -> System {
@@ -193,9 +213,9 @@ impl Chain {
 mod tests {
     use super::*;
 
-    fn system(threads: u32, cpus: u32, times: [f64; 4]) -> System {
+    fn system(threads: u32, cpus: i32, times: [f64; 4]) -> System {
         let [hold_cpu, hold_sleep, gap_cpu, gap_sleep] = times;
-        System { threads, cpus, hold_cpu, hold_sleep, gap_cpu, gap_sleep, spins: false }
+        System { threads, cpus: f64::from(cpus), hold_cpu, hold_sleep, gap_cpu, gap_sleep, spins: false }
     }
 
     fn near(found: f64, expected: f64) {
@@ -218,6 +238,8 @@ mod tests {
     fn without_a_lock_threads_share_the_cpus() {
         // Two threads on one CPU: half a unit of computing each, one asleep. P(b) = 1, 2 * 0.5, 2 * 0.25 of 2.5.
         near(system(2, 1, [0.0, 0.0, 0.5, 1.0]).throughput(), 2.0 * (1.5 / 2.5));
+        // A part of the cycle is the wait for the CPU: two threads, so much throughput, and what they do themselves.
+        near(system(2, 1, [0.0, 0.0, 0.5, 1.0]).queue(), 2.0 / 1.2 - 1.5);
         // On two CPUs nobody waits for anything.
         near(system(2, 2, [0.0, 0.0, 0.5, 1.0]).throughput(), 2.0 / 1.5);
     }
@@ -227,7 +249,7 @@ mod tests {
         let sleeps = system(4, 1, [1.0, 0.0, 1.0, 1.0]);
         let spins = System { spins: true, ..sleeps };
         assert!(spins.throughput() < sleeps.throughput() * 0.8);
-        let (sleeps, spins) = (System { cpus: 4, ..sleeps }, System { cpus: 4, ..spins });
+        let (sleeps, spins) = (System { cpus: 4.0, ..sleeps }, System { cpus: 4.0, ..spins });
         near(spins.throughput(), sleeps.throughput());
     }
 

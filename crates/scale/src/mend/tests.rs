@@ -23,9 +23,13 @@ impl Numbers {
 #[derive(Debug, Clone, Copy)]
 struct Truth {
     system: System,
+    /// Of the machine.
+    cpus: u32,
     random: f64,
     hand_over: f64,
     elsewhere_s: f64,
+    /// Other programs use the CPUs, too.
+    busy: bool,
 }
 
 impl Truth {
@@ -50,6 +54,7 @@ impl Truth {
             hold_sleep_s: about(hold_sleep, 0.5),
             gap_cpu_s: about(gap_cpu, 0.5) + outside,
             gap_sleep_s: about(gap_sleep, 0.5),
+            queue_s: self.queue_s(),
             injected_s: inside + outside,
             samples: 100,
         };
@@ -72,6 +77,12 @@ impl Truth {
             .collect()
     }
 
+    /// Waits for CPUs where others use them too; else less than the model has.
+    fn queue_s(&self) -> f64 {
+        let hand_over = self.system.hold_sleep + self.hand_over;
+        System { hold_sleep: hand_over, ..self.system }.queue() * if self.busy { 1.0 } else { 0.5 }
+    }
+
     /// What apart brings.
     fn gain(&self) -> f64 {
         let now = 10_000.0 / model(&self.system, self.random, self.hand_over);
@@ -82,13 +93,14 @@ impl Truth {
 
 fn truth(threads: u32, cpus: u32, times_ms: [f64; 4]) -> Truth {
     let [hold_cpu, hold_sleep, gap_cpu, gap_sleep] = times_ms.map(|ms| ms / 1e3);
-    let system = System { threads, cpus, hold_cpu, hold_sleep, gap_cpu, gap_sleep, spins: false };
-    Truth { system, random: 0.5, hand_over: 2e-5, elsewhere_s: 0.0 }
+    let system =
+        System { threads, cpus: f64::from(cpus), hold_cpu, hold_sleep, gap_cpu, gap_sleep, spins: false };
+    Truth { system, cpus, random: 0.5, hand_over: 2e-5, elsewhere_s: 0.0, busy: false }
 }
 
 fn answer(truth: &Truth, noise: f64, seed: u64) -> Mend {
     let trials = truth.runs(4, noise, &mut Numbers(seed));
-    study(&trials, truth.system.cpus, truth.system.spins, true).unwrap()
+    study(&trials, truth.cpus, truth.system.spins, true).unwrap()
 }
 
 #[test]
@@ -148,6 +160,18 @@ fn it_says_so_where_nothing_can_be_told() {
         found.apart.high - found.apart.low > 2.0 * (heard.apart.high - heard.apart.low),
         "{found:?} {heard:?}"
     );
+}
+
+#[test]
+fn other_programs_take_cpus_and_that_is_no_hand_over() {
+    // A lock that is in nobody's way, on two CPUs of which others use most.
+    let alone = truth(8, 2, [0.02, 0.0, 0.1, 2.0]);
+    let system = System { cpus: 0.5, ..alone.system };
+    let beside = Truth { system, busy: true, random: 1.0, ..alone };
+    let found = answer(&beside, 0.005, 3);
+    assert!((found.cpus_left - 0.5).abs() < 0.03, "{found:?}");
+    assert!((found.apart.times / beside.gain() - 1.0).abs() < 0.02, "{}: {found:?}", beside.gain());
+    assert!((answer(&alone, 0.005, 3).cpus_left - 2.0).abs() < 1e-9);
 }
 
 #[test]
