@@ -207,6 +207,7 @@ fn what_cannot_be_told_of_locks() {
     let failed = Locks { failed: Some("it ended with exit code 1".to_owned()), ..none.clone() };
     let mut several = hot();
     (several.tried, several.locks) = (Some(8), several.locks.split_off(1));
+    several.locks[0].kind = Kind::Mutex;
     let few = Locks { trials: Vec::new(), lock_ns: 35_000 * MS, overflowed: 3, ..hot() };
     let all = [none, failed, several, few].map(|locks| said(locks).unwrap_or_default());
     insta::assert_snapshot!(all.join("\n----\n"));

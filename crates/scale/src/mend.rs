@@ -138,7 +138,7 @@ fn study(trials: &[Trial], cpus: u32, spins: bool, stays: bool) -> Option<Mend> 
     let left = data.base.cpus;
     let elsewhere = if stays { data.elsewhere } else { 0.0 };
     let whole = |times: f64| 1.0 / (elsewhere + (1.0 - elsewhere) / times.max(1.0));
-    let apart = data.gain(&best, whole, |system| system.apart())?;
+    let apart = data.gain(&best, whole, System::apart)?;
     let half = data.gain(&best, whole, half_apart)?;
     let verdict = if apart.high < GAIN_MIN {
         Verdict::None

@@ -230,8 +230,12 @@ fn record(bytes: &[u8], process: usize, thread: usize, ticks_per_ms: u64) -> Opt
 }
 
 /// How fast the processor's counter runs, where it runs evenly on all CPUs; it costs less than the kernel's clock.
+#[cfg(target_arch = "x86_64")]
 fn ticks_per_ms() -> Option<u64> {
     static TICKS: OnceLock<Option<u64>> = OnceLock::new();
+    // SAFETY: every x86_64 processor has this instruction. It may be forbidden (prctl PR_SET_TSC), then the kernel ends
+    // this process; whoever forbids it to its children has none that measure.
+    let counter = || unsafe { core::arch::x86_64::_rdtsc() };
     *TICKS.get_or_init(|| {
         let cpus = std::fs::read_to_string("/proc/cpuinfo").ok()?;
         let flags = cpus.lines().find(|line| line.starts_with("flags"))?;
@@ -239,24 +243,18 @@ fn ticks_per_ms() -> Option<u64> {
         if !has("constant_tsc") || !has("nonstop_tsc") {
             return None;
         }
-        let (from_ns, from) = (clock::now(), counter()?);
+        let (from_ns, from) = (clock::now(), counter());
         std::thread::sleep(Duration::from_millis(20));
-        let (to_ns, to) = (clock::now(), counter()?);
+        let (to_ns, to) = (clock::now(), counter());
         let rate =
             u128::from(to.checked_sub(from)?) * 1_000_000 / u128::from(to_ns.saturating_sub(from_ns).max(1));
         u64::try_from(rate).ok().filter(|rate| *rate > 0)
     })
 }
 
-#[cfg(target_arch = "x86_64")]
-fn counter() -> Option<u64> {
-    // SAFETY: every x86_64 processor has this instruction. It may be forbidden (prctl PR_SET_TSC), then the kernel ends
-    // this process; whoever forbids it to its children has none that measure.
-    Some(unsafe { core::arch::x86_64::_rdtsc() })
-}
-
+/// Other processors' counters are not read: times are the kernel's clock's.
 #[cfg(not(target_arch = "x86_64"))]
-fn counter() -> Option<u64> {
+fn ticks_per_ms() -> Option<u64> {
     None
 }
 

@@ -10,6 +10,9 @@ use crate::host::meter::{About, Counted, OfLock, OfSite, Record};
 /// Places that a lock is shown with.
 const HOLDERS_MAX: usize = 3;
 
+/// What was done at a place, and for how long was waited there by where the lock was held.
+type Place<Name> = (Counts, BTreeMap<Name, u64>);
+
 /// One lock in one process.
 #[derive(Default)]
 struct Instance {
@@ -21,7 +24,7 @@ struct Instance {
     /// The threads' times from their first request to their last release.
     active: u64,
     uses: Vec<OfLock>,
-    sites: BTreeMap<u64, (Counts, BTreeMap<u64, u64>)>,
+    sites: BTreeMap<u64, Place<u64>>,
 }
 
 /// The locks, those with the longest waits first.
@@ -134,7 +137,7 @@ fn of_class(class: u64, instances: &[((usize, u64), &Instance)], maps: &[Maps], 
     let empty = Maps::parse("");
     let maps_of = |process: usize| maps.get(process).unwrap_or(&empty);
     let mut counts = Counts::default();
-    let mut sites: BTreeMap<String, (Counts, BTreeMap<String, u64>)> = BTreeMap::new();
+    let mut sites: BTreeMap<String, Place<String>> = BTreeMap::new();
     for ((process, _), instance) in instances {
         counts.add(&instance.counts);
         for (address, (of_site, holders)) in &instance.sites {
@@ -173,7 +176,7 @@ fn of_class(class: u64, instances: &[((usize, u64), &Instance)], maps: &[Maps], 
     }
 }
 
-fn site((name, (counts, holders)): (String, (Counts, BTreeMap<String, u64>))) -> Site {
+fn site((name, (counts, holders)): (String, Place<String>)) -> Site {
     let mut held_by: Vec<(String, u64)> = holders.into_iter().collect();
     held_by.sort_by_key(|(_, wait)| std::cmp::Reverse(*wait));
     held_by.truncate(HOLDERS_MAX);

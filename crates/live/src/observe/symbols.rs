@@ -9,6 +9,9 @@ use object::{Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 /// Folders whose files are a compiler's or a library's: a line there tells less than the line that uses it.
 const OTHERS: [&str; 3] = ["/usr/include/", "/usr/lib/", "/rustc/"];
 
+/// Files are mapped from the beginning of a page of this size on, or of a larger one.
+const PAGE: u64 = 4096;
+
 /// What is mapped in one process: the first address of each file, and where its last mapping ends.
 pub(crate) struct Maps(Vec<(u64, u64, PathBuf)>);
 
@@ -126,7 +129,6 @@ impl Names {
                 symbols.entry(symbol.address()).or_insert((symbol.address() + symbol.size(), name));
             }
         }
-        const PAGE: u64 = 4096;
         let first = file.segments().map(|segment| segment.address() / PAGE * PAGE).min()?;
         let end = file.segments().map(|segment| segment.address() + segment.size()).max()?;
         Some(Names { loader: Loader::new(path).ok(), symbols, first, end })
@@ -151,7 +153,7 @@ mod tests {
         let (maps, mut namer) = (Maps::parse(&text), Namer::default());
         let place = namer.place(&maps, this_test_finds_itself as fn() as usize as u64 + 1);
         assert!(place.contains("this_test_finds_itself") && place.contains("(symbols.rs:"), "{place}");
-        let address = std::hint::black_box(&VARIABLE[1]) as *const u64 as u64;
+        let address = std::ptr::from_ref(std::hint::black_box(&VARIABLE[1])) as u64;
         let variable = namer.variable(&maps, address).unwrap();
         assert!(variable.contains("VARIABLE") && variable.ends_with("+0x8"), "{variable}");
         let heap = Box::new(5_u64);

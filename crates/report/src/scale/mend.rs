@@ -62,8 +62,12 @@ fn title(lock: &Lock) -> String {
         (true, 1) => format!("{kind} {}", lock.name),
         (true, n) => format!("{kind} {}, in {n} processes", lock.name),
         (false, 1) => format!("{kind} of {}", lock.name),
-        (false, n) => format!("{n} {kind}s of {}", lock.name),
+        (false, n) => format!("{n} {} of {}", plural(kind), lock.name),
     }
+}
+
+fn plural(kind: &str) -> String {
+    format!("{kind}{}", if kind.ends_with('x') { "es" } else { "s" })
 }
 
 /// What a sentence calls it.

@@ -189,6 +189,7 @@ fn effects_tell_a_delay_inside_from_one_outside() {
 #[test]
 fn bands_have_the_truth_and_no_gain_is_beyond_the_bounds() {
     let mut numbers = Numbers(20);
+    #[allow(clippy::disallowed_methods, reason = "a longer test is asked for by it")]
     let studies = std::env::var("COMMONHOLD_STUDIES").map_or(100, |studies| studies.parse().unwrap());
     let mut within = 0;
     for _ in 0..studies {
