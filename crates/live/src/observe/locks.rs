@@ -34,7 +34,7 @@ pub(crate) fn locks(counted: &Counted, namer: &mut Namer) -> Vec<Lock> {
     for record in &counted.records {
         instances.entry((record.process, record.lock)).or_default().add(record);
     }
-    let mut classes: BTreeMap<u64, Vec<((usize, u64), &Instance)>> = BTreeMap::new();
+    let mut classes: BTreeMap<u64, Vec<Keyed>> = BTreeMap::new();
     for (key, instance) in instances.iter().filter(|(_, instance)| instance.counts.total > 0) {
         classes.entry(instance.class).or_default().push((*key, instance));
     }
@@ -43,6 +43,9 @@ pub(crate) fn locks(counted: &Counted, namer: &mut Namer) -> Vec<Lock> {
     locks.sort_by_key(|lock| std::cmp::Reverse((lock.counts.wait_ns, lock.counts.hold_ns)));
     locks
 }
+
+/// A process and an address there, and the lock.
+type Keyed<'a> = ((usize, u64), &'a Instance);
 
 impl Instance {
     fn add(&mut self, record: &Record) {
@@ -133,7 +136,7 @@ fn counts(of: &OfSite) -> Counts {
     }
 }
 
-fn of_class(class: u64, instances: &[((usize, u64), &Instance)], maps: &[Maps], namer: &mut Namer) -> Lock {
+fn of_class(class: u64, instances: &[Keyed], maps: &[Maps], namer: &mut Namer) -> Lock {
     let empty = Maps::parse("");
     let maps_of = |process: usize| maps.get(process).unwrap_or(&empty);
     let mut counts = Counts::default();
