@@ -13,7 +13,8 @@
 //! - how *random* the program is. At 1 all durations are exponential; at 0 nothing is left to chance, and throughput is the
 //!   least of what the lock, the CPUs and the threads allow. Between them, the time for each piece of work is in proportion.
 //!
-//! Other programs may use the CPUs, too. The model has as many CPUs as make its threads wait for one as long as they did.
+//! Other programs may use the CPUs, too. The model has as many threads of theirs as make its own wait for a CPU as long as they
+//! did. The more of its own compute, the smaller is the part of the others.
 //!
 //! Then the model is asked for the same cycle, with nothing of it under the lock (*apart*), and with half of it there. The gain
 //! is by the model's present. Parts of a run in which nobody uses the lock stay as long as they are.
@@ -81,8 +82,8 @@ pub struct Mend {
     pub verdict: Verdict,
     /// By how much throughput can grow until the CPUs have no more.
     pub cpus_allow: f64,
-    /// The CPUs that other programs left.
-    pub cpus_left: f64,
+    /// Threads of other programs that computed meanwhile, in the mean.
+    pub others: f64,
     /// Of a run, the part in which nobody uses the lock.
     pub elsewhere: f64,
     /// By which part the model misses what some delay did, beyond what runs of one kind differ.
@@ -135,7 +136,7 @@ const HAND_OVER_STEPS: u32 = 24;
 fn study(trials: &[Trial], cpus: u32, spins: bool, stays: bool) -> Option<Mend> {
     let data = Data::of(trials, cpus, spins)?;
     let best = Fitted::of(&data, &data.base)?;
-    let left = data.base.cpus;
+    let left = data.base.cpus_at_most().min(f64::from(cpus));
     let elsewhere = if stays { data.elsewhere } else { 0.0 };
     let whole = |times: f64| 1.0 / (elsewhere + (1.0 - elsewhere) / times.max(1.0));
     let apart = data.gain(&best, whole, System::apart)?;
@@ -154,7 +155,7 @@ fn study(trials: &[Trial], cpus: u32, spins: bool, stays: bool) -> Option<Mend> 
         half,
         verdict,
         cpus_allow: whole(if cpu > 0.0 { left / cpu / now } else { f64::INFINITY }),
-        cpus_left: left,
+        others: data.base.others,
         elsewhere,
         misses: best.misses,
         effects: data.effects(&best),
@@ -173,16 +174,16 @@ fn half_apart(system: System) -> System {
     }
 }
 
-/// How many CPUs a program has beside others: threads wait longer for a CPU then than they would for each other. Exponential
+/// How many threads of other programs compute: threads wait longer for a CPU then than they would for each other. Exponential
 /// durations make for more waits than most programs have, so a machine without others is not taken for one with some.
-fn cpus_left(all: &System, queue: f64) -> f64 {
-    let (mut low, mut high) = (0.05, all.cpus);
+fn others(all: &System, queue: f64) -> f64 {
     if all.queue() >= queue {
-        return all.cpus;
+        return 0.0;
     }
+    let (mut low, mut high) = (0.0, 64.0);
     for _ in 0..16 {
         let middle = f64::midpoint(low, high);
-        if (System { cpus: middle, ..*all }).queue() > queue {
+        if (System { others: middle, ..*all }).queue() < queue {
             low = middle;
         } else {
             high = middle;
@@ -238,10 +239,19 @@ impl Data {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let threads = threads.min(1e6) as u32;
         let [hold_cpu, hold_sleep, gap_cpu, gap_sleep] = times.map(|(mean, _)| mean);
-        let all = System { threads, cpus: f64::from(cpus), hold_cpu, hold_sleep, gap_cpu, gap_sleep, spins };
+        let all = System {
+            threads,
+            cpus: f64::from(cpus),
+            others: 0.0,
+            hold_cpu,
+            hold_sleep,
+            gap_cpu,
+            gap_sleep,
+            spins,
+        };
         let plain = trials.iter().filter(|trial| trial.delay == Delay::No);
         let queue = mean_and_error(&plain.map(|trial| trial.cycle.queue_s).collect::<Vec<_>>()).0;
-        let base = System { cpus: cpus_left(&all, queue), ..all };
+        let base = System { others: others(&all, queue), ..all };
         let [a, b, c, d] = times.map(|(_, error)| error);
         let shifted = vec![
             System { hold_cpu: hold_cpu + a, ..base },

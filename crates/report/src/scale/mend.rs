@@ -192,11 +192,11 @@ fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) ->
         said.push(("then", then(mend)));
     }
     said.push(("tried", tried(mend)));
-    if mend.cpus_left < f64::from(locks.cpus) * 0.95 {
-        let left = number(mend.cpus_left);
+    if mend.others > 0.2 {
+        let threads = number(mend.others);
         said.push(("others", format!(
-            "Threads waited longer for CPUs than for each other: other programs left about {left} of {}. The gain is for that.",
-            figures::count(locks.cpus as usize, "CPU")
+            "Threads waited longer for CPUs than for each other: it is as if {threads} threads of other programs computed \
+             meanwhile. The gain is for that."
         )));
     }
     if mend.misses > 0.1 {

@@ -20,8 +20,9 @@ const THREADS_MAX: u32 = 24;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct System {
     pub(crate) threads: u32,
-    /// Those that it has: not a whole number where other programs use them too.
     pub(crate) cpus: f64,
+    /// Threads of other programs that compute, in the mean. They share the CPUs with these.
+    pub(crate) others: f64,
     /// CPU time under the lock.
     pub(crate) hold_cpu: f64,
     /// Sleep under the lock, and what it takes to hand it over.
@@ -53,8 +54,14 @@ impl System {
     pub(crate) fn bound(&self) -> f64 {
         let (hold, cpu) = (self.hold_cpu + self.hold_sleep, self.hold_cpu + self.gap_cpu);
         let by_lock = if hold > 0.0 { 1.0 / hold } else { f64::INFINITY };
-        let by_cpus = if cpu > 0.0 { self.cpus / cpu } else { f64::INFINITY };
+        let by_cpus = if cpu > 0.0 { self.cpus_at_most() / cpu } else { f64::INFINITY };
         by_lock.min(by_cpus).min(f64::from(self.threads) / self.cycle())
+    }
+
+    /// The CPUs that its threads have if all of them compute.
+    pub(crate) fn cpus_at_most(&self) -> f64 {
+        let threads = f64::from(self.threads);
+        threads * (self.cpus / (threads + self.others)).min(1.0)
     }
 
     /// How often the lock is taken per second, if all durations are exponential.
@@ -106,7 +113,7 @@ impl System {
     fn share(&self, q: usize, b: usize, sleeps: bool) -> f64 {
         let waiting = if self.spins { q.saturating_sub(1) } else { 0 };
         let computing = b + usize::from(q > 0 && !sleeps) + waiting;
-        (self.cpus / count(computing.max(1))).min(1.0)
+        (self.cpus / (count(computing.max(1)) + self.others)).min(1.0)
     }
 
     fn with_fewer_threads(&self) -> System {
@@ -215,7 +222,16 @@ mod tests {
 
     fn system(threads: u32, cpus: i32, times: [f64; 4]) -> System {
         let [hold_cpu, hold_sleep, gap_cpu, gap_sleep] = times;
-        System { threads, cpus: f64::from(cpus), hold_cpu, hold_sleep, gap_cpu, gap_sleep, spins: false }
+        System {
+            threads,
+            cpus: f64::from(cpus),
+            others: 0.0,
+            hold_cpu,
+            hold_sleep,
+            gap_cpu,
+            gap_sleep,
+            spins: false,
+        }
     }
 
     fn near(found: f64, expected: f64) {
