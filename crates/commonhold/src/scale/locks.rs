@@ -57,7 +57,7 @@ impl Runs<'_> {
         let rounds = self.plan.args.repeat.max(ROUNDS_MIN);
         let progress = Progress::new("runs for the lock", rounds as usize * plans.len());
         for round in 0..rounds {
-            let mut order: Vec<_> = plans.iter().copied().collect();
+            let mut order = plans.to_vec();
             if round % 2 == 1 {
                 order.reverse();
             }
