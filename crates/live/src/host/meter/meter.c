@@ -778,6 +778,8 @@ __attribute__((constructor)) static void load(void)
 			has_key = !pthread_key_create(&key, end_thread);
 			pthread_atfork(NULL, NULL, in_child);
 			header = found;
+			/* While there is one thread: a second would find the table of what is mapped half read. */
+			enter_process();
 		}
 	}
 	errno = error;
