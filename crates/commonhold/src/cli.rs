@@ -126,6 +126,10 @@ pub(crate) struct Check {
 ///   stopped       by a signal or a debugger
 ///   unseen        nobody looked
 ///
+/// With --locks, shown per lock and place: util, the part of the time for which it was held; con, how often
+/// it was held already; how long it was held and waited for. Then holds of the lock that is waited for most
+/// are made longer, and from what that costs is predicted what mending it gains.
+///
 /// The program runs with an empty standard input. What it prints is not shown. Ctrl-C ends it and its
 /// children. A size whose program fails is left out, and the others are answered for: exit code 3.
 ///
@@ -152,6 +156,10 @@ pub(crate) struct Scale {
     /// Do not look at the threads: only the first question is answered
     #[arg(long)]
     pub(crate) unwatched: bool,
+    /// Count the program's locks, and find out by delays what mending the one most waited for would gain: five runs of the
+    /// largest size for each of --repeat, and three times as many at least
+    #[arg(long, conflicts_with = "unwatched")]
+    pub(crate) locks: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

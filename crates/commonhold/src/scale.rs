@@ -1,5 +1,7 @@
 //! `commonhold scale`: runs a program at growing sizes, and has the runs explained.
 
+mod locks;
+
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -7,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use commonhold_live::observe::topology;
-use commonhold_live::program::{self, Asked, Done, Ended, Learned, NotRun};
+use commonhold_live::program::{self, Asked, Done, Ended, Learned, NotRun, Wish};
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_report::scale as report;
 use commonhold_scale::study::{Limit, Measure, Run, Size, Sizes, Study};
@@ -39,11 +41,17 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
     let mut runs =
         Runs { plan: &plan, signals: &signals, notes: Notes::default(), learned: Learned::default() };
     let Some(sizes) = runs.measure()? else {
-        return Err(Failure::new(Exit::Interrupted, "interrupted; the program and its children were ended"));
+        return Err(interrupted());
     };
     let failed = sizes.iter().find_map(|size| Some((size.n, size.failed.clone()?)));
+    let locks = match args.locks {
+        true => runs.try_locks(&sizes)?,
+        false => Ok(None),
+    };
+    let Ok(locks) = locks else { return Err(interrupted()) };
     let notes = std::mem::take(&mut runs.notes);
-    let study = plan.study(&machine, sizes, &notes);
+    let mut study = plan.study(&machine, sizes, &notes);
+    study.locks = locks;
     if let (None, Some((size, why))) = (study.measured().next(), &failed) {
         return Err(Failure::new(
             Exit::Unmeasured,
@@ -55,6 +63,10 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
     }
     output::print(&if args.json { report::json(&study) } else { report::text(&study, output::style()) })?;
     Ok(if failed.is_some() { Exit::Unmeasured } else { Exit::Ok })
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Exit::Interrupted, "interrupted; the program and its children were ended")
 }
 
 /// What is to be run.
@@ -130,6 +142,7 @@ impl Plan<'_> {
             measure: self.args.rate.clone().map_or(Measure::Runs, Measure::Printed),
             warm_up: self.args.warm_up,
             sizes,
+            locks: None,
             limits: Vec::new(),
         };
         study.limits = self.limits(&study, notes);
@@ -357,17 +370,22 @@ impl Runs<'_> {
     }
 
     fn run(&mut self, size: &Size) -> Result<Made, Failure> {
+        let watch = !self.plan.args.unwatched;
+        Ok(match self.done(size, watch, None)? {
+            None => Made::Stopped,
+            Some(done) => self.judge(*done),
+        })
+    }
+
+    /// One run, whatever became of it; `None`: interrupted.
+    fn done(&mut self, size: &Size, watch: bool, meter: Option<Wish>) -> Result<Option<Box<Done>>, Failure> {
         let plan = self.plan;
         let command = plan.command(size.n);
-        let asked = Asked {
-            command: &command,
-            cpus: &size.cpus,
-            keep_output: plan.rate.is_some(),
-            watch: !plan.args.unwatched,
-        };
+        let asked =
+            Asked { command: &command, cpus: &size.cpus, keep_output: plan.rate.is_some(), watch, meter };
         let ran = program::run(&asked, &plan.all, self.signals.as_fd(), &mut self.learned);
         let done = match ran.map_err(not_run)? {
-            Ended::Stopped => return Ok(Made::Stopped),
+            Ended::Stopped => return Ok(None),
             Ended::Done(done) => done,
         };
         self.notes.lost |= done.lost;
@@ -377,7 +395,7 @@ impl Runs<'_> {
         self.notes.kernel_lost += done.kernel_lost;
         self.notes.no_shots = self.notes.no_shots.take().or(done.no_shots.clone());
         self.notes.left += done.left;
-        Ok(self.judge(*done))
+        Ok(Some(done))
     }
 
     fn judge(&self, done: Done) -> Made {

@@ -151,3 +151,46 @@ fn what_a_program_leaves_behind_is_ended_and_told() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("left a process behind"), "{output:?}");
     assert_eq!(running("7422.5"), 0);
 }
+
+#[test]
+fn locks_are_counted_and_one_is_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("locks");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/guest/locks.c");
+    let flags = ["-std=gnu11", "-O2", "-g", "-pthread", "-o"];
+    let compiled = Command::new("cc").args(flags).arg(&program).arg(source).status().unwrap();
+    assert!(compiled.success());
+    let ask = |kind: &str, more: &[&str]| {
+        let flags = ["--locks", "--json", "--sizes", "2", "--repeat", "1", "--warm-up", "0"];
+        let work = [program.to_str().unwrap(), kind, "{n}", "100", "100", "500", "100", "500"];
+        scale(&[&flags[..], more, &["--"], &work].concat())
+    };
+    let output = ask("mutex", &[]);
+    assert!(output.status.success(), "{output:?}");
+    let locks = &json(&output)["locks"];
+    let lock = &locks["locks"][0];
+    assert_eq!((&lock["name"], &lock["kind"]), (&"counter_lock".into(), &"mutex".into()));
+    assert_eq!((&lock["counts"]["total"], &locks["tried"]), (&100.into(), &lock["class"]));
+    assert!(lock["sites"][0]["name"].as_str().unwrap().starts_with("run (locks.c:"), "{lock}");
+    // Three rounds of four runs with the meter, and of one without.
+    assert_eq!(locks["trials"].as_array().unwrap().len(), 12);
+    assert_eq!(locks["throughput_plain"].as_array().unwrap().len(), 3);
+    let gain = &locks["mend"]["apart"];
+    assert!(
+        gain["times"].as_f64().unwrap() >= 1.0 && gain["low"].as_f64() <= gain["high"].as_f64(),
+        "{locks}"
+    );
+    for trial in locks["trials"].as_array().unwrap() {
+        let (asked, injected) = (trial["delay_ns"].as_u64().unwrap(), trial["cycle"]["injected_s"].as_f64());
+        assert_eq!(asked > 0, injected.unwrap() > 0.0, "{trial}");
+    }
+    // Without a lock there is nothing to be tried.
+    let none = ask("none", &[]);
+    assert!(none.status.success());
+    assert_eq!(
+        (&json(&none)["locks"]["tried"], &json(&none)["locks"]["untold"]),
+        (&Value::Null, &"not-tried".into())
+    );
+    // Threads that nobody looks at.
+    assert_eq!(ask("mutex", &["--unwatched"]).status.code(), Some(2));
+}

@@ -3,6 +3,7 @@
 use commonhold_report::{Style, scale};
 use commonhold_scale::blame::{Disk, Hold, Holding, Kind, Lock, SeenRun, Site, Stolen, Wake, Waker};
 use commonhold_scale::law::Law;
+use commonhold_scale::locks::{self, Counts, Cycle, Delay, Locks, Trial};
 use commonhold_scale::states::{State, Times};
 use commonhold_scale::study::{Limit, Measure, Named, Run, Size, Sizes, Study, Watched};
 
@@ -89,6 +90,7 @@ fn study(numbers: &[u32]) -> Study {
         measure: Measure::Runs,
         warm_up: 1,
         sizes: numbers.iter().map(size).collect(),
+        locks: None,
         limits: vec![Limit { what: "how long CPUs wait".to_owned(), remedy: "ask".to_owned() }],
     }
 }
@@ -130,4 +132,128 @@ fn printed_rates_nobody_looked_and_a_law_that_does_not_hold() {
         }
     }
     insta::assert_snapshot!(scale::text(&study, Style::PLAIN));
+}
+
+/// Eight threads on eight CPUs, and a lock that is held all the time: for 1 ms in each 2 ms of a thread's work.
+fn hot() -> Locks {
+    let trial = |delay: Delay, ms: u64, rate: f64| {
+        #[allow(clippy::cast_precision_loss)]
+        let injected_s = ms as f64 / 1e3;
+        let (inside, outside) = match delay {
+            Delay::Inside => (injected_s, 0.0),
+            _ => (0.0, injected_s),
+        };
+        let cycle = Cycle {
+            threads: 8.0,
+            span_s: 4_000.0 / rate,
+            taken: 4_000,
+            hold_cpu_s: 0.001 + inside,
+            hold_sleep_s: 0.0,
+            gap_cpu_s: 0.000_5 + outside,
+            gap_sleep_s: 0.000_5,
+            queue_s: 0.0,
+            injected_s,
+            samples: 400,
+        };
+        Trial { delay, delay_ns: ms * MS, wall_s: 4_000.0 / rate, throughput: rate, cycle }
+    };
+    let one = [
+        trial(Delay::No, 0, 985.0),
+        trial(Delay::Inside, 1, 495.0),
+        trial(Delay::Inside, 2, 331.0),
+        trial(Delay::Outside, 1, 975.0),
+    ];
+    let counts = Counts {
+        total: 4_000,
+        waited: 2_700,
+        wait_ns: 24_000 * MS,
+        wait_max_ns: 19 * MS,
+        hold_ns: 4_000 * MS,
+        hold_max_ns: 3 * MS,
+        ..Counts::default()
+    };
+    let site = |name: &str, counts: Counts, held_by: &[(&str, u64)]| locks::Site {
+        name: name.to_owned(),
+        counts,
+        held_by: held_by.iter().map(|(name, ms)| ((*name).to_owned(), ms * MS)).collect(),
+    };
+    let (push, pop) = ("push<int> (queue.c:41)", "pop (queue.c:60)");
+    let queue = locks::Lock {
+        class: 7,
+        kind: locks::Kind::Mutex,
+        name: "queue_lock".to_owned(),
+        is_variable: true,
+        locks: 1,
+        counts,
+        utilisation: 0.985,
+        busiest: 1.0,
+        sites: vec![
+            site(
+                push,
+                Counts { total: 3_000, waited: 2_700, hold_ns: 3_999 * MS, rejected: 2, ..counts },
+                &[(push, 18_000), (pop, 6_000)],
+            ),
+            site(
+                pop,
+                Counts { total: 1_000, retaken: 400, hold_ns: MS, hold_max_ns: 2_000, ..Counts::default() },
+                &[],
+            ),
+        ],
+        cycle: Some(one[0].cycle),
+    };
+    let place = "open_table (table.c:9)";
+    let tables = locks::Lock {
+        class: 8,
+        kind: locks::Kind::Rwlock,
+        name: place.to_owned(),
+        is_variable: false,
+        locks: 64,
+        counts: Counts { total: 640, shared: 600, hold_ns: 54_400, hold_max_ns: 2_000, ..Counts::default() },
+        utilisation: 0.000_1,
+        busiest: 0.02,
+        sites: vec![site(place, Counts { total: 640, ..Counts::default() }, &[])],
+        cycle: None,
+    };
+    Locks {
+        size: 8,
+        cpus: 8,
+        plain: vec![990.0, 989.0, 991.0],
+        metered: vec![985.0, 984.0, 986.0],
+        locks: vec![queue, tables],
+        lives_ns: 36_000 * MS,
+        lock_ns: 24_500 * MS,
+        tried: Some(7),
+        trials: one.iter().flat_map(|trial| [*trial; 3]).collect(),
+        ..Locks::default()
+    }
+}
+
+#[test]
+fn a_lock_that_is_worth_mending() {
+    let study = Study { locks: Some(hot()), ..study(&[1, 2, 4, 8]) };
+    let text = scale::text(&study, Style::PLAIN);
+    insta::assert_snapshot!(text.split("4. Would").nth(1).unwrap_or_default());
+    let page = scale::html(&study);
+    let part = page.split("<h2>Would").nth(1).and_then(|rest| rest.split("<h2>").next());
+    insta::assert_snapshot!(part.unwrap_or_default());
+    let json: serde_json::Value = serde_json::from_str(&scale::json(&study)).unwrap_or_default();
+    assert_eq!(json["locks"]["mend"]["verdict"], "gain");
+    assert_eq!(json["locks"]["locks"][0]["sites"][0]["counts"]["rejected"], 2);
+    assert_eq!(json["locks"]["untold"], serde_json::Value::Null);
+}
+
+#[test]
+fn what_cannot_be_told_of_locks() {
+    let said = |locks: Locks| {
+        let text = scale::text(&Study { locks: Some(locks), ..study(&[1, 8]) }, Style::PLAIN);
+        text.split("help?\n\n").nth(1).and_then(|rest| rest.split("\nWhat is not").next()).map(str::to_owned)
+    };
+    let none = Locks { locks: Vec::new(), tried: None, trials: Vec::new(), ..hot() };
+    let failed = Locks { failed: Some("it ended with exit code 1".to_owned()), ..none.clone() };
+    let mut several = hot();
+    (several.tried, several.locks) = (Some(8), several.locks.split_off(1));
+    several.locks[0].kind = locks::Kind::Mutex;
+    let few = Locks { trials: Vec::new(), lock_ns: 35_000 * MS, overflowed: 3, ..hot() };
+    let all = [none, failed, several, few].map(|locks| said(locks).unwrap_or_default());
+    insta::assert_snapshot!(all.join("\n----\n"));
 }

@@ -130,6 +130,7 @@ mod tests {
             measure: Measure::Runs,
             warm_up: 0,
             sizes,
+            locks: None,
             limits: Vec::new(),
         }
     }

@@ -16,6 +16,8 @@ mod chance;
 mod fit;
 pub mod growth;
 pub mod law;
+pub mod locks;
+pub mod mend;
 mod order;
 pub mod scaling;
 pub mod states;

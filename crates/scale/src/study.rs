@@ -4,6 +4,7 @@ use commonhold_machine::CpuSet;
 
 use crate::blame::SeenRun;
 use crate::fit::Point;
+use crate::locks::Locks;
 use crate::real;
 use crate::states::Times;
 
@@ -55,6 +56,8 @@ pub struct Study {
     pub warm_up: u32,
     /// By size, ascending.
     pub sizes: Vec<Size>,
+    /// What was found out about its locks, where somebody asked.
+    pub locks: Option<Locks>,
     /// What this machine could not tell.
     pub limits: Vec<Limit>,
 }

@@ -15,6 +15,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use commonhold_machine::CpuSet;
+use commonhold_scale::locks::Lock;
 use commonhold_scale::study::Watched;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -22,12 +23,16 @@ use rustix::process::Signal;
 use crate::LiveError;
 use crate::host::child::{self, Adopts, Refused};
 use crate::host::exits::Exits;
+pub use crate::host::meter::Wish;
+use crate::host::meter::{Counted, Meter};
 use crate::host::perf::Stalls;
 use crate::host::signal::{self, Pinned};
 use crate::host::{clock, read_to_string};
 use crate::observe::kernels_locks::KernelsLocks;
+use crate::observe::locks::locks;
 use crate::observe::machine_counts::Counts;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, is_alive};
+use crate::observe::symbols::Namer;
 use crate::observe::threads::Threads;
 use crate::observe::waits::Files;
 
@@ -42,6 +47,8 @@ pub struct Asked<'a> {
     pub keep_output: bool,
     /// Look at its threads.
     pub watch: bool,
+    /// Count its locks, and delay one of them.
+    pub meter: Option<Wish>,
 }
 
 /// A run that came to its end.
@@ -57,6 +64,8 @@ pub struct Done {
     pub errors: Vec<u8>,
     /// What its threads did.
     pub watched: Option<Watched>,
+    /// What the meter counted.
+    pub locks: Option<Locks>,
     /// Records of ended threads were lost.
     pub lost: bool,
     /// What some thread waited for could not be read.
@@ -71,6 +80,15 @@ pub struct Done {
     pub kernel_lost: u64,
     /// Processes that it left behind.
     pub left: usize,
+}
+
+/// What a meter counted of a program's locks.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Locks {
+    /// The locks, those with the longest waits first.
+    pub locks: Vec<Lock>,
+    /// Locks that found no room in the meter's tables.
+    pub overflowed: u64,
 }
 
 /// How a run ended.
@@ -182,6 +200,8 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
         true => copy(&output).map_err(cannot("keep what a program prints"))?,
         false => Stdio::null(),
     });
+    let meter = asked.meter.map(Meter::new).transpose().map_err(cannot("make a meter of locks"))?;
+    command.envs(meter.iter().flat_map(Meter::environment));
     let mut family = Family::before()?;
     let mut no_kernel = None;
     if asked.watch {
@@ -218,6 +238,11 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
     let after = before.as_ref().map(|_| Counts::now());
     let left = family.end()?;
     let stalls = stalls.and_then(|stalls| stalls.read().ok()).filter(|(_, cycles)| *cycles > 0);
+    let counted = meter.map(|meter| meter.read()).transpose().map_err(cannot("read the meter of locks"))?;
+    let named = |counted: &Counted| Locks {
+        locks: locks(counted, &mut Namer::default()),
+        overflowed: counted.overflowed,
+    };
     let hidden = threads.as_ref().is_some_and(|threads| threads.hidden);
     let seen = threads.map(|threads| threads.end(used, stalls, no_kernel.is_none()));
     let lost = seen.as_ref().is_some_and(|seen| seen.lost);
@@ -245,6 +270,7 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
         output: child::scratch_end(output, OUTPUT_BYTES).map_err(cannot("read what a program printed"))?,
         errors: child::scratch_end(errors, ERROR_BYTES).map_err(cannot("read what a program printed"))?,
         watched,
+        locks: counted.as_ref().map(named),
         lost,
         hidden,
         no_stacks,

@@ -24,6 +24,7 @@ mod dir;
 pub(crate) mod exits;
 mod files;
 pub mod io_priority;
+pub(crate) mod meter;
 pub mod oom_score;
 pub(crate) mod page_out;
 pub(crate) mod perf;

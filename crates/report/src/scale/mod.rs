@@ -1,9 +1,11 @@
 //! How a program scales, and where its time goes: for a terminal, as JSON, and as a page with plots.
 //!
 //! The questions are answered in this order: how does it scale (`scaling`), where does the time go (`time`), who is to blame
-//! (`blame`). Each makes one table, and sentences with a label each; the terminal and the page show the same.
+//! (`blame`), and, where it was asked, would mending a lock help (`mend`). Each makes one table, and sentences with a label each;
+//! the terminal and the page show the same.
 
 mod blame;
+mod mend;
 mod page;
 mod scaling;
 mod time;
@@ -32,11 +34,13 @@ pub(crate) struct Answered<'a> {
     pub(crate) scaling: Scaling,
     pub(crate) growth: Option<Growth>,
     pub(crate) blame: Option<Blame>,
+    pub(crate) mend: Option<mend::Asked<'a>>,
 }
 
 impl Answered<'_> {
     fn of(study: &Study) -> Answered<'_> {
-        Answered { study, scaling: scaling(study), growth: growth(study), blame: blame(study) }
+        let mend = mend::Asked::of(study);
+        Answered { study, scaling: scaling(study), growth: growth(study), blame: blame(study), mend }
     }
 
     /// Whether somebody looked.
@@ -67,6 +71,14 @@ pub fn text(study: &Study, style: Style) -> String {
         text.push('\n');
         text += &wrapped(blame::LEAD, style);
         text += &table.render(style);
+    }
+    if let Some(asked) = &answered.mend {
+        text += &heading("4. Would mending it help?", style);
+        if !asked.locks.locks.is_empty() {
+            text += &mend::table(asked.locks).render(style);
+            text.push('\n');
+        }
+        text += &sentences(&mend::said(&answered), style);
     }
     let limits = limits(study);
     if !limits.is_empty() {
@@ -175,6 +187,7 @@ pub fn json(study: &Study) -> String {
             scaling: scaling::Shown::of(&answered.scaling),
             growth: answered.growth.as_ref(),
             blame: answered.blame.as_ref(),
+            locks: answered.mend.as_ref().map(mend::Shown::of),
             limits: limits(study),
         },
     )
@@ -191,6 +204,8 @@ struct Shown<'a> {
     scaling: scaling::Shown,
     growth: Option<&'a Growth>,
     blame: Option<&'a Blame>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    locks: Option<mend::Shown<'a>>,
     limits: Vec<Limit>,
 }
 

@@ -4,7 +4,7 @@ use commonhold_scale::scaling::Scaling;
 use commonhold_scale::states::State;
 use commonhold_scale::study::{Measure, Sizes, Study};
 
-use super::{Answered, Said, about, blame, limits, number, scaling, time};
+use super::{Answered, Said, about, blame, limits, mend, number, scaling, time};
 use crate::html::{CLOSE, open};
 use crate::plot::{Parts, Plot, Stack, plot, stack};
 use crate::svg::escape;
@@ -36,6 +36,13 @@ pub fn html(study: &Study) -> String {
     page += &sentences(&blame::said(&answered));
     if let Some(table) = blame::table(&answered) {
         page += &format!("<p>{}</p>\n{}", escape(blame::LEAD), table.html());
+    }
+    if let Some(asked) = &answered.mend {
+        page += "<h2>Would mending it help?</h2>\n";
+        page += &sentences(&mend::said(&answered));
+        if !asked.locks.locks.is_empty() {
+            page += &mend::table(asked.locks).html();
+        }
     }
     let limits = limits(study);
     if !limits.is_empty() {

@@ -43,6 +43,7 @@ fn study(sizes: Vec<(u32, [SeenRun; 2])>) -> Study {
         warm_up: 0,
         sizes: sizes.into_iter().map(size).collect(),
         limits: Vec::new(),
+        locks: None,
     }
 }
 

@@ -1,0 +1,110 @@
+//! The runs by which is found out what mending a lock would gain.
+
+use commonhold_live::program::Wish;
+use commonhold_scale::locks::{Cycle, Delay, Locks, Trial};
+use commonhold_scale::states::State;
+use commonhold_scale::study::{Run, Size};
+
+use super::{Made, Runs};
+use crate::exit::Failure;
+use crate::progress::Progress;
+
+/// Rounds of the experiment at least: with fewer, hardly anything can be told.
+const ROUNDS_MIN: u32 = 3;
+/// How long a hold may become by a delay.
+const DELAY_NS: std::ops::RangeInclusive<u64> = 100..=20_000_000;
+
+/// The program was to be interrupted.
+pub(super) struct Interrupted;
+
+/// One run, or why there is none.
+enum Tried {
+    Run(Box<Run>, Vec<commonhold_scale::locks::Lock>, u64),
+    Failed(String),
+}
+
+impl Runs<'_> {
+    /// Counts the locks of the largest size that was measured, and delays the one that is most suspected. Nothing where no
+    /// size was measured.
+    pub(super) fn try_locks(
+        &mut self,
+        sizes: &[Size],
+    ) -> Result<Result<Option<Locks>, Interrupted>, Failure> {
+        let Some(size) = sizes.iter().rfind(|size| !size.runs.is_empty()) else { return Ok(Ok(None)) };
+        let cpus = u32::try_from(size.cpus.iter().count()).unwrap_or(u32::MAX);
+        let mut locks = Locks { size: size.n, cpus, ..Locks::default() };
+        match self.tried(size, true, Some(Wish::default()))? {
+            None => return Ok(Err(Interrupted)),
+            Some(Tried::Failed(why)) => locks.failed = Some(why),
+            Some(Tried::Run(run, found, overflowed)) => {
+                let times = run.watched.map(|watched| watched.times).unwrap_or_default();
+                (locks.lives_ns, locks.lock_ns) = (times.sum(), times.of(State::Lock));
+                (locks.locks, locks.overflowed) = (found, overflowed);
+            }
+        }
+        let Some(suspect) = locks.suspect() else { return Ok(Ok(Some(locks))) };
+        let class = suspect.class;
+        let hold_ns = suspect.counts.hold_ns / suspect.counts.total.max(1);
+        let delay_ns = hold_ns.clamp(*DELAY_NS.start(), *DELAY_NS.end());
+        locks.tried = Some(class);
+        let plans = [
+            None,
+            Some((Delay::No, 0)),
+            Some((Delay::Inside, delay_ns / 2)),
+            Some((Delay::Inside, delay_ns)),
+            Some((Delay::Outside, delay_ns)),
+        ];
+        let rounds = self.plan.args.repeat.max(ROUNDS_MIN);
+        let progress = Progress::new("runs for the lock", rounds as usize * plans.len());
+        for round in 0..rounds {
+            let mut order = plans.to_vec();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for plan in order {
+                let wish = plan.map(|(delay, ns)| wish(class, delay, ns));
+                match self.tried(size, false, wish)? {
+                    None => return Ok(Err(Interrupted)),
+                    Some(Tried::Failed(why)) => {
+                        locks.failed = Some(why);
+                        return Ok(Ok(Some(locks)));
+                    }
+                    Some(Tried::Run(run, found, _)) => enter(&mut locks, plan, &run, &found),
+                }
+                progress.step();
+            }
+        }
+        Ok(Ok(Some(locks)))
+    }
+
+    /// One run with the meter, or without; `None`: interrupted.
+    fn tried(&mut self, size: &Size, watch: bool, meter: Option<Wish>) -> Result<Option<Tried>, Failure> {
+        let Some(mut done) = self.done(size, watch, meter)? else { return Ok(None) };
+        let metered = done.locks.take().unwrap_or_default();
+        Ok(match self.judge(*done) {
+            Made::Run(run) => Some(Tried::Run(run, metered.locks, metered.overflowed)),
+            Made::Failed(why) => Some(Tried::Failed(why)),
+            Made::Stopped => None,
+        })
+    }
+}
+
+fn wish(class: u64, delay: Delay, ns: u64) -> Wish {
+    let at = |place: Delay| if delay == place { ns } else { 0 };
+    Wish { class, inside_ns: at(Delay::Inside), outside_ns: at(Delay::Outside) }
+}
+
+fn enter(locks: &mut Locks, plan: Option<(Delay, u64)>, run: &Run, found: &[commonhold_scale::locks::Lock]) {
+    let Some((delay, delay_ns)) = plan else {
+        locks.plain.push(run.throughput);
+        return;
+    };
+    if delay == Delay::No {
+        locks.metered.push(run.throughput);
+    }
+    let tried = found.iter().find(|lock| Some(lock.class) == locks.tried);
+    let cycle: Option<Cycle> = tried.and_then(|lock| lock.cycle);
+    if let Some(cycle) = cycle {
+        locks.trials.push(Trial { delay, delay_ns, wall_s: run.wall_s(), throughput: run.throughput, cycle });
+    }
+}
