@@ -159,7 +159,7 @@ fn fitting(machine: &Machine) -> Level {
     let small = |level: &Level| parts(&order, *level).iter().all(|part| part.len() <= POOL_MAX);
     // Where the machine itself is small, it is its clusters that count all the same.
     let clusters = LEVELS.into_iter().rev().filter(|level| parts(&order, *level).len() > 1);
-    let level = clusters.clone().find(small).or(clusters.last()).unwrap_or(Level::Machine);
+    let level = clusters.clone().find(small).or(clusters.clone().next_back()).unwrap_or(Level::Machine);
     // A socket that is one node, or a cache that all of one share, has the node's name.
     let nodes = parts(&order, Level::Node).len();
     if nodes > 1 && parts(&order, level).len() == nodes { Level::Node } else { level }

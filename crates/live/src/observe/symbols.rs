@@ -25,7 +25,10 @@ impl Namer {
             Some(place) => format!("{} ({place})", frame.function),
             None => frame.function.clone(),
         };
-        frame.map(named).unwrap_or_else(|| self.offset(address))
+        match frame.map(named) {
+            Some(name) => name,
+            None => self.offset(address),
+        }
     }
 
     /// The variable at an address; none where it is in no file, as what is on the heap.
