@@ -85,9 +85,9 @@ pub(crate) struct Check {
     pub(crate) json: bool,
 }
 
-/// Measure how a program scales with CPUs, and where its time goes
+/// Measure how a program scales with CPUs, where its time goes, and what is to blame
 ///
-/// Runs the program on growing sets of CPUs, several times each, and answers two questions from that:
+/// Runs the program on growing sets of CPUs, several times each, and answers these questions from that:
 ///
 ///   1. How does it scale? Gunther's law is fitted to the throughput:
 ///      X(n) = lambda n / (1 + alpha (n - 1) + beta n (n - 1))
@@ -97,6 +97,10 @@ pub(crate) struct Check {
 ///   2. Where does the time go? What every thread did, by state. The
 ///      states add up to the threads' lives. Then: what the time went
 ///      into that more CPUs did not turn into work.
+///   3. Who is to blame? Locks, where they are taken, and who holds
+///      them; who wakes whom; interrupts and disks.
+///   4. Would mending it help? With --locks: an experiment with the
+///      lock that is waited for most.
 ///
 /// `commonhold scale -- make -j8` uses 1, 2, 3, 4, 6, 8, 12 and so on up to all CPUs, nearest first. So
 /// CPUs that share a cache come before others, and cores before their second hardware threads.

@@ -58,10 +58,11 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
             format!("no size could be measured; the first that failed is {size}: {why}"),
         ));
     }
+    output::print(&if args.json { report::json(&study) } else { report::text(&study, output::style()) })?;
+    // Whatever becomes of the page, the answer has been seen.
     if let Some(path) = &args.html {
         output::write_page(path, &report::html(&study))?;
     }
-    output::print(&if args.json { report::json(&study) } else { report::text(&study, output::style()) })?;
     Ok(if failed.is_some() { Exit::Unmeasured } else { Exit::Ok })
 }
 
@@ -82,6 +83,12 @@ struct Plan<'a> {
 impl Plan<'_> {
     fn of<'a>(args: &'a Scale, machine: &Machine) -> Result<Plan<'a>, Failure> {
         let wrong = |message: String| Failure::new(Exit::Usage, message);
+        if let Some(word) = args.command.first().filter(|word| word.as_bytes().starts_with(b"-")) {
+            let word = word.to_string_lossy();
+            return Err(wrong(format!(
+                "there is no option `{word}`: see `commonhold scale --help`; a program of that name is run as `./{word}`"
+            )));
+        }
         let has_number = args.command.iter().any(|word| find(word.as_bytes(), NUMBER.as_bytes()).is_some());
         if args.sizes.is_some() && !has_number {
             let message = "--sizes are numbers for {n} in the command line, which has none: write {n} where the program \

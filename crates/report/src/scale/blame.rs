@@ -215,11 +215,14 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
 /// Whether more makes it slower, by what was measured.
 fn slower(answered: &Answered) -> String {
     let study = answered.study;
-    let all: Vec<(u32, f64)> =
-        study.measured().filter_map(|size| Some((size.n, size.throughput()?.0))).collect();
-    let best = all.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
+    let all: Vec<(u32, (f64, f64, f64))> =
+        study.measured().filter_map(|size| Some((size.n, size.throughput()?))).collect();
+    let best = all.iter().copied().max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
     match (best, all.last()) {
-        (Some((at, most)), Some((_, last))) if *last < most * (1.0 - SLOWER_MIN) => {
+        // No run of the largest size was as fast as any of the best.
+        (Some((at, (most, least, _))), Some((_, (last, _, fastest))))
+            if *last < most * (1.0 - SLOWER_MIN) && *fastest < least =>
+        {
             let what = if study.sizes_are == Sizes::Number { "A larger {n}" } else { "Adding CPUs" };
             format!("{what} past {at} makes it slower. ")
         }

@@ -195,8 +195,8 @@ fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) ->
     if mend.others > 0.2 {
         let threads = number(mend.others);
         said.push(("others", format!(
-            "Threads waited longer for CPUs than for each other: it is as if {threads} threads of other programs computed \
-             meanwhile. The gain is for that."
+            "Threads waited longer for CPUs than they would for those of this program alone: it is as if {threads} threads of \
+             other programs computed meanwhile. The gain is for that."
         )));
     }
     if mend.misses > 0.1 {
