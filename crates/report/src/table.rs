@@ -131,12 +131,17 @@ impl Table {
     pub(crate) fn render_in_blocks(&self, style: Style) -> String {
         let (widths, gap) = self.widths(usize::MAX);
         let Some((name, figures)) = widths.split_first() else { return String::new() };
-        let widest = figures.iter().max().map_or(1, |width| width + gap);
-        let fit = (style.width.saturating_sub(*name) / widest).max(1);
-        let blocks = figures.len().div_ceil(fit).max(1);
+        let fits =
+            |figures: &[usize]| name + figures.iter().map(|width| width + gap).sum::<usize>() <= style.width;
+        let in_blocks = |blocks: usize| figures.len().div_ceil(blocks).max(1);
+        let blocks = (1..=figures.len()).find(|blocks| figures.chunks(in_blocks(*blocks)).all(fits));
         let columns: Vec<usize> = (1..self.heads.len()).collect();
         let block = |columns: &[usize]| self.only(columns).render(style);
-        columns.chunks(figures.len().div_ceil(blocks).max(1)).map(block).collect::<Vec<_>>().join("\n")
+        columns
+            .chunks(in_blocks(blocks.unwrap_or(figures.len()).max(1)))
+            .map(block)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     /// The first column and these.
