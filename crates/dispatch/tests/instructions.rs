@@ -222,32 +222,30 @@ fn who_sleeps_wakes_and_has_a_turn() {
 
 /// Two sub-units with eight tasks each, on eight CPUs, under each discipline.
 macro_rules! disciplines {
-    ($($discipline:ident $busy:ident $wakes:ident;)*) => {$(
+    ($($discipline:ident $busy:ident $named_busy:literal $wakes:ident $named_wakes:literal;)*) => {$(
         #[test]
         fn $busy() {
-            let name = stringify!($busy).replace('_', "-");
-            hold(&name, stringify!($busy), || Play::ordered(Discipline::$discipline, false));
+            hold($named_busy, stringify!($busy), || Play::ordered(Discipline::$discipline, false));
         }
 
         #[test]
         fn $wakes() {
-            let name = stringify!($wakes).replace('_', "-");
-            hold(&name, stringify!($wakes), || Play::ordered(Discipline::$discipline, true));
+            hold($named_wakes, stringify!($wakes), || Play::ordered(Discipline::$discipline, true));
         }
     )*};
 }
 
 disciplines! {
-    Stride stride_busy stride_wakes;
-    Lottery lottery_busy lottery_wakes;
-    Entitlement entitlement_busy entitlement_wakes;
-    Decay decay_busy decay_wakes;
-    Fifo fifo_busy fifo_wakes;
-    Rr rr_busy rr_wakes;
-    Batch batch_busy batch_wakes;
-    Job job_currency_busy job_currency_wakes;
-    Gang gang_busy gang_wakes;
-    Dwcs dwcs_busy dwcs_wakes;
-    Smp smp_busy smp_wakes;
-    Classes classes_busy classes_wakes;
+    Stride stride_busy "stride-busy" stride_wakes "stride-wakes";
+    Lottery lottery_busy "lottery-busy" lottery_wakes "lottery-wakes";
+    Entitlement entitlement_busy "entitlement-busy" entitlement_wakes "entitlement-wakes";
+    Decay decay_busy "decay-busy" decay_wakes "decay-wakes";
+    Fifo fifo_busy "fifo-busy" fifo_wakes "fifo-wakes";
+    Rr rr_busy "rr-busy" rr_wakes "rr-wakes";
+    Batch batch_busy "batch-busy" batch_wakes "batch-wakes";
+    Job job_currency_busy "job-currency-busy" job_currency_wakes "job-currency-wakes";
+    Gang gang_busy "gang-busy" gang_wakes "gang-wakes";
+    Dwcs dwcs_busy "dwcs-busy" dwcs_wakes "dwcs-wakes";
+    Smp smp_busy "smp-busy" smp_wakes "smp-wakes";
+    Classes classes_busy "classes-busy" classes_wakes "classes-wakes";
 }
