@@ -1,17 +1,17 @@
 //! Compiles the scheduler natively, for the simulator; with the feature `kernel` also for the kernel.
 
 use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-/// Names another compiler for BPF than the first of [`CLANGS`] that is there.
-const CLANG: &str = "BPF_CLANG";
-/// In scripts/features, too.
-const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-21", "clang-18", "clang-17", "clang"];
+#[path = "../../scripts/bpf.rs"]
+mod bpf;
+
+use bpf::{fail, out};
+
 /// The description of the tables that C takes from the header `tables.h`.
 const TABLES: &str = "src/tables/mod.rs";
 /// The types that C takes from it, and their names there. The values of an enum are named after it: `DISPATCH_RECALL_NOW`.
@@ -75,7 +75,8 @@ fn main() {
     }
     for_the_simulator();
     if env::var_os("CARGO_FEATURE_KERNEL").is_some() {
-        for_the_kernel();
+        // `in_kernel.rs` includes it from the output folder.
+        bpf::compile("src/dispatch.bpf.c", &[header("bpf", &KERNEL_NAMES)]);
         if let Err(why) = link_libelf_in() {
             println!(
                 "cargo::warning=the program will need the libraries libelf and zlib where it runs: {why}"
@@ -119,10 +120,6 @@ fn header(build: &str, alone: &[(&str, &str)]) -> PathBuf {
     folder
 }
 
-fn out() -> PathBuf {
-    env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default()
-}
-
 fn for_the_simulator() {
     cc::Build::new()
         .include(header("native", &NATIVE_NAMES))
@@ -137,49 +134,6 @@ fn for_the_simulator() {
         .flag("-ftls-model=initial-exec")
         .warnings_into_errors(true)
         .compile("commonhold_dispatch");
-}
-
-/// Leaves `dispatch.bpf.o` in the output folder, where `in_kernel.rs` includes it from.
-fn for_the_kernel() {
-    println!("cargo::rerun-if-env-changed={CLANG}");
-    let clang = env::var_os(CLANG).unwrap_or_else(clang);
-    // Set by the build of libbpf-sys, which is done by now.
-    let headers = env::var_os("DEP_BPF_INCLUDE").map_or_else(
-        || fail("libbpf-sys did not tell where its headers are: build it with its feature `vendored-libbpf`"),
-        PathBuf::from,
-    );
-    let tables = header("bpf", &KERNEL_NAMES);
-    let object = out().join("dispatch.bpf.o");
-    let compiled = Command::new(&clang)
-        // -mcpu=v3: atomic additions that return a value, and 32-bit registers. -g: the types (BTF) that loading needs.
-        .args(["-target", "bpf", "-mcpu=v3", "-std=gnu11", "-O2", "-g"])
-        .args(["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-D__bpf__", "-I"])
-        .arg(headers)
-        .arg("-I")
-        .arg(tables)
-        .args(["-c", "src/dispatch.bpf.c", "-o"])
-        .arg(object)
-        .status();
-    let clang = clang.display();
-    match compiled {
-        Ok(status) if status.success() => {}
-        Ok(status) => {
-            fail(&format!("{clang} could not compile src/dispatch.bpf.c for BPF ({status}); see above"))
-        }
-        Err(error) => fail(&format!(
-            "{clang}, which compiles the scheduler for the kernel, cannot be run ({error}): install {}, or name another \
-             clang in the variable {CLANG}",
-            CLANGS[0]
-        )),
-    }
-}
-
-/// The first that is there; if none is, the first.
-fn clang() -> OsString {
-    let runs = |clang: &&&str| {
-        Command::new(clang).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-    };
-    CLANGS.iter().find(runs).unwrap_or(&CLANGS[0]).into()
 }
 
 /// Has libelf and zlib linked into the program, so that it runs where they are not installed. libbpf-sys asks for whatever
@@ -228,9 +182,4 @@ fn fill(folder: &Path, libraries: &[PathBuf]) -> io::Result<()> {
         symlink(library, folder.join(library.file_name().unwrap_or_default()))?;
     }
     Ok(())
-}
-
-fn fail(why: &str) -> ! {
-    println!("cargo::error={why}");
-    std::process::exit(1)
 }

@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 
+use commonhold_live::ends_with_this;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -38,18 +39,16 @@ pub(crate) fn run(program: &OsString, arguments: &[OsString]) -> Result<i32, Fai
 }
 
 fn start(program: &OsString, arguments: &[OsString], signals: &Signals) -> io::Result<Child> {
-    let (before, parent) = (signals.before(), rustix::process::getpid());
+    let before = signals.before();
     let mut command = Command::new(program);
     command.args(arguments);
-    // SAFETY: between fork and exec, three system calls and no memory of this program's but copies.
+    ends_with_this(&mut command, Signal::TERM);
+    // SAFETY: between fork and exec, a system call and no memory of this program's but copies.
     unsafe {
         command.pre_exec(move || {
-            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-            let failed = libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-            match rustix::process::getppid() {
-                _ if failed != 0 => Err(io::Error::from_raw_os_error(failed)),
-                Some(now) if now == parent => Ok(()),
-                _ => Err(io::ErrorKind::Interrupted.into()),
+            match libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) {
+                0 => Ok(()),
+                failed => Err(io::Error::from_raw_os_error(failed)),
             }
         });
     }

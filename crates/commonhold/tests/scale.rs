@@ -132,6 +132,25 @@ fn an_interrupt_ends_the_program_and_all_that_it_started() {
     assert_eq!(running("7421.5"), 0);
 }
 
+/// Nobody is left to tell, but the program does not run on.
+#[test]
+fn a_kill_ends_the_program() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold"));
+    command.args(["scale", "--cpus", "1", "--", "sleep", "7423.5"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    // The study has the number in its command line, too.
+    while running("7423.5") < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let begun = std::time::Instant::now();
+    while running("7423.5") > 0 {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10), "it runs on");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn what_a_program_leaves_behind_is_ended_and_told() {
     let output = scale(&[

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use commonhold_client::wire::Call;
 use commonhold_contract::Scheme;
 use commonhold_ledger::Statement;
+use commonhold_live::ends_with_this;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Load;
@@ -60,18 +61,8 @@ fn own_program(arguments: &[&str]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     // A process group of its own: Ctrl-C reaches this program, which then ends the others in order.
     command.args(arguments).process_group(0).stdin(Stdio::null());
-    let parent = rustix::process::getpid();
-    // SAFETY: between fork and exec, two system calls and no memory of this program's.
-    unsafe {
-        command.pre_exec(move || {
-            // Whatever ends the demonstration ends what it started: a daemon left behind would go on holding.
-            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-            match rustix::process::getppid() {
-                Some(now) if now == parent => Ok(()),
-                _ => Err(std::io::ErrorKind::Interrupted.into()),
-            }
-        });
-    }
+    // Whatever ends the demonstration ends what it started: a daemon left behind would go on holding.
+    ends_with_this(&mut command, Signal::TERM);
     command
 }
 

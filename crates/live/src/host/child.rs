@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 
 use commonhold_machine::CpuSet;
-use rustix::process::{Pid, getpid};
+use rustix::process::{Pid, Signal, getpid, getppid};
 
 use super::affinity;
 
@@ -18,18 +19,40 @@ pub(crate) struct Used {
     pub(crate) system_ns: u64,
 }
 
-/// Starts a command that may use these CPUs and no others.
+/// Starts a command that may use these CPUs and no others, and that is killed when this process ends, however that does.
 ///
-/// A process begins with the affinity of the thread that starts it. So a thread is started for that, which takes the affinity
-/// first, and nothing of this process is changed. Errors: of the affinity, or of the command.
+/// A process begins with the affinity of the thread that starts it. So the calling thread takes these CPUs for that long.
+/// Errors: of the affinity, or of the command.
 pub(crate) fn start_on(cpus: &CpuSet, command: &mut Command) -> Result<Child, Refused> {
-    std::thread::scope(|scope| {
-        let starter = scope.spawn(|| {
-            affinity::set(0, cpus).map_err(Refused::Cpus)?;
-            command.spawn().map_err(Refused::Command)
+    let before = affinity::get(0).map_err(Refused::Cpus)?;
+    affinity::set(0, cpus).map_err(Refused::Cpus)?;
+    ends_with_this(command, Signal::KILL);
+    let started = command.spawn().map_err(Refused::Command);
+    match (affinity::set(0, &before), started) {
+        (Ok(()), started) => started,
+        (Err(error), started) => {
+            if let Ok(mut child) = started {
+                let _ = child.kill().and_then(|()| child.wait());
+            }
+            Err(Refused::Cpus(error))
+        }
+    }
+}
+
+/// Has the kernel send a signal to a command's process when the thread that starts it ends: so when this process is killed,
+/// too. What the command starts itself is its own affair.
+pub fn ends_with_this(command: &mut Command, signal: Signal) {
+    let parent = getpid();
+    // SAFETY: between fork and exec, two system calls and no memory of this program's but copies.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(signal))?;
+            match getppid() {
+                Some(now) if now == parent => Ok(()),
+                _ => Err(io::ErrorKind::Interrupted.into()),
+            }
         });
-        starter.join().unwrap_or_else(|_| Err(Refused::Command(io::ErrorKind::Other.into())))
-    })
+    }
 }
 
 /// What could not be done.

@@ -6,24 +6,29 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use super::tamper::{About, Kind, pass};
 
-/// The first version of the kernel's `struct perf_event_attr`, 64 bytes, which every kernel accepts
-/// (`include/uapi/linux/perf_event.h`, `PERF_ATTR_SIZE_VER0`). The C library has no definition of it.
+/// `struct perf_event_attr` as far as `PERF_ATTR_SIZE_VER3`, which kernels accept since Linux 3.7
+/// (`include/uapi/linux/perf_event.h`). The C library has no definition of it.
 #[repr(C)]
 #[derive(Default)]
-struct Attributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    breakpoint_type: u32,
-    breakpoint_address: u64,
+pub(super) struct Attributes {
+    pub(super) kind: u32,
+    pub(super) size: u32,
+    pub(super) config: u64,
+    pub(super) sample_period: u64,
+    pub(super) sample_type: u64,
+    pub(super) read_format: u64,
+    pub(super) flags: u64,
+    pub(super) wakeup_events: u32,
+    pub(super) breakpoint_type: u32,
+    pub(super) config1: u64,
+    pub(super) config2: u64,
+    pub(super) branch_sample_type: u64,
+    pub(super) sample_regs_user: u64,
+    pub(super) sample_stack_user: u32,
+    pub(super) clock_id: i32,
 }
 
-const SIZE: u32 = 64;
+const SIZE: u32 = 96;
 const _: () = assert!(size_of::<Attributes>() == SIZE as usize);
 
 /// `PERF_TYPE_HARDWARE`: the processor's generic events.
@@ -33,7 +38,7 @@ const HARDWARE: u32 = 0;
 const CACHE_MISSES: u64 = 3;
 
 /// Bits of `flags`: not started; not counting in the kernel or a hypervisor, which ordinary users may not watch.
-const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
+pub(super) const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
 
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOSE_ON_EXEC: libc::c_ulong = 8;
@@ -69,10 +74,7 @@ impl Stalls {
 /// Opens a counter of a program's, running.
 fn count(kind: u32, config: u64, pid: u32) -> io::Result<OwnedFd> {
     pass(Kind::Open, About::Process(pid))?;
-    let attributes =
-        Attributes { kind, size: SIZE, config, flags: INHERIT_USER_ONLY, ..Attributes::default() };
-    let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    open(&attributes, pid)
+    open(Attributes { kind, config, flags: INHERIT_USER_ONLY, ..Attributes::default() }, pid)
 }
 
 /// What a counter has counted.
@@ -87,28 +89,22 @@ fn value(counter: &OwnedFd) -> io::Result<u64> {
 pub(crate) fn count_cache_misses() -> io::Result<()> {
     let attributes = Attributes {
         kind: HARDWARE,
-        size: SIZE,
         config: CACHE_MISSES,
         flags: DISABLED_USER_ONLY,
         ..Attributes::default()
     };
-    open(&attributes, 0).map(drop)
+    open(attributes, 0).map(drop)
 }
 
-/// Opens a counter for a process, on whatever CPU it runs.
-fn open(attributes: &Attributes, pid: libc::pid_t) -> io::Result<OwnedFd> {
+/// Opens a counter for a process or thread, on whatever CPU it runs; 0 is the calling thread.
+pub(super) fn open(attributes: Attributes, pid: u32) -> io::Result<OwnedFd> {
+    let attributes = Attributes { size: SIZE, ..attributes };
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let (any_cpu, no_group) = (-1, -1);
     // SAFETY: the kernel reads `size` bytes from `attributes`, which is that large (asserted above), and keeps no
     // reference to them.
     let fd = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const *attributes,
-            pid,
-            any_cpu,
-            no_group,
-            CLOSE_ON_EXEC,
-        )
+        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, pid, any_cpu, no_group, CLOSE_ON_EXEC)
     };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the kernel just returned this descriptor to us, and nobody else has it.

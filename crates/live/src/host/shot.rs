@@ -9,11 +9,12 @@
 //! container forbids it, there are none.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::perf::{self, Attributes, DISABLED_USER_ONLY};
 use super::tamper::{About, Kind, pass};
 
 /// A thread at one moment.
@@ -27,42 +28,15 @@ pub(crate) struct Shot {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// `struct perf_event_attr` as far as `PERF_ATTR_SIZE_VER3` (`include/uapi/linux/perf_event.h`).
-#[repr(C)]
-#[derive(Default)]
-struct Attributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    breakpoint_type: u32,
-    config1: u64,
-    config2: u64,
-    branch_sample_type: u64,
-    sample_regs_user: u64,
-    sample_stack_user: u32,
-    clock_id: i32,
-}
-
-const SIZE: u32 = 96;
-const _: () = assert!(size_of::<Attributes>() == SIZE as usize);
-
 const SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
 /// The shortest that the kernel allows is 10 us.
 const PERIOD_NS: u64 = 20_000;
 /// `PERF_SAMPLE_REGS_USER`, `PERF_SAMPLE_STACK_USER`.
 const SAMPLES: u64 = 1 << 12 | 1 << 13;
-/// Not started; not in the kernel or a hypervisor.
-const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
 /// Of x86: frame pointer, stack pointer, instruction pointer, in this order.
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 const STACK_BYTES: u32 = 8192;
-const CLOSE_ON_EXEC: libc::c_ulong = 8;
 /// `PERF_EVENT_IOC_REFRESH`: enabled for so many samples.
 const REFRESH: libc::c_ulong = 0x2402;
 /// `PERF_RECORD_SAMPLE`.
@@ -102,7 +76,6 @@ pub(crate) fn of(tid: u32) -> io::Result<Option<Shot>> {
 fn open(tid: u32) -> io::Result<OwnedFd> {
     let attributes = Attributes {
         kind: SOFTWARE,
-        size: SIZE,
         config: TASK_CLOCK,
         sample_period: PERIOD_NS,
         sample_type: SAMPLES,
@@ -112,16 +85,7 @@ fn open(tid: u32) -> io::Result<OwnedFd> {
         sample_stack_user: STACK_BYTES,
         ..Attributes::default()
     };
-    let tid = libc::pid_t::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    let (any_cpu, no_group) = (-1, -1);
-    // SAFETY: the kernel reads `size` bytes from `attributes`, which is that large (asserted above), and keeps no
-    // reference to them.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, any_cpu, no_group, CLOSE_ON_EXEC)
-    };
-    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the kernel just returned this descriptor to us, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    perf::open(attributes, tid)
 }
 
 /// Memory that the kernel writes samples to.
