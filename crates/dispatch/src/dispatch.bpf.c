@@ -136,7 +136,7 @@ static void change_unit(struct dispatch_task *task, u32 id)
 	if (!from || !to)
 		return;
 	task->pays = id;
-	id = orders(to);
+	id = orders(id, to);
 	if (task->unit == id || !(to = unit_at(id)))
 		return;
 	end_wait(task);
@@ -643,7 +643,7 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 	inherit(task, args);
 	task->pays = task->unit;
 	if ((unit = unit_at(task->pays)) && disciplined())
-		unit = unit_at(task->unit = orders(unit));
+		unit = unit_at(task->unit = orders(task->pays, unit));
 	task->vtime = unit ? unit->vtime : 0;
 	return 0;
 }

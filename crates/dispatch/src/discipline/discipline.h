@@ -30,9 +30,9 @@ static bool is_other(u32 discipline)
 }
 
 /* The unit among whose tasks a unit's own are ordered. */
-static u32 orders(const struct dispatch_unit *unit)
+static u32 orders(u32 id, const struct dispatch_unit *unit)
 {
-	return disciplined() ? unit->orders : unit->number;
+	return disciplined() ? unit->orders : id;
 }
 
 /* Whether keys are numbers, which the clock gives out. */
