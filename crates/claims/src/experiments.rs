@@ -131,6 +131,8 @@ pub const SMALLEST_SHARE: Files = files!("smallest-share", "machine", "workload"
 pub const SLEEPER: Files = files!("sleeper", "machine", "workload");
 /// A user who sleeps for two seconds. Ours.
 pub const NAP: Files = files!("sleeper", "machine", "nap");
+/// Users who come in turns after long sleeps (seed 002, feedback can starve).
+pub const BOOSTING: Files = files!("boosting", "machine", "workload");
 /// A user who waits again and again (seed 002, inactive entity problem).
 pub const INACTIVE: Files = files!("inactive-entity", "machine", "workload");
 /// A user who uses a fifth of each turn (seed 002, inactive entity problem).

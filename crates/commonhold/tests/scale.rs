@@ -136,7 +136,10 @@ fn an_interrupt_ends_the_program_and_all_that_it_started() {
 #[test]
 fn a_kill_ends_the_program() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold"));
-    command.args(["scale", "--cpus", "1", "--", "sleep", "7423.5"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(["scale", "--cpus", "1", "--", "sleep", "7423.5"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     // The study has the number in its command line, too.
     while running("7423.5") < 2 {

@@ -19,8 +19,8 @@ use commonhold_report::claims::{Basis, Tolerance, Unit};
 
 use super::{Row, above, between, parameter, predicted, unmeasured};
 use crate::experiments::{
-    ENTITLEMENT_SHARES, Experiment, FIRST_COME, Files, GIVES_UP, INACTIVE, MANY_BY_USER, MANY_PROCESSES, NAP,
-    SLEEPER, SMALLEST_SHARE, TICKETS_CPU_FINE, on,
+    BOOSTING, ENTITLEMENT_SHARES, Experiment, FIRST_COME, Files, GIVES_UP, INACTIVE, MANY_BY_USER,
+    MANY_PROCESSES, NAP, SLEEPER, SMALLEST_SHARE, TICKETS_CPU_FINE, on,
 };
 use crate::measure::{Seed, divide, real};
 
@@ -50,6 +50,7 @@ const SLEEPS: [Experiment; 3] = [run(SLEEPER, Stride), run(SLEEPER, Entitlement)
 const NAPS: Experiment = run(NAP, Entitlement);
 const GIVES: [Experiment; 2] = [run(GIVES_UP, Lottery), run(GIVES_UP, Rr)];
 const WAITS: [Experiment; 2] = [run(INACTIVE, Lottery), run(INACTIVE, Entitlement)];
+const BOOSTS: [Experiment; 2] = [run(BOOSTING, Decay), run(BOOSTING, Stride)];
 const CROWD: Experiment = run(MANY_PROCESSES, Rr);
 const BY_USER: Experiment = run(MANY_BY_USER, Rr);
 const QUEUE: [Experiment; 2] = [run(FIRST_COME, Fifo), run(FIRST_COME, Stride)];
@@ -84,6 +85,11 @@ fn chi_square(at: Seed) -> Option<f64> {
 fn cpu_of_job(at: Seed, run: Experiment, job: &str) -> Option<f64> {
     let jobs = at.of(run)?.jobs.iter().filter(|entry| entry.name == job);
     Some(jobs.map(|job| real(job.spent.on_cpus_ns())).sum::<f64>() / 60e9)
+}
+
+/// What the one who always computes has in its worst second, from the second minute on.
+fn worst_second(at: Seed, run: Experiment) -> Option<f64> {
+    (60..239).try_fold(1.0, |least: f64, from| Some(least.min(part(at, run, "lab/always", from, from + 1)?)))
 }
 
 /// How much of what it could have the one who waits has: a third.
@@ -323,6 +329,23 @@ pub(super) const ROWS: &[Row] = &[
         Tolerance::AtLeast { low: 0.95 },
         &WAITS,
         |at| of_a_third(at, WAITS[1]),
+    ),
+    predicted(
+        (
+            "CH-LOT-2e",
+            "002 inactive entity",
+            "Feedback can starve: users come in turns after long sleeps. Who always computes has, in the worst second, under decay",
+            "0",
+        ),
+        Tolerance::AtMost { high: 0.05 },
+        &BOOSTS,
+        |at| worst_second(at, BOOSTS[0]),
+    ),
+    predicted(
+        ("CH-LOT-2f", "002 inactive entity", "The same under stride, beside one or two of them", ""),
+        Tolerance::AtLeast { low: 0.3 },
+        &BOOSTS,
+        |at| worst_second(at, BOOSTS[1]),
     ),
     predicted(
         (
