@@ -241,6 +241,18 @@ mod tests {
         }
     }
 
+    /// Firmware often numbers CPUs across nodes: the even ones in one, the odd ones in the other.
+    #[test]
+    fn numbers_say_nothing_of_where_a_cpu_is() {
+        let mut machine = machine("nodes:2 cpus:4");
+        for cpu in &mut machine.cpus {
+            (cpu.node, cpu.cache, cpu.socket) = (cpu.id % 2, cpu.id % 2, cpu.id % 2);
+        }
+        let pools = |form| cpus(&Pools::form(&machine, form));
+        assert_eq!(pools(Form::Node), [[0, 2, 4, 6], [1, 3, 5, 7]]);
+        assert_eq!(pools(Form::Size(6)), [vec![0, 1, 2, 3, 4, 6], vec![5, 7]]);
+    }
+
     #[test]
     fn sockets_may_have_several_nodes() {
         let mut machine = machine("nodes:4 cpus:4");

@@ -132,6 +132,16 @@ const NOISE_MIN: f64 = 0.003;
 const RANDOM_STEPS: u32 = 20;
 const HAND_OVER_STEPS: u32 = 24;
 
+fn verdict(apart: &Gain) -> Verdict {
+    if apart.high < GAIN_MIN {
+        Verdict::None
+    } else if apart.low > 1.0 && apart.times >= GAIN_MIN.midpoint(1.0) {
+        Verdict::Gain
+    } else {
+        Verdict::Unclear
+    }
+}
+
 /// `stays`: the part of a run without the lock is as long as it is, whatever becomes of the rest.
 fn study(trials: &[Trial], cpus: u32, spins: bool, stays: bool) -> Option<Mend> {
     let data = Data::of(trials, cpus, spins)?;
@@ -141,13 +151,7 @@ fn study(trials: &[Trial], cpus: u32, spins: bool, stays: bool) -> Option<Mend> 
     let whole = |times: f64| 1.0 / (elsewhere + (1.0 - elsewhere) / times.max(1.0));
     let apart = data.gain(&best, whole, System::apart)?;
     let half = data.gain(&best, whole, half_apart)?;
-    let verdict = if apart.high < GAIN_MIN {
-        Verdict::None
-    } else if apart.low > 1.0 && apart.times >= GAIN_MIN.midpoint(1.0) {
-        Verdict::Gain
-    } else {
-        Verdict::Unclear
-    };
+    let verdict = verdict(&apart);
     let now = best.model(&data.base);
     let cpu = data.base.hold_cpu + data.base.gap_cpu;
     Some(Mend {

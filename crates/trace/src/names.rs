@@ -236,4 +236,25 @@ mod tests {
         assert_eq!(frame("insert", "solve", Some("src/main.c")).place().as_deref(), Some("main.c:41"));
         assert_eq!(frame("insert", "solve", None).place(), None);
     }
+
+    #[inline(never)]
+    fn somewhere() -> u64 {
+        std::hint::black_box(41) + 1
+    }
+
+    /// What returns to the very beginning of a function was called at the end of the one before.
+    #[test]
+    fn an_address_behind_a_call_is_of_that_call() {
+        assert_eq!(somewhere(), 42);
+        let (mut images, mut names) = (Images::default(), Names::default());
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let space = crate::Space::of(&maps, "", &mut images);
+        let begins = space.code(somewhere as fn() -> u64 as usize as u64).unwrap_or_else(|| panic!("{maps}"));
+        let mut at = |is_behind_call| -> bool {
+            let frames = names.frames(&images, begins, is_behind_call);
+            frames.iter().any(|frame| frame.function.contains("somewhere"))
+        };
+        assert!(at(false));
+        assert!(!at(true));
+    }
 }

@@ -183,6 +183,15 @@ fn other_programs_take_cpus_and_that_is_no_hand_over() {
 }
 
 #[test]
+fn a_gain_is_one_whose_band_is_above_nothing() {
+    let of = |low, times, high| verdict(&Gain { times, low, high });
+    assert_eq!(of(1.5, 2.0, 2.5), Verdict::Gain);
+    assert_eq!(of(0.9, 2.0, 2.5), Verdict::Unclear);
+    assert_eq!(of(1.001, 1.01, 1.2), Verdict::Unclear);
+    assert_eq!(of(0.99, 1.01, 1.04), Verdict::None);
+}
+
+#[test]
 fn effects_tell_a_delay_inside_from_one_outside() {
     let found = answer(&truth(8, 8, [1.0, 0.0, 0.5, 0.0]), 0.0, 1);
     let effect = |delay: Delay| found.effects.iter().rfind(|effect| effect.delay == delay).unwrap();

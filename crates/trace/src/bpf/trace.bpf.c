@@ -331,8 +331,7 @@ int BPF_PROG(wakes_up, struct task_struct *task)
 	struct wake_key key = {};
 	u64 ns;
 
-	if (!is_ours(task->tgid))
-		return 0;
+	/* None but the program's are there. */
 	slept = bpf_map_lookup_elem(&asleep, &tid);
 	if (!slept)
 		return 0;
