@@ -95,7 +95,7 @@ impl Table {
                 }
                 Row::Line(_, text) => {
                     let text = crate::svg::escape(text);
-                    format!("<tr><td colspan=\"{}\">{text}</td></tr>\n", self.heads.len())
+                    format!("<tr><td class=\"waits\" colspan=\"{}\">{text}</td></tr>\n", self.heads.len())
                 }
             };
         }

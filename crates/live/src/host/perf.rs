@@ -74,7 +74,7 @@ impl Stalls {
 /// Opens a counter of a program's, running.
 fn count(kind: u32, config: u64, pid: u32) -> io::Result<OwnedFd> {
     pass(Kind::Open, About::Process(pid))?;
-    open(Attributes { kind, config, flags: INHERIT_USER_ONLY, ..Attributes::default() }, pid)
+    open(&Attributes { kind, config, flags: INHERIT_USER_ONLY, ..Attributes::default() }, pid)
 }
 
 /// What a counter has counted.
@@ -93,12 +93,12 @@ pub(crate) fn count_cache_misses() -> io::Result<()> {
         flags: DISABLED_USER_ONLY,
         ..Attributes::default()
     };
-    open(attributes, 0).map(drop)
+    open(&attributes, 0).map(drop)
 }
 
 /// Opens a counter for a process or thread, on whatever CPU it runs; 0 is the calling thread.
-pub(super) fn open(attributes: Attributes, pid: u32) -> io::Result<OwnedFd> {
-    let attributes = Attributes { size: SIZE, ..attributes };
+pub(super) fn open(attributes: &Attributes, pid: u32) -> io::Result<OwnedFd> {
+    let attributes = Attributes { size: SIZE, ..*attributes };
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let (any_cpu, no_group) = (-1, -1);
     // SAFETY: the kernel reads `size` bytes from `attributes`, which is that large (asserted above), and keeps no

@@ -85,7 +85,7 @@ fn open(tid: u32) -> io::Result<OwnedFd> {
         sample_stack_user: STACK_BYTES,
         ..Attributes::default()
     };
-    perf::open(attributes, tid)
+    perf::open(&attributes, tid)
 }
 
 /// Memory that the kernel writes samples to.

@@ -153,11 +153,17 @@ impl Waits {
         }
         for ((key, hold), ns) in &self.holds {
             let Some(lock) = locks.get_mut(key) else { continue };
-            let site = hold.stack.and_then(|stack| {
-                let within = teller.within(stack, &lock.functions);
-                within.or_else(|| teller.told(stack).site.clone().filter(|_| hold.is_sure))
-            });
-            *lock.holds.entry((hold.holding, site, group(&hold.name))).or_default() += scaled(*ns);
+            // One that let go meanwhile was seen where it is without the lock.
+            let holder = if hold.is_sure {
+                let site = hold.stack.and_then(|stack| {
+                    let within = teller.within(stack, &lock.functions);
+                    within.or_else(|| teller.told(stack).site.clone())
+                });
+                (hold.holding, site, group(&hold.name))
+            } else {
+                (Holding::Unknown, None, String::new())
+            };
+            *lock.holds.entry(holder).or_default() += scaled(*ns);
         }
         let mut among: BTreeMap<&Key, Vec<&Among>> = BTreeMap::new();
         self.among.iter().for_each(|look| among.entry(&look.key).or_default().push(look));
