@@ -38,6 +38,7 @@ fn add_user(contract: &mut Contract, unit: UnitId, uid: u32, name: &str) {
         // Users trade with each other where their unit trades with its siblings, and are ordered as users are.
         contract.units[id.index()].negotiate = contract.unit(unit).negotiate;
         contract.units[id.index()].discipline = contract.unit(unit).discipline;
+        contract.units[id.index()].job = contract.unit(unit).job;
         let member = Member { kind: MemberKind::User(Principal::Id(uid)), span: 0..0 };
         contract.units[id.index()].members.push(member);
     }

@@ -2,6 +2,7 @@
 //! `docs/contract.md` are made from it.
 
 use crate::document::{self, key};
+use crate::jobs::POOL_CPUS_MAX;
 use crate::model::{DEFAULT_TICKETS, Resource};
 
 /// The version of the contract's language that this program reads.
@@ -54,6 +55,8 @@ pub(crate) enum Kind {
     Permission(Resource),
     /// Yes or no for all resources, or a table of permissions with these keys.
     Permissions(&'static Table),
+    /// One of these words, or a whole number from `min` to `max`.
+    WordOrCount { words: &'static [&'static str], min: u64, max: u64 },
     /// Yes or no.
     Flag,
 }
@@ -142,6 +145,36 @@ pub(crate) static MACHINE: Table = Table {
             "\"0s\"",
             "The half-life of what a unit lent and was lent. Of units that want to be lent to, one that lent more comes \
              first. `0s`: nothing is remembered.",
+        ),
+        key(
+            "pools",
+            Kind::WordOrCount {
+                words: &["auto", "cache", "node", "socket", "machine"],
+                min: 1,
+                max: POOL_CPUS_MAX as u64,
+            },
+            "\"auto\"",
+            "\"node\"",
+            "How CPUs are grouped into pools, in which jobs are placed. `auto`: by what suits the machine; `commonhold \
+             doctor` says how. `cache`, `node`, `socket`: a pool for each. `machine`: one for all. A number: pools of so many \
+             CPUs, wherever they lie, for experiments.",
+        ),
+        key(
+            "placement",
+            Kind::Choice(&["worst-fit", "first-fit", "best-fit", "fewest-jobs", "near"]),
+            "\"worst-fit\"",
+            "\"near\"",
+            "The pool that a job begins in, and goes on in when its pools are full. `worst-fit`: the one with the most free \
+             CPUs. `first-fit`: the first with a free CPU. `best-fit`: the one with the fewest free CPUs, but one at least. \
+             `fewest-jobs`: the one with a free CPU in which the fewest jobs are. `near`: the one where the thread is.",
+        ),
+        key(
+            "repartition",
+            Kind::Flag,
+            "true",
+            "false",
+            "Whether threads of a job that lie in several pools are brought together when there is room, and what that gains is \
+             more than what moving them costs.",
         ),
         key(
             "default",
@@ -255,6 +288,16 @@ pub(crate) static UNIT: Table = Table {
              `job-currency`: those first that used less than they were handed by weight at intervals. `gang`: the sub-units in \
              turn, each on all CPUs at once. `dwcs`: the sub-unit whose `deadline` is next. `smp`: all tasks alike, whatever sub-unit they are in. `classes`: the sub-unit of the highest class. A sub-unit's own discipline says its \
              class: real time (`dwcs`, `fifo`, `rr`), time share (the others), `entitlement`, `batch`, in this order.",
+        ),
+        key(
+            "job",
+            Kind::Choice(&["unit", "process", "tree", "session", "cgroup"]),
+            "",
+            "\"tree\"",
+            "What of the unit is one job: threads that belong together, and are placed near each other, in one pool where \
+             they fit. `unit`: all of its own processes. `process`: each process with its threads. `tree`: each process \
+             that a shell started, with all that it started itself. `session`: what one terminal or one service runs. \
+             `cgroup`: each control group. Without it, nothing of the unit is placed.",
         ),
         key(
             "deadline",

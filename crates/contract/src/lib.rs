@@ -18,6 +18,7 @@ mod check;
 mod diagnostic;
 pub mod document;
 mod each;
+mod jobs;
 mod keys;
 pub mod measure;
 mod member;
@@ -34,6 +35,7 @@ mod syntax;
 mod write;
 
 pub use diagnostic::{Diagnostic, Level, Problem, position};
+pub use jobs::{JobKind, POOL_CPUS_MAX, Placement, PoolForm};
 pub use member::{MEMBER_FORMS, MemberForm};
 pub use model::{
     Amount, Contract, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Each, MILLIONTH, MachineRules, Member,

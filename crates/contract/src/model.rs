@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Index, IndexMut, Range};
 
+use crate::jobs::{JobKind, Placement, PoolForm};
+
 /// One part in a million: the unit of [`Amount::Part`] (25 % is 250,000) and of CPU amounts (one CPU is 1,000,000).
 pub const MILLIONTH: u64 = 1_000_000;
 
@@ -337,6 +339,12 @@ pub struct MachineRules {
     /// The half-life of what units lent and borrowed, in the choice of who is lent to next, in nanoseconds: 10 min. 0:
     /// nothing is remembered. The seeds remember no loans.
     pub loans_remembered_ns: u64,
+    /// How CPUs are grouped into pools.
+    pub pools: PoolForm,
+    /// Which pool a job begins in.
+    pub placement: Placement,
+    /// Whether threads of a job that lie apart are brought together when there is room.
+    pub repartition: bool,
 }
 
 impl Default for MachineRules {
@@ -349,6 +357,9 @@ impl Default for MachineRules {
             call_back_ns: 10_000_000,
             call_back_memory_ns: 1_000_000_000,
             loans_remembered_ns: 600_000_000_000,
+            pools: PoolForm::Auto,
+            placement: Placement::WorstFit,
+            repartition: true,
         }
     }
 }
@@ -480,6 +491,8 @@ pub struct Unit {
     pub discipline: Discipline,
     /// What it wants where the discipline around it is `dwcs`.
     pub deadline: Option<Deadline>,
+    /// What of it is one job; without it, nothing of it is placed in pools.
+    pub job: Option<JobKind>,
     /// Where the contract names it.
     pub span: Span,
     /// Where the contract says the values above.
@@ -504,6 +517,7 @@ impl Unit {
             negotiate: false,
             discipline: Discipline::Stride,
             deadline: None,
+            job: None,
             span: 0..0,
             places: Places::default(),
         }

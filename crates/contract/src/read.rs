@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 use crate::check;
 use crate::diagnostic::Diagnostic;
 use crate::document::{self, Document, Named, article, integer};
+use crate::jobs::{JobKind, Placement, PoolForm};
 use crate::keys::{
     DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, RESERVED_NAMES, ROOT,
     UNIT, UNITS_MAX, VERSION,
@@ -103,12 +104,30 @@ impl Reader<'_, '_> {
                         self.contract.machine.loans_remembered_ns = ns;
                     }
                 }
+                "pools" => self.contract.machine.pools = self.pools(&entry),
+                "placement" => {
+                    let word = self.choice(&entry);
+                    let known = Placement::ALL.into_iter().find(|known| word == Some(known.name()));
+                    self.contract.machine.placement = known.unwrap_or_default();
+                }
+                "repartition" => self.contract.machine.repartition = self.flag(&entry),
                 _ => {
                     let path = self.document.string(&entry, "the path of a unit");
                     self.default = path.map(|path| (path.to_owned(), self.document.span(entry.value)));
                 }
             }
         }
+    }
+
+    /// A word, or a number of CPUs.
+    fn pools(&mut self, entry: &Entry) -> PoolForm {
+        let Kind::WordOrCount { words, min, max } = entry.key.kind else { return PoolForm::Auto };
+        if let DeValue::Integer(_) = entry.value.get_ref() {
+            let size = self.document.count(entry, min..=max).and_then(|size| u32::try_from(size).ok());
+            return size.map_or(PoolForm::Auto, PoolForm::Size);
+        }
+        let word = self.document.choice(entry, words);
+        PoolForm::NAMED.into_iter().find(|known| word.is_some() && word == known.word()).unwrap_or_default()
     }
 
     fn cpu_mode(&mut self, entry: &Entry) -> CpuMode {
@@ -242,6 +261,10 @@ impl Reader<'_, '_> {
                 "negotiate" => unit.negotiate = self.flag(&entry),
                 "discipline" => unit.discipline = self.discipline(&entry),
                 "deadline" => unit.deadline = self.deadline(&entry),
+                "job" => {
+                    let word = self.choice(&entry);
+                    unit.job = JobKind::ALL.into_iter().find(|known| word == Some(known.name()));
+                }
                 _ => sub_units = Some(entry),
             }
         }

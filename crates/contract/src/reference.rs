@@ -66,6 +66,9 @@ fn values(kind: Kind) -> String {
         Kind::Choice(words) => {
             words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(" or ")
         }
+        Kind::WordOrCount { words, min, max } => {
+            format!("{}, or {min} to {max}", values(Kind::Choice(words)).replace(" or ", ", "))
+        }
         Kind::Count { min, max } => format!("{min} to {max}"),
         Kind::Members => "a list of [members](#members)".to_owned(),
         Kind::Owner => "`user:` or `group:`, as in [members](#members)".to_owned(),

@@ -58,6 +58,9 @@ fn kind_schema(kind: Kind) -> Value {
             "additionalProperties": { "$ref": reference(&UNIT) },
         }),
         Kind::Choice(words) => json!({ "enum": words }),
+        Kind::WordOrCount { words, min, max } => {
+            json!({ "anyOf": [{ "enum": words }, { "type": "integer", "minimum": min, "maximum": max }] })
+        }
         Kind::Count { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Members => json!({
             "type": "array",

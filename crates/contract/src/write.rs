@@ -6,6 +6,7 @@
 use std::fmt::{Display, Write};
 
 use crate::Contract;
+use crate::jobs::PoolForm;
 use crate::keys::VERSION;
 use crate::model::{
     Amount, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Each, MachineRules, PerResource, Permission,
@@ -56,10 +57,23 @@ fn machine(text: &mut String, contract: &Contract) {
         ("rotation", now.rotation_ns, usual.rotation_ns),
         ("call-back", now.call_back_ns, usual.call_back_ns),
         ("call-back-memory", now.call_back_memory_ns, usual.call_back_memory_ns),
+        ("loans-remembered", now.loans_remembered_ns, usual.loans_remembered_ns),
     ] {
         if ns != usual {
             said(&mut lines, key, &quoted(&duration_text(ns)));
         }
+    }
+    if now.pools != usual.pools {
+        match now.pools {
+            PoolForm::Size(cpus) => said(&mut lines, "pools", &cpus),
+            form => said(&mut lines, "pools", &quoted(form.word().unwrap_or("auto"))),
+        }
+    }
+    if now.placement != usual.placement {
+        said(&mut lines, "placement", &quoted(now.placement.name()));
+    }
+    if now.repartition != usual.repartition {
+        said(&mut lines, "repartition", &now.repartition);
     }
     if contract.default_unit != UnitId::SHARED {
         said(&mut lines, "default", &quoted(&contract.unit(contract.default_unit).path));
@@ -109,6 +123,9 @@ fn unit(text: &mut String, unit: &Unit) {
     }
     if unit.discipline != Discipline::default() {
         said(text, "discipline", &quoted(unit.discipline.name()));
+    }
+    if let Some(job) = unit.job {
+        said(text, "job", &quoted(job.name()));
     }
     if let Some(Deadline { period_ns, budget_ns, misses, of }) = unit.deadline {
         let [period, budget] = [period_ns, budget_ns].map(|ns| quoted(&duration_text(ns.into())));
@@ -167,6 +184,7 @@ fn quoted(text: &str) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::jobs::{JobKind, Placement};
     use crate::model::{Member, MemberKind, Places, Principal, Scheme};
     use crate::parse;
     use proptest::prelude::*;
@@ -271,6 +289,13 @@ each = "user"
         ) {
             let mut contract = Contract::default();
             contract.machine.rotation_ns = rotation * 1_000_000;
+            contract.machine.loans_remembered_ns = rotation * 60_000_000_000;
+            contract.machine.pools = match rotation as usize % 7 {
+                n @ 0..5 => PoolForm::NAMED[n],
+                n => PoolForm::Size(n as u32),
+            };
+            contract.machine.placement = Placement::ALL[rotation as usize % Placement::ALL.len()];
+            contract.machine.repartition = rotation % 2 == 0;
             contract.machine.scheme = [Scheme::Smp, Scheme::Quota, Scheme::Isolate][scheme];
             contract.machine.cpu = [CpuMode::Auto, CpuMode::Partition, CpuMode::Proportional][cpu];
             let mut made = vec![None];
@@ -289,6 +314,7 @@ each = "user"
                 unit.negotiate = n % 2 == 1;
                 unit.discipline = Discipline::ALL[(n + cpu) % Discipline::ALL.len()];
                 unit.deadline = owner.map(|n| Deadline { period_ns: 20_000_000, budget_ns: 1_000_000 * (n + 1), misses: n, of: n + 1 });
+                unit.job = owner.map(|uid| JobKind::ALL[uid as usize % JobKind::ALL.len()]);
                 unit.owner = owner.map(|uid| Member { kind: MemberKind::Group(Principal::Id(uid)), span: 0..0 });
             }
             let text = write(&contract, &[]);

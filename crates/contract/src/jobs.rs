@@ -1,0 +1,119 @@
+//! Jobs and pools, as a contract has them: which tasks belong together, and how they are placed.
+
+use std::fmt;
+
+/// Pools of a given size have no more CPUs than this.
+pub const POOL_CPUS_MAX: u32 = 65_536;
+
+/// How the machine's CPUs are grouped into pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PoolForm {
+    /// By what suits the machine.
+    #[default]
+    Auto,
+    /// A pool for each last-level cache.
+    Cache,
+    /// For each NUMA node.
+    Node,
+    /// For each socket.
+    Socket,
+    /// One for the whole machine.
+    Machine,
+    /// Of so many CPUs, 1 to [`POOL_CPUS_MAX`], wherever they lie.
+    Size(u32),
+}
+
+impl PoolForm {
+    /// Those that are said by a word.
+    pub const NAMED: [PoolForm; 5] =
+        [PoolForm::Auto, PoolForm::Cache, PoolForm::Node, PoolForm::Socket, PoolForm::Machine];
+
+    /// The word; `None` for a size, which is a number.
+    pub const fn word(self) -> Option<&'static str> {
+        match self {
+            PoolForm::Auto => Some("auto"),
+            PoolForm::Cache => Some("cache"),
+            PoolForm::Node => Some("node"),
+            PoolForm::Socket => Some("socket"),
+            PoolForm::Machine => Some("machine"),
+            PoolForm::Size(_) => None,
+        }
+    }
+}
+
+/// Which pool a job begins in, and goes on in when its pools are full (seed 001, section 6.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// The pool with the most free CPUs.
+    #[default]
+    WorstFit,
+    /// The first one with a free CPU.
+    FirstFit,
+    /// The one with the fewest free CPUs, but one at least.
+    BestFit,
+    /// The one with a free CPU in which the fewest jobs are.
+    FewestJobs,
+    /// The one where the thread was when it came, or else the nearest with a free CPU.
+    Near,
+}
+
+impl Placement {
+    /// All of them.
+    pub const ALL: [Placement; 5] = [
+        Placement::WorstFit,
+        Placement::FirstFit,
+        Placement::BestFit,
+        Placement::FewestJobs,
+        Placement::Near,
+    ];
+
+    /// As a contract has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Placement::WorstFit => "worst-fit",
+            Placement::FirstFit => "first-fit",
+            Placement::BestFit => "best-fit",
+            Placement::FewestJobs => "fewest-jobs",
+            Placement::Near => "near",
+        }
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What of a unit is one job: threads that belong together, and run near each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobKind {
+    /// All of the unit's own processes.
+    Unit,
+    /// Each process, with its threads.
+    Process,
+    /// Each process that a shell started, with all that it started itself.
+    Tree,
+    /// Each session: what one terminal, or one service, runs.
+    Session,
+    /// Each control group.
+    Cgroup,
+}
+
+impl JobKind {
+    /// All of them.
+    pub const ALL: [JobKind; 5] =
+        [JobKind::Unit, JobKind::Process, JobKind::Tree, JobKind::Session, JobKind::Cgroup];
+
+    /// As a contract has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            JobKind::Unit => "unit",
+            JobKind::Process => "process",
+            JobKind::Tree => "tree",
+            JobKind::Session => "session",
+            JobKind::Cgroup => "cgroup",
+        }
+    }
+}
