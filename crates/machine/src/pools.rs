@@ -51,7 +51,7 @@ pub enum Form {
 }
 
 /// What pools turned out to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
     /// Last-level caches.
     Cache,
@@ -60,6 +60,7 @@ pub enum Level {
     /// Sockets.
     Socket,
     /// The whole machine.
+    #[default]
     Machine,
     /// A size that was asked for.
     Size(u32),
@@ -75,7 +76,7 @@ pub struct Pool {
 }
 
 /// The pools of a machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pools {
     /// What they are.
     pub level: Level,

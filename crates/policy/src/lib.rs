@@ -31,8 +31,8 @@ pub use input::Input;
 pub use plan::{Plan, Reason, Step};
 pub use rights::{entitlement, share};
 pub use snapshot::{
-    DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, Means, MemoryFacts, MemoryMeans, Snapshot, SwitchLoans,
-    UnitFacts, UnitMemory,
+    DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, JobFacts, JobId, Means, MemoryFacts, MemoryMeans,
+    Seats, Snapshot, SwitchLoans, ThreadFacts, ThreadId, UnitFacts, UnitMemory,
 };
 pub use step::{State, step};
 pub use time::{MS, Time};

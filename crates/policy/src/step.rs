@@ -46,6 +46,8 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let (cpu, attention) = cpu::step(&mut state.cpu, now, input, rights, &mut plan.orders.cpu);
     plan.decisions.cpu = cpu;
     (plan.next, plan.watch) = (attention.next, attention.watch);
+    let mut places = cpu::place::Orders { seats: &mut plan.decisions.seats, orders: &mut plan.orders.place };
+    cpu::place(&mut state.cpu, now, input, &mut places);
     plan.decisions.memory = memory::step(&mut state.memory, now, input, rights, &mut plan.orders.memory);
     // Facts that are due and were not there will be at the next look, whenever that is.
     let earliest = if input.snapshot.memory.is_some() { now } else { now + 10 * MS };

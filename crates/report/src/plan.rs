@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use commonhold_contract::measure::CpuCount;
-use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_contract::{Contract, Placement, Scheme, UnitId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder};
+use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, PlaceOrder, Seat};
 use commonhold_policy::{Plan, Reason};
 use serde::Serialize;
 
@@ -123,6 +123,9 @@ enum ActionJson<'a> {
     WeighDisk { unit: &'a str, disk: &'a str, weight: u32 },
     StopForDisk { unit: &'a str, disk: &'a str, stopped: bool },
     ShareDisk { unit: &'a str, disk: &'a str, share: u64 },
+    Seat { thread: u64, job: u32, unit: &'a str, pool: Option<u32> },
+    RunOn { thread: u64, job: u32, unit: &'a str, cpus: Option<&'a CpuSet> },
+    Bring { job: u32, unit: &'a str, nodes: &'a [u32] },
     CapDisk { unit: &'a str, disk: &'a str, read_bytes_per_s: Option<u64>, written_bytes_per_s: Option<u64> },
     Guarantee { unit: &'a str, min: u64, low: u64, own: u64 },
     Allow { unit: &'a str, bytes: Option<u64> },
@@ -138,6 +141,14 @@ enum ReasonJson<'a> {
     Turn { part: u64 },
     TurnOver,
     EntitlementChanged { from: u64, to: u64 },
+    NoSeatFree,
+    ThreadGone,
+    Rests,
+    FirstOfItsJob { placement: Placement, free: u32 },
+    BesideItsJob { threads: u32 },
+    PoolsOfItsJobFull { placement: Placement, free: u32 },
+    Together { from: u32, threads: u32 },
+    PagesApart { bytes: u64 },
     OwnerIdle { idle_ns: u64 },
     OwnerIdleToGiver { idle_ns: u64, credit_ns: u64 },
     Remembered,
@@ -248,6 +259,15 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
         }
         Action::Cpu(&CpuOrder::Cap { unit, micro_cpus }) => ActionJson::Cap { unit: name(unit), micro_cpus },
         Action::Cpu(&CpuOrder::Gate { unit, open }) => ActionJson::Gate { unit: name(unit), open },
+        Action::Seat(&Seat { thread, job, unit, pool }) => {
+            ActionJson::Seat { thread: thread.0, job: job.0, unit: name(unit), pool }
+        }
+        Action::Place(&PlaceOrder::Seat { thread, job, unit, ref cpus }) => {
+            ActionJson::RunOn { thread: thread.0, job: job.0, unit: name(unit), cpus: cpus.as_ref() }
+        }
+        Action::Place(&PlaceOrder::Bring { job, unit, ref nodes }) => {
+            ActionJson::Bring { job: job.0, unit: name(unit), nodes }
+        }
         Action::Disk(&DiskOrder::Weigh { unit, ref disk, weight }) => {
             ActionJson::WeighDisk { unit: name(unit), disk, weight }
         }
@@ -283,6 +303,14 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::OwnerIdleToGiver { idle_ns, credit_ns } => {
             ReasonJson::OwnerIdleToGiver { idle_ns, credit_ns }
         }
+        Reason::NoSeatFree => ReasonJson::NoSeatFree,
+        Reason::ThreadGone => ReasonJson::ThreadGone,
+        Reason::Rests => ReasonJson::Rests,
+        Reason::FirstOfItsJob { placement, free } => ReasonJson::FirstOfItsJob { placement, free },
+        Reason::BesideItsJob { threads } => ReasonJson::BesideItsJob { threads },
+        Reason::PoolsOfItsJobFull { placement, free } => ReasonJson::PoolsOfItsJobFull { placement, free },
+        Reason::Together { from, threads } => ReasonJson::Together { from, threads },
+        Reason::PagesApart { bytes } => ReasonJson::PagesApart { bytes },
         Reason::OwnerIdle { idle_ns } => ReasonJson::OwnerIdle { idle_ns },
         Reason::Remembered => ReasonJson::Remembered,
         Reason::OwnerWants { runnable, kept } => ReasonJson::OwnerWants { runnable, kept },

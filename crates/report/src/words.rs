@@ -4,7 +4,9 @@ use std::fmt;
 
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
 use commonhold_contract::{Amount, Contract, PerResource, Resource, UnitId, amount_text};
-use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, RightsChange};
+use commonhold_policy::plan::{
+    CpuDecision, CpuOrder, DiskOrder, MemoryOrder, PlaceOrder, RightsChange, Seat,
+};
 use commonhold_policy::rights::{
     Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade, Waits,
 };
@@ -23,6 +25,10 @@ pub enum Action<'a> {
     Memory(&'a MemoryOrder),
     /// For a disk.
     Disk(&'a DiskOrder),
+    /// Which pool a thread of a job is in.
+    Seat(&'a Seat),
+    /// What is ordered for jobs.
+    Place(&'a PlaceOrder),
 }
 
 /// The steps of a plan with their reasons, in the order in which they count: decisions, then orders.
@@ -31,7 +37,9 @@ pub fn steps(plan: &Plan) -> Vec<(Action<'_>, Reason)> {
     let cpus = plan.orders.cpu.iter().map(|step| (Action::Cpu(&step.action), step.reason));
     let memory = plan.orders.memory.iter().map(|step| (Action::Memory(&step.action), step.reason));
     let disks = plan.orders.disk.iter().map(|step| (Action::Disk(&step.action), step.reason));
-    decisions.chain(cpus).chain(memory).chain(disks).collect()
+    let seats = plan.decisions.seats.iter().map(|step| (Action::Seat(&step.action), step.reason));
+    let places = plan.orders.place.iter().map(|step| (Action::Place(&step.action), step.reason));
+    decisions.chain(seats).chain(cpus).chain(places).chain(memory).chain(disks).collect()
 }
 
 impl Action<'_> {
@@ -42,6 +50,8 @@ impl Action<'_> {
             Action::Cpu(order) => order.unit(),
             Action::Memory(order) => order.unit(),
             Action::Disk(order) => order.unit(),
+            Action::Seat(seat) => seat.unit,
+            Action::Place(order) => order.unit(),
         }
     }
 }
@@ -298,6 +308,24 @@ pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
 
 struct Described<'a>(Action<'a>, &'a Contract);
 
+/// `1 thread`, `3 threads`.
+struct Threads(u32);
+
+impl fmt::Display for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} thread{}", self.0, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
+/// `1 cpu free`, `3 cpus free`.
+struct Free(u32);
+
+impl fmt::Display for Free {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cpu{} free", self.0, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
 impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = |unit: &UnitId| path(self.1, *unit);
@@ -347,6 +375,22 @@ impl fmt::Display for Described<'_> {
             }
             Action::Memory(MemoryOrder::Allow { unit, bytes: None }) => {
                 write!(f, "{}: any amount of memory", name(unit))
+            }
+            Action::Seat(Seat { thread, job, unit, pool: Some(pool) }) => {
+                write!(f, "{}, job {}: thread {} in pool {pool}", name(unit), job.0, thread.0)
+            }
+            Action::Seat(Seat { thread, job, unit, pool: None }) => {
+                write!(f, "{}, job {}: thread {} in no pool", name(unit), job.0, thread.0)
+            }
+            Action::Place(PlaceOrder::Seat { thread, job, unit, cpus: Some(cpus) }) => {
+                write!(f, "{}, job {}: thread {} runs on cpus {cpus}", name(unit), job.0, thread.0)
+            }
+            Action::Place(PlaceOrder::Seat { thread, job, unit, cpus: None }) => {
+                write!(f, "{}, job {}: thread {} runs where its unit may", name(unit), job.0, thread.0)
+            }
+            Action::Place(PlaceOrder::Bring { job, unit, nodes }) => {
+                let nodes = nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+                write!(f, "{}, job {}: its pages come to node {nodes}", name(unit), job.0)
             }
             Action::Memory(MemoryOrder::Reclaim { unit, bytes }) => {
                 write!(f, "{}: gives up {} of memory", name(unit), Bytes(*bytes))
@@ -404,6 +448,26 @@ impl fmt::Display for Because<'_> {
             Reason::TurnOver => write!(f, "its turn on a shared cpu is over"),
             Reason::EntitlementChanged { from, to } => {
                 write!(f, "its entitlement changed from {} to {}", Cpus(from), CpuCount(to))
+            }
+            Reason::NoSeatFree => write!(f, "no pool that it may use has a free cpu"),
+            Reason::ThreadGone => write!(f, "it has ended"),
+            Reason::Rests => write!(f, "it has not wanted a cpu for a while"),
+            Reason::FirstOfItsJob { placement, free } => {
+                write!(f, "the first of its job: {placement} chose the pool, with {}", Free(free))
+            }
+            Reason::BesideItsJob { threads } => write!(f, "beside {} of its job", Threads(threads)),
+            Reason::PoolsOfItsJobFull { placement, free } => {
+                write!(f, "the pools of its job are full: {placement} chose another, with {}", Free(free))
+            }
+            Reason::Together { from, threads } => {
+                write!(
+                    f,
+                    "moved from pool {from}, so that jobs lie together: beside {} of its own",
+                    Threads(threads)
+                )
+            }
+            Reason::PagesApart { bytes } => {
+                write!(f, "{} of it lie in other nodes than its threads", Bytes(bytes))
             }
             Reason::OwnerIdle { idle_ns } => {
                 write!(f, "idle for {} ms, and the borrower waits", idle_ns / MS)

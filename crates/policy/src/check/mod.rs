@@ -16,6 +16,7 @@
 //! - Weights and rates are what a kernel takes. A rate is not above the contract's limit. Under `smp`, no unit has a
 //!   rate.
 //! - Entitlements of the top level sum to the machine.
+//! - No more threads of jobs sit in a pool than it has CPUs; each is told CPUs of its pool.
 //! - An exchange moves tickets around a ring of units in one encloser. It begins once, and ends once, as it was.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -29,9 +30,11 @@ use commonhold_machine::{CpuSet, Machine};
 use crate::plan::{CpuDecision, CpuOrder, DiskOrder, Plan};
 
 mod memory;
+mod seats;
 mod trade;
 
 use memory::MemoryBooks;
+use seats::SeatBooks;
 use trade::TradeBooks;
 
 /// What each unit owns and borrows, as the plans so far said.
@@ -45,6 +48,7 @@ pub struct Books {
     capped: BTreeSet<(UnitId, String)>,
     /// Units that stand still for their rates.
     stopped: BTreeSet<UnitId>,
+    seats: SeatBooks,
     memory: MemoryBooks,
     trade: TradeBooks,
 }
@@ -77,6 +81,7 @@ impl Books {
             replay.disk_order(&step.action);
         }
         replay.finish(plan);
+        replay.books.seats.replay(contract, machine, plan, &mut replay.wrong);
         replay.books.memory.replay(contract, machine, plan, &mut replay.wrong);
         replay.books.trade.replay(contract, plan, &mut replay.wrong);
         if replay.wrong.is_empty() { Ok(replay.books) } else { Err(replay.wrong) }
@@ -120,7 +125,9 @@ impl Replay<'_> {
         let cpu = plan.orders.cpu.iter().map(|step| step.action.unit());
         let memory = plan.orders.memory.iter().map(|step| step.action.unit());
         let disk = plan.orders.disk.iter().map(|step| step.action.unit());
-        let all: BTreeSet<UnitId> = given.flatten().chain(cpu).chain(memory).chain(disk).collect();
+        let place = plan.orders.place.iter().map(|step| step.action.unit());
+        let all: BTreeSet<UnitId> =
+            given.flatten().chain(cpu).chain(memory).chain(disk).chain(place).collect();
         for unit in all {
             self.expect(self.contract.has(unit), || format!("the contract has no unit {}", unit.0));
         }

@@ -8,6 +8,7 @@ mod free;
 pub(crate) mod lend;
 mod orders;
 pub mod partition;
+pub(crate) mod place;
 mod tally;
 mod waiting;
 
@@ -22,7 +23,7 @@ use crate::credits::Credits;
 use crate::input::Input;
 use crate::plan::{CpuDecision, CpuOrder, CpuPlan, Reason, Step};
 use crate::rights::{Entitlement, Rights, limits};
-use crate::snapshot::{Means, SwitchLoans, UnitFacts};
+use crate::snapshot::{Means, Seats, SwitchLoans, UnitFacts};
 use crate::time::{MS, Time};
 
 use lend::{Counts, Loan, Market, Want};
@@ -73,6 +74,9 @@ pub(crate) struct State {
     switched: Vec<SwitchLoans>,
     /// When loans were passed on last.
     passed_on_at: Time,
+    /// The machine's pools, and where jobs are in them.
+    formed: place::Formed,
+    places: Arc<place::State>,
 }
 
 /// When to look again, and which units' facts must be fresh then.
@@ -425,6 +429,26 @@ pub(crate) fn holds(state: &State) -> BTreeMap<UnitId, CpuSet> {
         holds.entry(unit).or_default().insert(cpu);
     }
     holds
+}
+
+/// Decides where the threads of jobs run, after it was decided which unit holds which CPU.
+pub(crate) fn place(state: &mut State, now: Time, input: Input<'_>, orders: &mut place::Orders<'_>) {
+    if input.means.seats == Seats::None {
+        return;
+    }
+    let held = if state.owners.is_empty() {
+        place::Held::Shared
+    } else {
+        // A CPU that changes its owner with every turn is no place to stay.
+        let mut held: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
+        let homes = state.homes.iter().map(|(cpu, unit)| (*cpu, *unit));
+        let borrowed = state.loans.iter().map(|(cpu, loan)| (*cpu, loan.borrower));
+        for (cpu, unit) in homes.chain(borrowed) {
+            held.entry(unit).or_default().insert(cpu);
+        }
+        place::Held::By(held)
+    };
+    place::step(Arc::make_mut(&mut state.places), &mut state.formed, now, input, &held, orders);
 }
 
 /// What all units of each level are entitled to together, by their encloser.

@@ -9,6 +9,7 @@
 mod cpu;
 mod disk;
 mod memory;
+mod place;
 mod reason;
 
 use alloc::string::String;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use cpu::{CpuDecision, CpuOrder};
 pub use disk::DiskOrder;
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
+pub use place::{PlaceOrder, Seat};
 pub use reason::Reason;
 
 use crate::negotiate::Negotiation;
@@ -63,6 +65,9 @@ pub struct Decisions {
     pub negotiated: Vec<Negotiation>,
     /// CPUs.
     pub cpu: CpuPlan,
+    /// Threads of jobs whose pool changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seats: Vec<Step<Seat>>,
     /// Memory; `None` where it was not observed, and what is in force stays.
     pub memory: Option<MemoryPlan>,
     /// Disks.
@@ -112,6 +117,9 @@ pub struct DiskPlan {
 pub struct Orders {
     /// CPUs.
     pub cpu: Vec<Step<CpuOrder>>,
+    /// Places of jobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub place: Vec<Step<PlaceOrder>>,
     /// Memory.
     pub memory: Vec<Step<MemoryOrder>>,
     /// Disks.
@@ -145,7 +153,8 @@ fn because_of<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<St
 impl Plan {
     /// Decisions that change something, and orders.
     pub fn steps(&self) -> usize {
-        let Orders { cpu, memory, disk } = &self.orders;
-        self.decisions.cpu.steps.len() + cpu.len() + memory.len() + disk.len()
+        let Orders { cpu, place, memory, disk } = &self.orders;
+        let decided = self.decisions.cpu.steps.len() + self.decisions.seats.len();
+        decided + cpu.len() + place.len() + memory.len() + disk.len()
     }
 }

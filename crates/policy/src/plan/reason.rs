@@ -1,6 +1,6 @@
 //! Why a step is taken: data, which the reports put into words.
 
-use commonhold_contract::{Scheme, UnitId};
+use commonhold_contract::{Placement, Scheme, UnitId};
 use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
@@ -57,6 +57,43 @@ pub enum Reason {
     LargerClaim {
         /// The unit.
         of: UnitId,
+    },
+    /// No pool that the thread's unit may use has a free CPU.
+    NoSeatFree,
+    /// The thread has ended.
+    ThreadGone,
+    /// The thread has not wanted a CPU for long.
+    Rests,
+    /// It is its job's first: the contract's placement chose the pool.
+    FirstOfItsJob {
+        /// How.
+        placement: Placement,
+        /// CPUs of the pool that were free.
+        free: u32,
+    },
+    /// Other threads of its job are in that pool.
+    BesideItsJob {
+        /// So many.
+        threads: u32,
+    },
+    /// The pools in which its job is are full: the contract's placement chose another.
+    PoolsOfItsJobFull {
+        /// How.
+        placement: Placement,
+        /// CPUs of the pool that were free.
+        free: u32,
+    },
+    /// It was moved to where more of its job is, or made room for one that was.
+    Together {
+        /// The pool that it was in.
+        from: u32,
+        /// Threads of its job in the pool where it is now.
+        threads: u32,
+    },
+    /// Pages of the job lie in other nodes than its threads.
+    PagesApart {
+        /// So much.
+        bytes: u64,
     },
     /// The CPUs it owns and borrows changed.
     HoldsChanged,

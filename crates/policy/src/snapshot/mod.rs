@@ -1,6 +1,7 @@
 //! What a backend observed, and what it can enforce.
 
 mod disk;
+mod jobs;
 mod memory;
 
 use alloc::vec::Vec;
@@ -8,6 +9,7 @@ use alloc::vec::Vec;
 use commonhold_contract::UnitId;
 
 pub use disk::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
+pub use jobs::{JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
 
 use crate::time::Time;
@@ -27,6 +29,10 @@ pub struct Means {
     /// lends idle ones and calls them back by itself, and time-shares CPUs that no unit owns by weight. The policy then
     /// says which unit owns what, and plans neither loans nor CPU sets.
     pub switches: bool,
+    /// What can be ordered of where the threads of jobs run.
+    pub seats: Seats,
+    /// A job's pages can be moved from node to node.
+    pub brings: bool,
     /// What can be ordered for disks.
     pub disk: DiskMeans,
     /// What it can enforce for memory.
@@ -41,6 +47,8 @@ impl Means {
         caps: false,
         gates: false,
         switches: false,
+        seats: Seats::None,
+        brings: false,
         disk: DiskMeans::NONE,
         memory: MemoryMeans::NONE,
     };
@@ -94,6 +102,8 @@ pub struct Snapshot {
     pub idle_ns: u64,
     /// The disks that were observed, in any order; none where nothing of them can be ordered.
     pub disks: Vec<DiskFacts>,
+    /// The jobs of units that have some, where their threads can be placed; by ascending number.
+    pub jobs: Vec<JobFacts>,
     /// Memory, where it was looked at; `None` where it was not, or is not held.
     pub memory: Option<MemoryFacts>,
     /// CPU time that a look takes, with all that follows from it, in nanoseconds; 0 where it takes none.

@@ -204,7 +204,7 @@ impl CgroupBackend {
         let memory = self.memory_facts(now);
         let disks = self.disk_facts();
         let idle_ns = self.idle.read(self.roster.procfs(), now)?;
-        Ok(Snapshot { at: now, units, idle_ns, disks, memory, look_ns: 0 })
+        Ok(Snapshot { at: now, units, idle_ns, disks, memory, ..Snapshot::default() })
     }
 
     /// The end: the journal of what there is to undo, for the caretaker.
@@ -530,7 +530,7 @@ impl Backend for CgroupBackend {
         let io = self.groups.tree().has("io");
         let disk = DiskMeans { caps: io, weights: io, shares: false, limits_only: false };
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
-        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, switches: false, disk, memory }
+        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, disk, memory, ..Means::NONE }
     }
 
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {

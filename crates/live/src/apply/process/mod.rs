@@ -298,7 +298,7 @@ impl UserBackend {
             Some(memory) => memory.observe(self.now, &self.contract, &mut self.roster)?,
             None => None,
         };
-        Ok(Snapshot { at: self.now, units, idle_ns, memory, disks: self.disks.facts(), look_ns: 0 })
+        Ok(Snapshot { at: self.now, units, idle_ns, memory, disks: self.disks.facts(), ..Snapshot::default() })
     }
 }
 
@@ -386,7 +386,7 @@ impl Backend for UserBackend {
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.decisions.memory.as_ref());
         }
-        let Orders { cpu, memory, disk } = &plan.orders;
+        let Orders { cpu, place: _, memory, disk } = &plan.orders;
         if cpu.is_empty() && memory.is_empty() && disk.is_empty() {
             return failed;
         }

@@ -1,0 +1,100 @@
+//! The plan checker's books of jobs: which thread sits in which pool.
+//!
+//! Checked: a thread that gets up sat. The pools are the machine's, and no more threads sit in one than it has CPUs. A
+//! thread with a seat is told CPUs of that pool; one without is told none. Pages come to nodes that are there.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, PoolForm};
+use commonhold_machine::Machine;
+use commonhold_machine::pools::{Form, Pools};
+
+use crate::plan::{PlaceOrder, Plan};
+use crate::snapshot::ThreadId;
+
+/// Threads with a seat, and their pools.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct SeatBooks {
+    pool: BTreeMap<ThreadId, u32>,
+}
+
+impl SeatBooks {
+    pub(super) fn replay(
+        &mut self,
+        contract: &Contract,
+        machine: &Machine,
+        plan: &Plan,
+        wrong: &mut Vec<String>,
+    ) {
+        if plan.decisions.seats.is_empty() && plan.orders.place.is_empty() {
+            return;
+        }
+        let pools = Pools::form(machine, form(contract.machine.pools));
+        for seat in plan.decisions.seats.iter().map(|step| step.action) {
+            let thread = seat.thread.0;
+            match seat.pool {
+                Some(pool) => {
+                    if pools.pools.get(pool as usize).is_none() {
+                        wrong.push(format!("thread {thread} sits in pool {pool}, which is not there"));
+                    }
+                    self.pool.insert(seat.thread, pool);
+                }
+                None => {
+                    self.pool.remove(&seat.thread);
+                }
+            }
+        }
+        let mut taken: BTreeMap<u32, usize> = BTreeMap::new();
+        for pool in self.pool.values() {
+            *taken.entry(*pool).or_default() += 1;
+        }
+        for (pool, taken) in taken {
+            let cpus = pools.pools.get(pool as usize).map_or(0, |pool| pool.cpus.len());
+            if taken > cpus {
+                wrong.push(format!("{taken} threads sit in pool {pool}, which has {cpus} cpus"));
+            }
+        }
+        for order in plan.orders.place.iter().map(|step| &step.action) {
+            self.order(order, &pools, machine, wrong);
+        }
+    }
+
+    fn order(&self, order: &PlaceOrder, pools: &Pools, machine: &Machine, wrong: &mut Vec<String>) {
+        match order {
+            PlaceOrder::Seat { thread, cpus: None, .. } => {
+                if self.pool.contains_key(thread) && pools.pools.len() > 1 {
+                    wrong.push(format!("thread {} has a seat, and is told no cpus", thread.0));
+                }
+            }
+            PlaceOrder::Seat { thread, cpus: Some(cpus), .. } => {
+                let pool = self.pool.get(thread).and_then(|pool| pools.pools.get(*pool as usize));
+                let within = |pool: &commonhold_machine::pools::Pool| {
+                    !cpus.is_empty() && cpus.iter().all(|cpu| pool.cpus.contains(&cpu))
+                };
+                if !pool.is_some_and(within) {
+                    wrong.push(format!("thread {} is told cpus {cpus}, which are not its pool's", thread.0));
+                }
+            }
+            PlaceOrder::Bring { job, nodes, .. } => {
+                let there = |node: &u32| machine.nodes.iter().any(|there| there.id == *node);
+                if nodes.is_empty() || !nodes.iter().all(there) {
+                    wrong.push(format!("pages of job {} come to nodes {nodes:?}", job.0));
+                }
+            }
+        }
+    }
+}
+
+fn form(form: PoolForm) -> Form {
+    match form {
+        PoolForm::Auto => Form::Auto,
+        PoolForm::Cache => Form::Cache,
+        PoolForm::Node => Form::Node,
+        PoolForm::Socket => Form::Socket,
+        PoolForm::Machine => Form::One,
+        PoolForm::Size(cpus) => Form::Size(cpus),
+    }
+}

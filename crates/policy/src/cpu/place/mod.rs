@@ -1,0 +1,413 @@
+//! Where the threads of a job run: the pool of each.
+//!
+//! Problem. Threads of a job share memory, and should run near each other; other jobs should run elsewhere. How many
+//! threads a job will have is not known: they come one at a time.
+//!
+//! Terms: [`board`] has those of pools. A thread *counts* while it wants a CPU, and for [`REST_NS`] after. A job's
+//! *togetherness* is Σ c², for c of its threads in each pool.
+//!
+//! Algorithm:
+//! 1. Threads that are gone, rest, or sit where their unit has no CPU any more get up.
+//! 2. Threads that count and have no seat are placed, job by job in the order in which jobs came, by the contract's
+//!    placement ([`board::Board::choose`]). Where no pool has a free seat a thread has none, and runs where its unit may.
+//! 3. Repartitioning, if the contract has it. A thread that sits apart from most of its job moves to the pool where these
+//!    are: onto a free seat, or in exchange with a thread of another job there. It moves if the togetherness of both jobs
+//!    grows by that in sum, and the gain pays for the move. The gain is [`GAIN_PART`] of the job's CPU time for as long as
+//!    it has gone on since its last move, times the growth: a job that has run so long will run as long again, in the mean.
+//!    The cost is [`MOVE_NS`] for each thread that moves.
+//! 4. Pages of a job that lie in other nodes than its threads come after them, where that pays by the same measure.
+//!
+//! Properties: no pool has more threads with a seat than CPUs that their unit may use. A thread is without a seat only while
+//! all seats are taken. Without repartitioning, a thread that counts and keeps its unit's CPUs never moves. Each move makes the
+//! sum of togetherness grow, so moves end. The same facts give the same seats.
+//!
+//! Limits: a job that sleeps for longer than [`REST_NS`] may find its pool taken. Which CPU of a pool a thread has is the
+//! kernel's choice. The gain is taken to be the same for all programs.
+//!
+//! Source: seed 001, section 6; repartitioning is left open there (sections 2 and 6). That what has run long will run long:
+//! M. Harchol-Balter and A. Downey, Exploiting Process Lifetime Distributions for Dynamic Load Balancing, 1997.
+
+pub(crate) mod board;
+mod repartition;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use commonhold_contract::{PoolForm, UnitId};
+use commonhold_machine::pools::{Form, Pools};
+use commonhold_machine::{Cpu, CpuSet, Machine};
+
+use crate::input::Input;
+use crate::plan::{PlaceOrder, Reason, Seat, Step};
+use crate::snapshot::{JobFacts, JobId, Seats, ThreadId};
+use crate::time::{MS, Time};
+
+use board::{Board, PoolAt};
+
+/// A thread that has not wanted a CPU for so long gives up its seat.
+pub(crate) const REST_NS: Time = 1_000 * MS;
+
+/// What moving a thread to another pool costs: bringing a megabyte or so into another cache.
+pub(crate) const MOVE_NS: u64 = MS;
+
+/// What running in one pool instead of apart saves: a tenth of the CPU time. Seed 001 measured more, with slower memory.
+pub(crate) const GAIN_PART: u64 = 10;
+
+/// Moving so many bytes takes a nanosecond: a gigabyte a second, as `migrate_pages(2)` does.
+const BYTES_PER_NS: u64 = 1;
+
+/// Pages that lie apart are brought when they are more than this part of a job's, and not again for [`BRING_PAUSE_NS`].
+const APART_PART: u64 = 20;
+const BRING_PAUSE_NS: Time = 10_000 * MS;
+
+/// The machine's pools, as long as it stays the same.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Formed {
+    of: Option<(PoolForm, Vec<Cpu>)>,
+    pools: Arc<Pools>,
+}
+
+impl Formed {
+    /// The pools of a machine, formed anew where it or the form is another.
+    pub(crate) fn of(&mut self, machine: &Machine, form: PoolForm) -> Arc<Pools> {
+        let same = self.of.as_ref().is_some_and(|(was, cpus)| *was == form && *cpus == machine.cpus);
+        if !same {
+            let by = match form {
+                PoolForm::Auto => Form::Auto,
+                PoolForm::Cache => Form::Cache,
+                PoolForm::Node => Form::Node,
+                PoolForm::Socket => Form::Socket,
+                PoolForm::Machine => Form::One,
+                PoolForm::Size(size) => Form::Size(size),
+            };
+            self.pools = Arc::new(Pools::form(machine, by));
+            self.of = Some((form, machine.cpus.clone()));
+        }
+        Arc::clone(&self.pools)
+    }
+}
+
+/// What is remembered of jobs between steps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct State {
+    jobs: BTreeMap<JobId, Job>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Job {
+    unit: UnitId,
+    /// When it came, or moved last.
+    since: Time,
+    /// When its pages were brought last.
+    brought: Option<Time>,
+    threads: BTreeMap<ThreadId, Thread>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Thread {
+    /// When it wanted a CPU last.
+    wanted: Option<Time>,
+    /// Where it was seen.
+    at: Option<PoolAt>,
+    seat: Option<PoolAt>,
+    /// Why it has that seat, or none.
+    because: Reason,
+    /// What was said of it last; `None`: nothing yet.
+    said: Option<Said>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Said {
+    pool: Option<PoolAt>,
+    cpus: Option<CpuSet>,
+}
+
+/// Which CPUs units may use for their jobs.
+pub(crate) enum Held {
+    /// All of them, all units alike.
+    Shared,
+    /// Each outermost unit those that it holds.
+    By(BTreeMap<UnitId, CpuSet>),
+}
+
+/// What is decided and ordered of jobs.
+pub(crate) struct Orders<'a> {
+    pub(crate) seats: &'a mut Vec<Step<Seat>>,
+    pub(crate) orders: &'a mut Vec<Step<PlaceOrder>>,
+}
+
+/// Decides where the threads of all jobs run.
+pub(crate) fn step(
+    state: &mut State,
+    formed: &mut Formed,
+    now: Time,
+    input: Input<'_>,
+    held: &Held,
+    orders: &mut Orders<'_>,
+) {
+    let facts = &input.snapshot.jobs;
+    if input.means.seats == Seats::None || (facts.is_empty() && state.jobs.is_empty()) {
+        state.jobs.clear();
+        return;
+    }
+    let pools = formed.of(input.machine, input.contract.machine.pools);
+    state.take_in(now, facts, &pools, orders.seats);
+    let mut hall = Hall::new(&pools, input, held);
+    state.rise(now, input, &mut hall);
+    state.place(now, input, &mut hall);
+    if input.contract.machine.repartition {
+        repartition::step(state, now, &mut hall);
+    }
+    state.say(input, &pools, held, orders);
+    if input.contract.machine.repartition {
+        state.bring(now, input, &pools, orders);
+    }
+}
+
+/// The boards of all sets of units, each made when it is asked for first.
+struct Hall<'a> {
+    pools: &'a Pools,
+    contract: &'a commonhold_contract::Contract,
+    held: &'a Held,
+    boards: BTreeMap<Option<UnitId>, Board>,
+}
+
+impl<'a> Hall<'a> {
+    fn new(pools: &'a Pools, input: Input<'a>, held: &'a Held) -> Hall<'a> {
+        Hall { pools, contract: input.contract, held, boards: BTreeMap::new() }
+    }
+
+    /// Which board a unit's jobs are on.
+    fn key(&self, unit: UnitId) -> Option<UnitId> {
+        match self.held {
+            Held::Shared => None,
+            Held::By(_) => Some(super::outermost(self.contract, unit)),
+        }
+    }
+
+    fn board(&mut self, unit: UnitId) -> &mut Board {
+        let key = self.key(unit);
+        let (pools, held) = (self.pools, self.held);
+        self.boards.entry(key).or_insert_with(|| {
+            let room = pools.pools.iter().map(|pool| match (held, key) {
+                (Held::By(held), Some(unit)) => {
+                    let cpus = held.get(&unit);
+                    pool.cpus.iter().filter(|cpu| cpus.is_some_and(|cpus| cpus.contains(**cpu))).count()
+                }
+                _ => pool.cpus.len(),
+            });
+            let room = room.map(|room| u32::try_from(room).unwrap_or(u32::MAX)).collect();
+            Board::new(pools, room)
+        })
+    }
+}
+
+impl Job {
+    /// How many of its threads sit in each pool.
+    fn spread(&self) -> Vec<(PoolAt, u32)> {
+        let mut spread: BTreeMap<PoolAt, u32> = BTreeMap::new();
+        for pool in self.threads.values().filter_map(|thread| thread.seat) {
+            *spread.entry(pool).or_default() += 1;
+        }
+        spread.into_iter().collect()
+    }
+}
+
+/// How many of a job's threads are in a pool.
+fn in_pool(spread: &[(PoolAt, u32)], pool: PoolAt) -> u32 {
+    spread.iter().find(|(at, _)| *at == pool).map_or(0, |(_, count)| *count)
+}
+
+/// Counts a thread that comes (1) or goes (-1).
+fn count(spread: &mut Vec<(PoolAt, u32)>, pool: PoolAt, by: i32) {
+    match spread.iter_mut().find(|(at, _)| *at == pool) {
+        Some((_, count)) => *count = count.saturating_add_signed(by),
+        None if by > 0 => spread.push((pool, 1)),
+        None => {}
+    }
+    spread.retain(|(_, count)| *count > 0);
+}
+
+impl State {
+    /// Takes note of which jobs and threads are there.
+    fn take_in(&mut self, now: Time, facts: &[JobFacts], pools: &Pools, seats: &mut Vec<Step<Seat>>) {
+        let mut gone = |job: JobId, unit: UnitId, thread: ThreadId, was: &Thread| {
+            if was.said.as_ref().is_some_and(|said| said.pool.is_some()) {
+                let action = Seat { thread, job, unit, pool: None };
+                seats.push(Step { action, reason: Reason::ThreadGone });
+            }
+        };
+        let there: BTreeSet<JobId> = facts.iter().map(|facts| facts.job).collect();
+        self.jobs.retain(|id, job| {
+            let stays = there.contains(id);
+            if !stays {
+                job.threads.iter().for_each(|(thread, was)| gone(*id, job.unit, *thread, was));
+            }
+            stays
+        });
+        // Few threads come anew: the pool of a CPU is looked for, not listed.
+        let pool_of = |cpu: u32| pools.pools.iter().position(|pool| pool.cpus.binary_search(&cpu).is_ok());
+        for facts in facts {
+            let job = self.jobs.entry(facts.job).or_insert_with(|| Job {
+                unit: facts.unit,
+                since: now,
+                brought: None,
+                threads: BTreeMap::new(),
+            });
+            job.unit = facts.unit;
+            // Both are in ascending order.
+            let mut still = facts.threads.iter().map(|facts| facts.thread).peekable();
+            let unit = job.unit;
+            job.threads.retain(|thread, was| {
+                while still.next_if(|there| there < thread).is_some() {}
+                let stays = still.peek() == Some(thread);
+                if !stays {
+                    gone(facts.job, unit, *thread, was);
+                }
+                stays
+            });
+            for facts in &facts.threads {
+                let thread = job.threads.entry(facts.thread).or_insert_with(|| Thread {
+                    wanted: None,
+                    at: facts.cpu.and_then(pool_of),
+                    seat: None,
+                    because: Reason::NoSeatFree,
+                    said: None,
+                });
+                if facts.wants {
+                    thread.wanted = Some(now);
+                }
+            }
+        }
+    }
+
+    /// Threads keep their seats, but for those that rest, and those whose seats are not there any more.
+    fn rise(&mut self, now: Time, input: Input<'_>, hall: &mut Hall<'_>) {
+        let fixed = input.means.seats == Seats::Fixed;
+        for job in self.jobs.values_mut() {
+            let board = hall.board(job.unit);
+            let mut spread = Vec::new();
+            for thread in job.threads.values_mut() {
+                let Some(pool) = thread.seat.take() else { continue };
+                thread.because = if counts(thread, now, fixed) { thread.because } else { Reason::Rests };
+                if thread.because != Reason::Rests && board.has_seat(pool) {
+                    board.sit(pool, in_pool(&spread, pool) == 0);
+                    count(&mut spread, pool, 1);
+                    thread.seat = Some(pool);
+                }
+            }
+        }
+    }
+
+    /// Threads that count and have no seat get one.
+    fn place(&mut self, now: Time, input: Input<'_>, hall: &mut Hall<'_>) {
+        let placement = input.contract.machine.placement;
+        let fixed = input.means.seats == Seats::Fixed;
+        for job in self.jobs.values_mut() {
+            let waits = |thread: &Thread| thread.seat.is_none() && counts(thread, now, fixed);
+            if !job.threads.values().any(waits) {
+                continue;
+            }
+            let mut spread = job.spread();
+            let board = hall.board(job.unit);
+            for thread in job.threads.values_mut().filter(|thread| waits(thread)) {
+                let Some(pool) = board.choose(placement, &spread, thread.at) else {
+                    thread.because = Reason::NoSeatFree;
+                    continue;
+                };
+                let own = in_pool(&spread, pool);
+                thread.because = match (own, spread.is_empty()) {
+                    (1.., _) => Reason::BesideItsJob { threads: own },
+                    (_, true) => Reason::FirstOfItsJob { placement, free: board.free(pool) },
+                    (_, false) => Reason::PoolsOfItsJobFull { placement, free: board.free(pool) },
+                };
+                board.sit(pool, own == 0);
+                count(&mut spread, pool, 1);
+                thread.seat = Some(pool);
+            }
+        }
+    }
+
+    /// What is new of threads' seats.
+    fn say(&mut self, input: Input<'_>, pools: &Pools, held: &Held, orders: &mut Orders<'_>) {
+        let fixed = input.means.seats == Seats::Fixed;
+        let sets: Vec<CpuSet> = pools.pools.iter().map(|pool| pool.cpus.iter().copied().collect()).collect();
+        for (id, job) in &mut self.jobs {
+            let own = match held {
+                Held::Shared => None,
+                Held::By(held) => held.get(&super::outermost(input.contract, job.unit)),
+            };
+            for (number, thread) in &mut job.threads {
+                let cpus = thread.seat.map(|pool| match own {
+                    Some(own) => sets[pool].intersection(own),
+                    None => sets[pool].clone(),
+                });
+                // A machine of one pool has nothing to say, unless each thread needs a CPU of its own.
+                let cpus = cpus.filter(|_| fixed || pools.pools.len() > 1);
+                let now = Said { pool: thread.seat, cpus };
+                let silent = Said { pool: None, cpus: None };
+                let new = match &thread.said {
+                    Some(said) => *said != now,
+                    None => now != silent || fixed,
+                };
+                if !new {
+                    continue;
+                }
+                let (thread_id, job_id, unit, reason) = (*number, *id, job.unit, thread.because);
+                if thread.said.as_ref().map(|said| said.pool) != Some(now.pool) {
+                    let pool = now.pool.and_then(|pool| u32::try_from(pool).ok());
+                    let action = Seat { thread: thread_id, job: job_id, unit, pool };
+                    orders.seats.push(Step { action, reason });
+                }
+                let before = thread.said.as_ref().and_then(|said| said.cpus.as_ref());
+                if before != now.cpus.as_ref() || (fixed && thread.said.is_none()) {
+                    let cpus = now.cpus.clone();
+                    let action = PlaceOrder::Seat { thread: thread_id, job: job_id, unit, cpus };
+                    orders.orders.push(Step { action, reason });
+                }
+                thread.said = Some(now);
+            }
+        }
+    }
+
+    /// Pages come after threads, where that pays.
+    fn bring(&mut self, now: Time, input: Input<'_>, pools: &Pools, orders: &mut Orders<'_>) {
+        if !input.means.brings {
+            return;
+        }
+        for facts in &input.snapshot.jobs {
+            let (Some(memory), Some(job)) = (&facts.memory, self.jobs.get_mut(&facts.job)) else { continue };
+            let paused = job.brought.is_some_and(|at| now.saturating_sub(at) < BRING_PAUSE_NS);
+            let spread = job.spread();
+            if paused || spread.is_empty() {
+                continue;
+            }
+            let near = |node: u32| {
+                let cpus = spread.iter().flat_map(|(pool, _)| &pools.pools[*pool].cpus);
+                cpus.filter_map(|cpu| input.machine.cpu(*cpu)).any(|cpu| cpu.node == node)
+            };
+            let nodes: Vec<u32> =
+                input.machine.nodes.iter().map(|node| node.id).filter(|node| near(*node)).collect();
+            let all: u64 = memory.iter().sum();
+            let lies = input.machine.nodes.iter().zip(memory);
+            let apart: u64 = lies.filter(|(node, _)| !near(node.id)).map(|(_, bytes)| *bytes).sum();
+            let cpu_time = u128::from(now - job.since) * job.threads.len() as u128;
+            let gain = cpu_time * u128::from(apart) / u128::from(all.max(1) * GAIN_PART);
+            if nodes.is_empty() || apart <= all / APART_PART || gain < u128::from(apart / BYTES_PER_NS) {
+                continue;
+            }
+            job.brought = Some(now);
+            let action = PlaceOrder::Bring { job: facts.job, unit: job.unit, nodes };
+            orders.orders.push(Step { action, reason: Reason::PagesApart { bytes: apart } });
+        }
+    }
+}
+
+/// Whether a thread needs a seat. One that has a CPU of its own does while it is there.
+fn counts(thread: &Thread, now: Time, fixed: bool) -> bool {
+    fixed || thread.wanted.is_some_and(|wanted| now.saturating_sub(wanted) < REST_NS)
+}
+
+#[cfg(test)]
+mod tests;

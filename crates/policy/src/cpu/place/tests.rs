@@ -1,0 +1,400 @@
+use super::*;
+use crate::snapshot::{Means, Snapshot, ThreadFacts};
+use alloc::string::String;
+use commonhold_contract::{Contract, Placement};
+use proptest::prelude::*;
+
+/// Seed 001's machine without its station for the system: three stations of four CPUs.
+const STATIONS: &str = "nodes:3 cpus:4 memory:1GiB";
+
+/// Units: 2 and 3.
+struct World {
+    machine: Machine,
+    contract: Contract,
+    means: Means,
+    state: State,
+    formed: Formed,
+    now: Time,
+    step_ns: Time,
+    jobs: BTreeMap<u32, JobFacts>,
+    held: Option<BTreeMap<UnitId, CpuSet>>,
+    seats: Vec<Step<Seat>>,
+    orders: Vec<Step<PlaceOrder>>,
+}
+
+impl World {
+    fn new(machine: &str, placement: Placement) -> World {
+        let mut contract = Contract::default();
+        contract.add(None, "a");
+        contract.add(None, "b");
+        contract.machine.placement = placement;
+        contract.machine.repartition = false;
+        World {
+            machine: Machine::synthetic(machine).unwrap(),
+            contract,
+            means: Means { seats: Seats::Cpus, ..Means::NONE },
+            state: State::default(),
+            formed: Formed::default(),
+            now: 0,
+            step_ns: 10 * MS,
+            jobs: BTreeMap::new(),
+            held: None,
+            seats: Vec::new(),
+            orders: Vec::new(),
+        }
+    }
+
+    fn step(&mut self) {
+        let snapshot =
+            Snapshot { at: self.now, jobs: self.jobs.values().cloned().collect(), ..Snapshot::default() };
+        let input = Input {
+            contract: &self.contract,
+            machine: &self.machine,
+            means: self.means,
+            snapshot: &snapshot,
+            changes: &[],
+        };
+        let held = self.held.clone().map_or(Held::Shared, Held::By);
+        (self.seats, self.orders) = (Vec::new(), Vec::new());
+        let mut orders = Orders { seats: &mut self.seats, orders: &mut self.orders };
+        step(&mut self.state, &mut self.formed, self.now, input, &held, &mut orders);
+        self.now += self.step_ns;
+    }
+
+    /// A job has so many threads more, which come one at a time.
+    fn grow(&mut self, job: u32, threads: u32) {
+        for _ in 0..threads {
+            let new = JobFacts { job: JobId(job), unit: UnitId(2), threads: Vec::new(), memory: None };
+            let facts = self.jobs.entry(job).or_insert(new);
+            let thread = ThreadId(u64::from(job) * 1_000 + facts.threads.len() as u64);
+            facts.threads.push(ThreadFacts { thread, wants: true, cpu: None });
+            self.step();
+        }
+    }
+
+    fn end(&mut self, job: u32) {
+        self.jobs.remove(&job);
+        self.step();
+    }
+
+    /// A letter for each thread in each pool, as in the trace of figure 6; letters within a pool are sorted.
+    fn seen(&self) -> String {
+        let pools = self.formed.pools.pools.iter().enumerate().map(|(at, pool)| {
+            let mut text = String::new();
+            for (id, job) in &self.state.jobs {
+                let letter = char::from(b'a' + u8::try_from(id.0 % 26).unwrap());
+                let here = job.threads.values().filter(|thread| thread.seat == Some(at));
+                text.extend(here.map(|_| letter));
+            }
+            text.extend((text.len()..pool.cpus.len()).map(|_| '-'));
+            text
+        });
+        pools.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Figure 4a: two jobs of six on three stations of four.
+#[test]
+fn the_figure_of_two_jobs_of_six() {
+    let mut world = World::new(STATIONS, Placement::WorstFit);
+    world.grow(0, 6);
+    world.grow(1, 6);
+    assert_eq!(world.seen(), "aaaa aabb bbbb");
+    // Pools of six, as in figure 4b: each has one of its own.
+    let mut world = World::new(STATIONS, Placement::WorstFit);
+    world.contract.machine.pools = PoolForm::Size(6);
+    world.grow(0, 6);
+    world.grow(1, 6);
+    assert_eq!(world.seen(), "aaaaaa bbbbbb");
+}
+
+/// Three jobs that begin at once and grow afterwards (seed 001, section 6.2).
+#[test]
+fn only_worst_fit_leaves_room_to_grow() {
+    let three = |placement| {
+        let mut world = World::new(STATIONS, placement);
+        for round in 1..=4 {
+            (0..3).for_each(|job| world.grow(job, 1));
+            if round == 1 {
+                let first = world.seen();
+                (0..3).for_each(|_| world.step());
+                assert_eq!(world.seen(), first);
+            }
+        }
+        world.seen()
+    };
+    assert_eq!(three(Placement::WorstFit), "aaaa bbbb cccc");
+    assert_eq!(three(Placement::FewestJobs), "aaaa bbbb cccc");
+    assert_eq!(three(Placement::FirstFit), "aabc abbc abcc");
+    assert_eq!(three(Placement::BestFit), "aabc abbc abcc");
+}
+
+#[test]
+fn fits_differ_by_what_is_free() {
+    // Free: 1, 3 and 2.
+    let begin = |placement, at: Option<u32>| {
+        let mut world = World::new(STATIONS, Placement::FirstFit);
+        world.grow(0, 3);
+        world.contract.machine.placement = Placement::WorstFit;
+        world.grow(1, 1);
+        world.grow(2, 2);
+        assert_eq!(world.seen(), "aaa- b--- cc--");
+        world.contract.machine.placement = placement;
+        let thread = ThreadFacts { thread: ThreadId(9_000), wants: true, cpu: at };
+        world.jobs.insert(
+            9,
+            JobFacts { job: JobId(9), unit: UnitId(3), threads: alloc::vec![thread], memory: None },
+        );
+        world.step();
+        world.seen()
+    };
+    assert_eq!(begin(Placement::FirstFit, None), "aaaj b--- cc--");
+    assert_eq!(begin(Placement::BestFit, None), "aaaj b--- cc--");
+    assert_eq!(begin(Placement::WorstFit, None), "aaa- bj-- cc--");
+    assert_eq!(begin(Placement::Near, Some(11)), "aaa- b--- ccj-");
+}
+
+/// A pool with many threads of one job, or with few of two.
+#[test]
+fn jobs_are_counted_and_not_their_threads() {
+    let mut world = World::new("nodes:2 cpus:6 memory:1GiB", Placement::WorstFit);
+    world.grow(0, 1);
+    world.grow(1, 3);
+    world.contract.machine.placement = Placement::FirstFit;
+    world.grow(2, 1);
+    assert_eq!(world.seen(), "ac---- bbb---");
+    world.contract.machine.placement = Placement::FewestJobs;
+    world.grow(3, 1);
+    assert_eq!(world.seen(), "ac---- bbbd--");
+}
+
+#[test]
+fn a_thread_without_a_seat_runs_where_its_unit_may() {
+    let mut world = World::new("nodes:2 cpus:2 memory:1GiB", Placement::WorstFit);
+    world.grow(0, 4);
+    world.grow(1, 1);
+    assert_eq!(world.seen(), "aa aa");
+    assert!(world.orders.is_empty(), "{:?}", world.orders);
+    // It has one as soon as one is free.
+    world.jobs.get_mut(&0).unwrap().threads.pop();
+    world.step();
+    assert_eq!(world.seen(), "aa ab");
+    let gone = world.seats.iter().find(|step| step.reason == Reason::ThreadGone).unwrap();
+    assert_eq!((gone.action.thread, gone.action.pool), (ThreadId(3), None));
+}
+
+#[test]
+fn what_rests_gives_up_its_seat() {
+    let mut world = World::new("nodes:2 cpus:2 memory:1GiB", Placement::WorstFit);
+    world.grow(0, 2);
+    world.jobs.get_mut(&0).unwrap().threads[1].wants = false;
+    world.step();
+    assert_eq!(world.seen(), "aa --");
+    world.now += REST_NS;
+    world.step();
+    assert_eq!(world.seen(), "a- --");
+    assert!(matches!(
+        world.orders[0],
+        Step { action: PlaceOrder::Seat { cpus: None, .. }, reason: Reason::Rests }
+    ));
+}
+
+/// A unit's jobs are placed on the CPUs that it holds, and on no others.
+#[test]
+fn units_have_boards_of_their_own() {
+    let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::WorstFit);
+    let held = |cpus: &[u32]| cpus.iter().copied().collect::<CpuSet>();
+    world.held = Some([(UnitId(2), held(&[0, 4, 5])), (UnitId(3), held(&[1, 2, 3, 6, 7]))].into());
+    world.grow(0, 2);
+    assert_eq!(world.seen(), "---- aa--");
+    let told = |world: &World| world.orders.iter().map(|step| step.action.clone()).collect::<Vec<_>>();
+    assert!(
+        matches!(&told(&world)[0], PlaceOrder::Seat { cpus: Some(cpus), .. } if *cpus == held(&[4, 5])),
+        "{:?}",
+        told(&world)
+    );
+    // It loses one of them: the last thread goes.
+    world.held = Some([(UnitId(2), held(&[0, 4])), (UnitId(3), held(&[1, 2, 3, 5, 6, 7]))].into());
+    world.step();
+    assert_eq!(world.seen(), "a--- a---");
+}
+
+/// A job that lies apart comes together when another ends, once it has run long enough for that to pay.
+#[test]
+fn a_job_that_ends_makes_room() {
+    let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::FirstFit);
+    world.contract.machine.repartition = true;
+    world.grow(0, 2);
+    world.grow(1, 4);
+    assert_eq!(world.seen(), "aabb bb--");
+    world.end(0);
+    assert_eq!(world.seen(), "bbbb ----");
+    let why = |step: &Step<Seat>| matches!(step.reason, Reason::Together { from: 1, threads: 2 });
+    assert!(world.seats.iter().any(why), "{:?}", world.seats);
+}
+
+#[test]
+fn two_jobs_exchange_their_places() {
+    let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::FirstFit);
+    for _ in 0..4 {
+        world.grow(0, 1);
+        world.grow(1, 1);
+    }
+    assert_eq!(world.seen(), "aabb aabb");
+    world.contract.machine.repartition = true;
+    world.step();
+    assert_eq!(world.seen(), "aaaa bbbb");
+    let seen = world.seen();
+    world.now += 5_000 * MS;
+    world.jobs.values_mut().for_each(|job| job.threads.iter_mut().for_each(|thread| thread.wants = true));
+    world.step();
+    assert_eq!((world.seen(), world.seats.len()), (seen, 0));
+}
+
+#[test]
+fn a_short_job_is_not_moved() {
+    let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::FirstFit);
+    world.step_ns = MS / 10;
+    world.contract.machine.repartition = true;
+    world.grow(0, 2);
+    world.grow(1, 3);
+    world.end(0);
+    assert_eq!(world.seen(), "bb-- b---");
+}
+
+#[test]
+fn pages_come_after_their_threads_once() {
+    let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::WorstFit);
+    world.contract.machine.repartition = true;
+    world.means.brings = true;
+    world.grow(0, 2);
+    let gib = 1 << 30;
+    world.jobs.get_mut(&0).unwrap().memory = Some(alloc::vec![gib, gib / 10]);
+    let mut brought = 0;
+    for _ in 0..100 {
+        world.now += 100 * MS;
+        world.step();
+        let bring = world.orders.iter().filter(|step| matches!(step.action, PlaceOrder::Bring { .. }));
+        for step in bring {
+            brought += 1;
+            assert!(matches!(&step.action, PlaceOrder::Bring { nodes, .. } if *nodes == [0]));
+            assert_eq!(step.reason, Reason::PagesApart { bytes: gib / 10 });
+        }
+    }
+    assert_eq!(brought, 1);
+}
+
+/// What may happen to jobs.
+#[derive(Debug, Clone)]
+enum Event {
+    Grow(u32, u32),
+    Shrink(u32),
+    End(u32),
+    Rest(u32),
+    Wait(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        4 => (0u32..8, 1u32..6).prop_map(|(job, threads)| Event::Grow(job, threads)),
+        1 => (0u32..8).prop_map(Event::Shrink),
+        1 => (0u32..8).prop_map(Event::End),
+        1 => (0u32..8).prop_map(Event::Rest),
+        2 => (1u64..3_000).prop_map(Event::Wait),
+    ];
+    prop::collection::vec(event, 1..40)
+}
+
+fn play(world: &mut World, event: &Event) {
+    match event {
+        Event::Grow(job, threads) => world.grow(*job, *threads),
+        Event::Shrink(job) => {
+            if let Some(facts) = world.jobs.get_mut(job) {
+                facts.threads.pop();
+            }
+            world.step();
+        }
+        Event::End(job) => world.end(*job),
+        Event::Rest(job) => {
+            if let Some(facts) = world.jobs.get_mut(job) {
+                facts.threads.iter_mut().for_each(|thread| thread.wants = !thread.wants);
+            }
+            world.step();
+        }
+        Event::Wait(ms) => {
+            world.now += ms * MS;
+            world.step();
+        }
+    }
+}
+
+fn together(state: &State) -> u64 {
+    let square = |job: &Job| job.spread().iter().map(|(_, count)| u64::from(*count).pow(2)).sum::<u64>();
+    state.jobs.values().map(square).sum()
+}
+
+fn seats(state: &State) -> BTreeMap<ThreadId, PoolAt> {
+    let threads = state.jobs.values().flat_map(|job| &job.threads);
+    threads.filter_map(|(id, thread)| Some((*id, thread.seat?))).collect()
+}
+
+proptest! {
+    /// No pool is overfull, and nobody stands while a seat is free.
+    #[test]
+    fn seats_are_conserved(events in events(), placement in 0usize..5, repartition: bool, fixed: bool, size in 1u32..14) {
+        let mut world = World::new(STATIONS, Placement::ALL[placement]);
+        world.contract.machine.repartition = repartition;
+        world.contract.machine.pools = PoolForm::Size(size);
+        world.means.seats = if fixed { Seats::Fixed } else { Seats::Cpus };
+        for event in &events {
+            play(&mut world, event);
+            let seats = seats(&world.state);
+            let pools = &world.formed.pools.pools;
+            for (at, pool) in pools.iter().enumerate() {
+                let taken = seats.values().filter(|seat| **seat == at).count();
+                prop_assert!(taken <= pool.cpus.len(), "{}", world.seen());
+            }
+            let now = world.now - world.step_ns;
+            let stands = world.state.jobs.values().flat_map(|job| job.threads.values());
+            let stands = stands.filter(|thread| counts(thread, now, fixed) && thread.seat.is_none()).count();
+            prop_assert!(stands == 0 || seats.len() == 12, "{} of 12, {stands} stand", seats.len());
+        }
+    }
+
+    /// Without repartitioning a thread that keeps running stays.
+    #[test]
+    fn nobody_moves_without_need(events in events(), placement in 0usize..5) {
+        let mut world = World::new(STATIONS, Placement::ALL[placement]);
+        world.means.seats = Seats::Fixed;
+        for event in &events {
+            let before = seats(&world.state);
+            play(&mut world, event);
+            let after = seats(&world.state);
+            for (thread, pool) in before {
+                prop_assert!(after.get(&thread).is_none_or(|now| *now == pool));
+            }
+        }
+    }
+
+    /// Repartitioning alone never makes jobs lie farther apart in sum, and ends.
+    #[test]
+    fn repartitioning_brings_together(events in events(), placement in 0usize..5) {
+        let mut world = World::new(STATIONS, Placement::ALL[placement]);
+        world.means.seats = Seats::Fixed;
+        for event in &events {
+            play(&mut world, event);
+        }
+        let before = together(&world.state);
+        world.contract.machine.repartition = true;
+        world.now += 60_000 * MS;
+        world.step();
+        prop_assert!(together(&world.state) >= before, "{}", world.seen());
+        // A minute later the same facts move nobody.
+        world.now += 60_000 * MS;
+        world.step();
+        let rested = seats(&world.state);
+        world.now += 60_000 * MS;
+        world.step();
+        prop_assert_eq!(seats(&world.state), rested);
+    }
+}

@@ -1,0 +1,52 @@
+//! Jobs as a backend sees them: threads that belong together, and where they and their memory are.
+
+use alloc::vec::Vec;
+
+use commonhold_contract::UnitId;
+use serde::{Deserialize, Serialize};
+
+/// A job's number. The backend gives it, and gives it to no other job while this one is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(pub u32);
+
+/// A thread's number, likewise. Of two threads of a job, the one that came first has the lower number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ThreadId(pub u64);
+
+/// What a backend can do about where threads run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Seats {
+    /// Nothing: there are no jobs for it.
+    #[default]
+    None,
+    /// A thread can be told the CPUs that it is to run on, at any time.
+    Cpus,
+    /// The same, and each thread has a CPU of its own: one without a seat does not begin (seed 001, section 3).
+    Fixed,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobFacts {
+    /// Which.
+    pub job: JobId,
+    /// The unit that its threads are in.
+    pub unit: UnitId,
+    /// By ascending number.
+    pub threads: Vec<ThreadFacts>,
+    /// Bytes of its memory by node, in the machine's order; `None` where nobody looked.
+    pub memory: Option<Vec<u64>>,
+}
+
+/// A thread of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadFacts {
+    /// Which.
+    pub thread: ThreadId,
+    /// Whether it wants a CPU now, or had one since the look before.
+    pub wants: bool,
+    /// The CPU that it ran on last; where it never ran, its creator's.
+    pub cpu: Option<u32>,
+}
