@@ -61,9 +61,9 @@ fn means(choice: &Choice) -> Means {
                 weights: has("cpu"),
                 caps: has("cpu"),
                 gates: true,
-                switches: false,
                 disk: disk(place),
                 memory: place.memory(),
+                ..Means::NONE
             }
         }
         Choice::User => {
