@@ -80,7 +80,7 @@ fn means(chance: &mut Chance) -> Means {
         0 => {
             let memory = MemoryMeans { guarantees: true, alarms: true, kill_order: true, ..memory };
             let disk = DiskMeans { limits_only: false, ..disk };
-            Means { cpu_sets: true, weights: true, caps: true, gates: true, switches: false, disk, memory }
+            Means { cpu_sets: true, weights: true, caps: true, gates: true, disk, memory, ..Means::NONE }
         }
         1 => Means { cpu_sets: true, weights: true, switches: true, disk, memory, ..Means::NONE },
         _ => Means { cpu_sets: true, gates: true, disk, memory, ..Means::NONE },
