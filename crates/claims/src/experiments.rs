@@ -3,7 +3,7 @@
 //! The texts are those of `scenarios/`. They are built in, so that the claims can be checked where only the command
 //! is.
 
-use commonhold_contract::{Amount, CpuMode, Discipline, Resource, Scheme};
+use commonhold_contract::{Amount, CpuMode, Discipline, Placement, PoolForm, Resource, Scheme};
 use commonhold_policy::rights::{self, Offer};
 use commonhold_sim::scenario::{CallBack, DiskOrder, Scenario, Scheduler};
 
@@ -179,6 +179,15 @@ pub const INTERRUPTED: [Files; 2] =
 /// Eight, and interrupts go to all CPUs.
 pub const INTERRUPTS_SPREAD: Files = files!("interrupts", "spread", "workload");
 
+/// Six programs on Hector, with two, four, six or eight processes each (seed 001, section 5).
+pub const POOLS_TWO: Files = files!("pools", "machine", "two");
+/// With four.
+pub const POOLS_FOUR: Files = files!("pools", "machine", "workload");
+/// With six.
+pub const POOLS_SIX: Files = files!("pools", "machine", "six");
+/// With eight.
+pub const POOLS_EIGHT: Files = files!("pools", "machine", "eight");
+
 /// Something that can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experiment {
@@ -223,6 +232,14 @@ pub struct Change {
     pub discipline: Option<Discipline>,
     /// So many copies of the workload's first job.
     pub copies: Option<u32>,
+    /// How pools are formed.
+    pub pools: Option<PoolForm>,
+    /// How jobs are placed in them.
+    pub placement: Option<Placement>,
+    /// Threads of jobs that lie apart are brought together.
+    pub repartition: bool,
+    /// So many cycles of Hector's delay switches (seed 001, section 3).
+    pub delay: u64,
 }
 
 const NOTHING: Change = Change {
@@ -241,6 +258,10 @@ const NOTHING: Change = Change {
     offered: None,
     discipline: None,
     copies: None,
+    pools: None,
+    placement: None,
+    repartition: false,
+    delay: 0,
 };
 
 /// The files as they are, under a scheme. Without isolation the paper's system is IRIX 5.3 (section 4.2, table 3), and so
@@ -248,6 +269,11 @@ const NOTHING: Change = Change {
 pub const fn on(files: Files, scheme: Scheme) -> Experiment {
     let scheduler = if matches!(scheme, Scheme::Smp) { Some(Scheduler::IrixDecay) } else { None };
     Experiment { files, scheme, change: Change { scheduler, ..NOTHING } }
+}
+
+/// The files as they are, with their own scheduler.
+pub const fn as_it_is(files: Files, scheme: Scheme) -> Experiment {
+    Experiment { files, scheme, change: NOTHING }
 }
 
 impl Experiment {
@@ -350,6 +376,34 @@ impl Experiment {
         self
     }
 
+    /// With pools formed so.
+    #[must_use]
+    pub const fn pools(mut self, form: PoolForm) -> Self {
+        self.change.pools = Some(form);
+        self
+    }
+
+    /// With jobs placed so.
+    #[must_use]
+    pub const fn placed(mut self, placement: Placement) -> Self {
+        self.change.placement = Some(placement);
+        self
+    }
+
+    /// With jobs that lie apart brought together.
+    #[must_use]
+    pub const fn repartitioned(mut self) -> Self {
+        self.change.repartition = true;
+        self
+    }
+
+    /// With Hector's delay switches at so many cycles.
+    #[must_use]
+    pub const fn delay(mut self, cycles: u64) -> Self {
+        self.change.delay = cycles;
+        self
+    }
+
     /// Its name for people: files, scheme, differences.
     pub fn name(&self) -> String {
         format!("{} {}{}", self.files.name, self.scheme, self.change.words())
@@ -374,6 +428,12 @@ impl Experiment {
     }
 }
 
+/// Packets of a line that comes over the ring which a delay switch holds up, each once (table 1: 37 + 3 d).
+const DELAYED_PACKETS: u64 = 3;
+
+/// A cycle of Hector's processors, in ns (section 3).
+const HECTOR_CYCLE_NS: u64 = 60;
+
 impl Change {
     /// `, order fair, threshold 64` or nothing.
     fn words(&self) -> String {
@@ -394,11 +454,37 @@ impl Change {
             self.offered.map(|(disk, pages)| format!("{disk} disk tickets for {pages} pages")),
             self.discipline.map(|discipline| format!("discipline {discipline}")),
             self.copies.map(|copies| format!("{copies} copies")),
+            self.pools.map(|form| match form {
+                PoolForm::Size(cpus) => format!("pools of {cpus}"),
+                named => format!("pools by {}", named.word().unwrap_or("auto")),
+            }),
+            self.placement.map(|placement| placement.to_string()),
+            self.repartition.then(|| "repartitioned".to_owned()),
+            (self.delay > 0).then(|| format!("delay {}", self.delay)),
         ];
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
 
+    fn apply_to_pools(&self, scenario: &mut Scenario) {
+        let rules = &mut scenario.contract.machine;
+        rules.pools = self.pools.unwrap_or(rules.pools);
+        rules.placement = self.placement.unwrap_or(rules.placement);
+        rules.repartition |= self.repartition;
+        let machine = &scenario.hardware.machine;
+        let station = |node: u32| machine.cpus.iter().find(|cpu| cpu.node == node).map(|cpu| cpu.socket);
+        let stations: Vec<Option<u32>> = machine.nodes.iter().map(|node| station(node.id)).collect();
+        let Some(latency) = &mut scenario.hardware.latency else { return };
+        for (row, here) in latency.between_ns.iter_mut().zip(&stations) {
+            for (ns, there) in row.iter_mut().zip(&stations) {
+                if here != there {
+                    *ns += self.delay * DELAYED_PACKETS * HECTOR_CYCLE_NS;
+                }
+            }
+        }
+    }
+
     fn apply(&self, scenario: &mut Scenario) {
+        self.apply_to_pools(scenario);
         let kernel = &mut scenario.hardware.kernel;
         kernel.scheduler = self.scheduler.unwrap_or(kernel.scheduler);
         for disk in &mut scenario.hardware.disks {

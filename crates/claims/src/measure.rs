@@ -5,6 +5,9 @@ use commonhold_sim::outcome::{DiskOutcome, JobOutcome, Outcome, Spent, UnitOutco
 use crate::experiments::Experiment;
 use crate::run::Runs;
 
+/// Of the normal distribution: 90 % lie within so many standard deviations.
+const QUANTILE_90: f64 = 1.645;
+
 /// All runs with one seed.
 #[derive(Clone, Copy)]
 pub struct Seed<'a> {
@@ -34,6 +37,17 @@ impl<'a> Seed<'a> {
             .map(JobOutcome::response_ns)
             .collect();
         mean(&times?).map(|ns| ns / 1e9)
+    }
+
+    /// Half the width of the 90 % interval of that mean, in seconds. The jobs are many, so that it is the normal one.
+    pub fn interval(self, experiment: Experiment, jobs: &[&str]) -> Option<f64> {
+        let mean = self.response(experiment, jobs)?;
+        let named = self.of(experiment)?.jobs.iter().filter(|job| jobs.contains(&&*job.name));
+        let off: Option<Vec<f64>> = named.map(|job| Some(real(job.response_ns()?) / 1e9 - mean)).collect();
+        let off = off?;
+        let count = real(off.len() as u64);
+        let variance = divide(off.iter().map(|off| off * off).sum(), count - 1.0)?;
+        Some(QUANTILE_90 * (variance / count).sqrt())
     }
 
     /// The response time of these jobs by that of those.

@@ -773,6 +773,8 @@ pub(crate) enum SchedulerChoice {
     /// Linux 2.4: epochs
     #[value(name = "linux-2.4")]
     Linux24,
+    /// A queue for each CPU: Hurricane.
+    Hurricane,
 }
 
 impl From<SchedulerChoice> for commonhold_sim::scenario::Scheduler {
@@ -781,6 +783,7 @@ impl From<SchedulerChoice> for commonhold_sim::scenario::Scheduler {
             SchedulerChoice::Commonhold => Self::Commonhold,
             SchedulerChoice::IrixDecay => Self::IrixDecay,
             SchedulerChoice::Linux24 => Self::Linux24,
+            SchedulerChoice::Hurricane => Self::Hurricane,
         }
     }
 }

@@ -7,12 +7,14 @@
 //! | `memory:512MiB` | memory per node | 1GiB |
 //! | `threads:2` | hardware threads per core; divides `cpus` | 1 |
 //! | `caches:2` | last-level caches per node; divides the cores of a node | 1 |
+//! | `sockets:2` | sockets; divides `nodes` | as many as nodes |
 //! | `disks:1` | disks, of 1 TiB each | 0, or 1 if `disk` is given |
 //! | `disk:100MB/s` | what each disk transfers | unknown |
 //! | `swap:1GiB` | swap space | none |
 //! | `bus:20GB/s` | what the memory bus carries | unknown |
 //!
-//! CPUs are numbered through: node by node, in a node cache by cache, in a cache core by core. Each node is a socket. At most 65,536 CPUs.
+//! CPUs are numbered through: socket by socket, in a socket node by node, in a node cache by cache, in a cache core by core.
+//! At most 65,536 CPUs.
 
 use crate::quantity::{self, BYTES_MAX, Wrong};
 use crate::{Cpu, Disk, MAX_CPUS, Machine, Node};
@@ -41,7 +43,7 @@ impl Machine {
     /// A machine from a line such as `nodes:4 cpus:2 memory:512MiB`.
     ///
     /// Words, in any order: `nodes:N`, `cpus:N` and `memory:SIZE` (both per node), `threads:N` (per core), `caches:N` (per
-    /// node), `disks:N`, `disk:RATE`, `swap:SIZE`, `bus:RATE`. Sizes are like `512MiB` or `8GB`, rates like `100MB/s`. The
+    /// node), `sockets:N`, `disks:N`, `disk:RATE`, `swap:SIZE`, `bus:RATE`. Sizes are like `512MiB` or `8GB`, rates like `100MB/s`. The
     /// empty text is the smallest machine: one CPU and 1 GiB.
     pub fn synthetic(text: &str) -> Result<Machine, SyntheticError> {
         let words = Words::split(text)?;
@@ -56,19 +58,23 @@ impl Machine {
     }
 }
 
-/// The numbers of a synthetic machine. `threads` divides `cpus`, and `caches` divides `cpus / threads`.
+/// The numbers of a synthetic machine. `threads` divides `cpus`, and `caches` divides `cpus / threads`; `sockets` divides
+/// `nodes`.
 struct Shape {
     nodes: u32,
     cpus: u32,
     threads: u32,
     caches: u32,
+    sockets: u32,
     memory_bytes: u64,
 }
 
 impl Shape {
     fn read(words: &Words<'_>) -> Result<Shape, SyntheticError> {
+        let nodes = words.count("nodes", 1, MAX_CPUS)?.unwrap_or(1);
         let shape = Shape {
-            nodes: words.count("nodes", 1, MAX_CPUS)?.unwrap_or(1),
+            nodes,
+            sockets: words.count("sockets", 1, MAX_CPUS)?.unwrap_or(nodes),
             cpus: words.count("cpus", 1, MAX_CPUS)?.unwrap_or(1),
             threads: words.count("threads", 1, MAX_CPUS)?.unwrap_or(1),
             caches: words.count("caches", 1, MAX_CPUS)?.unwrap_or(1),
@@ -79,7 +85,7 @@ impl Shape {
     }
 
     fn check(&self, words: &Words<'_>) -> Result<(), SyntheticError> {
-        let Shape { nodes, cpus, threads, caches, memory_bytes } = *self;
+        let Shape { nodes, cpus, threads, caches, sockets, memory_bytes } = *self;
         if u64::from(nodes) * u64::from(cpus) > u64::from(MAX_CPUS) {
             let what = format!("{nodes} nodes of {cpus} CPUs are more than {MAX_CPUS} CPUs");
             return Err(words.wrong("nodes", what, "write fewer nodes, or fewer CPUs per node"));
@@ -92,6 +98,10 @@ impl Shape {
         if cores % caches != 0 {
             let what = format!("the {cores} cores of a node do not divide evenly among {caches} caches");
             return Err(words.wrong("caches", what, "write a number that divides the cores of a node"));
+        }
+        if nodes % sockets != 0 {
+            let what = format!("the {nodes} nodes do not divide evenly among {sockets} sockets");
+            return Err(words.wrong("sockets", what, "write a number that divides the nodes"));
         }
         if memory_bytes == 0 {
             return Err(words.wrong("memory", "a node without memory".to_owned(), "write `memory:1GiB`"));
@@ -109,7 +119,7 @@ impl Shape {
             node: id / self.cpus,
             cache: id / (self.cpus / self.caches),
             core: id / self.threads,
-            socket: id / self.cpus,
+            socket: id / self.cpus / (self.nodes / self.sockets),
         }
     }
 }
@@ -132,8 +142,8 @@ impl Word<'_> {
 struct Words<'a>(Vec<Word<'a>>);
 
 impl<'a> Words<'a> {
-    const KEYS: [&'static str; 9] =
-        ["nodes", "cpus", "memory", "threads", "caches", "disks", "disk", "swap", "bus"];
+    const KEYS: [&'static str; 10] =
+        ["nodes", "cpus", "memory", "threads", "caches", "sockets", "disks", "disk", "swap", "bus"];
 
     fn split(text: &'a str) -> Result<Words<'a>, SyntheticError> {
         let mut words = Words(Vec::new());
@@ -250,7 +260,7 @@ mod tests {
         );
         is(
             "cores:4",
-            "synthetic machine, column 1: `cores:4`: the word is unknown; the words are nodes, cpus, memory, threads, caches, disks, disk, swap, bus",
+            "synthetic machine, column 1: `cores:4`: the word is unknown; the words are nodes, cpus, memory, threads, caches, sockets, disks, disk, swap, bus",
         );
         is(
             "cpus",

@@ -182,7 +182,7 @@ fn check_ops(ops: &[Op], workload: &Workload) {
                 assert!(usize::from(file) < workload.files.len() && bytes.mean > 0);
             }
             Op::Metadata { file, .. } => assert!(usize::from(file) < workload.files.len()),
-            Op::Run { program, times, at_once } => {
+            Op::Run { program, times, at_once, .. } => {
                 assert!(usize::from(program) < workload.programs.len());
                 assert!(at_once > 0 && at_once <= times);
             }

@@ -9,6 +9,7 @@
 //! | --- | --- | --- |
 //! | [`Decay`] | IRIX 5: priorities that degrade with use and recover | 000, the scheme `smp` |
 //! | [`Epochs`] | Linux 2.4: time slices by epochs, one run queue | 003, the standard Linux scheduler |
+//! | [`Places`] | Hurricane: a queue for each CPU, tasks stay where they are placed | 001 |
 //!
 //! Limits: baselines know no units, so they only make sense under the scheme `smp`. Of a unit they keep nothing but
 //! the CPU time that its tasks used. CPUs have no owners, there are no loans, and no unit's time is lent to the holder
@@ -18,6 +19,7 @@
 mod decay;
 mod epochs;
 mod floor;
+mod places;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +30,7 @@ use crate::Time;
 pub(crate) use decay::Decay;
 pub(crate) use epochs::Epochs;
 use floor::Floor;
+pub(crate) use places::Places;
 
 /// Which task runs next, and where.
 pub(crate) trait Rule {
@@ -182,5 +185,12 @@ impl<R: Rule> Baseline<R> {
         if let Some((id, from)) = self.floor.charge(now, cpu) {
             self.rule.ran(id, from, now);
         }
+    }
+}
+
+impl Baseline<Places> {
+    /// A task runs on that CPU from now on.
+    pub(crate) fn seat(&mut self, id: TaskId, cpu: u32) {
+        self.rule.seat(&mut self.floor, id, cpu);
     }
 }

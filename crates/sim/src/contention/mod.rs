@@ -5,9 +5,10 @@
 //! alone:
 //! - [`Kernel`], for its kernel work, by what runs beside it;
 //! - [`Bus`], for its memory traffic, by what runs beside it;
-//! - [`Remote`], by where its pages lie.
+//! - [`Remote`], by where its pages lie;
+//! - [`Shared`], by where the data of its job's other tasks lies, and by what is on the way there beside it.
 //!
-//! The three are independent of each other, so a task's slowdown is their product. [`Caches`] says what coming back to
+//! These are independent of each other, so a task's slowdown is their product, but for the last two, which add up. [`Caches`] says what coming back to
 //! a CPU costs, once.
 //!
 //! Slowdowns are whole millionths, one million for no slowdown, rounded to the nearest. Floating point appears only
@@ -17,11 +18,13 @@ mod bus;
 mod kernel;
 mod refill;
 mod remote;
+mod shared;
 
 pub use bus::Bus;
 pub use kernel::{Kernel, Slowdown};
 pub use refill::{Caches, Left, refill_ns};
 pub use remote::Remote;
+pub use shared::{Shared, Sharer};
 
 use commonhold_contract::MILLIONTH;
 

@@ -78,7 +78,8 @@ impl Backend for Engine<'_> {
 
     fn means(&self) -> Means {
         let kernel = &self.scenario.hardware.kernel;
-        let cpus = Means { cpu_sets: true, weights: true, switches: true, ..Means::NONE };
+        let seats = self.seating.means();
+        let cpus = Means { cpu_sets: true, weights: true, switches: true, seats, ..Means::NONE };
         if self.enforces() == Enforces::Linux {
             let memory = MemoryMeans {
                 bounds: true,
@@ -137,6 +138,9 @@ impl Backend for Engine<'_> {
         } else if self.held.memory_given && self.enforces() == Enforces::Irix {
             // Memory is not held. A live machine tells of it all the same.
             self.held.memory_due = Time::MAX;
+        }
+        if !plan.orders.place.is_empty() {
+            self.order_places(plan);
         }
         for step in &plan.orders.memory {
             self.order_memory(&step.action);
@@ -217,6 +221,7 @@ impl Engine<'_> {
             units,
             idle_ns: self.cpus.iter().map(|cpu| cpu.idle_ns).sum(),
             disks: (0..self.drives.len()).map(|drive| self.disk_facts(drive)).collect(),
+            jobs: self.jobs(),
             ..Snapshot::default()
         }
     }

@@ -20,6 +20,8 @@ pub(super) struct Cpu {
     pub(super) slow: Slow,
     /// What of it is for where the task's memory lies, as a factor in millionths.
     pub(super) far: u64,
+    /// And for where the data of its job's other tasks lies: so much more, in millionths.
+    pub(super) shared: u64,
     /// What of it is for interrupts, likewise.
     interrupted: u64,
     next_tick: Time,
@@ -45,6 +47,7 @@ impl Cpu {
             accounted: 0,
             slow: Slow::NOT,
             far: ALONE,
+            shared: 0,
             interrupted: interrupts.map_or(ALONE, |interrupts| beside_interrupts(interrupts, number, of)),
             next_tick: Time::try_from(stagger).unwrap_or(tick_ns),
             kicked: None,
@@ -175,6 +178,7 @@ impl Engine<'_> {
 
     /// A task starts on a CPU: it pays for the switch and for what it has to bring into the cache again.
     fn switch_to(&mut self, id: u32, next: TaskId) {
+        let contended = self.contended();
         self.end_wait(next);
         self.count_wake(next);
         let costs = &self.scenario.hardware;
@@ -191,7 +195,7 @@ impl Engine<'_> {
         }
         cpu.last = next;
         cpu.since = self.now + cost;
-        if self.contention.is_none() && self.bus.is_none() {
+        if !contended {
             cpu.slow = cpu.alone();
         }
         self.instances[task.instance as usize].spent.switch_ns += cost;
@@ -276,8 +280,8 @@ impl Engine<'_> {
     }
 
     /// Whether tasks slow each other down on this machine.
-    fn contended(&self) -> bool {
-        self.contention.is_some() || self.bus.is_some()
+    pub(super) fn contended(&self) -> bool {
+        self.contention.is_some() || self.bus.is_some() || self.shared.is_some()
     }
 
     /// Other tasks run now: every task's speed is worked out anew.
@@ -293,6 +297,7 @@ impl Engine<'_> {
             bus.slowdowns(&self.rates, &mut self.slowdowns);
         }
         let mut running = 0;
+        self.look_at_shared();
         for at in 0..self.cpus.len() {
             let Some(id) = self.cpus[at].task else { continue };
             let task = &self.tasks[id as usize];
@@ -304,7 +309,7 @@ impl Engine<'_> {
             if self.bus.is_some() {
                 slow = slow.beside(self.slowdowns[running]);
             }
-            slow = slow.beside(self.cpus[at].interrupted).afar(self.cpus[at].far);
+            slow = slow.beside(self.cpus[at].interrupted).afar(self.cpus[at].far + self.cpus[at].shared);
             running += 1;
             if self.cpus[at].slow != slow {
                 self.settle(at);

@@ -17,6 +17,7 @@ mod locks;
 mod patience;
 mod program;
 mod rounds;
+mod seating;
 mod speed;
 mod stuck;
 mod switcher;
@@ -49,6 +50,7 @@ use loans::Loans;
 use locks::Lock;
 use patience::Patience;
 use rounds::Rounds;
+use seating::Seating;
 use switcher::Switcher;
 use task::{Instance, Task};
 use units::Units;
@@ -79,6 +81,7 @@ pub(crate) struct Engine<'a> {
     bus: Option<contention::Bus>,
     caches: Option<contention::Caches>,
     remote: Option<contention::Remote>,
+    shared: Option<contention::Shared>,
     rates: Vec<u32>,
     slowdowns: Vec<u64>,
 
@@ -127,6 +130,7 @@ pub(crate) struct Engine<'a> {
     loans: Loans,
     audit: Audit,
     patience: Patience,
+    seating: Seating,
 }
 
 /// What a timer is for.
@@ -183,6 +187,9 @@ impl<'a> Engine<'a> {
                 .latency
                 .as_ref()
                 .and_then(|latency| contention::Remote::new(latency, &hardware.machine)),
+            shared: (hardware.latency.as_ref())
+                .filter(|_| seating::any_shares(scenario))
+                .and_then(|latency| contention::Shared::new(latency, &hardware.machine)),
             rates: Vec::new(),
             slowdowns: Vec::new(),
             tasks: Vec::new(),
@@ -222,6 +229,7 @@ impl<'a> Engine<'a> {
             loans: Loans::new(scenario),
             audit: Audit::new(units),
             patience: Patience::new(scenario),
+            seating: Seating::new(scenario, seed),
         };
         engine.set_out();
         Ok(engine)

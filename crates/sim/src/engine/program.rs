@@ -49,6 +49,9 @@ impl Engine<'_> {
             let task = &self.tasks[id as usize];
             let program = &self.scenario.workload.programs[task.program as usize];
             let Some(op) = program.ops.get(task.pc as usize).copied() else {
+                if task.alive > 0 {
+                    return self.block(id, State::Children);
+                }
                 self.end(id);
                 self.units.blocked(self.tasks[id as usize].runs_for);
                 return Next::Leave;
@@ -93,7 +96,9 @@ impl Engine<'_> {
             Op::Write { file, bytes, random, sync } => self.write(id, file, bytes, random, sync),
             Op::Metadata { file, delayed } => self.write_metadata(id, file, delayed),
             Op::Sleep { span } => self.sleep(id, span),
-            Op::Run { program, times, at_once } => self.run_children(id, program, times, at_once),
+            Op::Run { program, times, at_once, beside } => {
+                self.run_children(id, program, times, at_once, beside)
+            }
             Op::Barrier { parties, spin } => self.come_to_barrier(id, parties, spin),
             Op::Acquire { lock, read } => self.acquire(id, lock, read),
             Op::Release { lock } => {
@@ -168,7 +173,7 @@ impl Engine<'_> {
         Done::Wait(State::Sleeping)
     }
 
-    fn run_children(&mut self, id: TaskId, program: u16, times: u32, at_once: u32) -> Done {
+    fn run_children(&mut self, id: TaskId, program: u16, times: u32, at_once: u32, beside: bool) -> Done {
         let fork_ns = self.scenario.hardware.kernel.fork_ns;
         let task = &mut self.tasks[id as usize];
         if task.stage == 0 {
@@ -181,14 +186,15 @@ impl Engine<'_> {
             task.to_start -= 1;
             task.alive += 1;
             let (instance, chance) = (task.instance, Chance::of(task.chance.next(), 0));
+            let instance = self.instance_of(program, instance);
             self.spawn(program, instance, id, chance);
             return Done::Again;
         }
-        if task.to_start > 0 && task.alive < at_once {
+        if task.to_start > 0 && (beside || task.alive < at_once) {
             task.stage = 2;
             return self.charge(id, fork_ns);
         }
-        if task.alive > 0 { Done::Wait(State::Children) } else { Done::Next }
+        if task.alive > 0 && !beside { Done::Wait(State::Children) } else { Done::Next }
     }
 
     fn come_to_barrier(&mut self, id: TaskId, parties: u32, spin: bool) -> Done {

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::task::Spent;
 use crate::Time;
-use crate::contention::{Remote, Slowdown};
+use crate::contention::{Remote, Sharer, Slowdown};
 use crate::memory::{Memory, SpaceId};
 use crate::scenario::Interrupts;
 
@@ -72,13 +72,26 @@ impl Engine<'_> {
     }
 
     fn look_at_nodes(&mut self, at: usize) {
-        let (Some(remote), Some(task)) = (&self.remote, self.cpus[at].task) else { return };
-        let (task, node) = (&self.tasks[task as usize], remote.node(at));
+        let (Some(remote), Some(id)) = (&self.remote, self.cpus[at].task) else { return };
+        let (task, node) = (&self.tasks[id as usize], remote.node(at));
         self.memory.runs_in(task.space, node);
+        self.tasks[id as usize].data.get_or_insert(node);
+        let task = &self.tasks[id as usize];
         let stalled = self.scenario.workload.programs[task.program as usize].stalled;
         let cpu = &mut self.cpus[at];
         cpu.far = remote.slowdown(stalled, node, self.memory.pages_by_node(task.space));
-        cpu.slow = cpu.slow.afar(cpu.far);
+        cpu.slow = cpu.slow.afar(cpu.far + cpu.shared);
+    }
+
+    /// Where the data lies that tasks which run now share.
+    pub(super) fn look_at_shared(&mut self) {
+        let Some(shared) = &self.shared else { return };
+        let running: Vec<(usize, Sharer)> =
+            (0..self.cpus.len()).filter_map(|at| Some((at, self.sharer(at)?))).collect();
+        let (places, sharers): (Vec<usize>, Vec<Sharer>) = running.into_iter().unzip();
+        for (at, slowdown) in places.into_iter().zip(shared.slowdowns(&sharers)) {
+            self.cpus[at].shared = slowdown;
+        }
     }
 }
 

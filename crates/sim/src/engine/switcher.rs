@@ -7,7 +7,7 @@ use commonhold_steward::disciplined;
 
 use super::number;
 use crate::Time;
-use crate::baseline::{Baseline, Decay, Epochs};
+use crate::baseline::{Baseline, Decay, Epochs, Places};
 use crate::scenario::{CallBack, Scenario, Scheduler};
 
 /// The scheduler that decides which task a CPU runs next, and where a woken task goes.
@@ -22,6 +22,8 @@ pub(super) enum Switcher {
     IrixDecay(Baseline<Decay>),
     /// Linux 2.4.
     Linux24(Baseline<Epochs>),
+    /// Hurricane.
+    Hurricane(Baseline<Places>),
 }
 
 /// The same question to whichever it is.
@@ -31,6 +33,7 @@ macro_rules! ask {
             Switcher::Commonhold($one) => $question,
             Switcher::IrixDecay($one) => $question,
             Switcher::Linux24($one) => $question,
+            Switcher::Hurricane($one) => $question,
         }
     };
 }
@@ -59,6 +62,9 @@ impl Switcher {
                 Switcher::IrixDecay(Baseline::new(Decay::new(costs.slice_ns, cpus), cpus, units))
             }
             Scheduler::Linux24 => Switcher::Linux24(Baseline::new(Epochs::new(costs.slice_ns), cpus, units)),
+            Scheduler::Hurricane => {
+                Switcher::Hurricane(Baseline::new(Places::new(costs.slice_ns, cpus), cpus, units))
+            }
         }
     }
 
@@ -68,6 +74,7 @@ impl Switcher {
             Switcher::Commonhold(kernel) => kernel.start(now, id, unit),
             Switcher::IrixDecay(baseline) => baseline.start(now, id, unit, parent),
             Switcher::Linux24(baseline) => baseline.start(now, id, unit, parent),
+            Switcher::Hurricane(baseline) => baseline.start(now, id, unit, parent),
         }
     }
 
@@ -77,6 +84,14 @@ impl Switcher {
             Switcher::Commonhold(_) => {}
             Switcher::IrixDecay(baseline) => baseline.end(now, id, parent),
             Switcher::Linux24(baseline) => baseline.end(now, id, parent),
+            Switcher::Hurricane(baseline) => baseline.end(now, id, parent),
+        }
+    }
+
+    /// A task runs on that CPU from now on, where tasks have CPUs of their own.
+    pub(super) fn seat(&mut self, id: TaskId, cpu: u32) {
+        if let Switcher::Hurricane(baseline) = self {
+            baseline.seat(id, cpu);
         }
     }
 
@@ -92,7 +107,7 @@ impl Switcher {
     pub(super) fn tick(&mut self, now: Time, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.tick(now, cpu),
-            Switcher::IrixDecay(_) | Switcher::Linux24(_) => false,
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) | Switcher::Hurricane(_) => false,
         }
     }
 
@@ -119,7 +134,7 @@ impl Switcher {
     pub(super) fn set_unit(&mut self, now: Time, unit: u32, rules: UnitRules) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.set_unit(now, unit, rules),
-            Switcher::IrixDecay(_) | Switcher::Linux24(_) => true,
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) | Switcher::Hurricane(_) => true,
         }
     }
 
@@ -162,7 +177,7 @@ impl Switcher {
     pub(super) fn home(&self, cpu: u32) -> u32 {
         match self {
             Switcher::Commonhold(kernel) => kernel.home(cpu),
-            Switcher::IrixDecay(_) | Switcher::Linux24(_) => NOBODY,
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) | Switcher::Hurricane(_) => NOBODY,
         }
     }
 
@@ -170,7 +185,7 @@ impl Switcher {
     pub(super) fn can_come_back(&self, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.can_come_back(cpu),
-            Switcher::IrixDecay(_) | Switcher::Linux24(_) => false,
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) | Switcher::Hurricane(_) => false,
         }
     }
 
@@ -178,7 +193,7 @@ impl Switcher {
     pub(super) fn is_rescuing(&self, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.is_rescuing(cpu),
-            Switcher::IrixDecay(_) | Switcher::Linux24(_) => false,
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) | Switcher::Hurricane(_) => false,
         }
     }
 
@@ -189,6 +204,7 @@ impl Switcher {
             Switcher::Commonhold(_) => None,
             Switcher::IrixDecay(baseline) => Some(baseline.patience(switch_ns, tasks)),
             Switcher::Linux24(baseline) => Some(baseline.patience(switch_ns, tasks)),
+            Switcher::Hurricane(baseline) => Some(baseline.patience(switch_ns, tasks)),
         }
     }
 }

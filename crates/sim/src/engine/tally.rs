@@ -51,7 +51,10 @@ impl Engine<'_> {
 
     fn job(&self, instance: &super::Instance) -> JobOutcome {
         JobOutcome {
-            name: self.scenario.workload.jobs[instance.job as usize].name.clone(),
+            name: match instance.program {
+                Some(program) => self.scenario.workload.programs[program as usize].name.clone(),
+                None => self.scenario.workload.jobs[instance.job as usize].name.clone(),
+            },
             unit: self.path(instance.unit),
             started_ns: instance.started,
             ended_ns: instance.ended,

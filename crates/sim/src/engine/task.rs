@@ -32,6 +32,8 @@ pub(super) enum State {
     Barrier,
     /// Until a child has ended.
     Children,
+    /// Until it has a CPU of its own.
+    Seat,
     /// It is no more; its number may be used again.
     Ended,
 }
@@ -88,12 +90,24 @@ pub(super) struct Task {
     pub(super) waits: Option<Wait>,
     /// The cache of the CPU that it ran on last, as it left it.
     pub(super) cache: Option<Left>,
+    /// Its number in the order in which tasks came, and the CPU that it was created on.
+    pub(super) serial: u64,
+    pub(super) creator: u32,
+    /// Whether it is placed, and the CPU that it has for itself.
+    pub(super) is_placed: bool,
+    pub(super) seat: Option<u32>,
+    /// The node that its data lies in, by place: where it ran first.
+    pub(super) data: Option<usize>,
 }
 
 /// One copy of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
     pub(crate) job: u32,
+    /// The program, where each run of it is a job of its own.
+    pub(crate) program: Option<u16>,
+    /// Its tasks, the first one first; where memory is shared, that matters.
+    pub(super) members: Vec<TaskId>,
     pub(crate) unit: UnitId,
     pub(super) disk: usize,
     pub(crate) started: Time,
@@ -157,6 +171,8 @@ impl Engine<'_> {
         let what = &self.scenario.workload.jobs[job];
         self.instances.push(Instance {
             job: number(job),
+            program: None,
+            members: Vec::new(),
             unit: what.unit,
             disk: what.disk as usize,
             started: self.now,
@@ -167,9 +183,33 @@ impl Engine<'_> {
         number(self.instances.len() - 1)
     }
 
+    /// The instance that a run of a program belongs to: that of what runs it, or one of its own.
+    pub(super) fn instance_of(&mut self, program: u16, instance: u32) -> u32 {
+        if !self.scenario.workload.programs[program as usize].is_job {
+            return instance;
+        }
+        let Instance { job, unit, disk, .. } = self.instances[instance as usize];
+        let files = vec![NONE; self.scenario.workload.files.len()];
+        self.instances.push(Instance {
+            job,
+            program: Some(program),
+            members: Vec::new(),
+            unit,
+            disk,
+            started: self.now,
+            ended: None,
+            files,
+            spent: Spent::default(),
+        });
+        number(self.instances.len() - 1)
+    }
+
     /// Starts a process.
     pub(super) fn spawn(&mut self, program: u16, instance: u32, parent: TaskId, chance: Chance) {
         let unit = self.instances[instance as usize].unit;
+        let is_placed = self.seating.places(unit, self.instances[instance as usize].program);
+        let serial = self.seating.came();
+        let creator = if parent == NONE { 0 } else { self.tasks[parent as usize].seat.unwrap_or(0) };
         let task = Task {
             program,
             counters: [0; LOOPS_MAX],
@@ -200,8 +240,13 @@ impl Engine<'_> {
             runs_for: unit.0,
             held: Vec::new(),
             keeps: 0,
-            waits: Some(self.patience.begin(self.now, unit.0)),
+            waits: (!is_placed).then(|| self.patience.begin(self.now, unit.0)),
             cache: None,
+            serial,
+            creator,
+            is_placed,
+            seat: None,
+            data: None,
         };
         let id = if let Some(id) = self.free.pop() {
             self.tasks[id as usize] = task;
@@ -210,6 +255,7 @@ impl Engine<'_> {
             self.tasks.push(task);
             number(self.tasks.len() - 1)
         };
+        self.instances[instance as usize].members.push(id);
         self.kernel.start(self.now, id, unit.0, Some(parent).filter(|parent| *parent != NONE));
         self.patience.came(unit.0);
         if self.units.came(unit.0) {
@@ -217,7 +263,11 @@ impl Engine<'_> {
             self.turn_by(self.now);
             self.memory_is_due();
         }
-        self.kernel.wake(self.now, id);
+        if is_placed {
+            self.await_seat(id);
+        } else {
+            self.kernel.wake(self.now, id);
+        }
     }
 
     /// A task that was blocked can go on.
@@ -273,10 +323,16 @@ impl Engine<'_> {
         self.feed_starved();
         self.units.went(unit);
         self.patience.went(runs_for);
+        self.leave_seat(id);
         self.free.push(id);
+        let whole = &mut self.instances[instance as usize];
+        let is_first = whole.members.first() == Some(&id);
+        if is_first {
+            whole.ended = Some(self.now);
+        }
+        whole.members.retain(|member| *member != id);
         if parent == NONE {
-            let instance = &mut self.instances[instance as usize];
-            instance.ended = Some(self.now);
+            let instance = &self.instances[instance as usize];
             if !self.scenario.workload.jobs[instance.job as usize].background {
                 self.unfinished -= 1;
             }

@@ -222,7 +222,7 @@ impl Subject<'_> {
         let mut found = Vec::new();
         for (caller, program) in self.workload.programs.iter().enumerate() {
             for (step, op) in program.ops.iter().enumerate() {
-                let Op::Run { program: child, times, at_once } = *op else { continue };
+                let Op::Run { program: child, times, at_once, .. } = *op else { continue };
                 let run = Siblings { all: times, at_once, place: self.step(caller, step), key: "at_once" };
                 found.extend(self.lonely(usize::from(child), &run));
             }

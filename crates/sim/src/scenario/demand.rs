@@ -80,6 +80,8 @@ pub(crate) fn demands(programs: &[Program], order: &[usize], kernel: &KernelCost
 
 fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
     let mut demand = Demand { tasks: 1, ..Demand::default() };
+    // Those that earlier steps did not wait for.
+    let mut besides = 0u64;
     let mut before: Vec<Times> = Vec::with_capacity(ops.len() + 1);
     let mut times = Times::default();
     for (index, op) in ops.iter().enumerate() {
@@ -93,10 +95,11 @@ fn demand(ops: &[Op], demands: &[Demand], kernel: &KernelCosts) -> Demand {
             Op::Acquire { lock, .. } => {
                 demand.locks.insert(lock);
             }
-            Op::Run { program, at_once, .. } => {
+            Op::Run { program, at_once, beside, .. } => {
                 let child = &demands[usize::from(program)];
-                let alive = child.tasks.saturating_mul(u64::from(at_once)).saturating_add(1);
-                demand.tasks = demand.tasks.max(alive);
+                let alive = child.tasks.saturating_mul(u64::from(at_once));
+                demand.tasks = demand.tasks.max(alive.saturating_add(besides).saturating_add(1));
+                besides = if beside { besides.saturating_add(alive) } else { besides };
                 demand.files.extend(&child.files);
                 demand.locks.extend(&child.locks);
                 demand.endless = demand.endless.or(child.endless.map(|_| index));
@@ -113,7 +116,7 @@ fn op_times(op: &Op, before: &[Times], demands: &[Demand], kernel: &KernelCosts)
     match *op {
         Op::Cpu { work, .. } => Times { span_ns: u128::from(work.mean), work_ns: u128::from(work.mean) },
         Op::Sleep { span } => Times { span_ns: u128::from(span.mean), work_ns: 0 },
-        Op::Run { program, times, at_once } => {
+        Op::Run { program, times, at_once, .. } => {
             let child = &demands[usize::from(program)];
             let fork_ns = u128::from(kernel.fork_ns);
             let one = Times {
@@ -183,7 +186,7 @@ mod tests {
     #[test]
     fn what_is_run_counts_round_by_round() {
         // 7 runs, 3 at once, are 3 rounds of (10 + 1): span 33, work 77; 4 tasks.
-        let make = program(vec![Op::Run { program: 1, times: 7, at_once: 3 }]);
+        let make = program(vec![Op::Run { program: 1, times: 7, at_once: 3, beside: false }]);
         let demands = demands(&[make, program(vec![cpu(10)])], &[1, 0], &kernel(1));
         assert_eq!((demands[0].span_ns, demands[0].work_ns, demands[0].tasks), (33, 77, 4));
     }
@@ -198,7 +201,7 @@ mod tests {
 
     #[test]
     fn who_runs_what_never_ends_never_ends() {
-        let outer = program(vec![cpu(1), Op::Run { program: 1, times: 1, at_once: 1 }]);
+        let outer = program(vec![cpu(1), Op::Run { program: 1, times: 1, at_once: 1, beside: false }]);
         let inner = program(vec![sleep(1), Op::Again { to: 0, times: 0, counter: 0 }]);
         let demands = demands(&[outer, inner], &[1, 0], &kernel(0));
         assert_eq!((demands[0].endless, demands[1].endless), (Some(1), Some(1)));

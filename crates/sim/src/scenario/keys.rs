@@ -175,11 +175,12 @@ pub(crate) static KERNEL: Table = Table {
                 Scheduler::Commonhold.name(),
                 Scheduler::IrixDecay.name(),
                 Scheduler::Linux24.name(),
+                Scheduler::Hurricane.name(),
             ]),
             "\"commonhold\"",
             "\"irix-decay\"",
-            "Which task a CPU runs next: the project's own scheduler, or a baseline of the published experiments, of IRIX 5 or \
-             Linux 2.4. Baselines know no units: only with the scheme smp.",
+            "Which task a CPU runs next: the project's own scheduler, or a baseline of the published experiments, of IRIX 5, Linux 2.4 \
+             or Hurricane, where each process of a job has a CPU of its own. Baselines know no units: only with the scheme smp.",
         ),
         key("switch", kernel_time(0), "\"2us\"", "\"10us\"", "What a switch to another task costs."),
         key(
@@ -326,6 +327,34 @@ pub(crate) static LATENCY: Table = Table {
             "",
             "\"140ns\"",
             "What a load from another node's memory takes. Twice `local` if not said, as Linux assumes.",
+        ),
+        key(
+            "near",
+            Kind::Time { min: 1, max: LATENCY_MAX_NS / DISTANCE_LOCAL * DISTANCE_MAX },
+            "",
+            "\"110ns\"",
+            "What a load from another node of the same socket takes. As `remote` if not said.",
+        ),
+        key(
+            "module",
+            Kind::Time { min: 0, max: LATENCY_MAX_NS },
+            "\"0ns\"",
+            "\"20ns\"",
+            "Of such a load, how long it has the memory of its node to itself: others wait. 0: never.",
+        ),
+        key(
+            "bus",
+            Kind::Time { min: 0, max: LATENCY_MAX_NS },
+            "\"0ns\"",
+            "\"5ns\"",
+            "Likewise the bus of a socket, which loads from other nodes cross.",
+        ),
+        key(
+            "ring",
+            Kind::Time { min: 0, max: LATENCY_MAX_NS },
+            "\"0ns\"",
+            "\"5ns\"",
+            "Likewise what joins the sockets.",
         ),
         key(
             "distances",
@@ -634,6 +663,28 @@ pub(crate) static PROGRAM: Table = Table {
             "Part of its CPU time that it waits for memory while all its memory is in its own node. For memory of \
              other nodes, this part takes longer, as the machine's `[latency]` says.",
         ),
+        key(
+            "shares",
+            Kind::Part { min: 0, max: WHOLE },
+            "\"0%\"",
+            "\"30%\"",
+            "Part of its CPU time that it waits for data of the other processes of its job while all that is in its own node. It \
+             lies in the nodes where these processes ran first.",
+        ),
+        key(
+            "of_first",
+            Kind::Part { min: 0, max: WHOLE },
+            "\"0%\"",
+            "\"50%\"",
+            "Part of `shares` that is for data of the job's first process. The rest is spread evenly over the others.",
+        ),
+        key(
+            "job",
+            Kind::Switch,
+            "false",
+            "true",
+            "Each run of it is a job of its own: it is placed as one, and has a response time of its own in the outcome.",
+        ),
         key("do", Kind::Steps, "", "[{ cpu = \"1s\" }]", "Its steps, in order. Required."),
     ],
 };
@@ -889,6 +940,13 @@ static RUN: Table = Table {
             "1",
             "2",
             "How many at a time; no more than `times`.",
+        ),
+        key(
+            "beside",
+            Kind::Switch,
+            "false",
+            "true",
+            "Goes on with the next step as soon as all have begun, all at once. The program waits for them at its end.",
         ),
     ],
 };

@@ -7,9 +7,10 @@ use toml::de::DeValue;
 
 use super::keys::LATENCY;
 use super::limits::{DISTANCE_LOCAL, DISTANCE_MAX};
-use super::model::Latency;
+use super::model::{Latency, Service};
 use super::values::{Entry, number};
 use crate::Time;
+use commonhold_machine::Machine;
 
 /// What a load from local memory takes where a machine does not say, in ns.
 const LOCAL_NS: Time = 80;
@@ -25,7 +26,8 @@ enum Far<'e, 'a> {
 }
 
 /// Reads the table for a machine of so many nodes; `None` where the shape is wrong, and what fits it is not known.
-pub(crate) fn read(document: &mut Document, entry: &Entry, nodes: Option<usize>) -> Option<Latency> {
+pub(crate) fn read(document: &mut Document, entry: &Entry, machine: Option<&Machine>) -> Option<Latency> {
+    let nodes = machine.map(|machine| machine.nodes.len());
     let table = document.table(entry)?;
     let entries = document.entries(&LATENCY, table);
     let find = |name: &str| entries.iter().find(|entry| entry.key.name == name);
@@ -46,7 +48,39 @@ pub(crate) fn read(document: &mut Document, entry: &Entry, nodes: Option<usize>)
         let help = "remove the table, or give the machine several `nodes` in its `shape`";
         document.report(Diagnostic::warning("unused", entry.at.clone(), message).help(help));
     }
-    Some(Latency { local_ns, between_ns: between(document, local_ns, &far, nodes) })
+    let mut between_ns = between(document, local_ns, &far, nodes);
+    if let (Some(entry), Some(machine)) = (find("near"), machine) {
+        if let Far::Distances(_) = far {
+            let message = "`near` and `distances` both say how far memory is".to_owned();
+            wrong(document, entry, message, "remove one of them");
+        }
+        let near_ns = number(document, entry).unwrap_or(local_ns);
+        let remote_ns = between_ns.iter().flatten().copied().max().unwrap_or(local_ns);
+        if !(local_ns..=remote_ns).contains(&near_ns) {
+            let [local, near, remote] = [local_ns, near_ns, remote_ns].map(quantity::duration_text);
+            let message =
+                format!("near memory takes {near}, local memory {local} and remote memory {remote}");
+            wrong(document, entry, message, &format!("write {local} to {remote}"));
+        }
+        bring_near(&mut between_ns, machine, near_ns);
+    }
+    let mut time = |name: &str| find(name).and_then(|entry| number(document, entry)).unwrap_or(0);
+    let service = Service { module_ns: time("module"), bus_ns: time("bus"), ring_ns: time("ring") };
+    let service = Some(service).filter(|service| *service != Service::default());
+    Some(Latency { local_ns, between_ns, service })
+}
+
+/// Nodes of one socket are nearer to each other.
+fn bring_near(between_ns: &mut [Vec<Time>], machine: &Machine, near_ns: Time) {
+    let socket = |node: u32| machine.cpus.iter().find(|cpu| cpu.node == node).map(|cpu| cpu.socket);
+    let sockets: Vec<Option<u32>> = machine.nodes.iter().map(|node| socket(node.id)).collect();
+    for (here, row) in between_ns.iter_mut().enumerate() {
+        for (there, ns) in row.iter_mut().enumerate() {
+            if here != there && sockets[here].is_some() && sockets[here] == sockets[there] {
+                *ns = near_ns;
+            }
+        }
+    }
 }
 
 /// The latencies by the CPU's node and the memory's.

@@ -98,7 +98,7 @@ impl Reader<'_, '_> {
         }
         let memory_bytes = machine.as_ref().map(Machine::memory_bytes);
         let kernel = self.kernel(find("kernel"), memory_bytes);
-        let nodes = machine.as_ref().map(|machine| machine.nodes.len());
+        let found = machine.clone();
         let cpus = machine.as_ref().map(|machine| machine.cpus.len());
         let disks = find("disk").map(|entry| self.disks(entry)).unwrap_or_default();
         if let Some(machine) = &mut machine {
@@ -115,7 +115,7 @@ impl Reader<'_, '_> {
             machine: machine.unwrap_or(nowhere),
             enforces: find("enforces").and_then(|entry| self.enforces(entry)).unwrap_or_default(),
             kernel,
-            latency: find("latency").and_then(|entry| latency::read(self.document, entry, nodes)),
+            latency: find("latency").and_then(|entry| latency::read(self.document, entry, found.as_ref())),
             cache: find("cache").map(|entry| self.cache(entry)),
             bus: find("bus").map(|entry| self.bus(entry)),
             contention: find("contention").map(|entry| self.contention(entry)),

@@ -116,11 +116,14 @@ pub enum Scheduler {
     IrixDecay,
     /// Linux 2.4: epochs. Under the scheme `smp` only.
     Linux24,
+    /// Hurricane: each task has a CPU, which the policy's placement says. Under the scheme `smp` only.
+    Hurricane,
 }
 
 impl Scheduler {
     /// All of them.
-    pub const ALL: [Scheduler; 3] = [Scheduler::Commonhold, Scheduler::IrixDecay, Scheduler::Linux24];
+    pub const ALL: [Scheduler; 4] =
+        [Scheduler::Commonhold, Scheduler::IrixDecay, Scheduler::Linux24, Scheduler::Hurricane];
 
     /// As `machine.toml` and `commonhold sim --scheduler` have it.
     pub const fn name(self) -> &'static str {
@@ -128,6 +131,7 @@ impl Scheduler {
             Scheduler::Commonhold => "commonhold",
             Scheduler::IrixDecay => "irix-decay",
             Scheduler::Linux24 => "linux-2.4",
+            Scheduler::Hurricane => "hurricane",
         }
     }
 
@@ -183,6 +187,20 @@ pub struct Latency {
     pub local_ns: Time,
     /// By the CPU's node, then by the memory's, in the machine's order, in ns; at least `local_ns`.
     pub between_ns: Vec<Vec<Time>>,
+    /// Of such a load, the time that it has a node's memory, a socket's bus and the ring between sockets to itself, in ns; without
+    /// it they carry any number at once.
+    pub service: Option<Service>,
+}
+
+/// How long a load has each part of the way to itself, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Service {
+    /// The memory of a node.
+    pub module_ns: Time,
+    /// The bus of a socket, which a load from another node crosses, and that of the other socket.
+    pub bus_ns: Time,
+    /// What joins the sockets.
+    pub ring_ns: Time,
 }
 
 /// The memory bus.
@@ -362,6 +380,13 @@ pub struct Program {
     pub hot_bytes: u64,
     /// Part of its CPU time that it waits for memory, as long as that is all in its own node, in millionths.
     pub stalled: u32,
+    /// Part of its CPU time that it waits for data of the other processes of its job, as long as that is all in its own node,
+    /// in millionths.
+    pub shares: u32,
+    /// Part of that which is for data of the job's first process, in millionths; the rest is spread evenly over the others.
+    pub of_first: u32,
+    /// Each run of it is a job of its own.
+    pub is_job: bool,
     /// The steps, in order. Ends where the vector ends.
     pub ops: Vec<Op>,
 }
@@ -438,6 +463,8 @@ pub enum Op {
         times: u32,
         /// How many at once.
         at_once: u32,
+        /// Goes on meanwhile; waits at the end of the program.
+        beside: bool,
     },
     /// Waits until so many processes with the same parent have come here.
     Barrier {

@@ -197,7 +197,8 @@ impl Reader<'_, '_> {
     fn run(&mut self, step: &Step, verb: &Entry) -> Option<Op> {
         let program = self.known.programs.find(self.document, verb);
         let times = self.number_32(step, "times", 1)?;
-        let at_once = self.number_32(step, "at_once", 1)?;
+        let beside = self.switch(step, "beside")?;
+        let at_once = self.number_32(step, "at_once", if beside { times } else { 1 })?;
         if at_once > times {
             let entry = step.find("at_once")?;
             let message = format!("{at_once} runs at once are more than the {times} in all");
@@ -205,7 +206,15 @@ impl Reader<'_, '_> {
             let span = self.document.span(entry.value);
             self.document.report(Diagnostic::error("at-once-above-times", span, message).help(help));
         }
-        Some(Op::Run { program: program?, times, at_once })
+        if beside && at_once < times {
+            let entry = step.find("at_once")?;
+            let message =
+                format!("runs beside the next steps begin all at once, and not {at_once} at a time");
+            let span = self.document.span(entry.value);
+            let help = "remove `at_once`";
+            self.document.report(Diagnostic::error("beside-at-once", span, message).help(help));
+        }
+        Some(Op::Run { program: program?, times, at_once, beside })
     }
 
     fn barrier(&mut self, step: &Step, verb: &Entry) -> Option<Op> {

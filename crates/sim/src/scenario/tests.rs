@@ -245,7 +245,7 @@ fn steps_are_flattened() {
         Op::Cpu { work: exact(1_000_000), kernel: 300_000, bus_per_ms: 500 },
         Op::Again { to: 3, times: 2, counter: 1 },
         Op::Again { to: 0, times: 3, counter: 0 },
-        Op::Run { program: 1, times: 4, at_once: 2 },
+        Op::Run { program: 1, times: 4, at_once: 2, beside: false },
         Op::Again { to: 6, times: 2, counter: 0 },
     ];
     assert_eq!(workload.programs[0].ops, expected);

@@ -165,6 +165,9 @@ fn program(
         reuse_ns: REUSE_NS,
         hot_bytes: 0,
         stalled: 0,
+        shares: 0,
+        of_first: 0,
+        is_job: false,
         ops: Vec::new(),
     };
     let mut place = check::ProgramPlace { name: named.at.clone(), steps: Vec::new(), partial: true };
@@ -174,6 +177,9 @@ fn program(
             "memory" => program.memory_bytes = number(document, &entry).unwrap_or(0),
             "reuse" => program.reuse_ns = number(document, &entry).unwrap_or(REUSE_NS),
             "hot" => program.hot_bytes = number(document, &entry).unwrap_or(0),
+            "shares" => program.shares = number_32(document, &entry).unwrap_or(0),
+            "of_first" => program.of_first = number_32(document, &entry).unwrap_or(0),
+            "job" => program.is_job = document.switch(&entry).unwrap_or(false),
             "stalled" => program.stalled = number_32(document, &entry).unwrap_or(0),
             _ => {
                 said = true;

@@ -298,7 +298,14 @@ impl UserBackend {
             Some(memory) => memory.observe(self.now, &self.contract, &mut self.roster)?,
             None => None,
         };
-        Ok(Snapshot { at: self.now, units, idle_ns, memory, disks: self.disks.facts(), ..Snapshot::default() })
+        Ok(Snapshot {
+            at: self.now,
+            units,
+            idle_ns,
+            memory,
+            disks: self.disks.facts(),
+            ..Snapshot::default()
+        })
     }
 }
 
