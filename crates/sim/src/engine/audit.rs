@@ -11,6 +11,7 @@
 //! A broken check is noted with the time, and the run goes on: the first note is where to look.
 
 use commonhold_contract::{Scheme, UnitId};
+
 use commonhold_dispatch::{ANYWHERE, Account, BORROWS, KERNEL, LENDS, NOBODY, TaskId};
 use commonhold_policy::membership;
 
@@ -20,6 +21,7 @@ use super::patience::Wait;
 use super::task::{State, Task};
 use crate::Time;
 use crate::outcome::Outcome;
+use crate::scenario::Scheduler;
 
 /// Notes kept; further ones are counted.
 const NOTES_MAX: usize = 20;
@@ -125,7 +127,9 @@ impl Engine<'_> {
         let idle = self.cpus.iter().filter(|cpu| cpu.task.is_none()).count();
         // A CPU that was kicked this moment is on its way to the task; else, without isolation, none idles beside a queue.
         let settled = !self.kernel.has_kicks() && self.cpus.iter().all(|cpu| !cpu.is_kicked());
-        if self.scenario.contract.machine.scheme == Scheme::Smp && settled {
+        // A task with a CPU of its own waits for that one.
+        let anywhere = self.scenario.hardware.kernel.scheduler != Scheduler::Hurricane;
+        if self.scenario.contract.machine.scheme == Scheme::Smp && settled && anywhere {
             let waiting = self.kernel.waiting();
             audit.expect(self.now, idle == 0 || waiting == 0, || {
                 format!("{idle} CPUs idle while {waiting} tasks wait")
