@@ -2,6 +2,9 @@
 
 pub mod calibrate;
 pub mod cgroup;
+mod confine;
+mod pages;
 pub mod process;
 pub mod program;
 pub mod scheduler;
+mod seats;

@@ -27,6 +27,7 @@ pub mod io_priority;
 pub(crate) mod meter;
 pub mod oom_score;
 pub(crate) mod page_out;
+pub(crate) mod pages;
 pub(crate) mod perf;
 pub(crate) mod shot;
 pub(crate) mod signal;

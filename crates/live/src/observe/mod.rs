@@ -5,6 +5,7 @@ pub mod capability;
 pub(crate) mod disk;
 pub(crate) mod files;
 pub(crate) mod idle;
+pub(crate) mod jobs;
 pub(crate) mod kernels_locks;
 pub(crate) mod knob;
 pub(crate) mod machine_counts;

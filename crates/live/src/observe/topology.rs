@@ -54,6 +54,12 @@ pub fn online(root: &Path) -> Result<CpuSet, LiveError> {
     online_in(&Tree::new(root))
 }
 
+/// The numbers of the nodes that are online; only 0 where the kernel has none.
+pub(crate) fn node_numbers() -> Vec<u32> {
+    let online = cpu_list(&Tree::new(Path::new("/")), &format!("{NODES}/online"));
+    online.ok().flatten().map_or_else(|| vec![0], |nodes| nodes.iter().collect())
+}
+
 /// The CPU numbers that may ever be in use before the next boot: those that are offline or can be plugged in, too.
 pub fn possible(root: &Path) -> Result<CpuSet, LiveError> {
     let path = format!("{CPUS}/possible");

@@ -36,8 +36,8 @@ pub struct JobFacts {
     pub unit: UnitId,
     /// By ascending number.
     pub threads: Vec<ThreadFacts>,
-    /// Bytes of its memory by node, in the machine's order; `None` where nobody looked.
-    pub memory: Option<Vec<u64>>,
+    /// Numbers of nodes, and bytes of its memory there; `None` where nobody looked.
+    pub memory: Option<Vec<(u32, u64)>>,
 }
 
 /// A thread of a job.

@@ -41,11 +41,13 @@ use std::path::Path;
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::membership::is_within;
-use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder};
+use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, PlaceOrder};
 use commonhold_policy::{DiskFacts, DiskMeans};
 use commonhold_policy::{Means, Plan, Snapshot, Step, Time, UnitFacts};
 use commonhold_policy::{MemoryFacts, MemoryMeans};
 
+use super::confine::{Confinement, Confining, Problems, lineage};
+use super::seats::Seats;
 use crate::host::affinity;
 use crate::live_backend::{cannot, newcomers};
 use crate::observe::capability::CgroupPlace;
@@ -90,6 +92,12 @@ pub struct CgroupBackend {
     now: Time,
     strays_at: Time,
     problems: Vec<LiveError>,
+    seats: Seats,
+    confinement: Confinement,
+    seating: Problems,
+    /// The CPUs that each unit is confined to.
+    confined: BTreeMap<UnitId, CpuSet>,
+    usable: CpuSet,
 }
 
 impl CgroupBackend {
@@ -135,6 +143,11 @@ impl CgroupBackend {
             journal,
             groups,
             idle: Idle::new(usable.clone()),
+            seats: Seats::default(),
+            confinement: Confinement::default(),
+            seating: Problems::default(),
+            confined: BTreeMap::new(),
+            usable: usable.clone(),
             disks: Disks::new(&place.mount),
             members: Members::new(&place.mount, procfs, overwritten),
             facts: Vec::new(),
@@ -197,6 +210,7 @@ impl CgroupBackend {
                 self.follow_memory();
             }
             self.find_strays()?;
+            self.confining(|confining| confining.compare_masks());
         }
         self.problems.extend(self.groups.find_unstopped(now));
         self.roster.account(now, watch)?;
@@ -204,7 +218,8 @@ impl CgroupBackend {
         let memory = self.memory_facts(now);
         let disks = self.disk_facts();
         let idle_ns = self.idle.read(self.roster.procfs(), now)?;
-        Ok(Snapshot { at: now, units, idle_ns, disks, memory, ..Snapshot::default() })
+        let jobs = self.seats.observe(now, &self.contract, &mut self.roster)?;
+        Ok(Snapshot { at: now, units, idle_ns, disks, memory, jobs, ..Snapshot::default() })
     }
 
     /// The end: the journal of what there is to undo, for the caretaker.
@@ -221,6 +236,8 @@ impl CgroupBackend {
     fn follow(&mut self, changes: &Changes) {
         for (process, _) in &changes.left {
             self.members.forget(*process);
+            self.confinement.forget(*process);
+            self.seating.reported.retain(|(reported, _)| reported != process);
         }
         let joined = changes.joined.iter().copied();
         let moved = changes.moved.iter().map(|moved| (moved.key, moved.to));
@@ -242,6 +259,30 @@ impl CgroupBackend {
             }
         }
         self.problems.extend(self.members.bring(&arrivals, self.groups.tree(), &mut self.journal));
+    }
+
+    /// Puts the threads of jobs of these processes where their seats are.
+    fn confining(&mut self, act: impl FnOnce(&mut Confining<'_>)) {
+        let (contract, confined) = (&self.contract, &self.confined);
+        let within = |unit| lineage(contract, unit).find_map(|unit| confined.get(&unit).cloned());
+        act(&mut Confining {
+            confinement: &mut self.confinement,
+            roster: &mut self.roster,
+            journal: &mut self.journal,
+            problems: &mut self.seating,
+            ordered: &|_| None,
+            within: &within,
+            all: &self.usable,
+        });
+        self.problems.append(&mut self.seating.unread);
+    }
+
+    /// Carries out what is ordered for jobs.
+    fn order_places(&mut self, orders: &[Step<PlaceOrder>]) {
+        let seated = self.seats.order(orders, &mut self.confinement, &mut self.problems);
+        if !seated.is_empty() {
+            self.confining(|confining| confining.confine(&seated));
+        }
     }
 
     /// Brings back members that another program moved elsewhere, unless they may not be moved out of there.
@@ -304,7 +345,13 @@ impl CgroupBackend {
             return vec![error];
         }
         match order {
-            CpuOrder::Confine { cpus, .. } => self.groups.confine(unit, cpus.as_ref()),
+            CpuOrder::Confine { cpus, .. } => {
+                match cpus {
+                    Some(cpus) => self.confined.insert(unit, cpus.clone()),
+                    None => self.confined.remove(&unit),
+                };
+                self.groups.confine(unit, cpus.as_ref())
+            }
             CpuOrder::Weigh { weight, .. } => self.groups.weigh(unit, *weight),
             CpuOrder::Cap { micro_cpus, .. } => self.groups.cap(unit, *micro_cpus),
             CpuOrder::Credit { .. } => Vec::new(),
@@ -463,6 +510,7 @@ impl LiveBackend for CgroupBackend {
     fn set_contract(&mut self, contract: &Contract) {
         self.remove_leaving();
         self.exposure.follow_contract(contract);
+        self.confined.retain(|unit, _| contract.has(*unit));
         self.contract = contract.clone();
         self.facts.clear();
         self.usage.clear();
@@ -530,7 +578,8 @@ impl Backend for CgroupBackend {
         let io = self.groups.tree().has("io");
         let disk = DiskMeans { caps: io, weights: io, shares: false, limits_only: false };
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
-        Means { cpu_sets, weights: cpu, caps: cpu, gates: true, disk, memory, ..Means::NONE }
+        let means = Means { cpu_sets, weights: cpu, caps: cpu, gates: true, disk, memory, ..Means::NONE };
+        self.seats.means(&self.contract, means)
     }
 
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
@@ -540,6 +589,7 @@ impl Backend for CgroupBackend {
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
         let mut problems: Vec<LiveError> =
             plan.orders.cpu.iter().flat_map(|step| self.order_cpus(&step.action)).collect();
+        self.order_places(&plan.orders.place);
         problems.extend(plan.orders.memory.iter().flat_map(|step| self.order_memory(&step.action)));
         problems.extend(plan.orders.disk.iter().flat_map(|step| self.order_disk(&step.action)));
         if let Some(memory) = &plan.decisions.memory {

@@ -137,7 +137,7 @@ impl UserBackend {
             Ok(sent) => Some(sent),
             Err(source) => {
                 let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
-                let remedy = super::confine::remedy(&source);
+                let remedy = super::super::confine::remedy(&source);
                 self.problems.once(key, "signal", || LiveError::Process {
                     pid: key.pid,
                     name,

@@ -21,14 +21,11 @@
 //! that the user asks for while the unit is stopped is lost when it continues. To hold root's or another user's
 //! processes in a unit needs root.
 
-mod confine;
 mod disk;
 mod gate;
 mod memory;
 mod pageout;
 mod priorities;
-
-use std::collections::BTreeSet;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
@@ -43,8 +40,9 @@ use crate::observe::roster::{Roster, Scan};
 use crate::undo::journal::Journal;
 use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
 
+use super::confine::{Confinement, Confining, Problems, lineage};
+use super::seats::Seats;
 use crate::observe::idle::Idle;
-use confine::Confinement;
 use disk::Disks;
 use gate::Gates;
 use memory::Memory;
@@ -78,6 +76,7 @@ pub struct UserBackend {
     /// By unit.
     orders: Vec<Order>,
     confinement: Confinement,
+    seats: Seats,
     gates: Gates,
     idle: Idle,
     /// `None` where memory is not held.
@@ -92,25 +91,6 @@ pub struct UserBackend {
     compared_at: Time,
 }
 
-/// What went wrong without stopping the rest: each kind once per process.
-#[derive(Debug, Default)]
-struct Problems {
-    unread: Vec<LiveError>,
-    reported: BTreeSet<(ProcessKey, &'static str)>,
-}
-
-impl Problems {
-    fn add(&mut self, err: LiveError) {
-        self.unread.push(err);
-    }
-
-    fn once(&mut self, key: ProcessKey, kind: &'static str, err: impl FnOnce() -> LiveError) {
-        if self.reported.insert((key, kind)) {
-            self.unread.push(err());
-        }
-    }
-}
-
 impl UserBackend {
     /// A backend that holds a contract on `cpus`, the CPUs of the machine that may be used. Nothing is touched before the
     /// first order.
@@ -121,6 +101,7 @@ impl UserBackend {
             roster,
             journal,
             confinement: Confinement::default(),
+            seats: Seats::default(),
             gates: Gates::default(),
             idle: Idle::new(cpus),
             memory: None,
@@ -158,11 +139,6 @@ impl UserBackend {
         self.journal
     }
 
-    /// The order in force for a unit: its own, or that of the nearest unit around it that has one.
-    fn cpus_of(&self, unit: UnitId) -> Option<&CpuSet> {
-        lineage(&self.contract, unit).find_map(|unit| self.orders.get(unit.index())?.cpus.as_ref())
-    }
-
     /// Whether the unit, or one around it, is stopped.
     fn is_closed(&self, unit: UnitId) -> bool {
         lineage(&self.contract, unit).any(|unit| {
@@ -183,6 +159,29 @@ impl UserBackend {
             .filter(|member| inside(&member.placement.unit))
             .map(|member| member.key)
             .collect()
+    }
+
+    /// Puts every thread of these processes where the orders in force for their units, and their jobs, say.
+    fn confine(&mut self, keys: &[ProcessKey]) {
+        self.confining(|confining| confining.confine(keys));
+    }
+
+    fn compare_masks(&mut self) {
+        self.confining(|confining| confining.compare_masks());
+    }
+
+    fn confining(&mut self, act: impl FnOnce(&mut Confining<'_>)) {
+        let (contract, orders) = (&self.contract, &self.orders);
+        let ordered = |unit| lineage(contract, unit).find_map(|unit| orders.get(unit.index())?.cpus.clone());
+        act(&mut Confining {
+            confinement: &mut self.confinement,
+            roster: &mut self.roster,
+            journal: &mut self.journal,
+            problems: &mut self.problems,
+            ordered: &ordered,
+            within: &|_| None,
+            all: &CpuSet::new(),
+        });
     }
 
     /// Finds who came, went and moved, and puts them under the orders in force. Whether anybody did.
@@ -304,6 +303,7 @@ impl UserBackend {
             idle_ns,
             memory,
             disks: self.disks.facts(),
+            jobs: self.seats.observe(self.now, &self.contract, &mut self.roster)?,
             ..Snapshot::default()
         })
     }
@@ -355,7 +355,7 @@ impl Backend for UserBackend {
 
     fn means(&self) -> Means {
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
-        Means { memory, ..MEANS }
+        Means { memory, ..self.seats.means(&self.contract, MEANS) }
     }
 
     /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.
@@ -393,13 +393,15 @@ impl Backend for UserBackend {
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.decisions.memory.as_ref());
         }
-        let Orders { cpu, place: _, memory, disk } = &plan.orders;
-        if cpu.is_empty() && memory.is_empty() && disk.is_empty() {
+        let Orders { cpu, place, memory, disk } = &plan.orders;
+        if cpu.is_empty() && place.is_empty() && memory.is_empty() && disk.is_empty() {
             return failed;
         }
         // So that no number is used that another process has by now.
         failed.extend(self.look().err());
         failed.extend(cpu.iter().filter_map(|step| self.order_cpus(&step.action).err()));
+        let seated = self.seats.order(place, &mut self.confinement, &mut failed);
+        self.confine(&seated);
         failed.extend(memory.iter().filter_map(|step| self.order_memory(&step.action).err()));
         for step in disk {
             match &step.action {
@@ -419,9 +421,4 @@ impl Backend for UserBackend {
         failed.extend(self.take_problems());
         failed
     }
-}
-
-/// A unit and those around it, from within.
-fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
-    std::iter::successors(Some(unit), |unit| contract.units.get(unit.index()).and_then(|unit| unit.parent))
 }

@@ -206,7 +206,7 @@ impl UserBackend {
                 }
                 let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
                 let what = format!("give it I/O priority {}", held.given);
-                let remedy = super::confine::remedy(&source);
+                let remedy = super::super::confine::remedy(&source);
                 let pid = key.pid;
                 self.problems.once(key, "priority", || LiveError::Process {
                     pid,

@@ -179,7 +179,13 @@ impl Backend for KernelBackend {
     fn means(&self) -> Means {
         let below = self.cgroup.means();
         if self.reign.rest_now().is_none() {
-            Means { memory: below.memory, disk: below.disk, ..MEANS }
+            Means {
+                memory: below.memory,
+                disk: below.disk,
+                seats: below.seats,
+                brings: below.brings,
+                ..MEANS
+            }
         } else {
             below
         }

@@ -389,9 +389,8 @@ impl State {
             };
             let nodes: Vec<u32> =
                 input.machine.nodes.iter().map(|node| node.id).filter(|node| near(*node)).collect();
-            let all: u64 = memory.iter().sum();
-            let lies = input.machine.nodes.iter().zip(memory);
-            let apart: u64 = lies.filter(|(node, _)| !near(node.id)).map(|(_, bytes)| *bytes).sum();
+            let all: u64 = memory.iter().map(|(_, bytes)| bytes).sum();
+            let apart: u64 = memory.iter().filter(|(node, _)| !near(*node)).map(|(_, bytes)| bytes).sum();
             let cpu_time = u128::from(now - job.since) * job.threads.len() as u128;
             let gain = cpu_time * u128::from(apart) / u128::from(all.max(1) * GAIN_PART);
             if nodes.is_empty() || apart <= all / APART_PART || gain < u128::from(apart / BYTES_PER_NS) {

@@ -269,7 +269,7 @@ fn pages_come_after_their_threads_once() {
     world.means.brings = true;
     world.grow(0, 2);
     let gib = 1 << 30;
-    world.jobs.get_mut(&0).unwrap().memory = Some(alloc::vec![gib, gib / 10]);
+    world.jobs.get_mut(&0).unwrap().memory = Some(alloc::vec![(0, gib), (1, gib / 10)]);
     let mut brought = 0;
     for _ in 0..100 {
         world.now += 100 * MS;

@@ -1,16 +1,20 @@
-//! Confinement: every thread of every member runs on the CPUs that its unit holds.
+//! Confinement: threads run on the CPUs that are ordered for them, as far as their owners let them.
+//!
+//! Without control groups, every thread of every member runs on the CPUs that its unit holds. With them, a CPU set keeps the
+//! unit there, and this is for the threads of jobs alone, which have a seat in a pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
+use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 
-use super::UserBackend;
 use crate::LiveError;
 use crate::host::affinity;
 use crate::observe::process::ProcessKey;
-use crate::undo::journal::Entry;
+use crate::observe::roster::Roster;
+use crate::undo::journal::{self, Entry, Journal};
 
 /// Looks for threads that were created meanwhile: a thread that is confined creates confined ones, so each look finds
 /// only those of threads that the look before did not know.
@@ -27,9 +31,47 @@ struct Held {
     overridden: bool,
 }
 
+/// What went wrong without stopping the rest: each kind once per process.
+#[derive(Debug, Default)]
+pub(super) struct Problems {
+    pub(super) unread: Vec<LiveError>,
+    pub(super) reported: BTreeSet<(ProcessKey, &'static str)>,
+}
+
+impl Problems {
+    pub(super) fn add(&mut self, err: LiveError) {
+        self.unread.push(err);
+    }
+
+    pub(super) fn once(&mut self, key: ProcessKey, kind: &'static str, err: impl FnOnce() -> LiveError) {
+        if self.reported.insert((key, kind)) {
+            self.unread.push(err());
+        }
+    }
+}
+
+/// The CPUs that are ordered for a unit; `None`: all.
+pub(super) type OfUnit<'a> = &'a dyn Fn(UnitId) -> Option<CpuSet>;
+
+/// What confining needs, besides the threads.
+pub(super) struct Confining<'a> {
+    pub(super) confinement: &'a mut Confinement,
+    pub(super) roster: &'a mut Roster,
+    pub(super) journal: &'a mut Journal,
+    pub(super) problems: &'a mut Problems,
+    /// What is ordered by way of threads.
+    pub(super) ordered: OfUnit<'a>,
+    /// What a control group keeps the unit to: the kernel leaves out other CPUs of a mask.
+    pub(super) within: OfUnit<'a>,
+    /// All CPUs that the machine lets this program use.
+    pub(super) all: &'a CpuSet,
+}
+
 /// The threads under orders, and the masks they were given.
 #[derive(Debug, Default)]
 pub(super) struct Confinement {
+    /// Threads of jobs, and the CPUs of their pools.
+    seats: BTreeMap<ProcessKey, BTreeMap<u32, CpuSet>>,
     /// By process and thread.
     held: BTreeMap<ProcessKey, BTreeMap<u32, Held>>,
     /// Every mask given so far, with an original that it stood for last: children inherit it.
@@ -62,8 +104,21 @@ struct Batch {
 impl Confinement {
     pub(super) fn forget(&mut self, key: ProcessKey) {
         self.held.remove(&key);
+        self.seats.remove(&key);
         self.refused.remove(&key);
         self.waiting.remove(&key);
+    }
+
+    /// A thread of a job has a seat on these CPUs, or none any more. In force with the next look at its process.
+    pub(super) fn seat(&mut self, key: ProcessKey, tid: u32, cpus: Option<CpuSet>) {
+        let threads = self.seats.entry(key).or_default();
+        match cpus {
+            Some(cpus) => threads.insert(tid, cpus),
+            None => threads.remove(&tid),
+        };
+        if threads.is_empty() {
+            self.seats.remove(&key);
+        }
     }
 
     pub(super) fn overridden(&self) -> usize {
@@ -76,7 +131,7 @@ impl Confinement {
     }
 }
 
-impl UserBackend {
+impl Confining<'_> {
     /// Puts every thread of these processes where the orders in force for their units say.
     pub(super) fn confine(&mut self, keys: &[ProcessKey]) {
         let mut keys: Vec<ProcessKey> = keys.iter().copied().filter(|key| self.is_concerned(*key)).collect();
@@ -100,7 +155,8 @@ impl UserBackend {
             return false;
         }
         let member = self.roster.member(key.pid).filter(|member| member.key == key);
-        let ordered = member.is_some_and(|member| self.cpus_of(member.placement.unit).is_some());
+        let seated = self.confinement.seats.contains_key(&key);
+        let ordered = seated || member.is_some_and(|member| (self.ordered)(member.placement.unit).is_some());
         let born_with = || {
             let given = &self.confinement.given;
             !given.is_empty() && affinity::get(key.pid).is_ok_and(|now| given.contains_key(&now))
@@ -149,15 +205,19 @@ impl UserBackend {
             }
         };
         let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
-        let ordered = unit.and_then(|unit| self.cpus_of(unit));
+        let seat = self.confinement.seats.get(&key).and_then(|threads| threads.get(&tid)).cloned();
+        let ordered = seat.or_else(|| unit.and_then(|unit| (self.ordered)(unit)));
+        let within = unit.and_then(|unit| (self.within)(unit));
         let held = self.confinement.held.get(&key).and_then(|threads| threads.get(&tid));
         let original = match held {
-            Some(held) if held.given == now => held.original.clone(),
+            Some(held) if is_left(&held.given, &now, within.as_ref()) => held.original.clone(),
             // Somebody else chose a mask since: that is the wish from now on.
             Some(_) => now.clone(),
+            // Its group alone keeps it there: that is nobody's wish.
+            None if within.as_ref() == Some(&now) => self.all.clone(),
             None => self.inherited(key, &now, ordered.is_some()).unwrap_or_else(|| now.clone()),
         };
-        let (cpus, overridden) = mask(ordered, &original);
+        let (cpus, overridden) = mask(ordered.as_ref(), &original);
         if held.is_none_or(|held| held.original != original) {
             batch.entries.push(Entry::Affinity { process: key, tid, cpus: original.clone() });
         }
@@ -167,7 +227,7 @@ impl UserBackend {
         {
             batch.entries.push(Entry::Given { cpus: cpus.clone() });
         }
-        let cpus = (cpus != now).then_some(cpus);
+        let cpus = (!is_left(&cpus, &now, within.as_ref())).then_some(cpus);
         batch.changes.push(Change { key, tid, held: Held { original, given: now, overridden }, cpus });
     }
 
@@ -190,6 +250,10 @@ impl UserBackend {
             .find(|other| other.session == member.session && self.confinement.held.contains_key(&other.key));
         let first = of_session.and_then(|other| self.confinement.first(other.key)).map(|held| &held.original);
         first.or((guess && !leads).then_some(any)).cloned()
+    }
+
+    fn record(&mut self, entries: &[Entry]) -> Result<(), LiveError> {
+        journal::record(self.journal, entries)
     }
 
     fn carry_through(&mut self, change: Change) {
@@ -274,7 +338,7 @@ impl UserBackend {
     fn release(&mut self, keys: &[ProcessKey]) {
         for key in keys {
             let member = self.roster.member(key.pid);
-            if member.is_none_or(|member| self.cpus_of(member.placement.unit).is_none())
+            if member.is_none_or(|member| (self.ordered)(member.placement.unit).is_none())
                 && !self.confinement.waiting.contains(key)
                 && let Some(threads) = self.confinement.held.get_mut(key)
             {
@@ -292,10 +356,12 @@ impl UserBackend {
         let mut changed: Vec<ProcessKey> =
             std::mem::take(&mut self.confinement.waiting).into_iter().collect();
         for (key, threads) in &mut self.confinement.held {
+            let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
+            let within = unit.and_then(|unit| (self.within)(unit));
             // A thread that ended is forgotten.
             threads.retain(|tid, held| match affinity::get(*tid) {
                 Ok(now) => {
-                    if held.given != now && changed.last() != Some(key) {
+                    if !is_left(&held.given, &now, within.as_ref()) && changed.last() != Some(key) {
                         changed.push(*key);
                     }
                     true
@@ -305,6 +371,21 @@ impl UserBackend {
         }
         self.confine(&changed);
     }
+}
+
+/// A unit and those around it, from within.
+pub(super) fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
+    std::iter::successors(Some(unit), |unit| contract.units.get(unit.index()).and_then(|unit| unit.parent))
+}
+
+/// Whether a mask is what the kernel makes of the one that was given, in a group that is kept to some CPUs: it leaves out the
+/// others, and if nothing is left, the mask.
+fn is_left(given: &CpuSet, now: &CpuSet, within: Option<&CpuSet>) -> bool {
+    let left = |within: &CpuSet| {
+        let both = given.intersection(within);
+        *now == both || (both.is_empty() && now == within)
+    };
+    given == now || within.is_some_and(left)
 }
 
 /// Where a thread is to run under an order, given where its owner wants it: where both allow it, else as ordered. The flag

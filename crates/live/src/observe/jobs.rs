@@ -1,0 +1,252 @@
+//! Which threads belong to one job, whether they want a CPU, and where they and their memory are.
+//!
+//! Problem: a contract says what of a unit is a job. The kernel knows processes, sessions and control groups; a *tree* is
+//! ours.
+//!
+//! Algorithm, trees: a process belongs to the job of its parent. If its parent leads a session, as a shell does, or is in
+//! another unit or in none, it is the first of a job of its own. A process stays in its job when its parent ends.
+//!
+//! Algorithm, looks: a process that has no runnable thread, as far as the roster saw, is not looked at further: its threads
+//! are taken to rest. Of the others, each thread's state, CPU time and last CPU are read. A thread wants a CPU if it is
+//! runnable, or ran since the look before. Memory by node is read where a job has a seat to follow, one job at a look, and of
+//! each no more often than every [`MEMORY_NS`].
+//!
+//! Properties: jobs and threads keep their numbers as long as they are there, and no number is given twice. A contract
+//! without jobs costs nothing.
+//!
+//! Limits: a process that comes and goes between two looks is never seen. The kernel goes through a process's page tables to
+//! tell its memory by node, some milliseconds for a gigabyte.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use commonhold_contract::{Contract, JobKind, UnitId};
+use commonhold_policy::{JobFacts, JobId, ThreadFacts, ThreadId, Time};
+
+use super::process::ProcessKey;
+use super::roster::Roster;
+use super::topology;
+use crate::LiveError;
+
+/// How often a job's memory is looked for, in nanoseconds.
+const MEMORY_NS: Time = 2_000_000_000;
+
+/// What makes processes one job.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Bond {
+    Unit,
+    /// The first of a tree, or the one process.
+    Process(ProcessKey),
+    Session(u32),
+    Cgroup(String),
+}
+
+/// A process of a job.
+#[derive(Debug)]
+struct Known {
+    unit: UnitId,
+    job: JobId,
+    bond: Bond,
+    threads: BTreeMap<u32, Thread>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    id: ThreadId,
+    ticks: u64,
+    cpu: Option<u32>,
+    wants: bool,
+}
+
+/// The jobs that were seen.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    known: BTreeMap<ProcessKey, Known>,
+    numbers: BTreeMap<(UnitId, Bond), JobId>,
+    last_job: u32,
+    last_thread: u64,
+    by_thread: BTreeMap<ThreadId, (ProcessKey, u32)>,
+    memory_at: BTreeMap<JobId, Time>,
+    /// Whether the machine has several nodes; `None`: nobody asked yet.
+    has_nodes: Option<bool>,
+}
+
+impl Jobs {
+    /// The jobs of units that have some, by ascending number.
+    pub(crate) fn observe(
+        &mut self,
+        now: Time,
+        contract: &Contract,
+        roster: &mut Roster,
+    ) -> Result<Vec<JobFacts>, LiveError> {
+        let kind = |unit: UnitId| contract.units.get(unit.index()).and_then(|unit| unit.job);
+        if !contract.units.iter().any(|unit| unit.job.is_some()) {
+            *self = Jobs { last_job: self.last_job, last_thread: self.last_thread, ..Jobs::default() };
+            return Ok(Vec::new());
+        }
+        let members: Vec<(ProcessKey, UnitId, JobKind, u32, u32)> = roster
+            .members()
+            .filter_map(|member| {
+                let unit = member.placement.unit;
+                Some((member.key, unit, kind(unit)?, member.session, member.parent))
+            })
+            .collect();
+        self.follow(&members, roster)?;
+        for (key, ..) in &members {
+            self.look_at(*key, roster)?;
+        }
+        let mut facts = self.facts();
+        self.look_at_memory(now, &mut facts, roster)?;
+        Ok(facts)
+    }
+
+    /// The process and the number of a thread that is there.
+    pub(crate) fn thread(&self, thread: ThreadId) -> Option<(ProcessKey, u32)> {
+        self.by_thread.get(&thread).copied()
+    }
+
+    /// The processes of a job.
+    pub(crate) fn processes(&self, job: JobId) -> Vec<ProcessKey> {
+        self.known.iter().filter(|(_, known)| known.job == job).map(|(key, _)| *key).collect()
+    }
+
+    /// Forgets who is gone, and puts those who came into their jobs.
+    fn follow(
+        &mut self,
+        members: &[(ProcessKey, UnitId, JobKind, u32, u32)],
+        roster: &mut Roster,
+    ) -> Result<(), LiveError> {
+        let there: BTreeMap<ProcessKey, UnitId> =
+            members.iter().map(|(key, unit, ..)| (*key, *unit)).collect();
+        let by_thread = &mut self.by_thread;
+        self.known.retain(|key, known| {
+            let stays = there.get(key) == Some(&known.unit);
+            if !stays {
+                for thread in known.threads.values() {
+                    by_thread.remove(&thread.id);
+                }
+            }
+            stays
+        });
+        let mut came: Vec<&(ProcessKey, UnitId, JobKind, u32, u32)> =
+            members.iter().filter(|(key, ..)| !self.known.contains_key(key)).collect();
+        // Parents before their children.
+        came.sort_by_key(|(key, ..)| (key.start, key.pid));
+        let leaders: BTreeSet<u32> = members
+            .iter()
+            .filter(|(key, _, _, session, _)| key.pid == *session)
+            .map(|(key, ..)| key.pid)
+            .collect();
+        for (key, unit, kind, session, parent) in came {
+            let bond = match kind {
+                JobKind::Unit => Bond::Unit,
+                JobKind::Process => Bond::Process(*key),
+                JobKind::Session => Bond::Session(*session),
+                JobKind::Cgroup => Bond::Cgroup(roster.procfs().cgroup(key.pid)?.unwrap_or_default()),
+                JobKind::Tree => self.tree(*key, *unit, *parent, &leaders),
+            };
+            let last = &mut self.last_job;
+            let job = *self.numbers.entry((*unit, bond.clone())).or_insert_with(|| {
+                *last += 1;
+                JobId(*last)
+            });
+            self.known.insert(*key, Known { unit: *unit, job, bond, threads: BTreeMap::new() });
+        }
+        let used: BTreeSet<JobId> = self.known.values().map(|known| known.job).collect();
+        self.numbers.retain(|_, job| used.contains(job));
+        self.memory_at.retain(|job, _| used.contains(job));
+        Ok(())
+    }
+
+    /// The bond of a process that came: its parent's, or one of its own.
+    fn tree(&self, key: ProcessKey, unit: UnitId, parent: u32, leaders: &BTreeSet<u32>) -> Bond {
+        let of_parent = || {
+            let known = self.known.iter().find(|(key, _)| key.pid == parent);
+            known.filter(|(_, known)| known.unit == unit).map(|(_, known)| known.bond.clone())
+        };
+        let is_first = leaders.contains(&parent);
+        if is_first { None } else { of_parent() }.unwrap_or(Bond::Process(key))
+    }
+
+    /// What the threads of a process do.
+    fn look_at(&mut self, key: ProcessKey, roster: &mut Roster) -> Result<(), LiveError> {
+        let Some(known) = self.known.get_mut(&key) else { return Ok(()) };
+        if roster.runnable(key.pid) == 0 && !known.threads.is_empty() {
+            known.threads.values_mut().for_each(|thread| thread.wants = false);
+            return Ok(());
+        }
+        let mut tids = Vec::new();
+        roster.procfs().threads(key.pid, &mut tids)?;
+        tids.sort_unstable();
+        let by_thread = &mut self.by_thread;
+        known.threads.retain(|tid, thread| {
+            let stays = tids.binary_search(tid).is_ok();
+            if !stays {
+                by_thread.remove(&thread.id);
+            }
+            stays
+        });
+        for tid in tids {
+            let Some(now) = roster.procfs().on_cpu(key.pid, tid)? else { continue };
+            let last = &mut self.last_thread;
+            let thread = known.threads.entry(tid).or_insert_with(|| {
+                *last += 1;
+                by_thread.insert(ThreadId(*last), (key, tid));
+                Thread { id: ThreadId(*last), ticks: now.ticks, cpu: None, wants: false }
+            });
+            thread.wants = now.is_runnable || now.ticks > thread.ticks;
+            (thread.ticks, thread.cpu) = (now.ticks, Some(now.cpu));
+        }
+        Ok(())
+    }
+
+    fn facts(&self) -> Vec<JobFacts> {
+        let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
+        for known in self.known.values() {
+            let facts = jobs.entry(known.job).or_insert_with(|| JobFacts {
+                job: known.job,
+                unit: known.unit,
+                threads: Vec::new(),
+                memory: None,
+            });
+            facts.threads.extend(known.threads.values().map(|thread| ThreadFacts {
+                thread: thread.id,
+                wants: thread.wants,
+                cpu: thread.cpu,
+            }));
+        }
+        for facts in jobs.values_mut() {
+            facts.threads.sort_unstable_by_key(|facts| facts.thread);
+        }
+        jobs.into_values().collect()
+    }
+
+    /// Looks where the memory of one job lies: that which waited longest for it.
+    fn look_at_memory(
+        &mut self,
+        now: Time,
+        facts: &mut [JobFacts],
+        roster: &mut Roster,
+    ) -> Result<(), LiveError> {
+        if !*self.has_nodes.get_or_insert_with(|| topology::node_numbers().len() > 1) {
+            return Ok(());
+        }
+        let at = |job: JobId| self.memory_at.get(&job).copied();
+        let due = |facts: &&mut JobFacts| {
+            let wants = facts.threads.iter().any(|thread| thread.wants);
+            wants && at(facts.job).is_none_or(|at| now >= at.saturating_add(MEMORY_NS))
+        };
+        let Some(facts) = facts.iter_mut().filter(due).min_by_key(|facts| (at(facts.job), facts.job)) else {
+            return Ok(());
+        };
+        self.memory_at.insert(facts.job, now);
+        let mut memory: BTreeMap<u32, u64> = BTreeMap::new();
+        for key in self.processes(facts.job) {
+            let Some(by_node) = roster.procfs().by_node(key.pid)? else { return Ok(()) };
+            for (node, bytes) in by_node {
+                *memory.entry(node).or_default() += bytes;
+            }
+        }
+        facts.memory = Some(memory.into_iter().collect());
+        Ok(())
+    }
+}
