@@ -398,3 +398,90 @@ fn the_lock_is_that_of_the_printed_row() {
     assert_eq!((&same, spin.hardware), (&readers.workload.locks[0], readers.hardware));
     assert!(readers.workload.programs[0].ops.iter().any(|op| matches!(op, Op::Acquire { read: true, .. })));
 }
+
+fn hector_of(files: Files) -> Scenario {
+    experiments::as_it_is(files, Scheme::Smp).scenario().unwrap()
+}
+
+const POOLS: [(Files, usize, u32); 4] = [
+    (experiments::POOLS_TWO, 2, 300),
+    (experiments::POOLS_FOUR, 4, 225),
+    (experiments::POOLS_SIX, 6, 90),
+    (experiments::POOLS_EIGHT, 8, 125),
+];
+
+/// Three of Hector's four stations, a module of 4 MB beside each processor; the programs of table 2 (seed 001, sections 3
+/// and 4).
+#[test]
+fn hector() {
+    let speedups =
+        [("fft", 2.9), ("hough", 3.4), ("mm", 3.4), ("neural", 3.8), ("pde", 3.7), ("simplex", 2.4)];
+    for (files, processes, _) in POOLS {
+        let scenario = hector_of(files);
+        let machine = &scenario.hardware.machine;
+        assert_eq!(size(&scenario), (12, 48));
+        let sockets: Vec<u32> = machine.cpus.iter().map(|cpu| cpu.socket).collect();
+        assert_eq!(sockets, [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
+        assert!(machine.cpus.iter().all(|cpu| cpu.node == cpu.id));
+        assert_eq!(scenario.hardware.kernel.scheduler, commonhold_sim::scenario::Scheduler::Hurricane);
+        for program in scenario.workload.programs.iter().filter(|program| program.is_job) {
+            let (_, speedup) = speedups.iter().find(|(name, _)| *name == program.name).unwrap();
+            // Of what is lost, 40 % is for memory; lines take 29 cycles of the station's other modules for 19.
+            let lost = 4.0 / speedup - 1.0;
+            let shares = 0.4 * lost / (1.0 + 0.6 * lost) * 19.0 / 10.0;
+            assert!((f64::from(program.shares) / 1e6 - shares).abs() < 6e-4, "{}", program.name);
+            let children: u32 =
+                program.ops.iter().map(|op| if let Op::Run { times, .. } = op { *times } else { 0 }).sum();
+            assert_eq!(children as usize + 1, processes, "{}", program.name);
+        }
+    }
+}
+
+/// Table 1, in cycles of 60 ns: 19 at home, 29 within the station, 37 over the ring, and three times the delay.
+#[test]
+fn hectors_latencies() {
+    for (delay, ring) in [(0, 37), (4, 49), (8, 61), (16, 85), (32, 133), (64, 229)] {
+        let run = experiments::as_it_is(experiments::POOLS_FOUR, Scheme::Smp).delay(delay);
+        let latency = run.scenario().unwrap().hardware.latency.unwrap();
+        assert_eq!(latency.local_ns, 19 * 60);
+        for (here, row) in latency.between_ns.iter().enumerate() {
+            for (there, ns) in row.iter().enumerate() {
+                let cycles = match (here == there, here / 4 == there / 4) {
+                    (true, _) => 19,
+                    (_, true) => 29,
+                    _ => ring,
+                };
+                assert_eq!(*ns, cycles * 60, "{here} {there} with a delay of {delay}");
+            }
+        }
+    }
+}
+
+/// Streams that run all programs again and again, each in an order of its own (sections 5.2 to 5.4).
+#[test]
+fn streams_of_jobs() {
+    for (files, processes, jobs) in POOLS {
+        let scenario = hector_of(files);
+        let programs = &scenario.workload.programs;
+        let streams = &scenario.workload.jobs;
+        assert_eq!(streams.len(), 12 / processes);
+        let orders: Vec<(Vec<&str>, u32)> = streams
+            .iter()
+            .map(|stream| {
+                let ops = &programs[usize::from(stream.program)].ops;
+                let runs = ops.iter().filter_map(|op| match op {
+                    Op::Run { program, times: 1, .. } => Some(programs[usize::from(*program)].name.as_str()),
+                    _ => None,
+                });
+                let rounds = ops
+                    .iter()
+                    .find_map(|op| if let Op::Again { times, .. } = op { Some(*times) } else { None });
+                (runs.collect(), rounds.unwrap())
+            })
+            .collect();
+        let all: u32 =
+            orders.iter().map(|(order, rounds)| u32::try_from(order.len()).unwrap() * rounds).sum();
+        assert_eq!(all, jobs, "{}", files.name);
+        assert!(orders.iter().enumerate().all(|(at, order)| orders[..at].iter().all(|other| other != order)));
+    }
+}

@@ -238,6 +238,10 @@ pub(crate) struct Sim {
     /// How many runs; each has a seed of its own, and they use all CPUs of this machine
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub(crate) runs: u64,
+    /// Show which job has which CPU, at intervals of this length: a letter for each job, a line where something changed; of the
+    /// first run
+    #[arg(long, value_name = "EVERY", value_parser = duration, num_args = 0..=1, require_equals = true, default_missing_value = "100ms", conflicts_with_all = ["compare", "disciplines"])]
+    pub(crate) trace: Option<Duration>,
     /// Print JSON: every run in full
     #[arg(long, group = "form")]
     pub(crate) json: bool,

@@ -17,7 +17,9 @@ use crate::progress::{Progress, RunProgress};
 use crate::{load, output};
 
 pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
-    let (scenario, machine) = open(args)?;
+    let (mut scenario, machine) = open(args)?;
+    let every = args.trace.map(|every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1));
+    scenario.workload.trace_ns = every;
     if args.compare {
         return compare(args, &scenario, &machine);
     }

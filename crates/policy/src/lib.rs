@@ -27,6 +27,7 @@ mod step;
 mod time;
 pub mod tree;
 
+pub use cpu::place::pools;
 pub use input::Input;
 pub use plan::{Plan, Reason, Step};
 pub use rights::{entitlement, share};

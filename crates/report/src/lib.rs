@@ -17,6 +17,7 @@ mod figures;
 pub mod holdings;
 mod html;
 pub mod memory;
+pub mod occupancy;
 pub mod plan;
 mod plot;
 pub mod present;

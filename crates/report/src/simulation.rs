@@ -128,6 +128,10 @@ pub fn text(study: &Study, style: Style) -> String {
         out += &said.unwrap_or_default();
     }
     out.push('\n');
+    if let Some(occupancy) = study.runs.first().and_then(|run| run.occupancy.as_ref()) {
+        out += &crate::occupancy::text(occupancy);
+        out.push('\n');
+    }
     out + &closing(&study.runs.iter().collect::<Vec<_>>(), study.horizon_ns)
 }
 
@@ -419,6 +423,10 @@ pub fn html(study: &Study) -> String {
     let mut page = crate::html::open(&format!("{} under {}", study.scenario, study.scheme), "");
     page += &format!("<p>{}</p>\n<h2>Response times</h2>\n", escape(heading(study).trim_end()));
     page += &response_bars(study);
+    if let Some(occupancy) = study.runs.first().and_then(|run| run.occupancy.as_ref()) {
+        page += "<h2>Jobs on CPUs</h2>\n";
+        page += &crate::occupancy::plot(occupancy);
+    }
     page += "<h2>Figures</h2>\n";
     let tables = [jobs_table(study), units_table(study), memory_table(study)].into_iter();
     for table in

@@ -45,6 +45,9 @@ pub struct Outcome {
     pub locks: Vec<LockOutcome>,
     /// The ledger's accounts, from the same plans and snapshots as a daemon's.
     pub ledger: Statement,
+    /// Which job had which CPU, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub occupancy: Option<Occupancy>,
     /// Plans that the policy made.
     pub plans: u64,
     /// Events of the simulation.
@@ -72,6 +75,19 @@ pub struct Stuck {
     pub at_barriers: usize,
     /// How many wait for children that never end.
     pub for_children: usize,
+}
+
+/// Which job had which CPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Occupancy {
+    /// Time between two moments, in ns; the first is at 0.
+    pub every_ns: Time,
+    /// The CPUs of each pool.
+    pub pools: Vec<Vec<u32>>,
+    /// The jobs, as places in `jobs` of the outcome, in the order in which they were seen first.
+    pub jobs: Vec<u32>,
+    /// For each moment and CPU: a place in the list of jobs; nothing where no job had it.
+    pub moments: Vec<Vec<Option<usize>>>,
 }
 
 /// One copy of a job.

@@ -14,6 +14,7 @@ mod files;
 mod linux;
 mod loans;
 mod locks;
+mod occupancy;
 mod patience;
 mod program;
 mod rounds;
@@ -131,6 +132,7 @@ pub(crate) struct Engine<'a> {
     audit: Audit,
     patience: Patience,
     seating: Seating,
+    occupancy: Option<crate::outcome::Occupancy>,
 }
 
 /// What a timer is for.
@@ -230,6 +232,7 @@ impl<'a> Engine<'a> {
             audit: Audit::new(units),
             patience: Patience::new(scenario),
             seating: Seating::new(scenario, seed),
+            occupancy: None,
         };
         engine.set_out();
         Ok(engine)
@@ -257,6 +260,7 @@ impl<'a> Engine<'a> {
         while endless || self.unfinished > 0 {
             let Some((at, id)) = self.timers.pop() else { break };
             self.end_windows(at.min(horizon));
+            self.note_occupancy(at.min(horizon));
             if at > horizon {
                 self.now = horizon;
                 self.memory.at(horizon);

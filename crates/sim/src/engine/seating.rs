@@ -62,6 +62,11 @@ impl Seating {
         self.fixed && self.kinds[unit.index()].is_some() && (program.is_some() || !self.only_programs)
     }
 
+    /// The task that has a CPU for itself.
+    pub(super) fn sits_at(&self, cpu: usize) -> Option<TaskId> {
+        self.taken[cpu]
+    }
+
     /// The number of a task that comes.
     pub(super) fn came(&mut self) -> u64 {
         self.came += 1;

@@ -32,6 +32,7 @@ impl Engine<'_> {
             switches: self.cpus.iter().map(|cpu| cpu.switches).sum(),
             locks: self.locks(),
             ledger: self.statement(),
+            occupancy: self.occupancy.clone(),
             plans: self.units.plans,
             events: self.events,
             checks: self.audit.checks,

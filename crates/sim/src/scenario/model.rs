@@ -301,6 +301,8 @@ pub enum DiskOrder {
 pub struct Workload {
     /// When the simulation ends at the latest.
     pub horizon_ns: Time,
+    /// How often to note which job has which CPU, in ns; `None`: never.
+    pub trace_ns: Option<Time>,
     /// Files, by index.
     pub files: Vec<File>,
     /// Locks, by index.

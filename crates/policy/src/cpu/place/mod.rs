@@ -61,6 +61,19 @@ const BYTES_PER_NS: u64 = 1;
 const APART_PART: u64 = 20;
 const BRING_PAUSE_NS: Time = 10_000 * MS;
 
+/// The pools of a machine, as a contract has them formed.
+pub fn pools(machine: &Machine, form: PoolForm) -> Pools {
+    let by = match form {
+        PoolForm::Auto => Form::Auto,
+        PoolForm::Cache => Form::Cache,
+        PoolForm::Node => Form::Node,
+        PoolForm::Socket => Form::Socket,
+        PoolForm::Machine => Form::One,
+        PoolForm::Size(size) => Form::Size(size),
+    };
+    Pools::form(machine, by)
+}
+
 /// The machine's pools, as long as it stays the same.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Formed {
@@ -73,15 +86,7 @@ impl Formed {
     pub(crate) fn of(&mut self, machine: &Machine, form: PoolForm) -> Arc<Pools> {
         let same = self.of.as_ref().is_some_and(|(was, cpus)| *was == form && *cpus == machine.cpus);
         if !same {
-            let by = match form {
-                PoolForm::Auto => Form::Auto,
-                PoolForm::Cache => Form::Cache,
-                PoolForm::Node => Form::Node,
-                PoolForm::Socket => Form::Socket,
-                PoolForm::Machine => Form::One,
-                PoolForm::Size(size) => Form::Size(size),
-            };
-            self.pools = Arc::new(Pools::form(machine, by));
+            self.pools = Arc::new(pools(machine, form));
             self.of = Some((form, machine.cpus.clone()));
         }
         Arc::clone(&self.pools)

@@ -1,0 +1,143 @@
+//! Which job has which CPU over time: a letter for each job, a line for each moment, as in seed 001, figure 6.
+
+use std::fmt::Write as _;
+
+use commonhold_sim::outcome::Occupancy;
+
+use crate::figures::duration;
+use crate::svg;
+
+/// A letter for a job: those that come one after the other have different ones.
+fn letter(job: usize) -> char {
+    char::from(b'a' + u8::try_from(job % 26).unwrap_or(0))
+}
+
+/// A line for each moment: the time, and a letter or a dash for each CPU, pools apart. A line that says what the one before said
+/// is left out.
+pub fn text(occupancy: &Occupancy) -> String {
+    let mut out = String::from("time, and the job that has each CPU; pools are apart, - is nobody\n");
+    let mut before = String::new();
+    for (at, moment) in occupancy.moments.iter().enumerate() {
+        let pools = occupancy.pools.iter().map(|pool| letters(pool, moment));
+        let line = pools.collect::<Vec<_>>().join(" ");
+        if line != before {
+            let _ = writeln!(out, "{:>9}  {line}", duration(at as u64 * occupancy.every_ns));
+        }
+        before = line;
+    }
+    out
+}
+
+fn letters(pool: &[u32], moment: &[Option<usize>]) -> String {
+    let of = |cpu: &u32| moment.get(*cpu as usize).copied().flatten().map_or('-', letter);
+    pool.iter().map(of).collect()
+}
+
+const LEFT: f64 = 60.0;
+const WIDTH: f64 = 820.0;
+const ROW: f64 = 16.0;
+const GAP: f64 = 8.0;
+const TOP: f64 = 12.0;
+
+/// Colours that can be told apart, one after the other.
+const COLOURS: [&str; 8] =
+    ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e"];
+
+/// A row for each CPU, pools apart, time from left to right, a colour for each job.
+pub(crate) fn plot(occupancy: &Occupancy) -> String {
+    let cpus: usize = occupancy.pools.iter().map(Vec::len).sum();
+    let height = TOP + real(cpus) * ROW + real(occupancy.pools.len()) * GAP + 34.0;
+    let moments = occupancy.moments.len().max(1);
+    let mut out = svg::open("occupancy", "Jobs on CPUs", "Which job has which CPU over time", height);
+    let mut top = TOP;
+    for pool in &occupancy.pools {
+        for cpu in pool {
+            let _ = writeln!(
+                out,
+                "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">cpu {cpu}</text>",
+                LEFT - 6.0,
+                top + ROW - 4.0
+            );
+            for (from, until, job) in runs(occupancy, *cpu) {
+                let x = LEFT + WIDTH * real(from) / real(moments);
+                let width = WIDTH * real(until - from) / real(moments);
+                let colour = COLOURS[job % COLOURS.len()];
+                let _ = writeln!(
+                    out,
+                    "<rect x=\"{x:.2}\" y=\"{top:.1}\" width=\"{width:.2}\" height=\"{:.1}\" fill=\"{colour}\"><title>job {}</title></rect>",
+                    ROW - 2.0,
+                    job + 1
+                );
+                if width > 10.0 {
+                    let _ = writeln!(
+                        out,
+                        "<text x=\"{:.2}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                        x + width / 2.0,
+                        top + ROW - 4.5,
+                        letter(job)
+                    );
+                }
+            }
+            top += ROW;
+        }
+        top += GAP;
+    }
+    let end = real(moments) * real(usize::try_from(occupancy.every_ns).unwrap_or(usize::MAX)) / 1e9;
+    for part in 0..=4u8 {
+        let part = f64::from(part) / 4.0;
+        let _ = writeln!(
+            out,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{:.1} s</text>",
+            LEFT + WIDTH * part,
+            top + 12.0,
+            end * part
+        );
+    }
+    out + "</svg>\n"
+}
+
+/// The runs of moments in which a CPU has one job.
+fn runs(occupancy: &Occupancy, cpu: u32) -> Vec<(usize, usize, usize)> {
+    let mut runs: Vec<(usize, usize, usize)> = Vec::new();
+    for (at, moment) in occupancy.moments.iter().enumerate() {
+        let Some(job) = moment.get(cpu as usize).copied().flatten() else { continue };
+        match runs.last_mut() {
+            Some((_, until, last)) if *until == at && *last == job => *until = at + 1,
+            _ => runs.push((at, at + 1, job)),
+        }
+    }
+    runs
+}
+
+#[expect(clippy::cast_precision_loss, reason = "places in a picture")]
+fn real(n: usize) -> f64 {
+    n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn occupancy() -> Occupancy {
+        let moments = vec![
+            vec![Some(0), Some(0), None, Some(1)],
+            vec![Some(0), Some(0), None, Some(1)],
+            vec![Some(27), None, None, Some(1)],
+        ];
+        Occupancy { every_ns: 100_000_000, pools: vec![vec![0, 1], vec![2, 3]], jobs: vec![0; 28], moments }
+    }
+
+    #[test]
+    fn a_line_for_each_moment_that_is_new() {
+        let text = text(&occupancy());
+        let lines: Vec<&str> = text.lines().skip(1).map(str::trim).collect();
+        assert_eq!(lines, ["0 s  aa -b", "200.0 ms  b- -b"]);
+    }
+
+    #[test]
+    fn a_run_is_one_mark() {
+        assert_eq!(runs(&occupancy(), 0), [(0, 2, 0), (2, 3, 27)]);
+        assert_eq!(runs(&occupancy(), 2), []);
+        assert_eq!(plot(&occupancy()).matches("<rect").count(), 4);
+    }
+}
