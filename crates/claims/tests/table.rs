@@ -235,6 +235,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
             exchanges: scenario.workload.awaited.iter().map(|_| exchange.clone()).collect(),
             ..Statement::default()
         },
+        occupancy: None,
         plans: 1,
         events: 1,
         checks: 1,

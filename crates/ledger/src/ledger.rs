@@ -9,6 +9,7 @@ use commonhold_policy::tree::Levels;
 use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
 use crate::disk::Disks;
+use crate::jobs::Jobs;
 use crate::memory::Memory;
 use crate::trade::Exchanges;
 use crate::{Account, Credits, Imbalance, Statement};
@@ -91,6 +92,7 @@ pub struct Ledger {
     disks: Disks,
     memory: Memory,
     exchanges: Exchanges,
+    jobs: Jobs,
 }
 
 impl Ledger {
@@ -110,6 +112,11 @@ impl Ledger {
             disks: Disks::default(),
             memory: Memory::default(),
             exchanges: Exchanges::default(),
+            jobs: {
+                let mut jobs = Jobs::default();
+                jobs.adopt(contract);
+                jobs
+            },
         }
     }
 
@@ -133,6 +140,7 @@ impl Ledger {
         }
         self.disks.observe(snapshot);
         self.memory.observe(snapshot);
+        self.jobs.observe(machine, snapshot);
         self.imbalances()
     }
 
@@ -165,6 +173,7 @@ impl Ledger {
             }
         }
         self.memory.book(plan);
+        self.jobs.book(plan);
         self.disks.book(plan, applied_at);
         let mut wrong = self.exchanges.book(plan);
         wrong.extend(self.imbalances());
@@ -201,6 +210,7 @@ impl Ledger {
         self.disks.adopt(contract);
         self.memory.adopt(contract);
         self.exchanges.adopt(contract);
+        self.jobs.adopt(contract);
         self.owner.retain(|_, unit| contract.has(*unit));
         self.loan.retain(|_, (lender, borrower)| contract.has(*lender) && contract.has(*borrower));
     }
@@ -290,6 +300,7 @@ impl Ledger {
             accounts,
             exchanges: self.exchanges.statement(contract, self.opened_at.unwrap_or(0)),
             negotiated: self.exchanges.negotiated(contract),
+            jobs: self.jobs.statement(contract),
         }
     }
 

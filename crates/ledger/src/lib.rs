@@ -4,6 +4,7 @@
 
 mod disk;
 mod imbalance;
+mod jobs;
 mod ledger;
 mod memory;
 mod spread;
@@ -11,6 +12,7 @@ mod trade;
 
 pub use disk::DiskAccount;
 pub use imbalance::Imbalance;
+pub use jobs::Job;
 pub use ledger::Ledger;
 pub use memory::{CallBacks, MemoryAccount, MemoryTotals};
 pub use trade::{Cause, Done, Exchange, Lent, Negotiated, Side, Trial};
@@ -109,6 +111,9 @@ pub struct Statement {
     /// What trials of exchanges cost units that negotiate, and brought them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub negotiated: Vec<Negotiated>,
+    /// Jobs that are there, of units that have some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<Job>,
 }
 
 impl Statement {

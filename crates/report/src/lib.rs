@@ -16,6 +16,7 @@ pub mod exchanges;
 mod figures;
 pub mod holdings;
 mod html;
+mod jobs;
 pub mod memory;
 pub mod occupancy;
 pub mod plan;

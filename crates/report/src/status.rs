@@ -64,6 +64,7 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text.push('\n');
     }
     text += &disks::table(statement, style);
+    text += &crate::jobs::table(statement, style);
     if let Some(exchanges) = exchanges::table(&statement.exchanges, When::Ago(statement.elapsed_ns)) {
         text.push('\n');
         text += &exchanges.render(style);

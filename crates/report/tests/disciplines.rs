@@ -69,6 +69,7 @@ fn under(discipline: Discipline, used_ms: [u64; 3], missed: u64, ended: bool) ->
         switches: 3,
         locks: Vec::new(),
         ledger: Statement::default(),
+        occupancy: None,
         plans: 1,
         events: 10,
         checks: 5,

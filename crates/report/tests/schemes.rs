@@ -65,6 +65,7 @@ fn outcome(took_ms: Option<u64>) -> Outcome {
         switches: 3,
         locks: Vec::new(),
         ledger: Statement::default(),
+        occupancy: None,
         plans: 1,
         events: 10,
         checks: 5,

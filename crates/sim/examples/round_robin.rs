@@ -45,6 +45,9 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
         reuse_ns: 1,
         hot_bytes: 0,
         stalled: 0,
+        shares: 0,
+        of_first: 0,
+        is_job: false,
         ops: vec![Op::Cpu { work, kernel: 0, bus_per_ms: 0 }],
     };
     let job = |unit: u32| Job {

@@ -119,7 +119,8 @@ fn memory_that_is_no_farther_than_local_memory_changes_nothing() {
         }
         scenario.hardware.latency = None;
         let without = format!("{:?}", run_with(&scenario, seed));
-        scenario.hardware.latency = Some(Latency { local_ns: 90, between_ns: vec![vec![90; nodes]; nodes] });
+        scenario.hardware.latency =
+            Some(Latency { local_ns: 90, between_ns: vec![vec![90; nodes]; nodes], service: None });
         assert_eq!(without, format!("{:?}", run_with(&scenario, seed)), "seed {seed}");
     }
     assert!(of_two_nodes > 10, "{of_two_nodes} of the machines have two nodes");

@@ -86,7 +86,8 @@ mod tests {
 
     /// Four nodes of two CPUs, these latencies.
     fn remote(between_ns: [[u64; 4]; 4]) -> Remote {
-        let latency = Latency { local_ns: 100, between_ns: between_ns.map(Vec::from).to_vec() };
+        let latency =
+            Latency { local_ns: 100, between_ns: between_ns.map(Vec::from).to_vec(), service: None };
         Remote::new(&latency, &Machine::synthetic("nodes:4 cpus:2").unwrap()).unwrap()
     }
 
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_machine_of_one_node_has_no_remote_memory() {
-        let latency = Latency { local_ns: 100, between_ns: vec![vec![100]] };
+        let latency = Latency { local_ns: 100, between_ns: vec![vec![100]], service: None };
         assert_eq!(Remote::new(&latency, &Machine::synthetic("nodes:1 cpus:8").unwrap()), None);
     }
 

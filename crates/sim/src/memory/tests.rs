@@ -42,7 +42,7 @@ pub(super) fn hardware(frames: u64) -> Hardware {
         dirty_limit: 200_000,
         dirty_age_ns: 30_000 * MS,
     };
-    let latency = Some(Latency { local_ns: 80, between_ns });
+    let latency = Some(Latency { local_ns: 80, between_ns, service: None });
     let enforces = Enforces::Irix;
     Hardware {
         machine,

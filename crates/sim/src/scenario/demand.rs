@@ -161,7 +161,17 @@ mod tests {
     }
 
     fn program(ops: Vec<Op>) -> Program {
-        Program { name: "p".to_owned(), memory_bytes: 0, reuse_ns: 1, hot_bytes: 0, stalled: 0, ops }
+        Program {
+            name: "p".to_owned(),
+            memory_bytes: 0,
+            reuse_ns: 1,
+            hot_bytes: 0,
+            stalled: 0,
+            shares: 0,
+            of_first: 0,
+            is_job: false,
+            ops,
+        }
     }
 
     fn kernel(fork_ns: u64) -> KernelCosts {

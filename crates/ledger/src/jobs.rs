@@ -1,0 +1,169 @@
+//! Jobs: which pools their threads are in, and for how much of their time they ran there.
+//!
+//! What is counted is what snapshots show: at each look, each thread that wants a CPU was somewhere. It was *at home* if that
+//! is the pool where its seat is. A thread without a seat is nowhere at home, and counts as well.
+
+use std::collections::BTreeMap;
+
+use commonhold_contract::{Contract, PoolForm, UnitId};
+use commonhold_machine::{Cpu, Machine};
+use commonhold_policy::{JobId, Plan, Reason, Snapshot, ThreadId};
+
+/// A job in a statement.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Job {
+    /// Its number.
+    pub job: u32,
+    /// The path of its unit.
+    pub unit: String,
+    /// Threads that are there.
+    pub threads: u32,
+    /// Pools, and how many of the threads have a seat there.
+    pub pools: Vec<(u32, u32)>,
+    /// Threads that were moved so that jobs lie together, since the job came.
+    pub moved: u64,
+    /// Of the looks at threads that wanted a CPU, those in which the thread was in the pool of its seat, and all.
+    pub at_home: u64,
+    /// See `at_home`.
+    pub looks: u64,
+    /// Nodes, and bytes of its memory there, as of the last look at that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<(u32, u64)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Own {
+    /// `None` before it was seen.
+    unit: Option<UnitId>,
+    threads: u32,
+    moved: u64,
+    at_home: u64,
+    looks: u64,
+    memory: Vec<(u32, u64)>,
+}
+
+/// The jobs that are there.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Jobs {
+    form: PoolForm,
+    of: Vec<Cpu>,
+    pool_of: BTreeMap<u32, u32>,
+    jobs: BTreeMap<JobId, Own>,
+    seats: BTreeMap<ThreadId, (JobId, u32)>,
+}
+
+impl Jobs {
+    pub(crate) fn adopt(&mut self, contract: &Contract) {
+        if self.form != contract.machine.pools {
+            (self.form, self.of) = (contract.machine.pools, Vec::new());
+        }
+    }
+
+    pub(crate) fn observe(&mut self, machine: &Machine, snapshot: &Snapshot) {
+        if snapshot.jobs.is_empty() {
+            self.jobs.clear();
+            self.seats.clear();
+            return;
+        }
+        if self.of != machine.cpus {
+            let pools = commonhold_policy::pools(machine, self.form).by_cpu();
+            let number = |pool| u32::try_from(pool).unwrap_or(u32::MAX);
+            self.pool_of = pools.into_iter().map(|(cpu, pool)| (cpu, number(pool))).collect();
+            self.of.clone_from(&machine.cpus);
+        }
+        let there = |job: &JobId| snapshot.jobs.binary_search_by_key(job, |facts| facts.job).is_ok();
+        self.jobs.retain(|job, _| there(job));
+        for facts in &snapshot.jobs {
+            let own = self.jobs.entry(facts.job).or_default();
+            own.unit = Some(facts.unit);
+            own.threads = u32::try_from(facts.threads.len()).unwrap_or(u32::MAX);
+            for thread in facts.threads.iter().filter(|thread| thread.wants) {
+                let seat = self.seats.get(&thread.thread).map(|(_, pool)| *pool);
+                let pool = thread.cpu.and_then(|cpu| self.pool_of.get(&cpu).copied());
+                own.looks += 1;
+                own.at_home += u64::from(seat.is_some() && seat == pool);
+            }
+            if let Some(memory) = &facts.memory {
+                own.memory.clone_from(memory);
+            }
+        }
+    }
+
+    pub(crate) fn book(&mut self, plan: &Plan) {
+        for step in &plan.decisions.seats {
+            let seat = step.action;
+            match seat.pool {
+                Some(pool) => drop(self.seats.insert(seat.thread, (seat.job, pool))),
+                None => drop(self.seats.remove(&seat.thread)),
+            }
+            if let (Reason::Together { .. }, Some(own)) = (step.reason, self.jobs.get_mut(&seat.job)) {
+                own.moved += 1;
+            }
+        }
+    }
+
+    pub(crate) fn statement(&self, contract: &Contract) -> Vec<Job> {
+        let mut pools: BTreeMap<JobId, BTreeMap<u32, u32>> = BTreeMap::new();
+        for (job, pool) in self.seats.values() {
+            *pools.entry(*job).or_default().entry(*pool).or_default() += 1;
+        }
+        let job = |(id, own): (&JobId, &Own)| Job {
+            job: id.0,
+            unit: own
+                .unit
+                .and_then(|unit| contract.units.get(unit.index()))
+                .map_or_else(String::new, |unit| unit.path.clone()),
+            threads: own.threads,
+            pools: pools.get(id).into_iter().flatten().map(|(pool, count)| (*pool, *count)).collect(),
+            moved: own.moved,
+            at_home: own.at_home,
+            looks: own.looks,
+            memory: own.memory.clone(),
+        };
+        self.jobs.iter().map(job).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use commonhold_policy::plan::{Seat, Step};
+    use commonhold_policy::{JobFacts, ThreadFacts};
+
+    #[test]
+    fn a_look_counts_where_a_thread_is() {
+        let machine = Machine::synthetic("nodes:2 cpus:2").unwrap();
+        let mut contract = Contract::default();
+        let unit = contract.add(None, "a");
+        let mut jobs = Jobs::default();
+        jobs.adopt(&contract);
+        let thread = |thread, cpu, wants| ThreadFacts { thread: ThreadId(thread), wants, cpu: Some(cpu) };
+        let look = |cpu| {
+            let threads = vec![thread(1, cpu, true), thread(2, 3, false)];
+            let job = JobFacts { job: JobId(7), unit, threads, memory: Some(vec![(1, 4096)]) };
+            Snapshot { jobs: vec![job], ..Snapshot::default() }
+        };
+        jobs.observe(&machine, &look(0));
+        let seat = Seat { thread: ThreadId(1), job: JobId(7), unit, pool: Some(1) };
+        let mut plan = Plan::default();
+        plan.decisions.seats.push(Step { action: seat, reason: Reason::Together { from: 0, threads: 1 } });
+        jobs.book(&plan);
+        jobs.observe(&machine, &look(2));
+        jobs.observe(&machine, &look(1));
+        let said = jobs.statement(&contract);
+        let expected = Job {
+            job: 7,
+            unit: "a".to_owned(),
+            threads: 2,
+            pools: vec![(1, 1)],
+            moved: 1,
+            at_home: 1,
+            looks: 3,
+            memory: vec![(1, 4096)],
+        };
+        assert_eq!(said, [expected]);
+        jobs.observe(&machine, &Snapshot::default());
+        assert_eq!(jobs.statement(&contract), []);
+    }
+}
