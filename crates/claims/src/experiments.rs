@@ -240,6 +240,8 @@ pub struct Change {
     pub repartition: bool,
     /// So many cycles of Hector's delay switches (seed 001, section 3).
     pub delay: u64,
+    /// With a trace of which job has which CPU.
+    pub traced: bool,
 }
 
 const NOTHING: Change = Change {
@@ -262,6 +264,7 @@ const NOTHING: Change = Change {
     placement: None,
     repartition: false,
     delay: 0,
+    traced: false,
 };
 
 /// The files as they are, under a scheme. Without isolation the paper's system is IRIX 5.3 (section 4.2, table 3), and so
@@ -404,6 +407,13 @@ impl Experiment {
         self
     }
 
+    /// With a trace of which job has which CPU, ten times a second.
+    #[must_use]
+    pub const fn traced(mut self) -> Self {
+        self.change.traced = true;
+        self
+    }
+
     /// Its name for people: files, scheme, differences.
     pub fn name(&self) -> String {
         format!("{} {}{}", self.files.name, self.scheme, self.change.words())
@@ -430,6 +440,9 @@ impl Experiment {
 
 /// Packets of a line that comes over the ring which a delay switch holds up, each once (table 1: 37 + 3 d).
 const DELAYED_PACKETS: u64 = 3;
+
+/// The time between two lines of a trace, in ns.
+const TRACE_NS: u64 = 100_000_000;
 
 /// A cycle of Hector's processors, in ns (section 3).
 const HECTOR_CYCLE_NS: u64 = 60;
@@ -461,11 +474,15 @@ impl Change {
             self.placement.map(|placement| placement.to_string()),
             self.repartition.then(|| "repartitioned".to_owned()),
             (self.delay > 0).then(|| format!("delay {}", self.delay)),
+            self.traced.then(|| "traced".to_owned()),
         ];
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
 
     fn apply_to_pools(&self, scenario: &mut Scenario) {
+        if self.traced {
+            scenario.workload.trace_ns = Some(TRACE_NS);
+        }
         let rules = &mut scenario.contract.machine;
         rules.pools = self.pools.unwrap_or(rules.pools);
         rules.placement = self.placement.unwrap_or(rules.placement);

@@ -154,11 +154,11 @@ pub fn rows() -> Vec<&'static Row> {
     let before = [framework::ROWS, machines::ROWS, kernel::ROWS].into_iter().flatten();
     let after = [
         disk::ROWS,
-        pools::ROWS,
-        disciplines::ROWS,
-        scaling::ROWS,
         tickets::ROWS,
         databases::ROWS,
+        disciplines::ROWS,
+        scaling::ROWS,
+        pools::ROWS,
         beyond::ROWS,
     ];
     let after = after.into_iter().flatten();

@@ -13,11 +13,11 @@ use commonhold_claims::experiments::Experiment;
 use commonhold_claims::{Row, Runs, SEEDS, assess, rows, run, select};
 use commonhold_report::claims::{Basis, Tolerance, Verdict};
 use commonhold_sim::outcome::{
-    DiskOutcome, DiskUse, Exchange, JobOutcome, LockOutcome, MemoryCallBacks, Outcome, RoundsOutcome, Spent,
-    Statement, UnitOutcome, WakesOutcome,
+    DiskOutcome, DiskUse, Exchange, JobOutcome, LockOutcome, MemoryCallBacks, Occupancy, Outcome,
+    RoundsOutcome, Spent, Statement, UnitOutcome, WakesOutcome,
 };
 
-/// Every number and testable statement of seed 000, of section 5 of seed 004, and of seed 002.
+/// Every number and testable statement of seed 000, of section 5 of seed 004, of seed 002, and of seed 001.
 const CLAIMS: &str = "
     PI-ABS-1 PI-F1 PI-2.0-1 PI-2.1-SPU PI-2.1-G1 PI-2.1-G2 PI-2.1-G3 PI-2.1-ACT PI-2.2-ACC PI-2.3-REV
     PI-2.3-HIER PI-T1-CPU PI-T1-MEM PI-T1-DISK PI-3.0-EQ PI-3.1-PART PI-3.1-PRIO PI-3.1-LOAN PI-3.1-REV
@@ -36,7 +36,12 @@ const CLAIMS: &str = "
     TK-DB-CFG TK-DB-TIX TK-DB-GRID TK-F11-1 TK-F11-2 TK-F11-3 TK-F11-4 TK-F11-5 TK-F11-6 TK-FN8 TK-NEG
     CH-CURVE CH-USL CH-USL-FIT CH-MEM CH-HOPS CH-DISP CH-GANG CH-JOB CH-JOB-LIM CH-TOPO CH-PRIN CH-RX CH-ALT-1
     CH-ALT-2 CH-ALT-3 CH-OLY-1 CH-OLY-2 CH-LOCK-1 CH-LOCK-2 CH-RW CH-FS CH-INT CH-CLS CH-ISO CH-ENT CH-SIMPLE
-    CH-LOT-1 CH-LOT-2 CH-WIL-1 CH-WIL-2 CH-WIL-3 CH-WIL-4 CH-DISK CH-GOALS";
+    CH-LOT-1 CH-LOT-2 CH-WIL-1 CH-WIL-2 CH-WIL-3 CH-WIL-4 CH-DISK CH-GOALS
+    PP-2-REQ PP-2-DEC PP-3-HW PP-3-ST0 PP-3-DLY PP-T1-L PP-T1-S PP-T1-R0 PP-T1-R4 PP-T1-R8 PP-T1-R16 PP-T1-R32
+    PP-T1-R64 PP-T1-LIN PP-3-CMP PP-3-POL PP-T2 PP-5.1-CFG PP-5.2-WL PP-5.3-WL PP-5.4-WL PP-6-WL PP-6.1-EXP
+    PP-6.2-FF PP-6.2-BF PP-6.2-WF PP-6.2-ALT PP-F1-1 PP-F1-2 PP-F1-3 PP-F1-4 PP-F1-5 PP-F1-6 PP-F1-V PP-F2-1
+    PP-F2-2 PP-F2-3 PP-F2-4 PP-F2-5 PP-F2-V PP-F3-1 PP-F3-2 PP-F3-3 PP-F3-V PP-F4 PP-F5-1 PP-F5-2 PP-F6
+    PP-6-JOBS PP-8-CONT PP-8-GAP PP-ABS-2";
 
 /// Whether a row is the claim, or a part of it with a letter.
 fn is_of(row: &str, claim: &str) -> bool {
@@ -149,6 +154,16 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         ended_ns: Some((10 + number * number + index as u64) * 1_000_000_000),
         spent: spent(index as u64),
     };
+    let runs_of = |program: &commonhold_sim::scenario::Program| {
+        let run = |n: u64| JobOutcome {
+            name: program.name.clone(),
+            unit: "jobs".to_owned(),
+            started_ns: 0,
+            ended_ns: Some((10 + number + n) * 1_000_000_000),
+            spent: spent(n),
+        };
+        [run(0), run(1)]
+    };
     let unit = |id| UnitOutcome {
         name: path(id),
         entitled_micro_cpus: 1_000_000,
@@ -193,7 +208,9 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         cut_off: false,
         stuck: Vec::new(),
         swap_short_bytes: 0,
-        jobs: scenario.workload.jobs.iter().enumerate().map(job).collect(),
+        jobs: (scenario.workload.jobs.iter().enumerate().map(job))
+            .chain(scenario.workload.programs.iter().filter(|program| program.is_job).flat_map(runs_of))
+            .collect(),
         rounds: (scenario.workload.jobs.iter().zip(1..))
             .map(|(job, n)| RoundsOutcome {
                 job: job.name.clone(),
@@ -235,7 +252,12 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
             exchanges: scenario.workload.awaited.iter().map(|_| exchange.clone()).collect(),
             ..Statement::default()
         },
-        occupancy: None,
+        occupancy: scenario.workload.trace_ns.map(|every_ns| Occupancy {
+            every_ns,
+            pools: vec![vec![0, 1, 2], vec![3]],
+            jobs: vec![0, 1, 2],
+            moments: vec![vec![Some(0), Some(1), Some(2), None]],
+        }),
         plans: 1,
         events: 1,
         checks: 1,

@@ -3,12 +3,14 @@
 //! Response times are those of all jobs of a program in all streams. Delays are those of the switches of section 3, in
 //! cycles per packet, for what leaves a station.
 
+use std::collections::BTreeSet;
+
 use commonhold_contract::{Placement, PoolForm, Scheme};
 use commonhold_report::claims::{Basis, Tolerance};
 
 use super::{Row, above, below, between, parameter, predicted, unmeasured};
 use crate::experiments::{Experiment, Files, POOLS_EIGHT, POOLS_FOUR, POOLS_SIX, POOLS_TWO, as_it_is};
-use crate::measure::{Seed, divide, largest_step, smallest_step};
+use crate::measure::{Seed, divide, largest_step, real, smallest_step};
 
 /// Programs of figures 1, 2 and 5, and those of figure 3.
 const FIVE: [&str; 5] = ["fft", "hough", "mm", "neural", "pde"];
@@ -44,6 +46,8 @@ const MIDDLE_12: Experiment = hector(POOLS_FOUR, 12, 8);
 const FAR_4: [Experiment; 2] = [hector(POOLS_FOUR, 4, 32), hector(POOLS_FOUR, 4, 64)];
 const FAR_12: [Experiment; 2] = [hector(POOLS_FOUR, 12, 32), hector(POOLS_FOUR, 12, 64)];
 const FIRST_FIT: Experiment = FOUR_4.placed(Placement::FirstFit);
+const FIRST_FIT_TRACED: Experiment = FIRST_FIT.traced();
+const WORST_FIT_TRACED: Experiment = FOUR_4.traced();
 const BY_JOBS: Experiment = FOUR_4.placed(Placement::FewestJobs);
 /// What is ours: the same knowledge, and jobs that come together when others end.
 const REPARTITIONED: Experiment = FOUR_4.repartitioned();
@@ -78,6 +82,27 @@ fn programs_better(at: Seed, part: f64) -> Option<f64> {
     let ratios: Option<Vec<f64>> =
         FIVE.iter().map(|program| at.change(&[program], FOUR_4, FIRST_FIT)).collect();
     Some(ratios?.into_iter().map(|ratio| if ratio <= 1.0 - part { 1.0 } else { 0.0 }).sum())
+}
+
+/// In how many moments of a trace, of its first so many, something holds of the jobs in each pool.
+fn moments(at: Seed, run: Experiment, first: usize, holds: fn(&[Vec<Option<usize>>]) -> bool) -> Option<f64> {
+    let occupancy = at.of(run)?.occupancy.as_ref()?;
+    let pools = |moment: &Vec<Option<usize>>| -> Vec<Vec<Option<usize>>> {
+        let of = |cpu: &u32| moment.get(*cpu as usize).copied().flatten();
+        occupancy.pools.iter().map(|pool| pool.iter().map(of).collect()).collect()
+    };
+    let found = occupancy.moments.iter().take(first).filter(|moment| holds(&pools(moment))).count();
+    Some(real(found as u64))
+}
+
+/// Each pool is one job's, wholly.
+fn apart(pools: &[Vec<Option<usize>>]) -> bool {
+    pools.iter().all(|pool| pool[0].is_some() && pool.iter().all(|job| *job == pool[0]))
+}
+
+/// Some pool has three jobs.
+fn crowded(pools: &[Vec<Option<usize>>]) -> bool {
+    pools.iter().any(|pool| pool.iter().flatten().collect::<BTreeSet<_>>().len() > 2)
 }
 
 const FIGURE_4: &str = "crates/policy/src/cpu/place/tests.rs: the_figure_of_two_jobs_of_six";
@@ -391,6 +416,34 @@ pub(super) const ROWS: &[Row] = &[
         |at| combined(at, FOUR_4, FIRST_FIT),
     ),
     predicted(
+        (
+            "PP-F6a",
+            "001, figure 6",
+            "First fit: tenths of a second in which each job has a station",
+            "lines 12 to 17",
+        ),
+        Tolerance::AtLeast { low: 1.0 },
+        &[FIRST_FIT_TRACED],
+        |at| moments(at, FIRST_FIT_TRACED, usize::MAX, apart),
+    ),
+    predicted(
+        (
+            "PP-F6b",
+            "001, figure 6",
+            "First fit: those in which three jobs are in one station",
+            "lines 22 and 23",
+        ),
+        Tolerance::AtLeast { low: 1.0 },
+        &[FIRST_FIT_TRACED],
+        |at| moments(at, FIRST_FIT_TRACED, usize::MAX, crowded),
+    ),
+    predicted(
+        ("PP-F6c", "001, section 6.2", "Worst fit: the same in the first second", "never"),
+        Tolerance::AlwaysAtMost { high: 0.0 },
+        &[WORST_FIT_TRACED],
+        |at| moments(at, WORST_FIT_TRACED, 10, crowded),
+    ),
+    predicted(
         ("PP-6-JOBS", "001, section 6.2", "Worst fit by jobs, by worst fit by processors", "similar"),
         between(0.95, 1.05),
         &[FOUR_4, BY_JOBS],
@@ -432,7 +485,7 @@ pub(super) const ROWS: &[Row] = &[
         |at| at.change(&THREE, SIX_4, SIX_6),
     ),
     predicted(
-        ("PP-OURS", "ours", "Worst fit with repartitioning, by worst fit", ""),
+        ("OURS-POOLS", "ours", "Worst fit with repartitioning, by worst fit", ""),
         Tolerance::AtMost { high: 1.0 },
         &[REPARTITIONED, FOUR_4],
         |at| combined(at, REPARTITIONED, FOUR_4),
