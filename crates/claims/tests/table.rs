@@ -179,8 +179,8 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         frames_max: 200,
         memory_waited_ns: 0,
         memory_call_backs: MemoryCallBacks::default(),
-        used_by_window_ns: vec![400_000_000 + number; 120],
-        entitled_by_window_ns: vec![500_000_000; 120],
+        used_by_window_ns: vec![400_000_000 + number; 240],
+        entitled_by_window_ns: vec![500_000_000; 240],
     };
     let of_disk =
         |id| DiskUse { unit: path(id), requests: 10 + number, sectors: 80, wait_ms: 5.0, service_ms: 3.0 };

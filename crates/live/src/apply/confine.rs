@@ -14,7 +14,7 @@ use crate::LiveError;
 use crate::host::affinity;
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::Roster;
-use crate::undo::journal::{self, Entry, Journal};
+use crate::undo::journal::{Entry, Journal};
 
 /// Looks for threads that were created meanwhile: a thread that is confined creates confined ones, so each look finds
 /// only those of threads that the look before did not know.
@@ -253,7 +253,7 @@ impl Confining<'_> {
     }
 
     fn record(&mut self, entries: &[Entry]) -> Result<(), LiveError> {
-        journal::record(self.journal, entries)
+        record(self.journal, entries)
     }
 
     fn carry_through(&mut self, change: Change) {
@@ -371,6 +371,16 @@ impl Confining<'_> {
         }
         self.confine(&changed);
     }
+}
+
+/// Records how to undo what is about to be done without control groups.
+pub(super) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), LiveError> {
+    journal.record(entries).map_err(|source| LiveError::File {
+        path: journal.path().to_owned(),
+        what: "write".to_owned(),
+        source,
+        remedy: "; nothing is done that could not be undone: free some space there".to_owned(),
+    })
 }
 
 /// A unit and those around it, from within.

@@ -27,9 +27,9 @@ fn workload(text: &str) -> Workload {
     parsed.value.unwrap_or_else(|| panic!("{text}\n{:#?}", parsed.diagnostics))
 }
 
-/// A machine of two nodes with one key of a table set.
+/// A machine of a socket of two nodes with one key of a table set.
 fn machine_with(table: &Table, line: &str) -> String {
-    let head = "version = 1\nshape = \"nodes:2 memory:32MiB\"\n";
+    let head = "version = 1\nshape = \"nodes:2 sockets:1 memory:32MiB\"\n";
     match table.definition {
         "machine.toml" => format!("{head}{line}"),
         "[disk.NAME]" => format!("{head}[disk.d0]\n{line}"),

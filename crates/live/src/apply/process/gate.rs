@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use commonhold_contract::{Contract, UnitId};
 use rustix::process::Signal;
 
+use super::super::confine::record;
 use super::UserBackend;
 use crate::LiveError;
 use crate::host::signal;
@@ -152,12 +153,7 @@ impl UserBackend {
 
     /// Writes entries to the journal: what is not in it is not done.
     pub(super) fn record(&mut self, entries: &[Entry]) -> Result<(), LiveError> {
-        self.journal.record(entries).map_err(|source| LiveError::File {
-            path: self.journal.path().to_owned(),
-            what: "write".to_owned(),
-            source,
-            remedy: "; nothing is done that could not be undone: free some space there".to_owned(),
-        })
+        record(&mut self.journal, entries)
     }
 }
 
