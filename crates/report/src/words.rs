@@ -450,7 +450,7 @@ impl fmt::Display for Because<'_> {
                 write!(f, "its entitlement changed from {} to {}", Cpus(from), CpuCount(to))
             }
             Reason::NoSeatFree => write!(f, "no pool that it may use has a free cpu"),
-            Reason::ThreadGone => write!(f, "it has ended"),
+            Reason::ThreadGone => write!(f, "it has ended, or is in no job any more"),
             Reason::Rests => write!(f, "it has not wanted a cpu for a while"),
             Reason::FirstOfItsJob { placement, free } => {
                 write!(f, "the first of its job: {placement} chose the pool, with {}", Free(free))

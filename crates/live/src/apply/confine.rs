@@ -206,7 +206,7 @@ impl Confining<'_> {
         };
         let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
         let seat = self.confinement.seats.get(&key).and_then(|threads| threads.get(&tid)).cloned();
-        let ordered = seat.or_else(|| unit.and_then(|unit| (self.ordered)(unit)));
+        let of_unit = unit.and_then(|unit| (self.ordered)(unit));
         let within = unit.and_then(|unit| (self.within)(unit));
         let held = self.confinement.held.get(&key).and_then(|threads| threads.get(&tid));
         let original = match held {
@@ -215,8 +215,13 @@ impl Confining<'_> {
             Some(_) => now.clone(),
             // Its group alone keeps it there: that is nobody's wish.
             None if within.as_ref() == Some(&now) => self.all.clone(),
-            None => self.inherited(key, &now, ordered.is_some()).unwrap_or_else(|| now.clone()),
+            None => {
+                self.inherited(key, &now, seat.is_some() || of_unit.is_some()).unwrap_or_else(|| now.clone())
+            }
         };
+        // A seat is an advantage and no bound: whoever chose other CPUs for the thread has his way.
+        let seat = seat.filter(|seat| !seat.intersection(&original).is_empty());
+        let ordered = seat.or(of_unit);
         let (cpus, overridden) = mask(ordered.as_ref(), &original);
         if held.is_none_or(|held| held.original != original) {
             batch.entries.push(Entry::Affinity { process: key, tid, cpus: original.clone() });

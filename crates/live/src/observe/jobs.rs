@@ -65,6 +65,8 @@ pub(crate) struct Jobs {
     last_job: u32,
     last_thread: u64,
     by_thread: BTreeMap<ThreadId, (ProcessKey, u32)>,
+    /// Those that are in no job any more, from this look to the next: they may live on, and are let go.
+    retired: BTreeMap<ThreadId, (ProcessKey, u32)>,
     memory_at: BTreeMap<JobId, Time>,
     /// Whether the machine has several nodes; `None`: nobody asked yet.
     has_nodes: Option<bool>,
@@ -80,7 +82,9 @@ impl Jobs {
     ) -> Result<Vec<JobFacts>, LiveError> {
         let kind = |unit: UnitId| contract.units.get(unit.index()).and_then(|unit| unit.job);
         if !contract.units.iter().any(|unit| unit.job.is_some()) {
-            *self = Jobs { last_job: self.last_job, last_thread: self.last_thread, ..Jobs::default() };
+            let retired = std::mem::take(&mut self.by_thread);
+            let (last_job, last_thread) = (self.last_job, self.last_thread);
+            *self = Jobs { last_job, last_thread, retired, ..Jobs::default() };
             return Ok(Vec::new());
         }
         let members: Vec<(ProcessKey, UnitId, JobKind, u32, u32)> = roster
@@ -101,7 +105,7 @@ impl Jobs {
 
     /// The process and the number of a thread that is there.
     pub(crate) fn thread(&self, thread: ThreadId) -> Option<(ProcessKey, u32)> {
-        self.by_thread.get(&thread).copied()
+        self.by_thread.get(&thread).or_else(|| self.retired.get(&thread)).copied()
     }
 
     /// The processes of a job.
@@ -117,12 +121,13 @@ impl Jobs {
     ) -> Result<(), LiveError> {
         let there: BTreeMap<ProcessKey, UnitId> =
             members.iter().map(|(key, unit, ..)| (*key, *unit)).collect();
-        let by_thread = &mut self.by_thread;
+        self.retired.clear();
+        let (by_thread, retired) = (&mut self.by_thread, &mut self.retired);
         self.known.retain(|key, known| {
             let stays = there.get(key) == Some(&known.unit);
             if !stays {
-                for thread in known.threads.values() {
-                    by_thread.remove(&thread.id);
+                for id in known.threads.values().map(|thread| thread.id) {
+                    retired.extend(by_thread.remove(&id).map(|thread| (id, thread)));
                 }
             }
             stays

@@ -23,7 +23,7 @@ use crate::credits::Credits;
 use crate::input::Input;
 use crate::plan::{CpuDecision, CpuOrder, CpuPlan, Reason, Step};
 use crate::rights::{Entitlement, Rights, limits};
-use crate::snapshot::{Means, Seats, SwitchLoans, UnitFacts};
+use crate::snapshot::{Means, SwitchLoans, UnitFacts};
 use crate::time::{MS, Time};
 
 use lend::{Counts, Loan, Market, Want};
@@ -433,7 +433,7 @@ pub(crate) fn holds(state: &State) -> BTreeMap<UnitId, CpuSet> {
 
 /// Decides where the threads of jobs run, after it was decided which unit holds which CPU.
 pub(crate) fn place(state: &mut State, now: Time, input: Input<'_>, orders: &mut place::Orders<'_>) {
-    if input.means.seats == Seats::None {
+    if input.snapshot.jobs.is_empty() && state.places.is_empty() {
         return;
     }
     let held = if state.owners.is_empty() {

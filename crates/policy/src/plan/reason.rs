@@ -60,7 +60,7 @@ pub enum Reason {
     },
     /// No pool that the thread's unit may use has a free CPU.
     NoSeatFree,
-    /// The thread has ended.
+    /// The thread has ended, or is in no job any more.
     ThreadGone,
     /// The thread has not wanted a CPU for long.
     Rests,

@@ -152,12 +152,14 @@ pub(crate) fn step(
     orders: &mut Orders<'_>,
 ) {
     let facts = &input.snapshot.jobs;
-    if input.means.seats == Seats::None || (facts.is_empty() && state.jobs.is_empty()) {
-        state.jobs.clear();
+    if input.means.seats == Seats::None || facts.is_empty() {
+        for (id, job) in core::mem::take(&mut state.jobs) {
+            job.threads.iter().for_each(|(thread, was)| let_go(id, job.unit, *thread, was, orders));
+        }
         return;
     }
     let pools = formed.of(input.machine, input.contract.machine.pools);
-    state.take_in(now, facts, &pools, orders.seats);
+    state.take_in(now, facts, &pools, orders);
     let mut hall = Hall::new(&pools, input, held);
     state.rise(now, input, &mut hall);
     state.place(now, input, &mut hall);
@@ -235,19 +237,18 @@ fn count(spread: &mut Vec<(PoolAt, u32)>, pool: PoolAt, by: i32) {
 }
 
 impl State {
+    /// Whether no job is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
     /// Takes note of which jobs and threads are there.
-    fn take_in(&mut self, now: Time, facts: &[JobFacts], pools: &Pools, seats: &mut Vec<Step<Seat>>) {
-        let mut gone = |job: JobId, unit: UnitId, thread: ThreadId, was: &Thread| {
-            if was.said.as_ref().is_some_and(|said| said.pool.is_some()) {
-                let action = Seat { thread, job, unit, pool: None };
-                seats.push(Step { action, reason: Reason::ThreadGone });
-            }
-        };
+    fn take_in(&mut self, now: Time, facts: &[JobFacts], pools: &Pools, orders: &mut Orders<'_>) {
         let there: BTreeSet<JobId> = facts.iter().map(|facts| facts.job).collect();
         self.jobs.retain(|id, job| {
             let stays = there.contains(id);
             if !stays {
-                job.threads.iter().for_each(|(thread, was)| gone(*id, job.unit, *thread, was));
+                job.threads.iter().for_each(|(thread, was)| let_go(*id, job.unit, *thread, was, orders));
             }
             stays
         });
@@ -268,7 +269,7 @@ impl State {
                 while still.next_if(|there| there < thread).is_some() {}
                 let stays = still.peek() == Some(thread);
                 if !stays {
-                    gone(facts.job, unit, *thread, was);
+                    let_go(facts.job, unit, *thread, was, orders);
                 }
                 stays
             });
@@ -405,6 +406,18 @@ impl State {
             let action = PlaceOrder::Bring { job: facts.job, unit: job.unit, nodes };
             orders.orders.push(Step { action, reason: Reason::PagesApart { bytes: apart } });
         }
+    }
+}
+
+/// A thread is not there any more, or is in no job: one that lives on may run where its unit may.
+fn let_go(job: JobId, unit: UnitId, thread: ThreadId, was: &Thread, orders: &mut Orders<'_>) {
+    let Some(said) = &was.said else { return };
+    let reason = Reason::ThreadGone;
+    if said.pool.is_some() {
+        orders.seats.push(Step { action: Seat { thread, job, unit, pool: None }, reason });
+    }
+    if said.cpus.is_some() {
+        orders.orders.push(Step { action: PlaceOrder::Seat { thread, job, unit, cpus: None }, reason });
     }
 }
 

@@ -1,0 +1,174 @@
+//! Jobs in pools on real processes of this machine, under the `user` backend: seats of threads, and what becomes of them.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod support;
+
+use std::time::Duration;
+
+use commonhold_contract::{Contract, JobKind, Member, MemberKind, PoolForm};
+use commonhold_live::journal::Journal;
+use commonhold_live::observe::topology;
+use commonhold_live::roster::Roster;
+use commonhold_live::undo::{Undone, undo};
+use commonhold_live::user::UserBackend;
+use commonhold_live::{LiveBackend, affinity, clock};
+use commonhold_machine::CpuSet;
+use commonhold_policy::JobFacts;
+use commonhold_steward::Steward;
+use support::{Job, churn, descendants, eventually, masks, one_cpu, start};
+
+/// The daemon's loop over jobs of one unit, with a pool for each CPU.
+struct Loop {
+    backend: UserBackend,
+    steward: Steward,
+    journal: std::path::PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Loop {
+    fn new(jobs: &[&Job], kind: JobKind) -> Loop {
+        let mut contract = Contract::default();
+        contract.machine.pools = PoolForm::Size(1);
+        let unit = contract.add(None, "unit");
+        contract.units[unit.index()].job = Some(kind);
+        for job in jobs {
+            let member = Member { kind: MemberKind::Pid(job.pid()), span: 0..0 };
+            contract.units[unit.index()].members.push(member);
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::create(directory.path()).unwrap();
+        let path = journal.path().to_owned();
+        let roster = Roster::new("/proc".as_ref(), &[]).unwrap();
+        let backend = UserBackend::new(contract.clone(), affinity::get(0).unwrap(), roster, journal);
+        let steward = Steward::new(contract, topology::read("/".as_ref()).unwrap());
+        Loop { backend, steward, journal: path, _directory: directory }
+    }
+
+    /// A turn, and some of the time until the next.
+    fn turn(&mut self) -> Vec<JobFacts> {
+        let turn = self.steward.turn(&mut self.backend, 0).unwrap();
+        let wrong: Vec<String> = turn.wrong.iter().map(ToString::to_string).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        let jobs = turn.snapshot.jobs.clone();
+        let wait = turn.next(clock::now()).saturating_sub(clock::now()).min(50_000_000);
+        std::thread::sleep(Duration::from_nanos(wait));
+        jobs
+    }
+
+    /// Turns for so long.
+    fn go_on(&mut self, length: Duration) {
+        let end = clock::now() + u64::try_from(length.as_nanos()).unwrap();
+        while clock::now() < end {
+            self.turn();
+        }
+    }
+
+    fn undo(self) -> Undone {
+        drop(self.backend);
+        undo(&Journal::read(&self.journal).unwrap(), "/proc".as_ref())
+    }
+}
+
+const SPIN: &str = "while :; do :; done";
+
+/// The CPU of a job whose threads all have the same single one.
+fn cpu(job: &Job) -> Option<u32> {
+    match masks(job.pid()).as_slice() {
+        [mask] if mask.len() == 1 => mask.iter().next(),
+        _ => None,
+    }
+}
+
+#[test]
+fn two_jobs_sit_apart_and_are_let_go() {
+    let Some((_, all)) = one_cpu() else { return };
+    let jobs = [start("sh", &["-c", SPIN]), start("sh", &["-c", SPIN])];
+    let mut held = Loop::new(&[&jobs[0], &jobs[1]], JobKind::Process);
+    eventually("each has a pool of its own", || {
+        held.turn();
+        let cpus = jobs.each_ref().map(cpu);
+        cpus[0].is_some() && cpus[1].is_some() && cpus[0] != cpus[1]
+    });
+    let undone = held.undo();
+    assert!(undone.problems.is_empty() && undone.threads >= 2, "{undone:?}");
+    for job in &jobs {
+        assert_eq!(masks(job.pid()), [all.clone()]);
+    }
+}
+
+#[test]
+fn a_mask_that_its_owner_chose_has_its_way() {
+    let Some((_, all)) = one_cpu() else { return };
+    let job = start("sh", &["-c", SPIN]);
+    let mut held = Loop::new(&[&job], JobKind::Process);
+    eventually("it has a seat", || {
+        held.turn();
+        cpu(&job).is_some()
+    });
+    let seat = cpu(&job).unwrap();
+    let other: CpuSet = all.iter().filter(|cpu| *cpu != seat).take(1).collect();
+    affinity::set(job.pid(), &other).unwrap();
+    held.go_on(Duration::from_millis(2_500));
+    assert_eq!(masks(job.pid()), [other.clone()]);
+    // Nor is it taken back to what it was before.
+    held.undo();
+    assert_eq!(masks(job.pid()), [other]);
+}
+
+/// What a seated thread starts is born on its CPU. It stays there only with a seat of its own.
+#[test]
+fn a_child_that_sleeps_may_run_anywhere() {
+    let Some((_, all)) = one_cpu() else { return };
+    let job = start("sh", &["-c", "read line; sleep 1000 & while :; do :; done"]);
+    let mut held = Loop::new(&[&job], JobKind::Tree);
+    held.turn();
+    // It has a seat once it runs; the child is made by a thread that has one.
+    let set = affinity::get(job.pid()).unwrap();
+    assert_eq!(set, all);
+    job.say("go\n");
+    eventually("the shell has a seat, and its child has all CPUs", || {
+        held.turn();
+        let children = descendants(job.pid());
+        let masks: Vec<usize> =
+            children.iter().map(|pid| affinity::get(*pid).map_or(0, |mask| mask.len())).collect();
+        children.len() == 2 && masks.iter().any(|len| *len == 1) && masks.contains(&all.len())
+    });
+    held.undo();
+    for pid in descendants(job.pid()) {
+        assert_eq!(masks(pid), [all.clone()]);
+    }
+}
+
+/// Threads that come and go faster than they are seen: none is left on one CPU in the end, and nothing goes wrong meanwhile.
+#[test]
+fn a_storm_of_threads_leaves_nobody_stranded() {
+    let Some((_, all)) = one_cpu() else { return };
+    let job = start(churn(), &["threads", "8"]);
+    eventually("threads", || support::threads(job.pid()).len() > 4);
+    let mut held = Loop::new(&[&job], JobKind::Process);
+    held.go_on(Duration::from_millis(1_500));
+    let undone = held.undo();
+    assert!(undone.problems.is_empty(), "{undone:?}");
+    assert_eq!(masks(job.pid()), [all]);
+}
+
+/// A reload without the key takes all seats.
+#[test]
+fn a_contract_without_jobs_takes_the_seats() {
+    let Some((_, all)) = one_cpu() else { return };
+    let job = start("sh", &["-c", SPIN]);
+    let mut held = Loop::new(&[&job], JobKind::Unit);
+    eventually("it has a seat", || {
+        held.turn();
+        cpu(&job).is_some()
+    });
+    let mut contract = held.steward.contract().clone();
+    let unit = contract.held().next().unwrap();
+    contract.units[unit.index()].job = None;
+    held.steward.reload(contract, topology::read("/".as_ref()).unwrap());
+    held.backend.set_contract(held.steward.contract());
+    eventually("it may run anywhere", || {
+        held.turn();
+        masks(job.pid()) == [all.clone()]
+    });
+}
