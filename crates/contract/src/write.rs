@@ -290,11 +290,10 @@ each = "user"
             let mut contract = Contract::default();
             contract.machine.rotation_ns = rotation * 1_000_000;
             contract.machine.loans_remembered_ns = rotation * 60_000_000_000;
-            contract.machine.pools = match rotation as usize % 7 {
-                n @ 0..5 => PoolForm::NAMED[n],
-                n => PoolForm::Size(n as u32),
-            };
-            contract.machine.placement = Placement::ALL[rotation as usize % Placement::ALL.len()];
+            let turn = usize::try_from(rotation).unwrap();
+            let size = PoolForm::Size(u32::try_from(rotation).unwrap());
+            contract.machine.pools = PoolForm::NAMED.get(turn % 7).copied().unwrap_or(size);
+            contract.machine.placement = Placement::ALL[turn % Placement::ALL.len()];
             contract.machine.repartition = rotation % 2 == 0;
             contract.machine.scheme = [Scheme::Smp, Scheme::Quota, Scheme::Isolate][scheme];
             contract.machine.cpu = [CpuMode::Auto, CpuMode::Partition, CpuMode::Proportional][cpu];

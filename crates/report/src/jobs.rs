@@ -18,7 +18,7 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
         let listed = |items: Vec<String>| if items.is_empty() { "-".to_owned() } else { items.join(", ") };
         let cells = vec![
             job.job.to_string(),
-            clean(&job.unit).to_string(),
+            clean(&job.unit),
             job.threads.to_string(),
             listed(pools.collect()),
             percent_text(job.at_home, job.looks),

@@ -393,6 +393,11 @@ pub(super) fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item =
     std::iter::successors(Some(unit), |unit| contract.units.get(unit.index()).and_then(|unit| unit.parent))
 }
 
+/// [`Confining::compare_masks`], for whatever lifetime.
+pub(super) fn compare_masks(confining: &mut Confining<'_>) {
+    confining.compare_masks();
+}
+
 /// Whether a mask is what the kernel makes of the one that was given, in a group that is kept to some CPUs: it leaves out the
 /// others, and if nothing is left, the mask.
 fn is_left(given: &CpuSet, now: &CpuSet, within: Option<&CpuSet>) -> bool {

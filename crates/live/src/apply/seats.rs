@@ -26,7 +26,7 @@ pub(super) struct Seats {
 
 impl Seats {
     /// A backend's means, and those that it has for jobs: nothing where the contract has none.
-    pub(super) fn means(&self, contract: &Contract, means: Means) -> Means {
+    pub(super) fn means(contract: &Contract, means: Means) -> Means {
         match contract.units.iter().any(|unit| unit.job.is_some()) {
             true => Means { seats: SeatMeans::Cpus, brings: pages::can_be_moved(), ..means },
             false => means,

@@ -82,12 +82,11 @@ impl Shared {
     /// By how much the time of a unit of work grows for each, in millionths.
     pub fn slowdowns(&self, sharers: &[Sharer]) -> Vec<u64> {
         let parts: Vec<f64> = sharers.iter().map(|sharer| self.alone(sharer)).collect();
-        let extra = match self.latency.service {
-            None => parts,
-            Some(_) => {
-                let waits = self.waits(sharers, &parts);
-                parts.iter().zip(waits).map(|(alone, wait)| alone + wait).collect()
-            }
+        let extra = if self.latency.service.is_some() {
+            let waits = self.waits(sharers, &parts);
+            parts.iter().zip(waits).map(|(alone, wait)| alone + wait).collect()
+        } else {
+            parts
         };
         extra.into_iter().map(|extra| millionths(extra.max(0.0))).collect()
     }
@@ -133,7 +132,7 @@ impl Shared {
                 let all: f64 = (0..sharers.len()).map(there).sum();
                 let next: Vec<f64> = (0..sharers.len()).map(|at| one * (all - there(at))).collect();
                 for (at, next) in next.into_iter().enumerate() {
-                    waits[at][station] = (waits[at][station] + next) / 2.0;
+                    waits[at][station] = f64::midpoint(waits[at][station], next);
                 }
             }
         }

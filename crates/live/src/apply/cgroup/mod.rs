@@ -46,7 +46,7 @@ use commonhold_policy::{DiskFacts, DiskMeans};
 use commonhold_policy::{Means, Plan, Snapshot, Step, Time, UnitFacts};
 use commonhold_policy::{MemoryFacts, MemoryMeans};
 
-use super::confine::{Confinement, Confining, Problems, lineage};
+use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
 use crate::host::affinity;
 use crate::live_backend::{cannot, newcomers};
@@ -210,7 +210,7 @@ impl CgroupBackend {
                 self.follow_memory();
             }
             self.find_strays()?;
-            self.confining(|confining| confining.compare_masks());
+            self.confining(compare_masks);
         }
         self.problems.extend(self.groups.find_unstopped(now));
         self.roster.account(now, watch)?;
@@ -579,7 +579,7 @@ impl Backend for CgroupBackend {
         let disk = DiskMeans { caps: io, weights: io, shares: false, limits_only: false };
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
         let means = Means { cpu_sets, weights: cpu, caps: cpu, gates: true, disk, memory, ..Means::NONE };
-        self.seats.means(&self.contract, means)
+        Seats::means(&self.contract, means)
     }
 
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {

@@ -40,7 +40,7 @@ use crate::observe::roster::{Roster, Scan};
 use crate::undo::journal::Journal;
 use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
 
-use super::confine::{Confinement, Confining, Problems, lineage};
+use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
 use crate::observe::idle::Idle;
 use disk::Disks;
@@ -167,7 +167,7 @@ impl UserBackend {
     }
 
     fn compare_masks(&mut self) {
-        self.confining(|confining| confining.compare_masks());
+        self.confining(compare_masks);
     }
 
     fn confining(&mut self, act: impl FnOnce(&mut Confining<'_>)) {
@@ -355,7 +355,7 @@ impl Backend for UserBackend {
 
     fn means(&self) -> Means {
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
-        Means { memory, ..self.seats.means(&self.contract, MEANS) }
+        Means { memory, ..Seats::means(&self.contract, MEANS) }
     }
 
     /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.

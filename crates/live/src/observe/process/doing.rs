@@ -103,7 +103,7 @@ impl ProcFs {
         Ok(self.read(&format!("{pid}/task/{tid}/stat"))?.and_then(parse_on_cpu))
     }
 
-    /// Bytes of a process's memory by node number, as /proc/PID/numa_maps has them; `None` if it is gone, or the kernel
+    /// Bytes of a process's memory by node number, as `/proc/PID/numa_maps` has them; `None` if it is gone, or the kernel
     /// does not tell.
     pub(crate) fn by_node(&mut self, pid: u32) -> Result<Option<Vec<(u32, u64)>>, LiveError> {
         Ok(self.read(&format!("{pid}/numa_maps"))?.map(parse_by_node))
