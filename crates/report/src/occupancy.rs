@@ -34,7 +34,7 @@ fn letters(pool: &[u32], moment: &[Option<usize>]) -> String {
 }
 
 const LEFT: f64 = 60.0;
-const WIDTH: f64 = 820.0;
+const WIDTH: f64 = 620.0;
 const ROW: f64 = 16.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 12.0;

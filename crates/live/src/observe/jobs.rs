@@ -165,7 +165,8 @@ impl Jobs {
     /// The bond of a process that came: its parent's, or one of its own.
     fn tree(&self, key: ProcessKey, unit: UnitId, parent: u32, leaders: &BTreeSet<u32>) -> Bond {
         let of_parent = || {
-            let known = self.known.iter().find(|(key, _)| key.pid == parent);
+            let first = ProcessKey { pid: parent, start: 0 };
+            let known = self.known.range(first..).next().filter(|(key, _)| key.pid == parent);
             known.filter(|(_, known)| known.unit == unit).map(|(_, known)| known.bond.clone())
         };
         let is_first = leaders.contains(&parent);
