@@ -89,16 +89,17 @@ pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: 
             needs.push(Need { unit: claim.unit, count: claim.whole() - kept.len(), own: kept });
         }
     }
-    needs.sort_by_key(|need| (Reverse(need.count), need.unit));
+    needs.retain(|need| !need.unit.is_common());
     fill(machine, pools, &mut needs, &mut owners);
     for claim in claims.iter().filter(|claim| claim.unit.is_common()) {
-        let mut left: Vec<u32> =
-            before.iter().filter(|(_, unit)| **unit == claim.unit).map(|(cpu, _)| *cpu).collect();
-        left.retain(|cpu| owners.get(cpu).is_none_or(|unit| *unit == claim.unit));
+        let had = before.iter().filter(|(_, unit)| **unit == claim.unit).map(|(cpu, _)| *cpu);
+        let left = had.filter(|cpu| owners.get(cpu).is_none_or(|unit| *unit == claim.unit)).collect();
         let kept = keep(machine, &pool_of, claim.whole(), left);
         owners.extend(kept.iter().map(|cpu| (*cpu, claim.unit)));
         let need = Need { unit: claim.unit, count: claim.whole() - kept.len(), own: kept };
-        fill(machine, pools, &mut [need], &mut owners);
+        if need.count > 0 {
+            fill(machine, pools, &mut [need], &mut owners);
+        }
     }
     owners
 }
@@ -113,10 +114,9 @@ struct Need {
 /// Gives units what they need: first in the pools where each is, lest others begin there, and then in others.
 fn fill(machine: &Machine, pools: &Pools, needs: &mut [Need], owners: &mut Owners) {
     let mut free = FreeCpus::in_pools(machine, pools, |cpu| !owners.contains_key(&cpu));
+    needs.sort_by_key(|need| (Reverse(need.count), need.unit));
     for need in &mut *needs {
-        if !need.unit.is_common() {
-            free.enter(&need.own);
-        }
+        free.enter(&need.own);
         need.take(free.take_in_own_pools(&need.own, need.count), owners);
     }
     needs.sort_by_key(|need| (Reverse(need.count), need.unit));
@@ -241,6 +241,9 @@ fn seat(machine: &Machine, shared: &[u32], winners: &[UnitId], homes: &Owners, b
     }
     seats
 }
+
+#[cfg(test)]
+mod homes_by_pool;
 
 #[cfg(test)]
 mod tests {
