@@ -15,9 +15,10 @@
 //!    enough.
 //! 2. What takes one pool, for a unit that has some: of the pools with room enough the nearest. Of these one that is
 //!    nobody's last, unless it is filled; of these the one with the least room, and of these the one with the fewest units.
-//! 3. What takes several: only pools which leave a rest that takes one pool less. Of these nobody's before others, and the
-//!    nearest; for a unit without CPUs, those in the node or socket as in 1. Of these the one with the fewest units, and of
-//!    these the roomiest. All of its room is taken, and the rest is the next need.
+//! 3. What takes several: only pools which leave a rest that takes one pool less. For a unit without CPUs, of these the ones
+//!    in the node or socket that fits best, as in 1; for a unit that has some, nobody's before others, and of these the
+//!    nearest. Of these the one with the fewest units, and of these the roomiest. All of its room is taken, and the rest is
+//!    the next need.
 //!
 //! Of equals, the first is taken.
 //!
@@ -86,7 +87,7 @@ impl Rooms {
             }),
             (_, None) => {
                 let fit = self.fit(need);
-                enough.min_by_key(|pool| (units(*pool) > 0, fit(*pool), units(*pool), Reverse(room(*pool))))
+                enough.min_by_key(|pool| (fit(*pool), units(*pool), Reverse(room(*pool))))
             }
             (_, Some(near)) => enough.min_by_key(|pool| {
                 (units(*pool) > 0, Reverse(near(*pool)), units(*pool), Reverse(room(*pool)))

@@ -94,20 +94,48 @@ fn whole_pools_near_each_other_and_the_rest_where_it_breaks_nothing() {
     assert_eq!(world.deal(&[3, 5], 0), "aaab bbbb .... ....");
 }
 
-/// A unit of 2 grows by 2, and a new one of 2 comes: of two pools with room for it, it has the one where nobody grows.
+/// Pools of 8, 4 and 2. Of a unit of 5 beside one of 5, the rest is where more is left, but no pool is begun for it.
+#[test]
+fn a_rest_begins_no_pool() {
+    let mut world = World::new("nodes:3 cpus:8 sockets:1");
+    world.form = PoolForm::Node;
+    world.lose(|cpu| (12..16).contains(&cpu) || cpu >= 18);
+    assert_eq!(world.deal(&[5, 5], 0), "aaaaab.. bbbb ..");
+}
+
+/// In one socket nobody has anything, in the other one pool. A unit that fits there leaves the first whole.
+#[test]
+fn a_unit_begins_in_the_socket_that_it_fits_best() {
+    let mut world = World::new("nodes:4 cpus:4 sockets:2");
+    world.form = PoolForm::Node;
+    assert_eq!(world.deal(&[4, 4, 3], 0), "aaaa bbbb ccc. ....");
+    assert_eq!(world.deal(&[0, 0, 3, 3], 0), ".... .... ccc. ddd.");
+    assert_eq!(world.deal(&[0, 0, 3, 3, 8], 0), "eeee eeee ccc. ddd.");
+}
+
+/// A unit of 4 grows by 5: by a pool of nobody, though it is in the other socket, and by 1 in one that is not.
+#[test]
+fn who_outgrows_its_pool_takes_one_of_nobody() {
+    let mut world = World::new("nodes:4 cpus:4 sockets:2");
+    world.form = PoolForm::Node;
+    assert_eq!(world.deal(&[4, 2], 0), "aaaa bb.. .... ....");
+    assert_eq!(world.deal(&[9, 2], 0), "aaaa bba. aaaa ....");
+}
+
+/// A unit of 2 grows by 2, and a new one of 2 is there: of two pools with room for it, it has the one where nobody grows.
 #[test]
 fn who_grows_comes_before_who_begins() {
     let mut world = World::new("nodes:2 cpus:4");
-    assert_eq!(world.deal(&[2, 2], 0), "aa.. bb..");
-    assert_eq!(world.deal(&[4, 2, 2], 0), "aaaa bbcc");
+    assert_eq!(world.deal(&[0, 2, 2], 0), "bb.. cc..");
+    assert_eq!(world.deal(&[2, 4, 2], 0), "bbbb ccaa");
 }
 
 /// A unit of 8 has two pools whose CPUs are numbered in turn. With half of that, it has one of them, and not half of each.
 #[test]
 fn who_shrinks_leaves_whole_pools() {
-    let mut world = World::new("nodes:2 cpus:4");
+    let mut world = World::new("cpus:8 caches:2");
     for cpu in &mut world.machine.cpus {
-        (cpu.node, cpu.socket, cpu.cache) = (cpu.id % 2, cpu.id % 2, cpu.id % 2);
+        cpu.cache = cpu.id % 2;
     }
     assert_eq!(world.deal(&[8], 0), "aaaa aaaa");
     assert_eq!(world.deal(&[4], 0), "aaaa ....");
