@@ -3,9 +3,15 @@
 //! Terms: a *claim* is a unit's entitlement to CPU. Its whole CPUs are its *home CPUs*; its *part* is the rest. A
 //! *turn* is the ownership of a shared CPU from one rotation to the next.
 //!
-//! Algorithm, homes: each unit keeps as many of its CPUs as it still holds, those closest together. A unit that needs
-//! more takes free ones, the largest need first. It takes CPUs near to what it has, or else in the node whose free
-//! CPUs fit best.
+//! Algorithm, homes: units are isolated from each other as jobs are, pool by pool.
+//! 1. Each unit keeps as many of its CPUs as it still holds, those in the pools where it has most.
+//! 2. A unit that needs more takes what is free in these pools, the largest need first.
+//! 3. A unit that needs more than that takes it in other pools, the largest need first. A unit that fits into a pool which
+//!    no unit has begins there. Where there is none, it shares one with as few units as can be. A unit that is larger than a
+//!    pool takes whole ones ([`rooms`](super::rooms)). In a pool it takes CPUs that lie near each other
+//!    ([`free`](super::free)).
+//! 4. The common unit has CPUs that no unit is entitled to, and nobody works there. So it takes what the others leave, of
+//!    that what it had first.
 //!
 //! Algorithm, turns: with every rotation a unit's credit grows by its part times the elapsed time, and shrinks by the
 //! turns it had. The shared CPUs go to the largest credits, one each.
@@ -13,11 +19,14 @@
 //! Properties:
 //! - Every CPU has exactly one owner.
 //! - A unit's long-run share differs from its claim by less than one turn per shared CPU.
-//! - No unit's home moves while the number of its whole CPUs stays the same.
+//! - No unit's home moves while the number of its whole CPUs stays the same, and none of its CPUs that it may keep.
+//! - No unit lacks CPUs because a pool is full.
+//! - A unit that begins has its home in as few pools as the free CPUs allow.
 //!
-//! Limits: turns follow the rotations actually made. So a late rotation makes a long turn, which the credit pays back.
+//! Limits: a unit that grew when its pools were full stays in several, also when there is room in one again. The common unit
+//! moves when the number of its CPUs changes. Turns follow the rotations actually made. So a late rotation makes a long turn, which the credit pays back.
 //!
-//! Source: seed 000, section 3.1.
+//! Source: seed 000, section 3.1; by pool: seed 001, sections 2 and 6.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
