@@ -89,3 +89,31 @@ fn eight_times_as_many_units() {
         assert!((0..2).all(|i| many[i] < few[i] * RATIO_MAX), "step and check: {few:?}, then {many:?}");
     }
 }
+
+/// The shortest of some first steps, at which all home CPUs are dealt out: one unit for every two CPUs.
+fn dealing(nodes: u32) -> Duration {
+    let machine = Machine::synthetic(&format!("nodes:{nodes} cpus:32 memory:64GiB"))
+        .unwrap_or_else(|wrong| panic!("{wrong}"));
+    let mut contract = Contract::default();
+    for n in 0..nodes * 16 {
+        contract.add(None, &format!("u{n}"));
+    }
+    let of_cpus = UnitFacts { processes: 1, runnable: 1, ..UnitFacts::default() };
+    let snapshot = Snapshot { units: vec![of_cpus; contract.units.len()], ..Snapshot::default() };
+    let changes = &[];
+    let input =
+        Input { contract: &contract, machine: &machine, means: means(false), snapshot: &snapshot, changes };
+    let deal = || {
+        let begun = Instant::now();
+        let (_, plan) = step(State::default(), 0, input);
+        assert!(plan.decisions.cpu.steps.len() >= machine.cpus.len(), "every CPU has an owner");
+        begun.elapsed()
+    };
+    (0..5).map(|_| deal()).min().unwrap_or(Duration::MAX)
+}
+
+#[test]
+fn eight_times_as_many_cpus() {
+    let (few, many) = (dealing(16), dealing(128));
+    assert!(many < few * RATIO_MAX, "dealing out 512 CPUs: {few:?}, and 4,096: {many:?}");
+}

@@ -7,41 +7,53 @@
 //! The *nearness* of a free CPU is how many own CPUs share its core, plus how many share its cache, plus how many its
 //! node.
 //!
-//! Algorithm: cores nest in caches, and caches in nodes. So the sum of the distances to N own CPUs is 4N less the
-//! nearness. The closest CPU is the nearest one, and three counts give it. Free CPUs are listed by node. A CPU is at
-//! most three times as near as its node has own CPUs. So nodes that cannot have a nearer CPU are not looked at.
+//! Algorithm, in a pool: cores nest in caches, and caches in nodes. So the sum of the distances to N own CPUs is 4N less
+//! the nearness. The closest CPU is the nearest one, and three counts give it. Free CPUs are listed by pool and node. A
+//! CPU is at most three times as near as its node has own CPUs. So nodes that cannot have a nearer CPU are not looked at.
 //!
-//! Properties: of equally near CPUs, the lowest number is taken. One CPU costs at most one look at each free CPU, and
-//! mostly at those of one node.
+//! Algorithm, among pools: what is free in the pools where the unit is, first; then pool by pool, as
+//! [`Rooms::choose`] says.
 //!
-//! Limit: on one node of very many CPUs, dealing out all is quadratic still (8 million looks for 4,096).
+//! Properties: of equally near CPUs, the lowest number is taken. As many CPUs are taken as are free, in whatever pools. One
+//! CPU costs at most one look at each free CPU of its pool, and mostly at those of one node.
 //!
-//! Source: seed 000, section 3.1 (which unit owns which CPU); the rest is ours.
+//! Limit: in one pool of very many CPUs, dealing out all is quadratic still (8 million looks for 4,096).
+//!
+//! Source: seed 000, section 3.1 (which unit owns which CPU), and seed 001, section 6 (pools); the rest is ours.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
+use core::ops::Range;
 
+use commonhold_machine::pools::{Form, Pools};
 use commonhold_machine::{Cpu, Machine};
 
-/// A CPU, and where it lies: numbers of its node, cache and core from 0 on, without gaps.
+use super::rooms::{Rooms, around};
+
+/// A CPU, and where it lies: numbers of its socket, node, cache and core from 0 on, without gaps.
 #[derive(Debug, Clone, Copy)]
 struct Spot {
     cpu: u32,
+    socket: usize,
     node: usize,
     cache: usize,
     core: usize,
+    pool: usize,
+    /// Its list of free CPUs.
+    list: usize,
 }
 
 /// How near a spot is; of equally near ones, the one with the lowest number is the greater.
 type Nearness = (u32, Reverse<u32>);
 
-/// Where a free CPU is listed: its node, and its place in that list.
+/// Where a free CPU is listed: its list, and its place in that.
 type Place = (usize, usize);
 
-/// How many CPUs of the unit that is served lie in each node, cache and core.
+/// How many CPUs of the unit that is served lie in each socket, node, cache and core.
 #[derive(Debug)]
 struct Own {
+    sockets: Vec<u32>,
     nodes: Vec<u32>,
     caches: Vec<u32>,
     cores: Vec<u32>,
@@ -51,6 +63,7 @@ impl Own {
     fn none(spots: &[Spot]) -> Own {
         let zeros = |of: fn(&Spot) -> usize| vec![0; spots.iter().map(of).max().map_or(0, |max| max + 1)];
         Own {
+            sockets: zeros(|spot| spot.socket),
             nodes: zeros(|spot| spot.node),
             caches: zeros(|spot| spot.cache),
             cores: zeros(|spot| spot.core),
@@ -58,15 +71,22 @@ impl Own {
     }
 
     fn add(&mut self, spot: Spot) {
+        self.sockets[spot.socket] += 1;
         self.nodes[spot.node] += 1;
         self.caches[spot.cache] += 1;
         self.cores[spot.core] += 1;
     }
 
     fn sub(&mut self, spot: Spot) {
+        self.sockets[spot.socket] -= 1;
         self.nodes[spot.node] -= 1;
         self.caches[spot.cache] -= 1;
         self.cores[spot.core] -= 1;
+    }
+
+    /// How near a pool is, by its first CPU.
+    fn near(&self, spot: &Spot) -> u32 {
+        self.nodes[spot.node] + self.sockets[spot.socket]
     }
 
     fn nearness(&self, spot: &Spot) -> Nearness {
@@ -74,36 +94,83 @@ impl Own {
     }
 }
 
+/// Free CPUs of one pool in one node.
+#[derive(Debug)]
+struct List {
+    node: usize,
+    /// In no order.
+    free: Vec<Spot>,
+}
+
 /// The free CPUs of a machine.
 #[derive(Debug)]
 pub(crate) struct FreeCpus {
     /// Every CPU of the machine, by ascending number.
     spots: Vec<Spot>,
-    /// The free ones by node, in no order.
-    nodes: Vec<Vec<Spot>>,
+    /// By pool, and in it by node.
+    lists: Vec<List>,
+    /// The lists of each pool.
+    pools: Vec<Range<usize>>,
+    /// The first CPU of each pool.
+    first: Vec<Spot>,
+    rooms: Rooms,
     own: Own,
 }
 
 impl FreeCpus {
-    /// The CPUs of a machine that are free.
+    /// The CPUs of a machine that are free, as if in one pool.
     pub(crate) fn of(machine: &Machine, is_free: impl Fn(u32) -> bool) -> FreeCpus {
-        let spots = spots(machine);
-        let own = Own::none(&spots);
-        let mut nodes = vec![Vec::new(); own.nodes.len()];
-        for spot in spots.iter().filter(|spot| is_free(spot.cpu)) {
-            nodes[spot.node].push(*spot);
-        }
-        FreeCpus { spots, nodes, own }
+        let one = Pools::form(machine, Form::One);
+        FreeCpus::in_pools(machine, &one, is_free)
     }
 
-    /// Takes as many CPUs for a unit that has `own`, as close together as can be. A unit that has none yet starts in the
-    /// node with the fewest free CPUs among those that have enough for it, or in the one with the most. Fewer are taken
-    /// where no more are free.
-    pub(crate) fn take_together(&mut self, own: &[u32], count: usize) -> Vec<u32> {
+    /// The CPUs of a machine that are free, in its pools.
+    pub(crate) fn in_pools(machine: &Machine, pools: &Pools, is_free: impl Fn(u32) -> bool) -> FreeCpus {
+        let mut spots = spots(machine, pools);
+        let mut places: Vec<(usize, usize)> = spots.iter().map(|spot| (spot.pool, spot.node)).collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut lists: Vec<List> =
+            places.iter().map(|(_, node)| List { node: *node, free: Vec::new() }).collect();
+        let mut room = vec![0; pools.pools.len()];
+        for spot in &mut spots {
+            spot.list = places.partition_point(|place| *place < (spot.pool, spot.node));
+            if is_free(spot.cpu) {
+                lists[spot.list].free.push(*spot);
+                room[spot.pool] += 1;
+            }
+        }
+        let from = |pool: usize| places.partition_point(|place| place.0 < pool);
+        let mut first: Vec<Spot> = spots.clone();
+        first.sort_by_key(|spot| (spot.pool, spot.cpu));
+        first.dedup_by_key(|spot| spot.pool);
+        let nodes = first.iter().map(|spot| spot.node).collect();
+        let sockets = first.iter().map(|spot| spot.socket).collect();
+        FreeCpus {
+            own: Own::none(&spots),
+            pools: (0..room.len()).map(|pool| from(pool)..from(pool + 1)).collect(),
+            rooms: Rooms::new(room, around(nodes, sockets)),
+            spots,
+            lists,
+            first,
+        }
+    }
+
+    /// Says that a unit has these CPUs: it is in their pools.
+    pub(crate) fn enter(&mut self, own: &[u32]) {
+        for pool in self.pools_of(own) {
+            self.rooms.enter(pool);
+        }
+    }
+
+    /// Takes as many CPUs for a unit that has `own` as it needs and its pools have, as close together as can be.
+    pub(crate) fn take_in_own_pools(&mut self, own: &[u32], count: usize) -> Vec<u32> {
+        let mut pools = self.pools_of(own);
         let mut mine = self.serve(own);
         let mut taken = Vec::new();
-        for _ in 0..count {
-            let found = if mine.is_empty() { self.lowest_in(self.roomiest(count)) } else { self.nearest() };
+        while taken.len() < count {
+            pools.retain(|pool| self.rooms.room(*pool) > 0);
+            let found = self.nearest(pools.iter().flat_map(|pool| self.pools[*pool].clone()));
             let Some(spot) = found.map(|at| self.take(at)) else { break };
             self.own.add(spot);
             mine.push(spot);
@@ -113,10 +180,38 @@ impl FreeCpus {
         taken
     }
 
+    /// Takes as many CPUs for a unit that has `own` as it needs, in pools where it has none before, and says that it is in
+    /// these. In a pool it takes them as close together as can be. A unit that has none yet starts in the node with the
+    /// fewest free CPUs among those that have enough for it, or in the one with the most. Fewer are taken where no more are
+    /// free.
+    pub(crate) fn take_in_pools(&mut self, own: &[u32], count: usize) -> Vec<u32> {
+        let mut mine = self.serve(own);
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let need = count - taken.len();
+            let near = |pool: usize| self.own.near(&self.first[pool]);
+            let Some(pool) = self.rooms.choose(need, (!mine.is_empty()).then_some(near)) else { break };
+            self.rooms.enter(pool);
+            let lists = self.pools[pool].clone();
+            for _ in 0..need.min(self.rooms.room(pool)) {
+                let found = match mine.is_empty() {
+                    true => self.lowest_in(self.roomiest(lists.clone(), need)),
+                    false => self.nearest(lists.clone()),
+                };
+                let Some(spot) = found.map(|at| self.take(at)) else { break };
+                self.own.add(spot);
+                mine.push(spot);
+                taken.push(spot.cpu);
+            }
+        }
+        self.leave(&mine);
+        taken
+    }
+
     /// Takes the CPU that lies nearest to what a unit has: the lowest one if it has none.
     pub(crate) fn take_nearest(&mut self, own: &[u32]) -> Option<u32> {
         let mine = self.serve(own);
-        let taken = self.nearest().map(|at| self.take(at).cpu);
+        let taken = self.nearest(0..self.lists.len()).map(|at| self.take(at).cpu);
         self.leave(&mine);
         taken
     }
@@ -141,23 +236,35 @@ impl FreeCpus {
         self.spots.binary_search_by_key(&cpu, |spot| spot.cpu).ok().map(|at| self.spots[at])
     }
 
-    fn take(&mut self, (node, at): Place) -> Spot {
-        self.nodes[node].swap_remove(at)
+    /// The pools that some CPUs are in.
+    fn pools_of(&self, cpus: &[u32]) -> Vec<usize> {
+        let mut pools: Vec<usize> =
+            cpus.iter().filter_map(|cpu| self.spot(*cpu)).map(|spot| spot.pool).collect();
+        pools.sort_unstable();
+        pools.dedup();
+        pools
     }
 
-    /// Nodes that have free CPUs.
-    fn open(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.nodes.len()).filter(|node| !self.nodes[*node].is_empty())
+    fn take(&mut self, (list, at): Place) -> Spot {
+        let spot = self.lists[list].free.swap_remove(at);
+        self.rooms.take(spot.pool);
+        spot
     }
 
-    /// Where the nearest free CPU is listed.
-    fn nearest(&self) -> Option<Place> {
+    /// Lists that have free CPUs.
+    fn open(&self, lists: impl Iterator<Item = usize> + Clone) -> impl Iterator<Item = usize> + Clone {
+        lists.filter(|list| !self.lists[*list].free.is_empty())
+    }
+
+    /// Where the nearest free CPU is listed, of some lists.
+    fn nearest(&self, lists: impl Iterator<Item = usize> + Clone) -> Option<Place> {
+        let own = |list: usize| self.own.nodes[self.lists[list].node];
         // The node with most own CPUs first: what it has leaves the others little to look for.
-        let first = self.open().max_by_key(|node| self.own.nodes[*node])?;
+        let first = self.open(lists.clone()).max_by_key(|list| own(*list))?;
         let (mut best, mut at) = self.nearest_in(first)?;
-        for node in self.open().filter(|node| *node != first) {
-            if 3 * self.own.nodes[node] >= best.0
-                && let Some((nearness, place)) = self.nearest_in(node)
+        for list in self.open(lists).filter(|list| *list != first) {
+            if 3 * own(list) >= best.0
+                && let Some((nearness, place)) = self.nearest_in(list)
                 && nearness > best
             {
                 (best, at) = (nearness, place);
@@ -166,39 +273,42 @@ impl FreeCpus {
         Some(at)
     }
 
-    fn nearest_in(&self, node: usize) -> Option<(Nearness, Place)> {
-        let ranked =
-            self.nodes[node].iter().enumerate().map(|(at, spot)| (self.own.nearness(spot), (node, at)));
+    fn nearest_in(&self, list: usize) -> Option<(Nearness, Place)> {
+        let ranked = self.lists[list].free.iter().enumerate();
+        let ranked = ranked.map(|(at, spot)| (self.own.nearness(spot), (list, at)));
         ranked.max_by_key(|(nearness, _)| *nearness)
     }
 
-    /// The node where a unit without any CPU starts.
-    fn roomiest(&self, need: usize) -> Option<usize> {
-        let lowest = |node: usize| self.nodes[node].iter().map(|spot| spot.cpu).min();
-        self.open().min_by_key(|node| {
-            let room = self.nodes[*node].len();
-            (room < need, if room < need { usize::MAX - room } else { room }, lowest(*node))
+    /// The list where a unit without any CPU starts.
+    fn roomiest(&self, lists: Range<usize>, need: usize) -> Option<usize> {
+        let lowest = |list: usize| self.lists[list].free.iter().map(|spot| spot.cpu).min();
+        self.open(lists).min_by_key(|list| {
+            let room = self.lists[*list].free.len();
+            (room < need, if room < need { usize::MAX - room } else { room }, lowest(*list))
         })
     }
 
-    fn lowest_in(&self, node: Option<usize>) -> Option<Place> {
-        let spots = self.nodes[node?].iter().enumerate();
-        Some((node?, spots.min_by_key(|(_, spot)| spot.cpu)?.0))
+    fn lowest_in(&self, list: Option<usize>) -> Option<Place> {
+        let spots = self.lists[list?].free.iter().enumerate();
+        Some((list?, spots.min_by_key(|(_, spot)| spot.cpu)?.0))
     }
 }
 
-/// Where every CPU of a machine lies.
-fn spots(machine: &Machine) -> Vec<Spot> {
-    let (nodes, caches) = (ranks(machine, |cpu| cpu.node), ranks(machine, |cpu| cpu.cache));
-    let cores = ranks(machine, |cpu| cpu.core);
-    let places = nodes.into_iter().zip(caches).zip(cores);
-    let spot = |(cpu, ((node, cache), core)): (&Cpu, ((usize, usize), usize))| Spot {
+/// Where every CPU of a machine lies; the lists are not known yet.
+fn spots(machine: &Machine, pools: &Pools) -> Vec<Spot> {
+    let (sockets, nodes) = (ranks(machine, |cpu| cpu.socket), ranks(machine, |cpu| cpu.node));
+    let (caches, cores) = (ranks(machine, |cpu| cpu.cache), ranks(machine, |cpu| cpu.core));
+    let pool = pools.by_cpu();
+    let spot = |(at, cpu): (usize, &Cpu)| Spot {
         cpu: cpu.id,
-        node,
-        cache,
-        core,
+        socket: sockets[at],
+        node: nodes[at],
+        cache: caches[at],
+        core: cores[at],
+        pool: pool.get(&cpu.id).copied().unwrap_or(0),
+        list: 0,
     };
-    machine.cpus.iter().zip(places).map(spot).collect()
+    machine.cpus.iter().enumerate().map(spot).collect()
 }
 
 /// A property of each CPU, numbered from 0 on without gaps: a machine's own numbers need not be dense.
@@ -244,6 +354,13 @@ mod tests {
         taken
     }
 
+    fn take_together(free: &mut FreeCpus, own: &[u32], count: usize) -> Vec<u32> {
+        let mut mine = own.to_vec();
+        mine.extend(free.take_in_own_pools(own, count));
+        mine.extend(free.take_in_pools(&mine, count + own.len() - mine.len()));
+        mine.split_off(own.len())
+    }
+
     /// Two nodes of two caches of two cores of two threads; a unit has CPUs 0 and 6. Core + cache + node: CPU 1 is 1+1+2 = 4
     /// near, as is 7; 2 to 5 are 0+1+2 = 3; the other node's are 0. So it takes 1. Then 7 is 1+1+3 = 5 near, and so are 2 and
     /// 3 with 0+2+3: it takes 2.
@@ -251,7 +368,7 @@ mod tests {
     fn three_counts_are_the_sum_of_distances() {
         let machine = Machine::synthetic("nodes:2 cpus:8 threads:2 caches:2").unwrap();
         let mut free = FreeCpus::of(&machine, |cpu| cpu != 0 && cpu != 6);
-        assert_eq!(free.take_together(&[0, 6], 2), [1, 2]);
+        assert_eq!(take_together(&mut free, &[0, 6], 2), [1, 2]);
         // Nothing is left counted of the unit before: who has nothing gets the lowest.
         assert_eq!(free.take_nearest(&[]), Some(3));
         assert_eq!(free.take_nearest(&[15]), Some(14));
@@ -261,9 +378,9 @@ mod tests {
     fn no_more_than_is_free() {
         let machine = Machine::synthetic("cpus:4").unwrap();
         let mut free = FreeCpus::of(&machine, |cpu| cpu > 1);
-        assert_eq!(free.take_together(&[], 5), [2, 3]);
+        assert_eq!(take_together(&mut free, &[], 5), [2, 3]);
         assert_eq!(free.take_nearest(&[0]), None);
-        assert!(free.take_together(&[], 1).is_empty());
+        assert!(take_together(&mut free, &[], 1).is_empty());
     }
 
     proptest! {
@@ -296,7 +413,7 @@ mod tests {
             for (who, need) in needs.into_iter().enumerate() {
                 let own = held(who);
                 prop_assert_eq!(
-                    free.take_together(&own, need),
+                    take_together(&mut free, &own, need),
                     by_definition(&machine, &mut expected, &own, need)
                 );
                 let nearest = nearest_by_definition(&machine, &expected, &own);

@@ -9,6 +9,7 @@ pub(crate) mod lend;
 mod orders;
 pub mod partition;
 pub(crate) mod place;
+mod rooms;
 mod tally;
 mod waiting;
 
@@ -244,7 +245,8 @@ fn deal(
         return false;
     }
     if changed {
-        state.homes = Arc::new(partition::homes(input.machine, claims, &state.homes));
+        let pools = state.formed.of(input.machine, input.contract.machine.pools);
+        state.homes = Arc::new(partition::homes(input.machine, &pools, claims, &state.homes));
     }
     Arc::make_mut(&mut state.turns).rotate(input.machine, claims, &state.homes, now, period);
     let owners: Owners =

@@ -3,9 +3,15 @@
 //! Terms: a *claim* is a unit's entitlement to CPU. Its whole CPUs are its *home CPUs*; its *part* is the rest. A
 //! *turn* is the ownership of a shared CPU from one rotation to the next.
 //!
-//! Algorithm, homes: each unit keeps as many of its CPUs as it still holds, those closest together. A unit that needs
-//! more takes free ones, the largest need first. It takes CPUs near to what it has, or else in the node whose free
-//! CPUs fit best.
+//! Algorithm, homes: units are isolated from each other as jobs are, pool by pool.
+//! 1. Each unit keeps as many of its CPUs as it still holds, those in the pools where it has most.
+//! 2. A unit that needs more takes what is free in these pools, the largest need first.
+//! 3. A unit that needs more than that takes it in other pools, the largest need first. A unit that fits into a pool which
+//!    no unit has begins there. Where there is none, it shares one with as few units as can be. A unit that is larger than a
+//!    pool takes whole ones ([`rooms`](super::rooms)). In a pool it takes CPUs that lie near each other
+//!    ([`free`](super::free)).
+//! 4. The common unit has CPUs that no unit is entitled to, and nobody works there. So it takes what the others leave, of
+//!    that what it had first.
 //!
 //! Algorithm, turns: with every rotation a unit's credit grows by its part times the elapsed time, and shrinks by the
 //! turns it had. The shared CPUs go to the largest credits, one each.
@@ -13,11 +19,14 @@
 //! Properties:
 //! - Every CPU has exactly one owner.
 //! - A unit's long-run share differs from its claim by less than one turn per shared CPU.
-//! - No unit's home moves while the number of its whole CPUs stays the same.
+//! - No unit's home moves while the number of its whole CPUs stays the same, and none of its CPUs that it may keep.
+//! - No unit lacks CPUs because a pool is full.
+//! - A unit that begins has its home in as few pools as the free CPUs allow.
 //!
-//! Limits: turns follow the rotations actually made. So a late rotation makes a long turn, which the credit pays back.
+//! Limits: a unit that grew when its pools were full stays in several, also when there is room in one again. The common unit
+//! moves when the number of its CPUs changes. Turns follow the rotations actually made. So a late rotation makes a long turn, which the credit pays back.
 //!
-//! Source: seed 000, section 3.1.
+//! Source: seed 000, section 3.1; by pool: seed 001, sections 2 and 6.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -25,6 +34,7 @@ use core::cmp::Reverse;
 
 use commonhold_contract::{Contract, CpuMode, MILLIONTH, UnitId};
 use commonhold_machine::Machine;
+use commonhold_machine::pools::Pools;
 
 use super::free::FreeCpus;
 use super::tally::Tally;
@@ -74,36 +84,94 @@ fn by_owner(owners: &Owners) -> BTreeMap<UnitId, Vec<u32>> {
 }
 
 /// Home CPUs for every claim, near to what `before` says.
-pub(crate) fn homes(machine: &Machine, claims: &[Claim], before: &Owners) -> Owners {
+pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: &Owners) -> Owners {
     let mut had = by_owner(before);
+    let pool_of = pools.by_cpu();
     let mut owners = Owners::new();
-    let mut needs: Vec<(usize, UnitId, Vec<u32>)> = Vec::new();
+    let mut needs = Vec::new();
     for claim in claims {
-        let kept = keep(machine, claim.whole(), had.remove(&claim.unit).unwrap_or_default());
-        owners.extend(kept.iter().map(|cpu| (*cpu, claim.unit)));
-        needs.push((claim.whole() - kept.len(), claim.unit, kept));
+        let mine = had.remove(&claim.unit).unwrap_or_default();
+        // Nobody works on what no unit is entitled to: units choose before it, also among what it had.
+        if !claim.unit.is_common() || mine.len() == claim.whole() {
+            let kept = keep(machine, &pool_of, claim.whole(), mine);
+            owners.extend(kept.iter().map(|cpu| (*cpu, claim.unit)));
+            needs.push(Need { unit: claim.unit, count: claim.whole() - kept.len(), own: kept });
+        }
     }
-    needs.sort_by_key(|(need, unit, _)| (Reverse(*need), *unit));
-    let mut free = FreeCpus::of(machine, |cpu| !owners.contains_key(&cpu));
-    for (need, unit, kept) in needs.into_iter().filter(|(need, _, _)| *need > 0) {
-        owners.extend(free.take_together(&kept, need).into_iter().map(|cpu| (cpu, unit)));
+    needs.retain(|need| !need.unit.is_common());
+    fill(machine, pools, &mut needs, &mut owners);
+    for claim in claims.iter().filter(|claim| claim.unit.is_common()) {
+        let had = before.iter().filter(|(_, unit)| **unit == claim.unit).map(|(cpu, _)| *cpu);
+        let left = had.filter(|cpu| owners.get(cpu).is_none_or(|unit| *unit == claim.unit)).collect();
+        let kept = keep(machine, &pool_of, claim.whole(), left);
+        owners.extend(kept.iter().map(|cpu| (*cpu, claim.unit)));
+        let need = Need { unit: claim.unit, count: claim.whole() - kept.len(), own: kept };
+        if need.count > 0 {
+            fill(machine, pools, &mut [need], &mut owners);
+        }
     }
     owners
 }
 
-/// The CPUs that a unit keeps of its old homes: of too many, those in the nodes where it has most.
-fn keep(machine: &Machine, whole: usize, mut mine: Vec<u32>) -> Vec<u32> {
+/// How many CPUs a unit needs, besides its own.
+struct Need {
+    unit: UnitId,
+    count: usize,
+    own: Vec<u32>,
+}
+
+/// Gives units what they need: first in the pools where each is, lest others begin there, and then in others.
+fn fill(machine: &Machine, pools: &Pools, needs: &mut [Need], owners: &mut Owners) {
+    let mut free = FreeCpus::in_pools(machine, pools, |cpu| !owners.contains_key(&cpu));
+    needs.sort_by_key(|need| (Reverse(need.count), need.unit));
+    for need in &mut *needs {
+        free.enter(&need.own);
+        need.take(free.take_in_own_pools(&need.own, need.count), owners);
+    }
+    needs.sort_by_key(|need| (Reverse(need.count), need.unit));
+    for need in needs {
+        need.take(free.take_in_pools(&need.own, need.count), owners);
+    }
+}
+
+impl Need {
+    fn take(&mut self, cpus: Vec<u32>, owners: &mut Owners) {
+        owners.extend(cpus.iter().map(|cpu| (*cpu, self.unit)));
+        self.count -= cpus.len();
+        self.own.extend(cpus);
+    }
+}
+
+/// The CPUs that a unit keeps of its old homes: of too many, those in the pools where it has most, and in the nodes.
+fn keep(machine: &Machine, pool_of: &BTreeMap<u32, usize>, whole: usize, mut mine: Vec<u32>) -> Vec<u32> {
     mine.retain(|cpu| machine.cpu(*cpu).is_some());
     if mine.len() > whole {
-        let node = |cpu: u32| machine.cpu(cpu).map(|cpu| cpu.node);
-        let mut in_node: BTreeMap<Option<u32>, usize> = BTreeMap::new();
-        for cpu in &mine {
-            *in_node.entry(node(*cpu)).or_default() += 1;
-        }
-        mine.sort_by_cached_key(|cpu| (in_node.get(&node(*cpu)).copied().map(Reverse), *cpu));
+        let pool = |cpu: u32| pool_of.get(&cpu).copied();
+        let node = |cpu: u32| (pool(cpu), machine.cpu(cpu).map(|cpu| cpu.node));
+        let (in_pool, in_node) = (tally(&mine, pool), tally(&mine, node));
+        mine.sort_by_cached_key(|cpu| {
+            let (pool, node) = (pool(*cpu), node(*cpu));
+            // Equals one after the other: half of each would leave the unit in both.
+            (
+                in_pool.get(&pool).copied().map(Reverse),
+                pool,
+                in_node.get(&node).copied().map(Reverse),
+                node,
+                *cpu,
+            )
+        });
         mine.truncate(whole);
     }
     mine
+}
+
+/// How many CPUs are in each place.
+fn tally<P: Ord>(cpus: &[u32], place: impl Fn(u32) -> P) -> BTreeMap<P, usize> {
+    let mut tally = BTreeMap::new();
+    for cpu in cpus {
+        *tally.entry(place(*cpu)).or_default() += 1;
+    }
+    tally
 }
 
 /// Credits of the units that hold parts of CPUs, in millionths of a CPU times nanoseconds.
@@ -184,9 +252,13 @@ fn seat(machine: &Machine, shared: &[u32], winners: &[UnitId], homes: &Owners, b
 }
 
 #[cfg(test)]
+mod homes_by_pool;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::time::MS;
+    use commonhold_contract::PoolForm;
     use proptest::prelude::*;
 
     fn machine(text: &str) -> Machine {
@@ -195,6 +267,10 @@ mod tests {
 
     fn claims(micro: &[u64]) -> Vec<Claim> {
         micro.iter().zip(2u32..).map(|(micro, unit)| Claim { unit: UnitId(unit), micro: *micro }).collect()
+    }
+
+    fn pools(machine: &Machine) -> Pools {
+        crate::pools(machine, PoolForm::Auto)
     }
 
     fn count(owners: &Owners, unit: u32) -> usize {
@@ -206,7 +282,12 @@ mod tests {
     #[test]
     fn whole_cpus_lie_together() {
         let machine = machine("nodes:4 cpus:2 memory:1GiB");
-        let owners = homes(&machine, &claims(&[1_000_000, 2_000_000, 3_000_000, 2_000_000]), &Owners::new());
+        let owners = homes(
+            &machine,
+            &pools(&machine),
+            &claims(&[1_000_000, 2_000_000, 3_000_000, 2_000_000]),
+            &Owners::new(),
+        );
         let by_cpu: Vec<u32> = owners.values().map(|unit| unit.0).collect();
         assert_eq!(by_cpu, [4, 4, 4, 2, 3, 3, 5, 5]);
     }
@@ -215,8 +296,8 @@ mod tests {
     #[test]
     fn homes_move_as_little_as_they_can() {
         let machine = machine("nodes:2 cpus:4 memory:1GiB");
-        let before = homes(&machine, &claims(&[3_000_000, 5_000_000]), &Owners::new());
-        let after = homes(&machine, &claims(&[4_000_000, 4_000_000]), &before);
+        let before = homes(&machine, &pools(&machine), &claims(&[3_000_000, 5_000_000]), &Owners::new());
+        let after = homes(&machine, &pools(&machine), &claims(&[4_000_000, 4_000_000]), &before);
         let moved = after.iter().filter(|(cpu, unit)| before.get(cpu) != Some(unit)).count();
         assert_eq!(moved, 1, "{before:?} {after:?}");
         assert_eq!(after.values().map(|unit| unit.0).collect::<Vec<_>>(), [3, 3, 3, 3, 2, 2, 2, 2]);
@@ -227,7 +308,7 @@ mod tests {
     fn halves_take_turns() {
         let machine = machine("cpus:2 memory:1GiB");
         let claims = claims(&[1_500_000, 500_000]);
-        let homes = homes(&machine, &claims, &Owners::new());
+        let homes = homes(&machine, &pools(&machine), &claims, &Owners::new());
         let mut turns = Turns::default();
         let mut seen = Vec::new();
         for n in 0..6u64 {
@@ -263,7 +344,7 @@ mod tests {
         fn credits_stay_within_a_logarithm(cpus in 1u64..8, weights in proptest::collection::vec(1u64..100, 2..30), turns_dealt in 1u64..300) {
             let machine = machine(&format!("cpus:{cpus} memory:1GiB"));
             let claims = claims(&crate::rights::share::split(cpus * MILLIONTH, &weights));
-            let homes = homes(&machine, &claims, &Owners::new());
+            let homes = homes(&machine, &pools(&machine), &claims, &Owners::new());
             let mut turns = Turns::default();
             for n in 0..turns_dealt {
                 turns.rotate(&machine, &claims, &homes, n * 250 * MS, 250 * MS);
@@ -281,7 +362,7 @@ mod tests {
         fn long_run_shares(cpus in 1u64..12, weights in proptest::collection::vec(1u64..100, 1..20), late in proptest::collection::vec(0u64..120, 100)) {
             let machine = machine(&format!("cpus:{cpus} memory:1GiB"));
             let claims = claims(&crate::rights::share::split(cpus * MILLIONTH, &weights));
-            let homes = homes(&machine, &claims, &Owners::new());
+            let homes = homes(&machine, &pools(&machine), &claims, &Owners::new());
             let mut turns = Turns::default();
             let mut now = 0;
             let mut held: BTreeMap<UnitId, u64> = BTreeMap::new();
