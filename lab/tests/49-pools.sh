@@ -4,7 +4,7 @@
 # needs: commonhold team
 # Seed 001 on four nodes of two CPUs: jobs of two threads each sit in a node of their own, and their pages lie there, under
 # `cgroup` and under `kernel`; beside what the kernel does by itself. Each job's buffer is first touched in the last node, so
-# that pages have to come after the threads. One job comes while another has a thread in each of two nodes, and one ends.
+# that pages have to come after the threads. A daemon that is killed leaves nobody where it was put.
 
 contract() {
 	cat > contract.toml <<-EOF
