@@ -155,9 +155,9 @@ pub(crate) static MACHINE: Table = Table {
             },
             "\"auto\"",
             "\"node\"",
-            "How CPUs are grouped into pools, in which jobs are placed. `auto`: by what suits the machine; `commonhold \
-             doctor` says how. `cache`, `node`, `socket`: a pool for each. `machine`: one for all. A number: pools of so many \
-             CPUs, wherever they lie, for experiments.",
+            "How CPUs are grouped into pools, in which units have home CPUs and jobs are placed. `auto`: by what suits the \
+             machine; `commonhold doctor` says how. `cache`, `node`, `socket`: a pool for each. `machine`: one for all. A \
+             number: pools of so many CPUs, wherever they lie, for experiments.",
         ),
         key(
             "placement",
