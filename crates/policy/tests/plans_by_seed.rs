@@ -42,13 +42,13 @@ const REMEMBERED: u64 = 600_000 * MS;
 
 /// The hashes, by kind, and for how long loans are remembered there.
 const HASHES: [(&str, Means, Scheme, u64, u64); 8] = [
-    ("user isolate, no memory", USER, Scheme::Isolate, 0, 0x215C_F364_2860_C57F),
-    ("user isolate", USER, Scheme::Isolate, REMEMBERED, 0xDF79_33E0_58F9_7B6A),
-    ("user quota", USER, Scheme::Quota, REMEMBERED, 0x0081_E88D_6AC6_75C6),
-    ("cgroup isolate, no memory", CGROUP, Scheme::Isolate, 0, 0x0BD3_C4CC_F7F3_145D),
-    ("cgroup isolate", CGROUP, Scheme::Isolate, REMEMBERED, 0x536D_7FD6_A9E0_2F56),
-    ("cgroup quota", CGROUP, Scheme::Quota, REMEMBERED, 0x20E1_AEFD_014B_1AC9),
-    ("switches isolate", SWITCHES, Scheme::Isolate, REMEMBERED, 0x818B_7CD0_4AFE_3525),
+    ("user isolate, no memory", USER, Scheme::Isolate, 0, 0xDFF4_6D56_094D_74B1),
+    ("user isolate", USER, Scheme::Isolate, REMEMBERED, 0x046A_97F0_D05F_A1AC),
+    ("user quota", USER, Scheme::Quota, REMEMBERED, 0x92D9_51C6_1A26_B4BA),
+    ("cgroup isolate, no memory", CGROUP, Scheme::Isolate, 0, 0x31FE_4610_C4B6_C6A0),
+    ("cgroup isolate", CGROUP, Scheme::Isolate, REMEMBERED, 0x40CA_C1FA_35E4_B77F),
+    ("cgroup quota", CGROUP, Scheme::Quota, REMEMBERED, 0x1B73_79F8_8EBB_129F),
+    ("switches isolate", SWITCHES, Scheme::Isolate, REMEMBERED, 0xEEE2_CD60_D88C_9FC1),
     ("user smp", USER, Scheme::Smp, REMEMBERED, 0xC233_1B65_C3B2_9ECA),
 ];
 
