@@ -35,11 +35,18 @@ pub(super) fn step(state: &mut State, now: Time, hall: &mut Hall<'_>) {
     let apart: Vec<JobId> =
         state.jobs.iter().filter(|(_, job)| job.spread().len() > 1).map(|(id, _)| *id).collect();
     let mut moved: Vec<JobId> = Vec::new();
-    for id in apart {
-        while let Some(found) = find(state, id, now, hall) {
-            carry_out(state, id, &found, hall);
-            moved.push(id);
-            moved.extend(found.other.map(|(job, _)| job));
+    // What one job gives up, another may take: until none finds a move.
+    loop {
+        let before = moved.len();
+        for id in &apart {
+            while let Some(found) = find(state, *id, now, hall) {
+                carry_out(state, *id, &found, hall);
+                moved.push(*id);
+                moved.extend(found.other.map(|(job, _)| job));
+            }
+        }
+        if moved.len() == before {
+            break;
         }
     }
     for id in moved {
