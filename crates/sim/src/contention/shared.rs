@@ -235,7 +235,10 @@ mod tests {
             // The same tasks twice have the same neighbours.
             let twice: Vec<Sharer> = tasks.iter().chain(&tasks).cloned().collect();
             let slow = shared.slowdowns(&twice);
-            prop_assert_eq!(&slow[..tasks.len()], &slow[tasks.len()..]);
+            // Sums in another order may round otherwise.
+            for (one, other) in slow[..tasks.len()].iter().zip(&slow[tasks.len()..]) {
+                prop_assert!(one.abs_diff(*other) <= 1, "{one} {other}");
+            }
         }
     }
 }
