@@ -126,6 +126,12 @@ impl Reader<'_, '_> {
             let size = self.document.count(entry, min..=max).and_then(|size| u32::try_from(size).ok());
             return size.map_or(PoolForm::Auto, PoolForm::Size);
         }
+        let listed = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
+        let wanted = format!("one of {listed}, or a number of CPUs");
+        if !matches!(entry.value.get_ref(), DeValue::String(_)) {
+            self.document.wrong_type(entry, &wanted);
+            return PoolForm::Auto;
+        }
         let word = self.document.choice(entry, words);
         PoolForm::NAMED.into_iter().find(|known| word.is_some() && word == known.word()).unwrap_or_default()
     }

@@ -14,6 +14,8 @@ use commonhold_policy::{JobId, Plan, Reason, Snapshot, ThreadId};
 pub struct Job {
     /// Its number.
     pub job: u32,
+    /// A program's name, and the number of its first process.
+    pub name: String,
     /// The path of its unit.
     pub unit: String,
     /// Threads that are there.
@@ -35,6 +37,7 @@ pub struct Job {
 struct Own {
     /// `None` before it was seen.
     unit: Option<UnitId>,
+    name: String,
     threads: u32,
     moved: u64,
     at_home: u64,
@@ -76,6 +79,7 @@ impl Jobs {
         for facts in &snapshot.jobs {
             let own = self.jobs.entry(facts.job).or_default();
             own.unit = Some(facts.unit);
+            own.name.clone_from(&facts.name);
             own.threads = u32::try_from(facts.threads.len()).unwrap_or(u32::MAX);
             for thread in facts.threads.iter().filter(|thread| thread.wants) {
                 let seat = self.seats.get(&thread.thread).map(|(_, pool)| *pool);
@@ -109,6 +113,7 @@ impl Jobs {
         }
         let job = |(id, own): (&JobId, &Own)| Job {
             job: id.0,
+            name: own.name.clone(),
             unit: own
                 .unit
                 .and_then(|unit| contract.units.get(unit.index()))
@@ -138,10 +143,12 @@ mod tests {
         let unit = contract.add(None, "a");
         let mut jobs = Jobs::default();
         jobs.adopt(&contract);
-        let thread = |thread, cpu, wants| ThreadFacts { thread: ThreadId(thread), wants, cpu: Some(cpu) };
+        let thread =
+            |thread, cpu, wants| ThreadFacts { thread: ThreadId(thread), wants, cpu: Some(cpu), tied: None };
         let look = |cpu| {
             let threads = vec![thread(1, cpu, true), thread(2, 3, false)];
-            let job = JobFacts { job: JobId(7), unit, threads, memory: Some(vec![(1, 4096)]) };
+            let name = "make (12)".to_owned();
+            let job = JobFacts { job: JobId(7), name, unit, threads, memory: Some(vec![(1, 4096)]) };
             Snapshot { jobs: vec![job], ..Snapshot::default() }
         };
         jobs.observe(&machine, &look(0));
@@ -154,6 +161,7 @@ mod tests {
         let said = jobs.statement(&contract);
         let expected = Job {
             job: 7,
+            name: "make (12)".to_owned(),
             unit: "a".to_owned(),
             threads: 2,
             pools: vec![(1, 1)],

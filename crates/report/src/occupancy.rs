@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use commonhold_sim::outcome::Occupancy;
+use commonhold_sim::outcome::{JobOutcome, Occupancy};
 
 use crate::figures::duration;
 use crate::svg;
@@ -12,16 +12,24 @@ fn letter(job: usize) -> char {
     char::from(b'a' + u8::try_from(job % 26).unwrap_or(0))
 }
 
-/// A line for each moment: the time, and a letter or a dash for each CPU, pools apart. A line that says what the one before said
-/// is left out.
-pub fn text(occupancy: &Occupancy) -> String {
+/// A line for each moment: the time, and a letter or a dash for each CPU, pools apart; behind it, which jobs are new. A line that
+/// says what the one before said is left out.
+pub fn text(occupancy: &Occupancy, jobs: &[JobOutcome]) -> String {
     let mut out = String::from("time, and the job that has each CPU; pools are apart, - is nobody\n");
-    let mut before = String::new();
+    let (mut before, mut told) = (String::new(), 0);
     for (at, moment) in occupancy.moments.iter().enumerate() {
         let pools = occupancy.pools.iter().map(|pool| letters(pool, moment));
         let line = pools.collect::<Vec<_>>().join(" ");
         if line != before {
-            let _ = writeln!(out, "{:>9}  {line}", duration(at as u64 * occupancy.every_ns));
+            let last = moment.iter().flatten().max().map_or(told, |last| told.max(last + 1));
+            let new = (told..last).filter_map(|job| {
+                let name = &jobs.get(*occupancy.jobs.get(job)? as usize)?.name;
+                Some(format!("{} {name}", letter(job)))
+            });
+            let new = new.collect::<Vec<_>>().join(", ");
+            let line = format!("{:>9}  {line}  {new}", duration(at as u64 * occupancy.every_ns));
+            let _ = writeln!(out, "{}", line.trim_end());
+            told = last;
         }
         before = line;
     }
@@ -34,7 +42,7 @@ fn letters(pool: &[u32], moment: &[Option<usize>]) -> String {
 }
 
 const LEFT: f64 = 60.0;
-const WIDTH: f64 = 620.0;
+const WIDTH: f64 = svg::WIDTH - LEFT - 20.0;
 const ROW: f64 = 16.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 12.0;
@@ -46,7 +54,7 @@ const COLOURS: [&str; 8] =
 /// A row for each CPU, pools apart, time from left to right, a colour for each job.
 pub(crate) fn plot(occupancy: &Occupancy) -> String {
     let cpus: usize = occupancy.pools.iter().map(Vec::len).sum();
-    let height = TOP + real(cpus) * ROW + real(occupancy.pools.len()) * GAP + 34.0;
+    let height = TOP + real(cpus) * ROW + real(occupancy.pools.len()) * GAP + 40.0;
     let moments = occupancy.moments.len().max(1);
     let mut out = svg::open("occupancy", "Jobs on CPUs", "Which job has which CPU over time", height);
     let mut top = TOP;
@@ -82,17 +90,9 @@ pub(crate) fn plot(occupancy: &Occupancy) -> String {
         }
         top += GAP;
     }
-    let end = real(moments) * real(usize::try_from(occupancy.every_ns).unwrap_or(usize::MAX)) / 1e9;
-    for part in 0..=4u8 {
-        let part = f64::from(part) / 4.0;
-        let _ = writeln!(
-            out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{:.1} s</text>",
-            LEFT + WIDTH * part,
-            top + 12.0,
-            end * part
-        );
-    }
+    let until = real(moments) * real(usize::try_from(occupancy.every_ns).unwrap_or(usize::MAX)) / 1e9;
+    let axis = svg::Axis { left: LEFT, right: LEFT + WIDTH, until, step: svg::step_for(until), unit: "s" };
+    svg::add_axis(&mut out, &axis, top);
     out + "</svg>\n"
 }
 
@@ -117,6 +117,7 @@ fn real(n: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use commonhold_sim::outcome::Spent;
 
     fn occupancy() -> Occupancy {
         let moments = vec![
@@ -129,9 +130,21 @@ mod tests {
 
     #[test]
     fn a_line_for_each_moment_that_is_new() {
-        let text = text(&occupancy());
+        let spent = Spent::default();
+        let job = |name: &str| JobOutcome {
+            name: name.to_owned(),
+            unit: "u".to_owned(),
+            started_ns: 0,
+            ended_ns: None,
+            spent,
+        };
+        let mut occupancy = occupancy();
+        occupancy.jobs[1] = 1;
+        let text = text(&occupancy, &[job("fft"), job("mm")]);
         let lines: Vec<&str> = text.lines().skip(1).map(str::trim).collect();
-        assert_eq!(lines, ["0 s  aa -b", "200.0 ms  b- -b"]);
+        assert_eq!(lines[0], "0 s  aa -b  a fft, b mm");
+        assert!(lines[1].starts_with("200.0 ms  b- -b  c fft"), "{text}");
+        assert_eq!(lines.len(), 2);
     }
 
     #[test]

@@ -128,8 +128,8 @@ pub fn text(study: &Study, style: Style) -> String {
         out += &said.unwrap_or_default();
     }
     out.push('\n');
-    if let Some(occupancy) = study.runs.first().and_then(|run| run.occupancy.as_ref()) {
-        out += &crate::occupancy::text(occupancy);
+    if let Some((run, occupancy)) = study.runs.first().and_then(|run| Some((run, run.occupancy.as_ref()?))) {
+        out += &crate::occupancy::text(occupancy, &run.jobs);
         out.push('\n');
     }
     out + &closing(&study.runs.iter().collect::<Vec<_>>(), study.horizon_ns)

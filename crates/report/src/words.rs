@@ -12,7 +12,7 @@ use commonhold_policy::rights::{
 };
 use commonhold_policy::{MS, Plan, Reason};
 
-use crate::figures::duration;
+use crate::figures::{count, duration};
 
 /// What one step of a plan does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -308,22 +308,14 @@ pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
 
 struct Described<'a>(Action<'a>, &'a Contract);
 
-/// `1 thread`, `3 threads`.
-struct Threads(u32);
-
-impl fmt::Display for Threads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} thread{}", self.0, if self.0 == 1 { "" } else { "s" })
-    }
+/// `3 threads`.
+fn several_threads(n: u32) -> String {
+    count(n as usize, "thread")
 }
 
-/// `1 cpu free`, `3 cpus free`.
-struct Free(u32);
-
-impl fmt::Display for Free {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} cpu{} free", self.0, if self.0 == 1 { "" } else { "s" })
-    }
+/// `3 cpus free`.
+fn free_cpus(n: u32) -> String {
+    format!("{} free", count(n as usize, "cpu"))
 }
 
 impl fmt::Display for Described<'_> {
@@ -453,17 +445,21 @@ impl fmt::Display for Because<'_> {
             Reason::ThreadGone => write!(f, "it has ended, or is in no job any more"),
             Reason::Rests => write!(f, "it has not wanted a cpu for a while"),
             Reason::FirstOfItsJob { placement, free } => {
-                write!(f, "the first of its job: {placement} chose the pool, with {}", Free(free))
+                write!(f, "the first of its job: {placement} chose the pool, with {}", free_cpus(free))
             }
-            Reason::BesideItsJob { threads } => write!(f, "beside {} of its job", Threads(threads)),
+            Reason::BesideItsJob { threads } => write!(f, "beside {} of its job", several_threads(threads)),
             Reason::PoolsOfItsJobFull { placement, free } => {
-                write!(f, "the pools of its job are full: {placement} chose another, with {}", Free(free))
+                write!(
+                    f,
+                    "the pools of its job are full: {placement} chose another, with {}",
+                    free_cpus(free)
+                )
             }
             Reason::Together { from, threads } => {
                 write!(
                     f,
                     "moved from pool {from}, so that jobs lie together: beside {} of its own",
-                    Threads(threads)
+                    several_threads(threads)
                 )
             }
             Reason::PagesApart { bytes } => {

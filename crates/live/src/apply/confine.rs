@@ -121,6 +121,26 @@ impl Confinement {
         }
     }
 
+    /// The CPUs that its owner ties a thread to, of those that the program may use; `None`: all of them, or those of its
+    /// group, or nobody can tell.
+    pub(super) fn tied(
+        &self,
+        key: ProcessKey,
+        tid: u32,
+        within: Option<&CpuSet>,
+        all: &CpuSet,
+    ) -> Option<CpuSet> {
+        let held = self.held.get(&key).and_then(|threads| threads.get(&tid));
+        let wish = match held {
+            Some(held) => held.original.clone(),
+            // A mask that was given may have been inherited, and is nobody's wish then.
+            None => {
+                affinity::get(tid).ok().filter(|now| !self.given.contains_key(now) && within != Some(now))?
+            }
+        };
+        (!all.difference(&wish).is_empty()).then_some(wish)
+    }
+
     pub(super) fn overridden(&self) -> usize {
         self.held.values().flat_map(BTreeMap::values).filter(|held| held.overridden).count()
     }
@@ -219,7 +239,7 @@ impl Confining<'_> {
                 self.inherited(key, &now, seat.is_some() || of_unit.is_some()).unwrap_or_else(|| now.clone())
             }
         };
-        // A seat is an advantage and no bound: whoever chose other CPUs for the thread has his way.
+        // The owner may have tied it to other CPUs since the plan was made.
         let seat = seat.filter(|seat| !seat.intersection(&original).is_empty());
         let ordered = seat.or(of_unit);
         let (cpus, overridden) = mask(ordered.as_ref(), &original);

@@ -12,7 +12,7 @@ use commonhold_policy::{JobFacts, JobId, Means, Seats as SeatMeans, Time};
 use super::confine::Confinement;
 use super::pages;
 use crate::LiveError;
-use crate::observe::jobs::Jobs;
+use crate::observe::jobs::{Jobs, Tied};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::Roster;
 
@@ -39,8 +39,9 @@ impl Seats {
         now: Time,
         contract: &Contract,
         roster: &mut Roster,
+        tied: Tied<'_>,
     ) -> Result<Vec<JobFacts>, LiveError> {
-        self.jobs.observe(now, contract, roster)
+        self.jobs.observe(now, contract, roster, tied)
     }
 
     /// Takes in what is ordered. The processes of threads whose seats changed.

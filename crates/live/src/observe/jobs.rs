@@ -20,6 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use commonhold_contract::{Contract, JobKind, UnitId};
+use commonhold_machine::CpuSet;
 use commonhold_policy::{JobFacts, JobId, ThreadFacts, ThreadId, Time};
 
 use super::process::ProcessKey;
@@ -29,6 +30,9 @@ use crate::LiveError;
 
 /// How often a job's memory is looked for, in nanoseconds.
 const MEMORY_NS: Time = 2_000_000_000;
+
+/// The CPUs that its owner ties a thread to, which is of a unit; `None`: all, or nobody can tell.
+pub(crate) type Tied<'a> = &'a dyn Fn(UnitId, ProcessKey, u32) -> Option<CpuSet>;
 
 /// What makes processes one job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +59,7 @@ struct Thread {
     ticks: u64,
     cpu: Option<u32>,
     wants: bool,
+    tied: Option<CpuSet>,
 }
 
 /// The jobs that were seen.
@@ -79,6 +84,7 @@ impl Jobs {
         now: Time,
         contract: &Contract,
         roster: &mut Roster,
+        tied: Tied<'_>,
     ) -> Result<Vec<JobFacts>, LiveError> {
         let kind = |unit: UnitId| contract.units.get(unit.index()).and_then(|unit| unit.job);
         if !contract.units.iter().any(|unit| unit.job.is_some()) {
@@ -96,9 +102,9 @@ impl Jobs {
             .collect();
         self.follow(&members, roster)?;
         for (key, ..) in &members {
-            self.look_at(*key, roster)?;
+            self.look_at(*key, roster, tied)?;
         }
-        let mut facts = self.facts();
+        let mut facts = self.facts(roster);
         self.look_at_memory(now, &mut facts, roster)?;
         Ok(facts)
     }
@@ -174,7 +180,7 @@ impl Jobs {
     }
 
     /// What the threads of a process do.
-    fn look_at(&mut self, key: ProcessKey, roster: &mut Roster) -> Result<(), LiveError> {
+    fn look_at(&mut self, key: ProcessKey, roster: &mut Roster, tied: Tied<'_>) -> Result<(), LiveError> {
         let Some(known) = self.known.get_mut(&key) else { return Ok(()) };
         if roster.runnable(key.pid) == 0 && !known.threads.is_empty() {
             known.threads.values_mut().for_each(|thread| thread.wants = false);
@@ -197,19 +203,25 @@ impl Jobs {
             let thread = known.threads.entry(tid).or_insert_with(|| {
                 *last += 1;
                 by_thread.insert(ThreadId(*last), (key, tid));
-                Thread { id: ThreadId(*last), ticks: now.ticks, cpu: None, wants: false }
+                Thread { id: ThreadId(*last), ticks: now.ticks, cpu: None, wants: false, tied: None }
             });
             thread.wants = now.is_runnable || now.ticks > thread.ticks;
             (thread.ticks, thread.cpu) = (now.ticks, Some(now.cpu));
+            thread.tied = tied(known.unit, key, tid);
         }
         Ok(())
     }
 
-    fn facts(&self) -> Vec<JobFacts> {
+    fn facts(&self, roster: &Roster) -> Vec<JobFacts> {
         let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
-        for known in self.known.values() {
+        for (key, known) in &self.known {
+            let name = || {
+                let first = roster.member(key.pid).map_or("?", |member| member.comm.as_str());
+                format!("{first} ({})", key.pid)
+            };
             let facts = jobs.entry(known.job).or_insert_with(|| JobFacts {
                 job: known.job,
+                name: name(),
                 unit: known.unit,
                 threads: Vec::new(),
                 memory: None,
@@ -218,6 +230,7 @@ impl Jobs {
                 thread: thread.id,
                 wants: thread.wants,
                 cpu: thread.cpu,
+                tied: thread.tied.clone(),
             }));
         }
         for facts in jobs.values_mut() {

@@ -8,9 +8,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, PoolForm};
+use commonhold_contract::Contract;
 use commonhold_machine::Machine;
-use commonhold_machine::pools::{Form, Pools};
+use commonhold_machine::pools::Pools;
 
 use crate::plan::{PlaceOrder, Plan};
 use crate::snapshot::ThreadId;
@@ -32,7 +32,7 @@ impl SeatBooks {
         if plan.decisions.seats.is_empty() && plan.orders.place.is_empty() {
             return;
         }
-        let pools = Pools::form(machine, form(contract.machine.pools));
+        let pools = crate::pools(machine, contract.machine.pools);
         for seat in plan.decisions.seats.iter().map(|step| step.action) {
             let thread = seat.thread.0;
             match seat.pool {
@@ -85,16 +85,5 @@ impl SeatBooks {
                 }
             }
         }
-    }
-}
-
-fn form(form: PoolForm) -> Form {
-    match form {
-        PoolForm::Auto => Form::Auto,
-        PoolForm::Cache => Form::Cache,
-        PoolForm::Node => Form::Node,
-        PoolForm::Socket => Form::Socket,
-        PoolForm::Machine => Form::One,
-        PoolForm::Size(cpus) => Form::Size(cpus),
     }
 }

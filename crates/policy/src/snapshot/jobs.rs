@@ -1,8 +1,10 @@
 //! Jobs as a backend sees them: threads that belong together, and where they and their memory are.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use commonhold_contract::UnitId;
+use commonhold_machine::CpuSet;
 use serde::{Deserialize, Serialize};
 
 /// A job's number. The backend gives it, and gives it to no other job while this one is there.
@@ -32,6 +34,8 @@ pub enum Seats {
 pub struct JobFacts {
     /// Which.
     pub job: JobId,
+    /// What people may know it by: a program's name, and the number of its first process.
+    pub name: String,
     /// The unit that its threads are in.
     pub unit: UnitId,
     /// By ascending number.
@@ -41,7 +45,7 @@ pub struct JobFacts {
 }
 
 /// A thread of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadFacts {
     /// Which.
     pub thread: ThreadId,
@@ -49,4 +53,6 @@ pub struct ThreadFacts {
     pub wants: bool,
     /// The CPU that it ran on last; where it never ran, its creator's.
     pub cpu: Option<u32>,
+    /// The CPUs that its owner ties it to; `None`: all, or nobody can tell.
+    pub tied: Option<CpuSet>,
 }

@@ -109,10 +109,16 @@ impl Engine<'_> {
                 Some(JobKind::Process) => JobId(u32::try_from(*serial).unwrap_or(u32::MAX)),
                 _ => JobId(task.instance),
             };
-            let facts =
-                jobs.entry(job).or_insert_with(|| JobFacts { job, unit, threads: Vec::new(), memory: None });
+            let name = || self.name_of(&self.instances[task.instance as usize]).to_owned();
+            let facts = jobs.entry(job).or_insert_with(|| JobFacts {
+                job,
+                name: name(),
+                unit,
+                threads: Vec::new(),
+                memory: None,
+            });
             let cpu = Some(task.seat.unwrap_or(task.creator));
-            facts.threads.push(ThreadFacts { thread: ThreadId(*serial), wants: true, cpu });
+            facts.threads.push(ThreadFacts { thread: ThreadId(*serial), wants: true, cpu, tied: None });
         }
         jobs.into_values().collect()
     }

@@ -50,12 +50,18 @@ impl Engine<'_> {
         jobs.iter().zip(&self.arrived).any(|(job, arrived)| job.unit == id && *arrived > 0)
     }
 
+    /// A run's name: its program's, where each run of that is a job of its own.
+    pub(super) fn name_of(&self, instance: &super::Instance) -> &str {
+        let workload = &self.scenario.workload;
+        match instance.program {
+            Some(program) => &workload.programs[program as usize].name,
+            None => &workload.jobs[instance.job as usize].name,
+        }
+    }
+
     fn job(&self, instance: &super::Instance) -> JobOutcome {
         JobOutcome {
-            name: match instance.program {
-                Some(program) => self.scenario.workload.programs[program as usize].name.clone(),
-                None => self.scenario.workload.jobs[instance.job as usize].name.clone(),
-            },
+            name: self.name_of(instance).to_owned(),
             unit: self.path(instance.unit),
             started_ns: instance.started,
             ended_ns: instance.ended,

@@ -171,14 +171,17 @@ fn program(
         ops: Vec::new(),
     };
     let mut place = check::ProgramPlace { name: named.at.clone(), steps: Vec::new(), partial: true };
-    let mut said = false;
+    let (mut said, mut of_first) = (false, None);
     for entry in document.entries(&PROGRAM, table) {
         match entry.key.name {
             "memory" => program.memory_bytes = number(document, &entry).unwrap_or(0),
             "reuse" => program.reuse_ns = number(document, &entry).unwrap_or(REUSE_NS),
             "hot" => program.hot_bytes = number(document, &entry).unwrap_or(0),
             "shares" => program.shares = number_32(document, &entry).unwrap_or(0),
-            "of_first" => program.of_first = number_32(document, &entry).unwrap_or(0),
+            "of_first" => {
+                program.of_first = number_32(document, &entry).unwrap_or(0);
+                of_first = Some(document.span(entry.value));
+            }
             "job" => program.is_job = document.switch(&entry).unwrap_or(false),
             "stalled" => program.stalled = number_32(document, &entry).unwrap_or(0),
             _ => {
@@ -187,6 +190,11 @@ fn program(
                 (program.ops, place.steps, place.partial) = (steps.ops, steps.places, steps.partial);
             }
         }
+    }
+    if let Some(place) = of_first.filter(|_| program.shares == 0) {
+        let message = format!("program `{}` has `of_first`, and shares no data", named.name);
+        let help = "add `shares`, of which `of_first` is a part";
+        document.report(Diagnostic::warning("part-of-nothing", place, message).help(help));
     }
     if !said {
         let what = format!("program `{}`", named.name);

@@ -218,7 +218,13 @@ impl CgroupBackend {
         let memory = self.memory_facts(now);
         let disks = self.disk_facts();
         let idle_ns = self.idle.read(self.roster.procfs(), now)?;
-        let jobs = self.seats.observe(now, &self.contract, &mut self.roster)?;
+        let (contract, confined) = (&self.contract, &self.confined);
+        let (confinement, all) = (&self.confinement, &self.usable);
+        let tied = |unit, key, tid| {
+            let within = lineage(contract, unit).find_map(|unit| confined.get(&unit));
+            confinement.tied(key, tid, within, all)
+        };
+        let jobs = self.seats.observe(now, contract, &mut self.roster, &tied)?;
         Ok(Snapshot { at: now, units, idle_ns, disks, memory, jobs, ..Snapshot::default() })
     }
 

@@ -77,6 +77,8 @@ pub struct UserBackend {
     orders: Vec<Order>,
     confinement: Confinement,
     seats: Seats,
+    /// The CPUs of the machine that may be used.
+    all: CpuSet,
     gates: Gates,
     idle: Idle,
     /// `None` where memory is not held.
@@ -102,6 +104,7 @@ impl UserBackend {
             journal,
             confinement: Confinement::default(),
             seats: Seats::default(),
+            all: cpus.clone(),
             gates: Gates::default(),
             idle: Idle::new(cpus),
             memory: None,
@@ -180,7 +183,7 @@ impl UserBackend {
             problems: &mut self.problems,
             ordered: &ordered,
             within: &|_| None,
-            all: &CpuSet::new(),
+            all: &self.all,
         });
     }
 
@@ -303,7 +306,11 @@ impl UserBackend {
             idle_ns,
             memory,
             disks: self.disks.facts(),
-            jobs: self.seats.observe(self.now, &self.contract, &mut self.roster)?,
+            jobs: {
+                let (confinement, all) = (&self.confinement, &self.all);
+                let tied = |_, key, tid| confinement.tied(key, tid, None, all);
+                self.seats.observe(self.now, &self.contract, &mut self.roster, &tied)?
+            },
             ..Snapshot::default()
         })
     }

@@ -11,7 +11,7 @@
 //! Algorithm, expansion: a pool with a free seat in which the job is, the one with the fewest threads; else as at first, in
 //! the districts where the job is before all others.
 //!
-//! Properties: a pool is chosen if and only if one has a free seat. A choice costs a look at each pool of the districts, a
+//! Properties: a pool is chosen if and only if one has a free seat that the thread may have. A choice costs a look at each pool of the districts, a
 //! number in a row of numbers.
 //!
 //! Source: seed 001, sections 6.1 and 6.2.
@@ -77,21 +77,25 @@ impl Board {
         pool < self.room.len() && self.free(pool) > 0
     }
 
-    /// The pool for one more thread of a job that has so many threads in each pool, and which is at a pool now.
+    /// The pool for one more thread of a job that has so many threads in each pool, and which is at a pool now. It may sit in
+    /// those pools alone.
     pub(crate) fn choose(
         &self,
         placement: Placement,
         job: &[(PoolAt, u32)],
         at: Option<PoolAt>,
+        may: &dyn Fn(PoolAt) -> bool,
     ) -> Option<PoolAt> {
-        let own = job.iter().filter(|(pool, _)| self.free(*pool) > 0);
+        let own = job.iter().filter(|(pool, _)| self.free(*pool) > 0 && may(*pool));
         if let Some((pool, _)) = own.min_by_key(|(pool, _)| (self.taken[*pool], *pool)) {
             return Some(*pool);
         }
         // As near to what the job has as there is room.
         let near = job.iter().map(|(pool, _)| self.district_of[*pool]).filter(|near| self.free[*near] > 0);
         let district = near.min().or_else(|| self.district(placement, at))?;
-        self.in_district(placement, district, at)
+        let in_district = self.among(placement, self.districts[district].clone(), at, may);
+        // The district has a free seat, and one that is tied to CPUs may not have it.
+        in_district.or_else(|| self.among(placement, 0..self.room.len(), at, may))
     }
 
     /// The district that a job begins in.
@@ -111,8 +115,15 @@ impl Board {
         }
     }
 
-    fn in_district(&self, placement: Placement, district: usize, at: Option<PoolAt>) -> Option<PoolAt> {
-        let open = self.districts[district].clone().filter(|pool| self.free(*pool) > 0);
+    /// The pool of some of them.
+    fn among(
+        &self,
+        placement: Placement,
+        pools: Range<usize>,
+        at: Option<PoolAt>,
+        may: &dyn Fn(PoolAt) -> bool,
+    ) -> Option<PoolAt> {
+        let open = pools.filter(|pool| self.free(*pool) > 0 && may(*pool));
         match placement {
             Placement::FirstFit => open.min(),
             Placement::BestFit => open.min_by_key(|pool| (self.free(*pool), *pool)),

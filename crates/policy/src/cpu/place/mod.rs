@@ -8,7 +8,7 @@
 //!
 //! Algorithm:
 //! 1. Threads that are gone, rest, or sit where their unit has no CPU any more get up.
-//! 2. Threads that count and have no seat are placed, job by job in the order in which jobs came, by the contract's
+//! 2. Threads that count and have no seat are placed where their owners let them run, job by job in the order in which jobs came, by the contract's
 //!    placement ([`board::Board::choose`]). Where no pool has a free seat a thread has none, and runs where its unit may.
 //! 3. Repartitioning, if the contract has it. A thread that sits apart from most of its job moves to the pool where these
 //!    are: onto a free seat, or in exchange with a thread of another job there. It moves if the togetherness of both jobs
@@ -18,10 +18,10 @@
 //! 4. Pages of a job that lie in other nodes than its threads come after them, where that pays by the same measure.
 //!
 //! Properties: no pool has more threads with a seat than CPUs that their unit may use. A thread is without a seat only while
-//! all seats are taken. Without repartitioning, a thread that counts and keeps its unit's CPUs never moves. Each move makes the
+//! all seats are taken that it may have. Without repartitioning, a thread that counts and keeps its unit's CPUs never moves. Each move makes the
 //! sum of togetherness grow, so moves end. The same facts give the same seats.
 //!
-//! Limits: a job that sleeps for longer than [`REST_NS`] may find its pool taken. Which CPU of a pool a thread has is the
+//! Limits: threads that are tied to the same CPU of a pool take a seat each. A job that sleeps for longer than [`REST_NS`] may find its pool taken. Which CPU of a pool a thread has is the
 //! kernel's choice. The gain is taken to be the same for all programs.
 //!
 //! Source: seed 001, section 6; repartitioning is left open there (sections 2 and 6). That what has run long will run long:
@@ -113,8 +113,10 @@ struct Job {
 struct Thread {
     /// When it wanted a CPU last.
     wanted: Option<Time>,
-    /// Where it was seen.
+    /// Where it was seen first.
     at: Option<PoolAt>,
+    /// The CPUs that its owner ties it to.
+    tied: Option<CpuSet>,
     seat: Option<PoolAt>,
     /// Why it has that seat, or none.
     because: Reason,
@@ -166,7 +168,7 @@ pub(crate) fn step(
     if input.contract.machine.repartition {
         repartition::step(state, now, &mut hall);
     }
-    state.say(input, &pools, held, orders);
+    state.say(input, &hall, orders);
     if input.contract.machine.repartition {
         state.bring(now, input, &pools, orders);
     }
@@ -191,6 +193,28 @@ impl<'a> Hall<'a> {
             Held::Shared => None,
             Held::By(_) => Some(super::outermost(self.contract, unit)),
         }
+    }
+
+    /// The CPUs of a pool that a unit may use.
+    fn cpus(&self, unit: UnitId, pool: PoolAt) -> CpuSet {
+        let all = self.pools.pools.get(pool).map(|pool| pool.cpus.iter().copied().collect::<CpuSet>());
+        let all = all.unwrap_or_default();
+        match (self.held, self.key(unit)) {
+            (Held::By(held), Some(unit)) => {
+                held.get(&unit).map_or_else(CpuSet::new, |own| all.intersection(own))
+            }
+            _ => all,
+        }
+    }
+
+    /// Whether its owner lets a thread run on any CPU that it would have in a pool.
+    fn may_sit(&self, unit: UnitId, thread: &Thread, pool: PoolAt) -> bool {
+        thread.tied.as_ref().is_none_or(|tied| !self.cpus(unit, pool).intersection(tied).is_empty())
+    }
+
+    /// The board of a unit, if it was asked for before.
+    fn made(&self, unit: UnitId) -> Option<&Board> {
+        self.boards.get(&self.key(unit))
     }
 
     fn board(&mut self, unit: UnitId) -> &mut Board {
@@ -277,6 +301,7 @@ impl State {
                 let thread = job.threads.entry(facts.thread).or_insert_with(|| Thread {
                     wanted: None,
                     at: facts.cpu.and_then(pool_of),
+                    tied: None,
                     seat: None,
                     because: Reason::NoSeatFree,
                     said: None,
@@ -284,6 +309,7 @@ impl State {
                 if facts.wants {
                     thread.wanted = Some(now);
                 }
+                thread.tied.clone_from(&facts.tied);
             }
         }
     }
@@ -292,12 +318,13 @@ impl State {
     fn rise(&mut self, now: Time, input: Input<'_>, hall: &mut Hall<'_>) {
         let fixed = input.means.seats == Seats::Fixed;
         for job in self.jobs.values_mut() {
-            let board = hall.board(job.unit);
             let mut spread = Vec::new();
             for thread in job.threads.values_mut() {
                 let Some(pool) = thread.seat.take() else { continue };
+                let may = hall.may_sit(job.unit, thread, pool);
+                let board = hall.board(job.unit);
                 thread.because = if counts(thread, now, fixed) { thread.because } else { Reason::Rests };
-                if thread.because != Reason::Rests && board.has_seat(pool) {
+                if thread.because != Reason::Rests && may && board.has_seat(pool) {
                     board.sit(pool, in_pool(&spread, pool) == 0);
                     count(&mut spread, pool, 1);
                     thread.seat = Some(pool);
@@ -316,9 +343,13 @@ impl State {
                 continue;
             }
             let mut spread = job.spread();
-            let board = hall.board(job.unit);
             for thread in job.threads.values_mut().filter(|thread| waits(thread)) {
-                let Some(pool) = board.choose(placement, &spread, thread.at) else {
+                hall.board(job.unit);
+                let may = |pool| hall.may_sit(job.unit, thread, pool);
+                let found =
+                    hall.made(job.unit).and_then(|board| board.choose(placement, &spread, thread.at, &may));
+                let board = hall.board(job.unit);
+                let Some(pool) = found else {
                     thread.because = Reason::NoSeatFree;
                     continue;
                 };
@@ -336,21 +367,13 @@ impl State {
     }
 
     /// What is new of threads' seats.
-    fn say(&mut self, input: Input<'_>, pools: &Pools, held: &Held, orders: &mut Orders<'_>) {
+    fn say(&mut self, input: Input<'_>, hall: &Hall<'_>, orders: &mut Orders<'_>) {
         let fixed = input.means.seats == Seats::Fixed;
-        let sets: Vec<CpuSet> = pools.pools.iter().map(|pool| pool.cpus.iter().copied().collect()).collect();
         for (id, job) in &mut self.jobs {
-            let own = match held {
-                Held::Shared => None,
-                Held::By(held) => held.get(&super::outermost(input.contract, job.unit)),
-            };
             for (number, thread) in &mut job.threads {
-                let cpus = thread.seat.map(|pool| match own {
-                    Some(own) => sets[pool].intersection(own),
-                    None => sets[pool].clone(),
-                });
+                let cpus = thread.seat.map(|pool| hall.cpus(job.unit, pool));
                 // A machine of one pool has nothing to say, unless each thread needs a CPU of its own.
-                let cpus = cpus.filter(|_| fixed || pools.pools.len() > 1);
+                let cpus = cpus.filter(|_| fixed || hall.pools.pools.len() > 1);
                 let now = Said { pool: thread.seat, cpus };
                 let silent = Said { pool: None, cpus: None };
                 let new = match &thread.said {

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use super::board::PoolAt;
-use super::{GAIN_PART, Hall, Job, MOVE_NS, State, count, in_pool};
+use super::{GAIN_PART, Hall, Job, MOVE_NS, State, Thread, count, in_pool};
 use crate::plan::Reason;
 use crate::snapshot::{JobId, ThreadId};
 use crate::time::Time;
@@ -57,7 +57,7 @@ pub(super) fn step(state: &mut State, now: Time, hall: &mut Hall<'_>) {
 }
 
 /// The best move of a job's.
-fn find(state: &State, id: JobId, now: Time, hall: &mut Hall<'_>) -> Option<Move> {
+fn find(state: &State, id: JobId, now: Time, hall: &Hall<'_>) -> Option<Move> {
     let job = state.jobs.get(&id)?;
     let spread = job.spread();
     let threads: u32 = spread.iter().map(|(_, count)| count).sum();
@@ -65,10 +65,11 @@ fn find(state: &State, id: JobId, now: Time, hall: &mut Hall<'_>) -> Option<Move
     let (to, _) = *spread.iter().max_by_key(|(pool, count)| (*count, core::cmp::Reverse(*pool)))?;
     let (from, _) =
         *spread.iter().filter(|(pool, _)| *pool != to).min_by_key(|(pool, count)| (*count, *pool))?;
-    let thread = *job.threads.iter().find(|(_, thread)| thread.seat == Some(from))?.0;
+    let sits = |thread: &Thread, at, may| thread.seat == Some(at) && hall.may_sit(job.unit, thread, may);
+    let thread = *job.threads.iter().find(|(_, thread)| sits(thread, from, to))?.0;
     let grows = growth(&spread, from, to);
     let gain = gain_ns(job, threads, grows, now);
-    if hall.board(job.unit).free(to) > 0 {
+    if hall.made(job.unit)?.free(to) > 0 {
         let pays = grows > 0 && gain >= i128::from(MOVE_NS);
         return pays.then_some(Move { thread, from, to, other: None });
     }
@@ -76,7 +77,7 @@ fn find(state: &State, id: JobId, now: Time, hall: &mut Hall<'_>) -> Option<Move
     let key = hall.key(job.unit);
     let others = state.jobs.iter().filter(|(other, job)| **other != id && hall.key(job.unit) == key);
     let others = others.filter_map(|(id, other)| {
-        let thread = *other.threads.iter().find(|(_, thread)| thread.seat == Some(to))?.0;
+        let thread = *other.threads.iter().find(|(_, thread)| sits(thread, to, from))?.0;
         let spread = other.spread();
         let grows = growth(&spread, to, from);
         let threads = spread.iter().map(|(_, count)| count).sum();

@@ -64,10 +64,16 @@ impl World {
     /// A job has so many threads more, which come one at a time.
     fn grow(&mut self, job: u32, threads: u32) {
         for _ in 0..threads {
-            let new = JobFacts { job: JobId(job), unit: UnitId(2), threads: Vec::new(), memory: None };
+            let new = JobFacts {
+                job: JobId(job),
+                name: String::new(),
+                unit: UnitId(2),
+                threads: Vec::new(),
+                memory: None,
+            };
             let facts = self.jobs.entry(job).or_insert(new);
             let thread = ThreadId(u64::from(job) * 1_000 + facts.threads.len() as u64);
-            facts.threads.push(ThreadFacts { thread, wants: true, cpu: None });
+            facts.threads.push(ThreadFacts { thread, wants: true, cpu: None, tied: None });
             self.step();
         }
     }
@@ -140,10 +146,16 @@ fn fits_differ_by_what_is_free() {
         world.grow(2, 2);
         assert_eq!(world.seen(), "aaa- b--- cc--");
         world.contract.machine.placement = placement;
-        let thread = ThreadFacts { thread: ThreadId(9_000), wants: true, cpu: at };
+        let thread = ThreadFacts { thread: ThreadId(9_000), wants: true, cpu: at, tied: None };
         world.jobs.insert(
             9,
-            JobFacts { job: JobId(9), unit: UnitId(3), threads: alloc::vec![thread], memory: None },
+            JobFacts {
+                job: JobId(9),
+                name: String::new(),
+                unit: UnitId(3),
+                threads: alloc::vec![thread],
+                memory: None,
+            },
         );
         world.step();
         world.seen()
@@ -217,6 +229,55 @@ fn units_have_boards_of_their_own() {
     world.held = Some([(UnitId(2), held(&[0, 4])), (UnitId(3), held(&[1, 2, 3, 5, 6, 7]))].into());
     world.step();
     assert_eq!(world.seen(), "a--- a---");
+}
+
+/// Its owner ties one thread to a CPU of the second node, and one to a CPU that others have taken.
+#[test]
+fn a_seat_is_where_the_owner_lets_the_thread_run() {
+    let mut world = World::new("nodes:2 cpus:2 memory:1GiB", Placement::WorstFit);
+    let tie = |world: &mut World, job: u32, cpu: u32| {
+        let thread = &mut world.jobs.get_mut(&job).unwrap().threads[0];
+        thread.tied = Some([cpu].into_iter().collect());
+        thread.cpu = Some(cpu);
+    };
+    let begin = |world: &mut World, job: u32, cpu: u32| {
+        let thread = ThreadId(u64::from(job) * 1_000);
+        let tied = Some([cpu].into_iter().collect());
+        let threads = alloc::vec![ThreadFacts { thread, wants: true, cpu: Some(cpu), tied }];
+        let facts = JobFacts { job: JobId(job), name: String::new(), unit: UnitId(2), threads, memory: None };
+        world.jobs.insert(job, facts);
+        world.step();
+    };
+    begin(&mut world, 0, 3);
+    assert_eq!(world.seen(), "-- a-");
+    world.grow(1, 2);
+    assert_eq!(world.seen(), "bb a-");
+    // Nothing is set aside for it where it cannot run.
+    begin(&mut world, 2, 1);
+    assert_eq!(world.seen(), "bb a-");
+    world.grow(3, 1);
+    assert_eq!(world.seen(), "bb ad");
+    // It is tied elsewhere: it gets up, and has no seat there either.
+    tie(&mut world, 0, 0);
+    world.step();
+    assert_eq!(world.seen(), "bb d-");
+    world.end(1);
+    assert_eq!(world.seen(), "ac d-");
+}
+
+/// A thread that is tied to its pool does not come to the others of its job.
+#[test]
+fn who_is_tied_is_not_moved() {
+    let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::FirstFit);
+    world.grow(0, 2);
+    world.grow(1, 4);
+    assert_eq!(world.seen(), "aabb bb--");
+    for thread in &mut world.jobs.get_mut(&1).unwrap().threads {
+        thread.tied = Some(if thread.thread.0 < 1_002 { [2, 3] } else { [4, 5] }.into_iter().collect());
+    }
+    world.contract.machine.repartition = true;
+    world.end(0);
+    assert_eq!(world.seen(), "bb-- bb--");
 }
 
 /// A job that lies apart comes together when another ends, once it has run long enough for that to pay.
