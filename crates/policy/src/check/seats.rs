@@ -87,3 +87,65 @@ impl SeatBooks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Reason, Seat, Step};
+    use crate::snapshot::JobId;
+    use alloc::vec;
+    use commonhold_contract::UnitId;
+    use commonhold_machine::CpuSet;
+
+    const UNIT: UnitId = UnitId(2);
+
+    fn seat(thread: u64, pool: Option<u32>) -> Step<Seat> {
+        Step {
+            action: Seat { thread: ThreadId(thread), job: JobId(1), unit: UNIT, pool },
+            reason: Reason::Rests,
+        }
+    }
+
+    fn order(thread: u64, cpus: Option<&[u32]>) -> Step<PlaceOrder> {
+        let cpus = cpus.map(|cpus| cpus.iter().copied().collect::<CpuSet>());
+        let action = PlaceOrder::Seat { thread: ThreadId(thread), job: JobId(1), unit: UNIT, cpus };
+        Step { action, reason: Reason::Rests }
+    }
+
+    /// What is wrong with a plan on two pools of two CPUs.
+    fn wrong(books: &mut SeatBooks, seats: Vec<Step<Seat>>, place: Vec<Step<PlaceOrder>>) -> Vec<String> {
+        let machine = Machine::synthetic("nodes:2 cpus:2").unwrap();
+        let mut plan = Plan::default();
+        (plan.decisions.seats, plan.orders.place) = (seats, place);
+        let mut wrong = Vec::new();
+        books.replay(&Contract::default(), &machine, &plan, &mut wrong);
+        wrong
+    }
+
+    #[test]
+    fn what_is_right_passes_and_is_remembered() {
+        let books = &mut SeatBooks::default();
+        let seats = vec![seat(1, Some(0)), seat(2, Some(0)), seat(3, Some(1))];
+        let orders = vec![order(1, Some(&[0, 1])), order(2, Some(&[1])), order(3, Some(&[2, 3]))];
+        assert_eq!(wrong(books, seats, orders), [""; 0]);
+        let third = wrong(books, vec![seat(4, Some(0))], vec![]);
+        assert_eq!(third, ["3 threads sit in pool 0, which has 2 cpus"]);
+        assert_eq!(wrong(books, vec![seat(1, None)], vec![order(1, None)]), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let books = &mut SeatBooks::default();
+        assert_eq!(
+            wrong(books, vec![seat(1, Some(2))], vec![])[0],
+            "thread 1 sits in pool 2, which is not there"
+        );
+        let books = &mut SeatBooks::default();
+        let elsewhere = wrong(books, vec![seat(1, Some(0))], vec![order(1, Some(&[1, 2]))]);
+        assert_eq!(elsewhere, ["thread 1 is told cpus 1-2, which are not its pool's"]);
+        assert_eq!(wrong(books, vec![], vec![order(1, None)]), ["thread 1 has a seat, and is told no cpus"]);
+        let bring = PlaceOrder::Bring { job: JobId(1), unit: UNIT, nodes: vec![0, 7] };
+        let bring = Step { action: bring, reason: Reason::PagesApart { bytes: 1 } };
+        assert_eq!(wrong(books, vec![], vec![bring]), ["pages of job 1 come to nodes [0, 7]"]);
+    }
+}

@@ -32,16 +32,16 @@ struct Move {
 
 /// Makes the moves that pay, until there is none.
 pub(super) fn step(state: &mut State, now: Time, hall: &mut Hall<'_>) {
-    let apart: Vec<JobId> =
-        state.jobs.iter().filter(|(_, job)| job.spread().len() > 1).map(|(id, _)| *id).collect();
     let mut moved: Vec<JobId> = Vec::new();
-    // What one job gives up, another may take: until none finds a move.
+    // What one job gives up, another may take, and one that made room may lie apart: until none finds a move.
     loop {
         let before = moved.len();
-        for id in &apart {
-            while let Some(found) = find(state, *id, now, hall) {
-                carry_out(state, *id, &found, hall);
-                moved.push(*id);
+        let apart = state.jobs.iter().filter(|(_, job)| job.spread().len() > 1);
+        let apart: Vec<JobId> = apart.map(|(id, _)| *id).collect();
+        for id in apart {
+            while let Some(found) = find(state, id, now, hall) {
+                carry_out(state, id, &found, hall);
+                moved.push(id);
                 moved.extend(found.other.map(|(job, _)| job));
             }
         }

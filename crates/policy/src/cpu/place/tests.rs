@@ -193,6 +193,11 @@ fn a_thread_without_a_seat_runs_where_its_unit_may() {
     assert_eq!(world.seen(), "aa ab");
     let gone = world.seats.iter().find(|step| step.reason == Reason::ThreadGone).unwrap();
     assert_eq!((gone.action.thread, gone.action.pool), (ThreadId(3), None));
+    // It may live on, in no job.
+    let told = |step: &&Step<PlaceOrder>| {
+        matches!(step.action, PlaceOrder::Seat { thread: ThreadId(3), cpus: None, .. })
+    };
+    assert_eq!(world.orders.iter().filter(told).count(), 1, "{:?}", world.orders);
 }
 
 #[test]
@@ -229,6 +234,49 @@ fn units_have_boards_of_their_own() {
     world.held = Some([(UnitId(2), held(&[0, 4])), (UnitId(3), held(&[1, 2, 3, 5, 6, 7]))].into());
     world.step();
     assert_eq!(world.seen(), "a--- a---");
+}
+
+/// Of the pools where a job is, its next thread goes to the one with the fewest (seed 001, section 6.1).
+#[test]
+fn a_job_grows_where_it_has_most_room() {
+    let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::FirstFit);
+    world.grow(0, 2);
+    world.grow(1, 4);
+    world.jobs.get_mut(&0).unwrap().threads.pop();
+    world.step();
+    assert_eq!(world.seen(), "abb- bb--");
+    world.grow(1, 1);
+    assert_eq!(world.seen(), "abb- bbb-");
+}
+
+/// Two districts of sixteen pools: jobs begin in the one with more room, and stay in theirs.
+#[test]
+fn districts_come_first() {
+    let mut world = World::new("nodes:32 sockets:2 cpus:2 memory:1GiB", Placement::WorstFit);
+    world.contract.machine.pools = PoolForm::Node;
+    let pool_of = |world: &World, thread| {
+        world.state.jobs.values().find_map(|job| job.threads.get(&ThreadId(thread))).unwrap().seat
+    };
+    world.grow(0, 2);
+    assert_eq!((world.formed.pools.districts.len(), pool_of(&world, 1)), (2, Some(0)));
+    world.grow(1, 1);
+    assert_eq!(pool_of(&world, 1_000), Some(16));
+    world.grow(0, 1);
+    assert_eq!(pool_of(&world, 2), Some(1));
+    // One that is tied to the other district has its seat there.
+    let threads = alloc::vec![ThreadFacts {
+        thread: ThreadId(9_000),
+        wants: true,
+        cpu: None,
+        tied: Some([1].into_iter().collect())
+    }];
+    world
+        .jobs
+        .insert(9, JobFacts { job: JobId(9), name: String::new(), unit: UnitId(2), threads, memory: None });
+    world.jobs.get_mut(&0).unwrap().threads.clear();
+    world.step();
+    world.grow(8, 1);
+    assert_eq!(pool_of(&world, 9_000), Some(0));
 }
 
 /// Its owner ties one thread to a CPU of the second node, and one to a CPU that others have taken.
@@ -343,6 +391,20 @@ fn pages_come_after_their_threads_once() {
         }
     }
     assert_eq!(brought, 1);
+}
+
+#[test]
+fn a_few_pages_apart_stay_there() {
+    let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::WorstFit);
+    world.contract.machine.repartition = true;
+    world.means.brings = true;
+    world.grow(0, 2);
+    world.jobs.get_mut(&0).unwrap().memory = Some(alloc::vec![(0, 1_000_000), (1, 40_000)]);
+    for _ in 0..100 {
+        world.now += 100 * MS;
+        world.step();
+        assert!(!world.orders.iter().any(|step| matches!(step.action, PlaceOrder::Bring { .. })));
+    }
 }
 
 /// What may happen to jobs.
