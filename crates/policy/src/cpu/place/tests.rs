@@ -268,7 +268,7 @@ fn districts_come_first() {
         thread: ThreadId(9_000),
         wants: true,
         cpu: None,
-        tied: Some([1].into_iter().collect())
+        tied: Some([63].into_iter().collect())
     }];
     world
         .jobs
@@ -276,7 +276,7 @@ fn districts_come_first() {
     world.jobs.get_mut(&0).unwrap().threads.clear();
     world.step();
     world.grow(8, 1);
-    assert_eq!(pool_of(&world, 9_000), Some(0));
+    assert_eq!(pool_of(&world, 9_000), Some(31));
 }
 
 /// Its owner ties one thread to a CPU of the second node, and one to a CPU that others have taken.
