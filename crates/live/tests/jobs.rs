@@ -172,3 +172,37 @@ fn a_contract_without_jobs_takes_the_seats() {
         masks(job.pid()) == [all.clone()]
     });
 }
+
+/// What a shell starts is a job each, with what that starts; what a program starts is part of its job.
+#[test]
+fn a_shell_starts_jobs_and_a_program_starts_processes() {
+    // A shell that leads a session, as a terminal's does.
+    let script = "sh -c 'sleep 1000 & sleep 1000; :' & sh -c 'sleep 1000; :' & wait";
+    let job = start("setsid", &["--fork", "--wait", "sh", "-c", script]);
+    let mut held = Loop::new(&[&job], JobKind::Tree);
+    let mut sizes = Vec::new();
+    eventually("jobs of three processes, of two, of the shell and of setsid", || {
+        sizes = held.turn().iter().map(|facts| facts.threads.len()).collect();
+        sizes.sort_unstable();
+        sizes == [1, 1, 2, 3]
+    });
+}
+
+/// A thread that its owner tied to a CPU is known to be so, and a seat that it is given is there.
+#[test]
+fn a_tied_thread_sits_where_it_is_tied() {
+    let Some((one, all)) = one_cpu() else { return };
+    let jobs = [start("sh", &["-c", SPIN]), start("sh", &["-c", SPIN])];
+    affinity::set(jobs[1].pid(), &one).unwrap();
+    let mut held = Loop::new(&[&jobs[0], &jobs[1]], JobKind::Process);
+    let mut tied = Vec::new();
+    held.go_on(Duration::from_millis(500));
+    for facts in held.turn() {
+        tied.extend(facts.threads.into_iter().filter_map(|thread| thread.tied));
+    }
+    assert_eq!(tied, std::slice::from_ref(&one));
+    assert_eq!(masks(jobs[1].pid()), std::slice::from_ref(&one));
+    held.undo();
+    assert_eq!(masks(jobs[0].pid()), [all]);
+    assert_eq!(masks(jobs[1].pid()), [one]);
+}

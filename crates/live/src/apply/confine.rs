@@ -455,6 +455,23 @@ pub(super) fn remedy(err: &io::Error) -> String {
 mod tests {
     use super::*;
 
+    /// What the kernel makes of a mask in a group that is kept to some CPUs is no choice of anybody's.
+    #[test]
+    fn a_group_leaves_out_cpus() {
+        let set = |text: &str| text.parse::<CpuSet>().unwrap();
+        for (given, now, within, left) in [
+            ("0-1", "0-1", None, true),
+            ("0-1", "1", None, false),
+            ("0-1", "1", Some("1-3"), true),
+            ("0-1", "2-3", Some("2-3"), true),
+            ("0-1", "2", Some("2-3"), false),
+            ("0-1", "0", Some("0-3"), false),
+        ] {
+            let within = within.map(set);
+            assert_eq!(is_left(&set(given), &set(now), within.as_ref()), left, "{given} {now} {within:?}");
+        }
+    }
+
     #[test]
     fn an_order_holds_within_what_the_owner_wants_where_that_is_possible() {
         let set = |text: &str| text.parse::<CpuSet>().unwrap();
