@@ -1,5 +1,5 @@
 //! Jobs on a machine where each process has a CPU of its own: seats, and what comes of none.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "seconds of a test")]
 
 use commonhold_sim::outcome::{JobOutcome, Outcome};
 use commonhold_sim::scenario::read;
