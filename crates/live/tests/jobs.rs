@@ -55,6 +55,31 @@ impl Loop {
         jobs
     }
 
+    /// Turns until there are jobs of so many threads each.
+    #[track_caller]
+    fn has_jobs_of(&mut self, sizes: &[usize]) {
+        let mut before = Vec::new();
+        eventually(&format!("jobs of {sizes:?} threads"), || {
+            let mut found: Vec<usize> = self.turn().iter().map(|facts| facts.threads.len()).collect();
+            found.sort_unstable();
+            let is_so = found == sizes;
+            if found != before {
+                println!("jobs of {found:?} threads");
+                before = found;
+            }
+            is_so
+        });
+    }
+
+    /// A reload by which something else is a job.
+    fn change_kind(&mut self, kind: Option<JobKind>) {
+        let mut contract = self.steward.contract().clone();
+        let unit = contract.held().next().unwrap();
+        contract.units[unit.index()].job = kind;
+        self.steward.reload(contract, topology::read("/".as_ref()).unwrap());
+        self.backend.set_contract(self.steward.contract());
+    }
+
     /// Turns for so long.
     fn go_on(&mut self, length: Duration) {
         let end = clock::now() + u64::try_from(length.as_nanos()).unwrap();
@@ -162,11 +187,7 @@ fn a_contract_without_jobs_takes_the_seats() {
         held.turn();
         cpu(&job).is_some()
     });
-    let mut contract = held.steward.contract().clone();
-    let unit = contract.held().next().unwrap();
-    contract.units[unit.index()].job = None;
-    held.steward.reload(contract, topology::read("/".as_ref()).unwrap());
-    held.backend.set_contract(held.steward.contract());
+    held.change_kind(None);
     eventually("it may run anywhere", || {
         held.turn();
         masks(job.pid()) == [all.clone()]
@@ -180,12 +201,21 @@ fn a_shell_starts_jobs_and_a_program_starts_processes() {
     let script = "sh -c 'sleep 1000 & sleep 1000; :' & sh -c 'sleep 1000; :' & wait";
     let job = start("setsid", &["--fork", "--wait", "sh", "-c", script]);
     let mut held = Loop::new(&[&job], JobKind::Tree);
-    let mut sizes = Vec::new();
-    eventually("jobs of three processes, of two, of the shell and of setsid", || {
-        sizes = held.turn().iter().map(|facts| facts.threads.len()).collect();
-        sizes.sort_unstable();
-        sizes == [1, 1, 2, 3]
-    });
+    // Three processes, two, the shell and setsid.
+    held.has_jobs_of(&[1, 1, 2, 3]);
+    held.change_kind(Some(JobKind::Process));
+    held.has_jobs_of(&[1; 7]);
+}
+
+/// A process that begins a session leaves the job of the one it was in.
+#[test]
+fn a_process_that_begins_a_session_begins_a_job() {
+    let script = "exec 3<&0; sh -c 'read line; exec setsid sleep 1000' <&3 & wait";
+    let job = start("sh", &["-c", script]);
+    let mut held = Loop::new(&[&job], JobKind::Session);
+    held.has_jobs_of(&[2]);
+    job.say("now\n");
+    held.has_jobs_of(&[1, 1]);
 }
 
 /// A thread that its owner tied to a CPU is known to be so, and a seat that it is given is there.

@@ -4,7 +4,8 @@
 //! ours.
 //!
 //! Algorithm, trees: a process belongs to the job of its parent. If its parent leads a session, as a shell does, or is in
-//! another unit or in none, it is the first of a job of its own. A process stays in its job when its parent ends.
+//! another unit or in none, it is the first of a job of its own. A process stays in its job when its parent ends. Its own
+//! session tells what its parent led when it began: the parent may have been read a moment earlier, as it was then.
 //!
 //! Algorithm, looks: a process that has no runnable thread, as far as the roster saw, is not looked at further: its threads
 //! are taken to rest. Of the others, each thread's state, CPU time and last CPU are read. A thread wants a CPU if it is
@@ -48,6 +49,7 @@ enum Bond {
 #[derive(Debug)]
 struct Known {
     unit: UnitId,
+    kind: JobKind,
     job: JobId,
     bond: Bond,
     threads: BTreeMap<u32, Thread>,
@@ -125,12 +127,15 @@ impl Jobs {
         members: &[(ProcessKey, UnitId, JobKind, u32, u32)],
         roster: &mut Roster,
     ) -> Result<(), LiveError> {
-        let there: BTreeMap<ProcessKey, UnitId> =
-            members.iter().map(|(key, unit, ..)| (*key, *unit)).collect();
+        let there: BTreeMap<ProcessKey, (UnitId, JobKind, u32)> =
+            members.iter().map(|(key, unit, kind, session, _)| (*key, (*unit, *kind, *session))).collect();
         self.retired.clear();
         let (by_thread, retired) = (&mut self.by_thread, &mut self.retired);
         self.known.retain(|key, known| {
-            let stays = there.get(key) == Some(&known.unit);
+            let stays = there.get(key).is_some_and(|(unit, kind, session)| {
+                let left = matches!(known.bond, Bond::Session(joined) if joined != *session);
+                (*unit, *kind) == (known.unit, known.kind) && !left
+            });
             if !stays {
                 for id in known.threads.values().map(|thread| thread.id) {
                     retired.extend(by_thread.remove(&id).map(|thread| (id, thread)));
@@ -153,14 +158,18 @@ impl Jobs {
                 JobKind::Process => Bond::Process(*key),
                 JobKind::Session => Bond::Session(*session),
                 JobKind::Cgroup => Bond::Cgroup(roster.procfs().cgroup(key.pid)?.unwrap_or_default()),
-                JobKind::Tree => self.tree(*key, *unit, *parent, &leaders),
+                JobKind::Tree => {
+                    let of_shell = session == parent || leaders.contains(parent);
+                    let joined = if of_shell { None } else { self.of_parent(*unit, *parent) };
+                    joined.unwrap_or(Bond::Process(*key))
+                }
             };
             let last = &mut self.last_job;
             let job = *self.numbers.entry((*unit, bond.clone())).or_insert_with(|| {
                 *last += 1;
                 JobId(*last)
             });
-            self.known.insert(*key, Known { unit: *unit, job, bond, threads: BTreeMap::new() });
+            self.known.insert(*key, Known { unit: *unit, kind: *kind, job, bond, threads: BTreeMap::new() });
         }
         let used: BTreeSet<JobId> = self.known.values().map(|known| known.job).collect();
         self.numbers.retain(|_, job| used.contains(job));
@@ -168,15 +177,11 @@ impl Jobs {
         Ok(())
     }
 
-    /// The bond of a process that came: its parent's, or one of its own.
-    fn tree(&self, key: ProcessKey, unit: UnitId, parent: u32, leaders: &BTreeSet<u32>) -> Bond {
-        let of_parent = || {
-            let first = ProcessKey { pid: parent, start: 0 };
-            let known = self.known.range(first..).next().filter(|(key, _)| key.pid == parent);
-            known.filter(|(_, known)| known.unit == unit).map(|(_, known)| known.bond.clone())
-        };
-        let is_first = leaders.contains(&parent);
-        if is_first { None } else { of_parent() }.unwrap_or(Bond::Process(key))
+    /// What a process joins that its parent began, in the same unit.
+    fn of_parent(&self, unit: UnitId, parent: u32) -> Option<Bond> {
+        let first = ProcessKey { pid: parent, start: 0 };
+        let known = self.known.range(first..).next().filter(|(key, _)| key.pid == parent);
+        known.filter(|(_, known)| known.unit == unit).map(|(_, known)| known.bond.clone())
     }
 
     /// What the threads of a process do.
