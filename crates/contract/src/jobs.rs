@@ -1,6 +1,12 @@
-//! Jobs and pools, as a contract has them: which tasks belong together, and how they are placed.
+//! Jobs, pools and gangs, as a contract has them: which tasks belong together, where they are placed, and which of them run at
+//! the same time.
 
 use std::fmt;
+
+use crate::model::{Amount, MILLIONTH};
+
+/// A window over quanta is no longer than this.
+pub const GANG_WINDOW_MAX: u32 = 1_000;
 
 /// Pools of a given size have no more CPUs than this.
 pub const POOL_CPUS_MAX: u32 = 65_536;
@@ -83,6 +89,62 @@ impl Placement {
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// Which jobs run together in a quantum, where they are *gangs*: all threads of a job run, or none (seed 003, section 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gangs {
+    /// Jobs are no gangs.
+    #[default]
+    Off,
+    /// Those that fit by what each transferred in the latest quantum in which it ran.
+    LatestQuantum,
+    /// Those that fit by the average of what each transferred in the latest quanta in which it ran.
+    QuantaWindow,
+    /// Those that get on most, by what each would transfer if the bus were its own.
+    Demand,
+}
+
+impl Gangs {
+    /// All of them.
+    pub const ALL: [Gangs; 4] = [Gangs::Off, Gangs::LatestQuantum, Gangs::QuantaWindow, Gangs::Demand];
+
+    /// As a contract has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Gangs::Off => "off",
+            Gangs::LatestQuantum => "latest-quantum",
+            Gangs::QuantaWindow => "quanta-window",
+            Gangs::Demand => "demand",
+        }
+    }
+}
+
+impl fmt::Display for Gangs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How gangs are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GangRules {
+    /// By what.
+    pub by: Gangs,
+    /// How long a choice stands, in nanoseconds (seed 003, section 5: 200 ms).
+    pub quantum_ns: u64,
+    /// Quanta in a window, 1 to [`GANG_WINDOW_MAX`] (seed 003, section 4: 5).
+    pub window: u32,
+    /// What a thread is taken to transfer whose job was not measured yet; a part is of the bus for each CPU. The seed names
+    /// none.
+    pub first_rate: Amount,
+}
+
+impl Default for GangRules {
+    fn default() -> Self {
+        GangRules { by: Gangs::Off, quantum_ns: 200_000_000, window: 5, first_rate: Amount::Part(MILLIONTH) }
     }
 }
 

@@ -2,7 +2,7 @@
 //! `docs/contract.md` are made from it.
 
 use crate::document::{self, key};
-use crate::jobs::POOL_CPUS_MAX;
+use crate::jobs::{GANG_WINDOW_MAX, POOL_CPUS_MAX};
 use crate::model::{DEFAULT_TICKETS, Resource};
 
 /// The version of the contract's language that this program reads.
@@ -175,6 +175,38 @@ pub(crate) static MACHINE: Table = Table {
             "false",
             "Whether threads of a job that lie in several pools are brought together when there is room, and what that gains is \
              more than what moving them costs.",
+        ),
+        key(
+            "gangs",
+            Kind::Choice(&["off", "latest-quantum", "quanta-window", "demand"]),
+            "\"off\"",
+            "\"demand\"",
+            "Whether the jobs of units with `job` are gangs: all threads of a job run in a quantum, or none. Which jobs run \
+             together goes by what they transfer over the memory bus. `latest-quantum`: by the latest quantum in which each \
+             ran. `quanta-window`: by the average of the latest ones. `demand`: by what each would transfer if the bus were \
+             its own, which is estimated.",
+        ),
+        key(
+            "quantum",
+            Kind::Duration { min_ns: 10_000_000, max_ns: 60_000_000_000 },
+            "\"200ms\"",
+            "\"1s\"",
+            "How long gangs run before others are chosen.",
+        ),
+        key(
+            "window",
+            Kind::Count { min: 1, max: GANG_WINDOW_MAX as u64 },
+            "5",
+            "20",
+            "The quanta of which `gangs = \"quanta-window\"` takes the average. With more than 5, older ones count less and \
+             less.",
+        ),
+        key(
+            "first-rate",
+            Kind::Amount(Resource::Bus),
+            "\"100%\"",
+            "\"0B/s\"",
+            "What a thread is taken to transfer whose job has not been measured yet. A part is of the bus for each CPU.",
         ),
         key(
             "default",

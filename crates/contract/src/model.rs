@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Index, IndexMut, Range};
 
-use crate::jobs::{JobKind, Placement, PoolForm};
+use crate::jobs::{GangRules, JobKind, Placement, PoolForm};
 
 /// One part in a million: the unit of [`Amount::Part`] (25 % is 250,000) and of CPU amounts (one CPU is 1,000,000).
 pub const MILLIONTH: u64 = 1_000_000;
@@ -345,6 +345,8 @@ pub struct MachineRules {
     pub placement: Placement,
     /// Whether threads of a job that lie apart are brought together when there is room.
     pub repartition: bool,
+    /// Which jobs run together.
+    pub gangs: GangRules,
 }
 
 impl Default for MachineRules {
@@ -360,6 +362,7 @@ impl Default for MachineRules {
             pools: PoolForm::Auto,
             placement: Placement::WorstFit,
             repartition: true,
+            gangs: GangRules::default(),
         }
     }
 }

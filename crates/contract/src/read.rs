@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use crate::check;
 use crate::diagnostic::Diagnostic;
 use crate::document::{self, Document, Named, article, integer};
-use crate::jobs::{JobKind, Placement, PoolForm};
+use crate::jobs::{Gangs, JobKind, Placement, PoolForm};
 use crate::keys::{
     DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, RESERVED_NAMES, ROOT,
     UNIT, UNITS_MAX, VERSION,
@@ -111,12 +111,33 @@ impl Reader<'_, '_> {
                     self.contract.machine.placement = known.unwrap_or_default();
                 }
                 "repartition" => self.contract.machine.repartition = self.flag(&entry),
+                "gangs" | "quantum" | "window" | "first-rate" => self.gangs(&entry),
                 _ => {
                     let path = self.document.string(&entry, "the path of a unit");
                     self.default = path.map(|path| (path.to_owned(), self.document.span(entry.value)));
                 }
             }
         }
+    }
+
+    fn gangs(&mut self, entry: &Entry) {
+        let mut rules = self.contract.machine.gangs;
+        match entry.key.name {
+            "gangs" => {
+                let word = self.choice(entry);
+                rules.by =
+                    Gangs::ALL.into_iter().find(|known| word == Some(known.name())).unwrap_or_default();
+            }
+            "quantum" => rules.quantum_ns = self.duration(entry).unwrap_or(rules.quantum_ns),
+            "window" => {
+                let Kind::Count { min, max } = entry.key.kind else { return };
+                let quanta =
+                    self.document.count(entry, min..=max).and_then(|quanta| u32::try_from(quanta).ok());
+                rules.window = quanta.unwrap_or(rules.window);
+            }
+            _ => rules.first_rate = self.amount(entry, Resource::Bus).unwrap_or(rules.first_rate),
+        }
+        self.contract.machine.gangs = rules;
     }
 
     /// A word, or a number of CPUs.

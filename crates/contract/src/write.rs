@@ -75,6 +75,18 @@ fn machine(text: &mut String, contract: &Contract) {
     if now.repartition != usual.repartition {
         said(&mut lines, "repartition", &now.repartition);
     }
+    if now.gangs.by != usual.gangs.by {
+        said(&mut lines, "gangs", &quoted(now.gangs.by.name()));
+    }
+    if now.gangs.quantum_ns != usual.gangs.quantum_ns {
+        said(&mut lines, "quantum", &quoted(&duration_text(now.gangs.quantum_ns)));
+    }
+    if now.gangs.window != usual.gangs.window {
+        said(&mut lines, "window", &now.gangs.window);
+    }
+    if now.gangs.first_rate != usual.gangs.first_rate {
+        said(&mut lines, "first-rate", &quoted(&amount_text(Resource::Bus, now.gangs.first_rate)));
+    }
     if contract.default_unit != UnitId::SHARED {
         said(&mut lines, "default", &quoted(&contract.unit(contract.default_unit).path));
     }
@@ -184,7 +196,7 @@ fn quoted(text: &str) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::jobs::{JobKind, Placement};
+    use crate::jobs::{GANG_WINDOW_MAX, Gangs, JobKind, Placement};
     use crate::model::{Member, MemberKind, Places, Principal, Scheme};
     use crate::parse;
     use proptest::prelude::*;
@@ -295,6 +307,10 @@ each = "user"
             contract.machine.pools = PoolForm::NAMED.get(turn % 7).copied().unwrap_or(size);
             contract.machine.placement = Placement::ALL[turn % Placement::ALL.len()];
             contract.machine.repartition = rotation % 2 == 0;
+            contract.machine.gangs.by = Gangs::ALL[turn % Gangs::ALL.len()];
+            contract.machine.gangs.quantum_ns = rotation * 1_000_000;
+            contract.machine.gangs.window = u32::try_from(rotation).unwrap().min(GANG_WINDOW_MAX);
+            contract.machine.gangs.first_rate = Amount::Absolute(rotation * 1_000);
             contract.machine.scheme = [Scheme::Smp, Scheme::Quota, Scheme::Isolate][scheme];
             contract.machine.cpu = [CpuMode::Auto, CpuMode::Partition, CpuMode::Proportional][cpu];
             let mut made = vec![None];

@@ -16,6 +16,7 @@ pub mod check;
 pub mod cpu;
 pub mod credits;
 pub mod disk;
+mod gangs;
 mod input;
 pub mod membership;
 pub mod memory;
@@ -32,8 +33,8 @@ pub use input::Input;
 pub use plan::{Plan, Reason, Step};
 pub use rights::{entitlement, share};
 pub use snapshot::{
-    DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, JobFacts, JobId, Means, MemoryFacts, MemoryMeans,
-    Seats, Snapshot, SwitchLoans, ThreadFacts, ThreadId, UnitFacts, UnitMemory,
+    BusUse, DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, JobFacts, JobId, Means, MemoryFacts,
+    MemoryMeans, Seats, Snapshot, SwitchLoans, ThreadFacts, ThreadId, UnitFacts, UnitMemory,
 };
 pub use step::{State, step};
 pub use time::{MS, Time};

@@ -3,16 +3,17 @@
 //! Order of decisions: rights first (what changed of them, which units are active, what the negotiator exchanges), then each
 //! resource.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
-use commonhold_contract::{Resource, UnitId};
+use commonhold_contract::{Resource, Scheme, UnitId};
 
 use crate::input::Input;
 use crate::plan::{Decisions, Plan, RightsChange};
 use crate::rights::entitlement::capacity;
 use crate::rights::{Change, InUse, Rights};
 use crate::time::{MS, Time};
-use crate::{cpu, disk, memory, negotiate};
+use crate::{cpu, disk, gangs, memory, negotiate};
 
 /// What a policy remembers between steps. A copy shares what a step does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -21,6 +22,7 @@ pub struct State {
     /// Memory in use, as of the last look at memory; nothing before the first.
     in_use: Option<Arc<InUse>>,
     pub(crate) cpu: cpu::State,
+    gangs: Arc<gangs::State>,
     memory: Arc<memory::State>,
     pub(crate) disks: disk::State,
     negotiator: Arc<negotiate::State>,
@@ -48,14 +50,42 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     (plan.next, plan.watch) = (attention.next, attention.watch);
     let mut places = cpu::place::Orders { seats: &mut plan.decisions.seats, orders: &mut plan.orders.place };
     cpu::place(&mut state.cpu, now, input, &mut places);
+    let look_at_gangs = gang(&mut state, now, input, &mut plan);
+    let rights = &mut state.rights;
     plan.decisions.memory = memory::step(&mut state.memory, now, input, rights, &mut plan.orders.memory);
     // Facts that are due and were not there will be at the next look, whenever that is.
     let earliest = if input.snapshot.memory.is_some() { now } else { now + 10 * MS };
     plan.next = state.memory.next().map_or(plan.next, |at| plan.next.min(at.max(earliest)));
     let (disks, next) = disk::step(&mut state.disks, now, input, rights, &mut plan.orders.disk);
     plan.decisions.disk = disks;
-    plan.next = [next, ends, looked.next].into_iter().flatten().fold(plan.next, Time::min);
+    plan.next = [next, ends, looked.next, look_at_gangs].into_iter().flatten().fold(plan.next, Time::min);
     (state, plan)
+}
+
+/// Decides which gangs run, on the CPUs that units hold by now; when to look again for that.
+fn gang(state: &mut State, now: Time, input: Input<'_>, plan: &mut Plan) -> Option<Time> {
+    if input.snapshot.jobs.is_empty() && state.gangs.is_empty() {
+        return None;
+    }
+    let room = match cpu::held(&state.cpu) {
+        _ if input.contract.machine.scheme == Scheme::Smp => gangs::Room::Machine,
+        cpu::place::Held::Shared => {
+            let entitled = state.rights.entitlement(Resource::Cpu);
+            let outermost = input.contract.held().filter(|unit| input.contract.unit(*unit).parent.is_none());
+            gangs::Room::Parts(outermost.map(|unit| (unit, entitled.value(unit))).collect())
+        }
+        cpu::place::Held::By(held) => {
+            let cpus = |cpus: &commonhold_machine::CpuSet| u32::try_from(cpus.len()).unwrap_or(u32::MAX);
+            let cpus = held.iter().map(|(unit, held)| (*unit, cpus(held))).collect::<BTreeMap<_, _>>();
+            gangs::Room::Cpus(cpus)
+        }
+    };
+    let rights = &state.rights;
+    let bus_of = |unit| rights.value(unit, Resource::Bus);
+    let gangs = Arc::make_mut(&mut state.gangs);
+    let (quantum, next) = gangs::step(gangs, now, input, &room, &bus_of, &mut plan.orders.gangs);
+    plan.decisions.quantum = quantum;
+    next
 }
 
 /// Takes note of what is in use of memory, where it was observed.

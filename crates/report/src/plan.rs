@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{Contract, Placement, Scheme, UnitId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, PlaceOrder, Seat};
+use commonhold_policy::plan::{
+    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, PlaceOrder, Seat,
+};
 use commonhold_policy::{Plan, Reason};
 use serde::Serialize;
 
@@ -126,6 +128,8 @@ enum ActionJson<'a> {
     Seat { thread: u64, job: u32, unit: &'a str, pool: Option<u32> },
     RunOn { thread: u64, job: u32, unit: &'a str, cpus: Option<&'a CpuSet> },
     Bring { job: u32, unit: &'a str, nodes: &'a [u32] },
+    RunTogether { job: u32, unit: &'a str, cpus: u32, bytes_per_s: u64 },
+    GateJob { job: u32, unit: &'a str, open: bool },
     CapDisk { unit: &'a str, disk: &'a str, read_bytes_per_s: Option<u64>, written_bytes_per_s: Option<u64> },
     Guarantee { unit: &'a str, min: u64, low: u64, own: u64 },
     Allow { unit: &'a str, bytes: Option<u64> },
@@ -149,6 +153,12 @@ enum ReasonJson<'a> {
     PoolsOfItsJobFull { placement: Placement, free: u32 },
     Together { from: u32, threads: u32 },
     PagesApart { bytes: u64 },
+    HeadOfList { waited: u32 },
+    Fittest { left_bytes_per_s: i64 },
+    GetsOnBeside { permille: u32 },
+    CpusLeft,
+    NotThisQuantum,
+    NoGang,
     OwnerIdle { idle_ns: u64 },
     OwnerIdleToGiver { idle_ns: u64, credit_ns: u64 },
     Remembered,
@@ -268,6 +278,12 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
         Action::Place(&PlaceOrder::Bring { job, unit, ref nodes }) => {
             ActionJson::Bring { job: job.0, unit: name(unit), nodes }
         }
+        Action::Gang(&Gang { job, unit, cpus, bytes_per_s }) => {
+            ActionJson::RunTogether { job: job.0, unit: name(unit), cpus, bytes_per_s }
+        }
+        Action::Gate(&GangOrder::Gate { job, unit, open }) => {
+            ActionJson::GateJob { job: job.0, unit: name(unit), open }
+        }
         Action::Disk(&DiskOrder::Weigh { unit, ref disk, weight }) => {
             ActionJson::WeighDisk { unit: name(unit), disk, weight }
         }
@@ -311,6 +327,12 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::PoolsOfItsJobFull { placement, free } => ReasonJson::PoolsOfItsJobFull { placement, free },
         Reason::Together { from, threads } => ReasonJson::Together { from, threads },
         Reason::PagesApart { bytes } => ReasonJson::PagesApart { bytes },
+        Reason::HeadOfList { waited } => ReasonJson::HeadOfList { waited },
+        Reason::Fittest { left } => ReasonJson::Fittest { left_bytes_per_s: left },
+        Reason::GetsOnBeside { permille } => ReasonJson::GetsOnBeside { permille },
+        Reason::CpusLeft => ReasonJson::CpusLeft,
+        Reason::NotThisQuantum => ReasonJson::NotThisQuantum,
+        Reason::NoGang => ReasonJson::NoGang,
         Reason::OwnerIdle { idle_ns } => ReasonJson::OwnerIdle { idle_ns },
         Reason::Remembered => ReasonJson::Remembered,
         Reason::OwnerWants { runnable, kept } => ReasonJson::OwnerWants { runnable, kept },

@@ -5,7 +5,7 @@ use std::fmt;
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
 use commonhold_contract::{Amount, Contract, PerResource, Resource, UnitId, amount_text};
 use commonhold_policy::plan::{
-    CpuDecision, CpuOrder, DiskOrder, MemoryOrder, PlaceOrder, RightsChange, Seat,
+    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, PlaceOrder, RightsChange, Seat,
 };
 use commonhold_policy::rights::{
     Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade, Waits,
@@ -29,6 +29,10 @@ pub enum Action<'a> {
     Seat(&'a Seat),
     /// What is ordered for jobs.
     Place(&'a PlaceOrder),
+    /// Which job runs in a quantum.
+    Gang(&'a Gang),
+    /// What is ordered for gangs.
+    Gate(&'a GangOrder),
 }
 
 /// The steps of a plan with their reasons, in the order in which they count: decisions, then orders.
@@ -39,7 +43,11 @@ pub fn steps(plan: &Plan) -> Vec<(Action<'_>, Reason)> {
     let disks = plan.orders.disk.iter().map(|step| (Action::Disk(&step.action), step.reason));
     let seats = plan.decisions.seats.iter().map(|step| (Action::Seat(&step.action), step.reason));
     let places = plan.orders.place.iter().map(|step| (Action::Place(&step.action), step.reason));
-    decisions.chain(seats).chain(cpus).chain(places).chain(memory).chain(disks).collect()
+    let chosen = plan.decisions.quantum.iter().flat_map(|quantum| &quantum.chosen);
+    let chosen = chosen.map(|step| (Action::Gang(&step.action), step.reason));
+    let gates = plan.orders.gangs.iter().map(|step| (Action::Gate(&step.action), step.reason));
+    let decisions = decisions.chain(seats).chain(chosen);
+    decisions.chain(cpus).chain(places).chain(gates).chain(memory).chain(disks).collect()
 }
 
 impl Action<'_> {
@@ -52,6 +60,8 @@ impl Action<'_> {
             Action::Disk(order) => order.unit(),
             Action::Seat(seat) => seat.unit,
             Action::Place(order) => order.unit(),
+            Action::Gang(gang) => gang.unit,
+            Action::Gate(order) => order.unit(),
         }
     }
 }
@@ -374,6 +384,20 @@ impl fmt::Display for Described<'_> {
             Action::Seat(Seat { thread, job, unit, pool: None }) => {
                 write!(f, "{}, job {}: thread {} in no pool", name(unit), job.0, thread.0)
             }
+            Action::Gang(Gang { job, unit, cpus, bytes_per_s }) => write!(
+                f,
+                "job {} of unit {} runs in this quantum, on {}, and is taken to transfer {}/s by each thread",
+                job.0,
+                name(*unit),
+                CpuCount(u64::from(*cpus) * 1_000_000),
+                Bytes(*bytes_per_s)
+            ),
+            Action::Gate(GangOrder::Gate { job, unit, open: true }) => {
+                write!(f, "let job {} of unit {} run", job.0, name(*unit))
+            }
+            Action::Gate(GangOrder::Gate { job, unit, open: false }) => {
+                write!(f, "stop job {} of unit {}", job.0, name(*unit))
+            }
             Action::Place(PlaceOrder::Seat { thread, job, unit, cpus: Some(cpus) }) => {
                 write!(f, "{}, job {}: thread {} runs on cpus {cpus}", name(unit), job.0, thread.0)
             }
@@ -465,6 +489,28 @@ impl fmt::Display for Because<'_> {
             Reason::PagesApart { bytes } => {
                 write!(f, "{} of it lie in other nodes than its threads", Bytes(bytes))
             }
+            Reason::HeadOfList { waited: 0 } => write!(f, "no other gang of its unit waited longer"),
+            Reason::HeadOfList { waited: 1 } => write!(f, "it waited longest, for 1 quantum"),
+            Reason::HeadOfList { waited } => write!(f, "it waited longest, for {waited} quanta"),
+            Reason::Fittest { left } if left < 0 => {
+                write!(f, "more than the bus carries was given already, and it transfers least")
+            }
+            Reason::Fittest { left } => {
+                write!(
+                    f,
+                    "nearest to what was left of the bus for each cpu, {}/s",
+                    Bytes(left.unsigned_abs())
+                )
+            }
+            Reason::GetsOnBeside { permille } => write!(
+                f,
+                "with it beside them, all get on by most, by {}.{} % of what each would alone",
+                permille / 10,
+                permille % 10
+            ),
+            Reason::CpusLeft => write!(f, "cpus were left"),
+            Reason::NotThisQuantum => write!(f, "others run in this quantum"),
+            Reason::NoGang => write!(f, "it is no gang any more"),
             Reason::OwnerIdle { idle_ns } => {
                 write!(f, "idle for {} ms, and the borrower waits", idle_ns / MS)
             }

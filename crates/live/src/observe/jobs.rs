@@ -230,6 +230,7 @@ impl Jobs {
                 unit: known.unit,
                 threads: Vec::new(),
                 memory: None,
+                bus: None,
             });
             facts.threads.extend(known.threads.values().map(|thread| ThreadFacts {
                 thread: thread.id,

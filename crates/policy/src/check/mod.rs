@@ -16,6 +16,8 @@
 //! - Weights and rates are what a kernel takes. A rate is not above the contract's limit. Under `smp`, no unit has a
 //!   rate.
 //! - Entitlements of the top level sum to the machine.
+//! - Gangs run on no more CPUs than there are; one that was chosen is let run, and one that is stopped was not. Of an outermost
+//!   unit's gangs that were stopped, one that is chosen first was stopped longest.
 //! - No more threads of jobs sit in a pool than it has CPUs; each is told CPUs of its pool.
 //! - An exchange moves tickets around a ring of units in one encloser. It begins once, and ends once, as it was.
 
@@ -29,10 +31,12 @@ use commonhold_machine::{CpuSet, Machine};
 
 use crate::plan::{CpuDecision, CpuOrder, DiskOrder, Plan};
 
+mod gangs;
 mod memory;
 mod seats;
 mod trade;
 
+use gangs::GangBooks;
 use memory::MemoryBooks;
 use seats::SeatBooks;
 use trade::TradeBooks;
@@ -49,6 +53,7 @@ pub struct Books {
     /// Units that stand still for their rates.
     stopped: BTreeSet<UnitId>,
     seats: SeatBooks,
+    gangs: GangBooks,
     memory: MemoryBooks,
     trade: TradeBooks,
 }
@@ -82,6 +87,7 @@ impl Books {
         }
         replay.finish(plan);
         replay.books.seats.replay(contract, machine, plan, &mut replay.wrong);
+        replay.books.gangs.replay(contract, machine, plan, &mut replay.wrong);
         replay.books.memory.replay(contract, machine, plan, &mut replay.wrong);
         replay.books.trade.replay(contract, plan, &mut replay.wrong);
         if replay.wrong.is_empty() { Ok(replay.books) } else { Err(replay.wrong) }
@@ -126,8 +132,9 @@ impl Replay<'_> {
         let memory = plan.orders.memory.iter().map(|step| step.action.unit());
         let disk = plan.orders.disk.iter().map(|step| step.action.unit());
         let place = plan.orders.place.iter().map(|step| step.action.unit());
+        let gangs = plan.orders.gangs.iter().map(|step| step.action.unit());
         let all: BTreeSet<UnitId> =
-            given.flatten().chain(cpu).chain(memory).chain(disk).chain(place).collect();
+            given.flatten().chain(cpu).chain(memory).chain(disk).chain(place).chain(gangs).collect();
         for unit in all {
             self.expect(self.contract.has(unit), || format!("the contract has no unit {}", unit.0));
         }

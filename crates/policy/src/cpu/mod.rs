@@ -438,19 +438,23 @@ pub(crate) fn place(state: &mut State, now: Time, input: Input<'_>, orders: &mut
     if input.snapshot.jobs.is_empty() && state.places.is_empty() {
         return;
     }
-    let held = if state.owners.is_empty() {
-        place::Held::Shared
-    } else {
-        // A CPU that changes its owner with every turn is no place to stay.
-        let mut held: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
-        let homes = state.homes.iter().map(|(cpu, unit)| (*cpu, *unit));
-        let borrowed = state.loans.iter().map(|(cpu, loan)| (*cpu, loan.borrower));
-        for (cpu, unit) in homes.chain(borrowed) {
-            held.entry(unit).or_default().insert(cpu);
-        }
-        place::Held::By(held)
-    };
+    let held = held(state);
     place::step(Arc::make_mut(&mut state.places), &mut state.formed, now, input, &held, orders);
+}
+
+/// Which CPUs units hold for their jobs.
+pub(crate) fn held(state: &State) -> place::Held {
+    if state.owners.is_empty() {
+        return place::Held::Shared;
+    }
+    // A CPU that changes its owner with every turn is no place to stay.
+    let mut held: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
+    let homes = state.homes.iter().map(|(cpu, unit)| (*cpu, *unit));
+    let borrowed = state.loans.iter().map(|(cpu, loan)| (*cpu, loan.borrower));
+    for (cpu, unit) in homes.chain(borrowed) {
+        held.entry(unit).or_default().insert(cpu);
+    }
+    place::Held::By(held)
 }
 
 /// What all units of each level are entitled to together, by their encloser.

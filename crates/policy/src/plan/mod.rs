@@ -8,6 +8,7 @@
 
 mod cpu;
 mod disk;
+mod gangs;
 mod memory;
 mod place;
 mod reason;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cpu::{CpuDecision, CpuOrder};
 pub use disk::DiskOrder;
+pub use gangs::{Gang, GangOrder, Quantum};
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
 pub use place::{PlaceOrder, Seat};
 pub use reason::Reason;
@@ -68,6 +70,9 @@ pub struct Decisions {
     /// Threads of jobs whose pool changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seats: Vec<Step<Seat>>,
+    /// Gangs that were chosen, where a quantum begins or CPUs were left; `None`: those that run go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantum: Option<Quantum>,
     /// Memory; `None` where it was not observed, and what is in force stays.
     pub memory: Option<MemoryPlan>,
     /// Disks.
@@ -120,6 +125,9 @@ pub struct Orders {
     /// Places of jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub place: Vec<Step<PlaceOrder>>,
+    /// Gangs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gangs: Vec<Step<GangOrder>>,
     /// Memory.
     pub memory: Vec<Step<MemoryOrder>>,
     /// Disks.
@@ -153,8 +161,8 @@ fn because_of<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<St
 impl Plan {
     /// Decisions that change something, and orders.
     pub fn steps(&self) -> usize {
-        let Orders { cpu, place, memory, disk } = &self.orders;
+        let Orders { cpu, place, gangs, memory, disk } = &self.orders;
         let decided = self.decisions.cpu.steps.len() + self.decisions.seats.len();
-        decided + cpu.len() + place.len() + memory.len() + disk.len()
+        decided + cpu.len() + place.len() + gangs.len() + memory.len() + disk.len()
     }
 }

@@ -95,6 +95,27 @@ pub enum Reason {
         /// So much.
         bytes: u64,
     },
+    /// The gang waited longest of its unit's.
+    HeadOfList {
+        /// For so many quanta.
+        waited: u32,
+    },
+    /// What each of its threads transfers is nearest to what was left of the bus for each CPU that was left.
+    Fittest {
+        /// What was left for each CPU, in bytes per second; below 0 where too much was given already.
+        left: i64,
+    },
+    /// Beside those that were chosen before, it and those that wait get on most.
+    GetsOnBeside {
+        /// What of a CPU the chosen ones and those that come next get on by, each as if it ran alone, in permille.
+        permille: u32,
+    },
+    /// CPUs were left, and no other gang fits.
+    CpusLeft,
+    /// Others were chosen for this quantum.
+    NotThisQuantum,
+    /// Jobs are gangs no more, or this one is no job any more.
+    NoGang,
     /// The CPUs it owns and borrows changed.
     HoldsChanged,
     /// Time-shared in proportion to its entitlement.

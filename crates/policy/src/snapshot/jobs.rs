@@ -7,6 +7,8 @@ use commonhold_contract::UnitId;
 use commonhold_machine::CpuSet;
 use serde::{Deserialize, Serialize};
 
+use crate::time::Time;
+
 /// A job's number. The backend gives it, and gives it to no other job while this one is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -42,6 +44,17 @@ pub struct JobFacts {
     pub threads: Vec<ThreadFacts>,
     /// Numbers of nodes, and bytes of its memory there; `None` where nobody looked.
     pub memory: Option<Vec<(u32, u64)>>,
+    /// What it transferred over the memory bus; `None` where nobody can tell, or nobody did yet.
+    pub bus: Option<BusUse>,
+}
+
+/// What a job transferred over the memory bus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BusUse {
+    /// When this was so, on the backend's clock: older than the snapshot where a program tells it itself.
+    pub at: Time,
+    /// Bytes since some moment before the job was seen first. Never goes back.
+    pub bytes: u64,
 }
 
 /// A thread of a job.

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use commonhold_contract::UnitId;
 
 pub use disk::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
-pub use jobs::{JobFacts, JobId, Seats, ThreadFacts, ThreadId};
+pub use jobs::{BusUse, JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
 
 use crate::time::Time;
@@ -31,6 +31,8 @@ pub struct Means {
     pub switches: bool,
     /// What can be ordered of where the threads of jobs run.
     pub seats: Seats,
+    /// The threads of a job can be stopped and continued, all at once.
+    pub gangs: bool,
     /// A job's pages can be moved from node to node.
     pub brings: bool,
     /// What can be ordered for disks.
@@ -48,6 +50,7 @@ impl Means {
         gates: false,
         switches: false,
         seats: Seats::None,
+        gangs: false,
         brings: false,
         disk: DiskMeans::NONE,
         memory: MemoryMeans::NONE,

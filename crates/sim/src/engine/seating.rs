@@ -116,6 +116,7 @@ impl Engine<'_> {
                 unit,
                 threads: Vec::new(),
                 memory: None,
+                bus: None,
             });
             let cpu = Some(task.seat.unwrap_or(task.creator));
             facts.threads.push(ThreadFacts { thread: ThreadId(*serial), wants: true, cpu, tied: None });

@@ -70,6 +70,7 @@ impl World {
                 unit: UnitId(2),
                 threads: Vec::new(),
                 memory: None,
+                bus: None,
             };
             let facts = self.jobs.entry(job).or_insert(new);
             let thread = ThreadId(u64::from(job) * 1_000 + facts.threads.len() as u64);
@@ -155,6 +156,7 @@ fn fits_differ_by_what_is_free() {
                 unit: UnitId(3),
                 threads: alloc::vec![thread],
                 memory: None,
+                bus: None,
             },
         );
         world.step();
@@ -270,9 +272,10 @@ fn districts_come_first() {
         cpu: None,
         tied: Some([63].into_iter().collect())
     }];
-    world
-        .jobs
-        .insert(9, JobFacts { job: JobId(9), name: String::new(), unit: UnitId(2), threads, memory: None });
+    world.jobs.insert(
+        9,
+        JobFacts { job: JobId(9), name: String::new(), unit: UnitId(2), threads, memory: None, bus: None },
+    );
     world.jobs.get_mut(&0).unwrap().threads.clear();
     world.step();
     world.grow(8, 1);
@@ -292,7 +295,14 @@ fn a_seat_is_where_the_owner_lets_the_thread_run() {
         let thread = ThreadId(u64::from(job) * 1_000);
         let tied = Some([cpu].into_iter().collect());
         let threads = alloc::vec![ThreadFacts { thread, wants: true, cpu: Some(cpu), tied }];
-        let facts = JobFacts { job: JobId(job), name: String::new(), unit: UnitId(2), threads, memory: None };
+        let facts = JobFacts {
+            job: JobId(job),
+            name: String::new(),
+            unit: UnitId(2),
+            threads,
+            memory: None,
+            bus: None,
+        };
         world.jobs.insert(job, facts);
         world.step();
     };

@@ -1,0 +1,163 @@
+//! The plan checker's books of gangs: which job runs, and since when others wait.
+//!
+//! Checked, at each quantum's beginning and where CPUs were left: gangs that run have no more CPUs than there are. A gang is
+//! chosen once in a quantum. One that is let run was chosen, or is no gang any more. One that is stopped was not chosen. Of
+//! those of an outermost unit (under `smp`, of all) that were stopped before, the one that is said to have waited longest was
+//! stopped first.
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_machine::Machine;
+
+use crate::plan::{GangOrder, Plan, Reason};
+use crate::snapshot::JobId;
+
+/// Gangs that run on so many CPUs, and those that were stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct GangBooks {
+    runs: BTreeMap<JobId, u32>,
+    stopped: BTreeMap<JobId, Stopped>,
+    quanta: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stopped {
+    unit: UnitId,
+    /// The quantum from which on it has not run.
+    since: u64,
+}
+
+impl GangBooks {
+    pub(super) fn replay(
+        &mut self,
+        contract: &Contract,
+        machine: &Machine,
+        plan: &Plan,
+        wrong: &mut Vec<String>,
+    ) {
+        if plan.decisions.quantum.is_none() && plan.orders.gangs.is_empty() {
+            return;
+        }
+        self.stopped.retain(|_, stopped| contract.has(stopped.unit));
+        if let Some(quantum) = &plan.decisions.quantum {
+            if quantum.begins {
+                self.runs.clear();
+                self.quanta += 1;
+            }
+            for step in &quantum.chosen {
+                let gang = step.action;
+                if let Reason::HeadOfList { .. } = step.reason {
+                    self.head(contract, gang.job, gang.unit, wrong);
+                }
+                if self.runs.insert(gang.job, gang.cpus).is_some() {
+                    wrong.push(format!("job {} is chosen twice for a quantum", gang.job.0));
+                }
+            }
+            let cpus: u64 = self.runs.values().map(|cpus| u64::from(*cpus)).sum();
+            if cpus > machine.cpus.len() as u64 {
+                wrong.push(format!("gangs run on {cpus} cpus, and there are {}", machine.cpus.len()));
+            }
+        }
+        for step in &plan.orders.gangs {
+            let GangOrder::Gate { job, unit, open } = step.action;
+            let chosen = self.runs.contains_key(&job);
+            if open {
+                if self.stopped.remove(&job).is_none() {
+                    wrong.push(format!("job {} is let run, and was not stopped", job.0));
+                }
+                if !chosen && step.reason != Reason::NoGang {
+                    wrong.push(format!("job {} is let run, and was not chosen", job.0));
+                }
+            } else {
+                if chosen {
+                    wrong.push(format!("job {} is stopped, and was chosen", job.0));
+                }
+                if self.stopped.insert(job, Stopped { unit, since: self.quanta }).is_some() {
+                    wrong.push(format!("job {} is stopped twice", job.0));
+                }
+            }
+        }
+    }
+
+    /// The first that is chosen of its unit's was stopped longest, if it was.
+    fn head(&self, contract: &Contract, job: JobId, unit: UnitId, wrong: &mut Vec<String>) {
+        let together = |other: UnitId| {
+            contract.machine.scheme == Scheme::Smp
+                || !contract.has(unit)
+                || outermost(contract, other) == outermost(contract, unit)
+        };
+        let since = self.stopped.get(&job).map_or(self.quanta, |stopped| stopped.since);
+        let earlier =
+            self.stopped.iter().find(|(_, stopped)| together(stopped.unit) && stopped.since < since);
+        if let Some((earlier, _)) = earlier {
+            wrong.push(format!("job {} goes first, and job {} has waited longer", job.0, earlier.0));
+        }
+    }
+}
+
+fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
+    let mut outermost = unit;
+    while let Some(parent) = contract.unit(outermost).parent {
+        outermost = parent;
+    }
+    outermost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Gang, Quantum, Step};
+    use alloc::vec;
+
+    const UNIT: UnitId = UnitId(2);
+
+    /// A plan: those that are chosen with their CPUs, the first one as the head, and gates.
+    fn plan(begins: bool, chosen: &[(u32, u32)], gates: &[(u32, bool)]) -> Plan {
+        let mut plan = Plan::default();
+        let gang = |(at, (job, cpus)): (usize, &(u32, u32))| Step {
+            action: Gang { job: JobId(*job), unit: UNIT, cpus: *cpus, bytes_per_s: 0 },
+            reason: if at == 0 { Reason::HeadOfList { waited: 0 } } else { Reason::CpusLeft },
+        };
+        let chosen = chosen.iter().enumerate().map(gang).collect();
+        plan.decisions.quantum = Some(Quantum { until: 0, begins, chosen, waiting: 0 });
+        let gate = |(job, open): &(u32, bool)| Step {
+            action: GangOrder::Gate { job: JobId(*job), unit: UNIT, open: *open },
+            reason: Reason::NotThisQuantum,
+        };
+        plan.orders.gangs = gates.iter().map(gate).collect();
+        plan
+    }
+
+    fn replay(books: &GangBooks, plan: &Plan) -> Result<GangBooks, Vec<String>> {
+        let mut contract = Contract::default();
+        contract.add(None, "a");
+        let machine = Machine::synthetic("cpus:4").unwrap();
+        let (mut books, mut wrong) = (books.clone(), vec![]);
+        books.replay(&contract, &machine, plan, &mut wrong);
+        if wrong.is_empty() { Ok(books) } else { Err(wrong) }
+    }
+
+    #[test]
+    fn what_is_wrong_with_gangs() {
+        let first = replay(&GangBooks::default(), &plan(true, &[(1, 2), (2, 2)], &[(3, false), (4, false)]));
+        let books = first.expect("it is right");
+        let second = replay(&books, &plan(true, &[(3, 4)], &[(1, false), (2, false), (3, true)]));
+        let later = second.expect("it is right");
+        for (wrong, books, plan) in [
+            ("gangs run on 5 cpus, and there are 4", &books, plan(true, &[(3, 3), (4, 2)], &[])),
+            ("job 3 is chosen twice for a quantum", &books, plan(true, &[(3, 1), (3, 1)], &[])),
+            ("job 1 is let run, and was not stopped", &books, plan(true, &[(1, 1)], &[(1, true)])),
+            ("job 4 is let run, and was not chosen", &books, plan(true, &[(3, 1)], &[(4, true)])),
+            ("job 3 is stopped, and was chosen", &later, plan(true, &[(3, 1)], &[(3, false)])),
+            ("job 4 is stopped twice", &books, plan(true, &[(3, 1)], &[(4, false)])),
+            ("job 1 goes first, and job 4 has waited longer", &later, plan(true, &[(1, 1)], &[])),
+        ] {
+            let found = replay(books, &plan).err().unwrap_or_default();
+            assert!(found.iter().any(|found| found == wrong), "{wrong}: {found:?}");
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! Gangs: which jobs run in a quantum, by what they transfer over the memory bus.
+//!
+//! Problem. Threads that share a bus slow each other down, up to three times, though each has a CPU of its own. A bus that is
+//! full beside one that is idle a quantum later is waste. And the threads of one job wait for each other: a part of them that
+//! runs gains nothing.
+//!
+//! Terms: a *gang* is a job whose threads all run, or none. It needs as many CPUs as threads of it wanted one at a look of the
+//! last quantum in which it ran. The *list* has those that want CPUs, the one that waited longest first: its *head*.
+//!
+//! Algorithm. At the end of each quantum:
+//! 1. What each gang that ran has transferred is divided by its threads ([`rates`]). What it would have transferred if the bus
+//!    had been its own is estimated ([`queue`]). Those that ran go to the end of the list.
+//! 2. The head runs. As long as CPUs are left, another one is chosen that fits into them ([`fit`]): the fittest by the rates,
+//!    or those that get on most.
+//! 3. All others are stopped.
+//!
+//! Between, a gang that comes, or wakes, runs at once if CPUs are left, and waits for a quantum if not. CPUs of one that ends
+//! are given to another.
+//!
+//! Units. Each outermost unit's gangs have a list of their own, on the CPUs that it holds, and as much of the bus as it is
+//! entitled to, or as others left in the last quantum, if that is more. Where units share CPUs by weight, each has CPUs by
+//! quanta: it earns its part of the machine with each, and what it could not use, because a gang needs more at once, it keeps.
+//!
+//! Properties. A gang that wants CPUs waits for no more quanta than there are gangs before it in its list when it goes to the
+//! end of it, times the quanta until its unit has CPUs again: the head always runs. No more threads run than CPUs are there, but
+//! for one gang that has more threads than its unit has CPUs. A gang that sleeps is not stopped. The same facts give the same
+//! gangs.
+//!
+//! Limits: a thread that begins between two looks runs until the next. A gang that waits for a disk keeps its CPUs to the end of
+//! the quantum, and one that did so all along is taken to sleep.
+//!
+//! Source: seed 003, section 4. The head, the fitness and the window are its own; the estimate of demand is ours.
+
+mod fit;
+mod queue;
+mod rates;
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, Gangs, UnitId};
+
+use crate::input::Input;
+use crate::plan::{Gang as Chosen, GangOrder, Quantum, Reason, Step};
+use crate::snapshot::{BusUse, JobFacts, JobId};
+use crate::time::{MS, Time};
+
+use fit::{Candidate, Left};
+use queue::{Alike, WHOLE};
+use rates::Rates;
+
+/// Where nobody knows what the bus carries, each CPU is taken to want no more than this: 10 GB/s, a core's worth.
+const BUS_OF_A_CPU: u64 = 10_000_000_000;
+
+/// A measure of less than this part of a quantum is none.
+const MEASURE_PART: u64 = 4;
+
+/// A gang's share of a quantum is not shorter than a look may be late.
+const LATE_NS: Time = MS;
+
+/// A CPU for a quantum, as units earn it.
+const CPU: i64 = 1_000_000;
+
+/// Units keep what they earned up to so many quanta of the machine, and owe as much.
+const KEPT_QUANTA: i64 = 2;
+
+fn kept(cpus: u32) -> i64 {
+    i64::from(cpus) * KEPT_QUANTA * CPU
+}
+
+/// What units hold for their gangs, by outermost unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// All the machine's CPUs, for all units together.
+    Machine,
+    /// So many CPUs each.
+    Cpus(BTreeMap<UnitId, u32>),
+    /// So many millionths of a CPU each, one after the other.
+    Parts(BTreeMap<UnitId, u64>),
+}
+
+/// What each outermost unit is entitled to of the bus, in bytes per second.
+pub(crate) type BusOf<'a> = &'a dyn Fn(UnitId) -> u64;
+
+/// What is remembered between steps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct State {
+    /// By ascending job.
+    gangs: Vec<Gang>,
+    /// The last place in the list that was given.
+    last_place: u64,
+    /// When the quantum ends; 0 before the first.
+    until: Time,
+    /// What outermost units earned of CPUs and did not use, in millionths; below 0: what they used and did not earn yet.
+    earned: BTreeMap<UnitId, i64>,
+    /// What each board transferred in the last quantum, in bytes per second.
+    used: BTreeMap<Option<UnitId>, u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Gang {
+    job: JobId,
+    unit: UnitId,
+    board: Option<UnitId>,
+    /// In the list; the lowest is the head.
+    place: u64,
+    /// CPUs that it needs.
+    cpus: u32,
+    /// The most threads that wanted one at a look of this quantum.
+    wanted: u32,
+    /// Whether it is in the list.
+    awake: bool,
+    runs: bool,
+    /// What the backend was told last.
+    open: bool,
+    /// Quanta since it ran.
+    waited: u32,
+    /// What it had transferred when it began to run.
+    mark: Option<BusUse>,
+    /// The latest that is known of that.
+    bus: Option<BusUse>,
+    rates: Rates,
+    because: Reason,
+}
+
+impl Gang {
+    fn new(place: u64, facts: &JobFacts, board: Option<UnitId>) -> Gang {
+        Gang {
+            job: facts.job,
+            unit: facts.unit,
+            board,
+            place,
+            cpus: 1,
+            wanted: 0,
+            awake: false,
+            runs: true,
+            open: true,
+            waited: 0,
+            mark: None,
+            bus: None,
+            rates: Rates::default(),
+            because: Reason::CpusLeft,
+        }
+    }
+
+    fn look(&mut self, facts: &JobFacts) {
+        let wants = facts.threads.iter().filter(|thread| thread.wants).count();
+        let wants = u32::try_from(wants).unwrap_or(u32::MAX);
+        self.bus = facts.bus.or(self.bus);
+        if self.mark.is_none() {
+            self.mark = self.bus;
+        }
+        // A gang that is stopped tells nothing of what it wants.
+        if self.runs {
+            self.wanted = self.wanted.max(wants);
+        }
+    }
+}
+
+/// Decides which gangs run, and when that is to be decided again.
+pub(crate) fn step(
+    state: &mut State,
+    now: Time,
+    input: Input<'_>,
+    room: &Room,
+    bus_of: BusOf<'_>,
+    orders: &mut Vec<Step<GangOrder>>,
+) -> (Option<Quantum>, Option<Time>) {
+    let rules = input.contract.machine.gangs;
+    if rules.by == Gangs::Off || !input.means.gangs || input.snapshot.jobs.is_empty() {
+        for gang in core::mem::take(state).gangs {
+            gang.let_go(orders);
+        }
+        return (None, None);
+    }
+    state.take_in(input, room, orders);
+    let cpus = u32::try_from(input.machine.cpus.len()).unwrap_or(u32::MAX).max(1);
+    let bus = input.machine.bus_bytes_per_s.unwrap_or(u64::from(cpus) * BUS_OF_A_CPU).max(1);
+    let first_rate = rules.first_rate.of(bus / u64::from(cpus));
+    let begins = now.saturating_add(LATE_NS) >= state.until;
+    if begins {
+        state.measure(rules, bus);
+        state.pass_on();
+        state.until = now.saturating_add(rules.quantum_ns);
+    } else {
+        state.wake();
+    }
+    let mut quantum = Quantum { until: state.until, begins, chosen: Vec::new(), waiting: 0 };
+    let boards = state.boards(room, cpus, begins);
+    let bus_of_board = |state: &State, board: Option<UnitId>| match board {
+        None => bus,
+        Some(unit) => bus_of(unit).max(bus.saturating_sub(state.used_by_others(board))),
+    };
+    let mut idle = cpus.saturating_sub(boards.iter().map(|board| board.taken).sum());
+    // What a unit has of its own, and then what no unit could use.
+    for spare in [false, true] {
+        let parts = matches!(room, Room::Parts(_));
+        if spare && !parts {
+            break;
+        }
+        for board in &boards {
+            let own = if spare { idle } else { board.left.min(idle) };
+            let bus = bus_of_board(state, board.of);
+            let mut choice = Choice {
+                state,
+                rules,
+                board: board.of,
+                cpus: own,
+                most: board.most,
+                head_first: begins && !spare,
+                bus,
+                first_rate,
+                chosen: &mut quantum.chosen,
+            };
+            let used = choice.make();
+            idle -= used;
+            if let (true, Some(unit)) = (parts, board.of) {
+                state.pay(unit, used, cpus);
+            }
+        }
+    }
+    quantum.waiting = u32::try_from(state.gangs.iter().filter(|gang| !gang.runs).count()).unwrap_or(u32::MAX);
+    state.say(orders);
+    // What wants a CPU is seen at looks: there is one in each half of a quantum.
+    let next = state.until.min(now.saturating_add(rules.quantum_ns / 2));
+    let said = begins || !quantum.chosen.is_empty();
+    (said.then_some(quantum), Some(next))
+}
+
+/// The outermost unit around a unit.
+fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
+    let mut outermost = unit;
+    while let Some(parent) = contract.unit(outermost).parent {
+        outermost = parent;
+    }
+    outermost
+}
+
+impl Gang {
+    fn let_go(&self, orders: &mut Vec<Step<GangOrder>>) {
+        if !self.open {
+            let action = GangOrder::Gate { job: self.job, unit: self.unit, open: true };
+            orders.push(Step { action, reason: Reason::NoGang });
+        }
+    }
+}
+
+impl State {
+    /// Whether no job is known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.gangs.is_empty()
+    }
+
+    /// Takes note of which jobs are there, and what they want. Both lists are in the order of their numbers.
+    fn take_in(&mut self, input: Input<'_>, room: &Room, orders: &mut Vec<Step<GangOrder>>) {
+        let mut before = core::mem::take(&mut self.gangs).into_iter().peekable();
+        for facts in &input.snapshot.jobs {
+            while let Some(gone) = before.next_if(|gang| gang.job < facts.job) {
+                gone.let_go(orders);
+            }
+            let board = match room {
+                Room::Machine => None,
+                Room::Cpus(_) | Room::Parts(_) => Some(outermost(input.contract, facts.unit)),
+            };
+            let mut gang = before.next_if(|gang| gang.job == facts.job).unwrap_or_else(|| {
+                self.last_place += 1;
+                Gang::new(self.last_place, facts, board)
+            });
+            (gang.unit, gang.board) = (facts.unit, board);
+            gang.look(facts);
+            self.gangs.push(gang);
+        }
+        before.for_each(|gone| gone.let_go(orders));
+    }
+
+    /// What those transferred that ran.
+    fn measure(&mut self, rules: commonhold_contract::GangRules, bus: u64) {
+        let part = |rate: u64| {
+            u64::try_from(u128::from(rate) * u128::from(WHOLE) / u128::from(bus))
+                .map_or(WHOLE, |part| part.min(WHOLE))
+        };
+        let rate = |gang: &Gang| {
+            let (mark, last) = (gang.mark?, gang.bus?);
+            let span = last.at.saturating_sub(mark.at);
+            let enough = gang.runs && gang.wanted > 0 && span >= rules.quantum_ns / MEASURE_PART;
+            let bytes = u128::from(last.bytes.saturating_sub(mark.bytes)) * 1_000_000_000;
+            let rate = bytes / u128::from(span.max(1)) / u128::from(gang.wanted.max(1));
+            enough.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
+        };
+        let rates: Vec<Option<u64>> = self.gangs.iter().map(rate).collect();
+        let ran = self.gangs.iter().zip(&rates).filter_map(|(gang, rate)| Some((gang, (*rate)?)));
+        let together: Vec<Alike> =
+            ran.clone().map(|(gang, rate)| Alike { threads: gang.wanted, part: part(rate) }).collect();
+        self.used.clear();
+        for (gang, rate) in ran {
+            let used = self.used.entry(gang.board).or_default();
+            *used = used.saturating_add(rate.saturating_mul(u64::from(gang.wanted)));
+        }
+        for (gang, rate) in self.gangs.iter_mut().zip(rates) {
+            let Some(rate) = rate else { continue };
+            let demand =
+                u128::from(queue::demand(&together, part(rate))) * u128::from(bus) / u128::from(WHOLE);
+            let demand = u64::try_from(demand).unwrap_or(u64::MAX).max(rate);
+            gang.rates.measured(rate, demand, rules.window);
+        }
+    }
+
+    /// The quantum is over: those that ran go to the end of the list, or out of it.
+    fn pass_on(&mut self) {
+        self.gangs.iter_mut().filter(|gang| !gang.runs).for_each(|gang| gang.waited += 1);
+        let mut ran: Vec<usize> = (0..self.gangs.len()).filter(|at| self.gangs[*at].runs).collect();
+        ran.sort_unstable_by_key(|at| self.gangs[*at].place);
+        for at in ran {
+            self.last_place += 1;
+            let gang = &mut self.gangs[at];
+            gang.place = self.last_place;
+            gang.awake = gang.wanted > 0;
+            if gang.awake {
+                gang.cpus = gang.wanted;
+            }
+            gang.waited = 0;
+            gang.runs = !gang.awake;
+            (gang.wanted, gang.mark) = (0, gang.bus);
+        }
+    }
+
+    /// Those that slept, or just came, and want a CPU now: they wait to be chosen.
+    fn wake(&mut self) {
+        for gang in self.gangs.iter_mut().filter(|gang| !gang.awake && gang.wanted > 0) {
+            (gang.awake, gang.runs, gang.cpus) = (true, false, gang.wanted);
+        }
+    }
+
+    /// The boards on which gangs want CPUs; where units earn their CPUs, the one that earned most first.
+    fn boards(&mut self, room: &Room, cpus: u32, begins: bool) -> Vec<Board> {
+        let mut boards: BTreeMap<Option<UnitId>, (u32, bool)> = BTreeMap::new();
+        for gang in self.gangs.iter().filter(|gang| gang.awake) {
+            let (taken, waits) = boards.entry(gang.board).or_default();
+            *taken += if gang.runs { gang.cpus } else { 0 };
+            *waits |= !gang.runs;
+        }
+        if let Room::Parts(parts) = room {
+            self.earned.retain(|unit, _| boards.contains_key(&Some(*unit)));
+            for unit in boards.iter().filter(|(_, (_, waits))| begins && *waits).filter_map(|(unit, _)| *unit)
+            {
+                let part = parts.get(&unit).copied().unwrap_or(0);
+                let earned = self.earned.entry(unit).or_default();
+                *earned = earned.saturating_add_unsigned(part).min(kept(cpus));
+            }
+        }
+        let earned = |of: Option<UnitId>| of.and_then(|unit| self.earned.get(&unit).copied()).unwrap_or(0);
+        let board = |(of, (taken, _)): (Option<UnitId>, (u32, bool))| match room {
+            Room::Machine => Board { of, taken, left: cpus.saturating_sub(taken), most: cpus },
+            Room::Cpus(has) => {
+                let most = of.and_then(|unit| has.get(&unit).copied()).unwrap_or(0).max(1);
+                Board { of, taken, left: most.saturating_sub(taken), most }
+            }
+            Room::Parts(_) => {
+                let left = u32::try_from(earned(of) / CPU).unwrap_or(0);
+                Board { of, taken, left, most: cpus }
+            }
+        };
+        let mut boards: Vec<Board> = boards.into_iter().map(board).collect();
+        boards.sort_by_key(|board| core::cmp::Reverse(earned(board.of)));
+        boards
+    }
+
+    /// A unit's gangs have so many CPUs for this quantum, of `all`.
+    fn pay(&mut self, unit: UnitId, cpus: u32, all: u32) {
+        if let Some(earned) = self.earned.get_mut(&unit) {
+            *earned = (*earned - i64::from(cpus) * CPU).max(-kept(all));
+        }
+    }
+
+    /// What all other boards transferred in the last quantum.
+    fn used_by_others(&self, board: Option<UnitId>) -> u64 {
+        self.used.iter().filter(|(other, _)| **other != board).map(|(_, used)| used).sum()
+    }
+
+    /// What is new.
+    fn say(&mut self, orders: &mut Vec<Step<GangOrder>>) {
+        for gang in self.gangs.iter_mut().filter(|gang| gang.open != gang.runs) {
+            let reason = if gang.runs { gang.because } else { Reason::NotThisQuantum };
+            let action = GangOrder::Gate { job: gang.job, unit: gang.unit, open: gang.runs };
+            gang.open = gang.runs;
+            orders.push(Step { action, reason });
+        }
+        // Those that go make room before the others come.
+        orders.sort_by_key(|step| matches!(step.action, GangOrder::Gate { open: true, .. }));
+    }
+}
+
+/// Gangs that share CPUs.
+struct Board {
+    /// Of which unit; `None`: of all.
+    of: Option<UnitId>,
+    /// CPUs that gangs run on.
+    taken: u32,
+    /// CPUs that are left.
+    left: u32,
+    /// The most that it could have.
+    most: u32,
+}
+
+/// The choice of gangs on one board.
+struct Choice<'a> {
+    state: &'a mut State,
+    rules: commonhold_contract::GangRules,
+    board: Option<UnitId>,
+    /// CPUs that are left, and the most that there could be.
+    cpus: u32,
+    most: u32,
+    /// Whether the head comes first, and nobody if it has to wait for CPUs.
+    head_first: bool,
+    /// Bytes per second.
+    bus: u64,
+    /// Of a thread that was not measured yet.
+    first_rate: u64,
+    chosen: &'a mut Vec<Step<Chosen>>,
+}
+
+impl Choice<'_> {
+    /// Chooses; how many CPUs those that were chosen have.
+    fn make(&mut self) -> u32 {
+        if self.cpus == 0 {
+            return 0;
+        }
+        let (mut waiting, mut running) = (Vec::new(), Vec::new());
+        for (at, gang) in self.state.gangs.iter().enumerate() {
+            if gang.board != self.board || !gang.awake {
+                continue;
+            }
+            let rate = gang.rates.by(self.rules.by, self.rules.window).unwrap_or(self.first_rate);
+            // One that has more threads than there could ever be CPUs runs on all of them.
+            let candidate = Candidate { at, place: gang.place, cpus: gang.cpus.min(self.most), rate };
+            if gang.runs { running.push(candidate) } else { waiting.push(candidate) }
+        }
+        let mut left = Left { cpus: self.cpus, bus: i64::try_from(self.bus).unwrap_or(i64::MAX) };
+        for gang in &running {
+            left.bus = left.bus.saturating_sub_unsigned(gang.rate.saturating_mul(gang.cpus.into()));
+        }
+        let head = (0..waiting.len()).min_by_key(|number| waiting[*number].place);
+        match head {
+            Some(head) if self.head_first && waiting[head].cpus > left.cpus => return 0,
+            None => return 0,
+            Some(_) => {}
+        }
+        match self.rules.by {
+            Gangs::Demand => self.together(&mut waiting, running, &mut left),
+            Gangs::LatestQuantum | Gangs::QuantaWindow | Gangs::Off => {
+                self.fittest(&mut waiting, head, &mut left)
+            }
+        }
+        self.cpus - left.cpus
+    }
+
+    fn fittest(&mut self, waiting: &mut Vec<Candidate>, head: Option<usize>, left: &mut Left) {
+        if let Some(head) = head.filter(|_| self.head_first) {
+            let head = waiting.swap_remove(head);
+            left.take(&head);
+            self.run(&head, true, Reason::CpusLeft);
+        }
+        while let Some(next) = fit::fittest(waiting, *left) {
+            let next = waiting.swap_remove(next);
+            let reason = Reason::Fittest { left: left.each() };
+            left.take(&next);
+            self.run(&next, false, reason);
+        }
+    }
+
+    fn together(&mut self, waiting: &mut Vec<Candidate>, mut beside: Vec<Candidate>, left: &mut Left) {
+        let mut head = self.head_first;
+        loop {
+            let (chosen, permille) = fit::together(waiting, &beside, left.cpus, self.bus);
+            if chosen.is_empty() {
+                return;
+            }
+            for number in &chosen {
+                let next = waiting[*number];
+                left.take(&next);
+                beside.push(next);
+                self.run(&next, head, Reason::GetsOnBeside { permille });
+                head = false;
+            }
+            let mut number = 0;
+            waiting.retain(|_| {
+                number += 1;
+                !chosen.contains(&(number - 1))
+            });
+        }
+    }
+
+    fn run(&mut self, candidate: &Candidate, is_head: bool, otherwise: Reason) {
+        let gang = &mut self.state.gangs[candidate.at];
+        let reason = if is_head { Reason::HeadOfList { waited: gang.waited } } else { otherwise };
+        gang.runs = true;
+        gang.because = reason;
+        (gang.waited, gang.wanted) = (0, 0);
+        gang.mark = gang.bus;
+        let chosen =
+            Chosen { job: gang.job, unit: gang.unit, cpus: candidate.cpus, bytes_per_s: candidate.rate };
+        self.chosen.push(Step { action: chosen, reason });
+    }
+}
+
+#[cfg(test)]
+mod tests;

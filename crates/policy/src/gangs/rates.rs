@@ -1,0 +1,93 @@
+//! What the threads of a gang transfer, as far as it was measured.
+
+use alloc::collections::VecDeque;
+
+use commonhold_contract::Gangs;
+
+/// Up to so many quanta, a window's average is plain; beyond, older quanta count less and less (seed 003, section 4).
+const PLAIN_WINDOW: u32 = 5;
+
+/// Of an estimate of demand, the mean of so many quanta counts: a burst of one does not decide alone, and a new phase is known
+/// after two.
+const DEMANDS: usize = 2;
+
+/// What is known of one gang. All in bytes per second for each thread.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Rates {
+    /// The latest quanta in which it ran, the latest last.
+    latest: VecDeque<u64>,
+    /// The average of a window that forgets.
+    forgetting: Option<u64>,
+    demands: VecDeque<u64>,
+}
+
+impl Rates {
+    /// What it transferred in a quantum, and would have if the bus were its own.
+    pub(super) fn measured(&mut self, rate: u64, demand: u64, window: u32) {
+        self.latest.push_back(rate);
+        while self.latest.len() > PLAIN_WINDOW.min(window) as usize {
+            self.latest.pop_front();
+        }
+        self.demands.push_back(demand);
+        while self.demands.len() > DEMANDS {
+            self.demands.pop_front();
+        }
+        let part = u128::from(window) + 1;
+        let before = u128::from(self.forgetting.unwrap_or(rate));
+        // before + (rate - before) * 2 / (window + 1), which stays between both.
+        let now = (before * (part - 2) + u128::from(rate) * 2) / part;
+        self.forgetting = Some(u64::try_from(now).unwrap_or(u64::MAX));
+    }
+
+    /// What it is taken to transfer; `None`: it has not been measured yet.
+    pub(super) fn by(&self, by: Gangs, window: u32) -> Option<u64> {
+        match by {
+            Gangs::Demand => mean(&self.demands),
+            Gangs::QuantaWindow if window > PLAIN_WINDOW => self.forgetting,
+            Gangs::QuantaWindow => mean(&self.latest),
+            Gangs::LatestQuantum | Gangs::Off => self.latest.back().copied(),
+        }
+    }
+}
+
+fn mean(of: &VecDeque<u64>) -> Option<u64> {
+    let sum: u128 = of.iter().map(|rate| u128::from(*rate)).sum();
+    sum.checked_div(of.len() as u128).map(|mean| u64::try_from(mean).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_quantum_and_the_average_of_five() {
+        let mut rates = Rates::default();
+        assert_eq!(rates.by(Gangs::LatestQuantum, 5), None);
+        for rate in [10, 20, 30, 40, 50, 60] {
+            rates.measured(rate, rate * 2, 5);
+        }
+        assert_eq!(rates.by(Gangs::LatestQuantum, 5), Some(60));
+        assert_eq!(rates.by(Gangs::QuantaWindow, 5), Some(40), "10 has left the window");
+        assert_eq!(rates.by(Gangs::Demand, 5), Some(110), "the mean of two");
+    }
+
+    #[test]
+    fn a_window_of_one_is_the_latest_quantum() {
+        let mut rates = Rates::default();
+        rates.measured(10, 10, 1);
+        rates.measured(70, 70, 1);
+        assert_eq!(rates.by(Gangs::QuantaWindow, 1), Some(70));
+    }
+
+    /// With 19 quanta, each counts a tenth of the distance: what was 10 quanta ago has 0.9^10 of its weight, 35 %.
+    #[test]
+    fn a_wider_window_forgets() {
+        let mut rates = Rates::default();
+        rates.measured(0, 0, 19);
+        for _ in 0..10 {
+            rates.measured(1_000_000, 1_000_000, 19);
+        }
+        let now = rates.by(Gangs::QuantaWindow, 19).unwrap_or(0);
+        assert!(now.abs_diff(651_321) < 20, "{now}");
+    }
+}

@@ -1,0 +1,330 @@
+//! Gangs in a small world of whole quanta: a gang that runs transfers what it wants, as far as the bus has room.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::snapshot::{Means, Snapshot, ThreadFacts, ThreadId};
+use commonhold_contract::MILLIONTH;
+use commonhold_contract::{Amount, JobKind};
+use commonhold_machine::Machine;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const SECOND: u64 = 1_000_000_000;
+const QUANTUM: Time = 200 * MS;
+
+/// A job of a test: its unit, its threads, and what each wants of the bus, in bytes per second.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    unit: u32,
+    threads: u32,
+    wants: u64,
+    sleeps: bool,
+}
+
+fn job(threads: u32, wants: u64) -> Job {
+    Job { unit: 2, threads, wants, sleeps: false }
+}
+
+struct World {
+    contract: Contract,
+    machine: Machine,
+    means: Means,
+    room: Room,
+    state: State,
+    now: Time,
+    jobs: BTreeMap<u32, Job>,
+    bytes: BTreeMap<u32, u64>,
+    shut: BTreeSet<u32>,
+    /// Quanta that each ran.
+    ran: BTreeMap<u32, u64>,
+    quantum: Option<Quantum>,
+    orders: Vec<Step<GangOrder>>,
+}
+
+impl World {
+    fn new(by: Gangs, jobs: &[Job]) -> World {
+        let mut contract = Contract::default();
+        for name in ["a", "b"] {
+            let unit = contract.add(None, name);
+            contract.units[unit.index()].job = Some(JobKind::Process);
+        }
+        contract.machine.gangs.by = by;
+        World {
+            contract,
+            machine: Machine::synthetic("nodes:1 cpus:4 bus:10GB/s").unwrap(),
+            means: Means { gangs: true, ..Means::NONE },
+            room: Room::Machine,
+            state: State::default(),
+            now: SECOND,
+            jobs: (1..).zip(jobs.iter().copied()).collect(),
+            bytes: BTreeMap::new(),
+            shut: BTreeSet::new(),
+            ran: BTreeMap::new(),
+            quantum: None,
+            orders: Vec::new(),
+        }
+    }
+
+    fn facts(&self) -> Snapshot {
+        let facts = |(number, job): (&u32, &Job)| {
+            let wants = !job.sleeps && !self.shut.contains(number);
+            let thread = |at| ThreadFacts {
+                thread: ThreadId(u64::from(number * 100 + at)),
+                wants,
+                cpu: None,
+                tied: None,
+            };
+            JobFacts {
+                job: JobId(*number),
+                name: String::new(),
+                unit: UnitId(job.unit),
+                threads: (0..job.threads).map(thread).collect(),
+                memory: None,
+                bus: Some(BusUse { at: self.now, bytes: self.bytes.get(number).copied().unwrap_or(0) }),
+            }
+        };
+        Snapshot { at: self.now, jobs: self.jobs.iter().map(facts).collect(), ..Snapshot::default() }
+    }
+
+    /// A step, and time until the quantum's end.
+    fn look(&mut self) {
+        let snapshot = self.facts();
+        let input = Input {
+            contract: &self.contract,
+            machine: &self.machine,
+            means: self.means,
+            snapshot: &snapshot,
+            changes: &[],
+        };
+        self.orders.clear();
+        let bus = |_: UnitId| 10 * SECOND;
+        let (quantum, _) = step(&mut self.state, self.now, input, &self.room, &bus, &mut self.orders);
+        self.quantum = quantum;
+        for step in &self.orders {
+            let GangOrder::Gate { job, open, .. } = step.action;
+            let changed = if open { self.shut.remove(&job.0) } else { self.shut.insert(job.0) };
+            assert!(changed, "an order that changes nothing: {step:?}");
+        }
+    }
+
+    fn run(&mut self, span: Time) {
+        let runs = |number: &u32, job: &Job| !job.sleeps && !self.shut.contains(number);
+        let wanted: u64 = self
+            .jobs
+            .iter()
+            .filter(|(number, job)| runs(number, job))
+            .map(|(_, job)| job.wants * u64::from(job.threads))
+            .sum();
+        let full = wanted.max(10 * SECOND);
+        for (number, job) in self.jobs.iter().filter(|(number, job)| runs(number, job)) {
+            let rate =
+                u128::from(job.wants) * u128::from(job.threads) * u128::from(10 * SECOND) / u128::from(full);
+            *self.bytes.entry(*number).or_default() +=
+                u64::try_from(rate * u128::from(span) / u128::from(SECOND)).unwrap();
+            *self.ran.entry(*number).or_default() += 1;
+        }
+        self.now += span;
+    }
+
+    /// Looks at the quantum's beginning and in its middle. Those that run.
+    fn quantum(&mut self) -> Vec<u32> {
+        self.look();
+        let chosen = self.running();
+        self.run(QUANTUM / 2);
+        self.look();
+        self.run(QUANTUM / 2);
+        chosen
+    }
+
+    fn running(&self) -> Vec<u32> {
+        self.jobs
+            .iter()
+            .filter(|(number, job)| !job.sleeps && !self.shut.contains(number))
+            .map(|(number, _)| *number)
+            .collect()
+    }
+}
+
+#[test]
+fn the_fittest_runs_beside_the_head() {
+    // 10 GB/s on 4 CPUs. After the first round: 1 wants 4 on 2 CPUs. 6 are left for 2 CPUs, 3 for each.
+    let jobs = [job(2, 2 * SECOND), job(1, SECOND / 10), job(1, SECOND / 10), job(2, 3 * SECOND)];
+    let mut world = World::new(Gangs::LatestQuantum, &jobs);
+    for _ in 0..4 {
+        world.quantum();
+    }
+    let head =
+        world.state.gangs.iter().filter(|gang| !gang.runs).min_by_key(|gang| gang.place).unwrap().job.0;
+    let chosen = world.quantum();
+    assert!(chosen.contains(&head), "the head {head} is among {chosen:?}");
+    let mut beside = 0;
+    for _ in 0..20 {
+        let chosen = world.quantum();
+        beside += u32::from(chosen == [1, 4]);
+    }
+    assert!(beside >= 6, "1 and 4 fill the bus exactly, together in {beside} of 20 quanta");
+}
+
+#[test]
+fn a_gang_that_sleeps_is_not_stopped() {
+    let jobs = [job(4, SECOND), job(4, SECOND), Job { sleeps: true, ..job(2, SECOND) }];
+    let mut world = World::new(Gangs::QuantaWindow, &jobs);
+    for _ in 0..6 {
+        world.quantum();
+        assert!(!world.shut.contains(&3));
+        assert_eq!(world.running().len(), 1);
+    }
+    // It wakes, and there is no CPU for it: it waits for the next quantum, or the one after.
+    world.jobs.get_mut(&3).unwrap().sleeps = false;
+    world.look();
+    world.run(QUANTUM / 4);
+    world.look();
+    assert!(world.running().len() == 1, "{:?}", world.running());
+    let waits = (0..4).find(|_| world.quantum().contains(&3));
+    assert!(waits.is_some());
+}
+
+#[test]
+fn a_gang_that_comes_has_cpus_that_are_left() {
+    let mut world = World::new(Gangs::Demand, &[job(2, SECOND)]);
+    world.quantum();
+    world.jobs.insert(7, job(1, SECOND));
+    world.jobs.insert(8, job(2, SECOND));
+    world.look();
+    world.run(QUANTUM / 4);
+    world.look();
+    assert_eq!(world.running(), [1, 7], "8 has two threads, and one CPU is left");
+}
+
+#[test]
+fn a_gang_of_more_threads_than_cpus_has_the_machine() {
+    let mut world = World::new(Gangs::LatestQuantum, &[job(9, SECOND), job(1, SECOND), job(1, SECOND)]);
+    let mut alone = 0;
+    for _ in 0..9 {
+        let chosen = world.quantum();
+        assert!(chosen == [1] || chosen == [2, 3], "{chosen:?}");
+        alone += u32::from(chosen == [1]);
+    }
+    assert!((4..=5).contains(&alone));
+}
+
+#[test]
+fn what_is_no_gang_any_more_goes_on() {
+    let mut world = World::new(Gangs::LatestQuantum, &[job(4, 0), job(4, 0)]);
+    world.quantum();
+    assert_eq!(world.shut.len(), 1);
+    world.contract.machine.gangs.by = Gangs::Off;
+    world.look();
+    assert_eq!(world.shut.len(), 0);
+    assert_eq!(world.orders[0].reason, Reason::NoGang);
+    assert!(world.state.is_empty());
+}
+
+#[test]
+fn a_job_that_goes_is_let_go() {
+    let mut world = World::new(Gangs::LatestQuantum, &[job(4, 0), job(4, 0)]);
+    world.quantum();
+    let waits = *world.shut.iter().next().unwrap();
+    world.jobs.remove(&waits);
+    world.look();
+    assert_eq!(world.shut.len(), 0, "a process that is in no job any more runs");
+}
+
+/// Units that share CPUs three to one: so do their gangs.
+#[test]
+fn units_have_their_parts_of_the_quanta() {
+    for by in [Gangs::LatestQuantum, Gangs::Demand] {
+        let of = |unit, threads| Job { unit, ..job(threads, SECOND) };
+        let mut world = World::new(by, &[of(2, 4), of(2, 4), of(3, 2), of(3, 2), of(3, 2)]);
+        world.room = Room::Parts([(UnitId(2), 3 * MILLIONTH), (UnitId(3), MILLIONTH)].into_iter().collect());
+        for _ in 0..100 {
+            world.quantum();
+        }
+        let cpus = |numbers: &[u32]| -> u64 {
+            numbers.iter().map(|number| world.ran[number] * u64::from(world.jobs[number].threads)).sum()
+        };
+        let (a, b) = (cpus(&[1, 2]), cpus(&[3, 4, 5]));
+        let part = a * 1_000 / (a + b);
+        assert!((700..=800).contains(&part), "{by}: {a} and {b} quanta of a CPU");
+    }
+}
+
+/// Each unit on CPUs of its own.
+#[test]
+fn units_with_cpus_choose_apart() {
+    let of = |unit, threads| Job { unit, ..job(threads, SECOND) };
+    let mut world = World::new(Gangs::Demand, &[of(2, 1), of(2, 1), of(3, 3), of(3, 3)]);
+    world.room = Room::Cpus([(UnitId(2), 1), (UnitId(3), 3)].into_iter().collect());
+    for _ in 0..8 {
+        let chosen = world.quantum();
+        assert_eq!(chosen.iter().filter(|number| **number <= 2).count(), 1, "{chosen:?}");
+        assert_eq!(chosen.iter().filter(|number| **number > 2).count(), 1, "{chosen:?}");
+    }
+}
+
+/// Of programs that fill the bus alone, four at once show a quarter each. Their demand is known all the same.
+#[test]
+fn demand_is_seen_through_a_full_bus() {
+    let hungry = [job(1, 10 * SECOND); 4];
+    let mut world = World::new(Gangs::Demand, &hungry);
+    for _ in 0..4 {
+        world.quantum();
+    }
+    let gang = &world.state.gangs[0];
+    let latest = gang.rates.by(Gangs::LatestQuantum, 5).unwrap();
+    let demand = gang.rates.by(Gangs::Demand, 5).unwrap();
+    assert!(latest.abs_diff(SECOND * 5 / 2) < SECOND / 10, "{latest}");
+    assert!(demand > 9 * SECOND, "{demand}");
+}
+
+#[test]
+fn what_was_not_measured_is_taken_as_the_contract_says() {
+    for (rate, taken) in [(Amount::Part(0), 0), (Amount::Part(MILLIONTH), 5 * SECOND / 2)] {
+        let mut world = World::new(Gangs::LatestQuantum, &[job(4, SECOND)]);
+        world.contract.machine.gangs.first_rate = rate;
+        world.look();
+        assert_eq!(world.quantum.as_ref().unwrap().chosen[0].action.bytes_per_s, taken);
+    }
+}
+
+fn any_jobs() -> impl Strategy<Value = Vec<Job>> {
+    let any = (1u32..6, 0u64..8, proptest::bool::weighted(0.1));
+    proptest::collection::vec(any, 1..12).prop_map(|jobs| {
+        jobs.iter()
+            .map(|(threads, wants, sleeps)| Job { sleeps: *sleeps, ..job(*threads, wants * SECOND) })
+            .collect()
+    })
+}
+
+proptest! {
+    /// Nobody starves, no CPU has two threads, and no CPUs are left that a gang that waits could use.
+    #[test]
+    fn nobody_starves(jobs in any_jobs(), by in 1usize..4, comes in 0u32..8) {
+        let by = Gangs::ALL[by];
+        let mut world = World::new(by, &jobs);
+        let mut waited: BTreeMap<u32, u32> = BTreeMap::new();
+        for round in 0..40 {
+            if round == comes {
+                world.jobs.insert(50, job(2, SECOND));
+            }
+            if round == comes + 9 {
+                world.jobs.remove(&1);
+            }
+            let chosen = world.quantum();
+            if round == 0 {
+                continue; // what they want is seen now
+            }
+            let cpus: u32 = chosen.iter().map(|number| world.jobs[number].threads).sum();
+            prop_assert!(cpus <= 4 || chosen.len() == 1, "{chosen:?} on 4 CPUs");
+            let bound = u32::try_from(world.jobs.len()).unwrap() + 1;
+            for (number, job) in world.jobs.iter().filter(|(_, job)| !job.sleeps) {
+                let fits = job.threads <= 4u32.saturating_sub(cpus);
+                let runs = chosen.contains(number);
+                prop_assert!(runs || !fits || *number == 50, "{number} fits beside {chosen:?}");
+                let wait = waited.entry(*number).or_default();
+                *wait = if runs { 0 } else { *wait + 1 };
+                prop_assert!(*wait <= bound, "{number} has waited for {wait} quanta under {by}");
+            }
+        }
+    }
+}
