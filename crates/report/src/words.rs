@@ -384,19 +384,16 @@ impl fmt::Display for Described<'_> {
             Action::Seat(Seat { thread, job, unit, pool: None }) => {
                 write!(f, "{}, job {}: thread {} in no pool", name(unit), job.0, thread.0)
             }
-            Action::Gang(Gang { job, unit, cpus, bytes_per_s }) => write!(
-                f,
-                "job {} of unit {} runs in this quantum, on {}, and is taken to transfer {}/s by each thread",
-                job.0,
-                name(*unit),
-                CpuCount(u64::from(*cpus) * 1_000_000),
-                Bytes(*bytes_per_s)
-            ),
+            Action::Gang(Gang { job, unit, cpus, bytes_per_s }) => {
+                let cpus = CpuCount(u64::from(*cpus) * 1_000_000);
+                let rate = Bytes(*bytes_per_s);
+                write!(f, "{}, job {}: runs on {cpus}, {rate}/s for each thread", name(unit), job.0)
+            }
             Action::Gate(GangOrder::Gate { job, unit, open: true }) => {
-                write!(f, "let job {} of unit {} run", job.0, name(*unit))
+                write!(f, "{}, job {}: goes on", name(unit), job.0)
             }
             Action::Gate(GangOrder::Gate { job, unit, open: false }) => {
-                write!(f, "stop job {} of unit {}", job.0, name(*unit))
+                write!(f, "{}, job {}: is stopped", name(unit), job.0)
             }
             Action::Place(PlaceOrder::Seat { thread, job, unit, cpus: Some(cpus) }) => {
                 write!(f, "{}, job {}: thread {} runs on cpus {cpus}", name(unit), job.0, thread.0)
