@@ -3,7 +3,8 @@
 //! It does what Linux does around a `sched_ext` scheduler (kernel/sched/ext.c), with the clock as an argument:
 //! - for a task that wakes, it asks the scheduler for a CPU, and has the task queued;
 //! - a CPU that needs a task first takes what is in its local queue, then asks the scheduler to move a task there;
-//! - a task whose slice is used up goes back to the scheduler.
+//! - a task whose slice is used up goes back to the scheduler;
+//! - a task that may run on some CPUs only is found by these alone ([`affinity`]).
 //!
 //! Nothing here decides anything.
 //!
@@ -12,6 +13,8 @@
 //!
 //! Cost: a wake-up and a switch are O(log n) in the tasks of the queue. They are O(units) where an idle CPU looks for
 //! a borrower, as in the scheduler itself.
+
+mod affinity;
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -175,6 +178,8 @@ pub struct Kernel {
     #[expect(dead_code, reason = "it is the scheduler that reads and writes it, through `world`")]
     waits: Vec<u32>,
     tasks: Vec<Task>,
+    /// A word per 64 CPUs, by task; `None`: any CPU.
+    affinities: Vec<Option<Box<[u64]>>>,
     places: Vec<Place>,
     queues: Vec<BinaryHeap<Entry>>,
     runs: Vec<Run>,
@@ -241,6 +246,7 @@ impl Kernel {
             queued,
             waits,
             tasks: Vec::new(),
+            affinities: Vec::new(),
             places: Vec::new(),
             queues: vec![BinaryHeap::new(); (units + cpus) as usize],
             runs: vec![
@@ -259,9 +265,11 @@ impl Kernel {
         let place = Place { ticket: 0, queue: 0 };
         if id as usize == self.tasks.len() {
             self.tasks.push(task);
+            self.affinities.push(None);
             self.places.push(place);
         } else {
             self.tasks[id as usize] = task;
+            self.affinities[id as usize] = None;
             self.places[id as usize] = place;
         }
         self.call(now, 0, |kernel| {
@@ -291,11 +299,16 @@ impl Kernel {
     fn wake_by(&mut self, now: u64, id: TaskId, wake_flags: u64) {
         let last = self.tasks[id as usize].cpu;
         self.tasks[id as usize].scx.flags |= QUEUED;
+        let only = self.only(id);
         self.call(now, last, |kernel| {
             // SAFETY: as in `start`; `kernel` is the one that the callbacks act on, and nobody else holds it.
             unsafe {
                 let task = (*kernel).task(id);
-                let chosen = dispatch_select_cpu(task, last.cast_signed(), wake_flags).cast_unsigned();
+                let chosen = match only {
+                    Some(cpu) => cpu,
+                    None => dispatch_select_cpu(task, last.cast_signed(), wake_flags).cast_unsigned(),
+                };
+                let chosen = (*kernel).instead(id, chosen);
                 let taken = (*kernel).placed(id);
                 (*task).cpu = chosen;
                 if taken {
@@ -573,6 +586,12 @@ impl Kernel {
                 dispatch_stopping(task, false);
                 kept = None;
             }
+            if let Some(id) = kept
+                && !(*kernel).allows(id, cpu)
+            {
+                Kernel::move_away(kernel, id);
+                kept = None;
+            }
             if kept.is_some_and(|id| slice_of(id) > 0) {
                 return kept;
             }
@@ -652,7 +671,7 @@ impl Kernel {
             if self.places[entry.id as usize].ticket != entry.ticket {
                 continue;
             }
-            if self.may_run(entry.id) {
+            if self.allows(entry.id, self.cpu) {
                 found = Some(entry.id);
                 break;
             }
@@ -677,12 +696,6 @@ impl Kernel {
             self.queues[heap].pop();
         }
         None
-    }
-
-    fn may_run(&self, id: TaskId) -> bool {
-        let allowed = self.tasks[id as usize].allowed;
-        // SAFETY: an affinity has a word per 64 CPUs, and lives as long as its task.
-        allowed.is_null() || unsafe { *allowed.add(self.cpu as usize / 64) } >> (self.cpu % 64) & 1 == 1
     }
 }
 

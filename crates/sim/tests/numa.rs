@@ -117,6 +117,8 @@ fn memory_that_is_no_farther_than_local_memory_changes_nothing() {
         for program in &mut scenario.workload.programs {
             program.stalled = 700_000;
         }
+        // Where pages lie is told of jobs wherever it is known, and there it is known.
+        scenario.contract.units.iter_mut().for_each(|unit| unit.job = None);
         scenario.hardware.latency = None;
         let without = format!("{:?}", run_with(&scenario, seed));
         scenario.hardware.latency =

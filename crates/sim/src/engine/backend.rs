@@ -79,7 +79,8 @@ impl Backend for Engine<'_> {
     fn means(&self) -> Means {
         let kernel = &self.scenario.hardware.kernel;
         let seats = self.seating.means();
-        let cpus = Means { cpu_sets: true, weights: true, switches: true, seats, ..Means::NONE };
+        let brings = self.brings();
+        let cpus = Means { cpu_sets: true, weights: true, switches: true, seats, brings, ..Means::NONE };
         if self.enforces() == Enforces::Linux {
             let memory = MemoryMeans {
                 bounds: true,
@@ -139,9 +140,7 @@ impl Backend for Engine<'_> {
             // Memory is not held. A live machine tells of it all the same.
             self.held.memory_due = Time::MAX;
         }
-        if !plan.orders.place.is_empty() {
-            self.order_places(plan);
-        }
+        self.order_places(plan);
         for step in &plan.orders.memory {
             self.order_memory(&step.action);
         }
@@ -391,6 +390,9 @@ impl Engine<'_> {
     /// One turn of the loop.
     fn turn(&mut self) {
         let Some(mut steward) = self.steward.take() else { return };
+        if self.pages_come().is_some_and(|at| at <= self.now) {
+            self.take_in_pages();
+        }
         let turn = match steward.turn(self, 0) {
             Ok(turn) => turn,
             Err(never) => match never {},
@@ -406,6 +408,8 @@ impl Engine<'_> {
         }
         self.note_entitled(&turn.plan.decisions.cpu.entitled);
         (self.held.turned_at, self.held.next_turn) = (Some(self.now), turn.next(self.now));
+        let pages = self.pages_come().unwrap_or(Time::MAX);
+        self.held.next_turn = self.held.next_turn.min(pages);
         self.timers.set(self.policy_timer(), self.held.next_turn);
     }
 

@@ -179,6 +179,7 @@ impl Engine<'_> {
     /// A task starts on a CPU: it pays for the switch and for what it has to bring into the cache again.
     fn switch_to(&mut self, id: u32, next: TaskId) {
         let contended = self.contended();
+        self.tasks[next as usize].cpu = id;
         self.end_wait(next);
         self.count_wake(next);
         let costs = &self.scenario.hardware;

@@ -1,10 +1,18 @@
-//! Tasks with CPUs of their own: how the orders about jobs are carried out.
+//! Where the tasks of jobs run: how the orders about jobs are carried out.
 //!
 //! A job, to the policy, is a run of a program with `job = true`; in a workload without such programs, each job of it is one.
-//! A new task of a unit that has jobs waits until a plan gives it a pool. The loop has a turn for that at once: this is the
-//! call of the scheduling server in seed 001, section 3. The task has a free CPU of its pool, any one with the same chance,
-//! until it ends or a plan sends it to another pool. If no pool has a free CPU, the first task of a job goes on waiting, and
-//! another one never begins.
+//!
+//! Under the project's scheduler a seat is an affinity, as on a live machine: the task runs on the CPUs of its pool that its
+//! unit may use. The loop sees a new task at its next look. Until then it runs where its parent may, whose affinity it
+//! inherits. One that is given no seat then runs wherever its unit may. Pages that are to come to other nodes are there when
+//! they could have been copied.
+//!
+//! Under Hurricane's, each task has a CPU for itself. A new task of a unit that has jobs waits until a plan gives it a pool. The
+//! loop has a turn for that at once: this is the call of the scheduling server in seed 001, section 3. The task has a free CPU
+//! of its pool, any one with the same chance, until it ends or a plan sends it to another pool. If no pool has a free CPU, the
+//! first task of a job goes on waiting, and another one never begins. Pages stay where they are, as there.
+//!
+//! Limits: who copies pages takes no CPU from anybody.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +24,19 @@ use commonhold_policy::{JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 
 use super::Engine;
 use super::task::State;
+use crate::Time;
 use crate::chance::Chance;
 use crate::contention::Sharer;
 use crate::scenario::{Scenario, Scheduler};
 
+/// So many bytes are copied in a nanosecond, as `migrate_pages(2)` does.
+const COPIED_PER_NS: u64 = 1;
+
 /// Which CPUs are taken, and by which tasks.
 #[derive(Debug)]
 pub(super) struct Seating {
-    /// Whether each task has a CPU of its own on this machine.
-    fixed: bool,
+    /// What can be ordered of tasks' places.
+    means: Seats,
     /// What is a job in each unit.
     kinds: Vec<Option<JobKind>>,
     /// Some program is a job.
@@ -36,30 +48,52 @@ pub(super) struct Seating {
     /// By CPU.
     taken: Vec<Option<TaskId>>,
     chance: Chance,
+    /// Pages that are on their way to nodes, and when they are there.
+    bringing: Vec<(Time, JobId, Vec<u32>)>,
 }
 
 impl Seating {
     pub(super) fn new(scenario: &Scenario, seed: u64) -> Seating {
         let contract = &scenario.contract;
+        let kinds: Vec<_> = contract.ids().map(|id| contract.unit(id).job).collect();
+        let means = match scenario.hardware.kernel.scheduler {
+            _ if kinds.iter().all(Option::is_none) => Seats::None,
+            Scheduler::Commonhold => Seats::Cpus,
+            Scheduler::Hurricane => Seats::Fixed,
+            Scheduler::IrixDecay | Scheduler::Linux24 => Seats::None,
+        };
         Seating {
-            fixed: scenario.hardware.kernel.scheduler == Scheduler::Hurricane,
-            kinds: contract.ids().map(|id| contract.unit(id).job).collect(),
+            means,
+            kinds,
             only_programs: scenario.workload.programs.iter().any(|program| program.is_job),
             came: 0,
             by_serial: BTreeMap::new(),
             taken: vec![None; scenario.hardware.machine.cpus.len()],
             chance: Chance::of(seed, u64::MAX - 1),
+            bringing: Vec::new(),
         }
     }
 
     /// What can be ordered of tasks' places.
     pub(super) fn means(&self) -> Seats {
-        if self.fixed && self.kinds.iter().any(Option::is_some) { Seats::Fixed } else { Seats::None }
+        self.means
+    }
+
+    /// Whether each task that is placed has a CPU of its own.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.means == Seats::Fixed
     }
 
     /// Whether a task of a unit is placed, which is of the run of a program that is a job, or of none.
     pub(super) fn places(&self, unit: UnitId, program: Option<u16>) -> bool {
-        self.fixed && self.kinds[unit.index()].is_some() && (program.is_some() || !self.only_programs)
+        self.means != Seats::None
+            && self.kinds[unit.index()].is_some()
+            && (program.is_some() || !self.only_programs)
+    }
+
+    /// A task that is placed comes.
+    pub(super) fn enter(&mut self, serial: u64, id: TaskId) {
+        self.by_serial.insert(serial, id);
     }
 
     /// The task that has a CPU for itself.
@@ -79,7 +113,6 @@ impl Engine<'_> {
     pub(super) fn await_seat(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         task.state = State::Seat;
-        self.seating.by_serial.insert(task.serial, id);
         self.units.blocked(task.runs_for);
         self.turn_by(self.now);
     }
@@ -95,37 +128,155 @@ impl Engine<'_> {
             self.seating.taken[cpu as usize] = None;
         }
         // What waits may come, and what lies apart may come together.
-        self.turn_by(self.now);
+        if self.seating.is_fixed() {
+            self.turn_by(self.now);
+        }
     }
 
-    /// The jobs as the policy sees them.
-    pub(super) fn jobs(&self) -> Vec<JobFacts> {
+    /// The job of a task that is placed.
+    fn placed_job(&self, id: TaskId) -> JobId {
+        let task = &self.tasks[id as usize];
+        match self.seating.kinds[task.unit as usize] {
+            Some(JobKind::Unit) => JobId(u32::MAX - task.unit),
+            Some(JobKind::Process) => JobId(u32::try_from(task.serial).unwrap_or(u32::MAX)),
+            _ => JobId(task.instance),
+        }
+    }
+
+    /// Whether pages can be ordered to come to nodes.
+    pub(super) fn brings(&self) -> bool {
+        self.seating.means == Seats::Cpus && self.remote.is_some()
+    }
+
+    /// The jobs as the policy sees them. What a task wanted is told once.
+    pub(super) fn jobs(&mut self) -> Vec<JobFacts> {
         let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
-        for (serial, id) in &self.seating.by_serial {
-            let task = &self.tasks[*id as usize];
-            let unit = UnitId(task.unit);
-            let job = match self.seating.kinds[unit.index()] {
-                Some(JobKind::Unit) => JobId(u32::MAX - unit.0),
-                Some(JobKind::Process) => JobId(u32::try_from(*serial).unwrap_or(u32::MAX)),
-                _ => JobId(task.instance),
-            };
-            let name = || self.name_of(&self.instances[task.instance as usize]).to_owned();
+        let (fixed, brings) = (self.seating.is_fixed(), self.brings());
+        let placed: Vec<(u64, TaskId)> =
+            self.seating.by_serial.iter().map(|(serial, id)| (*serial, *id)).collect();
+        for (serial, id) in placed {
+            let job = self.placed_job(id);
+            let task = &mut self.tasks[id as usize];
+            let wants = core::mem::replace(&mut task.wanted, task.state == State::Runnable);
+            let task = &self.tasks[id as usize];
             let facts = jobs.entry(job).or_insert_with(|| JobFacts {
                 job,
-                name: name(),
-                unit,
+                name: self.name_of(&self.instances[task.instance as usize]).to_owned(),
+                unit: UnitId(task.unit),
                 threads: Vec::new(),
-                memory: None,
+                memory: brings.then(Vec::new),
                 bus: None,
             });
-            let cpu = Some(task.seat.unwrap_or(task.creator));
-            facts.threads.push(ThreadFacts { thread: ThreadId(*serial), wants: true, cpu, tied: None });
+            let cpu = Some(task.seat.unwrap_or(task.cpu));
+            let wants = wants || fixed;
+            facts.threads.push(ThreadFacts { thread: ThreadId(serial), wants, cpu, tied: None });
+            if let Some(memory) = &mut facts.memory {
+                let nodes = self.scenario.hardware.machine.nodes.iter().map(|node| node.id);
+                let pages = self.memory.pages_by_node(task.space).iter().copied();
+                memory.extend(nodes.zip(pages.map(|pages| pages * self.frame_bytes())));
+            }
+        }
+        for memory in jobs.values_mut().filter_map(|facts| facts.memory.as_mut()) {
+            memory.sort_unstable();
+            memory.dedup_by(|later, sum| {
+                let same = later.0 == sum.0;
+                sum.1 += if same { later.1 } else { 0 };
+                same
+            });
+            memory.retain(|(_, bytes)| *bytes > 0);
         }
         jobs.into_values().collect()
     }
 
-    /// Carries out what a plan orders about jobs. All that move get up before anybody sits down: two may change places.
+    /// Carries out what a plan orders about jobs.
     pub(super) fn order_places(&mut self, plan: &Plan) {
+        match self.seating.means {
+            Seats::None => {}
+            Seats::Cpus => self.order_affinities(plan),
+            Seats::Fixed => self.order_seats(plan),
+        }
+    }
+
+    fn order_affinities(&mut self, plan: &Plan) {
+        for step in &plan.orders.place {
+            match &step.action {
+                PlaceOrder::Seat { thread, cpus, .. } => {
+                    // One that ended meanwhile needs no seat.
+                    let Some(id) = self.seating.by_serial.get(&thread.0).copied() else { continue };
+                    self.tasks[id as usize].is_seated = cpus.is_some();
+                    self.confine(id, cpus.clone());
+                }
+                PlaceOrder::Bring { job, nodes, .. } => {
+                    let bytes = self.bytes_apart(*job, nodes);
+                    let there = self.now.saturating_add(bytes / COPIED_PER_NS).max(self.now + 1);
+                    self.seating.bringing.push((there, *job, nodes.clone()));
+                }
+            }
+        }
+        // Who inherited an affinity, and has no seat of its own, is let go.
+        let loose = |id: &TaskId| {
+            let task = &self.tasks[*id as usize];
+            task.confined.is_some() && !task.is_seated
+        };
+        let loose: Vec<TaskId> = self.seating.by_serial.values().copied().filter(loose).collect();
+        for id in loose {
+            self.confine(id, None);
+        }
+    }
+
+    /// A task runs on these CPUs from now on; `None`: on any.
+    fn confine(&mut self, id: TaskId, cpus: Option<CpuSet>) {
+        if self.tasks[id as usize].confined == cpus {
+            return;
+        }
+        self.kernel.allow(self.now, id, cpus.as_ref());
+        self.tasks[id as usize].confined = cpus;
+    }
+
+    fn tasks_of(&self, job: JobId) -> Vec<TaskId> {
+        self.seating.by_serial.values().copied().filter(|id| self.placed_job(*id) == job).collect()
+    }
+
+    /// By place among the machine's nodes.
+    fn places_of(&self, nodes: &[u32]) -> Vec<usize> {
+        let all = self.scenario.hardware.machine.nodes.iter().enumerate();
+        all.filter(|(_, node)| nodes.contains(&node.id)).map(|(place, _)| place).collect()
+    }
+
+    /// What a job has in other nodes than these.
+    fn bytes_apart(&self, job: JobId, nodes: &[u32]) -> u64 {
+        let near = self.places_of(nodes);
+        let apart = |id: TaskId| -> u64 {
+            let lies = self.memory.pages_by_node(self.tasks[id as usize].space).iter().enumerate();
+            lies.filter(|(node, _)| !near.contains(node)).map(|(_, pages)| pages).sum()
+        };
+        self.tasks_of(job).into_iter().map(apart).sum::<u64>() * self.frame_bytes()
+    }
+
+    /// Pages that are copied by now are in their nodes; the loop has a turn when the next ones are.
+    pub(super) fn take_in_pages(&mut self) {
+        let (there, still): (Vec<_>, Vec<_>) =
+            core::mem::take(&mut self.seating.bringing).into_iter().partition(|(at, ..)| *at <= self.now);
+        self.seating.bringing = still;
+        for (_, job, nodes) in there {
+            let places = self.places_of(&nodes);
+            for id in self.tasks_of(job) {
+                self.memory.bring(self.tasks[id as usize].space, &places);
+            }
+        }
+        for at in 0..self.cpus.len() {
+            self.look_at_memory(at);
+            self.arm(super::number(at));
+        }
+    }
+
+    /// When the next pages that are on their way are there.
+    pub(super) fn pages_come(&self) -> Option<Time> {
+        self.seating.bringing.iter().map(|(at, ..)| *at).min()
+    }
+
+    /// All that move get up before anybody sits down: two may change places.
+    fn order_seats(&mut self, plan: &Plan) {
         let seats = plan.orders.place.iter().filter_map(|step| match &step.action {
             PlaceOrder::Seat { thread, cpus, .. } => {
                 Some((*self.seating.by_serial.get(&thread.0)?, cpus.clone()))

@@ -3,6 +3,7 @@
 
 use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};
 
+use commonhold_machine::CpuSet;
 use commonhold_steward::disciplined;
 
 use super::number;
@@ -92,6 +93,23 @@ impl Switcher {
     pub(super) fn seat(&mut self, id: TaskId, cpu: u32) {
         if let Switcher::Hurricane(baseline) = self {
             baseline.seat(id, cpu);
+        }
+    }
+
+    /// On which CPUs a task may run from now on; baselines know no affinities.
+    pub(super) fn allow(&mut self, now: Time, id: TaskId, cpus: Option<&CpuSet>) {
+        if let Switcher::Commonhold(kernel) = self {
+            kernel.allow(now, id, cpus);
+        }
+    }
+
+    /// Whether a task that waits in a unit's queue, or for a CPU, may run on that CPU.
+    pub(super) fn waits_for(&self, cpu: u32, unit: u32) -> bool {
+        match self {
+            Switcher::Commonhold(kernel) => kernel.waits_for(cpu, unit) || kernel.stray_waits(cpu),
+            Switcher::IrixDecay(_) | Switcher::Linux24(_) | Switcher::Hurricane(_) => {
+                self.waiting_in(unit) > 0
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
+use commonhold_machine::CpuSet;
 
 use super::patience::Wait;
 use super::{Engine, NONE, number};
@@ -90,12 +91,19 @@ pub(super) struct Task {
     pub(super) waits: Option<Wait>,
     /// The cache of the CPU that it ran on last, as it left it.
     pub(super) cache: Option<Left>,
-    /// Its number in the order in which tasks came, and the CPU that it was created on.
+    /// Its number in the order in which tasks came.
     pub(super) serial: u64,
-    pub(super) creator: u32,
+    /// The CPU that it ran on last; before it ran, its creator's.
+    pub(super) cpu: u32,
+    /// It could run at some time since the last look.
+    pub(super) wanted: bool,
     /// Whether it is placed, and the CPU that it has for itself.
     pub(super) is_placed: bool,
     pub(super) seat: Option<u32>,
+    /// The CPUs that it may run on, if these are not all: those of its pool, or what it inherited.
+    pub(super) confined: Option<CpuSet>,
+    /// The pool's CPUs are its own, and not its creator's.
+    pub(super) is_seated: bool,
     /// The node that its data lies in, by place: where it ran first.
     pub(super) data: Option<usize>,
 }
@@ -208,8 +216,13 @@ impl Engine<'_> {
     pub(super) fn spawn(&mut self, program: u16, instance: u32, parent: TaskId, chance: Chance) {
         let unit = self.instances[instance as usize].unit;
         let is_placed = self.seating.places(unit, self.instances[instance as usize].program);
+        let waits_for_seat = is_placed && self.seating.is_fixed();
         let serial = self.seating.came();
-        let creator = if parent == NONE { 0 } else { self.tasks[parent as usize].seat.unwrap_or(0) };
+        // A child may run where its parent may, until it is told otherwise.
+        let (cpu, confined) = match self.tasks.get(parent as usize).filter(|_| parent != NONE) {
+            Some(parent) => (parent.seat.unwrap_or(parent.cpu), parent.confined.clone()),
+            None => (0, None),
+        };
         let task = Task {
             program,
             counters: [0; LOOPS_MAX],
@@ -240,12 +253,15 @@ impl Engine<'_> {
             runs_for: unit.0,
             held: Vec::new(),
             keeps: 0,
-            waits: (!is_placed).then(|| self.patience.begin(self.now, unit.0)),
+            waits: (!waits_for_seat).then(|| self.patience.begin(self.now, unit.0)),
             cache: None,
             serial,
-            creator,
+            cpu,
+            wanted: true,
             is_placed,
             seat: None,
+            confined,
+            is_seated: false,
             data: None,
         };
         let id = if let Some(id) = self.free.pop() {
@@ -264,8 +280,12 @@ impl Engine<'_> {
             self.memory_is_due();
         }
         if is_placed {
+            self.seating.enter(serial, id);
+        }
+        if waits_for_seat {
             self.await_seat(id);
         } else {
+            self.kernel.allow(self.now, id, self.tasks[id as usize].confined.as_ref());
             self.kernel.wake(self.now, id);
         }
     }
@@ -279,7 +299,7 @@ impl Engine<'_> {
         }
         task.state = State::Runnable;
         task.since = self.now;
-        task.woke = true;
+        (task.woke, task.wanted) = (true, true);
         task.waits = Some(self.patience.begin(self.now, task.runs_for));
         self.units.became_runnable(task.runs_for);
         self.kernel.wake(self.now, id);

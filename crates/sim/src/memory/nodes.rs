@@ -14,7 +14,8 @@
 //! such books.
 //!
 //! Limits: the kernel's own frames are spread over the nodes by their size. Pages of files are not placed. They take
-//! the frames that processes leave, wherever these are, and make room where a process wants to be. Nothing migrates.
+//! the frames that processes leave, wherever these are, and make room where a process wants to be. Pages move where
+//! somebody orders it, and by themselves never.
 //!
 //! Source: seed 001, section 4 (data goes to the local processor's memory, and to a remote one's where it does not
 //! fit) and section 3 (no migration, no replication). First touch is what Linux does by default.
@@ -84,6 +85,25 @@ impl Memory {
     /// empty because these books are not kept, goes on with none.
     pub fn pages_by_node(&self, id: SpaceId) -> &[u64] {
         &self.spaces[id.0 as usize].lies
+    }
+
+    /// A process's pages come to these nodes, by place, from all others: to all of them alike, as far as they have room.
+    pub fn bring(&mut self, id: SpaceId, to: &[usize]) {
+        let (Some(nodes), space) = (&mut self.nodes, &mut self.spaces[id.0 as usize]) else { return };
+        for (at, node) in to.iter().enumerate() {
+            let apart = |from: &usize| !to.contains(from) && space.lies[*from] > 0;
+            let from: Vec<usize> = (0..space.lies.len()).filter(apart).collect();
+            let all: u64 = from.iter().map(|from| space.lies[*from]).sum();
+            // The rest is for the nodes that follow.
+            let come = all.div_ceil((to.len() - at) as u64).min(nodes.free[*node]);
+            let taken: Vec<u64> = from.iter().map(|from| space.lies[*from]).collect();
+            for (from, pages) in from.into_iter().zip(split(come, &taken)) {
+                space.lies[from] -= pages;
+                nodes.free[from] += pages;
+                space.lies[*node] += pages;
+                nodes.free[*node] -= pages;
+            }
+        }
     }
 
     /// Pages that a process has just been granted.

@@ -24,6 +24,8 @@ pub(crate) fn texts(seed: u64) -> Texts {
     let machine = Machine::draw(&mut chance);
     let (contract, units) = contract(&mut chance);
     let pool = contract.contains("scheme = \"smp\"");
+    // Drawn by itself: what else a seed means does not hang on it.
+    let contract = placed(&mut Chance::of(seed ^ 0x5ea7), contract);
     Texts {
         contract,
         machine: machine.text(&mut chance, pool),
@@ -170,6 +172,27 @@ fn contract(chance: &mut Chance) -> (String, Vec<String>) {
         paths.push("shared".to_owned());
     }
     (text, paths)
+}
+
+/// Whether, and how, threads are placed.
+fn placed(chance: &mut Chance, contract: String) -> String {
+    if !chance.once_in(3) {
+        return contract;
+    }
+    let mut text = String::new();
+    for line in contract.lines() {
+        let _ = writeln!(text, "{line}");
+        if line == "[machine]" {
+            let pools = chance.one_of(&["1", "2", "3", "4", "\"node\"", "\"auto\""]);
+            let placement = chance.one_of(&["worst-fit", "first-fit", "best-fit", "fewest-jobs", "near"]);
+            let repartition = chance.once_in(2);
+            let _ =
+                write!(text, "pools = {pools}\nplacement = \"{placement}\"\nrepartition = {repartition}\n");
+        } else if line.starts_with("[unit.") && !chance.once_in(4) {
+            let _ = writeln!(text, "job = \"{}\"", chance.one_of(&["tree", "process", "unit"]));
+        }
+    }
+    text
 }
 
 fn unit_keys(chance: &mut Chance) -> String {
