@@ -80,7 +80,8 @@ impl Backend for Engine<'_> {
         let kernel = &self.scenario.hardware.kernel;
         let seats = self.seating.means();
         let brings = self.brings();
-        let cpus = Means { cpu_sets: true, weights: true, switches: true, seats, brings, ..Means::NONE };
+        let gangs = self.seating.has_gangs();
+        let cpus = Means { cpu_sets: true, weights: true, switches: true, seats, gangs, brings, ..Means::NONE };
         if self.enforces() == Enforces::Linux {
             let memory = MemoryMeans {
                 bounds: true,
@@ -141,6 +142,9 @@ impl Backend for Engine<'_> {
             self.held.memory_due = Time::MAX;
         }
         self.order_places(plan);
+        if !plan.orders.gangs.is_empty() {
+            self.order_gangs(plan);
+        }
         for step in &plan.orders.memory {
             self.order_memory(&step.action);
         }
@@ -231,7 +235,7 @@ impl Engine<'_> {
         UnitFacts {
             at: self.now,
             processes: self.units.present[unit],
-            runnable: self.units.runnable[unit],
+            runnable: self.units.runnable[unit] + self.units.stopped[unit],
             used_ns: account.used_ns(),
             waited_ns: self.units.waited_ns[unit],
             outside: 0,

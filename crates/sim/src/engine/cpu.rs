@@ -2,6 +2,7 @@
 
 use commonhold_dispatch::{NOBODY, TaskId};
 
+use super::gates::Gate;
 use super::program::Next;
 use super::speed::{ALONE, Slow, beside_interrupts, refill_from, scaled, stretched};
 use super::task::State;
@@ -83,8 +84,11 @@ impl Engine<'_> {
         let mut runnable = true;
         if let Some(task) = self.cpus[at].task {
             look |= self.tick(id);
+            let stops = self.cpus[at].since <= self.now && self.stops(task);
             let doing = &self.tasks[task as usize];
-            if doing.left == 0 && !doing.spins && self.cpus[at].since <= self.now {
+            if stops {
+                (look, runnable) = (true, false);
+            } else if doing.left == 0 && !doing.spins && self.cpus[at].since <= self.now {
                 if self.scenario.hardware.kernel.call_back == CallBack::Entry {
                     look |= self.kernel.tick(self.now, id);
                 }
@@ -223,6 +227,7 @@ impl Engine<'_> {
         let work =
             if slow.total == ALONE { elapsed } else { scaled(elapsed, ALONE, slow.total) }.min(task.left);
         task.left -= work;
+        task.transferred = task.transferred.saturating_add(work.saturating_mul(u64::from(task.bus)));
         if task.left > 0 && stretched(task.left, slow.total) == 0 {
             task.left = 0;
         }
@@ -253,6 +258,9 @@ impl Engine<'_> {
             }
             if task.keeps == 0 {
                 due = due.min(self.now.saturating_add(self.kernel.slice_left(self.now, id)));
+            }
+            if let Gate::Shut(arrives) = task.gate {
+                due = if task.keeps == 0 { due.min(arrives.max(cpu.since).max(self.now)) } else { due };
             }
             if self.scenario.hardware.kernel.tick_ns > 0 {
                 due = due.min(cpu.next_tick.max(self.now));

@@ -11,6 +11,7 @@ mod audit;
 mod backend;
 mod cpu;
 mod files;
+mod gates;
 mod linux;
 mod loans;
 mod locks;
@@ -51,6 +52,7 @@ use loans::Loans;
 use locks::Lock;
 use patience::Patience;
 use rounds::Rounds;
+use gates::Gates;
 use seating::Seating;
 use switcher::Switcher;
 use task::{Instance, Task};
@@ -132,6 +134,7 @@ pub(crate) struct Engine<'a> {
     audit: Audit,
     patience: Patience,
     seating: Seating,
+    gates: Gates,
     occupancy: Option<crate::outcome::Occupancy>,
 }
 
@@ -232,6 +235,7 @@ impl<'a> Engine<'a> {
             audit: Audit::new(units),
             patience: Patience::new(scenario),
             seating: Seating::new(scenario, seed),
+            gates: Gates::default(),
             occupancy: None,
         };
         engine.set_out();

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use commonhold_contract::{JobKind, UnitId};
+use commonhold_contract::{Gangs, JobKind, UnitId};
 use commonhold_dispatch::TaskId;
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{PlaceOrder, Plan};
@@ -37,6 +37,8 @@ const COPIED_PER_NS: u64 = 1;
 pub(super) struct Seating {
     /// What can be ordered of tasks' places.
     means: Seats,
+    /// Jobs are gangs.
+    gangs: bool,
     /// What is a job in each unit.
     kinds: Vec<Option<JobKind>>,
     /// Some program is a job.
@@ -64,6 +66,7 @@ impl Seating {
         };
         Seating {
             means,
+            gangs: contract.machine.gangs.by != Gangs::Off,
             kinds,
             only_programs: scenario.workload.programs.iter().any(|program| program.is_job),
             came: 0,
@@ -79,6 +82,11 @@ impl Seating {
         self.means
     }
 
+    /// Whether jobs are gangs.
+    pub(super) fn has_gangs(&self) -> bool {
+        self.gangs
+    }
+
     /// Whether each task that is placed has a CPU of its own.
     pub(super) fn is_fixed(&self) -> bool {
         self.means == Seats::Fixed
@@ -86,7 +94,7 @@ impl Seating {
 
     /// Whether a task of a unit is placed, which is of the run of a program that is a job, or of none.
     pub(super) fn places(&self, unit: UnitId, program: Option<u16>) -> bool {
-        self.means != Seats::None
+        (self.means != Seats::None || self.gangs)
             && self.kinds[unit.index()].is_some()
             && (program.is_some() || !self.only_programs)
     }
@@ -134,7 +142,7 @@ impl Engine<'_> {
     }
 
     /// The job of a task that is placed.
-    fn placed_job(&self, id: TaskId) -> JobId {
+    pub(super) fn placed_job(&self, id: TaskId) -> JobId {
         let task = &self.tasks[id as usize];
         match self.seating.kinds[task.unit as usize] {
             Some(JobKind::Unit) => JobId(u32::MAX - task.unit),
@@ -185,6 +193,13 @@ impl Engine<'_> {
             });
             memory.retain(|(_, bytes)| *bytes > 0);
         }
+        if self.seating.has_gangs() {
+            for (job, facts) in &mut jobs {
+                let threads = facts.threads.iter().filter_map(|facts| self.seating.by_serial.get(&facts.thread.0));
+                let transferred = threads.map(|id| self.tasks[*id as usize].transferred).sum();
+                facts.bus = self.bus_use(*job, transferred);
+            }
+        }
         jobs.into_values().collect()
     }
 
@@ -233,7 +248,7 @@ impl Engine<'_> {
         self.tasks[id as usize].confined = cpus;
     }
 
-    fn tasks_of(&self, job: JobId) -> Vec<TaskId> {
+    pub(super) fn tasks_of(&self, job: JobId) -> Vec<TaskId> {
         self.seating.by_serial.values().copied().filter(|id| self.placed_job(*id) == job).collect()
     }
 

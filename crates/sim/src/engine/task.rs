@@ -4,6 +4,7 @@ use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
 use commonhold_machine::CpuSet;
 
+use super::gates::Gate;
 use super::patience::Wait;
 use super::{Engine, NONE, number};
 use crate::Time;
@@ -35,6 +36,8 @@ pub(super) enum State {
     Children,
     /// Until it has a CPU of its own.
     Seat,
+    /// Until its job goes on.
+    Stopped,
     /// It is no more; its number may be used again.
     Ended,
 }
@@ -99,6 +102,9 @@ pub(super) struct Task {
     pub(super) wanted: bool,
     /// Whether it is placed, and the CPU that it has for itself.
     pub(super) is_placed: bool,
+    /// Whether its job runs; and what it transferred over the bus, in millionths of a transaction.
+    pub(super) gate: Gate,
+    pub(super) transferred: u64,
     pub(super) seat: Option<u32>,
     /// The CPUs that it may run on, if these are not all: those of its pool, or what it inherited.
     pub(super) confined: Option<CpuSet>,
@@ -259,6 +265,8 @@ impl Engine<'_> {
             cpu,
             wanted: true,
             is_placed,
+            gate: Gate::Open,
+            transferred: 0,
             seat: None,
             confined,
             is_seated: false,
@@ -288,6 +296,7 @@ impl Engine<'_> {
             self.kernel.allow(self.now, id, self.tasks[id as usize].confined.as_ref());
             self.kernel.wake(self.now, id);
         }
+        self.stop_with_its_job(id);
     }
 
     /// A task that was blocked can go on.
@@ -325,6 +334,9 @@ impl Engine<'_> {
                 State::Runnable if task.waits.is_some() => {
                     self.instances[task.instance as usize].spent.waited_ns += self.now - task.since;
                 }
+                State::Stopped => {
+                    self.instances[task.instance as usize].spent.waited_ns += self.now - task.since;
+                }
                 State::Runnable | State::Ended => {}
                 _ => self.count_block(id),
             }
@@ -343,6 +355,7 @@ impl Engine<'_> {
         self.feed_starved();
         self.units.went(unit);
         self.patience.went(runs_for);
+        self.leave_gang(id);
         self.leave_seat(id);
         self.free.push(id);
         let whole = &mut self.instances[instance as usize];
@@ -367,6 +380,11 @@ impl Engine<'_> {
 
     /// A sleeper's time is over, or the line of a lock has come.
     pub(super) fn task_event(&mut self, id: TaskId) {
-        if self.tasks[id as usize].spins { self.end_spin(id) } else { self.wake(id) }
+        let task = &self.tasks[id as usize];
+        match task.state {
+            State::Stopped => self.resume(id),
+            _ if task.spins => self.end_spin(id),
+            _ => self.wake(id),
+        }
     }
 }

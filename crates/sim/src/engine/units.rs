@@ -12,6 +12,8 @@ pub(crate) struct Units {
     /// Processes by unit, and runnable threads by the unit that they run for.
     pub(super) present: Vec<u32>,
     pub(super) runnable: Vec<u32>,
+    /// Those that would be, and are stopped.
+    pub(super) stopped: Vec<u32>,
     pub(super) plans: u64,
     /// What the latest plan entitles each unit to, in millionths of a CPU; and that, times ns, summed up to then.
     pub(super) entitled: Vec<u64>,
@@ -26,6 +28,7 @@ impl Units {
             waited_ns: vec![0; units],
             present: vec![0; units],
             runnable: vec![0; units],
+            stopped: vec![0; units],
             plans: 0,
             entitled: vec![0; units],
             entitled_so_far: vec![0; units],
@@ -73,6 +76,18 @@ impl Units {
 
     pub(super) fn became_runnable(&mut self, unit: u32) {
         self.runnable[unit as usize] += 1;
+    }
+
+    /// A task is stopped that wants a CPU.
+    pub(super) fn stopped(&mut self, unit: u32) {
+        self.runnable[unit as usize] -= 1;
+        self.stopped[unit as usize] += 1;
+    }
+
+    /// It goes on.
+    pub(super) fn goes_on(&mut self, unit: u32) {
+        self.runnable[unit as usize] += 1;
+        self.stopped[unit as usize] -= 1;
     }
 
     pub(super) fn blocked(&mut self, unit: u32) {

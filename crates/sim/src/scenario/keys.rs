@@ -191,6 +191,13 @@ pub(crate) static KERNEL: Table = Table {
             "How long an inter-processor interrupt takes to arrive.",
         ),
         key(
+            "signal",
+            kernel_time(0),
+            "\"10us\"",
+            "\"50us\"",
+            "How long the signal takes to arrive by which a task of a gang stops, or goes on.",
+        ),
+        key(
             "interrupt",
             kernel_time(0),
             "\"0s\"",

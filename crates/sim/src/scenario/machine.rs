@@ -16,7 +16,7 @@ use super::keys::{BUS, CACHE, CONTENTION, DISK, KERNEL, Kind, MACHINE, OF_MODELS
 use super::limits::{BYTES_MAX, DISKS_MAX, SECTOR, TICK_MIN_NS};
 use super::model::{
     Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Enforces, Hardware, KernelCosts,
-    MemoryLoans, Scheduler,
+    LINE_BYTES, MemoryLoans, Scheduler,
 };
 use super::values::{Entry, Parsed, Span, missing, number, number_32, read, tables};
 use super::{interrupts, latency};
@@ -44,6 +44,7 @@ impl KernelCosts {
             scheduler: Scheduler::Commonhold,
             switch_ns: 2_000,
             ipi_ns: 1_000,
+            signal_ns: 10_000,
             interrupt_ns: 0,
             fault_ns: 1_000,
             request_ns: 5_000,
@@ -104,6 +105,12 @@ impl Reader<'_, '_> {
         if let Some(machine) = &mut machine {
             machine.disks = disks.iter().map(facts).collect();
         }
+        let (cache, bus) = (find("cache").map(|entry| self.cache(entry)), find("bus").map(|entry| self.bus(entry)));
+        if let (Some(machine), Some(bus)) = (&mut machine, &bus) {
+            let line = cache.map_or(LINE_BYTES, |cache: Cache| cache.line_bytes);
+            let carries = bus.transactions_per_ms.saturating_mul(1_000).saturating_mul(line);
+            machine.bus_bytes_per_s = machine.bus_bytes_per_s.or(Some(carries));
+        }
         let nowhere = Machine {
             cpus: Vec::new(),
             nodes: Vec::new(),
@@ -116,8 +123,8 @@ impl Reader<'_, '_> {
             enforces: find("enforces").and_then(|entry| self.enforces(entry)).unwrap_or_default(),
             kernel,
             latency: find("latency").and_then(|entry| latency::read(self.document, entry, found.as_ref())),
-            cache: find("cache").map(|entry| self.cache(entry)),
-            bus: find("bus").map(|entry| self.bus(entry)),
+            cache,
+            bus,
             contention: find("contention").map(|entry| self.contention(entry)),
             interrupts: find("interrupts").map(|entry| interrupts::read(self.document, entry, cpus)),
             disks,
@@ -176,6 +183,7 @@ impl Reader<'_, '_> {
             "slice" => &mut kernel.slice_ns,
             "switch" => &mut kernel.switch_ns,
             "ipi" => &mut kernel.ipi_ns,
+            "signal" => &mut kernel.signal_ns,
             "interrupt" => &mut kernel.interrupt_ns,
             "fault" => &mut kernel.fault_ns,
             "request" => &mut kernel.request_ns,

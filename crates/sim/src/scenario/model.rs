@@ -75,6 +75,8 @@ pub struct KernelCosts {
     pub switch_ns: Time,
     /// How long an inter-processor interrupt takes to arrive, in ns.
     pub ipi_ns: Time,
+    /// How long a signal takes to arrive, in ns.
+    pub signal_ns: Time,
     /// How long a disk's or a timer's interrupt takes to arrive in the mean, in ns; exponentially distributed.
     pub interrupt_ns: Time,
     /// CPU time of a page fault that needs no disk, in ns.
@@ -178,6 +180,16 @@ pub struct Cache {
     pub line_bytes: u64,
     /// What fetching a line costs, in ns.
     pub miss_ns: Time,
+}
+
+/// What a bus transaction transfers where no cache says it.
+pub(crate) const LINE_BYTES: u64 = 64;
+
+impl Hardware {
+    /// What a bus transaction transfers, in bytes.
+    pub fn line_bytes(&self) -> u64 {
+        self.cache.as_ref().map_or(LINE_BYTES, |cache| cache.line_bytes)
+    }
 }
 
 /// What loads from memory take that miss all caches (seed 001, table 1).
