@@ -3,9 +3,9 @@
 //! The texts are those of `scenarios/`. They are built in, so that the claims can be checked where only the command
 //! is.
 
-use commonhold_contract::{Amount, CpuMode, Discipline, Placement, PoolForm, Resource, Scheme};
+use commonhold_contract::{Amount, CpuMode, Discipline, Gangs, Placement, PoolForm, Resource, Scheme};
 use commonhold_policy::rights::{self, Offer};
-use commonhold_sim::scenario::{CallBack, DiskOrder, Scenario, Scheduler};
+use commonhold_sim::scenario::{CallBack, DiskOrder, Job, Scenario, Scheduler};
 
 /// The three texts of a scenario. The order is that of reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,6 +188,9 @@ pub const POOLS_SIX: Files = files!("pools", "machine", "six");
 /// With eight.
 pub const POOLS_EIGHT: Files = files!("pools", "machine", "eight");
 
+/// Eleven programs of two threads, and two that fill the bus or leave it alone (seed 003, sections 3 and 5).
+pub const BUS: Files = files!("bus", "machine", "workload");
+
 /// Something that can be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experiment {
@@ -242,6 +245,14 @@ pub struct Change {
     pub delay: u64,
     /// With a trace of which job has which CPU.
     pub traced: bool,
+    /// These programs as jobs, so many copies of each, in place of the workload's. Those that run for ever are not waited for.
+    pub jobs: &'static [(&'static str, u32)],
+    /// Which jobs run together.
+    pub gangs: Option<Gangs>,
+    /// What a thread is taken to transfer that was not measured yet, in millionths of the bus for each CPU.
+    pub first_rate: Option<u64>,
+    /// The bus carries so much of what it does, in percent.
+    pub bus_percent: u64,
 }
 
 const NOTHING: Change = Change {
@@ -265,6 +276,10 @@ const NOTHING: Change = Change {
     repartition: false,
     delay: 0,
     traced: false,
+    jobs: &[],
+    gangs: None,
+    first_rate: None,
+    bus_percent: 100,
 };
 
 /// The files as they are, under a scheme. Without isolation the paper's system is IRIX 5.3 (section 4.2, table 3), and so
@@ -414,6 +429,34 @@ impl Experiment {
         self
     }
 
+    /// With these programs as jobs, so many copies of each.
+    #[must_use]
+    pub const fn jobs(mut self, jobs: &'static [(&'static str, u32)]) -> Self {
+        self.change.jobs = jobs;
+        self
+    }
+
+    /// With gangs chosen so.
+    #[must_use]
+    pub const fn gangs(mut self, by: Gangs) -> Self {
+        self.change.gangs = Some(by);
+        self
+    }
+
+    /// With threads taken to transfer so much before they are measured, in millionths of the bus for each CPU.
+    #[must_use]
+    pub const fn first_rate(mut self, millionths: u64) -> Self {
+        self.change.first_rate = Some(millionths);
+        self
+    }
+
+    /// With a bus that carries so much of what it does, in percent.
+    #[must_use]
+    pub const fn bus_percent(mut self, percent: u64) -> Self {
+        self.change.bus_percent = percent;
+        self
+    }
+
     /// Its name for people: files, scheme, differences.
     pub fn name(&self) -> String {
         format!("{} {}{}", self.files.name, self.scheme, self.change.words())
@@ -475,6 +518,14 @@ impl Change {
             self.repartition.then(|| "repartitioned".to_owned()),
             (self.delay > 0).then(|| format!("delay {}", self.delay)),
             self.traced.then(|| "traced".to_owned()),
+            (!self.jobs.is_empty()).then(|| {
+                let jobs: Vec<String> =
+                    self.jobs.iter().map(|(program, copies)| format!("{copies} {program}")).collect();
+                jobs.join(" + ")
+            }),
+            self.gangs.map(|by| format!("gangs {by}")),
+            self.first_rate.map(|part| format!("first rate {}", millionths(part))),
+            (self.bus_percent != 100).then(|| format!("bus {} %", self.bus_percent)),
         ];
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
     }
@@ -500,8 +551,40 @@ impl Change {
         }
     }
 
+    fn apply_to_bus(&self, scenario: &mut Scenario) {
+        let rules = &mut scenario.contract.machine.gangs;
+        rules.by = self.gangs.unwrap_or(rules.by);
+        rules.first_rate = self.first_rate.map_or(rules.first_rate, Amount::Part);
+        if let Some(bus) = &mut scenario.hardware.bus {
+            bus.transactions_per_ms = bus.transactions_per_ms * self.bus_percent / 100;
+            let rate = &mut scenario.hardware.machine.bus_bytes_per_s;
+            *rate = rate.map(|rate| rate * self.bus_percent / 100);
+        }
+        if self.jobs.is_empty() {
+            return;
+        }
+        let workload = &mut scenario.workload;
+        let Some(unit) = workload.jobs.first().map(|job| job.unit) else { return };
+        let job = |(name, count): &(&str, u32)| {
+            let program = workload.programs.iter().position(|program| program.name == *name)?;
+            Some(Job {
+                name: (*name).to_owned(),
+                unit,
+                program: u16::try_from(program).ok()?,
+                start_ns: 0,
+                count: *count,
+                every_ns: 0,
+                deadline_ns: None,
+                disk: 0,
+                background: workload.programs[program].runs_for_ever(),
+            })
+        };
+        workload.jobs = self.jobs.iter().filter_map(job).collect();
+    }
+
     fn apply(&self, scenario: &mut Scenario) {
         self.apply_to_pools(scenario);
+        self.apply_to_bus(scenario);
         let kernel = &mut scenario.hardware.kernel;
         kernel.scheduler = self.scheduler.unwrap_or(kernel.scheduler);
         for disk in &mut scenario.hardware.disks {

@@ -9,6 +9,7 @@
 //! A statement without a number is a sign.
 
 pub(crate) mod beyond;
+mod bus;
 mod databases;
 mod disciplines;
 pub(crate) mod disk;
@@ -159,6 +160,7 @@ pub fn rows() -> Vec<&'static Row> {
         disciplines::ROWS,
         scaling::ROWS,
         pools::ROWS,
+        bus::ROWS,
         beyond::ROWS,
     ];
     let after = after.into_iter().flatten();

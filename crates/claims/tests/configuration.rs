@@ -485,3 +485,51 @@ fn streams_of_jobs() {
         assert!(orders.iter().enumerate().all(|(at, order)| orders[..at].iter().all(|other| other != order)));
     }
 }
+
+/// Four Xeons with 256 KB of cache each, 1 GB, a bus of 29.5 transactions in a microsecond, 64 bytes each (seed 003,
+/// section 3).
+#[test]
+fn four_xeons() {
+    let scenario = experiments::as_it_is(experiments::BUS, Scheme::Smp).scenario().unwrap();
+    assert_eq!(size(&scenario), (4, 1024));
+    assert_eq!(scenario.hardware.kernel.scheduler, commonhold_sim::scenario::Scheduler::Linux24);
+    assert_eq!(scenario.hardware.cache.map(|cache| (cache.bytes, cache.line_bytes)), Some((256 << 10, 64)));
+    assert_eq!(scenario.hardware.bus.map(|bus| bus.transactions_per_ms), Some(29_500));
+    // 1797 MB/s, of 2^20 bytes.
+    let carries = scenario.hardware.machine.bus_bytes_per_s.unwrap() >> 20;
+    assert!(carries.abs_diff(1_797) <= 4, "{carries}");
+}
+
+/// Eleven programs of two threads in the order of their rates; BBMA and nBBMA; what is run of them (seed 003, sections 3 and 5).
+#[test]
+fn sets_of_programs_on_a_bus() {
+    use commonhold_sim::scenario::Op;
+    let scenario = experiments::as_it_is(experiments::BUS, Scheme::Smp).scenario().unwrap();
+    assert_eq!(scenario.contract.machine.gangs.quantum_ns, 200_000_000);
+    let rate = |name: &str| -> u32 {
+        let program = scenario.workload.programs.iter().find(|program| program.name == name).unwrap();
+        let rates = program.ops.iter().filter_map(|op| match op {
+            Op::Cpu { bus_per_ms, .. } => Some(*bus_per_ms),
+            _ => None,
+        });
+        let rates: Vec<u32> = rates.collect();
+        rates.iter().sum::<u32>() / u32::try_from(rates.len()).unwrap()
+    };
+    let order =
+        ["radiosity", "water-nsqr", "volrend", "barnes", "fmm", "lu-cb", "bt", "sp", "mg", "raytrace", "cg"];
+    let rates = order.map(|name| rate(&format!("{name}-thread")));
+    assert!(rates.is_sorted(), "{rates:?}");
+    assert_eq!((rate("bbma"), rate("nbbma")), (23_600, 4));
+    for (jobs, threads) in [
+        (&[("cg", 2), ("bbma", 4)][..], 8),
+        (&[("cg", 2), ("nbbma", 4)], 8),
+        (&[("cg", 2), ("bbma", 2), ("nbbma", 2)], 8),
+        (&[("cg", 1), ("bbma", 2)], 4),
+        (&[("cg", 2)], 4),
+    ] {
+        let run = experiments::as_it_is(experiments::BUS, Scheme::Smp).jobs(jobs);
+        let jobs = run.scenario().unwrap().workload.jobs;
+        let of = |job: &commonhold_sim::scenario::Job| if job.background { job.count } else { 2 * job.count };
+        assert_eq!(jobs.iter().map(of).sum::<u32>(), threads);
+    }
+}

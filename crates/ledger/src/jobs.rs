@@ -148,7 +148,8 @@ mod tests {
         let look = |cpu| {
             let threads = vec![thread(1, cpu, true), thread(2, 3, false)];
             let name = "make (12)".to_owned();
-            let job = JobFacts { job: JobId(7), name, unit, threads, memory: Some(vec![(1, 4096)]), bus: None };
+            let job =
+                JobFacts { job: JobId(7), name, unit, threads, memory: Some(vec![(1, 4096)]), bus: None };
             Snapshot { jobs: vec![job], ..Snapshot::default() }
         };
         jobs.observe(&machine, &look(0));

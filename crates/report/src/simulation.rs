@@ -374,7 +374,7 @@ pub fn csv(study: &Study) -> String {
 }
 
 /// The names of the columns.
-pub(crate) const CSV_HEAD: &str = "seed,job,unit,started_ns,ended_ns,response_ns,work_ns,lock_ns,stall_ns,remote_ns,spin_ns,switch_ns,waited_ns,blocked_ns,faults\n";
+pub(crate) const CSV_HEAD: &str = "seed,job,unit,started_ns,ended_ns,response_ns,work_ns,lock_ns,stall_ns,remote_ns,spin_ns,switch_ns,waited_ns,blocked_ns,faults,transactions\n";
 
 /// The lines of some runs, each of which begins with `first`.
 pub(crate) fn csv_lines(first: &str, runs: &[Outcome]) -> String {
@@ -391,10 +391,12 @@ pub(crate) fn csv_lines(first: &str, runs: &[Outcome]) -> String {
                 waited_ns,
                 blocked_ns,
                 faults,
+                transferred,
             } = job.spent;
+            let transactions = transferred / 1_000_000;
             let optional = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
             out += &format!(
-                "{first}{},{},{},{},{},{},{work_ns},{lock_ns},{stall_ns},{remote_ns},{spin_ns},{switch_ns},{waited_ns},{blocked_ns},{faults}\n",
+                "{first}{},{},{},{},{},{},{work_ns},{lock_ns},{stall_ns},{remote_ns},{spin_ns},{switch_ns},{waited_ns},{blocked_ns},{faults},{transactions}\n",
                 run.seed,
                 job.name,
                 job.unit,

@@ -1,6 +1,6 @@
 //! The plan checker's books of gangs: which job runs, and since when others wait.
 //!
-//! Checked, at each quantum's beginning and where CPUs were left: gangs that run have no more CPUs than there are. A gang is
+//! Checked, at each quantum's beginning and where CPUs were left: gangs that run, as far as they are said to go on, have no more CPUs than there are. A gang is
 //! chosen once in a quantum. One that is let run was chosen, or is no gang any more. One that is stopped was not chosen. Of
 //! those of an outermost unit (under `smp`, of all) that were stopped before, the one that is said to have waited longest was
 //! stopped first.
@@ -48,6 +48,7 @@ impl GangBooks {
                 self.runs.clear();
                 self.quanta += 1;
             }
+            self.runs.retain(|job, _| quantum.goes_on.contains(job));
             for step in &quantum.chosen {
                 let gang = step.action;
                 if let Reason::HeadOfList { .. } = step.reason {
@@ -123,7 +124,7 @@ mod tests {
             reason: if at == 0 { Reason::HeadOfList { waited: 0 } } else { Reason::CpusLeft },
         };
         let chosen = chosen.iter().enumerate().map(gang).collect();
-        plan.decisions.quantum = Some(Quantum { until: 0, begins, chosen, waiting: 0 });
+        plan.decisions.quantum = Some(Quantum { until: 0, begins, goes_on: vec![], chosen, waiting: 0 });
         let gate = |(job, open): &(u32, bool)| Step {
             action: GangOrder::Gate { job: JobId(*job), unit: UNIT, open: *open },
             reason: Reason::NotThisQuantum,

@@ -185,7 +185,8 @@ pub(crate) fn step(
     } else {
         state.wake();
     }
-    let mut quantum = Quantum { until: state.until, begins, chosen: Vec::new(), waiting: 0 };
+    let mut quantum =
+        Quantum { until: state.until, begins, goes_on: state.running(), chosen: Vec::new(), waiting: 0 };
     let boards = state.boards(room, cpus, begins);
     let bus_of_board = |state: &State, board: Option<UnitId>| match board {
         None => bus,
@@ -370,6 +371,11 @@ impl State {
         if let Some(earned) = self.earned.get_mut(&unit) {
             *earned = (*earned - i64::from(cpus) * CPU).max(-kept(all));
         }
+    }
+
+    /// Those that run, and have CPUs for that.
+    fn running(&self) -> Vec<JobId> {
+        self.gangs.iter().filter(|gang| gang.runs && gang.awake).map(|gang| gang.job).collect()
     }
 
     /// What all other boards transferred in the last quantum.

@@ -16,6 +16,9 @@ pub struct Quantum {
     pub until: Time,
     /// Whether it begins now; or else it goes on, and those that are listed came to CPUs that were left.
     pub begins: bool,
+    /// Those that run on, where it goes on; others that did are there no more, or sleep.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub goes_on: Vec<JobId>,
     /// Those that run from now on, in the order in which they were chosen.
     pub chosen: Vec<Step<Gang>>,
     /// Jobs that wait for another quantum.

@@ -81,7 +81,8 @@ impl Backend for Engine<'_> {
         let seats = self.seating.means();
         let brings = self.brings();
         let gangs = self.seating.has_gangs();
-        let cpus = Means { cpu_sets: true, weights: true, switches: true, seats, gangs, brings, ..Means::NONE };
+        let cpus =
+            Means { cpu_sets: true, weights: true, switches: true, seats, gangs, brings, ..Means::NONE };
         if self.enforces() == Enforces::Linux {
             let memory = MemoryMeans {
                 bounds: true,

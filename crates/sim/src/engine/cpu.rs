@@ -227,7 +227,9 @@ impl Engine<'_> {
         let work =
             if slow.total == ALONE { elapsed } else { scaled(elapsed, ALONE, slow.total) }.min(task.left);
         task.left -= work;
-        task.transferred = task.transferred.saturating_add(work.saturating_mul(u64::from(task.bus)));
+        let transferred = work.saturating_mul(u64::from(task.bus));
+        task.transferred = task.transferred.saturating_add(transferred);
+        spent.transferred = spent.transferred.saturating_add(transferred);
         if task.left > 0 && stretched(task.left, slow.total) == 0 {
             task.left = 0;
         }

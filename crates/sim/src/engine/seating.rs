@@ -195,7 +195,8 @@ impl Engine<'_> {
         }
         if self.seating.has_gangs() {
             for (job, facts) in &mut jobs {
-                let threads = facts.threads.iter().filter_map(|facts| self.seating.by_serial.get(&facts.thread.0));
+                let threads =
+                    facts.threads.iter().filter_map(|facts| self.seating.by_serial.get(&facts.thread.0));
                 let transferred = threads.map(|id| self.tasks[*id as usize].transferred).sum();
                 facts.bus = self.bus_use(*job, transferred);
             }

@@ -153,6 +153,14 @@ pub struct Spent {
     pub blocked_ns: u64,
     /// Page faults that needed a disk.
     pub faults: u64,
+    /// Transactions over the memory bus, in millionths.
+    #[serde(skip_serializing_if = "is_nothing")]
+    pub transferred: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands in a reference")]
+fn is_nothing(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Spent {
@@ -177,6 +185,7 @@ impl Spent {
         self.waited_ns += other.waited_ns;
         self.blocked_ns += other.blocked_ns;
         self.faults += other.faults;
+        self.transferred += other.transferred;
     }
 }
 

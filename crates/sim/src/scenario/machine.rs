@@ -105,7 +105,8 @@ impl Reader<'_, '_> {
         if let Some(machine) = &mut machine {
             machine.disks = disks.iter().map(facts).collect();
         }
-        let (cache, bus) = (find("cache").map(|entry| self.cache(entry)), find("bus").map(|entry| self.bus(entry)));
+        let (cache, bus) =
+            (find("cache").map(|entry| self.cache(entry)), find("bus").map(|entry| self.bus(entry)));
         if let (Some(machine), Some(bus)) = (&mut machine, &bus) {
             let line = cache.map_or(LINE_BYTES, |cache: Cache| cache.line_bytes);
             let carries = bus.transactions_per_ms.saturating_mul(1_000).saturating_mul(line);

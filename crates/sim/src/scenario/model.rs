@@ -425,6 +425,13 @@ pub enum Spread {
     Exponential,
 }
 
+impl Program {
+    /// Whether it never ends by itself.
+    pub fn runs_for_ever(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::Again { times: 0, .. }))
+    }
+}
+
 /// One step of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {

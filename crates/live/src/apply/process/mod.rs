@@ -400,7 +400,7 @@ impl Backend for UserBackend {
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.decisions.memory.as_ref());
         }
-        let Orders { cpu, place, memory, disk } = &plan.orders;
+        let Orders { cpu, place, gangs: _, memory, disk } = &plan.orders;
         if cpu.is_empty() && place.is_empty() && memory.is_empty() && disk.is_empty() {
             return failed;
         }

@@ -1,0 +1,116 @@
+//! Gangs on simulated machines: under Linux 2.4 with the manager of seed 003, and under the project's scheduler.
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "seconds of a test")]
+
+use commonhold_sim::outcome::{JobOutcome, Outcome};
+use commonhold_sim::scenario::read;
+
+const LINUX: &str = "version = 1\nshape = \"cpus:4\"\n[kernel]\nscheduler = \"linux-2.4\"\ntick = \"10ms\"\nslice = \"60ms\"\n\
+                     [bus]\ntransactions = 30000\n";
+const OURS: &str = "version = 1\nshape = \"cpus:4\"\n[bus]\ntransactions = 30000\n";
+
+fn contract(scheme: &str, gangs: &str) -> String {
+    format!(
+        "version = 1\n[machine]\nscheme = \"{scheme}\"\ngangs = \"{gangs}\"\n[unit.jobs]\nmembers = []\njob = \"tree\"\n"
+    )
+}
+
+fn run(contract: &str, machine: &str, workload: &str) -> Outcome {
+    let read = read(contract, machine, workload);
+    let mut scenario = read.scenario.unwrap_or_else(|| panic!("{:#?}", read.findings));
+    scenario.workload.trace_ns = Some(50_000_000);
+    let outcome = commonhold_sim::run(&scenario, 1).unwrap();
+    assert_eq!((outcome.broken, &outcome.notes), (0, &Vec::new()));
+    outcome
+}
+
+fn seconds(outcome: &Outcome, name: &str) -> Vec<f64> {
+    let named = outcome.jobs.iter().filter(|job| job.name == name);
+    named.map(|job: &JobOutcome| job.response_ns().unwrap() as f64 / 1e9).collect()
+}
+
+/// Programs of so many threads, which meet at barriers, of 4 s each, and what each transfers.
+fn workload(programs: &[(&str, u32, u32, f64)]) -> String {
+    let mut text = "version = 1\nhorizon = \"2min\"\n".to_owned();
+    for (name, copies, threads, bus) in programs {
+        text += &format!(
+            "[program.{name}]\ndo = [{{ run = \"{name}-thread\", times = {threads}, at_once = {threads} }}]\n[program.{name}-thread]\n\
+             do = [{{ repeat = 200, do = [{{ cpu = \"20ms\", bus = {bus} }}, {{ barrier = {threads} }}] }}]\n\
+             [job.{name}]\nunit = \"jobs\"\nprogram = \"{name}\"\ncount = {copies}\n"
+        );
+    }
+    text
+}
+
+/// In so many of the moments, every job that has a CPU has one for each of its threads.
+fn whole_gangs(outcome: &Outcome, threads: usize) -> f64 {
+    let moments = &outcome.occupancy.as_ref().unwrap().moments;
+    let whole = |moment: &&Vec<Option<usize>>| {
+        let there: Vec<usize> = moment.iter().flatten().copied().collect();
+        there.iter().all(|job| there.iter().filter(|other| *other == job).count() == threads)
+    };
+    moments.iter().filter(whole).count() as f64 / moments.len() as f64
+}
+
+#[test]
+fn all_threads_of_a_job_run_or_none() {
+    for (machine, scheme) in [(LINUX, "smp"), (OURS, "smp"), (OURS, "isolate")] {
+        for gangs in ["latest-quantum", "quanta-window", "demand"] {
+            let outcome = run(&contract(scheme, gangs), machine, &workload(&[("a", 4, 2, 1.0)]));
+            let times = seconds(&outcome, "a");
+            assert!(times.iter().all(|time| (4.0..9.0).contains(time)), "{scheme} {gangs}: {times:?}");
+            let whole = whole_gangs(&outcome, 2);
+            assert!(whole > 0.95, "{scheme} {gangs}: whole in {whole} of the moments");
+        }
+    }
+}
+
+/// Without gangs, Linux 2.4 tears programs apart: their threads wait for each other.
+#[test]
+fn without_gangs_they_are_torn_apart() {
+    let outcome = run(&contract("smp", "off"), LINUX, &workload(&[("a", 4, 2, 1.0)]));
+    assert!(whole_gangs(&outcome, 2) < 0.9, "{}", whole_gangs(&outcome, 2));
+}
+
+/// Four threads that want two fifths of the bus each come first, and four that want nothing. Four that share a full bus show a
+/// quarter each, which fits perfectly: by what they transferred, they run together for ever. By their demand, two of each do.
+#[test]
+fn demand_finds_what_a_full_bus_hides() {
+    let of = |gangs: &str| {
+        let programs = [("greedy", 4, 1, 12.0), ("modest", 4, 1, 0.0)];
+        let outcome = run(&contract("smp", gangs), LINUX, &workload(&programs));
+        outcome.ended_ns as f64 / 1e9
+    };
+    let (torn, latest, demand) = (of("off"), of("latest-quantum"), of("demand"));
+    assert!(demand < latest && demand < torn, "off {torn}, latest quantum {latest}, demand {demand}");
+}
+
+/// What a job transferred is counted to its end.
+#[test]
+fn transactions_are_counted() {
+    let outcome = run(&contract("smp", "demand"), LINUX, &workload(&[("a", 1, 2, 3.5)]));
+    // Two threads, 4 s each, 3.5 in a microsecond.
+    let whole = outcome.jobs[0].spent.transferred / 1_000_000;
+    assert!(whole.abs_diff(28_000_000) < 28_000, "{whole}");
+}
+
+/// The units' parts stand above gangs: one with three quarters of the machine has three quarters of the CPU time.
+#[test]
+fn gangs_stay_within_their_units_parts() {
+    let contract = "version = 1\n[machine]\ngangs = \"demand\"\ncpu = \"proportional\"\n\
+                    [unit.a]\ntickets = 300\nmembers = []\njob = \"tree\"\n[unit.b]\ntickets = 100\nmembers = []\njob = \"tree\"\n";
+    let mut text = "version = 1\nhorizon = \"20s\"\n".to_owned();
+    for unit in ["a", "b"] {
+        text += &format!(
+            "[program.{unit}]\ndo = [{{ run = \"{unit}-thread\", times = 2, at_once = 2 }}]\n[program.{unit}-thread]\n\
+             do = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\", bus = 4 }}, {{ barrier = 2 }}] }}]\n\
+             [job.{unit}]\nunit = \"{unit}\"\nprogram = \"{unit}\"\ncount = 4\nbackground = true\n"
+        );
+    }
+    let outcome = run(contract, OURS, &text);
+    let used = |name: &str| {
+        outcome.jobs.iter().filter(|job| job.unit == name).map(|job| job.spent.on_cpus_ns()).sum::<u64>()
+            as f64
+    };
+    let part = used("a") / (used("a") + used("b"));
+    assert!((0.70..0.80).contains(&part), "{part}");
+}
