@@ -240,7 +240,7 @@ pub(crate) struct Sim {
     pub(crate) runs: u64,
     /// Show which job has which CPU, at intervals of this length: a letter for each job, a line where something changed; of the
     /// first run
-    #[arg(long, value_name = "EVERY", value_parser = duration, num_args = 0..=1, require_equals = true, default_missing_value = "100ms", conflicts_with_all = ["compare", "disciplines"])]
+    #[arg(long, value_name = "EVERY", value_parser = interval, num_args = 0..=1, require_equals = true, default_missing_value = "100ms", conflicts_with_all = ["compare", "disciplines"])]
     pub(crate) trace: Option<Duration>,
     /// Print JSON: every run in full
     #[arg(long, group = "form")]
@@ -843,6 +843,22 @@ fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(remedy()),
     };
     number.checked_mul(ms).filter(|ms| *ms > 0).map(Duration::from_millis).ok_or_else(remedy)
+}
+
+/// How often to look.
+fn interval(text: &str) -> Result<Duration, String> {
+    let remedy = |_| {
+        format!(
+            "`{text}` is no interval: write 1ms or more after the `=`, as in `--trace=500ms`, or `--trace` alone for 100ms"
+        )
+    };
+    duration(text).map_err(remedy)
+}
+
+/// What to say of a time that follows `--trace` without `=`: it would be taken for another argument.
+pub(crate) fn stray_interval(args: &[String]) -> Option<String> {
+    let pair = args.windows(2).find(|pair| pair[0] == "--trace" && duration(&pair[1]).is_ok())?;
+    Some(format!("`--trace {0}` has its time in an argument of its own: write `--trace={0}`", pair[1]))
 }
 
 /// So many tickets of a resource.

@@ -2,7 +2,8 @@
 
 use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{
-    Amount, Contract, Deadline, Diagnostic, Discipline, MILLIONTH, Resource, Unit, UnitId, amount_text,
+    Amount, Contract, Deadline, Diagnostic, Discipline, MILLIONTH, PoolForm, Resource, Unit, UnitId,
+    amount_text,
 };
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{
@@ -25,7 +26,42 @@ pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic
             found.extend(whole.deadlines_exceed(id));
         }
     }
+    found.extend(one_pool(contract, machine));
     found
+}
+
+/// Pools that are as large as the machine, which nobody asks for who names another form.
+fn one_pool(contract: &Contract, machine: &Machine) -> Option<Diagnostic> {
+    let form = contract.machine.pools;
+    let asked = match form {
+        PoolForm::Auto | PoolForm::Machine => return None,
+        // As many as there are: an experiment's measure for smaller ones.
+        PoolForm::Size(cpus) if cpus as usize == machine.cpus.len() => return None,
+        PoolForm::Size(cpus) => cpus.to_string(),
+        form => format!("\"{}\"", form.word().unwrap_or_default()),
+    };
+    let pools = |form| commonhold_policy::pools(machine, form).pools.len();
+    if pools(form) > 1 {
+        return None;
+    }
+    let cpus = commonhold_machine::count(machine.cpus.len(), "CPU");
+    let has = match form {
+        PoolForm::Size(_) => cpus.clone(),
+        form => format!("1 {}", form.word().unwrap_or_default()),
+    };
+    let several =
+        [PoolForm::Cache, PoolForm::Node, PoolForm::Socket].into_iter().filter(|form| pools(*form) > 1);
+    let several: Vec<String> =
+        several.filter_map(|form| Some(format!("\"{}\" ({} pools)", form.word()?, pools(form)))).collect();
+    let help = match several.as_slice() {
+        [] => {
+            "leave `pools` out: this machine has no parts, and jobs run wherever their units may".to_owned()
+        }
+        several => format!("leave `pools` out, or write {}", several.join(" or ")),
+    };
+    let message = format!("`pools = {asked}` makes one pool of all {cpus}, in which nothing is placed");
+    let diagnostic = Diagnostic::warning("one-pool", contract.pools_span.clone(), message);
+    Some(diagnostic.label(format!("the machine has {has}")).help(help))
 }
 
 /// A conflict between contract and machine, in the contract's own words and place.
@@ -233,5 +269,36 @@ fn show(contract: &Contract, machine: &Machine, resource: Resource, value: u64) 
         }
         Amount::Absolute(micro) if resource == Resource::Cpu => CpuCount(micro).to_string(),
         amount => amount_text(resource, amount),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn pools_as_large_as_the_machine_are_said() {
+        let said = |pools: &str, machine: &str| {
+            let text = format!("version = 1\n[machine]\npools = {pools}\n[unit.a]\njob = \"tree\"\n");
+            let contract = commonhold_contract::parse(&text).contract.unwrap();
+            let found = one_pool(&contract, &Machine::synthetic(machine).unwrap())?;
+            assert_eq!(&text[found.span.clone()], pools);
+            Some((found.label.clone(), found.help.clone().unwrap_or_default()))
+        };
+        let (label, help) = said("\"socket\"", "nodes:4 cpus:2 sockets:1").unwrap();
+        assert_eq!(label, "the machine has 1 socket");
+        assert_eq!(help, "leave `pools` out, or write \"cache\" (4 pools) or \"node\" (4 pools)");
+        let (label, help) = said("9", "cpus:8").unwrap();
+        assert_eq!(label, "the machine has 8 CPUs");
+        assert!(help.starts_with("leave `pools` out: "), "{help}");
+        for (pools, machine) in [
+            ("8", "cpus:8"),
+            ("\"machine\"", "cpus:8"),
+            ("\"auto\"", "cpus:8"),
+            ("\"node\"", "nodes:2 cpus:1"),
+        ] {
+            assert_eq!(said(pools, machine), None, "{pools} on {machine}");
+        }
     }
 }

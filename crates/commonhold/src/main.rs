@@ -24,13 +24,20 @@ mod sim;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
     // clap leaves with 2 on wrong usage and with 0 on --help and --version.
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        let args: Vec<String> = std::env::args().collect();
+        match cli::stray_interval(&args) {
+            Some(said) if error.use_stderr() => Cli::command().error(ErrorKind::NoEquals, said).exit(),
+            _ => error.exit(),
+        }
+    });
     let result = match &cli.command {
         Command::Check(args) => check::main(args),
         Command::Doctor(args) => doctor::main(args),

@@ -222,6 +222,7 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
         said += &load::check_text(&texts[0], &name, &scenario.hardware.machine, None)?.warnings;
         said += &not_limited(scenario);
         said += &late(scenario);
+        said += &not_placed(scenario);
     }
     let told = scenario.is_some();
     for finding in findings.into_iter().filter(|finding| !(told && finding.part == Part::Contract)) {
@@ -299,4 +300,21 @@ fn late(scenario: &Scenario) -> String {
         duration_text(promised_ns),
         duration_text(kernel.tick_ns)
     )
+}
+
+/// Units whose tasks nothing places, on a machine where a task stays where it is placed.
+fn not_placed(scenario: &Scenario) -> String {
+    if scenario.hardware.kernel.scheduler != Scheduler::Hurricane {
+        return String::new();
+    }
+    let (contract, jobs) = (&scenario.contract, &scenario.workload.jobs);
+    let works = |id: &UnitId| jobs.iter().any(|job| job.unit == *id) && contract.unit(*id).job.is_none();
+    let said = |id: UnitId| {
+        let path = &contract.unit(id).path;
+        format!(
+            "warning: the scheduler hurricane moves nothing, and `{path}` says no `job`: its tasks stay on the first CPU; give \
+             that unit `job = \"tree\"` in the contract, or choose another `scheduler`\n"
+        )
+    };
+    contract.ids().filter(works).map(said).collect()
 }

@@ -374,7 +374,8 @@ impl<'t> Document<'t> {
                 None
             }
             Err(problem) => {
-                self.problem("quantity", entry.value, text, problem);
+                let message = format!("`{}`: {}", entry.key.name, problem.message);
+                self.problem("quantity", entry.value, text, Problem { message, ..problem });
                 None
             }
         }

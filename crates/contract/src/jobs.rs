@@ -168,6 +168,17 @@ impl JobKind {
     pub const ALL: [JobKind; 5] =
         [JobKind::Unit, JobKind::Process, JobKind::Tree, JobKind::Session, JobKind::Cgroup];
 
+    /// What one job is, in words.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            JobKind::Unit => "all of its own processes together",
+            JobKind::Process => "each process with its threads",
+            JobKind::Tree => "each process that a shell started, with all that it started itself",
+            JobKind::Session => "each session",
+            JobKind::Cgroup => "each control group",
+        }
+    }
+
     /// As a contract has it.
     pub const fn name(self) -> &'static str {
         match self {

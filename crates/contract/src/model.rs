@@ -537,6 +537,8 @@ impl Unit {
 pub struct Contract {
     /// Rules for the machine as a whole.
     pub machine: MachineRules,
+    /// Where the text says `machine.pools`; nowhere: empty.
+    pub pools_span: Range<usize>,
     /// All units: `kernel`, `shared`, then the contract's own, each parent before its children.
     pub units: Vec<Unit>,
     /// The unit of processes that match nothing: [`UnitId::SHARED`] unless `machine.default` names one.
@@ -551,6 +553,7 @@ impl Default for Contract {
     fn default() -> Self {
         Contract {
             machine: MachineRules::default(),
+            pools_span: 0..0,
             units: vec![Unit::new("kernel", None), Unit::new("shared", None)],
             default_unit: UnitId::SHARED,
             vacant: BTreeSet::new(),

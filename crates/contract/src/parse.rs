@@ -164,6 +164,7 @@ mod tests {
             for key in table.keys.iter().filter(|key| key.name != "version") {
                 let spanless = |text: &str| {
                     let mut contract = contract(text);
+                    contract.pools_span = 0..0;
                     for unit in &mut contract.units {
                         (unit.span, unit.places) = (0..0, Places::default());
                         unit.members.iter_mut().chain(&mut unit.owner).for_each(|member| member.span = 0..0);

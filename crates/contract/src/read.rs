@@ -104,7 +104,10 @@ impl Reader<'_, '_> {
                         self.contract.machine.loans_remembered_ns = ns;
                     }
                 }
-                "pools" => self.contract.machine.pools = self.pools(&entry),
+                "pools" => {
+                    self.contract.machine.pools = self.pools(&entry);
+                    self.contract.pools_span = self.document.span(entry.value);
+                }
                 "placement" => {
                     let word = self.choice(&entry);
                     let known = Placement::ALL.into_iter().find(|known| word == Some(known.name()));

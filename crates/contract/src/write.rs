@@ -203,6 +203,7 @@ mod tests {
 
     /// Without what says where it stands in a text.
     fn spanless(mut contract: Contract) -> Contract {
+        contract.pools_span = 0..0;
         for unit in &mut contract.units {
             let members = unit.places.members.as_ref().map(|_| 0..0);
             (unit.span, unit.places) = (0..0, Places { members, ..Places::default() });

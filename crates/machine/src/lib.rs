@@ -137,7 +137,7 @@ impl Machine {
 }
 
 /// A number with its noun: `1 disk`, `2 disks`.
-fn count(n: usize, noun: &str) -> String {
+pub fn count(n: usize, noun: &str) -> String {
     if n == 1 { format!("{n} {noun}") } else { format!("{n} {noun}s") }
 }
 

@@ -120,6 +120,36 @@ impl Pools {
         places.flat_map(|(place, pool)| pool.cpus.iter().map(move |cpu| (*cpu, place))).collect()
     }
 
+    /// Why [`Form::Auto`] takes the level of a machine that it takes, to be said after the [`summary`](Self::summary).
+    pub fn why(machine: &Machine) -> String {
+        let order = in_order(machine);
+        let several = |level: &Level| parts(&order, *level).len() > 1;
+        let level = fitting(machine);
+        let most = parts(&order, level).iter().map(Vec::len).max().unwrap_or(0);
+        let plural = |level: Level| match level {
+            Level::Cache => "caches",
+            Level::Node => "nodes",
+            Level::Socket => "sockets",
+            Level::Machine | Level::Size(_) => "CPUs",
+        };
+        // The next coarser level of other parts: it was passed over since these are too large.
+        let parts_of = parts(&order, level).len();
+        let passed = LEVELS.into_iter().filter(|coarser| *coarser > level && several(coarser));
+        let passed =
+            passed.map(|coarser| (coarser, parts(&order, coarser))).find(|(_, it)| it.len() < parts_of);
+        match (level, passed) {
+            (Level::Machine, _) => "all its CPUs share one cache".to_owned(),
+            _ if most > POOL_MAX => {
+                format!("of at most {POOL_MAX} CPUs, as pools should be, the machine has no parts")
+            }
+            (_, Some((coarser, larger))) => {
+                let most = larger.iter().map(Vec::len).max().unwrap_or(0);
+                format!("{} have {most} CPUs, and pools at most {POOL_MAX}", plural(coarser))
+            }
+            (level, None) => format!("{} are the largest parts of the machine", plural(level)),
+        }
+    }
+
     /// In a few words: `4 pools of 2 CPUs, by node`, `3 pools of 5 to 8 CPUs, by size, in 2 districts`.
     pub fn summary(&self) -> String {
         let sizes = || self.pools.iter().map(|pool| pool.cpus.len());
@@ -239,6 +269,22 @@ mod tests {
             ("nodes:32 cpus:16", "32 pools of 16 CPUs, by node, in 7 districts"),
         ] {
             assert_eq!(Pools::form(&machine(text), Form::Auto).summary(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_choice_of_a_level_has_a_reason() {
+        let mut nodes_in_sockets = machine("nodes:4 cpus:32");
+        nodes_in_sockets.cpus.iter_mut().for_each(|cpu| cpu.socket = cpu.node / 2);
+        assert_eq!(Pools::why(&nodes_in_sockets), "sockets have 64 CPUs, and pools at most 32");
+        for (text, expected) in [
+            ("cpus:64", "all its CPUs share one cache"),
+            ("cpus:16 caches:4", "caches are the largest parts of the machine"),
+            ("nodes:2 cpus:16 caches:4", "nodes are the largest parts of the machine"),
+            ("nodes:2 cpus:128 caches:16", "nodes have 128 CPUs, and pools at most 32"),
+            ("nodes:2 cpus:64", "of at most 32 CPUs, as pools should be, the machine has no parts"),
+        ] {
+            assert_eq!(Pools::why(&machine(text)), expected, "{text}");
         }
     }
 

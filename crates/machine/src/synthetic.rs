@@ -97,11 +97,11 @@ impl Shape {
         let cores = cpus / threads;
         if cores % caches != 0 {
             let what = format!("the {cores} cores of a node do not divide evenly among {caches} caches");
-            return Err(words.wrong("caches", what, "write a number that divides the cores of a node"));
+            return Err(words.wrong("caches", what, &format!("write {}", divisors(cores))));
         }
         if nodes % sockets != 0 {
             let what = format!("the {nodes} nodes do not divide evenly among {sockets} sockets");
-            return Err(words.wrong("sockets", what, "write a number that divides the nodes"));
+            return Err(words.wrong("sockets", what, &format!("write {}", divisors(nodes))));
         }
         if memory_bytes == 0 {
             return Err(words.wrong("memory", "a node without memory".to_owned(), "write `memory:1GiB`"));
@@ -122,6 +122,19 @@ impl Shape {
             socket: id / self.cpus / (self.nodes / self.sockets),
         }
     }
+}
+
+/// The numbers that divide one, in words: `1, 2 or 4`. Of many the smallest, and the number itself.
+fn divisors(number: u32) -> String {
+    const SHOWN: usize = 8;
+    let all: Vec<u32> = (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect();
+    let (last, others) = all.split_last().map_or((number, &[][..]), |(last, others)| (*last, others));
+    if others.is_empty() {
+        return last.to_string();
+    }
+    let listed: Vec<String> = others.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = if others.len() > SHOWN { ", and so on to" } else { " or" };
+    format!("{}{more} {last}", listed.join(", "))
 }
 
 /// One word of the text.
@@ -284,7 +297,7 @@ mod tests {
         );
         is(
             "cpus:2 caches:3",
-            "synthetic machine, column 8: `caches:3`: the 2 cores of a node do not divide evenly among 3 caches; write a number that divides the cores of a node",
+            "synthetic machine, column 8: `caches:3`: the 2 cores of a node do not divide evenly among 3 caches; write 1 or 2",
         );
     }
 

@@ -26,10 +26,11 @@ const REMEDY_COLUMNS_REPEATED: usize = 30;
 pub fn text(findings: &Findings, style: Style) -> String {
     let machine = findings.machine.as_ref().map(|machine| format!("This machine: {}", machine.summary()));
     let mut lines = machine.map(|machine| flow(&machine, style.width, 0)).unwrap_or_default();
-    let pools = findings.machine.as_ref().map(|machine| Pools::form(machine, Form::Auto).summary());
-    lines.extend(
-        pools.map(|pools| flow(&format!("Its CPUs lie in {pools}"), style.width, 0)).unwrap_or_default(),
-    );
+    let pools = findings.machine.as_ref().map(|machine| {
+        let (pools, why) = (Pools::form(machine, Form::Auto), Pools::why(machine));
+        format!("Its CPUs lie in {}: {why}", pools.summary())
+    });
+    lines.extend(pools.map(|pools| flow(&pools, style.width, 0)).unwrap_or_default());
     lines.extend(enforcers(&findings.enforcers, style));
     let mut remedies = BTreeMap::new();
     let names = widest(findings.rows.iter().map(|row| row.name.as_str()));

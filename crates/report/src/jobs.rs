@@ -1,9 +1,9 @@
 //! Jobs in a statement: where their threads have seats, and where their memory is.
 
-use commonhold_ledger::Statement;
+use commonhold_ledger::{Job, Statement};
 
 use crate::figures::{bytes, percent_text};
-use crate::table::{Paint, Style, Table, clean};
+use crate::table::{Paint, Style, Table, clean, wrap};
 
 /// A row for each job; nothing where there are none.
 pub(crate) fn table(statement: &Statement, style: Style) -> String {
@@ -36,13 +36,34 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
         ];
         table.row(Paint::Plain, cells);
     }
-    format!("\n{}", table.render(style))
+    format!("\n{}{}", table.render(style), legend(statement, style))
+}
+
+/// What `-` stands for, in the columns that have one.
+fn legend(statement: &Statement, style: Style) -> String {
+    let some = |is_empty: fn(&Job) -> bool| statement.jobs.iter().any(is_empty);
+    let columns = [
+        (
+            some(|job| job.pools.is_empty()),
+            "in pools",
+            "no thread has a seat, since all rest or no seat is free",
+        ),
+        (some(|job| job.looks == 0), "in its pool %", "no thread with a seat wanted a CPU yet"),
+        (
+            some(|job| job.memory.is_empty()),
+            "memory in nodes",
+            "not looked at yet, or the machine has one node; the memory of a job that runs is looked at every few seconds",
+        ),
+    ];
+    let lines = columns.into_iter().filter(|(is_there, ..)| *is_there);
+    let wrapped =
+        lines.flat_map(|(_, column, why)| wrap(&format!("- {column}: {why}"), style.width, "", "  "));
+    wrapped.map(|line| line + "\n").collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use commonhold_ledger::Job;
 
     #[test]
     fn a_row_for_each_job() {
@@ -66,6 +87,16 @@ mod tests {
                 && text.contains("0: 3 MiB"),
             "{text}"
         );
+        assert!(!text.contains("- in pools"), "{text}");
+        let new =
+            Job { pools: Vec::new(), at_home: 0, looks: 0, memory: Vec::new(), ..statement.jobs[0].clone() };
+        statement.jobs.push(new);
+        let text = table(&statement, Style::default());
+        for explained in
+            ["\n- in pools: no thread", "\n- in its pool %: no thread", "\n- memory in nodes: not looked"]
+        {
+            assert!(text.contains(explained), "{text}");
+        }
         statement.jobs.clear();
         assert_eq!(table(&statement, Style::default()), "");
     }

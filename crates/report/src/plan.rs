@@ -143,6 +143,7 @@ enum ReasonJson<'a> {
     Scheme { scheme: Scheme },
     Entitled { micro_cpus: u64 },
     Turn { part: u64 },
+    PoolsChanged,
     TurnOver,
     EntitlementChanged { from: u64, to: u64 },
     NoSeatFree,
@@ -314,6 +315,7 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::Scheme(scheme) => ReasonJson::Scheme { scheme },
         Reason::Entitled { micro_cpus } => ReasonJson::Entitled { micro_cpus },
         Reason::Turn { part } => ReasonJson::Turn { part },
+        Reason::PoolsChanged => ReasonJson::PoolsChanged,
         Reason::TurnOver => ReasonJson::TurnOver,
         Reason::EntitlementChanged { from, to } => ReasonJson::EntitlementChanged { from, to },
         Reason::OwnerIdleToGiver { idle_ns, credit_ns } => {

@@ -1,9 +1,11 @@
 //! The tree of units with what each is entitled to on a machine, for `check`.
 
 use commonhold_contract::{
-    Amount, Contract, Each, MILLIONTH, PerResource, Permission, Resource, Unit, UnitId,
+    Amount, Contract, Each, JobKind, MILLIONTH, MachineRules, PerResource, Permission, PoolForm, Resource,
+    Unit, UnitId,
 };
-use commonhold_machine::Machine;
+use commonhold_machine::pools::{Pool, Pools};
+use commonhold_machine::{CpuSet, Machine};
 use commonhold_policy::entitlement::{Capacity, Entitlement};
 use serde::Serialize;
 
@@ -66,8 +68,11 @@ pub fn text(
     style: Style,
 ) -> String {
     let mut head = style.paint(Paint::Strong, &summary(machine));
-    head +=
-        &format!("\nscheme {}, reserve {}\n\n", contract.machine.scheme, reserve(contract.machine.reserve));
+    head += &format!("\nscheme {}, reserve {}\n", contract.machine.scheme, reserve(contract.machine.reserve));
+    if says_jobs(contract) {
+        head += &(wrap(&pools(contract, machine), style.width, "", "").join("\n") + "\n");
+    }
+    head.push('\n');
     let units = contract.held().count();
     if units == 0 {
         return head + "The contract names no units: all is shared, and nothing is isolated.\n";
@@ -87,6 +92,30 @@ pub fn text(
         table.row(Paint::Faint, row("(held by none)".to_owned(), String::new(), tree.own_part(unheld)));
     }
     head + &table.render(style) + "\n" + &footer(contract, units, style)
+}
+
+/// Whether a contract says anything of jobs or pools.
+fn says_jobs(contract: &Contract) -> bool {
+    let (now, usual) = (&contract.machine, MachineRules::default());
+    contract.held().any(|id| contract.unit(id).job.is_some())
+        || (now.pools, now.placement, now.repartition) != (usual.pools, usual.placement, usual.repartition)
+}
+
+/// The machine's pools as this contract has them, why, and which rule places jobs in them.
+fn pools(contract: &Contract, machine: &Machine) -> String {
+    let rules = &contract.machine;
+    let pools = commonhold_policy::pools(machine, rules.pools);
+    let why = match rules.pools {
+        PoolForm::Auto => format!(": {}", Pools::why(machine)),
+        _ => ", as `pools` says".to_owned(),
+    };
+    let placed = match (pools.pools.len(), contract.held().any(|id| contract.unit(id).job.is_some())) {
+        (1, _) => "jobs are not placed, as there is nothing to choose".to_owned(),
+        (_, false) => "units have home CPUs there; no unit says `job`, so no jobs are placed".to_owned(),
+        (_, true) if rules.repartition => format!("placement {}", rules.placement),
+        (_, true) => format!("placement {}, no repartition", rules.placement),
+    };
+    format!("{}{why}; {placed}", pools.summary())
 }
 
 fn reserve(reserve: Amount) -> String {
@@ -305,6 +334,9 @@ fn notes(unit: &Unit) -> Vec<String> {
     if let Some(Each::User) = unit.each {
         notes.push("each user gets a sub-unit, in equal parts".to_owned());
     }
+    if let Some(kind) = unit.job {
+        notes.push(format!("jobs ({}): {}", kind.name(), kind.meaning()));
+    }
     notes.extend(loans("lends", unit.lend));
     notes.extend(loans("borrows", unit.borrow));
     notes
@@ -332,6 +364,7 @@ struct TreeJson<'a, W> {
     scheme: commonhold_contract::Scheme,
     cpu_mode: commonhold_contract::CpuMode,
     default_unit: &'a str,
+    pools: PoolsJson,
     capacity: PerResource<Amount>,
     unheld: PerResource<Amount>,
     units: Vec<UnitJson<'a>>,
@@ -344,12 +377,22 @@ struct TreeJson<'a, W> {
     warnings: &'a W,
 }
 
+/// The machine's pools as the contract has them.
+#[derive(Serialize)]
+struct PoolsJson {
+    summary: String,
+    /// Of each its CPUs: `0-7`.
+    cpus: Vec<String>,
+}
+
 #[derive(Serialize)]
 struct UnitJson<'a> {
     unit: &'a str,
     parent: Option<&'a str>,
     tickets: Tickets,
     each: Option<Each>,
+    /// What of it is one job.
+    job: Option<&'static str>,
     members: Vec<String>,
     resources: PerResource<ResourceJson>,
 }
@@ -384,11 +427,14 @@ pub fn json(
     warnings: &impl Serialize,
 ) -> String {
     let tree = Tree::new(contract, divisions);
+    let pools = commonhold_policy::pools(machine, contract.machine.pools);
+    let cpus = |pool: &Pool| pool.cpus.iter().copied().collect::<CpuSet>().to_string();
     let content = TreeJson {
         machine,
         scheme: contract.machine.scheme,
         cpu_mode: contract.machine.cpu,
         default_unit: &contract.unit(contract.default_unit).path,
+        pools: PoolsJson { summary: pools.summary(), cpus: pools.pools.iter().map(cpus).collect() },
         capacity: per_resource(|resource| divisions[resource].whole()),
         unheld: per_resource(|resource| divisions[resource].amount(divisions[resource].entitlement.unheld)),
         units: contract.held().map(|id| tree.unit_json(id)).collect(),
@@ -426,6 +472,7 @@ impl Tree<'_> {
                 .single()
                 .map_or(Tickets::PerResource(unit.tickets), |all| Tickets::Single(*all)),
             each: unit.each,
+            job: unit.job.map(JobKind::name),
             members: unit.members.iter().map(|member| member.kind.to_string()).collect(),
             resources: per_resource(of),
         }

@@ -458,6 +458,7 @@ impl fmt::Display for Because<'_> {
             Reason::Scheme(scheme) => write!(f, "the scheme is {scheme}"),
             Reason::Entitled { micro_cpus } => write!(f, "it is entitled to {}", CpuCount(micro_cpus)),
             Reason::Turn { part } => write!(f, "its turn: it holds {} of a shared cpu", Cpus(part)),
+            Reason::PoolsChanged => write!(f, "pools are formed in another way"),
             Reason::TurnOver => write!(f, "its turn on a shared cpu is over"),
             Reason::EntitlementChanged { from, to } => {
                 write!(f, "its entitlement changed from {} to {}", Cpus(from), CpuCount(to))

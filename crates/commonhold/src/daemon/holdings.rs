@@ -6,6 +6,7 @@ use std::path::Path;
 
 use commonhold_contract::{Contract, Discipline, Resource, Scheme, Unit, UnitId};
 use commonhold_live::observe::capability;
+use commonhold_machine::Machine;
 use commonhold_machine::capability::State;
 use commonhold_policy::cpu::{NotHeld, Side, WhyNot, not_held};
 use commonhold_policy::{Means, MemoryMeans};
@@ -17,9 +18,16 @@ use crate::load;
 /// Units of a reason that are named; more are counted.
 const NAMED: usize = 3;
 
-/// All four, in the order of every table, on a machine with so many CPUs. `by` is what follows `held` of the CPU: it has
+/// All four, in the order of every table, and what holds jobs in pools, where the contract has some. `by` is what follows `held` of the CPU: it has
 /// reasons of its own.
-pub(super) fn of(contract: &Contract, cpus: usize, backend: &str, means: Means, by: &str) -> Vec<Holding> {
+pub(super) fn of(
+    contract: &Contract,
+    machine: &Machine,
+    backend: &str,
+    means: Means,
+    by: &str,
+) -> Vec<Holding> {
+    let cpus = machine.cpus.len();
     let asked_for = load::asked_for(contract);
     let asked = |resource| if asked_for[resource] { ", though the contract asks for it" } else { "" };
     let disk = if backend == "user" {
@@ -30,23 +38,49 @@ pub(super) fn of(contract: &Contract, cpus: usize, backend: &str, means: Means, 
     } else {
         Holding::not_held(Resource::Disk, &missing("io", asked(Resource::Disk)))
     };
-    vec![
+    let mut all = vec![
         cpu(contract, cpus, means, by),
         memory(backend, means.memory, asked(Resource::Memory)),
         disk,
         Holding::not_held(Resource::Bus, &format!(" by this version{}", asked(Resource::Bus))),
-    ]
+    ];
+    all.extend(jobs(contract, machine, capability::moves_pages()));
+    all
+}
+
+/// The `resource` of jobs in pools, which are none.
+const JOBS: &str = "jobs";
+
+/// What holds jobs in pools: the same under every backend.
+fn jobs(contract: &Contract, machine: &Machine, moves_pages: bool) -> Option<Holding> {
+    if !contract.held().any(|id| contract.unit(id).job.is_some()) {
+        return None;
+    }
+    let pools = commonhold_policy::pools(machine, contract.machine.pools);
+    let resource = JOBS.to_owned();
+    if pools.pools.len() < 2 {
+        let how = format!("not held: {}; see `commonhold doctor`", pools.summary());
+        return Some(Holding { resource, held: State::No, how });
+    }
+    let pages = match (moves_pages, contract.machine.repartition) {
+        (true, true) => "pages are moved after the threads",
+        (true, false) => "pages are not moved, as `repartition` is false",
+        (false, _) => "pages are not moved; see `commonhold doctor`",
+    };
+    let how = format!("held by the CPU affinity of threads in {}; {pages}", pools.summary());
+    Some(Holding { resource, held: State::Yes, how })
 }
 
 /// What holds each under the backend in force.
 pub(super) fn now(hold: &mut Hold) -> Vec<Holding> {
     let (backend, means) = (hold.backend().held_by().backend, hold.backend().means());
-    of(hold.contract(), hold.machine().cpus.len(), backend, means, &format!("by the {backend} backend"))
+    of(hold.contract(), hold.machine(), backend, means, &format!("by the {backend} backend"))
 }
 
-/// Of the resources that nothing holds: why.
+/// Of the resources that nothing holds: why. Jobs are no resource, and have no tickets.
 pub(super) fn of_those_not_held(hold: &mut Hold) -> Vec<Holding> {
-    now(hold).into_iter().filter(|holding| holding.held == State::No).collect()
+    let is_not_held = |holding: &Holding| holding.held == State::No && holding.resource != JOBS;
+    now(hold).into_iter().filter(is_not_held).collect()
 }
 
 /// CPUs are held, but for disciplines, and for amounts to lend and borrow, that these means cannot hold.
@@ -185,7 +219,7 @@ fn missing(controller: &str, asked: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use commonhold_contract::{Amount, MILLIONTH, Permission};
+    use commonhold_contract::{Amount, JobKind, MILLIONTH, Permission};
     use commonhold_live::{kernel, user};
 
     /// Half a CPU to lend, and two to borrow.
@@ -217,6 +251,25 @@ mod tests {
         assert!(said(&contract, kernel::MEANS).how.contains("`borrow.cpu` of `a`, 2 more (as"));
         contract.machine.scheme = Scheme::Quota;
         assert_eq!(said(&contract, kernel::MEANS).line(), "cpu     held by it");
+    }
+
+    #[test]
+    fn what_holds_jobs_is_said_where_there_are_some() {
+        let machine = |words| Machine::synthetic(words).expect("a machine");
+        let mut contract = Contract::default();
+        let physics = contract.add(None, "physics");
+        assert_eq!(jobs(&contract, &machine("nodes:2 cpus:4"), true), None);
+        contract.units[physics.index()].job = Some(JobKind::Tree);
+        let said =
+            |contract: &Contract, words, moves| jobs(contract, &machine(words), moves).map(|it| it.line());
+        let one = "jobs    not held: 1 pool of 4 CPUs, by machine; see `commonhold doctor`";
+        assert_eq!(said(&contract, "cpus:4", false).as_deref(), Some(one));
+        let two = "jobs    held by the CPU affinity of threads in 2 pools of 4 CPUs, by node; pages are moved after the \
+                   threads";
+        assert_eq!(said(&contract, "nodes:2 cpus:4", true).as_deref(), Some(two));
+        contract.machine.repartition = false;
+        let still = said(&contract, "nodes:2 cpus:4", true).unwrap_or_default();
+        assert!(still.ends_with("pages are not moved, as `repartition` is false"), "{still}");
     }
 
     #[test]

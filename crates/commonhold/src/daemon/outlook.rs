@@ -39,7 +39,7 @@ impl Outlook {
         let (choice, why) = start::choose(backend, contract, machine)?;
         let means = means(&choice);
         let by = start::by_backend(choice.name(), &why);
-        let holdings = holdings::of(contract, machine.cpus.len(), choice.name(), means, &by);
+        let holdings = holdings::of(contract, machine, choice.name(), means, &by);
         Ok(Outlook { choice, why, means, holdings })
     }
 

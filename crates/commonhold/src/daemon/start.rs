@@ -175,7 +175,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let why = held_by.instead.map_or(why, |it| format!("not by the {} backend: {}", it.of, it.why));
     announce(args, &contract, &machine);
     let by = by_backend(held_by.backend, &why);
-    for holding in holdings::of(&contract, machine.cpus.len(), held_by.backend, backend.means(), &by) {
+    for holding in holdings::of(&contract, &machine, held_by.backend, backend.means(), &by) {
         output::say(&holding.line());
     }
     warn_of_turns(&contract, &machine, held_by.backend);

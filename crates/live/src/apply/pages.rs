@@ -1,18 +1,11 @@
 //! Bringing a job's pages to its nodes, by a thread of its own: the kernel copies before it answers.
 
-use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 
 use crate::LiveError;
 use crate::host::pages::migrate;
 use crate::observe::process::ProcessKey;
 use crate::observe::topology;
-
-/// Whether this kernel moves pages at all: it has more than one node, and the call is there.
-pub(super) fn can_be_moved() -> bool {
-    static CAN: OnceLock<bool> = OnceLock::new();
-    *CAN.get_or_init(|| topology::node_numbers().len() > 1 && migrate(0, &[0], &[0]).is_ok())
-}
 
 /// Pages of several processes that are on their way.
 #[derive(Debug)]

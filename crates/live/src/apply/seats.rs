@@ -12,6 +12,7 @@ use commonhold_policy::{JobFacts, JobId, Means, Seats as SeatMeans, Time};
 use super::confine::Confinement;
 use super::pages;
 use crate::LiveError;
+use crate::observe::capability;
 use crate::observe::jobs::{Jobs, Tied};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::Roster;
@@ -28,7 +29,7 @@ impl Seats {
     /// A backend's means, and those that it has for jobs: nothing where the contract has none.
     pub(super) fn means(contract: &Contract, means: Means) -> Means {
         match contract.units.iter().any(|unit| unit.job.is_some()) {
-            true => Means { seats: SeatMeans::Cpus, brings: pages::can_be_moved(), ..means },
+            true => Means { seats: SeatMeans::Cpus, brings: capability::moves_pages(), ..means },
             false => means,
         }
     }

@@ -7,6 +7,7 @@
 mod cgroup;
 mod context;
 mod disk;
+mod jobs;
 mod memory;
 mod resources;
 mod sched_ext;
@@ -17,6 +18,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use commonhold_machine::Machine;
 use commonhold_machine::capability::{Area, Enforcer, Findings, Row, State};
@@ -79,6 +81,7 @@ pub fn probe(root: &Path) -> Capabilities {
         counter: perf::count_cache_misses(),
         built_in: sched_ext::BUILT_IN,
         pages_out: page_out::is_offered(),
+        moves_pages: jobs::kernel_moves_pages(),
     };
     probe_with(root, unwritten)
 }
@@ -96,6 +99,12 @@ pub fn holds_other_users(root: &Path) -> bool {
 /// Whether systemd manages this machine, which keeps every session and service in a control group of its own.
 pub fn systemd_runs(root: &Path) -> bool {
     surroundings::systemd_runs(&Context::read(root))
+}
+
+/// Whether pages can be moved at all: there is more than one node, and the kernel has the call.
+pub fn moves_pages() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| topology::node_numbers().len() > 1 && jobs::kernel_moves_pages())
 }
 
 /// How the `user` backend holds disks; a row with state no, and the reason, where it cannot.
@@ -127,11 +136,13 @@ struct Unwritten {
     built_in: bool,
     /// Whether the kernel has the call to page out another process's memory.
     pages_out: bool,
+    /// Whether the kernel has the call to move another process's memory between nodes.
+    moves_pages: bool,
 }
 
 /// The same, given the facts that are in no file.
 fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
-    let Unwritten { counter, built_in, pages_out } = unwritten;
+    let Unwritten { counter, built_in, pages_out, moves_pages } = unwritten;
     let context = Context::read(root);
     let cgroup = Cgroup::probe(&context);
     let backend = cgroup.backend(&context);
@@ -158,6 +169,10 @@ fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
     let machine = topology::read(root).map_err(|error| {
         rows.push(Row::no(Area::Surroundings, "facts of the machine", error.to_string()));
     });
+    if let Ok(machine) = &machine {
+        rows.extend(jobs::rows(&context, machine, moves_pages));
+        rows.sort_by_key(|row| row.area);
+    }
 
     let place = |row: &Row| cgroup.typed(&context).filter(|_| row.state != State::No);
     Capabilities {

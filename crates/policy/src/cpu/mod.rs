@@ -11,13 +11,14 @@ pub mod partition;
 pub(crate) mod place;
 mod rooms;
 mod tally;
+mod turns;
 mod waiting;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, DEFAULT_TICKETS, MILLIONTH, Resource, Scheme, UnitId};
+use commonhold_contract::{Contract, DEFAULT_TICKETS, MILLIONTH, PoolForm, Resource, Scheme, UnitId};
 use commonhold_machine::CpuSet;
 
 use crate::credits::Credits;
@@ -32,8 +33,9 @@ pub use lend::{NotHeld, SETTLE_NS, Side, WhyNot, borrows, lends, not_held};
 pub use orders::first_weight;
 use orders::{Orders, WEIGHT_USUAL};
 pub use partition::partitions;
-use partition::{Claim, Owners, Turns};
+use partition::{Claim, Owners};
 use tally::Tally;
+use turns::Turns;
 
 /// Look again after this long when a unit runs and nothing is urgent.
 pub(crate) const BUSY_NS: Time = 100 * MS;
@@ -75,6 +77,8 @@ pub(crate) struct State {
     switched: Vec<SwitchLoans>,
     /// When loans were passed on last.
     passed_on_at: Time,
+    /// The form of the pools in which home CPUs were dealt out; `None`: none were.
+    dealt_in: Option<PoolForm>,
     /// The machine's pools, and where jobs are in them.
     formed: place::Formed,
     places: Arc<place::State>,
@@ -236,7 +240,9 @@ fn deal(
     let period = turn_ns(input, claims);
     // Both are in ascending order.
     let same_cpus = state.owners.keys().eq(input.machine.cpus.iter().map(|cpu| &cpu.id));
-    let changed = !same_cpus || !shape(claims).eq(shape(&state.claims));
+    let form = input.contract.machine.pools;
+    let reformed = state.dealt_in.is_some_and(|was| was != form);
+    let changed = !same_cpus || reformed || !shape(claims).eq(shape(&state.claims));
     let wanted =
         |claim: &Claim| claim.part() > 0 && state.wants.get(&claim.unit).is_some_and(|want| want.settled > 0);
     let over = now.saturating_sub(state.turns.since) >= period && claims.iter().any(wanted);
@@ -244,15 +250,19 @@ fn deal(
         state.claims = claims.to_vec();
         return false;
     }
+    let pools = state.formed.of(input.machine, form);
     if changed {
-        let pools = state.formed.of(input.machine, input.contract.machine.pools);
-        state.homes = Arc::new(partition::homes(input.machine, &pools, claims, &state.homes));
+        let mut homes = partition::homes(input.machine, &pools, claims, &state.homes);
+        if reformed {
+            homes = partition::gathered(input.machine, &pools, claims, homes);
+        }
+        (state.homes, state.dealt_in) = (Arc::new(homes), Some(form));
     }
-    Arc::make_mut(&mut state.turns).rotate(input.machine, claims, &state.homes, now, period);
+    Arc::make_mut(&mut state.turns).rotate(input.machine, &pools, claims, &state.homes, now, period);
     let owners: Owners =
         state.homes.iter().chain(&state.turns.owners).map(|(cpu, unit)| (*cpu, *unit)).collect();
     let before = core::mem::replace(&mut state.owners, Arc::new(owners));
-    announce(&before, state, input, claims, steps);
+    announce(&before, state, input, claims, reformed, steps);
     state.claims = claims.to_vec();
     true
 }
@@ -271,12 +281,13 @@ fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {
     usual.min(smallest.map_or(usual, in_time))
 }
 
-/// The steps from the old owners to the new ones.
+/// The steps from the old owners to the new ones; whether pools took another form.
 fn announce(
     before: &Owners,
     state: &State,
     input: Input<'_>,
     claims: &[Claim],
+    reformed: bool,
     steps: &mut Vec<Step<CpuDecision>>,
 ) {
     let micro = |claims: &[Claim]| -> BTreeMap<UnitId, u64> {
@@ -289,6 +300,7 @@ fn announce(
         let reason = match input.machine.cpu(*cpu) {
             None => Reason::CpuGone,
             Some(_) if from != to => Reason::EntitlementChanged { from, to },
+            Some(_) if reformed && to >= MILLIONTH => Reason::PoolsChanged,
             Some(_) => Reason::TurnOver,
         };
         steps.push(Step { action: CpuDecision::Disown { cpu: *cpu, unit: *unit }, reason });
@@ -359,6 +371,7 @@ fn release(state: &mut State, input: Input<'_>, steps: &mut Vec<Step<CpuDecision
         steps.push(Step { action: CpuDecision::Disown { cpu, unit }, reason });
     }
     (state.owners, state.homes, state.turns) = (Arc::default(), Arc::default(), Arc::default());
+    state.dealt_in = None;
     state.claims.clear();
 }
 

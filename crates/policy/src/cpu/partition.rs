@@ -13,18 +13,18 @@
 //! 4. The common unit has CPUs that no unit is entitled to, and nobody works there. So it takes what the others leave, of
 //!    that what it had first.
 //!
-//! Algorithm, turns: with every rotation a unit's credit grows by its part times the elapsed time, and shrinks by the
-//! turns it had. The shared CPUs go to the largest credits, one each.
+//! Algorithm, turns: [`turns`](super::turns) has it.
 //!
 //! Properties:
 //! - Every CPU has exactly one owner.
 //! - A unit's long-run share differs from its claim by less than one turn per shared CPU.
-//! - No unit's home moves while the number of its whole CPUs stays the same, and none of its CPUs that it may keep.
+//! - No unit's home moves while the number of its whole CPUs stays the same, and none of its CPUs that it may keep. Pools
+//!   of another form are the exception ([`gathered`]).
 //! - No unit lacks CPUs because a pool is full.
 //! - A unit that begins has its home in as few pools as the free CPUs allow.
 //!
 //! Limits: a unit that grew when its pools were full stays in several, also when there is room in one again. The common unit
-//! moves when the number of its CPUs changes. Turns follow the rotations actually made. So a late rotation makes a long turn, which the credit pays back.
+//! moves when the number of its CPUs changes.
 //!
 //! Source: seed 000, section 3.1; by pool: seed 001, sections 2 and 6.
 
@@ -37,9 +37,7 @@ use commonhold_machine::Machine;
 use commonhold_machine::pools::Pools;
 
 use super::free::FreeCpus;
-use super::tally::Tally;
 use crate::snapshot::Means;
-use crate::time::Time;
 
 /// What a unit holds of the machine's CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +49,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    fn whole(&self) -> usize {
+    pub(super) fn whole(&self) -> usize {
         usize::try_from(self.micro / MILLIONTH).unwrap_or(usize::MAX)
     }
 
@@ -75,7 +73,7 @@ pub fn partitions(contract: &Contract, means: Means, units: usize, cpus: usize) 
 pub(crate) type Owners = BTreeMap<u32, UnitId>;
 
 /// The CPUs of each owner, ascending.
-fn by_owner(owners: &Owners) -> BTreeMap<UnitId, Vec<u32>> {
+pub(super) fn by_owner(owners: &Owners) -> BTreeMap<UnitId, Vec<u32>> {
     let mut cpus: BTreeMap<UnitId, Vec<u32>> = BTreeMap::new();
     for (cpu, unit) in owners {
         cpus.entry(*unit).or_default().push(*cpu);
@@ -111,6 +109,22 @@ pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: 
         }
     }
     owners
+}
+
+/// Home CPUs after the pools took another form: as they are, unless dealt out from the beginning they would lie in fewer
+/// pools, or share fewer.
+pub(crate) fn gathered(machine: &Machine, pools: &Pools, claims: &[Claim], now: Owners) -> Owners {
+    let anew = homes(machine, pools, claims, &Owners::new());
+    let pool_of = pools.by_cpu();
+    // Units in pools, and the pools that have any: of as many units in pools, more pools are shared by fewer.
+    let apart = |owners: &Owners| {
+        let own = owners.iter().filter(|(_, unit)| !unit.is_common());
+        let both: BTreeSet<(usize, UnitId)> =
+            own.filter_map(|(cpu, unit)| Some((*pool_of.get(cpu)?, *unit))).collect();
+        let used: BTreeSet<usize> = both.iter().map(|(pool, _)| *pool).collect();
+        (both.len(), Reverse(used.len()))
+    };
+    if apart(&anew) < apart(&now) { anew } else { now }
 }
 
 /// How many CPUs a unit needs, besides its own.
@@ -174,89 +188,13 @@ fn tally<P: Ord>(cpus: &[u32], place: impl Fn(u32) -> P) -> BTreeMap<P, usize> {
     tally
 }
 
-/// Credits of the units that hold parts of CPUs, in millionths of a CPU times nanoseconds.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Turns {
-    /// Which unit owns which shared CPU in this turn.
-    pub(crate) owners: Owners,
-    credit: BTreeMap<UnitId, i128>,
-    /// When the turn began.
-    pub(crate) since: Time,
-}
-
-impl Turns {
-    /// Settles the turn that ends now and deals out the next one, over the shared CPUs: those without a home owner.
-    pub(crate) fn rotate(
-        &mut self,
-        machine: &Machine,
-        claims: &[Claim],
-        homes: &Owners,
-        now: Time,
-        period: Time,
-    ) {
-        // A clock that jumped, or a daemon that was stopped, must not hand a unit a debt of hours.
-        let elapsed = now.saturating_sub(self.since).min(period * 2);
-        self.settle(claims, elapsed);
-        let shared: Vec<u32> =
-            machine.cpus.iter().map(|cpu| cpu.id).filter(|cpu| !homes.contains_key(cpu)).collect();
-        let due = |unit: UnitId, part: u64| {
-            self.credit.get(&unit).copied().unwrap_or(0) + i128::from(part) * i128::from(period)
-        };
-        let mut order: Vec<(i128, UnitId)> = claims
-            .iter()
-            .filter(|claim| claim.part() > 0)
-            .map(|claim| (due(claim.unit, claim.part()), claim.unit))
-            .collect();
-        order.sort_by_key(|(due, unit)| (Reverse(*due), *unit));
-        let winners: Vec<UnitId> = order.into_iter().take(shared.len()).map(|(_, unit)| unit).collect();
-        self.owners = seat(machine, &shared, &winners, homes, &self.owners);
-        self.since = now;
-    }
-
-    /// Charges the turn so far.
-    fn settle(&mut self, claims: &[Claim], elapsed: Time) {
-        let holders: Tally = claims.iter().filter(|claim| claim.part() > 0).map(|claim| claim.unit).collect();
-        let turns: Tally = self.owners.values().copied().collect();
-        self.credit.retain(|unit, _| holders.has(*unit));
-        for claim in claims.iter().filter(|claim| claim.part() > 0) {
-            let turns = turns.get(claim.unit);
-            let earned = i128::from(claim.part()) * i128::from(elapsed);
-            let spent = i128::from(MILLIONTH) * i128::from(elapsed) * turns as i128;
-            *self.credit.entry(claim.unit).or_insert(0) += earned - spent;
-        }
-    }
-}
-
-/// Which unit takes which shared CPU: a unit that had one keeps it, the others take the one nearest to their homes.
-fn seat(machine: &Machine, shared: &[u32], winners: &[UnitId], homes: &Owners, before: &Owners) -> Owners {
-    let mut seats = Owners::new();
-    let mut waiting: BTreeSet<UnitId> = winners.iter().copied().collect();
-    for cpu in shared {
-        if let Some(unit) = before.get(cpu)
-            && waiting.remove(unit)
-        {
-            seats.insert(*cpu, *unit);
-        }
-    }
-    if waiting.is_empty() {
-        return seats;
-    }
-    let homes_of = by_owner(homes);
-    // What has no home owner is shared.
-    let mut free = FreeCpus::of(machine, |cpu| !homes.contains_key(&cpu) && !seats.contains_key(&cpu));
-    for unit in winners.iter().filter(|unit| waiting.contains(unit)) {
-        let own = homes_of.get(unit).map_or(&[][..], Vec::as_slice);
-        seats.extend(free.take_nearest(own).map(|cpu| (cpu, *unit)));
-    }
-    seats
-}
-
 #[cfg(test)]
 mod homes_by_pool;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::turns::Turns;
     use crate::time::MS;
     use commonhold_contract::PoolForm;
     use proptest::prelude::*;
@@ -312,7 +250,7 @@ mod tests {
         let mut turns = Turns::default();
         let mut seen = Vec::new();
         for n in 0..6u64 {
-            turns.rotate(&machine, &claims, &homes, n * 250 * MS, 250 * MS);
+            turns.rotate(&machine, &pools(&machine), &claims, &homes, n * 250 * MS, 250 * MS);
             seen.push(turns.owners.values().map(|unit| unit.0).collect::<Vec<_>>());
         }
         assert_eq!(seen, [[2], [3], [2], [3], [2], [3]]);
@@ -324,16 +262,23 @@ mod tests {
         let machine = machine("cpus:1 memory:1GiB");
         let claims = claims(&[500_000, 500_000]);
         let (homes, mut turns) = (Owners::new(), Turns::default());
-        turns.rotate(&machine, &claims, &homes, 0, 250 * MS);
-        turns.rotate(&machine, &claims, &homes, 86_400_000 * MS, 250 * MS);
+        turns.rotate(&machine, &pools(&machine), &claims, &homes, 0, 250 * MS);
+        turns.rotate(&machine, &pools(&machine), &claims, &homes, 86_400_000 * MS, 250 * MS);
         let mut seconds = 0;
         for n in 1..=8u64 {
-            turns.rotate(&machine, &claims, &homes, 86_400_000 * MS + n * 250 * MS, 250 * MS);
+            turns.rotate(
+                &machine,
+                &pools(&machine),
+                &claims,
+                &homes,
+                86_400_000 * MS + n * 250 * MS,
+                250 * MS,
+            );
             seconds += count(&turns.owners, 3);
         }
         assert!((3..=5).contains(&seconds), "{seconds} of 8");
         // And back: nothing elapses, nothing is lost.
-        turns.rotate(&machine, &claims, &homes, 5, 250 * MS);
+        turns.rotate(&machine, &pools(&machine), &claims, &homes, 5, 250 * MS);
         assert_eq!(turns.owners.len(), 1);
     }
 
@@ -347,7 +292,7 @@ mod tests {
             let homes = homes(&machine, &pools(&machine), &claims, &Owners::new());
             let mut turns = Turns::default();
             for n in 0..turns_dealt {
-                turns.rotate(&machine, &claims, &homes, n * 250 * MS, 250 * MS);
+                turns.rotate(&machine, &pools(&machine), &claims, &homes, n * 250 * MS, 250 * MS);
             }
             let turn = i128::from(MILLIONTH) * i128::from(250 * MS);
             let harmonic: i128 = (1..=weights.len() as i128).map(|i| turn / i + 1).sum();
@@ -366,7 +311,7 @@ mod tests {
             let mut turns = Turns::default();
             let mut now = 0;
             let mut held: BTreeMap<UnitId, u64> = BTreeMap::new();
-            turns.rotate(&machine, &claims, &homes, now, 250 * MS);
+            turns.rotate(&machine, &pools(&machine), &claims, &homes, now, 250 * MS);
             for late in late {
                 let length = (250 + late) * MS;
                 prop_assert_eq!(homes.len() + turns.owners.len(), machine.cpus.len());
@@ -376,7 +321,7 @@ mod tests {
                     *held.entry(claim.unit).or_insert(0) += n as u64 * length;
                 }
                 now += length;
-                turns.rotate(&machine, &claims, &homes, now, 250 * MS);
+                turns.rotate(&machine, &pools(&machine), &claims, &homes, now, 250 * MS);
             }
             for claim in &claims {
                 let due = u128::from(claim.micro) * u128::from(now) / u128::from(MILLIONTH);

@@ -23,6 +23,8 @@ pub enum Reason {
     },
     /// Its turn on a shared CPU is over, and it holds no other.
     TurnOver,
+    /// The contract forms the machine's pools in another way.
+    PoolsChanged,
     /// The unit came or went, or its tickets changed.
     EntitlementChanged {
         /// Before, in millionths of a CPU.

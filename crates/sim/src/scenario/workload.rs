@@ -171,13 +171,17 @@ fn program(
         ops: Vec::new(),
     };
     let mut place = check::ProgramPlace { name: named.at.clone(), steps: Vec::new(), partial: true };
-    let (mut said, mut of_first) = (false, None);
+    let (mut said, mut of_first, mut wrong_shares) = (false, None, false);
     for entry in document.entries(&PROGRAM, table) {
         match entry.key.name {
             "memory" => program.memory_bytes = number(document, &entry).unwrap_or(0),
             "reuse" => program.reuse_ns = number(document, &entry).unwrap_or(REUSE_NS),
             "hot" => program.hot_bytes = number(document, &entry).unwrap_or(0),
-            "shares" => program.shares = number_32(document, &entry).unwrap_or(0),
+            "shares" => {
+                let shares = number_32(document, &entry);
+                wrong_shares = shares.is_none();
+                program.shares = shares.unwrap_or(0);
+            }
             "of_first" => {
                 program.of_first = number_32(document, &entry).unwrap_or(0);
                 of_first = Some(document.span(entry.value));
@@ -191,7 +195,7 @@ fn program(
             }
         }
     }
-    if let Some(place) = of_first.filter(|_| program.shares == 0) {
+    if let Some(place) = of_first.filter(|_| program.shares == 0 && !wrong_shares) {
         let message = format!("program `{}` has `of_first`, and shares no data", named.name);
         let help = "add `shares`, of which `of_first` is a part";
         document.report(Diagnostic::warning("part-of-nothing", place, message).help(help));

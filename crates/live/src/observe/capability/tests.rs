@@ -24,7 +24,7 @@ const TOP: &str = "/sys/fs/cgroup";
 const SCOPE: &str = "/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope";
 
 fn unwritten(counter: io::Result<()>, built_in: bool) -> Unwritten {
-    Unwritten { counter, built_in, pages_out: true }
+    Unwritten { counter, built_in, pages_out: true, moves_pages: true }
 }
 
 /// No perf counter, as in most virtual machines.

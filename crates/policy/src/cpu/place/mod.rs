@@ -7,6 +7,7 @@
 //! *togetherness* is Σ c², for c of its threads in each pool.
 //!
 //! Algorithm:
+//! 0. Where pools took another form, a seat is in the pool that has the first CPU of the old one.
 //! 1. Threads that are gone, rest, or sit where their unit has no CPU any more get up.
 //! 2. Threads that count and have no seat are placed where their owners let them run, job by job in the order in which jobs came, by the contract's
 //!    placement ([`board::Board::choose`]). Where no pool has a free seat a thread has none, and runs where its unit may.
@@ -97,6 +98,8 @@ impl Formed {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
     jobs: BTreeMap<JobId, Job>,
+    /// The pools that seats are numbers of.
+    pools: Arc<Pools>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,6 +164,7 @@ pub(crate) fn step(
         return;
     }
     let pools = formed.of(input.machine, input.contract.machine.pools);
+    state.reform(&pools);
     state.take_in(now, facts, &pools, orders);
     let mut hall = Hall::new(&pools, input, held);
     state.rise(now, input, &mut hall);
@@ -264,6 +268,21 @@ impl State {
     /// Whether no job is known.
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
+    }
+
+    /// Seats are in other pools where these took another form: in the one that has the first CPU of the old one.
+    fn reform(&mut self, pools: &Arc<Pools>) {
+        let before = core::mem::replace(&mut self.pools, Arc::clone(pools));
+        if Arc::ptr_eq(&before, pools) || before == *pools {
+            return;
+        }
+        let by_cpu = pools.by_cpu();
+        let now = |pool: PoolAt| before.pools.get(pool).and_then(|pool| by_cpu.get(&pool.cpus[0])).copied();
+        for thread in self.jobs.values_mut().flat_map(|job| job.threads.values_mut()) {
+            thread.at = thread.at.and_then(now);
+            thread.seat = thread.seat.and_then(now);
+            thread.because = Reason::PoolsChanged;
+        }
     }
 
     /// Takes note of which jobs and threads are there.

@@ -1,0 +1,290 @@
+//! Turns on CPUs that several units hold in part.
+//!
+//! Problem: where units hold parts of CPUs, as all do where there are more units than CPUs, a unit has now this CPU and now
+//! that. What its threads left in caches and in a node's memory should be near when its next turn comes.
+//!
+//! Terms: a CPU is *shared* that is no unit's home CPU. A unit's *own pools* are those of its home CPUs that have shared
+//! CPUs; if there are none, the pool in which it had its last turn.
+//!
+//! Algorithm, who: with every rotation a unit's credit grows by its part times the elapsed time, and shrinks by the turns it
+//! had. The shared CPUs go to the largest credits, one each.
+//!
+//! Algorithm, where:
+//! 1. Who has a turn and gets another keeps its CPU.
+//! 2. Then, the largest credit first, each gets the CPU of its last turn, if that is free and in a pool of its own; then
+//!    each a free CPU in a pool of its own, the nearest to what it has there.
+//! 3. Who finds none there gets the free CPU that is nearest.
+//! 4. A unit that never had a turn, and has no home, begins in the pool where the fewest units have their turns for each shared
+//!    CPU.
+//!
+//! Properties: every shared CPU has an owner while as many units hold parts. Nobody's turn is in another pool than its own
+//! while a CPU of its own pools is free, or has one in a turn who took it by rule 3 or 4. The same facts give the same turns.
+//!
+//! Limits: turns follow the rotations actually made. So a late rotation makes a long turn, which the credit pays back. Who has
+//! turns in a crowded pool moves to another one only when it finds no CPU there.
+//!
+//! Source: seed 000, section 3.1; that turns stay in pools: seed 001, section 6.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use commonhold_contract::{MILLIONTH, UnitId};
+use commonhold_machine::Machine;
+use commonhold_machine::pools::Pools;
+
+use super::free::FreeCpus;
+use super::partition::{Claim, Owners, by_owner};
+use super::tally::Tally;
+use crate::time::Time;
+
+/// Credits of the units that hold parts of CPUs, in millionths of a CPU times nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Turns {
+    /// Which unit owns which shared CPU in this turn.
+    pub(crate) owners: Owners,
+    pub(super) credit: BTreeMap<UnitId, i128>,
+    /// The CPU on which each unit had its last turn.
+    last: BTreeMap<UnitId, u32>,
+    /// When the turn began.
+    pub(crate) since: Time,
+}
+
+impl Turns {
+    /// Settles the turn that ends now and deals out the next one, over the shared CPUs: those without a home owner.
+    pub(crate) fn rotate(
+        &mut self,
+        machine: &Machine,
+        pools: &Pools,
+        claims: &[Claim],
+        homes: &Owners,
+        now: Time,
+        period: Time,
+    ) {
+        // A clock that jumped, or a daemon that was stopped, must not hand a unit a debt of hours.
+        let elapsed = now.saturating_sub(self.since).min(period * 2);
+        self.settle(claims, elapsed);
+        let shared: Vec<u32> =
+            machine.cpus.iter().map(|cpu| cpu.id).filter(|cpu| !homes.contains_key(cpu)).collect();
+        let due = |unit: UnitId, part: u64| {
+            self.credit.get(&unit).copied().unwrap_or(0) + i128::from(part) * i128::from(period)
+        };
+        let mut order: Vec<(i128, UnitId)> = claims
+            .iter()
+            .filter(|claim| claim.part() > 0)
+            .map(|claim| (due(claim.unit, claim.part()), claim.unit))
+            .collect();
+        order.sort_by_key(|(due, unit)| (Reverse(*due), *unit));
+        let winners: Vec<UnitId> = order.into_iter().take(shared.len()).map(|(_, unit)| unit).collect();
+        self.seat(machine, pools, &shared, &winners, homes);
+        self.since = now;
+    }
+
+    /// Charges the turn so far.
+    fn settle(&mut self, claims: &[Claim], elapsed: Time) {
+        let holders: Tally = claims.iter().filter(|claim| claim.part() > 0).map(|claim| claim.unit).collect();
+        let turns: Tally = self.owners.values().copied().collect();
+        self.credit.retain(|unit, _| holders.has(*unit));
+        self.last.retain(|unit, _| holders.has(*unit));
+        for claim in claims.iter().filter(|claim| claim.part() > 0) {
+            let turns = turns.get(claim.unit);
+            let earned = i128::from(claim.part()) * i128::from(elapsed);
+            let spent = i128::from(MILLIONTH) * i128::from(elapsed) * turns as i128;
+            *self.credit.entry(claim.unit).or_insert(0) += earned - spent;
+        }
+    }
+
+    /// Deals out the shared CPUs to those whose turn it is.
+    fn seat(&mut self, machine: &Machine, pools: &Pools, shared: &[u32], winners: &[UnitId], homes: &Owners) {
+        let before = core::mem::take(&mut self.owners);
+        let mut waiting: BTreeSet<UnitId> = winners.iter().copied().collect();
+        for cpu in shared {
+            if let Some(unit) = before.get(cpu)
+                && waiting.remove(unit)
+            {
+                self.owners.insert(*cpu, *unit);
+            }
+        }
+        if waiting.is_empty() {
+            return;
+        }
+        let pool_of = pools.by_cpu();
+        let mut crowds: BTreeMap<usize, Crowd> = BTreeMap::new();
+        for cpu in shared {
+            crowds.entry(pool_of[cpu]).or_default().cpus += 1;
+        }
+        let homes_of = by_owner(homes);
+        let waiting: Vec<UnitId> = winners.iter().copied().filter(|unit| waiting.contains(unit)).collect();
+        // What each is drawn to: its homes, or else where it was last.
+        let mut left: Vec<(UnitId, Vec<u32>)> = Vec::new();
+        for unit in waiting {
+            let in_shared = |cpu: &u32| pool_of.get(cpu).is_some_and(|pool| crowds.contains_key(pool));
+            let mut own = homes_of.get(&unit).cloned().unwrap_or_default();
+            own.retain(in_shared);
+            let last = self.last.get(&unit).copied().filter(|cpu| pool_of.contains_key(cpu));
+            let in_own = |cpu: &u32| own.is_empty() || own.iter().any(|own| pool_of[own] == pool_of[cpu]);
+            let again = last.filter(in_own).filter(|cpu| shared.binary_search(cpu).is_ok());
+            match again {
+                Some(cpu) if !self.owners.contains_key(&cpu) => drop(self.owners.insert(cpu, unit)),
+                _ => {
+                    if own.is_empty() {
+                        own = last.map_or_else(
+                            || homes_of.get(&unit).cloned().unwrap_or_default(),
+                            |cpu| [cpu].into(),
+                        );
+                    }
+                    left.push((unit, own));
+                }
+            }
+        }
+        let mut free = FreeCpus::in_pools(machine, pools, |cpu| {
+            !homes.contains_key(&cpu) && !self.owners.contains_key(&cpu)
+        });
+        left.retain(|(unit, own)| {
+            let found = free.take_in_own_pools(own, 1);
+            self.owners.extend(found.iter().map(|cpu| (*cpu, *unit)));
+            found.is_empty()
+        });
+        for (unit, own) in left.iter().filter(|(_, own)| !own.is_empty()) {
+            self.owners.extend(free.take_nearest(own).map(|cpu| (cpu, *unit)));
+        }
+        self.last.extend(self.owners.iter().map(|(cpu, unit)| (*unit, *cpu)));
+        for crowd in self.last.values().filter_map(|cpu| pool_of.get(cpu)) {
+            crowds.entry(*crowd).or_default().units += 1;
+        }
+        for (unit, _) in left.iter().filter(|(_, own)| own.is_empty()) {
+            let open = shared.iter().filter(|cpu| !self.owners.contains_key(cpu));
+            let Some(cpu) = open.min_by_key(|cpu| (crowds[&pool_of[cpu]].per_cpu(), **cpu)).copied() else {
+                continue;
+            };
+            crowds.entry(pool_of[&cpu]).or_default().units += 1;
+            self.owners.insert(cpu, *unit);
+            self.last.insert(*unit, cpu);
+        }
+    }
+}
+
+/// The units that have their turns in a pool, and its shared CPUs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Crowd {
+    units: u64,
+    cpus: u64,
+}
+
+impl Crowd {
+    /// Units for each CPU, in parts of one that are fine enough to compare.
+    fn per_cpu(self) -> u64 {
+        self.units * (1 << 20) / self.cpus.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::cpu::partition::homes;
+    use crate::time::MS;
+    use commonhold_contract::PoolForm;
+    use proptest::prelude::*;
+
+    fn machine(text: &str) -> Machine {
+        Machine::synthetic(text).unwrap()
+    }
+
+    fn claims(cpus: u64, weights: &[u64]) -> Vec<Claim> {
+        let micro = crate::rights::share::split(cpus * MILLIONTH, weights);
+        micro.iter().zip(2u32..).map(|(micro, unit)| Claim { unit: UnitId(unit), micro: *micro }).collect()
+    }
+
+    /// The pools in which each unit had turns, after the first so many of them.
+    fn pools_of_turns(
+        machine: &Machine,
+        weights: &[u64],
+        after: u64,
+        turns: u64,
+    ) -> BTreeMap<UnitId, BTreeSet<usize>> {
+        let pools = crate::pools(machine, PoolForm::Auto);
+        let claims = claims(machine.cpus.len() as u64, weights);
+        let homes = homes(machine, &pools, &claims, &Owners::new());
+        let (mut state, pool_of) = (Turns::default(), pools.by_cpu());
+        let mut seen: BTreeMap<UnitId, BTreeSet<usize>> = BTreeMap::new();
+        for n in 0..turns {
+            state.rotate(machine, &pools, &claims, &homes, n * 250 * MS, 250 * MS);
+            if n >= after {
+                for (cpu, unit) in &state.owners {
+                    seen.entry(*unit).or_default().insert(pool_of[cpu]);
+                }
+            }
+        }
+        seen
+    }
+
+    /// Sixteen units on eight CPUs in four nodes: each has its turns in one node, and each node has four units.
+    #[test]
+    fn equal_units_stay_in_a_pool_each() {
+        let seen = pools_of_turns(&machine("nodes:4 cpus:2"), &[1; 16], 0, 40);
+        assert!(seen.len() == 16 && seen.values().all(|pools| pools.len() == 1), "{seen:?}");
+        let mut crowd: BTreeMap<usize, usize> = BTreeMap::new();
+        seen.values().flatten().for_each(|pool| *crowd.entry(*pool).or_default() += 1);
+        assert_eq!(crowd, (0..4).map(|pool| (pool, 4)).collect());
+    }
+
+    /// Twelve units of unequal parts: most turns of each are in one pool.
+    #[test]
+    fn unequal_units_seldom_change_pools() {
+        let weights: Vec<u64> = (1..=12).collect();
+        let pools = crate::pools(&machine("nodes:4 cpus:2"), PoolForm::Auto);
+        let (machine, claims) = (machine("nodes:4 cpus:2"), claims(8, &weights));
+        let homes = homes(&machine, &pools, &claims, &Owners::new());
+        let (mut state, pool_of) = (Turns::default(), pools.by_cpu());
+        let mut turns: BTreeMap<UnitId, BTreeMap<usize, u64>> = BTreeMap::new();
+        for n in 0..400 {
+            state.rotate(&machine, &pools, &claims, &homes, n * 250 * MS, 250 * MS);
+            for (cpu, unit) in &state.owners {
+                *turns.entry(*unit).or_default().entry(pool_of[cpu]).or_default() += 1;
+            }
+        }
+        let most: u64 = turns.values().filter_map(|pools| pools.values().max()).sum();
+        let all: u64 = turns.values().flat_map(BTreeMap::values).sum();
+        assert!(most * 10 >= all * 7, "{most} of {all}");
+    }
+
+    proptest! {
+        /// Who has its turn elsewhere than it was drawn to found no CPU there: all of them have others that are drawn there,
+        /// or kept what they had.
+        #[test]
+        fn nobody_is_elsewhere_while_a_cpu_of_its_pool_is_free(
+            nodes in 1u32..5, cpus in 1u32..4, weights in proptest::collection::vec(1u64..50, 1..30), turns in 1u64..60,
+        ) {
+            let machine = machine(&alloc::format!("nodes:{nodes} cpus:{cpus}"));
+            let pools = crate::pools(&machine, PoolForm::Node);
+            let claims = claims(u64::from(nodes * cpus), &weights);
+            let homes = homes(&machine, &pools, &claims, &Owners::new());
+            let (mut state, pool_of) = (Turns::default(), pools.by_cpu());
+            for n in 0..turns {
+                let (before, last) = (state.owners.clone(), state.last.clone());
+                state.rotate(&machine, &pools, &claims, &homes, n * 250 * MS, 250 * MS);
+                let shared: Vec<u32> = pool_of.keys().copied().filter(|cpu| !homes.contains_key(cpu)).collect();
+                let parts = claims.iter().filter(|claim| claim.part() > 0).count();
+                prop_assert_eq!(state.owners.len(), shared.len().min(parts));
+                let drawn = |unit: &UnitId| -> Vec<usize> {
+                    let own = homes.iter().filter(|(_, owner)| *owner == unit).map(|(cpu, _)| pool_of[cpu]);
+                    let own: Vec<usize> =
+                        own.filter(|pool| shared.iter().any(|cpu| pool_of[cpu] == *pool)).collect();
+                    if own.is_empty() { last.get(unit).map(|cpu| pool_of[cpu]).into_iter().collect() } else { own }
+                };
+                for (cpu, unit) in &state.owners {
+                    let pools = drawn(unit);
+                    if pools.is_empty() || pools.contains(&pool_of[cpu]) || before.get(cpu) == Some(unit) {
+                        continue;
+                    }
+                    for other in shared.iter().filter(|cpu| pools.contains(&pool_of[cpu])) {
+                        let by = state.owners.get(other);
+                        let entitled = by.is_some_and(|by| drawn(by).contains(&pool_of[other]) || before.get(other) == Some(by));
+                        prop_assert!(entitled, "{unit:?} is on {cpu}, and {other} is {by:?}'s");
+                    }
+                }
+            }
+        }
+    }
+}
