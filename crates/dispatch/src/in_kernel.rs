@@ -209,7 +209,8 @@ impl Scheduler {
                 units.at(unit as usize).write_volatile(Unit::with_slices(unit, slice_ns));
             }
             for cpu in 0..count_of_cpus as usize {
-                let near = near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY });
+                let near =
+                    near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY, socket: NOBODY });
                 cpus.at(cpu).write_volatile(Cpu::new(near));
             }
         }

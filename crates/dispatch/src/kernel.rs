@@ -203,7 +203,13 @@ impl Kernel {
         idle.copy_from_slice(&masks[shared..shared + words as usize]);
         let rules = Rules { slice_ns, preempt_ns, units, cpus, recall: recall as u32, unused: 0 };
         let mut table: Vec<Cpu> = (0..cpus as usize)
-            .map(|cpu| Cpu::new(near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY })))
+            .map(|cpu| {
+                Cpu::new(near.get(cpu).copied().unwrap_or(Near {
+                    cache: NOBODY,
+                    node: NOBODY,
+                    socket: NOBODY,
+                }))
+            })
             .collect();
         let mut groups = groups(&table, words as usize);
         let mut of_units: Vec<Unit> = (0..units).map(|unit| Unit::with_slices(unit, slice_ns)).collect();
@@ -689,11 +695,15 @@ impl Kernel {
 /// The masks of the groups of near CPUs, by number.
 fn groups(table: &[Cpu], words: usize) -> Vec<u64> {
     let known = |group: &u32| *group != NOBODY;
-    let count =
-        table.iter().flat_map(|cpu| [cpu.cache, cpu.node]).filter(known).max().map_or(0, |last| last + 1);
+    let count = table
+        .iter()
+        .flat_map(|cpu| [cpu.cache, cpu.node, cpu.socket])
+        .filter(known)
+        .max()
+        .map_or(0, |last| last + 1);
     let mut masks = vec![0; count as usize * words];
     for (at, cpu) in table.iter().enumerate() {
-        for group in [cpu.cache, cpu.node].into_iter().filter(known) {
+        for group in [cpu.cache, cpu.node, cpu.socket].into_iter().filter(known) {
             masks[group as usize * words + at / 64] |= 1 << (at % 64);
         }
     }

@@ -185,6 +185,8 @@ static s32 make_groups(struct dispatch_cpu *cpu, u32 id)
 		error = join_group(cpu->cache, id);
 	if (!error)
 		error = join_group(cpu->node, id);
+	if (!error)
+		error = join_group(cpu->socket, id);
 	return error;
 }
 

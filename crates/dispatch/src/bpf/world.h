@@ -519,6 +519,8 @@ static u32 mask_take_near(struct task_struct *p, u32 id, enum mask which, u32 la
 			part = near_part(p, plain(mask), from->cache);
 		if (!part && from && from->node != DISPATCH_NOBODY)
 			part = near_part(p, plain(mask), from->node);
+		if (!part && from && from->socket != DISPATCH_NOBODY)
+			part = near_part(p, plain(mask), from->socket);
 		if (!part)
 			part = near_part(p, plain(mask), DISPATCH_NOBODY);
 		if (!part)
@@ -574,6 +576,8 @@ static s32 pick_idle(struct task_struct *p, u32 id, enum mask which, u32 last)
 		found = pick_idle_in(p, mask, from->cache);
 	if (found < 0 && from && from->node != DISPATCH_NOBODY)
 		found = pick_idle_in(p, mask, from->node);
+	if (found < 0 && from && from->socket != DISPATCH_NOBODY)
+		found = pick_idle_in(p, mask, from->socket);
 	return found < 0 ? pick_idle_in(p, mask, DISPATCH_NOBODY) : found;
 }
 

@@ -257,18 +257,19 @@ static inline bool scx_bpf_test_and_clear_cpu_idle(u32 cpu)
 }
 
 /*
- * The CPU of `mask` and of `other` nearest to `last`, within the task's affinity: of its cache's, of its node's, of any;
- * DISPATCH_NOBODY if there is none. A mask that is NULL has all CPUs.
+ * The CPU of `mask` and of `other` nearest to `last`, within the task's affinity: of its cache's, of its node's, of its
+ * socket's, of any; DISPATCH_NOBODY if there is none. A mask that is NULL has all CPUs.
  */
 static inline u32 nearest(const struct task_struct *p, const u64 *mask, const u64 *other, u32 last)
 {
 	const struct dispatch_cpu *from = cpu_at(last);
-	u32 groups[3] = { from ? from->cache : DISPATCH_NOBODY, from ? from->node : DISPATCH_NOBODY, DISPATCH_NOBODY };
+	u32 groups[4] = { from ? from->cache : DISPATCH_NOBODY, from ? from->node : DISPATCH_NOBODY,
+			  from ? from->socket : DISPATCH_NOBODY, DISPATCH_NOBODY };
 
-	for (u32 level = 0; level < 3; level++) {
+	for (u32 level = 0; level < 4; level++) {
 		const u64 *group = groups[level] == DISPATCH_NOBODY ? NULL : world->groups + (u64)groups[level] * world->words;
 
-		if (!group && level < 2)
+		if (!group && level < 3)
 			continue;
 		for (u32 word = 0; word < world->words; word++) {
 			u64 found = (mask ? mask[word] : ~0ull) & (other ? other[word] : ~0ull) & (group ? group[word] : ~0ull) &

@@ -318,7 +318,8 @@ pub(crate) struct Stretch {
     had: u64,
 }
 
-/// One CPU. Its user sets `cache` and `node` before the start, and `home` by `dispatch_own`; the scheduler writes the rest.
+/// One CPU. Its user sets `cache`, `node` and `socket` before the start, and `home` by `dispatch_own`; the scheduler
+/// writes the rest.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Cpu {
@@ -363,7 +364,8 @@ pub(crate) struct Cpu {
     occupied: u32,
     /// The unit that its task belongs to; `runs` is the one that orders it.
     pub(crate) pays: u32,
-    unused: u32,
+    /// The group of those of its socket, likewise; [`NOBODY`]: it is one node, or the whole machine.
+    pub(crate) socket: u32,
 }
 
 /// What put a task into its unit.
