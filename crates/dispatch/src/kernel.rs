@@ -20,8 +20,8 @@ use std::ptr;
 
 use crate::tables::native::{Task, World};
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, NOBODY, Near, Owned, Recall, Rescue, Rescues, Rules, Setting, UNITS_MAX, Unit,
-    WAITS_BLOCK,
+    Account, CPUS_MAX, Cpu, NOBODY, Near, Own, Owned, Recall, Rescue, Rescues, Rules, Setting, UNITS_MAX,
+    Unit, WAITS_BLOCK,
 };
 use crate::unit_rules::UnitRules;
 
@@ -35,6 +35,9 @@ const ENQ_HEAD: u64 = 1 << 4;
 const ENQ_PREEMPT: u64 = 1 << 32;
 const ENQ_LAST: u64 = 1 << 41;
 const DSQ_LOCAL: u64 = (1 << 63) | 2;
+const DSQ_LOCAL_ON: u64 = (1 << 63) | (1 << 62);
+/// `SEAT_LOOKS` in seats.h.
+const SEAT_LOOKS: usize = 8;
 const KICK_IDLE: u64 = 1;
 const KICK_PREEMPT: u64 = 2;
 
@@ -49,6 +52,7 @@ unsafe extern "C" {
     fn dispatch_own(owned: *mut Owned) -> i32;
     fn dispatch_set_unit(setting: *mut Setting) -> i32;
     fn dispatch_change_unit(task: *mut Task, unit: u32);
+    fn dispatch_fits(task: *const Own, pool: u32, late: u64) -> bool;
     fn dispatch_enter(world: *mut World);
 }
 
@@ -75,6 +79,8 @@ pub struct Settings {
     pub recall: Recall,
     /// Whether any unit may have another discipline than [`Discipline::Stride`].
     pub disciplined: bool,
+    /// Whether tasks may have seats, in units with [`SEATS`](crate::SEATS).
+    pub seated: bool,
     /// What chance begins with in a simulated kernel.
     pub seed: u64,
 }
@@ -190,7 +196,8 @@ impl Kernel {
     /// # Panics
     /// If there are no CPUs or units, or more than [`CPUS_MAX`] and [`UNITS_MAX`]: the scenario's check comes first.
     pub fn new(settings: &Settings) -> Kernel {
-        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, recall, disciplined, seed } = settings;
+        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, recall, disciplined, seated, seed } =
+            settings;
         assert!((1..=CPUS_MAX).contains(&cpus) && (1..=UNITS_MAX).contains(&units));
         let words = cpus.div_ceil(64);
         let mut masks = vec![0; (units as usize + 1) * 2 * words as usize];
@@ -235,6 +242,8 @@ impl Kernel {
                 idling: cpus,
                 here: NOBODY,
                 disciplined: u32::from(disciplined),
+                seated: u32::from(seated),
+                unused: 0,
                 // Never 0, whatever the seed is.
                 random: (seed ^ 0x9e37_79b9_7f4a_7c15) | 1,
             },
@@ -363,6 +372,18 @@ impl Kernel {
             // SAFETY: `call` has set up the world.
             unsafe { dispatch_own(&raw mut owned) };
         });
+    }
+
+    /// The pool of each CPU, by number, from now on.
+    pub fn set_pools(&mut self, pools: &[u32]) {
+        for (cpu, pool) in self.table.iter_mut().zip(pools) {
+            cpu.pool = *pool;
+        }
+    }
+
+    /// Gives a task a seat in the pool of a CPU; [`NOBODY`]: none.
+    pub fn seat(&mut self, id: TaskId, cpu: u32) {
+        self.tasks[id as usize].own.seat = cpu;
     }
 
     /// Says what a unit is. Whether it was taken: a weight is 1 to 10,000, there are at most [`crate::DEPTH_MAX`] levels of
@@ -629,8 +650,12 @@ impl Kernel {
 
     fn insert(&mut self, id: TaskId, queue: u64, slice: u64, vtime: u64, flags: u64) {
         self.tasks[id as usize].scx.slice = slice;
+        let first = flags & (ENQ_PREEMPT | ENQ_HEAD) != 0;
+        if queue & DSQ_LOCAL_ON == DSQ_LOCAL_ON {
+            self.put_on(id, (queue & u64::from(u32::MAX)) as usize, first);
+            return;
+        }
         if queue == DSQ_LOCAL {
-            let first = flags & (ENQ_PREEMPT | ENQ_HEAD) != 0;
             self.places[id as usize] = if first { LOCAL_FIRST } else { LOCAL };
             return;
         }
@@ -639,6 +664,18 @@ impl Kernel {
         self.places[id as usize] = Place { ticket: self.tickets, queue };
         self.queues[queue as usize].push(Entry { vtime: vtime.cast_signed(), ticket: self.tickets, id });
         self.queued[queue as usize] += 1;
+    }
+
+    /// Puts a task right into the local queue of another CPU, which is told.
+    fn put_on(&mut self, id: TaskId, cpu: usize, first: bool) {
+        self.places[id as usize] = Place { ticket: 0, queue: 0 };
+        let local = &mut self.runs[cpu].local;
+        if first {
+            local.push_front(id)
+        } else {
+            local.push_back(id)
+        }
+        self.kick(u32::try_from(cpu).unwrap_or(NOBODY), first);
     }
 
     /// Where a queue is kept: the units' first, then the CPUs' own.
@@ -653,12 +690,19 @@ impl Kernel {
         if self.queued[heap] == 0 {
             return false;
         }
+        self.move_first(heap, usize::MAX, |_| true)
+    }
+
+    /// The same, of a few first ones those that the scheduler says fit.
+    fn move_first(&mut self, heap: usize, looks: usize, fits: impl Fn(&Task) -> bool) -> bool {
         let (mut skipped, mut found) = (Vec::new(), None);
-        while let Some(entry) = self.queues[heap].pop() {
+        while skipped.len() < looks
+            && let Some(entry) = self.queues[heap].pop()
+        {
             if self.places[entry.id as usize].ticket != entry.ticket {
                 continue;
             }
-            if self.may_run(entry.id) {
+            if self.may_run(entry.id) && fits(&self.tasks[entry.id as usize]) {
                 found = Some(entry.id);
                 break;
             }
@@ -741,6 +785,16 @@ unsafe extern "C" fn scx_bpf_dsq_insert_vtime(
 unsafe extern "C" fn scx_bpf_dsq_move_to_local(queue: u64) -> bool {
     // SAFETY: as above.
     unsafe { (*caller()).move_to_local(queue) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn take_fitting(queue: u64, pool: u32, late: u64) -> bool {
+    // SAFETY: as above; `fits_pool` reads tables alone.
+    unsafe {
+        let kernel = caller();
+        let heap = (*kernel).queue(queue) as usize;
+        (*kernel).move_first(heap, SEAT_LOOKS, |task| dispatch_fits(&raw const task.own, pool, late))
+    }
 }
 
 #[unsafe(no_mangle)]

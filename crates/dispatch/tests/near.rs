@@ -28,6 +28,7 @@ fn kernel_of(machine: &str, owner: impl Fn(u32) -> u32) -> Kernel {
         near,
         recall,
         disciplined: false,
+        seated: false,
         seed: 0,
     });
     for unit in [A, B] {

@@ -13,6 +13,7 @@ void scx_bpf_dsq_insert(struct task_struct *p, u64 queue, u64 slice, u64 flags);
 void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags);
 bool scx_bpf_dsq_move_to_local(u64 queue);
 bool first_in(u64 queue, u64 *vtime, u32 *weight);
+bool take_fitting(u64 queue, u32 pool, u64 late);
 void scx_bpf_kick_cpu(u32 cpu, u64 flags);
 
 static inline u32 bpf_get_smp_processor_id(void)
@@ -114,6 +115,11 @@ static inline void set_slice(struct task_struct *p, u64 ns)
 static inline bool disciplined(void)
 {
 	return world->disciplined;
+}
+
+static inline bool seated(void)
+{
+	return world->seated;
 }
 
 /* Marsaglia's xorshift, 2003. */
@@ -245,6 +251,11 @@ static inline bool is_held_here(const struct task_struct *p, u64 enq_flags)
 	(void)p;
 	(void)enq_flags;
 	return false;
+}
+
+static inline bool idles(u32 cpu)
+{
+	return world->idle[cpu / 64] >> cpu % 64 & 1;
 }
 
 static inline bool scx_bpf_test_and_clear_cpu_idle(u32 cpu)

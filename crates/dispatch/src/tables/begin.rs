@@ -89,6 +89,8 @@ impl Cpu {
             occupied: 0,
             pays: NOBODY,
             socket: near.socket,
+            pool: NOBODY,
+            apart: 0,
         }
     }
 }

@@ -87,6 +87,14 @@ impl Scheduler for Loaded {
         self.0.borrow_mut().told(format!("own {cpu} {unit}"))
     }
 
+    fn set_pools(&mut self, pools: &[u32]) {
+        self.0.borrow_mut().said.push(format!("pools {pools:?}"));
+    }
+
+    fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), LiveError> {
+        self.0.borrow_mut().told(format!("seat {thread} {cpu:?}"))
+    }
+
     fn clear(&mut self, unit: u32) {
         self.0.borrow_mut().switches.remove(&unit);
     }
@@ -109,15 +117,22 @@ impl Scheduler for Loaded {
 struct Fake(Rc<RefCell<Kernel>>);
 
 impl Loader for Fake {
-    fn load(&mut self, units: u32, disciplined: bool) -> Result<Box<dyn Scheduler>, LiveError> {
+    fn load(&mut self, units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError> {
         let mut kernel = self.0.borrow_mut();
         assert!(!kernel.loaded, "a kernel has one scheduler at a time");
         kernel.ended = None;
-        let other = if disciplined { " with disciplines" } else { "" };
-        kernel.told(format!("load {units}{other}"))?;
+        let other = if knows.disciplines { " with disciplines" } else { "" };
+        let seats = if knows.seats { " with seats" } else { "" };
+        kernel.told(format!("load {units}{other}{seats}"))?;
         kernel.switches.clear();
         kernel.loaded = true;
         Ok(Box::new(Loaded(Rc::clone(&self.0))))
+    }
+
+    /// Two CPUs to a pool, or as many as is said.
+    fn pools(&self, form: PoolForm) -> Result<Vec<u32>, LiveError> {
+        let size = if let PoolForm::Size(size) = form { size } else { 2 };
+        Ok((0..4).map(|cpu| cpu / size).collect())
     }
 
     fn cpus(&self) -> Result<usize, LiveError> {
