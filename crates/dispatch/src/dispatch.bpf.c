@@ -547,6 +547,8 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		run_on(prev, cpu, id, task);
 	else
 		dispatch_lent(id, cpu, prev, task);
+	if (seated() && !task && *away())
+		call_to_seat(cpu);
 }
 
 void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
@@ -622,6 +624,8 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 		unit = unit_at(cpu->runs); /* it has moved to another unit since */
 	book(cpu, id, unit, cpu->since);
 	cpu->runs = DISPATCH_NOBODY;
+	if (seated())
+		note_wanted(cpu, DISPATCH_NOBODY);
 	if (!unit)
 		return;
 	vacate(cpu, unit);

@@ -243,7 +243,7 @@ impl Kernel {
                 here: NOBODY,
                 disciplined: u32::from(disciplined),
                 seated: u32::from(seated),
-                unused: 0,
+                away: 0,
                 // Never 0, whatever the seed is.
                 random: (seed ^ 0x9e37_79b9_7f4a_7c15) | 1,
             },

@@ -12,7 +12,7 @@
  * - A CPU takes, of the first that wait in a queue, one that has its seat here, or none, or has waited for PATIENCE_NS. If
  *   there is none, its task goes on; a CPU without one takes the first.
  * - A task that is away at the end of its slice goes to its pool, if a CPU there idles, or runs a task that is apart: that
- *   one then has the CPU that comes free, or another one.
+ *   one then has the CPU that comes free, or another one. A CPU that falls idle calls one that is away from its pool.
  *
  * Properties. A CPU that idles takes any task that waits, as without seats. A task waits for a CPU of its pool for
  * PATIENCE_NS at most. Each move to a seat makes the tasks at their seats one more, so moves end. Who has no seat waits in
@@ -54,15 +54,40 @@ static s32 near_to(const struct dispatch_task *task, s32 last)
 	return pool == DISPATCH_NOBODY || pool == cpu->pool ? last : (s32)task->seat;
 }
 
+/* Where the task of a CPU has its seat, if that is elsewhere. */
+static void note_wanted(struct dispatch_cpu *cpu, u32 pool)
+{
+	if ((cpu->wanted == DISPATCH_NOBODY) != (pool == DISPATCH_NOBODY))
+		add(away(), pool == DISPATCH_NOBODY ? -1 : 1);
+	cpu->wanted = pool;
+}
+
 /* A task runs here from now on: whether it is apart, and may have to make room. A guest goes soon enough. */
 static void note_seat(struct dispatch_cpu *cpu, const struct dispatch_task *task)
 {
 	struct dispatch_unit *unit;
+	u32 pool;
 
 	if (!seated() || !(unit = unit_at(task->unit)))
 		return;
-	cpu->apart = unit->flags & DISPATCH_SEATS && (cpu->home == DISPATCH_NOBODY || cpu->home == unit->top) &&
-		     pool_of(task) != cpu->pool;
+	pool = unit->flags & DISPATCH_SEATS ? pool_of(task) : cpu->pool;
+	cpu->apart = pool != cpu->pool && (cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
+	note_wanted(cpu, pool == cpu->pool ? DISPATCH_NOBODY : pool);
+}
+
+/* A CPU that found no task tells another one whose task has its seat here: that one looks for a better place then. */
+static __attribute__((noinline)) void call_to_seat(const struct dispatch_cpu *here)
+{
+	struct dispatch_cpu *cpu;
+	u32 id;
+
+	bpf_for(id, 0, rules()->cpus) {
+		cpu = cpu_at(id);
+		if (!cpu || cpu->wanted == DISPATCH_NOBODY || cpu->wanted != here->pool)
+			continue;
+		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
+		break;
+	}
 }
 
 /* A CPU of its pool that a task may have which is away on this one, or DISPATCH_NOBODY. */

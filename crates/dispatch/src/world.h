@@ -23,6 +23,7 @@
  *   swap64(p, by), replace64(p, is, by)  the same: what was there; whether it was replaced
  *   disciplined()                        whether any unit may have another discipline than stride
  *   seated()                             whether tasks may have seats
+ *   away()                               how many CPUs run tasks that have their seats elsewhere
  *   take_fitting(queue, pool, late)      moves the first task of a queue that fits here to this CPU: see seats.h
  *   idles(cpu)                           whether that CPU does
  *   random_bits()                        32 of them

@@ -108,8 +108,10 @@ fn who_is_away_comes_back_when_a_cpu_of_its_pool_idles() {
     let runs = run(&mut kernel, &mut now, 2);
     assert_eq!(in_pool(&runs, 2), Some(0), "its pool is full");
     let cpu = runs.iter().position(|task| *task == Some(0)).map(|cpu| u32::try_from(cpu).unwrap_or(NOBODY));
+    // It is called at once, and not when its slice is over.
     kernel.schedule(now, cpu.expect("it runs"), false);
-    let runs = run(&mut kernel, &mut now, 2);
+    settle(&mut kernel, now);
+    let runs = run(&mut kernel, &mut now, 0);
     assert_eq!([0, 1, 2].map(|id| in_pool(&runs, id)), [None, Some(1), Some(1)]);
 }
 

@@ -25,6 +25,7 @@ SEC(".rodata.disciplined") const volatile u32 dispatch_disciplined; /* set befor
 u64 pass_of_world;
 struct dispatch_rescues rescues_of_world;
 u64 pass_of_loans;
+u32 away_of_all;
 volatile u32 nought_of_all; /* never written */
 u32 waits_of_unit[DISPATCH_UNITS_MAX];
 u32 waits_of_block[DISPATCH_UNITS_MAX / WAITS_BLOCK];
@@ -358,6 +359,11 @@ static __always_inline bool disciplined(void)
 static __always_inline bool seated(void)
 {
 	return dispatch_seats;
+}
+
+static __always_inline u32 *away(void)
+{
+	return &away_of_all;
 }
 
 static __always_inline u32 random_bits(void)

@@ -122,6 +122,11 @@ static inline bool seated(void)
 	return world->seated;
 }
 
+static inline u32 *away(void)
+{
+	return &world->away;
+}
+
 /* Marsaglia's xorshift, 2003. */
 static inline u32 random_bits(void)
 {

@@ -91,6 +91,8 @@ impl Cpu {
             socket: near.socket,
             pool: NOBODY,
             apart: 0,
+            wanted: NOBODY,
+            unused: 0,
         }
     }
 }

@@ -373,6 +373,9 @@ pub(crate) struct Cpu {
     pub(crate) pool: u32,
     /// 1: its task, of a unit with seats, has no seat in this pool.
     apart: u32,
+    /// The pool in which it has its seat then, or [`NOBODY`].
+    wanted: u32,
+    unused: u32,
 }
 
 /// What put a task into its unit.

@@ -66,7 +66,8 @@ pub(crate) struct World {
     pub(crate) disciplined: u32,
     /// 1: tasks may have seats.
     pub(crate) seated: u32,
-    pub(crate) unused: u32,
+    /// CPUs whose tasks have their seats elsewhere.
+    pub(crate) away: u32,
     /// The last number drawn, never 0.
     pub(crate) random: u64,
 }
