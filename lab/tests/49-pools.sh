@@ -1,11 +1,11 @@
-# budget: 330
+# budget: 400
 # only: with --all
 # seconds: 900
-# needs: commonhold team numad
+# needs: commonhold team numad spin
 # Seed 001 on four nodes of two CPUs: jobs of two threads each sit in a node of their own, and their pages lie there, under
 # `cgroup` and under `kernel`; beside what the kernel does by itself, and numad. Each job's buffer is first touched in the last
 # node, so that pages have to come after the threads. With five jobs for four nodes no CPU idles. Under `kernel` no thread's
-# affinity changes. A daemon that is killed leaves nobody where it was put.
+# affinity changes, and a job whose node others take goes on elsewhere. A daemon that is killed leaves nobody where it was put.
 
 # contract PLACEMENT [REPARTITION]
 contract() {
@@ -160,6 +160,30 @@ parted() {
 	[ "$(pools | grep -c ',')" -eq "$1" ]
 }
 
+# disturbed BACKEND: a job whose node others take, who are tied there: what it does, in taken-BACKEND.1.
+disturbed() {
+	contract worst-fit
+	ok "a node taken, $1: a daemon" start_daemon contract.toml --backend "$1"
+	job "taken-$1.1" 2 9
+	ok "a node taken, $1: the job has a pool" wait_for 5 seated 1
+	node=$(pools)
+	node=${node%%:*}
+	for cpu in $((2 * node)) $((2 * node + 1)); do
+		taskset "$(printf %x $((1 << cpu)))" spin 8 > /dev/null &
+		pids="$pids $!"
+	done
+	wait_for_jobs
+	note "a node taken, $1: $(passes "taken-$1") passes, $(least "taken-$1" ran) % in one node"
+	stop
+}
+# Where a seat is an affinity, the job shares its two CPUs. Where it is a preference, it goes on elsewhere.
+taken() {
+	disturbed cgroup
+	disturbed kernel
+	ok "a node taken: under kernel the job does half as much again as where it is tied" \
+		at_least $(($(passes taken-kernel) * 100)) $(($(passes taken-cgroup) * 150))
+}
+
 beside_numad() {
 	mkdir -p /var/run /var/log
 	numad -S 0 -i 1:2 > numad.log 2>&1 || {
@@ -191,6 +215,7 @@ wait_for_jobs
 note "five jobs, alone: idle $idles of 1000; $(cat five-alone.? | awk '{ printf "%s ", $2 }')% in one node; $(passes five-alone) passes"
 measured uneven cgroup
 measured uneven kernel
+measured taken
 killed cgroup
 killed kernel
 placed first-fit 2

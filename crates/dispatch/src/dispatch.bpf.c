@@ -41,6 +41,8 @@
  * was lent over minutes is remembered by the policy, and comes as a credit. Among equals, the borrower with the most
  * waiting tasks is next. On a time-shared CPU, all units of the machine are compared by pass.
  *
+ * Algorithm, seats. Tasks of units with jobs may have seats in pools of CPUs: which CPU they prefer, see seats.h.
+ *
  * Properties of isolation.
  * - While an owner's tasks wait, no task of another unit runs on its CPU for longer than a call-back takes.
  * - A unit that does not lend has no others on its CPUs, except visits: turns of tasks that run anywhere, of tasks
