@@ -106,6 +106,16 @@ READINGS = {
     "cgroup.reload": Reading(check=["a reload drops c, which lent and borrowed", "the daemon goes on"]),
     # lab/test 20
     "undone.after": Reading("s", "within a second, in hundredths *", value=most(per=100)),
+    # lab/test 49
+    **{f"jobs.node.{backend}": Reading("%", f"<{backend}>: a job runs in one node for 95 % of its time", value=least())
+       for backend in ("cgroup", "kernel")},
+    **{f"jobs.pages.{backend}": Reading("%", f"<{backend}>: 95 % of its pages are there in the end", value=least())
+       for backend in ("cgroup", "kernel")},
+    "jobs.idle": Reading("%", "five jobs, <kernel>: no CPU idles while a thread waits", value=most(per=10)),
+    # lab/test 51
+    **{f"jobs.{mix}.{backend}": Reading("times", note=f"<{mix}>, <{backend}>: {{}} passes, {{}} of the kernel's own {{}}",
+                                        value=lambda found: min(numbers[1] for numbers in found))
+       for mix in ("few", "more", "large", "short") for backend in ("cgroup", "kernel")},
     # lab/test 60, thousandths of a CPU, of eight
     "scheduler.halves": Reading("%", "both have the same*", value=off),
     "scheduler.asleep": Reading("%", "a has the machine while b sleeps", value=least(per=80)),

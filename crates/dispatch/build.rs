@@ -15,7 +15,7 @@ use bpf::{fail, out};
 /// The description of the tables that C takes from the header `tables.h`.
 const TABLES: &str = "src/tables/mod.rs";
 /// The types that C takes from it, and their names there. The values of an enum are named after it: `DISPATCH_RECALL_NOW`.
-const NAMES: [(&str, &str); 24] = [
+const NAMES: [(&str, &str); 25] = [
     ("Account", "dispatch_account"),
     ("By", "dispatch_by"),
     ("Cause", "dispatch_wait"),
@@ -35,6 +35,7 @@ const NAMES: [(&str, &str); 24] = [
     ("Rescue", "dispatch_rescue"),
     ("Rescues", "dispatch_rescues"),
     ("Rules", "dispatch_rules"),
+    ("Seated", "dispatch_seated"),
     ("Setting", "dispatch_setting"),
     ("Stretch", "dispatch_stretch"),
     ("Test", "dispatch_test"),
@@ -64,6 +65,7 @@ fn main() {
         "kernel.h",
         "matches.h",
         "rescue.h",
+        "seats.h",
         "tree.h",
         "waking.h",
         "world.h",

@@ -1,11 +1,13 @@
-# budget: 120
+# budget: 400
 # only: with --all
-# seconds: 400
-# needs: commonhold team
+# seconds: 900
+# needs: commonhold team numad spin
 # Seed 001 on four nodes of two CPUs: jobs of two threads each sit in a node of their own, and their pages lie there, under
-# `cgroup` and under `kernel`; beside what the kernel does by itself. Each job's buffer is first touched in the last node, so
-# that pages have to come after the threads. A daemon that is killed leaves nobody where it was put.
+# `cgroup` and under `kernel`; beside what the kernel does by itself, and numad. Each job's buffer is first touched in the last
+# node, so that pages have to come after the threads. With five jobs for four nodes no CPU idles. Under `kernel` no thread's
+# affinity changes, and a job whose node others take goes on elsewhere. A daemon that is killed leaves nobody where it was put.
 
+# contract PLACEMENT [REPARTITION]
 contract() {
 	cat > contract.toml <<-EOF
 		version = 1
@@ -13,21 +15,30 @@ contract() {
 		cpu = "proportional"
 		pools = "node"
 		placement = "$1"
+		repartition = ${2:-true}
 		[unit.jobs]
 		members = ["command:team*"]
 		job = "process"
 	EOF
 }
 
-# jobs NAME: three jobs that begin two seconds apart, on buffers of 16 MiB in the last node; what each says, in NAME.1 to NAME.3.
+# job NAME THREADS SECONDS: in the background, on a buffer of 16 MiB in the last node; what it says, in NAME.
+job() {
+	team "$2" 16 "$3" 7 > "$1" &
+	pids="${pids:-} $!"
+}
+# jobs NAME COUNT SECONDS: jobs of two threads that begin two seconds apart, and end together.
 jobs() {
-	for job in 1 2 3; do
-		team 2 16 $((24 - 2 * job)) 7 > "$1.$job" &
-		pids="${pids:-} $!"
+	for number in $(seq "$2"); do
+		job "$1.$number" 2 $(($3 + 2 * ($2 - number)))
 		sleep 2
 	done
 }
-# least NAME FIELD: the smallest of a figure, in whole percent; sum NAME: all passes.
+wait_for_jobs() {
+	for pid in $pids; do wait "$pid"; done
+	pids=
+}
+# least NAME FIELD: the smallest of a figure, in whole percent; passes NAME: all of them.
 least() {
 	cat "$1".? | awk -v field="$2" '{ for (i = 1; i < NF; i++) if ($i == field && (min == "" || $(i + 1) < min)) min = $(i + 1) } END { print int(min) }'
 }
@@ -36,10 +47,6 @@ passes() {
 }
 table() {
 	note "$1: in one node $(least "$1" ran) % of the time at least, pages there $(least "$1" pages) % at least, $(passes "$1") passes"
-}
-wait_for_jobs() {
-	for pid in $pids; do wait "$pid"; done
-	pids=
 }
 # affinities: of all threads of the jobs, as a list of masks.
 affinities() {
@@ -51,40 +58,167 @@ all_over_the_machine() {
 	detail=$(affinities)
 	[ "$detail" = "0-7 " ]
 }
+# rows: what status says of the jobs, a line each, and their pools: `0: 2`.
+rows() {
+	commonhold status | awk '/^ *[0-9]+ +team/'
+}
+pools() {
+	rows | sed -nE 's/^.* jobs +[0-9]+ +(([0-9]+: [0-9]+(, )?)+) .*$/\1/p'
+}
+# seated COUNT: so many jobs have all their threads in one pool.
 seated() {
-	detail=$(affinities)
-	[ "$detail" != "0-7 " ] && [ -n "$detail" ]
+	detail=$(pools | tr '\n' ';')
+	[ "$(pools | grep -cxE '[0-9]+: [0-9]+')" -eq "$1" ]
+}
+no_problem() {
+	! commonhold status > status.now 2>&1 || ! grep -i problem status.now
+}
+stop() {
+	kill -TERM "$daemon"
+	wait "$daemon"
+}
+# idle: the part of the CPUs that idles for four seconds, in tenths of a percent.
+idle() {
+	before=$(awk '/^cpu / { print $5 + $6 }' /proc/stat)
+	pause 4
+	after=$(awk '/^cpu / { print $5 + $6 }' /proc/stat)
+	echo $(((after - before) * 1000 / (8 * 400)))
 }
 
 held() {
 	contract worst-fit
 	ok "$1: a daemon" start_daemon contract.toml --backend "$1"
-	jobs "$1"
-	ok "$1: threads have seats" wait_for 10 seated
-	sleep 2
-	commonhold status > "$1.status"
+	jobs "$1" 3 18
+	ok "$1: each job has a pool" wait_for 10 seated 3
+	[ "$1" = cgroup ] || ok "$1: and may run everywhere" all_over_the_machine
+	ok "$1: status names no problem" no_problem
 	wait_for_jobs
 	table "$1"
 	ok "$1: a job runs in one node for 95 % of its time" at_least "$(least "$1" ran)" 95
 	ok "$1: 95 % of its pages are there in the end" at_least "$(least "$1" pages)" 95
-	ok "$1: status shows the jobs" grep -q "in pools" "$1.status"
-	kill -TERM "$daemon"
-	wait "$daemon"
+	stop
+}
+
+# More jobs than pools: two threads have no seat.
+uneven() {
+	contract worst-fit
+	ok "five jobs, $1: a daemon" start_daemon contract.toml --backend "$1"
+	jobs "five-$1" 5 12
+	ok "five jobs, $1: four of them have a pool" wait_for 10 seated 4
+	idles=$(idle)
+	wait_for_jobs
+	note "five jobs, $1: idle $idles of 1000; $(cat "five-$1".? | awk '{ printf "%s ", $2 }')% in one node; $(passes "five-$1") passes"
+	ok "five jobs, $1: no CPU idles while a thread waits" at_most "$idles" 20
+	stop
+}
+
+# A daemon that is killed leaves nobody where it was put.
+killed() {
+	contract worst-fit
+	ok "$1: a daemon to be killed" start_daemon contract.toml --backend "$1"
+	jobs "killed-$1" 3 6
+	ok "$1: threads have seats" wait_for 10 seated 3
+	kill -9 "$daemon"
+	ok "$1, killed: all threads may run anywhere" wait_for 10 all_over_the_machine
+	wait_for_jobs
+}
+
+# first-fit packs three jobs of one thread into two nodes; worst-fit has each in its own.
+placed() {
+	contract "$1"
+	ok "$1: a daemon" start_daemon contract.toml --backend kernel
+	for number in 1 2 3; do
+		job "$1.$number" 1 9
+		sleep 1
+	done
+	ok "$1: three jobs of a thread are in $2 nodes" wait_for 8 in_nodes 3 "$2"
+	wait_for_jobs
+	stop
+}
+in_nodes() {
+	detail=$(pools | tr '\n' ';')
+	[ "$(pools | wc -l)" -eq "$1" ] && [ "$(pools | sort -u | wc -l)" -eq "$2" ]
+}
+
+# Four jobs leave a free CPU in each node: a fifth of two threads lies apart. When the first ends, it comes together.
+repartitioned() {
+	contract worst-fit "$1"
+	ok "repartition $1: a daemon" start_daemon contract.toml --backend kernel
+	job "apart-$1.1" 1 8
+	for number in 2 3 4; do job "apart-$1.$number" 1 16; done
+	sleep 2
+	job "apart-$1.5" 2 14
+	ok "repartition $1: the fifth job lies in two nodes" wait_for 5 parted 1
+	sleep 6
+	ok "repartition $1: in $2 nodes when there is room" wait_for 6 parted "$(($2 - 1))"
+	wait_for_jobs
+	stop
+}
+# parted COUNT: so many jobs lie in two pools.
+parted() {
+	detail=$(pools | tr '\n' ';')
+	[ "$(pools | grep -c ',')" -eq "$1" ]
+}
+
+# disturbed BACKEND: a job whose node others take, who are tied there: what it does, in taken-BACKEND.1.
+disturbed() {
+	contract worst-fit
+	ok "a node taken, $1: a daemon" start_daemon contract.toml --backend "$1"
+	job "taken-$1.1" 2 9
+	ok "a node taken, $1: the job has a pool" wait_for 5 seated 1
+	node=$(pools)
+	node=${node%%:*}
+	for cpu in $((2 * node)) $((2 * node + 1)); do
+		taskset "$(printf %x $((1 << cpu)))" spin 8 > /dev/null &
+		pids="$pids $!"
+	done
+	wait_for_jobs
+	note "a node taken, $1: $(passes "taken-$1") passes, $(least "taken-$1" ran) % in one node"
+	stop
+}
+# Where a seat is an affinity, the job shares its two CPUs. Where it is a preference, it goes on elsewhere.
+taken() {
+	disturbed cgroup
+	disturbed kernel
+	ok "a node taken: under kernel the job does half as much again as where it is tied" \
+		at_least $(($(passes taken-kernel) * 100)) $(($(passes taken-cgroup) * 150))
+}
+
+beside_numad() {
+	mkdir -p /var/run /var/log
+	numad -S 0 -i 1:2 > numad.log 2>&1 || {
+		note "numad does not run here: $(tail -n 1 numad.log)"
+		return
+	}
+	for number in 1 2 3; do
+		job "numad.$number" 2 $((18 + 2 * (3 - number)))
+		sleep 1
+		numad -p "${pids##* }" > /dev/null 2>&1
+		sleep 1
+	done
+	wait_for_jobs
+	table numad
+	note "numad: $(tail -n 2 /var/log/numad.log | tr '\n' ';')"
+	numad -i 0 > /dev/null 2>&1
 }
 
 cap_cpus
-jobs alone
+jobs alone 3 18
 wait_for_jobs
 table alone
-note "numad is not in the lab: apt-get install numad where it is to be compared"
+beside_numad
 measured held cgroup
 measured held kernel
-
-# A daemon that is killed leaves nobody where it was put.
-contract worst-fit
-ok "a daemon to be killed" start_daemon contract.toml --backend kernel
-jobs killed
-ok "threads have seats" wait_for 10 seated
-kill -9 "$daemon"
-ok "killed: all threads may run anywhere again" wait_for 10 all_over_the_machine
+jobs five-alone 5 12
+idles=$(idle)
 wait_for_jobs
+note "five jobs, alone: idle $idles of 1000; $(cat five-alone.? | awk '{ printf "%s ", $2 }')% in one node; $(passes five-alone) passes"
+measured uneven cgroup
+measured uneven kernel
+measured taken
+killed cgroup
+killed kernel
+placed first-fit 2
+placed worst-fit 3
+repartitioned true 1
+repartitioned false 2

@@ -41,6 +41,8 @@
  * was lent over minutes is remembered by the policy, and comes as a credit. Among equals, the borrower with the most
  * waiting tasks is next. On a time-shared CPU, all units of the machine are compared by pass.
  *
+ * Algorithm, seats. Tasks of units with jobs may have seats in pools of CPUs: which CPU they prefer, see seats.h.
+ *
  * Properties of isolation.
  * - While an owner's tasks wait, no task of another unit runs on its CPU for longer than a call-back takes.
  * - A unit that does not lend has no others on its CPUs, except visits: turns of tasks that run anywhere, of tasks
@@ -82,6 +84,7 @@
 #include "tree.h"
 #include "choice.h"
 #include "waking.h"
+#include "seats.h"
 #include "accounts.h"
 
 char _license[] SEC("license") = "Dual MIT/GPL";
@@ -182,7 +185,7 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 	settle(task);
 	if (!(unit = unit_at(task->unit)))
 		return last;
-	cpu = take_idle(p, task->unit, unit, last);
+	cpu = take_idle(p, task->unit, unit, near_to(task, last));
 	if (cpu < 0) {
 		task->state &= ~DISPATCH_TOLD;
 		if (wake_flags & SCX_WAKE_SYNC)
@@ -259,6 +262,8 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		wait_at(p, task, where_it_may_wait(p, last), rules()->slice_ns, enq_flags);
 		return;
 	}
+	if (seated() && !(enq_flags & SCX_ENQ_WAKEUP) && goes_to_seat(p, task, unit, last, enq_flags))
+		return;
 	/* A message is from the task here, which is about to go. Of a task with one CPU, select_cpu() is not told whether it is one. */
 	if (p->nr_cpus_allowed > 1 && enq_flags & SCX_ENQ_WAKEUP && !(task->state & DISPATCH_TOLD) &&
 	    bpf_get_smp_processor_id() == (u32)last && take_here(p, task, unit, enq_flags))
@@ -266,12 +271,12 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	begin_wait(task);
 	scx_bpf_dsq_insert_vtime(p, task->unit, rules()->slice_ns, start_of(p, task, unit), enq_flags);
 	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
-	cpu = take_idle(p, task->unit, unit, last);
+	cpu = take_idle(p, task->unit, unit, near_to(task, last));
 	if (cpu >= 0) {
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 		return;
 	}
-	if (call_back(p, unit->top, last))
+	if (call_back(p, unit->top, near_to(task, last)))
 		task->cause = DISPATCH_WAIT_LOAN;
 	else if (enq_flags & SCX_ENQ_WAKEUP)
 		outrank(task, unit, last);
@@ -359,6 +364,7 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, s
 	if ((unit = unit_at(cpu->runs)))
 		occupy(cpu, unit);
 	cpu->outranked = 0;
+	note_seat(cpu, task);
 	set_slice(prev, unit ? slice_of(unit) : rules()->slice_ns);
 }
 
@@ -405,7 +411,7 @@ static bool goes_on(u64 queue, const struct goer *goer)
 }
 
 /* Moves the first task of the units that should be next to this CPU; unless `goer` should. */
-static bool take_next(u32 home, enum among among, const struct goer *goer)
+static bool take_next(u32 id, u32 home, enum among among, const struct goer *goer)
 {
 	struct tried tried = { { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY } };
 	u32 look, next;
@@ -418,7 +424,7 @@ static bool take_next(u32 home, enum among among, const struct goer *goer)
 		if (goer->unit != DISPATCH_NOBODY &&
 		    (goer->unit == next ? goes_on(next, goer) : keeps(goer, next, among)))
 			break;
-		if (scx_bpf_dsq_move_to_local(next))
+		if (take_from(next, id, goer->unit != DISPATCH_NOBODY))
 			return true;
 		tried.unit[look] = next;
 	}
@@ -447,7 +453,7 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 		return; /* a guest that ran here goes back to its unit's queue */
 	if (borrows)
 		goer = as_goer(task, unit, prev);
-	if (take_next(cpu->home, AMONG_BORROWERS, &goer))
+	if (take_next(id, cpu->home, AMONG_BORROWERS, &goer))
 		return;
 	if (borrows) {
 		/* It was called back, or has another owner since: it is lent on, and may be called back. */
@@ -460,15 +466,15 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 }
 
 /* A task of the owner's, for one of its CPUs. */
-static bool take_home(const struct dispatch_cpu *cpu, const struct goer *goer)
+static bool take_home(u32 id, const struct dispatch_cpu *cpu, const struct goer *goer)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home);
 
 	if (owner && owner->below)
-		return take_next(cpu->home, AMONG_HOME, goer);
+		return take_next(id, cpu->home, AMONG_HOME, goer);
 	if (goer->unit != DISPATCH_NOBODY && goes_on(cpu->home, goer))
 		return false;
-	return scx_bpf_dsq_move_to_local(cpu->home);
+	return take_from(cpu->home, id, goer->unit != DISPATCH_NOBODY);
 }
 
 /* A task of those that run anywhere. */
@@ -495,8 +501,8 @@ static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, const st
 	if (turn == TURN_COMMON)
 		return cpu->home != DISPATCH_NOBODY && take_common();
 	if (cpu->home == DISPATCH_NOBODY)
-		return take_next(DISPATCH_NOBODY, AMONG_ALL, goer);
-	return take_home(cpu, goer);
+		return take_next(id, DISPATCH_NOBODY, AMONG_ALL, goer);
+	return take_home(id, cpu, goer);
 }
 
 void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
@@ -532,6 +538,8 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		if (!take_turn(id, cpu, turn, &goer)) {
 			if (turn != TURN_OWN || !by_right)
 				continue;
+			if (seated() && task && better_place(prev, task, unit, id) != DISPATCH_NOBODY)
+				return; /* it comes to enqueue(), which brings it there */
 			run_on(prev, cpu, id, task);
 		}
 		cpu->turn = after(turn);
@@ -541,6 +549,8 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		run_on(prev, cpu, id, task);
 	else
 		dispatch_lent(id, cpu, prev, task);
+	if (seated() && !task && *away())
+		call_to_seat(cpu);
 }
 
 void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
@@ -570,6 +580,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	if (is_other(unit->discipline))
 		task_happens(p, task, unit, BEGINS, 0);
 	cpu->vtime = task->vtime;
+	note_seat(cpu, task);
 	advance_clock_within(task, unit);
 	if (next)
 		advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
@@ -615,6 +626,8 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 		unit = unit_at(cpu->runs); /* it has moved to another unit since */
 	book(cpu, id, unit, cpu->since);
 	cpu->runs = DISPATCH_NOBODY;
+	if (seated())
+		note_wanted(cpu, DISPATCH_NOBODY);
 	if (!unit)
 		return;
 	vacate(cpu, unit);
@@ -640,6 +653,7 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 	task->unit = task->base = unit_of(p, args);
 	task->cpu = DISPATCH_NOBODY;
 	task->destined = DISPATCH_NOBODY;
+	task->seat = DISPATCH_NOBODY;
 	inherit(task, args);
 	task->pays = task->unit;
 	if ((unit = unit_at(task->pays)) && disciplined())

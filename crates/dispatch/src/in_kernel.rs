@@ -26,7 +26,7 @@ use crate::kernel::Settings;
 use crate::matches::{self, Lists, Match};
 use crate::tables::kernel::EndTable;
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, Setting, UNITS_MAX, Unit,
+    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, Seated, Setting, UNITS_MAX, Unit,
 };
 use crate::unit_rules::UnitRules;
 
@@ -41,6 +41,8 @@ const TABLES: [&str; 3] = [CALLBACKS, CALLBACKS_BEFORE_7_1, CALLBACKS_BEFORE_6_1
 
 /// Whether units have disciplines other than stride. The verifier drops what is not used by it.
 const DISCIPLINED: &str = ".rodata.disciplined";
+/// Whether tasks may have seats: likewise.
+const SEATED: &str = ".rodata.seated";
 
 /// A function of the kernel by which it is known to be 7.1 or later.
 const SINCE_7_1: &str = "scx_bpf_dsq_move_to_local___v2";
@@ -140,6 +142,7 @@ pub struct Scheduler {
     links: Vec<Link>,
     units: Table<Unit>,
     accounts: Table<Account>,
+    cpus: Table<Cpu>,
     matches: Table<Match>,
     /// In which half of that table the lists are that are in force.
     second_half: bool,
@@ -157,6 +160,8 @@ pub struct Scheduler {
 unsafe trait Argument: Copy {}
 // SAFETY: numbers of four bytes alone.
 unsafe impl Argument for Owned {}
+// SAFETY: likewise.
+unsafe impl Argument for Seated {}
 // SAFETY: likewise.
 unsafe impl Argument for Setting {}
 
@@ -184,7 +189,7 @@ impl Scheduler {
         fits("CPUs", settings.cpus, CPUS_MAX)?;
         let counts = Counts { units: settings.units, cpus: settings.cpus };
         let callbacks = tables();
-        let object = logged(|| load(counts, timeout_ms, settings.disciplined, callbacks))
+        let object = logged(|| load(counts, timeout_ms, settings, callbacks))
             .map_err(|(source, log)| Error::Load { source, log })?;
         let units: Table<Unit> = Table::map(&object, "units", UNITS_MAX as usize)?;
         let accounts = Table::map(&object, "accounts", counts.accounts())?;
@@ -209,7 +214,8 @@ impl Scheduler {
                 units.at(unit as usize).write_volatile(Unit::with_slices(unit, slice_ns));
             }
             for cpu in 0..count_of_cpus as usize {
-                let near = near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY });
+                let near =
+                    near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY, socket: NOBODY });
                 cpus.at(cpu).write_volatile(Cpu::new(near));
             }
         }
@@ -217,6 +223,7 @@ impl Scheduler {
             links: Vec::new(),
             units,
             accounts,
+            cpus,
             matches,
             second_half: false,
             end,
@@ -378,6 +385,21 @@ impl Scheduler {
         })
     }
 
+    /// The pool of each CPU, by number, from now on.
+    pub fn set_pools(&mut self, pools: &[u32]) {
+        for (cpu, pool) in (0..self.counts.cpus as usize).zip(pools) {
+            // SAFETY: an element of the table, and a number that only this writes.
+            unsafe { (&raw mut (*self.cpus.at(cpu)).pool).write_volatile(*pool) };
+        }
+    }
+
+    /// Gives a thread a seat in the pool of a CPU; `None`: it has none. One that has ended needs none.
+    pub fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), Error> {
+        let seated = Seated { thread, cpu: cpu.unwrap_or(NOBODY) };
+        self.call("dispatch_seat", seated)
+            .map_err(|source| Error::Use { what: format!("thread {thread} cannot have a seat"), source })
+    }
+
     fn program(&mut self, name: &'static str) -> Result<libbpf_rs::ProgramMut<'_>, Error> {
         self.object.progs_mut().find(|known| known.name() == name).ok_or(Error::Part(name))
     }
@@ -439,7 +461,7 @@ const TIMEOUT_MS: u32 = 30_000;
 fn load(
     counts: Counts,
     timeout_ms: Option<u32>,
-    disciplined: bool,
+    settings: &Settings,
     callbacks: &[&str],
 ) -> libbpf_rs::Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(PROGRAM)?;
@@ -454,9 +476,11 @@ fn load(
         let used = callbacks.iter().any(|table| map.name() == *table);
         map.set_autocreate(used)?;
     }
-    let mut map = open.maps_mut().find(|map| map.name() == DISCIPLINED).ok_or_else(invalid)?;
-    let value = map.initial_value_mut().and_then(|value| value.get_mut(..4)).ok_or_else(invalid)?;
-    value.copy_from_slice(&u32::from(disciplined).to_ne_bytes());
+    for (constant, value) in [(DISCIPLINED, settings.disciplined), (SEATED, settings.seated)] {
+        let mut map = open.maps_mut().find(|map| map.name() == constant).ok_or_else(invalid)?;
+        let place = map.initial_value_mut().and_then(|value| value.get_mut(..4)).ok_or_else(invalid)?;
+        place.copy_from_slice(&u32::from(value).to_ne_bytes());
+    }
     open.load()
 }
 
@@ -574,6 +598,7 @@ mod tests {
             near: Vec::new(),
             recall: Recall::Now,
             disciplined: false,
+            seated: false,
             seed: 0,
         }
     }
@@ -602,7 +627,7 @@ mod tests {
         ] {
             assert!(maps.iter().any(|map| map == part), "{part} is not among {maps:?}");
         }
-        for part in ["dispatch_own_cpu", "dispatch_set_unit_from_outside"] {
+        for part in ["dispatch_own_cpu", "dispatch_seat", "dispatch_set_unit_from_outside"] {
             assert!(object.progs().any(|program| program.name() == part), "{part}");
         }
         let size = |name: &str| object.maps().find(|map| map.name() == name).unwrap().value_size() as usize;

@@ -23,8 +23,8 @@ use std::ptr;
 
 use crate::tables::native::{Task, World};
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, NOBODY, Near, Owned, Recall, Rescue, Rescues, Rules, Setting, UNITS_MAX, Unit,
-    WAITS_BLOCK,
+    Account, CPUS_MAX, Cpu, NOBODY, Near, Own, Owned, Recall, Rescue, Rescues, Rules, Setting, UNITS_MAX,
+    Unit, WAITS_BLOCK,
 };
 use crate::unit_rules::UnitRules;
 
@@ -38,6 +38,9 @@ const ENQ_HEAD: u64 = 1 << 4;
 const ENQ_PREEMPT: u64 = 1 << 32;
 const ENQ_LAST: u64 = 1 << 41;
 const DSQ_LOCAL: u64 = (1 << 63) | 2;
+const DSQ_LOCAL_ON: u64 = (1 << 63) | (1 << 62);
+/// `SEAT_LOOKS` in seats.h.
+const SEAT_LOOKS: usize = 8;
 const KICK_IDLE: u64 = 1;
 const KICK_PREEMPT: u64 = 2;
 
@@ -52,6 +55,7 @@ unsafe extern "C" {
     fn dispatch_own(owned: *mut Owned) -> i32;
     fn dispatch_set_unit(setting: *mut Setting) -> i32;
     fn dispatch_change_unit(task: *mut Task, unit: u32);
+    fn dispatch_fits(task: *const Own, pool: u32, late: u64) -> bool;
     fn dispatch_enter(world: *mut World);
 }
 
@@ -78,6 +82,8 @@ pub struct Settings {
     pub recall: Recall,
     /// Whether any unit may have another discipline than [`Discipline::Stride`].
     pub disciplined: bool,
+    /// Whether tasks may have seats, in units with [`SEATS`](crate::SEATS).
+    pub seated: bool,
     /// What chance begins with in a simulated kernel.
     pub seed: u64,
 }
@@ -195,7 +201,8 @@ impl Kernel {
     /// # Panics
     /// If there are no CPUs or units, or more than [`CPUS_MAX`] and [`UNITS_MAX`]: the scenario's check comes first.
     pub fn new(settings: &Settings) -> Kernel {
-        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, recall, disciplined, seed } = settings;
+        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, recall, disciplined, seated, seed } =
+            settings;
         assert!((1..=CPUS_MAX).contains(&cpus) && (1..=UNITS_MAX).contains(&units));
         let words = cpus.div_ceil(64);
         let mut masks = vec![0; (units as usize + 1) * 2 * words as usize];
@@ -208,7 +215,13 @@ impl Kernel {
         idle.copy_from_slice(&masks[shared..shared + words as usize]);
         let rules = Rules { slice_ns, preempt_ns, units, cpus, recall: recall as u32, unused: 0 };
         let mut table: Vec<Cpu> = (0..cpus as usize)
-            .map(|cpu| Cpu::new(near.get(cpu).copied().unwrap_or(Near { cache: NOBODY, node: NOBODY })))
+            .map(|cpu| {
+                Cpu::new(near.get(cpu).copied().unwrap_or(Near {
+                    cache: NOBODY,
+                    node: NOBODY,
+                    socket: NOBODY,
+                }))
+            })
             .collect();
         let mut groups = groups(&table, words as usize);
         let mut of_units: Vec<Unit> = (0..units).map(|unit| Unit::with_slices(unit, slice_ns)).collect();
@@ -234,6 +247,8 @@ impl Kernel {
                 idling: cpus,
                 here: NOBODY,
                 disciplined: u32::from(disciplined),
+                seated: u32::from(seated),
+                away: 0,
                 // Never 0, whatever the seed is.
                 random: (seed ^ 0x9e37_79b9_7f4a_7c15) | 1,
             },
@@ -370,6 +385,18 @@ impl Kernel {
             // SAFETY: `call` has set up the world.
             unsafe { dispatch_own(&raw mut owned) };
         });
+    }
+
+    /// The pool of each CPU, by number, from now on.
+    pub fn set_pools(&mut self, pools: &[u32]) {
+        for (cpu, pool) in self.table.iter_mut().zip(pools) {
+            cpu.pool = *pool;
+        }
+    }
+
+    /// Gives a task a seat in the pool of a CPU; [`NOBODY`]: none.
+    pub fn seat(&mut self, id: TaskId, cpu: u32) {
+        self.tasks[id as usize].own.seat = cpu;
     }
 
     /// Says what a unit is. Whether it was taken: a weight is 1 to 10,000, there are at most [`crate::DEPTH_MAX`] levels of
@@ -642,8 +669,12 @@ impl Kernel {
 
     fn insert(&mut self, id: TaskId, queue: u64, slice: u64, vtime: u64, flags: u64) {
         self.tasks[id as usize].scx.slice = slice;
+        let first = flags & (ENQ_PREEMPT | ENQ_HEAD) != 0;
+        if queue & DSQ_LOCAL_ON == DSQ_LOCAL_ON {
+            self.put_on(id, (queue & u64::from(u32::MAX)) as usize, first);
+            return;
+        }
         if queue == DSQ_LOCAL {
-            let first = flags & (ENQ_PREEMPT | ENQ_HEAD) != 0;
             self.places[id as usize] = if first { LOCAL_FIRST } else { LOCAL };
             return;
         }
@@ -652,6 +683,18 @@ impl Kernel {
         self.places[id as usize] = Place { ticket: self.tickets, queue };
         self.queues[queue as usize].push(Entry { vtime: vtime.cast_signed(), ticket: self.tickets, id });
         self.queued[queue as usize] += 1;
+    }
+
+    /// Puts a task right into the local queue of another CPU, which is told.
+    fn put_on(&mut self, id: TaskId, cpu: usize, first: bool) {
+        self.places[id as usize] = Place { ticket: 0, queue: 0 };
+        let local = &mut self.runs[cpu].local;
+        if first {
+            local.push_front(id)
+        } else {
+            local.push_back(id)
+        }
+        self.kick(u32::try_from(cpu).unwrap_or(NOBODY), first);
     }
 
     /// Where a queue is kept: the units' first, then the CPUs' own.
@@ -666,12 +709,19 @@ impl Kernel {
         if self.queued[heap] == 0 {
             return false;
         }
+        self.move_first(heap, usize::MAX, |_| true)
+    }
+
+    /// The same, of a few first ones those that the scheduler says fit.
+    fn move_first(&mut self, heap: usize, looks: usize, fits: impl Fn(&Task) -> bool) -> bool {
         let (mut skipped, mut found) = (Vec::new(), None);
-        while let Some(entry) = self.queues[heap].pop() {
+        while skipped.len() < looks
+            && let Some(entry) = self.queues[heap].pop()
+        {
             if self.places[entry.id as usize].ticket != entry.ticket {
                 continue;
             }
-            if self.allows(entry.id, self.cpu) {
+            if self.allows(entry.id, self.cpu) && fits(&self.tasks[entry.id as usize]) {
                 found = Some(entry.id);
                 break;
             }
@@ -702,11 +752,15 @@ impl Kernel {
 /// The masks of the groups of near CPUs, by number.
 fn groups(table: &[Cpu], words: usize) -> Vec<u64> {
     let known = |group: &u32| *group != NOBODY;
-    let count =
-        table.iter().flat_map(|cpu| [cpu.cache, cpu.node]).filter(known).max().map_or(0, |last| last + 1);
+    let count = table
+        .iter()
+        .flat_map(|cpu| [cpu.cache, cpu.node, cpu.socket])
+        .filter(known)
+        .max()
+        .map_or(0, |last| last + 1);
     let mut masks = vec![0; count as usize * words];
     for (at, cpu) in table.iter().enumerate() {
-        for group in [cpu.cache, cpu.node].into_iter().filter(known) {
+        for group in [cpu.cache, cpu.node, cpu.socket].into_iter().filter(known) {
             masks[group as usize * words + at / 64] |= 1 << (at % 64);
         }
     }
@@ -744,6 +798,16 @@ unsafe extern "C" fn scx_bpf_dsq_insert_vtime(
 unsafe extern "C" fn scx_bpf_dsq_move_to_local(queue: u64) -> bool {
     // SAFETY: as above.
     unsafe { (*caller()).move_to_local(queue) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn take_fitting(queue: u64, pool: u32, late: u64) -> bool {
+    // SAFETY: as above; `fits_pool` reads tables alone.
+    unsafe {
+        let kernel = caller();
+        let heap = (*kernel).queue(queue) as usize;
+        (*kernel).move_first(heap, SEAT_LOOKS, |task| dispatch_fits(&raw const task.own, pool, late))
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -1,43 +1,47 @@
 //! Which CPUs are near each other, in the form of the scheduler's tables.
+//!
+//! Problem: a task that wakes should take an idle CPU near to where it ran, in the order of distance. The scheduler cannot
+//! compare distances at a switch.
+//!
+//! Algorithm: CPUs are in groups, those that [`Pools`] divides a machine into: by cache, by node, by socket. The scheduler
+//! looks in the groups of a task's last CPU, the smallest first, and then anywhere.
+//!
+//! Properties: each group of a CPU has more CPUs than the one before, and fewer than the machine. So none is looked through
+//! twice, and where each socket is one node there are no groups of sockets. Groups are numbered without gaps. There are
+//! fewer than two for each CPU.
 
-use std::collections::BTreeMap;
-
-use commonhold_machine::{Cpu, CpuSet, Machine};
+use commonhold_machine::Machine;
+use commonhold_machine::pools::{Form, Pools};
 
 use crate::tables::{NOBODY, Near};
 
 /// The groups of near CPUs of a machine whose CPU numbers are below `cpus`. Groups that say nothing new are left out: a
-/// node that is the whole machine, a cache that all of a node share.
+/// node that is the whole machine, a cache that all of a node share, a socket that is one node.
 pub fn near(machine: &Machine, cpus: u32) -> Vec<Near> {
-    let whole = machine.cpu_set();
-    let nodes = groups(machine, |cpu| cpu.node);
-    let caches = groups(machine, |cpu| cpu.cache);
-    let first_cache = number(nodes.len());
-    let of = |id: u32| {
-        let Some(cpu) = machine.cpu(id) else { return Near { cache: NOBODY, node: NOBODY } };
-        let (node, cache) = (&nodes[&cpu.node], &caches[&cpu.cache]);
-        Near {
-            cache: if cache.1 == node.1 { NOBODY } else { first_cache + cache.0 },
-            node: if node.1 == whole { NOBODY } else { node.0 },
+    let alone = Near { cache: NOBODY, node: NOBODY, socket: NOBODY };
+    let mut near = vec![alone; usize::try_from(cpus).unwrap_or(0)];
+    let whole = machine.cpus.len();
+    let nodes = Pools::form(machine, Form::Node);
+    let by_cpu = nodes.by_cpu();
+    // Parts nest: those of the same size are the same.
+    let in_node = |part: &[u32]| by_cpu.get(&part[0]).map_or(0, |node| nodes.pools[*node].cpus.len());
+    let mut groups = 0;
+    let mut name = |form, says_new: &dyn Fn(&[u32]) -> bool, field: fn(&mut Near) -> &mut u32| {
+        for part in Pools::form(machine, form).pools.iter().filter(|part| says_new(&part.cpus)) {
+            for cpu in &part.cpus {
+                if let Some(near) = usize::try_from(*cpu).ok().and_then(|cpu| near.get_mut(cpu)) {
+                    *field(near) = groups;
+                }
+            }
+            groups += 1;
         }
     };
-    (0..cpus).map(of).collect()
-}
-
-/// CPUs by what they have in common, the groups numbered.
-fn groups(machine: &Machine, by: fn(&Cpu) -> u32) -> BTreeMap<u32, (u32, CpuSet)> {
-    let mut groups: BTreeMap<u32, (u32, CpuSet)> = BTreeMap::new();
-    for cpu in &machine.cpus {
-        groups.entry(by(cpu)).or_default().1.insert(cpu.id);
-    }
-    for (number, group) in (0..).zip(groups.values_mut()) {
-        group.0 = number;
-    }
-    groups
-}
-
-fn number(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
+    name(Form::Node, &|node| node.len() < whole, |near| &mut near.node);
+    name(Form::Cache, &|cache| cache.len() < in_node(cache), |near| &mut near.cache);
+    name(Form::Socket, &|socket| in_node(socket) < socket.len() && socket.len() < whole, |near| {
+        &mut near.socket
+    });
+    near
 }
 
 #[cfg(test)]
@@ -47,7 +51,7 @@ mod tests {
 
     fn of(machine: &str) -> Vec<(u32, u32)> {
         let machine = Machine::synthetic(machine).unwrap();
-        let cpus = number(machine.cpus.len());
+        let cpus = u32::try_from(machine.cpus.len()).unwrap();
         near(&machine, cpus).into_iter().map(|near| (near.cache, near.node)).collect()
     }
 
@@ -64,8 +68,25 @@ mod tests {
             cpu.cache = cpu.id / 2;
         }
         let groups = near(&machine, 9);
-        assert_eq!(groups[1], Near { cache: 2, node: 0 });
-        assert_eq!(groups[7], Near { cache: 5, node: 1 });
-        assert_eq!(groups[8], Near { cache: NOBODY, node: NOBODY }, "a CPU that is not there");
+        assert_eq!(groups[1], Near { cache: 2, node: 0, socket: NOBODY });
+        assert_eq!(groups[7], Near { cache: 5, node: 1, socket: NOBODY });
+        assert_eq!(
+            groups[8],
+            Near { cache: NOBODY, node: NOBODY, socket: NOBODY },
+            "a CPU that is not there"
+        );
+    }
+
+    /// Only sockets of several nodes, on machines of several sockets, are groups.
+    #[test]
+    fn sockets_that_say_nothing_new_are_left_out() {
+        let sockets = |machine: &str| -> Vec<u32> {
+            let machine = Machine::synthetic(machine).unwrap();
+            let cpus = u32::try_from(machine.cpus.len()).unwrap();
+            near(&machine, cpus).into_iter().map(|near| near.socket).collect()
+        };
+        assert_eq!(sockets("nodes:2 cpus:2"), [NOBODY; 4]);
+        assert_eq!(sockets("nodes:2 sockets:1 cpus:2"), [NOBODY; 4]);
+        assert_eq!(sockets("nodes:4 sockets:2 cpus:2"), [4, 4, 4, 4, 5, 5, 5, 5]);
     }
 }

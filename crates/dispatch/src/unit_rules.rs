@@ -27,7 +27,7 @@ pub struct UnitRules {
     pub parent: u32,
     /// Its part among its siblings, 1 to 10,000; the parent's own tasks together have 100.
     pub weight: u32,
-    /// [`LENDS`](crate::LENDS), [`BORROWS`](crate::BORROWS) and [`ANYWHERE`](crate::ANYWHERE).
+    /// [`LENDS`](crate::LENDS), [`BORROWS`](crate::BORROWS), [`ANYWHERE`](crate::ANYWHERE) and [`SEATS`](crate::SEATS).
     pub flags: u32,
     /// Of an outermost unit: the CPU time, in ms, that it lent beyond what it was lent, as far as that counts in who borrows
     /// next; below 0: the other way.

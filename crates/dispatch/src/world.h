@@ -22,6 +22,10 @@
  *   add(), add64()                       counters that several CPUs write; add() returns what was there before
  *   swap64(p, by), replace64(p, is, by)  the same: what was there; whether it was replaced
  *   disciplined()                        whether any unit may have another discipline than stride
+ *   seated()                             whether tasks may have seats
+ *   away()                               how many CPUs run tasks that have their seats elsewhere
+ *   take_fitting(queue, pool, late)      moves the first task of a queue that fits here to this CPU: see seats.h
+ *   idles(cpu)                           whether that CPU does
  *   random_bits()                        32 of them
  *   set_slice(p, ns)                     what a task has left to run
  */
@@ -38,6 +42,8 @@ enum mask {
 	MASK_LENDABLE = 1, /* of the machine: CPUs whose owner lends */
 	MASK_ALL = 2,      /* of the machine: all CPUs */
 };
+
+#define SEAT_LOOKS 8u /* of so many that wait, one that fits a CPU is taken before the others: see seats.h */
 
 #ifdef __bpf__
 #include "bpf/world.h"

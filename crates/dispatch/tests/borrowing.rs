@@ -35,6 +35,7 @@ impl Busy {
             near,
             recall,
             disciplined: false,
+            seated: false,
             seed: 0,
         });
         for (unit, weight, flags) in [(OWNER, 100, LENDS), (ONE, 100, BORROWS), (THREE, 300, BORROWS)] {

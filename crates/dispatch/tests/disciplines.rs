@@ -54,6 +54,7 @@ impl Play {
             near: Vec::new(),
             recall: Recall::Now,
             disciplined: true,
+            seated: false,
             seed,
         });
         let rules = |parent, weight| UnitRules { parent, weight, discipline, ..UnitRules::USUAL };
@@ -300,6 +301,7 @@ fn a_discipline_stays_while_tasks_are_ordered_by_it() {
         near: Vec::new(),
         recall: Recall::Now,
         disciplined: false,
+        seated: false,
         seed: 0,
     });
     assert!(!plain.set_unit(0, UNIT, rules(Discipline::Rr)));
@@ -389,6 +391,7 @@ fn violations(set: &[Deadline], seconds: u64) -> (u64, u64) {
         near: Vec::new(),
         recall: Recall::Now,
         disciplined: true,
+        seated: false,
         seed: 1,
     });
     let discipline = Discipline::Dwcs;

@@ -80,6 +80,7 @@ fn kernel(disciplined: bool) -> Kernel {
         near: Vec::new(),
         recall: Recall::Now,
         disciplined,
+        seated: false,
         seed: 1,
     })
 }

@@ -18,6 +18,7 @@ fn kernel(cpus: u32) -> Kernel {
         near,
         recall,
         disciplined: false,
+        seated: false,
         seed: 0,
     })
 }

@@ -13,10 +13,12 @@ const B: u32 = 3;
 
 /// Two nodes of four CPUs, two to a cache: 0 1 | 2 3 || 4 5 | 6 7. All are idle, and owned as said.
 fn kernel(owner: impl Fn(u32) -> u32) -> Kernel {
-    let mut machine = Machine::synthetic("nodes:2 cpus:4").expect("a machine's shape");
-    for cpu in &mut machine.cpus {
-        cpu.cache = cpu.id / 2;
-    }
+    kernel_of("nodes:2 cpus:4 caches:2", owner)
+}
+
+/// A machine of eight CPUs that all idle, owned as said.
+fn kernel_of(machine: &str, owner: impl Fn(u32) -> u32) -> Kernel {
+    let machine = Machine::synthetic(machine).expect("a machine's shape");
     let (near, recall) = (near(&machine, CPUS), Recall::Now);
     let mut kernel = Kernel::new(&Settings {
         cpus: CPUS,
@@ -26,6 +28,7 @@ fn kernel(owner: impl Fn(u32) -> u32) -> Kernel {
         near,
         recall,
         disciplined: false,
+        seated: false,
         seed: 0,
     });
     for unit in [A, B] {
@@ -104,6 +107,22 @@ fn who_wakes_takes_its_last_cpu_then_the_same_cache_then_the_same_node_then_anot
     assert_eq!(takes(&mut kernel, 5 * MS, 6), 6);
     assert_eq!(takes(&mut kernel, 6 * MS, 5), 0, "all that is left");
     assert_eq!(moves(&kernel, A), (1, 1, 1));
+}
+
+/// Four nodes of two CPUs, two to a socket: 0 1 | 2 3 || 4 5 | 6 7.
+#[test]
+fn who_wakes_takes_a_cpu_of_the_same_socket_before_another() {
+    let mut kernel = kernel_of("nodes:4 sockets:2 cpus:2", |_| A);
+    for id in 0..CPUS {
+        assert_eq!(comes(&mut kernel, 0, id, A), id);
+    }
+    sleep(&mut kernel, MS, [7]);
+    assert_eq!(comes(&mut kernel, MS, 8, A), 7);
+    // All of these are beyond its node, 0 to 3 also beyond its socket.
+    sleep(&mut kernel, MS, [0, 2, 5]);
+    assert_eq!(takes(&mut kernel, 2 * MS, 7), 5, "the same socket");
+    assert_eq!(takes(&mut kernel, 3 * MS, 5), 0, "nothing of its socket is left");
+    assert_eq!(moves(&kernel, A), (0, 0, 2), "a socket is no measure of how far a task moved");
 }
 
 #[test]

@@ -24,6 +24,7 @@ fn kernel_of(cpus: u32, units: u32) -> Kernel {
         near,
         recall,
         disciplined: false,
+        seated: false,
         seed: 0,
     });
     for unit in A..units {

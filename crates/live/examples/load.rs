@@ -175,6 +175,7 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
         preempt_ns: Settings::preempt_ns(slice_ns),
         recall: options.recall,
         disciplined: options.units.iter().any(|unit| unit.discipline != Discipline::Stride),
+        seated: false,
         ..shipped
     };
     let mut scheduler = match options.timeout_ms {

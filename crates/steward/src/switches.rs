@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
-use commonhold_dispatch::{ANYWHERE, BORROWS, Deadline, Discipline, LENDS};
+use commonhold_dispatch::{ANYWHERE, BORROWS, Deadline, Discipline, LENDS, SEATS};
 use commonhold_policy::Plan;
 use commonhold_policy::cpu::{borrows, first_weight, lends};
 use commonhold_policy::plan::{CpuDecision, CpuOrder};
@@ -19,7 +19,7 @@ pub struct Rules {
     pub parent: Option<UnitId>,
     /// Its part among its siblings, 1 to 10,000; the parent's own tasks together have 100.
     pub weight: u32,
-    /// [`LENDS`], [`BORROWS`] and [`ANYWHERE`].
+    /// [`LENDS`], [`BORROWS`], [`ANYWHERE`] and [`SEATS`].
     pub flags: u32,
     /// Of an outermost unit: milliseconds of a CPU that it lent beyond what it was lent.
     pub credit_ms: i32,
@@ -111,6 +111,7 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
     let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
     let isolated = contract.machine.scheme != Scheme::Smp;
     let anywhere = if unit == UnitId::SHARED && isolated { ANYWHERE } else { 0 };
+    let seats = if contract.unit(unit).job.is_some() { SEATS } else { 0 };
     // Without isolation, all units lie within the one that has none to isolate.
     let outermost = if isolated || unit.is_common() { None } else { Some(UnitId::SHARED) };
     let discipline = discipline(contract, unit);
@@ -123,7 +124,7 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
     Rules {
         parent: contract.unit(unit).parent.or(outermost),
         weight,
-        flags: lends | borrows | anywhere,
+        flags: lends | borrows | anywhere | seats,
         credit_ms,
         discipline,
         deadline,
@@ -148,6 +149,11 @@ fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
         Named::Smp => Discipline::Smp,
         Named::Classes => Discipline::Classes,
     }
+}
+
+/// Whether a scheduler must know of seats for this contract.
+pub fn seated(contract: &Contract) -> bool {
+    contract.present().any(|unit| contract.unit(unit).job.is_some())
 }
 
 /// Whether a scheduler must know of disciplines other than stride for this contract.

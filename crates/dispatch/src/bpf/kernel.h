@@ -71,6 +71,7 @@ struct bpf_iter_scx_dsq {
 
 /* include/linux/sched/ext.h and kernel/sched/ext/: values that programs compiled once rely on. */
 #define SCX_DSQ_LOCAL      ((1ull << 63) | 2)
+#define SCX_DSQ_LOCAL_ON   ((1ull << 63) | (1ull << 62))
 #define SCX_TASK_QUEUED    1u
 #define SCX_WAKE_SYNC      16ull /* by one that is about to sleep */
 #define SCX_ENQ_WAKEUP     1ull
@@ -243,8 +244,11 @@ void scx_bpf_put_idle_cpumask(const struct cpumask *mask) __ksym;
 s32 scx_bpf_pick_idle_cpu(const struct cpumask *among, u64 flags) __ksym;
 bool scx_bpf_test_and_clear_cpu_idle(s32 cpu) __ksym;
 s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
+struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
+void bpf_task_release(struct task_struct *p) __ksym;
 
 /* Kernel functions that came, or changed, later. */
+struct task_struct *bpf_task_from_vpid___since_6_14(s32 pid) __ksym __weak;
 u64 scx_bpf_now___since_6_14(void) __ksym __weak;
 bool scx_bpf_task_set_slice___since_6_19(struct task_struct *p, u64 slice) __ksym __weak;
 bool scx_bpf_dsq_insert___v2___since_6_19(struct task_struct *p, u64 queue, u64 slice, u64 flags) __ksym __weak;
@@ -253,6 +257,8 @@ void scx_bpf_dispatch___first(struct task_struct *p, u64 queue, u64 slice, u64 f
 bool __scx_bpf_dsq_insert_vtime___since_6_19(struct task_struct *p, struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
 void scx_bpf_dsq_insert_vtime___since_6_13(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags) __ksym __weak;
 void scx_bpf_dispatch_vtime___first(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags) __ksym __weak;
+bool scx_bpf_dsq_move___since_6_13(struct bpf_iter_scx_dsq *at, struct task_struct *p, u64 queue, u64 flags) __ksym __weak;
+bool scx_bpf_dispatch_from_dsq___first(struct bpf_iter_scx_dsq *at, struct task_struct *p, u64 queue, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___v2___since_7_1(u64 queue, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___since_6_13(u64 queue) __ksym __weak;
 bool scx_bpf_consume___first(u64 queue) __ksym __weak;
@@ -322,6 +328,22 @@ static __always_inline bool scx_bpf_dsq_move_to_local(u64 queue)
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___since_6_13))
 		return scx_bpf_dsq_move_to_local___since_6_13(queue);
 	return scx_bpf_consume___first(queue);
+}
+
+/* Moves a task that was found in a queue to this CPU. It must be one that may run here. */
+static __always_inline bool move_here(struct bpf_iter_scx_dsq *at, struct task_struct *p)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_move___since_6_13))
+		return scx_bpf_dsq_move___since_6_13(at, p, SCX_DSQ_LOCAL, enq_immed());
+	return scx_bpf_dispatch_from_dsq___first(at, p, SCX_DSQ_LOCAL, 0);
+}
+
+/* The thread of a number as the current task sees it; NULL if there is none. It is to be released. */
+static __always_inline struct task_struct *task_from(u32 thread)
+{
+	if (bpf_ksym_exists(bpf_task_from_vpid___since_6_14))
+		return bpf_task_from_vpid___since_6_14(thread);
+	return bpf_task_from_pid(thread);
 }
 
 /* Since 7.x the kernel warns of writing a task's slice directly; before, there was no other way. */

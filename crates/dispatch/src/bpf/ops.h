@@ -185,6 +185,8 @@ static s32 make_groups(struct dispatch_cpu *cpu, u32 id)
 		error = join_group(cpu->cache, id);
 	if (!error)
 		error = join_group(cpu->node, id);
+	if (!error)
+		error = join_group(cpu->socket, id);
 	return error;
 }
 
@@ -244,6 +246,22 @@ SEC("syscall") int dispatch_own_cpu(struct dispatch_owned *owned)
 	result = dispatch_own(owned);
 	bpf_rcu_read_unlock();
 	return result;
+}
+
+/* A thread has its seat in the pool of a CPU from now on, or none: likewise. */
+SEC("syscall") int dispatch_seat(struct dispatch_seated *seated)
+{
+	struct dispatch_seated own = *seated;
+	struct dispatch_task *task;
+	struct task_struct *p = task_from(own.thread);
+
+	if (!p)
+		return 0; /* it has ended */
+	task = task_of(p);
+	if (task)
+		task->seat = own.cpu;
+	bpf_task_release(p);
+	return 0;
 }
 
 /* dispatch_set_unit(), likewise. */

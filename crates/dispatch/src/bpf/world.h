@@ -20,10 +20,12 @@ struct mask_slot {
 
 SEC(".data.rules") struct dispatch_rules dispatch_rules;
 SEC(".data.end") struct dispatch_end dispatch_end;
+SEC(".rodata.seated") const volatile u32 dispatch_seats; /* likewise */
 SEC(".rodata.disciplined") const volatile u32 dispatch_disciplined; /* set before loading: the verifier drops what is not used */
 u64 pass_of_world;
 struct dispatch_rescues rescues_of_world;
 u64 pass_of_loans;
+u32 away_of_all;
 volatile u32 nought_of_all; /* never written */
 u32 waits_of_unit[DISPATCH_UNITS_MAX];
 u32 waits_of_block[DISPATCH_UNITS_MAX / WAITS_BLOCK];
@@ -354,6 +356,16 @@ static __always_inline bool disciplined(void)
 	return dispatch_disciplined;
 }
 
+static __always_inline bool seated(void)
+{
+	return dispatch_seats;
+}
+
+static __always_inline u32 *away(void)
+{
+	return &away_of_all;
+}
+
 static __always_inline u32 random_bits(void)
 {
 	return bpf_get_prandom_u32();
@@ -519,6 +531,8 @@ static u32 mask_take_near(struct task_struct *p, u32 id, enum mask which, u32 la
 			part = near_part(p, plain(mask), from->cache);
 		if (!part && from && from->node != DISPATCH_NOBODY)
 			part = near_part(p, plain(mask), from->node);
+		if (!part && from && from->socket != DISPATCH_NOBODY)
+			part = near_part(p, plain(mask), from->socket);
 		if (!part)
 			part = near_part(p, plain(mask), DISPATCH_NOBODY);
 		if (!part)
@@ -541,6 +555,15 @@ static s32 pick_idle_in(struct task_struct *p, const struct cpumask *mask, u32 g
 		return scx_bpf_pick_idle_cpu(mask, 0);
 	part = near_part(p, mask, group);
 	return part ? scx_bpf_pick_idle_cpu(part, 0) : -1;
+}
+
+static bool idles(u32 cpu)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	bool it = bpf_cpumask_test_cpu(cpu, idle);
+
+	scx_bpf_put_idle_cpumask(idle);
+	return it;
 }
 
 static bool any_idle(void)
@@ -574,7 +597,36 @@ static s32 pick_idle(struct task_struct *p, u32 id, enum mask which, u32 last)
 		found = pick_idle_in(p, mask, from->cache);
 	if (found < 0 && from && from->node != DISPATCH_NOBODY)
 		found = pick_idle_in(p, mask, from->node);
+	if (found < 0 && from && from->socket != DISPATCH_NOBODY)
+		found = pick_idle_in(p, mask, from->socket);
 	return found < 0 ? pick_idle_in(p, mask, DISPATCH_NOBODY) : found;
+}
+
+static bool fits_pool(const struct dispatch_task *task, u32 pool, u64 late);
+
+/* A task with migration disabled is in no queue that this looks at; the kernel would end the scheduler that moved one. */
+static __always_inline bool take_fitting(u64 queue, u32 pool, u64 late)
+{
+	struct bpf_iter_scx_dsq at;
+	struct dispatch_task *task;
+	struct task_struct *p;
+	bool took = false;
+	u32 look;
+
+	if (!bpf_iter_scx_dsq_new(&at, queue, 0)) {
+		bpf_for(look, 0, SEAT_LOOKS) {
+			p = bpf_iter_scx_dsq_next(&at);
+			if (!p)
+				break;
+			if (p->migration_disabled || !may_run(p, bpf_get_smp_processor_id()) || !(task = task_of(p)) ||
+			    !fits_pool(task, pool, late) || !move_here(&at, p))
+				continue;
+			took = true;
+			break;
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&at);
+	return took;
 }
 
 #endif

@@ -16,6 +16,7 @@ s32 dispatch_init_task(struct task_struct *p, struct scx_init_task_args *args);
 int dispatch_own(struct dispatch_owned *owned);
 int dispatch_set_unit(struct dispatch_setting *setting);
 void dispatch_change_unit(struct task_struct *p, u32 unit);
+bool dispatch_fits(const struct dispatch_task *task, u32 pool, u64 late);
 void dispatch_enter(struct dispatch_world *of);
 
 #include "../dispatch.bpf.c"
@@ -24,6 +25,12 @@ void dispatch_enter(struct dispatch_world *of);
 void dispatch_enter(struct dispatch_world *of)
 {
 	world = of;
+}
+
+/* For take_fitting(), which looks at the queue. */
+bool dispatch_fits(const struct dispatch_task *task, u32 pool, u64 late)
+{
+	return fits_pool(task, pool, late);
 }
 
 /* In the kernel it is the control group that a task changes. */

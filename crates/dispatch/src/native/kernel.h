@@ -25,6 +25,7 @@ typedef int64_t s64;
 
 /* Values as in the kernel (include/linux/sched/ext.h). */
 #define SCX_DSQ_LOCAL    ((1ull << 63) | 2)
+#define SCX_DSQ_LOCAL_ON ((1ull << 63) | (1ull << 62))
 #define SCX_TASK_QUEUED  1u
 #define SCX_WAKE_SYNC    16ull
 #define SCX_ENQ_WAKEUP   1ull

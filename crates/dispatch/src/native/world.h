@@ -13,6 +13,7 @@ void scx_bpf_dsq_insert(struct task_struct *p, u64 queue, u64 slice, u64 flags);
 void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags);
 bool scx_bpf_dsq_move_to_local(u64 queue);
 bool first_in(u64 queue, u64 *vtime, u32 *weight);
+bool take_fitting(u64 queue, u32 pool, u64 late);
 void scx_bpf_kick_cpu(u32 cpu, u64 flags);
 
 static inline u32 bpf_get_smp_processor_id(void)
@@ -114,6 +115,16 @@ static inline void set_slice(struct task_struct *p, u64 ns)
 static inline bool disciplined(void)
 {
 	return world->disciplined;
+}
+
+static inline bool seated(void)
+{
+	return world->seated;
+}
+
+static inline u32 *away(void)
+{
+	return &world->away;
 }
 
 /* Marsaglia's xorshift, 2003. */
@@ -247,6 +258,11 @@ static inline bool is_held_here(const struct task_struct *p, u64 enq_flags)
 	return false;
 }
 
+static inline bool idles(u32 cpu)
+{
+	return world->idle[cpu / 64] >> cpu % 64 & 1;
+}
+
 static inline bool scx_bpf_test_and_clear_cpu_idle(u32 cpu)
 {
 	bool was = world->idle[cpu / 64] >> cpu % 64 & 1;
@@ -257,18 +273,19 @@ static inline bool scx_bpf_test_and_clear_cpu_idle(u32 cpu)
 }
 
 /*
- * The CPU of `mask` and of `other` nearest to `last`, within the task's affinity: of its cache's, of its node's, of any;
- * DISPATCH_NOBODY if there is none. A mask that is NULL has all CPUs.
+ * The CPU of `mask` and of `other` nearest to `last`, within the task's affinity: of its cache's, of its node's, of its
+ * socket's, of any; DISPATCH_NOBODY if there is none. A mask that is NULL has all CPUs.
  */
 static inline u32 nearest(const struct task_struct *p, const u64 *mask, const u64 *other, u32 last)
 {
 	const struct dispatch_cpu *from = cpu_at(last);
-	u32 groups[3] = { from ? from->cache : DISPATCH_NOBODY, from ? from->node : DISPATCH_NOBODY, DISPATCH_NOBODY };
+	u32 groups[4] = { from ? from->cache : DISPATCH_NOBODY, from ? from->node : DISPATCH_NOBODY,
+			  from ? from->socket : DISPATCH_NOBODY, DISPATCH_NOBODY };
 
-	for (u32 level = 0; level < 3; level++) {
+	for (u32 level = 0; level < 4; level++) {
 		const u64 *group = groups[level] == DISPATCH_NOBODY ? NULL : world->groups + (u64)groups[level] * world->words;
 
-		if (!group && level < 2)
+		if (!group && level < 3)
 			continue;
 		for (u32 word = 0; word < world->words; word++) {
 			u64 found = (mask ? mask[word] : ~0ull) & (other ? other[word] : ~0ull) & (group ? group[word] : ~0ull) &

@@ -11,6 +11,8 @@ pub struct Near {
     pub cache: u32,
     /// Those of the NUMA node, likewise; [`NOBODY`]: it is the whole machine.
     pub node: u32,
+    /// Those of the socket, likewise; [`NOBODY`]: it is one node, or the whole machine.
+    pub socket: u32,
 }
 
 impl Unit {
@@ -86,6 +88,10 @@ impl Cpu {
             stretches: 0,
             occupied: 0,
             pays: NOBODY,
+            socket: near.socket,
+            pool: NOBODY,
+            apart: 0,
+            wanted: NOBODY,
             unused: 0,
         }
     }

@@ -58,6 +58,9 @@ pub const BORROWS: u32 = 2_u32;
 /// Of [`COMMON`] alone: every CPU runs its tasks in turns with its owner's.
 pub const ANYWHERE: u32 = 4_u32;
 
+/// A unit's tasks may have seats: see `seats.h`.
+pub const SEATS: u32 = 8_u32;
+
 /// Who of a unit's own tasks and sub-units is next: see `discipline/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
@@ -185,7 +188,7 @@ pub struct Unit {
     pub(crate) depth: u32,
     /// Its part among its siblings, 1 to 10,000; its own tasks have 100 among its sub-units.
     pub weight: u32,
-    /// [`LENDS`], [`BORROWS`] and [`ANYWHERE`].
+    /// [`LENDS`], [`BORROWS`], [`ANYWHERE`] and [`SEATS`].
     pub flags: u32,
     /// Sub-units.
     pub(crate) below: u32,
@@ -318,7 +321,8 @@ pub(crate) struct Stretch {
     had: u64,
 }
 
-/// One CPU. Its user sets `cache` and `node` before the start, and `home` by `dispatch_own`; the scheduler writes the rest.
+/// One CPU. Its user sets `cache`, `node` and `socket` before the start, `pool` whenever pools change, and `home` by
+/// `dispatch_own`; the scheduler writes the rest.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Cpu {
@@ -363,6 +367,14 @@ pub(crate) struct Cpu {
     occupied: u32,
     /// The unit that its task belongs to; `runs` is the one that orders it.
     pub(crate) pays: u32,
+    /// The group of those of its socket, likewise; [`NOBODY`]: it is one node, or the whole machine.
+    pub(crate) socket: u32,
+    /// The number of the pool that it is in, or [`NOBODY`]: see `seats.h`.
+    pub(crate) pool: u32,
+    /// 1: its task, of a unit with seats, has no seat in this pool.
+    apart: u32,
+    /// The pool in which it has its seat then, or [`NOBODY`].
+    wanted: u32,
     unused: u32,
 }
 
@@ -411,6 +423,9 @@ pub(crate) struct Own {
     base: u32,
     /// Its own unit, whose accounts have its time.
     pub(crate) pays: u32,
+    /// A CPU of the pool in which it has its seat, or [`NOBODY`]: see `seats.h`.
+    pub(crate) seat: u32,
+    unused: u32,
 }
 
 /// The argument of `dispatch_own`: a CPU and its owner from now on.
@@ -420,6 +435,17 @@ pub(crate) struct Owned {
     pub(crate) cpu: u32,
     /// An outermost unit, or [`NOBODY`].
     pub(crate) unit: u32,
+}
+
+/// The argument of `dispatch_seat`: where a thread has its seat from now on.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[cfg_attr(not(feature = "kernel"), allow(dead_code))]
+pub(crate) struct Seated {
+    /// Its number, as the caller sees it.
+    pub(crate) thread: u32,
+    /// A CPU of the pool, or [`NOBODY`].
+    pub(crate) cpu: u32,
 }
 
 /// The argument of `dispatch_set_unit`: what a unit is from now on.

@@ -64,6 +64,10 @@ pub(crate) struct World {
     pub(crate) here: u32,
     /// 1: a unit may have another discipline than stride.
     pub(crate) disciplined: u32,
+    /// 1: tasks may have seats.
+    pub(crate) seated: u32,
+    /// CPUs whose tasks have their seats elsewhere.
+    pub(crate) away: u32,
     /// The last number drawn, never 0.
     pub(crate) random: u64,
 }

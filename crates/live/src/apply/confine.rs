@@ -1,7 +1,8 @@
 //! Confinement: threads run on the CPUs that are ordered for them, as far as their owners let them.
 //!
 //! Without control groups, every thread of every member runs on the CPUs that its unit holds. With them, a CPU set keeps the
-//! unit there, and this is for the threads of jobs alone, which have a seat in a pool.
+//! unit there, and this is for the threads of jobs alone, which have a seat in a pool. A scheduler of the project's own takes
+//! seats for preferences: then they are kept here, and no affinity changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -72,6 +73,9 @@ pub(super) struct Confining<'a> {
 pub(super) struct Confinement {
     /// Threads of jobs, and the CPUs of their pools.
     seats: BTreeMap<ProcessKey, BTreeMap<u32, CpuSet>>,
+    /// Seats are a scheduler's, and no affinities: it is told those that changed.
+    leaves_seats: bool,
+    changed_seats: Vec<(u32, Option<u32>)>,
     /// By process and thread.
     held: BTreeMap<ProcessKey, BTreeMap<u32, Held>>,
     /// Every mask given so far, with an original that it stood for last: children inherit it.
@@ -111,6 +115,9 @@ impl Confinement {
 
     /// A thread of a job has a seat on these CPUs, or none any more. In force with the next look at its process.
     pub(super) fn seat(&mut self, key: ProcessKey, tid: u32, cpus: Option<CpuSet>) {
+        if self.leaves_seats {
+            self.changed_seats.push((tid, cpus.as_ref().and_then(first)));
+        }
         let threads = self.seats.entry(key).or_default();
         match cpus {
             Some(cpus) => threads.insert(tid, cpus),
@@ -119,6 +126,32 @@ impl Confinement {
         if threads.is_empty() {
             self.seats.remove(&key);
         }
+    }
+
+    pub(super) fn leaves_seats(&self) -> bool {
+        self.leaves_seats
+    }
+
+    /// Seats are left to a scheduler, or not. Whether that is new: then processes with seats are to be looked at.
+    pub(super) fn leave_seats(&mut self, leave: bool) -> bool {
+        let is_new = self.leaves_seats != leave && !self.seats.is_empty();
+        self.leaves_seats = leave;
+        is_new
+    }
+
+    /// Processes of which a thread has a seat.
+    pub(super) fn seated(&self) -> Vec<ProcessKey> {
+        self.seats.keys().copied().collect()
+    }
+
+    /// All seats, by thread: the first CPU of each.
+    pub(super) fn all_seats(&self) -> Vec<(u32, Option<u32>)> {
+        self.seats.values().flatten().map(|(tid, cpus)| (*tid, first(cpus))).collect()
+    }
+
+    /// Seats that changed since the last call, while they were left to a scheduler.
+    pub(super) fn changed_seats(&mut self) -> Vec<(u32, Option<u32>)> {
+        std::mem::take(&mut self.changed_seats)
     }
 
     /// The CPUs that its owner ties a thread to, of those that the program may use; `None`: all of them, or those of its
@@ -175,7 +208,7 @@ impl Confining<'_> {
             return false;
         }
         let member = self.roster.member(key.pid).filter(|member| member.key == key);
-        let seated = self.confinement.seats.contains_key(&key);
+        let seated = !self.confinement.leaves_seats && self.confinement.seats.contains_key(&key);
         let ordered = seated || member.is_some_and(|member| (self.ordered)(member.placement.unit).is_some());
         let born_with = || {
             let given = &self.confinement.given;
@@ -225,7 +258,8 @@ impl Confining<'_> {
             }
         };
         let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
-        let seat = self.confinement.seats.get(&key).and_then(|threads| threads.get(&tid)).cloned();
+        let seats = self.confinement.seats.get(&key).filter(|_| !self.confinement.leaves_seats);
+        let seat = seats.and_then(|threads| threads.get(&tid)).cloned();
         let of_unit = unit.and_then(|unit| (self.ordered)(unit));
         let within = unit.and_then(|unit| (self.within)(unit));
         let held = self.confinement.held.get(&key).and_then(|threads| threads.get(&tid));
@@ -396,6 +430,10 @@ impl Confining<'_> {
         }
         self.confine(&changed);
     }
+}
+
+fn first(cpus: &CpuSet) -> Option<u32> {
+    cpus.iter().next()
 }
 
 /// Records how to undo what is about to be done without control groups.

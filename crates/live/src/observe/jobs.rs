@@ -72,7 +72,7 @@ pub(crate) struct Jobs {
     last_job: u32,
     last_thread: u64,
     by_thread: BTreeMap<ThreadId, (ProcessKey, u32)>,
-    /// Those that are in no job any more, from this look to the next: they may live on, and are let go.
+    /// Those that are in no job any more, from this look to the next: they are let go, where they live on.
     retired: BTreeMap<ThreadId, (ProcessKey, u32)>,
     memory_at: BTreeMap<JobId, Time>,
     /// Whether the machine has several nodes; `None`: nobody asked yet.
@@ -194,11 +194,12 @@ impl Jobs {
         let mut tids = Vec::new();
         roster.procfs().threads(key.pid, &mut tids)?;
         tids.sort_unstable();
-        let by_thread = &mut self.by_thread;
+        let (by_thread, retired) = (&mut self.by_thread, &mut self.retired);
         known.threads.retain(|tid, thread| {
             let stays = tids.binary_search(tid).is_ok();
             if !stays {
-                by_thread.remove(&thread.id);
+                // Its number may be another thread's soon: nobody may give that one its seat.
+                retired.extend(by_thread.remove(&thread.id).map(|gone| (thread.id, gone)));
             }
             stays
         });

@@ -57,6 +57,7 @@ impl Switcher {
                     CallBack::Tick | CallBack::Entry => Recall::Tick,
                 },
                 disciplined: disciplined(&scenario.contract),
+                seated: false,
                 seed,
             })),
             Scheduler::IrixDecay => {

@@ -286,9 +286,27 @@ impl CgroupBackend {
     /// Carries out what is ordered for jobs.
     fn order_places(&mut self, orders: &[Step<PlaceOrder>]) {
         let seated = self.seats.order(orders, &mut self.confinement, &mut self.problems);
-        if !seated.is_empty() {
+        if !seated.is_empty() && !self.confinement.leaves_seats() {
             self.confining(|confining| confining.confine(&seated));
         }
+    }
+
+    /// Seats are left to a scheduler from now on, or affinities.
+    pub(crate) fn leave_seats(&mut self, leave: bool) {
+        if self.confinement.leave_seats(leave) {
+            let seated = self.confinement.seated();
+            self.confining(|confining| confining.confine(&seated));
+        }
+    }
+
+    /// All seats, by thread: the first CPU of each.
+    pub(crate) fn seats(&self) -> Vec<(u32, Option<u32>)> {
+        self.confinement.all_seats()
+    }
+
+    /// Those that changed since the last call, while they were left to a scheduler.
+    pub(crate) fn changed_seats(&mut self) -> Vec<(u32, Option<u32>)> {
+        self.confinement.changed_seats()
     }
 
     /// Brings back members that another program moved elsewhere, unless they may not be moved out of there.

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use commonhold_dispatch::{Account, Lists, Recall, SLICE_NS, Settings, UnitRules, near};
+use commonhold_contract::PoolForm;
+use commonhold_dispatch::{Account, Lists, NOBODY, Recall, SLICE_NS, Settings, UnitRules, near};
+use commonhold_policy::pools;
 
 use super::switched::Switched;
 use crate::LiveError;
@@ -27,8 +29,14 @@ pub(super) trait Scheduler {
     /// From now on it schedules.
     fn attach(&mut self) -> Result<(), LiveError>;
 
-    /// A CPU has another owner, or [`NOBODY`](commonhold_dispatch::NOBODY). Only once it is attached.
+    /// A CPU has another owner, or [`NOBODY`]. Only once it is attached.
     fn own(&mut self, cpu: u32, unit: u32) -> Result<(), LiveError>;
+
+    /// The number of each CPU's pool.
+    fn set_pools(&mut self, pools: &[u32]);
+
+    /// A thread has a seat in the pool of a CPU, or none any more. Only once it is attached.
+    fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), LiveError>;
 
     /// A unit without tasks becomes another's: nothing was counted of it.
     fn clear(&mut self, unit: u32);
@@ -52,11 +60,22 @@ pub(super) struct Ended {
     pub(super) why: String,
 }
 
+/// What a scheduler is loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Knows {
+    /// Disciplines other than stride.
+    pub(super) disciplines: bool,
+    /// Seats of threads.
+    pub(super) seats: bool,
+}
+
 /// Where schedulers come from.
 pub(super) trait Loader {
-    /// Loads one with room for so many units; `disciplined`: which may have other disciplines than stride. When it is dropped,
-    /// the kernel's own takes over.
-    fn load(&mut self, units: u32, disciplined: bool) -> Result<Box<dyn Scheduler>, LiveError>;
+    /// Loads one with room for so many units. When it is dropped, the kernel's own takes over.
+    fn load(&mut self, units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError>;
+
+    /// The number of each CPU's pool in this form; [`NOBODY`] where there is no such CPU.
+    fn pools(&self, form: PoolForm) -> Result<Vec<u32>, LiveError>;
 
     /// How many CPUs the machine has now.
     fn cpus(&self) -> Result<usize, LiveError>;
@@ -67,13 +86,20 @@ pub(super) struct ThisKernel;
 
 impl Loader for ThisKernel {
     #[cfg(feature = "kernel")]
-    fn load(&mut self, units: u32, disciplined: bool) -> Result<Box<dyn Scheduler>, LiveError> {
-        in_kernel::load(units, disciplined)
+    fn load(&mut self, units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError> {
+        in_kernel::load(units, knows)
     }
 
     #[cfg(not(feature = "kernel"))]
-    fn load(&mut self, _: u32, _: bool) -> Result<Box<dyn Scheduler>, LiveError> {
+    fn load(&mut self, _: u32, _: Knows) -> Result<Box<dyn Scheduler>, LiveError> {
         Err(LiveError::Unavailable { what: NOT_BUILT_IN.0.to_owned(), remedy: NOT_BUILT_IN.1.to_owned() })
+    }
+
+    fn pools(&self, form: PoolForm) -> Result<Vec<u32>, LiveError> {
+        let by_cpu = pools(&topology::read(Path::new("/"))?, form).by_cpu();
+        let cpus = by_cpu.keys().next_back().map_or(0, |last| last + 1);
+        let number = |cpu| by_cpu.get(&cpu).and_then(|pool| u32::try_from(*pool).ok()).unwrap_or(NOBODY);
+        Ok((0..cpus).map(number).collect())
     }
 
     fn cpus(&self) -> Result<usize, LiveError> {
@@ -94,6 +120,7 @@ pub fn settings(units: u32) -> Result<Settings, LiveError> {
         near: near(&topology::read(root)?, cpus),
         recall: Recall::Now,
         disciplined: false,
+        seated: false,
         seed: 0,
     })
 }
@@ -104,11 +131,11 @@ mod in_kernel {
     use commonhold_dispatch::in_kernel::{self, End};
     use commonhold_dispatch::{Account, Lists, Settings, UnitRules};
 
-    use super::{Ended, Scheduler, Switched, settings};
+    use super::{Ended, Knows, Scheduler, Switched, settings};
     use crate::LiveError;
 
-    pub(super) fn load(units: u32, disciplined: bool) -> Result<Box<dyn Scheduler>, LiveError> {
-        let settings = Settings { disciplined, ..settings(units)? };
+    pub(super) fn load(units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError> {
+        let settings = Settings { disciplined: knows.disciplines, seated: knows.seats, ..settings(units)? };
         Ok(Box::new(in_kernel::Scheduler::load(&settings).map_err(refused)?))
     }
 
@@ -144,6 +171,14 @@ mod in_kernel {
 
         fn own(&mut self, cpu: u32, unit: u32) -> Result<(), LiveError> {
             self.own(cpu, unit).map_err(refused)
+        }
+
+        fn set_pools(&mut self, pools: &[u32]) {
+            self.set_pools(pools);
+        }
+
+        fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), LiveError> {
+            self.seat(thread, cpu).map_err(refused)
         }
 
         fn clear(&mut self, unit: u32) {

@@ -12,6 +12,9 @@
 //! its unit before the next look brings it into the unit's cgroup. Without a scheduler this is the `cgroup` backend:
 //! its means, its orders.
 //!
+//! Seats of jobs' threads are preferences of the scheduler's while it rules: a thread's affinity stays as it is. While it
+//! rests, they are affinities, as under the `cgroup` backend.
+//!
 //! Properties: if the daemon ends, however it does, the kernel closes the scheduler's link and its own scheduler takes
 //! over. No task is lost. A scheduler that the kernel ended is loaded again, but not for ever ([`patience`]).
 //!
@@ -72,6 +75,8 @@ pub struct KernelBackend {
     // In the order of ending: first the scheduler goes.
     reign: Reign,
     cgroup: CgroupBackend,
+    /// How many schedulers were loaded when seats were told last.
+    seated: u64,
 }
 
 impl KernelBackend {
@@ -94,7 +99,7 @@ impl KernelBackend {
     fn at_rest(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
         let levels = levels(contract, cgroup.roster().names());
         let reign = Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now());
-        KernelBackend { reign, cgroup }
+        KernelBackend { reign, cgroup, seated: 0 }
     }
 }
 
@@ -153,7 +158,7 @@ impl LiveBackend for KernelBackend {
     }
 
     fn into_journal(self: Box<Self>) -> Journal {
-        let KernelBackend { reign, cgroup } = *self;
+        let KernelBackend { reign, cgroup, .. } = *self;
         drop(reign);
         cgroup.close()
     }
@@ -204,8 +209,13 @@ impl Backend for KernelBackend {
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
+        self.cgroup.leave_seats(self.reign.rest_now().is_none());
         let mut problems = self.cgroup.apply(plan);
         self.reign.apply(plan);
+        let (loads, changed) = (self.reign.loads(), self.cgroup.changed_seats());
+        let seats = if loads == self.seated { changed } else { self.cgroup.seats() };
+        self.seated = loads;
+        self.reign.seat(&seats);
         problems.extend(self.reign.take_problems());
         problems
     }

@@ -18,10 +18,10 @@ use std::path::PathBuf;
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_dispatch::{Account, COMMON, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
 use commonhold_policy::{Plan, Time};
-use commonhold_steward::{Rules, Switches, Told, disciplined};
+use commonhold_steward::{Rules, Switches, Told, disciplined, seated};
 
 use super::cannot_hold;
-use super::loaded::{Loader, Scheduler};
+use super::loaded::{Knows, Loader, Scheduler};
 use super::matches::{Levels, in_slots};
 use super::patience::Patience;
 use super::slots::{Slot, Slots};
@@ -79,9 +79,11 @@ struct Taken {
 pub(super) struct Reign {
     loader: Box<dyn Loader>,
     state: State,
-    /// For how many units the scheduler has room that was loaded last, and whether it knows disciplines other than stride.
+    /// For how many units the scheduler has room that was loaded last, and what it was loaded for.
     room: u32,
-    disciplined: bool,
+    knows: Knows,
+    /// How many were loaded.
+    loads: u64,
     patience: Patience,
     slots: Slots,
     /// By unit of the contract, its slot.
@@ -112,7 +114,8 @@ impl Reign {
             loader,
             state: State::Rests(rest),
             room: 0,
-            disciplined: false,
+            knows: Knows::default(),
+            loads: 0,
             patience: Patience::default(),
             slots: Slots::default(),
             slot_of: Vec::new(),
@@ -195,8 +198,9 @@ impl Reign {
     /// Follows another contract, whose units have these cgroups and rules; nobody was moved into new cgroups yet.
     pub(super) fn follow(&mut self, contract: &Contract, places: &[Place], levels: Levels) {
         self.release_slots();
-        self.contract.clone_from(contract);
         let (taken, owned) = (self.taken(), self.owned());
+        let form = self.contract.machine.pools;
+        self.contract.clone_from(contract);
         self.place(places);
         let lists = self.lists(levels);
         let former = std::mem::replace(&mut self.matches, lists);
@@ -207,7 +211,11 @@ impl Reign {
             (Some(why), _) => self.give_way(why),
             (None, Some(Until::AnotherContract)) => self.load_again(),
             (None, Some(_)) => {}
-            (None, None) if self.slots.count() > self.room || self.has_other_disciplines(&taken) => {
+            (None, None)
+                if self.slots.count() > self.room
+                    || self.has_other_disciplines(&taken)
+                    || seated(&self.contract) && !self.knows.seats =>
+            {
                 self.load_again();
             }
             (None, None) => self.tell(|reign, scheduler| {
@@ -216,6 +224,9 @@ impl Reign {
                 reign.tell_units(scheduler, &taken)?;
                 if reign.matches != former {
                     scheduler.set_matches(&reign.matches);
+                }
+                if reign.knows.seats && reign.contract.machine.pools != form {
+                    scheduler.set_pools(&reign.loader.pools(reign.contract.machine.pools)?);
                 }
                 orphans.copied().try_for_each(|cpu| scheduler.own(cpu, NOBODY))
             }),
@@ -238,12 +249,26 @@ impl Reign {
         });
     }
 
+    /// How many schedulers were loaded so far. One that is new knows no seats.
+    pub(super) fn loads(&self) -> u64 {
+        self.loads
+    }
+
+    /// Tells where threads have their seats: a CPU of the pool of each.
+    pub(super) fn seat(&mut self, seats: &[(u32, Option<u32>)]) {
+        if self.knows.seats && !seats.is_empty() {
+            self.tell(|_, scheduler| {
+                seats.iter().try_for_each(|(thread, cpu)| scheduler.seat(*thread, *cpu))
+            });
+        }
+    }
+
     /// Whether a unit that the scheduler knows has another discipline now, or one that the scheduler was not loaded for.
     fn has_other_disciplines(&self, before: &BTreeMap<u32, Taken>) -> bool {
         let changed = |(slot, now): (&u32, &Taken)| {
             before.get(slot).is_some_and(|before| before.rules.discipline != now.rules.discipline)
         };
-        disciplined(&self.contract) && !self.disciplined || self.taken().iter().any(changed)
+        disciplined(&self.contract) && !self.knows.disciplines || self.taken().iter().any(changed)
     }
 
     /// A unit's rules in the scheduler's numbers.
@@ -312,14 +337,18 @@ impl Reign {
     /// Loads a scheduler and tells it everything. It rules then, or nothing has changed.
     fn begin(&mut self) -> Result<(), LiveError> {
         let room = (self.slots.count() * ROOM).clamp(UNITS_MIN, UNITS_MAX);
-        let disciplined = disciplined(&self.contract);
-        let mut scheduler = self.loader.load(room, disciplined)?;
+        let knows = Knows { disciplines: disciplined(&self.contract), seats: seated(&self.contract) };
+        let mut scheduler = self.loader.load(room, knows)?;
+        if knows.seats {
+            scheduler.set_pools(&self.loader.pools(self.contract.machine.pools)?);
+        }
         self.tell_units(scheduler.as_mut(), &BTreeMap::new())?;
         scheduler.set_matches(&self.matches);
         scheduler.attach()?;
         self.owned().iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
         self.state = State::Rules(scheduler);
-        (self.room, self.disciplined) = (room, disciplined);
+        (self.room, self.knows) = (room, knows);
+        self.loads += 1;
         self.patience.works(self.now);
         Ok(())
     }

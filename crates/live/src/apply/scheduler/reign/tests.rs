@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use commonhold_contract::PoolForm;
 use commonhold_dispatch::{Account, Discipline};
 use commonhold_policy::membership::{Selector, Test};
 use commonhold_policy::plan::{CpuDecision, CpuOrder, Orders};
@@ -87,6 +88,14 @@ impl Scheduler for Loaded {
         self.0.borrow_mut().told(format!("own {cpu} {unit}"))
     }
 
+    fn set_pools(&mut self, pools: &[u32]) {
+        self.0.borrow_mut().said.push(format!("pools {pools:?}"));
+    }
+
+    fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), LiveError> {
+        self.0.borrow_mut().told(format!("seat {thread} {cpu:?}"))
+    }
+
     fn clear(&mut self, unit: u32) {
         self.0.borrow_mut().switches.remove(&unit);
     }
@@ -109,15 +118,22 @@ impl Scheduler for Loaded {
 struct Fake(Rc<RefCell<Kernel>>);
 
 impl Loader for Fake {
-    fn load(&mut self, units: u32, disciplined: bool) -> Result<Box<dyn Scheduler>, LiveError> {
+    fn load(&mut self, units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError> {
         let mut kernel = self.0.borrow_mut();
         assert!(!kernel.loaded, "a kernel has one scheduler at a time");
         kernel.ended = None;
-        let other = if disciplined { " with disciplines" } else { "" };
-        kernel.told(format!("load {units}{other}"))?;
+        let other = if knows.disciplines { " with disciplines" } else { "" };
+        let seats = if knows.seats { " with seats" } else { "" };
+        kernel.told(format!("load {units}{other}{seats}"))?;
         kernel.switches.clear();
         kernel.loaded = true;
         Ok(Box::new(Loaded(Rc::clone(&self.0))))
+    }
+
+    /// Two CPUs to a pool, or as many as is said.
+    fn pools(&self, form: PoolForm) -> Result<Vec<u32>, LiveError> {
+        let size = if let PoolForm::Size(size) = form { size } else { 2 };
+        Ok((0..4).map(|cpu| cpu / size).collect())
     }
 
     fn cpus(&self) -> Result<usize, LiveError> {
@@ -304,6 +320,32 @@ fn another_discipline_is_for_another_scheduler() {
     }
     w.follow();
     assert!(w.said().starts_with("load 64, "));
+}
+
+/// Jobs need a scheduler that knows of seats. It is told the machine's pools, and again when they are formed otherwise.
+#[test]
+fn jobs_are_for_a_scheduler_that_knows_seats() {
+    let mut w = World::new(&["a"]);
+    w.begin().unwrap();
+    assert!(w.said().starts_with("load 64, "));
+    w.reign().seat(&[(9, Some(2))]);
+    assert_eq!(w.said(), "", "this one knows of none");
+    let (a, loads) = (w.unit("a"), w.reign().loads());
+    w.contract.units[a.index()].job = Some(commonhold_contract::JobKind::Tree);
+    w.follow();
+    let said = w.said();
+    assert!(said.starts_with("load 64 with seats, pools [0, 0, 1, 1], "), "{said}");
+    assert!(said.contains("unit 2 weighs 100 flags 11, "), "{said}");
+    assert_eq!(w.reign().loads(), loads + 1);
+    w.reign().seat(&[(9, Some(2)), (10, None)]);
+    assert_eq!(w.said(), "seat 9 Some(2), seat 10 None");
+    w.contract.machine.pools = PoolForm::Size(4);
+    w.follow();
+    assert_eq!(w.said(), "pools [0, 0, 0, 0]");
+    w.end(false);
+    w.reign().look(SECOND);
+    w.reign().seat(&[(9, None)]);
+    assert_eq!(w.said(), "", "none rules");
 }
 
 #[test]

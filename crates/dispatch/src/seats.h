@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/*
+ * Seats: where the threads of a job should run.
+ *
+ * Problem. Threads that share memory should run near each other, and the policy says where: each has a seat in a pool of
+ * CPUs. An affinity would hold it there. But then it would wait for its few CPUs while others idle.
+ *
+ * Terms. A task is *away* where it has a seat in another pool. It is *apart* where it is away, or has no seat at all.
+ *
+ * Algorithm. A seat says which CPU a task has, and which task a CPU has, but never that a CPU idles.
+ * - A task that wakes looks for an idle CPU from its seat on: in its pool first, then by distance.
+ * - A CPU takes, of the first that wait in a queue, one that has its seat here, or none, or has waited for PATIENCE_NS. If
+ *   there is none, its task goes on; a CPU without one takes the first.
+ * - A task that is away at the end of its slice goes to its pool, if a CPU there idles, or runs a task that is apart: that
+ *   one then has the CPU that comes free, or another one. A CPU that falls idle calls one that is away from its pool.
+ *
+ * Properties. A CPU that idles takes any task that waits, as without seats. A task waits for a CPU of its pool for
+ * PATIENCE_NS at most. Each move to a seat makes the tasks at their seats one more, so moves end. Who has no seat waits in
+ * its order for every CPU. Where no unit has jobs, the verifier drops all of it.
+ *
+ * Limits. The order within a unit is kept among the tasks that fit a CPU. A queue of which the first SEAT_LOOKS all have
+ * seats elsewhere is not looked through further. A pool that is no cache, node or socket is found by its first CPU on waking.
+ */
+#ifndef DISPATCH_SEATS_H
+#define DISPATCH_SEATS_H
+
+#define PATIENCE_NS 40000000ull /* some slices: so long a CPU of the pool mostly takes to come free */
+
+/* The pool of a task's seat, or DISPATCH_NOBODY. */
+static u32 pool_of(const struct dispatch_task *task)
+{
+	struct dispatch_cpu *seat = cpu_at(task->seat);
+
+	return seat ? seat->pool : DISPATCH_NOBODY;
+}
+
+/* Whether a CPU of a pool should take a task that waits since before `late`, or has no seat elsewhere. */
+static bool fits_pool(const struct dispatch_task *task, u32 pool, u64 late)
+{
+	u32 own = pool_of(task);
+
+	return own == pool || own == DISPATCH_NOBODY || before(task->since, late);
+}
+
+/* Where a task looks for an idle CPU from. */
+static s32 near_to(const struct dispatch_task *task, s32 last)
+{
+	struct dispatch_cpu *cpu;
+	u32 pool;
+
+	if (!seated() || task->seat == DISPATCH_NOBODY || !(cpu = cpu_at(last)))
+		return last;
+	pool = pool_of(task);
+	return pool == DISPATCH_NOBODY || pool == cpu->pool ? last : (s32)task->seat;
+}
+
+/* Where the task of a CPU has its seat, if that is elsewhere. */
+static void note_wanted(struct dispatch_cpu *cpu, u32 pool)
+{
+	if ((cpu->wanted == DISPATCH_NOBODY) != (pool == DISPATCH_NOBODY))
+		add(away(), pool == DISPATCH_NOBODY ? -1 : 1);
+	cpu->wanted = pool;
+}
+
+/* A task runs here from now on: whether it is apart, and may have to make room. A guest goes soon enough. */
+static void note_seat(struct dispatch_cpu *cpu, const struct dispatch_task *task)
+{
+	struct dispatch_unit *unit;
+	u32 pool;
+
+	if (!seated() || !(unit = unit_at(task->unit)))
+		return;
+	pool = unit->flags & DISPATCH_SEATS ? pool_of(task) : cpu->pool;
+	cpu->apart = pool != cpu->pool && (cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
+	note_wanted(cpu, pool == cpu->pool ? DISPATCH_NOBODY : pool);
+}
+
+/* A CPU that found no task tells another one whose task has its seat here: that one looks for a better place then. */
+static __attribute__((noinline)) void call_to_seat(const struct dispatch_cpu *here)
+{
+	struct dispatch_cpu *cpu;
+	u32 id;
+
+	bpf_for(id, 0, rules()->cpus) {
+		cpu = cpu_at(id);
+		if (!cpu || cpu->wanted == DISPATCH_NOBODY || cpu->wanted != here->pool)
+			continue;
+		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
+		break;
+	}
+}
+
+/* A CPU of its pool that a task may have which is away on this one, or DISPATCH_NOBODY. */
+static __attribute__((noinline)) u32 better_place(struct task_struct *p, const struct dispatch_task *task,
+						  const struct dispatch_unit *unit, u32 here)
+{
+	struct dispatch_cpu *from = cpu_at(here), *cpu;
+	u32 pool = pool_of(task), found = DISPATCH_NOBODY, id;
+
+	if (!from || pool == DISPATCH_NOBODY || pool == from->pool)
+		return DISPATCH_NOBODY;
+	bpf_for(id, 0, rules()->cpus) {
+		cpu = cpu_at(id);
+		if (!cpu || cpu->pool != pool || (cpu->home != DISPATCH_NOBODY && cpu->home != unit->top) || !may_run(p, id))
+			continue;
+		if (idles(id))
+			return id;
+		if (cpu->apart && cpu->home == from->home && cpu->runs != DISPATCH_NOBODY)
+			found = id;
+	}
+	return found;
+}
+
+/* Puts a task that is away right onto a CPU of its pool, if it may have one. */
+static bool goes_to_seat(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u32 last, u64 enq_flags)
+{
+	u32 id = better_place(p, task, unit, last);
+	struct dispatch_cpu *cpu = cpu_at(id);
+
+	if (!cpu)
+		return false;
+	if (!scx_bpf_test_and_clear_cpu_idle(id)) {
+		if (!cpu->apart)
+			return false;
+		cpu->apart = 0; /* nobody else goes there meanwhile */
+		enq_flags |= SCX_ENQ_PREEMPT;
+	}
+	start_of(p, task, unit);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | id, rules()->slice_ns, enq_flags | enq_immed());
+	return true;
+}
+
+/* A task of the queue of a unit with seats, for a CPU. `goes_on`: its task may go on. */
+VERIFIED_ALONE(bool) take_seated(u32 queue, u32 id, bool goes_on)
+{
+	struct dispatch_cpu *cpu = cpu_at(id);
+
+	if (cpu && take_fitting(queue, cpu->pool, scx_bpf_now() - PATIENCE_NS))
+		return true;
+	return !goes_on && scx_bpf_dsq_move_to_local(queue);
+}
+
+/* A task of a unit's queue, for a CPU. */
+static bool take_from(u32 queue, u32 id, bool goes_on)
+{
+	struct dispatch_unit *unit;
+
+	if (seated() && (unit = unit_at(queue)) && unit->flags & DISPATCH_SEATS)
+		return take_seated(queue, id, goes_on);
+	return scx_bpf_dsq_move_to_local(queue);
+}
+
+#endif

@@ -1,0 +1,78 @@
+# budget: 300
+# only: with --all
+# seconds: 900
+# needs: commonhold team
+# What jobs in pools cost where nothing is gained by them: in the lab all memory is equally near. Four mixes of jobs are run
+# by turns under the kernel's own placement, under `cgroup` and under `kernel`, three times each. The work done by all is
+# compared: it should be no more than 2 % less than the kernel's own.
+
+cat > contract.toml <<-EOF
+	version = 1
+	[machine]
+	cpu = "proportional"
+	pools = "node"
+	[unit.jobs]
+	members = ["command:team*"]
+	job = "process"
+EOF
+
+# team_for THREADS SECONDS: a job, in the background; what it says is added up.
+team_for() {
+	team "$1" 4 "$2" >> said &
+	pids="$pids $!"
+}
+# Each mix lasts eight seconds.
+few() {
+	for job in 1 2 3; do team_for 2 8; done
+}
+more() {
+	for job in 1 2 3 4 5 6; do team_for 2 8; done
+}
+large() {
+	team_for 6 8
+	team_for 1 8
+}
+short() {
+	for round in 1 2 3 4 5 6 7 8; do
+		for job in 1 2 3 4; do team_for 2 1; done
+		pause 1
+	done
+}
+# work MIX: the passes of all its jobs.
+work() {
+	: > said
+	pids=
+	"$1"
+	for pid in $pids; do wait "$pid"; done
+	awk '{ for (i = 1; i < NF; i++) if ($i == "passes") sum += $(i + 1) } END { print sum + 0 }' said
+}
+# under NAME: the four mixes, their passes added to NAME.MIX.
+under() {
+	for mix in few more large short; do work $mix >> "$1.$mix"; done
+}
+sum() {
+	awk '{ sum += $1 } END { print sum + 0 }' "$1"
+}
+# held BACKEND
+held() {
+	start_daemon contract.toml --backend "$1" || return 1
+	under "$1"
+	kill -TERM "$daemon"
+	wait "$daemon"
+}
+
+cap_cpus
+for round in 1 2 3; do
+	under default
+	ok "round $round: under cgroup" held cgroup
+	ok "round $round: under kernel" held kernel
+done
+for mix in few more large short; do
+	own=$(sum default.$mix)
+	for backend in cgroup kernel; do
+		note "$mix, $backend: $(sum $backend.$mix) passes, $(ratio "$(sum $backend.$mix)" "$own") of the kernel's own $own"
+	done
+done
+for mix in few more large short; do
+	ok "$mix: under kernel no more than 2 % less is done" at_least $(($(sum kernel.$mix) * 100)) $(($(sum default.$mix) * 98))
+done
