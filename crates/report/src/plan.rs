@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{Contract, Placement, Scheme, UnitId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, PlaceOrder, Seat};
+use commonhold_policy::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, NodePart, PlaceOrder, Seat};
 use commonhold_policy::{Plan, Reason};
 use serde::Serialize;
 
@@ -125,7 +125,7 @@ enum ActionJson<'a> {
     ShareDisk { unit: &'a str, disk: &'a str, share: u64 },
     Seat { thread: u64, job: u32, unit: &'a str, pool: Option<u32> },
     RunOn { thread: u64, job: u32, unit: &'a str, cpus: Option<&'a CpuSet> },
-    Bring { job: u32, unit: &'a str, nodes: &'a [u32] },
+    Bring { job: u32, unit: &'a str, nodes: &'a [NodePart], divided: bool },
     CapDisk { unit: &'a str, disk: &'a str, read_bytes_per_s: Option<u64>, written_bytes_per_s: Option<u64> },
     Guarantee { unit: &'a str, min: u64, low: u64, own: u64 },
     Allow { unit: &'a str, bytes: Option<u64> },
@@ -266,8 +266,8 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
         Action::Place(&PlaceOrder::Seat { thread, job, unit, ref cpus }) => {
             ActionJson::RunOn { thread: thread.0, job: job.0, unit: name(unit), cpus: cpus.as_ref() }
         }
-        Action::Place(&PlaceOrder::Bring { job, unit, ref nodes }) => {
-            ActionJson::Bring { job: job.0, unit: name(unit), nodes }
+        Action::Place(&PlaceOrder::Bring { job, unit, ref nodes, divided }) => {
+            ActionJson::Bring { job: job.0, unit: name(unit), nodes, divided }
         }
         Action::Disk(&DiskOrder::Weigh { unit, ref disk, weight }) => {
             ActionJson::WeighDisk { unit: name(unit), disk, weight }

@@ -26,7 +26,9 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::ops::Range;
 
-use commonhold_machine::pools::{Form, Pools};
+#[cfg(test)]
+use commonhold_machine::pools::Form;
+use commonhold_machine::pools::Pools;
 use commonhold_machine::{Cpu, Machine};
 
 use super::rooms::{Rooms, around};
@@ -119,6 +121,7 @@ pub(crate) struct FreeCpus {
 
 impl FreeCpus {
     /// The CPUs of a machine that are free, as if in one pool.
+    #[cfg(test)]
     pub(crate) fn of(machine: &Machine, is_free: impl Fn(u32) -> bool) -> FreeCpus {
         let one = Pools::form(machine, Form::One);
         FreeCpus::in_pools(machine, &one, is_free)

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use cpu::{CpuDecision, CpuOrder};
 pub use disk::DiskOrder;
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
-pub use place::{PlaceOrder, Seat};
+pub use place::{NodePart, PlaceOrder, Seat};
 pub use reason::Reason;
 
 use crate::negotiate::Negotiation;
