@@ -6,7 +6,7 @@ use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{Contract, Placement, Scheme, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{
-    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, PlaceOrder, Seat,
+    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PlaceOrder, Seat,
 };
 use commonhold_policy::{Plan, Reason};
 use serde::Serialize;
@@ -127,7 +127,7 @@ enum ActionJson<'a> {
     ShareDisk { unit: &'a str, disk: &'a str, share: u64 },
     Seat { thread: u64, job: u32, unit: &'a str, pool: Option<u32> },
     RunOn { thread: u64, job: u32, unit: &'a str, cpus: Option<&'a CpuSet> },
-    Bring { job: u32, unit: &'a str, nodes: &'a [u32] },
+    Bring { job: u32, unit: &'a str, nodes: &'a [NodePart], divided: bool },
     RunTogether { job: u32, unit: &'a str, cpus: u32, bytes_per_s: u64 },
     GateJob { job: u32, unit: &'a str, open: bool },
     CapDisk { unit: &'a str, disk: &'a str, read_bytes_per_s: Option<u64>, written_bytes_per_s: Option<u64> },
@@ -276,8 +276,8 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
         Action::Place(&PlaceOrder::Seat { thread, job, unit, ref cpus }) => {
             ActionJson::RunOn { thread: thread.0, job: job.0, unit: name(unit), cpus: cpus.as_ref() }
         }
-        Action::Place(&PlaceOrder::Bring { job, unit, ref nodes }) => {
-            ActionJson::Bring { job: job.0, unit: name(unit), nodes }
+        Action::Place(&PlaceOrder::Bring { job, unit, ref nodes, divided }) => {
+            ActionJson::Bring { job: job.0, unit: name(unit), nodes, divided }
         }
         Action::Gang(&Gang { job, unit, cpus, bytes_per_s }) => {
             ActionJson::RunTogether { job: job.0, unit: name(unit), cpus, bytes_per_s }

@@ -5,7 +5,7 @@ use std::fmt;
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
 use commonhold_contract::{Amount, Contract, PerResource, Resource, UnitId, amount_text};
 use commonhold_policy::plan::{
-    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, PlaceOrder, RightsChange, Seat,
+    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PlaceOrder, RightsChange, Seat,
 };
 use commonhold_policy::rights::{
     Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade, Waits,
@@ -401,8 +401,13 @@ impl fmt::Display for Described<'_> {
             Action::Place(PlaceOrder::Seat { thread, job, unit, cpus: None }) => {
                 write!(f, "{}, job {}: thread {} runs where its unit may", name(unit), job.0, thread.0)
             }
-            Action::Place(PlaceOrder::Bring { job, unit, nodes }) => {
-                let nodes = nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            Action::Place(PlaceOrder::Bring { job, unit, nodes, divided }) => {
+                let whole: u64 = nodes.iter().map(|it| it.part).sum();
+                let part = |it: &NodePart| match divided {
+                    true => format!("{} ({} %)", it.node, percent_text(it.part, whole)),
+                    false => it.node.to_string(),
+                };
+                let nodes = nodes.iter().map(part).collect::<Vec<_>>().join(", ");
                 write!(f, "{}, job {}: its pages come to node {nodes}", name(unit), job.0)
             }
             Action::Memory(MemoryOrder::Reclaim { unit, bytes }) => {

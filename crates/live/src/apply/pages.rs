@@ -1,11 +1,37 @@
 //! Bringing a job's pages to its nodes, by a thread of its own: the kernel copies before it answers.
+//!
+//! Algorithm: a job of one pool has what lies elsewhere brought by `migrate_pages(2)`, process by process. That call cannot
+//! divide the pages of one node among several. So a job of several pools has its pages moved by `move_pages(2)`, in blocks
+//! of [`BLOCK_PAGES`], as many as a huge page has ([`spread`] says which).
+//!
+//! Limits: what a process will map is out of reach. Only a process itself can say where its new pages come
+//! (`set_mempolicy(2)`, `mbind(2)`). So these come where they are touched first, and are divided again when enough of them
+//! lie apart. Pages that several processes map stay, when they are divided. A process of the same user may be
+//! told, others' need CAP_SYS_PTRACE. The kernel's own balancing (`kernel.numa_balancing`) may bring pages back.
 
+mod spread;
+
+use std::collections::BTreeMap;
+use std::io;
 use std::thread::{self, JoinHandle};
 
+use commonhold_policy::plan::NodePart;
+
+use spread::Spread;
+
 use crate::LiveError;
-use crate::host::pages::migrate;
+use crate::host::pages::{migrate, nodes_of};
+use crate::observe::mapped::{Mapped, mapped};
+use crate::observe::memory::source::page_bytes;
 use crate::observe::process::ProcessKey;
 use crate::observe::topology;
+
+/// Pages that are looked at, and go, together: as many as a huge page has.
+const BLOCK_PAGES: u64 = 512;
+
+/// Of what is mapped in one piece, so many times the blocks are looked at that its pages would fill, and so many at the least.
+const SPARSE: u64 = 16;
+const BLOCKS_MIN: u64 = 512;
 
 /// Pages of several processes that are on their way.
 #[derive(Debug)]
@@ -14,12 +40,20 @@ pub(super) struct Moving {
 }
 
 impl Moving {
-    /// Begins to move the pages of these processes to these nodes, from all others.
-    pub(super) fn begin(processes: Vec<ProcessKey>, nodes: &[u32]) -> Result<Moving, LiveError> {
+    /// Begins to move the pages of these processes to these nodes: from all others, or so that each has its part.
+    pub(super) fn begin(
+        processes: Vec<ProcessKey>,
+        nodes: &[NodePart],
+        divided: bool,
+    ) -> Result<Moving, LiveError> {
+        let parts = nodes.to_vec();
+        let to: Vec<u32> = parts.iter().map(|part| part.node).collect();
         let all = topology::node_numbers();
-        let from: Vec<u32> = all.into_iter().filter(|node| !nodes.contains(node)).collect();
-        let to = nodes.to_vec();
-        let work = move || processes.into_iter().filter_map(|key| bring(key, &from, &to).err()).collect();
+        let from: Vec<u32> = all.into_iter().filter(|node| !to.contains(node)).collect();
+        let work = move || match divided {
+            true => divide(&processes, &parts),
+            false => processes.into_iter().filter_map(|key| bring(key, &from, &to).err()).collect(),
+        };
         let thread = thread::Builder::new().name("pages".to_owned()).spawn(work);
         let thread = thread.map_err(|source| LiveError::Unavailable {
             what: format!("pages of a job cannot be moved: no thread: {source}"),
@@ -36,7 +70,12 @@ impl Moving {
 }
 
 fn bring(key: ProcessKey, from: &[u32], to: &[u32]) -> Result<(), LiveError> {
-    match migrate(key.pid, from, to) {
+    said(key, to, migrate(key.pid, from, to))
+}
+
+/// What is to be said of a process whose pages went to nodes, or did not.
+fn said(key: ProcessKey, to: &[u32], moved: io::Result<()>) -> Result<(), LiveError> {
+    match moved {
         Ok(()) => Ok(()),
         // It ended.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
@@ -54,6 +93,59 @@ fn bring(key: ProcessKey, from: &[u32], to: &[u32]) -> Result<(), LiveError> {
             })
         }
     }
+}
+
+/// Moves pages of processes that have their memory together, so that each node has its part of all of them.
+fn divide(processes: &[ProcessKey], parts: &[NodePart]) -> Vec<LiveError> {
+    let mapped: Vec<(ProcessKey, Vec<Mapped>)> =
+        processes.iter().map(|key| (*key, mapped(key.pid))).collect();
+    let mut has: BTreeMap<u32, u64> = BTreeMap::new();
+    for (node, pages) in mapped.iter().flat_map(|(_, areas)| areas).flat_map(|area| &area.pages) {
+        *has.entry(*node).or_default() += pages;
+    }
+    let mut spread = Spread::new(&has, parts);
+    let to: Vec<u32> = parts.iter().map(|part| part.node).collect();
+    let mut failed = Vec::new();
+    for (key, areas) in &mapped {
+        let mut areas = areas.iter().filter(|area| area.pages.keys().any(|node| spread.gives(*node)));
+        let areas: Vec<&Mapped> = areas.by_ref().collect();
+        let moved = areas.into_iter().try_for_each(|area| divide_area(key.pid, area, &mut spread));
+        failed.extend(said(*key, &to, moved).err());
+    }
+    failed
+}
+
+/// The same for what is mapped in one piece. The end of one that is mostly not there is left alone.
+fn divide_area(pid: u32, area: &Mapped, spread: &mut Spread) -> io::Result<()> {
+    let mut left: u64 = area.pages.values().sum();
+    let blocks_max = (left / BLOCK_PAGES).saturating_mul(SPARSE).max(BLOCKS_MIN);
+    let page = page_bytes();
+    let block = page * BLOCK_PAGES;
+    let mut from = area.from;
+    for _ in 0..blocks_max {
+        if left == 0 || from >= area.to {
+            break;
+        }
+        let to = ((from / block + 1) * block).min(area.to);
+        let pages: Vec<u64> = (0..(to - from) / page).map(|n| from + n * page).collect();
+        from = to;
+        let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for (page, node) in pages.iter().zip(nodes_of(pid, &pages, None)?) {
+            // What is not there has an error in place of a node.
+            if let Ok(node) = u32::try_from(node) {
+                by_node.entry(node).or_default().push(*page);
+            }
+        }
+        for (node, pages) in by_node {
+            let count = pages.len() as u64;
+            left = left.saturating_sub(count);
+            let target = spread.goes(node, count).and_then(|to| i32::try_from(to).ok());
+            if let Some(to) = target {
+                nodes_of(pid, &pages, Some(&vec![to; pages.len()]))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn list(nodes: &[u32]) -> String {

@@ -1,7 +1,7 @@
 //! Jobs on a live machine: where their threads are told to run, and where their pages are told to come.
 //!
 //! A seat is a thread's affinity (see [`super::confine`]), so it needs neither root nor control groups. Pages are moved
-//! with `migrate_pages(2)`, process by process (see [`super::pages`]).
+//! process by process (see [`super::pages`]).
 
 use std::collections::BTreeMap;
 
@@ -63,9 +63,9 @@ impl Seats {
                         concerned.push(key);
                     }
                 }
-                PlaceOrder::Bring { job, nodes, .. } => {
+                PlaceOrder::Bring { job, nodes, divided, .. } => {
                     let processes = self.jobs.processes(*job);
-                    match pages::Moving::begin(processes, nodes) {
+                    match pages::Moving::begin(processes, nodes, *divided) {
                         Ok(moving) => {
                             self.moving.insert(*job, moving);
                         }

@@ -1,4 +1,4 @@
-//! Moving a process's pages from node to node: `migrate_pages(2)`.
+//! Moving a process's pages from node to node: `migrate_pages(2)` all of a node, `move_pages(2)` one by one.
 
 use std::io;
 
@@ -6,6 +6,10 @@ use super::tamper::{About, Kind, pass};
 
 /// Bits of a mask of nodes: more than any kernel has (`CONFIG_NODES_SHIFT` is 10 at most).
 const NODES_MAX: usize = 1024;
+
+/// Pages that no other process maps: `MPOL_MF_MOVE` of linux/mempolicy.h.
+const MOVE_OWN: libc::c_int = 1 << 1;
+
 const WORD: usize = u64::BITS as usize;
 
 /// Moves the pages of a process from nodes to nodes; process 0 is the calling one. Pages that are shared stay. Errors are the kernel's: `ESRCH`, `EPERM`, and `EINVAL` for nodes that are not there.
@@ -19,6 +23,37 @@ pub(crate) fn migrate(pid: u32, from: &[u32], to: &[u32]) -> io::Result<()> {
     let left = unsafe { libc::syscall(libc::SYS_migrate_pages, pid, bits, from.as_ptr(), to.as_ptr()) };
     // Pages that could not be moved are told by their number: they are shared, or locked.
     if left < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Of each page of a process, by address: its node, or the kernel's error as a negative number. With `to`, each goes to its
+/// node before. Pages that other processes map too stay.
+pub(crate) fn nodes_of(pid: u32, pages: &[u64], to: Option<&[i32]>) -> io::Result<Vec<i32>> {
+    pass(Kind::Open, About::Process(pid))?;
+    let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
+    if to.is_some_and(|to| to.len() != pages.len()) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    let addresses: Vec<usize> =
+        pages.iter().map(|page| usize::try_from(*page)).collect::<Result<_, _>>().map_err(invalid)?;
+    let mut status = vec![-libc::ENOENT; pages.len()];
+    let nodes = to.map_or(std::ptr::null(), <[i32]>::as_ptr);
+    let count = libc::c_ulong::try_from(pages.len()).map_err(invalid)?;
+    // SAFETY: the kernel reads `count` addresses and, where there are any, nodes, and writes as many states: all three are
+    // that long. The addresses are of another process, and nothing is read or written there.
+    let left = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            pid,
+            count,
+            addresses.as_ptr(),
+            nodes,
+            status.as_mut_ptr(),
+            MOVE_OWN,
+        )
+    };
+    // More than 0: so many could not be moved, as their states say.
+    if left < 0 { Err(io::Error::last_os_error()) } else { Ok(status) }
 }
 
 fn mask(nodes: &[u32]) -> Vec<u64> {
@@ -37,6 +72,19 @@ mod tests {
     fn masks_have_a_bit_for_each_node() {
         let words = mask(&[0, 63, 64, 1023, 5_000]);
         assert_eq!((words[0], words[1], words[15]), (1 | 1 << 63, 1, 1 << 63));
+    }
+
+    #[test]
+    fn a_page_that_is_used_has_a_node_and_another_has_none() {
+        let page = Box::new([1u8; 8_192]);
+        let at = (std::ptr::from_ref(&*page) as u64).next_multiple_of(4_096);
+        match nodes_of(0, &[at, 0], None) {
+            Ok(states) => assert!(states[0] >= 0 && states[1] < 0, "{states:?}"),
+            Err(error) => {
+                assert!(matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{error}")
+            }
+        }
+        assert!(nodes_of(0, &[at], Some(&[])).is_err());
     }
 
     /// Every kernel has node 0, or no nodes at all.

@@ -9,6 +9,7 @@ pub(crate) mod jobs;
 pub(crate) mod kernels_locks;
 pub(crate) mod knob;
 pub(crate) mod machine_counts;
+pub(crate) mod mapped;
 pub(crate) mod memory;
 pub(crate) mod metered;
 pub mod names;

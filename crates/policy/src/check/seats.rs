@@ -12,7 +12,7 @@ use commonhold_contract::Contract;
 use commonhold_machine::Machine;
 use commonhold_machine::pools::Pools;
 
-use crate::plan::{PlaceOrder, Plan};
+use crate::plan::{NodePart, PlaceOrder, Plan};
 use crate::snapshot::ThreadId;
 
 /// Threads with a seat, and their pools.
@@ -79,8 +79,11 @@ impl SeatBooks {
                 }
             }
             PlaceOrder::Bring { job, nodes, .. } => {
-                let there = |node: &u32| machine.nodes.iter().any(|there| there.id == *node);
-                if nodes.is_empty() || !nodes.iter().all(there) {
+                let there =
+                    |it: &NodePart| it.part > 0 && machine.nodes.iter().any(|node| node.id == it.node);
+                let twice = |at: usize| nodes[..at].iter().any(|it| it.node == nodes[at].node);
+                if nodes.is_empty() || !nodes.iter().all(there) || (0..nodes.len()).any(twice) {
+                    let nodes: Vec<u32> = nodes.iter().map(|it| it.node).collect();
                     wrong.push(format!("pages of job {} come to nodes {nodes:?}", job.0));
                 }
             }
@@ -144,7 +147,8 @@ mod tests {
         let elsewhere = wrong(books, vec![seat(1, Some(0))], vec![order(1, Some(&[1, 2]))]);
         assert_eq!(elsewhere, ["thread 1 is told cpus 1-2, which are not its pool's"]);
         assert_eq!(wrong(books, vec![], vec![order(1, None)]), ["thread 1 has a seat, and is told no cpus"]);
-        let bring = PlaceOrder::Bring { job: JobId(1), unit: UNIT, nodes: vec![0, 7] };
+        let nodes = [0, 7].map(|node| NodePart { node, part: 1 }).to_vec();
+        let bring = PlaceOrder::Bring { job: JobId(1), unit: UNIT, nodes, divided: true };
         let bring = Step { action: bring, reason: Reason::PagesApart { bytes: 1 } };
         assert_eq!(wrong(books, vec![], vec![bring]), ["pages of job 1 come to nodes [0, 7]"]);
     }

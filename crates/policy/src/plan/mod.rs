@@ -23,7 +23,7 @@ pub use cpu::{CpuDecision, CpuOrder};
 pub use disk::DiskOrder;
 pub use gangs::{Gang, GangOrder, Quantum};
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
-pub use place::{PlaceOrder, Seat};
+pub use place::{NodePart, PlaceOrder, Seat};
 pub use reason::Reason;
 
 use crate::negotiate::Negotiation;

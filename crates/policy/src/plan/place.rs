@@ -37,15 +37,36 @@ pub enum PlaceOrder {
         /// The CPUs; never an empty set.
         cpus: Option<CpuSet>,
     },
-    /// The job's pages come to these nodes. An act, not a state.
+    /// The job's pages come to these nodes, in proportion to their parts: those of a node that has more than its part, or is
+    /// none of them, to those that have less, the first one first. A job of one pool keeps what lies in any of its nodes. An
+    /// act, not a state.
     Bring {
         /// The job.
         job: JobId,
         /// Its unit.
         unit: UnitId,
-        /// Numbers of nodes; never empty.
-        nodes: Vec<u32>,
+        /// Never empty. The first are those of the parent's pool.
+        nodes: Vec<NodePart>,
+        /// Whether the job is in several pools, and each node is to have its part; else any of the nodes will do.
+        divided: bool,
     },
+}
+
+/// A node's part of a job's pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodePart {
+    /// Its number.
+    pub node: u32,
+    /// Its part; what all of them sum to is the whole. Never 0.
+    pub part: u64,
+}
+
+impl NodePart {
+    /// So many pages by their parts: each node's, to the page.
+    pub fn due(parts: &[NodePart], pages: u64) -> Vec<(u32, u64)> {
+        let weights: Vec<u64> = parts.iter().map(|part| part.part).collect();
+        parts.iter().map(|part| part.node).zip(crate::share::split(pages, &weights)).collect()
+    }
 }
 
 impl PlaceOrder {

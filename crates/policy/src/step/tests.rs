@@ -11,7 +11,7 @@ use crate::cpu::{BUSY_NS, NotHeld, REST_NS, Side, WhyNot, needs_cap, not_held};
 use crate::plan::{CpuDecision, CpuOrder, DiskOrder, MemoryOrder, Orders, Reason, Step};
 use crate::rights::{Bid, Change, Ending, Offer, Refused, Trade, Waits};
 use crate::snapshot::{DiskFacts, DiskMeans, Means, MemoryFacts, Snapshot, UnitFacts, UnitMemory};
-use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, Scheme, UnitId};
+use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Permission, PoolForm, Scheme, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -687,6 +687,32 @@ fn a_reload_keeps_what_the_units_that_stay_hold() {
     let orders = w.after(10).orders.clone();
     assert!(orders.cpu.iter().all(|step| step.action.unit() == UnitId(3)), "{orders:?}");
     assert_eq!(w.holds(1), "0-1");
+}
+
+/// Pools of five that cross a node: three units of four CPUs cannot have one each. Pools by node: at once they have.
+#[test]
+fn a_reload_of_pools_moves_homes_at_once() {
+    let mut w = World::new("nodes:3 cpus:4", USER, &[100, 100, 100]);
+    w.contract.machine.pools = PoolForm::Size(5);
+    (0..3).for_each(|unit| w.run(unit, 4));
+    w.after(1);
+    let held: Vec<String> = (0..3).map(|unit| w.holds(unit)).collect();
+    assert_eq!(held, ["0-3", "5-8", "4,9-11"]);
+    w.after(10);
+    w.contract.machine.pools = PoolForm::Node;
+    let gone = w.after(10).decisions.cpu.steps.clone();
+    let mut held: Vec<String> = (0..3).map(|unit| w.holds(unit)).collect();
+    held.sort();
+    assert_eq!(held, ["0-3", "4-7", "8-11"]);
+    let disowned = gone.iter().filter(|step| matches!(step.action, CpuDecision::Disown { .. }));
+    assert!(
+        disowned.clone().count() > 0 && disowned.into_iter().all(|step| step.reason == Reason::PoolsChanged),
+        "{gone:?}"
+    );
+    // Once: the next step finds them as they are to be, and another form that suits them as well moves nothing.
+    assert_eq!(w.after(10).decisions.cpu.steps, []);
+    w.contract.machine.pools = PoolForm::Cache;
+    assert_eq!(w.after(10).decisions.cpu.steps, []);
 }
 
 fn permissions() -> impl Strategy<Value = Permission> {

@@ -16,7 +16,7 @@
 //!    grows by that in sum, and the gain pays for the move. The gain is [`GAIN_PART`] of the job's CPU time for as long as
 //!    it has gone on since its last move, times the growth: a job that has run so long will run as long again, in the mean.
 //!    The cost is [`MOVE_NS`] for each thread that moves.
-//! 4. Pages of a job that lie in other nodes than its threads come after them, where that pays by the same measure.
+//! 4. Pages of a job come after its threads, where that pays by the same measure ([`pages`]).
 //!
 //! Properties: no pool has more threads with a seat than CPUs that their unit may use. A thread is without a seat only while
 //! all seats are taken that it may have. Without repartitioning, a thread that counts and keeps its unit's CPUs never moves. Each move makes the
@@ -29,6 +29,7 @@
 //! M. Harchol-Balter and A. Downey, Exploiting Process Lifetime Distributions for Dynamic Load Balancing, 1997.
 
 pub(crate) mod board;
+mod pages;
 mod repartition;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -54,13 +55,6 @@ pub(crate) const MOVE_NS: u64 = MS;
 
 /// What running in one pool instead of apart saves: a tenth of the CPU time. Seed 001 measured more, with slower memory.
 pub(crate) const GAIN_PART: u64 = 10;
-
-/// Moving so many bytes takes a nanosecond: a gigabyte a second, as `migrate_pages(2)` does.
-const BYTES_PER_NS: u64 = 1;
-
-/// Pages that lie apart are brought when they are more than this part of a job's, and not again for [`BRING_PAUSE_NS`].
-const APART_PART: u64 = 20;
-const BRING_PAUSE_NS: Time = 10_000 * MS;
 
 /// The pools of a machine, as a contract has them formed.
 pub fn pools(machine: &Machine, form: PoolForm) -> Pools {
@@ -426,26 +420,10 @@ impl State {
         }
         for facts in &input.snapshot.jobs {
             let (Some(memory), Some(job)) = (&facts.memory, self.jobs.get_mut(&facts.job)) else { continue };
-            let paused = job.brought.is_some_and(|at| now.saturating_sub(at) < BRING_PAUSE_NS);
-            let spread = job.spread();
-            if paused || spread.is_empty() {
-                continue;
-            }
-            let near = |node: u32| {
-                let cpus = spread.iter().flat_map(|(pool, _)| &pools.pools[*pool].cpus);
-                cpus.filter_map(|cpu| input.machine.cpu(*cpu)).any(|cpu| cpu.node == node)
-            };
-            let nodes: Vec<u32> =
-                input.machine.nodes.iter().map(|node| node.id).filter(|node| near(*node)).collect();
-            let all: u64 = memory.iter().map(|(_, bytes)| bytes).sum();
-            let apart: u64 = memory.iter().filter(|(node, _)| !near(*node)).map(|(_, bytes)| bytes).sum();
-            let cpu_time = u128::from(now - job.since) * job.threads.len() as u128;
-            let gain = cpu_time * u128::from(apart) / u128::from(all.max(1) * GAIN_PART);
-            if nodes.is_empty() || apart <= all / APART_PART || gain < u128::from(apart / BYTES_PER_NS) {
-                continue;
-            }
+            let Some((nodes, apart)) = pages::bring(job, memory, now, input.machine, pools) else { continue };
+            let divided = job.spread().len() > 1;
             job.brought = Some(now);
-            let action = PlaceOrder::Bring { job: facts.job, unit: job.unit, nodes };
+            let action = PlaceOrder::Bring { job: facts.job, unit: job.unit, nodes, divided };
             orders.orders.push(Step { action, reason: Reason::PagesApart { bytes: apart } });
         }
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::plan::NodePart;
 use crate::snapshot::{Means, Snapshot, ThreadFacts};
 use alloc::string::String;
 use commonhold_contract::{Contract, Placement};
@@ -396,11 +397,100 @@ fn pages_come_after_their_threads_once() {
         let bring = world.orders.iter().filter(|step| matches!(step.action, PlaceOrder::Bring { .. }));
         for step in bring {
             brought += 1;
-            assert!(matches!(&step.action, PlaceOrder::Bring { nodes, .. } if *nodes == [0]));
+            assert!(
+                matches!(&step.action, PlaceOrder::Bring { nodes, divided: false, .. } if nodes[0].node == 0 && nodes.len() == 1)
+            );
             assert_eq!(step.reason, Reason::PagesApart { bytes: gib / 10 });
         }
     }
     assert_eq!(brought, 1);
+}
+
+/// What is ordered of pages in the next so many looks.
+fn brought(world: &mut World, looks: u32) -> Vec<(Vec<NodePart>, bool, Reason)> {
+    let mut all = Vec::new();
+    for _ in 0..looks {
+        world.now += 100 * MS;
+        world.step();
+        all.extend(world.orders.iter().filter_map(|step| match &step.action {
+            PlaceOrder::Bring { nodes, divided, .. } => Some((nodes.clone(), *divided, step.reason)),
+            PlaceOrder::Seat { .. } => None,
+        }));
+    }
+    all
+}
+
+/// Six threads on stations of four: four beside the parent, whose memory all of it is, and two in the next one.
+#[test]
+fn a_job_in_two_pools_has_its_pages_in_both() {
+    let mut world = World::new(STATIONS, Placement::WorstFit);
+    world.contract.machine.repartition = true;
+    world.means.brings = true;
+    world.grow(0, 6);
+    assert_eq!(world.seen(), "aaaa aa-- ----");
+    world.jobs.get_mut(&0).unwrap().memory = Some(alloc::vec![(0, 600 << 20)]);
+    let parts = [NodePart { node: 0, part: 4_000 }, NodePart { node: 1, part: 2_000 }].to_vec();
+    assert_eq!(brought(&mut world, 90), [(parts, true, Reason::PagesApart { bytes: 200 << 20 })]);
+    // So they may stay.
+    world.jobs.get_mut(&0).unwrap().memory = Some(alloc::vec![(0, 400 << 20), (1, 200 << 20)]);
+    assert_eq!(brought(&mut world, 200), []);
+}
+
+/// The first thread has its seat in the second node, as its owner has it there: that node is named first.
+#[test]
+fn the_parents_node_is_filled_first() {
+    let mut world = World::new("nodes:2 cpus:2 memory:1GiB", Placement::WorstFit);
+    world.contract.machine.repartition = true;
+    world.means.brings = true;
+    let thread = |n, tied: Option<[u32; 1]>| ThreadFacts {
+        thread: ThreadId(n),
+        wants: true,
+        cpu: None,
+        tied: tied.map(|cpus| cpus.into_iter().collect()),
+    };
+    let threads = alloc::vec![thread(1, Some([2])), thread(2, Some([0])), thread(3, Some([1]))];
+    let facts = JobFacts {
+        job: JobId(0),
+        name: String::new(),
+        unit: UnitId(2),
+        threads,
+        memory: Some(alloc::vec![(0, 1 << 30)]),
+    };
+    world.jobs.insert(0, facts);
+    let (nodes, divided, _) = brought(&mut world, 100).remove(0);
+    assert_eq!(
+        (nodes.iter().map(|it| (it.node, it.part)).collect::<Vec<_>>(), divided),
+        ([(1, 1_000), (0, 2_000)].to_vec(), true)
+    );
+}
+
+/// Pools of six become pools of four: seats follow their CPUs, as far as there is room, and all threads are told.
+#[test]
+fn pools_may_take_another_form_under_way() {
+    let mut world = World::new(STATIONS, Placement::WorstFit);
+    world.contract.machine.pools = PoolForm::Size(6);
+    world.grow(0, 6);
+    world.grow(1, 6);
+    world.contract.machine.pools = PoolForm::Node;
+    world.step();
+    assert_eq!(world.seen(), "aaaa bbbb aabb");
+    let told = world
+        .orders
+        .iter()
+        .filter(|step| matches!(&step.action, PlaceOrder::Seat { cpus: Some(cpus), .. } if cpus.len() == 4));
+    assert_eq!(told.count(), 12);
+    world.step();
+    assert!(world.orders.is_empty() && world.seats.is_empty());
+    world.contract.machine.pools = PoolForm::Machine;
+    world.step();
+    assert_eq!(world.seen(), "aaaaaabbbbbb");
+    // The second pool of four has the CPUs of the third of two: nobody moves who need not.
+    let mut world = World::new(STATIONS, Placement::WorstFit);
+    (0..2).for_each(|job| world.grow(job, 2));
+    assert_eq!(world.seen(), "aa-- bb-- ----");
+    world.contract.machine.pools = PoolForm::Size(2);
+    world.step();
+    assert_eq!(world.seen(), "aa -- bb -- -- --");
 }
 
 #[test]
@@ -472,6 +562,34 @@ fn seats(state: &State) -> BTreeMap<ThreadId, PoolAt> {
 }
 
 proptest! {
+    /// Whatever lies where: what is ordered sums to all, names each node once, and once carried out it may stay so.
+    #[test]
+    fn pages_that_lie_as_they_are_due_stay(
+        size in 1u32..7, threads in 1u32..13, memory in proptest::collection::vec(0u64..1 << 32, 3),
+    ) {
+        let mut world = World::new(STATIONS, Placement::WorstFit);
+        world.contract.machine.repartition = true;
+        world.contract.machine.pools = PoolForm::Size(size);
+        world.means.brings = true;
+        world.grow(0, threads);
+        world.jobs.get_mut(&0).unwrap().memory = Some((0..).zip(memory.iter().copied()).collect());
+        let all: u64 = memory.iter().sum();
+        for (nodes, divided, reason) in brought(&mut world, 95) {
+            let Reason::PagesApart { bytes } = reason else { panic!("{reason:?}") };
+            let due = NodePart::due(&nodes, all);
+            prop_assert!(bytes > 0 && bytes <= all && nodes.iter().all(|it| it.part > 0));
+            prop_assert_eq!(due.iter().map(|(_, pages)| pages).sum::<u64>(), all);
+            let distinct: BTreeSet<u32> = nodes.iter().map(|it| it.node).collect();
+            prop_assert_eq!(distinct.len(), nodes.len());
+            // The parent sits in the first pool: its node comes first.
+            prop_assert_eq!((nodes[0].node, divided), (0, threads > size));
+            world.jobs.get_mut(&0).unwrap().memory = Some(due);
+            prop_assert_eq!(brought(&mut world, 110), []);
+            return Ok(());
+        }
+        // Nothing lies apart, or little does, or the job is too young for so much.
+    }
+
     /// No pool is overfull, and nobody stands while a seat is free.
     #[test]
     fn seats_are_conserved(events in events(), placement in 0usize..5, repartition: bool, fixed: bool, size in 1u32..14) {

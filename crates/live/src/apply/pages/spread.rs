@@ -1,0 +1,134 @@
+//! Which pages of a job go to which node, block by block.
+//!
+//! Problem: a job's pages are to lie in several nodes, each with its part. Pages that lie where they are due should stay.
+//!
+//! Terms: a node's *excess* is what lies there beyond its due; what is missing to it is its *lack*. A *block* is pages that
+//! go together.
+//!
+//! Algorithm: of what is looked at of a node, the part that its excess is of all that lies there goes: a block goes if the
+//! node then has given no more than half of it too much. It goes to the node that has had the least of its lack; of equals, to the one that
+//! is named first.
+//!
+//! Properties: a node gives its excess to half a block, if all its blocks are looked at. At any time nodes have had the same
+//! part of what they lack, to a block. So what was next to each other lies in all of them.
+
+use std::collections::BTreeMap;
+
+use commonhold_policy::plan::NodePart;
+
+/// What a node has more than it is due.
+#[derive(Debug, Clone, Copy)]
+struct Over {
+    has: u64,
+    excess: u64,
+    seen: u64,
+    gave: u64,
+}
+
+/// What is missing to a node.
+#[derive(Debug, Clone, Copy)]
+struct Lack {
+    node: u32,
+    whole: u64,
+    had: u64,
+}
+
+/// What is still to go where.
+#[derive(Debug, Clone)]
+pub(super) struct Spread {
+    over: BTreeMap<u32, Over>,
+    lacks: Vec<Lack>,
+}
+
+impl Spread {
+    /// For pages that lie in nodes as `has` says.
+    pub(super) fn new(has: &BTreeMap<u32, u64>, parts: &[NodePart]) -> Spread {
+        let due = NodePart::due(parts, has.values().sum());
+        let due_of = |node: u32| due.iter().find(|(at, _)| *at == node).map_or(0, |(_, due)| *due);
+        let over = |(node, has): (&u32, &u64)| {
+            let excess = has.saturating_sub(due_of(*node));
+            (excess > 0).then_some((*node, Over { has: *has, excess, seen: 0, gave: 0 }))
+        };
+        let lack = |(node, due): &(u32, u64)| {
+            let whole = due.saturating_sub(has.get(node).copied().unwrap_or(0));
+            (whole > 0).then_some(Lack { node: *node, whole, had: 0 })
+        };
+        Spread { over: has.iter().filter_map(over).collect(), lacks: due.iter().filter_map(lack).collect() }
+    }
+
+    /// Whether pages of a node may go.
+    pub(super) fn gives(&self, node: u32) -> bool {
+        self.over.get(&node).is_some_and(|over| over.gave < over.excess)
+    }
+
+    /// Where so many pages go that lie in a node; `None`: they stay.
+    pub(super) fn goes(&mut self, node: u32, pages: u64) -> Option<u32> {
+        let over = self.over.get_mut(&node)?;
+        over.seen += pages;
+        let due = u128::from(over.excess) * u128::from(over.seen.min(over.has)) / u128::from(over.has.max(1));
+        if u128::from(over.gave) + u128::from(pages / 2) > due {
+            return None;
+        }
+        let part_had = |lack: &Lack| u128::from(lack.had) * (1 << 32) / u128::from(lack.whole);
+        let at = (0..self.lacks.len()).min_by_key(|at| (part_had(&self.lacks[*at]), *at))?;
+        over.gave += pages;
+        self.lacks[at].had += pages;
+        Some(self.lacks[at].node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BLOCK: u64 = 512;
+
+    fn parts(parts: &[u64]) -> Vec<NodePart> {
+        (0..)
+            .zip(parts)
+            .filter(|(_, part)| **part > 0)
+            .map(|(node, part)| NodePart { node, part: *part })
+            .collect()
+    }
+
+    /// 4 to 2: of six blocks in the first node every third goes to the second one.
+    #[test]
+    fn every_third_block_goes() {
+        let mut spread = Spread::new(&[(0, 6 * BLOCK)].into(), &parts(&[4, 2]));
+        let went: Vec<Option<u32>> = (0..6).map(|_| spread.goes(0, BLOCK)).collect();
+        assert_eq!(went, [None, Some(1), None, None, Some(1), None]);
+        assert_eq!(spread.goes(1, BLOCK), None);
+        assert!(!spread.gives(0));
+    }
+
+    proptest! {
+        /// Each node ends with what it is due, to a block for each node that gave; and nothing leaves one that has no excess.
+        #[test]
+        fn nodes_end_with_their_dues(
+            blocks in proptest::collection::vec(0u64..200, 4), wanted in proptest::collection::vec(0u64..10, 3),
+        ) {
+            prop_assume!(wanted.iter().any(|part| *part > 0));
+            let parts = parts(&wanted);
+            let mut has: BTreeMap<u32, u64> = (0..).zip(blocks.iter().map(|blocks| blocks * BLOCK)).collect();
+            let all: u64 = has.values().sum();
+            let due: BTreeMap<u32, u64> = NodePart::due(&parts, all).into_iter().collect();
+            let before = has.clone();
+            let mut spread = Spread::new(&has, &parts);
+            let order = blocks.iter().zip(0u32..).flat_map(|(blocks, node)| (0..*blocks).map(move |n| (n, node)));
+            let mut order: Vec<(u64, u32)> = order.collect();
+            order.sort_unstable();
+            for (_, node) in order {
+                if let Some(to) = spread.goes(node, BLOCK) {
+                    prop_assert!(before[&node] > due.get(&node).copied().unwrap_or(0) && to != node);
+                    *has.entry(node).or_default() -= BLOCK;
+                    *has.entry(to).or_default() += BLOCK;
+                }
+            }
+            for (node, has) in has {
+                let due = due.get(&node).copied().unwrap_or(0);
+                prop_assert!(has.abs_diff(due) <= 4 * BLOCK, "node {node}: {has} of {due}");
+            }
+        }
+    }
+}
