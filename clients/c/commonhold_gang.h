@@ -363,12 +363,12 @@ static void ch__gang_join_again(void) {
 }
 
 static void *ch__gang_write(void *none) {
-	uint64_t asked_at = ch__gang_now();
+	uint64_t asked_at = ch__gang_now(), until = asked_at;
 	(void)none;
 	pthread_mutex_lock(&ch__gang.lock);
 	while (!ch__gang.ends) {
 		uint64_t now = ch__gang_now(), looked = __atomic_load_n(&ch__gang.page->looked_at_ns, __ATOMIC_RELAXED);
-		uint64_t every = __atomic_load_n(&ch__gang.page->every_ns, __ATOMIC_RELAXED), until;
+		uint64_t every = __atomic_load_n(&ch__gang.page->every_ns, __ATOMIC_RELAXED);
 		struct timespec time;
 		ch__gang_put(now);
 		if (now > looked + CH__GANG_GONE_NS && now > asked_at + CH__GANG_GONE_NS) {
@@ -376,7 +376,9 @@ static void *ch__gang_write(void *none) {
 			asked_at = now;
 		}
 		every = every < CH__GANG_EVERY_MIN ? CH__GANG_EVERY_MIN : every > CH_SECOND ? CH_SECOND : every;
-		until = now + every;
+		/* Who comes so late was stopped, and a quantum begins now. The daemon looks in its middle and at its end: a word just
+		 * before is newer than one just after, and this thread does not run, and count as one, when the daemon looks. */
+		until = now + (now > until + every / 2 ? every / 2 : every);
 		time.tv_sec = (time_t)(until / UINT64_C(1000000000));
 		time.tv_nsec = (long)(until % UINT64_C(1000000000));
 		if (!ch__gang.ends)

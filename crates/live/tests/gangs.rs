@@ -188,6 +188,21 @@ fn a_gang_runs_only_if_its_gate_and_its_units_are_open() {
     assert_eq!(held.undo().continued, 0);
 }
 
+/// However fast signals follow each other: the last one counts.
+#[test]
+fn the_last_of_many_orders_is_in_force() {
+    let job = start("sh", &["-c", TWO]);
+    eventually("two processes", || descendants(job.pid()).len() == 2);
+    let (mut held, numbers) = seen(&[&job]);
+    for n in 1..=100 {
+        for order in 0..n % 7 {
+            held.gate(numbers[0], order % 2 == 0);
+        }
+        held.gate(numbers[0], n % 2 == 0);
+        eventually("it is as ordered", || is_stopped(&job) == Some(n % 2 != 0));
+    }
+}
+
 #[test]
 fn who_is_stopped_wants_nothing_and_its_unit_does() {
     let job = start("sh", &["-c", TWO]);

@@ -4,7 +4,8 @@
 //! nothing, or end while it writes.
 //!
 //! Algorithm: a process that joins gets a page. Each look reads the pages of all processes of jobs. What a page has grown by
-//! since the look before is added to its job's sum, up to what the CPU time could transfer that the process used meanwhile. A
+//! since the look before is added to its job's sum, up to what the CPU time could transfer that the process used since, and the last second's if it
+//! did not tell of that. A
 //! job's sum is as old as the oldest word of its processes. While a job is stopped, its processes transfer nothing and tell
 //! nothing: their words do not age.
 //!
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use commonhold_client::arena::LEFT;
+use commonhold_client::arena::{LEFT, Told};
 use commonhold_policy::{BusUse, JobId, Time};
 
 use super::process::{ProcFs, ProcessKey, is_alive};
@@ -58,6 +59,7 @@ pub(crate) type Complaint = (ProcessKey, &'static str, LiveError);
 #[derive(Debug)]
 struct Member {
     page: Shared,
+    pid: u32,
     user: u32,
     /// What it told last: the bytes as it told them, and when. At first nothing, at the time when it joined.
     at: Time,
@@ -65,6 +67,8 @@ struct Member {
     has_told: bool,
     /// Its CPU clock then.
     cpu_ns: u64,
+    /// What its CPU time was enough for before, and it did not tell of, in bytes.
+    earned: u64,
     /// For how long it was stopped since, as far as `counted_to`.
     paused: Time,
     counted_to: Time,
@@ -127,11 +131,13 @@ impl Arena {
         let cpu_ns = clock::process_cpu_ns(key.pid).unwrap_or(0);
         let member = Member {
             page,
+            pid: key.pid,
             user,
             at: now,
             bytes: 0,
             has_told: false,
             cpu_ns,
+            earned: 0,
             paused: 0,
             counted_to: now,
             silent: false,
@@ -163,7 +169,16 @@ impl Arena {
         self.members.retain(|key, member| {
             member.page.look(now, every_ns);
             let Some((job, shut)) = job_of(*key) else { return true };
-            let grown = member.look(*key, now, shut, every_ns, complaints);
+            let grown = member.look(now, shut, every_ns, &mut |what: &'static str, why, remedy: &str| {
+                let name = procfs.stat(key.pid).ok().flatten().map(|stat| stat.comm).unwrap_or_default();
+                let remedy = remedy.to_owned();
+                let source = io::Error::other(why);
+                complaints.push((
+                    *key,
+                    what,
+                    LiveError::Process { pid: key.pid, name, what: what.to_owned(), source, remedy },
+                ));
+            });
             if grown > 0 || member.has_told {
                 let sum = sums.entry(job).or_default();
                 sum.bytes = sum.bytes.saturating_add(grown);
@@ -193,62 +208,61 @@ impl Member {
     /// Reads the page; how many more bytes are to be believed.
     fn look(
         &mut self,
-        key: ProcessKey,
         now: Time,
         shut: Option<Time>,
         every_ns: u64,
-        complaints: &mut Vec<Complaint>,
+        complain: &mut dyn FnMut(&'static str, String, &str),
     ) -> u64 {
         let told = self.page.told();
         // Both are later than what was read: who is honest is not taken for a liar.
-        let cpu_ns = clock::process_cpu_ns(key.pid).unwrap_or(self.cpu_ns);
+        let cpu_ns = clock::process_cpu_ns(self.pid).unwrap_or(self.cpu_ns);
         let latest = clock::now().max(now);
         let used_ns = cpu_ns.saturating_sub(self.cpu_ns);
+        let patience_ns = every_ns.saturating_mul(8).max(SILENT_CPU_NS);
         let new = told.filter(|told| told.at_ns != 0 && (told.at_ns, told.bytes) != (self.at, self.bytes));
+        let makes_sense = |told: &Told| {
+            let has_come = told.at_ns <= latest || told.at_ns == LEFT;
+            told.bytes >= self.bytes && told.at_ns >= self.at && has_come
+        };
         let mut grown = 0;
-        match new {
-            Some(told)
-                if told.bytes < self.bytes
-                    || told.at_ns < self.at
-                    || (told.at_ns > latest && told.at_ns != LEFT) =>
-            {
-                let what = format!(
-                    "it writes {} bytes at {} ns, after {} at {}, and it is {latest} now",
-                    told.bytes, told.at_ns, self.bytes, self.at
-                );
-                let kind = "what it writes of the memory bus";
-                complaints.push(complaint(key, kind, "make sense of", what, "; what it told before counts"));
-            }
-            Some(told) => {
-                let (says, most) = (
-                    told.bytes - self.bytes,
-                    used_ns.saturating_mul(BYTES_PER_NS).saturating_add(SLACK_BYTES),
-                );
-                grown = says.min(most);
-                if says > most {
-                    let what = format!(
-                        "{says} bytes over the memory bus in {used_ns} ns of CPU time; {most} are believed"
+        match (new.filter(makes_sense), new) {
+            (Some(told), _) => {
+                // A program that tells much at once may have transferred it since long before.
+                let earned = used_ns.min(patience_ns).saturating_mul(BYTES_PER_NS);
+                let most = self.earned.saturating_add(earned).min(patience_ns.saturating_mul(BYTES_PER_NS));
+                let says = told.bytes - self.bytes;
+                grown = says.min(most.saturating_add(SLACK_BYTES));
+                if says > grown {
+                    let what = format!("{says} bytes, where its CPU time was enough for {grown}");
+                    complain(
+                        "believe what it says it transferred over the memory bus",
+                        what,
+                        "; these are believed",
                     );
-                    complaints.push(complaint(key, "what it says it transferred", "believe", what, ""));
                 }
+                self.earned = most.saturating_sub(grown);
                 (self.at, self.bytes, self.has_told) = (told.at_ns, told.bytes, true);
                 (self.cpu_ns, self.paused, self.silent) = (cpu_ns, 0, false);
             }
-            None => {
-                let silent_ns = every_ns.saturating_mul(8).max(SILENT_CPU_NS);
-                if used_ns > silent_ns && !self.silent {
-                    self.silent = true;
-                    let what = format!("it joined, and used {used_ns} ns of CPU time without a word");
-                    let remedy = "; its job is judged by the others of its processes";
-                    complaints.push(complaint(
-                        key,
-                        "the end of its silence on the memory bus",
-                        "wait for",
-                        what,
-                        remedy,
-                    ));
-                }
+            (None, Some(told)) => {
+                let what = format!(
+                    "{} bytes at {} ns, after {} at {}, and it is {latest} now",
+                    told.bytes, told.at_ns, self.bytes, self.at
+                );
+                complain(
+                    "make sense of what it writes of the memory bus",
+                    what,
+                    "; what it told before counts",
+                );
+                self.silent |= used_ns > patience_ns;
             }
+            (None, None) if used_ns > patience_ns && !self.silent => {
+                self.silent = true;
+                let what = format!("it joined, and used {used_ns} ns of CPU time without a word");
+                let remedy = "; its job is judged by the others of its processes";
+                complain("hear what it transfers over the memory bus", what, remedy);
+            }
+            (None, None) => {}
         }
         if let Some(since) = shut {
             let from = since.max(self.counted_to).max(if self.at == LEFT { 0 } else { self.at });
@@ -257,17 +271,6 @@ impl Member {
         self.counted_to = now;
         grown
     }
-}
-
-fn complaint(key: ProcessKey, kind: &'static str, verb: &str, what: String, remedy: &str) -> Complaint {
-    let error = LiveError::Process {
-        pid: key.pid,
-        name: "a gang's".to_owned(),
-        what: format!("{verb} {kind}"),
-        source: io::Error::other(what),
-        remedy: remedy.to_owned(),
-    };
-    (key, kind, error)
 }
 
 #[cfg(test)]

@@ -99,11 +99,29 @@ fn a_lie_is_cut_off_at_what_cpus_can_do_and_said() {
     rig.tell_now(1 << 60);
     let believed = rig.look().unwrap().bytes;
     assert!(believed < 1 << 50, "{believed}");
-    rig.said(&["cannot believe what it says it transferred"]);
+    rig.said(&["cannot believe what it says it transferred over the memory bus"]);
     // What was left out is not made up for.
     rig.tell_now((1 << 60) + 5);
     assert_eq!(rig.look().unwrap().bytes, believed + 5);
     rig.said(&[]);
+}
+
+/// What was transferred bit by bit may be told at once, if it is not too long ago.
+#[test]
+fn much_at_once_is_no_lie_if_there_was_time_for_it() {
+    let mut rig = Rig::new();
+    for _ in 0..10 {
+        work(5_000_000);
+        rig.tell_now(0);
+        rig.look();
+    }
+    let bytes = 45_000_000 * BYTES_PER_NS;
+    rig.tell_now(bytes);
+    assert_eq!(rig.look().unwrap().bytes, bytes);
+    rig.said(&[]);
+    rig.tell_now(2 * bytes);
+    assert!(rig.look().unwrap().bytes < 2 * bytes, "but once");
+    rig.said(&["its CPU time was enough for"]);
 }
 
 #[test]
