@@ -1,6 +1,6 @@
 # The two commands of the README, and their parts. `make help` lists them.
 
-.PHONY: run test build lint unit lab audit fuzz random bench bench-simulator bench-lab install packages-run packages-test help
+.PHONY: run test build gangs lint unit lab audit fuzz random bench bench-simulator bench-lab install packages-run packages-test help
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
@@ -18,6 +18,9 @@ test: packages-test lint unit lab ## everything that tests the project, the lab 
 
 build: ## the program, in target/release
 	$(CARGO) build --release --locked --package commonhold $(FEATURES)
+
+gangs: ## what programs need to take part in the choice of gangs, in target/gangs (docs/gangs.md)
+	scripts/gangs
 
 lint: ## formatting, lints, what may import what, and the documents' sentences and links, warnings forbidden
 	$(CARGO) fmt --all --check

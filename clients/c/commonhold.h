@@ -84,6 +84,8 @@ typedef struct {
 	/* The last answer, with a NUL at its end: `length` bytes before it. */
 	char *answer;
 	size_t length, room;
+	/* Where a descriptor that comes with an answer is put; NULL: none is taken. */
+	int *passed;
 	char message[2048];
 	char error_name[CH_NAME_SIZE];
 } ch_client;
@@ -565,6 +567,42 @@ static ch_error ch__send(ch_client *client, const char *bytes, size_t length) {
 	return CH_OK;
 }
 
+/* What recv does; a descriptor that comes along is put where the client wants it. */
+static ssize_t ch__recv(ch_client *client, char *bytes, size_t length) {
+	union {
+		struct cmsghdr header;
+		char room[64];
+	} beside;
+	struct iovec to;
+	struct msghdr message;
+	struct cmsghdr *at;
+	ssize_t n;
+	if (!client->passed)
+		return recv(client->fd, bytes, length, 0);
+	memset(&message, 0, sizeof message);
+	memset(&beside, 0, sizeof beside);
+	to.iov_base = bytes;
+	to.iov_len = length;
+	message.msg_iov = &to;
+	message.msg_iovlen = 1;
+	message.msg_control = &beside;
+	message.msg_controllen = sizeof beside;
+	n = recvmsg(client->fd, &message, MSG_CMSG_CLOEXEC);
+	for (at = n < 0 ? NULL : CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
+		size_t one;
+		if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (one = 0; CMSG_LEN((one + 1) * sizeof(int)) <= at->cmsg_len; one++) {
+			int descriptor;
+			memcpy(&descriptor, CMSG_DATA(at) + one * sizeof(int), sizeof descriptor);
+			if (*client->passed >= 0)
+				close(*client->passed);
+			*client->passed = descriptor;
+		}
+	}
+	return n;
+}
+
 /* Reads one answer, up to its NUL: the daemon sends one for each request, and no other. */
 static ch_error ch__receive(ch_client *client) {
 	client->length = 0;
@@ -579,7 +617,7 @@ static ch_error ch__receive(ch_client *client) {
 			client->answer = larger;
 			client->room = room;
 		}
-		n = recv(client->fd, client->answer + client->length, client->room - client->length - 1, 0);
+		n = ch__recv(client, client->answer + client->length, client->room - client->length - 1);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)

@@ -58,6 +58,10 @@ pub enum Why {
     NoSuchOffer,
     /// So many clients hold offers or wait already.
     TooManyClients,
+    /// The contract has no gangs.
+    NoGangs,
+    /// So many processes tell what they transfer already.
+    TooManyPages,
     /// It should have worked, and did not.
     Failed,
     /// The request is not understood.
@@ -68,7 +72,7 @@ pub enum Why {
     Other(String),
 }
 
-const NAMES: [(Why, &str); 18] = [
+const NAMES: [(Why, &str); 20] = [
     (Why::NotAllowed, "io.commonhold.NotAllowed"),
     (Why::NoSuchUnit, "io.commonhold.NoSuchUnit"),
     (Why::NoSuchProcess, "io.commonhold.NoSuchProcess"),
@@ -84,6 +88,8 @@ const NAMES: [(Why, &str); 18] = [
     (Why::TooManyOffers, "io.commonhold.TooManyOffers"),
     (Why::NoSuchOffer, "io.commonhold.NoSuchOffer"),
     (Why::TooManyClients, "io.commonhold.TooManyClients"),
+    (Why::NoGangs, "io.commonhold.NoGangs"),
+    (Why::TooManyPages, "io.commonhold.TooManyPages"),
     (Why::Failed, "io.commonhold.Failed"),
     (Why::InvalidParameter, "org.varlink.service.InvalidParameter"),
     (Why::MethodNotFound, "org.varlink.service.MethodNotFound"),

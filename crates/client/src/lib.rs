@@ -21,6 +21,7 @@
 //!
 //! Who asks, the kernel tells the daemon. It is the user that the process had when it connected.
 
+pub mod arena;
 mod client;
 mod error;
 mod reply;

@@ -52,6 +52,10 @@ pub enum Call {
     /// A change of tickets. It is answered after the turn that made it or refused it.
     #[serde(rename = "io.commonhold.Change")]
     Change(Asked),
+    /// Has the calling process tell what it transfers over the memory bus. A descriptor of its page, an
+    /// [`arena::Page`](crate::arena::Page), comes with the answer, [`Joined`].
+    #[serde(rename = "io.commonhold.Join")]
+    Join {},
     /// What becomes of an offer or an exchange. It is answered when the offer stands no more, when the exchange is over, or
     /// when the time is.
     #[serde(rename = "io.commonhold.Await")]
@@ -171,6 +175,15 @@ impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// The answer to [`Call::Join`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// How long the page is.
+    pub page_bytes: u64,
+    /// How often the process is to write there, in nanoseconds. The page has that too: it may change.
+    pub every_ns: u64,
 }
 
 /// An answer that is no error.

@@ -1,13 +1,14 @@
 //! What a daemon needs of a live backend beside the seam: members that enter by `exec`, reloads, and an end.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::Account;
 use commonhold_policy::Time;
 
-use crate::journal::Journal;
+use crate::journal::{Journal, ProcessKey};
 use crate::kernel::Switched;
+use crate::observe::arena::NotJoined;
 use crate::roster::Roster;
 use crate::{Backend, LiveError};
 
@@ -51,6 +52,10 @@ pub trait LiveBackend: Backend<Error = LiveError> {
 
     /// The same, to let processes enter by `exec`.
     fn roster_mut(&mut self) -> &mut Roster;
+
+    /// Has a process of a user tell what it transfers over the memory bus: the descriptor of its page, and how often it is to
+    /// tell, in nanoseconds. Nothing where the contract has no gangs.
+    fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>>;
 
     /// What holds the contract now.
     fn held_by(&self) -> HeldBy;

@@ -7,6 +7,8 @@
 
 #[path = "cgroup_tree/beside_systemd.rs"]
 mod beside_systemd;
+#[path = "cgroup_tree/gangs.rs"]
+mod gangs;
 #[path = "support/skipped.rs"]
 mod skipped;
 

@@ -8,8 +8,10 @@
 //! least lately, of a client that is not kept, is closed for the one that comes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::IoSlice;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use commonhold_live::MORE_FILES;
 use commonhold_live::journal::ProcessKey;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::exit::{Exit, Failure};
 
@@ -48,6 +51,8 @@ struct Client {
     caller: Caller,
     input: Vec<u8>,
     output: Vec<u8>,
+    /// Goes with the first byte of that.
+    passed: Option<OwnedFd>,
     /// It said all it wanted to say; it may still listen.
     ended: bool,
     /// It waits for an answer that is not known yet.
@@ -118,7 +123,16 @@ impl Clients {
         self.next += 1;
         self.uses += 1;
         let (input, output) = (Vec::new(), Vec::new());
-        let client = Client { stream, caller, input, output, ended: false, waits: false, used: self.uses };
+        let client = Client {
+            stream,
+            caller,
+            input,
+            output,
+            passed: None,
+            ended: false,
+            waits: false,
+            used: self.uses,
+        };
         self.connected.insert(self.next, client);
         Some(self.next)
     }
@@ -190,10 +204,11 @@ impl Clients {
         }
     }
 
-    /// Queues an answer and sends what the client takes now.
-    pub(super) fn answer(&mut self, id: u64, message: &[u8]) {
+    /// Queues an answer, with a descriptor if one goes with it, and sends what the client takes now.
+    pub(super) fn answer(&mut self, id: u64, message: &[u8], passed: Option<OwnedFd>) {
         if let Some(client) = self.connected.get_mut(&id) {
             client.waits = false;
+            client.passed = passed;
             client.output.extend_from_slice(message);
             client.output.push(0);
         }
@@ -266,14 +281,31 @@ impl Client {
 
     fn flush(&mut self) -> io::Result<()> {
         while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
-                Ok(n) => drop(self.output.drain(..n)),
+            match self.send() {
+                Ok(n) => {
+                    drop(self.output.drain(..n));
+                    self.passed = None;
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) => return Err(e),
             }
         }
         Ok(())
+    }
+
+    /// Sends what it takes of the answer, and before its first byte the descriptor. A client that never takes it is none the
+    /// richer: the kernel closes what nobody receives.
+    fn send(&mut self) -> io::Result<usize> {
+        let Some(passed) = &self.passed else { return self.stream.write(&self.output) };
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut room);
+        let descriptors = [passed.as_fd()];
+        if !beside.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let what = [IoSlice::new(&self.output)];
+        Ok(sendmsg(&self.stream, &what, &mut beside, SendFlags::NOSIGNAL)?)
     }
 
     /// Whether it will ask no more and took every answer; or waits for one, and is gone.

@@ -44,7 +44,7 @@ use clients::{Caller, Clients};
 use held::Held;
 use hold::Hold;
 pub(crate) use outlook::Outlook;
-use requests::About;
+use requests::{About, Answer};
 
 /// The signals that it reads: to stop, and to reload (SIGHUP).
 const TOLD_BY: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -266,7 +266,7 @@ impl Daemon<'_> {
     fn answer_waiting(&mut self) -> Result<(), Failure> {
         while let Some((id, answer)) = self.held.due(clock::now()) {
             let message = requests::message(requests::reply(&answer));
-            self.clients.answer(id, &message);
+            self.clients.answer(id, &message, None);
             self.serve_client(id)?;
         }
         Ok(())
@@ -433,10 +433,10 @@ impl Daemon<'_> {
     }
 
     /// The answer to a request; `None`: it is not known yet.
-    fn answer(&mut self, id: u64, caller: &Caller, request: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+    fn answer(&mut self, id: u64, caller: &Caller, request: &[u8]) -> Result<Option<Answer>, Failure> {
         let call = match requests::read(request) {
             Ok(call) => call,
-            Err(answer) => return Ok(Some(answer.message)),
+            Err(answer) => return Ok(Some(answer)),
         };
         match &call {
             Call::Change(asked) => {
@@ -446,7 +446,7 @@ impl Daemon<'_> {
                 match taken {
                     Ok(Change::Offer { bid }) => self.held.take(bid, holds.then_some(id)),
                     Ok(_) => {}
-                    Err(refusal) => return Ok(Some(requests::refused(&refusal).message)),
+                    Err(refusal) => return Ok(Some(requests::refused(&refusal))),
                 }
                 self.step()?;
             }
@@ -465,9 +465,10 @@ impl Daemon<'_> {
                         None
                     }
                     Ok((state, false)) => {
-                        Some(requests::message(requests::reply(&AwaitReply { number, state })))
+                        let answered = requests::reply(&AwaitReply { number, state });
+                        Some(Answer::of(requests::message(answered)))
                     }
-                    Err(refusal) => Some(requests::refused(&refusal).message),
+                    Err(refusal) => Some(requests::refused(&refusal)),
                 });
             }
             _ => {}
@@ -480,7 +481,7 @@ impl Daemon<'_> {
             // A process that enters is under the unit's orders before it runs another instruction.
             self.step()?;
         }
-        Ok(Some(answer.message))
+        Ok(Some(answer))
     }
 
     /// Whether there is room for a client to hold an offer or to wait, if it `wants` to.
@@ -498,7 +499,7 @@ impl Daemon<'_> {
         self.clients.read(id);
         while let Some((caller, request)) = self.clients.next_request(id) {
             match self.answer(id, &caller, &request)? {
-                Some(answer) => self.clients.answer(id, &answer),
+                Some(Answer { message, passed, .. }) => self.clients.answer(id, &message, passed),
                 None => self.clients.flush(id),
             }
         }

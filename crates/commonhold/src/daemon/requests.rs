@@ -1,10 +1,14 @@
 //! What clients ask of a hold, and which clients may ask it.
 
+use std::os::fd::OwnedFd;
+
 use commonhold_client::Why;
-use commonhold_client::wire::{Call, Explanation, Refusal, Reply};
+use commonhold_client::arena::PAGE_BYTES;
+use commonhold_client::wire::{Call, Explanation, Joined, Refusal, Reply};
 use commonhold_contract::{UnitId, position};
 use commonhold_live::kernel::{Account, CallBacks, Cause, Had, Switched};
-use commonhold_live::{LiveBackend, clock};
+use commonhold_live::observe::arena::NotJoined;
+use commonhold_live::{LiveBackend, MORE_FILES, clock};
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
 use commonhold_report::switches::{CpuSwitches, Deadlines, Latency, Times, UnitSwitches};
 use serde::Serialize;
@@ -23,7 +27,16 @@ pub(super) struct About {
 /// An answer, and whether a step must be made before it is sent.
 pub(super) struct Answer {
     pub(super) message: Vec<u8>,
+    /// A descriptor that goes with it.
+    pub(super) passed: Option<OwnedFd>,
     pub(super) step_first: bool,
+}
+
+impl Answer {
+    /// An answer in words alone.
+    pub(super) fn of(message: Vec<u8>) -> Answer {
+        Answer { message, passed: None, step_first: false }
+    }
 }
 
 /// Reads a request; an error is the answer.
@@ -45,10 +58,15 @@ pub(super) type Answered = Result<Vec<u8>, Refusal>;
 /// Answers one request.
 pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: Call) -> Answer {
     let step_first = matches!(call, Call::Enter { .. });
+    let mut passed = None;
     let answered = match call {
         Call::Status { by_cpu } => status(hold, about, by_cpu),
         Call::Where { pid } => find(hold, about, pid),
         Call::Enter { unit } => enter(hold, caller, &unit),
+        Call::Join {} => join(hold, caller).and_then(|(joined, page)| {
+            passed = Some(page);
+            reply(&joined)
+        }),
         Call::Tickets {} => tickets::all(hold),
         Call::Currency { unit } => tickets::currency(hold, &unit),
         Call::AsContract {} => as_contract::answer(hold, about),
@@ -63,7 +81,7 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: Call
         }
     };
     match answered {
-        Ok(message) => Answer { message, step_first },
+        Ok(message) => Answer { message, passed, step_first },
         Err(refusal) => refused(&refusal),
     }
 }
@@ -163,16 +181,26 @@ pub(super) fn message(answered: Answered) -> Vec<u8> {
 }
 
 pub(super) fn refused(refusal: &Refusal) -> Answer {
-    Answer { message: serde_json::to_vec(refusal).unwrap_or_default(), step_first: false }
+    Answer::of(serde_json::to_vec(refusal).unwrap_or_default())
 }
 
 /// Why a request was not understood: an unknown method, or wrong parameters of a known one.
 fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
     let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
     let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
-    let known =
-        ["Status", "Where", "Enter", "Tickets", "Currency", "AsContract", "Offers", "Change", "Await"]
-            .map(|name| format!("io.commonhold.{name}"));
+    let known = [
+        "Status",
+        "Where",
+        "Enter",
+        "Tickets",
+        "Currency",
+        "AsContract",
+        "Offers",
+        "Change",
+        "Join",
+        "Await",
+    ]
+    .map(|name| format!("io.commonhold.{name}"));
     match method {
         Some(method) if !known.iter().any(|known| known == method) => {
             refuse(&Why::MethodNotFound, format!("no method `{method}`; there are {}", known.join(", ")))
@@ -257,6 +285,26 @@ fn enter(hold: &mut Hold, caller: &Caller, path: &str) -> Answered {
         Ok((why, true)) => reply(&EnterReply { outside: why.map(|why| why.to_string()) }),
         Ok((_, false)) => Err(gone()),
         Err(e) => Err(refuse(&Why::Failed, e.to_string())),
+    }
+}
+
+/// A page for the calling process, in which it tells what it transfers over the memory bus.
+fn join(hold: &mut Hold, caller: &Caller) -> Result<(Joined, OwnedFd), Refusal> {
+    let gone = || refuse(&Why::NoSuchProcess, format!("process {} is gone", caller.pid));
+    let key = caller.key.ok_or_else(gone)?;
+    let no_gangs = || {
+        let message =
+            "the contract in force has no gangs: `gangs` in [machine] and `job` in a unit make some";
+        refuse(&Why::NoGangs, message.to_owned())
+    };
+    match hold.backend().join(key, caller.uid).ok_or_else(no_gangs)? {
+        Ok((page, every_ns)) => Ok((Joined { page_bytes: PAGE_BYTES, every_ns }, page)),
+        Err(NotJoined::TooMany(why)) => Err(refuse(&Why::TooManyPages, why)),
+        Err(NotJoined::Failed(e)) => {
+            let no_descriptor = e.raw_os_error() == Some(libc::EMFILE);
+            let remedy = if no_descriptor { MORE_FILES } else { "" };
+            Err(refuse(&Why::Failed, format!("no page can be made for process {}: {e}{remedy}", key.pid)))
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod bad_machine;
 mod clients;
 mod currencies;
 mod exec;
+mod gangs;
 mod killed;
 mod membership;
 mod programs;

@@ -274,12 +274,12 @@ fn only_so_many_hold_offers() {
     eventually("all is taken back", || client(&place).offers().unwrap().offers.is_empty());
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// Builds a program of C.
-fn compiled(source: &str, to: &Path, more: &[&str]) -> Said {
+pub(crate) fn compiled(source: &str, to: &Path, more: &[&str]) -> Said {
     let warnings =
         ["-std=c99", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
     let mut cc = Command::new("cc");
@@ -288,7 +288,7 @@ fn compiled(source: &str, to: &Path, more: &[&str]) -> Said {
 }
 
 #[track_caller]
-fn compile(source: &str, to: &Path) {
+pub(crate) fn compile(source: &str, to: &Path) {
     let said = compiled(source, to, &[]);
     assert_eq!(said.code, Some(0), "install gcc, as scripts/packages-run says: {said:?}");
 }

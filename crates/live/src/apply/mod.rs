@@ -8,3 +8,4 @@ pub mod process;
 pub mod program;
 pub mod scheduler;
 mod seats;
+mod stops;

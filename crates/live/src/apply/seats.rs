@@ -4,16 +4,18 @@
 //! process by process (see [`super::pages`]).
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 
-use commonhold_contract::Contract;
-use commonhold_policy::plan::{PlaceOrder, Step};
-use commonhold_policy::{JobFacts, JobId, Means, Seats as SeatMeans, Time};
+use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::plan::{GangOrder, PlaceOrder, Step};
+use commonhold_policy::{JobFacts, JobId, Means, Seats as SeatMeans, Time, UnitFacts};
 
-use super::confine::Confinement;
+use super::confine::{Confinement, Problems};
 use super::pages;
 use crate::LiveError;
+use crate::observe::arena::NotJoined;
 use crate::observe::capability;
-use crate::observe::jobs::{Jobs, Tied};
+use crate::observe::jobs::{Jobs, Tied, has_gangs};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::Roster;
 
@@ -29,7 +31,7 @@ impl Seats {
     /// A backend's means, and those that it has for jobs: nothing where the contract has none.
     pub(super) fn means(contract: &Contract, means: Means) -> Means {
         match contract.units.iter().any(|unit| unit.job.is_some()) {
-            true => Means { seats: SeatMeans::Cpus, brings: capability::moves_pages(), ..means },
+            true => Means { seats: SeatMeans::Cpus, gangs: true, brings: capability::moves_pages(), ..means },
             false => means,
         }
     }
@@ -43,6 +45,59 @@ impl Seats {
         tied: Tied<'_>,
     ) -> Result<Vec<JobFacts>, LiveError> {
         self.jobs.observe(now, contract, roster, tied)
+    }
+
+    /// The units to look at, beside those that must be watched: what threads of gangs want is seen at each look.
+    pub(super) fn watched(contract: &Contract, watch: &[UnitId]) -> Vec<UnitId> {
+        let has_jobs = |unit: &UnitId| contract.unit(*unit).job.is_some() && !watch.contains(unit);
+        let gangs = contract.held().filter(has_jobs).take(if has_gangs(contract) { usize::MAX } else { 0 });
+        watch.iter().copied().chain(gangs).collect()
+    }
+
+    /// Puts those who came since the last look into their jobs, where that matters: one that is shut may have grown.
+    pub(super) fn catch_up(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
+        if self.jobs.any_shut() { self.jobs.catch_up(contract, roster) } else { Ok(()) }
+    }
+
+    /// Takes in which gangs run. Who is stopped, [`Seats::is_shut`] says from now on.
+    pub(super) fn gate(&mut self, orders: &[Step<GangOrder>], now: Time, roster: &Roster) {
+        for order in orders {
+            let GangOrder::Gate { job, unit, open } = order.action;
+            self.jobs.gate(job, unit, open, now, roster);
+        }
+    }
+
+    /// Whether a process is of a gang that is shut.
+    pub(super) fn is_shut(&self, key: ProcessKey) -> bool {
+        self.jobs.is_shut(key)
+    }
+
+    /// Whether any gang is shut.
+    pub(super) fn any_shut(&self) -> bool {
+        self.jobs.any_shut()
+    }
+
+    /// Has threads that are stopped count in what their units want.
+    pub(super) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
+        self.jobs.count_shut(roster, units);
+    }
+
+    /// A page in which a process tells what it transfers over the memory bus.
+    pub(super) fn join(
+        &mut self,
+        contract: &Contract,
+        key: ProcessKey,
+        user: u32,
+        roster: &mut Roster,
+    ) -> Result<OwnedFd, NotJoined> {
+        self.jobs.join(contract, key, user, roster)
+    }
+
+    /// Says what is not to be believed of what processes tell, once for each.
+    pub(super) fn complain(&mut self, problems: &mut Problems) {
+        for (key, kind, error) in self.jobs.take_complaints() {
+            problems.once(key, kind, || error);
+        }
     }
 
     /// Takes in what is ordered. The processes of threads whose seats changed.

@@ -17,6 +17,7 @@
 #![allow(clippy::disallowed_methods, reason = "this is where they are allowed")]
 
 pub mod affinity;
+pub(crate) mod arena;
 pub(crate) mod child;
 pub mod clock;
 pub(crate) mod copy;

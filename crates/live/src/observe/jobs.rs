@@ -15,15 +15,21 @@
 //! Properties: jobs and threads keep their numbers as long as they are there, and no number is given twice. A contract
 //! without jobs costs nothing.
 //!
+//! Gangs: a job may be *shut*: its processes are stopped, and their threads want nothing meanwhile. What its processes tell of
+//! the memory bus is read by [`arena`](super::arena).
+//!
 //! Limits: a process that comes and goes between two looks is never seen. The kernel goes through a process's page tables to
 //! tell its memory by node, some milliseconds for a gigabyte.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use commonhold_contract::{Contract, JobKind, UnitId};
-use commonhold_machine::CpuSet;
-use commonhold_policy::{JobFacts, JobId, ThreadFacts, ThreadId, Time};
+use std::os::fd::OwnedFd;
 
+use commonhold_contract::{Contract, Gangs, JobKind, UnitId};
+use commonhold_machine::CpuSet;
+use commonhold_policy::{JobFacts, JobId, ThreadFacts, ThreadId, Time, UnitFacts};
+
+use super::arena::{Arena, Complaint, NotJoined};
 use super::process::ProcessKey;
 use super::roster::Roster;
 use super::topology;
@@ -64,6 +70,28 @@ struct Thread {
     tied: Option<CpuSet>,
 }
 
+/// A job that is stopped.
+#[derive(Debug)]
+struct Shut {
+    since: Time,
+    unit: UnitId,
+    /// Threads that wanted a CPU then.
+    runnable: u32,
+}
+
+/// A process that is in a unit with jobs: its unit, what a job is there, its session and its parent.
+type Candidate = (ProcessKey, UnitId, JobKind, u32, u32);
+
+/// Whether jobs are gangs.
+pub(crate) fn has_gangs(contract: &Contract) -> bool {
+    contract.machine.gangs.by != Gangs::Off && contract.units.iter().any(|unit| unit.job.is_some())
+}
+
+/// How often a process is to tell what it transferred: twice per quantum (seed 003, section 4).
+pub(crate) fn told_every(contract: &Contract) -> u64 {
+    contract.machine.gangs.quantum_ns / 2
+}
+
 /// The jobs that were seen.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
@@ -75,6 +103,9 @@ pub(crate) struct Jobs {
     /// Those that are in no job any more, from this look to the next: they are let go, where they live on.
     retired: BTreeMap<ThreadId, (ProcessKey, u32)>,
     memory_at: BTreeMap<JobId, Time>,
+    arena: Arena,
+    complaints: Vec<Complaint>,
+    shut: BTreeMap<JobId, Shut>,
     /// Whether the machine has several nodes; `None`: nobody asked yet.
     has_nodes: Option<bool>,
 }
@@ -88,27 +119,81 @@ impl Jobs {
         roster: &mut Roster,
         tied: Tied<'_>,
     ) -> Result<Vec<JobFacts>, LiveError> {
-        let kind = |unit: UnitId| contract.units.get(unit.index()).and_then(|unit| unit.job);
         if !contract.units.iter().any(|unit| unit.job.is_some()) {
             let retired = std::mem::take(&mut self.by_thread);
             let (last_job, last_thread) = (self.last_job, self.last_thread);
             *self = Jobs { last_job, last_thread, retired, ..Jobs::default() };
             return Ok(Vec::new());
         }
-        let members: Vec<(ProcessKey, UnitId, JobKind, u32, u32)> = roster
-            .members()
-            .filter_map(|member| {
-                let unit = member.placement.unit;
-                Some((member.key, unit, kind(unit)?, member.session, member.parent))
-            })
-            .collect();
+        self.retired.clear();
+        let members = candidates(contract, roster);
         self.follow(&members, roster)?;
         for (key, ..) in &members {
             self.look_at(*key, roster, tied)?;
         }
         let mut facts = self.facts(roster);
         self.look_at_memory(now, &mut facts, roster)?;
+        self.look_at_bus(now, contract, &mut facts, roster);
         Ok(facts)
+    }
+
+    /// Puts those who came since the last look into their jobs.
+    pub(crate) fn catch_up(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
+        let members = candidates(contract, roster);
+        self.follow(&members, roster)
+    }
+
+    /// Shuts a job, or opens it: whose processes are to be stopped, [`Jobs::is_shut`] says from now on.
+    pub(crate) fn gate(&mut self, job: JobId, unit: UnitId, open: bool, now: Time, roster: &Roster) {
+        if open {
+            self.shut.remove(&job);
+        } else if !self.shut.contains_key(&job) {
+            let runnable = self.processes(job).iter().map(|key| roster.runnable(key.pid)).sum();
+            self.shut.insert(job, Shut { since: now, unit, runnable });
+        }
+    }
+
+    /// Whether a process is of a job that is shut.
+    pub(crate) fn is_shut(&self, key: ProcessKey) -> bool {
+        self.known.get(&key).is_some_and(|known| self.shut.contains_key(&known.job))
+    }
+
+    /// Whether any job is shut.
+    pub(crate) fn any_shut(&self) -> bool {
+        !self.shut.is_empty()
+    }
+
+    /// Has threads that are stopped count as they were when they were stopped, in what their units want.
+    pub(crate) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
+        if self.shut.is_empty() {
+            return;
+        }
+        for (key, known) in self.known.iter().filter(|(_, known)| self.shut.contains_key(&known.job)) {
+            if let Some(facts) = units.get_mut(known.unit.index()) {
+                facts.runnable = facts.runnable.saturating_sub(roster.runnable(key.pid));
+            }
+        }
+        for shut in self.shut.values() {
+            if let Some(facts) = units.get_mut(shut.unit.index()).filter(|facts| facts.processes > 0) {
+                facts.runnable += shut.runnable;
+            }
+        }
+    }
+
+    /// A page in which a process tells what it transfers: the descriptor to send it.
+    pub(crate) fn join(
+        &mut self,
+        contract: &Contract,
+        key: ProcessKey,
+        user: u32,
+        roster: &mut Roster,
+    ) -> Result<OwnedFd, NotJoined> {
+        self.arena.join(key, user, told_every(contract), roster.procfs())
+    }
+
+    /// What is not to be believed of what processes told.
+    pub(crate) fn take_complaints(&mut self) -> Vec<Complaint> {
+        std::mem::take(&mut self.complaints)
     }
 
     /// The process and the number of a thread that is there.
@@ -122,14 +207,9 @@ impl Jobs {
     }
 
     /// Forgets who is gone, and puts those who came into their jobs.
-    fn follow(
-        &mut self,
-        members: &[(ProcessKey, UnitId, JobKind, u32, u32)],
-        roster: &mut Roster,
-    ) -> Result<(), LiveError> {
+    fn follow(&mut self, members: &[Candidate], roster: &mut Roster) -> Result<(), LiveError> {
         let there: BTreeMap<ProcessKey, (UnitId, JobKind, u32)> =
             members.iter().map(|(key, unit, kind, session, _)| (*key, (*unit, *kind, *session))).collect();
-        self.retired.clear();
         let (by_thread, retired) = (&mut self.by_thread, &mut self.retired);
         self.known.retain(|key, known| {
             let stays = there.get(key).is_some_and(|(unit, kind, session)| {
@@ -143,7 +223,7 @@ impl Jobs {
             }
             stays
         });
-        let mut came: Vec<&(ProcessKey, UnitId, JobKind, u32, u32)> =
+        let mut came: Vec<&Candidate> =
             members.iter().filter(|(key, ..)| !self.known.contains_key(key)).collect();
         // Parents before their children.
         came.sort_by_key(|(key, ..)| (key.start, key.pid));
@@ -174,6 +254,8 @@ impl Jobs {
         let used: BTreeSet<JobId> = self.known.values().map(|known| known.job).collect();
         self.numbers.retain(|_, job| used.contains(job));
         self.memory_at.retain(|job, _| used.contains(job));
+        self.shut.retain(|job, _| used.contains(job));
+        self.arena.retain(|job| used.contains(job));
         Ok(())
     }
 
@@ -187,7 +269,8 @@ impl Jobs {
     /// What the threads of a process do.
     fn look_at(&mut self, key: ProcessKey, roster: &mut Roster, tied: Tied<'_>) -> Result<(), LiveError> {
         let Some(known) = self.known.get_mut(&key) else { return Ok(()) };
-        if roster.runnable(key.pid) == 0 && !known.threads.is_empty() {
+        let at_rest = roster.runnable(key.pid) == 0 || self.shut.contains_key(&known.job);
+        if at_rest && !known.threads.is_empty() {
             known.threads.values_mut().for_each(|thread| thread.wants = false);
             return Ok(());
         }
@@ -235,7 +318,7 @@ impl Jobs {
             });
             facts.threads.extend(known.threads.values().map(|thread| ThreadFacts {
                 thread: thread.id,
-                wants: thread.wants,
+                wants: thread.wants && !self.shut.contains_key(&known.job),
                 cpu: thread.cpu,
                 tied: thread.tied.clone(),
             }));
@@ -244,6 +327,24 @@ impl Jobs {
             facts.threads.sort_unstable_by_key(|facts| facts.thread);
         }
         jobs.into_values().collect()
+    }
+
+    /// Reads what processes told.
+    fn look_at_bus(&mut self, now: Time, contract: &Contract, facts: &mut [JobFacts], roster: &mut Roster) {
+        if !has_gangs(contract) {
+            self.arena = Arena::default();
+            return;
+        }
+        let (known, shut) = (&self.known, &self.shut);
+        let job_of = |key: ProcessKey| {
+            let job = known.get(&key)?.job;
+            Some((job, shut.get(&job).map(|shut| shut.since)))
+        };
+        let every_ns = told_every(contract);
+        let sums = self.arena.look(now, every_ns, &job_of, roster.procfs(), &mut self.complaints);
+        for facts in facts {
+            facts.bus = sums.get(&facts.job).copied();
+        }
     }
 
     /// Looks where the memory of one job lies: that which waited longest for it.
@@ -275,4 +376,14 @@ impl Jobs {
         facts.memory = Some(memory.into_iter().collect());
         Ok(())
     }
+}
+
+/// The processes of units with jobs.
+fn candidates(contract: &Contract, roster: &Roster) -> Vec<Candidate> {
+    let kind = |unit: UnitId| contract.units.get(unit.index()).and_then(|unit| unit.job);
+    let candidate = |member: &super::roster::Member| {
+        let unit = member.placement.unit;
+        Some((member.key, unit, kind(unit)?, member.session, member.parent))
+    };
+    roster.members().filter_map(candidate).collect()
 }

@@ -1,6 +1,7 @@
 //! Reading the machine. No order is given here; to see which pages are cold, the kernel is asked to begin another generation
 //! of them (`memory/ages.rs`).
 
+pub mod arena;
 pub mod capability;
 pub(crate) mod disk;
 pub(crate) mod files;

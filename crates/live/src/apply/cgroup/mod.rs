@@ -6,7 +6,7 @@
 //! Algorithm: a subtree of our own (`claim`) has a cgroup per unit (`layout`, `groups`). Processes are moved in when
 //! the roster finds them, and their children are born there (`members`). Orders become writes to cpuset.cpus,
 //! cpu.weight, cpu.max and cgroup.freeze (`order`, `knob`). Each is read back: a value that is not in force is an
-//! error.
+//! error. Gangs are parts of units, and have no cgroups: their processes are stopped by signals ([`stops`](super::stops)).
 //!
 //! Facts: CPU time is the kernel's cpu.stat of the unit's own cgroup, which counts processes that exited as well
 //! (`usage`). Two facts are the roster's: the threads that want a CPU, and the time they waited. They come from
@@ -35,7 +35,7 @@ mod order;
 mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use commonhold_contract::{Contract, UnitId};
@@ -48,10 +48,13 @@ use commonhold_policy::{MemoryFacts, MemoryMeans};
 
 use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
+use super::stops::{ROUNDS_MAX, Stopping, Stops};
 use crate::host::affinity;
 use crate::live_backend::{cannot, newcomers};
+use crate::observe::arena::NotJoined;
 use crate::observe::capability::CgroupPlace;
 use crate::observe::idle::Idle;
+use crate::observe::jobs::{has_gangs, told_every};
 use crate::observe::process::{ProcFs, ProcessKey};
 use crate::observe::roster::{Changes, Member, Roster, Scan};
 use crate::undo::journal::{self, Entry, Journal};
@@ -93,6 +96,7 @@ pub struct CgroupBackend {
     strays_at: Time,
     problems: Vec<LiveError>,
     seats: Seats,
+    stops: Stops,
     confinement: Confinement,
     seating: Problems,
     /// The CPUs that each unit is confined to.
@@ -144,6 +148,7 @@ impl CgroupBackend {
             groups,
             idle: Idle::new(usable.clone()),
             seats: Seats::default(),
+            stops: Stops::default(),
             confinement: Confinement::default(),
             seating: Problems::default(),
             confined: BTreeMap::new(),
@@ -202,6 +207,7 @@ impl CgroupBackend {
         self.follow(&changes);
         self.users.extend(changes.users);
         self.remove_leaving();
+        self.enforce_gangs()?;
         if now >= self.strays_at.saturating_add(STRAY_NS) {
             self.strays_at = now;
             self.problems.extend(self.members.send_stranded(self.groups.tree()));
@@ -213,7 +219,7 @@ impl CgroupBackend {
             self.confining(compare_masks);
         }
         self.problems.extend(self.groups.find_unstopped(now));
-        self.roster.account(now, watch)?;
+        self.roster.account(now, &Seats::watched(&self.contract, watch))?;
         let units = self.facts(counted);
         let memory = self.memory_facts(now);
         let disks = self.disk_facts();
@@ -225,6 +231,8 @@ impl CgroupBackend {
             confinement.tied(key, tid, within, all)
         };
         let jobs = self.seats.observe(now, contract, &mut self.roster, &tied)?;
+        self.seats.complain(&mut self.seating);
+        self.problems.append(&mut self.seating.unread);
         Ok(Snapshot { at: now, units, idle_ns, disks, memory, jobs, ..Snapshot::default() })
     }
 
@@ -243,6 +251,7 @@ impl CgroupBackend {
         for (process, _) in &changes.left {
             self.members.forget(*process);
             self.confinement.forget(*process);
+            self.stops.forget(*process);
             self.seating.reported.retain(|(reported, _)| reported != process);
         }
         let joined = changes.joined.iter().copied();
@@ -307,6 +316,38 @@ impl CgroupBackend {
     /// Those that changed since the last call, while they were left to a scheduler.
     pub(crate) fn changed_seats(&mut self) -> Vec<(u32, Option<u32>)> {
         self.confinement.changed_seats()
+    }
+
+    /// Makes who is stopped agree with the gangs that run. Those that go make room before the others come.
+    fn enforce_gangs(&mut self) -> Result<(), LiveError> {
+        for _ in 0..if self.seats.any_shut() { ROUNDS_MAX } else { 0 } {
+            let stopped = self.stopping(|it| it.stop_closed())?;
+            let changes = self.roster.refresh(&self.contract, self.now, Scan::Quick)?;
+            let came = !changes.joined.is_empty() || !changes.moved.is_empty();
+            self.follow(&changes);
+            self.users.extend(changes.users);
+            if !stopped && !came {
+                break;
+            }
+            self.seats.catch_up(&self.contract, &mut self.roster)?;
+        }
+        if !self.stops.is_empty() {
+            self.stopping(|it| it.continue_released());
+        }
+        Ok(())
+    }
+
+    fn stopping<T>(&mut self, act: impl FnOnce(&mut Stopping<'_>) -> T) -> T {
+        let seats = &self.seats;
+        let done = act(&mut Stopping {
+            stops: &mut self.stops,
+            roster: &mut self.roster,
+            journal: &mut self.journal,
+            problems: &mut self.seating,
+            closed: &|member| seats.is_shut(member.key),
+        });
+        self.problems.append(&mut self.seating.unread);
+        done
     }
 
     /// Brings back members that another program moved elsewhere, unless they may not be moved out of there.
@@ -466,7 +507,8 @@ impl CgroupBackend {
         let within: Vec<UnitId> =
             self.contract.held().filter(|id| is_within(&self.contract, *id, unit)).collect();
         self.roster.account(self.now, &within)?;
-        let facts = self.roster.unit_facts();
+        let mut facts = self.roster.unit_facts();
+        self.seats.count_shut(&self.roster, &mut facts);
         for id in within {
             self.groups.wanting(id, facts.get(id.index()).map_or(0, |facts| facts.runnable));
         }
@@ -501,6 +543,7 @@ impl CgroupBackend {
     /// The roster's facts, with the kernel's count of CPU time where a unit has a cgroup.
     fn facts(&mut self, counted: Counted<'_>) -> Vec<UnitFacts> {
         let mut facts = self.roster.unit_facts();
+        self.seats.count_shut(&self.roster, &mut facts);
         self.facts.resize(facts.len(), UnitFacts::default());
         self.usage.resize(facts.len(), Usage::default());
         self.still.resize(facts.len(), false);
@@ -571,6 +614,11 @@ impl LiveBackend for CgroupBackend {
         &mut self.roster
     }
 
+    fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>> {
+        let (contract, every_ns) = (&self.contract, told_every(&self.contract));
+        has_gangs(contract).then(|| Ok((self.seats.join(contract, key, user, &mut self.roster)?, every_ns)))
+    }
+
     fn held_by(&self) -> HeldBy {
         HeldBy { backend: "cgroup", instead: None }
     }
@@ -614,6 +662,10 @@ impl Backend for CgroupBackend {
         let mut problems: Vec<LiveError> =
             plan.orders.cpu.iter().flat_map(|step| self.order_cpus(&step.action)).collect();
         self.order_places(&plan.orders.place);
+        if !plan.orders.gangs.is_empty() {
+            self.seats.gate(&plan.orders.gangs, clock::now().max(self.now), &self.roster);
+            problems.extend(self.enforce_gangs().err());
+        }
         problems.extend(plan.orders.memory.iter().flat_map(|step| self.order_memory(&step.action)));
         problems.extend(plan.orders.disk.iter().flat_map(|step| self.order_disk(&step.action)));
         if let Some(memory) = &plan.decisions.memory {

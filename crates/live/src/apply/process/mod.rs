@@ -27,6 +27,8 @@ mod memory;
 mod pageout;
 mod priorities;
 
+use std::os::fd::OwnedFd;
+
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::MemoryMeans;
@@ -35,6 +37,8 @@ use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, Orders};
 use commonhold_policy::{Means, Plan, Snapshot, Time};
 
 use crate::live_backend::{cannot, newcomers};
+use crate::observe::arena::NotJoined;
+use crate::observe::jobs::{has_gangs, told_every};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Scan};
 use crate::undo::journal::Journal;
@@ -272,7 +276,8 @@ impl UserBackend {
         let units: Vec<UnitId> = open_before.iter().copied().filter(|unit| self.is_closed(*unit)).collect();
         if !units.is_empty() {
             self.roster.account(self.now, &units)?;
-            let facts = self.roster.unit_facts();
+            let mut facts = self.roster.unit_facts();
+            self.seats.count_shut(&self.roster, &mut facts);
             for unit in units {
                 self.gates.remember(unit, facts.get(unit.index()).map_or(0, |facts| facts.runnable));
             }
@@ -290,6 +295,7 @@ impl UserBackend {
 
     fn snapshot(&mut self) -> Result<Snapshot, LiveError> {
         let mut units = self.roster.unit_facts();
+        self.seats.count_shut(&self.roster, &mut units);
         for (unit, facts) in (0u32..).map(UnitId).zip(&mut units) {
             if self.is_closed(unit) {
                 facts.runnable = if facts.processes == 0 { 0 } else { self.gates.remembered(unit) };
@@ -344,6 +350,11 @@ impl LiveBackend for UserBackend {
         &mut self.roster
     }
 
+    fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>> {
+        let (contract, every_ns) = (&self.contract, told_every(&self.contract));
+        has_gangs(contract).then(|| Ok((self.seats.join(contract, key, user, &mut self.roster)?, every_ns)))
+    }
+
     fn held_by(&self) -> HeldBy {
         HeldBy { backend: "user", instead: None }
     }
@@ -377,8 +388,10 @@ impl Backend for UserBackend {
             self.compare_masks();
             self.prioritize_all();
         }
-        self.roster.account(self.now, watch)?;
-        self.snapshot()
+        self.roster.account(self.now, &Seats::watched(&self.contract, watch))?;
+        let snapshot = self.snapshot();
+        self.seats.complain(&mut self.problems);
+        snapshot
     }
 
     fn take_problems(&mut self) -> Vec<LiveError> {
@@ -400,8 +413,8 @@ impl Backend for UserBackend {
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.decisions.memory.as_ref());
         }
-        let Orders { cpu, place, gangs: _, memory, disk } = &plan.orders;
-        if cpu.is_empty() && place.is_empty() && memory.is_empty() && disk.is_empty() {
+        let Orders { cpu, place, gangs, memory, disk } = &plan.orders;
+        if cpu.is_empty() && place.is_empty() && gangs.is_empty() && memory.is_empty() && disk.is_empty() {
             return failed;
         }
         // So that no number is used that another process has by now.
@@ -409,6 +422,10 @@ impl Backend for UserBackend {
         failed.extend(cpu.iter().filter_map(|step| self.order_cpus(&step.action).err()));
         let seated = self.seats.order(place, &mut self.confinement, &mut failed);
         self.confine(&seated);
+        if !gangs.is_empty() {
+            self.seats.gate(gangs, clock::now().max(self.now), &self.roster);
+            failed.extend(self.enforce_gates().err());
+        }
         failed.extend(memory.iter().filter_map(|step| self.order_memory(&step.action).err()));
         for step in disk {
             match &step.action {

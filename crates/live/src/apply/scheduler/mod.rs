@@ -29,7 +29,7 @@ mod reign;
 mod slots;
 mod switched;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::UNITS_MAX;
@@ -39,6 +39,8 @@ use commonhold_policy::{Means, Plan, Snapshot, Time};
 use crate::apply::cgroup::CgroupBackend;
 use crate::host::clock;
 use crate::live_backend::newcomers;
+use crate::observe::arena::NotJoined;
+use crate::observe::process::ProcessKey;
 use crate::observe::roster::Roster;
 use crate::undo::journal::Journal;
 use crate::{Backend, HeldBy, Instead, LiveBackend, LiveError};
@@ -131,6 +133,10 @@ impl LiveBackend for KernelBackend {
         self.cgroup.roster_mut()
     }
 
+    fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>> {
+        self.cgroup.join(key, user)
+    }
+
     fn held_by(&self) -> HeldBy {
         match self.reign.rest_now() {
             None => HeldBy { backend: "kernel", instead: None },
@@ -188,6 +194,7 @@ impl Backend for KernelBackend {
                 memory: below.memory,
                 disk: below.disk,
                 seats: below.seats,
+                gangs: below.gangs,
                 brings: below.brings,
                 ..MEANS
             }

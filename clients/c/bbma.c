@@ -1,0 +1,88 @@
+/* The two programs that fill a memory bus, and leave it alone (seed 003, section 3). Which one it is, is said when it is
+ * compiled: with -DNBBMA the latter.
+ *
+ *     bbma [SECONDS [SOCKET]]
+ *
+ * BBMA: an array of twice the last-level cache, each row a line of it, written column by column: each write is to another
+ * line, which was driven out since it was written last. nBBMA: an array of half the cache, written row by row: what is written
+ * is there.
+ *
+ * It joins the gangs of the daemon at SOCKET, or at COMMONHOLD_SOCKET; without one it runs alone. Each tells by its own count
+ * what it transfers: BBMA a line for each write, as a counter of misses would, and nBBMA its array once. After SECONDS, or when it is told to
+ * end (SIGTERM, SIGINT), it prints writes, ns per write, and MB transferred per second. */
+#define _GNU_SOURCE
+#define COMMONHOLD_GANG_IMPLEMENTATION
+#include "commonhold_gang.h"
+
+#include <inttypes.h>
+
+static volatile sig_atomic_t ends;
+
+static void end(int signal_number) {
+	(void)signal_number;
+	ends = 1;
+}
+
+/* All writes of one way through the array; how many they are. */
+static uint64_t once(volatile unsigned char *array, uint64_t rows, uint64_t line) {
+	uint64_t row, column;
+#ifdef NBBMA
+	for (row = 0; row < rows; row++)
+		for (column = 0; column < line; column++)
+			array[row * line + column] = (unsigned char)row;
+	return rows * line;
+#else
+	/* A column at a time: the next call takes the next. */
+	static uint64_t next;
+	column = next++ % line;
+	for (row = 0; row < rows; row++)
+		array[row * line + column] = (unsigned char)row;
+	return rows;
+#endif
+}
+
+int main(int count, char **arguments) {
+	uint64_t size = 8 << 20, line = 64, rows, writes = 0, began, took;
+	double seconds = count > 1 ? strtod(arguments[1], NULL) : 0;
+	const char *path = count > 2 ? arguments[2] : getenv("COMMONHOLD_SOCKET");
+	char why[CH_GANG_WORDS];
+	unsigned char *array;
+	struct sigaction act;
+	memset(&act, 0, sizeof act);
+	act.sa_handler = end;
+	sigaction(SIGTERM, &act, NULL);
+	sigaction(SIGINT, &act, NULL);
+	if (path && *path && ch_gang_join(path, why) != CH_OK)
+		fprintf(stderr, "%s: %s; it runs alone\n", arguments[0], why);
+	ch__gang_cache(&size, &line);
+#ifdef NBBMA
+	rows = size / 2 / line;
+#else
+	rows = size * 2 / line;
+#endif
+	array = (unsigned char *)malloc(rows * line);
+	if (!array) {
+		fprintf(stderr, "%s: no memory for %" PRIu64 " bytes\n", arguments[0], rows * line);
+		return 1;
+	}
+	memset(array, 1, rows * line);
+	ch_transferred(rows * line);
+	began = ch__gang_now();
+	do {
+		uint64_t done = once(array, rows, line);
+		writes += done;
+#ifndef NBBMA
+		ch_transferred(done * line);
+#endif
+		took = ch__gang_now() - began;
+	} while (!ends && (seconds <= 0 || (double)took < seconds * 1e9));
+	printf("%" PRIu64 " writes, %.3f ns each, %.1f MB/s\n", writes, (double)took / (double)writes,
+#ifdef NBBMA
+	       (double)(rows * line) / (double)took * 1e3);
+#else
+	       (double)(writes * line) / (double)took * 1e3);
+#endif
+	free(array);
+	ch_gang_leave();
+	return 0;
+}

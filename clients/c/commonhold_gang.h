@@ -1,0 +1,529 @@
+/* A program that takes part in the choice of gangs: it tells the daemon `commonhold run` what it transfers over the memory bus
+ * (docs/gangs.md). One header beside commonhold.h, for Linux, GCC or Clang; programs are linked with -pthread.
+ *
+ * In exactly one file of a program, with _GNU_SOURCE defined before the first header is included:
+ *
+ *     #define COMMONHOLD_GANG_IMPLEMENTATION
+ *     #include "commonhold_gang.h"
+ *
+ * and in others only the second line. Then:
+ *
+ *     char why[CH_GANG_WORDS];
+ *     if (ch_gang_join("/run/commonhold/socket", why))
+ *         fprintf(stderr, "alone: %s\n", why);
+ *     // ... the work; what it knows of its transfers, for where the processor does not count them: ...
+ *     ch_transferred(64 * lines);
+ *     ch_gang_leave();
+ *
+ * After ch_gang_join, a thread of this library's writes twice per quantum how many bytes were transferred, into a page that
+ * the daemon reads. The processor's counters tell it, of all threads, where the kernel lets a program have them: the misses of
+ * the last-level cache, times the length of its lines. Where it does not, it is the sum of what ch_transferred was told.
+ *
+ * Threads come and go by themselves where the kernel is Linux 5.13 or later. Before, a thread that begins calls
+ * ch_gang_thread. A process that is forked is not joined, and writes nothing: it may join for itself. A process that executes
+ * another program has left. Where the daemon ended, and another one is there, the library's thread joins that one. */
+#ifndef COMMONHOLD_GANG_H
+#define COMMONHOLD_GANG_H
+
+#include "commonhold.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Words for a person, with their end. */
+#define CH_GANG_WORDS 512
+/* What CH_GANG_VERSION is in a page of this layout. */
+#define CH_GANG_VERSION UINT64_C(1)
+/* `at_ns` of a process that left: it tells no more. */
+#define CH_GANG_LEFT UINT64_MAX
+
+/* The page that daemon and process share. crates/client/src/arena.rs has it for Rust; a test compares them. Each number is
+ * written and read as a whole. */
+typedef struct {
+	/* The daemon's part. */
+	uint64_t version;
+	uint64_t every_ns;     /* how often the process is to write */
+	uint64_t looked_at_ns; /* when the daemon looked last, by CLOCK_MONOTONIC */
+	uint64_t unused[5];
+	/* The process's part, in a cache line of its own. */
+	uint64_t sequence; /* odd while the two numbers below are written */
+	uint64_t at_ns;    /* when they were so, by CLOCK_MONOTONIC */
+	uint64_t bytes;    /* what was transferred since the process joined */
+	uint64_t unused_too[5];
+} ch_gang_page;
+
+/* Joins. CH_OK also where the process has joined already. `why` has room for CH_GANG_WORDS, or is NULL. */
+ch_error ch_gang_join(const char *socket_path, char *why);
+/* Leaves; a process that has not joined may call it too. */
+void ch_gang_leave(void);
+/* Whether this process has joined. */
+int ch_gang_is_joined(void);
+/* Whether the processor's counters tell what is transferred: ch_transferred is not needed then. */
+int ch_gang_is_counted(void);
+/* So many bytes more were transferred. Nothing where the processor's counters tell it. May be called from any thread. */
+void ch_transferred(uint64_t bytes);
+/* Writes what is known by now, without waiting for the library's thread. */
+void ch_gang_tell(void);
+/* A thread that has begun: needed before Linux 5.13 only, and harmless after. */
+void ch_gang_thread(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* COMMONHOLD_GANG_H */
+
+#ifdef COMMONHOLD_GANG_IMPLEMENTATION
+#ifndef COMMONHOLD_GANG_IMPLEMENTED
+#define COMMONHOLD_GANG_IMPLEMENTED
+
+#ifndef COMMONHOLD_IMPLEMENTED
+#define COMMONHOLD_IMPLEMENTATION
+#include "commonhold.h"
+#endif
+
+#include <dirent.h>
+#include <linux/perf_event.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+/* What is counted: a test counts something else, which every machine can. */
+#ifndef CH__GANG_EVENT_KIND
+#define CH__GANG_EVENT_KIND PERF_TYPE_HARDWARE
+#define CH__GANG_EVENT PERF_COUNT_HW_CACHE_MISSES
+#endif
+
+/* A daemon looks several times a second. One that did not for so long is gone. */
+#define CH__GANG_GONE_NS (10 * CH_SECOND)
+#define CH__GANG_EVERY_MIN (CH_SECOND / 1000)
+/* `inherit_thread`, for headers older than Linux 5.13: threads that are started later count too, and forked processes do
+ * not. */
+#define CH__GANG_INHERIT_THREAD_BIT 35
+
+typedef struct {
+	int fd;
+	int is_open;
+	uint64_t value; /* the most that it said */
+} ch__counter;
+
+static struct {
+	/* Held by whoever changes something here, or writes into the page. */
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	pthread_t writer;
+	pid_t pid;
+	int joined, ends, has_hooks;
+	ch_gang_page *page;
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	uint64_t line, told; /* bytes; what ch_transferred was told */
+	uint64_t ended;      /* misses of threads that ended */
+	uint64_t written;    /* never goes back */
+	int counted, inherits;
+	ch__counter *counters;
+	size_t count, room;
+	pthread_key_t thread_key;
+} ch__gang = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static uint64_t ch__gang_now(void) {
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+/* A whole number that is alone in a file; 0 where there is none. */
+static uint64_t ch__gang_number(const char *path, char *unit) {
+	unsigned long long number = 0;
+	FILE *file = fopen(path, "re");
+	*unit = 0;
+	if (file) {
+		if (fscanf(file, "%llu%c", &number, unit) < 1)
+			number = 0;
+		fclose(file);
+	}
+	return (uint64_t)number;
+}
+
+/* The last-level cache of the first CPU: bytes of it, and of its lines. What the kernel does not tell stays as it was. */
+static void ch__gang_cache(uint64_t *size, uint64_t *line) {
+	uint64_t last = 0;
+	int index;
+	for (index = 0; index < 10; index++) {
+		char path[96], unit;
+		uint64_t level, found;
+		snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/level", index);
+		level = ch__gang_number(path, &unit);
+		if (level < last || level == 0)
+			continue;
+		last = level;
+		snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
+		found = ch__gang_number(path, &unit) * (unit == 'K' ? 1024 : unit == 'M' ? 1024 * 1024 : 1);
+		*size = found ? found : *size;
+		snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/coherency_line_size", index);
+		found = ch__gang_number(path, &unit);
+		*line = found ? found : *line;
+	}
+}
+
+/* ---- Counters. The lock is held. ---- */
+
+static int ch__gang_open(pid_t tid, int inherits) {
+	struct {
+		struct perf_event_attr known;
+		char later[64];
+	} attributes;
+	uint64_t *flags;
+	memset(&attributes, 0, sizeof attributes);
+	attributes.known.type = CH__GANG_EVENT_KIND;
+	attributes.known.size = PERF_ATTR_SIZE_VER5;
+	attributes.known.config = CH__GANG_EVENT;
+	attributes.known.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
+	attributes.known.exclude_kernel = 1;
+	attributes.known.exclude_hv = 1;
+	attributes.known.inherit = inherits ? 1 : 0;
+	if (inherits) {
+		/* The bits are one number, behind read_format, in the order of the machine's bit fields. */
+		flags = (uint64_t *)(void *)((char *)&attributes + offsetof(struct perf_event_attr, read_format) + sizeof(uint64_t));
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+		*flags |= UINT64_C(1) << (63 - CH__GANG_INHERIT_THREAD_BIT);
+#else
+		*flags |= UINT64_C(1) << CH__GANG_INHERIT_THREAD_BIT;
+#endif
+	}
+	return (int)syscall(SYS_perf_event_open, &attributes, tid, -1, -1, PERF_FLAG_FD_CLOEXEC);
+}
+
+/* Adds a counter of a thread. 0: there is none. */
+static int ch__gang_count(pid_t tid, int inherits, size_t *place) {
+	size_t at;
+	int fd = ch__gang_open(tid, inherits);
+	if (fd < 0)
+		return 0;
+	for (at = 0; at < ch__gang.count && ch__gang.counters[at].is_open; at++)
+		;
+	if (at == ch__gang.room) {
+		size_t room = ch__gang.room ? ch__gang.room * 2 : 16;
+		ch__counter *larger = (ch__counter *)realloc(ch__gang.counters, room * sizeof *larger);
+		if (!larger) {
+			close(fd);
+			return 0;
+		}
+		ch__gang.counters = larger;
+		ch__gang.room = room;
+	}
+	if (at == ch__gang.count)
+		ch__gang.count++;
+	ch__gang.counters[at].fd = fd;
+	ch__gang.counters[at].is_open = 1;
+	ch__gang.counters[at].value = 0;
+	if (place)
+		*place = at;
+	return 1;
+}
+
+/* What a counter has come to: where the processor shares its counters among many, as much as it would be if it had counted
+ * all the time. */
+static uint64_t ch__gang_value(ch__counter *counter) {
+	uint64_t read_now[3]; /* value, time enabled, time running */
+	double value;
+	if (read(counter->fd, read_now, sizeof read_now) == (ssize_t)sizeof read_now && read_now[2] > 0) {
+		value = (double)read_now[0];
+		if (read_now[2] < read_now[1])
+			value = value * (double)read_now[1] / (double)read_now[2];
+		if (value > (double)counter->value && value < 1e19)
+			counter->value = (uint64_t)value;
+	}
+	return counter->value;
+}
+
+static void ch__gang_uncount(void) {
+	size_t at;
+	for (at = 0; at < ch__gang.count; at++)
+		if (ch__gang.counters[at].is_open)
+			close(ch__gang.counters[at].fd);
+	free(ch__gang.counters);
+	ch__gang.counters = NULL;
+	ch__gang.count = ch__gang.room = 0;
+	ch__gang.counted = ch__gang.inherits = 0;
+	ch__gang.ended = 0;
+}
+
+/* A thread ends that has a counter of its own: `number` is its place, and one more. */
+static void ch__gang_thread_ends(void *number) {
+	size_t at = (size_t)(uintptr_t)number - 1;
+	pthread_mutex_lock(&ch__gang.lock);
+	if (at < ch__gang.count && ch__gang.counters[at].is_open && ch__gang.pid == getpid()) {
+		ch__gang.ended += ch__gang_value(&ch__gang.counters[at]);
+		close(ch__gang.counters[at].fd);
+		ch__gang.counters[at].is_open = 0;
+	}
+	pthread_mutex_unlock(&ch__gang.lock);
+}
+
+/* Counters for the threads that are there: of later ones by inheritance, where the kernel has that. */
+static void ch__gang_count_threads(void) {
+	DIR *tasks;
+	struct dirent *task;
+	int fd = ch__gang_open(0, 1);
+	ch__gang.inherits = fd >= 0;
+	if (fd >= 0)
+		close(fd);
+	tasks = opendir("/proc/self/task");
+	while (tasks && (task = readdir(tasks)) != NULL) {
+		long tid = strtol(task->d_name, NULL, 10);
+		if (tid > 0 && ch__gang_count((pid_t)tid, ch__gang.inherits, NULL))
+			ch__gang.counted = 1;
+	}
+	if (tasks)
+		closedir(tasks);
+}
+
+/* ---- The page. The lock is held. ---- */
+
+static uint64_t ch__gang_bytes(void) {
+	uint64_t misses = ch__gang.ended;
+	size_t at;
+	if (!ch__gang.counted)
+		return __atomic_load_n(&ch__gang.told, __ATOMIC_RELAXED);
+	for (at = 0; at < ch__gang.count; at++)
+		if (ch__gang.counters[at].is_open)
+			misses += ch__gang_value(&ch__gang.counters[at]);
+	return misses * ch__gang.line;
+}
+
+static void ch__gang_put(uint64_t at_ns) {
+	ch_gang_page *page = ch__gang.page;
+	uint64_t bytes, sequence;
+	if (!page || ch__gang.pid != getpid())
+		return;
+	bytes = ch__gang_bytes();
+	ch__gang.written = bytes > ch__gang.written ? bytes : ch__gang.written;
+	sequence = __atomic_load_n(&page->sequence, __ATOMIC_RELAXED) | 1;
+	__atomic_store_n(&page->sequence, sequence, __ATOMIC_RELAXED);
+	/* The numbers are not written before the sign that they are being written. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	__atomic_store_n(&page->at_ns, at_ns, __ATOMIC_RELAXED);
+	__atomic_store_n(&page->bytes, ch__gang.written, __ATOMIC_RELAXED);
+	__atomic_store_n(&page->sequence, sequence + 1, __ATOMIC_RELEASE);
+}
+
+/* Asks the daemon for a page. */
+static ch_error ch__gang_ask(const char *path, ch_gang_page **page, char *why) {
+	ch_client client;
+	ch__json answer;
+	struct stat facts;
+	uint64_t length = 0;
+	int descriptor = -1;
+	void *mapped = MAP_FAILED;
+	ch_error error = ch_connect(&client, path);
+	client.passed = &descriptor;
+	if (error == CH_OK)
+		error = ch__ask(&client, "io.commonhold.Join", "{}", CH__PATIENCE, &answer);
+	if (error == CH_OK && (!ch__key_u64(answer, "page_bytes", &length) || length < sizeof **page || length > 1 << 20 || descriptor < 0))
+		error = ch__not_understood(&client);
+	/* A page that is shorter than it was said to be would end this program when it is written. */
+	if (error == CH_OK && (fstat(descriptor, &facts) != 0 || facts.st_size < (off_t)sizeof **page))
+		error = ch__not_understood(&client);
+	if (error == CH_OK) {
+		mapped = mmap(NULL, sizeof **page, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+		if (mapped == MAP_FAILED || madvise(mapped, sizeof **page, MADV_DONTFORK) != 0)
+			error = ch__fail(&client, CH_SYSTEM, "cannot map the page of the gang", strerror(errno));
+	}
+	if (error == CH_OK && __atomic_load_n(&((ch_gang_page *)mapped)->version, __ATOMIC_ACQUIRE) != CH_GANG_VERSION)
+		error = ch__fail(&client, CH_NOT_UNDERSTOOD, "the page of the gang is not of this version", "");
+	if (error == CH_OK)
+		*page = (ch_gang_page *)mapped;
+	else if (mapped != MAP_FAILED)
+		munmap(mapped, sizeof **page);
+	if (why)
+		snprintf(why, CH_GANG_WORDS, "%.*s", CH_GANG_WORDS - 1, ch_message(&client));
+	if (descriptor >= 0)
+		close(descriptor);
+	client.passed = NULL;
+	ch_close(&client);
+	return error;
+}
+
+/* The daemon does not look any more: if another one is there, it has this process join. */
+static void ch__gang_join_again(void) {
+	ch_gang_page *page;
+	pthread_mutex_unlock(&ch__gang.lock);
+	if (ch__gang_ask(ch__gang.path, &page, NULL) != CH_OK)
+		page = NULL;
+	pthread_mutex_lock(&ch__gang.lock);
+	if (page && !ch__gang.ends) {
+		munmap(ch__gang.page, sizeof *page);
+		ch__gang.page = page;
+	} else if (page) {
+		munmap(page, sizeof *page);
+	}
+}
+
+static void *ch__gang_write(void *none) {
+	uint64_t asked_at = ch__gang_now(), until = asked_at;
+	(void)none;
+	pthread_mutex_lock(&ch__gang.lock);
+	while (!ch__gang.ends) {
+		uint64_t now = ch__gang_now(), looked = __atomic_load_n(&ch__gang.page->looked_at_ns, __ATOMIC_RELAXED);
+		uint64_t every = __atomic_load_n(&ch__gang.page->every_ns, __ATOMIC_RELAXED);
+		struct timespec time;
+		ch__gang_put(now);
+		if (now > looked + CH__GANG_GONE_NS && now > asked_at + CH__GANG_GONE_NS) {
+			ch__gang_join_again();
+			asked_at = now;
+		}
+		every = every < CH__GANG_EVERY_MIN ? CH__GANG_EVERY_MIN : every > CH_SECOND ? CH_SECOND : every;
+		/* Who comes so late was stopped, and a quantum begins now. The daemon looks in its middle and at its end: a word just
+		 * before is newer than one just after, and this thread does not run, and count as one, when the daemon looks. */
+		until = now + (now > until + every / 2 ? every / 2 : every);
+		time.tv_sec = (time_t)(until / UINT64_C(1000000000));
+		time.tv_nsec = (long)(until % UINT64_C(1000000000));
+		if (!ch__gang.ends)
+			pthread_cond_timedwait(&ch__gang.wake, &ch__gang.lock, &time);
+	}
+	pthread_mutex_unlock(&ch__gang.lock);
+	return NULL;
+}
+
+/* ---- Fork: the child has neither the thread nor the page. ---- */
+
+static void ch__gang_before_fork(void) {
+	pthread_mutex_lock(&ch__gang.lock);
+}
+
+static void ch__gang_after_fork(void) {
+	pthread_mutex_unlock(&ch__gang.lock);
+}
+
+static void ch__gang_in_child(void) {
+	pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+	ch__gang.page = NULL;
+	ch__gang.joined = ch__gang.ends = 0;
+	pthread_setspecific(ch__gang.thread_key, NULL);
+	/* The descriptors are copies: closing them ends nothing of the parent's. */
+	ch__gang_uncount();
+	__atomic_store_n(&ch__gang.told, 0, __ATOMIC_RELAXED);
+	ch__gang.written = 0;
+	ch__gang.lock = fresh;
+}
+
+/* ---- Calls ---- */
+
+ch_error ch_gang_join(const char *socket_path, char *why) {
+	ch_error error = CH_OK;
+	pthread_condattr_t clock;
+	sigset_t all, before;
+	uint64_t size = 0;
+	if (why)
+		*why = 0;
+	pthread_mutex_lock(&ch__gang.lock);
+	if (ch__gang.joined) {
+		pthread_mutex_unlock(&ch__gang.lock);
+		return CH_OK;
+	}
+	if (strlen(socket_path) >= sizeof ch__gang.path)
+		error = CH_INVALID;
+	else
+		error = ch__gang_ask(socket_path, &ch__gang.page, why);
+	if (error == CH_INVALID && why)
+		snprintf(why, CH_GANG_WORDS, "the path is too long for a socket");
+	if (error == CH_OK) {
+		int refused;
+		strcpy(ch__gang.path, socket_path);
+		if (!ch__gang.has_hooks) {
+			pthread_atfork(ch__gang_before_fork, ch__gang_after_fork, ch__gang_in_child);
+			pthread_key_create(&ch__gang.thread_key, ch__gang_thread_ends);
+			ch__gang.has_hooks = 1;
+		}
+		ch__gang.pid = getpid();
+		ch__gang.line = 64;
+		ch__gang_cache(&size, &ch__gang.line);
+		ch__gang.written = 0;
+		__atomic_store_n(&ch__gang.told, 0, __ATOMIC_RELAXED);
+		ch__gang_count_threads();
+		ch__gang.ends = 0;
+		pthread_condattr_init(&clock);
+		pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+		pthread_cond_init(&ch__gang.wake, &clock);
+		pthread_condattr_destroy(&clock);
+		/* The program's signals are for the program's threads. */
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &before);
+		refused = pthread_create(&ch__gang.writer, NULL, ch__gang_write, NULL);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		ch__gang.joined = refused == 0;
+		if (refused) {
+			munmap(ch__gang.page, sizeof *ch__gang.page);
+			ch__gang.page = NULL;
+			ch__gang_uncount();
+			error = CH_SYSTEM;
+			if (why)
+				snprintf(why, CH_GANG_WORDS, "cannot start a thread: %s", strerror(refused));
+		}
+	}
+	pthread_mutex_unlock(&ch__gang.lock);
+	return error;
+}
+
+void ch_gang_leave(void) {
+	pthread_t writer;
+	pthread_mutex_lock(&ch__gang.lock);
+	if (!ch__gang.joined || ch__gang.ends) {
+		pthread_mutex_unlock(&ch__gang.lock);
+		return;
+	}
+	ch__gang.ends = 1;
+	writer = ch__gang.writer;
+	pthread_cond_signal(&ch__gang.wake);
+	pthread_mutex_unlock(&ch__gang.lock);
+	pthread_join(writer, NULL);
+	pthread_mutex_lock(&ch__gang.lock);
+	ch__gang_put(CH_GANG_LEFT);
+	munmap(ch__gang.page, sizeof *ch__gang.page);
+	ch__gang.page = NULL;
+	ch__gang_uncount();
+	pthread_cond_destroy(&ch__gang.wake);
+	ch__gang.joined = ch__gang.ends = 0;
+	pthread_mutex_unlock(&ch__gang.lock);
+}
+
+int ch_gang_is_joined(void) {
+	int joined;
+	pthread_mutex_lock(&ch__gang.lock);
+	joined = ch__gang.joined && !ch__gang.ends;
+	pthread_mutex_unlock(&ch__gang.lock);
+	return joined;
+}
+
+int ch_gang_is_counted(void) {
+	int counted;
+	pthread_mutex_lock(&ch__gang.lock);
+	counted = ch__gang.counted;
+	pthread_mutex_unlock(&ch__gang.lock);
+	return counted;
+}
+
+void ch_transferred(uint64_t bytes) {
+	__atomic_fetch_add(&ch__gang.told, bytes, __ATOMIC_RELAXED);
+}
+
+void ch_gang_tell(void) {
+	pthread_mutex_lock(&ch__gang.lock);
+	ch__gang_put(ch__gang_now());
+	pthread_mutex_unlock(&ch__gang.lock);
+}
+
+void ch_gang_thread(void) {
+	size_t place;
+	pthread_mutex_lock(&ch__gang.lock);
+	if (ch__gang.joined && ch__gang.counted && !ch__gang.inherits && ch__gang.pid == getpid() &&
+	    !pthread_getspecific(ch__gang.thread_key) && ch__gang_count(0, 0, &place))
+		pthread_setspecific(ch__gang.thread_key, (void *)(uintptr_t)(place + 1));
+	pthread_mutex_unlock(&ch__gang.lock);
+}
+
+#endif /* COMMONHOLD_GANG_IMPLEMENTED */
+#endif /* COMMONHOLD_GANG_IMPLEMENTATION */

@@ -1,0 +1,86 @@
+/* Has a program take part in the choice of gangs that knows nothing of it (docs/gangs.md):
+ *
+ *     LD_PRELOAD=libcommonhold-gang.so ./program
+ *
+ * If a daemon is there, the process joins when it begins, and when it executes a program that is linked dynamically. If there
+ * is none, or it has no gangs, nothing happens, and nothing is said. COMMONHOLD_SOCKET names another socket than
+ * /run/commonhold/socket. A process that was forked joins when it starts its first thread.
+ *
+ * The program's own symbols are left alone but for pthread_create, which OpenMP's threads begin by as well. */
+#define _GNU_SOURCE
+#define COMMONHOLD_GANG_IMPLEMENTATION
+#include "commonhold_gang.h"
+
+#include <dlfcn.h>
+
+typedef int create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+
+/* What a thread is to do. */
+struct begin {
+	void *(*run)(void *);
+	void *argument;
+};
+
+static create *next_create;
+/* The process that joined, or tried to: it is done once. */
+static pid_t tried;
+/* This thread is starting the library's own. */
+static __thread int within;
+
+static void join_once(void) {
+	const char *path = getenv("COMMONHOLD_SOCKET");
+	pid_t pid = getpid();
+	int kept = errno;
+	if (__atomic_exchange_n(&tried, pid, __ATOMIC_ACQ_REL) != pid) {
+		within = 1;
+		ch_gang_join(path && *path ? path : "/run/commonhold/socket", NULL);
+		within = 0;
+	}
+	errno = kept;
+}
+
+static create *found(void) {
+	create *at = __atomic_load_n(&next_create, __ATOMIC_ACQUIRE);
+	if (!at) {
+		/* ISO C has no cast from an object's address to a function's. */
+		void *symbol = dlsym(RTLD_NEXT, "pthread_create");
+		memcpy(&at, &symbol, sizeof at);
+		__atomic_store_n(&next_create, at, __ATOMIC_RELEASE);
+	}
+	return at;
+}
+
+__attribute__((constructor)) static void begin(void) {
+	if (found())
+		join_once();
+}
+
+static void *run(void *given) {
+	struct begin what = *(struct begin *)given;
+	free(given);
+	ch_gang_thread();
+	return what.run(what.argument);
+}
+
+__attribute__((visibility("default"))) int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                                                          void *(*start)(void *), void *argument) {
+	create *next = found();
+	struct begin *what;
+	int refused;
+	if (!next)
+		return EAGAIN;
+	if (within)
+		return next(thread, attributes, start, argument);
+	join_once();
+	if (!ch_gang_is_joined())
+		return next(thread, attributes, start, argument);
+	what = (struct begin *)malloc(sizeof *what);
+	if (!what)
+		return EAGAIN;
+	what->run = start;
+	what->argument = argument;
+	refused = next(thread, attributes, run, what);
+	if (refused)
+		free(what);
+	return refused;
+}

@@ -1,0 +1,114 @@
+//! The page that a process and the daemon share: the process writes there what it transferred over the memory bus (seed 003,
+//! section 4: the shared arena).
+//!
+//! `clients/c/commonhold_gang.h` has the same layout for C; a test compares them. The daemon makes the page, and sends its
+//! descriptor with the answer to [`Call::Join`](crate::wire::Call::Join).
+//!
+//! The two numbers of the process are read as a whole by a *sequence lock*: it is odd while they are written. Whatever is
+//! written there, a reader neither waits nor reads a part of a number.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// What [`Page::version`] is in a page of this layout.
+pub const VERSION: u64 = 1;
+
+/// [`Told::at_ns`] of a process that left: it tells no more.
+pub const LEFT: u64 = u64::MAX;
+
+/// How long the page is, in bytes.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// How often a reader tries before it takes the page to be in somebody's hands.
+const TRIES: usize = 64;
+
+/// The page. All zeros are an empty one.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Page {
+    /// [`VERSION`]; the daemon writes it.
+    pub version: AtomicU64,
+    /// How often the process is to write, in nanoseconds; the daemon writes it.
+    pub every_ns: AtomicU64,
+    /// When the daemon looked last, by `CLOCK_MONOTONIC`; the daemon writes it.
+    pub looked_at_ns: AtomicU64,
+    unused: [u64; 5],
+    /// Odd while the two numbers below are written; the process writes it, and those.
+    pub sequence: AtomicU64,
+    /// When they were so, by `CLOCK_MONOTONIC`.
+    pub at_ns: AtomicU64,
+    /// What was transferred since the process joined.
+    pub bytes: AtomicU64,
+    unused_too: [u64; 5],
+}
+
+/// What a process told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Told {
+    /// When it was so, by `CLOCK_MONOTONIC`; 0: it told nothing yet; [`LEFT`]: it will tell no more.
+    pub at_ns: u64,
+    /// Bytes that it transferred since it joined.
+    pub bytes: u64,
+}
+
+impl Page {
+    /// What the process told last; `None` where it is writing, or ended while it was.
+    pub fn told(&self) -> Option<Told> {
+        for _ in 0..TRIES {
+            let before = self.sequence.load(Ordering::Acquire);
+            let told =
+                Told { at_ns: self.at_ns.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) };
+            // What was read is not read later than the sign that nobody wrote meanwhile.
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before {
+                return Some(told);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    /// Tells it. A process has one writer.
+    pub fn tell(&self, told: Told) {
+        let sequence = self.sequence.load(Ordering::Relaxed) | 1;
+        self.sequence.store(sequence, Ordering::Relaxed);
+        // The numbers are not written before the sign that they are being written.
+        fence(Ordering::Release);
+        self.at_ns.store(told.at_ns, Ordering::Relaxed);
+        self.bytes.store(told.bytes, Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_read_as_a_whole() {
+        let page = Page::default();
+        assert_eq!(page.told(), Some(Told::default()), "nothing yet");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 1..=200_000 {
+                    page.tell(Told { at_ns: n, bytes: n * 3 });
+                }
+            });
+            let mut last = 0;
+            while last < 200_000 {
+                let Some(told) = page.told() else { continue };
+                assert!(told.bytes == told.at_ns * 3 && told.at_ns >= last, "{told:?} after {last}");
+                last = told.at_ns;
+            }
+        });
+    }
+
+    #[test]
+    fn who_ended_while_it_wrote_tells_nothing_until_somebody_writes_again() {
+        let page = Page::default();
+        page.tell(Told { at_ns: 1, bytes: 2 });
+        page.sequence.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(page.told(), None);
+        page.tell(Told { at_ns: 3, bytes: 4 });
+        assert_eq!(page.told(), Some(Told { at_ns: 3, bytes: 4 }));
+    }
+}

@@ -1,0 +1,132 @@
+//! Stop signals: processes are stopped and continued, those of a unit as a whole, and those of a gang.
+//!
+//! Properties: whoever its user or a debugger stopped already stays theirs. A stop is in the journal before it is sent, so that
+//! the caretaker continues whoever is stopped when the daemon ends. A process is stopped as long as any gate of its is closed.
+//!
+//! A thread blocks only if more blocks than unblocks were sent to it in seed 003, section 4, where signals pass from thread to
+//! thread and may overtake each other. Here the kernel stops all threads of a process at once, and a continuation takes back a
+//! stop that has not taken effect yet: none can overtake another.
+
+use std::collections::BTreeMap;
+
+use rustix::process::Signal;
+
+use super::confine::{Problems, record, remedy};
+use crate::LiveError;
+use crate::host::signal;
+use crate::observe::process::{ProcessKey, Stat, State, is_now};
+use crate::observe::roster::{Member, Roster};
+use crate::undo::journal::{Entry, Journal};
+
+/// More rounds than any storm of forks needs: a stopped process forks no more, so each round leaves fewer that can.
+pub(super) const ROUNDS_MAX: usize = 100;
+
+/// Processes that we stopped, by number.
+#[derive(Debug, Default)]
+pub(super) struct Stops(BTreeMap<u32, ProcessKey>);
+
+/// What stopping needs, besides who is stopped.
+pub(super) struct Stopping<'a> {
+    pub(super) stops: &'a mut Stops,
+    pub(super) roster: &'a mut Roster,
+    pub(super) journal: &'a mut Journal,
+    pub(super) problems: &'a mut Problems,
+    /// Whether a gate of the process is closed.
+    pub(super) closed: &'a dyn Fn(&Member) -> bool,
+}
+
+impl Stops {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn forget(&mut self, key: ProcessKey) {
+        if self.0.get(&key.pid) == Some(&key) {
+            self.0.remove(&key.pid);
+        }
+    }
+}
+
+impl Stopping<'_> {
+    /// Stops who is behind a closed gate and runs. Whether there was anybody new.
+    pub(super) fn stop_closed(&mut self) -> Result<bool, LiveError> {
+        let members = self.roster.members().filter(|member| (self.closed)(member));
+        let members: Vec<ProcessKey> = members.map(|member| member.key).collect();
+        let (mut new, mut again) = (Vec::new(), Vec::new());
+        for key in members {
+            // Whoever its user or a debugger stopped already stays theirs.
+            if !self.roster.procfs().stat(key.pid)?.is_some_and(|stat| stat.key == key && runs(&stat)) {
+                continue;
+            }
+            if self.stops.0.get(&key.pid) == Some(&key) { again.push(key) } else { new.push(key) }
+        }
+        let entries: Vec<Entry> = new.iter().map(|key| Entry::Stopped { process: *key }).collect();
+        record(self.journal, &entries)?;
+        for key in &new {
+            self.stops.0.insert(key.pid, *key);
+        }
+        let mut missed = Vec::new();
+        for key in &new {
+            if self.signal(*key, Signal::STOP, "stop", runs) != Some(true) {
+                // It ended, or somebody else stopped it in the meantime: not ours to continue.
+                self.stops.forget(*key);
+                missed.push(Entry::Continued { process: *key });
+            }
+        }
+        for key in again {
+            // Not sent if it is stopped by now: the first signal had not taken effect yet, and it stays ours.
+            self.signal(key, Signal::STOP, "stop", runs);
+        }
+        record(self.journal, &missed)?;
+        Ok(!new.is_empty())
+    }
+
+    /// Continues whom we stopped and no closed gate holds any more.
+    pub(super) fn continue_released(&mut self) {
+        let released =
+            |key: &ProcessKey| self.roster.member(key.pid).is_none_or(|member| !(self.closed)(member));
+        let released: Vec<ProcessKey> = self.stops.0.values().copied().filter(released).collect();
+        let mut entries = Vec::new();
+        for key in released {
+            // A stop takes effect when the process next leaves the kernel: it is taken back even if it does not show yet.
+            // One that could not be continued stays ours, and is tried again by the next look.
+            if self.signal(key, Signal::CONT, "continue", |stat| stat.state != State::Ended).is_some() {
+                self.stops.forget(key);
+                entries.push(Entry::Continued { process: key });
+            }
+        }
+        if let Err(err) = record(self.journal, &entries) {
+            self.problems.add(err);
+        }
+    }
+
+    /// Whether the signal was sent; `None` if it was refused, which is reported once.
+    fn signal(
+        &mut self,
+        key: ProcessKey,
+        signal: Signal,
+        what: &str,
+        wanted: fn(&Stat) -> bool,
+    ) -> Option<bool> {
+        match signal::send(key.pid, signal, || is_now(self.roster.procfs(), key, wanted)) {
+            Ok(sent) => Some(sent),
+            Err(source) => {
+                let name = self.roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default();
+                let remedy = remedy(&source);
+                self.problems.once(key, "signal", || LiveError::Process {
+                    pid: key.pid,
+                    name,
+                    what: what.to_owned(),
+                    source,
+                    remedy,
+                });
+                None
+            }
+        }
+    }
+}
+
+/// Neither stopped, nor in a debugger's hands, nor ended.
+fn runs(stat: &Stat) -> bool {
+    matches!(stat.state, State::Runnable | State::Asleep)
+}

@@ -1,0 +1,91 @@
+//! Pages of memory that a process shares with this one (`memfd_create(2)`).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use commonhold_client::arena::{PAGE_BYTES, Page, Told, VERSION};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::tamper::{About, Kind, pass};
+
+const LENGTH: usize = 4096;
+const _: () = assert!(LENGTH as u64 == PAGE_BYTES && size_of::<Page>() <= LENGTH);
+
+/// A page that a process was given. It stays until this is dropped here and the process unmapped it, too.
+#[derive(Debug)]
+pub(crate) struct Shared(NonNull<Page>);
+
+// SAFETY: the mapping is this value's alone, and everything in it is atomic.
+unsafe impl Send for Shared {}
+// SAFETY: likewise.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// A page for a process, and the descriptor to send it.
+    pub(crate) fn new(pid: u32) -> io::Result<(Shared, OwnedFd)> {
+        pass(Kind::Open, About::Process(pid))?;
+        let file = memfd_create("commonhold-gang", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, PAGE_BYTES)?;
+        // A page that could be cut off would end whoever reads it, this program first.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping, wherever the kernel finds room, is nobody else's.
+        let at = unsafe { mmap(std::ptr::null_mut(), LENGTH, access, shared, &file, 0) }?;
+        let page = NonNull::new(at.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let shared = Shared(page);
+        shared.page().version.store(VERSION, Ordering::Release);
+        Ok((shared, file))
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping is that long and lives as long as `self`. It cannot shrink: it was sealed before anybody had
+        // it. It began as zeros, which are a page, and every later content is one. Others write there, which only atomics see.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Tells the process that somebody looks, and how often it is to write.
+    pub(crate) fn look(&self, now_ns: u64, every_ns: u64) {
+        self.page().looked_at_ns.store(now_ns, Ordering::Relaxed);
+        self.page().every_ns.store(every_ns, Ordering::Relaxed);
+    }
+
+    /// What the process told last; `None` where it is writing, or ended while it was.
+    pub(crate) fn told(&self) -> Option<Told> {
+        self.page().told()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's alone, and nobody borrows it any more.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), LENGTH) };
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// What a process that was given the descriptor may do with it.
+    #[test]
+    fn a_page_is_written_by_others_and_cut_off_by_nobody() {
+        let (shared, file) = Shared::new(1).unwrap();
+        shared.look(7, 9);
+        assert!(ftruncate(&file, 0).is_err() && ftruncate(&file, 1 << 20).is_err());
+        assert_eq!(shared.told(), Some(Told::default()));
+        let told = Told { at_ns: 5, bytes: 6 };
+        let mut bytes = [0; 24];
+        bytes[0..8].copy_from_slice(&2u64.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&told.at_ns.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&told.bytes.to_ne_bytes());
+        rustix::io::pwrite(&file, &bytes, std::mem::offset_of!(Page, sequence) as u64).unwrap();
+        assert_eq!(shared.told(), Some(told));
+        let mut began = [0; 24];
+        rustix::io::pread(&file, &mut began, 0).unwrap();
+        assert_eq!([1u64, 9, 7].map(u64::to_ne_bytes).concat(), began);
+    }
+}

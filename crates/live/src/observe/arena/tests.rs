@@ -1,0 +1,208 @@
+#![allow(clippy::unwrap_used)]
+use std::mem::offset_of;
+use std::os::fd::OwnedFd;
+
+use commonhold_client::arena::{Page, Told};
+
+use super::*;
+
+const JOB: JobId = JobId(7);
+const EVERY: u64 = 1_000_000;
+
+/// An arena that this process joined, and what it may do with its page.
+struct Rig {
+    arena: Arena,
+    procfs: ProcFs,
+    me: ProcessKey,
+    file: OwnedFd,
+    complaints: Vec<Complaint>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let mut procfs = ProcFs::open("/proc".as_ref()).unwrap();
+        let me = procfs.stat(std::process::id()).unwrap().unwrap().key;
+        let mut arena = Arena::default();
+        let file = arena.join(me, 1000, EVERY, &mut procfs).unwrap();
+        Rig { arena, procfs, me, file, complaints: Vec::new() }
+    }
+
+    fn put(&self, at: usize, number: u64) {
+        rustix::io::pwrite(&self.file, &number.to_ne_bytes(), at as u64).unwrap();
+    }
+
+    fn tell(&self, told: Told) {
+        self.put(offset_of!(Page, at_ns), told.at_ns);
+        self.put(offset_of!(Page, bytes), told.bytes);
+    }
+
+    fn tell_now(&self, bytes: u64) -> u64 {
+        let at_ns = clock::now();
+        self.tell(Told { at_ns, bytes });
+        at_ns
+    }
+
+    /// A look at the page while the job runs, or is shut since then.
+    fn look_at(&mut self, now: Time, shut: Option<Time>) -> Option<BusUse> {
+        let me = self.me;
+        let job_of = |key: ProcessKey| (key == me).then_some((JOB, shut));
+        let Rig { arena, procfs, complaints, .. } = self;
+        arena.look(now, EVERY, &job_of, procfs, complaints).get(&JOB).copied()
+    }
+
+    fn look(&mut self) -> Option<BusUse> {
+        self.look_at(clock::now(), None)
+    }
+
+    /// What was complained of since the last call.
+    #[track_caller]
+    fn said(&mut self, words: &[&str]) {
+        let said: Vec<String> = self.complaints.drain(..).map(|(_, _, error)| error.to_string()).collect();
+        assert!(
+            said.len() == words.len() && said.iter().zip(words).all(|(said, words)| said.contains(words)),
+            "{said:?}"
+        );
+    }
+}
+
+/// Uses CPU time.
+fn work(ns: u64) {
+    let begin = clock::process_cpu_ns(std::process::id()).unwrap();
+    while clock::process_cpu_ns(std::process::id()).unwrap() < begin + ns {
+        std::hint::black_box((0..1000).sum::<u64>());
+    }
+}
+
+#[test]
+fn what_is_told_is_added_up() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.look(), None, "nothing yet");
+    let at = rig.tell_now(1000);
+    assert_eq!(rig.look(), Some(BusUse { at, bytes: 1000 }));
+    let at = rig.tell_now(1500);
+    assert_eq!(rig.look(), Some(BusUse { at, bytes: 1500 }));
+    // One that joins anew begins at 0, and its job goes on.
+    rig.file = rig.arena.join(rig.me, 1000, EVERY, &mut rig.procfs).unwrap();
+    assert_eq!(rig.look(), Some(BusUse { at, bytes: 1500 }));
+    let at = rig.tell_now(10);
+    assert_eq!(rig.look(), Some(BusUse { at, bytes: 1510 }));
+    // One that leaves takes nothing along.
+    rig.tell(Told { at_ns: LEFT, bytes: 20 });
+    assert_eq!(rig.look(), Some(BusUse { at, bytes: 1520 }));
+    assert!(rig.arena.members.is_empty());
+    rig.said(&[]);
+}
+
+#[test]
+fn a_lie_is_cut_off_at_what_cpus_can_do_and_said() {
+    let mut rig = Rig::new();
+    rig.tell_now(1 << 60);
+    let believed = rig.look().unwrap().bytes;
+    assert!(believed < 1 << 50, "{believed}");
+    rig.said(&["cannot believe what it says it transferred over the memory bus"]);
+    // What was left out is not made up for.
+    rig.tell_now((1 << 60) + 5);
+    assert_eq!(rig.look().unwrap().bytes, believed + 5);
+    rig.said(&[]);
+}
+
+/// What was transferred bit by bit may be told at once, if it is not too long ago.
+#[test]
+fn much_at_once_is_no_lie_if_there_was_time_for_it() {
+    let mut rig = Rig::new();
+    for _ in 0..10 {
+        work(5_000_000);
+        rig.tell_now(0);
+        rig.look();
+    }
+    let bytes = 45_000_000 * BYTES_PER_NS;
+    rig.tell_now(bytes);
+    assert_eq!(rig.look().unwrap().bytes, bytes);
+    rig.said(&[]);
+    rig.tell_now(2 * bytes);
+    assert!(rig.look().unwrap().bytes < 2 * bytes, "but once");
+    rig.said(&["its CPU time was enough for"]);
+}
+
+#[test]
+fn rubbish_is_passed_over_and_said() {
+    let mut rig = Rig::new();
+    let at = rig.tell_now(1000);
+    let before = rig.look();
+    for (told, what) in [
+        (Told { at_ns: at, bytes: 999 }, "fewer bytes"),
+        (Told { at_ns: at - 1, bytes: 2000 }, "an earlier time"),
+        (Told { at_ns: u64::MAX - 1, bytes: 2000 }, "a time that has not come"),
+        (Told { at_ns: 1, bytes: u64::MAX }, "anything"),
+    ] {
+        rig.tell(told);
+        assert_eq!(rig.look(), before, "{what}");
+        rig.said(&["cannot make sense of"]);
+    }
+    // Whoever holds the lock for ever.
+    rig.put(offset_of!(Page, sequence), 3);
+    rig.tell_now(3000);
+    assert_eq!(rig.look(), before);
+    rig.said(&[]);
+    rig.put(offset_of!(Page, sequence), 4);
+    assert_eq!(rig.look().unwrap().bytes, 3000);
+}
+
+#[test]
+fn who_says_nothing_is_not_waited_for() {
+    let mut rig = Rig::new();
+    work(SILENT_CPU_NS + 10_000_000);
+    assert_eq!(rig.look(), None);
+    rig.said(&["without a word"]);
+    assert_eq!(rig.look(), None);
+    rig.said(&[]);
+    let at = rig.tell_now(9);
+    assert_eq!(rig.look(), Some(BusUse { at, bytes: 9 }), "it is never too late");
+}
+
+/// What was told before a stop counts as told so long before the end of it.
+#[test]
+fn words_do_not_age_while_a_job_is_stopped() {
+    let mut rig = Rig::new();
+    let at = rig.tell_now(1000);
+    let at_of = |found: Option<BusUse>| found.unwrap().at;
+    let shut = clock::now();
+    assert_eq!(at_of(rig.look_at(shut, None)), at);
+    assert_eq!(at_of(rig.look_at(shut + 500, Some(shut + 300))), at + 200);
+    assert_eq!(at_of(rig.look_at(shut + 1_500, Some(shut + 300))), at + 1_200);
+    assert_eq!(at_of(rig.look_at(shut + 2_500, None)), at + 1_200, "it runs");
+    let told = rig.tell_now(2000);
+    assert_eq!(at_of(rig.look()), told);
+}
+
+#[test]
+fn there_is_room_for_so_many_and_no_user_takes_all() {
+    let mut rig = Rig::new();
+    // A thousand times by one process: one page.
+    for _ in 0..PAGES_OF_USER_MAX + 1 {
+        rig.file = rig.arena.join(rig.me, 1000, EVERY, &mut rig.procfs).unwrap();
+    }
+    assert_eq!(rig.arena.members.len(), 1);
+    // Processes that were: their room is given to those that come.
+    let ended = |n: u64| ProcessKey { pid: rig.me.pid, start: n };
+    for n in 0..2 * PAGES_OF_USER_MAX as u64 {
+        rig.arena.join(ended(n), 1000, EVERY, &mut rig.procfs).unwrap();
+    }
+    assert!(rig.arena.members.len() <= PAGES_OF_USER_MAX && rig.arena.members.contains_key(&rig.me));
+    // Those that live keep theirs.
+    let mut children: Vec<std::process::Child> = Vec::new();
+    let mut refused = None;
+    rig.arena.members.clear();
+    for _ in 0..3 {
+        children.push(std::process::Command::new("sleep").arg("100").spawn().unwrap());
+        let key = rig.procfs.stat(children.last().unwrap().id()).unwrap().unwrap().key;
+        refused = rig.arena.join_within(key, 1000, EVERY, &mut rig.procfs, (3, 2)).err();
+    }
+    let another = rig.arena.join_within(rig.me, 1001, EVERY, &mut rig.procfs, (3, 2)).is_ok();
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let Some(NotJoined::TooMany(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("2 processes of this user") && another, "{why}");
+}

@@ -1,0 +1,75 @@
+//! Gangs under the `cgroup` backend: by signals, beside the gates of units, which are control groups'.
+
+use std::path::Path;
+
+use commonhold_contract::{Gangs, JobKind};
+use commonhold_live::Backend;
+use commonhold_live::cgroup::CgroupBackend;
+use commonhold_live::journal::Journal;
+use commonhold_live::undo::undo;
+use commonhold_policy::plan::{CpuOrder, GangOrder};
+use commonhold_policy::{JobId, Plan, Reason, Step};
+
+use super::{Bench, apply, children, cpu_ticks, monotonic, observe, state, wait_for};
+
+#[track_caller]
+fn gate(backend: &mut CgroupBackend, job: JobId, unit: commonhold_contract::UnitId, open: bool) {
+    let mut plan = Plan::default();
+    let action = GangOrder::Gate { job, unit, open };
+    plan.orders.gangs.push(Step { action, reason: Reason::NotThisQuantum });
+    let problems = backend.apply(&plan);
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
+#[test]
+fn a_gang_stops_beside_its_units_gate_and_is_undone() {
+    let Some(mut bench) = Bench::new("gangs", &[]) else { return };
+    let pids = [bench.spawn("while :; do :; done"), bench.spawn("while :; do sleep 0.01; done")];
+    let unit = bench.unit(None, "a", pids[0]);
+    bench.contract.units[unit.index()].members.push(commonhold_contract::Member {
+        kind: commonhold_contract::MemberKind::Pid(pids[1]),
+        span: 0..0,
+    });
+    bench.contract.units[unit.index()].job = Some(JobKind::Tree);
+    bench.contract.machine.gangs.by = Gangs::Demand;
+    let mut backend = bench.backend();
+    assert!(backend.means().gangs);
+    let job_of = |backend: &mut CgroupBackend, pid: u32| {
+        let snapshot = observe(backend, monotonic());
+        snapshot.jobs.iter().find(|job| job.name.contains(&format!("({pid})"))).map(|job| job.job)
+    };
+    let busy = job_of(&mut backend, pids[0]).unwrap();
+    let forks = job_of(&mut backend, pids[1]).unwrap();
+    wait_for("the loop to be seen running", || observe(&mut backend, monotonic()).unit(unit).runnable >= 1);
+    gate(&mut backend, busy, unit, false);
+    wait_for("the loop to stop", || state(pids[0]) == 'T');
+    assert_ne!(state(pids[1]), 'T', "it is another gang's");
+    let snapshot = observe(&mut backend, monotonic());
+    assert!(snapshot.unit(unit).runnable >= 1, "it would run if it could");
+    let facts = snapshot.jobs.iter().find(|job| job.job == busy).unwrap();
+    assert!(facts.threads.iter().all(|thread| !thread.wants));
+    // Its unit's gate opens nothing that its own keeps shut, and the other way round.
+    apply(&mut backend, [CpuOrder::Gate { unit, open: false }]);
+    apply(&mut backend, [CpuOrder::Gate { unit, open: true }]);
+    observe(&mut backend, monotonic());
+    assert_eq!(state(pids[0]), 'T');
+    apply(&mut backend, [CpuOrder::Gate { unit, open: false }]);
+    gate(&mut backend, busy, unit, true);
+    wait_for("the unit to stop", || bench.file("a/cgroup.events").contains("frozen 1"));
+    let before = cpu_ticks(pids[0]);
+    observe(&mut backend, monotonic());
+    assert_eq!(cpu_ticks(pids[0]), before);
+    apply(&mut backend, [CpuOrder::Gate { unit, open: true }]);
+    wait_for("the loop to run", || cpu_ticks(pids[0]) > before && state(pids[0]) == 'R');
+    // Whoever forks is stopped with all that it forked.
+    gate(&mut backend, forks, unit, false);
+    wait_for("all to stop", || {
+        observe(&mut backend, monotonic());
+        let family: Vec<u32> = children(pids[1]).into_iter().chain([pids[1]]).collect();
+        family.iter().all(|pid| state(*pid) == 'T')
+    });
+    drop(backend.close());
+    let undone = undo(&Journal::read(&bench.run.path().join("journal")).unwrap(), Path::new("/proc"));
+    assert!(undone.problems.is_empty() && undone.continued >= 1, "{undone:?}");
+    wait_for("it to run", || state(pids[1]) != 'T' && state(pids[0]) == 'R');
+}

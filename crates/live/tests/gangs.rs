@@ -1,0 +1,292 @@
+//! Gangs on real processes of this machine, under the `user` backend: which jobs are stopped in a quantum, what their processes
+//! tell of the memory bus, and what is undone.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use commonhold_contract::{Contract, Gangs, JobKind, Member, MemberKind};
+use commonhold_live::journal::Journal;
+use commonhold_live::observe::arena::NotJoined;
+use commonhold_live::observe::topology;
+use commonhold_live::roster::Roster;
+use commonhold_live::undo::{Undone, undo};
+use commonhold_live::user::UserBackend;
+use commonhold_live::{LiveBackend, affinity, clock};
+use commonhold_policy::plan::{CpuOrder, GangOrder, Orders};
+use commonhold_policy::{JobId, Plan, Reason, Snapshot};
+use commonhold_steward::{Backend, Steward};
+use support::{Job, descendants, eventually, key, kill, start, state};
+
+const QUANTUM_NS: u64 = 50_000_000;
+
+/// Two processes that compute.
+const TWO: &str = "(while :; do :; done) & while :; do :; done";
+
+/// The daemon's loop over jobs of one unit, which are gangs.
+struct Loop {
+    backend: UserBackend,
+    steward: Steward,
+    journal: std::path::PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Loop {
+    fn new(jobs: &[&Job]) -> Loop {
+        let mut contract = Contract::default();
+        contract.machine.gangs.by = Gangs::LatestQuantum;
+        contract.machine.gangs.quantum_ns = QUANTUM_NS;
+        let unit = contract.add(None, "unit");
+        contract.units[unit.index()].job = Some(JobKind::Session);
+        for job in jobs {
+            let member = Member { kind: MemberKind::Pid(job.pid()), span: 0..0 };
+            contract.units[unit.index()].members.push(member);
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (journal, _) = Journal::create(directory.path()).unwrap();
+        let path = journal.path().to_owned();
+        let roster = Roster::new("/proc".as_ref(), &[]).unwrap();
+        let cpus = affinity::get(0).unwrap();
+        let mut machine = topology::read("/".as_ref()).unwrap();
+        // As many CPUs as one of them needs, whatever this machine has.
+        machine.cpus.truncate(2);
+        let backend = UserBackend::new(contract.clone(), cpus, roster, journal);
+        Loop { backend, steward: Steward::new(contract, machine), journal: path, _directory: directory }
+    }
+
+    /// A turn; the time until the next is the caller's.
+    fn turn(&mut self) -> (Snapshot, Plan, Duration) {
+        let turn = self.steward.turn(&mut self.backend, 0).unwrap();
+        let wrong: Vec<String> = turn.wrong.iter().map(ToString::to_string).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        let wait = turn.next(clock::now()).saturating_sub(clock::now()).min(QUANTUM_NS);
+        (turn.snapshot, turn.plan, Duration::from_nanos(wait))
+    }
+
+    fn undo(self) -> Undone {
+        drop(self.backend);
+        undo(&Journal::read(&self.journal).unwrap(), "/proc".as_ref())
+    }
+}
+
+/// Two jobs of two processes each, which compute.
+fn two_jobs() -> [Job; 2] {
+    let jobs = [start("sh", &["-c", TWO]), start("sh", &["-c", TWO])];
+    eventually("two processes each", || jobs.iter().all(|job| descendants(job.pid()).len() == 2));
+    jobs
+}
+
+/// Whether all of a job's processes are stopped; nothing if some are and others are not.
+fn is_stopped(job: &Job) -> Option<bool> {
+    let stopped: Vec<bool> = descendants(job.pid()).iter().map(|pid| state(*pid) == 'T').collect();
+    if stopped.iter().all(|it| *it) { Some(true) } else { stopped.iter().all(|it| !it).then_some(false) }
+}
+
+fn cpu_ns(job: &Job) -> u64 {
+    let of = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+        stat.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    descendants(job.pid()).iter().map(of).sum()
+}
+
+/// At any look no more than one job's processes run, each job's all together, and both jobs get on.
+#[test]
+fn gangs_take_turns() {
+    let jobs = two_jobs();
+    let before = jobs.each_ref().map(cpu_ns);
+    let mut held = Loop::new(&[&jobs[0], &jobs[1]]);
+    let mut open: BTreeMap<JobId, bool> = BTreeMap::new();
+    let mut chosen: BTreeMap<JobId, u32> = BTreeMap::new();
+    while chosen.len() < 2 || chosen.values().any(|quanta| *quanta < 4) {
+        let (snapshot, plan, wait) = held.turn();
+        for step in &plan.orders.gangs {
+            let GangOrder::Gate { job, open: is_open, .. } = step.action;
+            open.insert(job, is_open);
+        }
+        for gang in plan.decisions.quantum.iter().flat_map(|quantum| &quantum.chosen) {
+            *chosen.entry(gang.action.job).or_default() += 1;
+            assert_eq!(gang.action.cpus, 2, "both of its processes want one");
+        }
+        let shut: Vec<JobId> = open.iter().filter(|(_, open)| !**open).map(|(job, _)| *job).collect();
+        let facts = |job: &JobId| snapshot.jobs.iter().find(|facts| facts.job == *job).unwrap();
+        let pid_of = |job: &JobId| -> u32 {
+            let name = &facts(job).name;
+            name[name.find('(').unwrap() + 1..name.len() - 1].parse().unwrap()
+        };
+        let shut: Vec<u32> = shut.iter().map(pid_of).collect();
+        // A signal takes effect when the process next enters the kernel, on a machine that others use, too.
+        eventually("each is as ordered", || {
+            jobs.iter().all(|job| is_stopped(job) == Some(shut.contains(&job.pid())))
+        });
+        let running = jobs.iter().filter(|job| is_stopped(job) == Some(false)).count();
+        assert!(running <= 1 || chosen.is_empty(), "{running} jobs run");
+        std::thread::sleep(wait);
+    }
+    let after = jobs.each_ref().map(cpu_ns);
+    assert!(after[0] > before[0] && after[1] > before[1], "{before:?} {after:?}");
+    // Whoever is stopped now continues.
+    let undone = held.undo();
+    assert!(undone.problems.is_empty() && undone.continued == 2, "{undone:?}");
+    eventually("all run", || jobs.iter().all(|job| is_stopped(job) == Some(false)));
+}
+
+/// A backend without a policy, that has seen its jobs; and the jobs' numbers.
+fn seen(jobs: &[&Job]) -> (Loop, Vec<JobId>) {
+    let mut held = Loop::new(jobs);
+    let snapshot = held.backend.observe(clock::now(), &[]).unwrap();
+    let numbers = snapshot.jobs.iter().map(|facts| facts.job).collect();
+    (held, numbers)
+}
+
+impl Loop {
+    #[track_caller]
+    fn gate(&mut self, job: JobId, open: bool) {
+        let unit = self.steward.contract().held().next().unwrap();
+        let mut plan = Plan { at: clock::now(), ..Plan::default() };
+        let action = GangOrder::Gate { job, unit, open };
+        plan.orders.gangs.push(commonhold_policy::Step { action, reason: Reason::NotThisQuantum });
+        let problems = self.backend.apply(&plan);
+        assert!(problems.is_empty(), "{problems:?}");
+    }
+
+    #[track_caller]
+    fn gate_of_unit(&mut self, open: bool) {
+        let unit = self.steward.contract().held().next().unwrap();
+        let orders = Orders::of_cpus(Reason::HoldsChanged, [CpuOrder::Gate { unit, open }]);
+        let problems = self.backend.apply(&Plan { at: clock::now(), orders, ..Plan::default() });
+        assert!(problems.is_empty(), "{problems:?}");
+    }
+
+    fn look(&mut self) -> Snapshot {
+        let unit = self.steward.contract().held().next().unwrap();
+        self.backend.observe(clock::now(), &[unit]).unwrap()
+    }
+}
+
+#[test]
+fn a_gang_runs_only_if_its_gate_and_its_units_are_open() {
+    let job = start("sh", &["-c", TWO]);
+    eventually("two processes", || descendants(job.pid()).len() == 2);
+    let (mut held, numbers) = seen(&[&job]);
+    let is = |stopped: bool| eventually("it is as ordered", || is_stopped(&job) == Some(stopped));
+    held.gate(numbers[0], false);
+    is(true);
+    held.gate_of_unit(false);
+    held.gate(numbers[0], true);
+    is(true);
+    held.gate_of_unit(true);
+    is(false);
+    held.gate_of_unit(false);
+    held.gate(numbers[0], false);
+    held.gate_of_unit(true);
+    is(true);
+    held.gate(numbers[0], true);
+    is(false);
+    assert_eq!(held.undo().continued, 0);
+}
+
+/// However fast signals follow each other: the last one counts.
+#[test]
+fn the_last_of_many_orders_is_in_force() {
+    let job = start("sh", &["-c", TWO]);
+    eventually("two processes", || descendants(job.pid()).len() == 2);
+    let (mut held, numbers) = seen(&[&job]);
+    for n in 1..=100 {
+        for order in 0..n % 7 {
+            held.gate(numbers[0], order % 2 == 0);
+        }
+        held.gate(numbers[0], n % 2 == 0);
+        eventually("it is as ordered", || is_stopped(&job) == Some(n % 2 != 0));
+    }
+}
+
+#[test]
+fn who_is_stopped_wants_nothing_and_its_unit_does() {
+    let job = start("sh", &["-c", TWO]);
+    eventually("two processes", || descendants(job.pid()).len() == 2);
+    let (mut held, numbers) = seen(&[&job]);
+    let unit = held.steward.contract().held().next().unwrap();
+    let wants = |snapshot: &Snapshot| {
+        let threads = snapshot.jobs[0].threads.iter().filter(|thread| thread.wants).count();
+        (threads, snapshot.unit(unit).runnable)
+    };
+    eventually("both want a CPU", || wants(&held.look()) == (2, 2));
+    held.gate(numbers[0], false);
+    for _ in 0..10 {
+        assert_eq!(wants(&held.look()), (0, 2));
+    }
+    held.gate(numbers[0], true);
+    eventually("both want a CPU again", || wants(&held.look()) == (2, 2));
+}
+
+#[test]
+fn those_that_come_while_a_gang_is_shut_are_stopped_and_its_owners_stop_stays() {
+    // The child is started by a process that is no member: by its session it is of the gang.
+    let job = start("sh", &["-c", "sleep 1000 & while :; do :; done"]);
+    eventually("two processes", || descendants(job.pid()).len() == 2);
+    let children = descendants(job.pid());
+    let sleeper = children[1];
+    job_stops(sleeper);
+    let (mut held, numbers) = seen(&[&job]);
+    held.gate(numbers[0], false);
+    eventually("the shell is stopped", || state(job.pid()) == 'T');
+    // Whoever continues one of them does not get far.
+    kill(job.pid(), libc::SIGCONT);
+    eventually("it is stopped again", || {
+        held.look();
+        state(job.pid()) == 'T'
+    });
+    held.gate(numbers[0], true);
+    eventually("the shell runs", || state(job.pid()) == 'R');
+    held.look();
+    assert_eq!(state(sleeper), 'T', "its owner stopped it");
+    held.gate(numbers[0], false);
+    eventually("the shell is stopped", || state(job.pid()) == 'T');
+    let undone = held.undo();
+    assert!(undone.problems.is_empty() && undone.continued == 1, "{undone:?}");
+    assert_eq!(state(sleeper), 'T', "and nobody undoes that");
+    kill(sleeper, libc::SIGCONT);
+}
+
+fn job_stops(pid: u32) {
+    kill(pid, libc::SIGSTOP);
+    eventually("it is stopped", || state(pid) == 'T');
+}
+
+/// Forks that never end: whoever is born while the gang is shut is stopped.
+#[test]
+fn a_storm_of_forks_stands_still_while_its_gang_is_shut() {
+    let job = start(support::churn(), &["forks", "3"]);
+    let (mut held, numbers) = seen(&[&job]);
+    held.gate(numbers[0], false);
+    eventually("all are stopped", || {
+        held.look();
+        support::states(job.pid()).iter().all(|state| *state == 'T')
+    });
+    held.gate(numbers[0], true);
+    eventually("some run", || support::states(job.pid()).iter().any(|state| *state != 'T'));
+}
+
+#[test]
+fn pages_are_for_those_who_live_under_a_contract_with_gangs() {
+    let job = start("sh", &["-c", TWO]);
+    let (mut held, _) = seen(&[&job]);
+    let (page, every_ns) = held.backend.join(key(job.pid()), 0).unwrap().unwrap();
+    assert_eq!(every_ns, QUANTUM_NS / 2);
+    assert_eq!(held.look().jobs[0].bus, None, "it told nothing");
+    // What the process would write.
+    let now = clock::now();
+    let words = [2u64, now, 4096].map(u64::to_ne_bytes).concat();
+    rustix::io::pwrite(&page, &words, 64).unwrap();
+    let bus = held.look().jobs[0].bus.unwrap();
+    assert_eq!((bus.at, bus.bytes), (now, 4096));
+    let mut contract = held.steward.contract().clone();
+    contract.machine.gangs.by = Gangs::Off;
+    held.backend.set_contract(&contract);
+    assert_eq!(held.look().jobs[0].bus, None);
+    let refused: Option<Result<_, NotJoined>> = held.backend.join(key(job.pid()), 0);
+    assert!(refused.is_none());
+}
