@@ -113,7 +113,7 @@ READINGS = {
        for backend in ("cgroup", "kernel")},
     "jobs.idle": Reading("%", "five jobs, <kernel>: no CPU idles while a thread waits", value=most(per=10)),
     # lab/test 51
-    **{f"jobs.{mix}.{backend}": Reading("times", note=f"<{mix}>, <{backend}>: {{}} passes, {{}} of the kernel's own {{}}",
+    **{f"jobs.{mix}.{backend}": Reading("times", note=f"<{mix}>, <{backend}>: {{}} ms, {{}} of the kernel's own {{}}; the daemon {{}} ms",
                                         value=lambda found: min(numbers[1] for numbers in found))
        for mix in ("few", "more", "large", "short") for backend in ("cgroup", "kernel")},
     # lab/test 60, thousandths of a CPU, of eight

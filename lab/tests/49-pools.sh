@@ -116,11 +116,24 @@ uneven() {
 killed() {
 	contract worst-fit
 	ok "$1: a daemon to be killed" start_daemon contract.toml --backend "$1"
-	jobs "killed-$1" 3 6
+	jobs "killed-$1" 3 12
 	ok "$1: threads have seats" wait_for 10 seated 3
+	[ "$1" = cgroup ] || thrown_out
 	kill -9 "$daemon"
 	ok "$1, killed: all threads may run anywhere" wait_for 10 all_over_the_machine
 	wait_for_jobs
+}
+
+# While there is no scheduler, seats are affinities. The one that comes after a second is told all of them.
+thrown_out() {
+	echo S > /proc/sysrq-trigger
+	ok "thrown out: threads are tied to their seats" wait_for 10 tied
+	ok "when it is back, they may run anywhere" wait_for 30 all_over_the_machine
+	ok "and have their seats" seated 3
+}
+tied() {
+	detail=$(affinities)
+	[ "$detail" = "0-1 0-7 2-3 4-5 " ]
 }
 
 # first-fit packs three jobs of one thread into two nodes; worst-fit has each in its own.

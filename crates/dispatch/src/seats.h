@@ -14,8 +14,8 @@
  * - A task that is away at the end of its slice goes to its pool, if a CPU there idles, or runs a task that is apart: that
  *   one then has the CPU that comes free, or another one. A CPU that falls idle calls one that is away from its pool.
  *
- * Properties. A CPU that idles takes any task that waits, as without seats. A task waits for a CPU of its pool for
- * PATIENCE_NS at most. Each move to a seat makes the tasks at their seats one more, so moves end. Who has no seat waits in
+ * Properties. A CPU that idles takes any task that waits, as without seats. After PATIENCE_NS every CPU takes a task in its
+ * turn. Each move to a seat makes the tasks at their seats one more, so moves end. Who has no seat waits in
  * its order for every CPU. Where no unit has jobs, the verifier drops all of it.
  *
  * Limits. The order within a unit is kept among the tasks that fit a CPU. A queue of which the first SEAT_LOOKS all have

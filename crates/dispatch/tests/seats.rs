@@ -161,21 +161,64 @@ fn more_tasks_than_seats_share_and_keep_their_pools() {
     assert!(had.iter().all(|had| (140..=260).contains(had)), "two thirds of 300 each: {had:?}");
 }
 
-/// Nobody waits for long for a CPU of its own pool that others have.
+/// Three tasks share the two CPUs of their pool. The other two CPUs have tasks that go on, and take none of them.
+#[test]
+fn a_cpu_with_a_task_of_its_own_takes_none_from_another_pool() {
+    let mut kernel = kernel();
+    for (id, seat) in (0..).zip([LEFT, LEFT, RIGHT, RIGHT, RIGHT]) {
+        comes(&mut kernel, 0, id, A, seat);
+    }
+    let (mut now, mut had) = (0, [0_u32; 5]);
+    run(&mut kernel, &mut now, 4);
+    for _ in 0..300 {
+        let runs = run(&mut kernel, &mut now, 1);
+        for id in 0..5 {
+            let Some(pool) = in_pool(&runs, id) else { continue };
+            had[id as usize] += 1;
+            assert_eq!(pool, usize::from(id > 1), "task {id}: {runs:?}");
+        }
+    }
+    assert!(had[..2] == [300; 2] && had[2..].iter().all(|had| (150..=250).contains(had)), "{had:?}");
+}
+
+/// At the end of its slice a task goes right to its pool, where one without a seat makes room. No CPU idles meanwhile.
+#[test]
+fn who_is_away_has_the_cpu_of_one_without_a_seat() {
+    let mut kernel = kernel();
+    for (id, seat) in (0..).zip([NOBODY, NOBODY, LEFT, LEFT]) {
+        comes(&mut kernel, 0, id, A, seat);
+    }
+    let mut now = 0;
+    let runs = run(&mut kernel, &mut now, 3);
+    let at =
+        |runs: &[Option<TaskId>; 4], id| runs.iter().position(|task| *task == Some(id)).expect("it runs");
+    assert_eq!([0, 1, 2, 3].map(|id| at(&runs, id) / 2), [1, 1, 0, 0]);
+    kernel.seat(2, RIGHT);
+    let cpu = u32::try_from(at(&runs, 2)).expect("a CPU");
+    kernel.give_turn_up(cpu);
+    kernel.schedule(now, cpu, true);
+    settle(&mut kernel, now);
+    let runs = run(&mut kernel, &mut now, 0);
+    assert_eq!((at(&runs, 2) / 2, at(&runs, 3) / 2), (1, 0), "{runs:?}");
+    assert!(runs.iter().all(Option::is_some), "{runs:?}");
+}
+
+/// Nobody waits for long for a pool of which another unit has the CPUs.
 #[test]
 fn who_waits_for_too_long_has_any_cpu() {
     let mut kernel = kernel();
-    for id in 0..5 {
-        comes(&mut kernel, 0, id, A, RIGHT);
+    for cpu in [2, 3] {
+        kernel.own(0, cpu, B);
     }
-    let (mut now, mut waited, mut longest) = (0, [0_u64; 5], 0);
+    for (id, unit, seat) in [(0, A, LEFT), (1, A, LEFT), (2, A, RIGHT), (3, B, RIGHT), (4, B, RIGHT)] {
+        comes(&mut kernel, 0, id, unit, seat);
+    }
+    let (mut now, mut waited, mut longest) = (0, 0, 0);
     for _ in 0..200 {
         let runs = run(&mut kernel, &mut now, 1);
-        for id in 0..5 {
-            let at = waited.get_mut(id as usize).expect("five");
-            *at = if in_pool(&runs, id).is_some() { 0 } else { *at + 1 };
-            longest = longest.max(*at);
-        }
+        assert!(in_pool(&runs, 2) != Some(1), "those are B's");
+        waited = if in_pool(&runs, 2).is_some() { 0 } else { waited + 1 };
+        longest = longest.max(waited);
     }
-    assert!(longest <= 10, "a task waited for {longest} slices");
+    assert!((4..=12).contains(&longest), "it waited for {longest} slices, and its patience is eight");
 }

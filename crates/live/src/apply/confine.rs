@@ -510,6 +510,23 @@ mod tests {
         }
     }
 
+    /// A scheduler is told seats that changed since it has them, and one that is new all of them.
+    #[test]
+    fn seats_are_left_to_a_scheduler() {
+        let (mut confinement, key) = (Confinement::default(), ProcessKey { pid: 4, start: 7 });
+        let set = |text: &str| text.parse::<CpuSet>().unwrap();
+        confinement.seat(key, 4, Some(set("2-3")));
+        assert!(confinement.changed_seats().is_empty(), "it is an affinity");
+        assert!(confinement.leave_seats(true) && !confinement.leave_seats(true));
+        assert_eq!((confinement.all_seats(), confinement.seated()), (vec![(4, Some(2))], vec![key]));
+        confinement.seat(key, 5, Some(set("0-1")));
+        confinement.seat(key, 4, None);
+        assert_eq!(confinement.changed_seats(), [(5, Some(0)), (4, None)]);
+        assert!(confinement.changed_seats().is_empty());
+        assert_eq!(confinement.all_seats(), [(5, Some(0))]);
+        assert!(confinement.leave_seats(false), "it is an affinity again");
+    }
+
     #[test]
     fn an_order_holds_within_what_the_owner_wants_where_that_is_possible() {
         let set = |text: &str| text.parse::<CpuSet>().unwrap();
