@@ -14,15 +14,16 @@
 //! For example, a gang that wants half of the bus waits longest; two that want nothing and two that want half of it wait, too.
 //! Beside the first run the two that want nothing, or two that want half of the bus. In the second case the bus is full for a
 //! while, and nobody suffers from it afterwards. Those that waited longest and fill the CPUs twice are divided in two, so that
-//! both halves together get on most, by [`super::queue`]. With up to [`ALL_MAX`] gangs all ways are tried; with more, the list
-//! is cut in two, and pairs are exchanged as long as that helps, at most [`TRIES_MAX`] times.
+//! the product of all threads' speeds, by [`super::queue`], is greatest. So no thread is slowed much for what others gain a
+//! little by. With up to [`ALL_MAX`] gangs all ways are tried; with more, the list is cut in two, and pairs are exchanged as
+//! long as that helps, at most [`TRIES_MAX`] times.
 //!
 //! Properties: both choose only what fits into the CPUs that are left. The head of the list is always chosen, so `together`
 //! looks at no gang that comes after twice the machine. Nothing depends on anything but the candidates and their order.
 
 use alloc::vec::Vec;
 
-use super::queue::{Alike, WHOLE, progress};
+use super::queue::{self, WHOLE, Wants};
 
 /// Up to so many gangs, all ways to divide them are tried.
 const ALL_MAX: usize = 9;
@@ -90,12 +91,13 @@ pub(super) fn together(
         u64::try_from(u128::from(gang.rate) * u128::from(WHOLE) / u128::from(bus.max(1)))
             .map_or(WHOLE, |part| part.min(WHOLE))
     };
-    let alike = |gang: &Candidate| Alike { threads: gang.cpus, part: part(gang) };
-    let sets: Vec<Alike> = window.iter().map(|number| alike(&candidates[*number])).collect();
-    let beside: Vec<Alike> = running.iter().map(alike).collect();
-    let room = Room { cpus, all, beside: &beside, sets: &sets };
+    let wants = |gang: &Candidate| Wants::new(gang.cpus, part(gang));
+    let sets: Vec<Wants> = window.iter().map(|number| wants(&candidates[*number])).collect();
+    let beside: Vec<Wants> = running.iter().map(wants).collect();
+    let room = Room { cpus, beside: &beside, sets: &sets };
     let chosen = if sets.len() <= ALL_MAX { room.best_of_all() } else { room.best_by_exchange() };
-    let gained = room.gains(&chosen);
+    let (now, later) = room.both(&chosen);
+    let gained = now.progress + later.progress;
     let threads: u64 = sets.iter().chain(&beside).map(|set| u64::from(set.threads)).sum();
     let permille = gained * 1_000 / WHOLE / threads.max(1);
     let numbers = (0..sets.len()).filter(|at| chosen[*at]).map(|at| window[at]).collect();
@@ -127,28 +129,29 @@ fn window(candidates: &[Candidate], cpus: u32, enough: u32) -> Vec<usize> {
 
 /// What is to be divided.
 struct Room<'a> {
-    /// CPUs that are left, and all.
+    /// CPUs that are left.
     cpus: u32,
-    all: u32,
     /// Those that run already.
-    beside: &'a [Alike],
+    beside: &'a [Wants],
     /// Those that could, the head first.
-    sets: &'a [Alike],
+    sets: &'a [Wants],
 }
 
 impl Room<'_> {
-    /// How far the chosen ones get, and the others after them.
-    fn gains(&self, chosen: &[bool]) -> u64 {
+    /// How the chosen ones get on, and the others after them.
+    fn both(&self, chosen: &[bool]) -> (queue::Together, queue::Together) {
         let of = |wanted: bool| {
             self.sets.iter().zip(chosen).filter(move |(_, is)| **is == wanted).map(|(set, _)| *set)
         };
-        let now: Vec<Alike> = self.beside.iter().copied().chain(of(true)).collect();
-        let next: Vec<Alike> = of(false).collect();
-        let threads: u32 = next.iter().map(|set| set.threads).sum();
-        let later = progress(&next);
-        // What does not fit into one quantum has no more CPUs for that.
-        let later = if threads > self.all { later * u64::from(self.all) / u64::from(threads) } else { later };
-        progress(&now) + later
+        let now: Vec<Wants> = self.beside.iter().copied().chain(of(true)).collect();
+        let next: Vec<Wants> = of(false).collect();
+        (queue::together(&now), queue::together(&next))
+    }
+
+    /// By how much all are slowed: less is better.
+    fn costs(&self, chosen: &[bool]) -> u64 {
+        let (now, later) = self.both(chosen);
+        now.slowed + later.slowed
     }
 
     fn threads(&self, chosen: &[bool]) -> u32 {
@@ -170,9 +173,9 @@ impl Room<'_> {
         });
         let mut best: Option<(u64, Vec<bool>)> = None;
         for chosen in ways.filter(|chosen| self.fills(chosen)) {
-            let gains = self.gains(&chosen);
-            if best.as_ref().is_none_or(|(most, _)| gains > *most) {
-                best = Some((gains, chosen));
+            let costs = self.costs(&chosen);
+            if best.as_ref().is_none_or(|(least, _)| costs < *least) {
+                best = Some((costs, chosen));
             }
         }
         best.map_or_else(|| self.first(), |(_, chosen)| chosen)
@@ -181,7 +184,7 @@ impl Room<'_> {
     /// Those that waited longest, as far as they fit.
     fn first(&self) -> Vec<bool> {
         let mut left = self.cpus;
-        let mut take = |set: &Alike| match left.checked_sub(set.threads) {
+        let mut take = |set: &Wants| match left.checked_sub(set.threads) {
             Some(rest) => {
                 left = rest;
                 true
@@ -193,7 +196,7 @@ impl Room<'_> {
 
     fn best_by_exchange(&self) -> Vec<bool> {
         let mut chosen = self.first();
-        let mut gains = self.gains(&chosen);
+        let mut costs = self.costs(&chosen);
         let mut tries = 0;
         loop {
             let mut helped = false;
@@ -208,9 +211,9 @@ impl Room<'_> {
                     }
                     tries += 1;
                     (chosen[out], chosen[into]) = (false, true);
-                    let now = self.gains(&chosen);
-                    if now > gains {
-                        (gains, helped) = (now, true);
+                    let now = self.costs(&chosen);
+                    if now < costs {
+                        (costs, helped) = (now, true);
                     } else {
                         (chosen[out], chosen[into]) = (true, false);
                     }

@@ -13,15 +13,17 @@
 //! q = r (1 + L - q) for a thread of rate r.
 //! - *Demands from rates*: q = r (1 + L) / (1 + r) for each thread. Summed, with A = Σ r / (1 + r), L = A / (1 - A). So w is
 //!   known, and d = 1 / (1/r - w).
-//! - *Rates from demands*: all wait about equally long, w = L (N - 1) / N with N threads, and a thread has
-//!   d (1 + w) / (1 + w d) at the bus. L is the sum. From the longest wait down, [`ROUNDS`] rounds of this come near enough to
-//!   tell which threads go together.
+//! - *Rates from demands*: a thread that streams has several transactions under way at once, one for each whole quarter of the
+//!   bus that it wants, as the slowdowns beside such threads show (seed 003, section 3). All streams wait about equally long,
+//!   w = L (N - 1) / N with N of them, and one of load u has u (1 + w) / (1 + w u) at the bus. L is the sum. From the longest
+//!   wait down, [`ROUNDS`] rounds of this come near enough to tell which threads go together. A thread gets on by
+//!   (1 + w' u) / (1 + w u), where w' is what its own streams cost each other.
 //!
 //! Properties: demands are at least rates, and at most the bus. Where the bus is nearly idle, both are the same. A thread's
 //! demand grows with its own rate and with the others'.
 //!
-//! Limits: a thread that has several transactions under way is taken for one with a large demand. What transfers without being
-//! in a job is not known here.
+//! Limits: for the first way, a thread that has several transactions under way is one with a large demand. What transfers
+//! without being in a job is not known here.
 //!
 //! Source: P. Schweitzer, Approximate analysis of multiclass closed networks of queues, 1979. The simulator's own bus is
 //! another model, the exact one (`sim/contention/bus.rs`).
@@ -31,6 +33,9 @@ pub(super) const WHOLE: u64 = 1 << 20;
 
 /// Rounds of the second way.
 const ROUNDS: u32 = 4;
+
+/// A thread has a stream for each whole one of so many parts of the bus.
+const STREAMS_OF_ALL: u64 = 4;
 
 /// Threads that are alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,22 +63,84 @@ pub(super) fn demand(together: &[Alike], one: u64) -> u64 {
     (WHOLE * WHOLE / alone).max(one)
 }
 
-/// How far sets of threads with these demands get together: threads' worth of progress, of [`WHOLE`] each that is alone.
-pub(super) fn progress(together: &[Alike]) -> u64 {
-    let threads = u64::from(threads(together));
-    if threads == 0 {
-        return 0;
+/// What threads want that are alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wants {
+    /// So many.
+    pub(super) threads: u32,
+    /// Transactions that each has under way at once, and the part of the bus that one of these would take alone.
+    streams: u64,
+    load: u64,
+    /// How much longer a stream takes for the thread's other ones.
+    alone: u64,
+}
+
+impl Wants {
+    /// Threads that want this part of the bus each.
+    pub(super) fn new(threads: u32, part: u64) -> Wants {
+        let part = part.min(WHOLE);
+        let streams = (part * STREAMS_OF_ALL / WHOLE).max(1);
+        let (mut load, mut alone) = (part, WHOLE);
+        if streams > 1 {
+            load = part / streams;
+            for _ in 0..ROUNDS {
+                let one = Wants { threads: 1, streams, load, alone: WHOLE };
+                alone = WHOLE + wait(&[one]) * load / WHOLE;
+                load = (part * alone / WHOLE / streams).min(WHOLE);
+            }
+        }
+        Wants { threads, streams, load, alone }
     }
-    let at_bus = |wait: u64, set: &Alike| {
-        u64::from(set.threads) * (set.part * (WHOLE + wait) / (WHOLE + wait * set.part / WHOLE))
+
+    fn all_streams(&self) -> u64 {
+        u64::from(self.threads) * self.streams
+    }
+}
+
+/// How long a transaction waits for others, where these run together.
+fn wait(sets: &[Wants]) -> u64 {
+    let streams: u64 = sets.iter().map(Wants::all_streams).sum();
+    let at_bus = |wait: u64, set: &Wants| {
+        set.all_streams() * (set.load * (WHOLE + wait) / (WHOLE + wait * set.load / WHOLE))
     };
-    let mut wait = (threads - 1) * WHOLE;
+    let mut wait = streams.saturating_sub(1) * WHOLE;
     for _ in 0..ROUNDS {
-        let queue: u64 = together.iter().map(|set| at_bus(wait, set)).sum();
-        wait = queue * (threads - 1) / threads;
+        let queue: u64 = sets.iter().map(|set| at_bus(wait, set)).sum();
+        wait = queue * (streams - 1) / streams;
     }
-    let gets_on = |set: &Alike| u64::from(set.threads) * (WHOLE * WHOLE / (WHOLE + wait * set.part / WHOLE));
-    together.iter().map(gets_on).sum()
+    wait
+}
+
+/// How sets of threads with these demands get on together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Together {
+    /// Threads' worth of progress, of [`WHOLE`] each that is alone.
+    pub(super) progress: u64,
+    /// Binary logarithms of how much slower each thread is than alone, in sum, of [`WHOLE`] each that is twice as slow.
+    pub(super) slowed: u64,
+}
+
+/// How sets of threads with these demands get on together.
+pub(super) fn together(sets: &[Wants]) -> Together {
+    if sets.iter().all(|set| set.threads == 0) {
+        return Together::default();
+    }
+    let wait = wait(sets);
+    let mut all = Together::default();
+    for set in sets {
+        let slower = (WHOLE + wait * set.load / WHOLE).max(set.alone);
+        all.progress += u64::from(set.threads) * (set.alone * WHOLE / slower);
+        all.slowed += u64::from(set.threads) * (binary_logarithm(slower) - binary_logarithm(set.alone));
+    }
+    all
+}
+
+/// Of a number of at least [`WHOLE`], which counts as 1; to a hundredth.
+fn binary_logarithm(number: u64) -> u64 {
+    let doublings = number.ilog2() - WHOLE.ilog2();
+    let rest = (number >> doublings) - WHOLE;
+    // Between two powers of two: a parabola through both and the middle.
+    u64::from(doublings) * WHOLE + rest + rest * (WHOLE - rest) / WHOLE * 34 / 100
 }
 
 fn threads(together: &[Alike]) -> u32 {
@@ -84,6 +151,10 @@ fn threads(together: &[Alike]) -> u32 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn wants(threads: u32, percent: u64) -> Wants {
+        Wants::new(threads, WHOLE * percent / 100)
+    }
 
     fn alike(threads: u32, percent: u64) -> Alike {
         Alike { threads, part: WHOLE * percent / 100 }
@@ -106,9 +177,45 @@ mod tests {
 
     #[test]
     fn four_of_a_half_each_get_on_by_half() {
-        // Exactly: 4 / 4.07 of the bus, so 1.97 threads' worth of work at 0.49 each.
-        let progress = progress(&[alike(4, 49)]);
+        // Exactly: 4 / 4.07 of the bus, so 2.005 threads' worth of work at 0.49 each.
+        let Together { progress, slowed } = together(&[wants(4, 49)]);
         assert!(progress > WHOLE * 18 / 10 && progress < WHOLE * 21 / 10, "{progress}");
+        assert!(slowed.abs_diff(4 * WHOLE) < WHOLE / 2, "each is twice as slow: {slowed}");
+    }
+
+    /// Two that want half of the bus each, beside two that stream: 2.9 and 2.3 times slower than two of them alone, and than one
+    /// that streams alone, by the exact solution.
+    #[test]
+    fn who_streams_slows_others_more() {
+        let slowed = |sets: &[Wants]| together(sets).slowed / WHOLE;
+        let beside_streams = together(&[wants(2, 49), wants(2, 80)]).slowed;
+        let beside_same = together(&[wants(4, 49)]).slowed;
+        assert!(
+            beside_streams > beside_same + WHOLE,
+            "{} {}",
+            slowed(&[wants(2, 49), wants(2, 80)]),
+            slowed(&[wants(4, 49)])
+        );
+    }
+
+    #[test]
+    fn a_thread_alone_is_not_slowed() {
+        for percent in [0, 10, 40, 80, 100] {
+            let alone = together(&[wants(1, percent)]);
+            assert!(
+                alone.slowed < WHOLE / 8,
+                "by 9 % at most, as far as few rounds tell: {percent} %, {alone:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn logarithms_by_hand() {
+        // 1, 1.5, 2, 3, 8.
+        for (number, logarithm) in [(100, 0), (150, 585), (200, 1_000), (300, 1_585), (800, 3_000)] {
+            let found = binary_logarithm(WHOLE * number / 100) * 1_000 / WHOLE;
+            assert!(found.abs_diff(logarithm) <= 10, "{number}: {found}");
+        }
     }
 
     proptest! {
@@ -132,11 +239,13 @@ mod tests {
             sets in proptest::collection::vec((1u32..5, 0u64..=WHOLE), 1..6),
             more in 0u64..=WHOLE,
         ) {
-            let mut sets: Vec<Alike> = sets.iter().map(|(threads, part)| Alike { threads: *threads, part: *part }).collect();
-            let before = progress(&sets);
-            sets.push(Alike { threads: 1, part: more });
-            let after = progress(&sets);
-            prop_assert!(after <= before + WHOLE + 64, "{before} {after}");
+            let mut sets: Vec<Wants> = sets.iter().map(|(threads, part)| Wants::new(*threads, *part)).collect();
+            let before = together(&sets);
+            sets.push(Wants::new(1, more));
+            let after = together(&sets);
+            // As far as so few rounds tell.
+            prop_assert!(after.progress <= before.progress + WHOLE * 102 / 100, "{before:?} {after:?}");
+            prop_assert!(after.slowed + WHOLE / 10 >= before.slowed, "{before:?} {after:?}");
         }
 
         /// What one way makes of demands, the other takes back, within a tenth, where no thread wants more than half.

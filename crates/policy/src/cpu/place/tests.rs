@@ -455,6 +455,7 @@ fn the_parents_node_is_filled_first() {
         unit: UnitId(2),
         threads,
         memory: Some(alloc::vec![(0, 1 << 30)]),
+        bus: None,
     };
     world.jobs.insert(0, facts);
     let (nodes, divided, _) = brought(&mut world, 100).remove(0);
