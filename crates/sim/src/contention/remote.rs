@@ -28,7 +28,7 @@
 //!   on Hector either.
 //! - What the caches hold does not depend on where it comes from.
 //! - Only a process's own memory is far or near, not the kernel's, the files' or what processes share.
-//! - Pages stay where they are, as in seed 001, section 3, where migration and replication were switched off.
+//! - Pages stay where they are but for what a plan moves. In seed 001, section 3, migration and replication were off.
 //!
 //! Source: seed 001, section 3 and table 1.
 

@@ -20,8 +20,8 @@ use commonhold_policy::disk::FRESH_NS;
 use commonhold_policy::memory::{EARLY_NS, frames};
 use commonhold_policy::plan::{DiskOrder, MemoryOrder};
 use commonhold_policy::{
-    DiskFacts, DiskMeans, DiskUse, Frames, Means, MemoryFacts, MemoryMeans, Plan, Snapshot, SwitchLoans,
-    Time, UnitFacts, UnitMemory,
+    DiskFacts, DiskMeans, DiskUse, Frames, Means, MemoryFacts, MemoryMeans, Plan, Seats, Snapshot,
+    SwitchLoans, Time, UnitFacts, UnitMemory,
 };
 use commonhold_steward::{ALARM_NS, Backend, Rules, Steward, Switches, Told};
 
@@ -79,7 +79,8 @@ impl Backend for Engine<'_> {
     fn means(&self) -> Means {
         let kernel = &self.scenario.hardware.kernel;
         let seats = self.seating.means();
-        let cpus = Means { cpu_sets: true, weights: true, switches: true, seats, ..Means::NONE };
+        let brings = seats != Seats::None && self.memory.has_nodes();
+        let cpus = Means { cpu_sets: true, weights: true, switches: true, seats, brings, ..Means::NONE };
         if self.enforces() == Enforces::Linux {
             let memory = MemoryMeans {
                 bounds: true,

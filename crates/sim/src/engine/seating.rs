@@ -9,15 +9,16 @@
 use std::collections::BTreeMap;
 
 use commonhold_contract::{JobKind, UnitId};
-use commonhold_dispatch::TaskId;
+use commonhold_dispatch::{NOBODY, TaskId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::plan::{PlaceOrder, Plan};
+use commonhold_policy::plan::{NodePart, PlaceOrder, Plan};
 use commonhold_policy::{JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 
 use super::Engine;
 use super::task::State;
 use crate::chance::Chance;
 use crate::contention::Sharer;
+use crate::memory::SpaceId;
 use crate::scenario::{Scenario, Scheduler};
 
 /// Which CPUs are taken, and by which tasks.
@@ -103,12 +104,7 @@ impl Engine<'_> {
         let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
         for (serial, id) in &self.seating.by_serial {
             let task = &self.tasks[*id as usize];
-            let unit = UnitId(task.unit);
-            let job = match self.seating.kinds[unit.index()] {
-                Some(JobKind::Unit) => JobId(u32::MAX - unit.0),
-                Some(JobKind::Process) => JobId(u32::try_from(*serial).unwrap_or(u32::MAX)),
-                _ => JobId(task.instance),
-            };
+            let (unit, job) = (UnitId(task.unit), self.placed_job(*serial, *id));
             let name = || self.name_of(&self.instances[task.instance as usize]).to_owned();
             let facts = jobs.entry(job).or_insert_with(|| JobFacts {
                 job,
@@ -120,7 +116,53 @@ impl Engine<'_> {
             let cpu = Some(task.seat.unwrap_or(task.creator));
             facts.threads.push(ThreadFacts { thread: ThreadId(*serial), wants: true, cpu, tied: None });
         }
+        if self.memory.has_nodes() {
+            jobs.values_mut().for_each(|facts| facts.memory = Some(self.memory_by_node(facts.job)));
+        }
         jobs.into_values().collect()
+    }
+
+    fn placed_job(&self, serial: u64, id: TaskId) -> JobId {
+        let task = &self.tasks[id as usize];
+        let unit = UnitId(task.unit);
+        match self.seating.kinds[unit.index()] {
+            Some(JobKind::Unit) => JobId(u32::MAX - unit.0),
+            Some(JobKind::Process) => JobId(u32::try_from(serial).unwrap_or(u32::MAX)),
+            _ => JobId(task.instance),
+        }
+    }
+
+    /// The memory of a job's processes.
+    fn spaces_of(&self, job: JobId) -> Vec<SpaceId> {
+        let tasks =
+            self.seating.by_serial.iter().filter(|(serial, id)| self.placed_job(**serial, **id) == job);
+        tasks.map(|(_, id)| self.tasks[*id as usize].space).collect()
+    }
+
+    /// By node, in bytes.
+    fn memory_by_node(&self, job: JobId) -> Vec<(u32, u64)> {
+        let nodes = &self.scenario.hardware.machine.nodes;
+        let mut memory: Vec<(u32, u64)> = nodes.iter().map(|node| (node.id, 0)).collect();
+        for space in self.spaces_of(job) {
+            for ((_, sum), pages) in memory.iter_mut().zip(self.memory.pages_by_node(space)) {
+                *sum += pages * self.frame_bytes();
+            }
+        }
+        memory
+    }
+
+    /// A job's pages come to nodes, and its tasks see at once how far these are.
+    fn bring(&mut self, job: JobId, parts: &[NodePart], divided: bool) {
+        let nodes = &self.scenario.hardware.machine.nodes;
+        let place = |part: &NodePart| Some((nodes.iter().position(|node| node.id == part.node)?, part.part));
+        let parts: Vec<(usize, u64)> = parts.iter().filter_map(place).collect();
+        let spaces = self.spaces_of(job);
+        self.memory.bring(&spaces, &parts, divided);
+        for cpu in 0..self.cpus.len() {
+            self.settle(cpu);
+            self.look_at_memory(cpu);
+            self.arm(u32::try_from(cpu).unwrap_or(NOBODY));
+        }
     }
 
     /// Carries out what a plan orders about jobs. All that move get up before anybody sits down: two may change places.
@@ -143,6 +185,11 @@ impl Engine<'_> {
             match cpus {
                 Some(cpus) => self.seat(id, &cpus),
                 None => self.refuse(id),
+            }
+        }
+        for step in &plan.orders.place {
+            if let PlaceOrder::Bring { job, nodes, divided, .. } = &step.action {
+                self.bring(*job, nodes, *divided);
             }
         }
         self.crowd_changed |= self.contended();

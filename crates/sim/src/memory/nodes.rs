@@ -14,7 +14,8 @@
 //! such books.
 //!
 //! Limits: the kernel's own frames are spread over the nodes by their size. Pages of files are not placed. They take
-//! the frames that processes leave, wherever these are, and make room where a process wants to be. Nothing migrates.
+//! the frames that processes leave, wherever these are, and make room where a process wants to be. Pages migrate
+//! only where a plan orders it, as far as there is room, and that takes no time.
 //!
 //! Source: seed 001, section 4 (data goes to the local processor's memory, and to a remote one's where it does not
 //! fit) and section 3 (no migration, no replication). First touch is what Linux does by default.
@@ -64,6 +65,36 @@ impl Nodes {
         debug_assert_eq!(left, 0, "what is granted has frames");
     }
 
+    /// Pages of processes that have their memory together come to where they are due, as far as there is room: from all nodes
+    /// that have more, to the first of `due` that has less, and then to the next. Of each process the same part.
+    fn divide(&mut self, all: &mut [&mut Vec<u64>], due: &[(usize, u64)]) {
+        let nodes = self.free.len();
+        let mut has = vec![0; nodes];
+        for lies in &mut *all {
+            lies.resize(nodes, 0);
+            has.iter_mut().zip(lies.iter()).for_each(|(sum, lies)| *sum += lies);
+        }
+        let due_of = |node: usize| due.iter().find(|(at, _)| *at == node).map_or(0, |(_, due)| *due);
+        let lack = |(node, due): &(usize, u64)| (*node, due.saturating_sub(has[*node]).min(self.free[*node]));
+        let mut lacks: Vec<(usize, u64)> = due.iter().map(lack).collect();
+        for from in 0..nodes {
+            let excess = has[from].saturating_sub(due_of(from));
+            let weights: Vec<u64> = all.iter().map(|lies| lies[from]).collect();
+            for (lies, pages) in all.iter_mut().zip(split(excess, &weights)) {
+                let mut left = pages;
+                for (to, lack) in &mut lacks {
+                    let come = left.min(*lack);
+                    left -= come;
+                    *lack -= come;
+                    lies[from] -= come;
+                    lies[*to] += come;
+                    self.free[from] += come;
+                    self.free[*to] -= come;
+                }
+            }
+        }
+    }
+
     /// So many pages go, no more than there are.
     fn vacate(&mut self, lies: &mut [u64], pages: u64) {
         let parts = split(pages, lies);
@@ -78,6 +109,36 @@ impl Memory {
     /// The process runs in that node from now on, by its place among the machine's nodes.
     pub fn runs_in(&mut self, id: SpaceId, node: usize) {
         self.spaces[id.0 as usize].home = node;
+    }
+
+    /// Whether it matters in which node a page lies.
+    pub fn has_nodes(&self) -> bool {
+        self.nodes.is_some()
+    }
+
+    /// The pages of processes that have their memory together come to nodes, which are places among the machine's: so that each
+    /// has its part, or only what lies in none of them.
+    pub fn bring(&mut self, ids: &[SpaceId], parts: &[(usize, u64)], divided: bool) {
+        let Some(nodes) = &mut self.nodes else { return };
+        let mut all: Vec<&mut Vec<u64>> = Vec::new();
+        for (at, space) in self.spaces.iter_mut().enumerate() {
+            if ids.iter().any(|id| id.0 as usize == at) {
+                all.push(&mut space.lies);
+            }
+        }
+        let has = |node: usize| all.iter().filter_map(|lies| lies.get(node)).sum::<u64>();
+        let there: Vec<u64> = parts.iter().map(|(node, _)| has(*node)).collect();
+        let whole: u64 = all.iter().map(|lies| lies.iter().sum::<u64>()).sum();
+        let stay = if divided { 0 } else { there.iter().sum() };
+        let weights: Vec<u64> = parts.iter().map(|(_, part)| *part).collect();
+        let come = split(whole - stay, &weights);
+        let due = parts
+            .iter()
+            .zip(come)
+            .zip(there)
+            .map(|(((node, _), come), there)| (*node, if divided { come } else { there + come }));
+        let due: Vec<(usize, u64)> = due.collect();
+        nodes.divide(&mut all, &due);
     }
 
     /// How many of the process's pages lie in each node, those on their way out included. A list that ends early, or is
