@@ -117,7 +117,9 @@ impl Engine<'_> {
             facts.threads.push(ThreadFacts { thread: ThreadId(*serial), wants: true, cpu, tied: None });
         }
         if self.memory.has_nodes() {
-            jobs.values_mut().for_each(|facts| facts.memory = Some(self.memory_by_node(facts.job)));
+            for facts in jobs.values_mut() {
+                facts.memory = Some(self.memory_by_node(facts.job));
+            }
         }
         jobs.into_values().collect()
     }
